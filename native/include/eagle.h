@@ -1,0 +1,130 @@
+// eagle.h: the C interface of llama-eagle, compiled into libllama.
+//
+// Conventions
+//   - Every call that can fail returns an eagle_status; 0 is success. The text for the last failure on the calling
+//     thread is eagle_last_error(). No exception and no abort crosses this boundary.
+//   - Handles are opaque. A session belongs to one thread at a time.
+//   - Option structs begin with their own size, so that older callers keep working; fill them with *_default().
+//   - Positions and counts are in tokens. Row means one token of a batch.
+//
+// One round
+//   eagle_draft(id_last) -> ids[D]           propose up to D tokens after id_last
+//   eagle_verify([id_last, ids...])          one llama_decode of D + 1 rows, logits for every row
+//   eagle_accept(sampler) -> ids[a + 1]      sample row by row while the sample equals the draft
+//   eagle_commit(n_kept = a + 1)             keep the first n_kept rows; target and draft memory forget the others
+//
+// The token sampled from the last kept row is the id_last of the next round: it is not yet in any memory.
+
+#pragma once
+
+#include "llama.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define EAGLE_ABI_VERSION 1
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum eagle_status {
+    EAGLE_OK               = 0,
+    EAGLE_ERR_ARGUMENT     = 1,  // an argument is out of range or null
+    EAGLE_ERR_STATE        = 2,  // a call out of order: commit without verify, verify with a round pending, ...
+    EAGLE_ERR_INCOMPATIBLE = 3,  // target and draft do not fit, or the target cannot give what is asked
+    EAGLE_ERR_MEMORY       = 4,  // an allocation failed
+    EAGLE_ERR_CONTEXT_FULL = 5,  // the batch does not fit into what is left of the context
+    EAGLE_ERR_COMPUTE      = 6,  // llama_decode or a graph failed; the session must be reset
+    EAGLE_ERR_ABORTED      = 7,  // the abort callback stopped the computation; the session must be reset
+    EAGLE_ERR_INTERNAL     = 8,  // our bug
+};
+
+typedef struct eagle_session eagle_session;
+
+// --- library ---------------------------------------------------------------------------------------------------
+
+LLAMA_API int32_t      eagle_abi_version(void);
+LLAMA_API const char * eagle_upstream_commit(void);  // llama.cpp commit this library was built from; static storage
+LLAMA_API const char * eagle_patch_hash(void);       // sha256 over the applied patch series; static storage
+LLAMA_API const char * eagle_last_error(void);       // this thread's last failure, "" if none; valid until its next call
+
+// --- session ---------------------------------------------------------------------------------------------------
+
+struct eagle_session_params {
+    size_t  struct_size;    // sizeof(struct eagle_session_params) of the caller
+    int32_t n_draft_max;    // longest draft of a round, 1..n_rs_seq of the target's context
+    int32_t n_ctx_draft;    // positions the draft's memory holds; 0: as many as the target's context
+    int32_t n_threads;      // CPU threads of the draft; 0: those of the target's context
+    int32_t n_gpu_layers;   // 0: draft on the CPU; otherwise where the draft model's weights lie
+    int32_t type_kv;        // ggml_type of the draft's K and V memory: GGML_TYPE_F16 (default) or GGML_TYPE_F32
+    int32_t n_top;          // candidates with probabilities kept per draft step, >= 1
+};
+
+LLAMA_API struct eagle_session_params eagle_session_default_params(void);
+
+// Binds a draft to a target context. The context must have been created with n_rs_seq >= n_draft_max when the
+// target has recurrent memory, and be empty. ctx_tgt and model_dft must outlive the session.
+LLAMA_API int32_t eagle_session_new(struct llama_context * ctx_tgt, const struct llama_model * model_dft,
+                                    const struct eagle_session_params * params, eagle_session ** out);
+LLAMA_API void    eagle_session_free(eagle_session * session);
+
+// Forgets everything in both memories.
+LLAMA_API int32_t eagle_reset(eagle_session * session);
+
+// Tokens committed in the target's memory.
+LLAMA_API int32_t eagle_n_past(const eagle_session * session);
+
+// Longest draft that the context has room for now: 0 near the end of the target's or the draft's context.
+LLAMA_API int32_t eagle_n_draft_room(const eagle_session * session);
+
+// Appends tokens[n] to both memories, in pieces of at most n_batch. Afterwards llama_get_logits_ith(ctx, -1) is the
+// row of the last token. n must fit into the context (EAGLE_ERR_CONTEXT_FULL otherwise, nothing is changed).
+LLAMA_API int32_t eagle_eval(eagle_session * session, const llama_token * tokens, int32_t n);
+
+// Keeps the first n_past tokens of both memories. EAGLE_ERR_STATE when the recurrent state cannot go back that far:
+// reset and evaluate again.
+LLAMA_API int32_t eagle_trim(eagle_session * session, int32_t n_past);
+
+// --- round -----------------------------------------------------------------------------------------------------
+
+// Proposes up to n_max tokens to follow id_last, the token sampled last and not yet in memory. ids and probs hold
+// n_max entries; probs[i] is the draft's probability of ids[i] over its own vocabulary, and may be null. Stops after
+// the first token whose cumulative probability is below p_min (0: never). *n_out may be 0.
+LLAMA_API int32_t eagle_draft(eagle_session * session, llama_token id_last, int32_t n_max, float p_min,
+                              llama_token * ids, float * probs, int32_t * n_out);
+
+// Decodes ids[n] = id_last and the drafted tokens as one batch, with logits for every row: row i is
+// llama_get_logits_ith(ctx, i). n = 1 is a plain decode step. The round stays pending until eagle_commit.
+LLAMA_API int32_t eagle_verify(eagle_session * session, const llama_token * ids, int32_t n);
+
+// Samples rows 0, 1, ... of the pending round with the caller's chain, accepting each sample into it, and stops after
+// the first sample that differs from the drafted token of the next row. ids holds the rows of the round; *n_out is the
+// number of samples, 1 + the number of accepted drafts. sampler null: greedy, the lowest id among equal logits.
+LLAMA_API int32_t eagle_accept(eagle_session * session, struct llama_sampler * sampler, llama_token * ids,
+                               int32_t * n_out);
+
+// Ends the round: the first n_kept rows of the verify batch stay (0 undoes the whole round), the others are forgotten.
+LLAMA_API int32_t eagle_commit(eagle_session * session, int32_t n_kept);
+
+// --- measurements ----------------------------------------------------------------------------------------------
+
+struct eagle_timings {
+    double  eval_ms;      // eagle_eval
+    double  draft_ms;     // eagle_draft
+    double  verify_ms;    // eagle_verify
+    double  sample_ms;    // eagle_accept
+    double  commit_ms;    // eagle_commit
+    int64_t n_eval;       // tokens evaluated
+    int64_t n_rounds;     // rounds committed
+    int64_t n_drafted;    // tokens proposed to eagle_verify
+    int64_t n_accepted;   // drafted tokens kept
+    int64_t n_graphs;     // draft graphs built (each is reused afterwards)
+};
+
+LLAMA_API struct eagle_timings eagle_get_timings(const eagle_session * session);
+LLAMA_API void                 eagle_reset_timings(eagle_session * session);
+
+#ifdef __cplusplus
+}
+#endif
