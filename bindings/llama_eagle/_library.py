@@ -1,8 +1,7 @@
 """Finds our build of llama.cpp and makes llama-cpp-python's ctypes layer load it.
 
 The folder holds libllama, the ggml libraries, libmtmd and `build-info.json`, written by the native build:
-`upstream_commit`, `patch_hash`, `abi_version`, `llama_cpp_python` (the version whose struct layouts match) and
-`cmake_options`.
+`upstream_commit`, `patch_hash`, `abi_version` and `llama_cpp_python` (the version whose struct layouts match).
 """
 
 from __future__ import annotations
@@ -34,7 +33,8 @@ class BuildInfo:
     patch_hash: str
     abi_version: int
     llama_cpp_python: str
-    cmake_options: str
+    compiler: str = ""
+    build_type: str = ""
 
 
 def find_library_folder() -> Path | None:
@@ -92,7 +92,8 @@ def build_info() -> BuildInfo:
             patch_hash=str(content["patch_hash"]),
             abi_version=int(content["abi_version"]),
             llama_cpp_python=str(content["llama_cpp_python"]),
-            cmake_options=str(content.get("cmake_options", "")),
+            compiler=str(content.get("compiler", "")),
+            build_type=str(content.get("build_type", "")),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EnvironmentFailure(f"{path}: missing or incomplete ({error!r}). {REBUILD}") from error

@@ -66,3 +66,21 @@ class TextStream:
     def finish(self) -> str:
         """What is left: an incomplete character becomes U+FFFD."""
         return self._decoder.decode(b"", final=True)
+
+
+def chat_prompt(model: Model, system: str, user: str) -> str:
+    """A system message and one user turn, rendered by the model's own chat template. Raises `InputError` without one."""
+    from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+
+    template = model.header.keys.get("tokenizer.chat_template")
+    if not template:
+        raise InputError(f"{model.path} has no chat template. Leave out --system and write the whole prompt.")
+    bos, eos = (_token_text(model, f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos"))
+    formatter = Jinja2ChatFormatter(template=str(template), eos_token=eos, bos_token=bos)
+    messages: Any = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+    return str(formatter(messages=messages).prompt)
+
+
+def _token_text(model: Model, key: str) -> str:
+    token = model.header.keys.get(key)
+    return "" if token is None else Tokenizer(model).piece(int(token), special=True).decode("utf-8", "replace")
