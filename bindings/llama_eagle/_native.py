@@ -25,9 +25,7 @@ class SessionParams(ctypes.Structure):
         ("n_draft_max", c_int32),
         ("n_ctx_draft", c_int32),
         ("n_threads", c_int32),
-        ("n_gpu_layers", c_int32),
         ("type_kv", c_int32),
-        ("n_top", c_int32),
     )
 
 
@@ -63,6 +61,8 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_eval": ([c_void_p, TOKENS, c_int32], c_int32),
     "eagle_trim": ([c_void_p, c_int32], c_int32),
     "eagle_draft": ([c_void_p, c_int32, c_int32, c_float, TOKENS, FLOATS, POINTER(c_int32)], c_int32),
+    "eagle_draft_step": ([c_void_p, c_int32, FLOATS, FLOATS], c_int32),
+    "eagle_n_vocab_draft": ([c_void_p], c_int32),
     "eagle_verify": ([c_void_p, TOKENS, c_int32], c_int32),
     "eagle_accept": ([c_void_p, c_void_p, TOKENS, POINTER(c_int32)], c_int32),
     "eagle_commit": ([c_void_p, c_int32], c_int32),

@@ -52,24 +52,40 @@ class Fixed:
 class Acceptance:
     """Share of draft tokens accepted at each position, given that all earlier ones were; old rounds fade.
 
-    Positions with few observations lean on the mean of all: that is also the guess for those never tried.
+    Positions with few observations lean on the mean of all: that is also the guess for those never tried. When the
+    last few rounds contradict what older ones say, the older ones are mostly forgotten.
     """
 
-    MEMORY = 0.94  # weight of a round after the next: about 16 rounds count
+    MEMORY = 0.95  # weight of a round after the next: about 20 rounds count
+    RECENT = 0.8  # the same for the rounds that may contradict: about 5 count
+    SURPRISE = 2.5  # standard deviations
+    FORGET = 0.2  # what older rounds count for after a surprise
     LEAN = 6.0  # observations that the mean of all positions counts for
     PRIOR, PRIOR_WEIGHT = 0.7, 2.0
 
     def __init__(self, n_max: int) -> None:
         self.tried = [0.0] * n_max
         self.accepted = [0.0] * n_max
+        self._recent_tried = 0.0
+        self._recent_accepted = 0.0
 
     def observe(self, n_draft: int, n_accepted: int) -> None:
-        for i in range(len(self.tried)):
-            self.tried[i] *= self.MEMORY
-            self.accepted[i] *= self.MEMORY
-        for i in range(min(n_draft, n_accepted + 1)):
+        n_tried = min(n_draft, n_accepted + 1)
+        self._recent_tried = self._recent_tried * self.RECENT + n_tried
+        self._recent_accepted = self._recent_accepted * self.RECENT + n_accepted
+        self._fade(self.FORGET if self._surprised() else self.MEMORY)
+        for i in range(n_tried):
             self.tried[i] += 1
             self.accepted[i] += i < n_accepted
+
+    def _fade(self, weight: float) -> None:
+        self.tried = [count * weight for count in self.tried]
+        self.accepted = [count * weight for count in self.accepted]
+
+    def _surprised(self) -> bool:
+        mean, n = self.mean, self._recent_tried
+        deviation = (n * mean * (1 - mean) + 0.5) ** 0.5
+        return abs(self._recent_accepted - n * mean) > self.SURPRISE * deviation
 
     @property
     def mean(self) -> float:
@@ -124,14 +140,15 @@ class Auto:
     """Takes the length with the most tokens per second by measured acceptance and measured costs.
 
     Few lengths are candidates, and one is left only for a clear gain, because each length has graphs of its own. When
-    plain decoding is fastest nothing is drafted, and one short draft now and then shows whether that has changed: the
+    plain decoding is fastest nothing is drafted, and one token now and then shows whether that has changed: the
     further drafting is from paying, the rarer, so that probing costs at most `PROBE_SHARE` of the time.
     """
 
     LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
     GAIN = 1.04  # how much faster a length must promise to be
     STAY = 3  # rounds before a length is left
-    PROBE_SHARE = 0.015
+    PROBE_SHARE = 0.018
+    SECOND_LOOK = 3  # tokens drafted in the round after a probe whose token was accepted
     PROBE_EVERY = (12, 400)  # rounds, least and most
 
     def __init__(self, n_max: int = 16) -> None:
@@ -144,7 +161,7 @@ class Auto:
         self.current = min(3, n_max)
         self._rounds_here = 0
         self._since_draft = 0
-        self._probing = 0  # rounds of a probe still to come
+        self._probing = False  # the last probe was promising
 
     def choose(self, n_max: int) -> int:
         if n_max < 1:
@@ -164,8 +181,7 @@ class Auto:
         self._since_draft = 0 if n else self._since_draft + 1
         self._rounds_here += 1
         if self.current == 0 and n:
-            # A probe whose tokens were taken is worth another look at once.
-            self._probing = 2 if round_cost.n_accepted == n else max(self._probing - 1, 0)
+            self._probing = 2 * round_cost.n_accepted >= n
         if not self._calibrating() and self._rounds_here >= self.STAY:
             self._reconsider()
 
@@ -188,17 +204,16 @@ class Auto:
         if best != self.current and self.speed(best) > self.GAIN * self.speed(self.current):
             self.current = best
             self._rounds_here = 0
-            self._probing = 0
+            self._probing = False
 
     def _probe_length(self) -> int:
-        """0, or a short draft when one is due."""
-        if self._probing or self._since_draft >= self._probe_interval():
-            return min(2, self.n_max)
-        return 0
+        """One token when a look at drafting is due, a few when the last look was promising, else 0."""
+        if self._probing:
+            return min(self.SECOND_LOOK, self.n_max)
+        return int(self._since_draft >= self._probe_interval())
 
     def _probe_interval(self) -> int:
         plain = self.verify_costs.estimate(1) or 1.0
-        length = min(2, self.n_max)
-        extra = (self.verify_costs.estimate(length + 1) or plain) + (self.draft_costs.estimate(length) or 0.0) - plain
+        extra = (self.verify_costs.estimate(2) or plain) + (self.draft_costs.estimate(1) or 0.0) - plain
         least, most = self.PROBE_EVERY
         return int(min(max(extra / plain / self.PROBE_SHARE, least), most))

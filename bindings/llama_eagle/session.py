@@ -64,7 +64,6 @@ class SessionOptions:
     n_draft_max: int = 16
     n_ctx_draft: int = 0
     n_threads: int = 0
-    n_gpu_layers: int = 0
     kv_f32: bool = False
 
 
@@ -84,7 +83,6 @@ class EagleSession:
         params.n_draft_max = options.n_draft_max
         params.n_ctx_draft = options.n_ctx_draft
         params.n_threads = options.n_threads
-        params.n_gpu_layers = options.n_gpu_layers
         params.type_kv = GGML_TYPE_F32 if options.kv_f32 else GGML_TYPE_F16
         status = self._lib.eagle_session_new(
             self.ctx, draft.handle, ctypes.byref(params), ctypes.byref(self._handle)

@@ -6,11 +6,9 @@ from typing import Any
 
 import typer
 
-from llama_eagle.cli import check, convert, doctor, generate, inspect, quantize
+from llama_eagle.cli import check, doctor, generate, inspect
 
 COMMANDS = {
-    "convert": convert.convert,
-    "quantize": quantize.quantize,
     "check": check.check,
     "generate": generate.generate,
     "inspect": inspect.inspect,

@@ -106,8 +106,10 @@ def _run(job: _Job) -> None:
     with pair:
         prompt = _tokenize(job, pair.target)
         context_options = _context_options(job, pair.target.n_ctx_train, len(prompt), n_draft_max)
-        session_options = SessionOptions(n_draft_max, n_gpu_layers=job.draft_gpu_layers or job.n_gpu_layers)
-        with Context(pair.target, context_options) as context, open_session(context, pair.draft, session_options) as session:
+        with (
+            Context(pair.target, context_options) as context,
+            open_session(context, pair.draft, SessionOptions(n_draft_max)) as session,
+        ):
             _generate(job, session, pair.target, prompt, options, fixed)
 
 

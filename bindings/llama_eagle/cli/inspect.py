@@ -17,7 +17,7 @@ def inspect(
     json: Json = False,
 ) -> None:
     """Show a GGUF file's architecture, keys and tensors."""
-    from llama_eagle.inspect import describe, render
+    from llama_eagle.describe import describe, render
 
     description = describe(file, full=full)
     if json:
