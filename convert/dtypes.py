@@ -24,22 +24,6 @@ STORAGE: Final[dict[str, tuple[int, int, int]]] = {
 # `general.file_type` of a model whose matrices have this type.
 FILE_TYPE: Final[dict[str, int]] = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}
 
-# safetensors dtype -> NumPy dtype of the array that a checkpoint hands out. BF16 and FP8 are bit patterns.
-SOURCE: Final[dict[str, np.dtype]] = {
-    "F64": np.dtype(np.float64),
-    "F32": np.dtype(np.float32),
-    "F16": np.dtype(np.float16),
-    "BF16": np.dtype(np.uint16),
-    "F8_E4M3": np.dtype(np.uint8),
-    "F8_E5M2": np.dtype(np.uint8),
-    "I64": np.dtype(np.int64),
-    "I32": np.dtype(np.int32),
-    "I16": np.dtype(np.int16),
-    "I8": np.dtype(np.int8),
-    "U8": np.dtype(np.uint8),
-    "BOOL": np.dtype(np.bool_),
-}
-
 
 def storage_bytes(shape: tuple[int, ...], outtype: str) -> int:
     """Bytes of a tensor of `shape` (NumPy order) stored as `outtype`; rows must hold whole blocks."""
@@ -93,12 +77,13 @@ def to_f16(values: np.ndarray) -> np.ndarray:
 def to_q8_0(values: np.ndarray) -> np.ndarray:
     """Q8_0 blocks (uint8, 34 bytes each) of a flat array whose size is a multiple of 32, as ggml's reference rounds."""
     blocks = to_f32(values).reshape(-1, 32)
-    peak = np.maximum(blocks.max(axis=1), -blocks.min(axis=1))
+    peak = np.abs(np.maximum(blocks.max(axis=1), -blocks.min(axis=1)))
     if not np.isfinite(peak).all():
         raise ConversionError("it holds infinities or NaNs and cannot be quantized")
     scale = peak / np.float32(127)
     inverse = np.zeros_like(scale)
-    np.divide(np.float32(1), scale, out=inverse, where=scale != 0)
+    # A subnormal scale has no finite inverse; it is zero in the file's f16 anyway.
+    np.divide(np.float32(1), scale, out=inverse, where=scale >= np.finfo(np.float32).tiny)
     scaled = blocks * inverse[:, None]
     # Round half away from zero, exactly: the whole part, plus one when the (exact) rest is at least one half.
     whole = np.trunc(scaled)
