@@ -197,6 +197,8 @@ def _add_special(data: dict[str, Any], settings: dict[str, Any]) -> dict[str, bo
             for name, part in (("bos", node["single"][0]), ("eos", node["single"][-1])):
                 if "SpecialToken" in part:
                     adds[name] = True
+            if len(node.get("pair") or []) > 2 + sum(adds.get(name, False) for name in ("bos", "eos")):
+                adds["sep"] = False  # something stands between a pair, but not what llama.cpp calls a separator
     for name in _SPECIAL:
         value = settings.get(f"add_{name}_token")
         if isinstance(value, bool):
