@@ -187,7 +187,7 @@ def mrope_sections(config: ModelConfig, default: list[int] | None = None) -> lis
         or any(type(n) is not int or n < 0 for n in sections)
     ):
         raise ConfigError(f"{config.where}: config.json: mrope_section is {sections!r}, expected three numbers")
-    return (sections + [0])[:4]
+    return [*sections, 0][:4]
 
 
 def _rope_scaling(config: ModelConfig) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def _stored_outtype(checkpoint: Checkpoint) -> str:
 
 
 def size_label(tensors: list[Planned]) -> str:
-    """Parameters in words, "4.0B" or "8x3.5B" (experts times what one forward pass could read), for general.size_label."""
+    """Parameters in words for general.size_label: "4.0B", or "8x3.5B": experts times the size with one of them."""
     shared = sum(_count(t.shape) for t in tensors if "_exps." not in t.name)
     experts = [t for t in tensors if "_exps." in t.name]
     each = sum(_count(t.shape[1:]) for t in experts)
@@ -87,11 +87,8 @@ def _count(shape: tuple[int, ...]) -> int:
 
 
 def _rounded(count: int) -> str:
-    for limit, unit in ((10**12, "T"), (10**9, "B"), (10**6, "M")):
-        if count > limit:
-            break
-    else:
-        limit, unit = 10**3, "K"
+    units = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
+    limit, unit = next((pair for pair in units if count > pair[0]), units[-1])
     scaled = count / limit
     digits = max(2 - len(str(round(scaled)).lstrip("0")), 0)
     return f"{scaled:.{digits}f}{unit}"

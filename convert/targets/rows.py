@@ -8,9 +8,15 @@ from llama_eagle.convert.targets.table import Dims, Row, Transform
 
 # --- transforms -------------------------------------------------------------------------------------------------
 
+
+def _negative_exp(values: np.ndarray) -> np.ndarray:
+    """-exp(A_log), rounded once: float32's exp differs in the last place between libraries."""
+    return (-np.exp(to_f32(values).astype(np.float64))).astype(np.float32)
+
+
 # Qwen3-Next and Qwen3.5 store RMSNorm weights as their difference from one.
 PLUS_ONE = Transform(lambda values, dims: to_f32(values) + np.float32(1))
-NEGATIVE_EXP = Transform(lambda values, dims: -np.exp(to_f32(values)))
+NEGATIVE_EXP = Transform(lambda values, dims: _negative_exp(values))
 SQUEEZE_CONV = Transform(lambda values, dims: values[:, 0, :], lambda shape, dims: (shape[0], shape[2]))
 
 # Fused experts, one slice [2 * expert_ff, embd] (out_in) or its transpose (in_out) at a time.
@@ -40,7 +46,7 @@ TILE_QKV = Transform(_tile_tail)
 TILE_ROWS = Transform(lambda v, dims: tile_heads(v, dims, dims["v_head"]))
 TILE_ONE_PER_HEAD = Transform(lambda v, dims: tile_heads(v, dims, 1))
 TILE_COLUMNS = Transform(lambda v, dims: tile_heads(v.T, dims, dims["v_head"]).T)
-TILE_NEGATIVE_EXP = Transform(lambda v, dims: tile_heads(-np.exp(to_f32(v)), dims, 1))
+TILE_NEGATIVE_EXP = Transform(lambda v, dims: tile_heads(_negative_exp(v), dims, 1))
 TILE_CONV = Transform(lambda v, dims: _tile_tail(v[:, 0, :], dims), SQUEEZE_CONV.shape)
 
 # --- rows -------------------------------------------------------------------------------------------------------

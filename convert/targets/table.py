@@ -176,7 +176,8 @@ def _mtp_blocks(weights: Weights) -> int:
     numbers = {int(m[1]) for name in weights.names() if (m := re.match(r"mtp\.layers\.(\d+)\.", name))}
     if numbers - set(range(len(numbers))) or len(numbers) > 1:
         raise ConversionError(
-            f"{weights.where}: it has MTP blocks {sorted(numbers)}, but llama.cpp runs exactly one: convert with --no-mtp"
+            f"{weights.where}: it has MTP blocks {sorted(numbers)}, but llama.cpp runs exactly one: "
+            "convert with --no-mtp"
         )
     return len(numbers)
 
