@@ -23,7 +23,8 @@ PRE_TOKENIZERS: Final[dict[str, str]] = {
     rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_TAIL}": "qwen2",
     rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
     rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_TAIL}": "qwen35",
-    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_TAIL}": "llama-bpe",
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}"
+    rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_TAIL}": "llama-bpe",
 }
 
 _SPECIAL: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
@@ -197,6 +198,8 @@ def _add_special(data: dict[str, Any], settings: dict[str, Any]) -> dict[str, bo
             for name, part in (("bos", node["single"][0]), ("eos", node["single"][-1])):
                 if "SpecialToken" in part:
                     adds[name] = True
+            if len(node.get("pair") or []) > 2 + sum(adds.get(name, False) for name in ("bos", "eos")):
+                adds["sep"] = False  # something stands between a pair, but not what llama.cpp calls a separator
     for name in _SPECIAL:
         value = settings.get(f"add_{name}_token")
         if isinstance(value, bool):

@@ -124,6 +124,7 @@ class GGUFOutput:
     split_max_size: int = 0
     keys: dict[str, bytes] = field(default_factory=dict)
     tensors: dict[str, _Tensor] = field(default_factory=dict)
+    written: list[Path] = field(default_factory=list)  # the files, once the block has ended
 
     def key(self, name: str, value: Any, kind: str | None = None) -> None:
         """Sets a key. kind: u32, i32, f32, bool, string, ... (of the elements, for a list); guessed if absent.
@@ -299,4 +300,4 @@ def gguf_output(
     out = GGUFOutput(arch, split_max_size)
     check_output(Path(path))
     yield out
-    _write(out, Path(path), progress)
+    out.written = _write(out, Path(path), progress)
