@@ -6,9 +6,11 @@ from typing import Any
 
 import typer
 
-from llama_eagle.cli import check, doctor, generate, inspect
+from llama_eagle.cli import check, convert, doctor, generate, inspect, quantize
 
 COMMANDS = {
+    "convert": convert.convert,
+    "quantize": quantize.quantize,
     "check": check.check,
     "generate": generate.generate,
     "inspect": inspect.inspect,
