@@ -277,13 +277,13 @@ def _check_ownership(
     same_width = dims["H"] == dims["T"]
     if "embed_tokens.weight" not in tensors and not same_width:
         raise ConversionError(
-            f"no embed_tokens.weight, and the target's has width {dims['T']}, not {dims['H']}: use a complete checkpoint"
+            f"no embed_tokens.weight, and the target's has width {dims['T']}, not {dims['H']}: download again"
         )
     if "lm_head.weight" in tensors:
         return None
     if not same_width:
         raise ConversionError(
-            f"no lm_head.weight, and the target's has width {dims['T']}, not {dims['H']}: use a complete checkpoint"
+            f"no lm_head.weight, and the target's has width {dims['T']}, not {dims['H']}: download again"
         )
     if options.share_head:
         return np.arange(dims["V"]) if ids is None else ids
