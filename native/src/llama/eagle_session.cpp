@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "eagle_error.h"
+#include "eagle_features.h"
 #include "llama-context.h"
 #include "llama-ext.h"
 #include "llama-model.h"
@@ -46,7 +47,9 @@ Session::Session(llama_context * ctx, const llama_model & draft, const eagle_ses
                            n_draft_max_ + 1, llama_n_batch(ctx), llama_n_ubatch(ctx)));
     }
     for (int32_t id : model.aux_layer_ids) {
-        llama_set_embeddings_layer_inp(ctx_, id, true);
+        if (eagle_capture_layer(ctx_, id, true) != EAGLE_OK) {
+            throw Error(EAGLE_ERR_INCOMPATIBLE, eagle_last_error());
+        }
     }
 }
 
