@@ -1,8 +1,8 @@
 """What a constructed pair says: the next token of every id, by the target and by the draft.
 
-The vocabulary counts: " A", " B", ... " Z", " AA", " AB", ... The target always says the next word and starts over after
-the last word of the draft's vocabulary; every id outside that cycle (bytes, specials, later words) leads to " A". The
-draft says the same except after the words of `wrong`, where it says another word of the cycle.
+The vocabulary counts: " A", " B", ... " Z", " AA", " AB", ... The target always says the next word and starts over
+after the last word of the draft's vocabulary; every id outside that cycle (bytes, specials, later words) leads to
+" A". The draft says the same except after the words of `wrong`, where it says another word of the cycle.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RUNS_PER_BLOCK = 50  # runs whose lengths together follow the geometric distribu
 
 
 def word(rank: int) -> str:
-    """The rank-th column name of a spreadsheet: 0 is A, 25 is Z, 26 is AA. Every prefix of a word is an earlier word."""
+    """The rank-th column name of a spreadsheet: 0 is A, 25 is Z, 26 is AA. Prefixes of a word are earlier words."""
     letters = ""
     rank += 1
     while rank > 0:

@@ -39,7 +39,7 @@ class Noise:
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """One tensor of a checkpoint; `rows(lo, hi)` gives its rows lo..hi-1, of any shape that flattens to the right size."""
+    """One tensor of a checkpoint; `rows(lo, hi)` gives rows lo..hi-1, of any shape that flattens to the right size."""
 
     name: str
     shape: tuple[int, ...]
@@ -67,7 +67,7 @@ def write_checkpoint(folder: Path, tensors: list[Tensor]) -> None:
     if len(shards) == 1:
         _write_file(folder / "model.safetensors", tensors)
         return
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for i, shard in enumerate(shards, 1):
         name = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
         _write_file(folder / name, shard)
