@@ -1,0 +1,55 @@
+# Joins native/src/<target> to llama.cpp's targets and installs the libraries as the package's lib/ folder.
+
+file(STRINGS ${EAGLE_NATIVE}/include/eagle.h abi REGEX "#define EAGLE_ABI_VERSION")
+string(REGEX MATCH "[0-9]+$" EAGLE_ABI_VERSION "${abi}")
+configure_file(${EAGLE_NATIVE}/cmake/eagle_build_info.h.in ${CMAKE_BINARY_DIR}/generated/eagle_build_info.h @ONLY)
+configure_file(${EAGLE_NATIVE}/cmake/build-info.json.in ${CMAKE_BINARY_DIR}/bin/build-info.json @ONLY)
+
+# All library targets below a folder of the build.
+function(eagle_library_targets folder out)
+    get_property(targets DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)
+    get_property(subfolders DIRECTORY ${folder} PROPERTY SUBDIRECTORIES)
+    foreach (subfolder ${subfolders})
+        eagle_library_targets(${subfolder} more)
+        list(APPEND targets ${more})
+    endforeach()
+    set(libraries "")
+    foreach (target ${targets})
+        get_target_property(type ${target} TYPE)
+        if (type MATCHES "^(SHARED|MODULE)_LIBRARY$")
+            list(APPEND libraries ${target})
+        endif()
+    endforeach()
+    set(${out} ${libraries} PARENT_SCOPE)
+endfunction()
+
+# Adds the sources in native/src/<folder> to a target of llama.cpp.
+function(eagle_join target folder)
+    file(GLOB sources CONFIGURE_DEPENDS ${EAGLE_NATIVE}/src/${folder}/*.c ${EAGLE_NATIVE}/src/${folder}/*.cpp
+        ${EAGLE_NATIVE}/src/${folder}/*.cu)
+    target_include_directories(${target} PRIVATE ${EAGLE_NATIVE}/include ${EAGLE_NATIVE}/src/${folder}
+        ${CMAKE_BINARY_DIR}/generated)
+    if (sources)
+        target_sources(${target} PRIVATE ${sources})
+        # llama is a unity build; our files are compiled alone.
+        set_source_files_properties(${sources} TARGET_DIRECTORY ${target} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    endif()
+endfunction()
+
+eagle_library_targets(${LLAMA_CPP_DIR} EAGLE_LIBRARIES)
+foreach (target ${EAGLE_LIBRARIES})
+    if (target MATCHES "^ggml-cpu")  # several with GGML_CPU_ALL_VARIANTS
+        eagle_join(${target} ggml-cpu)
+    elseif (target MATCHES "^(llama|ggml-base|ggml-cuda)$")
+        eagle_join(${target} ${target})
+    endif()
+    # VERSION and SOVERSION would put three copies of each library into a wheel, which holds no symbolic links.
+    set_property(TARGET ${target} PROPERTY VERSION)
+    set_property(TARGET ${target} PROPERTY SOVERSION)
+    set_property(TARGET ${target} PROPERTY PUBLIC_HEADER)
+    set_property(TARGET ${target} PROPERTY PRIVATE_HEADER)
+    install(TARGETS ${target} COMPONENT llama_eagle
+        LIBRARY DESTINATION llama_eagle/lib RUNTIME DESTINATION llama_eagle/lib
+        ARCHIVE DESTINATION llama_eagle/lib EXCLUDE_FROM_ALL)
+endforeach()
+install(FILES ${CMAKE_BINARY_DIR}/bin/build-info.json DESTINATION llama_eagle/lib COMPONENT llama_eagle)
