@@ -68,9 +68,7 @@ def _deepstack(config: ModelConfig) -> list[int]:
     depth = config.integer("depth")
     indexes = config.get("deepstack_visual_indexes", [])
     if not isinstance(indexes, list) or any(type(i) is not int or not 0 <= i < depth for i in indexes):
-        raise ConfigError(
-            f"{config.where}: config.json: deepstack_visual_indexes {indexes!r}, {depth} blocks"
-        )
+        raise ConfigError(f"{config.where}: config.json: deepstack_visual_indexes {indexes!r}, {depth} blocks")
     return indexes
 
 
