@@ -66,5 +66,5 @@ def test_override_wins() -> None:
     ],
 )
 def test_impossible_ids(error: type[EagleError], arguments: dict) -> None:
-    with pytest.raises(error, match="--aux-layers|layer ids"):
+    with pytest.raises(error, match=r"--aux-layers|layer ids"):
         resolve_layer_ids(**{"n_aux": 3, "n_layer": 12, **arguments})
