@@ -217,6 +217,11 @@ def _rope_scaling(config: ModelConfig) -> dict[str, Any]:
     return keys
 
 
+def hybrid_kinds(config: ModelConfig) -> list[str]:
+    """Block kinds of a model with Gated DeltaNet blocks."""
+    return ["linear" if kind == "linear_attention" else "full" for kind in config.layer_types()]
+
+
 def full_attention(config: ModelConfig) -> list[str]:
     """Block kinds of a model whose blocks are all alike; a sliding window is refused, llama.cpp would ignore it."""
     config.require("use_sliding_window", False)

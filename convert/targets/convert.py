@@ -10,13 +10,14 @@ from typing import Any
 
 from llama_eagle.convert.checkpoint import Checkpoint, open_checkpoint
 from llama_eagle.convert.dtypes import FILE_TYPE
+from llama_eagle.convert.targets import vision
 from llama_eagle.convert.targets.config import ModelConfig
 from llama_eagle.convert.targets.registry import find_family
 from llama_eagle.convert.targets.table import Family, Plan, Planned, plan
 from llama_eagle.convert.targets.weights import Weights
 from llama_eagle.convert.tokenizer import read_tokenizer
 from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output, temporary_beside
-from llama_eagle.errors import UsageError
+from llama_eagle.errors import ConfigError, UsageError
 
 # Matrices that llama.cpp reads as float32 only, besides everything with one dimension and every norm.
 _ALWAYS_F32 = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight")
@@ -107,19 +108,44 @@ def _sampling_keys(checkpoint: Checkpoint) -> dict[str, Any]:
     return keys
 
 
-def _write_keys(
-    out: GGUFOutput, family: Family, config: ModelConfig, planned: Plan, dims: dict[str, int], outtype: str
+def _write_general(
+    out: GGUFOutput, checkpoint: Checkpoint, planned: Plan, options: TargetOptions, kind: str, outtype: str
 ) -> None:
+    out.key("general.type", kind)
+    out.key("general.name", options.name or checkpoint.path.name)
+    out.key("general.size_label", size_label(planned.tensors))
+    out.key("general.file_type", FILE_TYPE[outtype])
+    out.key("general.quantization_version", 2)
+    for name, value in _sampling_keys(checkpoint).items():
+        out.key(name, value, "i32" if name.endswith("top_k") else None)
+
+
+def _write_keys(out: GGUFOutput, family: Family, config: ModelConfig, planned: Plan, dims: dict[str, int]) -> None:
     keys = family.keys(config, dims)
     keys["block_count"] = dims["n_layer"] + planned.n_mtp
     if "attention.recurrent_layers" in keys:
         keys["attention.recurrent_layers"] += [False] * planned.n_mtp
     if planned.n_mtp:
         keys["nextn_predict_layers"] = planned.n_mtp
-    out.key("general.file_type", FILE_TYPE[outtype])
-    out.key("general.quantization_version", 2)
     for name, value in keys.items():
         out.key(f"{family.arch}.{name}", value)
+
+
+def _report(
+    out: GGUFOutput, family: Family, planned: Plan, dims: dict[str, int], outtype: str, start: float
+) -> TargetReport:
+    return TargetReport(
+        arch=family.arch,
+        outtype=outtype,
+        outputs=out.written,
+        n_tensors=len(planned.tensors),
+        n_params=sum(_count(t.shape) for t in planned.tensors),
+        n_bytes=out.n_bytes,
+        n_layer=dims["n_layer"],
+        n_mtp=planned.n_mtp,
+        seconds=time.monotonic() - start,
+        dropped=dict(Counter(planned.dropped.values())),
+    )
 
 
 def _convert(checkpoint: Checkpoint, output: Path, outtype: str, options: TargetOptions) -> TargetReport:
@@ -133,27 +159,38 @@ def _convert(checkpoint: Checkpoint, output: Path, outtype: str, options: Target
     tokenizer = read_tokenizer(checkpoint, dims["vocab"], pre=options.pre)
     shards = {"split_max_size": options.split_max_size, "progress": options.progress}
     with gguf_output(output, arch=family.arch, **shards) as out:
-        out.key("general.type", "model")
-        out.key("general.name", options.name or checkpoint.path.name)
-        out.key("general.size_label", size_label(planned.tensors))
-        for name, value in _sampling_keys(checkpoint).items():
-            out.key(name, value, "i32" if name.endswith("top_k") else None)
-        _write_keys(out, family, config, planned, dims, outtype)
+        _write_general(out, checkpoint, planned, options, "model", outtype)
+        _write_keys(out, family, config, planned, dims)
         tokenizer.write(out)
         for tensor in planned.tensors:
             out.tensor(tensor.name, tensor.shape, tensor.load, stored_type(tensor.name, tensor.shape, outtype))
-    return TargetReport(
-        arch=family.arch,
-        outtype=outtype,
-        outputs=out.written,
-        n_tensors=len(planned.tensors),
-        n_params=sum(_count(t.shape) for t in planned.tensors),
-        n_bytes=out.n_bytes,
-        n_layer=dims["n_layer"],
-        n_mtp=planned.n_mtp,
-        seconds=time.monotonic() - start,
-        dropped=dict(Counter(planned.dropped.values())),
-    )
+    return _report(out, family, planned, dims, outtype, start)
+
+
+def convert_vision(source: str | Path, output: str | Path, options: TargetOptions | None = None) -> TargetReport:
+    """Converts the vision tower of a checkpoint to an mmproj GGUF. Types and errors as convert_target's, but no
+    quantizer types: those become f16."""
+    options = options or TargetOptions()
+    start = time.monotonic()
+    checkpoint = open_checkpoint(source, revision=options.revision)
+    names = checkpoint.config.get("architectures") or [None]
+    if names[0] not in vision.ARCHITECTURES or not checkpoint.config.get("vision_config"):
+        raise ConfigError(f"{checkpoint.source}: {names[0]} has no vision tower that can be converted")
+    outtype = _stored_outtype(checkpoint) if options.outtype == "auto" else options.outtype.lower()
+    outtype = outtype if outtype in FILE_TYPE else "f16"
+    config = ModelConfig(checkpoint.config, checkpoint.source, part="vision_config")
+    dims = vision.FAMILY.dims(config)
+    planned = plan(vision.FAMILY, config, Weights(checkpoint), dims)
+    choose = vision.vision_type(outtype)
+    with gguf_output(Path(output), arch="clip", progress=options.progress) as out:
+        _write_general(out, checkpoint, planned, options, "mmproj", outtype)
+        for name, value in vision.FAMILY.keys(config, dims).items():
+            out.key(f"clip.{name}", value)
+        for name, values in vision.image_statistics(checkpoint).items():
+            out.key(f"clip.vision.{name}", values)
+        for tensor in planned.tensors:
+            out.tensor(tensor.name, tensor.shape, tensor.load, choose(tensor.name, tensor.shape))
+    return _report(out, vision.FAMILY, planned, dims, outtype, start)
 
 
 def convert_target(source: str | Path, output: str | Path, options: TargetOptions | None = None) -> TargetReport:

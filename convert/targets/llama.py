@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from llama_eagle.convert.targets import rows
 from llama_eagle.convert.targets.config import ModelConfig, common_keys, dense_dims, full_attention
-from llama_eagle.convert.targets.table import Dims, Family, Row, Transform
+from llama_eagle.convert.targets.table import Dims, Family, Row, Transform, text_blocks
 
 
 def interleave(values: np.ndarray, n_head: int) -> np.ndarray:
@@ -53,7 +53,7 @@ FAMILY = Family(
     architectures=("LlamaForCausalLM",),
     dims=dense_dims,
     keys=_keys,
-    block_kinds=full_attention,
+    blocks=lambda config: text_blocks(full_attention(config)),
     sections={
         "model": rows.model_rows(),
         "full": (

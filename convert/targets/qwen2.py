@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llama_eagle.convert.targets import rows
 from llama_eagle.convert.targets.config import common_keys, dense_dims, full_attention
-from llama_eagle.convert.targets.table import Family, Row
+from llama_eagle.convert.targets.table import Family, Row, text_blocks
 
 BIASES = (
     Row("self_attn.q_proj.bias", "attn_q.bias", ("q",)),
@@ -17,7 +17,7 @@ FAMILY = Family(
     architectures=("Qwen2ForCausalLM",),
     dims=dense_dims,
     keys=common_keys,
-    block_kinds=full_attention,
+    blocks=lambda config: text_blocks(full_attention(config)),
     sections={
         "model": rows.model_rows(),
         "full": (*rows.NORMS, *rows.ATTENTION, *BIASES, *rows.DENSE),

@@ -8,13 +8,14 @@ from llama_eagle.convert.targets import rows
 from llama_eagle.convert.targets.config import (
     ModelConfig,
     common_keys,
+    hybrid_kinds,
     linear_dims,
     linear_keys,
     moe_dims,
     moe_keys,
     mrope_sections,
 )
-from llama_eagle.convert.targets.table import Dims, Family
+from llama_eagle.convert.targets.table import Dims, Family, text_blocks
 
 
 def _dims(config: ModelConfig) -> dict[str, int]:
@@ -32,7 +33,7 @@ FAMILY = Family(
     architectures=("Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM"),
     dims=_dims,
     keys=_keys,
-    block_kinds=lambda config: ["linear" if t == "linear_attention" else "full" for t in config.layer_types()],
+    blocks=lambda config: text_blocks(hybrid_kinds(config)),
     sections={
         "model": rows.model_rows(final_norm=rows.PLUS_ONE),
         "full": (*rows.HYBRID_NORMS, *rows.GATED_ATTENTION, *rows.EXPERTS, *rows.SHARED_EXPERT),

@@ -6,7 +6,7 @@ from typing import Any
 
 from llama_eagle.convert.targets import rows
 from llama_eagle.convert.targets.config import ModelConfig, common_keys, full_attention, moe_dims, moe_keys
-from llama_eagle.convert.targets.table import Dims, Family
+from llama_eagle.convert.targets.table import Dims, Family, text_blocks
 
 
 def _keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
@@ -19,7 +19,7 @@ FAMILY = Family(
     architectures=("Qwen3MoeForCausalLM",),
     dims=moe_dims,
     keys=_keys,
-    block_kinds=full_attention,
+    blocks=lambda config: text_blocks(full_attention(config)),
     sections={
         "model": rows.model_rows(),
         "full": (*rows.NORMS, *rows.ATTENTION, *rows.QK_NORMS, *rows.EXPERTS),

@@ -6,8 +6,16 @@ from typing import Any
 
 import numpy as np
 from llama_eagle.convert.targets import rows
-from llama_eagle.convert.targets.config import ModelConfig, common_keys, linear_dims, linear_keys, moe_dims, moe_keys
-from llama_eagle.convert.targets.table import Dims, Family, Row, Transform
+from llama_eagle.convert.targets.config import (
+    ModelConfig,
+    common_keys,
+    hybrid_kinds,
+    linear_dims,
+    linear_keys,
+    moe_dims,
+    moe_keys,
+)
+from llama_eagle.convert.targets.table import Dims, Family, Row, Transform, text_blocks
 
 
 def _split_heads(values: np.ndarray, dims: Dims) -> tuple[np.ndarray, ...]:
@@ -48,7 +56,7 @@ FAMILY = Family(
     architectures=("Qwen3NextForCausalLM",),
     dims=_dims,
     keys=_keys,
-    block_kinds=lambda config: ["linear" if t == "linear_attention" else "full" for t in config.layer_types()],
+    blocks=lambda config: text_blocks(hybrid_kinds(config)),
     sections={
         "model": rows.model_rows(final_norm=rows.PLUS_ONE),
         "full": (*rows.HYBRID_NORMS, *rows.GATED_ATTENTION, *rows.EXPERTS, *rows.SHARED_EXPERT),

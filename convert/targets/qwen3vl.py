@@ -6,7 +6,7 @@ from typing import Any
 
 from llama_eagle.convert.targets import rows
 from llama_eagle.convert.targets.config import ModelConfig, common_keys, dense_dims, full_attention, mrope_sections
-from llama_eagle.convert.targets.table import Dims, Family
+from llama_eagle.convert.targets.table import Dims, Family, text_blocks
 
 
 def vl_keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
@@ -24,7 +24,7 @@ FAMILY = Family(
     architectures=("Qwen3VLForConditionalGeneration",),
     dims=dense_dims,
     keys=vl_keys,
-    block_kinds=full_attention,
+    blocks=lambda config: text_blocks(full_attention(config)),
     sections={
         "model": rows.model_rows(),
         "full": (*rows.NORMS, *rows.ATTENTION, *rows.QK_NORMS, *rows.DENSE),

@@ -51,6 +51,29 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Block:
+    """One application of a section: its kind, and the prefixes of its tensors in the checkpoint and in the GGUF."""
+
+    kind: str
+    source: str
+    target: str
+
+
+def text_blocks(kinds: list[str]) -> list[Block]:
+    """The blocks of a text model, of the given kinds."""
+    return [Block(kind, f"layers.{i}.", f"blk.{i}.") for i, kind in enumerate(kinds)]
+
+
+def text_dropped(name: str) -> str | None:
+    """Why a text model leaves a tensor out."""
+    if name.startswith("visual."):
+        return "vision tower: converted by --mmproj"
+    if name.endswith((".rotary_emb.inv_freq", ".attention.masked_bias")):
+        return "computed, not learned"
+    return None
+
+
+@dataclass(frozen=True)
 class Family:
     """One llama.cpp architecture. Sections are keyed by block kind; "model" rows belong to no block."""
 
@@ -59,10 +82,10 @@ class Family:
     dims: Callable[[ModelConfig], dict[str, int]]
     keys: Callable[[ModelConfig, Dims], dict[str, Any]]  # GGUF keys without the "<arch>." prefix
     sections: dict[str, tuple[Row, ...]]
-    block_kinds: Callable[[ModelConfig], list[str]]  # of each block, the section that applies to it
+    blocks: Callable[[ModelConfig], list[Block]]
     extra: Callable[[ModelConfig, Dims], dict[str, np.ndarray]] = lambda config, dims: {}  # made, not stored
+    dropped: Callable[[str], str | None] = text_dropped  # the reason to leave a tensor out, None to refuse it
     has_mtp: bool = False
-    deny: Callable[[ModelConfig], str | None] = lambda config: None  # a reason to refuse this checkpoint
 
 
 @dataclass(frozen=True)
@@ -97,11 +120,11 @@ class _Section:
 
 def _sections(family: Family, config: ModelConfig, n_mtp: int) -> Iterator[_Section]:
     yield _Section(family.sections["model"])
-    kinds = family.block_kinds(config)
-    for i, kind in enumerate(kinds):
-        yield _Section(family.sections[kind], f"layers.{i}.", f"blk.{i}.")
+    blocks = family.blocks(config)
+    for block in blocks:
+        yield _Section(family.sections[block.kind], block.source, block.target)
     for i in range(n_mtp):
-        number = len(kinds) + i
+        number = len(blocks) + i
         yield _Section(family.sections["full"], f"mtp.layers.{i}.", f"blk.{number}.")
         yield _Section(family.sections["mtp"], "mtp.", f"blk.{number}.")
 
@@ -200,18 +223,15 @@ def plan(family: Family, config: ModelConfig, weights: Weights, dims: Dims, *, k
         result.tensors.append(Planned(name, values.shape, lambda values=values: values))
     for name in weights.names():
         if name not in used:
-            result.dropped[name] = _reason(name, weights, family.has_mtp)
+            result.dropped[name] = _reason(name, weights, family)
     return result
 
 
-def _reason(name: str, weights: Weights, has_mtp: bool) -> str:
+def _reason(name: str, weights: Weights, family: Family) -> str:
     """Why a stored tensor is left out; an unknown one is an error, because the result would be wrong in silence."""
-    if name.startswith("visual."):
-        return "vision tower: converted by --mmproj"
-    if name.startswith("mtp.") and has_mtp:
+    if name.startswith("mtp.") and family.has_mtp:
         return "MTP block: --no-mtp"
-    if name.endswith((".rotary_emb.inv_freq", ".attention.masked_bias")):
-        return "computed, not learned"
-    raise ConversionError(
-        f"{weights.where}: tensor {name} {list(weights.shape(name))} has no place in this architecture"
-    )
+    if reason := family.dropped(name):
+        return reason
+    shape = list(weights.shape(name))
+    raise ConversionError(f"{weights.where}: tensor {name} {shape} has no place in this architecture")
