@@ -123,7 +123,9 @@ def _compile(source: Path, build: Path, commit: str, log: Path) -> None:
             try:
                 done = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False)
             except FileNotFoundError:
-                raise EnvironmentFailure("cmake is not installed: `pip install cmake ninja`, and a C++ compiler") from None
+                raise EnvironmentFailure(
+                    "cmake is not installed: `pip install cmake ninja`, and a C++ compiler"
+                ) from None
             if done.returncode:
                 raise EnvironmentFailure(f"llama.cpp's tools could not be compiled: see {log}")
 
@@ -131,5 +133,7 @@ def _compile(source: Path, build: Path, commit: str, log: Path) -> None:
 def _numbers(pattern: str, text: str) -> tuple[float, ...]:
     match = re.search(pattern, text)
     if not match:
-        raise EnvironmentFailure(f"llama-speculative-simple printed no {pattern.split()[0]!r}; its last line: {text[-200:]}")
+        raise EnvironmentFailure(
+            f"llama-speculative-simple printed no {pattern.split()[0]!r}; its last line: {text[-200:]}"
+        )
     return tuple(float(group) for group in match.groups())
