@@ -6,10 +6,11 @@ from typing import Any
 
 import typer
 
-from llama_eagle.cli import check, doctor, generate, inspect
+from llama_eagle.cli import check, demo, doctor, generate, inspect
 
 COMMANDS = {
     "check": check.check,
+    "demo": demo.demo,
     "generate": generate.generate,
     "inspect": inspect.inspect,
     "doctor": doctor.doctor,
