@@ -6,9 +6,11 @@ from typing import Any
 
 import typer
 
-from llama_eagle.cli import check, demo, doctor, generate, inspect
+from llama_eagle.cli import check, convert, demo, doctor, generate, inspect, quantize
 
 COMMANDS = {
+    "convert": convert.convert,
+    "quantize": quantize.quantize,
     "check": check.check,
     "demo": demo.demo,
     "generate": generate.generate,
