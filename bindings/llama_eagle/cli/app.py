@@ -6,10 +6,13 @@ from typing import Any
 
 import typer
 
-from llama_eagle.cli import check, doctor, generate, inspect
+from llama_eagle.cli import check, convert, demo, doctor, generate, inspect, quantize
 
 COMMANDS = {
+    "convert": convert.convert,
+    "quantize": quantize.quantize,
     "check": check.check,
+    "demo": demo.demo,
     "generate": generate.generate,
     "inspect": inspect.inspect,
     "doctor": doctor.doctor,
