@@ -160,7 +160,8 @@ def mutate_config(files: Files, rng: random.Random) -> None:
     if not isinstance(config, dict):
         return
     extra = ["logit_scale", "norm_output", "fc_norm", "head_dim", "rope_parameters", "rope_scaling",
-             "eagle_config", "architectures", "target_hidden_size", "transformer_layer_config", "num_experts", "layer_types"]  # fmt: skip
+             "eagle_config", "architectures", "target_hidden_size", "transformer_layer_config", "num_experts",
+             "layer_types"]  # fmt: skip
     if rng.random() < 0.3:
         config[rng.choice(extra)] = rng.choice(JUNK)
     else:
