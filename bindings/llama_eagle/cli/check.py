@@ -30,13 +30,15 @@ def check(
         require_draft(draft_header)
         problems = pair_problems(header, draft_header)
     if json:
-        output.result({
-            "target": str(target),
-            "draft": None if draft is None else str(draft),
-            "architecture": header.architecture,
-            "compatible": not problems,
-            "problems": problems,
-        })
+        output.result(
+            {
+                "target": str(target),
+                "draft": None if draft is None else str(draft),
+                "architecture": header.architecture,
+                "compatible": not problems,
+                "problems": problems,
+            }
+        )
     else:
         subject = f"{target}: a sound {header.architecture} model" if draft is None else f"{draft} fits {target}"
         output.data("\n".join(f"{draft}: {problem}" for problem in problems) or subject)
