@@ -11,7 +11,7 @@ import sys
 from collections import deque
 from typing import Any, ClassVar
 
-WARN, ERROR, CONTINUE = 2, 3, 5  # ggml_log_level
+WARN, ERROR, CONTINUE = 3, 4, 5  # ggml_log_level
 
 
 class _State:
