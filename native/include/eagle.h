@@ -56,9 +56,7 @@ struct eagle_session_params {
     int32_t n_draft_max;    // longest draft of a round, 1..n_rs_seq of the target's context
     int32_t n_ctx_draft;    // positions the draft's memory holds; 0: as many as the target's context
     int32_t n_threads;      // CPU threads of the draft; 0: those of the target's context
-    int32_t n_gpu_layers;   // 0: draft on the CPU; otherwise where the draft model's weights lie
     int32_t type_kv;        // ggml_type of the draft's K and V memory: GGML_TYPE_F16 (default) or GGML_TYPE_F32
-    int32_t n_top;          // candidates with probabilities kept per draft step, >= 1
 };
 
 LLAMA_API struct eagle_session_params eagle_session_default_params(void);
@@ -103,6 +101,12 @@ LLAMA_API int32_t eagle_verify(eagle_session * session, const llama_token * ids,
 // number of samples, 1 + the number of accepted drafts. sampler null: greedy, the lowest id among equal logits.
 LLAMA_API int32_t eagle_accept(eagle_session * session, struct llama_sampler * sampler, llama_token * ids,
                                int32_t * n_out);
+
+// What the draft computed at `step` of the last eagle_draft, for tests and for sampling from the draft: logits over its
+// own vocabulary (eagle_n_vocab_draft entries) and the hidden state fed to the next step (the draft's hidden size).
+// Either may be null.
+LLAMA_API int32_t eagle_draft_step(const eagle_session * session, int32_t step, float * logits, float * hidden);
+LLAMA_API int32_t eagle_n_vocab_draft(const eagle_session * session);
 
 // Ends the round: the first n_kept rows of the verify batch stay (0 undoes the whole round), the others are forgotten.
 LLAMA_API int32_t eagle_commit(eagle_session * session, int32_t n_kept);

@@ -1,0 +1,190 @@
+// The C functions of eagle.h: argument checks, timing, errors to status codes. What they do is in eagle_session.cpp.
+
+#include <cstring>
+
+#include "eagle.h"
+#include "eagle_error.h"
+#include "eagle_session.h"
+
+struct eagle_session {
+    eagle::Session impl;
+};
+
+namespace {
+
+using eagle::Error;
+using eagle::format;
+using eagle::guarded;
+using eagle::Session;
+
+class Timer {
+  public:
+    explicit Timer(double & total_ms) : total_ms_(total_ms), start_us_(ggml_time_us()) {}
+    ~Timer() { total_ms_ += (double) (ggml_time_us() - start_us_) / 1000.0; }
+
+  private:
+    double & total_ms_;
+    int64_t start_us_;
+};
+
+template <typename T>
+void require(const T * pointer, const char * what) {
+    if (!pointer) {
+        throw Error(EAGLE_ERR_ARGUMENT, format("%s is null", what));
+    }
+}
+
+void require_ids(const eagle_session * session, const llama_token * ids, int32_t n) {
+    require(ids, "tokens");
+    const int64_t n_vocab = session->impl.engine().model().n_vocab;
+    if (n <= 0) {
+        throw Error(EAGLE_ERR_ARGUMENT, format("%d tokens", n));
+    }
+    for (int32_t i = 0; i < n; i++) {
+        if (ids[i] < 0 || ids[i] >= n_vocab) {
+            throw Error(EAGLE_ERR_ARGUMENT, format("token %d is outside the vocabulary of %lld", ids[i],
+                                                   (long long) n_vocab));
+        }
+    }
+}
+
+// The caller's struct may be shorter (older) than ours; what it does not know keeps its default.
+eagle_session_params merge(const eagle_session_params * given) {
+    eagle_session_params params = eagle_session_default_params();
+    if (given) {
+        if (given->struct_size < sizeof(size_t) || given->struct_size > sizeof params) {
+            throw Error(EAGLE_ERR_ARGUMENT, format("params.struct_size is %zu, this library knows up to %zu",
+                                                   given->struct_size, sizeof params));
+        }
+        std::memcpy(&params, given, given->struct_size);
+    }
+    if (params.n_draft_max < 1) {
+        throw Error(EAGLE_ERR_ARGUMENT, format("n_draft_max is %d", params.n_draft_max));
+    }
+    if (params.type_kv != GGML_TYPE_F16 && params.type_kv != GGML_TYPE_F32) {
+        throw Error(EAGLE_ERR_ARGUMENT, "type_kv must be F16 or F32");
+    }
+    return params;
+}
+
+}  // namespace
+
+struct eagle_session_params eagle_session_default_params(void) {
+    eagle_session_params params = {};
+    params.struct_size = sizeof params;
+    params.n_draft_max = 8;
+    params.type_kv = GGML_TYPE_F16;
+    return params;
+}
+
+int32_t eagle_session_new(struct llama_context * ctx_tgt, const struct llama_model * model_dft,
+                          const struct eagle_session_params * given, eagle_session ** out) {
+    return guarded("eagle_session_new", [&] {
+        require(ctx_tgt, "ctx_tgt");
+        require(model_dft, "model_dft");
+        require(out, "out");
+        *out = nullptr;
+        *out = new eagle_session{{ctx_tgt, *model_dft, merge(given)}};
+    });
+}
+
+void eagle_session_free(eagle_session * session) { delete session; }
+
+int32_t eagle_reset(eagle_session * session) {
+    return guarded("eagle_reset", [&] {
+        require(session, "session");
+        session->impl.reset();
+    });
+}
+
+int32_t eagle_n_past(const eagle_session * session) { return session ? session->impl.n_past() : 0; }
+
+int32_t eagle_n_draft_room(const eagle_session * session) { return session ? session->impl.n_draft_room() : 0; }
+
+int32_t eagle_eval(eagle_session * session, const llama_token * tokens, int32_t n) {
+    return guarded("eagle_eval", [&] {
+        require(session, "session");
+        require_ids(session, tokens, n);
+        Timer timer(session->impl.timings.eval_ms);
+        session->impl.eval(tokens, n);
+    });
+}
+
+int32_t eagle_trim(eagle_session * session, int32_t n_past) {
+    return guarded("eagle_trim", [&] {
+        require(session, "session");
+        if (n_past < 0) {
+            throw Error(EAGLE_ERR_ARGUMENT, format("cannot keep %d tokens", n_past));
+        }
+        session->impl.trim(n_past);
+    });
+}
+
+int32_t eagle_draft(eagle_session * session, llama_token id_last, int32_t n_max, float p_min, llama_token * ids,
+                    float * probs, int32_t * n_out) {
+    return guarded("eagle_draft", [&] {
+        require(session, "session");
+        require(n_out, "n_out");
+        *n_out = 0;
+        require_ids(session, &id_last, 1);
+        if (n_max > 0) {
+            require(ids, "ids");
+        }
+        Timer timer(session->impl.timings.draft_ms);
+        *n_out = session->impl.draft(id_last, n_max, p_min, ids, probs);
+    });
+}
+
+int32_t eagle_verify(eagle_session * session, const llama_token * ids, int32_t n) {
+    return guarded("eagle_verify", [&] {
+        require(session, "session");
+        require_ids(session, ids, n);
+        Timer timer(session->impl.timings.verify_ms);
+        session->impl.verify(ids, n);
+    });
+}
+
+int32_t eagle_accept(eagle_session * session, struct llama_sampler * sampler, llama_token * ids, int32_t * n_out) {
+    return guarded("eagle_accept", [&] {
+        require(session, "session");
+        require(ids, "ids");
+        require(n_out, "n_out");
+        *n_out = 0;
+        Timer timer(session->impl.timings.sample_ms);
+        *n_out = session->impl.accept(sampler, ids);
+    });
+}
+
+int32_t eagle_commit(eagle_session * session, int32_t n_kept) {
+    return guarded("eagle_commit", [&] {
+        require(session, "session");
+        Timer timer(session->impl.timings.commit_ms);
+        session->impl.commit(n_kept);
+    });
+}
+
+int32_t eagle_draft_step(const eagle_session * session, int32_t step, float * logits, float * hidden) {
+    return guarded("eagle_draft_step", [&] {
+        require(session, "session");
+        session->impl.engine().read_step(step, logits, hidden);
+    });
+}
+
+int32_t eagle_n_vocab_draft(const eagle_session * session) {
+    return session ? (int32_t) session->impl.engine().model().n_vocab_draft : 0;
+}
+
+struct eagle_timings eagle_get_timings(const eagle_session * session) {
+    if (!session) {
+        return {};
+    }
+    eagle_timings timings = session->impl.timings;
+    timings.n_graphs = session->impl.engine().n_graphs();
+    return timings;
+}
+
+void eagle_reset_timings(eagle_session * session) {
+    if (session) {
+        session->impl.timings = {};
+    }
+}

@@ -1,0 +1,231 @@
+#include "eagle_draft_engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "eagle_error.h"
+#include "ggml-backend.h"
+#include "llama-model.h"
+
+namespace eagle {
+
+namespace {
+
+constexpr int32_t MAX_ROWS = 512;    // rows per graph: bounds the compute buffer of a long prompt
+constexpr int32_t KV_STEP = 256;     // attention looks at a multiple of this: fewer graphs
+constexpr size_t MAX_GRAPHS = 128;
+
+int32_t round_up(int32_t n, int32_t step) { return (n + step - 1) / step * step; }
+
+}  // namespace
+
+DraftEngine::DraftEngine(const llama_model & draft, const llama_model & target, const DraftParams & params)
+    : model_(draft, target) {
+    make_backend(draft, params.n_threads);
+    ggml_init_params init = {};
+    init.mem_size = (64 * model_.layers.size() + 64) * ggml_tensor_overhead();
+    init.no_alloc = true;
+    ctx_.reset(ggml_init(init));
+    mirror_weights();
+    make_lookup();
+    make_memory(params);
+}
+
+void DraftEngine::make_backend(const llama_model & draft, int32_t n_threads) {
+    ggml_backend_dev_t device = draft.dev_layer(0);
+    backend_.reset(ggml_backend_dev_init(device, nullptr));
+    if (!backend_) {
+        throw Error(EAGLE_ERR_MEMORY, format("cannot start the draft on %s", ggml_backend_dev_name(device)));
+    }
+    auto * set_threads = (ggml_backend_set_n_threads_t) ggml_backend_reg_get_proc_address(
+        ggml_backend_dev_backend_reg(device), "ggml_backend_set_n_threads");
+    if (set_threads) {
+        set_threads(backend_.get(), n_threads);
+    }
+}
+
+bool DraftEngine::reachable(const ggml_tensor * tensor) const {
+    return ggml_backend_supports_buft(backend_.get(), ggml_backend_buffer_get_type(tensor->buffer));
+}
+
+void DraftEngine::allocate(ggml_tensor * tensor) {
+    ggml_backend_buffer_type_t type = ggml_backend_get_default_buffer_type(backend_.get());
+    ggml_backend_buffer_ptr buffer(ggml_backend_buft_alloc_buffer(type, ggml_backend_buft_get_alloc_size(type, tensor)));
+    if (!buffer) {
+        throw Error(EAGLE_ERR_MEMORY, format("no memory for %zu MiB of the draft", ggml_nbytes(tensor) >> 20));
+    }
+    ggml_backend_tensor_alloc(buffer.get(), tensor, ggml_backend_buffer_get_base(buffer.get()));
+    ggml_backend_buffer_clear(buffer.get(), 0);
+    buffers_.push_back(std::move(buffer));
+}
+
+// A weight that lies on another device than the draft's blocks (a partial offload, a head shared with the target) is
+// copied once.
+void DraftEngine::mirror(ggml_tensor *& tensor) {
+    if (!tensor || reachable(tensor)) {
+        return;
+    }
+    std::vector<char> bytes(ggml_nbytes(tensor));
+    ggml_backend_tensor_get(tensor, bytes.data(), 0, bytes.size());
+    tensor = ggml_dup_tensor(ctx_.get(), tensor);
+    allocate(tensor);
+    ggml_backend_tensor_set(tensor, bytes.data(), 0, bytes.size());
+}
+
+void DraftEngine::mirror_weights() {
+    DraftModel & m = model_;
+    for (ggml_tensor ** t : {&m.fc, &m.fc_bias, &m.fc_input_norm, &m.output_norm, &m.output, &m.rope.factors}) {
+        mirror(*t);
+    }
+    for (ggml_tensor *& norm : m.fc_norm) {
+        mirror(norm);
+    }
+    for (DraftLayer & l : m.layers) {
+        for (ggml_tensor ** t : {&l.attn_norm, &l.hidden_norm, &l.q_norm, &l.k_norm, &l.wq, &l.wk, &l.wv, &l.wo, &l.bq,
+                                 &l.bk, &l.bv, &l.bo, &l.ffn_norm, &l.ffn_gate, &l.ffn_up, &l.ffn_down}) {
+            mirror(*t);
+        }
+    }
+}
+
+// llama.cpp keeps token_embd in host memory. A draft on a GPU gets the rows of its own vocabulary there.
+void DraftEngine::make_lookup() {
+    const ggml_tensor * all = model_.tok_embd;
+    const int64_t n_draft = model_.n_vocab_draft;
+    if (reachable(all)) {
+        lookup_ = {model_.tok_embd, nullptr};
+        if (!model_.d2t_id.empty()) {
+            lookup_.index = ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_I32, 1, n_draft);
+            allocate(lookup_.index);
+            ggml_backend_tensor_set(lookup_.index, model_.d2t_id.data(), 0, n_draft * sizeof(int32_t));
+        }
+        return;
+    }
+    lookup_ = {ggml_new_tensor_2d(ctx_.get(), all->type, model_.n_embd, n_draft), nullptr};
+    allocate(lookup_.table);
+    std::vector<char> row(all->nb[1]);
+    for (int64_t i = 0; i < n_draft; i++) {
+        ggml_backend_tensor_get(all, row.data(), model_.target_id((int32_t) i) * all->nb[1], row.size());
+        ggml_backend_tensor_set(lookup_.table, row.data(), i * row.size(), row.size());
+    }
+}
+
+void DraftEngine::make_memory(const DraftParams & params) {
+    memory_.n_ctx = round_up((int32_t) params.n_ctx, KV_STEP);
+    for (size_t il = 0; il < model_.layers.size(); il++) {
+        for (auto * side : {&memory_.k, &memory_.v}) {
+            const int64_t width = model_.n_head_dim * model_.n_head_kv;
+            side->push_back(ggml_new_tensor_2d(ctx_.get(), params.type_kv, width, memory_.n_ctx));
+            allocate(side->back());
+        }
+    }
+}
+
+DraftGraph & DraftEngine::graph(DraftShape shape) {
+    auto & slot = graphs_[shape];
+    if (slot) {
+        return *slot;
+    }
+    if (graphs_.size() > MAX_GRAPHS) {  // a long text has left many attention widths behind
+        graphs_.clear();
+        last_ = nullptr;
+        return graph(shape);
+    }
+    auto made = std::make_unique<DraftGraph>(model_, memory_, lookup_, shape);
+    made->alloc.reset(ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend_.get())));
+    if (!ggml_gallocr_alloc_graph(made->alloc.get(), made->gf)) {
+        graphs_.erase(shape);
+        throw Error(EAGLE_ERR_MEMORY, "no memory for the draft's graph");
+    }
+    n_graphs_++;
+    slot = std::move(made);
+    return *slot;
+}
+
+const DraftGraph & DraftEngine::run(DraftRows rows, int32_t n_steps) {
+    const int64_t width = model_.n_aux * model_.n_embd_tgt;
+    while (rows.n > MAX_ROWS) {
+        run({rows.tokens, rows.features, MAX_ROWS, rows.pos}, 0);
+        rows = {rows.tokens + MAX_ROWS, rows.features + MAX_ROWS * width, rows.n - MAX_ROWS, rows.pos + MAX_ROWS};
+    }
+    const int32_t end = rows.pos + rows.n + std::max(0, n_steps - 1);
+    if (end > n_ctx()) {
+        throw Error(EAGLE_ERR_CONTEXT_FULL, format("position %d is past the draft's memory of %lld", end,
+                                                   (long long) n_ctx()));
+    }
+    DraftGraph & g = graph({rows.n, n_steps, std::min(round_up(end, KV_STEP), (int32_t) n_ctx())});
+    set_inputs(g, rows);
+    const ggml_status status = ggml_backend_graph_compute(backend_.get(), g.gf);
+    if (status != GGML_STATUS_SUCCESS) {
+        throw Error(status == GGML_STATUS_ABORTED ? EAGLE_ERR_ABORTED : EAGLE_ERR_COMPUTE,
+                    format("the draft's graph failed: %s", ggml_status_to_string(status)));
+    }
+    return g;
+}
+
+void DraftEngine::look_up(const DraftRows & rows) {
+    const ggml_tensor * table = model_.tok_embd;
+    const auto * traits = ggml_get_type_traits(table->type);
+    std::vector<char> row(table->nb[1]);
+    embeddings_.resize(rows.n * model_.n_embd);
+    for (int32_t i = 0; i < rows.n; i++) {
+        float * out = embeddings_.data() + i * model_.n_embd;
+        ggml_backend_tensor_get(table, row.data(), rows.tokens[i] * table->nb[1], row.size());
+        if (table->type == GGML_TYPE_F32) {
+            std::memcpy(out, row.data(), row.size());
+        } else {
+            traits->to_float(row.data(), out, model_.n_embd);
+        }
+    }
+}
+
+// Row r sits at position rows.pos + r, and so does its slot; it sees the slots up to its own.
+void DraftEngine::set_inputs(const DraftGraph & g, const DraftRows & rows) {
+    const int32_t n_rows = g.n_rows();
+    const ggml_fp16_t visible = ggml_fp32_to_fp16(0.0f), hidden = ggml_fp32_to_fp16(-INFINITY);
+    positions_.resize(n_rows);
+    slots_.resize(n_rows);
+    mask_.assign((size_t) n_rows * g.shape.n_kv, hidden);
+    for (int32_t r = 0; r < n_rows; r++) {
+        positions_[r] = rows.pos + r;
+        slots_[r] = rows.pos + r;
+        std::fill_n(mask_.begin() + (size_t) r * g.shape.n_kv, rows.pos + r + 1, visible);
+    }
+    look_up(rows);
+    auto set = [](ggml_tensor * t, const void * data) {
+        if (t->buffer) {  // an input that the graph does not use is not allocated
+            ggml_backend_tensor_set(t, data, 0, ggml_nbytes(t));
+        }
+    };
+    set(g.features, rows.features);
+    set(g.embeddings, embeddings_.data());
+    set(g.positions, positions_.data());
+    set(g.slots, slots_.data());
+    set(g.mask, mask_.data());
+}
+
+void DraftEngine::draft(const DraftRows & rows, int32_t n_steps, llama_token * ids, float * probs) {
+    const DraftGraph & g = run(rows, n_steps);
+    last_ = &g;
+    for (int32_t step = 0; step < n_steps; step++) {
+        int32_t id;
+        ggml_backend_tensor_get(g.ids[step], &id, 0, sizeof id);
+        ggml_backend_tensor_get(g.probs[step], &probs[step], 0, sizeof(float));
+        ids[step] = model_.target_id(id);
+    }
+}
+
+void DraftEngine::read_step(int32_t step, float * logits, float * hidden) const {
+    if (!last_ || step < 0 || step >= last_->shape.n_steps) {
+        throw Error(EAGLE_ERR_ARGUMENT, format("step %d was not drafted", step));
+    }
+    if (logits) {
+        ggml_backend_tensor_get(last_->logits[step], logits, 0, ggml_nbytes(last_->logits[step]));
+    }
+    if (hidden) {
+        ggml_backend_tensor_get(last_->hidden[step], hidden, 0, ggml_nbytes(last_->hidden[step]));
+    }
+}
+
+}  // namespace eagle

@@ -1,0 +1,75 @@
+// The draft engine: weights where llama.cpp's loader put them, one backend, its own one-layer memory, cached graphs.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "eagle.h"
+#include "eagle_draft_graph.h"
+
+namespace eagle {
+
+// Consecutive draft slots: row i takes (tokens[i], features[i]) at position pos + i, where features[i] are the
+// target's aux features of position pos + i and tokens[i] is the token at position pos + i + 1.
+struct DraftRows {
+    const llama_token * tokens;
+    const float * features;  // n rows of A*T
+    int32_t n;
+    int32_t pos;
+};
+
+struct DraftParams {
+    int64_t n_ctx;
+    int32_t n_threads;
+    ggml_type type_kv;
+};
+
+class DraftEngine {
+  public:
+    DraftEngine(const llama_model & draft, const llama_model & target, const DraftParams & params);
+
+    const DraftModel & model() const { return model_; }
+    int64_t n_ctx() const { return memory_.n_ctx; }
+    int64_t n_graphs() const { return n_graphs_; }
+
+    // Takes the rows into the memory.
+    void take(const DraftRows & rows) { run(rows, 0); }
+
+    // Takes the rows in and drafts n_steps tokens after the last; ids are the target's. All in one graph.
+    void draft(const DraftRows & rows, int32_t n_steps, llama_token * ids, float * probs);
+
+    // Of the last draft(): logits over the draft's vocabulary {D} and the hidden state fed on {H}; null: not wanted.
+    void read_step(int32_t step, float * logits, float * hidden) const;
+
+  private:
+    DraftModel model_;
+    ggml_backend_ptr backend_;
+    ggml_context_ptr ctx_;  // memory_, lookup_ and mirrored weights
+    std::vector<ggml_backend_buffer_ptr> buffers_;
+    DraftMemory memory_;
+    DraftLookup lookup_;
+    std::map<DraftShape, std::unique_ptr<DraftGraph>> graphs_;
+    const DraftGraph * last_ = nullptr;
+    int64_t n_graphs_ = 0;
+
+    std::vector<float> embeddings_;
+    std::vector<int32_t> positions_;
+    std::vector<int64_t> slots_;
+    std::vector<ggml_fp16_t> mask_;
+
+    void make_backend(const llama_model & draft, int32_t n_threads);
+    void make_memory(const DraftParams & params);
+    void make_lookup();
+    void mirror_weights();
+    void mirror(ggml_tensor *& tensor);
+    bool reachable(const ggml_tensor * tensor) const;
+    void allocate(ggml_tensor * tensor);
+
+    const DraftGraph & run(DraftRows rows, int32_t n_steps);
+    DraftGraph & graph(DraftShape shape);
+    void set_inputs(const DraftGraph & graph, const DraftRows & rows);
+    void look_up(const DraftRows & rows);
+};
+
+}  // namespace eagle

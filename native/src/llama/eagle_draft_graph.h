@@ -1,0 +1,56 @@
+// One ggml graph that takes target features in and drafts n_steps tokens, everything unrolled: fc, decoder, head,
+// argmax, vocabulary map and embedding look-up. Built once per shape, then only its inputs change.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "eagle_draft_model.h"
+#include "ggml-cpp.h"
+
+namespace eagle {
+
+// The draft's own K and V, one slot per position.
+struct DraftMemory {
+    int64_t n_ctx;
+    std::vector<ggml_tensor *> k, v;  // per layer: {n_head_dim * n_head_kv, n_ctx}
+};
+
+// How a drafted id finds its embedding inside the graph.
+struct DraftLookup {
+    ggml_tensor * table;  // {H, rows}, on the graph's backend
+    ggml_tensor * index;  // {1, D} I32: draft id -> row of the table; null when the draft id is the row
+};
+
+struct DraftShape {
+    int32_t n_in;     // rows with target features
+    int32_t n_steps;  // tokens drafted after the last row; 0 only takes the rows in
+    int32_t n_kv;     // slots that attention looks at
+    bool operator<(const DraftShape & other) const;
+};
+
+struct DraftGraph {
+    DraftGraph(const DraftModel & model, const DraftMemory & memory, const DraftLookup & lookup, DraftShape shape);
+
+    const DraftShape shape;
+    ggml_context_ptr ctx;
+    ggml_gallocr_ptr alloc;
+    ggml_cgraph * gf = nullptr;
+
+    // inputs; rows are the n_in given ones, then one per further step
+    ggml_tensor * features;    // {A*T, n_in}
+    ggml_tensor * embeddings;  // {H, n_in}
+    ggml_tensor * positions;   // {rows} I32
+    ggml_tensor * slots;       // {rows} I64: where K and V go
+    ggml_tensor * mask;        // {n_kv, rows} F16
+
+    // outputs per step
+    std::vector<ggml_tensor *> ids;     // {1} I32, draft vocabulary
+    std::vector<ggml_tensor *> probs;   // {1, 1}
+    std::vector<ggml_tensor *> logits;  // {D, 1}
+    std::vector<ggml_tensor *> hidden;  // {H, 1}: what the next step is fed
+
+    int32_t n_rows() const { return shape.n_in + (shape.n_steps > 1 ? shape.n_steps - 1 : 0); }
+};
+
+}  // namespace eagle
