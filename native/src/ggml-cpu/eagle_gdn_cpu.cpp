@@ -53,6 +53,18 @@ struct gdn_rows {
 
 #ifdef EAGLE_GDN_REGISTERS
 
+// The next rows come from memory while these are computed.
+inline void prefetch(const float * rows, int64_t n) {
+#if defined(__GNUC__)
+    for (int64_t i = 0; i < n; i += 16) {
+        __builtin_prefetch(rows + i);
+    }
+#else
+    (void) rows;
+    (void) n;
+#endif
+}
+
 template <int NV, int NR> struct row_group {
     GGML_F32_VEC s[NR][NV];
 
@@ -133,6 +145,7 @@ template <int NV, int NR> void run_rows(const gdn_tile & tile, const gdn_rows & 
     for (int64_t j = 0; j < rows.n_rows; j += NR) {
         row_group<NV, NR> group;
         group.load(rows.src + j * S);
+        prefetch(rows.src + (j + NR) * S, NR * S);
         for (int t = 0; t < tile.n; t++) {
             const gdn_token & token = tile.tokens[t];
             float             sums[NR];
@@ -317,86 +330,5 @@ void eagle_cpu_gdn_replay(const ggml_compute_params * params, ggml_tensor * dst)
     if (op.n_tail > 0) {
         ggml_barrier(params->threadpool);
         write_records(op, params->ith, params->nth);
-    }
-}
-
-namespace {
-
-// The operands of one conv window, see eagle_gdn.h.
-struct conv_op {
-    ggml_tensor *       window;
-    const ggml_tensor * x;
-    ggml_tensor *       records;
-    const int32_t *     n_replay;
-    ggml_tensor *       dst;
-    int64_t             W, C, T, n_seqs, n_tail, offset;
-
-    explicit conv_op(ggml_tensor * dst)
-        : window(dst->src[0]), x(dst->src[1]), records(dst->src[2]), n_replay((const int32_t *) dst->src[3]->data),
-          dst(dst) {
-        W      = window->ne[0];
-        C      = window->ne[1];
-        T      = x->ne[1];
-        n_seqs = x->ne[2];
-        n_tail = std::min<int64_t>(T, dst->op_params[EAGLE_GDN_PARAM_N_SLOTS]);
-        offset = dst->op_params[EAGLE_GDN_PARAM_OFFSET];
-        GGML_ASSERT(x->nb[0] == sizeof(float) && ggml_is_contiguous(dst));
-    }
-
-    float * record(int64_t seq, int64_t slot) const {
-        return (float *) ((char *) records->data + seq * records->nb[1]) + offset + slot * C;
-    }
-
-    const float * input(int64_t seq, int64_t t) const {
-        return (const float *) ((const char *) x->data + t * x->nb[1] + seq * x->nb[2]);
-    }
-};
-
-// Channels [c0, c1) of one sequence: the window moves over the replayed tokens into the output, the new inputs follow,
-// and the committed window goes back to the cache. Channels are independent: no other thread touches these.
-void move_window(const conv_op & op, int64_t seq, int64_t c0, int64_t c1) {
-    const int64_t replay = op.n_replay[seq];
-    const int64_t n_head = op.T - op.n_tail;
-    const int64_t cols   = op.W + op.T;
-    float *       window = (float *) ((char *) op.window->data + seq * op.window->nb[2]);
-    float *       out    = (float *) op.dst->data + seq * op.C * cols;
-
-    for (int64_t w = 0; w < op.W; w++) {
-        const int64_t from = w + replay;  // in window ++ replayed inputs
-        const float * rec  = from < op.W ? nullptr : op.record(seq, from - op.W);
-        for (int64_t c = c0; c < c1; c++) {
-            out[c * cols + w] = rec ? rec[c] : window[c * op.W + from];
-        }
-    }
-    for (int64_t t = 0; t < op.T; t++) {
-        const float * x = op.input(seq, t);
-        for (int64_t c = c0; c < c1; c++) {
-            out[c * cols + op.W + t] = x[c];
-        }
-    }
-    if (replay + n_head > 0) {
-        for (int64_t c = c0; c < c1; c++) {
-            for (int64_t w = 0; w < op.W; w++) {
-                window[c * op.W + w] = out[c * cols + n_head + w];
-            }
-        }
-    }
-    for (int64_t slot = 0; slot < op.n_tail; slot++) {
-        memcpy(op.record(seq, slot) + c0, op.input(seq, n_head + slot) + c0, (c1 - c0) * sizeof(float));
-    }
-}
-
-}  // namespace
-
-void eagle_cpu_conv_window(const ggml_compute_params * params, ggml_tensor * dst) {
-    constexpr int64_t block = 256;  // channels: the output columns of a block stay in cache while tokens go by
-    const conv_op     op(dst);
-    const int64_t     per_seq = (op.C + block - 1) / block;
-    const int64_t     n_units = op.n_seqs * per_seq;
-    const int64_t     each    = (n_units + params->nth - 1) / params->nth;
-    const int64_t     end     = std::min(n_units, each * (params->ith + 1));
-    for (int64_t u = each * params->ith; u < end; u++) {
-        const int64_t c0 = u % per_seq * block;
-        move_window(op, u / per_seq, c0, std::min(c0 + block, op.C));
     }
 }

@@ -58,6 +58,21 @@ void set_params(ggml_tensor * op, const eagle_round_layout & layout, int64_t off
     op->op_params[EAGLE_GDN_PARAM_OFFSET]  = (int32_t) offset;
 }
 
+bool only_cpu(ggml_backend_sched_t sched) {
+    for (int i = 0; i < ggml_backend_sched_get_n_backends(sched); i++) {
+        ggml_backend_dev_t dev = ggml_backend_get_device(ggml_backend_sched_get_backend(sched, i));
+        if (ggml_backend_dev_type(dev) != GGML_BACKEND_DEVICE_TYPE_CPU) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void make_token_major(ggml_tensor * t) {
+    t->nb[0] = t->ne[1] * sizeof(float);
+    t->nb[1] = sizeof(float);
+}
+
 ggml_tensor * records_of_batch(const eagle_round_graph & graph, int64_t n_seqs) {
     const eagle_round_state * state   = graph.mctx->get_eagle();
     ggml_tensor *             records = state->records[graph.il];
@@ -213,6 +228,9 @@ ggml_tensor * eagle_round_conv_input(const eagle_round_graph & graph, ggml_tenso
     op->src[2]       = records_of_batch(graph, n_seqs);
     op->src[3]       = graph.n_replay;
     set_params(op, state->layout, 0);
+    if (only_cpu(graph.sched) && state->layout.conv_window <= 3) {
+        make_token_major(op);
+    }
     pin(graph, op, cache);
     return op;
 }
