@@ -91,13 +91,18 @@ class Loader {
 
 }  // namespace
 
-bool draft_is_extended(const llama_model_loader & loader) { return loader.get_tensor_meta(MARKER) != nullptr; }
+bool draft_is_extended(const llama_model_loader & loader) {
+    return loader.get_tensor_meta(MARKER) != nullptr;
+}
 
-void load_extended_draft(llama_model_base & model) { Loader(model).load(); }
+void load_extended_draft(llama_model_base & model) {
+    Loader(model).load();
+}
 
 void require_stock_draft(const llama_model & model) {
     if (model.get_tensor(MARKER)) {
-        throw std::runtime_error("this EAGLE-3 draft has the extended layout: only the eagle_session interface runs it");
+        throw std::runtime_error(
+            "this EAGLE-3 draft has the extended layout: only the eagle_session interface runs it");
     }
 }
 
