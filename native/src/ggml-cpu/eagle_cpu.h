@@ -25,6 +25,9 @@ bool eagle_one_row_at_a_time(int64_t n_rows);
 void eagle_cpu_exact_set(bool on);
 bool eagle_cpu_exact(void);
 
+// These two by name, for libraries that do not link this one; null for other names.
+void * eagle_cpu_proc_address(const char * name);
+
 #ifdef __cplusplus
 }
 #endif
