@@ -45,3 +45,7 @@ class NativeError(EagleError):
         super().__init__(message)
         self.code = code
         self.call = call
+
+
+class InputError(EagleError):
+    """A file or text given as input cannot be used: missing, damaged, of the wrong kind, or too long."""

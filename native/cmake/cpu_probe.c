@@ -39,9 +39,9 @@ int main(void) {
         return 0;  // ggml asks the same question at run time and does without
     }
     struct {
-        uint8_t  palette, start_row, reserved[14];
+        uint8_t palette, start_row, reserved[14];
         uint16_t colsb[16];
-        uint8_t  rows[16];
+        uint8_t rows[16];
     } config;
     memset(&config, 0, sizeof config);
     config.palette = 1;

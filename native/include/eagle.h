@@ -17,10 +17,10 @@
 
 #pragma once
 
-#include "llama.h"
-
 #include <stddef.h>
 #include <stdint.h>
+
+#include "llama.h"
 
 #define EAGLE_ABI_VERSION 1
 
@@ -29,34 +29,34 @@ extern "C" {
 #endif
 
 enum eagle_status {
-    EAGLE_OK               = 0,
-    EAGLE_ERR_ARGUMENT     = 1,  // an argument is out of range or null
-    EAGLE_ERR_STATE        = 2,  // a call out of order: commit without verify, verify with a round pending, ...
+    EAGLE_OK = 0,
+    EAGLE_ERR_ARGUMENT = 1,      // an argument is out of range or null
+    EAGLE_ERR_STATE = 2,         // a call out of order: commit without verify, verify with a round pending, ...
     EAGLE_ERR_INCOMPATIBLE = 3,  // target and draft do not fit, or the target cannot give what is asked
-    EAGLE_ERR_MEMORY       = 4,  // an allocation failed
+    EAGLE_ERR_MEMORY = 4,        // an allocation failed
     EAGLE_ERR_CONTEXT_FULL = 5,  // the batch does not fit into what is left of the context
-    EAGLE_ERR_COMPUTE      = 6,  // llama_decode or a graph failed; the session must be reset
-    EAGLE_ERR_ABORTED      = 7,  // the abort callback stopped the computation; the session must be reset
-    EAGLE_ERR_INTERNAL     = 8,  // our bug
+    EAGLE_ERR_COMPUTE = 6,       // llama_decode or a graph failed; the session must be reset
+    EAGLE_ERR_ABORTED = 7,       // the abort callback stopped the computation; the session must be reset
+    EAGLE_ERR_INTERNAL = 8,      // our bug
 };
 
 typedef struct eagle_session eagle_session;
 
 // --- library ---------------------------------------------------------------------------------------------------
 
-LLAMA_API int32_t      eagle_abi_version(void);
+LLAMA_API int32_t eagle_abi_version(void);
 LLAMA_API const char * eagle_upstream_commit(void);  // llama.cpp commit this library was built from; static storage
 LLAMA_API const char * eagle_patch_hash(void);       // sha256 over the applied patch series; static storage
-LLAMA_API const char * eagle_last_error(void);       // this thread's last failure, "" if none; valid until its next call
+LLAMA_API const char * eagle_last_error(void);  // this thread's last failure, "" if none; valid until its next call
 
 // --- session ---------------------------------------------------------------------------------------------------
 
 struct eagle_session_params {
-    size_t  struct_size;    // sizeof(struct eagle_session_params) of the caller
-    int32_t n_draft_max;    // longest draft of a round, 1..n_rs_seq of the target's context
-    int32_t n_ctx_draft;    // positions the draft's memory holds; 0: as many as the target's context
-    int32_t n_threads;      // CPU threads of the draft; 0: those of the target's context
-    int32_t type_kv;        // ggml_type of the draft's K and V memory: GGML_TYPE_F16 (default) or GGML_TYPE_F32
+    size_t struct_size;   // sizeof(struct eagle_session_params) of the caller
+    int32_t n_draft_max;  // longest draft of a round, 1..n_rs_seq of the target's context
+    int32_t n_ctx_draft;  // positions the draft's memory holds; 0: as many as the target's context
+    int32_t n_threads;    // CPU threads of the draft; 0: those of the target's context
+    int32_t type_kv;      // ggml_type of the draft's K and V memory: GGML_TYPE_F16 (default) or GGML_TYPE_F32
 };
 
 LLAMA_API struct eagle_session_params eagle_session_default_params(void);
@@ -65,7 +65,7 @@ LLAMA_API struct eagle_session_params eagle_session_default_params(void);
 // target has recurrent memory, and be empty. ctx_tgt and model_dft must outlive the session.
 LLAMA_API int32_t eagle_session_new(struct llama_context * ctx_tgt, const struct llama_model * model_dft,
                                     const struct eagle_session_params * params, eagle_session ** out);
-LLAMA_API void    eagle_session_free(eagle_session * session);
+LLAMA_API void eagle_session_free(eagle_session * session);
 
 // Forgets everything in both memories.
 LLAMA_API int32_t eagle_reset(eagle_session * session);
@@ -114,20 +114,20 @@ LLAMA_API int32_t eagle_commit(eagle_session * session, int32_t n_kept);
 // --- measurements ----------------------------------------------------------------------------------------------
 
 struct eagle_timings {
-    double  eval_ms;      // eagle_eval
-    double  draft_ms;     // eagle_draft
-    double  verify_ms;    // eagle_verify
-    double  sample_ms;    // eagle_accept
-    double  commit_ms;    // eagle_commit
-    int64_t n_eval;       // tokens evaluated
-    int64_t n_rounds;     // rounds committed
-    int64_t n_drafted;    // tokens proposed to eagle_verify
-    int64_t n_accepted;   // drafted tokens kept
-    int64_t n_graphs;     // draft graphs built (each is reused afterwards)
+    double eval_ms;      // eagle_eval
+    double draft_ms;     // eagle_draft
+    double verify_ms;    // eagle_verify
+    double sample_ms;    // eagle_accept
+    double commit_ms;    // eagle_commit
+    int64_t n_eval;      // tokens evaluated
+    int64_t n_rounds;    // rounds committed
+    int64_t n_drafted;   // tokens proposed to eagle_verify
+    int64_t n_accepted;  // drafted tokens kept
+    int64_t n_graphs;    // draft graphs built (each is reused afterwards)
 };
 
 LLAMA_API struct eagle_timings eagle_get_timings(const eagle_session * session);
-LLAMA_API void                 eagle_reset_timings(eagle_session * session);
+LLAMA_API void eagle_reset_timings(eagle_session * session);
 
 #ifdef __cplusplus
 }

@@ -42,8 +42,8 @@ void require_ids(const eagle_session * session, const llama_token * ids, int32_t
     }
     for (int32_t i = 0; i < n; i++) {
         if (ids[i] < 0 || ids[i] >= n_vocab) {
-            throw Error(EAGLE_ERR_ARGUMENT, format("token %d is outside the vocabulary of %lld", ids[i],
-                                                   (long long) n_vocab));
+            throw Error(EAGLE_ERR_ARGUMENT,
+                        format("token %d is outside the vocabulary of %lld", ids[i], (long long) n_vocab));
         }
     }
 }
@@ -88,7 +88,9 @@ int32_t eagle_session_new(struct llama_context * ctx_tgt, const struct llama_mod
     });
 }
 
-void eagle_session_free(eagle_session * session) { delete session; }
+void eagle_session_free(eagle_session * session) {
+    delete session;
+}
 
 int32_t eagle_reset(eagle_session * session) {
     return guarded("eagle_reset", [&] {
@@ -97,9 +99,13 @@ int32_t eagle_reset(eagle_session * session) {
     });
 }
 
-int32_t eagle_n_past(const eagle_session * session) { return session ? session->impl.n_past() : 0; }
+int32_t eagle_n_past(const eagle_session * session) {
+    return session ? session->impl.n_past() : 0;
+}
 
-int32_t eagle_n_draft_room(const eagle_session * session) { return session ? session->impl.n_draft_room() : 0; }
+int32_t eagle_n_draft_room(const eagle_session * session) {
+    return session ? session->impl.n_draft_room() : 0;
+}
 
 int32_t eagle_eval(eagle_session * session, const llama_token * tokens, int32_t n) {
     return guarded("eagle_eval", [&] {

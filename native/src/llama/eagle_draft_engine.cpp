@@ -12,11 +12,13 @@ namespace eagle {
 
 namespace {
 
-constexpr int32_t MAX_ROWS = 512;    // rows per graph: bounds the compute buffer of a long prompt
-constexpr int32_t KV_STEP = 256;     // attention looks at a multiple of this: fewer graphs
+constexpr int32_t MAX_ROWS = 512;  // rows per graph: bounds the compute buffer of a long prompt
+constexpr int32_t KV_STEP = 256;   // attention looks at a multiple of this: fewer graphs
 constexpr size_t MAX_GRAPHS = 128;
 
-int32_t round_up(int32_t n, int32_t step) { return (n + step - 1) / step * step; }
+int32_t round_up(int32_t n, int32_t step) {
+    return (n + step - 1) / step * step;
+}
 
 }  // namespace
 
@@ -51,7 +53,8 @@ bool DraftEngine::reachable(const ggml_tensor * tensor) const {
 
 void DraftEngine::allocate(ggml_tensor * tensor) {
     ggml_backend_buffer_type_t type = ggml_backend_get_default_buffer_type(backend_.get());
-    ggml_backend_buffer_ptr buffer(ggml_backend_buft_alloc_buffer(type, ggml_backend_buft_get_alloc_size(type, tensor)));
+    ggml_backend_buffer_ptr buffer(
+        ggml_backend_buft_alloc_buffer(type, ggml_backend_buft_get_alloc_size(type, tensor)));
     if (!buffer) {
         throw Error(EAGLE_ERR_MEMORY, format("no memory for %zu MiB of the draft", ggml_nbytes(tensor) >> 20));
     }
@@ -151,8 +154,8 @@ const DraftGraph & DraftEngine::run(DraftRows rows, int32_t n_steps) {
     }
     const int32_t end = rows.pos + rows.n + std::max(0, n_steps - 1);
     if (end > n_ctx()) {
-        throw Error(EAGLE_ERR_CONTEXT_FULL, format("position %d is past the draft's memory of %lld", end,
-                                                   (long long) n_ctx()));
+        throw Error(EAGLE_ERR_CONTEXT_FULL,
+                    format("position %d is past the draft's memory of %lld", end, (long long) n_ctx()));
     }
     DraftGraph & g = graph({rows.n, n_steps, std::min(round_up(end, KV_STEP), (int32_t) n_ctx())});
     set_inputs(g, rows);

@@ -162,8 +162,8 @@ class Builder {
     ggml_tensor * attention(size_t il, ggml_tensor * x, Rows rows) {
         const DraftLayer & l = m.layers[il];
         ggml_tensor * q = ggml_permute(ctx, heads(linear(l.wq, l.bq, x), m.n_head, l.q_norm, rows), 0, 2, 1, 3);
-        ggml_tensor * mask = ggml_view_2d(ctx, g.mask, g.mask->ne[0], rows.count, g.mask->nb[1],
-                                          rows.first * g.mask->nb[1]);
+        ggml_tensor * mask =
+            ggml_view_2d(ctx, g.mask, g.mask->ne[0], rows.count, g.mask->nb[1], rows.first * g.mask->nb[1]);
         const float scale = 1.0f / std::sqrt((float) m.n_head_dim);
         ggml_tensor * y =
             ggml_flash_attn_ext(ctx, q, slots_of(memory.k[il]), slots_of(memory.v[il]), mask, scale, 0.0f, 0.0f);

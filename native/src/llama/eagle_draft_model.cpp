@@ -61,8 +61,8 @@ void DraftModel::read_shapes(const llama_model & draft, const llama_model & targ
     }
     for (int32_t id : aux_layer_ids) {
         if (id < 0 || id >= (int32_t) target.hparams.n_layer()) {
-            incompatible(format("the draft reads boundary %d, but the target has %u blocks", id,
-                                target.hparams.n_layer()));
+            incompatible(
+                format("the draft reads boundary %d, but the target has %u blocks", id, target.hparams.n_layer()));
         }
     }
     if ((int64_t) draft.vocab.n_tokens() != n_vocab) {
@@ -87,8 +87,8 @@ void DraftModel::read_tensors(const llama_model & draft, const llama_model & tar
     }
     n_vocab_draft = output->ne[1];
     if (n_vocab_draft != (draft.d2t ? draft.d2t->ne[0] : n_vocab)) {
-        incompatible(format("the draft's head has %lld rows and no vocabulary map of that length",
-                            (long long) n_vocab_draft));
+        incompatible(
+            format("the draft's head has %lld rows and no vocabulary map of that length", (long long) n_vocab_draft));
     }
     for (const auto & l : draft.layers) {
         layers.push_back({l.attn_norm, l.attn_norm_2, l.attn_q_norm, l.attn_k_norm, l.wq, l.wk, l.wv, l.wo, l.wq_b,

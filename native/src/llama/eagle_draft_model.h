@@ -22,7 +22,7 @@ struct DraftLayer {
 };
 
 struct DraftRope {
-    int type;               // GGML_ROPE_TYPE_*
+    int type;  // GGML_ROPE_TYPE_*
     int n_dims;
     int n_ctx_orig;
     float freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow;
@@ -41,7 +41,7 @@ struct DraftModel {
     int64_t n_ctx_train;
     float norm_eps;
     bool norm_before_residual;
-    bool norm_output;       // what is fed back is norm(x), not x
+    bool norm_output;  // what is fed back is norm(x), not x
 
     std::vector<int32_t> aux_layer_ids;  // boundaries: residual entering block i
 
@@ -54,7 +54,7 @@ struct DraftModel {
     ggml_tensor * tok_embd;              // {H, V}; the draft's own, or the target's
     std::vector<DraftLayer> layers;
     DraftRope rope;
-    std::vector<int32_t> d2t_id;         // draft id -> target id, D entries; empty when D = V
+    std::vector<int32_t> d2t_id;  // draft id -> target id, D entries; empty when D = V
 
     int32_t target_id(int32_t draft_id) const { return d2t_id.empty() ? draft_id : d2t_id[draft_id]; }
 

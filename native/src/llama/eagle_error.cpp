@@ -25,4 +25,6 @@ std::string format(const char * pattern, ...) {
 
 }  // namespace eagle
 
-const char * eagle_last_error(void) { return last_error.c_str(); }
+const char * eagle_last_error(void) {
+    return last_error.c_str();
+}

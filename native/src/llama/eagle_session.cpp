@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "eagle_error.h"
+#include "eagle_features.h"
 #include "llama-context.h"
 #include "llama-ext.h"
 #include "llama-model.h"
@@ -26,7 +27,9 @@ DraftParams engine_params(const llama_context * ctx, const eagle_session_params 
 }  // namespace
 
 Session::Session(llama_context * ctx, const llama_model & draft, const eagle_session_params & params)
-    : ctx_(ctx), n_draft_max_(params.n_draft_max), n_ctx_((int32_t) llama_n_ctx_seq(ctx)),
+    : ctx_(ctx),
+      n_draft_max_(params.n_draft_max),
+      n_ctx_((int32_t) llama_n_ctx_seq(ctx)),
       n_batch_((int32_t) llama_n_batch(ctx)),
       engine_(draft, *llama_get_model(ctx), engine_params(ctx, params)) {
     const llama_model * target = llama_get_model(ctx);
@@ -34,15 +37,19 @@ Session::Session(llama_context * ctx, const llama_model & draft, const eagle_ses
     width_ = model.n_aux * model.n_embd_tgt;
     recurrent_ = llama_model_is_recurrent(target) || llama_model_is_hybrid(target);
     if (recurrent_ && (int32_t) llama_n_rs_seq(ctx) < n_draft_max_) {
-        throw Error(EAGLE_ERR_ARGUMENT, format("drafts of %d tokens need a context with n_rs_seq >= %d, this one has %u",
-                                               n_draft_max_, n_draft_max_, llama_n_rs_seq(ctx)));
+        throw Error(EAGLE_ERR_ARGUMENT,
+                    format("drafts of %d tokens need a context with n_rs_seq >= %d, this one has %u", n_draft_max_,
+                           n_draft_max_, llama_n_rs_seq(ctx)));
     }
     if (n_draft_max_ + 1 > (int32_t) std::min(llama_n_batch(ctx), llama_n_ubatch(ctx))) {
-        throw Error(EAGLE_ERR_ARGUMENT, format("drafts of %d tokens need n_batch and n_ubatch >= %d, not %u and %u",
-                                               n_draft_max_, n_draft_max_ + 1, llama_n_batch(ctx), llama_n_ubatch(ctx)));
+        throw Error(EAGLE_ERR_ARGUMENT,
+                    format("drafts of %d tokens need n_batch and n_ubatch >= %d, not %u and %u", n_draft_max_,
+                           n_draft_max_ + 1, llama_n_batch(ctx), llama_n_ubatch(ctx)));
     }
     for (int32_t id : model.aux_layer_ids) {
-        llama_set_embeddings_layer_inp(ctx_, id, true);
+        if (eagle_capture_layer(ctx_, id, true) != EAGLE_OK) {
+            throw Error(EAGLE_ERR_INCOMPATIBLE, eagle_last_error());
+        }
     }
 }
 
@@ -71,8 +78,8 @@ void Session::require_ready() const {
 
 void Session::require_room(int32_t n) const {
     if (n_past_ + n > n_ctx_) {
-        throw Error(EAGLE_ERR_CONTEXT_FULL, format("%d tokens do not fit: the context holds %d and has %d", n, n_ctx_,
-                                                   n_past_));
+        throw Error(EAGLE_ERR_CONTEXT_FULL,
+                    format("%d tokens do not fit: the context holds %d and has %d", n, n_ctx_, n_past_));
     }
 }
 
@@ -95,7 +102,8 @@ void Session::decode(const llama_token * tokens, int32_t n, bool all_logits) {
         pos[i] = n_past_ + i;
     }
     logits[n - 1] = true;
-    const int32_t rc = llama_decode(ctx_, {n, ids.data(), nullptr, pos.data(), n_seq.data(), seq.data(), logits.data()});
+    const int32_t rc =
+        llama_decode(ctx_, {n, ids.data(), nullptr, pos.data(), n_seq.data(), seq.data(), logits.data()});
     if (rc == 0) {
         return;
     }
@@ -174,7 +182,8 @@ void Session::trim(int32_t n_past) {
     }
     if (!llama_memory_seq_rm(llama_get_memory(ctx_), 0, n_past, -1)) {
         throw Error(EAGLE_ERR_STATE, format("the recurrent state cannot go back from %d to %d tokens: reset and "
-                                            "evaluate again", n_past_, n_past));
+                                            "evaluate again",
+                                            n_past_, n_past));
     }
     n_past_ = n_past;
     const int32_t n_kept = std::max(0, n_past - pending_.pos);

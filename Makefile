@@ -1,0 +1,71 @@
+# The whole set-up is `make demo` or `make test`; both create what they need in .venv and build/.
+#
+#   make demo        convert, quantize and generate with the demo pair, with and without its draft
+#   make test        lint, native tests and the default Python tests
+#   make test-slow   the long property, distribution and comparison tests
+#   make lint        ruff, mypy, clang-format
+#   make sanitize    native tests under AddressSanitizer and UndefinedBehaviorSanitizer
+#   make bench       speed on the synthetic 0.8B pair, side by side with llama.cpp's own EAGLE-3
+#
+# CMAKE_ARGS reaches the native build: make demo CMAKE_ARGS=-DGGML_CUDA=on
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+FORMATTED = $(shell find native -name '*.cpp' -o -name '*.h' -o -name '*.c' -o -name '*.cu' -o -name '*.cuh')
+
+# An editable install maps the files that exist when it is made: a new or renamed file makes a new one.
+NATIVE := $(shell find native -type f) CMakeLists.txt
+MODULES := $(sort $(shell find bindings convert demo bench train -name '*.py' -not -path '*/__pycache__/*' 2>/dev/null))
+INSTALLED := $(VENV)/installed-$(shell echo '$(MODULES) $(CMAKE_ARGS)' | cksum | cut -d' ' -f1)
+
+.PHONY: demo test test-slow lint format sanitize bench install clean
+.DELETE_ON_ERROR:
+
+install: $(INSTALLED)
+
+$(VENV)/dependencies: pyproject.toml native/UPSTREAM
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --upgrade "scikit-build-core>=1.0" "cmake>=3.25" "ninja>=1.11" "pip>=25.1"
+	# Only its Python layer: the library is ours.
+	CMAKE_ARGS=-DLLAMA_BUILD=OFF $(PIP) install --quiet --no-build-isolation "llama-cpp-python==$(shell sed -n 's/^version=//p' native/UPSTREAM)"
+	$(PIP) install --quiet --group dev
+	touch $@
+
+$(INSTALLED): $(VENV)/dependencies $(NATIVE)
+	rm -f $(VENV)/installed-*
+	CMAKE_ARGS="$(CMAKE_ARGS)" $(PIP) install --quiet --no-build-isolation --no-deps -C cmake.define.LLAMA_EAGLE_TESTS=ON -e .
+	touch $@
+
+demo: install
+	$(BIN)/llama-eagle demo
+
+test: lint install
+	$(BIN)/python -m pytest
+
+test-slow: install
+	$(BIN)/python -m pytest -m slow
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(FORMATTED)
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(FORMATTED)
+
+sanitize: $(VENV)/dependencies
+	$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DLLAMA_EAGLE_SANITIZE=ON \
+	    -DLLAMA_EAGLE_TESTS=ON -DPython3_EXECUTABLE=$(CURDIR)/$(BIN)/python
+	$(BIN)/cmake --build build/sanitize
+	for program in build/sanitize/bin/test_*; do echo $$program; $$program || exit 1; done
+
+bench: install
+	$(BIN)/llama-eagle bench --synthetic 0.8b --accept 0.7 --type q8_0 --peers upstream
+
+clean:
+	rm -rf $(VENV) build

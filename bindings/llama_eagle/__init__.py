@@ -1,0 +1,58 @@
+"""EAGLE-3 speculative decoding for quantized local models, from Python, on llama.cpp.
+
+Importing this package makes llama-cpp-python load our build of llama.cpp. It loads no native code itself: the names
+below are imported when they are first used, so that the converter works without a native build.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from llama_eagle._library import redirect_llama_cpp
+
+if TYPE_CHECKING:
+    from llama_eagle.draft_length import Auto, Fixed
+    from llama_eagle.generation import GenerationResult, generate
+    from llama_eagle.models import ContextOptions, LoadOptions, ModelPair
+    from llama_eagle.sampling import SamplingParams
+    from llama_eagle.session import EagleSession, PlainSession
+
+__all__ = [
+    "Auto",
+    "ContextOptions",
+    "EagleSession",
+    "Fixed",
+    "GenerationResult",
+    "LoadOptions",
+    "ModelPair",
+    "PlainSession",
+    "SamplingParams",
+    "generate",
+]
+
+_HOMES = {
+    "Auto": "draft_length",
+    "Fixed": "draft_length",
+    "GenerationResult": "generation",
+    "generate": "generation",
+    "ContextOptions": "models",
+    "LoadOptions": "models",
+    "ModelPair": "models",
+    "SamplingParams": "sampling",
+    "EagleSession": "session",
+    "PlainSession": "session",
+}
+
+redirect_llama_cpp()
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'llama_eagle' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"llama_eagle.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,79 @@
+"""llama.cpp's own log: kept quiet, its last error lines kept for the message of a call that fails.
+
+llama.cpp calls back from inside native code, where a Python exception cannot travel: Ctrl-C pressed there is noted
+and raised by `raise_interrupt()` once the native call has returned.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections import deque
+from typing import Any
+
+WARN, ERROR, CONTINUE = 2, 3, 5  # ggml_log_level
+
+
+class _State:
+    verbose = False
+    level = 0
+    interrupted = False
+    callback: Any = None
+    errors: deque[str] = deque(maxlen=8)
+
+
+def install() -> None:
+    """Route llama.cpp's log here. llama-cpp-python installs its own callback on import; this one replaces it."""
+    if _State.callback is not None:
+        return
+    import llama_cpp
+
+    _State.callback = llama_cpp.llama_log_callback(_on_log)
+    llama_cpp.llama_log_set(_State.callback, ctypes.c_void_p(0))
+
+
+def set_verbose(verbose: bool) -> None:
+    """Whether llama.cpp's log is written to stderr."""
+    _State.verbose = verbose
+
+
+def last_error() -> str:
+    """The newest error line of llama.cpp, "" if there was none since `clear()`."""
+    return _State.errors[-1] if _State.errors else ""
+
+
+def first_error() -> str:
+    """The oldest error line since `clear()`: usually the cause, what follows only reports it."""
+    return _State.errors[0] if _State.errors else ""
+
+
+def clear() -> None:
+    _State.errors.clear()
+
+
+def note_interrupt() -> None:
+    """Remember a Ctrl-C that arrived inside a callback."""
+    _State.interrupted = True
+
+
+def raise_interrupt() -> None:
+    """Raise the Ctrl-C that arrived inside a callback."""
+    if _State.interrupted:
+        _State.interrupted = False
+        raise KeyboardInterrupt
+
+
+def _on_log(level: int, text: bytes, _user_data: Any) -> None:
+    try:
+        if level != CONTINUE:
+            _State.level = level
+        line = text.decode("utf-8", "replace")
+        if _State.level == ERROR and line.strip():
+            _State.errors.append(line.strip())
+        if _State.verbose:
+            sys.stderr.write(line)
+            sys.stderr.flush()
+    except KeyboardInterrupt:
+        note_interrupt()
+    except (OSError, ValueError):
+        pass  # stderr is closed: the log has nowhere to go

@@ -1,0 +1,68 @@
+"""The command line: `llama-eagle COMMAND`.
+
+Data goes to stdout, progress and notes to stderr. Expected failures are one line, `error: …`, and an exit code:
+0 ok, 1 our bug, 2 usage, 3 bad or incompatible input, 4 environment, 5 a check failed, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from llama_eagle.cli import output
+from llama_eagle.errors import EagleError
+
+USAGE, BUG, INTERRUPTED = 2, 1, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and exit with its code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    output.use_json("--json" in arguments)
+    code = run(arguments)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _forget_stdout()
+    sys.exit(code)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; its exit code. Nothing but our own bugs is shown as a traceback, and those only on request."""
+    import typer
+
+    usage_error: type[Exception] = typer.BadParameter.__base__  # click's own, which typer bundles or imports
+    try:
+        import llama_eagle  # noqa: F401  (its import error is an EagleError like any other)
+        from llama_eagle.cli.app import command
+
+        result = command()(list(arguments) or ["--help"], prog_name="llama-eagle", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except EagleError as error:
+        return _failed(type(error).__name__, str(error), error.exit_code)
+    except usage_error as error:
+        return _failed("UsageError", f"{error.format_message()} See llama-eagle --help.", USAGE)  # type: ignore[attr-defined]
+    except (KeyboardInterrupt, typer.Abort):
+        return _failed("Interrupted", "interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        _forget_stdout()
+        return 0
+    except MemoryError:
+        return _failed("MemoryError", "out of memory. Free some, or use a smaller model or context.", 4)
+    except Exception as error:
+        return _failed("InternalError", f"internal error: {error!r}. Set LLAMA_EAGLE_DEBUG=1 and report it.", BUG)
+
+
+def _failed(kind: str, message: str, code: int) -> int:
+    if os.environ.get("LLAMA_EAGLE_DEBUG") == "1" and code != INTERRUPTED:
+        import traceback
+
+        traceback.print_exc()
+    output.failure(kind, " ".join(message.split()), code)
+    return code
+
+
+def _forget_stdout() -> None:
+    """The reader of our stdout is gone; keep Python from failing again when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,48 @@
+"""The table of commands. Command modules import what they need when they run: `--help` stays quick."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from llama_eagle.cli import check, convert, demo, doctor, generate, inspect, quantize
+
+COMMANDS = {
+    "convert": convert.convert,
+    "quantize": quantize.quantize,
+    "check": check.check,
+    "demo": demo.demo,
+    "generate": generate.generate,
+    "inspect": inspect.inspect,
+    "doctor": doctor.doctor,
+}
+
+
+def command() -> Any:
+    """The click command behind `llama-eagle`."""
+    app = typer.Typer(
+        help="EAGLE-3 speculative decoding for quantized local models, on llama.cpp.",
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for name, function in COMMANDS.items():
+        app.command(name)(function)
+    app.callback()(_root)
+    return typer.main.get_command(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"llama-eagle {version('llama-eagle')}")
+        raise typer.Exit
+
+
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    """EAGLE-3 speculative decoding for quantized local models, on llama.cpp."""

@@ -1,0 +1,204 @@
+"""`llama-eagle generate`"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from llama_eagle.cli import output
+from llama_eagle.cli.options import DraftFile, Json, TargetFile, Threads, Verbose
+from llama_eagle.errors import InputError, UsageError
+
+DEFAULT_CONTEXT = 4096  # tokens, when neither -n nor the prompt asks for more
+
+
+def generate(
+    model: TargetFile,
+    draft: DraftFile = None,
+    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="The text to continue.")] = None,
+    prompt_file: Annotated[Path | None, typer.Option("--prompt-file", "-f", help="Read it from a file, - : stdin.")] = None,
+    tokens: Annotated[str | None, typer.Option(metavar="1,2,3", help="Token ids instead of text.")] = None,
+    system: Annotated[str | None, typer.Option(help="System message: the prompt becomes a chat turn.")] = None,
+    n_predict: Annotated[int, typer.Option("-n", "--n-predict", help="Tokens to generate, -1: until the end.")] = 256,
+    n_draft: Annotated[str, typer.Option(metavar="K|auto", help="Tokens drafted in a round.")] = "auto",
+    n_draft_max: Annotated[int, typer.Option(min=1, help="Longest draft; sets n_rs_seq.")] = 16,
+    p_min: Annotated[float, typer.Option(help="End a draft when its probability falls below this.")] = 0.0,
+    exact: Annotated[bool, typer.Option("--exact", help="Verify bit by bit as plain decoding computes.")] = False,
+    temp: Annotated[float, typer.Option(help="Temperature, 0: greedy.")] = 0.8,
+    top_k: Annotated[int, typer.Option(help="0: off.")] = 40,
+    top_p: Annotated[float, typer.Option(help="1: off.")] = 0.95,
+    min_p: Annotated[float, typer.Option(help="0: off.")] = 0.05,
+    repeat_penalty: Annotated[float, typer.Option(help="1: off.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="Random by default.")] = None,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past end-of-generation tokens.")] = False,
+    threads: Threads = 0,
+    n_gpu_layers: Annotated[int, typer.Option("--n-gpu-layers", "-ngl", help="Layers on the GPU, -1: all.")] = 0,
+    draft_gpu_layers: Annotated[int | None, typer.Option(help="The draft's; default: as the target.")] = None,
+    ctx_size: Annotated[int, typer.Option("--ctx-size", "-c", min=0, help="Tokens, 0: what the job needs.")] = 0,
+    batch_size: Annotated[int, typer.Option("--batch-size", "-b", help="Tokens per decode call.")] = 2048,
+    ubatch_size: Annotated[int, typer.Option("--ubatch-size", "-ub", help="Tokens computed at once.")] = 512,
+    flash_attn: Annotated[str, typer.Option(metavar="auto|on|off")] = "auto",
+    cache_type_k: Annotated[str, typer.Option(help="Type of the K memory: f16, bf16, q8_0, ...")] = "f16",
+    cache_type_v: Annotated[str, typer.Option(help="Type of the V memory.")] = "f16",
+    verbose: Verbose = False,
+    json: Json = False,
+) -> None:
+    """Generate text, with a draft or without."""
+    given = dict(locals())
+    text = _read_prompt(prompt, prompt_file, tokens)
+    _run(_Job(**{name: given[name] for name in _Job.__dataclass_fields__ if name != "text"}, text=text))
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The options of `generate` that are needed after the prompt has been read; `text` may be token ids."""
+
+    text: str | list[int]
+    model: Path
+    draft: Path | None
+    system: str | None
+    n_predict: int
+    n_draft: str
+    n_draft_max: int
+    p_min: float
+    exact: bool
+    temp: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repeat_penalty: float
+    seed: int | None
+    ignore_eos: bool
+    threads: int
+    n_gpu_layers: int
+    draft_gpu_layers: int | None
+    ctx_size: int
+    batch_size: int
+    ubatch_size: int
+    flash_attn: str
+    cache_type_k: str
+    cache_type_v: str
+    verbose: bool
+    json: bool
+
+
+def _run(job: _Job) -> None:
+    from llama_eagle import _log
+    from llama_eagle.generation import GenerationOptions
+    from llama_eagle.models import Context, LoadOptions, ModelPair, PairOptions
+    from llama_eagle.sampling import SamplingParams
+    from llama_eagle.session import SessionOptions, open_session
+
+    _log.set_verbose(job.verbose)
+    sampling = SamplingParams(
+        job.temp, job.top_k, job.top_p, job.min_p, job.repeat_penalty, seed=job.seed
+    )
+    limit = None if job.n_predict == -1 else job.n_predict
+    options = GenerationOptions(limit, sampling, job.p_min, job.ignore_eos)
+    fixed, n_draft_max = _draft_length(job)
+    with output.progress("loading") as on_progress:
+        load = LoadOptions(job.n_gpu_layers, on_progress=on_progress)
+        pair = ModelPair(PairOptions(job.model, job.draft, load, job.draft_gpu_layers))
+    with pair:
+        prompt = _tokenize(job, pair.target)
+        context_options = _context_options(job, pair.target.n_ctx_train, len(prompt), n_draft_max)
+        with (
+            Context(pair.target, context_options) as context,
+            open_session(context, pair.draft, SessionOptions(n_draft_max)) as session,
+        ):
+            _generate(job, session, pair.target, prompt, options, fixed)
+
+
+def _generate(job: _Job, session: Any, target: Any, prompt: list[int], options: Any, fixed: int | None) -> None:
+    from llama_eagle import generation
+    from llama_eagle.draft_length import Auto, Fixed
+    from llama_eagle.text import Tokenizer
+
+    def show(text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    length = Auto(max(session.n_draft_max, 1)) if fixed is None else Fixed(fixed)
+    result = generation.generate(
+        session, Tokenizer(target), prompt, options, length=length, on_text=None if job.json else show
+    )
+    if job.json:
+        output.result(result.as_dict())
+        return
+    output.data("")
+    statistics = result.speculative
+    drafting = f", {statistics.mean_emitted:.2f} tokens a round" if statistics else ""
+    output.note(f"{len(result.tokens)} tokens, {result.tokens_per_second:.1f} tokens/s{drafting} ({result.stop_reason})")
+
+
+def _read_prompt(prompt: str | None, file: Path | None, tokens: str | None) -> str | list[int]:
+    if sum(given is not None for given in (prompt, file, tokens)) != 1:
+        raise UsageError("give the prompt by one of -p, --prompt-file and --tokens.")
+    if tokens is not None:
+        return _read_tokens(tokens)
+    text = prompt if prompt is not None else _read_file(file)
+    if not text:
+        raise UsageError("the prompt is empty: there is nothing to continue. Give some text.")
+    return text
+
+
+def _read_tokens(text: str) -> list[int]:
+    try:
+        ids = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise UsageError(f"--tokens {text[:40]!r}: give token ids separated by commas, such as 1,2,3.") from None
+    if not ids:
+        raise UsageError("--tokens is empty: there is nothing to continue. Give at least one id.")
+    return ids
+
+
+def _read_file(file: Path | None) -> str:
+    try:
+        data = sys.stdin.buffer.read() if str(file) == "-" else Path(str(file)).read_bytes()
+        return data.decode("utf-8")
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror}). Give a text file.") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file}: not UTF-8 text (byte {error.start}). Convert it to UTF-8.") from None
+
+
+def _tokenize(job: _Job, target: Any) -> list[int]:
+    from llama_eagle.text import Tokenizer, chat_prompt
+
+    if isinstance(job.text, list):
+        return job.text
+    text = job.text if job.system is None else chat_prompt(target, job.system, job.text)
+    return Tokenizer(target).encode(text, add_bos=job.system is None)
+
+
+def _draft_length(job: _Job) -> tuple[int | None, int]:
+    """The fixed length, or None for auto; and the longest draft of the session."""
+    if job.n_draft == "auto":
+        return None, job.n_draft_max
+    try:
+        fixed = int(job.n_draft)
+    except ValueError:
+        raise UsageError(f"--n-draft {job.n_draft!r}: give a number or auto.") from None
+    if fixed < 0:
+        raise UsageError(f"--n-draft {fixed}: give 0 or more, or auto.")
+    return fixed, max(fixed, job.n_draft_max)
+
+
+def _context_options(job: _Job, n_ctx_train: int, n_prompt: int, n_draft_max: int) -> Any:
+    from llama_eagle.models import ContextOptions
+
+    needed = n_prompt + job.n_predict if job.n_predict > 0 else DEFAULT_CONTEXT + n_prompt
+    return ContextOptions(
+        n_ctx=job.ctx_size or min(needed, max(n_ctx_train, 1)),
+        n_batch=job.batch_size,
+        n_ubatch=job.ubatch_size,
+        n_threads=job.threads,
+        flash_attn=job.flash_attn,
+        type_k=job.cache_type_k,
+        type_v=job.cache_type_v,
+        n_rs_seq=n_draft_max if job.draft is not None else 0,
+    )

@@ -1,0 +1,75 @@
+"""Where output goes: data to stdout, notes and progress to stderr, one JSON object with --json."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class _State:
+    json = False
+
+
+def use_json(wanted: bool) -> None:
+    _State.json = wanted
+
+
+def is_json() -> bool:
+    return _State.json
+
+
+def data(text: str) -> None:
+    """A line of data, in text mode."""
+    print(text)
+
+
+def result(value: dict[str, Any]) -> None:
+    """The one object of --json."""
+    json.dump(value, sys.stdout, ensure_ascii=False)
+    sys.stdout.write("\n")
+
+
+def note(text: str) -> None:
+    """A remark for a person, on a terminal only."""
+    if on_terminal():
+        print(text, file=sys.stderr)
+
+
+def warn(text: str) -> None:
+    """Something the user should know wherever stderr goes; the same fact is a field of --json."""
+    print(f"warning: {' '.join(text.split())}", file=sys.stderr)
+
+
+def failure(kind: str, message: str, code: int) -> None:
+    """One line on stderr; with --json one object on stdout as well."""
+    if _State.json:
+        result({"error": {"type": kind, "message": message, "exit_code": code}})
+    print(f"error: {message}", file=sys.stderr)
+
+
+def on_terminal() -> bool:
+    return sys.stderr.isatty()
+
+
+def use_color() -> bool:
+    return on_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+@contextmanager
+def progress(label: str) -> Iterator[Callable[[float], None]]:
+    """A progress bar for fractions 0..1, on a terminal only."""
+    if not on_terminal():
+        yield lambda fraction: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(label), BarColumn(), TextColumn("{task.percentage:3.0f}%"), TimeRemainingColumn())
+    console = Console(stderr=True, no_color=not use_color())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(label, total=1.0)
+        yield lambda fraction: bar.update(task, completed=fraction)

@@ -1,0 +1,256 @@
+"""The round loop: draft, verify, accept, commit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any
+
+from llama_eagle.draft_length import Auto, DraftLength, RoundCost
+from llama_eagle.errors import InputError, UsageError
+from llama_eagle.sampling import Sampler, SamplingParams
+from llama_eagle.session import Session, Timings
+from llama_eagle.text import TextStream, Tokenizer
+
+OnText = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """`max_tokens` None: to the end of the context. `ignore_eos` goes on past end-of-generation tokens.
+
+    `p_min`: a draft ends after the token at which its cumulative probability falls below this (0: never).
+    """
+
+    max_tokens: int | None = None
+    sampling: SamplingParams = SamplingParams()
+    p_min: float = 0.0
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise UsageError(f"{self.max_tokens} tokens to generate: give 1 or more (-n).")
+        if not 0 <= self.p_min < 1:
+            raise UsageError(f"p_min {self.p_min} is not in [0, 1). Correct it.")
+
+
+@dataclass
+class Statistics:
+    """What the rounds of one generation did. Times in ms over the whole generation, prompt excluded."""
+
+    n_rounds: int = 0
+    n_drafted: int = 0
+    n_accepted: int = 0
+    n_emitted: int = 0
+    tried_at: list[int] = field(default_factory=list)
+    accepted_at: list[int] = field(default_factory=list)
+    ms: dict[str, float] = field(default_factory=dict)
+
+    def add_round(self, n_draft: int, n_accepted: int, n_emitted: int) -> None:
+        self.n_rounds += 1
+        self.n_drafted += n_draft
+        self.n_accepted += n_accepted
+        self.n_emitted += n_emitted
+        missing = n_draft - len(self.tried_at)
+        self.tried_at += [0] * missing
+        self.accepted_at += [0] * missing
+        for i in range(min(n_draft, n_accepted + 1)):
+            self.tried_at[i] += 1
+            self.accepted_at[i] += i < n_accepted
+
+    @property
+    def accept_rate(self) -> float:
+        return self.n_accepted / self.n_drafted if self.n_drafted else 0.0
+
+    @property
+    def mean_emitted(self) -> float:
+        return self.n_emitted / self.n_rounds if self.n_rounds else 0.0
+
+    @property
+    def accepted_per_position(self) -> list[float]:
+        """For each draft position, the share accepted among the rounds in which all earlier ones were."""
+        return [accepted / tried for accepted, tried in zip(self.accepted_at, self.tried_at, strict=True) if tried]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "rounds": self.n_rounds,
+            "n_drafted": self.n_drafted,
+            "n_accepted": self.n_accepted,
+            "accept_rate": self.accept_rate,
+            "mean_emitted": self.mean_emitted,
+            "accepted_per_position": self.accepted_per_position,
+            "ms": {name: round(value, 3) for name, value in self.ms.items()},
+        }
+
+
+@dataclass(frozen=True)
+class GenerationResult:
+    """One generation. `stop_reason`: "end" (of generation token), "length", "context" or "callback"."""
+
+    text: str
+    tokens: list[int]
+    n_prompt: int
+    prompt_ms: float
+    decode_ms: float
+    stop_reason: str
+    speculative: Statistics | None
+
+    @property
+    def tokens_per_second(self) -> float:
+        return len(self.tokens) / self.decode_ms * 1e3 if self.decode_ms > 0 else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "text": self.text,
+            "tokens": self.tokens,
+            "n_prompt": self.n_prompt,
+            "n_generated": len(self.tokens),
+            "prompt_ms": round(self.prompt_ms, 3),
+            "decode_ms": round(self.decode_ms, 3),
+            "tokens_per_second": round(self.tokens_per_second, 3),
+            "stop_reason": self.stop_reason,
+            "speculative": self.speculative.as_dict() if self.speculative else None,
+        }
+
+
+class Rounds:
+    """Generates after what a session has in memory: iterating yields the tokens of each round as they are kept.
+
+    `id_last` was sampled and is not in memory yet. Ends when the context is full; stopping earlier, after any number
+    of a round's tokens, is `keep(n)` before the next step.
+    """
+
+    def __init__(self, session: Session, sampler: Sampler, length: DraftLength, p_min: float = 0.0) -> None:
+        self.session = session
+        self.sampler = sampler
+        self.length = length
+        self.p_min = p_min
+        self.statistics = Statistics()
+
+    def step(self, id_last: int, n_left: int, wanted: Callable[[int], bool]) -> list[int]:
+        """One round: the tokens that follow `id_last`, at most `n_left`, up to the first that is not `wanted`.
+
+        That token is the last of the list; it and all before it but the last are in memory when this returns.
+        """
+        session = self.session
+        start = time.perf_counter()
+        n_draft = self.length.choose(min(session.n_draft_room, session.n_draft_max, n_left - 1))
+        drafted = session.draft(id_last, n_draft, self.p_min) if n_draft > 0 else []
+        drafted_at = time.perf_counter()
+        session.verify([id_last, *drafted])
+        sampled = session.accept(self.sampler)
+        emitted = _through_first(sampled, wanted)
+        session.commit(len(emitted))
+        end = time.perf_counter()
+        cost = RoundCost(len(drafted), len(sampled) - 1, (drafted_at - start) * 1e3, (end - drafted_at) * 1e3)
+        self.length.observe(cost)
+        self.statistics.add_round(cost.n_draft, cost.n_accepted, len(emitted))
+        return emitted
+
+
+def generate(
+    session: Session,
+    tokenizer: Tokenizer,
+    prompt: Sequence[int],
+    options: GenerationOptions = GenerationOptions(),  # noqa: B008 (frozen)
+    *,
+    length: DraftLength | None = None,
+    on_text: OnText | None = None,
+) -> GenerationResult:
+    """Evaluate `prompt` (token ids) and generate after it; `on_text` gets the text piece by piece.
+
+    Raises `UsageError` for an empty prompt, `InputError` for one that leaves no room for a token or holds ids outside
+    the vocabulary.
+    """
+    _check_prompt(session, tokenizer, prompt)
+    length = length or Auto(max(session.n_draft_max, 1))
+    stream = TextStream(tokenizer)
+    parts: list[str] = []
+
+    def deliver(tokens: Sequence[int]) -> None:
+        piece = stream.push(tokens) if tokens else stream.finish()
+        parts.append(piece)
+        if on_text is not None and piece:
+            on_text(piece)
+
+    with Sampler(options.sampling, tokenizer.n_vocab) as sampler:
+        start = time.perf_counter()
+        _evaluate(session, prompt)
+        for token in prompt[-options.sampling.penalty_last_n :] if options.sampling.has_penalties else ():
+            sampler.accept(token)
+        prompt_end, before = time.perf_counter(), session.timings
+        rounds = Rounds(session, sampler, length, options.p_min)
+        tokens, reason = _run(rounds, tokenizer, options, deliver)
+        deliver(())
+        decode_ms = (time.perf_counter() - prompt_end) * 1e3
+    speculative = rounds.statistics if session.n_draft_max else None
+    rounds.statistics.ms = _phases(before, session.timings, decode_ms)
+    return GenerationResult(
+        "".join(parts), tokens, len(prompt), (prompt_end - start) * 1e3, decode_ms, reason, speculative
+    )
+
+
+def _run(
+    rounds: Rounds, tokenizer: Tokenizer, options: GenerationOptions, deliver: Callable[[Sequence[int]], None]
+) -> tuple[list[int], str]:
+    """The loop: returns the generated tokens and why it ended."""
+    session = rounds.session
+    limit = options.max_tokens if options.max_tokens is not None else session.n_room + 1
+
+    def wanted(token: int) -> bool:
+        return options.ignore_eos or not tokenizer.is_end(token)
+
+    tokens: list[int] = []
+    emitted = [rounds.sampler.sample(session.ctx)]
+    while True:
+        kept = list(takewhile(wanted, emitted))
+        tokens += kept
+        if kept:
+            deliver(kept)
+        if len(kept) < len(emitted):
+            return tokens, "end"
+        if len(tokens) >= limit:
+            return tokens, "length" if options.max_tokens is not None else "context"
+        if session.n_room < 1:
+            return tokens, "context"
+        emitted = rounds.step(tokens[-1], limit - len(tokens), wanted)
+
+
+def _through_first(tokens: Sequence[int], wanted: Callable[[int], bool]) -> list[int]:
+    """The tokens up to and with the first that is not wanted."""
+    for i, token in enumerate(tokens):
+        if not wanted(token):
+            return list(tokens[: i + 1])
+    return list(tokens)
+
+
+def _check_prompt(session: Session, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
+    if not prompt:
+        raise UsageError("the prompt is empty: there is nothing to continue. Give at least one token.")
+    tokenizer.require_ids(prompt)
+    if len(prompt) > session.n_room:
+        raise InputError(
+            f"the prompt has {len(prompt)} tokens, {session.n_room} fit into the context. "
+            "Shorten it or use a larger --ctx-size."
+        )
+
+
+def _evaluate(session: Session, prompt: Sequence[int]) -> None:
+    """In pieces, so that Ctrl-C is heard between them."""
+    for piece in _pieces(prompt, session.n_batch):
+        session.eval(piece)
+
+
+def _pieces(tokens: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    return (tokens[i : i + size] for i in range(0, len(tokens), size))
+
+
+def _phases(before: Timings, after: Timings, decode_ms: float) -> dict[str, float]:
+    """Native time by phase; what is left of the wall time is Python's."""
+    ms = {
+        name: getattr(after, f"{name}_ms") - getattr(before, f"{name}_ms")
+        for name in ("draft", "verify", "sample", "commit")
+    }
+    return {**ms, "python": max(decode_ms - sum(ms.values()), 0.0)}

@@ -1,0 +1,334 @@
+"""Reads the header of a GGUF file: keys, array extents and tensor descriptions, never tensor data.
+
+The whole file is memory-mapped and only its first pages are touched, so that a 20 GB model is checked in a fraction of
+a second. Every read is bounded by the file, so that a damaged file ends in an `InputError` and nothing else. The
+checks here run before any native code sees the file: llama.cpp aborts on some of what they refuse.
+
+Source of the format: ggml/include/gguf.h.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from llama_eagle.errors import InputError
+
+SCALAR_FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+VALUE_TYPE_NAMES = {
+    0: "u8", 1: "i8", 2: "u16", 3: "i16", 4: "u32", 5: "i32", 6: "f32", 7: "bool", 8: "string", 9: "array",
+    10: "u64", 11: "i64", 12: "f64",
+}  # fmt: skip
+STRING, ARRAY = 8, 9
+MAX_DIMS = 4
+MAX_NAME = 64  # bytes of a tensor name, GGML_MAX_NAME
+SPLIT_NAME = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One tensor: `shape` in ggml order (ne, fastest dimension first), `offset` in bytes into the data section."""
+
+    name: str
+    shape: tuple[int, ...]
+    type_id: int
+    offset: int
+
+    @property
+    def n_elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def type_name(self) -> str:
+        return quant_type_name(self.type_id)
+
+    @property
+    def n_bytes(self) -> int | None:
+        """Size of the data in bytes; None for a type this version of gguf does not know."""
+        sizes = quant_sizes().get(self.type_id)
+        if sizes is None:
+            return None
+        block, block_bytes = sizes
+        return self.n_elements // block * block_bytes
+
+
+@dataclass(frozen=True)
+class ArrayRef:
+    """An array value that has not been read: element type, count and where its elements lie in the file."""
+
+    type_id: int
+    count: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Header:
+    """The header of one GGUF file. `keys` holds scalars and strings as they are, arrays as `ArrayRef`."""
+
+    path: Path
+    version: int
+    keys: dict[str, Any]
+    tensors: dict[str, TensorInfo]
+    data_offset: int
+    file_size: int
+    key_types: dict[str, int] = field(repr=False)
+
+    @property
+    def architecture(self) -> str:
+        return str(self.keys.get("general.architecture", ""))
+
+    def arch_key(self, name: str, default: Any = None) -> Any:
+        """Value of `{architecture}.{name}`; arrays are read."""
+        return self.value(f"{self.architecture}.{name}", default)
+
+    def value(self, key: str, default: Any = None) -> Any:
+        value = self.keys.get(key, default)
+        return self.read_array(value) if isinstance(value, ArrayRef) else value
+
+    def read_array(self, ref: ArrayRef) -> list[Any]:
+        with self.path.open("rb") as file:
+            file.seek(ref.start)
+            reader = _Reader(file.read(ref.end - ref.start), self.path)
+        return list(reader.elements(ref.type_id, ref.count))
+
+    def raw_array(self, ref: ArrayRef) -> bytes:
+        """The encoded elements, to compare two arrays without decoding them."""
+        with self.path.open("rb") as file:
+            file.seek(ref.start)
+            return file.read(ref.end - ref.start)
+
+    def read_tensor_bytes(self, name: str) -> bytes:
+        """Data of one small tensor (the draft's d2t)."""
+        tensor = self.tensors[name]
+        with self.path.open("rb") as file:
+            file.seek(self.data_offset + tensor.offset)
+            return file.read(tensor.n_bytes or 0)
+
+    @property
+    def split_count(self) -> int:
+        return int(self.keys.get("split.count", 1))
+
+    @property
+    def n_vocab(self) -> int:
+        """Entries of the tokenizer, 0 without one."""
+        tokens = self.keys.get("tokenizer.ggml.tokens")
+        return tokens.count if isinstance(tokens, ArrayRef) else 0
+
+
+def read_header(path: Path | str) -> Header:
+    """Read and check one file's header. Raises `InputError` for anything that is not a complete, sound GGUF."""
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            if size < 24:
+                raise InputError(_not_gguf(path, file, size))
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+                header = _parse(_Reader(view, path), path, size)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file. Give the path of a .gguf file.") from None
+    except IsADirectoryError:
+        raise InputError(
+            f"{path} is a folder, not a GGUF file. Convert a checkpoint first: llama-eagle convert {path} -o model.gguf"
+        ) from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from None
+    check_extents(header)
+    return header
+
+
+def read_model(path: Path | str) -> tuple[Header, list[Header]]:
+    """The header of a model and those of all its files: itself, or the splits it names.
+
+    Raises `InputError` when a split is missing, or the path is not the first one.
+    """
+    first = read_header(path)
+    if first.split_count <= 1:
+        return first, [first]
+    match = SPLIT_NAME.search(first.path.name)
+    number = int(first.keys.get("split.no", 0))
+    if match is None or int(match[2]) != first.split_count:
+        raise InputError(
+            f"{first.path}: one of {first.split_count} splits, but its name is not NAME-00001-of-"
+            f"{first.split_count:05d}.gguf. Rename the files as they were made."
+        )
+    names = [
+        first.path.with_name(f"{first.path.name[: match.start()]}-{i + 1:05d}-of-{first.split_count:05d}.gguf")
+        for i in range(first.split_count)
+    ]
+    if number != 0:
+        raise InputError(f"{first.path}: this is split {number + 1}. Give the first one: {names[0]}")
+    missing = [name.name for name in names if not name.exists()]
+    if missing:
+        raise InputError(f"{first.path}: missing split {missing[0]} (expected {len(names)} files in the same folder).")
+    return first, [first, *(read_header(name) for name in names[1:])]
+
+
+def check_extents(header: Header) -> None:
+    """Every tensor lies inside the file: a truncated download fails here and not in the middle of a load."""
+    available = header.file_size - header.data_offset
+    for tensor in header.tensors.values():
+        sizes = quant_sizes().get(tensor.type_id)
+        if sizes is not None and (tensor.shape[0] if tensor.shape else 1) % sizes[0]:
+            raise InputError(
+                f"{header.path}: damaged: tensor {tensor.name} has rows of {tensor.shape[0]} elements, "
+                f"which {tensor.type_name} cannot hold (blocks of {sizes[0]}). Convert or download it again."
+            )
+        end = tensor.offset + (tensor.n_bytes or 0)
+        if end > available:
+            raise InputError(
+                f"{header.path}: truncated: tensor {tensor.name} ends at byte {header.data_offset + end}, the file has "
+                f"{header.file_size}. Download or convert it again."
+            )
+
+
+@cache
+def quant_sizes() -> dict[int, tuple[int, int]]:
+    """ggml type id -> (elements of a block, bytes of a block)."""
+    from gguf.constants import GGML_QUANT_SIZES
+
+    return {int(key): value for key, value in GGML_QUANT_SIZES.items()}
+
+
+def quant_type_name(type_id: int) -> str:
+    from gguf.constants import GGMLQuantizationType
+
+    try:
+        return GGMLQuantizationType(type_id).name
+    except ValueError:
+        return f"type-{type_id}"
+
+
+def _not_gguf(path: Path, file: Any, size: int) -> str:
+    file.seek(0)
+    if file.read(4) == b"GGUF":
+        return f"{path}: truncated: a GGUF header needs 24 bytes, the file has {size}. Download or convert it again."
+    return f"{path}: not a GGUF file ({size} bytes). Convert a checkpoint with llama-eagle convert."
+
+
+class _Reader:
+    """Bounded little-endian reads from a buffer, and a position."""
+
+    def __init__(self, view: Any, path: Path) -> None:
+        self.view = view
+        self.path = path
+        self.size = len(view)
+        self.at = 0
+
+    def damaged(self, what: str) -> InputError:
+        return InputError(
+            f"{self.path}: damaged or truncated header at byte {self.at}: {what}. Download or convert it again."
+        )
+
+    def scalar(self, code: str) -> Any:
+        size = struct.calcsize("<" + code)
+        if self.at + size > self.size:
+            raise self.damaged("it ends inside a value")
+        (value,) = struct.unpack_from("<" + code, self.view, self.at)
+        self.at += size
+        return value
+
+    def take(self, n: int, what: str) -> bytes:
+        if n > self.size - self.at:
+            raise self.damaged(f"{what} of {n} bytes does not fit into the file")
+        self.at += n
+        return bytes(self.view[self.at - n : self.at])
+
+    def string(self) -> str:
+        return self.take(self.scalar("Q"), "a string").decode("utf-8", "replace")
+
+    def value(self, type_id: int) -> Any:
+        if type_id == STRING:
+            return self.string()
+        if type_id == ARRAY:
+            return self.array_ref()
+        if type_id not in SCALAR_FORMATS:
+            raise self.damaged(f"unknown value type {type_id}")
+        return self.scalar(SCALAR_FORMATS[type_id])
+
+    def array_ref(self) -> ArrayRef:
+        type_id = self.scalar("I")
+        count = self.scalar("Q")
+        start = self.at
+        if type_id == STRING:
+            self.skip_strings(count)
+        elif type_id in SCALAR_FORMATS:
+            self.skip(count * struct.calcsize("<" + SCALAR_FORMATS[type_id]))
+        else:
+            raise self.damaged(f"an array of value type {type_id}")
+        return ArrayRef(type_id, count, start, self.at)
+
+    def skip(self, n: int) -> None:
+        if n > self.size - self.at:
+            raise self.damaged(f"an array of {n} bytes does not fit into the file")
+        self.at += n
+
+    def skip_strings(self, count: int) -> None:
+        """Half a million strings of a tokenizer: kept tight, about 0.1 s."""
+        if count > (self.size - self.at) // 8:
+            raise self.damaged(f"an array of {count} strings does not fit into the file")
+        unpack, view, at, limit = struct.Struct("<Q").unpack_from, self.view, self.at, self.size - 8
+        for _ in range(count):
+            if at > limit:
+                raise self.damaged("an array of strings ends outside the file")
+            at += 8 + unpack(view, at)[0]
+        if at > self.size:
+            raise self.damaged("an array of strings ends outside the file")
+        self.at = at
+
+    def elements(self, type_id: int, count: int) -> Iterator[Any]:
+        if type_id == STRING:
+            return (self.string() for _ in range(count))
+        return iter(struct.unpack_from(f"<{count}{SCALAR_FORMATS[type_id]}", self.view, self.at))
+
+
+def _parse(reader: _Reader, path: Path, size: int) -> Header:
+    magic = reader.take(4, "the magic")
+    if magic != b"GGUF":
+        raise InputError(f"{path}: not a GGUF file (it begins with {magic!r}). Convert it with llama-eagle convert.")
+    version = reader.scalar("I")
+    if version not in (2, 3):
+        kind = "big-endian" if version & 0xFFFF == 0 else f"version {version}"
+        raise InputError(f"{path}: {kind} GGUF; versions 2 and 3, little-endian, are supported. Convert it again.")
+    n_tensors, n_keys = reader.scalar("Q"), reader.scalar("Q")
+    if n_keys > size // 12 or n_tensors > size // 24:
+        raise reader.damaged(f"{n_keys} keys and {n_tensors} tensors do not fit into {size} bytes")
+    keys, key_types = _parse_keys(reader, n_keys)
+    alignment = keys.get("general.alignment", 32)
+    if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
+        raise reader.damaged(f"general.alignment {alignment} is not a power of two")
+    tensors = _parse_tensors(reader, n_tensors)
+    data_offset = -(-reader.at // alignment) * alignment
+    return Header(path, version, keys, tensors, data_offset, size, key_types)
+
+
+def _parse_keys(reader: _Reader, n_keys: int) -> tuple[dict[str, Any], dict[str, int]]:
+    keys: dict[str, Any] = {}
+    types: dict[str, int] = {}
+    for _ in range(n_keys):
+        name = reader.string()
+        types[name] = reader.scalar("I")
+        if name in keys:
+            raise reader.damaged(f"key {name!r} appears twice")
+        keys[name] = reader.value(types[name])
+    return keys, types
+
+
+def _parse_tensors(reader: _Reader, n_tensors: int) -> dict[str, TensorInfo]:
+    tensors: dict[str, TensorInfo] = {}
+    for _ in range(n_tensors):
+        name = reader.string()
+        n_dims = reader.scalar("I")
+        if n_dims > MAX_DIMS or len(name.encode()) >= MAX_NAME or name in tensors:
+            raise reader.damaged(f"tensor {name[:MAX_NAME]!r} with {n_dims} dimensions, or named twice")
+        shape = tuple(reader.scalar("Q") for _ in range(n_dims))
+        tensors[name] = TensorInfo(name, shape, reader.scalar("I"), reader.scalar("Q"))
+    return tensors

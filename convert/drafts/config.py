@@ -1,0 +1,210 @@
+"""What a draft's config.json says, read with types and without invented defaults.
+
+Producers put the same facts in three places: the top level, a nested `eagle_config`, and (speculators) a
+`transformer_layer_config` for the geometry. None is preferred in silence: two places that disagree are an error.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from llama_eagle.errors import ConfigError
+
+WHERE = "config.json"
+MAX_DIMENSION = 1 << 24  # far above any width, vocabulary or context of a model; keeps products within 64 bits
+
+
+class Fields:
+    """Typed reads from a JSON object. A null counts as absent, as transformers has it."""
+
+    def __init__(self, data: dict[str, Any], where: str = WHERE) -> None:
+        self.data = data
+        self.where = where
+
+    def get(self, key: str) -> Any:
+        return self.data.get(key)
+
+    def _bad(self, key: str, expected: str) -> ConfigError:
+        return ConfigError(f"{self.where}: {key} is {str(self.get(key))[:80]!r}, expected {expected}")
+
+    def integer(self, key: str) -> int | None:
+        """A positive integer."""
+        value = self.get(key)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if value is not None and (type(value) is not int or not 0 < value <= MAX_DIMENSION):
+            raise self._bad(key, f"an integer from 1 to {MAX_DIMENSION}")
+        return value
+
+    def need_integer(self, key: str) -> int:
+        if (value := self.integer(key)) is None:
+            raise ConfigError(f"{self.where}: {key} is missing; is this the config.json of the draft?")
+        return value
+
+    def number(self, key: str) -> float | None:
+        """A finite number."""
+        value = self.get(key)
+        if value is None:
+            return None
+        if type(value) not in (int, float) or not abs(value) < 1e30 or not math.isfinite(value):
+            raise self._bad(key, "a finite number")
+        return float(value)
+
+    def flag(self, key: str) -> bool | None:
+        value = self.get(key)
+        if value is not None and type(value) is not bool:
+            raise self._bad(key, "true or false")
+        return value
+
+    def text(self, key: str) -> str | None:
+        value = self.get(key)
+        if value is not None and not isinstance(value, str):
+            raise self._bad(key, "a text")
+        return value
+
+    def integers(self, key: str) -> list[int] | None:
+        """A non-empty list of integers."""
+        value = self.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not 0 < len(value) <= 64 or any(type(v) is not int for v in value):
+            raise self._bad(key, "a list of integers")
+        return value
+
+    def texts(self, key: str) -> list[str]:
+        value = self.get(key)
+        if value is None:
+            return []
+        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+            raise self._bad(key, "a list of texts")
+        return value
+
+    def child(self, key: str) -> Fields | None:
+        value = self.get(key)
+        if value is not None and not isinstance(value, dict):
+            raise self._bad(key, "an object")
+        return None if value is None else Fields(value, f"{self.where}: {key}")
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Widths as configured; those that tensors tell better (H, F, layers) are cross-checked with them later."""
+
+    hidden_size: int
+    n_head: int
+    n_head_kv: int
+    head_dim: int
+    n_ff: int
+    n_layer: int | None
+    n_ctx: int
+    rms_eps: float
+
+
+@dataclass(frozen=True)
+class DraftConfig:
+    """A draft's configuration. Flags are None when no place states them."""
+
+    raw: Fields
+    layer: Fields  # where geometry and RoPE are: transformer_layer_config, else the top level
+    eagle: Fields | None  # nested eagle_config
+    architecture: str
+    is_speculators: bool
+    geometry: Geometry
+    n_vocab: int | None
+    n_vocab_draft: int | None
+    target_hidden_size: int | None
+    norm_before_residual: bool | None
+    norm_before_fc: bool | None
+    fc_norm: bool | None
+    norm_output: bool | None
+    ids_top: list[int] | None  # eagle_aux_hidden_state_layer_ids at the top level
+    ids_nested: list[int] | None  # the same in eagle_config
+    logit_scale: float
+
+
+def read_config(data: dict[str, Any]) -> DraftConfig:
+    raw = Fields(data)
+    eagle = raw.child("eagle_config")
+    layer = raw.child("transformer_layer_config") or raw
+    nested = eagle or Fields({})
+    scale = raw.number("logit_scale")
+    if scale is not None and scale <= 0:
+        raise ConfigError(f"{WHERE}: logit_scale is {scale}, expected a positive number")
+    return DraftConfig(
+        raw=raw,
+        layer=layer,
+        eagle=eagle,
+        architecture=next(iter(raw.texts("architectures")), ""),
+        is_speculators=_is_speculators(raw),
+        geometry=_geometry(layer),
+        n_vocab=layer.integer("vocab_size") or raw.integer("vocab_size"),
+        n_vocab_draft=_agreed(raw.integer("draft_vocab_size"), nested.integer("draft_vocab_size"), "draft_vocab_size"),
+        target_hidden_size=raw.integer("target_hidden_size") or nested.integer("target_hidden_size"),
+        norm_before_residual=_flag(raw, nested, "norm_before_residual"),
+        norm_before_fc=_norm_before_fc(raw, nested),
+        fc_norm=_flag(raw, nested, "fc_norm", "use_aux_norm"),
+        norm_output=_flag(raw, nested, "norm_output", "return_hidden_post_norm"),
+        ids_top=raw.integers("eagle_aux_hidden_state_layer_ids"),
+        ids_nested=nested.integers("eagle_aux_hidden_state_layer_ids"),
+        logit_scale=1.0 if scale is None else scale,
+    )
+
+
+def _is_speculators(raw: Fields) -> bool:
+    keys = ("speculators_model_type", "speculators_version", "speculators_config")
+    names = ("Eagle3Speculator", "Eagle3DraftModel")
+    return any(raw.get(key) is not None for key in keys) or any(a in names for a in raw.texts("architectures"))
+
+
+def _geometry(layer: Fields) -> Geometry:
+    hidden, n_head = layer.need_integer("hidden_size"), layer.need_integer("num_attention_heads")
+    n_head_kv = layer.integer("num_key_value_heads") or n_head
+    if n_head % n_head_kv:
+        raise ConfigError(f"{layer.where}: {n_head} attention heads do not divide over {n_head_kv} key-value heads")
+    head_dim = layer.integer("head_dim")
+    if head_dim is None:
+        if hidden % n_head:
+            raise ConfigError(
+                f"{layer.where}: hidden_size {hidden} is no multiple of {n_head} heads; head_dim is needed"
+            )
+        head_dim = hidden // n_head
+    if head_dim % 2:
+        raise ConfigError(f"{layer.where}: head_dim is {head_dim}; rotary embeddings need an even one")
+    eps = layer.number("rms_norm_eps")
+    if eps is None or not 0 < eps < 1:
+        raise ConfigError(f"{layer.where}: rms_norm_eps is {eps}, expected a small positive number such as 1e-6")
+    return Geometry(
+        hidden_size=hidden,
+        n_head=n_head,
+        n_head_kv=n_head_kv,
+        head_dim=head_dim,
+        n_ff=layer.need_integer("intermediate_size"),
+        n_layer=layer.integer("num_hidden_layers"),
+        n_ctx=layer.need_integer("max_position_embeddings"),
+        rms_eps=eps,
+    )
+
+
+def _agreed(top: Any, nested: Any, what: str) -> Any:
+    """The value of whichever place states it; two that differ are an error."""
+    if top is not None and nested is not None and top != nested:
+        raise ConfigError(
+            f"{WHERE}: {what} is {top} at the top level but {nested} in eagle_config; correct one of them"
+        )
+    return nested if top is None else top
+
+
+def _flag(raw: Fields, nested: Fields, *names: str) -> bool | None:
+    """A flag under any of its names, in either place."""
+    value: bool | None = None
+    for name in names:
+        value = _agreed(value, _agreed(raw.flag(name), nested.flag(name), name), " or ".join(names))
+    return value
+
+
+def _norm_before_fc(raw: Fields, nested: Fields) -> bool | None:
+    """Here alone the nested value wins over a different one at the top level: SGLang and vLLM read it so."""
+    inner = nested.flag("norm_before_fc")
+    return raw.flag("norm_before_fc") if inner is None else inner

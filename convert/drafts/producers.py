@@ -1,0 +1,84 @@
+"""Who made a draft, from evidence in its configuration and its tensor names.
+
+The producer decides no number by itself; it explains a file, chooses which convention an ambiguous one follows, and
+tells the user about known traps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from llama_eagle.convert.drafts.config import DraftConfig
+
+MODELOPT_KEYS = (
+    "use_input_layernorm_in_first_layer",
+    "use_last_layernorm",
+    "next_layer_regular",
+    "parallel_draft_step",
+)
+
+
+@dataclass(frozen=True)
+class Producer:
+    name: str
+    evidence: tuple[str, ...]
+
+
+def detect_producer(config: DraftConfig, stored: Collection[str]) -> Producer:
+    """The producer by the strongest evidence. stored: tensor names as they are in the file."""
+    evidence = [f"architecture {config.architecture}"] if config.architecture else []
+    midlayer = any(".midlayer." in f".{name}" for name in stored)
+    evidence.append("layer named midlayer" if midlayer else "layer named layers.0")
+    if config.is_speculators:
+        version = config.raw.data.get("speculators_version")
+        evidence.append(f"speculators_version {version}" if isinstance(version, str) else "keys of speculators")
+        return Producer("speculators", tuple(evidence))
+    modelopt = [key for key in MODELOPT_KEYS if config.eagle and config.eagle.get(key) is not None]
+    if modelopt:
+        return Producer("ModelOpt", (*evidence, f"eagle_config.{modelopt[0]}"))
+    name = _by_architecture(config, midlayer)
+    if config.ids_top is not None:
+        evidence.append("layer ids at the top level")
+    if config.ids_nested is not None:
+        evidence.append("layer ids in eagle_config")
+    if name == "SpecForge" and "t2d" in stored:
+        evidence.append("t2d is stored")
+    return Producer(name, tuple(evidence))
+
+
+def _by_architecture(config: DraftConfig, midlayer: bool) -> str:
+    if config.architecture == "Eagle3LlamaForCausalLM":
+        return "AngelSlim"
+    if config.architecture == "LlamaForCausalLM" and midlayer:
+        return "SafeAILab"
+    if config.architecture == "LlamaForCausalLMEagle3":
+        if midlayer:
+            return "SpecForge"
+        return "NVIDIA" if config.ids_top is not None and config.ids_nested is not None else "ModelOpt"
+    return "unknown"
+
+
+def known_traps(producer: str, config: DraftConfig, rope_base: float, norm_output: bool, overridden: bool) -> list[str]:
+    """Warnings about what this producer's files are known to get wrong. overridden: the user gave a RoPE base."""
+    warnings = []
+    if producer in ("AngelSlim", "SafeAILab") and rope_base != 10000 and not overridden:
+        warnings.append(
+            f"{producer}'s trainer rotates with base 10000 whatever config.json says ({rope_base:g}); "
+            "compare acceptance with --rope-base 10000"
+        )
+    if producer == "SpecForge" and norm_output:
+        warnings.append(
+            "norm_output is true, but SpecForge before September 2026 trained without it; "
+            "if only first tokens are accepted, convert with --no-norm-output"
+        )
+    return warnings
+
+
+def looks_like_draft(config: dict[str, Any]) -> bool:
+    """Does a config.json by itself tell an EAGLE-3 draft?"""
+    names = config.get("architectures")
+    named = isinstance(names, list) and any("eagle3" in name.lower() for name in names if isinstance(name, str))
+    keys = ("eagle_config", "eagle_aux_hidden_state_layer_ids", "draft_vocab_size")
+    return named or config.get("speculators_model_type") == "eagle3" or any(config.get(k) is not None for k in keys)

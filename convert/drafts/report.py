@@ -1,0 +1,66 @@
+"""What a caller asks of a draft's conversion, and what it learns."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+OutType = Literal["auto", "f32", "f16", "bf16", "q8_0"]
+
+
+@dataclass(frozen=True)
+class DraftOptions:
+    """Each value but `outtype` overrides what the checkpoint says; None leaves the decision to it.
+
+    outtype: of the matrices; "auto" keeps what is stored. K-quants are made afterwards, from a file of these types.
+    aux_layers: boundaries (see drafts/layers.py). absolute_d2t: d2t holds target ids, not offsets. share_head: a draft
+    without a head takes the target's rows. force: unknown tensors are dropped, a differing vocabulary size accepted.
+    pre: llama.cpp's name of the target's pre-tokenizer.
+    """
+
+    outtype: OutType = "auto"
+    aux_layers: tuple[int, ...] | None = None
+    rope_base: float | None = None
+    norm_before_residual: bool | None = None
+    norm_output: bool | None = None
+    absolute_d2t: bool = False
+    share_head: bool = False
+    force: bool = False
+    dry_run: bool = False
+    pre: str | None = None
+
+
+@dataclass(frozen=True)
+class TensorRow:
+    """One line of the table. gguf is None for a dropped tensor, source None for a computed one; note says why."""
+
+    source: str | None
+    shape: tuple[int, ...]
+    dtype: str
+    gguf: str | None
+    outtype: str | None
+    note: str = ""
+
+
+@dataclass
+class DraftReport:
+    """A conversion as it was done, or with dry_run would be. n_bytes: of tensor data."""
+
+    source: str
+    revision: str | None
+    target: str
+    target_architecture: str
+    output: str | None
+    producer: str
+    evidence: list[str]
+    layout: Literal["stock", "extended"]
+    extended_because: list[str]
+    layer_ids: list[int]
+    layer_ids_source: str
+    settings: dict[str, Any]
+    tensors: list[TensorRow]
+    n_bytes: int
+    warnings: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)

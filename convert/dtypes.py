@@ -1,0 +1,152 @@
+"""Number formats: what safetensors stores, what GGUF stores, and fast exact conversions between them.
+
+Inside the converter a NumPy array of dtype uint16 always holds BF16 bit patterns. FP8 arrives as uint8 and leaves
+this module as float32. Every conversion goes through float32 and rounds like ggml does.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from llama_eagle.errors import ConversionError
+
+# GGUF storage type -> (ggml type id, elements per block, bytes per block).
+STORAGE: Final[dict[str, tuple[int, int, int]]] = {
+    "f32": (0, 1, 4),
+    "f16": (1, 1, 2),
+    "q8_0": (8, 32, 34),
+    "i32": (26, 1, 4),
+    "i64": (27, 1, 8),
+    "bf16": (30, 1, 2),
+}
+
+# `general.file_type` of a model whose matrices have this type.
+FILE_TYPE: Final[dict[str, int]] = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}
+
+
+def storage_bytes(shape: tuple[int, ...], outtype: str) -> int:
+    """Bytes of a tensor of `shape` (NumPy order) stored as `outtype`; rows must hold whole blocks."""
+    _, block, size = STORAGE[outtype]
+    count = int(np.prod(shape, dtype=np.int64))
+    if block > 1 and (not shape or shape[-1] % block):
+        raise ConversionError(f"a row of {shape[-1] if shape else 0} values does not hold whole {outtype} blocks")
+    return count // block * size
+
+
+def to_f32(values: np.ndarray) -> np.ndarray:
+    """float32 copy (or the array itself) of BF16 bit patterns, floats or integers."""
+    if values.dtype == np.float32:
+        return values
+    if values.dtype == np.uint16:
+        bits = values.astype(np.uint32)
+        np.left_shift(bits, 16, out=bits)
+        return bits.view(np.float32)
+    return values.astype(np.float32)
+
+
+def to_bf16(values: np.ndarray) -> np.ndarray:
+    """BF16 bit patterns (uint16), rounded to nearest even; a NaN stays a (quiet) NaN."""
+    if values.dtype == np.uint16:
+        return values
+    bits = np.ascontiguousarray(to_f32(values)).view(np.uint32)
+    odd = bits >> 16
+    np.bitwise_and(odd, 1, out=odd)
+    odd += 0x7FFF
+    odd += bits  # a finite value cannot overflow 32 bits; NaNs are repaired below
+    np.right_shift(odd, 16, out=odd)
+    rounded = odd.astype(np.uint16)
+    nan = np.isnan(bits.view(np.float32))
+    if nan.any():
+        rounded[nan] = (bits[nan] >> 16).astype(np.uint16) | 64
+    return rounded
+
+
+def to_f16(values: np.ndarray) -> np.ndarray:
+    """float16; a finite value that does not fit is an error, because it would turn into infinity."""
+    if values.dtype == np.float16:
+        return values
+    wide = to_f32(values)
+    with np.errstate(over="ignore"):
+        narrow = wide.astype(np.float16)
+    if np.isinf(narrow).any() and np.isfinite(wide[np.isinf(narrow)]).any():
+        raise ConversionError("it holds values beyond the range of f16 (65504): convert with --outtype bf16 or f32")
+    return narrow
+
+
+def to_q8_0(values: np.ndarray) -> np.ndarray:
+    """Q8_0 blocks (uint8, 34 bytes each) of a flat array whose size is a multiple of 32, as ggml's reference rounds."""
+    blocks = to_f32(values).reshape(-1, 32)
+    peak = np.abs(np.maximum(blocks.max(axis=1), -blocks.min(axis=1)))
+    if not np.isfinite(peak).all():
+        raise ConversionError("it holds infinities or NaNs and cannot be quantized")
+    scale = peak / np.float32(127)
+    inverse = np.zeros_like(scale)
+    # A subnormal scale has no finite inverse; it is zero in the file's f16 anyway.
+    np.divide(np.float32(1), scale, out=inverse, where=scale >= np.finfo(np.float32).tiny)
+    scaled = blocks * inverse[:, None]
+    # Round half away from zero, exactly: the whole part, plus one when the (exact) rest is at least one half.
+    whole = np.trunc(scaled)
+    scaled -= whole
+    scaled *= 2
+    whole += np.trunc(scaled, out=scaled)
+    out = np.empty((len(blocks), 34), dtype=np.uint8)
+    out[:, :2] = scale.astype(np.float16).view(np.uint8).reshape(-1, 2)
+    out[:, 2:] = whole.astype(np.int8).view(np.uint8)
+    return out.reshape(-1)
+
+
+def encode(values: np.ndarray, outtype: str) -> np.ndarray:
+    """Flat array in the bytes of `outtype`; a view of the input where nothing changes. Blocks must be whole."""
+    flat = np.ascontiguousarray(values).reshape(-1)
+    if outtype == "f32":
+        return to_f32(flat)
+    if outtype == "bf16":
+        return to_bf16(flat)
+    if outtype == "f16":
+        return to_f16(flat)
+    if outtype == "q8_0":
+        return to_q8_0(flat)
+    return flat.astype({"i32": np.int32, "i64": np.int64}[outtype], copy=False)
+
+
+def _fp8_table(exponent_bits: int, has_infinity: bool) -> np.ndarray:
+    """The 256 values of an 8-bit float with the given exponent width, as float32."""
+    mantissa_bits = 7 - exponent_bits
+    bias = 2 ** (exponent_bits - 1) - 1
+    code = np.arange(256)
+    exponent = (code >> mantissa_bits) & (2**exponent_bits - 1)
+    mantissa = (code & (2**mantissa_bits - 1)) / 2**mantissa_bits
+    magnitude = np.where(exponent == 0, mantissa * 2.0 ** (1 - bias), (1 + mantissa) * 2.0 ** (exponent - float(bias)))
+    if has_infinity:
+        top = exponent == 2**exponent_bits - 1
+        magnitude = np.where(top, np.where(mantissa == 0, np.inf, np.nan), magnitude)
+    else:
+        magnitude = np.where((code & 0x7F) == 0x7F, np.nan, magnitude)
+    return np.where(code < 128, magnitude, -magnitude).astype(np.float32)
+
+
+_FP8: Final = {"F8_E4M3": _fp8_table(4, has_infinity=False), "F8_E5M2": _fp8_table(5, has_infinity=True)}
+
+
+def fp8_to_f32(codes: np.ndarray, dtype: str, scale: np.ndarray, block: tuple[int, int] | None) -> np.ndarray:
+    """Dequantizes FP8 codes [..., R, C].
+
+    scale [..., ceil(R / block[0]), ceil(C / block[1])] holds one factor per block. Without block sizes, scale is
+    one factor, or one per row ([R] or [R, 1]).
+    """
+    table = _FP8[dtype]
+    scale = to_f32(scale)
+    if block is None:
+        factor = scale.reshape(-1, *(1,) * (codes.ndim - 1)) if scale.ndim < codes.ndim else scale
+        return table[codes] * factor
+    grid = (*codes.shape[:-2], -(-codes.shape[-2] // block[0]), -(-codes.shape[-1] // block[1]))
+    if scale.shape != grid:
+        raise ConversionError(f"its scales have shape {list(scale.shape)}, expected {list(grid)} for blocks of {block}")
+    out = np.empty(codes.shape, dtype=np.float32)
+    for lead in np.ndindex(codes.shape[:-2]):
+        for i in range(grid[-2]):
+            rows = slice(i * block[0], (i + 1) * block[0])
+            factors = np.repeat(scale[lead][i], block[1])[: codes.shape[-1]]
+            np.multiply(table[codes[lead][rows]], factors, out=out[lead][rows])
+    return out

@@ -1,0 +1,44 @@
+"""Qwen3.5 MoE: Qwen3.5's blocks with routed experts and one shared expert."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llama_eagle.convert.targets import rows
+from llama_eagle.convert.targets.config import (
+    ModelConfig,
+    common_keys,
+    hybrid_kinds,
+    linear_dims,
+    linear_keys,
+    moe_dims,
+    moe_keys,
+    mrope_sections,
+)
+from llama_eagle.convert.targets.table import Dims, Family, text_blocks
+
+
+def _dims(config: ModelConfig) -> dict[str, int]:
+    shared = config.integer("shared_expert_intermediate_size")
+    return {**moe_dims(config), **linear_dims(config), "shared_ff": shared}
+
+
+def _keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
+    sections = {"rope.dimension_sections": mrope_sections(config, default=[11, 11, 10])}
+    return {**common_keys(config, dims), **moe_keys(config, dims), **linear_keys(config, dims), **sections}
+
+
+FAMILY = Family(
+    arch="qwen35moe",
+    architectures=("Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM"),
+    dims=_dims,
+    keys=_keys,
+    blocks=lambda config: text_blocks(hybrid_kinds(config)),
+    sections={
+        "model": rows.model_rows(final_norm=rows.PLUS_ONE),
+        "full": (*rows.HYBRID_NORMS, *rows.GATED_ATTENTION, *rows.EXPERTS, *rows.SHARED_EXPERT),
+        "linear": (*rows.HYBRID_NORMS, *rows.DELTA_NET, *rows.EXPERTS, *rows.SHARED_EXPERT),
+        "mtp": rows.MTP,
+    },
+    has_mtp=True,
+)

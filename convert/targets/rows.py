@@ -1,0 +1,135 @@
+"""Rows and transforms that several families share."""
+
+from __future__ import annotations
+
+import numpy as np
+from llama_eagle.convert.dtypes import to_f32
+from llama_eagle.convert.targets.table import Dims, Row, Transform
+
+# --- transforms -------------------------------------------------------------------------------------------------
+
+
+def _negative_exp(values: np.ndarray) -> np.ndarray:
+    """-exp(A_log), rounded once: float32's exp differs in the last place between libraries."""
+    return (-np.exp(to_f32(values).astype(np.float64))).astype(np.float32)
+
+
+# Qwen3-Next and Qwen3.5 store RMSNorm weights as their difference from one.
+PLUS_ONE = Transform(lambda values, dims: to_f32(values) + np.float32(1))
+NEGATIVE_EXP = Transform(lambda values, dims: _negative_exp(values))
+SQUEEZE_CONV = Transform(lambda values, dims: values[:, 0, :], lambda shape, dims: (shape[0], shape[2]))
+
+# Fused experts, one slice [2 * expert_ff, embd] (out_in) or its transpose (in_out) at a time.
+FIRST_HALF = Transform(lambda v, dims: v[: len(v) // 2], lambda s, dims: (s[0] // 2, s[1]))
+SECOND_HALF = Transform(lambda v, dims: v[len(v) // 2 :], lambda s, dims: (s[0] // 2, s[1]))
+TRANSPOSED = Transform(lambda v, dims: v.T, lambda s, dims: (s[1], s[0]))
+FIRST_HALF_T = Transform(lambda v, dims: v[:, : v.shape[1] // 2].T, lambda s, dims: (s[1] // 2, s[0]))
+SECOND_HALF_T = Transform(lambda v, dims: v[:, v.shape[1] // 2 :].T, lambda s, dims: (s[1] // 2, s[0]))
+
+
+def tile_heads(values: np.ndarray, dims: Dims, head: int) -> np.ndarray:
+    """Value heads from grouped by key head (k0v0 k0v1 k1v0 k1v1) to tiled (k0v0 k1v0 k0v1 k1v1), along the first axis.
+
+    ggml repeats key heads by tiling where PyTorch interleaves them. head: elements per head on that axis.
+    """
+    groups = values.reshape(dims["k_heads"], dims["v_heads"] // dims["k_heads"], head, *values.shape[1:])
+    return np.ascontiguousarray(groups.swapaxes(0, 1)).reshape(values.shape)
+
+
+def _tile_tail(values: np.ndarray, dims: Dims) -> np.ndarray:
+    """Rows of q and k stay, rows of v are tiled."""
+    n_qk = 2 * dims["lin_k"]
+    return np.concatenate([values[:n_qk], tile_heads(values[n_qk:], dims, dims["v_head"])])
+
+
+TILE_QKV = Transform(_tile_tail)
+TILE_ROWS = Transform(lambda v, dims: tile_heads(v, dims, dims["v_head"]))
+TILE_ONE_PER_HEAD = Transform(lambda v, dims: tile_heads(v, dims, 1))
+TILE_COLUMNS = Transform(lambda v, dims: tile_heads(v.T, dims, dims["v_head"]).T)
+TILE_NEGATIVE_EXP = Transform(lambda v, dims: tile_heads(_negative_exp(v), dims, 1))
+TILE_CONV = Transform(lambda v, dims: _tile_tail(v[:, 0, :], dims), SQUEEZE_CONV.shape)
+
+# --- rows -------------------------------------------------------------------------------------------------------
+
+
+def norm(source: str, target: str, width: str, transform: Transform | None = None) -> Row:
+    return Row(source, target, (width,), transform)
+
+
+def model_rows(final_norm: Transform | None = None) -> tuple[Row, ...]:
+    """Embeddings, final norm, head. A tied checkpoint stores no head; llama.cpp then uses the embeddings."""
+    return (
+        Row("embed_tokens.weight", "token_embd.weight", ("vocab", "embd")),
+        norm("norm.weight", "output_norm.weight", "embd", final_norm),
+        Row("lm_head.weight", "output.weight", ("vocab", "embd"), required=False),
+    )
+
+
+ATTENTION = (
+    Row("self_attn.q_proj.weight", "attn_q.weight", ("q", "embd")),
+    Row("self_attn.k_proj.weight", "attn_k.weight", ("kv", "embd")),
+    Row("self_attn.v_proj.weight", "attn_v.weight", ("kv", "embd")),
+    Row("self_attn.o_proj.weight", "attn_output.weight", ("embd", "q")),
+)
+QK_NORMS = (
+    norm("self_attn.q_norm.weight", "attn_q_norm.weight", "head"),
+    norm("self_attn.k_norm.weight", "attn_k_norm.weight", "head"),
+)
+NORMS = (
+    norm("input_layernorm.weight", "attn_norm.weight", "embd"),
+    norm("post_attention_layernorm.weight", "ffn_norm.weight", "embd"),
+)
+DENSE = (
+    Row("mlp.gate_proj.weight", "ffn_gate.weight", ("ff", "embd")),
+    Row("mlp.up_proj.weight", "ffn_up.weight", ("ff", "embd")),
+    Row("mlp.down_proj.weight", "ffn_down.weight", ("embd", "ff")),
+)
+_GATE_UP, _DOWN = "mlp.experts.gate_up_proj", "mlp.experts.down_proj"
+EXPERTS = (
+    Row("mlp.gate.weight", "ffn_gate_inp.weight", ("experts", "embd")),
+    Row("mlp.experts.{e}.gate_proj.weight", "ffn_gate_exps.weight", ("expert_ff", "embd")),
+    Row("mlp.experts.{e}.up_proj.weight", "ffn_up_exps.weight", ("expert_ff", "embd")),
+    Row("mlp.experts.{e}.down_proj.weight", "ffn_down_exps.weight", ("embd", "expert_ff")),
+    Row(_GATE_UP, "ffn_gate_exps.weight", ("experts", "2*expert_ff", "embd"), FIRST_HALF, layout="out_in"),
+    Row(_GATE_UP, "ffn_up_exps.weight", ("experts", "2*expert_ff", "embd"), SECOND_HALF, layout="out_in"),
+    Row(_DOWN, "ffn_down_exps.weight", ("experts", "embd", "expert_ff"), layout="out_in"),
+    Row(_GATE_UP, "ffn_gate_exps.weight", ("experts", "embd", "2*expert_ff"), FIRST_HALF_T, layout="in_out"),
+    Row(_GATE_UP, "ffn_up_exps.weight", ("experts", "embd", "2*expert_ff"), SECOND_HALF_T, layout="in_out"),
+    Row(_DOWN, "ffn_down_exps.weight", ("experts", "expert_ff", "embd"), TRANSPOSED, layout="in_out"),
+)
+SHARED_EXPERT = (
+    Row("mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight", ("1", "embd")),
+    Row("mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight", ("shared_ff", "embd")),
+    Row("mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight", ("shared_ff", "embd")),
+    Row("mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight", ("embd", "shared_ff")),
+)
+
+# Blocks of Qwen3-Next and Qwen3.5: norms stored minus one, and a gate beside each query.
+HYBRID_NORMS = (
+    norm("input_layernorm.weight", "attn_norm.weight", "embd", PLUS_ONE),
+    norm("post_attention_layernorm.weight", "post_attention_norm.weight", "embd", PLUS_ONE),
+)
+GATED_ATTENTION = (
+    Row("self_attn.q_proj.weight", "attn_q.weight", ("2*q", "embd")),  # per head: its query, then its gate
+    *ATTENTION[1:],
+    norm("self_attn.q_norm.weight", "attn_q_norm.weight", "head", PLUS_ONE),
+    norm("self_attn.k_norm.weight", "attn_k_norm.weight", "head", PLUS_ONE),
+)
+MTP = (
+    Row("fc.weight", "nextn.eh_proj.weight", ("embd", "2*embd")),
+    norm("pre_fc_norm_embedding.weight", "nextn.enorm.weight", "embd", PLUS_ONE),
+    norm("pre_fc_norm_hidden.weight", "nextn.hnorm.weight", "embd", PLUS_ONE),
+    norm("norm.weight", "nextn.shared_head_norm.weight", "embd", PLUS_ONE),
+)
+# Gated DeltaNet of Qwen3.5; value heads are tiled.
+DELTA_NET = (
+    Row("linear_attn.in_proj_qkv.weight", "attn_qkv.weight", ("lin_qkv", "embd"), TILE_QKV),
+    Row("linear_attn.in_proj_z.weight", "attn_gate.weight", ("lin_v", "embd"), TILE_ROWS),
+    Row("linear_attn.in_proj_a.weight", "ssm_alpha.weight", ("v_heads", "embd"), TILE_ONE_PER_HEAD),
+    Row("linear_attn.in_proj_b.weight", "ssm_beta.weight", ("v_heads", "embd"), TILE_ONE_PER_HEAD),
+    Row("linear_attn.conv1d.weight", "ssm_conv1d.weight", ("lin_qkv", "1", "conv"), TILE_CONV),
+    Row("linear_attn.A_log", "ssm_a", ("v_heads",), TILE_NEGATIVE_EXP),
+    Row("linear_attn.dt_bias", "ssm_dt.bias", ("v_heads",), TILE_ONE_PER_HEAD),
+    norm("linear_attn.norm.weight", "ssm_norm.weight", "v_head"),
+    Row("linear_attn.out_proj.weight", "ssm_out.weight", ("embd", "lin_v"), TILE_COLUMNS),
+)

@@ -1,0 +1,163 @@
+"""The vision tower of Qwen3-VL and Qwen3.5, to llama.cpp's mmproj file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from llama_eagle.convert.checkpoint import Checkpoint
+from llama_eagle.convert.targets.config import ModelConfig
+from llama_eagle.convert.targets.table import Block, Dims, Family, Row, Transform
+from llama_eagle.errors import ConfigError
+
+ARCHITECTURES = (
+    "Qwen3_5ForConditionalGeneration",
+    "Qwen3_5MoeForConditionalGeneration",
+    "Qwen3VLForConditionalGeneration",
+    "Qwen3VLMoeForConditionalGeneration",
+)
+
+
+def _frame(index: int) -> Transform:
+    """One temporal half of the 3-D patch convolution: llama.cpp sums two 2-D ones."""
+    return Transform(lambda v, dims: v[:, :, index], lambda s, dims: (*s[:2], *s[3:]))
+
+
+def _linear(source: str, target: str, rows: str, columns: str) -> tuple[Row, Row]:
+    return (
+        Row(f"{source}.weight", f"{target}.weight", (rows, columns)),
+        Row(f"{source}.bias", f"{target}.bias", (rows,)),
+    )
+
+
+def _norm(source: str, target: str, width: str) -> tuple[Row, Row]:
+    return Row(f"{source}.weight", f"{target}.weight", (width,)), Row(f"{source}.bias", f"{target}.bias", (width,))
+
+
+_PATCHES = ("embd", "channels", "2", "patch", "patch")
+
+SECTIONS = {
+    "model": (
+        Row("visual.patch_embed.proj.weight", "v.patch_embd.weight", _PATCHES, _frame(0)),
+        Row("visual.patch_embed.proj.weight", "v.patch_embd.weight.1", _PATCHES, _frame(1)),
+        Row("visual.patch_embed.proj.bias", "v.patch_embd.bias", ("embd",)),
+        Row("visual.pos_embed.weight", "v.position_embd.weight", ("positions", "embd")),
+        *_norm("visual.merger.norm", "v.post_ln", "embd"),
+        *_linear("visual.merger.linear_fc1", "mm.0", "merged", "merged"),
+        *_linear("visual.merger.linear_fc2", "mm.2", "out", "merged"),
+    ),
+    "block": (
+        *_norm("norm1", "ln1", "embd"),
+        *_norm("norm2", "ln2", "embd"),
+        *_linear("attn.qkv", "attn_qkv", "3*embd", "embd"),
+        *_linear("attn.proj", "attn_out", "embd", "embd"),
+        *_linear("mlp.linear_fc1", "ffn_up", "ff", "embd"),
+        *_linear("mlp.linear_fc2", "ffn_down", "embd", "ff"),
+    ),
+    "deepstack": (
+        *_norm("norm", "norm", "merged"),
+        *_linear("linear_fc1", "fc1", "merged", "merged"),
+        *_linear("linear_fc2", "fc2", "out", "merged"),
+    ),
+}
+
+
+def _deepstack(config: ModelConfig) -> list[int]:
+    """Vision blocks whose output goes into the text model's first blocks."""
+    depth = config.integer("depth")
+    indexes = config.get("deepstack_visual_indexes", [])
+    if not isinstance(indexes, list) or any(type(i) is not int or not 0 <= i < depth for i in indexes):
+        raise ConfigError(f"{config.where}: config.json: deepstack_visual_indexes {indexes!r}, {depth} blocks")
+    return indexes
+
+
+def _blocks(config: ModelConfig) -> list[Block]:
+    blocks = [Block("block", f"visual.blocks.{i}.", f"v.blk.{i}.") for i in range(config.integer("depth"))]
+    for i, index in enumerate(_deepstack(config)):
+        blocks.append(Block("deepstack", f"visual.deepstack_merger_list.{i}.", f"v.deepstack.{index}."))
+    return blocks
+
+
+def _dims(config: ModelConfig) -> dict[str, int]:
+    config.require("temporal_patch_size", 2)
+    config.require("hidden_act", "gelu_pytorch_tanh", "gelu")
+    embd, merge = config.integer("hidden_size"), config.integer("spatial_merge_size")
+    text = config.root.get("text_config") or {}
+    out = config.integer("out_hidden_size")
+    if text.get("hidden_size") != out:
+        raise ConfigError(f"{config.where}: config.json: vision output {out} is not the text's hidden_size")
+    return {
+        "embd": embd,
+        "ff": config.integer("intermediate_size"),
+        "channels": config.integer("in_channels"),
+        "patch": config.integer("patch_size"),
+        "positions": config.integer("num_position_embeddings"),
+        "merge": merge,
+        "merged": embd * merge * merge,
+        "out": out,
+        "n_layer": config.integer("depth"),
+        "experts": 0,
+    }
+
+
+def _keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
+    """Keys in the file's own names: "clip" has no single prefix."""
+    text = config.root.get("text_config") or {}
+    deepstack = _deepstack(config)
+    epsilon = config.number("rms_norm_eps", text) if "rms_norm_eps" in text else 1e-6
+    return {
+        "has_vision_encoder": True,
+        "projector_type": "qwen3vl_merger",
+        "use_gelu": True,
+        "vision.projection_dim": dims["out"],
+        "vision.image_size": math.isqrt(dims["positions"]) * dims["patch"],
+        "vision.patch_size": dims["patch"],
+        "vision.embedding_length": dims["embd"],
+        "vision.feed_forward_length": dims["ff"],
+        "vision.block_count": dims["n_layer"],
+        "vision.attention.head_count": config.integer("num_heads"),
+        "vision.attention.layer_norm_epsilon": epsilon,
+        "vision.spatial_merge_size": dims["merge"],
+        "vision.is_deepstack_layers": [i in deepstack for i in range(dims["n_layer"])],
+    }
+
+
+def image_statistics(checkpoint: Checkpoint) -> dict[str, list[float]]:
+    """Mean and deviation of the image channels, from preprocessor_config.json or processor_config.json."""
+    found: dict[str, list[float]] = {}
+    for file in ("preprocessor_config.json", "processor_config.json"):
+        settings = checkpoint.json_file(file) or {}
+        inner = settings.get("image_processor")
+        for source in (settings, inner if isinstance(inner, dict) else {}):
+            for name in ("image_mean", "image_std"):
+                value = source.get(name)
+                if isinstance(value, list) and value and all(isinstance(v, (int, float)) for v in value):
+                    found[name] = [float(v) for v in value]
+    if len(found) < 2:
+        raise ConfigError(f"{checkpoint.source}: image_mean and image_std are in no preprocessor_config.json")
+    return found
+
+
+def vision_type(outtype: str) -> Callable[[str, tuple[int, ...]], str]:
+    """The type of each tensor in an mmproj of `outtype`, by llama.cpp's rules."""
+
+    def choose(name: str, shape: tuple[int, ...]) -> str:
+        if len(shape) > 1 and ".patch_embd.weight" in name:
+            return "f16" if outtype == "f16" else "f32"
+        if len(shape) <= 1 or "position_embd" in name:
+            return "f32"
+        return "f16" if outtype == "q8_0" and shape[-1] % 32 else outtype
+
+    return choose
+
+
+FAMILY = Family(
+    arch="clip",
+    architectures=ARCHITECTURES,
+    dims=_dims,
+    keys=_keys,
+    blocks=_blocks,
+    sections=SECTIONS,
+    dropped=lambda name: None if name.startswith("visual.") else "text model",
+)

@@ -1,0 +1,266 @@
+"""Byte-level BPE tokenizers: from a checkpoint's JSON files, or from a GGUF, to the `tokenizer.*` keys of a GGUF."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from llama_eagle.errors import ConfigError, ConversionError
+
+if TYPE_CHECKING:
+    from llama_eagle.convert.checkpoint import Checkpoint
+    from llama_eagle.convert.writer import GGUFOutput
+
+NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5  # llama_token_type
+
+_CONTRACTIONS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_TAIL: Final = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+
+# The regular expression that splits text before BPE -> llama.cpp's name for it.
+PRE_TOKENIZERS: Final[dict[str, str]] = {
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_TAIL}": "qwen2",
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
+    rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_TAIL}": "qwen35",
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}"
+    rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_TAIL}": "llama-bpe",
+}
+
+_SPECIAL: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+# llama.cpp's key names are not those of Hugging Face throughout.
+_SPECIAL_KEYS: Final = {"unk": "unknown_token_id", "sep": "seperator_token_id", "pad": "padding_token_id"}
+
+
+@dataclass(frozen=True)
+class TokenizerData:
+    """A byte-level BPE vocabulary. tokens[i] is the text of id i; types are llama_token_type values."""
+
+    tokens: list[str]
+    types: list[int]
+    merges: list[str]
+    pre: str
+    special_ids: dict[str, int] = field(default_factory=dict)  # "bos", "eos", "pad", ... -> id
+    add_special: dict[str, bool] = field(default_factory=dict)  # "bos", "eos": does the tokenizer add it?
+    chat_templates: dict[str, str] = field(default_factory=dict)  # "default" and named ones
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.tokens)
+
+    def write(self, out: GGUFOutput) -> None:
+        """Sets the tokenizer.* keys."""
+        out.key("tokenizer.ggml.model", "gpt2")
+        out.key("tokenizer.ggml.pre", self.pre)
+        out.key("tokenizer.ggml.tokens", self.tokens)
+        out.key("tokenizer.ggml.token_type", self.types, "i32")
+        out.key("tokenizer.ggml.merges", self.merges)
+        for name, token_id in self.special_ids.items():
+            out.key(f"tokenizer.ggml.{_SPECIAL_KEYS.get(name, f'{name}_token_id')}", token_id)
+        for name, value in self.add_special.items():
+            out.key(f"tokenizer.ggml.add_{name}_token", value)
+        named = sorted(name for name in self.chat_templates if name != "default")
+        for name in named:
+            out.key(f"tokenizer.chat_template.{name}", self.chat_templates[name])
+        out.key("tokenizer.chat_templates", named)
+        if default := self.chat_templates.get("default"):
+            out.key("tokenizer.chat_template", default)
+
+
+def read_tokenizer(checkpoint: Checkpoint, vocab_size: int, *, pre: str | None = None) -> TokenizerData:
+    """The tokenizer of a Hugging Face folder, padded with unused tokens to vocab_size.
+
+    pre: llama.cpp's name of the pre-tokenizer, instead of the one found by evidence. Source: tokenizer.json, which
+    wins over tokenizer_config.json, special_tokens_map.json and config.json.
+    """
+    data = checkpoint.json_file("tokenizer.json")
+    if data is None:
+        raise ConversionError(f"{checkpoint.source}: no tokenizer.json (only fast tokenizers can be converted)")
+    settings = checkpoint.json_file("tokenizer_config.json") or {}
+    try:
+        added = _added_tokens(data, settings)
+        tokens, types = _vocabulary(data, added, vocab_size)
+        return TokenizerData(
+            tokens=tokens,
+            types=types,
+            merges=_merges(data),
+            pre=pre or pre_tokenizer_name(data),
+            special_ids=_special_ids(checkpoint, settings, added, vocab_size),
+            add_special=_add_special(data, settings),
+            chat_templates=_chat_templates(checkpoint, settings),
+        )
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ConversionError(f"{checkpoint.source}: tokenizer.json is not as expected ({reason})") from error
+
+
+def _added_tokens(data: dict[str, Any], settings: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    """id -> {content, special, ...}; tokenizer_config.json may add to tokenizer.json or change its flags."""
+    added = {int(token["id"]): token for token in data.get("added_tokens") or []}
+    for token_id, token in (settings.get("added_tokens_decoder") or {}).items():
+        added[int(token_id)] = token
+    return added
+
+
+def _looks_special(text: str) -> bool:
+    """Control tokens that some checkpoints fail to mark as special: <|...|> and a few known ones."""
+    brackets = (("<|", "|>"), ("<｜", "｜>"), ("<unused", ">"))
+    known = ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
+    return text in known or any(text.startswith(a) and text.endswith(b) for a, b in brackets)
+
+
+def _vocabulary(data: dict[str, Any], added: dict[int, dict[str, Any]], vocab_size: int) -> tuple[list[str], list[int]]:
+    model = data["model"]
+    if model["type"] != "BPE":
+        raise ConversionError(f"tokenizer type {model['type']!r}: only byte-level BPE can be converted")
+    tokens: list[str | None] = [None] * vocab_size
+    types = [UNUSED] * vocab_size
+    for text, token_id in model["vocab"].items():
+        _place(tokens, int(token_id), str(text))
+        types[token_id] = NORMAL
+    for token_id, token in added.items():
+        text = token["content"]
+        _place(tokens, token_id, text)
+        types[token_id] = CONTROL if token["special"] or _looks_special(text) else USER_DEFINED
+    return [f"[PAD{i}]" if text is None else text for i, text in enumerate(tokens)], types
+
+
+def _place(tokens: list[str | None], token_id: int, text: str) -> None:
+    if not 0 <= token_id < len(tokens):
+        raise ConversionError(f"token {text!r} has id {token_id}, but the model has {len(tokens)} embeddings")
+    if tokens[token_id] not in (None, text):
+        raise ConversionError(f"id {token_id} belongs to two tokens, {tokens[token_id]!r} and {text!r}")
+    tokens[token_id] = text
+
+
+def _merges(data: dict[str, Any]) -> list[str]:
+    """Pairs as "left right". A space inside a part is written as U+0120, as byte-level BPE spells it."""
+    merges = data["model"].get("merges") or []
+    if not merges:
+        raise ConversionError("tokenizer.json holds no merges")
+    if isinstance(merges[0], str):
+        return [str(merge) for merge in merges]
+    return [f"{left} {right}" for left, right in ([p.replace(" ", "Ġ") for p in pair] for pair in merges)]
+
+
+def _nodes(node: dict[str, Any] | None, children: str) -> Iterable[dict[str, Any]]:
+    """A pre-tokenizer or post-processor and, if it is a sequence, its parts."""
+    if node is None:
+        return []
+    return node[children] if node.get("type") == "Sequence" else [node]
+
+
+def pre_tokenizer_name(data: dict[str, Any]) -> str:
+    """llama.cpp's name for the pre-tokenizer in a tokenizer.json: decided by its splitting regular expression."""
+    patterns = []
+    for node in _nodes(data.get("pre_tokenizer"), "pretokenizers"):
+        if node["type"] == "Split":
+            patterns.append(node["pattern"].get("Regex") or node["pattern"].get("String"))
+        elif node["type"] != "ByteLevel" or node.get("use_regex", True):
+            patterns.append(node["type"])
+    if len(patterns) == 1 and patterns[0] in PRE_TOKENIZERS:
+        return PRE_TOKENIZERS[patterns[0]]
+    raise ConfigError(
+        f"tokenizer.json splits text by {patterns or 'nothing'}, which is none of the known pre-tokenizers "
+        f"({', '.join(PRE_TOKENIZERS.values())}): name llama.cpp's pre-tokenizer for it with --pre"
+    )
+
+
+def _special_ids(
+    checkpoint: Checkpoint, settings: dict[str, Any], added: dict[int, dict[str, Any]], vocab_size: int
+) -> dict[str, int]:
+    """Ids of bos, eos, ...: tokenizer_config.json's tokens, else the ids in config.json or its text_config."""
+    by_text = {token["content"]: token_id for token_id, token in reversed(added.items())}
+    found: dict[str, int] = {}
+    for name in _SPECIAL:
+        token = settings.get(f"{name}_token")
+        text = token.get("content") if isinstance(token, dict) else token
+        token_id = by_text.get(text) if isinstance(text, str) else None
+        for config in (checkpoint.config, checkpoint.config.get("text_config") or {}):
+            if token_id is None:
+                token_id = config.get(f"{name}_token_id")
+        # A list of ids (several end tokens) has no place here; llama.cpp finds end tokens by their text too.
+        if isinstance(token_id, int) and not isinstance(token_id, bool):
+            if not 0 <= token_id < vocab_size:
+                raise ConfigError(f"config.json: {name}_token_id is {token_id}, outside the vocabulary ({vocab_size})")
+            found[name] = token_id
+    return found
+
+
+def _add_special(data: dict[str, Any], settings: dict[str, Any]) -> dict[str, bool]:
+    """Does the tokenizer put bos before and eos after a text? tokenizer.json's post-processor decides."""
+    adds: dict[str, bool] = {}
+    for node in _nodes(data.get("post_processor"), "processors"):
+        if node["type"] == "ByteLevel":
+            adds.setdefault("bos", False)
+            adds.setdefault("eos", False)
+        elif node["type"] == "TemplateProcessing" and len(node["single"]) > 1:
+            for name, part in (("bos", node["single"][0]), ("eos", node["single"][-1])):
+                if "SpecialToken" in part:
+                    adds[name] = True
+            if len(node.get("pair") or []) > 2 + sum(adds.get(name, False) for name in ("bos", "eos")):
+                adds["sep"] = False  # something stands between a pair, but not what llama.cpp calls a separator
+    for name in _SPECIAL:
+        value = settings.get(f"add_{name}_token")
+        if isinstance(value, bool):
+            adds.setdefault(name, value)
+    return adds
+
+
+def _chat_templates(checkpoint: Checkpoint, settings: dict[str, Any]) -> dict[str, str]:
+    """name -> Jinja text, from tokenizer_config.json, chat_template.jinja or chat_template.json, in this order."""
+    value = settings.get("chat_template")
+    if value is None:
+        value = _jinja_files(checkpoint.path)
+    if not value:
+        value = (checkpoint.json_file("chat_template.json") or {}).get("chat_template")
+    if isinstance(value, str):
+        return {"default": value}
+    if isinstance(value, list):
+        value = {entry["name"]: entry["template"] for entry in value}
+    templates = value or {}
+    clean = {"".join(c if c.isascii() and c.isalnum() else "_" for c in name): t for name, t in templates.items()}
+    return {name: str(text) for name, text in clean.items() if name and text}
+
+
+def _jinja_files(folder: Path) -> dict[str, str]:
+    main = folder / "chat_template.jinja"
+    if not main.is_file():
+        return {}
+    extra = sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    try:
+        return {"default": main.read_text("utf-8"), **{path.stem: path.read_text("utf-8") for path in extra}}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConversionError(f"{main}: unreadable chat template ({error})") from error
+
+
+def tokenizer_from_gguf(path: str | Path) -> TokenizerData:
+    """The tokenizer that a GGUF carries (byte-level BPE)."""
+    import gguf
+
+    try:
+        fields = gguf.GGUFReader(path).fields
+    except (OSError, ValueError, KeyError, IndexError, OverflowError) as error:
+        raise ConversionError(f"{path}: not a readable GGUF file ({error})") from error
+
+    def get(key: str, default: Any = None) -> Any:
+        return fields[key].contents() if key in fields else default
+
+    if get("tokenizer.ggml.model") != "gpt2" or not get("tokenizer.ggml.tokens"):
+        kind = get("tokenizer.ggml.model")
+        raise ConversionError(f"{path}: its tokenizer is {kind!r}: only byte-level BPE (gpt2) is supported")
+    tokens = get("tokenizer.ggml.tokens")
+    ids = {name: get(f"tokenizer.ggml.{_SPECIAL_KEYS.get(name, f'{name}_token_id')}") for name in _SPECIAL}
+    adds = {name: get(f"tokenizer.ggml.add_{name}_token") for name in _SPECIAL}
+    templates = {name: get(f"tokenizer.chat_template.{name}") for name in get("tokenizer.chat_templates", [])}
+    return TokenizerData(
+        tokens=tokens,
+        types=get("tokenizer.ggml.token_type") or [NORMAL] * len(tokens),
+        merges=get("tokenizer.ggml.merges", []),
+        pre=get("tokenizer.ggml.pre", "default"),
+        special_ids={name: value for name, value in ids.items() if value is not None},
+        add_special={name: value for name, value in adds.items() if value is not None},
+        chat_templates={
+            name: text for name, text in (*templates.items(), ("default", get("tokenizer.chat_template"))) if text
+        },
+    )

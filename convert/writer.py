@@ -1,0 +1,303 @@
+"""GGUF files, written tensor by tensor: peak memory is about one tensor, whatever the model's size.
+
+    with gguf_output("model.gguf", arch="qwen35") as out:
+        out.key("qwen35.block_count", 24)
+        out.tensor("token_embd.weight", (vocab, width), lambda: checkpoint.read(name), "bf16")
+
+Nothing is read before the `with` block ends: the layout follows from the declared shapes, then each source is called,
+encoded in small pieces on two threads and written in order. The data goes to a temporary file in the output's folder,
+which takes the final name at the end; on any failure, Ctrl-C included, nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import os
+import re
+import shutil
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+from llama_eagle.convert.dtypes import STORAGE, encode, storage_bytes
+from llama_eagle.errors import ConversionError, EnvironmentFailure, UsageError
+
+ALIGNMENT: Final = 32
+PIECE: Final = 1 << 18  # elements encoded at once: small enough for a core's cache, a multiple of every block size
+
+# A tensor's values: one array, or several whose concatenation along the first axis is the tensor.
+Source = Callable[[], "np.ndarray | Iterable[np.ndarray]"]
+# Called with (bytes written, bytes in all, name of the tensor being written).
+Progress = Callable[[int, int, str], None]
+
+_SCALARS: Final = {
+    "u8": (0, "<B"),
+    "i8": (1, "<b"),
+    "u16": (2, "<H"),
+    "i16": (3, "<h"),
+    "u32": (4, "<I"),
+    "i32": (5, "<i"),
+    "f32": (6, "<f"),
+    "bool": (7, "<?"),
+    "u64": (10, "<Q"),
+    "i64": (11, "<q"),
+    "f64": (12, "<d"),
+}
+_STRING, _ARRAY = 8, 9
+
+
+def _text(value: str | bytes) -> bytes:
+    data = value.encode() if isinstance(value, str) else value
+    return struct.pack("<Q", len(data)) + data
+
+
+def _guess(value: object, in_array: bool) -> str:
+    """GGUF type of a Python value; integers are u32 alone and i32 in arrays, as llama.cpp writes and expects them."""
+    if isinstance(value, (bool, np.bool_)):
+        return "bool"
+    if isinstance(value, (int, np.integer)):
+        return "i32" if in_array else "u32"
+    if isinstance(value, (float, np.floating)):
+        return "f32"
+    if isinstance(value, (str, bytes)):
+        return "string"
+    raise TypeError(f"no GGUF type for {type(value).__name__}")
+
+
+def _value(value: Any, kind: str | None) -> bytes:
+    """A value with its type tag, as in the key-value section."""
+    if isinstance(value, (list, tuple)):
+        kind = kind or _guess(value[0], in_array=True)
+        if kind == "string":
+            return struct.pack("<IIQ", _ARRAY, _STRING, len(value)) + b"".join(map(_text, value))
+        number, form = _SCALARS[kind]
+        packed = struct.pack(f"<{len(value)}{form[1]}", *value)
+        return struct.pack("<IIQ", _ARRAY, number, len(value)) + packed
+    kind = kind or _guess(value, in_array=False)
+    if kind == "string":
+        return struct.pack("<I", _STRING) + _text(value)
+    number, form = _SCALARS[kind]
+    return struct.pack("<I", number) + struct.pack(form, value)
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as "4G", "500M" or "2000000"; K, M and G are powers of 1000."""
+    match = re.fullmatch(r"(\d+)([KMG]?)", text.strip().upper())
+    if not match or int(match[1]) == 0:
+        raise UsageError(f"size {text!r} is not a number with an optional K, M or G, such as 4G")
+    return int(match[1]) * {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}[match[2]]
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    name: str
+    shape: tuple[int, ...]
+    source: Source
+    outtype: str
+
+    @property
+    def n_bytes(self) -> int:
+        return storage_bytes(self.shape, self.outtype)
+
+    def info(self, offset: int) -> bytes:
+        dims = struct.pack(f"<{len(self.shape)}Q", *reversed(self.shape))
+        kind = STORAGE[self.outtype][0]
+        return _text(self.name) + struct.pack("<I", len(self.shape)) + dims + struct.pack("<IQ", kind, offset)
+
+
+def _padding(n: int) -> int:
+    return -n % ALIGNMENT
+
+
+@dataclass
+class GGUFOutput:
+    """Collects keys and tensors; written when the `with` block of gguf_output() ends."""
+
+    arch: str
+    split_max_size: int = 0
+    keys: dict[str, bytes] = field(default_factory=dict)
+    tensors: dict[str, _Tensor] = field(default_factory=dict)
+    written: list[Path] = field(default_factory=list)  # the files, once the block has ended
+
+    def key(self, name: str, value: Any, kind: str | None = None) -> None:
+        """Sets a key. kind: u32, i32, f32, bool, string, ... (of the elements, for a list); guessed if absent.
+
+        A key set twice keeps the last value. An empty list is left out: GGUF readers reject empty arrays.
+        """
+        if isinstance(value, (list, tuple)) and not value:
+            return
+        self.keys[name] = _value(value, kind)
+
+    def tensor(self, name: str, shape: tuple[int, ...], source: Source, outtype: str) -> None:
+        """Declares a tensor of `shape` (NumPy order) to be stored as `outtype` (a key of dtypes.STORAGE).
+
+        source is called once, while the file is written, and gives floats, BF16 bit patterns or integers.
+        """
+        if name in self.tensors:
+            raise ConversionError(f"two tensors would be written as {name}")
+        self.tensors[name] = _Tensor(name, tuple(int(n) for n in shape), source, outtype)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of tensor data declared so far, without padding."""
+        return sum(t.n_bytes for t in self.tensors.values())
+
+    def shards(self) -> list[list[_Tensor]]:
+        """The tensors of each file: one file, or as many as split_max_size asks for."""
+        shards: list[list[_Tensor]] = [[]]
+        size = 0
+        for tensor in self.tensors.values():
+            if self.split_max_size and shards[-1] and size + tensor.n_bytes > self.split_max_size:
+                shards.append([])
+                size = 0
+            shards[-1].append(tensor)
+            size += tensor.n_bytes
+        return shards
+
+    def header(self, number: int, shards: list[list[_Tensor]]) -> bytes:
+        """Everything before the tensor data of one file. All keys are in the first one."""
+        keys = {"general.architecture": _value(self.arch, None), **self.keys} if number == 0 else {}
+        if len(shards) > 1:
+            keys["split.no"] = _value(number, "u16")
+            keys["split.count"] = _value(len(shards), "u16")
+            keys["split.tensors.count"] = _value(len(self.tensors), "i32")
+        parts = [b"GGUF", struct.pack("<IQQ", 3, len(shards[number]), len(keys))]
+        parts += [_text(name) + value for name, value in keys.items()]
+        offset = 0
+        for tensor in shards[number]:
+            parts.append(tensor.info(offset))
+            offset += tensor.n_bytes + _padding(tensor.n_bytes)
+        head = b"".join(parts)
+        return head + bytes(_padding(len(head)))
+
+
+def _pieces(tensor: _Tensor) -> Iterator[np.ndarray]:
+    """Flat pieces of a tensor's values, in order, after checking that they are as many as declared."""
+    values = tensor.source()
+    count = 0
+    for part in [values] if isinstance(values, np.ndarray) else values:
+        flat = np.ascontiguousarray(part).reshape(-1)
+        count += flat.size
+        for start in range(0, flat.size, PIECE):
+            yield flat[start : start + PIECE]
+    if count != math.prod(tensor.shape):
+        raise ConversionError(f"it has {count} values where {list(tensor.shape)} were declared")
+
+
+def _encoded(tensor: _Tensor, pool: ThreadPoolExecutor) -> Iterator[np.ndarray]:
+    """Encoded pieces in order, a few ahead of the writer."""
+    waiting: deque = deque()
+    for piece in _pieces(tensor):
+        waiting.append(pool.submit(encode, piece, tensor.outtype))
+        if len(waiting) > 6:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+def _write_all(file: BinaryIO, data: bytes | np.ndarray) -> int:
+    view = memoryview(data).cast("B")
+    while view:
+        view = view[file.write(view) :]
+    return memoryview(data).nbytes
+
+
+@dataclass
+class _Meter:
+    total: int
+    report: Progress | None
+    done: int = 0
+
+    def add(self, n: int, name: str) -> None:
+        self.done += n
+        if self.report:
+            self.report(self.done, self.total, name)
+
+
+def _write_shard(path: Path, head: bytes, tensors: list[_Tensor], pool: ThreadPoolExecutor, meter: _Meter) -> None:
+    with path.open("wb", buffering=0) as file:
+        _write_all(file, head)
+        for tensor in tensors:
+            try:
+                for data in _encoded(tensor, pool):
+                    meter.add(_write_all(file, data), tensor.name)
+            except ConversionError as error:
+                raise type(error)(f"tensor {tensor.name}: {error}") from error
+            _write_all(file, bytes(_padding(tensor.n_bytes)))
+
+
+def _final_names(path: Path, count: int) -> list[Path]:
+    if count == 1:
+        return [path]
+    stem = path.name.removesuffix(".gguf")
+    return [path.with_name(f"{stem}-{i + 1:05d}-of-{count:05d}.gguf") for i in range(count)]
+
+
+def _explain(error: OSError, path: Path, need: int) -> EnvironmentFailure:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return EnvironmentFailure(f"no space left in {path.parent} for {path.name} ({need / 1e9:.2f} GB)")
+    return EnvironmentFailure(f"cannot write {path}: {error.strerror or error}")
+
+
+def check_output(path: Path, need: int = 0) -> None:
+    """Raises EnvironmentFailure if `path` cannot be written, or if its disk has less than `need` bytes left."""
+    folder = path.parent
+    if not folder.is_dir():
+        raise EnvironmentFailure(f"the folder {folder} does not exist: create it first")
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder: name a file, such as {path / 'model.gguf'}")
+    if not os.access(folder, os.W_OK):
+        raise EnvironmentFailure(f"the folder {folder} is not writable")
+    free = shutil.disk_usage(folder).free
+    if need > free:
+        raise EnvironmentFailure(f"{path} needs {need / 1e9:.2f} GB, but only {free / 1e9:.2f} GB are free in {folder}")
+
+
+@contextlib.contextmanager
+def temporary_beside(path: Path, count: int = 1) -> Iterator[list[Path]]:
+    """Names of `count` temporary files in `path`'s folder, removed at the end if they still exist."""
+    names = [path.with_name(f".{path.name}.{os.getpid()}-{i}.tmp") for i in range(count)]
+    try:
+        yield names
+    finally:
+        for name in names:
+            name.unlink(missing_ok=True)
+
+
+def _write(out: GGUFOutput, path: Path, progress: Progress | None) -> list[Path]:
+    shards = out.shards()
+    final = _final_names(path, len(shards))
+    check_output(path, out.n_bytes)
+    meter = _Meter(out.n_bytes, progress)
+    with temporary_beside(path, len(shards)) as temporary, ThreadPoolExecutor(2) as pool:
+        try:
+            for number, tensors in enumerate(shards):
+                _write_shard(temporary[number], out.header(number, shards), tensors, pool, meter)
+            for name, goal in zip(temporary, final, strict=True):
+                name.replace(goal)
+        except OSError as error:
+            raise _explain(error, path, out.n_bytes) from error
+    return final
+
+
+@contextlib.contextmanager
+def gguf_output(
+    path: str | Path, *, arch: str, split_max_size: int = 0, progress: Progress | None = None
+) -> Iterator[GGUFOutput]:
+    """A GGUF file being described; it is written when the block ends without an exception.
+
+    split_max_size: bytes of tensor data per file; above it, files named NAME-00001-of-0000N.gguf are written.
+    Raises ConversionError (bad source data), EnvironmentFailure (disk full, folder not writable); then no file is
+    left, and an existing one of that name is untouched.
+    """
+    out = GGUFOutput(arch, split_max_size)
+    check_output(Path(path))
+    yield out
+    out.written = _write(out, Path(path), progress)

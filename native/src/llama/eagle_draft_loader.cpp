@@ -1,0 +1,117 @@
+#include "eagle_draft_loader.h"
+
+#include <stdexcept>
+#include <string>
+
+#include "llama-model-loader.h"
+#include "llama-model.h"
+
+namespace eagle {
+
+namespace {
+
+constexpr const char * MARKER = "extended";
+
+class Loader {
+  public:
+    explicit Loader(llama_model_base & model) : m(model), h(model.hparams), optional(model.TENSOR_NOT_REQUIRED) {}
+
+    void load() {
+        m.create_tensor(m.tn(LLM_TENSOR_EXTENDED), {1}, 0);
+        load_fusion();
+        load_vocabulary();
+        for (uint32_t il = 0; il < h.n_layer(); il++) {
+            load_layer((int) il);
+        }
+    }
+
+  private:
+    llama_model_base & m;
+    const llama_hparams & h;
+    const int optional;
+
+    void load_fusion() {
+        const int64_t n_aux = (int64_t) m.target_layer_ids.size();
+        const int64_t width = h.n_embd_inp_enc();
+        m.fc = m.create_tensor(m.tn(LLM_TENSOR_FC, "weight"), {width, h.n_embd}, 0);
+        m.create_tensor(m.tn(LLM_TENSOR_FC, "bias"), {h.n_embd}, optional);
+        if (h.norm_before_fc) {
+            m.output_norm_enc = m.create_tensor(m.tn(LLM_TENSOR_ENC_OUTPUT_NORM, "weight"), {width}, 0);
+        }
+        // All of them or none: the first decides.
+        bool present = true;
+        for (int64_t i = 0; i < n_aux && present; i++) {
+            const std::string suffix = std::to_string(i) + ".weight";
+            present = m.create_tensor(m.tn(LLM_TENSOR_FC_NORM, suffix.c_str()), {width / n_aux}, i == 0 ? optional : 0);
+        }
+    }
+
+    void load_vocabulary() {
+        const int64_t n_vocab = m.vocab.n_tokens();
+        const ggml_tensor * map = m.ml->get_tensor_meta("d2t");
+        const int64_t n_draft = map ? map->ne[0] : n_vocab;
+        m.d2t = m.create_tensor(m.tn(LLM_TENSOR_D2T), {n_draft}, optional);
+        m.output_norm = m.create_tensor(m.tn(LLM_TENSOR_OUTPUT_NORM, "weight"), {h.n_embd}, 0);
+        m.output = m.create_tensor(m.tn(LLM_TENSOR_OUTPUT, "weight"), {h.n_embd, n_draft}, optional);
+        m.tok_embd = m.create_tensor(m.tn(LLM_TENSOR_TOKEN_EMBD, "weight"), {h.n_embd, n_vocab}, optional);
+    }
+
+    void load_layer(int il) {
+        auto & layer = m.layers[il];
+        const int64_t n_embd = h.n_embd, n_in = il == 0 ? 2 * n_embd : n_embd;
+        const int64_t n_head_dim = h.n_embd_head_k(il), n_q = n_head_dim * h.n_head(il), n_kv = h.n_embd_k_gqa(il);
+        auto weight = [&](llm_tensor id, int64_t in, int64_t out) {
+            return m.create_tensor(m.tn(id, "weight", il), {in, out}, 0);
+        };
+        auto vector = [&](llm_tensor id, const char * suffix, int64_t n, int flags) {
+            return m.create_tensor(m.tn(id, suffix, il), {n}, flags);
+        };
+        layer.attn_norm = vector(LLM_TENSOR_ATTN_NORM, "weight", n_embd, 0);
+        layer.ffn_norm = vector(LLM_TENSOR_FFN_NORM, "weight", n_embd, 0);
+        if (il == 0) {
+            layer.attn_norm_2 = vector(LLM_TENSOR_ATTN_NORM_2, "weight", n_embd, 0);
+        }
+        layer.wq = weight(LLM_TENSOR_ATTN_Q, n_in, n_q);
+        layer.wk = weight(LLM_TENSOR_ATTN_K, n_in, n_kv);
+        layer.wv = weight(LLM_TENSOR_ATTN_V, n_in, n_kv);
+        layer.wo = weight(LLM_TENSOR_ATTN_OUT, n_q, n_embd);
+        layer.wq_b = vector(LLM_TENSOR_ATTN_Q, "bias", n_q, optional);
+        layer.wk_b = vector(LLM_TENSOR_ATTN_K, "bias", n_kv, optional);
+        layer.wv_b = vector(LLM_TENSOR_ATTN_V, "bias", n_kv, optional);
+        layer.wo_b = vector(LLM_TENSOR_ATTN_OUT, "bias", n_embd, optional);
+        layer.attn_q_norm = vector(LLM_TENSOR_ATTN_Q_NORM, "weight", n_head_dim, optional);
+        layer.attn_k_norm = vector(LLM_TENSOR_ATTN_K_NORM, "weight", n_head_dim, optional);
+        layer.ffn_gate = weight(LLM_TENSOR_FFN_GATE, n_embd, h.n_ff(il));
+        layer.ffn_up = weight(LLM_TENSOR_FFN_UP, n_embd, h.n_ff(il));
+        layer.ffn_down = weight(LLM_TENSOR_FFN_DOWN, h.n_ff(il), n_embd);
+        const int shared = il == 0 ? 0 : m.TENSOR_DUPLICATED;
+        layer.rope_freqs = vector(LLM_TENSOR_ROPE_FREQS, "weight", h.n_rot(il) / 2, optional | shared);
+    }
+};
+
+}  // namespace
+
+bool draft_is_extended(const llama_model_loader & loader) {
+    return loader.get_tensor_meta(MARKER) != nullptr;
+}
+
+void load_extended_draft(llama_model_base & model) {
+    Loader(model).load();
+}
+
+void require_stock_draft(const llama_model & model) {
+    if (model.get_tensor(MARKER)) {
+        throw std::runtime_error(
+            "this EAGLE-3 draft has the extended layout: only the eagle_session interface runs it");
+    }
+}
+
+std::string join(const std::vector<int32_t> & ids) {
+    std::string text;
+    for (int32_t id : ids) {
+        text += (text.empty() ? "" : ", ") + std::to_string(id);
+    }
+    return text;
+}
+
+}  // namespace eagle

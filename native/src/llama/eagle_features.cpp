@@ -1,0 +1,58 @@
+// Which boundaries a target publishes. The answer comes from the graph that the context reserved when it was made, not
+// from a list of architectures that would have to follow llama.cpp.
+
+#include "eagle_features.h"
+
+#include "eagle_error.h"
+#include "llama-context.h"
+#include "llama-ext.h"
+#include "llama-graph.h"
+#include "llama-model.h"
+
+namespace {
+
+// The state after the last block: these graphs publish it when asked, so the reserved graph does not show it.
+bool publishes_last(llm_arch arch) {
+    return arch == LLM_ARCH_DEEPSEEK4 || arch == LLM_ARCH_MIMO2 || arch == LLM_ARCH_NEMOTRON_H ||
+           arch == LLM_ARCH_NEMOTRON_H_MOE;
+}
+
+}  // namespace
+
+int32_t eagle_target_publishes_layer(const llama_context * ctx, int32_t il) {
+    const llama_model & model = ctx->get_model();
+    const int32_t n_layer = (int32_t) model.hparams.n_layer();
+    if (il == n_layer) {
+        return publishes_last(model.arch);
+    }
+    const llm_graph_result * graph = ctx->get_gf_res_reserve();
+    return graph && il >= 0 && il < n_layer && graph->get_layer_inp(il) != nullptr;
+}
+
+int32_t eagle_capture_layer(llama_context * ctx, int32_t il, bool enable) {
+    return eagle::guarded("eagle_capture_layer", [&] {
+        if (!ctx) {
+            throw eagle::Error(EAGLE_ERR_ARGUMENT, "ctx is null");
+        }
+        const llama_model & model = ctx->get_model();
+        const int32_t n_layer = (int32_t) model.hparams.n_layer();
+        if (il < 0 || il > n_layer) {
+            throw eagle::Error(EAGLE_ERR_INCOMPATIBLE,
+                               eagle::format("boundary %d was asked for, but the target has %d blocks", il, n_layer));
+        }
+        if (enable && !eagle_target_publishes_layer(ctx, il)) {
+            throw eagle::Error(EAGLE_ERR_INCOMPATIBLE,
+                               eagle::format("targets of architecture %s do not publish boundary %d of %d",
+                                             model.arch_name().c_str(), il, n_layer));
+        }
+        llama_set_embeddings_layer_inp(ctx, (uint32_t) il, enable);
+    });
+}
+
+const float * eagle_layer_rows(llama_context * ctx, int32_t il) {
+    const std::vector<bool> & captured = ctx->get_cparams().embeddings_layer_inp;
+    if (il < 0 || il >= (int32_t) captured.size() || !captured[il]) {
+        return nullptr;
+    }
+    return llama_get_embeddings_layer_inp(ctx, (uint32_t) il);
+}

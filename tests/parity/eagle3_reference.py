@@ -1,0 +1,184 @@
+"""A plain EAGLE-3 head in torch, float32, written from the description of the format and not from the converter.
+
+It reads a Hugging Face draft folder by itself, whoever made it, and is the judge of converted files: same features and
+tokens in, logits over the draft vocabulary and next hidden states out.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch.nn.functional import linear, silu
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+
+def load_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """Every stored tensor under its plain name, floats as float32."""
+    found: dict[str, torch.Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        found |= load_file(path)
+    for path in sorted(folder.glob("*.bin")):
+        found |= torch.load(path, weights_only=True)
+    for name in ("d2t", "t2d"):
+        if (path := folder / f"{name}.npy").exists():
+            found[name] = torch.from_numpy(np.load(path))
+        if (path := folder / f"{name}.pt").exists():
+            found[name] = torch.load(path, weights_only=True)
+    plain = {}
+    for name, tensor in found.items():
+        for prefix in ("model.", "eagle_module.", "draft_model."):
+            name = name.removeprefix(prefix)
+        name = name.replace("midlayer.", "layers.0.")
+        for i, place in enumerate(("low", "mid", "high")):
+            name = name.replace(f"aux_norm_{place}.", f"fc_norm.{i}.")
+        plain[name] = tensor.float() if tensor.is_floating_point() else tensor
+    return plain
+
+
+@dataclass
+class Step:
+    """One draft step: logits [D], hidden [H] as the next step takes it, the target id drafted."""
+
+    logits: torch.Tensor
+    hidden: torch.Tensor
+    token: int
+
+
+class Eagle3Reference:
+    """embedding, head: the target's [V, H], for drafts that store none."""
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        embedding: torch.Tensor | None = None,
+        head: torch.Tensor | None = None,
+    ) -> None:
+        folder = Path(folder)
+        self.w = load_tensors(folder)
+        config = json.loads((folder / "config.json").read_text())
+        geometry = config.get("transformer_layer_config", config)
+        flags = {**config, **config.get("eagle_config", {})}
+        self.n_head = geometry["num_attention_heads"]
+        self.n_kv = geometry.get("num_key_value_heads") or self.n_head
+        self.head_dim = geometry.get("head_dim") or geometry["hidden_size"] // self.n_head
+        self.eps = geometry["rms_norm_eps"]
+        self.norm_before_residual = flags.get("norm_before_residual", False)
+        self.norm_output = flags.get("norm_output", False)
+        self.n_layer = len({name.split(".")[1] for name in self.w if name.startswith("layers.")})
+        self.scale = config.get("logit_scale", 1.0)
+        self.embedding = self.w.get("embed_tokens.weight", embedding)
+        self.head = self.w.get("lm_head.weight", head)
+        self.target_ids = self._target_ids()
+        self.inv_freq, self.magnitude = _rope(geometry, self.head_dim)
+        self.reset()
+
+    def _target_ids(self) -> torch.Tensor:
+        assert self.head is not None
+        ids = torch.arange(len(self.head))
+        return ids + self.w["d2t"].long() if "d2t" in self.w else ids
+
+    def reset(self) -> None:
+        self.kv: list[list[torch.Tensor]] = [[] for _ in range(2 * self.n_layer)]  # K then V of each layer, by slot
+
+    def trim(self, n_slots: int) -> None:
+        self.kv = [slots[:n_slots] for slots in self.kv]
+
+    def norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.w[name]
+
+    def fuse(self, features: torch.Tensor) -> torch.Tensor:
+        """g [H] of the concatenated aux features [A * T]."""
+        if "input_norm.weight" in self.w:
+            features = self.norm(features, "input_norm.weight")
+        if "fc_norm.0.weight" in self.w:
+            n_aux = sum(name.startswith("fc_norm.") for name in self.w)
+            parts = features.chunk(n_aux)
+            features = torch.cat([self.norm(part, f"fc_norm.{i}.weight") for i, part in enumerate(parts)])
+        return linear(features, self.w["fc.weight"], self.w.get("fc.bias"))
+
+    def slot(self, token: int, hidden: torch.Tensor, position: int) -> Step:
+        """Adds one slot: (token, g or the previous step's hidden) at a RoPE position."""
+        assert self.embedding is not None and self.head is not None
+        x = hidden
+        for i in range(self.n_layer):
+            at = f"layers.{i}."
+            residual, y = x, self.norm(self.embedding[token] if i == 0 else x, at + "input_layernorm.weight")
+            if i == 0:
+                normed = self.norm(hidden, at + "hidden_norm.weight")
+                y = torch.cat([y, normed])
+                residual = normed if self.norm_before_residual else hidden
+            x = residual + self._attention(i, y, position)
+            y = self.norm(x, at + "post_attention_layernorm.weight")
+            gate, up = linear(y, self.w[at + "mlp.gate_proj.weight"]), linear(y, self.w[at + "mlp.up_proj.weight"])
+            x = x + linear(silu(gate) * up, self.w[at + "mlp.down_proj.weight"])
+        normed = self.norm(x, "norm.weight")
+        logits = linear(normed, self.head) * self.scale
+        token = int(self.target_ids[int(logits.argmax())])
+        return Step(logits, normed if self.norm_output else x, token)
+
+    def _attention(self, layer: int, y: torch.Tensor, position: int) -> torch.Tensor:
+        at = f"layers.{layer}.self_attn."
+
+        def project(name: str, heads: int) -> torch.Tensor:
+            out = linear(y, self.w[at + f"{name}_proj.weight"], self.w.get(at + f"{name}_proj.bias"))
+            out = out.view(heads, self.head_dim)
+            return self.norm(out, at + f"{name}_norm.weight") if at + f"{name}_norm.weight" in self.w else out
+
+        q, k, v = project("q", self.n_head), project("k", self.n_kv), project("v", self.n_kv)
+        keys, values = self.kv[2 * layer], self.kv[2 * layer + 1]
+        keys.append(self._rotate(k, position))
+        values.append(v)
+        group = self.n_head // self.n_kv
+        all_k = torch.stack(keys).repeat_interleave(group, 1)  # [slots, heads, head_dim]
+        all_v = torch.stack(values).repeat_interleave(group, 1)
+        scores = torch.einsum("hd,shd->hs", self._rotate(q, position), all_k) / self.head_dim**0.5
+        out = torch.einsum("hs,shd->hd", scores.softmax(-1), all_v).reshape(-1)
+        return linear(out, self.w[at + "o_proj.weight"], self.w.get(at + "o_proj.bias"))
+
+    def _rotate(self, x: torch.Tensor, position: int) -> torch.Tensor:
+        """Halves rotated against each other (NeoX); what the frequencies do not cover stays."""
+        n_rot = 2 * len(self.inv_freq)
+        a, b, rest = x[:, : n_rot // 2], x[:, n_rot // 2 : n_rot], x[:, n_rot:]
+        angle = position * self.inv_freq
+        cos, sin = angle.cos() * self.magnitude, angle.sin() * self.magnitude
+        return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], -1)
+
+    def prefill(self, tokens: list[int], features: torch.Tensor, first: int = 0) -> list[Step]:
+        """Slots first..first+n-1 of tokens [n + 1] and features [n, A * T]: slot P takes (tokens[P + 1], g[P])."""
+        return [self.slot(tokens[i + 1], self.fuse(features[i]), first + i) for i in range(len(tokens) - 1)]
+
+    def chain(self, token: int, features: torch.Tensor, position: int, n_steps: int) -> list[Step]:
+        """A greedy draft: the root takes the sampled token and the last target features [A * T] at `position`."""
+        steps = [self.slot(token, self.fuse(features), position)]
+        while len(steps) < n_steps:
+            position += 1
+            steps.append(self.slot(steps[-1].token, steps[-1].hidden, position))
+        return steps
+
+
+def _rope(geometry: dict[str, Any], head_dim: int) -> tuple[torch.Tensor, float]:
+    """Frequencies [n_rot / 2] and magnitude, by transformers."""
+    params = dict(geometry.get("rope_parameters") or geometry.get("rope_scaling") or {})
+    params.setdefault("rope_theta", geometry.get("rope_theta", 10000.0))
+    params.setdefault("rope_type", params.pop("type", "default"))
+    n_rot = int(head_dim * params.get("partial_rotary_factor", 1.0))
+    if params["rope_type"] in ("default", "mrope"):
+        return 1.0 / params["rope_theta"] ** (torch.arange(0, n_rot, 2).float() / n_rot), 1.0
+    params.pop("partial_rotary_factor", None)
+    config = LlamaConfig(
+        hidden_size=geometry["hidden_size"],
+        num_attention_heads=geometry["num_attention_heads"],
+        head_dim=n_rot,
+        max_position_embeddings=geometry["max_position_embeddings"],
+        rope_parameters=params,
+    )
+    frequencies, magnitude = ROPE_INIT_FUNCTIONS[params["rope_type"]](config, torch.device("cpu"))
+    return frequencies.float(), float(magnitude)
