@@ -360,7 +360,7 @@ def test_output_may_not_be_the_target(tmp_path: Path, target: Path) -> None:
 
 def test_a_draft_is_no_target(tmp_path: Path, target: Path) -> None:
     done = convert(tmp_path, target, DraftSpec())
-    with pytest.raises(EagleError, match="is a draft"):
+    with pytest.raises(EagleError, match="not a target"):
         convert_draft(tmp_path / "draft", done.path, tmp_path / "second.gguf")
 
 

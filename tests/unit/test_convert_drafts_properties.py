@@ -22,7 +22,7 @@ from fixtures.eagle3_checkpoints import DraftSpec, draft_tensors, make_draft, ma
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
-from llama_eagle.errors import ConfigError, ConversionError
+from llama_eagle.errors import ConfigError, ConversionError, InputError
 
 QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
 
@@ -127,8 +127,8 @@ def test_values_survive(case: tuple[DraftSpec, int]) -> None:
 
 Files = dict[str, bytes]
 JUNK: list[Any] = [
-    None, True, False, 0, -1, 1, 3, 2**31, 2**64, 10**400, 0.5, -0.0, 1e308, math.nan, math.inf, "", "x", "../x", [], [[]],
-    {}, [1, 3, 4], [1, 1, 1], [-1, 2, 3], ["a"], [1.5], [2**70], {"a": 1}, "\ud800", "\n\n", list(range(500)),
+    None, True, False, 0, -1, 1, 3, 2**31, 2**64, 10**400, 0.5, -0.0, 1e308, math.nan, math.inf, "", "x", "../x",
+    [], [[]], {}, [1, 3, 4], [1, 1, 1], [-1, 2, 3], ["a"], [1.5], [2**70], {"a": 1}, "\ud800", "\n\n", list(range(500)),
 ]  # fmt: skip
 
 
@@ -159,8 +159,9 @@ def mutate_config(files: Files, rng: random.Random) -> None:
         return  # damaged by an earlier mutation
     if not isinstance(config, dict):
         return
-    extra = ["logit_scale", "norm_output", "fc_norm", "head_dim", "rope_parameters", "rope_scaling", "eagle_config",
-             "architectures", "target_hidden_size", "transformer_layer_config", "num_experts", "layer_types"]  # fmt: skip
+    extra = ["logit_scale", "norm_output", "fc_norm", "head_dim", "rope_parameters", "rope_scaling",
+             "eagle_config", "architectures", "target_hidden_size", "transformer_layer_config", "num_experts",
+             "layer_types"]  # fmt: skip
     if rng.random() < 0.3:
         config[rng.choice(extra)] = rng.choice(JUNK)
     else:
@@ -316,7 +317,7 @@ def convert_mutated(base: str, seed: int) -> str | None:
             ((work if name == "target.gguf" else work / "draft") / name).write_bytes(data)
         try:
             convert_draft(work / "draft", work / "target.gguf", work / "out" / "out.gguf", DraftOptions())
-        except (ConversionError, ConfigError) as error:
+        except (ConversionError, ConfigError, InputError) as error:
             assert error.exit_code == 3
             assert "\n" not in str(error)
             assert str(error)
