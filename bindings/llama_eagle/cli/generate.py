@@ -93,7 +93,8 @@ def _run(job: _Job) -> None:
     from llama_eagle.generation import GenerationOptions
     from llama_eagle.models import Context, LoadOptions, ModelPair, PairOptions
     from llama_eagle.sampling import SamplingParams
-    from llama_eagle.session import SessionOptions, open_session
+    from llama_eagle.plain_session import open_session
+    from llama_eagle.session import SessionOptions
 
     _log.set_verbose(job.verbose)
     sampling = SamplingParams(job.temp, job.top_k, job.top_p, job.min_p, job.repeat_penalty, seed=job.seed)
