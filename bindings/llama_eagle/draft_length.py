@@ -98,9 +98,7 @@ class Acceptance:
     def expected_emitted(self, n_draft: int) -> float:
         """Tokens a round with `n_draft` drafts yields: one, and each draft whose predecessors were all accepted."""
         mean = self.mean
-        shares = (
-            (self.accepted[i] + self.LEAN * mean) / (self.tried[i] + self.LEAN) for i in range(n_draft)
-        )
+        shares = ((self.accepted[i] + self.LEAN * mean) / (self.tried[i] + self.LEAN) for i in range(n_draft))
         return 1 + sum(accumulate(shares, mul))
 
 

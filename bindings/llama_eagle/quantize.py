@@ -165,12 +165,13 @@ def _run(source: Path, target: Path, parameters: _Parameters) -> int:
 
 def _failure(source: Path, output: Path, status: int) -> Exception:
     """The error for a quantizer that gave up, from its log."""
-    reason = _log.last_error() or f"status {status}"
+    reason = _log.last_error().rpartition("failed to quantize: ")[2] or f"status {status}"
     if shutil.disk_usage(output.parent).free < _BUFFER:
         return EnvironmentFailure(f"no space left in {output.parent} for {output.name}")
     if "requantizing from type" in reason:
         return InputError(f"{source}: is quantized already ({reason}). Start from a bf16 or f16 file, or allow it.")
     if "imatrix" in reason:
+        reason = reason.rstrip("!.")
         return InputError(f"{source}: {reason}. Give --imatrix FILE, or choose a type of 3 bits and more.")
     if "unknown model architecture" in reason or "invalid" in reason or "missing" in reason:
         return InputError(f"{source}: llama.cpp cannot quantize it: {reason}")

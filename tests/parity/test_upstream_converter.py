@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from fixtures import upstream
-from fixtures.targets import FAMILIES, HYBRID, fuse_experts, make_target, store_experts_in_out
+from fixtures.targets import FAMILIES, HYBRID, fuse_experts, make_target, store_experts_in_out, store_fp8
 from llama_eagle.convert.targets import TargetOptions, convert_target, convert_vision
 
 pytestmark = pytest.mark.slow
@@ -50,6 +50,13 @@ def test_fused_experts(tmp_path: Path) -> None:
     folder = make("qwen35moe", tmp_path)
     fuse_experts(folder)
     compare(folder, "qwen35moe", "bf16")
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen35moe"])
+def test_fp8(family: str, tmp_path: Path) -> None:
+    folder = make(family, tmp_path)
+    store_fp8(folder, block=32)
+    compare(folder, family, "bf16")
 
 
 def test_tied_embeddings(tmp_path: Path) -> None:

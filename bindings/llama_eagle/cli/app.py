@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import typer
 
 from llama_eagle.cli import check, convert, demo, doctor, generate, inspect, quantize
 
-COMMANDS = {
+COMMANDS: dict[str, Callable[..., None]] = {
     "convert": convert.convert,
     "quantize": quantize.quantize,
     "check": check.check,

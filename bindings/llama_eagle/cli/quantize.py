@@ -19,6 +19,8 @@ def quantize(
     output_type: Annotated[str | None, typer.Option(help="Type of the output head.")] = None,
     tensor_type: Annotated[list[str] | None, typer.Option(metavar="PATTERN=T", help="Type by name.")] = None,
     imatrix: Annotated[Path | None, typer.Option(help="llama.cpp's importance matrix.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="A named set of types by tensor, such as for speculation.")] = None,
+    requantize: Annotated[bool, typer.Option("--requantize", help="Take quantized input; costs quality.")] = False,
     threads: Threads = 0,
     json: Json = False,
 ) -> None:
@@ -26,7 +28,12 @@ def quantize(
     from llama_eagle import quantize as quantizer
 
     options = quantizer.QuantizeOptions(
-        output_type=output_type, tensor_types=_pairs(tensor_type or []), imatrix=imatrix, threads=threads
+        output_type=output_type,
+        tensor_types=_pairs(tensor_type or []),
+        imatrix=imatrix,
+        recipe=recipe,
+        threads=threads,
+        requantize=requantize,
     )
     report = quantizer.quantize(source, out, outtype.lower(), options)
     if json:
