@@ -65,7 +65,7 @@ def add_keys(out: GGUFOutput, draft: Draft, checkpoint: Checkpoint, target: Targ
         "general.description": f"EAGLE-3 draft for {target.name}",
         "general.quantization_version": QUANTIZATION_VERSION,
         "general.file_type": FILE_TYPE[_file_type(checkpoint, draft, outtype)],
-        "llama_eagle.version": metadata.version("llama-eagle") if _installed() else "unknown",
+        "llama_eagle.version": _tool_version(),
         "llama_eagle.source": publishable_name(checkpoint),
         "llama_eagle.target": target.name,
     }
@@ -78,12 +78,11 @@ def add_keys(out: GGUFOutput, draft: Draft, checkpoint: Checkpoint, target: Targ
     target.write_tokenizer(out)
 
 
-def _installed() -> bool:
+def _tool_version() -> str:
     try:
-        metadata.version("llama-eagle")
+        return metadata.version("llama-eagle")
     except metadata.PackageNotFoundError:
-        return False
-    return True
+        return "unknown"  # run from a source tree
 
 
 def _file_type(checkpoint: Checkpoint, draft: Draft, outtype: OutType) -> str:
