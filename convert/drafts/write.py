@@ -186,7 +186,10 @@ _EXPONENT = {np.dtype(np.uint16): 0x7F80, np.dtype(np.float16): 0x7C00}
 
 
 def _finite(piece: np.ndarray) -> np.ndarray:
-    """The same array, unless it holds an infinity or a NaN: all ones in the exponent, for 16-bit types the fast way."""
+    """The values, none of them an infinity or a NaN: all ones in the exponent, which is the fast way for 16 bits."""
+    if piece.dtype == np.float64:
+        with np.errstate(over="ignore"):
+            piece = piece.astype(np.float32)
     mask = _EXPONENT.get(piece.dtype)
     if mask is None:
         finite = bool(np.isfinite(piece).all())

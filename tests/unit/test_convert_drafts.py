@@ -226,6 +226,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, torch.Tensor | None], str]] =
     "wrong shape": ({}, {"midlayer__mlp__down_proj__weight": torch.ones(64, 95)}, "shape"),
     "wrong dtype": ({}, {"norm__weight": torch.ones(64, dtype=torch.int32)}, "I32"),
     "infinity": ({}, {"norm__weight": torch.full((64,), float("inf"))}, "infinities or NaNs"),
+    "too large for F32": ({}, {"fc__weight": torch.full((64, 192), 1e300, dtype=torch.float64)}, "infinities or NaNs"),
     "NaN in BF16": ({}, {"lm_head__weight": torch.full((160, 64), float("nan")).bfloat16()}, "infinities or NaNs"),
     "lonely head norm": ({}, {"midlayer__self_attn__q_norm__weight": torch.ones(16)}, "k_norm"),
     "no head for a small vocabulary": ({}, {"lm_head__weight": None}, "--share-head"),
