@@ -175,8 +175,8 @@ def make_checkpoint(folder: Path, size: int) -> int:
     return n_bytes(n_layer)
 
 
-def measure(command: list[str], output: Path) -> tuple[float, int]:
-    """Seconds and peak resident bytes of a process; its output file is checked and removed."""
+def measure(command: list[str], output: Path) -> tuple[float, float, int]:
+    """Seconds, processor seconds and peak resident bytes of a process; its output file is checked and removed."""
     start = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     _, status, usage = os.wait4(process.pid, 0)
@@ -184,7 +184,7 @@ def measure(command: list[str], output: Path) -> tuple[float, int]:
     if status or not output.is_file():
         raise SystemExit((process.stderr.read() if process.stderr else b"").decode()[-2000:])
     output.unlink()
-    return seconds, usage.ru_maxrss * 1024
+    return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
 
 
 def compare(folder: Path, size: int, outtype: str, runs: int, llama_cpp: Path) -> dict[str, Any]:
@@ -194,17 +194,18 @@ def compare(folder: Path, size: int, outtype: str, runs: int, llama_cpp: Path) -
         "ours": [sys.executable, "-c", OURS, str(folder), str(output), outtype],
         "llama_cpp": [sys.executable, "-c", THEIRS, str(llama_cpp), str(folder), str(output), outtype],
     }
-    results: dict[str, list[tuple[float, int]]] = {name: [] for name in commands}
+    results: dict[str, list[tuple[float, float, int]]] = {name: [] for name in commands}
     for _ in range(runs):
         for name, command in commands.items():
             results[name].append(measure(command, output))
     row: dict[str, Any] = {"outtype": outtype, "gigabytes": size / 1e9}
-    for name, pairs in results.items():
-        seconds = min(pair[0] for pair in pairs)
+    for name, measured in results.items():
+        seconds = min(m[0] for m in measured)
         row[name] = {
             "seconds": round(seconds, 2),
+            "cpu_seconds": round(min(m[1] for m in measured), 2),
             "gigabytes_per_s": round(size / 1e9 / seconds, 2),
-            "peak_resident_mb": round(max(pair[1] for pair in pairs) / 1e6),
+            "peak_resident_mb": round(max(m[2] for m in measured) / 1e6),
         }
     row["speedup"] = round(row["llama_cpp"]["seconds"] / row["ours"]["seconds"], 2)
     return row
@@ -230,12 +231,11 @@ def main() -> None:
         print(json.dumps({"largest_tensor_mb": round(largest / 1e6), "rows": rows}))
         return
     for row in rows:
-        ours, theirs = row["ours"], row["llama_cpp"]
-        print(
-            f"{row['outtype']:5} {row['gigabytes']:.2f} GB: ours {ours['seconds']} s, {ours['gigabytes_per_s']} GB/s, "
-            f"{ours['peak_resident_mb']} MB; llama.cpp {theirs['seconds']} s, {theirs['gigabytes_per_s']} GB/s, "
-            f"{theirs['peak_resident_mb']} MB; {row['speedup']} times as fast"
-        )
+        print(f"{row['outtype']}, {row['gigabytes']:.2f} GB: {row['speedup']} times as fast")
+        for name in ("ours", "llama_cpp"):
+            r = row[name]
+            speed = f"{r['seconds']} s ({r['cpu_seconds']} s of CPU), {r['gigabytes_per_s']} GB/s"
+            print(f"  {name:9} {speed}, peak {r['peak_resident_mb']} MB")
 
 
 if __name__ == "__main__":
