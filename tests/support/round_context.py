@@ -37,7 +37,7 @@ class Options:
     n_seq_max: int = 1
     n_ubatch: int = 512
     n_ctx: int = 1024  # per sequence
-    n_threads: int = 2
+    n_threads: int = 1
     offload_kqv: bool = True
 
 

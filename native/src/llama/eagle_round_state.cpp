@@ -175,6 +175,10 @@ void eagle_round_state::add_layer(ggml_context * ctx, size_t il) {
 
 bool eagle_round_state::trim(uint32_t i, llama_pos & cell_pos, llama_pos p0) {
     auto & cell = cells[i];
+    if (cell.dirty) {
+        LLAMA_LOG_ERROR("%s: a decode failed half-way: remove the sequence with llama_memory_seq_rm(mem, seq, -1, -1) "
+                        "and evaluate it again\n", __func__);
+    }
     if (cell.dirty || cell.n_kept == 0 || cell_pos - cell.back[0] > p0) {
         return false;
     }
