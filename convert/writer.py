@@ -16,6 +16,7 @@ import errno
 import math
 import os
 import re
+import secrets
 import shutil
 import struct
 from collections import deque
@@ -263,7 +264,7 @@ def check_output(path: Path, need: int = 0) -> None:
 @contextlib.contextmanager
 def temporary_beside(path: Path, count: int = 1) -> Iterator[list[Path]]:
     """Names of `count` temporary files in `path`'s folder, removed at the end if they still exist."""
-    names = [path.with_name(f".{path.name}.{os.getpid()}-{i}.tmp") for i in range(count)]
+    names = [path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp") for _ in range(count)]
     try:
         yield names
     finally:

@@ -92,19 +92,27 @@ def write_pair(folder: Path, shape: str | Shape = "tiny", accept: float = 0.7, s
     """
     shape = SHAPES[shape] if isinstance(shape, str) else shape
     cycle = Cycle(shape.n_vocab, shape.n_draft_vocab, accept, seed)
-    maker = _Maker(shape, cycle, seed)
     target, draft = folder / "target", folder / "draft"
-    for path, config, tensors in (
-        (target, _target_config(shape, cycle), maker.target()),
-        (draft, _draft_config(shape, cycle), maker.draft()),
-    ):
-        path.mkdir(parents=True, exist_ok=True)
-        (path / "config.json").write_text(json.dumps(config, indent=2))
-        write_checkpoint(path, tensors)
-    generation = {"do_sample": False, "eos_token_id": cycle.special_ids[SPECIALS[2]]}
-    (target / "generation_config.json").write_text(json.dumps(generation, indent=2))
-    write_tokenizer(target, cycle)
+    write_target(target, shape, cycle, seed)
+    write_draft(draft, shape, cycle, seed)
     return Pair(target, draft, cycle)
+
+
+def write_target(folder: Path, shape: Shape, cycle: Cycle, seed: int) -> None:
+    """The target's checkpoint with its tokenizer: the same for every acceptance."""
+    folder.mkdir(parents=True, exist_ok=True)
+    generation = {"do_sample": False, "eos_token_id": cycle.special_ids[SPECIALS[2]]}
+    (folder / "config.json").write_text(json.dumps(_target_config(shape, cycle), indent=2))
+    (folder / "generation_config.json").write_text(json.dumps(generation, indent=2))
+    write_tokenizer(folder, cycle)
+    write_checkpoint(folder, _Maker(shape, cycle, seed).target())
+
+
+def write_draft(folder: Path, shape: Shape, cycle: Cycle, seed: int) -> None:
+    """The draft's checkpoint; it has neither embedding nor tokenizer of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(_draft_config(shape, cycle), indent=2))
+    write_checkpoint(folder, _Maker(shape, cycle, seed).draft())
 
 
 class _Maker:

@@ -38,17 +38,10 @@ class BuildInfo:
 
 
 def find_library_folder() -> Path | None:
-    """The folder of our libllama: the override, or lib/ of the installed package. None if it was not built.
-
-    Raises `EnvironmentFailure` when the override points to a folder without it.
-    """
+    """The folder of our libllama: the override, or lib/ of the installed package. None if there is none."""
     override = os.environ.get(OVERRIDE)
-    if override:
-        folder = Path(override)
-        if not _has_library(folder):
-            raise EnvironmentFailure(f"{OVERRIDE}={override} holds no libllama. Correct or unset it.")
-        return folder.resolve()
-    return next((folder.resolve() for folder in _candidates() if _has_library(folder)), None)
+    candidates = [Path(override)] if override else _candidates()
+    return next((folder.resolve() for folder in candidates if _has_library(folder)), None)
 
 
 def redirect_llama_cpp() -> None:
@@ -73,6 +66,8 @@ def redirect_llama_cpp() -> None:
 def library_folder() -> Path:
     """The folder of our libllama. Raises `EnvironmentFailure` when there is none."""
     folder = find_library_folder()
+    if folder is None and os.environ.get(OVERRIDE):
+        raise EnvironmentFailure(f"{OVERRIDE}={os.environ[OVERRIDE]} holds no libllama. Correct or unset it.")
     if folder is None:
         raise EnvironmentFailure(
             "llama-eagle's native library was not built. Run pip install . in the source tree, or set "

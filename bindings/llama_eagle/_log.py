@@ -9,9 +9,9 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections import deque
-from typing import Any
+from typing import Any, ClassVar
 
-WARN, ERROR, CONTINUE = 2, 3, 5  # ggml_log_level
+WARN, ERROR, CONTINUE = 3, 4, 5  # ggml_log_level
 
 
 class _State:
@@ -19,7 +19,7 @@ class _State:
     level = 0
     interrupted = False
     callback: Any = None
-    errors: deque[str] = deque(maxlen=8)
+    errors: ClassVar[deque[str]] = deque(maxlen=8)
 
 
 def install() -> None:

@@ -57,11 +57,12 @@ class Acceptance:
     """
 
     MEMORY = 0.95  # weight of a round after the next: about 20 rounds count
+    IDLE_MEMORY = 0.99  # the same for a round without a draft
     RECENT = 0.8  # the same for the rounds that may contradict: about 5 count
     SURPRISE = 2.5  # standard deviations
     FORGET = 0.2  # what older rounds count for after a surprise
     LEAN = 6.0  # observations that the mean of all positions counts for
-    PRIOR, PRIOR_WEIGHT = 0.7, 2.0
+    PRIOR, PRIOR_WEIGHT = 0.6, 1.0
 
     def __init__(self, n_max: int) -> None:
         self.tried = [0.0] * n_max
@@ -73,7 +74,10 @@ class Acceptance:
         n_tried = min(n_draft, n_accepted + 1)
         self._recent_tried = self._recent_tried * self.RECENT + n_tried
         self._recent_accepted = self._recent_accepted * self.RECENT + n_accepted
-        self._fade(self.FORGET if self._surprised() else self.MEMORY)
+        if n_draft:
+            self._fade(self.FORGET if self._surprised() else self.MEMORY)
+        else:
+            self._fade(self.IDLE_MEMORY)
         for i in range(n_tried):
             self.tried[i] += 1
             self.accepted[i] += i < n_accepted
@@ -94,9 +98,7 @@ class Acceptance:
     def expected_emitted(self, n_draft: int) -> float:
         """Tokens a round with `n_draft` drafts yields: one, and each draft whose predecessors were all accepted."""
         mean = self.mean
-        shares = (
-            (self.accepted[i] + self.LEAN * mean) / (self.tried[i] + self.LEAN) for i in range(n_draft)
-        )
+        shares = ((self.accepted[i] + self.LEAN * mean) / (self.tried[i] + self.LEAN) for i in range(n_draft))
         return 1 + sum(accumulate(shares, mul))
 
 
@@ -177,7 +179,7 @@ class Auto:
         self.verify_costs.observe(n + 1, round_cost.verify_ms)
         if n:
             self.draft_costs.observe(n, round_cost.draft_ms)
-            self.acceptance.observe(n, round_cost.n_accepted)
+        self.acceptance.observe(n, round_cost.n_accepted)
         self._since_draft = 0 if n else self._since_draft + 1
         self._rounds_here += 1
         if self.current == 0 and n:

@@ -25,7 +25,7 @@ class GenerationOptions:
     """
 
     max_tokens: int | None = None
-    sampling: SamplingParams = SamplingParams()
+    sampling: SamplingParams = field(default_factory=SamplingParams)
     p_min: float = 0.0
     ignore_eos: bool = False
 
@@ -154,7 +154,7 @@ def generate(
     session: Session,
     tokenizer: Tokenizer,
     prompt: Sequence[int],
-    options: GenerationOptions = GenerationOptions(),  # noqa: B008 (frozen)
+    options: GenerationOptions = GenerationOptions(),
     *,
     length: DraftLength | None = None,
     on_text: OnText | None = None,

@@ -13,10 +13,11 @@ from llama_eagle import _log, _native
 from llama_eagle.compatibility import require_draft, require_pair, require_target
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 from llama_eagle.gguf_header import Header, read_model
+from llama_eagle.memory import require_memory
 
 CACHE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
-DEFAULT_N_DRAFT_MAX = 16
+MAX_CONTEXT = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class ContextOptions:
     def __post_init__(self) -> None:
         smallest = self.n_rs_seq + 2
         problems = {
-            f"context size {self.n_ctx} is not positive": self.n_ctx <= 0,
+            f"context size {self.n_ctx} (--ctx-size) is not in 1..{MAX_CONTEXT}": not 0 < self.n_ctx <= MAX_CONTEXT,
             f"batch size {self.n_batch} is below {smallest}, the longest draft + 2": self.n_batch < smallest,
             f"ubatch size {self.n_ubatch} is below {smallest}, the longest draft + 2": self.n_ubatch < smallest,
             f"{self.n_threads} threads": self.n_threads < 0,
@@ -65,20 +66,21 @@ class ContextOptions:
 class Model:
     """A loaded GGUF. Free it with `close()`, after the contexts and sessions made from it."""
 
-    def __init__(self, path: Path | str, options: LoadOptions = LoadOptions()) -> None:  # noqa: B008 (frozen)
+    def __init__(self, path: Path | str, options: LoadOptions = LoadOptions()) -> None:
         self.header, self._files = read_model(path)
         self.path = self.header.path
+        self.n_gpu_layers = options.n_gpu_layers
         self.handle: Any = None
         self._load(options)
 
     @classmethod
-    def target(cls, path: Path | str, options: LoadOptions = LoadOptions()) -> Model:  # noqa: B008
+    def target(cls, path: Path | str, options: LoadOptions = LoadOptions()) -> Model:
         """Load a file that must be a whole model. Raises `InputError` before loading when it is not."""
         require_target(read_model(path)[0])
         return cls(path, options)
 
     @classmethod
-    def draft(cls, path: Path | str, target: Header, options: LoadOptions = LoadOptions()) -> Model:  # noqa: B008
+    def draft(cls, path: Path | str, target: Header, options: LoadOptions = LoadOptions()) -> Model:
         """Load a draft of `target`. Raises `InputError` or `IncompatibleModels` before loading."""
         header = read_model(path)[0]
         require_draft(header)
@@ -144,6 +146,8 @@ class Context:
         self._api: Any = llama_cpp
         self.model = model
         params = _context_params(llama_cpp, options)
+        if model.n_gpu_layers == 0:
+            require_memory(model.header, params.n_ctx, params.type_k, params.type_v)
         _log.clear()
         self.handle: Any = llama_cpp.llama_init_from_model(model.handle, params)
         _log.raise_interrupt()
@@ -259,7 +263,7 @@ def _progress_callback(api: Any, on_progress: Callable[[float], None] | None) ->
 def _context_params(api: Any, options: ContextOptions) -> Any:
     params = api.llama_context_default_params()
     threads = options.n_threads or os.cpu_count() or 1
-    params.n_ctx = options.n_ctx
+    params.n_ctx = max(options.n_ctx, options.n_rs_seq + 2)  # a batch is no longer than the context
     params.n_batch = min(options.n_batch, params.n_ctx)
     params.n_ubatch = min(options.n_ubatch, params.n_batch)
     params.n_rs_seq = options.n_rs_seq

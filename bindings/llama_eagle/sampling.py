@@ -31,7 +31,9 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         problems = {
-            "temperature must be a number below 1000": not (math.isfinite(self.temperature) and self.temperature < 1000),
+            "temperature must be a number below 1000": not (
+                math.isfinite(self.temperature) and self.temperature < 1000
+            ),
             "top_k must be 0 or more": self.top_k < 0,
             "top_p must be in (0, 1]": not 0 < self.top_p <= 1,
             "min_p must be in [0, 1)": not 0 <= self.min_p < 1,

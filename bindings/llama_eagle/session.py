@@ -70,7 +70,7 @@ class SessionOptions:
 class EagleSession:
     """A target's context bound to its EAGLE-3 draft. A context manager; owns neither context nor model."""
 
-    def __init__(self, context: Context, draft: Model, options: SessionOptions = SessionOptions()) -> None:  # noqa: B008
+    def __init__(self, context: Context, draft: Model, options: SessionOptions = SessionOptions()) -> None:
         self._lib = _native.library()
         self._keep = (context, draft)  # both must outlive the session
         self.ctx = context.handle
@@ -84,9 +84,7 @@ class EagleSession:
         params.n_ctx_draft = options.n_ctx_draft
         params.n_threads = options.n_threads
         params.type_kv = GGML_TYPE_F32 if options.kv_f32 else GGML_TYPE_F16
-        status = self._lib.eagle_session_new(
-            self.ctx, draft.handle, ctypes.byref(params), ctypes.byref(self._handle)
-        )
+        status = self._lib.eagle_session_new(self.ctx, draft.handle, ctypes.byref(params), ctypes.byref(self._handle))
         check(status, "eagle_session_new")
         self._ids = (ctypes.c_int32 * (options.n_draft_max + 1))()
         self._probs = (ctypes.c_float * (options.n_draft_max + 1))()

@@ -69,7 +69,7 @@ class TextStream:
 
 
 def chat_prompt(model: Model, system: str, user: str) -> str:
-    """A system message and one user turn, rendered by the model's own chat template. Raises `InputError` without one."""
+    """A system message and one user turn in the model's own chat template. Raises `InputError` without one."""
     from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
     template = model.header.keys.get("tokenizer.chat_template")

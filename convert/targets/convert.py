@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llama_eagle.convert.checkpoint import Checkpoint, open_checkpoint
 from llama_eagle.convert.dtypes import FILE_TYPE
@@ -17,7 +17,10 @@ from llama_eagle.convert.targets.table import Family, Plan, Planned, plan
 from llama_eagle.convert.targets.weights import Weights
 from llama_eagle.convert.tokenizer import read_tokenizer
 from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output, temporary_beside
-from llama_eagle.errors import ConfigError, UsageError
+from llama_eagle.errors import ConfigError, ConversionError, UsageError
+
+if TYPE_CHECKING:
+    from llama_eagle.quantize import QuantizeOptions
 
 # Matrices that llama.cpp reads as float32 only, besides everything with one dimension and every norm.
 _ALWAYS_F32 = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight")
@@ -34,7 +37,7 @@ class TargetOptions:
     revision: str | None = None  # of a hub id
     split_max_size: int = 0  # bytes of tensor data per file; 0: one file
     progress: Progress | None = None
-    quantize: Any = None  # QuantizeOptions for types that the quantizer makes
+    quantize: QuantizeOptions | None = None  # given, or for types that are not written directly: llama.cpp's quantizer
 
 
 @dataclass
@@ -108,6 +111,15 @@ def _sampling_keys(checkpoint: Checkpoint) -> dict[str, Any]:
     return keys
 
 
+def _require_head(checkpoint: Checkpoint, planned: Plan) -> None:
+    """A missing head means that the embeddings are used, which is right only where the configuration says so."""
+    if any(tensor.name == "output.weight" for tensor in planned.tensors):
+        return
+    config, text = checkpoint.config, checkpoint.config.get("text_config") or {}
+    if True not in (said := [config.get("tie_word_embeddings"), text.get("tie_word_embeddings")]) and False in said:
+        raise ConversionError(f"{checkpoint.source}: lm_head.weight is missing, and config.json does not tie it")
+
+
 def _write_general(
     out: GGUFOutput, checkpoint: Checkpoint, planned: Plan, options: TargetOptions, kind: str, outtype: str
 ) -> None:
@@ -156,6 +168,7 @@ def _convert(checkpoint: Checkpoint, output: Path, outtype: str, options: Target
     dims = family.dims(config)
     weights = Weights(checkpoint)
     planned = plan(family, config, weights, dims, keep_mtp=options.mtp)
+    _require_head(checkpoint, planned)
     tokenizer = read_tokenizer(checkpoint, dims["vocab"], pre=options.pre)
     shards = {"split_max_size": options.split_max_size, "progress": options.progress}
     with gguf_output(output, arch=family.arch, **shards) as out:
@@ -203,10 +216,10 @@ def convert_target(source: str | Path, output: str | Path, options: TargetOption
     checkpoint = open_checkpoint(source, revision=options.revision)
     output = Path(output)
     outtype = _stored_outtype(checkpoint) if options.outtype == "auto" else options.outtype.lower()
-    if outtype in FILE_TYPE:
+    if outtype in FILE_TYPE and options.quantize is None:
         return _convert(checkpoint, output, outtype, options)
     if options.split_max_size:
-        raise UsageError(f"--split-max-size works with {', '.join(FILE_TYPE)}, not with {outtype}")
+        raise UsageError(f"--split-max-size works with plain {', '.join(FILE_TYPE)} files, not with the quantizer")
     from llama_eagle.quantize import check_type, quantize  # needs the native library
 
     check_type(outtype)

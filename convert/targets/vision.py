@@ -68,9 +68,7 @@ def _deepstack(config: ModelConfig) -> list[int]:
     depth = config.integer("depth")
     indexes = config.get("deepstack_visual_indexes", [])
     if not isinstance(indexes, list) or any(type(i) is not int or not 0 <= i < depth for i in indexes):
-        raise ConfigError(
-            f"{config.where}: config.json: deepstack_visual_indexes {indexes!r} do not fit {depth} blocks"
-        )
+        raise ConfigError(f"{config.where}: config.json: deepstack_visual_indexes {indexes!r}, {depth} blocks")
     return indexes
 
 
@@ -107,6 +105,7 @@ def _keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
     """Keys in the file's own names: "clip" has no single prefix."""
     text = config.root.get("text_config") or {}
     deepstack = _deepstack(config)
+    epsilon = config.number("rms_norm_eps", text) if "rms_norm_eps" in text else 1e-6
     return {
         "has_vision_encoder": True,
         "projector_type": "qwen3vl_merger",
@@ -118,9 +117,7 @@ def _keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
         "vision.feed_forward_length": dims["ff"],
         "vision.block_count": dims["n_layer"],
         "vision.attention.head_count": config.integer("num_heads"),
-        "vision.attention.layer_norm_epsilon": config.number("rms_norm_eps", text)
-        if text.get("rms_norm_eps")
-        else 1e-6,
+        "vision.attention.layer_norm_epsilon": epsilon,
         "vision.spatial_merge_size": dims["merge"],
         "vision.is_deepstack_layers": [i in deepstack for i in range(dims["n_layer"])],
     }

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 
-from support.round_context import REPLAY, SNAPSHOTS, UNFUSED, DecodeError, RoundContext, RoundModel
+from fixtures.round_context import REPLAY, SNAPSHOTS, UNFUSED, DecodeError, RoundContext, RoundModel
 
 pytestmark = pytest.mark.native
 

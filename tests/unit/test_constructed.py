@@ -22,14 +22,6 @@ ACCEPT = 0.7
 N_DRAFT = 5
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return write_pair(tmp_path_factory.mktemp("pair"), "tiny", ACCEPT)

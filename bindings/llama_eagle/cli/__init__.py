@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from llama_eagle.cli import output
 from llama_eagle.errors import EagleError
@@ -32,17 +33,19 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command; its exit code. Nothing but our own bugs is shown as a traceback, and those only on request."""
     import typer
 
-    usage_error: type[Exception] = typer.BadParameter.__base__  # click's own, which typer bundles or imports
+    usage_error: Any = typer.BadParameter.__base__  # click's own, which typer bundles or imports
     try:
         import llama_eagle  # noqa: F401  (its import error is an EagleError like any other)
         from llama_eagle.cli.app import command
 
         result = command()(list(arguments) or ["--help"], prog_name="llama-eagle", standalone_mode=False)
+        if result == INTERRUPTED:  # typer's own answer to Ctrl-C
+            return _failed("Interrupted", "interrupted", INTERRUPTED)
         return result if isinstance(result, int) else 0
     except EagleError as error:
         return _failed(type(error).__name__, str(error), error.exit_code)
     except usage_error as error:
-        return _failed("UsageError", f"{error.format_message()} See llama-eagle --help.", USAGE)  # type: ignore[attr-defined]
+        return _failed("UsageError", f"{error.format_message()} See llama-eagle --help.", USAGE)
     except (KeyboardInterrupt, typer.Abort):
         return _failed("Interrupted", "interrupted", INTERRUPTED)
     except BrokenPipeError:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import typer
 
-from llama_eagle.cli import check, doctor, generate, inspect
+from llama_eagle.cli import check, convert, demo, doctor, generate, inspect, quantize
 
-COMMANDS = {
+COMMANDS: dict[str, Callable[..., None]] = {
+    "convert": convert.convert,
+    "quantize": quantize.quantize,
     "check": check.check,
+    "demo": demo.demo,
     "generate": generate.generate,
     "inspect": inspect.inspect,
     "doctor": doctor.doctor,

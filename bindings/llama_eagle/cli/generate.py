@@ -20,7 +20,9 @@ def generate(
     model: TargetFile,
     draft: DraftFile = None,
     prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="The text to continue.")] = None,
-    prompt_file: Annotated[Path | None, typer.Option("--prompt-file", "-f", help="Read it from a file, - : stdin.")] = None,
+    prompt_file: Annotated[
+        Path | None, typer.Option("--prompt-file", "-f", help="Read it from a file, - : stdin.")
+    ] = None,
     tokens: Annotated[str | None, typer.Option(metavar="1,2,3", help="Token ids instead of text.")] = None,
     system: Annotated[str | None, typer.Option(help="System message: the prompt becomes a chat turn.")] = None,
     n_predict: Annotated[int, typer.Option("-n", "--n-predict", help="Tokens to generate, -1: until the end.")] = 256,
@@ -94,9 +96,7 @@ def _run(job: _Job) -> None:
     from llama_eagle.session import SessionOptions, open_session
 
     _log.set_verbose(job.verbose)
-    sampling = SamplingParams(
-        job.temp, job.top_k, job.top_p, job.min_p, job.repeat_penalty, seed=job.seed
-    )
+    sampling = SamplingParams(job.temp, job.top_k, job.top_p, job.min_p, job.repeat_penalty, seed=job.seed)
     limit = None if job.n_predict == -1 else job.n_predict
     options = GenerationOptions(limit, sampling, job.p_min, job.ignore_eos)
     fixed, n_draft_max = _draft_length(job)
@@ -132,7 +132,9 @@ def _generate(job: _Job, session: Any, target: Any, prompt: list[int], options: 
     output.data("")
     statistics = result.speculative
     drafting = f", {statistics.mean_emitted:.2f} tokens a round" if statistics else ""
-    output.note(f"{len(result.tokens)} tokens, {result.tokens_per_second:.1f} tokens/s{drafting} ({result.stop_reason})")
+    output.note(
+        f"{len(result.tokens)} tokens, {result.tokens_per_second:.1f} tokens/s{drafting} ({result.stop_reason})"
+    )
 
 
 def _read_prompt(prompt: str | None, file: Path | None, tokens: str | None) -> str | list[int]:

@@ -48,3 +48,11 @@ int32_t eagle_capture_layer(llama_context * ctx, int32_t il, bool enable) {
         llama_set_embeddings_layer_inp(ctx, (uint32_t) il, enable);
     });
 }
+
+const float * eagle_layer_rows(llama_context * ctx, int32_t il) {
+    const std::vector<bool> & captured = ctx->get_cparams().embeddings_layer_inp;
+    if (il < 0 || il >= (int32_t) captured.size() || !captured[il]) {
+        return nullptr;
+    }
+    return llama_get_embeddings_layer_inp(ctx, (uint32_t) il);
+}

@@ -1,0 +1,139 @@
+"""Builds and runs llama.cpp's own EAGLE-3 driver, llama-speculative-simple, from the pinned source."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from llama_eagle.errors import EnvironmentFailure
+
+from .cache import cache_dir
+
+NATIVE = Path(__file__).resolve().parent.parent / "native"
+REPAIRS = ("0001-amx-tile-config-barrier.patch",)  # without it a gcc 12 build dies on AMX machines: no baseline at all
+TOOLS = ("llama-speculative-simple", "llama-bench")
+
+
+@dataclasses.dataclass(frozen=True)
+class Peer:
+    """The tools of one build."""
+
+    folder: Path
+    commit: str
+
+    def decode(self, model: Path, n: int, threads: int) -> float:
+        """Plain decoding with llama-bench: tokens per second over n tokens from an empty context."""
+        command = ["llama-bench", "-m", str(model), "-p", "0", "-n", str(n), "-t", str(threads), "-r", "1"]
+        return float(json.loads(self._run([*command, "-o", "json"]))[0]["avg_ts"])
+
+    def speculate(self, model: Path, draft: Path, prompt: str, n: int, n_draft: int, threads: int) -> dict[str, float]:
+        """Greedy decoding with llama-speculative-simple: tps, accept_rate and the mean round in ms."""
+        command = [
+            *("llama-speculative-simple", "-m", str(model), "-md", str(draft), "--spec-type", "draft-eagle3"),
+            *("--spec-draft-n-max", str(n_draft), "-p", prompt, "-n", str(n), "--temp", "0", "-c", str(n + 512)),
+            *("-t", str(threads), "-tb", str(threads), "-td", str(threads), "-tbd", str(threads)),
+        ]
+        output = self._run(command, merge=True)
+        n_decoded, seconds = _numbers(r"decoded +(\d+) tokens in +([\d.]+) seconds", output)
+        (n_drafted,), (n_accepted,) = _numbers(r"n_drafted = (\d+)", output), _numbers(r"n_accept +?= (\d+)", output)
+        rounds = n_decoded - n_accepted
+        return {
+            "tps": n_decoded / seconds,
+            "accept_rate": n_accepted / n_drafted if n_drafted else 0.0,
+            "mean_emitted": n_decoded / rounds,
+            "round_ms": 1000 * seconds / rounds,
+        }
+
+    def _run(self, command: list[str], merge: bool = False) -> str:
+        """stdout, or both streams when `merge`: the drivers log to stderr."""
+        done = subprocess.run(
+            [str(self.folder / command[0]), *command[1:]],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if merge else subprocess.PIPE,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        if done.returncode:
+            tail = (done.stdout if merge else done.stderr).strip().splitlines()[-1:]
+            raise EnvironmentFailure(f"{command[0]} ended with {done.returncode}: {' '.join(tail)}")
+        return done.stdout
+
+
+def build_peer(log: Path | None = None) -> Peer:
+    """Compiles the tools into the user's cache, once for each pinned source. Takes minutes the first time."""
+    upstream = _upstream_module()
+    pin = upstream.pinned()
+    folder = cache_dir() / "peers" / f"llama.cpp-{pin['llama_cpp_commit']}"
+    binaries = folder / "build" / "bin"
+    if not all((binaries / tool).is_file() for tool in TOOLS):
+        source = _prepare_source(upstream, pin, folder / "source")
+        _compile(source, folder / "build", pin["llama_cpp_commit"], log or folder / "build.log")
+    return Peer(binaries, pin["llama_cpp_commit"])
+
+
+def _upstream_module() -> ModuleType:
+    """native/cmake/upstream.py, which fetches and patches the source for our own build."""
+    path = NATIVE / "cmake" / "upstream.py"
+    if not path.is_file():
+        raise EnvironmentFailure(
+            "--peers upstream compiles llama.cpp's tools and needs llama-eagle's source tree: run it from a clone "
+            "installed with `pip install -e .`"
+        )
+    spec = importlib.util.spec_from_file_location("llama_eagle_upstream", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclasses look themselves up
+    spec.loader.exec_module(module)
+    return module
+
+
+def _prepare_source(upstream: ModuleType, pin: dict[str, str], dest: Path) -> Path:
+    """The pinned source with the repairs alone."""
+    shutil.rmtree(dest, ignore_errors=True)
+    dest.mkdir(parents=True)
+    try:
+        if source := os.environ.get("LLAMA_CPP_SOURCE_DIR"):
+            upstream.copy_tree(Path(source), dest)
+        else:
+            upstream.unpack(upstream.fetch_sdist(pin), dest)
+        for name in REPAIRS:
+            upstream.apply(NATIVE / "patches" / name, dest)
+    except upstream.UpstreamError as error:
+        raise EnvironmentFailure(str(error)) from None
+    return dest
+
+
+def _compile(source: Path, build: Path, commit: str, log: Path) -> None:
+    options = [f"-DLLAMA_CPP_DIR={source}", f"-DEAGLE_NATIVE={NATIVE}", f"-DEAGLE_UPSTREAM_COMMIT={commit}"]
+    extra = [o for o in shlex.split(os.environ.get("CMAKE_ARGS", "")) if not o.startswith("-DLLAMA_BUILD")]
+    configure = ["cmake", "-S", str(Path(__file__).parent / "upstream"), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release"]
+    compile_ = ["cmake", "--build", str(build), "--parallel", str(os.cpu_count() or 1), "--target", *TOOLS]
+    with log.open("w") as file:
+        for command in ([*configure, *options, *extra], compile_):
+            try:
+                done = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False)
+            except FileNotFoundError:
+                raise EnvironmentFailure(
+                    "cmake is not installed: `pip install cmake ninja`, and a C++ compiler"
+                ) from None
+            if done.returncode:
+                raise EnvironmentFailure(f"llama.cpp's tools could not be compiled: see {log}")
+
+
+def _numbers(pattern: str, text: str) -> tuple[float, ...]:
+    match = re.search(pattern, text)
+    if not match:
+        raise EnvironmentFailure(
+            f"llama-speculative-simple printed no {pattern.split()[0]!r}; its last line: {text[-200:]}"
+        )
+    return tuple(float(group) for group in match.groups())

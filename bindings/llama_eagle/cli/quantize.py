@@ -1,0 +1,50 @@
+"""`llama-eagle quantize IN.gguf OUT.gguf TYPE`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from llama_eagle.cli import output
+from llama_eagle.cli.options import Json, Threads
+from llama_eagle.errors import UsageError
+
+
+def quantize(
+    source: Annotated[Path, typer.Argument(metavar="IN.gguf")],
+    out: Annotated[Path, typer.Argument(metavar="OUT.gguf")],
+    outtype: Annotated[str, typer.Argument(metavar="TYPE", help="q4_k_m, q5_k_m, q6_k, q8_0, ...")],
+    output_type: Annotated[str | None, typer.Option(help="Type of the output head.")] = None,
+    tensor_type: Annotated[list[str] | None, typer.Option(metavar="PATTERN=T", help="Type by name.")] = None,
+    imatrix: Annotated[Path | None, typer.Option(help="llama.cpp's importance matrix.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="A named set of types by tensor, such as for speculation.")] = None,
+    requantize: Annotated[bool, typer.Option("--requantize", help="Take quantized input; costs quality.")] = False,
+    threads: Threads = 0,
+    json: Json = False,
+) -> None:
+    """Quantize a GGUF with llama.cpp's own quantizer."""
+    from llama_eagle import quantize as quantizer
+
+    options = quantizer.QuantizeOptions(
+        output_type=output_type,
+        tensor_types=_pairs(tensor_type or []),
+        imatrix=imatrix,
+        recipe=recipe,
+        threads=threads,
+        requantize=requantize,
+    )
+    report = quantizer.quantize(source, out, outtype.lower(), options)
+    if json:
+        output.result({"output": str(out), "outtype": outtype.lower(), "n_bytes": report.n_bytes})
+    else:
+        output.data(f"{out}: {outtype.lower()}, {report.n_bytes / 2**20:.1f} MiB")
+
+
+def _pairs(options: list[str]) -> Any:
+    pairs = [option.partition("=") for option in options]
+    for pattern, separator, kind in pairs:
+        if not (pattern and separator and kind):
+            raise UsageError(f"--tensor-type {pattern + separator + kind!r}: give PATTERN=TYPE, such as ffn_down=q6_k.")
+    return {pattern: kind for pattern, _, kind in pairs}

@@ -1,0 +1,41 @@
+"""One measured generation with the models in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from llama_eagle.draft_length import DraftLength
+from llama_eagle.generation import GenerationOptions, GenerationResult, generate
+from llama_eagle.models import Context, ContextOptions, ModelPair
+from llama_eagle.sampling import SamplingParams
+from llama_eagle.session import SessionOptions, open_session
+from llama_eagle.text import Tokenizer
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """n tokens with `threads` CPU threads (0: all cores); `n_draft_max` sets how far the memory can be taken back."""
+
+    n: int
+    threads: int = 0
+    n_draft_max: int = 16
+    sampling: SamplingParams = GREEDY
+
+
+def decode(pair: ModelPair, prompt: Sequence[int], run: Run, length: DraftLength | None) -> GenerationResult:
+    """Generates after `prompt` in a fresh context; `length` None: without the draft."""
+    draft = pair.draft if length is not None else None
+    context_options = ContextOptions(
+        n_ctx=len(prompt) + run.n + run.n_draft_max + 1,
+        n_threads=run.threads,
+        n_rs_seq=run.n_draft_max if draft is not None else 0,
+    )
+    options = GenerationOptions(run.n, run.sampling, ignore_eos=True)
+    with (
+        Context(pair.target, context_options) as context,
+        open_session(context, draft, SessionOptions(run.n_draft_max)) as session,
+    ):
+        return generate(session, Tokenizer(pair.target), prompt, options, length=length)

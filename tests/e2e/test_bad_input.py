@@ -1,0 +1,143 @@
+"""Bad input: one line, the right exit code, the remedy; never a traceback, an abort or a partial file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fixtures.command import assert_one_line_error, llama_eagle
+from fixtures.tiny_gguf import Variant, write_draft, write_target
+
+pytestmark = pytest.mark.native
+
+USAGE, INPUT, ENVIRONMENT, CHECK = 2, 3, 4, 5
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    target = write_target(folder / "target.gguf")
+    write_draft(folder / "draft.gguf")
+    write_draft(folder / "narrow.gguf", Variant(hidden=32))
+    write_draft(folder / "vocabulary.gguf", Variant(n_vocab=300))
+    write_draft(folder / "layers.gguf", Variant(target_layers=(1, 2, 9)))
+    (folder / "truncated.gguf").write_bytes(target.read_bytes()[:-1000])
+    (folder / "header.gguf").write_bytes(target.read_bytes()[:300])
+    (folder / "text.gguf").write_text("this is not a model, only some text that is long enough")
+    (folder / "empty.gguf").touch()
+    (folder / "latin.txt").write_bytes(b"caf\xe9")
+    (folder / "empty.txt").touch()
+    return folder
+
+
+# arguments ("@x" is a file of `models`), exit code, parts of the message
+GENERATE = [
+    (["-m", "@none.gguf", "-p", "a"], INPUT, ["no such file"]),
+    (["-m", "@.", "-p", "a"], INPUT, ["is a folder", "llama-eagle convert"]),
+    (["-m", "@text.gguf", "-p", "a"], INPUT, ["not a GGUF"]),
+    (["-m", "@empty.gguf", "-p", "a"], INPUT, ["not a GGUF"]),
+    (["-m", "@truncated.gguf", "-p", "a"], INPUT, ["truncated", "Download or convert it again"]),
+    (["-m", "@header.gguf", "-p", "a"], INPUT, ["damaged or truncated"]),
+    (["-m", "@draft.gguf", "-p", "a"], INPUT, ["is an EAGLE-3 draft, not a target"]),
+    (["-m", "@target.gguf", "-d", "@target.gguf", "-p", "a"], INPUT, ["not an EAGLE-3 draft"]),
+    (["-m", "@target.gguf", "-d", "@none.gguf", "-p", "a"], INPUT, ["no such file"]),
+    (["-m", "@target.gguf", "-d", "@narrow.gguf", "-p", "a"], INPUT, ["hidden size of 32", "Use the draft of"]),
+    (["-m", "@target.gguf", "-d", "@vocabulary.gguf", "-p", "a"], INPUT, ["300 tokens, the target's 272"]),
+    (["-m", "@target.gguf", "-d", "@layers.gguf", "-p", "a"], INPUT, ["reads layer 9"]),
+    (["-m", "@target.gguf", "-p", "a" * 100, "--ctx-size", "50"], INPUT, ["100 tokens, 50 fit", "--ctx-size"]),
+    (["-m", "@target.gguf", "-d", "@draft.gguf", "-p", "a" * 100, "--ctx-size", "50"], INPUT, ["100 tokens, 50 fit"]),
+    (["-m", "@target.gguf", "-p", "a" * 3000], INPUT, ["3000 tokens, 2048 fit"]),
+    (["-m", "@target.gguf", "--tokens", "1,99999"], INPUT, ["99999 is not in the vocabulary of 272"]),
+    (["-m", "@target.gguf", "-f", "@latin.txt"], INPUT, ["not UTF-8"]),
+    (["-m", "@target.gguf", "-f", "@none.txt"], INPUT, ["cannot be read"]),
+    (["-m", "@target.gguf", "-p", ""], USAGE, ["the prompt is empty"]),
+    (["-m", "@target.gguf", "-f", "@empty.txt"], USAGE, ["the prompt is empty"]),
+    (["-m", "@target.gguf", "--tokens", ","], USAGE, ["--tokens is empty"]),
+    (["-m", "@target.gguf", "--tokens", "1,x"], USAGE, ["separated by commas"]),
+    (["-m", "@target.gguf"], USAGE, ["one of -p, --prompt-file and --tokens"]),
+    (["-m", "@target.gguf", "-p", "a", "--tokens", "1"], USAGE, ["one of -p"]),
+    (["-m", "@target.gguf", "-p", "a", "-n", "0"], USAGE, ["0 tokens to generate"]),
+    (["-m", "@target.gguf", "-p", "a", "-n", "x"], USAGE, ["-n"]),
+    (["-p", "a"], USAGE, ["--model"]),
+    (["-m", "@target.gguf", "-p", "a", "--frobnicate"], USAGE, ["--frobnicate"]),
+    (["-m", "@target.gguf", "-p", "a", "--n-draft", "many"], USAGE, ["a number or auto"]),
+    (["-m", "@target.gguf", "-p", "a", "--n-draft", "-2"], USAGE, ["0 or more, or auto"]),
+    (["-m", "@target.gguf", "-p", "a", "--top-p", "1.5"], USAGE, ["top_p"]),
+    (["-m", "@target.gguf", "-p", "a", "--temp", "nan"], USAGE, ["temperature"]),
+    (["-m", "@target.gguf", "-p", "a", "--flash-attn", "maybe"], USAGE, ["flash attention"]),
+    (["-m", "@target.gguf", "-p", "a", "--cache-type-k", "q3"], USAGE, ["cache type"]),
+    (["-m", "@target.gguf", "-d", "@draft.gguf", "-p", "a", "--ubatch-size", "8"], USAGE, ["ubatch size 8", "18"]),
+    (["-m", "@target.gguf", "-p", "a", "--ctx-size", "100000000000"], USAGE, ["--ctx-size"]),
+]
+
+
+def fill(arguments: list[str], models: Path) -> list[str]:
+    return [str(models / argument[1:]) if argument.startswith("@") else argument for argument in arguments]
+
+
+@pytest.mark.parametrize(("arguments", "code", "parts"), GENERATE)
+def test_generate(models: Path, arguments: list[str], code: int, parts: list[str]) -> None:
+    assert_one_line_error(llama_eagle("generate", *fill(arguments, models), "-t", 1), code, *parts)
+
+
+@pytest.mark.parametrize(("arguments", "code", "parts"), GENERATE[::5])
+def test_json_failures_are_one_object(models: Path, arguments: list[str], code: int, parts: list[str]) -> None:
+    outcome = llama_eagle("generate", *fill(arguments, models), "--json")
+    assert outcome.code == code
+    error = outcome.json["error"]
+    assert error["exit_code"] == code
+    assert all(part in error["message"] for part in parts)
+    assert outcome.stderr.splitlines() == [f"error: {error['message']}"]
+
+
+def test_memory_that_is_not_there(models: Path) -> None:
+    """A context of terabytes."""
+    outcome = llama_eagle(
+        "generate", "-m", models / "target.gguf", "-p", "a", "--ctx-size", 2_000_000_000, "--cache-type-k", "f32"
+    )
+    assert_one_line_error(outcome, ENVIRONMENT, "no context of 2000000000 tokens", "Use a smaller --ctx-size")
+
+
+def test_library_override_without_a_library(models: Path, tmp_path: Path) -> None:
+    outcome = llama_eagle("generate", "-m", models / "target.gguf", "-p", "a", LLAMA_EAGLE_LIB_PATH=str(tmp_path))
+    assert_one_line_error(outcome, ENVIRONMENT, "LLAMA_EAGLE_LIB_PATH", "holds no libllama")
+
+
+def test_check(models: Path) -> None:
+    assert llama_eagle("check", models / "target.gguf", models / "draft.gguf").code == 0
+    outcome = llama_eagle("check", models / "target.gguf", models / "narrow.gguf", "--json")
+    assert outcome.code == CHECK
+    assert outcome.json["compatible"] is False
+    assert len(outcome.json["problems"]) == 1
+    assert_one_line_error(llama_eagle("check", models / "truncated.gguf"), INPUT, "truncated")
+
+
+def test_inspect(models: Path) -> None:
+    report = llama_eagle("inspect", models / "draft.gguf", "--json").json
+    assert report["architecture"] == "eagle3"
+    assert report["keys"]["eagle3.target_layers"] == [1, 2, 3]
+    assert report["keys"]["tokenizer.ggml.tokens"] == {"array": "string", "length": 272}
+    assert {"name": "d2t", "shape": [54], "type": "I64", "n_bytes": 432} in report["tensors"]
+    assert "d2t" in llama_eagle("inspect", models / "draft.gguf").stdout
+    assert_one_line_error(llama_eagle("inspect", models / "text.gguf"), INPUT, "not a GGUF")
+
+
+def test_doctor() -> None:
+    report = llama_eagle("doctor", "--json").json
+    assert report["problems"] == []
+    assert report["upstream_commit"] == "0c1e57098"
+    assert len(report["patch_hash"]) == 64
+    assert Path(report["library_path"], "libllama.so").exists()
+    assert report["versions"]["llama-cpp-python"] == "0.3.36"
+    assert report["cpu_features"]
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """`--help` is quick because it loads neither numpy nor rich nor any native library."""
+    outcome = llama_eagle("--help", PYTHONPROFILEIMPORTTIME="1")
+    assert outcome.code == 0
+    assert "generate" in outcome.stdout
+    loaded = {line.rpartition("|")[2].strip() for line in outcome.stderr.splitlines()}
+    assert "llama_eagle.cli.app" in loaded
+    assert not loaded & {"numpy", "rich", "rich.console", "torch", "llama_cpp", "gguf"}
+    assert llama_eagle().stdout == outcome.stdout

@@ -1,0 +1,169 @@
+"""`llama-eagle generate` on the tiny pair: known text, known acceptance, the same with and without the draft."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fixtures.command import llama_eagle
+from fixtures.tiny_gguf import END, Variant, write_draft, write_target
+
+pytestmark = pytest.mark.native
+
+ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+KEYS = {
+    "text", "tokens", "n_prompt", "n_generated", "prompt_ms", "decode_ms", "tokens_per_second", "stop_reason",
+    "speculative",
+}  # fmt: skip
+SPECULATIVE_KEYS = {
+    "rounds", "n_drafted", "n_accepted", "accept_rate", "mean_emitted", "accepted_per_position", "ms"
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_target(tmp_path_factory.mktemp("models") / "target.gguf")
+
+
+@pytest.fixture(scope="module")
+def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_draft(tmp_path_factory.mktemp("models") / "draft.gguf")
+
+
+def test_plain(target: Path) -> None:
+    result = llama_eagle("generate", "-m", target, "-p", "abc", "-n", 60, "--temp", 0, "-t", 1, "--json").json
+    assert set(result) == KEYS
+    assert result["text"] == (ALPHABET * 4)[3:63]
+    assert result["tokens"] == [ord(c) for c in result["text"]]
+    assert (result["n_prompt"], result["n_generated"], result["speculative"]) == (3, 60, None)
+
+
+@pytest.mark.parametrize("n_draft", ["0", "1", "2", "7", "auto"])
+def test_the_draft_changes_nothing_but_the_rounds(target: Path, draft: Path, n_draft: str) -> None:
+    result = llama_eagle(
+        "generate",
+        "-m",
+        target,
+        "-d",
+        draft,
+        "-p",
+        "abc",
+        "-n",
+        60,
+        "--temp",
+        0,
+        "-t",
+        1,
+        "--n-draft",
+        n_draft,
+        "--json",
+    ).json
+    assert result["text"] == (ALPHABET * 4)[3:63]
+    speculative = result["speculative"]
+    assert set(speculative) == SPECULATIVE_KEYS
+    assert set(speculative["ms"]) == {"draft", "verify", "sample", "commit", "python"}
+    if n_draft in "127":  # the first token is always right, the second always wrong; the first of all is no round's
+        assert speculative["accepted_per_position"] == ([1.0] if n_draft == "1" else [1.0, 0.0])
+        assert speculative["rounds"] == 30
+        assert speculative["mean_emitted"] == pytest.approx(59 / 30)
+    if n_draft == "0":
+        assert speculative["rounds"] == 59
+        assert speculative["n_drafted"] == 0
+
+
+def test_stops_at_the_end_token_in_the_middle_of_a_round(target: Path, draft: Path) -> None:
+    for extra in ([], ["-d", draft, "--n-draft", 1], ["-d", draft, "--n-draft", 4]):
+        for prompt in ("AB", "ABC"):  # the end token comes as a draft's or as the target's own
+            result = llama_eagle(
+                "generate", "-m", target, *extra, "-p", prompt, "-n", 60, "--temp", 0, "-t", 1, "--json"
+            ).json
+            assert prompt + result["text"] == ALPHABET.upper()
+            assert result["stop_reason"] == "end"
+            assert END not in result["tokens"]
+
+
+def test_ignore_eos(target: Path, draft: Path) -> None:
+    arguments = ["-p", "XY", "-n", 10, "--temp", 0, "-t", 1, "--ignore-eos", "--json"]
+    plain = llama_eagle("generate", "-m", target, *arguments).json
+    speculative = llama_eagle("generate", "-m", target, "-d", draft, "--n-draft", 3, *arguments).json
+    assert plain["tokens"] == speculative["tokens"]
+    assert plain["tokens"][:2] == [ord("Z"), END]
+    assert plain["n_generated"] == 10
+
+
+@pytest.mark.parametrize("n_draft", [1, 3])
+def test_ends_with_the_context_exactly_where_plain_decoding_does(target: Path, draft: Path, n_draft: int) -> None:
+    arguments = ["-p", "abc", "-n", -1, "--temp", 0, "-t", 1, "--ctx-size", 40, "--json"]
+    plain = llama_eagle("generate", "-m", target, *arguments).json
+    speculative = llama_eagle("generate", "-m", target, "-d", draft, "--n-draft", n_draft, *arguments).json
+    assert plain["stop_reason"] == speculative["stop_reason"] == "context"
+    assert plain["tokens"] == speculative["tokens"]
+    assert plain["n_generated"] == 40 - 3 + 1  # the last token needs no room
+
+
+def test_seeded_sampling_is_the_same_with_the_draft(tmp_path: Path) -> None:
+    soft = Variant(sharpness=4.0)
+    target, draft = write_target(tmp_path / "t.gguf", soft), write_draft(tmp_path / "d.gguf", soft)
+    arguments = ["-p", "abc", "-n", 80, "--temp", 1.0, "--top-k", 0, "--top-p", 1, "--min-p", 0, "-t", 1, "--json"]
+    texts = set()
+    for seed in (1, 2):
+        plain = llama_eagle("generate", "-m", target, *arguments, "--seed", seed, "--ignore-eos").json
+        with_draft = llama_eagle(
+            "generate", "-m", target, "-d", draft, "--n-draft", 3, *arguments, "--seed", seed, "--ignore-eos"
+        ).json
+        assert plain["tokens"] == with_draft["tokens"]
+        texts.add(plain["text"])
+    assert len(texts) == 2
+
+
+def test_repeat_penalty_is_the_same_with_the_draft(target: Path, draft: Path) -> None:
+    arguments = ["-p", "abcabcdabc", "-n", 60, "--temp", 0, "--repeat-penalty", 3, "-t", 1, "--ignore-eos", "--json"]
+    plain = llama_eagle("generate", "-m", target, *arguments).json
+    assert plain["text"] != (ALPHABET * 4)[3:63]
+    assert (
+        plain["tokens"] == llama_eagle("generate", "-m", target, "-d", draft, "--n-draft", 4, *arguments).json["tokens"]
+    )
+
+
+def test_token_ids_files_and_chat(target: Path, tmp_path: Path) -> None:
+    (tmp_path / "prompt.txt").write_text("abc")
+    common = ["-n", 4, "--temp", 0, "-t", 1]
+    assert llama_eagle("generate", "-m", target, "--tokens", "97,98,99", *common).stdout == "defg\n"
+    assert llama_eagle("generate", "-m", target, "-f", tmp_path / "prompt.txt", *common).stdout == "defg\n"
+    assert llama_eagle("generate", "-m", target, "-f", "-", *common, stdin="abc").stdout == "defg\n"
+    chat = llama_eagle("generate", "-m", target, "-p", "hi", "--system", "be brief", *common, "--json").json
+    assert chat["n_prompt"] == len("system\nbe brief\nuser\nhi\nassistant\n") + 5
+    assert chat["text"] == "abcd"
+
+
+def test_nothing_but_data_on_stdout_and_nothing_on_a_stderr_that_is_no_terminal(target: Path) -> None:
+    outcome = llama_eagle("generate", "-m", target, "-p", "abc", "-n", 4, "--temp", 0, "-t", 1)
+    assert (outcome.stdout, outcome.stderr) == ("defg\n", "")
+    verbose = llama_eagle("generate", "-m", target, "-p", "abc", "-n", 4, "--temp", 0, "-t", 1, "-v")
+    assert verbose.stdout == "defg\n"
+    assert "llama_model_loader" in verbose.stderr
+
+
+def test_ctrl_c_leaves_cleanly(target: Path) -> None:
+    command = [sys.executable, "-m", "llama_eagle.cli", "generate", "-m", str(target), "-p", "abc", "-n", "-1"]
+    process = subprocess.Popen(
+        [*command, "--temp", "0", "-t", "1", "--ctx-size", "100000"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.read(5) == "defgh"
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr == "error: interrupted\n"
+
+
+def test_a_reader_that_goes_away_is_no_error(target: Path) -> None:
+    command = f"{sys.executable} -m llama_eagle.cli generate -m {target} -p abc -n 1000 --temp 0 -t 1 | head -c 3"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("def", "")

@@ -1,0 +1,111 @@
+"""Converted targets in our libllama against transformers: logits, and the features that EAGLE-3 reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from fixtures.native import NativeTarget
+from fixtures.targets import FAMILIES, HYBRID, make_target
+from llama_eagle.convert.targets import TargetOptions, convert_target, qwen2, registry
+
+pytestmark = pytest.mark.native
+
+N_TOKENS = 64
+LOGITS = 1e-3  # largest absolute error
+FEATURES = 1e-4  # largest error, relative to the largest value of the boundary
+
+
+@dataclass
+class Pair:
+    """A converted target and what transformers computes for it in float32."""
+
+    family: str
+    gguf: Path
+    tokens: list[int]
+    logits: np.ndarray
+    boundaries: list[np.ndarray]  # [n_tokens, embd] entering each block
+
+
+def _run_transformers(folder: Path, family: str, tokens: list[int]) -> tuple[np.ndarray, list[np.ndarray]]:
+    model = getattr(transformers, FAMILIES[family][1]).from_pretrained(folder, dtype=torch.float32)
+    model.eval()
+    blocks = model.get_decoder().layers if hasattr(model, "get_decoder") else model.model.layers
+    seen: list[np.ndarray] = []
+    for block in blocks:
+        block.register_forward_pre_hook(
+            lambda module, args, kwargs: seen.append((args[0] if args else kwargs["hidden_states"])[0].numpy().copy()),
+            with_kwargs=True,
+        )
+    with torch.no_grad():
+        logits = model(torch.tensor([tokens]), use_cache=False).logits[0].numpy()
+    return logits, seen
+
+
+@pytest.fixture(scope="module", params=list(FAMILIES))
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    family = request.param
+    folder = make_target(family, tmp_path_factory.mktemp(family), seed=1, mtp=family in HYBRID)
+    gguf = folder / "model.gguf"
+    convert_target(folder, gguf, TargetOptions(outtype="f32"))
+    tokens = np.random.default_rng(2).integers(0, 480, N_TOKENS).tolist()
+    logits, boundaries = _run_transformers(folder, family, tokens)
+    yield Pair(family, gguf, tokens, logits, boundaries)
+
+
+def _check_logits(found: np.ndarray, pair: Pair) -> None:
+    assert np.abs(found - pair.logits).max() < LOGITS
+    assert (found.argmax(axis=1) == pair.logits.argmax(axis=1)).all()
+
+
+def test_logits_of_one_batch(pair: Pair) -> None:
+    with NativeTarget(pair.gguf) as target:
+        _check_logits(target.decode(pair.tokens)[0], pair)
+
+
+def test_logits_of_chunks_and_single_tokens(pair: Pair) -> None:
+    with NativeTarget(pair.gguf, n_ubatch=16) as target:
+        first = target.decode(pair.tokens[:40])[0]  # three chunks, the last one short
+        rest = [target.decode([token])[0] for token in pair.tokens[40:]]
+        _check_logits(np.concatenate([first, *rest]), pair)
+
+
+def test_features_of_every_boundary(pair: Pair) -> None:
+    with NativeTarget(pair.gguf, n_ubatch=16, layers=range(len(pair.boundaries))) as target:
+        parts = [target.decode(pair.tokens[:40])[1], target.decode(pair.tokens[40:])[1]]
+        for il, expected in enumerate(pair.boundaries):
+            found = np.concatenate([part[il] for part in parts])
+            assert np.abs(found - expected).max() < FEATURES * np.abs(expected).max(), f"boundary {il}"
+
+
+def test_a_boundary_that_is_not_published_is_an_error_by_name(pair: Pair) -> None:
+    with NativeTarget(pair.gguf) as target:
+        n_layer = len(pair.boundaries)
+        assert all(target.publishes(il) for il in range(n_layer))
+        for il in (-1, n_layer, n_layer + 1):
+            assert not target.publishes(il)
+            assert target.capture(il) != 0
+            assert str(il) in target.last_error()
+        target.decode(pair.tokens[:4])  # still usable
+
+
+def test_an_architecture_that_publishes_nothing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_target("qwen2", tmp_path, seed=1)
+    # Qwen2-VL's text model has Qwen2's tensors, but its graph publishes no layer inputs.
+    family = replace(
+        qwen2.FAMILY,
+        arch="qwen2vl",
+        keys=lambda config, dims: {**qwen2.FAMILY.keys(config, dims), "rope.dimension_sections": [4, 2, 2, 0]},
+    )
+    monkeypatch.setitem(registry._FAMILIES, "Qwen2ForCausalLM", family)
+    convert_target(folder, tmp_path / "m.gguf", TargetOptions(outtype="f32"))
+    with NativeTarget(tmp_path / "m.gguf") as target:
+        assert not any(target.publishes(il) for il in range(9))
+        assert target.capture(3) != 0
+        assert "qwen2vl" in target.last_error()
+        target.decode([1, 2, 3])

@@ -1,0 +1,94 @@
+"""Our GGUF files against those of llama.cpp's own converter: the same keys, the same tensors, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fixtures import upstream
+from fixtures.targets import FAMILIES, HYBRID, fuse_experts, make_target, store_experts_in_out, store_fp8
+from llama_eagle.convert.targets import TargetOptions, convert_target, convert_vision
+
+pytestmark = pytest.mark.slow
+
+# exp and the llama3 frequency factors differ in the last place between libraries.
+CLOSE = ("ssm_a", "rope_freqs.weight")
+VISION = [family for family, entry in FAMILIES.items() if entry[4] is not None]
+
+
+def make(family: str, folder: Path, **more: object) -> Path:
+    make_target(family, folder, seed=4, mtp=family in HYBRID, **more)
+    if family == "qwen3vlmoe":  # llama.cpp's converter knows the published layout only
+        store_experts_in_out(folder)
+    return folder
+
+
+def compare(folder: Path, family: str, outtype: str, *more: str) -> None:
+    ours, theirs = folder / "ours.gguf", folder / "theirs.gguf"
+    convert_target(folder, ours, TargetOptions(outtype=outtype, mtp="--no-mtp" not in more))
+    upstream.convert(folder, theirs, outtype, FAMILIES[family][2], *more)
+    assert upstream.differences(ours, theirs, close=CLOSE) == []
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_f32(family: str, tmp_path: Path) -> None:
+    compare(make(family, tmp_path), family, "f32")
+
+
+@pytest.mark.parametrize("outtype", ["bf16", "f16", "q8_0"])
+@pytest.mark.parametrize("family", ["qwen35", "qwen35moe", "qwen3vlmoe", "llama3"])
+def test_other_types(family: str, outtype: str, tmp_path: Path) -> None:
+    compare(make(family, tmp_path), family, outtype)
+
+
+@pytest.mark.parametrize("family", ["qwen35", "qwen3next"])
+def test_without_mtp(family: str, tmp_path: Path) -> None:
+    compare(make(family, tmp_path), family, "bf16", "--no-mtp")
+
+
+def test_fused_experts(tmp_path: Path) -> None:
+    folder = make("qwen35moe", tmp_path)
+    fuse_experts(folder)
+    compare(folder, "qwen35moe", "bf16")
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen35moe"])
+def test_fp8(family: str, tmp_path: Path) -> None:
+    folder = make(family, tmp_path)
+    store_fp8(folder, block=32)
+    compare(folder, family, "bf16")
+
+
+def test_tied_embeddings(tmp_path: Path) -> None:
+    compare(make("qwen35", tmp_path, tie_word_embeddings=True), "qwen35", "bf16")
+
+
+def test_equal_key_and_value_heads(tmp_path: Path) -> None:
+    compare(make("qwen35", tmp_path, linear_num_key_heads=4), "qwen35", "f32")
+
+
+def test_float16_source(tmp_path: Path) -> None:
+    compare(make("qwen3", tmp_path, dtype="float16"), "qwen3", "f16")
+
+
+def test_yarn(tmp_path: Path) -> None:
+    rope = {
+        "rope_type": "yarn",
+        "rope_theta": 1e6,
+        "factor": 4.0,
+        "original_max_position_embeddings": 1024,
+        "attention_factor": 1.2,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+    }
+    compare(make("qwen3", tmp_path, rope_parameters=rope), "qwen3", "bf16")
+
+
+@pytest.mark.parametrize("outtype", ["f16", "bf16", "q8_0"])
+@pytest.mark.parametrize("family", VISION)
+def test_vision_tower(family: str, outtype: str, tmp_path: Path) -> None:
+    folder = make_target(family, tmp_path, seed=5)
+    ours, theirs = tmp_path / "ours.gguf", tmp_path / "theirs.gguf"
+    convert_vision(folder, ours, TargetOptions(outtype=outtype))
+    upstream.convert(folder, theirs, outtype, FAMILIES[family][2], "--mmproj")
+    assert upstream.differences(ours, theirs) == []

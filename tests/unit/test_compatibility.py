@@ -1,0 +1,87 @@
+"""Which target and draft fit, told from their headers alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from fixtures.tiny_gguf import Variant, write_draft, write_target
+from llama_eagle.compatibility import pair_problems, require_draft, require_pair, require_target
+from llama_eagle.errors import IncompatibleModels, InputError
+from llama_eagle.gguf_header import Header, read_header
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Header:
+    return read_header(write_target(tmp_path_factory.mktemp("pair") / "target.gguf"))
+
+
+def draft_of(tmp_path: Path, **changes: object) -> Header:
+    return read_header(write_draft(tmp_path / "draft.gguf", Variant(**changes)))  # type: ignore[arg-type]
+
+
+def test_a_pair_that_fits(target: Header, tmp_path: Path) -> None:
+    draft = draft_of(tmp_path)
+    assert pair_problems(target, draft) == []
+    require_pair(target, draft)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"hidden": 32}, "hidden size of 32, the target has 64"),
+        ({"n_vocab": 300}, "300 tokens, the target's 272"),
+        ({"n_vocab": 260}, "260 tokens, the target's 272"),
+        ({"target_layers": (1, 2, 7)}, "reads layer 7, the target has layers 0 to 3"),
+        ({"target_layers": (1, 2, -1)}, "reads layer -1"),
+        ({"target_layers": (1, 2, 4)}, "output of the last block"),
+        ({"target_layers": (1, 1, 2)}, "a layer twice"),
+        ({"first_token": "other"}, "token 33 is '!' in the target and 'other' in the draft"),
+    ],
+)
+def test_each_reason(target: Header, tmp_path: Path, changes: dict[str, object], reason: str) -> None:
+    draft = draft_of(tmp_path, **changes)
+    assert any(reason in problem for problem in pair_problems(target, draft)), pair_problems(target, draft)
+    with pytest.raises(IncompatibleModels, match="does not fit"):
+        require_pair(target, draft)
+
+
+def test_padding_may_be_named_differently(tmp_path: Path, target: Header) -> None:
+    """Two converters may call the unused ids differently."""
+    data = bytearray((write_draft(tmp_path / "draft.gguf")).read_bytes())
+    at = data.find(b"[PAD260]")
+    data[at : at + 8] = b"[PADxyz]"
+    (tmp_path / "draft.gguf").write_bytes(data)
+    assert pair_problems(target, read_header(tmp_path / "draft.gguf")) == []
+
+
+def test_d2t_outside_the_vocabulary(tmp_path: Path, target: Header) -> None:
+    path = write_draft(tmp_path / "draft.gguf")
+    header = read_header(path)
+    with path.open("r+b") as file:
+        file.seek(header.data_offset + header.tensors["d2t"].offset)
+        file.write(np.int64(99999).tobytes())
+    assert any("ids from 66 to 99999" in problem for problem in pair_problems(target, read_header(path)))
+
+
+def test_roles(target: Header, tmp_path: Path) -> None:
+    draft = draft_of(tmp_path)
+    require_target(target)
+    require_draft(draft)
+    with pytest.raises(InputError, match="is an EAGLE-3 draft, not a target"):
+        require_target(draft)
+    with pytest.raises(InputError, match="is a qwen35 model, not an EAGLE-3 draft"):
+        require_draft(target)
+
+
+def test_projector_is_no_target(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "mmproj.gguf", "clip")
+    writer.add_tensor("v", np.ones(4, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(InputError, match="projector"):
+        require_target(read_header(tmp_path / "mmproj.gguf"))

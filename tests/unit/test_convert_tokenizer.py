@@ -1,0 +1,142 @@
+"""tokenizer.json to GGUF keys: against what transformers makes of the same folder, and through a GGUF and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from fixtures.targets import special_tokens, write_tokenizer
+from llama_eagle.convert.checkpoint import Checkpoint
+from llama_eagle.convert.tokenizer import CONTROL, NORMAL, UNUSED, USER_DEFINED, read_tokenizer, tokenizer_from_gguf
+from llama_eagle.convert.writer import gguf_output
+from llama_eagle.errors import ConfigError, ConversionError
+
+VOCAB = 500
+
+
+@pytest.fixture(params=["qwen2", "qwen35", "llama-bpe"])
+def pre(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def open_folder(folder: Path, pre: str, config: dict[str, Any] | None = None) -> Checkpoint:
+    write_tokenizer(folder, pre)
+    (folder / "config.json").write_text(json.dumps(config or {}))
+    return Checkpoint(folder, source="test")
+
+
+def test_equals_transformers(pre: str, tmp_path: Path) -> None:
+    data = read_tokenizer(open_folder(tmp_path, pre), VOCAB)
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert data.pre == pre
+    assert data.n_tokens == len(data.types) == VOCAB
+    for text, token_id in reference.get_vocab().items():
+        assert data.tokens[token_id] == text
+    added = reference.added_tokens_decoder
+    for token_id, kind in enumerate(data.types):
+        special = CONTROL if token_id in added and added[token_id].special else USER_DEFINED
+        assert kind == (UNUSED if token_id >= len(reference) else special if token_id in added else NORMAL)
+    assert data.tokens[-1] == f"[PAD{VOCAB - 1}]"
+    assert data.special_ids["eos"] == reference.eos_token_id
+    assert data.special_ids.get("bos") == reference.bos_token_id
+    assert data.add_special["bos"] == (reference("x")["input_ids"][0] == reference.bos_token_id)
+    assert data.chat_templates == {"default": reference.chat_template}
+
+
+def test_through_a_gguf_and_back(pre: str, tmp_path: Path) -> None:
+    data = read_tokenizer(open_folder(tmp_path, pre), VOCAB)
+    with gguf_output(tmp_path / "t.gguf", arch="x") as out:
+        data.write(out)
+    assert tokenizer_from_gguf(tmp_path / "t.gguf") == data
+
+
+def edit(folder: Path, file: str, change: Callable[[dict[str, Any]], None]) -> None:
+    value = json.loads((folder / file).read_text())
+    change(value)
+    (folder / file).write_text(json.dumps(value))
+
+
+def test_an_unknown_pre_tokenizer_is_refused_unless_named(tmp_path: Path) -> None:
+    checkpoint = open_folder(tmp_path, "qwen2")
+    edit(tmp_path, "tokenizer.json", lambda t: t["pre_tokenizer"]["pretokenizers"][0]["pattern"].update(Regex="x+"))
+    with pytest.raises(ConfigError, match="--pre"):
+        read_tokenizer(checkpoint, VOCAB)
+    assert read_tokenizer(checkpoint, VOCAB, pre="qwen2").pre == "qwen2"
+
+
+def test_old_merges_and_merges_with_spaces(tmp_path: Path) -> None:
+    checkpoint = open_folder(tmp_path, "qwen2")
+    expected = read_tokenizer(checkpoint, VOCAB).merges
+    edit(tmp_path, "tokenizer.json", lambda t: t["model"].update(merges=[" ".join(m) for m in t["model"]["merges"]]))
+    assert read_tokenizer(checkpoint, VOCAB).merges == expected
+    edit(tmp_path, "tokenizer.json", lambda t: t["model"].update(merges=[["a b", "c"]]))
+    assert read_tokenizer(checkpoint, VOCAB).merges == ["aĠb c"]
+
+
+def test_ids_of_special_tokens_come_from_config_when_the_tokenizer_names_none(tmp_path: Path) -> None:
+    checkpoint = open_folder(tmp_path, "qwen2", {"eos_token_id": [1, 2], "text_config": {"bos_token_id": 3}})
+    edit(tmp_path, "tokenizer_config.json", lambda c: [c.pop("eos_token"), c.pop("pad_token")])
+    assert read_tokenizer(checkpoint, VOCAB).special_ids == {"bos": 3}
+
+
+def test_chat_templates_by_name(tmp_path: Path) -> None:
+    checkpoint = open_folder(tmp_path, "qwen2")
+    named = [{"name": "default", "template": "a"}, {"name": "tool use", "template": "b"}]
+    edit(tmp_path, "tokenizer_config.json", lambda c: c.update(chat_template=named))
+    assert read_tokenizer(checkpoint, VOCAB).chat_templates == {"default": "a", "tool_use": "b"}
+
+
+def mutations() -> dict[str, Callable[[dict[str, Any]], object]]:
+    return {
+        "no model": lambda t: t.pop("model"),
+        "other model": lambda t: t["model"].update(type="Unigram"),
+        "no vocab": lambda t: t["model"].pop("vocab"),
+        "no merges": lambda t: t["model"].update(merges=[]),
+        "id out of range": lambda t: t["model"]["vocab"].update(zzz=VOCAB),
+        "negative id": lambda t: t["model"]["vocab"].update(zzz=-1),
+        "id that is text": lambda t: t["model"]["vocab"].update(zzz="seven"),
+        "two tokens with one id": lambda t: t["model"]["vocab"].update(zzz=3),
+        "merges of three": lambda t: t["model"].update(merges=[["a", "b", "c"]]),
+        "merges of numbers": lambda t: t["model"].update(merges=[[1, 2]]),
+        "added token without text": lambda t: t["added_tokens"][0].pop("content"),
+        "added tokens as text": lambda t: t.update(added_tokens="x"),
+        "pre-tokenizer as list": lambda t: t.update(pre_tokenizer=[]),
+        "no pre-tokenizer": lambda t: t.update(pre_tokenizer=None),
+        "post-processor without type": lambda t: t.update(post_processor={}),
+    }
+
+
+@pytest.mark.parametrize("name", list(mutations()))
+def test_damaged_tokenizers_are_refused(name: str, tmp_path: Path) -> None:
+    checkpoint = open_folder(tmp_path, "qwen2")
+    edit(tmp_path, "tokenizer.json", mutations()[name])
+    with pytest.raises((ConversionError, ConfigError)):
+        read_tokenizer(checkpoint, VOCAB)
+
+
+def test_missing_tokenizer(tmp_path: Path) -> None:
+    checkpoint = open_folder(tmp_path, "qwen2")
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(ConversionError, match=r"tokenizer\.json"):
+        read_tokenizer(checkpoint, VOCAB)
+
+
+def test_too_small_a_vocabulary(tmp_path: Path) -> None:
+    with pytest.raises(ConversionError, match="400 embeddings"):
+        read_tokenizer(open_folder(tmp_path, "qwen2"), 400)
+
+
+def test_special_tokens_are_known() -> None:
+    assert all(text.startswith("<|") for text in special_tokens("qwen35"))
+
+
+def test_files_that_are_no_gguf(tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    for content in (b"", b"GGUF", b"GGUF\x03\0\0\0" + b"\xff" * 40, b"hello world, no model at all"):
+        path.write_bytes(content)
+        with pytest.raises(ConversionError):
+            tokenizer_from_gguf(path)
