@@ -13,11 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fixtures.recurrent_gguf import ARCHS, Shape, write_recurrent
+from fixtures.round_context import REPLAY, SNAPSHOTS, UNFUSED, DecodeError, RoundContext, RoundModel
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-
-from fixtures.round_context import REPLAY, SNAPSHOTS, UNFUSED, DecodeError, RoundContext, RoundModel
 
 pytestmark = pytest.mark.native
 
@@ -103,8 +101,8 @@ class Pair:
 def draw_round(rng: random.Random, n_seq: int, n_draft_max: int) -> tuple[dict[int, int], dict[int, int]]:
     """Rows and kept rows per sequence.
 
-    A batch that llama.cpp splits (sequences with gaps, unequal rows) may move a cell after it was decoded; upstream then
-    restores a plane that did not move. Such rounds keep all rows here and are trimmed in test_trim_after_a_move.
+    A batch that llama.cpp splits (sequences with gaps, unequal rows) may move a cell after it was decoded; upstream
+    then restores a plane that did not move. Such rounds keep all rows here and are trimmed in test_trim_after_a_move.
     """
     if rng.random() < 0.25:
         n = {seq: 1 + rng.randint(0, n_draft_max) for seq in sorted(rng.sample(range(n_seq), rng.randint(1, n_seq)))}
