@@ -140,8 +140,12 @@ def run_script(pair: Pair, rng: random.Random, n_draft_max: int, n_rejections: i
 @pytest.mark.parametrize("mode", [REPLAY, UNFUSED])
 @pytest.mark.parametrize("arch", ARCHS)
 def test_rounds_equal_snapshots(models: dict[str, RoundModel], arch: str, mode: str) -> None:
-    pair = Pair(models[arch], mode=mode, n_rs_seq=4, n_threads=2 if mode == REPLAY else 1)
+    pair = Pair(models[arch], mode=mode, n_rs_seq=4)
     run_script(pair, random.Random(7), n_draft_max=4, n_rejections=100)
+
+
+def test_several_threads(model: RoundModel) -> None:
+    run_script(Pair(model, n_rs_seq=4, n_threads=3), random.Random(8), n_draft_max=4, n_rejections=20)
 
 
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
