@@ -83,7 +83,7 @@ class DemoResult:
         return table
 
 
-def run_demo(work: Path, threads: int = 0, say: Say = lambda text: None) -> DemoResult:
+def run_demo(work: Path, threads: int = 1, say: Say = lambda text: None) -> DemoResult:
     """Runs the demo in `work`; files that an earlier run left there are used again."""
     folder = PairFolder(work / "constructed-tiny", "tiny", keep=True, say=say)
     texts, comparisons = [], []

@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from llama_eagle.cli import output
-from llama_eagle.cli.options import Json, Threads
+from llama_eagle.cli.options import Json
 
 
 def demo(
     work: Annotated[Path, typer.Option(metavar="DIR", help="Where the demo's files go and stay.")] = Path("build/demo"),
-    threads: Threads = 0,
+    threads: Annotated[int, typer.Option("--threads", "-t", min=1, help="CPU threads; the model is tiny.")] = 1,
     json: Json = False,
 ) -> None:
     """Make, convert and quantize a small pair whose text is known, and generate with its draft and without."""
