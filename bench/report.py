@@ -55,7 +55,7 @@ def plot(results: Sequence[dict[str, Any]], path: Path) -> None:
     """Tokens per second over the draft length, one line per acceptance: ours solid, upstream dashed, plain dotted."""
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
     for color, result in zip(pyplot.rcParams["axes.prop_cycle"].by_key()["color"] * 3, results, strict=False):
         label = "" if result["accept"] is None else f", acceptance {result['accept']:g}"
         for who, style in (("ours", "o-"), ("upstream", "s--")):
@@ -68,7 +68,8 @@ def plot(results: Sequence[dict[str, Any]], path: Path) -> None:
     axes.axhline(results[0]["plain_tps"], color="gray", linestyle=":", label="plain")
     axes.set(xlabel="tokens drafted in a round", ylabel="tokens/s", ylim=(0, None))
     axes.set_title(f"{results[0]['model']}, {results[0]['type']}, {results[0]['threads']} threads")
-    axes.legend(fontsize="small")
+    axes.set_xticks(sorted({r["n_draft"] for result in results for r in result["ours"] if r["n_draft"] != "auto"}))
+    figure.legend(fontsize="small", loc="outside right upper")
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
 

@@ -50,11 +50,8 @@ def bench(
     if json:
         output.result(results[0] if len(results) == 1 else {**results[0], "by_accept": results})
         return
-    from rich.console import Console
-
-    console = Console(no_color=not output.use_color())
     for result in results:
-        console.print(report.table(result))
+        output.table(report.table(result))
         output.data(report.summary(result))
 
 

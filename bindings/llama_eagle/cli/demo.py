@@ -17,8 +17,6 @@ def demo(
     json: Json = False,
 ) -> None:
     """Make, convert and quantize a small pair whose text is known, and generate with its draft and without."""
-    from rich.console import Console
-
     from llama_eagle.demo.run import run_demo
 
     result = run_demo(work, threads, say=output.note)
@@ -26,6 +24,6 @@ def demo(
         output.result(result.as_dict())
     else:
         output.data(f"{result.prompt}{result.text[:160]} ...\n")
-        Console(no_color=not output.use_color()).print(result.table())
+        output.table(result.table())
     if not result.equal:
         raise typer.Exit(5)
