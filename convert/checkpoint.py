@@ -28,6 +28,7 @@ from llama_eagle.errors import ConfigError, ConversionError, EnvironmentFailure
 __all__ = ["Checkpoint", "TensorInfo", "open_checkpoint"]
 
 SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model", "d2t.*", "t2d.*"]
+MAX_CONFIG_BYTES = 4 << 20
 LOOSE_TENSORS = ("d2t", "t2d")  # some training folders keep the vocabulary map beside the weights
 
 Opener = Callable[[Path], dict[str, StoredTensor]]
@@ -68,7 +69,7 @@ class Checkpoint:
         if not path.exists():
             raise ConfigError(f"{self.path}: no config.json; name the folder of a Hugging Face checkpoint")
         try:
-            return read_json(path)
+            return read_json(path, MAX_CONFIG_BYTES)
         except ConversionError as error:
             raise ConfigError(str(error)) from None
 

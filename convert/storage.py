@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from llama_eagle.errors import ConversionError, EnvironmentFailure
 
-MAX_JSON_BYTES = 256 << 20  # tokenizer.json of the largest published vocabularies is about 35 MB
-MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors format
+MAX_JSON_BYTES = 64 << 20  # tokenizer.json of the largest published vocabularies is about 35 MB
+MAX_HEADER_BYTES = 32 << 20  # some 300000 tensors in one file
 MAX_PICKLE_BYTES = 64 << 20  # the object graph of a torch archive, without its storages
 MAX_DIMS = 8
 RELOAD_BYTES = 256 << 20  # mapped pages of a torch archive that we keep before it is opened anew
@@ -88,10 +88,10 @@ def require_file(path: Path) -> int:
     return status.st_size
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file whose top level is an object; size, depth and encoding are checked."""
-    if (size := require_file(path)) > MAX_JSON_BYTES:
-        raise ConversionError(f"{path}: {size} bytes of JSON, more than the {MAX_JSON_BYTES} that are accepted")
+def read_json(path: Path, limit: int = MAX_JSON_BYTES) -> dict[str, Any]:
+    """A JSON file whose top level is an object; size (bytes), depth and encoding are checked."""
+    if (size := require_file(path)) > limit:
+        raise ConversionError(f"{path}: {size} bytes of JSON, more than the {limit} that are accepted")
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -129,7 +129,7 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
     for begin, stop, name, info in entries:
         if begin != end:
             raise ConversionError(
-                f"{path}: tensor {name!r} starts at byte {begin}, expected {end}; the file is damaged"
+                f"{path}: tensor {name[:200]!r} starts at byte {begin}, expected {end}; the file is damaged"
             )
         end = stop
         tensors[name] = StoredTensor(info, _mapped_reader(path, start + begin, info))
@@ -146,7 +146,7 @@ def _header_entry(path: Path, name: str, entry: Any) -> tuple[int, int, str, Ten
         shape = tuple(shape)
     except (TypeError, KeyError, ValueError):
         raise ConversionError(f"{where} has no valid dtype, shape and data_offsets") from None
-    if dtype not in DTYPES:
+    if not isinstance(dtype, str) or dtype not in DTYPES:
         raise ConversionError(f"{where} has type {str(dtype)[:40]!r}, which is not known")
     numbers = (*shape, begin, end)
     if len(shape) > MAX_DIMS or any(type(n) is not int or not 0 <= n < 1 << 62 for n in numbers):

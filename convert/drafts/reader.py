@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
+from llama_eagle.compatibility import FEATURE_TARGETS, LAST_BOUNDARY_TARGETS
 from llama_eagle.convert.checkpoint import Checkpoint
-from llama_eagle.convert.drafts.architectures import PUBLISHES_INPUTS, PUBLISHES_LAST
 from llama_eagle.convert.drafts.config import DraftConfig, read_config
 from llama_eagle.convert.drafts.layers import LayerIds, resolve_layer_ids
 from llama_eagle.convert.drafts.mapping import DROPPED, REFUSED, Rule, canonical, expand, match
@@ -308,9 +308,9 @@ def _layer_ids(config: DraftConfig, n_aux: int, target: Target, options: DraftOp
     if resolved.warning:
         warnings.append(f"{resolved.warning}: {list(resolved.boundaries)}; --aux-layers overrides")
     architecture = target.architecture
-    if architecture and architecture not in PUBLISHES_INPUTS:
+    if architecture and architecture not in FEATURE_TARGETS:
         warnings.append(f"llama.cpp does not hand out layer states of {architecture} targets: it cannot run this pair")
-    if resolved.boundaries[-1] == target.n_layer and architecture not in PUBLISHES_LAST:
+    if resolved.boundaries[-1] == target.n_layer and architecture not in LAST_BOUNDARY_TARGETS:
         message = f"it reads the state after the last block, which llama.cpp does not hand out for {architecture}"
         if not options.force:
             raise ConversionError(f"{message} targets; name other boundaries with --aux-layers, or --force")

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from llama_eagle.compatibility import n_layers, require_target
 from llama_eagle.convert.checkpoint import Checkpoint, open_checkpoint
-from llama_eagle.convert.drafts.architectures import MODEL_TYPES
 from llama_eagle.convert.drafts.config import Fields
-from llama_eagle.convert.gguf_file import GGUFFile
 from llama_eagle.convert.storage import to_f32
 from llama_eagle.convert.tokenizer import read_tokenizer
 from llama_eagle.convert.writer import GGUFOutput
 from llama_eagle.errors import ConversionError
+from llama_eagle.gguf_header import ARRAY, VALUE_TYPE_NAMES, ArrayRef, Header, read_model
 
 HEADS = ("lm_head.weight", "language_model.lm_head.weight")
 EMBEDDINGS = ("model.embed_tokens.weight", "model.language_model.embed_tokens.weight", "embed_tokens.weight")
+
+# model_type of config.json -> llama.cpp's name of the architecture.
+MODEL_TYPES = {
+    "gpt_oss": "gpt-oss",
+    "mistral": "llama",
+    "qwen3_moe": "qwen3moe",
+    "qwen3_next": "qwen3next",
+    "qwen3_vl": "qwen3vl",
+    "qwen3_vl_moe": "qwen3vlmoe",
+    "qwen3_5": "qwen35",
+    "qwen3_5_moe": "qwen35moe",
+}
 
 
 @dataclass(frozen=True)
@@ -44,67 +57,85 @@ def open_target(source: str | Path, *, pre: str | None = None, weights: bool = F
     """
     path = Path(source).expanduser()
     if path.suffix == ".gguf" or path.is_file():
-        return _from_gguf(GGUFFile(path))
+        return _from_gguf(path)
     return _from_checkpoint(open_checkpoint(source, weights=weights), pre)
 
 
-def _from_gguf(file: GGUFFile) -> Target:
-    def number(name: str) -> int:
-        value = file.arch_key(name)
-        if type(value) is not int or value <= 0:
-            raise ConversionError(f"{file.path}: {file.arch}.{name} is {value!r}; is this the GGUF of a target model?")
-        return value
+# --- from a GGUF ------------------------------------------------------------------------------------------------
 
-    if file.arch == "eagle3":
-        raise ConversionError(f"{file.path}: is a draft; --target names the model that the draft was trained for")
-    tokenizer = {key: value for key, value in file.raw.items() if key.startswith("tokenizer.")}
-    tokens = file.get("tokenizer.ggml.tokens")
-    if not isinstance(tokens, list) or not tokens:
-        raise ConversionError(f"{file.path}: holds no tokenizer; name the target's Hugging Face folder instead")
-    n_mtp = file.arch_key("nextn_predict_layers", 0)
 
-    def head_rows(ids: np.ndarray) -> np.ndarray:
-        name = "output.weight" if "output.weight" in file.tensors else "token_embd.weight"
-        if name not in file.tensors:
-            raise ConversionError(f"{file.path}: holds neither output.weight nor token_embd.weight (a split GGUF?)")
-        return file.rows(name, ids)
-
+def _from_gguf(path: Path) -> Target:
+    header, parts = read_model(path)
+    require_target(header)
+    width = header.arch_key("embedding_length")
+    if type(width) is not int or width <= 0 or n_layers(header) <= 0:
+        raise ConversionError(f"{path}: its keys give no hidden size or layer count; convert the target again")
     return Target(
-        name=file.path.name,
-        architecture=file.arch,
-        hidden_size=number("embedding_length"),
-        n_layer=number("block_count") - n_mtp,
-        n_vocab=len(tokens),
-        write_tokenizer=lambda out: out.keys.update(tokenizer),
-        head_rows=head_rows,
+        name=path.name,
+        architecture=header.architecture,
+        hidden_size=width,
+        n_layer=n_layers(header),
+        n_vocab=header.n_vocab,
+        write_tokenizer=lambda out: _copy_tokenizer(header, out),
+        head_rows=lambda ids: _gguf_rows(parts, ids),
     )
+
+
+def _copy_tokenizer(header: Header, out: GGUFOutput) -> None:
+    """The tokenizer's keys as they are, of any kind; arrays byte by byte."""
+    for name, value in header.keys.items():
+        if name.startswith("tokenizer."):
+            if isinstance(value, ArrayRef):
+                out.keys[name] = struct.pack("<IIQ", ARRAY, value.type_id, value.count) + header.raw_array(value)
+            else:
+                out.key(name, value, VALUE_TYPE_NAMES[header.key_types[name]])
+
+
+def _gguf_rows(parts: list[Header], ids: np.ndarray) -> np.ndarray:
+    """Rows of the output matrix, or of the embeddings where the two are one."""
+    from gguf import GGMLQuantizationType, dequantize
+
+    for name in ("output.weight", "token_embd.weight"):
+        for header in parts:
+            tensor = header.tensors.get(name)
+            if tensor is None or not tensor.n_bytes:
+                continue
+            n_rows = tensor.shape[1]
+            start = header.data_offset + tensor.offset
+            rows = np.memmap(header.path, np.uint8, "r", start, (n_rows, tensor.n_bytes // n_rows))
+            try:
+                return dequantize(rows[ids], GGMLQuantizationType(tensor.type_id))
+            except NotImplementedError:
+                raise ConversionError(f"{header.path}: {name} is {tensor.type_name}, cannot be read here") from None
+    raise ConversionError(f"{parts[0].path}: holds neither output.weight nor token_embd.weight")
+
+
+# --- from a checkpoint -------------------------------------------------------------------------------------------
 
 
 def _from_checkpoint(checkpoint: Checkpoint, pre: str | None) -> Target:
     top = Fields(checkpoint.config, f"{checkpoint.source}: config.json")
     text = top.child("text_config") or top
     n_vocab = text.integer("vocab_size") or top.need_integer("vocab_size")
-    model_type = text.text("model_type") or top.text("model_type") or ""
+    model_type = (text.text("model_type") or top.text("model_type") or "").removesuffix("_text")
     tokenizer = read_tokenizer(checkpoint, n_vocab, pre=pre)
-
-    def head_rows(ids: np.ndarray) -> np.ndarray:
-        names = checkpoint.names()
-        for name in HEADS + EMBEDDINGS:
-            if name in names:
-                return to_f32(checkpoint.read(name)[ids], checkpoint.info(name).dtype)
-        raise ConversionError(
-            f"{checkpoint.source}: neither an output matrix nor embeddings; is the download complete?"
-        )
-
     return Target(
         name=publishable_name(checkpoint),
-        architecture=MODEL_TYPES.get(model_type, model_type.replace("_", "-")),
+        architecture=MODEL_TYPES.get(model_type, model_type),
         hidden_size=text.need_integer("hidden_size"),
         n_layer=text.need_integer("num_hidden_layers"),
         n_vocab=n_vocab,
         write_tokenizer=tokenizer.write,
-        head_rows=head_rows,
+        head_rows=lambda ids: _checkpoint_rows(checkpoint, ids),
     )
+
+
+def _checkpoint_rows(checkpoint: Checkpoint, ids: np.ndarray) -> np.ndarray:
+    names = checkpoint.names()
+    for name in HEADS + EMBEDDINGS:
+        if name in names:
+            return to_f32(checkpoint.read(name)[ids], checkpoint.info(name).dtype)
+    raise ConversionError(f"{checkpoint.source}: neither an output matrix nor embeddings; download again")
 
 
 def publishable_name(checkpoint: Checkpoint) -> str:

@@ -17,7 +17,7 @@ from llama_eagle.convert.targets.table import Family, Plan, Planned, plan
 from llama_eagle.convert.targets.weights import Weights
 from llama_eagle.convert.tokenizer import read_tokenizer
 from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output, temporary_beside
-from llama_eagle.errors import ConfigError, UsageError
+from llama_eagle.errors import ConfigError, ConversionError, UsageError
 
 if TYPE_CHECKING:
     from llama_eagle.quantize import QuantizeOptions
@@ -111,6 +111,15 @@ def _sampling_keys(checkpoint: Checkpoint) -> dict[str, Any]:
     return keys
 
 
+def _require_head(checkpoint: Checkpoint, planned: Plan) -> None:
+    """A missing head means that the embeddings are used, which is right only where the configuration says so."""
+    if any(tensor.name == "output.weight" for tensor in planned.tensors):
+        return
+    config, text = checkpoint.config, checkpoint.config.get("text_config") or {}
+    if True not in (said := [config.get("tie_word_embeddings"), text.get("tie_word_embeddings")]) and False in said:
+        raise ConversionError(f"{checkpoint.source}: lm_head.weight is missing, and config.json does not tie it")
+
+
 def _write_general(
     out: GGUFOutput, checkpoint: Checkpoint, planned: Plan, options: TargetOptions, kind: str, outtype: str
 ) -> None:
@@ -159,6 +168,7 @@ def _convert(checkpoint: Checkpoint, output: Path, outtype: str, options: Target
     dims = family.dims(config)
     weights = Weights(checkpoint)
     planned = plan(family, config, weights, dims, keep_mtp=options.mtp)
+    _require_head(checkpoint, planned)
     tokenizer = read_tokenizer(checkpoint, dims["vocab"], pre=options.pre)
     shards = {"split_max_size": options.split_max_size, "progress": options.progress}
     with gguf_output(output, arch=family.arch, **shards) as out:

@@ -52,7 +52,7 @@ class Step:
 
 
 class Eagle3Reference:
-    """embedding, head: the target's [V, H], for drafts that store none. norm_before_residual: for files that omit it."""
+    """embedding, head: the target's [V, H], for drafts that store none."""
 
     def __init__(
         self,
@@ -60,7 +60,6 @@ class Eagle3Reference:
         *,
         embedding: torch.Tensor | None = None,
         head: torch.Tensor | None = None,
-        norm_before_residual: bool = False,
     ) -> None:
         folder = Path(folder)
         self.w = load_tensors(folder)
@@ -71,7 +70,7 @@ class Eagle3Reference:
         self.n_kv = geometry.get("num_key_value_heads") or self.n_head
         self.head_dim = geometry.get("head_dim") or geometry["hidden_size"] // self.n_head
         self.eps = geometry["rms_norm_eps"]
-        self.norm_before_residual = flags.get("norm_before_residual", norm_before_residual)
+        self.norm_before_residual = flags.get("norm_before_residual", False)
         self.norm_output = flags.get("norm_output", False)
         self.n_layer = len({name.split(".")[1] for name in self.w if name.startswith("layers.")})
         self.scale = config.get("logit_scale", 1.0)

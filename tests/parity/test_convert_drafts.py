@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fixtures.eagle3_checkpoints import CASES, N_LAYER, N_VOCAB, STOCK, DraftSpec, make_draft
+from fixtures.eagle3_checkpoints import CASES, N_VOCAB, STOCK, DraftSpec, make_draft
 from fixtures.targets import make_target
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from parity.eagle3_gguf import GGUFDraft
@@ -36,11 +36,11 @@ def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(found - expected).max() / np.abs(expected).max())
 
 
-def compare(folder: Path, file: Path, shared: tuple[torch.Tensor, torch.Tensor], spec: DraftSpec, **flags: bool) -> None:
+def compare(folder: Path, file: Path, shared: tuple[torch.Tensor, torch.Tensor], spec: DraftSpec) -> None:
     """Prefill of 6 slots, a chain, a rollback to the target's features, another chain."""
     embedding, head = shared
     fits = spec.hidden == spec.target_hidden
-    reference = Eagle3Reference(folder, embedding=embedding if fits else None, head=head if fits else None, **flags)
+    reference = Eagle3Reference(folder, embedding=embedding if fits else None, head=head if fits else None)
     draft = GGUFDraft(file, embedding.numpy() if fits else None, head.numpy() if fits else None)
     random = torch.Generator().manual_seed(11)
     tokens = torch.randint(0, N_VOCAB, (9,), generator=random).tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 import transformers
 from fixtures.native import NativeTarget
 from fixtures.targets import FAMILIES, HYBRID, make_target
-from llama_eagle.convert.targets import TargetOptions, convert_target
+from llama_eagle.convert.targets import TargetOptions, convert_target, qwen2, registry
 
 pytestmark = pytest.mark.native
 
@@ -92,3 +92,20 @@ def test_a_boundary_that_is_not_published_is_an_error_by_name(pair: Pair) -> Non
             assert target.capture(il) != 0
             assert str(il) in target.last_error()
         target.decode(pair.tokens[:4])  # still usable
+
+
+def test_an_architecture_that_publishes_nothing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_target("qwen2", tmp_path, seed=1)
+    # Qwen2-VL's text model has Qwen2's tensors, but its graph publishes no layer inputs.
+    family = replace(
+        qwen2.FAMILY,
+        arch="qwen2vl",
+        keys=lambda config, dims: {**qwen2.FAMILY.keys(config, dims), "rope.dimension_sections": [4, 2, 2, 0]},
+    )
+    monkeypatch.setitem(registry._FAMILIES, "Qwen2ForCausalLM", family)
+    convert_target(folder, tmp_path / "m.gguf", TargetOptions(outtype="f32"))
+    with NativeTarget(tmp_path / "m.gguf") as target:
+        assert not any(target.publishes(il) for il in range(9))
+        assert target.capture(3) != 0
+        assert "qwen2vl" in target.last_error()
+        target.decode([1, 2, 3])

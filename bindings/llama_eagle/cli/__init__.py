@@ -39,6 +39,8 @@ def run(arguments: Sequence[str]) -> int:
         from llama_eagle.cli.app import command
 
         result = command()(list(arguments) or ["--help"], prog_name="llama-eagle", standalone_mode=False)
+        if result == INTERRUPTED:  # typer's own answer to Ctrl-C
+            return _failed("Interrupted", "interrupted", INTERRUPTED)
         return result if isinstance(result, int) else 0
     except EagleError as error:
         return _failed(type(error).__name__, str(error), error.exit_code)

@@ -19,28 +19,20 @@ def check(
     json: Json = False,
 ) -> None:
     """Say whether a file is sound, and whether a draft fits a target; exit 5 when it does not."""
-    from llama_eagle.compatibility import pair_problems, require_draft, require_target
-    from llama_eagle.gguf_header import read_model
+    from llama_eagle.convert.check import check_models
 
-    header = read_model(target)[0]
-    require_target(header)
-    problems: list[str] = []
-    if draft is not None:
-        draft_header = read_model(draft)[0]
-        require_draft(draft_header)
-        problems = pair_problems(header, draft_header)
+    report = check_models(target, draft)
+    problems = [finding.message for finding in report.findings if finding.level == "error"]
+    for finding in report.findings:
+        if finding.level == "warning":
+            output.warn(f"{draft}: {finding.message}")
     if json:
-        output.result(
-            {
-                "target": str(target),
-                "draft": None if draft is None else str(draft),
-                "architecture": header.architecture,
-                "compatible": not problems,
-                "problems": problems,
-            }
-        )
+        output.result(report.to_json() | {"problems": problems})
+    elif problems:
+        output.data("\n".join(f"{draft}: {problem}" for problem in problems))
+    elif draft is None:
+        output.data(f"{target}: a sound {report.target['architecture']} model")
     else:
-        subject = f"{target}: a sound {header.architecture} model" if draft is None else f"{draft} fits {target}"
-        output.data("\n".join(f"{draft}: {problem}" for problem in problems) or subject)
+        output.data(f"{draft} fits {target}")
     if problems:
         raise typer.Exit(CHECK_FAILED)

@@ -1,0 +1,94 @@
+// F32, F16 and BF16 weights (and cached keys and values). Activations stay F32: nothing is rounded before the products.
+//
+// Value k of a row always goes to lane k % LANES, and a ragged end is padded with zeros: rows that differ only in zeros at their end
+// (masked cache cells) give the same bits.
+#include "eagle_tile.h"
+
+#ifdef EAGLE_SIMD
+
+namespace eagle {
+namespace {
+
+struct f32_t {
+    using elem = float;
+    static inline vf load(const elem * p) { return v_loadf(p); }
+};
+struct f16_t {
+    using elem = uint16_t;
+    static inline vf load(const elem * p) { return v_load_f16(p); }
+};
+struct bf16_t {
+    using elem = uint16_t;
+    static inline vf load(const elem * p) { return v_load_bf16(p); }
+};
+
+template <typename Type>
+struct tile_float {
+    using elem                = typename Type::elem;
+    static constexpr int STEP = 2;
+
+    template <int NR>
+    static inline void add(vf (*acc)[STEP], const elem * const * row, const char * const * act, int64_t k) {
+        vf w[STEP];
+        for (int r = 0; r < STEP; ++r) {
+            w[r] = Type::load(row[r] + k);
+        }
+        for (int j = 0; j < NR; ++j) {
+            const vf x = v_loadf((const float *) act[j] + k);
+            for (int r = 0; r < STEP; ++r) {
+                acc[j][r] = v_fma(w[r], x, acc[j][r]);
+            }
+        }
+    }
+
+    template <int NR>
+    static void add_tail(vf (*acc)[STEP], const elem * const * row, const char * const * act, int64_t k, int64_t n) {
+        elem  w[STEP][LANES] = {};
+        float x[NR][LANES]   = {};
+        const elem * wp[STEP];
+        const char * xp[NR];
+        for (int r = 0; r < STEP; ++r) {
+            memcpy(w[r], row[r] + k, (size_t) (n - k) * sizeof(elem));
+            wp[r] = w[r];
+        }
+        for (int j = 0; j < NR; ++j) {
+            memcpy(x[j], (const float *) act[j] + k, (size_t) (n - k) * sizeof(float));
+            xp[j] = (const char *) x[j];
+        }
+        add<NR>(acc, wp, xp, 0);
+    }
+
+    template <int NR>
+    static void run(const dot_args & a, const char * const * act, float * const * dst, int64_t i) {
+        const elem * row[STEP];
+        vf           acc[NR][STEP];
+        for (int r = 0; r < STEP; ++r) {
+            row[r] = (const elem *) (a.w + (i + r < a.n_w ? i + r : i) * a.w_stride);
+            for (int j = 0; j < NR; ++j) {
+                acc[j][r] = v_zerof();
+            }
+        }
+        int64_t k = 0;
+        for (; k + LANES <= a.n; k += LANES) {
+            add<NR>(acc, row, act, k);
+        }
+        if (k < a.n) {
+            add_tail<NR>(acc, row, act, k, a.n);
+        }
+        for (int j = 0; j < NR; ++j) {
+            for (int r = 0; r < STEP && i + r < a.n_w; ++r) {
+                dst[j][i + r] = v_sum(acc[j][r]);
+            }
+        }
+    }
+};
+
+}  // namespace
+
+const kernel kernel_f32  = {GGML_TYPE_F32, 1, 0, nullptr, nullptr, run_tiles<tile_float<f32_t>>};
+const kernel kernel_f16  = {GGML_TYPE_F16, 1, 0, nullptr, nullptr, run_tiles<tile_float<f16_t>>};
+const kernel kernel_bf16 = {GGML_TYPE_BF16, 1, 0, nullptr, nullptr, run_tiles<tile_float<bf16_t>>};
+
+}  // namespace eagle
+
+#endif  // EAGLE_SIMD

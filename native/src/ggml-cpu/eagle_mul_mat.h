@@ -1,0 +1,27 @@
+// Matrix multiplication nodes by the kernels of eagle_kernels.h.
+#pragma once
+
+#include "eagle_kernels.h"
+
+struct ggml_compute_params;
+
+namespace eagle {
+
+// The kernel that would run this MUL_MAT or MUL_MAT_ID node exactly, or null: more rows than a verification has, operands of a
+// type or stride we do not read, or weights in a layout that belongs to another backend buffer (AMX, KleidiAI).
+const kernel * kernel_for(const struct ggml_tensor * node);
+
+size_t mul_mat_work_size(const struct ggml_tensor * node, const kernel & k);
+void   mul_mat(const struct ggml_compute_params * params, struct ggml_tensor * node, const kernel & k);
+
+size_t mul_mat_id_work_size(const struct ggml_tensor * node, const kernel & k);
+void   mul_mat_id(const struct ggml_compute_params * params, struct ggml_tensor * node, const kernel & k);
+
+// Multiplies weight rows [begin, end) of one matrix by any number of rows.
+void dot_rows(const kernel & k, const struct ggml_tensor * weights, const char * matrix, int64_t begin, int64_t end,
+              const char * const * act, float * const * dst, int64_t n_act);
+
+// Packs the rows of src1 into `work`, this thread's share; no barrier.
+void pack_rows(const struct ggml_compute_params * params, const struct ggml_tensor * x, const kernel & k, char * work);
+
+}  // namespace eagle

@@ -1,0 +1,80 @@
+// One matrix multiplication as a graph on the CPU backend, for the tests and the micro-benchmark.
+#pragma once
+
+#include "ggml-backend.h"
+#include "ggml-cpu.h"
+#include "ggml.h"
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "eagle_cpu.h"
+
+inline std::vector<float> random_floats(size_t n, uint32_t seed) {
+    std::mt19937                    rng(seed);
+    std::normal_distribution<float> normal;
+    std::vector<float>              x(n);
+    for (float & v : x) {
+        v = normal(rng);
+    }
+    return x;
+}
+
+// The buffer type ggml would choose for such weights: interleaved where the CPU has it, plain otherwise.
+inline ggml_backend_buffer_type_t interleaving_buffer_type() {
+    auto dev   = ggml_backend_reg_dev_get(ggml_backend_cpu_reg(), 0);
+    auto extra = (ggml_backend_dev_get_extra_bufts_t) ggml_backend_reg_get_proc_address(ggml_backend_cpu_reg(),
+                                                                                       "ggml_backend_dev_get_extra_bufts");
+    for (ggml_backend_buffer_type_t * b = extra(dev); *b != nullptr; ++b) {
+        if (std::string(ggml_backend_buft_name(*b)) == "CPU_REPACK") {
+            return *b;
+        }
+    }
+    return nullptr;
+}
+
+// Weights of one type in memory, quantized from `values` (rows x cols).
+struct weights {
+    ggml_context *        ctx    = nullptr;
+    ggml_tensor *         tensor = nullptr;
+    ggml_backend_buffer_t buffer = nullptr;
+
+    weights(ggml_type type, int64_t cols, int64_t rows, const float * values, bool interleaved, int64_t matrices = 1) {
+        ctx    = ggml_init({ggml_tensor_overhead() * 2, nullptr, true});
+        tensor = matrices > 1 ? ggml_new_tensor_3d(ctx, type, cols, rows, matrices) : ggml_new_tensor_2d(ctx, type, cols, rows);
+        buffer = ggml_backend_alloc_ctx_tensors_from_buft(
+            ctx, interleaved ? interleaving_buffer_type() : ggml_backend_cpu_buffer_type());
+        std::vector<char> data(ggml_nbytes(tensor));
+        ggml_quantize_chunk(type, values, data.data(), 0, rows * matrices, cols, nullptr);
+        ggml_backend_tensor_set(tensor, data.data(), 0, data.size());
+    }
+    weights(const weights &) = delete;
+    ~weights() {
+        ggml_backend_buffer_free(buffer);
+        ggml_free(ctx);
+    }
+};
+
+// Computes weights x activations for `n` rows; out: n x rows floats.
+inline std::vector<float> multiply(ggml_backend_t backend, const weights & w, const std::vector<float> & x, int64_t n, int threads) {
+    ggml_context * ctx = ggml_init({ggml_tensor_overhead() * 8 + ggml_graph_overhead(), nullptr, true});
+    ggml_tensor *  in  = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, w.tensor->ne[0], n);
+    ggml_tensor *  out = ggml_mul_mat(ctx, w.tensor, in);
+    ggml_cgraph *  g   = ggml_new_graph(ctx);
+    ggml_build_forward_expand(g, out);
+    ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, backend);
+    ggml_backend_tensor_set(in, x.data(), 0, ggml_nbytes(in));
+    ggml_backend_cpu_set_n_threads(backend, threads);
+    if (ggml_backend_graph_compute(backend, g) != GGML_STATUS_SUCCESS) {
+        abort();
+    }
+    std::vector<float> y((size_t) ggml_nelements(out));
+    ggml_backend_tensor_get(out, y.data(), 0, ggml_nbytes(out));
+    ggml_backend_buffer_free(buffer);
+    ggml_free(ctx);
+    return y;
+}

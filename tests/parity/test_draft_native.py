@@ -1,0 +1,129 @@
+"""Converted drafts in our engine, beside a real target: the logits and hidden states of the torch reference."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from fixtures.eagle3_checkpoints import CASES, make_draft
+from fixtures.native import NativeTarget
+from fixtures.targets import make_target
+from llama_eagle._native import SessionParams, check
+from llama_eagle.convert.drafts import DraftOptions, convert_draft
+from llama_eagle.convert.targets import TargetOptions, convert_target
+from parity.eagle3_reference import Eagle3Reference, Step
+
+pytestmark = pytest.mark.native
+
+TOLERANCE = 1e-4
+N_STEPS = 5
+
+
+class Target:
+    """A tiny dense target as a checkpoint, as a GGUF and in torch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = make_target("qwen3", folder, seed=3, dtype="float32")
+        self.gguf = folder / "target.gguf"
+        convert_target(self.folder, self.gguf, TargetOptions(outtype="f32"))
+        self.model = transformers.Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self.embedding = self.model.get_input_embeddings().weight.detach()
+        self.head = self.model.lm_head.weight.detach()
+
+    def features(self, tokens: list[int], boundaries: list[int]) -> torch.Tensor:
+        """[n, A * T]: the residual streams entering the blocks, side by side."""
+        with torch.no_grad():
+            hidden = self.model(torch.tensor([tokens]), output_hidden_states=True).hidden_states
+        return torch.cat([hidden[i][0] for i in boundaries], -1)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
+    return Target(tmp_path_factory.mktemp("target"))
+
+
+class NativeDraft:
+    """A session of our engine; KV memory in float32."""
+
+    def __init__(self, target: NativeTarget, path: Path, hidden: int) -> None:
+        self.lib, self.api, self.hidden = target.lib, target.api, hidden
+        self.model = self.api.llama_model_load_from_file(str(path).encode(), self.api.llama_model_default_params())
+        assert self.model, f"{path} does not load"
+        params: SessionParams = self.lib.eagle_session_default_params()
+        params.n_draft_max, params.type_kv = N_STEPS, self.api.GGML_TYPE_F32
+        self.session = ctypes.c_void_p()
+        status = self.lib.eagle_session_new(target.ctx, self.model, ctypes.byref(params), ctypes.byref(self.session))
+        check(status, "eagle_session_new")
+
+    def close(self) -> None:
+        self.lib.eagle_session_free(self.session)
+        self.api.llama_model_free(self.model)
+
+    def eval(self, tokens: list[int]) -> None:
+        check(self.lib.eagle_eval(self.session, (ctypes.c_int32 * len(tokens))(*tokens), len(tokens)), "eagle_eval")
+
+    def chain(self, token: int) -> list[tuple[np.ndarray, np.ndarray, int]]:
+        """(logits, hidden, id) of each step."""
+        ids, n_out = (ctypes.c_int32 * N_STEPS)(), ctypes.c_int32()
+        status = self.lib.eagle_draft(self.session, token, N_STEPS, 0.0, ids, None, ctypes.byref(n_out))
+        check(status, "eagle_draft")
+        assert n_out.value == N_STEPS
+        return [(*self._step(i), ids[i]) for i in range(N_STEPS)]
+
+    def _step(self, i: int) -> tuple[np.ndarray, np.ndarray]:
+        logits = np.empty(self.lib.eagle_n_vocab_draft(self.session), np.float32)
+        hidden = np.empty(self.hidden, np.float32)
+        pointers = (a.ctypes.data_as(ctypes.POINTER(ctypes.c_float)) for a in (logits, hidden))
+        check(self.lib.eagle_draft_step(self.session, i, *pointers), "eagle_draft_step")
+        return logits, hidden
+
+    def verify(self, tokens: list[int], n_kept: int) -> None:
+        rows = (ctypes.c_int32 * len(tokens))(*tokens)
+        check(self.lib.eagle_verify(self.session, rows, len(tokens)), "eagle_verify")
+        check(self.lib.eagle_commit(self.session, n_kept), "eagle_commit")
+
+
+def assert_equal(found: list[tuple[np.ndarray, np.ndarray, int]], expected: list[Step]) -> None:
+    for (logits, hidden, token), step in zip(found, expected, strict=True):
+        for ours, theirs in ((logits, step.logits.numpy()), (hidden, step.hidden.numpy())):
+            assert np.abs(ours - theirs).max() < TOLERANCE * np.abs(theirs).max()
+        assert token == step.token
+
+
+@pytest.fixture
+def context(target: Target) -> Iterator[NativeTarget]:
+    with NativeTarget(target.gguf) as native:
+        yield native
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_chains(name: str, target: Target, context: NativeTarget, tmp_path: Path) -> None:
+    """A prompt, a chain, a round that keeps two of its drafts, another chain."""
+    spec = replace(CASES[name], dtype="float32")
+    folder = make_draft(tmp_path / "draft", spec, seed=7)
+    report = convert_draft(folder, target.gguf, tmp_path / "draft.gguf", DraftOptions(outtype="f32"))
+    own = spec.hidden != spec.target_hidden
+    shared = {} if own else {"embedding": target.embedding, "head": target.head}
+    reference = Eagle3Reference(folder, **shared)
+    tokens = np.random.default_rng(5).integers(0, 480, 12).tolist()
+    draft = NativeDraft(context, tmp_path / "draft.gguf", spec.hidden)
+    try:
+        draft.eval(tokens[:9])
+        features = target.features(tokens[:9], report.layer_ids)
+        reference.prefill(tokens[:9], features)
+        expected = reference.chain(tokens[9], features[8], 8, N_STEPS)
+        assert_equal(draft.chain(tokens[9]), expected)
+        kept = [*tokens[:10], expected[0].token, expected[1].token]
+        draft.verify([tokens[9], *(step.token for step in expected)], 3)
+        features = target.features(kept, report.layer_ids)
+        reference.trim(8)
+        reference.prefill(kept[8:], features[8:], first=8)
+        assert_equal(draft.chain(tokens[11]), reference.chain(tokens[11], features[11], 11, N_STEPS))
+    finally:
+        draft.close()

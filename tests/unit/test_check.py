@@ -1,0 +1,130 @@
+"""`check`: pairs that fit, and every way in which one does not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from fixtures.eagle3_checkpoints import CASES, DraftSpec, make_draft, make_target_gguf
+from llama_eagle.convert.check import CheckReport, check_models
+from llama_eagle.convert.drafts import convert_draft
+from llama_eagle.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("pair")
+    target = make_target_gguf(folder / "target.gguf")
+    convert_draft(make_draft(folder / "draft", DraftSpec()), target, folder / "draft.gguf")
+    return target, folder / "draft.gguf"
+
+
+def errors(report: CheckReport) -> list[str]:
+    assert report.compatible == (not [f for f in report.findings if f.level == "error"])
+    return [finding.message for finding in report.findings if finding.level == "error"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_converted_fits(name: str, tmp_path: Path) -> None:
+    target = make_target_gguf(tmp_path / "target.gguf")
+    report = convert_draft(make_draft(tmp_path / "draft", CASES[name]), target, tmp_path / "draft.gguf")
+    found = check_models(target, tmp_path / "draft.gguf")
+    assert errors(found) == []
+    assert found.draft is not None
+    assert (found.draft["layout"], found.draft["layer_ids"]) == (report.layout, report.layer_ids)
+    json.dumps(found.to_json())
+
+
+def test_a_target_alone(pair: tuple[Path, Path]) -> None:
+    report = check_models(pair[0])
+    assert report.compatible
+    assert (report.target["n_layer"], report.target["n_vocab"], report.draft) == (8, 512, None)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [({"hidden": 96}, "hidden size"), ({"n_vocab": 500}, "vocabulary has 512"), ({"n_layer": 4}, "reads layer 5")],
+)
+def test_another_target(sizes: dict[str, int], message: str, pair: tuple[Path, Path], tmp_path: Path) -> None:
+    target = make_target_gguf(tmp_path / "other.gguf", **sizes)
+    assert any(message in error for error in errors(check_models(target, pair[1])))
+
+
+def rewritten(source: Path, goal: Path, *, keys: dict[str, Any] | None = None, drop: str = "", add: str = "") -> Path:
+    """The same file with other keys, without the tensor `drop`, with a tensor named `add`."""
+    reader = gguf.GGUFReader(source)
+    writer = gguf.GGUFWriter(goal, reader.fields["general.architecture"].contents())
+    for name, field in reader.fields.items():
+        if not name.startswith("GGUF.") and name != "general.architecture" and name not in (keys or {}):
+            sub = field.types[-1] if len(field.types) > 1 else None
+            writer.add_key_value(name, field.contents(), field.types[0], sub)
+    for name, value in (keys or {}).items():
+        kinds = {bool: gguf.GGUFValueType.BOOL, int: gguf.GGUFValueType.UINT32, str: gguf.GGUFValueType.STRING}
+        if isinstance(value, list):
+            writer.add_array(name, value)
+        elif value is not None:
+            writer.add_key_value(name, value, kinds[type(value)])
+    for tensor in reader.tensors:
+        if tensor.name != drop:
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    if add:
+        writer.add_tensor(add, np.ones(4, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return goal
+
+
+FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "layer out of range": ({"keys": {"eagle3.target_layers": [2, 4, 9]}}, "reads layer 9"),
+    "last layer": ({"keys": {"eagle3.target_layers": [2, 4, 8]}}, "last block"),
+    "repeated layer": ({"keys": {"eagle3.target_layers": [2, 2, 5]}}, "twice"),
+    "four layers for three features": ({"keys": {"eagle3.target_layers": [1, 2, 3, 4]}}, "fc.weight"),
+    "no layers": ({"keys": {"eagle3.target_layers": None}}, "no target layers"),
+    "no head": ({"drop": "output.weight"}, "--share-head"),
+    "no map": ({"drop": "d2t"}, "d2t"),
+    "missing tensor": ({"drop": "blk.0.ffn_up.weight"}, "blk.0.ffn_up.weight is missing"),
+    "unknown tensor": ({"add": "surprise"}, "no part of a draft"),
+    "wrong width": ({"keys": {"eagle3.feed_forward_length": 95}}, "its keys say"),
+    "absurd layers": ({"keys": {"eagle3.block_count": 2**31}}, "claims"),
+    "unmarked norm_output": ({"keys": {"eagle3.norm_output": True}}, "not marked"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faulty_drafts(fault: str, pair: tuple[Path, Path], tmp_path: Path) -> None:
+    changes, message = FAULTS[fault]
+    draft = rewritten(pair[1], tmp_path / "bad.gguf", **changes)
+    found = errors(check_models(pair[0], draft))
+    assert any(message in error for error in found), found
+
+
+def test_a_differing_token_is_named(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    tokens = [f"<{i}>" for i in range(512)]
+    tokens[77] = "other"
+    draft = rewritten(pair[1], tmp_path / "bad.gguf", keys={"tokenizer.ggml.tokens": tokens})
+    assert any("77" in error and "other" in error for error in errors(check_models(pair[0], draft)))
+
+
+def test_warnings_do_not_part_a_pair(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    keys = {"tokenizer.ggml.pre": "other", "eagle3.context_length": 2048}
+    report = check_models(pair[0], rewritten(pair[1], tmp_path / "draft.gguf", keys=keys))
+    assert report.compatible
+    assert len(report.findings) == 2
+
+
+def test_files_of_other_kinds(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    for target, draft in ((pair[1], None), (pair[0], pair[0]), (pair[0], tmp_path / "absent.gguf")):
+        with pytest.raises(InputError):
+            check_models(target, draft)
+    cut = tmp_path / "cut.gguf"
+    shutil.copy(pair[1], cut)
+    cut.write_bytes(cut.read_bytes()[:3000])
+    with pytest.raises(InputError):
+        check_models(pair[0], cut)

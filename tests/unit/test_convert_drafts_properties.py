@@ -1,0 +1,352 @@
+"""Random drafts survive conversion value by value; mutated ones end in one clear error and leave nothing behind."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import random
+import shutil
+import struct
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from fixtures.eagle3_checkpoints import DraftSpec, draft_tensors, make_draft, make_target_gguf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from llama_eagle.convert.drafts import DraftOptions, convert_draft
+from llama_eagle.errors import ConfigError, ConversionError, InputError
+
+QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> tuple[DraftSpec, int]:
+    """Any draft and its target's layer count."""
+    n_head_kv = draw(st.integers(1, 3))
+    n_vocab = draw(st.integers(20, 90))
+    target_hidden = draw(st.sampled_from([8, 24, 32]))
+    hidden = draw(st.sampled_from([target_hidden, target_hidden, 16]))
+    n_layer = draw(st.integers(7, 90))
+    n_aux = draw(st.sampled_from([1, 2, 3, 3, 3, 5]))
+    ids = sorted(draw(st.sets(st.integers(0, n_layer - 1), min_size=n_aux, max_size=n_aux)))
+    flags = {
+        name: draw(st.booleans())
+        for name in ("embedding", "t2d", "norm_before_residual", "norm_output", "qk_norm", "bias", "fc_bias")
+    }
+    flags["embedding"] = flags["embedding"] or hidden != target_hidden
+    norm = draw(st.sampled_from([{}, {"norm_before_fc": True}, {"fc_norm": True}]))
+    spec = DraftSpec(
+        producer=draw(st.sampled_from(["SpecForge", "ModelOpt", "speculators", "SafeAILab"])),
+        hidden=hidden,
+        target_hidden=target_hidden,
+        n_head=n_head_kv * draw(st.integers(1, 3)),
+        n_head_kv=n_head_kv,
+        head_dim=2 * draw(st.integers(1, 6)),
+        ffn=draw(st.integers(1, 40)),
+        n_vocab=n_vocab,
+        n_draft=draw(st.integers(2, n_vocab)),
+        n_aux=n_aux,
+        n_layer=draw(st.sampled_from([1, 1, 2])),
+        ids_top=tuple(ids),
+        sorted_d2t=draw(st.booleans()),
+        dtype=draw(st.sampled_from(["float32", "float16", "bfloat16"])),
+        files=draw(st.sampled_from(["safetensors", "sharded", "bin"])),
+        **flags,
+        **norm,
+    )
+    return spec, n_layer
+
+
+def interleaved(tensor: np.ndarray, head_dim: int) -> np.ndarray:
+    """Row 2j of a head is row j of the first half, row 2j + 1 row j of the second."""
+    heads = tensor.reshape(-1, head_dim, *tensor.shape[1:])
+    out = np.empty_like(heads)
+    out[:, 0::2], out[:, 1::2] = heads[:, : head_dim // 2], heads[:, head_dim // 2 :]
+    return out.reshape(tensor.shape)
+
+
+NAMES = {
+    "norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+    "embed_tokens.weight": "token_embd.weight",
+    "input_norm.weight": "enc.output_norm.weight",
+}
+PARTS = {
+    "input_layernorm": "attn_norm", "hidden_norm": "attn_norm_2", "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+}  # fmt: skip
+
+
+def expected_tensors(spec: DraftSpec) -> dict[str, np.ndarray]:
+    """GGUF name -> values, by the format's description."""
+    found = {}
+    for name, tensor in draft_tensors(spec).items():
+        if name == "d2t":
+            found["d2t"] = tensor.numpy() + np.arange(len(tensor))
+        elif name.startswith("layers."):
+            _, layer, rest = name.split(".", 2)
+            part, kind = rest.rsplit(".", 1)
+            values = tensor.float().numpy()
+            rotated = any(mark in part for mark in ("q_proj", "k_proj", "q_norm", "k_norm"))
+            found[f"blk.{layer}.{PARTS[part]}.{kind}"] = interleaved(values, spec.heads) if rotated else values
+        elif name != "t2d":
+            found[NAMES.get(name, name)] = tensor.float().numpy()
+    return found
+
+
+@given(specs())
+@settings(max_examples=80, **QUIET)
+def test_values_survive(case: tuple[DraftSpec, int]) -> None:
+    spec, n_layer = case
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        target = make_target_gguf(folder / "t.gguf", hidden=spec.target_hidden, n_vocab=spec.n_vocab, n_layer=n_layer)
+        source = make_draft(folder / "draft", spec)
+        convert_draft(source, target, folder / "out.gguf", DraftOptions(outtype="f32", aux_layers=spec.ids_top))
+        reader = gguf.GGUFReader(folder / "out.gguf")
+        found = {t.name: np.array(t.data) for t in reader.tensors if t.name != "extended"}
+        layers = reader.fields["eagle3.target_layers"].contents()
+    expected = expected_tensors(spec)
+    assert set(found) == set(expected)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+    assert layers == list(spec.ids_top or ())
+
+
+# --- mutations ---------------------------------------------------------------------------------------------------
+
+Files = dict[str, bytes]
+JUNK: list[Any] = [
+    None, True, False, 0, -1, 1, 3, 2**31, 2**64, 10**400, 0.5, -0.0, 1e308, math.nan, math.inf, "", "x", "../x",
+    [], [[]], {}, [1, 3, 4], [1, 1, 1], [-1, 2, 3], ["a"], [1.5], [2**70], {"a": 1}, "\ud800", "\n\n", list(range(500)),
+]  # fmt: skip
+
+
+def _keys(value: Any, path: tuple = ()) -> list[tuple]:
+    """Paths of every value in a JSON document."""
+    found = [path]
+    if isinstance(value, dict):
+        for key in value:
+            found += _keys(value[key], (*path, key))
+    return found
+
+
+def _set(value: Any, path: tuple, new: Any, remove: bool) -> Any:
+    if not path:
+        return new
+    inner = dict(value)
+    if remove and len(path) == 1:
+        del inner[path[0]]
+    else:
+        inner[path[0]] = _set(inner[path[0]], path[1:], new, remove)
+    return inner
+
+
+def mutate_config(files: Files, rng: random.Random) -> None:
+    try:
+        config = json.loads(files["config.json"])
+    except (KeyError, ValueError):
+        return  # damaged by an earlier mutation
+    if not isinstance(config, dict):
+        return
+    extra = ["logit_scale", "norm_output", "fc_norm", "head_dim", "rope_parameters", "rope_scaling",
+             "eagle_config", "architectures", "target_hidden_size", "transformer_layer_config", "num_experts",
+             "layer_types"]  # fmt: skip
+    if rng.random() < 0.3:
+        config[rng.choice(extra)] = rng.choice(JUNK)
+    else:
+        path = rng.choice(_keys(config)[1:])
+        config = _set(config, path, rng.choice(JUNK), rng.random() < 0.3)
+    files["config.json"] = json.dumps(config).encode()
+
+
+def mutate_bytes(files: Files, rng: random.Random) -> None:
+    """Flips, cuts or doubles bytes, more often near the start, where the headers are."""
+    name = rng.choice([n for n in files if files[n]])
+    data = bytearray(files[name])
+    end = len(data) if rng.random() < 0.3 else min(len(data), 4096)
+    at = rng.randrange(end)
+    kind = rng.randrange(4)
+    if kind == 0:
+        for _ in range(rng.choice([1, 1, 2, 8])):
+            data[rng.randrange(end)] = rng.randrange(256)
+    elif kind == 1:
+        del data[at:]
+    elif kind == 2:
+        del data[at : at + rng.randrange(1, 64)]
+    else:
+        data[at:at] = data[at : at + rng.randrange(1, 64)] if rng.random() < 0.5 else bytes(rng.randrange(1, 64))
+    files[name] = bytes(data)
+
+
+def mutate_header(files: Files, rng: random.Random) -> None:
+    """Changes one value of a safetensors header, keeping it a header."""
+    if "model.safetensors" not in files:
+        return
+    data = files["model.safetensors"]
+    try:
+        (n,) = struct.unpack_from("<Q", data)
+        header = json.loads(data[8 : 8 + n])
+        path = rng.choice(_keys(header)[1:])
+        if rng.random() < 0.3 and len(path) == 1:
+            header[rng.choice(["lm_head.weight", "x", "", "fc.weight", "layers.7.a", "a" * 5000])] = header.pop(path[0])
+        else:
+            header = _set(
+                header, path, rng.choice([*JUNK, [64], [8, 8], "F32", "F16", "I64", "F8_E4M3"]), rng.random() < 0.3
+            )
+        text = json.dumps(header).encode()
+    except (ValueError, KeyError, IndexError, struct.error, TypeError):
+        return
+    files["model.safetensors"] = struct.pack("<Q", len(text)) + text + data[8 + n :]
+
+
+def mutate_tensor(files: Files, rng: random.Random) -> None:
+    """Removes, renames, reshapes, retypes, poisons or adds a tensor."""
+    from safetensors.torch import load, save
+
+    try:
+        tensors = load(files["model.safetensors"])
+    except Exception:
+        return  # damaged by an earlier mutation
+    if not tensors:
+        return
+    name = rng.choice(sorted(tensors))
+    tensor = tensors[name]
+    kind = rng.randrange(7)
+    if kind == 0:
+        del tensors[name]
+    elif kind == 1:
+        tensors[rng.choice(["extra.weight", "model." + name, "d2t", "t2d", "midlayer.mlp.experts.0.w"])] = (
+            tensor.clone()
+        )
+    elif kind == 2:
+        tensors[name] = tensor.reshape(-1)[: max(0, tensor.numel() - rng.randrange(1, 5))].clone()
+    elif kind == 3:
+        tensors[name] = tensor.to(
+            rng.choice([torch.int64, torch.float64, torch.float16, torch.bool, torch.float8_e4m3fn])
+        )
+    elif kind == 4 and tensor.is_floating_point() and tensor.numel():
+        tensor.view(-1)[rng.randrange(tensor.numel())] = rng.choice([math.nan, math.inf, -math.inf])
+    elif kind == 5 and not tensor.is_floating_point() and tensor.numel():
+        tensor.view(-1)[rng.randrange(tensor.numel())] = rng.choice([0, 1, -1, 40, 10**6, 2**62])
+    else:
+        tensors[name] = tensor.unsqueeze(0) if rng.random() < 0.5 else torch.cat([tensor, tensor])
+    files["model.safetensors"] = save({name: tensor.contiguous() for name, tensor in tensors.items()})
+
+
+def mutate_folder(files: Files, rng: random.Random) -> None:
+    """Missing, empty, swapped and invented files; an index that names others."""
+    kind = rng.randrange(5)
+    name = rng.choice(sorted(files))
+    if kind == 0:
+        del files[name]
+    elif kind == 1:
+        files[name] = b""
+    elif kind == 2:
+        files[name] = files[rng.choice(sorted(files))]
+    elif kind == 3:
+        files[rng.choice(["pytorch_model.bin", "d2t.npy", "t2d.pt", "d2t.pt", "model-00001-of-00002.safetensors"])] = (
+            files[name]
+        )
+    else:
+        weights = files.pop("model.safetensors", b"")
+        files["model-00001-of-00001.safetensors"] = weights
+        goal = rng.choice(
+            ["../x", "/etc/passwd", "", ".", "model.safetensors", "model-00001-of-00001.safetensors", None, 7]
+        )
+        index = rng.choice([{"weight_map": {"fc.weight": goal}}, {"weight_map": goal}, [], {"weight_map": {}}])
+        files["model.safetensors.index.json"] = json.dumps(index).encode()
+
+
+MUTATIONS: list[Callable[[Files, random.Random], None]] = [
+    mutate_config,
+    mutate_config,
+    mutate_bytes,
+    mutate_header,
+    mutate_tensor,
+    mutate_tensor,
+    mutate_folder,
+]
+SMALL = DraftSpec(hidden=16, target_hidden=16, n_head=2, n_head_kv=1, ffn=8, n_vocab=40, n_draft=12)
+BASES = {
+    "specforge": replace(SMALL, ids_nested=(1, 3, 4), norm_output=True, fc_norm=True),
+    "speculators": replace(
+        SMALL, producer="speculators", ids_top=(2, 4, 5), norm_before_residual=True, embedding=True, qk_norm=True
+    ),
+    "modelopt": replace(
+        SMALL, producer="ModelOpt", bias=True, n_draft=40, rope={"rope_type": "default", "rope_theta": 1e6}
+    ),
+    "bin": replace(SMALL, producer="SafeAILab", files="bin"),
+}
+
+
+@functools.cache
+def bases() -> dict[str, Files]:
+    """The files of each valid draft and of its target, in memory."""
+    folder = Path(tempfile.mkdtemp())
+    target = make_target_gguf(folder / "target.gguf", hidden=16, n_vocab=40).read_bytes()
+    found = {}
+    for name, spec in BASES.items():
+        draft = make_draft(folder / name, spec)
+        found[name] = {path.name: path.read_bytes() for path in draft.iterdir()} | {"target.gguf": target}
+    shutil.rmtree(folder)
+    return found
+
+
+def convert_mutated(base: str, seed: int) -> str | None:
+    """The message of the error, None if the conversion went through; fails the test for anything else."""
+    rng = random.Random(seed)
+    files = dict(bases()[base])
+    for _ in range(rng.choice([1, 1, 1, 2, 3])):
+        rng.choice(MUTATIONS)(files, rng)
+    work = Path(tempfile.mkdtemp())
+    try:
+        (work / "draft").mkdir()
+        (work / "out").mkdir()
+        for name, data in files.items():
+            ((work if name == "target.gguf" else work / "draft") / name).write_bytes(data)
+        try:
+            convert_draft(work / "draft", work / "target.gguf", work / "out" / "out.gguf", DraftOptions())
+        except (ConversionError, ConfigError, InputError) as error:
+            assert error.exit_code == 3
+            assert "\n" not in str(error)
+            assert str(error)
+            assert not list((work / "out").iterdir())
+            return str(error)
+        gguf.GGUFReader(work / "out" / "out.gguf")
+        assert [path.name for path in (work / "out").iterdir()] == ["out.gguf"]
+        return None
+    finally:
+        shutil.rmtree(work)
+
+
+@given(base=st.sampled_from(sorted(BASES)), seed=st.integers(0, 2**48))
+@settings(max_examples=400, **QUIET)
+def test_mutated_drafts(base: str, seed: int) -> None:
+    convert_mutated(base, seed)
+
+
+@pytest.mark.slow
+@given(base=st.sampled_from(sorted(BASES)), seed=st.integers(0, 2**48))
+@settings(max_examples=12_000, **QUIET)
+def test_many_mutated_drafts(base: str, seed: int) -> None:
+    convert_mutated(base, seed)
+
+
+def test_unmutated_bases_convert(tmp_path: Path) -> None:
+    for name, files in bases().items():
+        folder = tmp_path / name
+        folder.mkdir()
+        for file, data in files.items():
+            (folder / file).write_bytes(data)
+        convert_draft(folder, folder / "target.gguf", tmp_path / f"{name}.gguf")

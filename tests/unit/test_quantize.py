@@ -1,0 +1,173 @@
+"""Quantization through the library: types, importance matrices, refusals, and nothing left behind."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from fixtures.native import NativeTarget
+from fixtures.targets import make_target
+from llama_eagle.convert.targets import TargetOptions, convert_target
+from llama_eagle.convert.writer import gguf_output
+from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
+from llama_eagle.imatrix import read_imatrix
+from llama_eagle.quantize import QuantizeOptions, check_type, file_types, quantize
+
+pytestmark = pytest.mark.native
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_target("qwen35", tmp_path_factory.mktemp("q"), hidden_size=256, intermediate_size=512)
+    convert_target(folder, folder / "bf16.gguf", TargetOptions(outtype="bf16"))
+    return folder / "bf16.gguf"
+
+
+def types(path: Path) -> dict[str, str]:
+    return {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(path).tensors}
+
+
+def means(model: Path, scale: float = 1.0) -> dict[str, np.ndarray]:
+    """Random column weights for every matrix."""
+    random = np.random.default_rng(3)
+    matrices = [t for t in gguf.GGUFReader(model).tensors if len(t.shape) == 2]
+    return {t.name: (random.random(int(t.shape[0])) * scale).astype(np.float32) for t in matrices}
+
+
+def write_gguf_imatrix(path: Path, entries: dict[str, np.ndarray], count: int = 8) -> Path:
+    with gguf_output(path, arch="imatrix") as out:
+        out.key("general.type", "imatrix")
+        out.key("imatrix.chunk_count", 2)
+        for name, values in entries.items():
+            out.tensor(f"{name}.in_sum2", (1, values.size), lambda values=values: values * count, "f32")
+            out.tensor(f"{name}.counts", (1, 1), lambda: np.array([count], np.float32), "f32")
+    return path
+
+
+def write_legacy_imatrix(path: Path, entries: dict[str, np.ndarray], calls: int = 4) -> Path:
+    parts = [struct.pack("<i", len(entries))]
+    for name, values in entries.items():
+        head = struct.pack("<i", len(name)) + name.encode() + struct.pack("<ii", calls, values.size)
+        parts.append(head + (values * calls).astype("<f4").tobytes())
+    path.write_bytes(b"".join(parts))
+    return path
+
+
+def test_q4_k_m_runs(model: Path, tmp_path: Path) -> None:
+    report = quantize(model, tmp_path / "q.gguf", "Q4_K_M")
+    assert Counter(types(report.output).values())["Q4_K"] > 30
+    assert report.n_bytes == report.output.stat().st_size < report.n_source_bytes == model.stat().st_size
+    assert [path.name for path in tmp_path.iterdir()] == ["q.gguf"]
+    tokens = list(range(40))
+    with NativeTarget(model) as a, NativeTarget(report.output) as b:
+        ours, exact = b.decode(tokens)[0], a.decode(tokens)[0]
+    assert 0.7 < np.corrcoef(ours.ravel(), exact.ravel())[0, 1] < 1
+
+
+def test_convert_does_both_steps_and_keeps_no_intermediate_file(model: Path, tmp_path: Path) -> None:
+    report = convert_target(model.parent, tmp_path / "q.gguf", TargetOptions(outtype="q5_k_m", name="bf16"))
+    assert [path.name for path in tmp_path.iterdir()] == ["q.gguf"]
+    assert report.outtype == "q5_k_m" and report.outputs == [tmp_path / "q.gguf"]
+    direct = quantize(model, tmp_path / "direct.gguf", "q5_k_m").output
+    assert types(direct) == types(tmp_path / "q.gguf")
+
+
+def test_chosen_tensor_types(model: Path, tmp_path: Path) -> None:
+    options = QuantizeOptions(output_type="q8_0", tensor_types={"blk.1.ffn_down": "q5_0", "ffn_down": "q6_k"})
+    found = types(quantize(model, tmp_path / "q.gguf", "q4_k_m", options).output)
+    assert found["output.weight"] == "Q8_0"
+    assert (found["blk.1.ffn_down.weight"], found["blk.2.ffn_down.weight"]) == ("Q5_0", "Q6_K")
+
+
+def test_a_type_that_is_written_directly_goes_through_the_quantizer_when_asked(model: Path, tmp_path: Path) -> None:
+    options = TargetOptions(outtype="q8_0", quantize=QuantizeOptions(output_type="f16"))
+    convert_target(model.parent, tmp_path / "q.gguf", options)
+    assert types(tmp_path / "q.gguf")["output.weight"] == "F16"
+
+
+@pytest.mark.parametrize("writer", [write_gguf_imatrix, write_legacy_imatrix])
+def test_importance_matrices_of_both_formats(writer: object, model: Path, tmp_path: Path) -> None:
+    expected = means(model)
+    path = writer(tmp_path / "im", expected)  # type: ignore[operator]
+    found = read_imatrix(path)
+    assert found.keys() == expected.keys()
+    assert all(np.allclose(found[name], expected[name]) for name in expected)
+    plain = quantize(model, tmp_path / "plain.gguf", "q2_k").output
+    weighted = quantize(model, tmp_path / "weighted.gguf", "q2_k", QuantizeOptions(imatrix=path)).output
+    assert plain.read_bytes() != weighted.read_bytes()
+
+
+def test_experts_that_were_never_used_weigh_all_columns_alike(tmp_path: Path) -> None:
+    sums, counts = np.array([[4, 8], [0, 0]], np.float32), np.array([[4], [0]], np.float32)
+    with gguf_output(tmp_path / "im.gguf", arch="imatrix") as out:
+        out.key("imatrix.chunk_count", 1)
+        out.tensor("x.in_sum2", (2, 2), lambda: sums, "f32")
+        out.tensor("x.counts", (2, 1), lambda: counts, "f32")
+    assert read_imatrix(tmp_path / "im.gguf")["x"].tolist() == [1, 2, 1, 1]
+
+
+def test_importance_matrices_that_do_not_fit(model: Path, tmp_path: Path) -> None:
+    cases = {
+        "names none": {"other.weight": np.ones(4, np.float32)},
+        "wrong model": {"blk.0.ffn_up.weight": np.ones(4, np.float32)},
+        "not finite": {"blk.0.ffn_up.weight": np.full(256, np.nan, np.float32)},
+    }
+    for message, entries in cases.items():
+        path = write_legacy_imatrix(tmp_path / "im.dat", entries)
+        with pytest.raises(InputError, match=message):
+            quantize(model, tmp_path / "q.gguf", "q4_k_m", QuantizeOptions(imatrix=path))
+    for content in (b"", b"\x02\0\0\0", b"hello, this is no matrix", model.read_bytes()[:5000], model.read_bytes()):
+        path.write_bytes(content)
+        with pytest.raises(InputError):
+            read_imatrix(path)
+    with pytest.raises(InputError, match="cannot be read"):
+        read_imatrix(tmp_path / "missing")
+    assert not (tmp_path / "q.gguf").exists()
+
+
+def test_refusals_leave_nothing_behind(model: Path, tmp_path: Path) -> None:
+    quantized = quantize(model, tmp_path / "q.gguf", "q4_k_m").output
+    garbage = tmp_path / "garbage.gguf"
+    garbage.write_bytes(model.read_bytes()[:100_000])
+    headless = tmp_path / "headless.gguf"
+    with gguf_output(headless, arch="no-such-architecture") as out:
+        out.tensor("a.weight", (4, 256), lambda: np.ones((4, 256), np.float32), "f32")
+    before = sorted(tmp_path.iterdir())
+    cases = [
+        (quantized, "q5_k_m", InputError, "quantized already"),
+        (model, "iq2_xxs", InputError, "--imatrix"),
+        (model, "q9_k", UsageError, "q4_k_m"),
+        (garbage, "q4_k_m", InputError, "truncated"),
+        (headless, "q4_k_m", InputError, "architecture"),
+        (tmp_path / "missing.gguf", "q4_k_m", InputError, "no such file"),
+    ]
+    for source, ftype, error, message in cases:
+        with pytest.raises(error, match=message):
+            quantize(source, tmp_path / "out.gguf", ftype)
+    with pytest.raises(UsageError, match="same file"):
+        quantize(model, model, "q4_k_m")
+    with pytest.raises(EnvironmentFailure, match="does not exist"):
+        quantize(model, tmp_path / "no" / "q.gguf", "q4_k_m")
+    for options in (
+        QuantizeOptions(output_type="q9"),
+        QuantizeOptions(tensor_types={"(": "q8_0"}),
+        QuantizeOptions(recipe="none"),
+    ):
+        with pytest.raises(UsageError):
+            quantize(model, tmp_path / "out.gguf", "q4_k_m", options)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_requantizing_when_asked(model: Path, tmp_path: Path) -> None:
+    first = quantize(model, tmp_path / "q8.gguf", "q8_0").output
+    found = types(quantize(first, tmp_path / "q4.gguf", "q4_k_m", QuantizeOptions(requantize=True)).output)
+    assert "Q4_K" in found.values()
+
+
+def test_type_names() -> None:
+    assert check_type("Q4_K") == check_type("q4_k_m") == 15
+    assert {"f32", "bf16", "q8_0", "iq4_xs"} <= file_types().keys()
