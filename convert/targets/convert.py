@@ -170,8 +170,7 @@ def _convert(checkpoint: Checkpoint, output: Path, outtype: str, options: Target
     planned = plan(family, config, weights, dims, keep_mtp=options.mtp)
     _require_head(checkpoint, planned)
     tokenizer = read_tokenizer(checkpoint, dims["vocab"], pre=options.pre)
-    shards = {"split_max_size": options.split_max_size, "progress": options.progress}
-    with gguf_output(output, arch=family.arch, **shards) as out:
+    with gguf_output(output, arch=family.arch, split_max_size=options.split_max_size, progress=options.progress) as out:
         _write_general(out, checkpoint, planned, options, "model", outtype)
         _write_keys(out, family, config, planned, dims)
         tokenizer.write(out)
