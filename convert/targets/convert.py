@@ -124,7 +124,7 @@ def _write_general(
     out: GGUFOutput, checkpoint: Checkpoint, planned: Plan, options: TargetOptions, kind: str, outtype: str
 ) -> None:
     out.key("general.type", kind)
-    out.key("general.name", options.name or checkpoint.path.name)
+    out.key("general.name", options.name or Path(checkpoint.source).name or checkpoint.path.resolve().name)
     out.key("general.size_label", size_label(planned.tensors))
     out.key("general.file_type", FILE_TYPE[outtype])
     out.key("general.quantization_version", 2)
