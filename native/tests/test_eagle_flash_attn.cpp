@@ -153,7 +153,7 @@ static void check_attention(ggml_backend_t backend, const attention & a) {
 
 int main() {
     ggml_backend_t backend = ggml_backend_cpu_init();
-    eagle_cpu_exact_set(true);
+    eagle_cpu_exact_set(1);
     for (const attention & a : {
              attention{256, 256, 8, 2, 1280, GGML_TYPE_F16, false, 0, 0},  // qwen3.5 0.8b
              attention{128, 128, 4, 4, 512, GGML_TYPE_F16, false, 0, 0},

@@ -53,9 +53,9 @@ static void check_accuracy(ggml_backend_t backend, const weights & w, ggml_type 
     } else {
         ggml_get_type_traits(type)->to_float(quantized.data(), plain.data(), (int64_t) values.size());
     }
-    eagle_cpu_exact_set(false);
+    eagle_cpu_exact_set(0);
     const double theirs = nmse(w, plain.data(), x, multiply(backend, w, x, 4, 2), 4);
-    eagle_cpu_exact_set(true);
+    eagle_cpu_exact_set(1);
     const double ours = nmse(w, plain.data(), x, multiply(backend, w, x, 4, 2), 4);
     check(ours < 5e-4 && ours <= 1.1 * theirs + 1e-12, name + ": nmse " + std::to_string(ours * 1e6) + "e-6, ggml's " +
                                                            std::to_string(theirs * 1e6) + "e-6");

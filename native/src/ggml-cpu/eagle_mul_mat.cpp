@@ -25,6 +25,15 @@ static layout layout_of(const ggml_tensor * w) {
     return layout::foreign;
 }
 
+static const kernel * kernel_for_weights(const ggml_tensor * w) {
+    const layout l = layout_of(w);
+    if (l == layout::foreign) {
+        return nullptr;
+    }
+    const kernel * k = find_kernel(w->type, l == layout::interleaved);
+    return k != nullptr && w->ne[1] % k->group == 0 && (k->pack_block == 0 || w->ne[0] % k->pack_block == 0) ? k : nullptr;
+}
+
 const kernel * kernel_for(const ggml_tensor * node) {
     const ggml_tensor * w     = node->src[0];
     const ggml_tensor * x     = node->src[1];
@@ -39,12 +48,14 @@ const kernel * kernel_for(const ggml_tensor * node) {
     if (w->nb[0] != ggml_type_size(w->type) || x->nb[0] != sizeof(float)) {
         return nullptr;
     }
-    const layout l = layout_of(w);
-    if (l == layout::foreign) {
-        return nullptr;
+    return kernel_for_weights(w);
+}
+
+bool exact_weights(const ggml_tensor * w) {
+    if (w->buffer == nullptr || (layout_of(w) == layout::plain && !ggml_backend_buffer_is_host(w->buffer))) {
+        return false;
     }
-    const kernel * k = find_kernel(w->type, l == layout::interleaved);
-    return k != nullptr && w->ne[1] % k->group == 0 && (k->pack_block == 0 || w->ne[0] % k->pack_block == 0) ? k : nullptr;
+    return layout_of(w) == layout::interleaved || kernel_for_weights(w) != nullptr;
 }
 
 size_t mul_mat_work_size(const ggml_tensor * node, const kernel & k) {

@@ -11,6 +11,9 @@ namespace eagle {
 // type or stride we do not read, or weights in a layout that belongs to another backend buffer (AMX, KleidiAI).
 const kernel * kernel_for(const struct ggml_tensor * node);
 
+// Whether such weights are exact: a kernel above reads them, or ggml's interleaved ones do row by row.
+bool exact_weights(const struct ggml_tensor * w);
+
 size_t mul_mat_work_size(const struct ggml_tensor * node, const kernel & k);
 void   mul_mat(const struct ggml_compute_params * params, struct ggml_tensor * node, const kernel & k);
 
