@@ -1,12 +1,12 @@
 #include "eagle_cpu.h"
 
-#include "eagle_flash_attn.h"
-#include "eagle_mul_mat.h"
-#include "ggml-cpu-impl.h"
-
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+
+#include "eagle_flash_attn.h"
+#include "eagle_mul_mat.h"
+#include "ggml-cpu-impl.h"
 
 // As in eagle_exact.h, which other libraries read.
 enum mode { OFF = 0, ON = 1, STRICT = 2 };
@@ -26,7 +26,9 @@ static std::atomic<int> & exact_mode() {
 
 static std::atomic<bool> layouts_listed{false};
 
-int eagle_cpu_exact_mode(void) { return exact_mode().load(std::memory_order_relaxed); }
+int eagle_cpu_exact_mode(void) {
+    return exact_mode().load(std::memory_order_relaxed);
+}
 
 bool eagle_cpu_exact_set(int mode) {
     if (mode == STRICT && exact_mode() != STRICT && layouts_listed) {
@@ -41,9 +43,13 @@ bool eagle_allows_foreign_layouts(void) {
     return eagle_cpu_exact_mode() != STRICT;
 }
 
-bool eagle_one_row_at_a_time(int64_t n_rows) { return n_rows <= eagle::MAX_ROWS && eagle_cpu_exact_mode() != OFF; }
+bool eagle_one_row_at_a_time(int64_t n_rows) {
+    return n_rows <= eagle::MAX_ROWS && eagle_cpu_exact_mode() != OFF;
+}
 
-bool eagle_cpu_exact_weights(const ggml_tensor * weights) { return eagle::exact_weights(weights); }
+bool eagle_cpu_exact_weights(const ggml_tensor * weights) {
+    return eagle::exact_weights(weights);
+}
 
 static const eagle::kernel * matrix_kernel(const ggml_tensor * node) {
     return node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_MUL_MAT_ID ? eagle::kernel_for(node) : nullptr;

@@ -12,7 +12,8 @@ extern "C" {
 struct ggml_compute_params;
 struct ggml_tensor;
 
-// Runs the node if exact kernels are on and one covers it; false leaves it to ggml. Called by every thread, with the same answer.
+// Runs the node if exact kernels are on and one covers it; false leaves it to ggml. Called by every thread, with the
+// same answer.
 bool eagle_compute_forward(const struct ggml_compute_params * params, struct ggml_tensor * node);
 
 // Bytes of work buffer the node needs if eagle_compute_forward takes it, 0 if it does not.

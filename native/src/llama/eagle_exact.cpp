@@ -24,8 +24,8 @@ Function * cpu_function(const char * name) {
 
 using Finding = std::pair<std::string, std::string>;  // buffer type, tensor type
 
-// Matrices that a batch may be multiplied with otherwise than one token is. Embeddings that are only looked up count too: which
-// ones those are is the graph's affair, and a look-up is exact anywhere only by accident.
+// Matrices that a batch may be multiplied with otherwise than one token is. Embeddings that are only looked up count
+// too: which ones those are is the graph's affair, and a look-up is exact anywhere only by accident.
 std::map<Finding, int> inexact_weights(const llama_model * model) {
     auto * exact = cpu_function<bool(const ggml_tensor *)>("eagle_cpu_exact_weights");
     std::map<Finding, int> found;
@@ -71,7 +71,8 @@ int32_t eagle_exact_report(const llama_model * model, char * json, size_t size) 
                                   what.first.c_str(), what.second.c_str(), count);
         }
         text = eagle::format("{\"exact\": %s, \"mode\": \"%s\", \"inexact\": [",
-                             mode != EAGLE_EXACT_OFF && found.empty() ? "true" : "false", NAMES[mode]) + text + "]}";
+                             mode != EAGLE_EXACT_OFF && found.empty() ? "true" : "false", NAMES[mode]) +
+               text + "]}";
     });
     if (status != EAGLE_OK) {
         return -status;
