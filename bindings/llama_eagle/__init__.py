@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from llama_eagle.generation import GenerationResult, generate
     from llama_eagle.llama import EagleLlama
     from llama_eagle.models import ContextOptions, LoadOptions, ModelPair
-    from llama_eagle.sampling import SamplingParams
     from llama_eagle.plain_session import PlainSession
+    from llama_eagle.sampling import SamplingParams
     from llama_eagle.session import EagleSession
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Checkpoints of a hybrid model's recurrent state, so that an edited or continued chat is not read again from its start.
+"""Checkpoints of a hybrid model's recurrent state: an edited or continued chat is not read again from its start.
 
 Keys and values of attention layers can be cut anywhere; a recurrent state cannot. A checkpoint holds the recurrent part
 alone (18 MiB for Qwen3.5-0.8B) and is valid while the tokens before it stay what they were.

@@ -24,6 +24,7 @@ import llama_cpp  # noqa: E402
 from llama_cpp import Llama, LlamaState  # noqa: E402
 from llama_cpp.llama_tokenizer import LlamaTokenizer  # noqa: E402
 
+from llama_eagle import exact as exact_mode  # noqa: E402
 from llama_eagle.checkpoints import CheckpointStore  # noqa: E402
 from llama_eagle.draft_length import Auto, DraftLength, Fixed  # noqa: E402
 from llama_eagle.drafters import Drafter, EagleDrafter, ModelDrafter  # noqa: E402
@@ -49,7 +50,7 @@ NATIVE_PHASES = ("draft", "verify", "sample", "commit")
 SAMPLER_ARGUMENTS = set(inspect.signature(Llama._init_sampler).parameters) - {"self"}
 
 
-class EagleLlama(Llama):  # type: ignore[misc]
+class EagleLlama(Llama):
     """A drop-in `llama_cpp.Llama` that drafts.
 
     Parameters beyond the parent's:
@@ -106,6 +107,8 @@ class EagleLlama(Llama):  # type: ignore[misc]
         self._user_ms = 0.0  # spent by whoever reads a stream
         self._prompt_ms = self._generation_ms = 0.0
         self._n_evaluated = self._n_generated = 0
+        if exact:
+            exact_mode.set_mode("strict")
         super().__init__(str(model_path), **with_our_defaults(parent))
         try:
             self._bind(parent)
@@ -118,6 +121,8 @@ class EagleLlama(Llama):  # type: ignore[misc]
         options = self._options
         self.draft_model = given.get("draft_model")
         self._logits_all = bool(given.get("logits_all", False))
+        if options.exact:
+            exact_mode.require(_ModelView(self._model.model))
         recurrent = bool(self._is_recurrent or self._is_hybrid)
         drafts = options.draft_path is not None or options.drafter is not None or self.draft_model is not None
         if drafts:
@@ -161,7 +166,7 @@ class EagleLlama(Llama):  # type: ignore[misc]
 
     @property
     def context_params(self) -> Any:
-        """The parent fills these in its constructor; what it does not know is filled in here, each time they are read."""
+        """The parent fills these in its constructor; what it does not know is filled in here, at each reading."""
         params = self._context_params
         options = self._options
         if options.draft_path is not None or options.drafter is not None or self._parent_arguments.get("draft_model"):
@@ -240,7 +245,7 @@ class EagleLlama(Llama):  # type: ignore[misc]
         return int(sampler.sample(self._ctx, memory.row))
 
     def generate(self, tokens: Sequence[int], *args: Any, **kwargs: Any) -> Generator[int, Sequence[int] | None, None]:
-        """Yield tokens after `tokens`, as the parent does. Drafting changes how many are computed at once, not which."""
+        """Yield tokens after `tokens`, as the parent does; drafting changes how many are computed at once, not which."""
         call = GENERATE.bind(self, tokens, *args, **kwargs)
         call.apply_defaults()
         arguments = call.arguments
@@ -268,7 +273,8 @@ class EagleLlama(Llama):  # type: ignore[misc]
     def _begin(self, tokens: list[int], arguments: dict[str, Any]) -> tuple[LazyRounds, Timings, float]:
         self._end_generation()
         memory = self._require_memory()
-        self._sampler = self._init_sampler(**{name: arguments[name] for name in SAMPLER_ARGUMENTS & arguments.keys()})
+        sampler: Any = self._init_sampler(**{name: arguments[name] for name in SAMPLER_ARGUMENTS & arguments.keys()})
+        self._sampler = sampler
         start = time.perf_counter()
         if arguments["reset"]:
             self._n_evaluated = memory.become(tokens)
@@ -279,7 +285,7 @@ class EagleLlama(Llama):  # type: ignore[misc]
         started = time.perf_counter()
         self._prompt_ms = (started - start) * 1e3
         own_greedy = isinstance(self._session, EagleSession) and _is_plain_greedy(arguments)
-        plan = Plan(self._sampler, self._ctx, self._drafter, self._length, own_greedy)
+        plan = Plan(sampler, self._ctx, self._drafter, self._length, own_greedy)
         self._generation = LazyRounds(memory, plan)
         return self._generation, self._session.timings, started
 
@@ -289,7 +295,7 @@ class EagleLlama(Llama):  # type: ignore[misc]
         try:
             for part in super()._create_completion(*args, **kwargs):
                 if part["choices"][0]["finish_reason"] is not None:
-                    part["timings"] = self._timings()
+                    part = {**part, "timings": self._timings()}  # type: ignore[typeddict-unknown-key]
                 paused = time.perf_counter()
                 yield part
                 self._user_ms += (time.perf_counter() - paused) * 1e3
@@ -323,7 +329,7 @@ class EagleLlama(Llama):  # type: ignore[misc]
     ) -> bytes:
         """As the parent's; a text that grows by a token costs one token."""
         if type(self.tokenizer_) is not LlamaTokenizer or self._memory is None:
-            return bytes(super().detokenize(tokens, prev_tokens, special))
+            return super().detokenize(list(tokens), None if prev_tokens is None else list(prev_tokens), special)
         return self._growing.detokenize(tokens, special=special)
 
     # --- state ---
@@ -344,11 +350,10 @@ class EagleLlama(Llama):  # type: ignore[misc]
                 llama_state_size=written,
                 seed=self._seed,
             )
-            state.draft_state = self._session.save_state()
-        return state
+            return EagleLlamaState(state, self._session.save_state())
 
     def load_state(self, state: LlamaState) -> None:
-        """Go on from a saved state, one of the parent's class too: the draft then starts knowing nothing of its text."""
+        """Go on from a saved state. From one of the parent's class, the draft starts knowing nothing of the text."""
         memory = self._require_memory()
         with self._exclusive():
             self._end_generation()
@@ -358,7 +363,8 @@ class EagleLlama(Llama):  # type: ignore[misc]
             if read != state.llama_state_size:
                 memory.reset()
                 raise RuntimeError("Failed to set llama state data")
-            self._session.load_state(getattr(state, "draft_state", None) or None, state.n_tokens)
+            draft_state = state.draft_state if isinstance(state, EagleLlamaState) else b""
+            self._session.load_state(draft_state or None, state.n_tokens)
             memory.tokens[: state.n_tokens] = state.input_ids[: state.n_tokens]
             memory.n_tokens = state.n_tokens
             if memory.rows is not None:
@@ -384,7 +390,9 @@ class EagleLlama(Llama):  # type: ignore[misc]
         """Download target and draft from the Hugging Face hub; file names may be patterns that match one file."""
         if draft_repo_id is not None:
             kwargs["draft_path"] = _download(draft_repo_id, draft_filename or "*.gguf", kwargs.get("cache_dir"))
-        return super().from_pretrained(repo_id, filename, *args, **kwargs)
+        made = super().from_pretrained(repo_id, filename, *args, **kwargs)
+        assert isinstance(made, cls)
+        return made
 
     # --- inside ---
 
@@ -435,6 +443,14 @@ class EagleLlama(Llama):  # type: ignore[misc]
         }
 
 
+class EagleLlamaState(LlamaState):
+    """The parent's saved state and what the draft keeps beside it."""
+
+    def __init__(self, state: LlamaState, draft_state: bytes) -> None:
+        super().__init__(**vars(state))
+        self.draft_state = draft_state
+
+
 @dataclass(frozen=True)
 class _ContextView:
     """The parent's context, as sessions want it."""
@@ -442,6 +458,13 @@ class _ContextView:
     handle: Any
     n_ctx: int
     n_batch: int
+
+
+@dataclass(frozen=True)
+class _ModelView:
+    """The parent's model, likewise."""
+
+    handle: Any
 
 
 def _is_plain_greedy(arguments: dict[str, Any]) -> bool:

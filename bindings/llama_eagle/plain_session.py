@@ -49,7 +49,8 @@ class PlainSession:
 
     @property
     def timings(self) -> Timings:
-        return Timings(**{f"{name}_ms": value for name, value in self._ms.items()})
+        ms = self._ms
+        return Timings(eval_ms=ms["eval"], verify_ms=ms["verify"], sample_ms=ms["sample"], commit_ms=ms["commit"])
 
     def eval(self, tokens: Sequence[int]) -> None:
         """Append tokens, in pieces of at most n_batch. Raises `InputError` when they do not fit."""
@@ -168,6 +169,7 @@ class _Batch:
         n = len(tokens)
         self._tokens[:n] = list(tokens)
         self._positions[:n] = list(range(n_past, n_past + n))
-        self._rows[:n] = [int(all_rows)] * (n - 1) + [1]
+        for row in range(n):
+            self._rows[row] = int(all_rows or row == n - 1)
         self.batch.n_tokens = n
         return self.batch

@@ -94,7 +94,7 @@ class EagleSession:
         self,
         context: ContextLike,
         draft: HasHandle,
-        options: SessionOptions = SessionOptions(),  # noqa: B008 (frozen)
+        options: SessionOptions = SessionOptions(),
     ) -> None:
         self._lib = _native.library()
         self._keep = (context, draft)  # both must outlive the session
