@@ -16,7 +16,7 @@ from fixtures.tiny_gguf import END, N_VOCAB, Variant, write_draft, write_target
 
 pytestmark = pytest.mark.native
 
-SOFT = Variant(sharpness=5.0)  # the right letter is likely, not certain
+SOFT = Variant(sharpness=8.0, mix=0.4)  # the right letter is likely, and everything before has a say
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -408,3 +408,27 @@ def test_end_token_is_not_delivered(files: dict[str, Path]) -> None:
             break
     assert tokens == [ord("Z"), END]
     assert N_VOCAB == llm.n_vocab()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_edits_leave_the_memory_as_if_read_anew(files: dict[str, Path], seed: int) -> None:
+    """Texts that share beginnings, are cut, continued and come back: checkpoints of other texts are never used."""
+    rng = np.random.default_rng(seed)
+    llm = load(files, n_ctx=1024, n_draft=3, checkpoint_every=16)
+    fresh = load(files, n_ctx=1024, draft=None, checkpoint_mib=0)
+    text = rng.integers(97, 123, 60).tolist()
+    reused = 0
+    for _ in range(25):
+        keep = int(rng.integers(0, len(text)))
+        text = text[:keep] + rng.integers(97, 123, int(rng.integers(1, 60))).tolist()
+        text = text[:400]
+        reused += len(text) - llm._memory.become(text)
+        if rng.random() < 0.5:
+            stream = llm.generate(text, temp=0.0)
+            text = text + [next(stream) for _ in range(int(rng.integers(1, 12)))]
+            stream.close()
+            reused += len(text) - llm._memory.become(text)
+        fresh.reset()
+        fresh.eval(text)
+        np.testing.assert_allclose(llm.scores[-1], fresh.scores[-1], atol=1e-3)
+    assert reused > 500
