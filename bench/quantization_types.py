@@ -3,7 +3,7 @@
     python bench/quantization_types.py --gigabytes 1.2 --rows 1 5 [--json]
 
 A synthetic model of Qwen3.5's shape (random weights) is converted once and quantized to each candidate. Costs are the
-smallest of many llama_decode calls, taken in turns, because other load only ever adds to them.
+smallest processor time of many llama_decode calls on one thread, taken in turns: other load can only add to them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Model:
     n_past: int = 0
 
     @classmethod
-    def load(cls, path: Path, n_threads: int) -> Model:
+    def load(cls, path: Path) -> Model:
         library()
         from llama_cpp import llama_cpp as api
 
@@ -58,20 +58,20 @@ class Model:
         model = api.llama_model_load_from_file(str(path).encode(), params)
         context = api.llama_context_default_params()
         context.n_ctx, context.n_batch = 1024, 512
-        context.n_threads = context.n_threads_batch = n_threads
+        context.n_threads = context.n_threads_batch = 1
         return cls(api, model, api.llama_init_from_model(model, context))
 
     def decode(self, n_rows: int) -> float:
-        """Milliseconds of one llama_decode of n_rows tokens with logits for each."""
+        """Milliseconds of processor time of one llama_decode of n_rows tokens with logits for each."""
         batch = self.api.llama_batch_init(n_rows, 0, 1)
         for i in range(n_rows):
             batch.token[i], batch.pos[i], batch.n_seq_id[i] = 100 + i, self.n_past + i, 1
             batch.seq_id[i][0], batch.logits[i] = 0, 1
         batch.n_tokens = n_rows
-        start = time.perf_counter()
+        start = time.process_time()
         status = self.api.llama_decode(self.ctx, batch)
         self.api.llama_synchronize(self.ctx)
-        elapsed = time.perf_counter() - start
+        elapsed = time.process_time() - start
         self.api.llama_batch_free(batch)
         if status:
             raise SystemExit(f"llama_decode: {status}")
@@ -83,9 +83,9 @@ class Model:
         self.api.llama_model_free(self.model)
 
 
-def measure(path: Path, rows: list[int], runs: int, n_threads: int) -> dict[int, float]:
+def measure(path: Path, rows: list[int], runs: int) -> dict[int, float]:
     """Smallest milliseconds of a decode of each number of rows."""
-    model = Model.load(path, n_threads)
+    model = Model.load(path)
     for n in rows:
         model.decode(n)
     best = dict.fromkeys(rows, float("inf"))
@@ -102,7 +102,6 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--passes", type=int, default=2, help="how often the list of candidates is gone through")
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--folder", type=Path, help="where to work; needs twice the size; default: a temporary one")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
@@ -117,7 +116,7 @@ def main() -> None:
             results[name] = {"n_bytes": quantize(folder / "bf16.gguf", path, ftype, options).n_bytes, "ms": {}}
         for _ in range(arguments.passes):
             for name, result in results.items():
-                found = measure(folder / f"{name}.gguf", arguments.rows, arguments.runs, arguments.threads)
+                found = measure(folder / f"{name}.gguf", arguments.rows, arguments.runs)
                 result["ms"] = {n: min(ms, result["ms"].get(n, ms)) for n, ms in found.items()}
     finally:
         shutil.rmtree(folder)
