@@ -68,6 +68,9 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_commit": ([c_void_p, c_int32], c_int32),
     "eagle_get_timings": ([c_void_p], Timings),
     "eagle_reset_timings": ([c_void_p], None),
+    "eagle_exact_set": ([c_int32], c_int32),
+    "eagle_exact_get": ([], c_int32),
+    "eagle_exact_report": ([c_void_p, c_char_p, c_size_t], c_int32),
 }
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fixtures.recurrent_gguf import ARCHS, Shape, write_recurrent
-from fixtures.round_context import REPLAY, SNAPSHOTS, UNFUSED, DecodeError, RoundContext, RoundModel
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from llama_eagle.bench.recurrent_gguf import ARCHS, Shape, write_recurrent
+from llama_eagle.bench.round_context import REPLAY, SNAPSHOTS, UNFUSED, DecodeError, RoundContext, RoundModel
 
 pytestmark = pytest.mark.native
 

@@ -132,9 +132,6 @@ def _show(report: dict[str, Any], json: bool) -> None:
         output.data(_table(report["tensors"]))
     else:
         output.data(f"{report['output']}: {report['outtype']}, {report['n_bytes'] / 2**20:.1f} MiB")
-    if report.get("layout") == "extended":
-        reasons = "; ".join(report["extended_because"])
-        output.note(f"stock llama.cpp will refuse this draft ({reasons}); llama-eagle runs it")
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
