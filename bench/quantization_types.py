@@ -56,6 +56,8 @@ class Model:
         params = api.llama_model_default_params()
         params.n_gpu_layers = 0
         model = api.llama_model_load_from_file(str(path).encode(), params)
+        if not model:
+            raise SystemExit(f"{path} does not load")
         context = api.llama_context_default_params()
         context.n_ctx, context.n_batch = 1024, 512
         context.n_threads = context.n_threads_batch = 1
