@@ -97,8 +97,8 @@ def _synthetic_job(
 ) -> tuple[dict[str, Any], Any]:
     from llama_eagle.bench.cache import cache_dir
     from llama_eagle.bench.ours import Job
-    from llama_eagle.demo.constructed import SHAPES
     from llama_eagle.demo.ggufs import PairFolder
+    from llama_eagle.demo.shapes import SHAPES
 
     shape = given["synthetic"]
     if shape not in SHAPES:
