@@ -13,8 +13,9 @@ from llama_eagle.demo.decode import GREEDY, Run, decode
 from llama_eagle.draft_length import Auto, DraftLength, Fixed
 from llama_eagle.generation import GenerationResult
 from llama_eagle.models import Context, ContextOptions, LoadOptions, ModelPair, PairOptions
+from llama_eagle.plain_session import PlainSession
 from llama_eagle.sampling import Sampler, SamplingParams
-from llama_eagle.session import EagleSession, PlainSession, SessionOptions
+from llama_eagle.session import EagleSession, SessionOptions
 from llama_eagle.text import Tokenizer
 
 from .measurement import Measurement
@@ -69,12 +70,14 @@ class Ours:
             plain.eval(self.prompt)
             session.eval(self.prompt)
             ids = [sampler.sample(plain.ctx)] * VERIFY_ROWS  # what the rows say has no influence on their cost
-            one = [_timed(lambda: plain.verify(ids[:1])) for _ in range(n_times)]
-            many = []
+            one, many = [], []
+            for _ in range(n_times):
+                one.append(_timed(lambda: plain.verify(ids[:1])))
+                plain.commit(1)
             for _ in range(n_times):
                 session.draft(ids[0], 1)
                 many.append(_timed(lambda: session.verify(ids)))
-                session.accept(sampler)
+                session.accept(sampler.handle)
                 session.commit(1)
         return median(many) / median(one)
 
@@ -100,7 +103,7 @@ def _measurement(result: GenerationResult) -> Measurement:
     if statistics is None:
         each = result.decode_ms / max(1, len(result.tokens))
         return Measurement(result.tokens_per_second, 0.0, 1.0, each, each, 0.0)
-    rounds = max(1, statistics.n_rounds)
+    rounds = max(1, statistics.rounds)
     return Measurement(
         tps=result.tokens_per_second,
         accept_rate=statistics.accept_rate,

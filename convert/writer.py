@@ -203,11 +203,12 @@ def _encoded(tensor: _Tensor, pool: ThreadPoolExecutor) -> Iterator[np.ndarray]:
         yield waiting.popleft().result()
 
 
-def _write_all(file: BinaryIO, data: bytes | np.ndarray) -> int:
-    view = memoryview(data).cast("B")
-    while view:
-        view = view[file.write(view) :]
-    return memoryview(data).nbytes
+def _write_all(file: BinaryIO, data: memoryview) -> int:
+    """Writes all bytes of contiguous data and returns how many."""
+    left = data.cast("B")
+    while left:
+        left = left[file.write(left) :]
+    return data.nbytes
 
 
 @dataclass
@@ -224,14 +225,14 @@ class _Meter:
 
 def _write_shard(path: Path, head: bytes, tensors: list[_Tensor], pool: ThreadPoolExecutor, meter: _Meter) -> None:
     with path.open("wb", buffering=0) as file:
-        _write_all(file, head)
+        _write_all(file, memoryview(head))
         for tensor in tensors:
             try:
                 for data in _encoded(tensor, pool):
-                    meter.add(_write_all(file, data), tensor.name)
+                    meter.add(_write_all(file, data.data), tensor.name)
             except ConversionError as error:
                 raise type(error)(f"tensor {tensor.name}: {error}") from error
-            _write_all(file, bytes(_padding(tensor.n_bytes)))
+            _write_all(file, memoryview(bytes(_padding(tensor.n_bytes))))
 
 
 def _final_names(path: Path, count: int) -> list[Path]:

@@ -66,8 +66,14 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_verify": ([c_void_p, TOKENS, c_int32], c_int32),
     "eagle_accept": ([c_void_p, c_void_p, TOKENS, POINTER(c_int32)], c_int32),
     "eagle_commit": ([c_void_p, c_int32], c_int32),
+    "eagle_state_size": ([c_void_p], c_int64),
+    "eagle_state_save": ([c_void_p, c_void_p, c_int64], c_int32),
+    "eagle_state_load": ([c_void_p, c_void_p, c_int64, c_int32], c_int32),
     "eagle_get_timings": ([c_void_p], Timings),
     "eagle_reset_timings": ([c_void_p], None),
+    "eagle_exact_set": ([c_int32], c_int32),
+    "eagle_exact_get": ([], c_int32),
+    "eagle_exact_report": ([c_void_p, c_char_p, c_size_t], c_int32),
 }
 
 

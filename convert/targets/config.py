@@ -105,6 +105,7 @@ def moe_dims(config: ModelConfig) -> dict[str, int]:
     config.require("hidden_act", "silu")
     config.require("decoder_sparse_step", 1)
     config.require("mlp_only_layers", [])
+    config.require("norm_topk_prob", True)  # llama.cpp's graphs always normalize the chosen experts' weights
     experts = config.get("num_experts", config.get("num_local_experts"))
     config.values["num_experts"] = experts
     return {

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -216,11 +217,11 @@ def plan(family: Family, config: ModelConfig, weights: Weights, dims: Dims, *, k
         for row in section.rows:
             by_target.setdefault(row.target, []).append(row)
         for rows in by_target.values():
-            if row := _choose(rows, section, weights, dims, layout):
-                used.update(_names(row, section, dims))
-                result.tensors.append(_planned(row, section, weights, dims))
+            if chosen := _choose(rows, section, weights, dims, layout):
+                used.update(_names(chosen, section, dims))
+                result.tensors.append(_planned(chosen, section, weights, dims))
     for name, values in family.extra(config, dims).items():
-        result.tensors.append(Planned(name, values.shape, lambda values=values: values))
+        result.tensors.append(Planned(name, values.shape, partial(np.asarray, values)))
     for name in weights.names():
         if name not in used:
             result.dropped[name] = _reason(name, weights, family)

@@ -72,8 +72,10 @@ def download(pin: dict[str, str], folder: Path) -> None:
     done = subprocess.run([*command, requirement], env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-5:])
-        raise UpstreamError(f"pip could not download the source of {requirement}; "
-                            f"set LLAMA_CPP_SOURCE_DIR to an unpacked copy to build offline\n{tail}")
+        raise UpstreamError(
+            f"pip could not download the source of {requirement}; "
+            f"set LLAMA_CPP_SOURCE_DIR to an unpacked copy to build offline\n{tail}"
+        )
 
 
 def fetch_sdist(pin: dict[str, str]) -> Path:

@@ -25,14 +25,16 @@
 #define EAGLE_GDN_TAG 0x4e444745  // "EGDN"
 
 enum eagle_gdn_param {
-    EAGLE_GDN_PARAM_TAG     = 1,  // op_params[0] stays upstream's snapshot count, 1
+    EAGLE_GDN_PARAM_TAG = 1,      // op_params[0] stays upstream's snapshot count, 1
     EAGLE_GDN_PARAM_N_SLOTS = 2,  // R
-    EAGLE_GDN_PARAM_OFFSET  = 3,  // floats from the start of a record row to this operation's part
+    EAGLE_GDN_PARAM_OFFSET = 3,   // floats from the start of a record row to this operation's part
 };
 
 // Where no other backend can meet it, the conv window's result is stored token by token: [W + T, channels] with strides
 // (channels, 1). The CPU's convolution takes that.
-static inline int eagle_gdn_is_token_major(const struct ggml_tensor * t) { return t->nb[0] > t->nb[1]; }
+static inline int eagle_gdn_is_token_major(const struct ggml_tensor * t) {
+    return t->nb[0] > t->nb[1];
+}
 
 static inline int eagle_gdn_is_replay(const struct ggml_tensor * op) {
     return op->op_params[EAGLE_GDN_PARAM_TAG] == EAGLE_GDN_TAG;

@@ -1,4 +1,5 @@
-// eagle_round.h: rounds on the recurrent memory of a hybrid context, for callers that decode with llama_decode themselves.
+// eagle_round.h: rounds on the recurrent memory of a hybrid context, for callers that decode with llama_decode
+// themselves.
 //
 //   eagle_round_begin(ctx, seq)
 //   llama_decode(ctx, batch)            rows of the sequence: id_last and the drafted tokens
@@ -31,11 +32,11 @@ LLAMA_API int32_t eagle_round_commit(struct llama_context * ctx, llama_seq_id se
 LLAMA_API int32_t eagle_round_rollback(struct llama_context * ctx, llama_seq_id seq_id);
 
 struct eagle_round_info {
-    size_t  struct_size;  // sizeof(struct eagle_round_info) of the caller
-    int32_t is_open;      // 1: a round is open
-    int32_t n_rows;       // tokens decoded since eagle_round_begin, 0 without a round
-    int32_t n_undoable;   // tokens that llama_memory_seq_rm or a commit can still take from the end
-    int32_t is_dirty;     // 1: a decode failed half-way, the sequence must be removed and evaluated again
+    size_t struct_size;  // sizeof(struct eagle_round_info) of the caller
+    int32_t is_open;     // 1: a round is open
+    int32_t n_rows;      // tokens decoded since eagle_round_begin, 0 without a round
+    int32_t n_undoable;  // tokens that llama_memory_seq_rm or a commit can still take from the end
+    int32_t is_dirty;    // 1: a decode failed half-way, the sequence must be removed and evaluated again
 };
 
 LLAMA_API int32_t eagle_round_pending(struct llama_context * ctx, llama_seq_id seq_id, struct eagle_round_info * info);

@@ -1,10 +1,7 @@
 // One matrix multiplication as a graph on the CPU backend, for the tests and the micro-benchmark.
 #pragma once
 
-#include "ggml-backend.h"
-#include "ggml-cpu.h"
-#include "ggml.h"
-
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -13,11 +10,14 @@
 #include <vector>
 
 #include "eagle_cpu.h"
+#include "ggml-backend.h"
+#include "ggml-cpu.h"
+#include "ggml.h"
 
 inline std::vector<float> random_floats(size_t n, uint32_t seed) {
-    std::mt19937                    rng(seed);
+    std::mt19937 rng(seed);
     std::normal_distribution<float> normal;
-    std::vector<float>              x(n);
+    std::vector<float> x(n);
     for (float & v : x) {
         v = normal(rng);
     }
@@ -26,9 +26,9 @@ inline std::vector<float> random_floats(size_t n, uint32_t seed) {
 
 // The buffer type ggml would choose for such weights: interleaved where the CPU has it, plain otherwise.
 inline ggml_backend_buffer_type_t interleaving_buffer_type() {
-    auto dev   = ggml_backend_reg_dev_get(ggml_backend_cpu_reg(), 0);
-    auto extra = (ggml_backend_dev_get_extra_bufts_t) ggml_backend_reg_get_proc_address(ggml_backend_cpu_reg(),
-                                                                                       "ggml_backend_dev_get_extra_bufts");
+    auto dev = ggml_backend_reg_dev_get(ggml_backend_cpu_reg(), 0);
+    auto extra = (ggml_backend_dev_get_extra_bufts_t) ggml_backend_reg_get_proc_address(
+        ggml_backend_cpu_reg(), "ggml_backend_dev_get_extra_bufts");
     for (ggml_backend_buffer_type_t * b = extra(dev); *b != nullptr; ++b) {
         if (std::string(ggml_backend_buft_name(*b)) == "CPU_REPACK") {
             return *b;
@@ -39,13 +39,14 @@ inline ggml_backend_buffer_type_t interleaving_buffer_type() {
 
 // Weights of one type in memory, quantized from `values` (rows x cols).
 struct weights {
-    ggml_context *        ctx    = nullptr;
-    ggml_tensor *         tensor = nullptr;
+    ggml_context * ctx = nullptr;
+    ggml_tensor * tensor = nullptr;
     ggml_backend_buffer_t buffer = nullptr;
 
     weights(ggml_type type, int64_t cols, int64_t rows, const float * values, bool interleaved, int64_t matrices = 1) {
-        ctx    = ggml_init({ggml_tensor_overhead() * 2, nullptr, true});
-        tensor = matrices > 1 ? ggml_new_tensor_3d(ctx, type, cols, rows, matrices) : ggml_new_tensor_2d(ctx, type, cols, rows);
+        ctx = ggml_init({ggml_tensor_overhead() * 2, nullptr, true});
+        tensor = matrices > 1 ? ggml_new_tensor_3d(ctx, type, cols, rows, matrices)
+                              : ggml_new_tensor_2d(ctx, type, cols, rows);
         buffer = ggml_backend_alloc_ctx_tensors_from_buft(
             ctx, interleaved ? interleaving_buffer_type() : ggml_backend_cpu_buffer_type());
         std::vector<char> data(ggml_nbytes(tensor));
@@ -60,11 +61,12 @@ struct weights {
 };
 
 // Computes weights x activations for `n` rows; out: n x rows floats.
-inline std::vector<float> multiply(ggml_backend_t backend, const weights & w, const std::vector<float> & x, int64_t n, int threads) {
+inline std::vector<float> multiply(ggml_backend_t backend, const weights & w, const std::vector<float> & x, int64_t n,
+                                   int threads) {
     ggml_context * ctx = ggml_init({ggml_tensor_overhead() * 8 + ggml_graph_overhead(), nullptr, true});
-    ggml_tensor *  in  = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, w.tensor->ne[0], n);
-    ggml_tensor *  out = ggml_mul_mat(ctx, w.tensor, in);
-    ggml_cgraph *  g   = ggml_new_graph(ctx);
+    ggml_tensor * in = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, w.tensor->ne[0], n);
+    ggml_tensor * out = ggml_mul_mat(ctx, w.tensor, in);
+    ggml_cgraph * g = ggml_new_graph(ctx);
     ggml_build_forward_expand(g, out);
     ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, backend);
     ggml_backend_tensor_set(in, x.data(), 0, ggml_nbytes(in));

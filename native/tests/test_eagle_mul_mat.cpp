@@ -1,9 +1,9 @@
-// The verification kernels: each row's bits are the same alone and in any batch, on any number of threads, and no worse than
-// ggml's own kernels against a float64 product of the dequantized weights.
-#include "mul_mat_case.h"
-
+// The verification kernels: each row's bits are the same alone and in any batch, on any number of threads, and no worse
+// than ggml's own kernels against a float64 product of the dequantized weights.
 #include <cstring>
 #include <string>
+
+#include "mul_mat_case.h"
 
 static int failures = 0;
 
@@ -19,16 +19,18 @@ struct shape {
 };
 
 // Odd row counts, widths of one block, sizes of real models (0.8b: 1024 and 3584; 4b: 2560 and 9728 cut down in rows).
-static const shape SHAPES[] = {{256, 8}, {256, 1}, {512, 13}, {1024, 24}, {1024, 250}, {3584, 64}, {2560, 40}, {9728, 16}};
+static const shape SHAPES[] = {{256, 8},    {256, 1},   {512, 13},  {1024, 24},
+                               {1024, 250}, {3584, 64}, {2560, 40}, {9728, 16}};
 
 static std::vector<float> slice(const std::vector<float> & x, int64_t from, int64_t n, int64_t cols) {
     return std::vector<float>(x.begin() + from * cols, x.begin() + (from + n) * cols);
 }
 
 // Normalized mean squared error against float64.
-static double nmse(const weights & w, const float * dequantized, const std::vector<float> & x, const std::vector<float> & y, int64_t n) {
+static double nmse(const weights & w, const float * dequantized, const std::vector<float> & x,
+                   const std::vector<float> & y, int64_t n) {
     const int64_t cols = w.tensor->ne[0], rows = w.tensor->ne[1];
-    double        err = 0, ref = 0;
+    double err = 0, ref = 0;
     for (int64_t j = 0; j < n; ++j) {
         for (int64_t i = 0; i < rows; ++i) {
             double sum = 0;
@@ -44,8 +46,8 @@ static double nmse(const weights & w, const float * dequantized, const std::vect
 
 static void check_accuracy(ggml_backend_t backend, const weights & w, ggml_type type, const std::vector<float> & values,
                            const std::vector<float> & x, const std::string & name) {
-    const int64_t      cols = w.tensor->ne[0], rows = w.tensor->ne[1];
-    std::vector<char>  quantized(ggml_row_size(type, cols) * rows);
+    const int64_t cols = w.tensor->ne[0], rows = w.tensor->ne[1];
+    std::vector<char> quantized(ggml_row_size(type, cols) * rows);
     std::vector<float> plain(values.size());
     ggml_quantize_chunk(type, values.data(), quantized.data(), 0, rows, cols, nullptr);
     if (type == GGML_TYPE_F32) {
@@ -53,16 +55,17 @@ static void check_accuracy(ggml_backend_t backend, const weights & w, ggml_type 
     } else {
         ggml_get_type_traits(type)->to_float(quantized.data(), plain.data(), (int64_t) values.size());
     }
-    eagle_cpu_exact_set(false);
+    eagle_cpu_exact_set(0);
     const double theirs = nmse(w, plain.data(), x, multiply(backend, w, x, 4, 2), 4);
-    eagle_cpu_exact_set(true);
+    eagle_cpu_exact_set(1);
     const double ours = nmse(w, plain.data(), x, multiply(backend, w, x, 4, 2), 4);
-    check(ours < 5e-4 && ours <= 1.1 * theirs + 1e-12, name + ": nmse " + std::to_string(ours * 1e6) + "e-6, ggml's " +
-                                                           std::to_string(theirs * 1e6) + "e-6");
+    check(ours < 5e-4 && ours <= 1.1 * theirs + 1e-12,
+          name + ": nmse " + std::to_string(ours * 1e6) + "e-6, ggml's " + std::to_string(theirs * 1e6) + "e-6");
 }
 
-static void check_bits(ggml_backend_t backend, const weights & w, const std::vector<float> & x, const std::string & name) {
-    const int64_t      cols = w.tensor->ne[0], rows = w.tensor->ne[1];
+static void check_bits(ggml_backend_t backend, const weights & w, const std::vector<float> & x,
+                       const std::string & name) {
+    const int64_t cols = w.tensor->ne[0], rows = w.tensor->ne[1];
     std::vector<float> alone;
     for (int64_t j = 0; j < 16; ++j) {
         const std::vector<float> y = multiply(backend, w, slice(x, j, 1, cols), 1, 1);
@@ -70,8 +73,8 @@ static void check_bits(ggml_backend_t backend, const weights & w, const std::vec
     }
     for (int64_t n = 1; n <= 16; ++n) {
         for (int threads = 1; threads <= 4; ++threads) {
-            const int64_t            from = (n * 7 + threads) % (17 - n);
-            const std::vector<float> y    = multiply(backend, w, slice(x, from, n, cols), n, threads);
+            const int64_t from = (n * 7 + threads) % (17 - n);
+            const std::vector<float> y = multiply(backend, w, slice(x, from, n, cols), n, threads);
             check(memcmp(y.data(), alone.data() + from * rows, y.size() * sizeof(float)) == 0,
                   name + ": " + std::to_string(n) + " rows on " + std::to_string(threads) + " threads");
         }
@@ -83,11 +86,11 @@ static void check_type(ggml_backend_t backend, ggml_type type, bool interleaved)
         if ((interleaved && s.rows % 8 != 0) || s.cols % ggml_blck_size(type) != 0) {
             continue;
         }
-        const std::string name = std::string(ggml_type_name(type)) + (interleaved ? " interleaved " : " ") + std::to_string(s.cols) +
-                                 "x" + std::to_string(s.rows);
+        const std::string name = std::string(ggml_type_name(type)) + (interleaved ? " interleaved " : " ") +
+                                 std::to_string(s.cols) + "x" + std::to_string(s.rows);
         const std::vector<float> values = random_floats((size_t) (s.cols * s.rows), 1);
-        const std::vector<float> x      = random_floats((size_t) (s.cols * 16), 2);
-        const weights            w(type, s.cols, s.rows, values.data(), interleaved);
+        const std::vector<float> x = random_floats((size_t) (s.cols * 16), 2);
+        const weights w(type, s.cols, s.rows, values.data(), interleaved);
         check_accuracy(backend, w, type, values, x, name);
         check_bits(backend, w, x, name);
     }
@@ -97,9 +100,11 @@ static void check_type(ggml_backend_t backend, ggml_type type, bool interleaved)
 static void check_ragged(ggml_backend_t backend) {
     for (ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16}) {
         for (int64_t cols : {1, 7, 33, 100}) {
-            const std::vector<float> values = random_floats((size_t) cols * 5, 3), x = random_floats((size_t) cols * 16, 4);
-            const weights            w(type, cols, 5, values.data(), false);
-            check_accuracy(backend, w, type, values, x, std::string(ggml_type_name(type)) + " ragged " + std::to_string(cols));
+            const std::vector<float> values = random_floats((size_t) cols * 5, 3),
+                                     x = random_floats((size_t) cols * 16, 4);
+            const weights w(type, cols, 5, values.data(), false);
+            check_accuracy(backend, w, type, values, x,
+                           std::string(ggml_type_name(type)) + " ragged " + std::to_string(cols));
             check_bits(backend, w, x, std::string(ggml_type_name(type)) + " ragged " + std::to_string(cols));
         }
     }
@@ -114,8 +119,9 @@ static void check_ragged(ggml_backend_t backend) {
 
 int main() {
     ggml_backend_t backend = ggml_backend_cpu_init();
-    for (ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0, GGML_TYPE_Q4_K, GGML_TYPE_Q5_K,
-                           GGML_TYPE_Q6_K, GGML_TYPE_Q5_0, GGML_TYPE_Q3_K, GGML_TYPE_IQ4_NL, GGML_TYPE_IQ4_XS}) {
+    for (ggml_type type :
+         {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0, GGML_TYPE_Q4_K, GGML_TYPE_Q5_K,
+          GGML_TYPE_Q6_K, GGML_TYPE_Q5_0, GGML_TYPE_Q3_K, GGML_TYPE_IQ4_NL, GGML_TYPE_IQ4_XS}) {
         check_type(backend, type, false);
     }
     if (interleaving_buffer_type() != nullptr) {

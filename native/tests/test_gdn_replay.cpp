@@ -20,7 +20,7 @@ namespace {
 using floats = std::vector<float>;
 
 struct shape {
-    int64_t              S, Hk, H, T, R;
+    int64_t S, Hk, H, T, R;
     std::vector<int32_t> replay;  // per sequence
 
     int64_t n_seqs() const { return (int64_t) replay.size(); }
@@ -34,7 +34,7 @@ struct token {
 
 floats random_floats(std::mt19937 & rng, size_t n, float lo, float hi) {
     std::uniform_real_distribution<float> dist(lo, hi);
-    floats                                out(n);
+    floats out(n);
     for (float & x : out) {
         x = dist(rng);
     }
@@ -42,20 +42,20 @@ floats random_floats(std::mt19937 & rng, size_t n, float lo, float hi) {
 }
 
 token random_token(std::mt19937 & rng, const shape & s) {
-    return { random_floats(rng, s.S * s.Hk, -0.2f, 0.2f), random_floats(rng, s.S * s.Hk, -0.2f, 0.2f),
-             random_floats(rng, s.S * s.H, -1, 1), random_floats(rng, s.H, -2, -0.01f),
-             random_floats(rng, s.H, 0.05f, 0.95f) };
+    return {random_floats(rng, s.S * s.Hk, -0.2f, 0.2f), random_floats(rng, s.S * s.Hk, -0.2f, 0.2f),
+            random_floats(rng, s.S * s.H, -1, 1), random_floats(rng, s.H, -2, -0.01f),
+            random_floats(rng, s.H, 0.05f, 0.95f)};
 }
 
 // A graph of one device with its tensors; fill and read by host vectors.
 struct graph {
-    ggml_backend_t          backend;
-    ggml_context_ptr        ctx;
-    ggml_cgraph *           gf;
+    ggml_backend_t backend;
+    ggml_context_ptr ctx;
+    ggml_cgraph * gf;
     ggml_backend_buffer_ptr buffer;
 
     explicit graph(ggml_backend_t backend) : backend(backend) {
-        ggml_init_params params = { 64 * ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, true };
+        ggml_init_params params = {64 * ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, true};
         ctx.reset(ggml_init(params));
         gf = ggml_new_graph(ctx.get());
     }
@@ -88,9 +88,9 @@ struct result {
 };
 
 void tag(ggml_tensor * op, int64_t n_slots, int64_t offset) {
-    op->op_params[EAGLE_GDN_PARAM_TAG]     = EAGLE_GDN_TAG;
+    op->op_params[EAGLE_GDN_PARAM_TAG] = EAGLE_GDN_TAG;
     op->op_params[EAGLE_GDN_PARAM_N_SLOTS] = (int32_t) n_slots;
-    op->op_params[EAGLE_GDN_PARAM_OFFSET]  = (int32_t) offset;
+    op->op_params[EAGLE_GDN_PARAM_OFFSET] = (int32_t) offset;
 }
 
 // One input of all sequences' tokens: [width, T] per sequence.
@@ -106,7 +106,7 @@ floats gather(const std::vector<std::vector<token>> & tokens, floats token::* fi
 
 floats as_record(const token & t) {
     floats out = t.k;
-    for (const floats * part : { &t.v, &t.g, &t.beta }) {
+    for (const floats * part : {&t.v, &t.g, &t.beta}) {
         out.insert(out.end(), part->begin(), part->end());
     }
     return out;
@@ -116,21 +116,24 @@ constexpr int64_t OFFSET = 24;  // floats before the Gated DeltaNet part of a re
 
 result run_replay(ggml_backend_t backend, const shape & s, const floats & state, const floats & records,
                   const std::vector<std::vector<token>> & tokens) {
-    graph         g(backend);
-    ggml_tensor * in[] = { g.f32(s.S, s.Hk, s.T, s.n_seqs()), g.f32(s.S, s.Hk, s.T, s.n_seqs()),
-                           g.f32(s.S, s.H, s.T, s.n_seqs()),  g.f32(1, s.H, s.T, s.n_seqs()),
-                           g.f32(1, s.H, s.T, s.n_seqs()),    g.f32(s.S, s.S, s.H, s.n_seqs()),
-                           s.R ? g.f32(OFFSET + s.R * s.slot(), s.n_seqs()) : nullptr };
+    graph g(backend);
+    ggml_tensor * in[] = {g.f32(s.S, s.Hk, s.T, s.n_seqs()),
+                          g.f32(s.S, s.Hk, s.T, s.n_seqs()),
+                          g.f32(s.S, s.H, s.T, s.n_seqs()),
+                          g.f32(1, s.H, s.T, s.n_seqs()),
+                          g.f32(1, s.H, s.T, s.n_seqs()),
+                          g.f32(s.S, s.S, s.H, s.n_seqs()),
+                          s.R ? g.f32(OFFSET + s.R * s.slot(), s.n_seqs()) : nullptr};
     ggml_tensor * counts = ggml_new_tensor_1d(g.ctx.get(), GGML_TYPE_I32, s.n_seqs());
-    ggml_tensor * op     = g.f32(s.S * s.H, s.T * s.n_seqs());
-    op->op               = GGML_OP_GATED_DELTA_NET;
-    op->op_params[0]     = 1;
+    ggml_tensor * op = g.f32(s.S * s.H, s.T * s.n_seqs());
+    op->op = GGML_OP_GATED_DELTA_NET;
+    op->op_params[0] = 1;
     std::copy(std::begin(in), std::end(in), op->src);
     op->src[7] = counts;
     tag(op, s.R, OFFSET);
     g.allocate(op);
-    const floats inputs[] = { gather(tokens, &token::q), gather(tokens, &token::k),    gather(tokens, &token::v),
-                              gather(tokens, &token::g), gather(tokens, &token::beta), state };
+    const floats inputs[] = {gather(tokens, &token::q), gather(tokens, &token::k),    gather(tokens, &token::v),
+                             gather(tokens, &token::g), gather(tokens, &token::beta), state};
     for (int i = 0; i < 6; i++) {
         graph::set(in[i], inputs[i]);
     }
@@ -139,50 +142,49 @@ result run_replay(ggml_backend_t backend, const shape & s, const floats & state,
     }
     ggml_backend_tensor_set(counts, s.replay.data(), 0, ggml_nbytes(counts));
     g.compute();
-    return { graph::get(op), graph::get(in[5]), s.R ? graph::get(in[6]) : floats() };
+    return {graph::get(op), graph::get(in[5]), s.R ? graph::get(in[6]) : floats()};
 }
 
 // ggml's own operation over one sequence: {output, state after all tokens}.
 result run_upstream(ggml_backend_t backend, const shape & s, const floats & state, const std::vector<token> & tokens) {
     const int64_t T = (int64_t) tokens.size();
     if (T == 0) {
-        return { {}, state, {} };
+        return {{}, state, {}};
     }
-    graph         g(backend);
-    ggml_tensor * in[] = { g.f32(s.S, s.Hk, T), g.f32(s.S, s.Hk, T), g.f32(s.S, s.H, T),
-                           g.f32(1, s.H, T),    g.f32(1, s.H, T),    g.f32(s.S, s.S, s.H) };
-    ggml_tensor * op   = ggml_gated_delta_net(g.ctx.get(), in[0], in[1], in[2], in[3], in[4], in[5], 1);
+    graph g(backend);
+    ggml_tensor * in[] = {g.f32(s.S, s.Hk, T), g.f32(s.S, s.Hk, T), g.f32(s.S, s.H, T),
+                          g.f32(1, s.H, T),    g.f32(1, s.H, T),    g.f32(s.S, s.S, s.H)};
+    ggml_tensor * op = ggml_gated_delta_net(g.ctx.get(), in[0], in[1], in[2], in[3], in[4], in[5], 1);
     g.allocate(op);
-    const std::vector<std::vector<token>> one      = { tokens };
-    const floats                          inputs[] = { gather(one, &token::q), gather(one, &token::k),
-                                                       gather(one, &token::v), gather(one, &token::g),
-                                                       gather(one, &token::beta), state };
+    const std::vector<std::vector<token>> one = {tokens};
+    const floats inputs[] = {gather(one, &token::q), gather(one, &token::k),    gather(one, &token::v),
+                             gather(one, &token::g), gather(one, &token::beta), state};
     for (int i = 0; i < 6; i++) {
         graph::set(in[i], inputs[i]);
     }
     g.compute();
-    const floats all   = graph::get(op);
+    const floats all = graph::get(op);
     const size_t split = s.S * s.H * T;
-    return { floats(all.begin(), all.begin() + split), floats(all.begin() + split, all.end()), {} };
+    return {floats(all.begin(), all.begin() + split), floats(all.begin() + split, all.end()), {}};
 }
 
 // The definition, in float64, over one sequence.
 result run_reference(const shape & s, const floats & state, const std::vector<token> & tokens) {
     std::vector<double> S(state.begin(), state.end());
-    floats              out;
+    floats out;
     for (const token & t : tokens) {
         for (int64_t h = 0; h < s.H; h++) {
             const float * k = t.k.data() + h % s.Hk * s.S;
             const float * q = t.q.data() + h % s.Hk * s.S;
             for (int64_t j = 0; j < s.S; j++) {
                 double * row = S.data() + (h * s.S + j) * s.S;
-                double   dot = 0;
+                double dot = 0;
                 for (int64_t i = 0; i < s.S; i++) {
                     row[i] *= std::exp((double) t.g[h]);
                     dot += row[i] * k[i];
                 }
                 const double delta = (t.v[h * s.S + j] - dot) * t.beta[h];
-                double       o     = 0;
+                double o = 0;
                 for (int64_t i = 0; i < s.S; i++) {
                     row[i] += delta * k[i];
                     o += row[i] * q[i];
@@ -191,7 +193,7 @@ result run_reference(const shape & s, const floats & state, const std::vector<to
             }
         }
     }
-    return { out, floats(S.begin(), S.end()), {} };
+    return {out, floats(S.begin(), S.end()), {}};
 }
 
 int failures = 0;
@@ -204,7 +206,9 @@ void check(bool ok, const char * device, const shape & s, const char * what) {
     }
 }
 
-bool equal(const float * a, const floats & b) { return b.empty() || memcmp(a, b.data(), b.size() * sizeof(float)) == 0; }
+bool equal(const float * a, const floats & b) {
+    return b.empty() || memcmp(a, b.data(), b.size() * sizeof(float)) == 0;
+}
 
 bool close(const float * a, const floats & b) {
     double err = 0, norm = 1e-12;
@@ -217,11 +221,11 @@ bool close(const float * a, const floats & b) {
 
 void test_gdn(ggml_backend_t backend, const shape & s, unsigned seed) {
     const char * device = ggml_backend_name(backend);
-    const bool   is_cpu = ggml_backend_is_cpu(backend);
+    const bool is_cpu = ggml_backend_is_cpu(backend);
     std::mt19937 rng(seed);
-    const auto   state   = random_floats(rng, s.S * s.S * s.H * s.n_seqs(), -1, 1);
-    const auto   before  = random_floats(rng, (OFFSET + s.R * s.slot()) * s.n_seqs(), -1, 1);
-    floats       records = before;
+    const auto state = random_floats(rng, s.S * s.S * s.H * s.n_seqs(), -1, 1);
+    const auto before = random_floats(rng, (OFFSET + s.R * s.slot()) * s.n_seqs(), -1, 1);
+    floats records = before;
     std::vector<std::vector<token>> recorded(s.n_seqs()), fresh(s.n_seqs());
     for (int64_t n = 0; n < s.n_seqs(); n++) {
         for (int64_t i = 0; i < s.replay[n]; i++) {
@@ -235,22 +239,22 @@ void test_gdn(ggml_backend_t backend, const shape & s, unsigned seed) {
     }
     const result got = run_replay(backend, s, state, records, fresh);
     for (int64_t n = 0; n < s.n_seqs(); n++) {
-        const size_t        size = s.S * s.S * s.H;
-        const floats        start(state.begin() + n * size, state.begin() + (n + 1) * size);
-        std::vector<token>  all = recorded[n];
+        const size_t size = s.S * s.S * s.H;
+        const floats start(state.begin() + n * size, state.begin() + (n + 1) * size);
+        std::vector<token> all = recorded[n];
         all.insert(all.end(), fresh[n].begin(), fresh[n].end());
         const std::vector<token> committed(all.begin(), all.end() - s.tail());
 
-        const auto    exact   = run_reference(s, start, all);
-        const auto    kept    = run_reference(s, start, committed);
-        const float * out     = got.out.data() + n * s.T * s.S * s.H;
-        const float * after   = got.state.data() + n * size;
-        const size_t  skipped = s.replay[n] * s.S * s.H;
+        const auto exact = run_reference(s, start, all);
+        const auto kept = run_reference(s, start, committed);
+        const float * out = got.out.data() + n * s.T * s.S * s.H;
+        const float * after = got.state.data() + n * size;
+        const size_t skipped = s.replay[n] * s.S * s.H;
         check(close(out, floats(exact.out.begin() + skipped, exact.out.end())), device, s, "output, float64");
         check(close(after, kept.state), device, s, "state, float64");
-        const auto up      = run_upstream(backend, s, start, all);
+        const auto up = run_upstream(backend, s, start, all);
         const auto up_kept = run_upstream(backend, s, start, committed);
-        const auto up_out  = floats(up.out.begin() + skipped, up.out.end());
+        const auto up_out = floats(up.out.begin() + skipped, up.out.end());
         check(is_cpu ? equal(out, up_out) : close(out, up_out), device, s, "output, ggml");
         check(is_cpu ? equal(after, up_kept.state) : close(after, up_kept.state), device, s, "state, ggml");
         for (int64_t i = 0; i < s.tail(); i++) {
@@ -262,21 +266,21 @@ void test_gdn(ggml_backend_t backend, const shape & s, unsigned seed) {
 
 // Window, replay and convolution of one sequence set. W = 3, C channels.
 void test_conv(ggml_backend_t backend, const shape & s, int64_t C, bool token_major, unsigned seed) {
-    constexpr int64_t W      = 3;
-    const char *      device = ggml_backend_name(backend);
-    std::mt19937      rng(seed);
-    const int64_t     n_seqs  = s.n_seqs();
-    const auto        window  = random_floats(rng, W * C * n_seqs, -1, 1);
-    const auto        x       = random_floats(rng, C * s.T * n_seqs, -1, 1);
-    const auto        records = random_floats(rng, (s.R * C + 5) * n_seqs, -1, 1);
-    const auto        kernel  = random_floats(rng, (W + 1) * C, -1, 1);
+    constexpr int64_t W = 3;
+    const char * device = ggml_backend_name(backend);
+    std::mt19937 rng(seed);
+    const int64_t n_seqs = s.n_seqs();
+    const auto window = random_floats(rng, W * C * n_seqs, -1, 1);
+    const auto x = random_floats(rng, C * s.T * n_seqs, -1, 1);
+    const auto records = random_floats(rng, (s.R * C + 5) * n_seqs, -1, 1);
+    const auto kernel = random_floats(rng, (W + 1) * C, -1, 1);
 
-    graph         g(backend);
-    ggml_tensor * in[] = { g.f32(W, C, n_seqs), g.f32(C, s.T, n_seqs), s.R ? g.f32(s.R * C + 5, n_seqs) : nullptr };
-    ggml_tensor * counts  = ggml_new_tensor_1d(g.ctx.get(), GGML_TYPE_I32, n_seqs);
+    graph g(backend);
+    ggml_tensor * in[] = {g.f32(W, C, n_seqs), g.f32(C, s.T, n_seqs), s.R ? g.f32(s.R * C + 5, n_seqs) : nullptr};
+    ggml_tensor * counts = ggml_new_tensor_1d(g.ctx.get(), GGML_TYPE_I32, n_seqs);
     ggml_tensor * weights = g.f32(W + 1, C);
-    ggml_tensor * op      = g.f32(W + s.T, C, n_seqs);
-    op->op                = GGML_OP_SSM_CONV;
+    ggml_tensor * op = g.f32(W + s.T, C, n_seqs);
+    op->op = GGML_OP_SSM_CONV;
     std::copy(std::begin(in), std::end(in), op->src);
     op->src[3] = counts;
     tag(op, s.R, 0);
@@ -299,7 +303,7 @@ void test_conv(ggml_backend_t backend, const shape & s, int64_t C, bool token_ma
 
     for (int64_t n = 0; n < n_seqs; n++) {
         const int64_t r = s.replay[n], total = W + r + s.T;
-        floats        columns(total * C);  // [total, C], channel by channel, as ggml's ssm_conv wants it
+        floats columns(total * C);  // [total, C], channel by channel, as ggml's ssm_conv wants it
         for (int64_t c = 0; c < C; c++) {
             for (int64_t w = 0; w < total; w++) {
                 columns[c * total + w] = w < W       ? window[(n * C + c) * W + w]
@@ -307,8 +311,8 @@ void test_conv(ggml_backend_t backend, const shape & s, int64_t C, bool token_ma
                                                      : x[(n * s.T + w - W - r) * C + c];
             }
         }
-        graph         up(backend);
-        ggml_tensor * up_in = up.f32(total, C), *up_weights = up.f32(W + 1, C);
+        graph up(backend);
+        ggml_tensor *up_in = up.f32(total, C), *up_weights = up.f32(W + 1, C);
         ggml_tensor * up_conv = ggml_ssm_conv(up.ctx.get(), up_in, up_weights);
         up.allocate(up_conv);
         graph::set(up_in, columns);
@@ -317,7 +321,7 @@ void test_conv(ggml_backend_t backend, const shape & s, int64_t C, bool token_ma
         const floats all = graph::get(up_conv);
         check(equal(got_conv.data() + n * s.T * C, floats(all.begin() + r * C, all.end())), device, s, "convolution");
         const int64_t committed = r + s.T - s.tail();
-        bool          ok        = true;
+        bool ok = true;
         for (int64_t c = 0; c < C; c++) {
             for (int64_t w = 0; w < W; w++) {
                 ok = ok && got_window[(n * C + c) * W + w] == columns[c * total + committed + w];
@@ -333,13 +337,13 @@ void test_conv(ggml_backend_t backend, const shape & s, int64_t C, bool token_ma
 
 std::vector<shape> shapes() {
     std::vector<shape> out;
-    for (const int64_t S : { 16, 32, 64, 128 }) {
-        for (const int64_t T : { 1, 2, 5, 70 }) {
-            out.push_back({ S, 2, 4, T, 0, { 0 } });
-            for (const int64_t R : { 2, 5, 66 }) {
-                out.push_back({ S, 1, 2, T, R, { 0 } });
-                out.push_back({ S, 2, 4, T, R, { (int32_t) R, 1 } });
-                out.push_back({ S, 3, 3, T, R, { 2, 0, 1 } });
+    for (const int64_t S : {16, 32, 64, 128}) {
+        for (const int64_t T : {1, 2, 5, 70}) {
+            out.push_back({S, 2, 4, T, 0, {0}});
+            for (const int64_t R : {2, 5, 66}) {
+                out.push_back({S, 1, 2, T, R, {0}});
+                out.push_back({S, 2, 4, T, R, {(int32_t) R, 1}});
+                out.push_back({S, 3, 3, T, R, {2, 0, 1}});
             }
         }
     }
@@ -347,10 +351,10 @@ std::vector<shape> shapes() {
 }
 
 void test_device(ggml_backend_dev_t dev) {
-    const bool       is_cpu = ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_CPU;
+    const bool is_cpu = ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_CPU;
     ggml_backend_ptr backend(ggml_backend_dev_init(dev, nullptr));
     printf("%s\n", ggml_backend_name(backend.get()));
-    for (const int n_threads : is_cpu ? std::vector<int>{ 1, 3 } : std::vector<int>{ 1 }) {
+    for (const int n_threads : is_cpu ? std::vector<int>{1, 3} : std::vector<int>{1}) {
         if (is_cpu) {
             ggml_backend_cpu_set_n_threads(backend.get(), n_threads);
         }
@@ -370,8 +374,8 @@ void test_device(ggml_backend_dev_t dev) {
 int main() {
     ggml_backend_load_all();
     for (size_t i = 0; i < ggml_backend_dev_count(); i++) {
-        ggml_backend_dev_t dev  = ggml_backend_dev_get(i);
-        const std::string  name = ggml_backend_reg_name(ggml_backend_dev_backend_reg(dev));
+        ggml_backend_dev_t dev = ggml_backend_dev_get(i);
+        const std::string name = ggml_backend_reg_name(ggml_backend_dev_backend_reg(dev));
         if (name == "CPU" || name == "CUDA") {
             test_device(dev);
         }

@@ -79,7 +79,7 @@ def test_rounds_are_as_simulated(files: PairFiles, n_draft: int | str) -> None:
     assert result.speculative is not None
     if isinstance(n_draft, int):
         expected = files.cycle.simulate(prompt[-1], N, n_draft)
-        assert result.speculative.n_rounds == pytest.approx(expected.rounds, abs=1)
+        assert result.speculative.rounds == pytest.approx(expected.rounds, abs=1)
         assert result.speculative.accepted_per_position == pytest.approx(expected.accepted_per_position, abs=0.03)
 
 

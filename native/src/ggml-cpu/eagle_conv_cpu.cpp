@@ -4,33 +4,36 @@
 // convolution a sum over four neighbours. Token-major, both run over whole vectors of channels. The sum of a channel
 // keeps ggml's order: results are bit-identical.
 
+#include <algorithm>
+#include <cstring>
+
 #include "eagle_gdn.h"
 #include "eagle_gdn_cpu.h"
 #include "ggml-cpu-impl.h"
 #include "ggml-impl.h"
 
-#include <algorithm>
-#include <cstring>
-
 namespace {
 
-constexpr int64_t BLOCK      = 256;  // channels of one unit of work
+constexpr int64_t BLOCK = 256;  // channels of one unit of work
 
 // The operands of one conv window, see eagle_gdn.h.
 struct window_op {
-    ggml_tensor *       window;
+    ggml_tensor * window;
     const ggml_tensor * x;
-    ggml_tensor *       records;
-    const int32_t *     n_replay;
-    ggml_tensor *       dst;
-    int64_t             W, C, T, n_tail, offset;
+    ggml_tensor * records;
+    const int32_t * n_replay;
+    ggml_tensor * dst;
+    int64_t W, C, T, n_tail, offset;
 
     explicit window_op(ggml_tensor * dst)
-        : window(dst->src[0]), x(dst->src[1]), records(dst->src[2]), n_replay((const int32_t *) dst->src[3]->data),
+        : window(dst->src[0]),
+          x(dst->src[1]),
+          records(dst->src[2]),
+          n_replay((const int32_t *) dst->src[3]->data),
           dst(dst) {
-        W      = window->ne[0];
-        C      = window->ne[1];
-        T      = x->ne[1];
+        W = window->ne[0];
+        C = window->ne[1];
+        T = x->ne[1];
         n_tail = std::min<int64_t>(T, dst->op_params[EAGLE_GDN_PARAM_N_SLOTS]);
         offset = dst->op_params[EAGLE_GDN_PARAM_OFFSET];
         GGML_ASSERT(x->nb[0] == sizeof(float));
@@ -54,7 +57,8 @@ struct columns {
     int64_t per_channel;
 
     columns(const ggml_tensor * dst, int64_t seq)
-        : data((float *) ((char *) dst->data + seq * dst->nb[2])), per_column(dst->nb[0] / sizeof(float)),
+        : data((float *) ((char *) dst->data + seq * dst->nb[2])),
+          per_column(dst->nb[0] / sizeof(float)),
           per_channel(dst->nb[1] / sizeof(float)) {}
 
     float & at(int64_t column, int64_t c) const { return data[column * per_column + c * per_channel]; }
@@ -75,7 +79,7 @@ struct columns {
 void move_window(const window_op & op, int64_t seq, int64_t c0, int64_t c1) {
     const int64_t replay = op.n_replay[seq];
     const int64_t n_head = op.T - op.n_tail;
-    float *       window = op.cache(seq);
+    float * window = op.cache(seq);
     const columns out(op.dst, seq);
 
     for (int64_t w = 0; w < op.W; w++) {
@@ -104,11 +108,12 @@ void move_window(const window_op & op, int64_t seq, int64_t c0, int64_t c1) {
 }
 
 // Channels [c0, c1) of one sequence through ggml's ssm_conv, from token-major columns.
-template <int K> void convolve(const ggml_tensor * dst, int64_t seq, int64_t c0, int64_t c1) {
+template <int K>
+void convolve(const ggml_tensor * dst, int64_t seq, int64_t c0, int64_t c1) {
     const ggml_tensor * kernel = dst->src[1];
-    const columns       in(dst->src[0], seq);
-    const int64_t       n = c1 - c0;
-    float               weight[K][BLOCK];
+    const columns in(dst->src[0], seq);
+    const int64_t n = c1 - c0;
+    float weight[K][BLOCK];
     for (int64_t c = 0; c < n; c++) {
         const float * row = (const float *) ((const char *) kernel->data + (c0 + c) * kernel->nb[1]);
         for (int k = 0; k < K; k++) {
@@ -116,7 +121,7 @@ template <int K> void convolve(const ggml_tensor * dst, int64_t seq, int64_t c0,
         }
     }
     for (int64_t t = 0; t < dst->ne[1]; t++) {
-        float *       out = (float *) ((char *) dst->data + t * dst->nb[1] + seq * dst->nb[2]) + c0;
+        float * out = (float *) ((char *) dst->data + t * dst->nb[1] + seq * dst->nb[2]) + c0;
         const float * x[K];
         for (int k = 0; k < K; k++) {
             x[k] = &in.at(t + k, c0);
@@ -151,12 +156,12 @@ bool eagle_cpu_is_conv(const ggml_tensor * dst) {
 }
 
 void eagle_cpu_conv(const ggml_compute_params * params, ggml_tensor * dst) {
-    const bool    is_window = eagle_gdn_is_replay(dst);
-    const int64_t channels  = is_window ? dst->ne[1] : dst->ne[0];
-    const int64_t per_seq   = (channels + BLOCK - 1) / BLOCK;
-    const int64_t n_units   = dst->ne[2] * per_seq;
-    const int64_t each      = (n_units + params->nth - 1) / params->nth;
-    const int64_t end       = std::min(n_units, each * (params->ith + 1));
+    const bool is_window = eagle_gdn_is_replay(dst);
+    const int64_t channels = is_window ? dst->ne[1] : dst->ne[0];
+    const int64_t per_seq = (channels + BLOCK - 1) / BLOCK;
+    const int64_t n_units = dst->ne[2] * per_seq;
+    const int64_t each = (n_units + params->nth - 1) / params->nth;
+    const int64_t end = std::min(n_units, each * (params->ith + 1));
     for (int64_t u = each * params->ith; u < end; u++) {
         const int64_t c0 = u % per_seq * BLOCK;
         const int64_t c1 = std::min(c0 + BLOCK, channels);

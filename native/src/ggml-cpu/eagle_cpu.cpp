@@ -1,27 +1,55 @@
 #include "eagle_cpu.h"
 
-#include "eagle_flash_attn.h"
-#include "eagle_mul_mat.h"
-#include "ggml-cpu-impl.h"
-
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 
-static bool exact_by_default() {
+#include "eagle_flash_attn.h"
+#include "eagle_mul_mat.h"
+#include "ggml-cpu-impl.h"
+
+// As in eagle_exact.h, which other libraries read.
+enum mode { OFF = 0, ON = 1, STRICT = 2 };
+
+static int first_mode() {
     const char * env = getenv("EAGLE_EXACT");
-    return env == nullptr || strcmp(env, "0") != 0;
+    if (env != nullptr && strcmp(env, "0") == 0) {
+        return OFF;
+    }
+    return env != nullptr && strcmp(env, "strict") == 0 ? STRICT : ON;
 }
 
-static std::atomic<bool> & exact_flag() {
-    static std::atomic<bool> flag{exact_by_default()};
-    return flag;
+static std::atomic<int> & exact_mode() {
+    static std::atomic<int> mode{first_mode()};
+    return mode;
 }
 
-void eagle_cpu_exact_set(bool on) { exact_flag().store(on); }
-bool eagle_cpu_exact(void) { return exact_flag().load(std::memory_order_relaxed); }
+static std::atomic<bool> layouts_listed{false};
 
-bool eagle_one_row_at_a_time(int64_t n_rows) { return n_rows <= eagle::MAX_ROWS && eagle_cpu_exact(); }
+int eagle_cpu_exact_mode(void) {
+    return exact_mode().load(std::memory_order_relaxed);
+}
+
+bool eagle_cpu_exact_set(int mode) {
+    if (mode == STRICT && exact_mode() != STRICT && layouts_listed) {
+        return false;
+    }
+    exact_mode() = mode;
+    return true;
+}
+
+bool eagle_allows_foreign_layouts(void) {
+    layouts_listed = true;
+    return eagle_cpu_exact_mode() != STRICT;
+}
+
+bool eagle_one_row_at_a_time(int64_t n_rows) {
+    return n_rows <= eagle::MAX_ROWS && eagle_cpu_exact_mode() != OFF;
+}
+
+bool eagle_cpu_exact_weights(const ggml_tensor * weights) {
+    return eagle::exact_weights(weights);
+}
 
 static const eagle::kernel * matrix_kernel(const ggml_tensor * node) {
     return node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_MUL_MAT_ID ? eagle::kernel_for(node) : nullptr;
@@ -40,7 +68,7 @@ size_t eagle_work_size(int n_threads, const ggml_tensor * node) {
 }
 
 bool eagle_compute_forward(const ggml_compute_params * params, ggml_tensor * node) {
-    if (params->use_ref || !eagle_cpu_exact()) {
+    if (params->use_ref || eagle_cpu_exact_mode() == OFF) {
         return false;
     }
     if (node->op == GGML_OP_FLASH_ATTN_EXT && eagle::takes_flash_attn(node)) {
@@ -63,8 +91,11 @@ void * eagle_cpu_proc_address(const char * name) {
     if (strcmp(name, "eagle_cpu_exact_set") == 0) {
         return (void *) eagle_cpu_exact_set;
     }
-    if (strcmp(name, "eagle_cpu_exact") == 0) {
-        return (void *) eagle_cpu_exact;
+    if (strcmp(name, "eagle_cpu_exact_mode") == 0) {
+        return (void *) eagle_cpu_exact_mode;
+    }
+    if (strcmp(name, "eagle_cpu_exact_weights") == 0) {
+        return (void *) eagle_cpu_exact_weights;
     }
     return nullptr;
 }

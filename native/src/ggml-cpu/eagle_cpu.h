@@ -12,7 +12,8 @@ extern "C" {
 struct ggml_compute_params;
 struct ggml_tensor;
 
-// Runs the node if exact kernels are on and one covers it; false leaves it to ggml. Called by every thread, with the same answer.
+// Runs the node if exact kernels are on and one covers it; false leaves it to ggml. Called by every thread, with the
+// same answer.
 bool eagle_compute_forward(const struct ggml_compute_params * params, struct ggml_tensor * node);
 
 // Bytes of work buffer the node needs if eagle_compute_forward takes it, 0 if it does not.
@@ -21,11 +22,17 @@ size_t eagle_work_size(int n_threads, const struct ggml_tensor * node);
 // Whether interleaved weights must be multiplied row by row (true) or may use kernels that take four rows at once.
 bool eagle_one_row_at_a_time(int64_t n_rows);
 
-// Process-wide switch. On by default; EAGLE_EXACT=0 in the environment turns it off.
-void eagle_cpu_exact_set(bool on);
-bool eagle_cpu_exact(void);
+// Whether weight layouts that only inexact kernels read may be offered. Asking fixes the answer.
+bool eagle_allows_foreign_layouts(void);
 
-// These two by name, for libraries that do not link this one; null for other names.
+// Whether every batch of up to 16 rows multiplies these weights exactly as one row does.
+bool eagle_cpu_exact_weights(const struct ggml_tensor * weights);
+
+// The mode of eagle_exact.h. Setting fails when strictness comes after foreign layouts have been asked for.
+bool eagle_cpu_exact_set(int mode);
+int eagle_cpu_exact_mode(void);
+
+// The last three by name, for libraries that do not link this one; null for other names.
 void * eagle_cpu_proc_address(const char * name);
 
 #ifdef __cplusplus

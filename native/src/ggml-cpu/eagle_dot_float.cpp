@@ -1,7 +1,7 @@
 // F32, F16 and BF16 weights (and cached keys and values). Activations stay F32: nothing is rounded before the products.
 //
-// Value k of a row always goes to lane k % LANES, and a ragged end is padded with zeros: rows that differ only in zeros at their end
-// (masked cache cells) give the same bits.
+// Value k of a row always goes to lane k % LANES, and a ragged end is padded with zeros: rows that differ only in zeros
+// at their end (masked cache cells) give the same bits.
 #include "eagle_tile.h"
 
 #ifdef EAGLE_SIMD
@@ -24,7 +24,7 @@ struct bf16_t {
 
 template <typename Type>
 struct tile_float {
-    using elem                = typename Type::elem;
+    using elem = typename Type::elem;
     static constexpr int STEP = 2;
 
     template <int NR>
@@ -43,8 +43,8 @@ struct tile_float {
 
     template <int NR>
     static void add_tail(vf (*acc)[STEP], const elem * const * row, const char * const * act, int64_t k, int64_t n) {
-        elem  w[STEP][LANES] = {};
-        float x[NR][LANES]   = {};
+        elem w[STEP][LANES] = {};
+        float x[NR][LANES] = {};
         const elem * wp[STEP];
         const char * xp[NR];
         for (int r = 0; r < STEP; ++r) {
@@ -61,7 +61,7 @@ struct tile_float {
     template <int NR>
     static void run(const dot_args & a, const char * const * act, float * const * dst, int64_t i) {
         const elem * row[STEP];
-        vf           acc[NR][STEP];
+        vf acc[NR][STEP];
         for (int r = 0; r < STEP; ++r) {
             row[r] = (const elem *) (a.w + (i + r < a.n_w ? i + r : i) * a.w_stride);
             for (int j = 0; j < NR; ++j) {
@@ -85,8 +85,8 @@ struct tile_float {
 
 }  // namespace
 
-const kernel kernel_f32  = {GGML_TYPE_F32, 1, 0, nullptr, nullptr, run_tiles<tile_float<f32_t>>};
-const kernel kernel_f16  = {GGML_TYPE_F16, 1, 0, nullptr, nullptr, run_tiles<tile_float<f16_t>>};
+const kernel kernel_f32 = {GGML_TYPE_F32, 1, 0, nullptr, nullptr, run_tiles<tile_float<f32_t>>};
+const kernel kernel_f16 = {GGML_TYPE_F16, 1, 0, nullptr, nullptr, run_tiles<tile_float<f16_t>>};
 const kernel kernel_bf16 = {GGML_TYPE_BF16, 1, 0, nullptr, nullptr, run_tiles<tile_float<bf16_t>>};
 
 }  // namespace eagle

@@ -1,12 +1,12 @@
 // Q4_K, Q5_K and Q6_K weights in their plain layouts, one weight row at a time.
 //
-// Each type unpacks a superblock of 256 values into VECS vectors of unsigned bytes and as many vectors of scales; products of four
-// values stay below 2^15, so scale multiplication is a 16-bit multiply-add and the superblock stays in integers.
+// Each type unpacks a superblock of 256 values into VECS vectors of unsigned bytes and as many vectors of scales;
+// products of four values stay below 2^15, so scale multiplication is a 16-bit multiply-add and the superblock stays in
+// integers.
 #define GGML_COMMON_DECL_CPP
-#include "ggml-common.h"
-
 #include "eagle_pack_k.h"
 #include "eagle_tile.h"
+#include "ggml-common.h"
 
 #ifdef EAGLE_SIMD
 
@@ -16,10 +16,10 @@ namespace {
 constexpr int VECS = 256 / (4 * LANES);
 
 struct superblock {
-    vi      q[VECS];      // unsigned bytes, VECS * 4 * LANES = 256
-    vi      s[VECS];      // scale of each int32 lane in its low 16 bits, the high ones zero
-    __m256i low;          // 16-bit factors of the activation sums
-    float   d, dlow;      // value = d * scaled products + dlow * factored sums
+    vi q[VECS];     // unsigned bytes, VECS * 4 * LANES = 256
+    vi s[VECS];     // scale of each int32 lane in its low 16 bits, the high ones zero
+    __m256i low;    // 16-bit factors of the activation sums
+    float d, dlow;  // value = d * scaled products + dlow * factored sums
 };
 
 // The 6-bit scales (first 8 bytes) and mins (last 8) of Q4_K and Q5_K.
@@ -32,7 +32,9 @@ inline __m128i scales_and_mins(const uint8_t * packed) {
 
 #ifdef EAGLE_SIMD_512
 
-inline __m512i halves(int lo, int hi) { return _mm512_inserti64x4(_mm512_set1_epi16((short) lo), _mm256_set1_epi16((short) hi), 1); }
+inline __m512i halves(int lo, int hi) {
+    return _mm512_inserti64x4(_mm512_set1_epi16((short) lo), _mm256_set1_epi16((short) hi), 1);
+}
 
 inline void spread_scales32(__m128i sm, vi * s) {
     const __m512i all = _mm512_cvtepu8_epi32(sm);
@@ -50,18 +52,18 @@ inline void nibbles(const uint8_t * qs, vi * q) {
 
 inline void fifth_bits(const uint8_t * qh, vi * q) {
     const vi h = v_bcast256(qh), bit = v_set1_8(16);
-    q[0]       = v_or(q[0], v_and(_mm512_sllv_epi16(h, halves(4, 3)), bit));
-    q[1]       = v_or(q[1], v_and(_mm512_sllv_epi16(h, halves(2, 1)), bit));
-    q[2]       = v_or(q[2], v_and(_mm512_srlv_epi16(h, halves(0, 1)), bit));
-    q[3]       = v_or(q[3], v_and(_mm512_srlv_epi16(h, halves(2, 3)), bit));
+    q[0] = v_or(q[0], v_and(_mm512_sllv_epi16(h, halves(4, 3)), bit));
+    q[1] = v_or(q[1], v_and(_mm512_sllv_epi16(h, halves(2, 1)), bit));
+    q[2] = v_or(q[2], v_and(_mm512_srlv_epi16(h, halves(0, 1)), bit));
+    q[3] = v_or(q[3], v_and(_mm512_srlv_epi16(h, halves(2, 3)), bit));
 }
 
 inline void six_bits(const block_q6_K & w, vi * q) {
     const vi nibble = v_set1_8(15), two = v_set1_8(0x30);
     for (int half = 0; half < 2; ++half) {
-        const vi l      = v_load(w.ql + 64 * half);
-        const vi h      = v_bcast256(w.qh + 32 * half);
-        q[2 * half]     = v_or(v_and(l, nibble), v_and(_mm512_sllv_epi16(h, halves(4, 2)), two));
+        const vi l = v_load(w.ql + 64 * half);
+        const vi h = v_bcast256(w.qh + 32 * half);
+        q[2 * half] = v_or(v_and(l, nibble), v_and(_mm512_sllv_epi16(h, halves(4, 2)), two));
         q[2 * half + 1] = v_or(v_and(v_shr16<4>(l), nibble), v_and(_mm512_srlv_epi16(h, halves(0, 2)), two));
     }
 }
@@ -74,7 +76,9 @@ inline void spread_scales16(__m128i scales, vi * s) {
     }
 }
 
-inline vi widen(__m256i a) { return _mm512_zextsi256_si512(a); }
+inline vi widen(__m256i a) {
+    return _mm512_zextsi256_si512(a);
+}
 
 #else
 
@@ -88,8 +92,8 @@ inline void spread_scales32(__m128i sm, vi * s) {
 inline void nibbles(const uint8_t * qs, vi * q) {
     for (int v = 0; v < VECS; v += 2) {
         const vi raw = v_load(qs + 16 * v);
-        q[v]         = v_and(raw, v_set1_8(15));
-        q[v + 1]     = v_and(v_shr16<4>(raw), v_set1_8(15));
+        q[v] = v_and(raw, v_set1_8(15));
+        q[v + 1] = v_and(v_shr16<4>(raw), v_set1_8(15));
     }
 }
 
@@ -97,7 +101,7 @@ inline void fifth_bits(const uint8_t * qh, vi * q) {
     const vi h = v_load(qh);
     for (int v = 0; v < VECS; ++v) {
         const vi on = _mm256_cmpeq_epi8(v_and(h, v_set1_8(1 << v)), v_set1_8(1 << v));
-        q[v]        = v_or(q[v], v_and(on, v_set1_8(16)));
+        q[v] = v_or(q[v], v_and(on, v_set1_8(16)));
     }
 }
 
@@ -105,7 +109,7 @@ inline void six_bits(const block_q6_K & w, vi * q) {
     const vi nibble = v_set1_8(15), two = v_set1_8(0x30);
     for (int half = 0; half < 2; ++half) {
         const vi l0 = v_load(w.ql + 64 * half), l1 = v_load(w.ql + 64 * half + 32), h = v_load(w.qh + 32 * half);
-        q[4 * half]     = v_or(v_and(l0, nibble), v_and(v_shl16<4>(h), two));
+        q[4 * half] = v_or(v_and(l0, nibble), v_and(v_shl16<4>(h), two));
         q[4 * half + 1] = v_or(v_and(l1, nibble), v_and(v_shl16<2>(h), two));
         q[4 * half + 2] = v_or(v_and(v_shr16<4>(l0), nibble), v_and(h, two));
         q[4 * half + 3] = v_or(v_and(v_shr16<4>(l1), nibble), v_and(v_shr16<2>(h), two));
@@ -116,12 +120,14 @@ inline void spread_scales16(__m128i scales, vi * s) {
     const __m256i mask = _mm256_set1_epi32(0xffff);
     for (int v = 0; v < VECS; ++v) {
         const __m256i two = _mm256_and_si256(_mm256_cvtepi8_epi32(scales), mask);
-        s[v]              = _mm256_permutevar8x32_epi32(two, _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
-        scales            = _mm_srli_si128(scales, 2);
+        s[v] = _mm256_permutevar8x32_epi32(two, _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
+        scales = _mm_srli_si128(scales, 2);
     }
 }
 
-inline vi widen(__m256i a) { return a; }
+inline vi widen(__m256i a) {
+    return a;
+}
 
 #endif
 
@@ -131,8 +137,8 @@ struct q4_K {
         const __m128i sm = scales_and_mins(w.scales);
         nibbles(w.qs, u.q);
         spread_scales32(sm, u.s);
-        u.low  = _mm256_zextsi128_si256(_mm_cvtepu8_epi16(_mm_unpackhi_epi64(sm, sm)));
-        u.d    = f16_to_float(w.data.data.d);
+        u.low = _mm256_zextsi128_si256(_mm_cvtepu8_epi16(_mm_unpackhi_epi64(sm, sm)));
+        u.d = f16_to_float(w.data.data.d);
         u.dlow = -f16_to_float(w.data.data.dmin);
     }
     static inline __m256i sums(const act256 & x) {
@@ -147,8 +153,8 @@ struct q5_K {
         nibbles(w.qs, u.q);
         fifth_bits(w.qh, u.q);
         spread_scales32(sm, u.s);
-        u.low  = _mm256_zextsi128_si256(_mm_cvtepu8_epi16(_mm_unpackhi_epi64(sm, sm)));
-        u.d    = f16_to_float(w.data.data.d);
+        u.low = _mm256_zextsi128_si256(_mm_cvtepu8_epi16(_mm_unpackhi_epi64(sm, sm)));
+        u.d = f16_to_float(w.data.data.d);
         u.dlow = -f16_to_float(w.data.data.dmin);
     }
     static inline __m256i sums(const act256 & x) { return q4_K::sums(x); }
@@ -161,8 +167,8 @@ struct q6_K {
         const __m128i sc = _mm_loadu_si128((const __m128i *) w.scales);
         six_bits(w, u.q);
         spread_scales16(sc, u.s);
-        u.low  = _mm256_sub_epi16(_mm256_setzero_si256(), _mm256_slli_epi16(_mm256_cvtepi8_epi16(sc), 5));
-        u.d    = f16_to_float(w.d);
+        u.low = _mm256_sub_epi16(_mm256_setzero_si256(), _mm256_slli_epi16(_mm256_cvtepi8_epi16(sc), 5));
+        u.d = f16_to_float(w.d);
         u.dlow = u.d;
     }
     static inline __m256i sums(const act256 & x) { return _mm256_load_si256((const __m256i *) x.sums16); }
@@ -176,19 +182,19 @@ struct tile_k {
 
     static inline vf add(vf acc, const superblock & u, const act256 & x) {
         const vi low = widen(_mm256_madd_epi16(u.low, Type::sums(x)));
-        vi       sum = ONE_SCALE ? low : v_zero();
+        vi sum = ONE_SCALE ? low : v_zero();
         for (int v = 0; v < VECS; ++v) {
             sum = v_dpwssd(sum, v_dpbusd(v_zero(), u.q[v], v_load(x.qs + 4 * LANES * v)), u.s[v]);
         }
         const vf dx = v_set1f(x.d);
-        acc         = v_fma(v_float(sum), v_mul(v_set1f(u.d), dx), acc);
+        acc = v_fma(v_float(sum), v_mul(v_set1f(u.d), dx), acc);
         return ONE_SCALE ? acc : v_fma(v_float(low), v_mul(v_set1f(u.dlow), dx), acc);
     }
 
     template <int NR>
     static void run(const dot_args & a, const char * const * act, float * const * dst, int64_t i) {
         const typename Type::block * w = (const typename Type::block *) (a.w + i * a.w_stride);
-        vf                           acc[NR];
+        vf acc[NR];
         for (int j = 0; j < NR; ++j) {
             acc[j] = v_zerof();
         }

@@ -1,20 +1,20 @@
 // Q4_K weights in the layout of ggml's repacking: eight rows interleaved by 8 bytes.
 //
-// A vector holds COLS weight rows, two int32 lanes each. Products of one sub-block of 32 values stay below 2^15 in a lane
-// (16 * 15 * 127), so multiplying them by the 6-bit scale is one 16-bit multiply-add: the whole superblock stays in integers.
+// A vector holds COLS weight rows, two int32 lanes each. Products of one sub-block of 32 values stay below 2^15 in a
+// lane (16 * 15 * 127), so multiplying them by the 6-bit scale is one 16-bit multiply-add: the whole superblock stays
+// in integers.
 #define GGML_COMMON_DECL_CPP
-#include "ggml-common.h"
-#include "repack.h"
-
 #include "eagle_pack_k.h"
 #include "eagle_tile.h"
+#include "ggml-common.h"
+#include "repack.h"
 
 #ifdef EAGLE_SIMD
 
 namespace eagle {
 namespace {
 
-constexpr int COLS   = LANES / 2;
+constexpr int COLS = LANES / 2;
 constexpr int HALVES = 8 / COLS;
 
 // Scales and mins of 8 sub-blocks by 8 rows, one byte each.
@@ -59,8 +59,10 @@ inline vi twice32(const uint8_t * p) {
 
 // Mins of four sub-blocks, row by row, as 16-bit values: lane pairs (m0, m1), (m2, m3).
 inline vi four_mins(const uint8_t (*mn)[8], int half) {
-    const __m128i m01 = _mm_unpacklo_epi8(_mm_loadl_epi64((const __m128i *) mn[0]), _mm_loadl_epi64((const __m128i *) mn[1]));
-    const __m128i m23 = _mm_unpacklo_epi8(_mm_loadl_epi64((const __m128i *) mn[2]), _mm_loadl_epi64((const __m128i *) mn[3]));
+    const __m128i m01 =
+        _mm_unpacklo_epi8(_mm_loadl_epi64((const __m128i *) mn[0]), _mm_loadl_epi64((const __m128i *) mn[1]));
+    const __m128i m23 =
+        _mm_unpacklo_epi8(_mm_loadl_epi64((const __m128i *) mn[2]), _mm_loadl_epi64((const __m128i *) mn[3]));
     const __m128i lo = _mm_unpacklo_epi16(m01, m23), hi = _mm_unpackhi_epi16(m01, m23);
 #ifdef EAGLE_SIMD_512
     (void) half;
@@ -83,18 +85,19 @@ struct tile_q4_K_x8 {
 
     // Adds sub-blocks 2c and 2c + 1 of one superblock for NR rows: nibbles of `w`, scales of the pair.
     template <int NR>
-    static inline void add_pair(vi * sum, const uint8_t * w, const scales8x8 & sm, int c, int h, const act256 * const * x) {
+    static inline void add_pair(vi * sum, const uint8_t * w, const scales8x8 & sm, int c, int h,
+                                const act256 * const * x) {
         const vi nibble = v_set1_8(15);
-        vi       lo[4], hi[4];
+        vi lo[4], hi[4];
         for (int k = 0; k < 4; ++k) {
             const vi q = v_load(w + 256 * c + 64 * k + 4 * LANES * h);
-            lo[k]      = v_and(q, nibble);
-            hi[k]      = v_and(v_shr16<4>(q), nibble);
+            lo[k] = v_and(q, nibble);
+            hi[k] = v_and(v_shr16<4>(q), nibble);
         }
         const vi s0 = twice32(sm.sc[2 * c] + COLS * h), s1 = twice32(sm.sc[2 * c + 1] + COLS * h);
         for (int j = 0; j < NR; ++j) {
             const int8_t * y = x[j]->qs + 64 * c;
-            vi             p = v_zero(), q = v_zero();
+            vi p = v_zero(), q = v_zero();
             for (int k = 0; k < 4; ++k) {
                 p = v_dpbusd(p, lo[k], v_bcast64(y + 8 * k));
                 q = v_dpbusd(q, hi[k], v_bcast64(y + 32 + 8 * k));
@@ -104,7 +107,8 @@ struct tile_q4_K_x8 {
     }
 
     template <int NR>
-    static inline void add_block(vf * acc, const block_q4_Kx8 & w, const scales8x8 & sm, int h, const act256 * const * x) {
+    static inline void add_block(vf * acc, const block_q4_Kx8 & w, const scales8x8 & sm, int h,
+                                 const act256 * const * x) {
         vi sum[NR];
         for (int j = 0; j < NR; ++j) {
             sum[j] = v_zero();
@@ -116,16 +120,16 @@ struct tile_q4_K_x8 {
         const vi m0 = four_mins(sm.mn, h), m1 = four_mins(sm.mn + 4, h);
         for (int j = 0; j < NR; ++j) {
             const vi low = v_dpwssd(v_dpwssd(v_zero(), m0, v_bcast64(x[j]->sums32)), m1, v_bcast64(x[j]->sums32 + 4));
-            const vf dx  = v_set1f(x[j]->d);
-            acc[j]       = v_fma(v_float(sum[j]), v_mul(d, dx), acc[j]);
-            acc[j]       = v_fnma(v_float(low), v_mul(dmin, dx), acc[j]);
+            const vf dx = v_set1f(x[j]->d);
+            acc[j] = v_fma(v_float(sum[j]), v_mul(d, dx), acc[j]);
+            acc[j] = v_fnma(v_float(low), v_mul(dmin, dx), acc[j]);
         }
     }
 
     template <int NR>
     static void run(const dot_args & a, const char * const * act, float * const * dst, int64_t i) {
         const block_q4_Kx8 * w = (const block_q4_Kx8 *) (a.w + i / 8 * a.w_stride);
-        vf                   acc[HALVES][NR];
+        vf acc[HALVES][NR];
         for (int h = 0; h < HALVES; ++h) {
             for (int j = 0; j < NR; ++j) {
                 acc[h][j] = v_zerof();

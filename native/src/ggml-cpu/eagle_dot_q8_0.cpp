@@ -1,21 +1,22 @@
 // Q8_0 weights in their plain layout, and Q4_0 weights in both.
 #define GGML_COMMON_DECL_CPP
-#include "ggml-common.h"
-
 #include "eagle_pack.h"
 #include "eagle_tile.h"
+#include "ggml-common.h"
 
 #ifdef EAGLE_SIMD
 
 namespace eagle {
 namespace {
 
-size_t act_size_q8_0(const kernel &, int64_t n) { return act32::scales(n) + (size_t) n; }
+size_t act_size_q8_0(const kernel &, int64_t n) {
+    return act32::scales(n) + (size_t) n;
+}
 
-// With VNNI the bytes are stored with 128 added, for dpbusd takes its first operand unsigned; the kernel takes the same multiple of
-// the weights away again.
+// With VNNI the bytes are stored with 128 added, for dpbusd takes its first operand unsigned; the kernel takes the same
+// multiple of the weights away again.
 void pack_q8_0(const kernel &, const float * x, void * act, int64_t n, int64_t begin, int64_t end) {
-    float *  d  = (float *) act;
+    float * d = (float *) act;
     int8_t * qs = (int8_t *) act + act32::scales(n);
     for (int64_t b = begin; b < end; ++b) {
         d[b] = pack32(x + 32 * b, qs + 32 * b);
@@ -37,7 +38,7 @@ inline vi load_rows(const block_q8_0 * const * row, int64_t b) {
 
 inline vf load_scales(const block_q8_0 * const * row, int64_t b) {
     const uint32_t pair = row[0][b].d | (uint32_t) row[1][b].d << 16;
-    const __m512   d    = _mm512_castps128_ps512(_mm_cvtph_ps(_mm_cvtsi32_si128((int) pair)));
+    const __m512 d = _mm512_castps128_ps512(_mm_cvtph_ps(_mm_cvtsi32_si128((int) pair)));
     return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1), d);
 }
 
@@ -52,18 +53,30 @@ inline void store_rows(float * dst, vf acc, int64_t left) {
 
 constexpr int ROWS_PER_VEC = 1;
 
-inline vi   load_rows(const block_q8_0 * const * row, int64_t b) { return v_load(row[0][b].qs); }
-inline vf   load_scales(const block_q8_0 * const * row, int64_t b) { return v_set1f(f16_to_float(row[0][b].d)); }
-inline void store_rows(float * dst, vf acc, int64_t) { dst[0] = v_sum(acc); }
+inline vi load_rows(const block_q8_0 * const * row, int64_t b) {
+    return v_load(row[0][b].qs);
+}
+inline vf load_scales(const block_q8_0 * const * row, int64_t b) {
+    return v_set1f(f16_to_float(row[0][b].d));
+}
+inline void store_rows(float * dst, vf acc, int64_t) {
+    dst[0] = v_sum(acc);
+}
 
 #endif
 
 // One weight vector against one activation block; `shift` is what the 128 added to the activations brought in.
 #ifdef EAGLE_SIMD_VNNI
-inline vi shift_of(vi w) { return v_sub32(v_zero(), v_dpbusd(v_zero(), v_set1_8(-128), w)); }
-inline vi dot_block(vi shift, vi w, vi a) { return v_dpbusd(shift, a, w); }
+inline vi shift_of(vi w) {
+    return v_sub32(v_zero(), v_dpbusd(v_zero(), v_set1_8(-128), w));
+}
+inline vi dot_block(vi shift, vi w, vi a) {
+    return v_dpbusd(shift, a, w);
+}
 #else
-inline vi shift_of(vi) { return v_zero(); }
+inline vi shift_of(vi) {
+    return v_zero();
+}
 inline vi dot_block(vi, vi w, vi a) {
     return v_dpbusd(v_zero(), _mm256_sign_epi8(w, w), _mm256_sign_epi8(a, w));
 }
@@ -78,11 +91,11 @@ struct tile_q8_0 {
         const block_q8_0 * row[STEP];
         for (int r = 0; r < STEP; ++r) {
             const int64_t k = i + r < a.n_w ? i + r : a.n_w - 1;  // past the end: the last row again, not stored
-            row[r]          = (const block_q8_0 *) (a.w + k * a.w_stride);
+            row[r] = (const block_q8_0 *) (a.w + k * a.w_stride);
         }
         const char * next = a.w + (i + STEP) * a.w_stride;
-        const size_t off  = act32::scales(a.n);
-        vf           acc[NR][VECS];
+        const size_t off = act32::scales(a.n);
+        vf acc[NR][VECS];
         for (int j = 0; j < NR; ++j) {
             for (int v = 0; v < VECS; ++v) {
                 acc[j][v] = v_zerof();
@@ -93,12 +106,12 @@ struct tile_q8_0 {
             vi w[VECS], shift[VECS];
             vf dw[VECS];
             for (int v = 0; v < VECS; ++v) {
-                w[v]     = load_rows(row + v * ROWS_PER_VEC, b);
-                dw[v]    = load_scales(row + v * ROWS_PER_VEC, b);
+                w[v] = load_rows(row + v * ROWS_PER_VEC, b);
+                dw[v] = load_scales(row + v * ROWS_PER_VEC, b);
                 shift[v] = shift_of(w[v]);
             }
             for (int j = 0; j < NR; ++j) {
-                const vi x  = v_bcast256(act[j] + off + 32 * b);
+                const vi x = v_bcast256(act[j] + off + 32 * b);
                 const vf dx = v_set1f(((const float *) act[j])[b]);
                 for (int v = 0; v < VECS; ++v) {
                     acc[j][v] = v_fma(v_float(dot_block(shift[v], w[v], x)), v_mul(dw[v], dx), acc[j][v]);

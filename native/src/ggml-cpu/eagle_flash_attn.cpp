@@ -5,17 +5,17 @@
 
 #ifdef EAGLE_SIMD
 
-#include "ggml-cpu-impl.h"
-#include "vec.h"
-
 #include <algorithm>
 #include <cmath>
+
+#include "ggml-cpu-impl.h"
+#include "vec.h"
 
 namespace eagle {
 namespace {
 
-constexpr int64_t SEGMENT = 512;       // cache positions that are summed together
-constexpr int     TILE    = MAX_ROWS;  // query rows (heads of a group times tokens) that share one pass over a segment
+constexpr int64_t SEGMENT = 512;  // cache positions that are summed together
+constexpr int TILE = MAX_ROWS;    // query rows (heads of a group times tokens) that share one pass over a segment
 
 struct shape {
     const ggml_tensor *q, *k, *v, *mask, *sinks;
@@ -23,14 +23,14 @@ struct shape {
 
     explicit shape(const ggml_tensor * node)
         : q(node->src[0]), k(node->src[1]), v(node->src[2]), mask(node->src[3]), sinks(node->src[4]) {
-        dk       = k->ne[0];
-        dv       = v->ne[0];
-        n_kv     = k->ne[1];
-        tokens   = q->ne[1];
-        heads    = q->ne[2];
-        group    = heads / k->ne[2];
+        dk = k->ne[0];
+        dv = v->ne[0];
+        n_kv = k->ne[1];
+        tokens = q->ne[1];
+        heads = q->ne[2];
+        group = heads / k->ne[2];
         segments = (n_kv + SEGMENT - 1) / SEGMENT;
-        tiles    = (group * tokens + TILE - 1) / TILE;
+        tiles = (group * tokens + TILE - 1) / TILE;
     }
     int64_t rows() const { return tokens * heads * q->ne[3]; }
     int64_t partial() const { return dv + LANES; }  // floats: dv sums, the maximum, the sum of weights, padding
@@ -52,31 +52,45 @@ struct score_rule {
         if (max_bias <= 0.0f) {
             return 1.0f;
         }
-        const int64_t n  = (int64_t) 1 << (int) floor(log2((double) heads));
-        const float   m0 = powf(2.0f, -max_bias / n), m1 = powf(2.0f, -max_bias / 2.0f / n);
+        const int64_t n = (int64_t) 1 << (int) floor(log2((double) heads));
+        const float m0 = powf(2.0f, -max_bias / n), m1 = powf(2.0f, -max_bias / 2.0f / n);
         return head < n ? powf(m0, (float) (head + 1)) : powf(m1, (float) (2 * (head - n) + 1));
     }
 };
 
 // One pass: the rows of a tile against one segment.
 struct pass {
-    int             n;
-    const char *    query[TILE];
+    int n;
+    const char * query[TILE];
     const uint16_t * mask[TILE];  // at position 0 of the segment, or null
-    float           slope[TILE];
-    float *         out[TILE];    // partial results
-    int64_t         begin, end;   // positions of the segment that some row attends to, begin a multiple of LANES
+    float slope[TILE];
+    float * out[TILE];   // partial results
+    int64_t begin, end;  // positions of the segment that some row attends to, begin a multiple of LANES
 };
 
-inline vf exp_v(vf x) { return ggml_v_expf(x); }
+inline vf exp_v(vf x) {
+    return ggml_v_expf(x);
+}
 #ifdef EAGLE_SIMD_512
-inline vf    sub_v(vf a, vf b) { return _mm512_sub_ps(a, b); }
-inline vf    add_v(vf a, vf b) { return _mm512_add_ps(a, b); }
-inline vf    max_v(vf a, vf b) { return _mm512_max_ps(a, b); }
+inline vf sub_v(vf a, vf b) {
+    return _mm512_sub_ps(a, b);
+}
+inline vf add_v(vf a, vf b) {
+    return _mm512_add_ps(a, b);
+}
+inline vf max_v(vf a, vf b) {
+    return _mm512_max_ps(a, b);
+}
 #else
-inline vf    sub_v(vf a, vf b) { return _mm256_sub_ps(a, b); }
-inline vf    add_v(vf a, vf b) { return _mm256_add_ps(a, b); }
-inline vf    max_v(vf a, vf b) { return _mm256_max_ps(a, b); }
+inline vf sub_v(vf a, vf b) {
+    return _mm256_sub_ps(a, b);
+}
+inline vf add_v(vf a, vf b) {
+    return _mm256_add_ps(a, b);
+}
+inline vf max_v(vf a, vf b) {
+    return _mm256_max_ps(a, b);
+}
 #endif
 
 inline float top_of(vf a) {
@@ -85,7 +99,8 @@ inline float top_of(vf a) {
     return *std::max_element(t, t + LANES);
 }
 
-// Scores -> softmax weights in place; returns false if the row attends to nothing here. `n` is padded to LANES with -inf.
+// Scores -> softmax weights in place; returns false if the row attends to nothing here. `n` is padded to LANES with
+// -inf.
 bool weigh(float * s, int64_t n, float & top, float & sum) {
     vf m = v_set1f(-INFINITY);
     for (int64_t i = 0; i < n; i += LANES) {
@@ -123,14 +138,18 @@ void apply_rule(float * s, const pass & p, int row, const score_rule & rule) {
     std::fill(s + n, s + (n + LANES - 1) / LANES * LANES, -INFINITY);
 }
 
-template <ggml_type T> struct value;
-template <> struct value<GGML_TYPE_F32> {
+template <ggml_type T>
+struct value;
+template <>
+struct value<GGML_TYPE_F32> {
     static inline vf load(const char * p, int64_t i) { return v_loadf((const float *) p + i); }
 };
-template <> struct value<GGML_TYPE_F16> {
+template <>
+struct value<GGML_TYPE_F16> {
     static inline vf load(const char * p, int64_t i) { return v_load_f16((const uint16_t *) p + i); }
 };
-template <> struct value<GGML_TYPE_BF16> {
+template <>
+struct value<GGML_TYPE_BF16> {
     static inline vf load(const char * p, int64_t i) { return v_load_bf16((const uint16_t *) p + i); }
 };
 
@@ -192,16 +211,22 @@ void mix_all(const char * v, size_t stride, int64_t n, int64_t dv, const float *
 
 void mix_type(const shape & s, const char * v, int64_t n, const float * w, float * const * out, int rows) {
     switch (s.v->type) {
-        case GGML_TYPE_F32: mix_all<GGML_TYPE_F32>(v, s.v->nb[1], n, s.dv, w, out, rows); break;
-        case GGML_TYPE_F16: mix_all<GGML_TYPE_F16>(v, s.v->nb[1], n, s.dv, w, out, rows); break;
-        default:            mix_all<GGML_TYPE_BF16>(v, s.v->nb[1], n, s.dv, w, out, rows); break;
+    case GGML_TYPE_F32:
+        mix_all<GGML_TYPE_F32>(v, s.v->nb[1], n, s.dv, w, out, rows);
+        break;
+    case GGML_TYPE_F16:
+        mix_all<GGML_TYPE_F16>(v, s.v->nb[1], n, s.dv, w, out, rows);
+        break;
+    default:
+        mix_all<GGML_TYPE_BF16>(v, s.v->nb[1], n, s.dv, w, out, rows);
+        break;
     }
 }
 
 // The positions of a segment that any row of the pass may attend to.
 void trim(pass & p, int64_t n) {
     p.begin = 0;
-    p.end   = n;
+    p.end = n;
     if (p.mask[0] == nullptr) {
         return;
     }
@@ -218,7 +243,8 @@ void trim(pass & p, int64_t n) {
     p.begin = p.begin / LANES * LANES;
 }
 
-void run_pass(const shape & s, const pass & p, const score_rule & rule, const char * k, const char * v, float * scores) {
+void run_pass(const shape & s, const pass & p, const score_rule & rule, const char * k, const char * v,
+              float * scores) {
     if (p.begin < p.end) {
         float * rows[TILE];
         for (int j = 0; j < p.n; ++j) {
@@ -227,10 +253,10 @@ void run_pass(const shape & s, const pass & p, const score_rule & rule, const ch
         const kernel & dot = *find_kernel(s.k->type, false);
         dot.dot({&dot, s.dk, k + p.begin * s.k->nb[1], s.k->nb[1], p.end - p.begin, p.query, p.n, rows});
     }
-    int     n = 0;
+    int n = 0;
     float * out[TILE];
     for (int j = 0; j < p.n; ++j) {
-        float *       row = scores + j * SEGMENT;
+        float * row = scores + j * SEGMENT;
         const int64_t len = p.end - p.begin;
         if (len > 0) {
             apply_rule(row, p, j, rule);
@@ -253,18 +279,19 @@ void run_unit(const shape & s, const score_rule & rule, int64_t u, float * parti
                   stream = u / s.tiles / s.segments / s.k->ne[2];
     const int64_t i3 = stream / (s.q->ne[3] / s.k->ne[3]), hv = h * s.v->ne[2] / s.k->ne[2];
     const int64_t start = seg * SEGMENT;
-    pass          p;
+    pass p;
     p.n = 0;
     for (int64_t r = tile * TILE; r < std::min((tile + 1) * TILE, s.group * s.tokens); ++r, ++p.n) {
         const int64_t head = h * s.group + r / s.tokens, token = r % s.tokens;
-        const int64_t row  = token + s.tokens * (head + s.heads * stream);
+        const int64_t row = token + s.tokens * (head + s.heads * stream);
         p.query[p.n] = (const char *) s.q->data + token * s.q->nb[1] + head * s.q->nb[2] + stream * s.q->nb[3];
-        p.out[p.n]   = partials + (row * s.segments + seg) * s.partial();
+        p.out[p.n] = partials + (row * s.segments + seg) * s.partial();
         p.slope[p.n] = rule.slope(head, s.heads);
-        p.mask[p.n]  = s.mask == nullptr ? nullptr
-                                         : (const uint16_t *) ((const char *) s.mask->data + token * s.mask->nb[1] +
+        p.mask[p.n] = s.mask == nullptr ? nullptr
+                                        : (const uint16_t *) ((const char *) s.mask->data + token * s.mask->nb[1] +
                                                               head % s.mask->ne[2] * s.mask->nb[2] +
-                                                              stream % s.mask->ne[3] * s.mask->nb[3]) + start;
+                                                              stream % s.mask->ne[3] * s.mask->nb[3]) +
+                                              start;
     }
     trim(p, std::min(SEGMENT, s.n_kv - start));
     run_pass(s, p, rule, (const char *) s.k->data + start * s.k->nb[1] + h * s.k->nb[2] + i3 * s.k->nb[3],
@@ -285,7 +312,7 @@ void join(const shape & s, const float * partial, float * out, const float * sin
             continue;
         }
         const float w = expf(x[s.dv] - top);
-        sum           = std::fma(x[s.dv + 1], w, sum);
+        sum = std::fma(x[s.dv + 1], w, sum);
         for (int64_t d = 0; d < s.dv; d += LANES) {
             v_storef(out + d, v_fma(v_set1f(w), v_loadf(x + d), v_loadf(out + d)));
         }
@@ -296,7 +323,9 @@ void join(const shape & s, const float * partial, float * out, const float * sin
     }
 }
 
-size_t scores_size() { return (size_t) TILE * SEGMENT * sizeof(float); }
+size_t scores_size() {
+    return (size_t) TILE * SEGMENT * sizeof(float);
+}
 
 }  // namespace
 
@@ -314,11 +343,11 @@ size_t flash_attn_work_size(int n_threads, const ggml_tensor * node) {
 }
 
 void flash_attn(const ggml_compute_params * params, ggml_tensor * node) {
-    const shape      s(node);
+    const shape s(node);
     const score_rule rule(node);
-    float *          work     = (float *) (((uintptr_t) params->wdata + 63) / 64 * 64);
-    float *          scores   = work + params->ith * TILE * SEGMENT;
-    float *          partials = work + params->nth * TILE * SEGMENT;
+    float * work = (float *) (((uintptr_t) params->wdata + 63) / 64 * 64);
+    float * scores = work + params->ith * TILE * SEGMENT;
+    float * partials = work + params->nth * TILE * SEGMENT;
     if (params->ith == 0) {
         ggml_threadpool_chunk_set(params->threadpool, params->nth);
     }
@@ -330,8 +359,9 @@ void flash_attn(const ggml_compute_params * params, ggml_tensor * node) {
     ggml_barrier(params->threadpool);
     for (int64_t row = params->ith; row < s.rows(); row += params->nth) {
         const int64_t token = row % s.tokens, head = row / s.tokens % s.heads, stream = row / s.tokens / s.heads;
-        float *       out = (float *) ((char *) node->data + head * node->nb[1] + token * node->nb[2] + stream * node->nb[3]);
-        join(s, partials + row * s.segments * s.partial(), out, s.sinks != nullptr ? (const float *) s.sinks->data + head : nullptr);
+        float * out = (float *) ((char *) node->data + head * node->nb[1] + token * node->nb[2] + stream * node->nb[3]);
+        join(s, partials + row * s.segments * s.partial(), out,
+             s.sinks != nullptr ? (const float *) s.sinks->data + head : nullptr);
     }
 }
 
@@ -341,9 +371,13 @@ void flash_attn(const ggml_compute_params * params, ggml_tensor * node) {
 
 namespace eagle {
 
-bool   takes_flash_attn(const ggml_tensor *) { return false; }
-size_t flash_attn_work_size(int, const ggml_tensor *) { return 0; }
-void   flash_attn(const ggml_compute_params *, ggml_tensor *) {}
+bool takes_flash_attn(const ggml_tensor *) {
+    return false;
+}
+size_t flash_attn_work_size(int, const ggml_tensor *) {
+    return 0;
+}
+void flash_attn(const ggml_compute_params *, ggml_tensor *) {}
 
 }  // namespace eagle
 

@@ -1,17 +1,17 @@
-// Flash attention nodes, exact: the cache is cut into segments at fixed positions, so that the order of summation depends neither on the
-// number of rows nor on threads nor on how far the cache is padded.
+// Flash attention nodes, exact: the cache is cut into segments at fixed positions, so that the order of summation
+// depends neither on the number of rows nor on threads nor on how far the cache is padded.
 #pragma once
 
-#include "ggml.h"
-
 #include <stddef.h>
+
+#include "ggml.h"
 
 struct ggml_compute_params;
 
 namespace eagle {
 
-bool   takes_flash_attn(const struct ggml_tensor * node);
+bool takes_flash_attn(const struct ggml_tensor * node);
 size_t flash_attn_work_size(int n_threads, const struct ggml_tensor * node);
-void   flash_attn(const struct ggml_compute_params * params, struct ggml_tensor * node);
+void flash_attn(const struct ggml_compute_params * params, struct ggml_tensor * node);
 
 }  // namespace eagle

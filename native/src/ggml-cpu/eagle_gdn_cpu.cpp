@@ -6,44 +6,44 @@
 
 #include "eagle_gdn_cpu.h"
 
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
 #include "eagle_gdn.h"
 #include "ggml-cpu-impl.h"
 #include "ggml-impl.h"
 #include "simd-mappings.h"
 #include "vec.h"
 
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-
 namespace {
 
-constexpr int     TILE_TOKENS = 64;   // tokens whose pointers are prepared at once
-constexpr int     UNIT_ROWS   = 32;   // rows of one head that form a unit of work
-constexpr int64_t MAX_ROW     = 256;  // longest state row
+constexpr int TILE_TOKENS = 64;   // tokens whose pointers are prepared at once
+constexpr int UNIT_ROWS = 32;     // rows of one head that form a unit of work
+constexpr int64_t MAX_ROW = 256;  // longest state row
 
 struct gdn_token {
     const float * k;
     const float * v;
-    const float * q;    // null for a replayed token
-    float *       out;  // null for a replayed token
-    float         decay;
-    float         beta;
+    const float * q;  // null for a replayed token
+    float * out;      // null for a replayed token
+    float decay;
+    float beta;
 };
 
 struct gdn_tile {
     gdn_token tokens[TILE_TOKENS];
-    int       n;
-    int       commit;  // the rows go to commit_dst after this many tokens, 0: not in this tile
+    int n;
+    int commit;  // the rows go to commit_dst after this many tokens, 0: not in this tile
 };
 
 // Rows [row, row + n_rows) through the tokens of a tile. Null destinations are skipped.
 struct gdn_rows {
-    int64_t       row;
-    int64_t       n_rows;
+    int64_t row;
+    int64_t n_rows;
     const float * src;
-    float *       commit_dst;
-    float *       end_dst;
+    float * commit_dst;
+    float * end_dst;
 };
 
 // vec_dot of these instruction sets has a shape of its own: the generic path below calls it.
@@ -65,7 +65,8 @@ inline void prefetch(const float * rows, int64_t n) {
 #endif
 }
 
-template <int NV, int NR> struct row_group {
+template <int NV, int NR>
+struct row_group {
     GGML_F32_VEC s[NR][NV];
 
     inline void load(const float * src) {
@@ -87,7 +88,7 @@ template <int NV, int NR> struct row_group {
     // Decays the rows and returns their dot products with k.
     inline void decay_dot(const gdn_token & token, float * sums) {
         const GGML_F32_VEC decay = GGML_F32_VEC_SET1(token.decay);
-        GGML_F32_VEC       acc[NR][GGML_F32_ARR];
+        GGML_F32_VEC acc[NR][GGML_F32_ARR];
         for (int r = 0; r < NR; r++) {
             for (int j = 0; j < GGML_F32_ARR; j++) {
                 acc[r][j] = GGML_F32_VEC_ZERO;
@@ -96,7 +97,7 @@ template <int NV, int NR> struct row_group {
         for (int i = 0; i < NV; i++) {
             const GGML_F32_VEC k = GGML_F32_VEC_LOAD(token.k + i * GGML_F32_EPR);
             for (int r = 0; r < NR; r++) {
-                s[r][i]                  = GGML_F32_VEC_MUL(s[r][i], decay);
+                s[r][i] = GGML_F32_VEC_MUL(s[r][i], decay);
                 acc[r][i % GGML_F32_ARR] = GGML_F32_VEC_FMA(acc[r][i % GGML_F32_ARR], s[r][i], k);
             }
         }
@@ -124,7 +125,7 @@ template <int NV, int NR> struct row_group {
             const GGML_F32_VEC k = GGML_F32_VEC_LOAD(token.k + i * GGML_F32_EPR);
             const GGML_F32_VEC q = GGML_F32_VEC_LOAD(token.q + i * GGML_F32_EPR);
             for (int r = 0; r < NR; r++) {
-                s[r][i]                  = GGML_F32_VEC_FMA(s[r][i], k, GGML_F32_VEC_SET1(delta[r]));
+                s[r][i] = GGML_F32_VEC_FMA(s[r][i], k, GGML_F32_VEC_SET1(delta[r]));
                 acc[r][i % GGML_F32_ARR] = GGML_F32_VEC_FMA(acc[r][i % GGML_F32_ARR], s[r][i], q);
             }
         }
@@ -140,7 +141,8 @@ template <int NV, int NR> struct row_group {
     }
 };
 
-template <int NV, int NR> void run_rows(const gdn_tile & tile, const gdn_rows & rows, float scale) {
+template <int NV, int NR>
+void run_rows(const gdn_tile & tile, const gdn_rows & rows, float scale) {
     constexpr int64_t S = (int64_t) NV * GGML_F32_EPR;
     for (int64_t j = 0; j < rows.n_rows; j += NR) {
         row_group<NV, NR> group;
@@ -148,8 +150,8 @@ template <int NV, int NR> void run_rows(const gdn_tile & tile, const gdn_rows & 
         prefetch(rows.src + (j + NR) * S, NR * S);
         for (int t = 0; t < tile.n; t++) {
             const gdn_token & token = tile.tokens[t];
-            float             sums[NR];
-            float             delta[NR];
+            float sums[NR];
+            float delta[NR];
             group.decay_dot(token, sums);
             for (int r = 0; r < NR; r++) {
                 delta[r] = (token.v[rows.row + j + r] - sums[r]) * token.beta;
@@ -181,7 +183,7 @@ void run_rows_generic(const gdn_tile & tile, const gdn_rows & rows, float scale,
         memcpy(s, rows.src + j * S, S * sizeof(float));
         for (int t = 0; t < tile.n; t++) {
             const gdn_token & token = tile.tokens[t];
-            float             sum   = 0.0f;
+            float sum = 0.0f;
             ggml_vec_scale_f32(S, s, token.decay);
             ggml_vec_dot_f32(S, &sum, 0, s, 0, token.k, 0, 1);
             ggml_vec_mad_f32(S, s, token.k, (token.v[rows.row + j] - sum) * token.beta);
@@ -218,23 +220,30 @@ struct gdn_op {
     const ggml_tensor * v;
     const ggml_tensor * g;
     const ggml_tensor * beta;
-    ggml_tensor *       state;
-    ggml_tensor *       records;
-    const int32_t *     n_replay;
-    float *             out;
-    int64_t             S, H, T, n_seqs, n_slots, n_tail, offset, k_floats, slot_floats;
+    ggml_tensor * state;
+    ggml_tensor * records;
+    const int32_t * n_replay;
+    float * out;
+    int64_t S, H, T, n_seqs, n_slots, n_tail, offset, k_floats, slot_floats;
 
     explicit gdn_op(ggml_tensor * dst)
-        : q(dst->src[0]), k(dst->src[1]), v(dst->src[2]), g(dst->src[3]), beta(dst->src[4]), state(dst->src[5]),
-          records(dst->src[6]), n_replay((const int32_t *) dst->src[7]->data), out((float *) dst->data) {
-        S           = v->ne[0];
-        H           = v->ne[1];
-        T           = v->ne[2];
-        n_seqs      = v->ne[3];
-        n_slots     = dst->op_params[EAGLE_GDN_PARAM_N_SLOTS];
-        offset      = dst->op_params[EAGLE_GDN_PARAM_OFFSET];
-        n_tail      = std::min(T, n_slots);
-        k_floats    = S * k->ne[1];
+        : q(dst->src[0]),
+          k(dst->src[1]),
+          v(dst->src[2]),
+          g(dst->src[3]),
+          beta(dst->src[4]),
+          state(dst->src[5]),
+          records(dst->src[6]),
+          n_replay((const int32_t *) dst->src[7]->data),
+          out((float *) dst->data) {
+        S = v->ne[0];
+        H = v->ne[1];
+        T = v->ne[2];
+        n_seqs = v->ne[3];
+        n_slots = dst->op_params[EAGLE_GDN_PARAM_N_SLOTS];
+        offset = dst->op_params[EAGLE_GDN_PARAM_OFFSET];
+        n_tail = std::min(T, n_slots);
+        k_floats = S * k->ne[1];
         slot_floats = k_floats + S * H + 2 * H;
         GGML_ASSERT(S <= MAX_ROW && (S < UNIT_ROWS || S % UNIT_ROWS == 0) && ggml_is_contiguous(state));
         GGML_ASSERT(q->nb[0] == sizeof(float) && k->nb[0] == sizeof(float) && v->nb[0] == sizeof(float));
@@ -250,43 +259,47 @@ struct gdn_op {
     }
 
     gdn_token replayed(int64_t seq, int64_t head, int64_t slot) const {
-        const float * rec   = record(seq, slot);
+        const float * rec = record(seq, slot);
         const float * gates = rec + k_floats + S * H;
-        return { rec + (head % k->ne[1]) * S, rec + k_floats + head * S, nullptr, nullptr, expf(gates[head]),
-                 gates[H + head] };
+        return {rec + (head % k->ne[1]) * S,
+                rec + k_floats + head * S,
+                nullptr,
+                nullptr,
+                expf(gates[head]),
+                gates[H + head]};
     }
 
     gdn_token fresh(int64_t seq, int64_t head, int64_t t) const {
-        return { at(k, head % k->ne[1], t, seq),  at(v, head, t, seq),         at(q, head % q->ne[1], t, seq),
-                 out + ((seq * T + t) * H + head) * S, expf(*at(g, head, t, seq)), *at(beta, head, t, seq) };
+        return {at(k, head % k->ne[1], t, seq),       at(v, head, t, seq),        at(q, head % q->ne[1], t, seq),
+                out + ((seq * T + t) * H + head) * S, expf(*at(g, head, t, seq)), *at(beta, head, t, seq)};
     }
 };
 
 // One unit of work: rows [row, row + n_rows) of one head of one sequence, through replayed and new tokens.
 void run_unit(const gdn_op & op, int64_t seq, int64_t head, int64_t row, int64_t n_rows) {
-    const int64_t S       = op.S;
-    const int64_t replay  = op.n_replay[seq];
-    const int64_t total   = replay + op.T;
-    const int64_t commit  = total - op.n_tail;
-    const float   scale   = 1.0f / sqrtf((float) S);
-    float *       cache   = (float *) op.state->data + ((seq * op.H + head) * S + row) * S;
-    float         beyond[UNIT_ROWS * MAX_ROW];  // rows between tiles past the commit point (more than 64 slots)
-    gdn_tile      tile;
+    const int64_t S = op.S;
+    const int64_t replay = op.n_replay[seq];
+    const int64_t total = replay + op.T;
+    const int64_t commit = total - op.n_tail;
+    const float scale = 1.0f / sqrtf((float) S);
+    float * cache = (float *) op.state->data + ((seq * op.H + head) * S + row) * S;
+    float beyond[UNIT_ROWS * MAX_ROW];  // rows between tiles past the commit point (more than 64 slots)
+    gdn_tile tile;
 
     for (int64_t i0 = 0; i0 < total; i0 += tile.n) {
-        tile.n      = (int) std::min<int64_t>(TILE_TOKENS, total - i0);
+        tile.n = (int) std::min<int64_t>(TILE_TOKENS, total - i0);
         tile.commit = commit > i0 && commit <= i0 + tile.n ? (int) (commit - i0) : 0;
         for (int i = 0; i < tile.n; i++) {
             const int64_t t = i0 + i - replay;
-            tile.tokens[i]  = t < 0 ? op.replayed(seq, head, t + replay) : op.fresh(seq, head, t);
+            tile.tokens[i] = t < 0 ? op.replayed(seq, head, t + replay) : op.fresh(seq, head, t);
         }
         const int64_t i1 = i0 + tile.n;
-        gdn_rows      rows;
-        rows.row        = row;
-        rows.n_rows     = n_rows;
-        rows.src        = i0 <= commit ? cache : beyond;
+        gdn_rows rows;
+        rows.row = row;
+        rows.n_rows = n_rows;
+        rows.src = i0 <= commit ? cache : beyond;
         rows.commit_dst = cache;
-        rows.end_dst    = i1 == total || i1 == commit ? nullptr : i1 < commit ? cache : beyond;
+        rows.end_dst = i1 == total || i1 == commit ? nullptr : i1 < commit ? cache : beyond;
         run_tile(tile, rows, scale, S);
     }
 }
@@ -294,10 +307,10 @@ void run_unit(const gdn_op & op, int64_t seq, int64_t head, int64_t row, int64_t
 // Stores the tail of the new tokens, after every unit has replayed the old records.
 void write_records(const gdn_op & op, int ith, int nth) {
     for (int64_t i = ith; i < op.n_seqs * op.n_tail; i += nth) {
-        const int64_t seq  = i / op.n_tail;
+        const int64_t seq = i / op.n_tail;
         const int64_t slot = i % op.n_tail;
-        const int64_t t    = op.T - op.n_tail + slot;
-        float *       rec  = op.record(seq, slot);
+        const int64_t t = op.T - op.n_tail + slot;
+        float * rec = op.record(seq, slot);
         for (int64_t h = 0; h < op.k->ne[1]; h++) {
             memcpy(rec + h * op.S, gdn_op::at(op.k, h, t, seq), op.S * sizeof(float));
         }
@@ -314,10 +327,10 @@ void write_records(const gdn_op & op, int ith, int nth) {
 }  // namespace
 
 void eagle_cpu_gdn_replay(const ggml_compute_params * params, ggml_tensor * dst) {
-    const gdn_op  op(dst);
+    const gdn_op op(dst);
     const int64_t unit_rows = std::min<int64_t>(UNIT_ROWS, op.S);
-    const int64_t per_head  = op.S / unit_rows;
-    const int64_t n_units   = op.n_seqs * op.H * per_head;
+    const int64_t per_head = op.S / unit_rows;
+    const int64_t n_units = op.n_seqs * op.H * per_head;
 
     if (params->ith == 0) {
         ggml_threadpool_chunk_set(params->threadpool, params->nth);

@@ -1,20 +1,25 @@
 // The table of kernels, and the exact fallback for every type without one: ggml's own dot product, one row at a time.
 #include "eagle_kernels.h"
-#include "eagle_simd.h"
-#include "ggml-cpu.h"
 
 #include <array>
+
+#include "eagle_simd.h"
+#include "ggml-cpu.h"
 
 namespace eagle {
 namespace {
 
-enum ggml_type dot_type(const kernel & k) { return ggml_get_type_traits_cpu(k.type)->vec_dot_type; }
+enum ggml_type dot_type(const kernel & k) {
+    return ggml_get_type_traits_cpu(k.type)->vec_dot_type;
+}
 
-size_t act_size_any(const kernel & k, int64_t n) { return (ggml_row_size(dot_type(k), n) + 63) / 64 * 64; }
+size_t act_size_any(const kernel & k, int64_t n) {
+    return (ggml_row_size(dot_type(k), n) + 63) / 64 * 64;
+}
 
 void pack_any(const kernel & k, const float * x, void * act, int64_t, int64_t begin, int64_t end) {
     const int64_t block = k.pack_block;
-    char *        out   = (char *) act + ggml_row_size(dot_type(k), begin * block);
+    char * out = (char *) act + ggml_row_size(dot_type(k), begin * block);
     ggml_get_type_traits_cpu(dot_type(k))->from_float(x + begin * block, out, (end - begin) * block);
 }
 
@@ -38,11 +43,11 @@ table fallback_table() {
             continue;
         }
         const ggml_type_traits_cpu * act = ggml_get_type_traits_cpu(traits->vec_dot_type);
-        t[type]                          = {(enum ggml_type) type, 1, 0, nullptr, nullptr, dot_any};
+        t[type] = {(enum ggml_type) type, 1, 0, nullptr, nullptr, dot_any};
         if (traits->vec_dot_type != GGML_TYPE_F32 && act->from_float != nullptr) {
             t[type].pack_block = (int) ggml_blck_size(traits->vec_dot_type);
-            t[type].act_size   = act_size_any;
-            t[type].pack       = pack_any;
+            t[type].act_size = act_size_any;
+            t[type].pack = pack_any;
         } else if (traits->vec_dot_type != GGML_TYPE_F32) {
             t[type].dot = nullptr;
         }
@@ -53,15 +58,24 @@ table fallback_table() {
 const kernel * simd_kernel(enum ggml_type type) {
 #ifdef EAGLE_SIMD
     switch (type) {
-        case GGML_TYPE_F32:  return &kernel_f32;
-        case GGML_TYPE_F16:  return &kernel_f16;
-        case GGML_TYPE_BF16: return &kernel_bf16;
-        case GGML_TYPE_Q8_0: return &kernel_q8_0;
-        case GGML_TYPE_Q4_0: return &kernel_q4_0;
-        case GGML_TYPE_Q4_K: return &kernel_q4_K;
-        case GGML_TYPE_Q5_K: return &kernel_q5_K;
-        case GGML_TYPE_Q6_K: return &kernel_q6_K;
-        default:             break;
+    case GGML_TYPE_F32:
+        return &kernel_f32;
+    case GGML_TYPE_F16:
+        return &kernel_f16;
+    case GGML_TYPE_BF16:
+        return &kernel_bf16;
+    case GGML_TYPE_Q8_0:
+        return &kernel_q8_0;
+    case GGML_TYPE_Q4_0:
+        return &kernel_q4_0;
+    case GGML_TYPE_Q4_K:
+        return &kernel_q4_K;
+    case GGML_TYPE_Q5_K:
+        return &kernel_q5_K;
+    case GGML_TYPE_Q6_K:
+        return &kernel_q6_K;
+    default:
+        break;
     }
 #endif
     (void) type;
@@ -71,9 +85,12 @@ const kernel * simd_kernel(enum ggml_type type) {
 const kernel * interleaved_kernel(enum ggml_type type) {
 #ifdef EAGLE_SIMD
     switch (type) {
-        case GGML_TYPE_Q4_0: return &kernel_q4_0_x8;
-        case GGML_TYPE_Q4_K: return &kernel_q4_K_x8;
-        default:             break;
+    case GGML_TYPE_Q4_0:
+        return &kernel_q4_0_x8;
+    case GGML_TYPE_Q4_K:
+        return &kernel_q4_K_x8;
+    default:
+        break;
     }
 #endif
     (void) type;

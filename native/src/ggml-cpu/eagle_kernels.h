@@ -1,13 +1,13 @@
 // Matrix times a few activation rows, exact: what one kernel is, and the table of them.
 //
-// The contract every kernel keeps: the float operations behind dst[j][i], and their order, depend on nothing but weight row i,
-// activation row j and n. Not on how many rows there are, where they stand, or which thread runs them.
+// The contract every kernel keeps: the float operations behind dst[j][i], and their order, depend on nothing but weight
+// row i, activation row j and n. Not on how many rows there are, where they stand, or which thread runs them.
 #pragma once
-
-#include "ggml.h"
 
 #include <stddef.h>
 #include <stdint.h>
+
+#include "ggml.h"
 
 namespace eagle {
 
@@ -17,19 +17,19 @@ struct kernel;
 
 struct dot_args {
     const struct kernel * k;
-    int64_t               n;         // values per row
-    const char *          w;         // first weight row (or first group of interleaved rows)
-    size_t                w_stride;  // bytes from one row, or group, to the next
-    int64_t               n_w;       // weight rows; a multiple of the kernel's group
-    const char * const *  act;       // [n_act] packed activation rows
-    int                   n_act;     // 1 .. MAX_ROWS
-    float * const *       dst;       // [n_act] outputs, n_w floats each
+    int64_t n;                 // values per row
+    const char * w;            // first weight row (or first group of interleaved rows)
+    size_t w_stride;           // bytes from one row, or group, to the next
+    int64_t n_w;               // weight rows; a multiple of the kernel's group
+    const char * const * act;  // [n_act] packed activation rows
+    int n_act;                 // 1 .. MAX_ROWS
+    float * const * dst;       // [n_act] outputs, n_w floats each
 };
 
 struct kernel {
     enum ggml_type type;
-    int            group;       // weight rows interleaved in memory, 1 for plain layouts
-    int            pack_block;  // values per activation block; 0: activations stay F32 and the next two are null
+    int group;       // weight rows interleaved in memory, 1 for plain layouts
+    int pack_block;  // values per activation block; 0: activations stay F32 and the next two are null
     size_t (*act_size)(const kernel & k, int64_t n);  // bytes of one packed activation row
     // Packs blocks [begin, end) of a row of n values.
     void (*pack)(const kernel & k, const float * x, void * act, int64_t n, int64_t begin, int64_t end);
@@ -39,7 +39,7 @@ struct kernel {
 // The kernel for weights of this type and layout, or null. Every plain type that ggml can multiply has one.
 const kernel * find_kernel(enum ggml_type type, bool interleaved);
 
-extern const kernel kernel_f32, kernel_f16, kernel_bf16, kernel_q8_0, kernel_q4_0_x8, kernel_q4_0, kernel_q4_K_x8, kernel_q4_K,
-    kernel_q5_K, kernel_q6_K;
+extern const kernel kernel_f32, kernel_f16, kernel_bf16, kernel_q8_0, kernel_q4_0_x8, kernel_q4_0, kernel_q4_K_x8,
+    kernel_q4_K, kernel_q5_K, kernel_q6_K;
 
 }  // namespace eagle

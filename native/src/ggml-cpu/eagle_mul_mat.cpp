@@ -25,11 +25,21 @@ static layout layout_of(const ggml_tensor * w) {
     return layout::foreign;
 }
 
+static const kernel * kernel_for_weights(const ggml_tensor * w) {
+    const layout l = layout_of(w);
+    if (l == layout::foreign) {
+        return nullptr;
+    }
+    const kernel * k = find_kernel(w->type, l == layout::interleaved);
+    return k != nullptr && w->ne[1] % k->group == 0 && (k->pack_block == 0 || w->ne[0] % k->pack_block == 0) ? k
+                                                                                                             : nullptr;
+}
+
 const kernel * kernel_for(const ggml_tensor * node) {
-    const ggml_tensor * w     = node->src[0];
-    const ggml_tensor * x     = node->src[1];
-    const bool          by_id = node->op == GGML_OP_MUL_MAT_ID;
-    const int64_t       rows  = by_id ? x->ne[2] : x->ne[1];
+    const ggml_tensor * w = node->src[0];
+    const ggml_tensor * x = node->src[1];
+    const bool by_id = node->op == GGML_OP_MUL_MAT_ID;
+    const int64_t rows = by_id ? x->ne[2] : x->ne[1];
     if (rows > MAX_ROWS || x->type != GGML_TYPE_F32 || node->type != GGML_TYPE_F32) {
         return nullptr;
     }
@@ -39,19 +49,23 @@ const kernel * kernel_for(const ggml_tensor * node) {
     if (w->nb[0] != ggml_type_size(w->type) || x->nb[0] != sizeof(float)) {
         return nullptr;
     }
-    const layout l = layout_of(w);
-    if (l == layout::foreign) {
-        return nullptr;
+    return kernel_for_weights(w);
+}
+
+bool exact_weights(const ggml_tensor * w) {
+    if (w->buffer == nullptr || (layout_of(w) == layout::plain && !ggml_backend_buffer_is_host(w->buffer))) {
+        return false;
     }
-    const kernel * k = find_kernel(w->type, l == layout::interleaved);
-    return k != nullptr && w->ne[1] % k->group == 0 && (k->pack_block == 0 || w->ne[0] % k->pack_block == 0) ? k : nullptr;
+    return layout_of(w) == layout::interleaved || kernel_for_weights(w) != nullptr;
 }
 
 size_t mul_mat_work_size(const ggml_tensor * node, const kernel & k) {
     return k.pack_block == 0 ? 0 : k.act_size(k, node->src[1]->ne[0]) * ggml_nrows(node->src[1]) + 64;
 }
 
-static char * align64(void * p) { return (char *) (((uintptr_t) p + 63) / 64 * 64); }
+static char * align64(void * p) {
+    return (char *) (((uintptr_t) p + 63) / 64 * 64);
+}
 
 static const char * row_of(const ggml_tensor * x, int64_t row) {
     const int64_t i1 = row % x->ne[1], i2 = row / x->ne[1] % x->ne[2], i3 = row / x->ne[1] / x->ne[2];
@@ -60,11 +74,11 @@ static const char * row_of(const ggml_tensor * x, int64_t row) {
 
 void pack_rows(const ggml_compute_params * params, const ggml_tensor * x, const kernel & k, char * work) {
     const int64_t blocks = x->ne[0] / k.pack_block;
-    const int64_t total  = blocks * ggml_nrows(x);
-    const size_t  size   = k.act_size(k, x->ne[0]);
-    const int64_t end    = total * (params->ith + 1) / params->nth;
+    const int64_t total = blocks * ggml_nrows(x);
+    const size_t size = k.act_size(k, x->ne[0]);
+    const int64_t end = total * (params->ith + 1) / params->nth;
     for (int64_t at = total * params->ith / params->nth; at < end;) {
-        const int64_t row  = at / blocks;
+        const int64_t row = at / blocks;
         const int64_t stop = std::min(end, (row + 1) * blocks);
         k.pack(k, (const float *) row_of(x, row), work + row * size, x->ne[0], at - row * blocks, stop - row * blocks);
         at = stop;
@@ -75,41 +89,42 @@ void dot_rows(const kernel & k, const ggml_tensor * weights, const char * matrix
               const char * const * act, float * const * dst, int64_t n_act) {
     for (int64_t first = 0; first < n_act; first += MAX_ROWS) {
         const int n = (int) std::min<int64_t>(MAX_ROWS, n_act - first);
-        float *   out[MAX_ROWS];
+        float * out[MAX_ROWS];
         for (int j = 0; j < n; ++j) {
             out[j] = dst[first + j] + begin;
         }
-        k.dot({&k, weights->ne[0], matrix + begin * weights->nb[1], weights->nb[1] * k.group, end - begin, act + first, n, out});
+        k.dot({&k, weights->ne[0], matrix + begin * weights->nb[1], weights->nb[1] * k.group, end - begin, act + first,
+               n, out});
     }
 }
 
 // Rows that one matrix of src0 multiplies: all tokens of all heads that share it, gathered once per chunk.
 struct row_set {
     static constexpr int MAX = 8 * MAX_ROWS;
-    const char *         act[MAX];
-    float *              dst[MAX];
-    int                  n = 0;
+    const char * act[MAX];
+    float * dst[MAX];
+    int n = 0;
 };
 
-static void gather(const ggml_tensor * node, const kernel & k, const char * work, int64_t i02, int64_t i03, int64_t first,
-                   row_set & rows) {
-    const ggml_tensor * x    = node->src[1];
-    const int64_t       r2   = x->ne[2] / node->src[0]->ne[2], r3 = x->ne[3] / node->src[0]->ne[3];
-    const int64_t       all  = x->ne[1] * r2 * r3;
-    const size_t        size = k.pack_block == 0 ? 0 : k.act_size(k, x->ne[0]);
+static void gather(const ggml_tensor * node, const kernel & k, const char * work, int64_t i02, int64_t i03,
+                   int64_t first, row_set & rows) {
+    const ggml_tensor * x = node->src[1];
+    const int64_t r2 = x->ne[2] / node->src[0]->ne[2], r3 = x->ne[3] / node->src[0]->ne[3];
+    const int64_t all = x->ne[1] * r2 * r3;
+    const size_t size = k.pack_block == 0 ? 0 : k.act_size(k, x->ne[0]);
     for (rows.n = 0; rows.n < row_set::MAX && first + rows.n < all; ++rows.n) {
         const int64_t at = first + rows.n;
         const int64_t i1 = at % x->ne[1], i2 = i02 * r2 + at / x->ne[1] % r2, i3 = i03 * r3 + at / x->ne[1] / r2;
         const int64_t row = i1 + x->ne[1] * (i2 + x->ne[2] * i3);
-        rows.act[rows.n]  = size == 0 ? row_of(x, row) : work + row * size;
-        rows.dst[rows.n]  = (float *) ((char *) node->data + i1 * node->nb[1] + i2 * node->nb[2] + i3 * node->nb[3]);
+        rows.act[rows.n] = size == 0 ? row_of(x, row) : work + row * size;
+        rows.dst[rows.n] = (float *) ((char *) node->data + i1 * node->nb[1] + i2 * node->nb[2] + i3 * node->nb[3]);
     }
 }
 
 void mul_mat(const ggml_compute_params * params, ggml_tensor * node, const kernel & k) {
-    const ggml_tensor * w    = node->src[0];
-    const ggml_tensor * x    = node->src[1];
-    char *              work = align64(params->wdata);
+    const ggml_tensor * w = node->src[0];
+    const ggml_tensor * x = node->src[1];
+    char * work = align64(params->wdata);
     if (k.pack_block != 0) {
         pack_rows(params, x, k, work);
     }
@@ -119,14 +134,14 @@ void mul_mat(const ggml_compute_params * params, ggml_tensor * node, const kerne
     ggml_barrier(params->threadpool);
 
     const int64_t matrices = w->ne[2] * w->ne[3];
-    const int64_t share    = (w->ne[1] * matrices + 8 * params->nth - 1) / (8 * params->nth);
-    const int64_t step     = std::clamp<int64_t>((share + 15) / 16 * 16, 16, 256);
-    const int64_t chunks   = (w->ne[1] + step - 1) / step;
-    const int64_t per_set  = x->ne[1] * (x->ne[2] / w->ne[2]) * (x->ne[3] / w->ne[3]);
+    const int64_t share = (w->ne[1] * matrices + 8 * params->nth - 1) / (8 * params->nth);
+    const int64_t step = std::clamp<int64_t>((share + 15) / 16 * 16, 16, 256);
+    const int64_t chunks = (w->ne[1] + step - 1) / step;
+    const int64_t per_set = x->ne[1] * (x->ne[2] / w->ne[2]) * (x->ne[3] / w->ne[3]);
     for (int64_t c = params->ith; c < chunks * matrices; c = ggml_threadpool_chunk_add(params->threadpool, 1)) {
-        const int64_t i02    = c / chunks % w->ne[2], i03 = c / chunks / w->ne[2];
-        const char *  matrix = (const char *) w->data + i02 * w->nb[2] + i03 * w->nb[3];
-        const int64_t begin  = c % chunks * step;
+        const int64_t i02 = c / chunks % w->ne[2], i03 = c / chunks / w->ne[2];
+        const char * matrix = (const char *) w->data + i02 * w->nb[2] + i03 * w->nb[3];
+        const int64_t begin = c % chunks * step;
         for (int64_t first = 0; first < per_set; first += row_set::MAX) {
             row_set rows;
             gather(node, k, work, i02, i03, first, rows);

@@ -7,15 +7,19 @@ struct ggml_compute_params;
 
 namespace eagle {
 
-// The kernel that would run this MUL_MAT or MUL_MAT_ID node exactly, or null: more rows than a verification has, operands of a
-// type or stride we do not read, or weights in a layout that belongs to another backend buffer (AMX, KleidiAI).
+// The kernel that would run this MUL_MAT or MUL_MAT_ID node exactly, or null: more rows than a verification has,
+// operands of a type or stride we do not read, or weights in a layout that belongs to another backend buffer (AMX,
+// KleidiAI).
 const kernel * kernel_for(const struct ggml_tensor * node);
 
+// Whether such weights are exact: a kernel above reads them, or ggml's interleaved ones do row by row.
+bool exact_weights(const struct ggml_tensor * w);
+
 size_t mul_mat_work_size(const struct ggml_tensor * node, const kernel & k);
-void   mul_mat(const struct ggml_compute_params * params, struct ggml_tensor * node, const kernel & k);
+void mul_mat(const struct ggml_compute_params * params, struct ggml_tensor * node, const kernel & k);
 
 size_t mul_mat_id_work_size(const struct ggml_tensor * node, const kernel & k);
-void   mul_mat_id(const struct ggml_compute_params * params, struct ggml_tensor * node, const kernel & k);
+void mul_mat_id(const struct ggml_compute_params * params, struct ggml_tensor * node, const kernel & k);
 
 // Multiplies weight rows [begin, end) of one matrix by any number of rows.
 void dot_rows(const kernel & k, const struct ggml_tensor * weights, const char * matrix, int64_t begin, int64_t end,

@@ -1,14 +1,15 @@
 // Expert multiplication: rows are grouped by expert, then each expert's matrix is read once for all its rows.
-#include "eagle_mul_mat.h"
-
-#include "ggml-cpu-impl.h"
-
 #include <algorithm>
 #include <cstring>
 
+#include "eagle_mul_mat.h"
+#include "ggml-cpu-impl.h"
+
 namespace eagle {
 
-static char * align64(void * p) { return (char *) (((uintptr_t) p + 63) / 64 * 64); }
+static char * align64(void * p) {
+    return (char *) (((uintptr_t) p + 63) / 64 * 64);
+}
 
 static size_t packed_size(const ggml_tensor * x, const kernel & k) {
     return k.pack_block == 0 ? 0 : k.act_size(k, x->ne[0]) * ggml_nrows(x);
@@ -22,7 +23,8 @@ struct routed {
 
 size_t mul_mat_id_work_size(const ggml_tensor * node, const kernel & k) {
     const int64_t experts = node->src[0]->ne[2], rows = ggml_nelements(node->src[2]);
-    return packed_size(node->src[1], k) + (size_t) (2 * experts + 1) * sizeof(int32_t) + (size_t) rows * sizeof(routed) + 192;
+    return packed_size(node->src[1], k) + (size_t) (2 * experts + 1) * sizeof(int32_t) +
+           (size_t) rows * sizeof(routed) + 192;
 }
 
 // Counting sort by expert; within an expert, tokens stay in order.
@@ -49,16 +51,16 @@ static void route(const ggml_tensor * ids, int64_t experts, int32_t * offset, in
     }
 }
 
-static void multiply(const ggml_tensor * node, const kernel & k, const char * packed, int64_t expert, const routed * rows, int64_t n,
-                     int64_t begin, int64_t end) {
+static void multiply(const ggml_tensor * node, const kernel & k, const char * packed, int64_t expert,
+                     const routed * rows, int64_t n, int64_t begin, int64_t end) {
     const ggml_tensor * w = node->src[0];
     const ggml_tensor * x = node->src[1];
     for (int64_t first = 0; first < n; first += MAX_ROWS) {
-        const char *  act[MAX_ROWS];
-        float *       dst[MAX_ROWS];
+        const char * act[MAX_ROWS];
+        float * dst[MAX_ROWS];
         const int64_t count = std::min<int64_t>(MAX_ROWS, n - first);
         for (int64_t j = 0; j < count; ++j) {
-            const routed  r  = rows[first + j];
+            const routed r = rows[first + j];
             const int64_t i1 = r.slot % x->ne[1];
             act[j] = k.pack_block == 0 ? (const char *) x->data + i1 * x->nb[1] + r.token * x->nb[2]
                                        : packed + (i1 + r.token * x->ne[1]) * k.act_size(k, x->ne[0]);
@@ -69,12 +71,12 @@ static void multiply(const ggml_tensor * node, const kernel & k, const char * pa
 }
 
 void mul_mat_id(const ggml_compute_params * params, ggml_tensor * node, const kernel & k) {
-    const ggml_tensor * w       = node->src[0];
-    const int64_t       experts = w->ne[2];
-    char *              packed  = align64(params->wdata);
-    int32_t *           offset  = (int32_t *) align64(packed + packed_size(node->src[1], k));
-    int32_t *           next    = offset + experts + 1;
-    routed *            rows    = (routed *) align64(next + experts);
+    const ggml_tensor * w = node->src[0];
+    const int64_t experts = w->ne[2];
+    char * packed = align64(params->wdata);
+    int32_t * offset = (int32_t *) align64(packed + packed_size(node->src[1], k));
+    int32_t * next = offset + experts + 1;
+    routed * rows = (routed *) align64(next + experts);
     if (k.pack_block != 0) {
         pack_rows(params, node->src[1], k, packed);
     }
@@ -84,12 +86,13 @@ void mul_mat_id(const ggml_compute_params * params, ggml_tensor * node, const ke
     }
     ggml_barrier(params->threadpool);
 
-    const int64_t step   = std::clamp<int64_t>((w->ne[1] / (2 * params->nth) + 15) / 16 * 16, 16, 256);
+    const int64_t step = std::clamp<int64_t>((w->ne[1] / (2 * params->nth) + 15) / 16 * 16, 16, 256);
     const int64_t chunks = (w->ne[1] + step - 1) / step;
     for (int64_t c = params->ith; c < chunks * experts; c = ggml_threadpool_chunk_add(params->threadpool, 1)) {
         const int64_t e = c / chunks, begin = c % chunks * step;
         if (offset[e + 1] > offset[e]) {
-            multiply(node, k, packed, e, rows + offset[e], offset[e + 1] - offset[e], begin, std::min(begin + step, w->ne[1]));
+            multiply(node, k, packed, e, rows + offset[e], offset[e + 1] - offset[e], begin,
+                     std::min(begin + step, w->ne[1]));
         }
     }
 }

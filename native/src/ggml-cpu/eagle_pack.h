@@ -15,27 +15,27 @@ struct act32 {
 
 // A block of 256 values.
 struct alignas(64) act256 {
-    int8_t  qs[256];
+    int8_t qs[256];
     int16_t sums16[16];  // of 16 values each
     int16_t sums32[8];   // of 32 values each
-    float   d;
+    float d;
 };
 
 // 32 floats -> 32 bytes in [-127, 127]; returns the scale.
 inline float pack32(const float * x, int8_t * q) {
     const __m256 sign = _mm256_set1_ps(-0.0f);
-    __m256       v[4];
-    __m256       top = _mm256_setzero_ps();
+    __m256 v[4];
+    __m256 top = _mm256_setzero_ps();
     for (int i = 0; i < 4; ++i) {
         v[i] = _mm256_loadu_ps(x + 8 * i);
-        top  = _mm256_max_ps(top, _mm256_andnot_ps(sign, v[i]));
+        top = _mm256_max_ps(top, _mm256_andnot_ps(sign, v[i]));
     }
     __m128 m = _mm_max_ps(_mm256_castps256_ps128(top), _mm256_extractf128_ps(top, 1));
-    m        = _mm_max_ps(m, _mm_movehl_ps(m, m));
-    m        = _mm_max_ss(m, _mm_movehdup_ps(m));
-    const float  peak = _mm_cvtss_f32(m);
-    const __m256 inv  = _mm256_set1_ps(peak > 0.0f ? 127.0f / peak : 0.0f);
-    __m256i      k[4];
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    m = _mm_max_ss(m, _mm_movehdup_ps(m));
+    const float peak = _mm_cvtss_f32(m);
+    const __m256 inv = _mm256_set1_ps(peak > 0.0f ? 127.0f / peak : 0.0f);
+    __m256i k[4];
     for (int i = 0; i < 4; ++i) {
         k[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inv));
     }

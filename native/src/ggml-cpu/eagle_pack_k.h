@@ -9,7 +9,7 @@
 namespace eagle {
 
 size_t act_size_k(const kernel &, int64_t n);
-void   pack_k(const kernel &, const float * x, void * act, int64_t n, int64_t begin, int64_t end);
+void pack_k(const kernel &, const float * x, void * act, int64_t n, int64_t begin, int64_t end);
 
 }  // namespace eagle
 

@@ -29,37 +29,84 @@ using vf = __m512;
 constexpr int LANES = 16;
 constexpr int TILE_ROWS = 8;  // activation rows whose accumulators fit the register file
 
-inline vi v_load(const void * p) { return _mm512_loadu_si512(p); }
-inline vi v_zero() { return _mm512_setzero_si512(); }
-inline vi v_set1_8(int v) { return _mm512_set1_epi8((char) v); }
-inline vi v_set1_16(int v) { return _mm512_set1_epi16((short) v); }
-inline vi v_and(vi a, vi b) { return _mm512_and_si512(a, b); }
-inline vi v_or(vi a, vi b) { return _mm512_or_si512(a, b); }
-inline vi v_xor(vi a, vi b) { return _mm512_xor_si512(a, b); }
-inline vi v_sub32(vi a, vi b) { return _mm512_sub_epi32(a, b); }
-template <int N> inline vi v_shr16(vi a) { return _mm512_srli_epi16(a, N); }
-template <int N> inline vi v_shl16(vi a) { return _mm512_slli_epi16(a, N); }
+inline vi v_load(const void * p) {
+    return _mm512_loadu_si512(p);
+}
+inline vi v_zero() {
+    return _mm512_setzero_si512();
+}
+inline vi v_set1_8(int v) {
+    return _mm512_set1_epi8((char) v);
+}
+inline vi v_set1_16(int v) {
+    return _mm512_set1_epi16((short) v);
+}
+inline vi v_and(vi a, vi b) {
+    return _mm512_and_si512(a, b);
+}
+inline vi v_or(vi a, vi b) {
+    return _mm512_or_si512(a, b);
+}
+inline vi v_xor(vi a, vi b) {
+    return _mm512_xor_si512(a, b);
+}
+inline vi v_sub32(vi a, vi b) {
+    return _mm512_sub_epi32(a, b);
+}
+template <int N>
+inline vi v_shr16(vi a) {
+    return _mm512_srli_epi16(a, N);
+}
+template <int N>
+inline vi v_shl16(vi a) {
+    return _mm512_slli_epi16(a, N);
+}
 inline vi v_bcast64(const void * p) {
     int64_t v;
     memcpy(&v, p, sizeof(v));
     return _mm512_set1_epi64(v);
 }
-inline vi v_bcast256(const void * p) { return _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *) p)); }
-inline vi v_u8_to_16(const void * p) { return _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *) p)); }
-inline vi v_dpbusd(vi acc, vi u, vi s) { return _mm512_dpbusd_epi32(acc, u, s); }
-inline vi v_dpwssd(vi acc, vi a, vi b) { return _mm512_dpwssd_epi32(acc, a, b); }
-inline vf v_float(vi a) { return _mm512_cvtepi32_ps(a); }
-inline vf v_zerof() { return _mm512_setzero_ps(); }
-inline vf v_set1f(float x) { return _mm512_set1_ps(x); }
-inline vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
-inline vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
-inline vf v_fnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); }
-inline vf v_loadf(const float * p) { return _mm512_loadu_ps(p); }
-inline void v_storef(float * p, vf a) { _mm512_storeu_ps(p, a); }
-inline vf v_load_f16(const void * p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) p)); }
+inline vi v_bcast256(const void * p) {
+    return _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *) p));
+}
+inline vi v_u8_to_16(const void * p) {
+    return _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *) p));
+}
+inline vi v_dpbusd(vi acc, vi u, vi s) {
+    return _mm512_dpbusd_epi32(acc, u, s);
+}
+inline vi v_dpwssd(vi acc, vi a, vi b) {
+    return _mm512_dpwssd_epi32(acc, a, b);
+}
+inline vf v_float(vi a) {
+    return _mm512_cvtepi32_ps(a);
+}
+inline vf v_zerof() {
+    return _mm512_setzero_ps();
+}
+inline vf v_set1f(float x) {
+    return _mm512_set1_ps(x);
+}
+inline vf v_mul(vf a, vf b) {
+    return _mm512_mul_ps(a, b);
+}
+inline vf v_fma(vf a, vf b, vf c) {
+    return _mm512_fmadd_ps(a, b, c);
+}
+inline vf v_fnma(vf a, vf b, vf c) {
+    return _mm512_fnmadd_ps(a, b, c);
+}
+inline vf v_loadf(const float * p) {
+    return _mm512_loadu_ps(p);
+}
+inline void v_storef(float * p, vf a) {
+    _mm512_storeu_ps(p, a);
+}
+inline vf v_load_f16(const void * p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) p));
+}
 inline vf v_load_bf16(const void * p) {
-    return _mm512_castsi512_ps(
-        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *) p)), 16));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *) p)), 16));
 }
 
 #else
@@ -69,43 +116,93 @@ using vf = __m256;
 constexpr int LANES = 8;
 constexpr int TILE_ROWS = 4;
 
-inline vi v_load(const void * p) { return _mm256_loadu_si256((const __m256i *) p); }
-inline vi v_zero() { return _mm256_setzero_si256(); }
-inline vi v_set1_8(int v) { return _mm256_set1_epi8((char) v); }
-inline vi v_set1_16(int v) { return _mm256_set1_epi16((short) v); }
-inline vi v_and(vi a, vi b) { return _mm256_and_si256(a, b); }
-inline vi v_or(vi a, vi b) { return _mm256_or_si256(a, b); }
-inline vi v_xor(vi a, vi b) { return _mm256_xor_si256(a, b); }
-inline vi v_sub32(vi a, vi b) { return _mm256_sub_epi32(a, b); }
-template <int N> inline vi v_shr16(vi a) { return _mm256_srli_epi16(a, N); }
-template <int N> inline vi v_shl16(vi a) { return _mm256_slli_epi16(a, N); }
+inline vi v_load(const void * p) {
+    return _mm256_loadu_si256((const __m256i *) p);
+}
+inline vi v_zero() {
+    return _mm256_setzero_si256();
+}
+inline vi v_set1_8(int v) {
+    return _mm256_set1_epi8((char) v);
+}
+inline vi v_set1_16(int v) {
+    return _mm256_set1_epi16((short) v);
+}
+inline vi v_and(vi a, vi b) {
+    return _mm256_and_si256(a, b);
+}
+inline vi v_or(vi a, vi b) {
+    return _mm256_or_si256(a, b);
+}
+inline vi v_xor(vi a, vi b) {
+    return _mm256_xor_si256(a, b);
+}
+inline vi v_sub32(vi a, vi b) {
+    return _mm256_sub_epi32(a, b);
+}
+template <int N>
+inline vi v_shr16(vi a) {
+    return _mm256_srli_epi16(a, N);
+}
+template <int N>
+inline vi v_shl16(vi a) {
+    return _mm256_slli_epi16(a, N);
+}
 inline vi v_bcast64(const void * p) {
     int64_t v;
     memcpy(&v, p, sizeof(v));
     return _mm256_set1_epi64x(v);
 }
-inline vi v_bcast256(const void * p) { return v_load(p); }
-inline vi v_u8_to_16(const void * p) { return _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *) p)); }
+inline vi v_bcast256(const void * p) {
+    return v_load(p);
+}
+inline vi v_u8_to_16(const void * p) {
+    return _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *) p));
+}
 #if defined(__AVXVNNI__)
 #define EAGLE_SIMD_VNNI 1
-inline vi v_dpbusd(vi acc, vi u, vi s) { return _mm256_dpbusd_avx_epi32(acc, u, s); }
-inline vi v_dpwssd(vi acc, vi a, vi b) { return _mm256_dpwssd_avx_epi32(acc, a, b); }
+inline vi v_dpbusd(vi acc, vi u, vi s) {
+    return _mm256_dpbusd_avx_epi32(acc, u, s);
+}
+inline vi v_dpwssd(vi acc, vi a, vi b) {
+    return _mm256_dpwssd_avx_epi32(acc, a, b);
+}
 #else
 // Without VNNI the byte products pass through saturating 16-bit sums: the caller keeps |u * s| * 2 below 32768.
 inline vi v_dpbusd(vi acc, vi u, vi s) {
     return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1)));
 }
-inline vi v_dpwssd(vi acc, vi a, vi b) { return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b)); }
+inline vi v_dpwssd(vi acc, vi a, vi b) {
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));
+}
 #endif
-inline vf v_float(vi a) { return _mm256_cvtepi32_ps(a); }
-inline vf v_zerof() { return _mm256_setzero_ps(); }
-inline vf v_set1f(float x) { return _mm256_set1_ps(x); }
-inline vf v_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
-inline vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
-inline vf v_fnma(vf a, vf b, vf c) { return _mm256_fnmadd_ps(a, b, c); }
-inline vf v_loadf(const float * p) { return _mm256_loadu_ps(p); }
-inline void v_storef(float * p, vf a) { _mm256_storeu_ps(p, a); }
-inline vf v_load_f16(const void * p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) p)); }
+inline vf v_float(vi a) {
+    return _mm256_cvtepi32_ps(a);
+}
+inline vf v_zerof() {
+    return _mm256_setzero_ps();
+}
+inline vf v_set1f(float x) {
+    return _mm256_set1_ps(x);
+}
+inline vf v_mul(vf a, vf b) {
+    return _mm256_mul_ps(a, b);
+}
+inline vf v_fma(vf a, vf b, vf c) {
+    return _mm256_fmadd_ps(a, b, c);
+}
+inline vf v_fnma(vf a, vf b, vf c) {
+    return _mm256_fnmadd_ps(a, b, c);
+}
+inline vf v_loadf(const float * p) {
+    return _mm256_loadu_ps(p);
+}
+inline void v_storef(float * p, vf a) {
+    _mm256_storeu_ps(p, a);
+}
+inline vf v_load_f16(const void * p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) p));
+}
 inline vf v_load_bf16(const void * p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *) p)), 16));
 }
@@ -116,14 +213,18 @@ inline vf v_load_bf16(const void * p) {
 #define EAGLE_SIMD_VNNI 1
 #endif
 
-// Asks for `bytes` bytes at p. Weights stream from memory once and the hardware's prefetchers lose the thread at every row end.
-template <int BYTES> inline void prefetch(const void * p) {
+// Asks for `bytes` bytes at p. Weights stream from memory once and the hardware's prefetchers lose the thread at every
+// row end.
+template <int BYTES>
+inline void prefetch(const void * p) {
     for (int i = 0; i < BYTES; i += 64) {
         _mm_prefetch((const char *) p + i, _MM_HINT_T0);
     }
 }
 
-inline float f16_to_float(uint16_t h) { return _cvtsh_ss(h); }
+inline float f16_to_float(uint16_t h) {
+    return _cvtsh_ss(h);
+}
 
 // Sum of 8 lanes in a fixed tree.
 inline float sum8(__m256 v) {
@@ -138,7 +239,9 @@ inline float v_sum(vf a) {
     return sum8(_mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)));
 }
 #else
-inline float v_sum(vf a) { return sum8(a); }
+inline float v_sum(vf a) {
+    return sum8(a);
+}
 #endif
 
 }  // namespace eagle

@@ -12,19 +12,20 @@ namespace {
 
 // A sequence of a context in replay mode.
 struct sequence {
-    llama_memory_t           memory;
+    llama_memory_t memory;
     llama_memory_recurrent * mem;
-    llama_seq_id             id;
+    llama_seq_id id;
 
     sequence(llama_context * ctx, llama_seq_id id) : memory(nullptr), mem(nullptr), id(id) {
         if (!ctx) {
             throw Error(EAGLE_ERR_ARGUMENT, "the context is null");
         }
         memory = llama_get_memory(ctx);
-        mem    = eagle_round_memory(memory);
+        mem = eagle_round_memory(memory);
         if (!mem) {
-            throw Error(EAGLE_ERR_INCOMPATIBLE, "this context's recurrent memory is not replayed: its architecture has "
-                                                "none, keeps snapshots, or LLAMA_EAGLE_RS=snapshots is set");
+            throw Error(EAGLE_ERR_INCOMPATIBLE,
+                        "this context's recurrent memory is not replayed: its architecture has "
+                        "none, keeps snapshots, or LLAMA_EAGLE_RS=snapshots is set");
         }
         if (id < 0 || (uint32_t) id >= mem->size) {
             throw Error(EAGLE_ERR_ARGUMENT, format("sequence %d is out of range, the context has %u", id, mem->size));
@@ -58,8 +59,8 @@ struct sequence {
 };
 
 void commit(const sequence & seq, int32_t n_kept) {
-    const llama_pos first  = seq.first();
-    const int32_t   n_rows = seq.end() - first;
+    const llama_pos first = seq.first();
+    const int32_t n_rows = seq.end() - first;
     if (n_rows < 0) {
         seq.state().rounds.erase(seq.id);
         throw Error(EAGLE_ERR_STATE, format("sequence %d was trimmed below the start of its round", seq.id));
@@ -69,8 +70,8 @@ void commit(const sequence & seq, int32_t n_kept) {
     }
     if (n_kept < n_rows && !llama_memory_seq_rm(seq.memory, seq.id, first + n_kept, -1)) {
         throw Error(EAGLE_ERR_STATE, format("%d rows of sequence %d cannot be undone, at most %d: create the context "
-                                            "with a larger n_rs_seq, or evaluate the sequence again", n_rows - n_kept,
-                                            seq.id, seq.n_undoable()));
+                                            "with a larger n_rs_seq, or evaluate the sequence again",
+                                            n_rows - n_kept, seq.id, seq.n_undoable()));
     }
     seq.state().rounds.erase(seq.id);
 }
@@ -80,13 +81,14 @@ void commit(const sequence & seq, int32_t n_kept) {
 int32_t eagle_round_begin(llama_context * ctx, llama_seq_id seq_id) {
     return guarded("eagle_round_begin", [&] {
         const sequence seq(ctx, seq_id);
-        const auto     open = seq.state().rounds.find(seq_id);
+        const auto open = seq.state().rounds.find(seq_id);
         if (open != seq.state().rounds.end() && open->second <= seq.end()) {
             throw Error(EAGLE_ERR_STATE, format("a round is open on sequence %d: commit it first", seq_id));
         }
         if (seq.dirty()) {
             throw Error(EAGLE_ERR_STATE, format("an earlier decode of sequence %d failed half-way: remove the sequence "
-                                                "and evaluate it again", seq_id));
+                                                "and evaluate it again",
+                                                seq_id));
         }
         seq.state().rounds[seq_id] = seq.end();
     });
@@ -106,10 +108,10 @@ int32_t eagle_round_pending(llama_context * ctx, llama_seq_id seq_id, eagle_roun
             throw Error(EAGLE_ERR_ARGUMENT, "info is null or its struct_size is too small");
         }
         const sequence seq(ctx, seq_id);
-        const auto     round = seq.state().rounds.find(seq_id);
-        info->is_open        = round != seq.state().rounds.end();
-        info->n_rows         = info->is_open ? seq.end() - round->second : 0;
-        info->n_undoable     = seq.n_undoable();
-        info->is_dirty       = seq.dirty();
+        const auto round = seq.state().rounds.find(seq_id);
+        info->is_open = round != seq.state().rounds.end();
+        info->n_rows = info->is_open ? seq.end() - round->second : 0;
+        info->n_undoable = seq.n_undoable();
+        info->is_dirty = seq.dirty();
     });
 }

@@ -2,10 +2,10 @@
 
 #pragma once
 
+#include <cstdint>
+
 #include "ggml-backend.h"
 #include "ggml.h"
-
-#include <cstdint>
 
 class llama_memory_recurrent;
 class llama_memory_recurrent_context;
@@ -13,12 +13,12 @@ struct eagle_round_state;
 
 // What the builders need of an architecture's graph.
 struct eagle_round_graph {
-    ggml_context *                         ctx;
-    ggml_cgraph *                          gf;
-    ggml_backend_sched_t                   sched;
+    ggml_context * ctx;
+    ggml_cgraph * gf;
+    ggml_backend_sched_t sched;
     const llama_memory_recurrent_context * mctx;
-    ggml_tensor *                          n_replay;  // I32 [n_seqs]
-    int                                    il;
+    ggml_tensor * n_replay;  // I32 [n_seqs]
+    int il;
 };
 
 // The batch's cells of a cache tensor, in place: [state_size, n_seqs].
@@ -29,10 +29,10 @@ ggml_tensor * eagle_round_cells(ggml_context * ctx, const llama_memory_recurrent
 ggml_tensor * eagle_round_conv_input(const eagle_round_graph & graph, ggml_tensor * x);
 
 struct eagle_round_gdn {
-    ggml_tensor * q;      // [S, heads, T, n_seqs]
+    ggml_tensor * q;  // [S, heads, T, n_seqs]
     ggml_tensor * k;
-    ggml_tensor * v;      // [S, H, T, n_seqs]
-    ggml_tensor * g;      // [1, H, T, n_seqs]
+    ggml_tensor * v;  // [S, H, T, n_seqs]
+    ggml_tensor * g;  // [1, H, T, n_seqs]
     ggml_tensor * beta;
     ggml_tensor * state;  // [S, S, H, n_seqs], a view of the cache
 };

@@ -1,5 +1,10 @@
 #include "eagle_round_state.h"
 
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+
 #include "eagle_round_graph.h"
 #include "llama-batch.h"
 #include "llama-impl.h"
@@ -7,11 +12,6 @@
 #include "llama-memory-hybrid.h"
 #include "llama-memory-recurrent.h"
 #include "llama-model.h"
-
-#include <algorithm>
-#include <cstdlib>
-#include <cstring>
-#include <stdexcept>
 
 namespace {
 
@@ -36,15 +36,15 @@ bool arch_has_replay(const llama_model & model) {
 }
 
 eagle_round_layout make_layout(const llama_model & model, uint32_t n_rs_seq) {
-    const auto &       hparams = model.hparams;
+    const auto & hparams = model.hparams;
     eagle_round_layout layout;
-    layout.n_slots     = n_rs_seq > 0 ? n_rs_seq + 1 : 0;
-    layout.head_dim    = hparams.ssm_d_state;
-    layout.n_v_heads   = hparams.ssm_dt_rank;
+    layout.n_slots = n_rs_seq > 0 ? n_rs_seq + 1 : 0;
+    layout.head_dim = hparams.ssm_d_state;
+    layout.n_v_heads = hparams.ssm_dt_rank;
     // qwen3next interleaves its key heads among the value heads before the operation
-    layout.n_k_heads   = model.arch == LLM_ARCH_QWEN3NEXT ? hparams.ssm_dt_rank : hparams.ssm_n_group;
+    layout.n_k_heads = model.arch == LLM_ARCH_QWEN3NEXT ? hparams.ssm_dt_rank : hparams.ssm_n_group;
     layout.conv_window = (int64_t) hparams.ssm_d_conv - 1;
-    layout.n_channels  = layout.conv_window > 0 ? hparams.n_embd_r() / layout.conv_window : 0;
+    layout.n_channels = layout.conv_window > 0 ? hparams.n_embd_r() / layout.conv_window : 0;
     return layout;
 }
 
@@ -74,7 +74,7 @@ std::vector<ggml_backend_dev_t> cache_devices(const llama_model & model, bool of
 
 std::vector<ggml_tensor *> cell_tensors(const llama_memory_recurrent & mem) {
     std::vector<ggml_tensor *> tensors;
-    for (const auto * list : { &mem.r_l, &mem.s_l, (const std::vector<ggml_tensor *> *) &mem.eagle->records }) {
+    for (const auto * list : {&mem.r_l, &mem.s_l, (const std::vector<ggml_tensor *> *) &mem.eagle->records}) {
         for (ggml_tensor * t : *list) {
             if (t) {
                 tensors.push_back(t);
@@ -111,15 +111,15 @@ void move_rows(const llama_memory_recurrent & mem, const std::vector<cell_move> 
 
 // Carries out what find_slot asked for: cell i takes the state of cell src0, or of nobody when src0 is rs_z.
 void settle_cells(llama_memory_recurrent & mem, ggml_backend_sched_t sched) {
-    auto &                 cells = mem.eagle->cells;
+    auto & cells = mem.eagle->cells;
     std::vector<cell_move> moves;
-    std::vector<uint32_t>  zeros;
+    std::vector<uint32_t> zeros;
     for (uint32_t i = mem.head; i < mem.head + mem.n; i++) {
         const int32_t src = mem.cells[i].src0;
         if (mem.rs_z >= 0 && src == mem.rs_z) {
             zeros.push_back(i);
         } else if (src != (int32_t) i) {
-            moves.push_back({ i, (uint32_t) src });
+            moves.push_back({i, (uint32_t) src});
         }
     }
     if (moves.empty() && zeros.empty()) {
@@ -138,12 +138,12 @@ void settle_cells(llama_memory_recurrent & mem, ggml_backend_sched_t sched) {
 
 // Bookkeeping for the tokens that the ubatch adds to a cell; seq is the sequence's index in the ubatch.
 void record_tokens(eagle_round_cell & cell, const llama_ubatch & ubatch, uint32_t seq, int64_t n_slots) {
-    const llama_pos * pos    = ubatch.pos + seq * ubatch.n_seq_tokens;
-    const uint32_t    n_tail = (uint32_t) std::min<int64_t>(ubatch.n_seq_tokens, n_slots);
-    const llama_pos   last   = pos[ubatch.n_seq_tokens - 1];
-    cell.n_replay            = cell.n_kept;
-    cell.n_kept              = n_tail;
-    cell.dirty               = true;
+    const llama_pos * pos = ubatch.pos + seq * ubatch.n_seq_tokens;
+    const uint32_t n_tail = (uint32_t) std::min<int64_t>(ubatch.n_seq_tokens, n_slots);
+    const llama_pos last = pos[ubatch.n_seq_tokens - 1];
+    cell.n_replay = cell.n_kept;
+    cell.n_kept = n_tail;
+    cell.dirty = true;
     cell.back.clear();
     for (uint32_t t = ubatch.n_seq_tokens - n_tail; t < ubatch.n_seq_tokens; t++) {
         cell.back.push_back(last - pos[t]);
@@ -175,6 +175,12 @@ void eagle_round_state::add_layer(ggml_context * ctx, size_t il) {
 
 bool eagle_round_state::trim(uint32_t i, llama_pos & cell_pos, llama_pos p0) {
     auto & cell = cells[i];
+    if (cell.dirty) {
+        LLAMA_LOG_ERROR(
+            "%s: a decode failed half-way: remove the sequence with llama_memory_seq_rm(mem, seq, -1, -1) "
+            "and evaluate it again\n",
+            __func__);
+    }
     if (cell.dirty || cell.n_kept == 0 || cell_pos - cell.back[0] > p0) {
         return false;
     }
@@ -198,13 +204,13 @@ void eagle_round_state::loaded(uint32_t head, uint32_t n) {
 std::shared_ptr<eagle_round_state> eagle_round_state_new(const llama_model & model, bool offload, uint32_t n_cells,
                                                          uint32_t n_rs_seq) {
     const mode wanted = mode_from_environment();
-    auto       layout = make_layout(model, n_rs_seq);
+    auto layout = make_layout(model, n_rs_seq);
     if (wanted == mode::snapshots || !arch_has_replay(model) || !layout_is_supported(model, layout)) {
         return nullptr;
     }
-    auto state    = std::make_shared<eagle_round_state>();
+    auto state = std::make_shared<eagle_round_state>();
     state->layout = layout;
-    state->fused  = wanted == mode::replay;
+    state->fused = wanted == mode::replay;
     for (ggml_backend_dev_t dev : cache_devices(model, offload)) {
         if (ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_META) {
             return nullptr;
@@ -217,8 +223,10 @@ std::shared_ptr<eagle_round_state> eagle_round_state_new(const llama_model & mod
 
 void eagle_round_check_ubatch(uint32_t n_rs_seq, uint32_t n_ubatch) {
     if (n_rs_seq > 0 && n_ubatch < n_rs_seq + 2) {
-        throw std::runtime_error(format("n_ubatch (%u) must be at least n_rs_seq + 2 (%u): the last n_rs_seq + 1 tokens "
-                                        "of a sequence stay in one ubatch", n_ubatch, n_rs_seq + 2));
+        throw std::runtime_error(
+            format("n_ubatch (%u) must be at least n_rs_seq + 2 (%u): the last n_rs_seq + 1 tokens "
+                   "of a sequence stay in one ubatch",
+                   n_ubatch, n_rs_seq + 2));
     }
 }
 
@@ -238,11 +246,13 @@ bool eagle_round_is_dirty(const llama_memory_recurrent & mem, const std::vector<
     }
     for (const auto & ubatch : ubatches) {
         for (uint32_t s = 0; s < ubatch.n_seqs_unq; s++) {
-            const llama_seq_id seq  = ubatch.seq_id_unq[s];
-            const int32_t      tail = (uint32_t) seq < mem.size ? mem.cells[seq].tail : -1;
+            const llama_seq_id seq = ubatch.seq_id_unq[s];
+            const int32_t tail = (uint32_t) seq < mem.size ? mem.cells[seq].tail : -1;
             if (tail >= 0 && mem.eagle->cells[tail].dirty) {
-                LLAMA_LOG_ERROR("%s: an earlier decode of sequence %d failed half-way: remove the sequence with "
-                                "llama_memory_seq_rm(mem, %d, -1, -1) and evaluate it again\n", __func__, seq, seq);
+                LLAMA_LOG_ERROR(
+                    "%s: an earlier decode of sequence %d failed half-way: remove the sequence with "
+                    "llama_memory_seq_rm(mem, %d, -1, -1) and evaluate it again\n",
+                    __func__, seq, seq);
                 return true;
             }
         }

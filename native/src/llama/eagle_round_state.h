@@ -12,12 +12,12 @@
 
 #pragma once
 
-#include "ggml-backend.h"
-#include "llama.h"
-
 #include <map>
 #include <memory>
 #include <vector>
+
+#include "ggml-backend.h"
+#include "llama.h"
 
 class llama_memory_recurrent;
 struct llama_memory_i;
@@ -26,11 +26,11 @@ struct llama_ubatch;
 
 // What one token leaves in the records of one layer, in floats. See eagle_gdn.h for the order.
 struct eagle_round_layout {
-    int64_t n_slots     = 0;  // tokens recorded per cell: n_rs_seq + 1, or 0 with n_rs_seq = 0
-    int64_t head_dim    = 0;
-    int64_t n_k_heads   = 0;
-    int64_t n_v_heads   = 0;
-    int64_t n_channels  = 0;  // of the convolution
+    int64_t n_slots = 0;  // tokens recorded per cell: n_rs_seq + 1, or 0 with n_rs_seq = 0
+    int64_t head_dim = 0;
+    int64_t n_k_heads = 0;
+    int64_t n_v_heads = 0;
+    int64_t n_channels = 0;   // of the convolution
     int64_t conv_window = 0;  // conv kernel - 1
 
     int64_t gdn_floats() const { return head_dim * (n_k_heads + n_v_heads) + 2 * n_v_heads; }
@@ -39,20 +39,19 @@ struct eagle_round_layout {
 };
 
 struct eagle_round_cell {
-    uint32_t               n_kept   = 0;      // records that belong to the sequence: replayed by the next decode
-    uint32_t               n_replay = 0;      // records that the running decode replays
-    bool                   dirty    = false;  // a decode started on this cell and did not end: layers disagree
-    std::vector<llama_pos> back;              // per record: positions between it and the cell's last token
+    uint32_t n_kept = 0;          // records that belong to the sequence: replayed by the next decode
+    uint32_t n_replay = 0;        // records that the running decode replays
+    bool dirty = false;           // a decode started on this cell and did not end: layers disagree
+    std::vector<llama_pos> back;  // per record: positions between it and the cell's last token
 };
 
 struct eagle_round_state {
-    eagle_round_layout            layout;
-    bool                          fused = false;  // every layer's cache lies on a backend that knows eagle_gdn.h
-    std::vector<ggml_tensor *>    records;        // per layer [row_floats, n_cells]; null: no records
+    eagle_round_layout layout;
+    bool fused = false;                  // every layer's cache lies on a backend that knows eagle_gdn.h
+    std::vector<ggml_tensor *> records;  // per layer [row_floats, n_cells]; null: no records
     std::vector<eagle_round_cell> cells;
-    std::map<llama_seq_id, llama_pos> rounds;     // open rounds of eagle_round.h: first position of each
-    std::unique_ptr<struct ggml_backend_sched, void (*)(ggml_backend_sched_t)> sched{ nullptr,
-                                                                                      ggml_backend_sched_free };
+    std::map<llama_seq_id, llama_pos> rounds;  // open rounds of eagle_round.h: first position of each
+    std::unique_ptr<struct ggml_backend_sched, void (*)(ggml_backend_sched_t)> sched{nullptr, ggml_backend_sched_free};
 
     // The records of layer il, created in ctx beside its cache tensors.
     void add_layer(ggml_context * ctx, size_t il);

@@ -1,0 +1,169 @@
+"""Exact verification: is a token's result the same alone and inside a batch, and what says so."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from llama_eagle import _native
+from llama_eagle.errors import EnvironmentFailure, NativeError, UsageError
+from llama_eagle.models import Context, ContextOptions, Model
+from llama_eagle.session import HasHandle
+
+MODES = ("off", "on", "strict")
+MAX_ROWS = 16  # EAGLE_EXACT_MAX_ROWS
+REPORT_BYTES = 65536
+
+
+def set_mode(mode: str) -> None:
+    """`off`, `on` (the default) or `strict`, for the whole process; `strict` only before the first model is loaded."""
+    if mode not in MODES:
+        raise UsageError(f"exact mode {mode!r} is not one of {', '.join(MODES)}. Correct it.")
+    _native.check(_native.library().eagle_exact_set(MODES.index(mode)), "eagle_exact_set")
+
+
+def get_mode() -> str:
+    return MODES[_native.library().eagle_exact_get()]
+
+
+def report(model: HasHandle) -> dict[str, Any]:
+    """What holds for a loaded model: `exact`, `mode` and, in `inexact`, the weights that only inexact kernels read."""
+    text = ctypes.create_string_buffer(REPORT_BYTES)
+    n = _native.library().eagle_exact_report(model.handle, text, len(text))
+    if n < 0:
+        _native.check(-n, "eagle_exact_report")
+    return dict(json.loads(text.value))
+
+
+def require(model: HasHandle) -> None:
+    """Raises `EnvironmentFailure` with the weights that only inexact kernels read, when there are any."""
+    found = report(model)
+    if not found["exact"]:
+        weights = ", ".join(f"{entry['tensors']} of {entry['type']} in {entry['where']}" for entry in found["inexact"])
+        raise EnvironmentFailure(
+            f"exact verification was asked for, but nothing computes these exactly: {weights}. "
+            "Use another type or keep the layers on the CPU, or leave exact out."
+        )
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first logit whose bits differ. `token` counts from the start of the text, `row` from that of its batch."""
+
+    token: int
+    row: int
+    n_rows: int
+    n_threads: int
+    logit: int  # vocabulary id
+    bit: int  # the highest that differs, 31 is the sign
+    alone: float
+    batch: float
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """`n_prompt` tokens are read first, as any prompt; then each token alone and in batches of 1 to `max_rows` rows."""
+
+    n_prompt: int = 0
+    max_rows: int = MAX_ROWS
+    max_threads: int = 0  # 0: every core, at least 2
+    seed: int = 0
+    context: ContextOptions = field(default_factory=ContextOptions)
+
+
+@dataclass(frozen=True)
+class ExactCheck:
+    """What a check saw; `difference` is None when every bit was the same."""
+
+    n_tokens: int
+    n_batches: int
+    difference: Difference | None
+
+    @property
+    def exact(self) -> bool:
+        return self.difference is None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"exact": self.exact, **asdict(self)}
+
+
+def check_exact(model: Model, tokens: Sequence[int], options: CheckOptions = CheckOptions()) -> ExactCheck:
+    """Decode `tokens` one by one in one context, in random batches on random numbers of threads in another; compare."""
+    if len(tokens) <= options.n_prompt:
+        raise UsageError(
+            f"the text has {len(tokens)} tokens, more than {options.n_prompt} are needed. Give a longer one."
+        )
+    if len(tokens) > options.context.n_ctx:
+        raise UsageError(f"the text has {len(tokens)} tokens, the context {options.context.n_ctx}. Use --ctx-size.")
+    with Context(model, options.context) as alone, Context(model, options.context) as batched:
+        for start in range(0, options.n_prompt, alone.n_batch):
+            piece = tokens[start : min(start + alone.n_batch, options.n_prompt)]
+            for context in (alone, batched):
+                _decode(context, piece, start, want_logits=False)
+        return _compare(alone, batched, tokens, options)
+
+
+def _compare(alone: Context, batched: Context, tokens: Sequence[int], options: CheckOptions) -> ExactCheck:
+    n_batches = 0
+    for start, stop, n_threads in _batches(len(tokens), options):
+        single = np.concatenate([_decode(alone, tokens[i : i + 1], i) for i in range(start, stop)])
+        batched._api.llama_set_n_threads(batched.handle, n_threads, n_threads)
+        together = _decode(batched, tokens[start:stop], start)
+        n_batches += 1
+        if not np.array_equal(single.view(np.uint32), together.view(np.uint32)):
+            difference = _first_difference(single, together, start, n_threads)
+            return ExactCheck(stop - options.n_prompt, n_batches, difference)
+    return ExactCheck(len(tokens) - options.n_prompt, n_batches, None)
+
+
+def _batches(n_tokens: int, options: CheckOptions) -> Iterator[tuple[int, int, int]]:
+    """(first token, one past the last, threads) of each batch."""
+    rng = random.Random(options.seed)
+    max_threads = options.max_threads or max(2, os.cpu_count() or 2)
+    start = options.n_prompt
+    while start < n_tokens:
+        stop = min(n_tokens, start + rng.randint(1, options.max_rows))
+        yield start, stop, rng.randint(1, max_threads)
+        start = stop
+
+
+def _decode(context: Context, tokens: Sequence[int], position: int, *, want_logits: bool = True) -> np.ndarray:
+    """Logits [len(tokens), n_vocab] of the tokens, which start at `position`; empty without `want_logits`."""
+    api, n = context._api, len(tokens)
+    batch = api.llama_batch_init(n, 0, 1)
+    try:
+        batch.n_tokens = n
+        for i, token in enumerate(tokens):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = token, position + i, 1, want_logits
+            batch.seq_id[i][0] = 0
+        status = api.llama_decode(context.handle, batch)
+    finally:
+        api.llama_batch_free(batch)
+    if status != 0:
+        raise NativeError(f"llama_decode failed on {n} tokens at position {position}", code=status, call="llama_decode")
+    if not want_logits:
+        return np.empty((0, context.model.n_vocab), np.float32)
+    shape = (context.model.n_vocab,)
+    return np.stack([np.ctypeslib.as_array(api.llama_get_logits_ith(context.handle, i), shape) for i in range(n)])
+
+
+def _first_difference(alone: np.ndarray, batch: np.ndarray, start: int, n_threads: int) -> Difference:
+    changed = alone.view(np.uint32) ^ batch.view(np.uint32)
+    row, logit = (int(i[0]) for i in np.nonzero(changed))
+    return Difference(
+        token=start + row,
+        row=row,
+        n_rows=len(alone),
+        n_threads=n_threads,
+        logit=logit,
+        bit=int(changed[row, logit]).bit_length() - 1,
+        alone=float(alone[row, logit]),
+        batch=float(batch[row, logit]),
+    )

@@ -1,0 +1,37 @@
+// eagle_exact.h: exact verification on the CPU. Part of the C interface, see eagle.h for its conventions.
+//
+// Exact means: the logits of a token have the same bits whether it is decoded alone or at any place of a batch of up to
+// EAGLE_EXACT_MAX_ROWS tokens, on any number of threads. Greedy speculative output is then plain decoding's, token by
+// token. Prompts in larger batches go their usual way, and are the same with and without a draft.
+
+#pragma once
+
+#include "eagle.h"
+
+#define EAGLE_EXACT_MAX_ROWS 16
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum eagle_exact_mode {
+    EAGLE_EXACT_OFF = 0,     // llama.cpp's own kernels
+    EAGLE_EXACT_ON = 1,      // the default: ours wherever they can read the weights
+    EAGLE_EXACT_STRICT = 2,  // also refuses weight layouts that only inexact kernels read (AMX, KleidiAI)
+};
+
+// Process-wide; takes effect at the next decode. STRICT must be set before the first model is loaded, for ggml lists
+// its weight layouts once: later it is EAGLE_ERR_STATE. The environment variable EAGLE_EXACT (0, 1, strict) gives the
+// mode at start.
+LLAMA_API int32_t eagle_exact_set(int32_t mode);
+LLAMA_API int32_t eagle_exact_get(void);
+
+// What a model's weights allow, as one JSON object: {"exact": bool, "mode": "off" | "on" | "strict", "inexact":
+// [{"where": buffer, "type": type, "tensors": count}]}. "exact" is true when the mode is not off and the list is empty.
+// Attention is exact for every cache type when head sizes are multiples of 16. Returns the length without the final 0,
+// or minus an eagle_status; writes at most size bytes.
+LLAMA_API int32_t eagle_exact_report(const struct llama_model * model, char * json, size_t size);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,98 @@
+"""A token's logits have the same bits alone and at any place of a batch: every target family, weight and cache type."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from fixtures.targets import make_target
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from llama_eagle import exact
+from llama_eagle.convert.targets import TargetOptions, convert_target
+from llama_eagle.exact import CheckOptions, check_exact
+from llama_eagle.models import ContextOptions, Model
+from llama_eagle.quantize import quantize
+
+pytestmark = pytest.mark.native
+
+FAMILIES = ("qwen35", "qwen35moe", "qwen3next", "qwen3", "qwen3moe", "qwen3vl", "llama3")
+TYPES = ("q8_0", "q4_k_m", "q4_0", "q6_k", "q5_k_m", "f16")
+WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4}  # K-quants need rows of 256
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("exact")
+
+
+def model_file(folder: Path, family: str, outtype: str) -> Path:
+    """A random model of the family, made once per module."""
+    path = folder / f"{family}-{outtype}.gguf"
+    if path.is_file():
+        return path
+    source = folder / f"{family}-f16.gguf"
+    if not source.is_file():
+        checkpoint = make_target(family, folder / family, **WIDE)
+        convert_target(str(checkpoint), source, TargetOptions(outtype="f16"))
+    if outtype != "f16":
+        quantize(source, path, outtype)
+    return path
+
+
+def random_tokens(model: Model, n: int, seed: int) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(model.n_vocab) for _ in range(n)]
+
+
+@pytest.mark.parametrize("flash_attn", ["on", "off"])
+@pytest.mark.parametrize("outtype", TYPES)
+def test_every_weight_type(folder: Path, outtype: str, flash_attn: str) -> None:
+    with Model(model_file(folder, "qwen35", outtype)) as model:
+        options = CheckOptions(max_threads=3, context=ContextOptions(n_ctx=512, flash_attn=flash_attn))
+        assert check_exact(model, random_tokens(model, 60, 1), options).difference is None
+        assert exact.report(model)["exact"] is True
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family(folder: Path, family: str) -> None:
+    with Model(model_file(folder, family, "q8_0")) as model:
+        options = CheckOptions(max_threads=3, context=ContextOptions(n_ctx=512))
+        assert check_exact(model, random_tokens(model, 60, 2), options).difference is None
+
+
+@pytest.mark.parametrize("cache", ["f16", "q8_0", "f32", "bf16"])
+@pytest.mark.parametrize("n_prompt", [250, 1020])
+def test_long_contexts_and_cache_types(folder: Path, cache: str, n_prompt: int) -> None:
+    """Past 256 cells the cache grows by another 256; past 512 ggml splits one token's attention over threads."""
+    with Model(model_file(folder, "qwen35", "q4_k_m")) as model:
+        context = ContextOptions(n_ctx=1280, flash_attn="on", type_k=cache, type_v=cache)
+        options = CheckOptions(n_prompt=n_prompt, max_threads=3, seed=n_prompt, context=context)
+        assert check_exact(model, random_tokens(model, n_prompt + 40, 3), options).difference is None
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32 - 1), n_prompt=st.integers(0, 700), outtype=st.sampled_from(TYPES))
+def test_any_text_any_split(folder: Path, seed: int, n_prompt: int, outtype: str) -> None:
+    with Model(model_file(folder, "qwen35", outtype)) as model:
+        options = CheckOptions(n_prompt=n_prompt, max_threads=4, seed=seed, context=ContextOptions(n_ctx=1024))
+        assert check_exact(model, random_tokens(model, n_prompt + 24, seed), options).difference is None
+
+
+def test_switched_off_the_check_finds_a_difference(folder: Path) -> None:
+    """Otherwise the tests above would show nothing."""
+    with Model(model_file(folder, "qwen35", "q4_k_m")) as model:
+        exact.set_mode("off")
+        try:
+            found = check_exact(model, random_tokens(model, 60, 1), CheckOptions(context=ContextOptions(n_ctx=512)))
+            assert exact.report(model)["exact"] is False
+        finally:
+            exact.set_mode("on")
+    assert found.difference is not None and found.difference.alone != found.difference.batch
+
+
+def test_strict_comes_too_late_after_a_model(folder: Path) -> None:
+    with Model(model_file(folder, "qwen35", "q8_0")), pytest.raises(Exception, match="before the first model"):
+        exact.set_mode("strict")
+    assert exact.get_mode() == "on"

@@ -1,0 +1,34 @@
+"""The check itself: what it compares and what it reports, without a model."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from llama_eagle.exact import CheckOptions, _batches, _first_difference
+
+
+def test_batches_cover_the_text_once_and_repeat_with_the_seed() -> None:
+    options = CheckOptions(n_prompt=7, max_rows=5, max_threads=3, seed=1)
+    batches = list(_batches(100, options))
+    assert batches[0][0] == 7 and batches[-1][1] == 100
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(batches))
+    assert {stop - start for start, stop, _ in batches} >= {1, 2, 3, 4, 5}
+    assert {threads for *_, threads in batches} == {1, 2, 3}
+    assert batches == list(_batches(100, options))
+
+
+def test_the_first_difference_is_named_to_the_bit() -> None:
+    alone = np.ones((3, 4), np.float32)
+    batch = alone.copy()
+    batch[1, 2] = np.nextafter(np.float32(1), np.float32(2))
+    batch[2, 0] = -1
+    found = _first_difference(alone, batch, start=10, n_threads=2)
+    assert (found.token, found.row, found.n_rows, found.n_threads, found.logit, found.bit) == (11, 1, 3, 2, 2, 0)
+    assert found.alone == 1 and found.batch > 1
+    assert _first_difference(alone, np.where(batch > 0, alone, batch), 0, 1).bit == 31
+
+
+def test_the_sign_of_zero_is_a_difference() -> None:
+    zero = np.zeros((1, 2), np.float32)
+    assert _first_difference(zero, -zero, 0, 1).bit == 31
