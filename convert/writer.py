@@ -15,7 +15,6 @@ import contextlib
 import errno
 import math
 import os
-import re
 import secrets
 import shutil
 import struct
@@ -86,14 +85,6 @@ def _value(value: Any, kind: str | None) -> bytes:
         return struct.pack("<I", _STRING) + _text(value)
     number, form = _SCALARS[kind]
     return struct.pack("<I", number) + struct.pack(form, value)
-
-
-def parse_size(text: str) -> int:
-    """Bytes of a size such as "4G", "500M" or "2000000"; K, M and G are powers of 1000."""
-    match = re.fullmatch(r"(\d+)([KMG]?)", text.strip().upper())
-    if not match or int(match[1]) == 0:
-        raise UsageError(f"size {text!r} is not a number with an optional K, M or G, such as 4G")
-    return int(match[1]) * {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}[match[2]]
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,8 @@ from llama_eagle.errors import UsageError
 
 # recipe -> pattern -> type
 RECIPES: dict[str, dict[str, str]] = {
-    # Q5_K and Q6_K, which the K-quant mixes give to the head and to some matrices, cost more in a batch of rows.
-    "speculation": {
-        r"^(output|token_embd)\.weight$": "q8_0",
-        r"\.(attn_v|attn_qkv|ffn_down)\.weight$": "q4_k",
-    },
+    # The head is read for every row of a verify batch; where a model has no output.weight, the embeddings are the head.
+    "speculation": {r"^(output|token_embd)\.weight$": "q4_k"},
 }
 
 

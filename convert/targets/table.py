@@ -196,14 +196,14 @@ def _planned(row: Row, section: _Section, weights: Weights, dims: Dims) -> Plann
 
 
 def _mtp_blocks(weights: Weights) -> int:
-    """Next-token-prediction blocks in the checkpoint, counted by their tensors."""
+    """Next-token-prediction blocks in the checkpoint, counted by their tensors: one, or an error."""
     numbers = {int(m[1]) for name in weights.names() if (m := re.match(r"mtp\.layers\.(\d+)\.", name))}
-    if numbers - set(range(len(numbers))) or len(numbers) > 1:
+    if numbers != {0}:
         raise ConversionError(
             f"{weights.where}: it has MTP blocks {sorted(numbers)}, but llama.cpp runs exactly one: "
             "convert with --no-mtp"
         )
-    return len(numbers)
+    return 1
 
 
 def plan(family: Family, config: ModelConfig, weights: Weights, dims: Dims, *, keep_mtp: bool = True) -> Plan:
