@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
 
 HIDDEN, FFN, HEADS, KV_HEADS, HEAD_DIM = 4096, 14336, 32, 8, 128
 N_VOCAB, N_LAYER = 151936, 36
+PIECE = 1 << 22
 SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -79,15 +79,8 @@ def draft_shapes(gigabytes: float) -> dict[str, tuple[int, ...]]:
 def make_draft(folder: Path, gigabytes: float) -> Path:
     shapes = draft_shapes(gigabytes)
     n_draft = shapes["lm_head.weight"][0]
-    random = np.random.default_rng(0)
-
-    def patterns(shape: tuple[int, ...]) -> np.ndarray:
-        """BF16 numbers of random sign and mantissa around 2^-6."""
-        return random.integers(0, 1 << 16, shape, dtype=np.uint16) & 0x807F | 0x3C00
-
     folder.mkdir()
-    d2t = np.full(n_draft, N_VOCAB - n_draft, np.int64)
-    _save_bf16(folder / "model.safetensors", {n: patterns(s) for n, s in shapes.items()} | {"d2t": d2t})
+    _save(folder / "model.safetensors", shapes)
     config = {
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
@@ -110,17 +103,26 @@ def make_draft(folder: Path, gigabytes: float) -> Path:
     return folder
 
 
-def _save_bf16(path: Path, tensors: dict[str, np.ndarray]) -> None:
-    """A safetensors file whose uint16 arrays are labelled BF16, which NumPy has no type for."""
-    raw = path.with_suffix(".raw")
-    save_file(tensors, raw)
-    with raw.open("rb") as file, path.open("wb") as out:
-        header = file.read(int.from_bytes(file.read(8), "little")).replace(b'"dtype":"U16"', b'"dtype":"BF16"')
-        header += b" " * (-len(header) % 8)
-        out.write(len(header).to_bytes(8, "little") + header)
-        while block := file.read(1 << 24):
-            out.write(block)
-    raw.unlink()
+def _save(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
+    """BF16 numbers of random sign and mantissa around 2^-6, and a d2t that names the last tokens.
+
+    Written in small pieces: the peak memory that the kernel reports for a child begins with that of its parent.
+    """
+    n_draft = shapes["lm_head.weight"][0]
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 2 * int(np.prod(shape))
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
+    header["d2t"] = {"dtype": "I64", "shape": [n_draft], "data_offsets": [end, end + 8 * n_draft]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    random = np.random.default_rng(0)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for left in range(end // 2, 0, -PIECE):
+            bits = random.integers(0, 1 << 16, min(left, PIECE), dtype=np.uint16)
+            file.write((bits & 0x807F | 0x3C00).tobytes())
+        file.write(np.full(n_draft, N_VOCAB - n_draft, np.int64).tobytes())
 
 
 def make_target(folder: Path) -> Path:

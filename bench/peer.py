@@ -17,10 +17,21 @@ from types import ModuleType
 from llama_eagle.errors import EnvironmentFailure
 
 from .cache import cache_dir
+from .measurement import Measurement
 
 NATIVE = Path(__file__).resolve().parent.parent / "native"
 REPAIRS = ("0001-amx-tile-config-barrier.patch",)  # without it a gcc 12 build dies on AMX machines: no baseline at all
 TOOLS = ("llama-speculative-simple", "llama-bench")
+
+
+@dataclasses.dataclass(frozen=True)
+class PeerJob:
+    """n tokens from one model."""
+
+    model: Path
+    n: int
+    threads: int
+    gpu_layers: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,28 +41,35 @@ class Peer:
     folder: Path
     commit: str
 
-    def decode(self, model: Path, n: int, threads: int) -> float:
-        """Plain decoding with llama-bench: tokens per second over n tokens from an empty context."""
-        command = ["llama-bench", "-m", str(model), "-p", "0", "-n", str(n), "-t", str(threads), "-r", "1"]
-        return float(json.loads(self._run([*command, "-o", "json"]))[0]["avg_ts"])
+    def decode(self, job: PeerJob) -> float:
+        """Plain decoding with llama-bench: tokens per second over job.n tokens from an empty context."""
+        command = ["llama-bench", "-m", str(job.model), "-p", "0", "-n", str(job.n), "-r", "1", "-o", "json"]
+        output = self._run([*command, "-t", str(job.threads), "-ngl", str(job.gpu_layers)])
+        return float(json.loads(output)[0]["avg_ts"])
 
-    def speculate(self, model: Path, draft: Path, prompt: str, n: int, n_draft: int, threads: int) -> dict[str, float]:
-        """Greedy decoding with llama-speculative-simple: tps, accept_rate and the mean round in ms."""
+    def speculate(self, job: PeerJob, draft: Path, prompt: str, n_draft: int) -> Measurement:
+        """Greedy decoding with llama-speculative-simple, its draft and target with the same threads and layers."""
+        threads, layers = str(job.threads), str(job.gpu_layers)
         command = [
-            *("llama-speculative-simple", "-m", str(model), "-md", str(draft), "--spec-type", "draft-eagle3"),
-            *("--spec-draft-n-max", str(n_draft), "-p", prompt, "-n", str(n), "--temp", "0", "-c", str(n + 512)),
-            *("-t", str(threads), "-tb", str(threads), "-td", str(threads), "-tbd", str(threads)),
+            *("llama-speculative-simple", "-m", str(job.model), "-md", str(draft), "--spec-type", "draft-eagle3"),
+            *("--spec-draft-n-max", str(n_draft), "-p", prompt, "-n", str(job.n), "--temp", "0"),
+            *("-c", str(len(prompt) + job.n + 512), "-t", threads, "-tb", threads, "-td", threads, "-tbd", threads),
+            *("-ngl", layers, "-ngld", layers),
         ]
         output = self._run(command, merge=True)
         n_decoded, seconds = _numbers(r"decoded +(\d+) tokens in +([\d.]+) seconds", output)
         (n_drafted,), (n_accepted,) = _numbers(r"n_drafted = (\d+)", output), _numbers(r"n_accept +?= (\d+)", output)
+        batches, single = _numbers(r"prompt eval time = +([\d.]+) ms(?s:.)*? eval time = +([\d.]+) ms", output)
         rounds = n_decoded - n_accepted
-        return {
-            "tps": n_decoded / seconds,
-            "accept_rate": n_accepted / n_drafted if n_drafted else 0.0,
-            "mean_emitted": n_decoded / rounds,
-            "round_ms": 1000 * seconds / rounds,
-        }
+        round_ms, verify_ms = 1000 * seconds / rounds, (batches + single) / rounds
+        return Measurement(
+            tps=n_decoded / seconds,
+            accept_rate=n_accepted / n_drafted if n_drafted else 0.0,
+            mean_emitted=n_decoded / rounds,
+            round_ms=round_ms,
+            verify_ms=verify_ms,
+            draft_ms=round_ms - verify_ms,  # all that is not a decode of the target
+        )
 
     def _run(self, command: list[str], merge: bool = False) -> str:
         """stdout, or both streams when `merge`: the drivers log to stderr."""

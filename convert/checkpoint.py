@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from llama_eagle.convert.dtypes import to_f32
 from llama_eagle.convert.storage import (
+    FLOAT_DTYPES,
     StoredTensor,
     TensorInfo,
     open_npy,
     open_safetensors,
     open_torch,
     read_json,
-    to_f32,
 )
 from llama_eagle.errors import ConfigError, ConversionError, EnvironmentFailure
 
@@ -56,8 +57,9 @@ class Checkpoint:
 
     def read_f32(self, name: str) -> np.ndarray:
         """A floating-point tensor as float32 (a copy unless it is stored so)."""
-        stored = self._stored(name)
-        return to_f32(stored.read(), stored.info.dtype)
+        if self.info(name).dtype not in FLOAT_DTYPES:
+            raise ConversionError(f"{self.path}: {name} is {self.info(name).dtype}; dequantize the checkpoint first")
+        return to_f32(self.read(name))
 
     def json_file(self, name: str) -> dict[str, Any] | None:
         """A JSON object of the folder (tokenizer.json, generation_config.json, ...); None when it has no such file."""

@@ -317,23 +317,6 @@ def open_npy(path: Path) -> dict[str, StoredTensor]:
     return {path.stem: StoredTensor(info, lambda: np.asarray(array))}
 
 
-# --- values -----------------------------------------------------------------------------------------------------
-
-
-def to_f32(raw: np.ndarray, dtype: str) -> np.ndarray:
-    """float32 values of a tensor as `read` gives it. F8 without its scales is not a weight, so it is refused."""
-    if dtype == "F32":
-        return raw
-    if dtype == "BF16":
-        wide = raw.astype(np.uint32)
-        wide <<= 16
-        return wide.view(np.float32)
-    if dtype in FLOAT_DTYPES:
-        with np.errstate(over="ignore"):
-            return raw.astype(np.float32)
-    raise ConversionError(f"Tensors of type {dtype} are not floating-point weights; dequantize the checkpoint first")
-
-
 def _one_line(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return text[:160] or type(error).__name__

@@ -15,7 +15,6 @@ import contextlib
 import errno
 import math
 import os
-import re
 import secrets
 import shutil
 import struct
@@ -86,14 +85,6 @@ def _value(value: Any, kind: str | None) -> bytes:
         return struct.pack("<I", _STRING) + _text(value)
     number, form = _SCALARS[kind]
     return struct.pack("<I", number) + struct.pack(form, value)
-
-
-def parse_size(text: str) -> int:
-    """Bytes of a size such as "4G", "500M" or "2000000"; K, M and G are powers of 1000."""
-    match = re.fullmatch(r"(\d+)([KMG]?)", text.strip().upper())
-    if not match or int(match[1]) == 0:
-        raise UsageError(f"size {text!r} is not a number with an optional K, M or G, such as 4G")
-    return int(match[1]) * {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}[match[2]]
 
 
 @dataclass(frozen=True)
@@ -203,11 +194,12 @@ def _encoded(tensor: _Tensor, pool: ThreadPoolExecutor) -> Iterator[np.ndarray]:
         yield waiting.popleft().result()
 
 
-def _write_all(file: BinaryIO, data: bytes | np.ndarray) -> int:
-    view = memoryview(data).cast("B")
-    while view:
-        view = view[file.write(view) :]
-    return memoryview(data).nbytes
+def _write_all(file: BinaryIO, data: memoryview) -> int:
+    """Writes all bytes of contiguous data and returns how many."""
+    left = data.cast("B")
+    while left:
+        left = left[file.write(left) :]
+    return data.nbytes
 
 
 @dataclass
@@ -224,14 +216,14 @@ class _Meter:
 
 def _write_shard(path: Path, head: bytes, tensors: list[_Tensor], pool: ThreadPoolExecutor, meter: _Meter) -> None:
     with path.open("wb", buffering=0) as file:
-        _write_all(file, head)
+        _write_all(file, memoryview(head))
         for tensor in tensors:
             try:
                 for data in _encoded(tensor, pool):
-                    meter.add(_write_all(file, data), tensor.name)
+                    meter.add(_write_all(file, data.data), tensor.name)
             except ConversionError as error:
                 raise type(error)(f"tensor {tensor.name}: {error}") from error
-            _write_all(file, bytes(_padding(tensor.n_bytes)))
+            _write_all(file, memoryview(bytes(_padding(tensor.n_bytes))))
 
 
 def _final_names(path: Path, count: int) -> list[Path]:

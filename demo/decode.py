@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from llama_eagle.draft_length import DraftLength
 from llama_eagle.generation import GenerationOptions, GenerationResult, generate
 from llama_eagle.models import Context, ContextOptions, ModelPair
+from llama_eagle.plain_session import open_session
 from llama_eagle.sampling import SamplingParams
-from llama_eagle.session import SessionOptions, open_session
+from llama_eagle.session import SessionOptions
 from llama_eagle.text import Tokenizer
 
 GREEDY = SamplingParams(temperature=0.0)

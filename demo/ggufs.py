@@ -14,8 +14,9 @@ from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import EnvironmentFailure
 
-from .constructed import SHAPES, write_draft, write_target
+from .constructed import write_draft, write_target
 from .cycle import Cycle
+from .shapes import SHAPES
 
 Say = Callable[[str], None]
 WRITTEN_DIRECTLY = ("f32", "bf16", "f16", "q8_0")  # by the converter; other types by llama.cpp's quantizer

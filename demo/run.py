@@ -58,18 +58,11 @@ class DemoResult:
         }
 
     def table(self) -> Table:
+        from rich.box import SIMPLE_HEAD
         from rich.table import Table
 
-        headings = (
-            "type",
-            "plain tok/s",
-            "with draft tok/s",
-            "tokens a round",
-            "accepted",
-            "as constructed",
-            "same text",
-        )
-        table = Table(*headings, title=f"{N_TOKENS} tokens, {N_DRAFT} drafted a round")
+        headings = ("type", "plain\ntok/s", "drafting\ntok/s", "tokens\na round", "accepted", "as\nmade", "same\ntext")
+        table = Table(*headings, box=SIMPLE_HEAD, title=f"{N_TOKENS} tokens, {N_DRAFT} drafted a round")
         for c in self.comparisons:
             table.add_row(
                 c.outtype,
@@ -83,7 +76,7 @@ class DemoResult:
         return table
 
 
-def run_demo(work: Path, threads: int = 0, say: Say = lambda text: None) -> DemoResult:
+def run_demo(work: Path, threads: int = 1, say: Say = lambda text: None) -> DemoResult:
     """Runs the demo in `work`; files that an earlier run left there are used again."""
     folder = PairFolder(work / "constructed-tiny", "tiny", keep=True, say=say)
     texts, comparisons = [], []

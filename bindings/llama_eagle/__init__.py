@@ -13,20 +13,25 @@ from llama_eagle._library import redirect_llama_cpp
 
 if TYPE_CHECKING:
     from llama_eagle.draft_length import Auto, Fixed
+    from llama_eagle.drafters import PromptLookup
     from llama_eagle.generation import GenerationResult, generate
+    from llama_eagle.llama import EagleLlama
     from llama_eagle.models import ContextOptions, LoadOptions, ModelPair
+    from llama_eagle.plain_session import PlainSession
     from llama_eagle.sampling import SamplingParams
-    from llama_eagle.session import EagleSession, PlainSession
+    from llama_eagle.session import EagleSession
 
 __all__ = [
     "Auto",
     "ContextOptions",
+    "EagleLlama",
     "EagleSession",
     "Fixed",
     "GenerationResult",
     "LoadOptions",
     "ModelPair",
     "PlainSession",
+    "PromptLookup",
     "SamplingParams",
     "generate",
 ]
@@ -34,14 +39,16 @@ __all__ = [
 _HOMES = {
     "Auto": "draft_length",
     "Fixed": "draft_length",
+    "EagleLlama": "llama",
     "GenerationResult": "generation",
     "generate": "generation",
     "ContextOptions": "models",
     "LoadOptions": "models",
     "ModelPair": "models",
+    "PromptLookup": "drafters",
     "SamplingParams": "sampling",
     "EagleSession": "session",
-    "PlainSession": "session",
+    "PlainSession": "plain_session",
 }
 
 redirect_llama_cpp()

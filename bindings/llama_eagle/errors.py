@@ -1,6 +1,7 @@
 """The errors users meet. Each carries the exit code the command line ends with.
 
-A message says what went wrong, where, what was expected and found, and what to do next.
+A message says what went wrong, where, what was expected and found, and what to do next. Each class is also the
+built-in error that llama-cpp-python raises in such a case, so that code written for it keeps catching them.
 """
 
 from __future__ import annotations
@@ -12,31 +13,31 @@ class EagleError(Exception):
     exit_code = 3
 
 
-class ConfigError(EagleError):
+class ConfigError(EagleError, ValueError):
     """A configuration value is missing, contradictory or not supported."""
 
 
-class ConversionError(EagleError):
+class ConversionError(EagleError, ValueError):
     """A checkpoint cannot be converted; nothing was written."""
 
 
-class IncompatibleModels(EagleError):
+class IncompatibleModels(EagleError, ValueError):
     """Target and draft do not fit each other."""
 
 
-class UsageError(EagleError):
+class UsageError(EagleError, ValueError):
     """Arguments that cannot be honoured together."""
 
     exit_code = 2
 
 
-class EnvironmentFailure(EagleError):
+class EnvironmentFailure(EagleError, RuntimeError):
     """The installation or the machine is at fault: a missing library, no memory, an unwritable folder."""
 
     exit_code = 4
 
 
-class NativeError(EagleError):
+class NativeError(EagleError, RuntimeError):
     """A call into libllama failed. `code` is its status, `call` the C function."""
 
     exit_code = 4
@@ -47,5 +48,5 @@ class NativeError(EagleError):
         self.call = call
 
 
-class InputError(EagleError):
+class InputError(EagleError, ValueError):
     """A file or text given as input cannot be used: missing, damaged, of the wrong kind, or too long."""

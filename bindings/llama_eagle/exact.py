@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from llama_eagle import _native
-from llama_eagle.errors import NativeError, UsageError
+from llama_eagle.errors import EnvironmentFailure, NativeError, UsageError
 from llama_eagle.models import Context, ContextOptions, Model
+from llama_eagle.session import HasHandle
 
 MODES = ("off", "on", "strict")
 MAX_ROWS = 16  # EAGLE_EXACT_MAX_ROWS
@@ -32,13 +33,24 @@ def get_mode() -> str:
     return MODES[_native.library().eagle_exact_get()]
 
 
-def report(model: Model) -> dict[str, Any]:
+def report(model: HasHandle) -> dict[str, Any]:
     """What holds for a loaded model: `exact`, `mode` and, in `inexact`, the weights that only inexact kernels read."""
     text = ctypes.create_string_buffer(REPORT_BYTES)
     n = _native.library().eagle_exact_report(model.handle, text, len(text))
     if n < 0:
         _native.check(-n, "eagle_exact_report")
     return dict(json.loads(text.value))
+
+
+def require(model: HasHandle) -> None:
+    """Raises `EnvironmentFailure` with the weights that only inexact kernels read, when there are any."""
+    found = report(model)
+    if not found["exact"]:
+        weights = ", ".join(f"{entry['tensors']} of {entry['type']} in {entry['where']}" for entry in found["inexact"])
+        raise EnvironmentFailure(
+            f"exact verification was asked for, but nothing computes these exactly: {weights}. "
+            "Use another type or keep the layers on the CPU, or leave exact out."
+        )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from typing import Any
 from llama_eagle.draft_length import Auto, DraftLength, RoundCost
 from llama_eagle.errors import InputError, UsageError
 from llama_eagle.sampling import Sampler, SamplingParams
-from llama_eagle.session import Session, Timings
+from llama_eagle.session import EagleSession, Session, Timings
+from llama_eagle.stats import Statistics
 from llama_eagle.text import TextStream, Tokenizer
 
 OnText = Callable[[str], None]
@@ -34,55 +35,6 @@ class GenerationOptions:
             raise UsageError(f"{self.max_tokens} tokens to generate: give 1 or more (-n).")
         if not 0 <= self.p_min < 1:
             raise UsageError(f"p_min {self.p_min} is not in [0, 1). Correct it.")
-
-
-@dataclass
-class Statistics:
-    """What the rounds of one generation did. Times in ms over the whole generation, prompt excluded."""
-
-    n_rounds: int = 0
-    n_drafted: int = 0
-    n_accepted: int = 0
-    n_emitted: int = 0
-    tried_at: list[int] = field(default_factory=list)
-    accepted_at: list[int] = field(default_factory=list)
-    ms: dict[str, float] = field(default_factory=dict)
-
-    def add_round(self, n_draft: int, n_accepted: int, n_emitted: int) -> None:
-        self.n_rounds += 1
-        self.n_drafted += n_draft
-        self.n_accepted += n_accepted
-        self.n_emitted += n_emitted
-        missing = n_draft - len(self.tried_at)
-        self.tried_at += [0] * missing
-        self.accepted_at += [0] * missing
-        for i in range(min(n_draft, n_accepted + 1)):
-            self.tried_at[i] += 1
-            self.accepted_at[i] += i < n_accepted
-
-    @property
-    def accept_rate(self) -> float:
-        return self.n_accepted / self.n_drafted if self.n_drafted else 0.0
-
-    @property
-    def mean_emitted(self) -> float:
-        return self.n_emitted / self.n_rounds if self.n_rounds else 0.0
-
-    @property
-    def accepted_per_position(self) -> list[float]:
-        """For each draft position, the share accepted among the rounds in which all earlier ones were."""
-        return [accepted / tried for accepted, tried in zip(self.accepted_at, self.tried_at, strict=True) if tried]
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "rounds": self.n_rounds,
-            "n_drafted": self.n_drafted,
-            "n_accepted": self.n_accepted,
-            "accept_rate": self.accept_rate,
-            "mean_emitted": self.mean_emitted,
-            "accepted_per_position": self.accepted_per_position,
-            "ms": {name: round(value, 3) for name, value in self.ms.items()},
-        }
 
 
 @dataclass(frozen=True)
@@ -127,6 +79,9 @@ class Rounds:
         self.sampler = sampler
         self.length = length
         self.p_min = p_min
+        # The session's own greedy choice needs no candidate arrays.
+        own_greedy = sampler.is_plain_greedy and isinstance(session, EagleSession)
+        self._round_sampler = None if own_greedy else sampler.handle
         self.statistics = Statistics()
 
     def step(self, id_last: int, n_left: int, wanted: Callable[[int], bool]) -> list[int]:
@@ -140,7 +95,7 @@ class Rounds:
         drafted = session.draft(id_last, n_draft, self.p_min) if n_draft > 0 else []
         drafted_at = time.perf_counter()
         session.verify([id_last, *drafted])
-        sampled = session.accept(self.sampler)
+        sampled = session.accept(self._round_sampler)
         emitted = _through_first(sampled, wanted)
         session.commit(len(emitted))
         end = time.perf_counter()

@@ -71,9 +71,9 @@ class Sampler:
             llama_cpp.llama_sampler_chain_add(self.handle, part)
 
     @property
-    def round_handle(self) -> Any:
-        """What `eagle_accept` gets: None where its own greedy choice gives the same tokens without candidate arrays."""
-        return None if self.params.is_greedy and not self.params.has_penalties else self.handle
+    def is_plain_greedy(self) -> bool:
+        """Whether nothing but the largest logit decides."""
+        return self.params.is_greedy and not self.params.has_penalties
 
     def sample(self, ctx: Any, row: int = -1) -> int:
         """Draw from row `row` of the last decode (-1: the last one) and take the token into the chain's state."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import ctypes
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from llama_eagle.errors import InputError, NativeError
 from llama_eagle.models import Model
@@ -13,16 +13,22 @@ from llama_eagle.models import Model
 PIECE_BYTES = 256  # most tokens are a few bytes; a longer one says how much it needs
 
 
+class HasVocab(Protocol):
+    @property
+    def vocab(self) -> Any:
+        """The llama_vocab pointer."""
+
+
 class Tokenizer:
     """The tokenizer inside a loaded model."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: HasVocab) -> None:
         import llama_cpp
 
         self._api: Any = llama_cpp
         self._vocab = model.vocab
         self._buffer = ctypes.create_string_buffer(PIECE_BYTES)
-        self.n_vocab = model.n_vocab
+        self.n_vocab = int(llama_cpp.llama_vocab_n_tokens(model.vocab))
 
     def encode(self, text: str, *, special: bool = True, add_bos: bool = True) -> list[int]:
         """Token ids of `text`; `special` reads control tokens such as <|im_start|> in it."""

@@ -12,7 +12,7 @@ from llama_eagle.convert.drafts.report import DraftOptions, DraftReport, OutType
 from llama_eagle.convert.drafts.target import Target, open_target
 from llama_eagle.convert.drafts.write import ARCH, add_keys, add_tensors, extended_because
 from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output
-from llama_eagle.errors import EagleError, UsageError
+from llama_eagle.errors import ConfigError, ConversionError, EagleError, UsageError
 
 __all__ = ["DraftOptions", "DraftReport", "OutType", "TensorRow", "convert_draft", "is_draft"]
 
@@ -52,8 +52,8 @@ def convert_draft(
     try:
         draft = read_draft(checkpoint, goal, options)
         return _write(draft, checkpoint, goal, Path(output), options, progress)
-    except EagleError as error:
-        if str(checkpoint.path) in str(error) or isinstance(error, UsageError):
+    except (ConfigError, ConversionError) as error:
+        if str(checkpoint.path) in str(error):
             raise
         raise type(error)(f"{checkpoint.source}: {error}") from error
 

@@ -77,8 +77,8 @@ def known_traps(producer: str, config: DraftConfig, rope_base: float, norm_outpu
 
 
 def looks_like_draft(config: dict[str, Any]) -> bool:
-    """Does a config.json by itself tell an EAGLE-3 draft?"""
+    """Does a config.json by itself tell a draft?"""
     names = config.get("architectures")
     named = isinstance(names, list) and any("eagle3" in name.lower() for name in names if isinstance(name, str))
-    keys = ("eagle_config", "eagle_aux_hidden_state_layer_ids", "draft_vocab_size")
-    return named or config.get("speculators_model_type") == "eagle3" or any(config.get(k) is not None for k in keys)
+    keys = ("eagle_config", "eagle_aux_hidden_state_layer_ids", "draft_vocab_size", "speculators_model_type")
+    return named or any(config.get(key) is not None for key in keys)

@@ -100,10 +100,14 @@ def _refuse_other_networks(config: DraftConfig, tensors: Tensors) -> None:
     eagle = config.eagle.data if config.eagle else {}
     experts = [k for k in ("num_experts", "num_local_experts", "n_routed_experts") if layer.get(k)]
     activation = layer.text("hidden_act") or "silu"
+
+    def has(part: str) -> bool:  # a configuration copied from the target may speak of what the draft has not
+        return f"layers.0.{part}.weight" in tensors
+
     reasons = [
         (kind not in (None, "eagle3"), f"speculators_model_type is {kind!r}, not eagle3"),
-        (bool(layer.get("kv_lora_rank")), "its attention is MLA (kv_lora_rank)"),
-        (bool(experts), f"its MLP is a mixture of experts ({', '.join(experts)})"),
+        (bool(layer.get("kv_lora_rank")) and not has("self_attn.k_proj"), "its attention is MLA (kv_lora_rank)"),
+        (bool(experts) and not has("mlp.gate_proj"), f"its MLP is a mixture of experts ({', '.join(experts)})"),
         (eagle.get("use_aux_hidden_state") is False, "it reads the last hidden state only (use_aux_hidden_state)"),
         ((eagle.get("parallel_draft_step") or 1) != 1, "it drafts several tokens in parallel (parallel_draft_step)"),
         (activation not in ("silu", "swish"), f"its activation is {activation!r}, not silu"),

@@ -11,7 +11,8 @@ import numpy as np
 from llama_eagle.compatibility import n_layers, require_target
 from llama_eagle.convert.checkpoint import Checkpoint, open_checkpoint
 from llama_eagle.convert.drafts.config import Fields
-from llama_eagle.convert.storage import to_f32
+from llama_eagle.convert.dtypes import to_f32
+from llama_eagle.convert.storage import FLOAT_DTYPES
 from llama_eagle.convert.tokenizer import read_tokenizer
 from llama_eagle.convert.writer import GGUFOutput
 from llama_eagle.errors import ConversionError
@@ -133,8 +134,8 @@ def _from_checkpoint(checkpoint: Checkpoint, pre: str | None) -> Target:
 def _checkpoint_rows(checkpoint: Checkpoint, ids: np.ndarray) -> np.ndarray:
     names = checkpoint.names()
     for name in HEADS + EMBEDDINGS:
-        if name in names:
-            return to_f32(checkpoint.read(name)[ids], checkpoint.info(name).dtype)
+        if name in names and checkpoint.info(name).dtype in FLOAT_DTYPES:
+            return to_f32(checkpoint.read(name)[ids])
     raise ConversionError(f"{checkpoint.source}: neither an output matrix nor embeddings; download again")
 
 

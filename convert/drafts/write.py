@@ -65,7 +65,7 @@ def add_keys(out: GGUFOutput, draft: Draft, checkpoint: Checkpoint, target: Targ
         "general.description": f"EAGLE-3 draft for {target.name}",
         "general.quantization_version": QUANTIZATION_VERSION,
         "general.file_type": FILE_TYPE[_file_type(checkpoint, draft, outtype)],
-        "llama_eagle.version": metadata.version("llama-eagle") if _installed() else "unknown",
+        "llama_eagle.version": _tool_version(),
         "llama_eagle.source": publishable_name(checkpoint),
         "llama_eagle.target": target.name,
     }
@@ -78,12 +78,11 @@ def add_keys(out: GGUFOutput, draft: Draft, checkpoint: Checkpoint, target: Targ
     target.write_tokenizer(out)
 
 
-def _installed() -> bool:
+def _tool_version() -> str:
     try:
-        metadata.version("llama-eagle")
+        return metadata.version("llama-eagle")
     except metadata.PackageNotFoundError:
-        return False
-    return True
+        return "unknown"  # run from a source tree
 
 
 def _file_type(checkpoint: Checkpoint, draft: Draft, outtype: OutType) -> str:
@@ -187,7 +186,10 @@ _EXPONENT = {np.dtype(np.uint16): 0x7F80, np.dtype(np.float16): 0x7C00}
 
 
 def _finite(piece: np.ndarray) -> np.ndarray:
-    """The same array, unless it holds an infinity or a NaN: all ones in the exponent, for 16-bit types the fast way."""
+    """The values, none of them an infinity or a NaN: all ones in the exponent, which is the fast way for 16 bits."""
+    if piece.dtype == np.float64:
+        with np.errstate(over="ignore"):
+            piece = piece.astype(np.float32)
     mask = _EXPONENT.get(piece.dtype)
     if mask is None:
         finite = bool(np.isfinite(piece).all())

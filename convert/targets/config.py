@@ -6,7 +6,9 @@ from typing import Any
 
 from llama_eagle.errors import ConfigError
 
+# Largest values that are believed: beyond them a damaged file would cost memory before its tensors are looked at.
 _LIMIT = 1 << 31
+_LIMITS = {"num_hidden_layers": 512, "depth": 512, "num_experts": 4096}
 
 
 class ModelConfig:
@@ -42,8 +44,9 @@ class ModelConfig:
         value = self.get(name, default)
         if value is None:
             raise ConfigError(f"{self.where}: config.json lacks {name}")
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < _LIMIT:
-            raise ConfigError(f"{self.where}: config.json: {name} is {value!r}, expected a positive integer")
+        limit = _LIMITS.get(name, _LIMIT)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= limit:
+            raise ConfigError(f"{self.where}: config.json: {name} is {value!r}, expected an integer of 1 to {limit}")
         return value
 
     def number(self, name: str, source: dict[str, Any] | None = None) -> float:
@@ -105,6 +108,7 @@ def moe_dims(config: ModelConfig) -> dict[str, int]:
     config.require("hidden_act", "silu")
     config.require("decoder_sparse_step", 1)
     config.require("mlp_only_layers", [])
+    config.require("norm_topk_prob", True)  # llama.cpp's graphs always normalize the chosen experts' weights
     experts = config.get("num_experts", config.get("num_local_experts"))
     config.values["num_experts"] = experts
     return {

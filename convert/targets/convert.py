@@ -124,7 +124,7 @@ def _write_general(
     out: GGUFOutput, checkpoint: Checkpoint, planned: Plan, options: TargetOptions, kind: str, outtype: str
 ) -> None:
     out.key("general.type", kind)
-    out.key("general.name", options.name or checkpoint.path.name)
+    out.key("general.name", options.name or Path(checkpoint.source).name or checkpoint.path.resolve().name)
     out.key("general.size_label", size_label(planned.tensors))
     out.key("general.file_type", FILE_TYPE[outtype])
     out.key("general.quantization_version", 2)
@@ -170,8 +170,7 @@ def _convert(checkpoint: Checkpoint, output: Path, outtype: str, options: Target
     planned = plan(family, config, weights, dims, keep_mtp=options.mtp)
     _require_head(checkpoint, planned)
     tokenizer = read_tokenizer(checkpoint, dims["vocab"], pre=options.pre)
-    shards = {"split_max_size": options.split_max_size, "progress": options.progress}
-    with gguf_output(output, arch=family.arch, **shards) as out:
+    with gguf_output(output, arch=family.arch, split_max_size=options.split_max_size, progress=options.progress) as out:
         _write_general(out, checkpoint, planned, options, "model", outtype)
         _write_keys(out, family, config, planned, dims)
         tokenizer.write(out)

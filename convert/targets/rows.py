@@ -27,13 +27,14 @@ FIRST_HALF_T = Transform(lambda v, dims: v[:, : v.shape[1] // 2].T, lambda s, di
 SECOND_HALF_T = Transform(lambda v, dims: v[:, v.shape[1] // 2 :].T, lambda s, dims: (s[1] // 2, s[0]))
 
 
-def tile_heads(values: np.ndarray, dims: Dims, head: int) -> np.ndarray:
-    """Value heads from grouped by key head (k0v0 k0v1 k1v0 k1v1) to tiled (k0v0 k1v0 k0v1 k1v1), along the first axis.
+def tile_heads(values: np.ndarray, dims: Dims, head: int, axis: int = 0) -> np.ndarray:
+    """Value heads from grouped by key head (k0v0 k0v1 k1v0 k1v1) to tiled (k0v0 k1v0 k0v1 k1v1), along one axis.
 
     ggml repeats key heads by tiling where PyTorch interleaves them. head: elements per head on that axis.
     """
-    groups = values.reshape(dims["k_heads"], dims["v_heads"] // dims["k_heads"], head, *values.shape[1:])
-    return np.ascontiguousarray(groups.swapaxes(0, 1)).reshape(values.shape)
+    heads = (dims["k_heads"], dims["v_heads"] // dims["k_heads"], head)
+    groups = values.reshape(*values.shape[:axis], *heads, *values.shape[axis + 1 :])
+    return np.ascontiguousarray(groups.swapaxes(axis, axis + 1)).reshape(values.shape)
 
 
 def _tile_tail(values: np.ndarray, dims: Dims) -> np.ndarray:
@@ -45,7 +46,7 @@ def _tile_tail(values: np.ndarray, dims: Dims) -> np.ndarray:
 TILE_QKV = Transform(_tile_tail)
 TILE_ROWS = Transform(lambda v, dims: tile_heads(v, dims, dims["v_head"]))
 TILE_ONE_PER_HEAD = Transform(lambda v, dims: tile_heads(v, dims, 1))
-TILE_COLUMNS = Transform(lambda v, dims: tile_heads(v.T, dims, dims["v_head"]).T)
+TILE_COLUMNS = Transform(lambda v, dims: tile_heads(v, dims, dims["v_head"], axis=1))
 TILE_NEGATIVE_EXP = Transform(lambda v, dims: tile_heads(_negative_exp(v), dims, 1))
 TILE_CONV = Transform(lambda v, dims: _tile_tail(v[:, 0, :], dims), SQUEEZE_CONV.shape)
 

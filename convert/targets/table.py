@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -195,14 +196,14 @@ def _planned(row: Row, section: _Section, weights: Weights, dims: Dims) -> Plann
 
 
 def _mtp_blocks(weights: Weights) -> int:
-    """Next-token-prediction blocks in the checkpoint, counted by their tensors."""
+    """Next-token-prediction blocks in the checkpoint, counted by their tensors: one, or an error."""
     numbers = {int(m[1]) for name in weights.names() if (m := re.match(r"mtp\.layers\.(\d+)\.", name))}
-    if numbers - set(range(len(numbers))) or len(numbers) > 1:
+    if numbers != {0}:
         raise ConversionError(
             f"{weights.where}: it has MTP blocks {sorted(numbers)}, but llama.cpp runs exactly one: "
             "convert with --no-mtp"
         )
-    return len(numbers)
+    return 1
 
 
 def plan(family: Family, config: ModelConfig, weights: Weights, dims: Dims, *, keep_mtp: bool = True) -> Plan:
@@ -216,11 +217,11 @@ def plan(family: Family, config: ModelConfig, weights: Weights, dims: Dims, *, k
         for row in section.rows:
             by_target.setdefault(row.target, []).append(row)
         for rows in by_target.values():
-            if row := _choose(rows, section, weights, dims, layout):
-                used.update(_names(row, section, dims))
-                result.tensors.append(_planned(row, section, weights, dims))
+            if chosen := _choose(rows, section, weights, dims, layout):
+                used.update(_names(chosen, section, dims))
+                result.tensors.append(_planned(chosen, section, weights, dims))
     for name, values in family.extra(config, dims).items():
-        result.tensors.append(Planned(name, values.shape, lambda values=values: values))
+        result.tensors.append(Planned(name, values.shape, partial(np.asarray, values)))
     for name in weights.names():
         if name not in used:
             result.dropped[name] = _reason(name, weights, family)

@@ -72,8 +72,10 @@ def download(pin: dict[str, str], folder: Path) -> None:
     done = subprocess.run([*command, requirement], env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-5:])
-        raise UpstreamError(f"pip could not download the source of {requirement}; "
-                            f"set LLAMA_CPP_SOURCE_DIR to an unpacked copy to build offline\n{tail}")
+        raise UpstreamError(
+            f"pip could not download the source of {requirement}; "
+            f"set LLAMA_CPP_SOURCE_DIR to an unpacked copy to build offline\n{tail}"
+        )
 
 
 def fetch_sdist(pin: dict[str, str]) -> Path:
@@ -90,7 +92,7 @@ def fetch_sdist(pin: dict[str, str]) -> Path:
         actual = sha256(found[0])
         if actual != pin["sha256"]:
             raise UpstreamError(f"{found[0].name} has sha256 {actual}, but native/UPSTREAM pins {pin['sha256']}")
-        os.replace(found[0], sdist)
+        found[0].replace(sdist)
     return sdist
 
 

@@ -111,6 +111,20 @@ LLAMA_API int32_t eagle_n_vocab_draft(const eagle_session * session);
 // Ends the round: the first n_kept rows of the verify batch stay (0 undoes the whole round), the others are forgotten.
 LLAMA_API int32_t eagle_commit(eagle_session * session, int32_t n_kept);
 
+// --- state -----------------------------------------------------------------------------------------------------
+
+// The target's memory is saved and restored with llama_state_*; these carry what the session and its draft keep beside
+// it. EAGLE_ERR_STATE while a round is pending.
+
+// Bytes that eagle_state_save writes now.
+LLAMA_API int64_t eagle_state_size(const eagle_session * session);
+LLAMA_API int32_t eagle_state_save(const eagle_session * session, void * data, int64_t size);
+
+// llama_state_* has put n_past tokens into the target's memory: the session goes on after them, with the draft's memory
+// from `data` (EAGLE_ERR_INCOMPATIBLE when it was saved by another draft or with other positions). data null: the draft
+// knows nothing of them and drafts by what follows.
+LLAMA_API int32_t eagle_state_load(eagle_session * session, const void * data, int64_t size, int32_t n_past);
+
 // --- measurements ----------------------------------------------------------------------------------------------
 
 struct eagle_timings {

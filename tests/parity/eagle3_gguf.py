@@ -1,7 +1,7 @@
 """A converted draft run from its GGUF as llama.cpp's eagle3 graph does: interleaved rotation, ggml's RoPE and YaRN.
 
-Written from upstream's loader and graph; the extended layout adds what DESIGN of the draft engine says. NumPy only, in
-float64 where it is cheap, so that differences to the torch reference are the converter's.
+Written from upstream's loader and graph, with the additions of the extended layout. NumPy in float64, so that
+differences to the torch reference are the converter's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 import gguf
 import numpy as np
 
-ALWAYS = ("fc.weight", "output_norm.weight")
 LAYER = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down")
 
 

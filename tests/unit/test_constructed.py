@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from llama_eagle.demo import constructed
 from llama_eagle.demo.constructed import Pair, write_pair
 from llama_eagle.demo.cycle import Cycle, word
+from llama_eagle.demo.shapes import SHAPES
 from llama_eagle.demo.weights import bf16
 from safetensors.torch import load_file
 from torch import Tensor
@@ -93,9 +93,9 @@ def test_shards_hold_the_same_tensors(pair: Pair, tmp_path: Path, monkeypatch: p
         assert all(torch.equal(value, whole[key]) for key, value in load_file(sharded / name).items())
 
 
-@pytest.mark.parametrize("name", list(constructed.SHAPES))
+@pytest.mark.parametrize("name", list(SHAPES))
 def test_shapes_leave_no_rotary_pair_over(name: str) -> None:
-    shape = constructed.SHAPES[name]
+    shape = SHAPES[name]
     pairs, sections = shape.head_dim // 8, shape.mrope_section
     assert sum(sections) == pairs
     assert all(pair < 3 * sections[pair % 3] for pair in range(pairs))

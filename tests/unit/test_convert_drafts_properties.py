@@ -9,7 +9,8 @@ import random
 import shutil
 import struct
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import torch
 from fixtures.eagle3_checkpoints import DraftSpec, draft_tensors, make_draft, make_target_gguf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from llama_eagle.cli import main
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.errors import ConfigError, ConversionError, InputError
 
@@ -303,37 +305,59 @@ def bases() -> dict[str, Files]:
     return found
 
 
-def convert_mutated(base: str, seed: int) -> str | None:
-    """The message of the error, None if the conversion went through; fails the test for anything else."""
+@contextmanager
+def mutated(base: str, seed: int) -> Iterator[Path]:
+    """A folder with draft/, target.gguf and an empty out/."""
     rng = random.Random(seed)
     files = dict(bases()[base])
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         rng.choice(MUTATIONS)(files, rng)
-    work = Path(tempfile.mkdtemp())
-    try:
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
         (work / "draft").mkdir()
         (work / "out").mkdir()
         for name, data in files.items():
             ((work if name == "target.gguf" else work / "draft") / name).write_bytes(data)
+        yield work
+
+
+def convert_mutated(base: str, seed: int) -> str | None:
+    """The message of the error, None if the conversion went through; fails the test for anything else."""
+    with mutated(base, seed) as work:
         try:
             convert_draft(work / "draft", work / "target.gguf", work / "out" / "out.gguf", DraftOptions())
         except (ConversionError, ConfigError, InputError) as error:
             assert error.exit_code == 3
-            assert "\n" not in str(error)
             assert str(error)
+            assert "\n" not in str(error)
             assert not list((work / "out").iterdir())
             return str(error)
         gguf.GGUFReader(work / "out" / "out.gguf")
         assert [path.name for path in (work / "out").iterdir()] == ["out.gguf"]
         return None
-    finally:
-        shutil.rmtree(work)
 
 
 @given(base=st.sampled_from(sorted(BASES)), seed=st.integers(0, 2**48))
 @settings(max_examples=400, **QUIET)
 def test_mutated_drafts(base: str, seed: int) -> None:
     convert_mutated(base, seed)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_mutated_drafts_on_the_command_line(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """One error line on stderr, one object on stdout, exit code 3; or success."""
+    with mutated(sorted(BASES)[seed % len(BASES)], seed) as work:
+        command = ["convert", work / "draft", "--target", work / "target.gguf", "-o", work / "out" / "o.gguf", "--json"]
+        with pytest.raises(SystemExit) as end:
+            main([str(argument) for argument in command])
+        written = list((work / "out").iterdir())
+    code = end.value.code or 0
+    out, err = capsys.readouterr()
+    assert code in (0, 2, 3)
+    assert isinstance(json.loads(out), dict)
+    assert sum(line.startswith("error: ") for line in err.splitlines()) == (code != 0)
+    assert all(line.startswith(("error: ", "warning: ")) for line in err.splitlines())
+    assert bool(written) == (code == 0)
 
 
 @pytest.mark.slow

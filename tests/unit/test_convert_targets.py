@@ -175,6 +175,17 @@ def test_mtp_block_kept_dropped_and_absent(family: str, copy: Callable[..., Path
     assert (report.n_layer, report.n_mtp) == (8, 0)
 
 
+def test_several_or_broken_mtp_blocks_are_refused(copy: Callable[..., Path]) -> None:
+    folder = copy("qwen35")
+    state = load_file(folder / "model.safetensors")
+    block = {name: tensor for name, tensor in state.items() if name.startswith("mtp.layers.0.")}
+    more = {name.replace("layers.0", "layers.1"): tensor.clone() for name, tensor in block.items()}
+    for changed in ({**state, **more}, {name: state[name] for name in state if name not in block}):
+        save_file(changed, folder / "model.safetensors", metadata={"format": "pt"})
+        refuses(folder, "--no-mtp")
+        convert(folder, mtp=False)
+
+
 # --- damage ------------------------------------------------------------------------------------------------------
 
 
@@ -245,6 +256,8 @@ CONFIGS: dict[str, tuple[str, dict[str, Any], str]] = {
     "no heads": ("qwen3", {"num_attention_heads": None}, "num_attention_heads"),
     "heads as text": ("qwen3", {"num_attention_heads": "4"}, "num_attention_heads"),
     "negative size": ("qwen3", {"hidden_size": -64}, "hidden_size"),
+    "billions of blocks": ("qwen3", {"num_hidden_layers": 2 * 10**9}, "num_hidden_layers"),
+    "billions of experts": ("qwen3moe", {"num_local_experts": 2 * 10**9, "num_experts": 2 * 10**9}, "num_experts"),
     "odd groups": ("qwen3", {"num_key_value_heads": 3}, "groups"),
     "other activation": ("qwen3", {"hidden_act": "gelu"}, "hidden_act"),
     "sliding window": ("qwen3", {"use_sliding_window": True}, "use_sliding_window"),

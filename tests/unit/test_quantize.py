@@ -171,3 +171,10 @@ def test_requantizing_when_asked(model: Path, tmp_path: Path) -> None:
 def test_type_names() -> None:
     assert check_type("Q4_K") == check_type("q4_k_m") == 15
     assert {"f32", "bf16", "q8_0", "iq4_xs"} <= file_types().keys()
+
+
+def test_the_recipe_for_speculation_makes_the_head_small(model: Path, tmp_path: Path) -> None:
+    plain = types(quantize(model, tmp_path / "plain.gguf", "q4_k_m").output)
+    found = types(quantize(model, tmp_path / "q.gguf", "q4_k_m", QuantizeOptions(recipe="speculation")).output)
+    assert {name for name in found if found[name] != plain[name]} == {"output.weight"}
+    assert (plain["output.weight"], found["output.weight"]) == ("Q6_K", "Q4_K")

@@ -7,13 +7,14 @@ from typing import Any
 
 import typer
 
-from llama_eagle.cli import check, convert, demo, doctor, generate, inspect, quantize
+from llama_eagle.cli import bench, check, convert, demo, doctor, generate, inspect, quantize
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "convert": convert.convert,
     "quantize": quantize.quantize,
     "check": check.check,
     "demo": demo.demo,
+    "bench": bench.bench,
     "generate": generate.generate,
     "inspect": inspect.inspect,
     "doctor": doctor.doctor,

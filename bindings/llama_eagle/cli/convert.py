@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DIRECT_TYPES = ("auto", "f32", "f16", "bf16", "q8_0")  # others are made by llama.cpp's quantizer from "auto"
 DRAFT_ONLY = ("aux_layers", "rope_base", "norm_before_residual", "norm_output", "absolute_d2t", "share_head", "force")
-TARGET_ONLY = ("no_mtp", "split_max_size")
+TARGET_ONLY = ("no_mtp", "split_max_size", "mmproj", "imatrix", "recipe")
 
 
 def convert(
@@ -34,6 +34,9 @@ def convert(
     force: Annotated[bool, typer.Option("--force", help="Draft: drop unknown tensors.")] = False,
     no_mtp: Annotated[bool, typer.Option("--no-mtp", help="Target: drop the multi-token-prediction block.")] = False,
     split_max_size: Annotated[str | None, typer.Option(metavar="N(M|G)", help="Target: split the file.")] = None,
+    mmproj: Annotated[Path | None, typer.Option(metavar="OUT.gguf", help="Target: its vision tower, too.")] = None,
+    imatrix: Annotated[Path | None, typer.Option(help="Target: llama.cpp's importance matrix.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Target: a named set of types, see quantize.")] = None,
     pre: Annotated[str | None, typer.Option(help="llama.cpp's name of the pre-tokenizer.")] = None,
     revision: Annotated[str | None, typer.Option(help="Of a hub id.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Draft: show the table, write nothing.")] = False,
@@ -89,7 +92,7 @@ def _convert_draft(checkpoint: Checkpoint, given: dict[str, Any]) -> dict[str, A
 
 
 def _convert_target(given: dict[str, Any]) -> dict[str, Any]:
-    from llama_eagle.convert.targets import TargetOptions, convert_target
+    from llama_eagle.convert.targets import TargetOptions, convert_target, convert_vision
 
     with output.progress("converting") as on_progress:
         options = TargetOptions(
@@ -98,11 +101,24 @@ def _convert_target(given: dict[str, Any]) -> dict[str, Any]:
             pre=given["pre"],
             revision=given["revision"],
             split_max_size=_size(given["split_max_size"]),
+            quantize=_quantize_options(given),
             progress=lambda done, total, _name: on_progress(done / max(total, 1)),
         )
         report = asdict(convert_target(given["source"], given["out"], options))
+        if given["mmproj"]:
+            vision = convert_vision(given["source"], given["mmproj"], options)
+            report["mmproj"] = {"output": str(given["mmproj"]), "outtype": vision.outtype, "n_bytes": vision.n_bytes}
     outputs = [str(path) for path in report.pop("outputs")]
     return {"kind": "target", "source": given["source"], "output": outputs[0], "outputs": outputs, **report}
+
+
+def _quantize_options(given: dict[str, Any]) -> Any:
+    """Options of the quantizer, None where none is needed: then no native library is loaded."""
+    if not given["imatrix"] and not given["recipe"]:
+        return None
+    from llama_eagle.quantize import QuantizeOptions
+
+    return QuantizeOptions(imatrix=given["imatrix"], recipe=given["recipe"])
 
 
 def _show(report: dict[str, Any], json: bool) -> None:
@@ -116,9 +132,6 @@ def _show(report: dict[str, Any], json: bool) -> None:
         output.data(_table(report["tensors"]))
     else:
         output.data(f"{report['output']}: {report['outtype']}, {report['n_bytes'] / 2**20:.1f} MiB")
-    if report.get("layout") == "extended":
-        reasons = "; ".join(report["extended_because"])
-        output.note(f"stock llama.cpp will refuse this draft ({reasons}); llama-eagle runs it")
 
 
 def _table(rows: list[dict[str, Any]]) -> str:

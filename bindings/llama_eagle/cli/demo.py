@@ -8,17 +8,15 @@ from typing import Annotated
 import typer
 
 from llama_eagle.cli import output
-from llama_eagle.cli.options import Json, Threads
+from llama_eagle.cli.options import Json
 
 
 def demo(
     work: Annotated[Path, typer.Option(metavar="DIR", help="Where the demo's files go and stay.")] = Path("build/demo"),
-    threads: Threads = 0,
+    threads: Annotated[int, typer.Option("--threads", "-t", min=1, help="CPU threads; the model is tiny.")] = 1,
     json: Json = False,
 ) -> None:
     """Make, convert and quantize a small pair whose text is known, and generate with its draft and without."""
-    from rich.console import Console
-
     from llama_eagle.demo.run import run_demo
 
     result = run_demo(work, threads, say=output.note)
@@ -26,6 +24,6 @@ def demo(
         output.result(result.as_dict())
     else:
         output.data(f"{result.prompt}{result.text[:160]} ...\n")
-        Console(no_color=not output.use_color()).print(result.table())
+        output.table(result.table())
     if not result.equal:
         raise typer.Exit(5)

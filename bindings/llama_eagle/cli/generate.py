@@ -89,13 +89,16 @@ class _Job:
 
 
 def _run(job: _Job) -> None:
-    from llama_eagle import _log
+    from llama_eagle import _log, exact
     from llama_eagle.generation import GenerationOptions
     from llama_eagle.models import Context, LoadOptions, ModelPair, PairOptions
+    from llama_eagle.plain_session import open_session
     from llama_eagle.sampling import SamplingParams
-    from llama_eagle.session import SessionOptions, open_session
+    from llama_eagle.session import SessionOptions
 
     _log.set_verbose(job.verbose)
+    if job.exact:
+        exact.set_mode("strict")
     sampling = SamplingParams(job.temp, job.top_k, job.top_p, job.min_p, job.repeat_penalty, seed=job.seed)
     limit = None if job.n_predict == -1 else job.n_predict
     options = GenerationOptions(limit, sampling, job.p_min, job.ignore_eos)
@@ -104,6 +107,8 @@ def _run(job: _Job) -> None:
         load = LoadOptions(job.n_gpu_layers, on_progress=on_progress)
         pair = ModelPair(PairOptions(job.model, job.draft, load, job.draft_gpu_layers))
     with pair:
+        if job.exact:
+            exact.require(pair.target)
         prompt = _tokenize(job, pair.target)
         context_options = _context_options(job, pair.target.n_ctx_train, len(prompt), n_draft_max)
         with (
@@ -114,7 +119,7 @@ def _run(job: _Job) -> None:
 
 
 def _generate(job: _Job, session: Any, target: Any, prompt: list[int], options: Any, fixed: int | None) -> None:
-    from llama_eagle import generation
+    from llama_eagle import exact, generation
     from llama_eagle.draft_length import Auto, Fixed
     from llama_eagle.text import Tokenizer
 
@@ -127,7 +132,8 @@ def _generate(job: _Job, session: Any, target: Any, prompt: list[int], options: 
         session, Tokenizer(target), prompt, options, length=length, on_text=None if job.json else show
     )
     if job.json:
-        output.result(result.as_dict())
+        report = exact.report(target)
+        output.result({**result.as_dict(), "exact": report["exact"], "inexact": report["inexact"]})
         return
     output.data("")
     statistics = result.speculative

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+TABLE_WIDTH = 110  # of a table that goes to a file or a pipe
+
 
 class _State:
     json = False
@@ -25,6 +27,14 @@ def is_json() -> bool:
 def data(text: str) -> None:
     """A line of data, in text mode."""
     print(text)
+
+
+def table(value: Any) -> None:
+    """A rich table, as data in text mode."""
+    from rich.console import Console
+
+    color = sys.stdout.isatty() and use_color()
+    Console(no_color=not color, width=None if sys.stdout.isatty() else TABLE_WIDTH).print(value)
 
 
 def result(value: dict[str, Any]) -> None:

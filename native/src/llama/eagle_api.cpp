@@ -169,6 +169,25 @@ int32_t eagle_commit(eagle_session * session, int32_t n_kept) {
     });
 }
 
+int64_t eagle_state_size(const eagle_session * session) {
+    return session ? session->impl.state_size() : 0;
+}
+
+int32_t eagle_state_save(const eagle_session * session, void * data, int64_t size) {
+    return guarded("eagle_state_save", [&] {
+        require(session, "session");
+        require(data, "data");
+        session->impl.save_state((char *) data, size);
+    });
+}
+
+int32_t eagle_state_load(eagle_session * session, const void * data, int64_t size, int32_t n_past) {
+    return guarded("eagle_state_load", [&] {
+        require(session, "session");
+        session->impl.load_state((const char *) data, size, n_past);
+    });
+}
+
 int32_t eagle_draft_step(const eagle_session * session, int32_t step, float * logits, float * hidden) {
     return guarded("eagle_draft_step", [&] {
         require(session, "session");

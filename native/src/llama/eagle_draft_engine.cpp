@@ -183,7 +183,7 @@ void DraftEngine::look_up(const DraftRows & rows) {
     }
 }
 
-// Row r sits at position rows.pos + r, and so does its slot; it sees the slots up to its own.
+// Row r sits at position rows.pos + r, and so does its slot; it sees the filled slots up to its own.
 void DraftEngine::set_inputs(const DraftGraph & g, const DraftRows & rows) {
     const int32_t n_rows = g.n_rows();
     const ggml_fp16_t visible = ggml_fp32_to_fp16(0.0f), hidden = ggml_fp32_to_fp16(-INFINITY);
@@ -193,7 +193,8 @@ void DraftEngine::set_inputs(const DraftGraph & g, const DraftRows & rows) {
     for (int32_t r = 0; r < n_rows; r++) {
         positions_[r] = rows.pos + r;
         slots_[r] = rows.pos + r;
-        std::fill_n(mask_.begin() + (size_t) r * g.shape.n_kv, rows.pos + r + 1, visible);
+        const auto row = mask_.begin() + (size_t) r * g.shape.n_kv;
+        std::fill(row + std::min(first_, rows.pos), row + rows.pos + r + 1, visible);
     }
     look_up(rows);
     auto set = [](ggml_tensor * t, const void * data) {
@@ -216,6 +217,36 @@ void DraftEngine::draft(const DraftRows & rows, int32_t n_steps, llama_token * i
         ggml_backend_tensor_get(g.ids[step], &id, 0, sizeof id);
         ggml_backend_tensor_get(g.probs[step], &probs[step], 0, sizeof(float));
         ids[step] = model_.target_id(id);
+    }
+}
+
+int64_t DraftEngine::slots_size(int32_t first, int32_t end) const {
+    int64_t n_bytes = 0;
+    for (const auto * side : {&memory_.k, &memory_.v}) {
+        for (const ggml_tensor * t : *side) {
+            n_bytes += (int64_t) t->nb[1] * std::max(0, end - first);
+        }
+    }
+    return n_bytes;
+}
+
+void DraftEngine::save_slots(int32_t first, int32_t end, char * data) const {
+    for (const auto * side : {&memory_.k, &memory_.v}) {
+        for (const ggml_tensor * t : *side) {
+            const size_t n_bytes = t->nb[1] * std::max(0, end - first);
+            ggml_backend_tensor_get(t, data, t->nb[1] * first, n_bytes);
+            data += n_bytes;
+        }
+    }
+}
+
+void DraftEngine::load_slots(int32_t first, int32_t end, const char * data) {
+    for (auto * side : {&memory_.k, &memory_.v}) {
+        for (ggml_tensor * t : *side) {
+            const size_t n_bytes = t->nb[1] * std::max(0, end - first);
+            ggml_backend_tensor_set(t, data, t->nb[1] * first, n_bytes);
+            data += n_bytes;
+        }
     }
 }
 

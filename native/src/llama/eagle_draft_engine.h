@@ -39,6 +39,14 @@ class DraftEngine {
     // Takes the rows in and drafts n_steps tokens after the last; ids are the target's. All in one graph.
     void draft(const DraftRows & rows, int32_t n_steps, llama_token * ids, float * probs);
 
+    // Memory of the slots [first, end): its size in bytes, copied out, copied in.
+    int64_t slots_size(int32_t first, int32_t end) const;
+    void save_slots(int32_t first, int32_t end, char * data) const;
+    void load_slots(int32_t first, int32_t end, const char * data);
+    // Slots before `first` are not seen any more.
+    void forget_slots(int32_t first) { first_ = first; }
+    int32_t first_slot() const { return first_; }
+
     // Of the last draft(): logits over the draft's vocabulary {D} and the hidden state fed on {H}; null: not wanted.
     void read_step(int32_t step, float * logits, float * hidden) const;
 
@@ -52,6 +60,7 @@ class DraftEngine {
     std::map<DraftShape, std::unique_ptr<DraftGraph>> graphs_;
     const DraftGraph * last_ = nullptr;
     int64_t n_graphs_ = 0;
+    int32_t first_ = 0;  // slots before it were never filled
 
     std::vector<float> embeddings_;
     std::vector<int32_t> positions_;

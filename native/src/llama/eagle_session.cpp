@@ -65,6 +65,7 @@ void Session::reset() {
     broken_ = false;
     round_.clear();
     pending_ = {};
+    engine_.forget_slots(0);
 }
 
 void Session::require_ready() const {
@@ -186,10 +187,79 @@ void Session::trim(int32_t n_past) {
                                             n_past_, n_past));
     }
     n_past_ = n_past;
+    engine_.forget_slots(std::min(n_past, engine_.first_slot()));
     const int32_t n_kept = std::max(0, n_past - pending_.pos);
     pending_.n = std::min(pending_.n, n_kept);
     pending_.features.resize(pending_.n * width_);
     pending_.tokens.resize(std::max(0, pending_.n - 1));
+}
+
+StateHeader Session::state_header() const {
+    StateHeader header;
+    header.n_past = n_past_;
+    header.first_slot = engine_.first_slot();
+    header.end_slot = (int32_t) std::min<int64_t>(pending_.pos, engine_.n_ctx());
+    header.pos = pending_.pos;
+    header.n = pending_.n;
+    header.n_tokens = (int32_t) pending_.tokens.size();
+    header.width = (int32_t) width_;
+    return header;
+}
+
+int64_t Session::state_size(const StateHeader & header) const {
+    return (int64_t) sizeof header + header.token_bytes() + header.feature_bytes() +
+           engine_.slots_size(header.first_slot, header.end_slot);
+}
+
+int64_t Session::state_size() const {
+    return state_size(state_header());
+}
+
+void Session::save_state(char * data, int64_t size) const {
+    require_ready();
+    const StateHeader header = state_header();
+    if (size != state_size(header)) {
+        throw Error(EAGLE_ERR_ARGUMENT,
+                    format("%lld bytes for a state of %lld", (long long) size, (long long) state_size(header)));
+    }
+    std::memcpy(data, &header, sizeof header);
+    data += sizeof header;
+    std::memcpy(data, pending_.tokens.data(), header.token_bytes());
+    data += header.token_bytes();
+    std::memcpy(data, pending_.features.data(), header.feature_bytes());
+    engine_.save_slots(header.first_slot, header.end_slot, data + header.feature_bytes());
+}
+
+void Session::load_state(const char * data, int64_t size, int32_t n_past) {
+    if (n_past < 0 || n_past > n_ctx_) {
+        throw Error(EAGLE_ERR_ARGUMENT, format("%d tokens in a context of %d", n_past, n_ctx_));
+    }
+    StateHeader header;
+    header.first_slot = header.pos = n_past;  // what the session is left with when there is no data
+    if (data) {
+        std::memcpy(&header, data, std::min<int64_t>(size, sizeof header));
+        if (size < (int64_t) sizeof header || !header.is_sane(n_past, width_, engine_.n_ctx()) ||
+            size != state_size(header)) {
+            throw Error(EAGLE_ERR_INCOMPATIBLE,
+                        format("not the state of a session with this draft and %d tokens", n_past));
+        }
+        data += sizeof header;
+    }
+    n_past_ = n_past;
+    broken_ = false;
+    round_.clear();
+    pending_ = {};
+    pending_.pos = header.pos;
+    pending_.n = header.n;
+    pending_.tokens.resize(header.n_tokens);
+    pending_.features.resize(header.n * width_);
+    engine_.forget_slots(header.first_slot);
+    if (data) {
+        std::memcpy(pending_.tokens.data(), data, header.token_bytes());
+        data += header.token_bytes();
+        std::memcpy(pending_.features.data(), data, header.feature_bytes());
+        engine_.load_slots(header.first_slot, header.end_slot, data + header.feature_bytes());
+    }
 }
 
 int32_t Session::draft(llama_token id_last, int32_t n_max, float p_min, llama_token * ids, float * probs) {

@@ -9,6 +9,30 @@
 
 namespace eagle {
 
+constexpr uint32_t STATE_MAGIC = 0x45473301;
+
+// A saved state begins with this; then come the pending rows' tokens and features, then the draft's slots.
+struct StateHeader {
+    uint32_t magic = STATE_MAGIC;
+    int32_t n_past = 0;
+    int32_t first_slot = 0;
+    int32_t end_slot = 0;
+    int32_t pos = 0;  // of the pending rows
+    int32_t n = 0;
+    int32_t n_tokens = 0;
+    int32_t width = 0;
+
+    int64_t token_bytes() const { return n_tokens * (int64_t) sizeof(llama_token); }
+    int64_t feature_bytes() const { return (int64_t) n * width * (int64_t) sizeof(float); }
+
+    // Could a session with n_past tokens have written it?
+    bool is_sane(int32_t n_past_now, int64_t width_now, int64_t n_slots) const {
+        return magic == STATE_MAGIC && n_past == n_past_now && width == width_now && first_slot >= 0 && end_slot >= 0 &&
+               end_slot <= n_slots && pos >= 0 && n >= 0 && n <= n_past && pos <= n_past && end_slot <= pos &&
+               n_tokens >= 0 && n_tokens <= n;
+    }
+};
+
 class Session {
   public:
     Session(llama_context * ctx, const llama_model & draft, const eagle_session_params & params);
@@ -19,6 +43,10 @@ class Session {
     int32_t n_draft_room() const;
     void eval(const llama_token * tokens, int32_t n);
     void trim(int32_t n_past);
+
+    int64_t state_size() const;
+    void save_state(char * data, int64_t size) const;
+    void load_state(const char * data, int64_t size, int32_t n_past);
 
     int32_t draft(llama_token id_last, int32_t n_max, float p_min, llama_token * ids, float * probs);
     void verify(const llama_token * ids, int32_t n);
@@ -50,6 +78,8 @@ class Session {
     std::vector<llama_token> round_;  // rows of the pending round; empty: none
     Pending pending_;
 
+    StateHeader state_header() const;
+    int64_t state_size(const StateHeader & header) const;
     void require_ready() const;
     void require_room(int32_t n) const;
     void decode(const llama_token * tokens, int32_t n, bool all_logits);

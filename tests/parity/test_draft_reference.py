@@ -56,7 +56,8 @@ def compare(folder: Path, file: Path, shared: tuple[torch.Tensor, torch.Tensor],
         for i, step in enumerate(steps):
             _, hidden, _ = check(draft.slot(token, hidden, kept + i), step)
             token = step.token
-        reference.trim(kept), reference.slot(tokens[kept + 1], reference.fuse(features[kept]), kept)
+        reference.trim(kept)
+        reference.slot(tokens[kept + 1], reference.fuse(features[kept]), kept)
         draft.kv = [slots[:kept] for slots in draft.kv]
         draft.slot(tokens[kept + 1], draft.fuse(features[kept].double().numpy()), kept)
 

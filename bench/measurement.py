@@ -1,0 +1,28 @@
+"""What one run measured, and the median of several."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from statistics import median
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """One way of decoding. Times are ms of a mean round; python_share is of the decoding time, None for peers."""
+
+    tps: float  # tokens per second, prompt excluded
+    accept_rate: float  # accepted / drafted
+    mean_emitted: float  # tokens a round
+    round_ms: float
+    verify_ms: float
+    draft_ms: float
+    python_share: float | None = None
+
+
+def middle(runs: Sequence[Measurement]) -> Measurement:
+    """Field by field the median."""
+    shares = [run.python_share for run in runs if run.python_share is not None]
+    names = [field.name for field in dataclasses.fields(Measurement) if field.name != "python_share"]
+    values = {name: median(getattr(run, name) for run in runs) for name in names}
+    return Measurement(**values, python_share=median(shares) if shares else None)

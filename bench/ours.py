@@ -1,0 +1,115 @@
+"""Our side of a benchmark: plain decoding, the draft at each length, and one verification against one decode."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+from llama_eagle.demo.decode import GREEDY, Run, decode
+from llama_eagle.draft_length import Auto, DraftLength, Fixed
+from llama_eagle.generation import GenerationResult
+from llama_eagle.models import Context, ContextOptions, LoadOptions, ModelPair, PairOptions
+from llama_eagle.plain_session import PlainSession
+from llama_eagle.sampling import Sampler, SamplingParams
+from llama_eagle.session import EagleSession, SessionOptions
+from llama_eagle.text import Tokenizer
+
+from .measurement import Measurement
+
+VERIFY_ROWS = 5
+COMMON_SAMPLING = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, seed=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What is measured: n tokens after `prompt`; `n_draft_max` bounds `auto`."""
+
+    target: Path
+    draft: Path
+    prompt: str
+    n: int
+    threads: int
+    n_draft_max: int
+    gpu_layers: int = 0
+
+
+class Ours:
+    """A loaded pair."""
+
+    def __init__(self, job: Job, pair: ModelPair) -> None:
+        self.job = job
+        self.pair = pair
+        self.prompt = Tokenizer(pair.target).encode(job.prompt)
+
+    def plain(self) -> Measurement:
+        return _measurement(decode(self.pair, self.prompt, self._run(), None))
+
+    def speculate(self, n_draft: int | str, sampling: SamplingParams = GREEDY) -> Measurement:
+        """`n_draft` tokens a round, or "auto"."""
+        length: DraftLength = Fixed(n_draft) if isinstance(n_draft, int) else Auto(self.job.n_draft_max)
+        run = self._run(n_draft if isinstance(n_draft, int) else self.job.n_draft_max)
+        return _measurement(decode(self.pair, self.prompt, dataclasses.replace(run, sampling=sampling), length))
+
+    def verify_over_decode(self, n_times: int = 24) -> float:
+        """Median time to verify VERIFY_ROWS rows over the median time of a plain decode, at the same depths."""
+        assert self.pair.draft is not None
+        n_ctx = len(self.prompt) + n_times * (VERIFY_ROWS + 1) + 64
+        options = ContextOptions(n_ctx=n_ctx, n_threads=self.job.threads)
+        rounds = dataclasses.replace(options, n_rs_seq=VERIFY_ROWS)
+        with (
+            Context(self.pair.target, options) as plain_context,
+            Context(self.pair.target, rounds) as context,
+            PlainSession(plain_context) as plain,
+            EagleSession(context, self.pair.draft, SessionOptions(VERIFY_ROWS)) as session,
+            Sampler(GREEDY, self.pair.target.n_vocab) as sampler,
+        ):
+            plain.eval(self.prompt)
+            session.eval(self.prompt)
+            ids = [sampler.sample(plain.ctx)] * VERIFY_ROWS  # what the rows say has no influence on their cost
+            one, many = [], []
+            for _ in range(n_times):
+                one.append(_timed(lambda: plain.verify(ids[:1])))
+                plain.commit(1)
+            for _ in range(n_times):
+                session.draft(ids[0], 1)
+                many.append(_timed(lambda: session.verify(ids)))
+                session.accept(sampler.handle)
+                session.commit(1)
+        return median(many) / median(one)
+
+    def _run(self, n_draft_max: int = 0) -> Run:
+        return Run(self.job.n, self.job.threads, n_draft_max)
+
+
+@contextmanager
+def loaded(job: Job) -> Iterator[Ours]:
+    with ModelPair(PairOptions(job.target, job.draft, LoadOptions(job.gpu_layers))) as pair:
+        yield Ours(job, pair)
+
+
+def _timed(call: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    call()
+    return (time.perf_counter() - start) * 1e3
+
+
+def _measurement(result: GenerationResult) -> Measurement:
+    """A plain run's rounds are its tokens."""
+    statistics = result.speculative
+    if statistics is None:
+        each = result.decode_ms / max(1, len(result.tokens))
+        return Measurement(result.tokens_per_second, 0.0, 1.0, each, each, 0.0)
+    rounds = max(1, statistics.rounds)
+    return Measurement(
+        tps=result.tokens_per_second,
+        accept_rate=statistics.accept_rate,
+        mean_emitted=statistics.mean_emitted,
+        round_ms=result.decode_ms / rounds,
+        verify_ms=statistics.ms["verify"] / rounds,
+        draft_ms=statistics.ms["draft"] / rounds,
+        python_share=statistics.ms["python"] / result.decode_ms,
+    )

@@ -1,0 +1,89 @@
+"""Benchmark results as a table and as a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llama_eagle.errors import EnvironmentFailure
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def table(result: dict[str, Any]) -> Table:
+    """Rows: plain decoding, then each draft length of ours and of upstream; "a round": tokens emitted."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    title = f"{result['model']}, {result['type']}, {result['n']} tokens, {result['threads']} threads"
+    if result["accept"] is not None:
+        title += f", acceptance {result['accept']:g}"
+    out = Table(title=title, caption="ms of a mean round", box=SIMPLE_HEAD)
+    for heading in ("", "drafted", "tok/s", "x plain", "accepted", "a round", "round", "verify", "draft", "python"):
+        out.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+    plain = result["plain_tps"]
+    out.add_row("plain", "", f"{plain:.2f}", "1.00")
+    if upstream := result["upstream_plain_tps"]:
+        out.add_row("upstream plain", "", f"{upstream:.2f}", f"{upstream / plain:.2f}")
+    for who in ("ours", "upstream"):
+        for row in result[who]:
+            out.add_row(who, *_cells(row, plain))
+    out.add_row("sampled, 0.8", *_cells(result["sampled"], plain))
+    return out
+
+
+def summary(result: dict[str, Any]) -> str:
+    lines = [f"best over plain          {result['best_over_plain']:.2f}"]
+    if result["best_over_upstream"] is not None:
+        lines.append(f"best over upstream's     {result['best_over_upstream']:.2f}")
+    lines.append(f"verify of 5 / decode     {result['verify5_over_decode1']:.2f}")
+    return "\n".join(lines)
+
+
+def require_plotting() -> None:
+    """Raises EnvironmentFailure without matplotlib: known before minutes of measuring, not after."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise EnvironmentFailure("--plot needs matplotlib: pip install 'llama-eagle[bench]'") from None
+    matplotlib.use("Agg")
+
+
+def plot(results: Sequence[dict[str, Any]], path: Path) -> None:
+    """Tokens per second over the draft length, one line per acceptance: ours solid, upstream dashed, plain dotted."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
+    for color, result in zip(pyplot.rcParams["axes.prop_cycle"].by_key()["color"] * 3, results, strict=False):
+        label = "" if result["accept"] is None else f", acceptance {result['accept']:g}"
+        for who, style in (("ours", "o-"), ("upstream", "s--")):
+            points = [(r["n_draft"], r["tps"]) for r in result[who] if r["n_draft"] != "auto"]
+            if points:
+                axes.plot(*zip(*points, strict=True), style, color=color, label=f"{who}{label}")
+        for row in result["ours"]:
+            if row["n_draft"] == "auto":
+                axes.axhline(row["tps"], color=color, linewidth=0.8, label=f"ours, auto{label}")
+    axes.axhline(results[0]["plain_tps"], color="gray", linestyle=":", label="plain")
+    axes.set(xlabel="tokens drafted in a round", ylabel="tokens/s", ylim=(0, None))
+    axes.set_title(f"{results[0]['model']}, {results[0]['type']}, {results[0]['threads']} threads")
+    axes.set_xticks(sorted({r["n_draft"] for result in results for r in result["ours"] if r["n_draft"] != "auto"}))
+    figure.legend(fontsize="small", loc="outside right upper")
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
+def _cells(row: dict[str, Any], plain: float) -> list[str]:
+    python = "" if row["python_share"] is None else f"{row['python_share']:.1%}"
+    return [
+        str(row["n_draft"]),
+        f"{row['tps']:.2f}",
+        f"{row['tps'] / plain:.2f}",
+        f"{row['accept_rate']:.3f}",
+        f"{row['mean_emitted']:.2f}",
+        f"{row['round_ms']:.1f}",
+        f"{row['verify_ms']:.1f}",
+        f"{row['draft_ms']:.1f}",
+        python,
+    ]

@@ -1,0 +1,127 @@
+"""The benchmark: every way of decoding in turn, several times over, so that drift of the machine meets all alike."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .measurement import Measurement, middle
+from .peer import Peer, PeerJob
+
+Length = int | str  # tokens drafted in a round, or "auto"
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What to run. `peer` None: ours alone."""
+
+    lengths: tuple[Length, ...]
+    repetitions: int
+    peer: Peer | None
+    say: Callable[[str], None] = lambda text: None
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """Medians over the repetitions."""
+
+    plain: Measurement
+    ours: dict[Length, Measurement]
+    upstream: dict[Length, Measurement]
+    upstream_plain: float | None
+    sampled: tuple[Length, Measurement]  # the best length at the sampling settings people use
+    verify_over_decode: float
+
+    @property
+    def best_over_plain(self) -> float:
+        return _best(self.ours) / self.plain.tps
+
+    @property
+    def best_over_upstream(self) -> float | None:
+        return _best(self.ours) / _best(self.upstream) if self.upstream else None
+
+    def as_dict(self) -> dict[str, Any]:
+        length, sampled = self.sampled
+        return {
+            "plain_tps": self.plain.tps,
+            "ours": _rows(self.ours),
+            "upstream": _rows(self.upstream),
+            "upstream_plain_tps": self.upstream_plain,
+            "sampled": {"n_draft": length, **dataclasses.asdict(sampled)},
+            "best_over_plain": self.best_over_plain,
+            "best_over_upstream": self.best_over_upstream,
+            "verify5_over_decode1": self.verify_over_decode,
+        }
+
+
+def run(job: Any, plan: Plan) -> Results:
+    """Measures `job` (bench.ours.Job). The models stay loaded throughout; each run has a context of its own."""
+    from .ours import COMMON_SAMPLING, loaded
+
+    plain: list[Measurement] = []
+    runs: dict[tuple[str, Length], list[Measurement]] = {}
+    peer_plain: list[float] = []
+    peer_job = PeerJob(job.target, job.n, job.threads, job.gpu_layers)
+    with loaded(job) as ours:
+        ours.plain()  # pages the files in
+        for repetition in range(plan.repetitions):
+            plan.say(f"repetition {repetition + 1} of {plan.repetitions}")
+            plain.append(ours.plain())
+            if plan.peer:
+                peer_plain.append(plan.peer.decode(peer_job))
+            for length in plan.lengths:
+                runs.setdefault(("ours", length), []).append(ours.speculate(length))
+                if plan.peer and isinstance(length, int):
+                    measured = plan.peer.speculate(peer_job, job.draft, job.prompt, length)
+                    runs.setdefault(("upstream", length), []).append(measured)
+        medians = {key: middle(values) for key, values in runs.items()}
+        mine = {length: m for (who, length), m in medians.items() if who == "ours"}
+        fastest = max(mine, key=lambda length: mine[length].tps)
+        sampled = middle([ours.speculate(fastest, COMMON_SAMPLING) for _ in range(plan.repetitions)])
+        ratio = ours.verify_over_decode()
+    return Results(
+        plain=middle(plain),
+        ours=mine,
+        upstream={length: m for (who, length), m in medians.items() if who == "upstream"},
+        upstream_plain=sorted(peer_plain)[len(peer_plain) // 2] if peer_plain else None,
+        sampled=(fastest, sampled),
+        verify_over_decode=ratio,
+    )
+
+
+def hardware() -> dict[str, Any]:
+    """Of the machine: processor, cores, memory in GiB, instruction sets and GPUs in use."""
+    from llama_eagle.doctor import examine
+
+    report = examine()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30 if hasattr(os, "sysconf") else None
+    return {
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "memory_gib": memory and round(memory, 1),
+        "cpu_features": report["cpu_features"],
+        "gpus": [gpu["description"] for gpu in report["gpu_backends"]],
+        "system": platform.platform(),
+    }
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    names = (
+        [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+        if info.is_file()
+        else []
+    )
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _best(rows: dict[Length, Measurement]) -> float:
+    return max(m.tps for m in rows.values())
+
+
+def _rows(rows: dict[Length, Measurement]) -> list[dict[str, Any]]:
+    return [{"n_draft": length, **dataclasses.asdict(m)} for length, m in rows.items()]

@@ -1,0 +1,133 @@
+"""`llama-eagle bench`"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from llama_eagle.cli import output
+from llama_eagle.cli.options import Json, Threads
+from llama_eagle.errors import UsageError
+
+SYNTHETIC_PROMPT = " A B C"
+PROMPT = "Explain in simple words how a sailing boat can sail against the wind."
+
+
+def bench(
+    synthetic: Annotated[str | None, typer.Option(metavar="0.8b|2b|4b|9b|tiny", help="Make such a pair.")] = None,
+    accept: Annotated[str, typer.Option(metavar="P[,P...]", help="Its acceptance.")] = "0.7",
+    outtype: Annotated[str, typer.Option("--type", help="Its type: q8_0, q4_k_m, ...")] = "q8_0",
+    draft_type: Annotated[str | None, typer.Option(help="Its draft's type; default: the same.")] = None,
+    model: Annotated[Path | None, typer.Option("--model", "-m", metavar="TARGET.gguf", help="Or: real files.")] = None,
+    draft: Annotated[Path | None, typer.Option("--draft", "-d", metavar="DRAFT.gguf")] = None,
+    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="For real files.")] = None,
+    n_draft: Annotated[str, typer.Option(metavar="N[,N...][,auto]", help="Draft lengths.")] = "1,2,3,4,6,8,auto",
+    n_predict: Annotated[int, typer.Option("-n", min=8, help="Tokens of each run.")] = 256,
+    threads: Threads = 0,
+    n_gpu_layers: Annotated[int, typer.Option("--n-gpu-layers", "-ngl", help="Layers on the GPU, -1: all.")] = 0,
+    repetitions: Annotated[int, typer.Option(min=1, help="Runs of each kind; medians are reported.")] = 3,
+    peers: Annotated[str | None, typer.Option(metavar="upstream", help="Compare with llama.cpp's own driver.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw speed over draft length.")] = None,
+    json: Json = False,
+) -> None:
+    """Measure decoding speed: plain, with the draft at each length, and llama.cpp's own EAGLE-3."""
+    from llama_eagle.bench import report
+    from llama_eagle.bench.run import Plan
+
+    if peers not in (None, "upstream"):
+        raise UsageError(f"--peers {peers!r}: the only peer is upstream.")
+    if plot is not None:
+        report.require_plotting()
+    lengths = _lengths(n_draft)
+    jobs = _jobs(locals(), lengths)
+    plan = Plan(lengths, repetitions, _peer() if peers else None, output.note)
+    results = [_measure(facts, job, plan) for facts, job in jobs]
+    if plot is not None:
+        report.plot(results, plot)
+    if json:
+        output.result(results[0] if len(results) == 1 else {**results[0], "by_accept": results})
+        return
+    for result in results:
+        output.table(report.table(result))
+        output.data(report.summary(result))
+
+
+def _measure(facts: dict[str, Any], job: Any, plan: Any) -> dict[str, Any]:
+    from llama_eagle._library import build_info
+    from llama_eagle.bench.run import hardware, run
+
+    build = build_info()
+    return {
+        **facts,
+        **run(job, plan).as_dict(),
+        "repetitions": plan.repetitions,
+        "hardware": hardware(),
+        "upstream_commit": build.upstream_commit,
+        "patch_hash": build.patch_hash,
+    }
+
+
+def _jobs(given: dict[str, Any], lengths: tuple[int | str, ...]) -> list[tuple[dict[str, Any], Any]]:
+    """What to measure, with the facts that the report repeats: one job for each acceptance."""
+    if (given["synthetic"] is None) == (given["model"] is None):
+        raise UsageError("give either --synthetic SHAPE, or -m TARGET.gguf with -d DRAFT.gguf.")
+    threads = given["threads"] or os.cpu_count() or 1
+    facts = {"type": given["outtype"], "n": given["n_predict"], "threads": threads}
+    longest = max(8, *(length for length in lengths if isinstance(length, int)))
+    common = {"n": given["n_predict"], "threads": threads, "n_draft_max": longest, "gpu_layers": given["n_gpu_layers"]}
+    if given["synthetic"] is None:
+        return [_real_job(given, facts, common)]
+    return [_synthetic_job(given, accept, facts, common) for accept in _shares(given["accept"])]
+
+
+def _real_job(given: dict[str, Any], facts: dict[str, Any], common: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    from llama_eagle.bench.ours import Job
+
+    if given["draft"] is None:
+        raise UsageError("-m TARGET.gguf needs its draft: -d DRAFT.gguf.")
+    job = Job(given["model"], given["draft"], given["prompt"] or PROMPT, **common)
+    return {"model": given["model"].name, "accept": None, **facts, "type": None}, job
+
+
+def _synthetic_job(
+    given: dict[str, Any], accept: float, facts: dict[str, Any], common: dict[str, Any]
+) -> tuple[dict[str, Any], Any]:
+    from llama_eagle.bench.cache import cache_dir
+    from llama_eagle.bench.ours import Job
+    from llama_eagle.demo.ggufs import PairFolder
+    from llama_eagle.demo.shapes import SHAPES
+
+    shape = given["synthetic"]
+    if shape not in SHAPES:
+        raise UsageError(f"--synthetic {shape!r}: shapes are {', '.join(SHAPES)}.")
+    folder = PairFolder(cache_dir() / "synthetic" / shape, shape, say=output.note)
+    files = folder.files(accept, given["outtype"].lower(), given["draft_type"] and given["draft_type"].lower())
+    job = Job(files.target, files.draft, given["prompt"] or SYNTHETIC_PROMPT, **common)
+    return {"model": f"synthetic {shape}", "accept": accept, **facts}, job
+
+
+def _peer() -> Any:
+    from llama_eagle.bench.peer import build_peer
+
+    output.note("building llama.cpp's tools, unless they are in the cache")
+    return build_peer()
+
+
+def _lengths(text: str) -> tuple[int | str, ...]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part == "auto" or (part.isdigit() and int(part) > 0) for part in parts):
+        raise UsageError(f"--n-draft {text!r}: give lengths from 1 and auto, such as 1,2,4,auto.")
+    return tuple("auto" if part == "auto" else int(part) for part in parts)
+
+
+def _shares(text: str) -> list[float]:
+    try:
+        shares = [float(part) for part in text.split(",")]
+    except ValueError:
+        shares = []
+    if not shares or not all(0 <= share <= 1 for share in shares):
+        raise UsageError(f"--accept {text!r}: give probabilities from 0 to 1, such as 0.7 or 0.5,0.7,0.9.")
+    return shares

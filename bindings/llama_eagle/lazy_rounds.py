@@ -1,0 +1,133 @@
+"""Rounds whose tokens are sampled when they are asked for, so that whoever listens may stop or step in at any token.
+
+While row i of a round is sampled, the text memory holds exactly the tokens up to row i: processors, criteria and
+penalties see what they would see without a draft.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from llama_eagle.draft_length import DraftLength, RoundCost
+from llama_eagle.drafters import Drafter
+from llama_eagle.stats import Statistics
+from llama_eagle.text_memory import TextMemory
+
+
+class RowSampler(Protocol):
+    """llama_cpp's LlamaSampler: a chain that samples an output row and takes the token into its state."""
+
+    def sample(self, ctx: Any, idx: int = -1) -> int: ...
+
+
+@dataclass
+class _Round:
+    """A verified batch: the token sampled last, then the drafted ones."""
+
+    rows: list[int]
+    draft_ms: float
+    verify_ms: float
+    greedy: list[int] | None = None  # the session's own greedy choice for each row reached
+    row: int = 0  # the row that the next token comes from
+    sampled: int = 0  # rows sampled so far
+
+
+@dataclass
+class Plan:
+    """How the tokens of one generation are chosen. `context`: what the sampler wants as its context."""
+
+    sampler: RowSampler
+    context: Any
+    drafter: Drafter | None
+    length: DraftLength
+    own_greedy: bool = False  # nothing but the largest logit decides, and the session can find it natively
+    sample_ms: float = field(default=0.0, init=False)
+
+
+class LazyRounds:
+    """One generation after what `text` holds."""
+
+    def __init__(self, text: TextMemory, plan: Plan) -> None:
+        self.text = text
+        self.plan = plan
+        self.statistics = Statistics()
+        self.n_delivered = 0
+        self._round: _Round | None = None
+        self._full = False
+        if plan.drafter is not None:
+            plan.drafter.begin(text.known.tolist())
+
+    def next_token(self) -> int | None:
+        """The next token; None when the context is full."""
+        if self._full:
+            return None
+        self.n_delivered += 1
+        current = self._round
+        if current is None:
+            return self._sample(self.text.row)
+        current.sampled = current.row + 1
+        if current.greedy is not None:
+            return current.greedy[current.row]
+        return self._sample(current.row)
+
+    def advance(self, token: int, inserted: Sequence[int] = ()) -> None:
+        """Go on after `token` and, where the listener wants it, after tokens of its own."""
+        current = self._round
+        follows = current is not None and current.rows[current.row + 1 : current.row + 2] == [token]
+        if current is not None and follows and not inserted:
+            current.row += 1
+            self.text.note(token, current.row)
+            return
+        self.finish()
+        if inserted:
+            self.text.extend([token, *inserted])
+            if self.plan.drafter is not None:
+                self.plan.drafter.accept([token, *inserted])
+        elif self.text.session.n_room < 1:
+            self._full = True
+        else:
+            self._round = self._start(token)
+
+    def finish(self, *, stopped: bool = False) -> None:
+        """End the pending round: what has been noted stays. `stopped`: the listener wants no further token."""
+        current, self._round = self._round, None
+        if current is None:
+            return
+        start = time.perf_counter()
+        n_kept = current.row + 1
+        self.text.session.commit(n_kept)
+        if self.plan.drafter is not None:
+            self.plan.drafter.accept(current.rows[:n_kept])
+        n_draft = len(current.rows) - 1
+        if stopped:  # whether the rest would have been accepted is not known
+            n_draft = min(n_draft, current.row)
+        else:
+            verify_ms = current.verify_ms + (time.perf_counter() - start) * 1e3
+            self.plan.length.observe(RoundCost(n_draft, current.row, current.draft_ms, verify_ms))
+        self.statistics.add_round(n_draft, current.row, current.sampled)
+
+    def _start(self, token: int) -> _Round:
+        session, plan = self.text.session, self.plan
+        start = time.perf_counter()
+        drafted: list[int] = []
+        if plan.drafter is not None:
+            n_draft = plan.length.choose(session.n_draft_room)
+            drafted = plan.drafter.draft(token, n_draft) if n_draft > 0 else []
+        drafted_at = time.perf_counter()
+        session.verify([token, *drafted])
+        greedy = session.accept(None) if plan.own_greedy else None
+        end = time.perf_counter()
+        self.text.note(token, 0)
+        return _Round([token, *drafted], (drafted_at - start) * 1e3, (end - drafted_at) * 1e3, greedy)
+
+    def _sample(self, row: int) -> int:
+        start = time.perf_counter()
+        token = int(self.plan.sampler.sample(self.plan.context, row))
+        elapsed = (time.perf_counter() - start) * 1e3
+        self.plan.sample_ms += elapsed
+        if self._round is not None:
+            self._round.verify_ms += elapsed
+        return token

@@ -1,0 +1,485 @@
+"""`EagleLlama`: llama_cpp.Llama with an EAGLE-3 draft. Everything the parent offers keeps working."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fnmatch
+import inspect
+import threading
+import time
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_eagle import _log, _native
+
+_native.library()  # before llama_cpp is imported: it must load our build
+
+import llama_cpp  # noqa: E402
+from llama_cpp import Llama, LlamaState  # noqa: E402
+from llama_cpp.llama_tokenizer import LlamaTokenizer  # noqa: E402
+
+from llama_eagle import exact as exact_mode  # noqa: E402
+from llama_eagle.checkpoints import CheckpointStore  # noqa: E402
+from llama_eagle.draft_length import Auto, DraftLength, Fixed  # noqa: E402
+from llama_eagle.drafters import Drafter, EagleDrafter, ModelDrafter  # noqa: E402
+from llama_eagle.errors import UsageError  # noqa: E402
+from llama_eagle.lazy_rounds import LazyRounds, Plan  # noqa: E402
+from llama_eagle.llama_options import (  # noqa: E402
+    EagleOptions,
+    check_files,
+    refuse_conflicts,
+    refuse_unknown,
+    with_our_defaults,
+)
+from llama_eagle.llama_text import GrowingText  # noqa: E402
+from llama_eagle.models import LoadOptions, Model, check_rollback  # noqa: E402
+from llama_eagle.plain_session import PlainSession  # noqa: E402
+from llama_eagle.session import EagleSession, Session, SessionOptions, Timings  # noqa: E402
+from llama_eagle.stats import Statistics  # noqa: E402
+from llama_eagle.text import Tokenizer  # noqa: E402
+from llama_eagle.text_memory import TextMemory  # noqa: E402
+
+GENERATE = inspect.signature(Llama.generate)
+NATIVE_PHASES = ("draft", "verify", "sample", "commit")
+SAMPLER_ARGUMENTS = set(inspect.signature(Llama._init_sampler).parameters) - {"self"}
+
+
+class EagleLlama(Llama):
+    """A drop-in `llama_cpp.Llama` that drafts.
+
+    Parameters beyond the parent's:
+
+    draft_path: the EAGLE-3 draft, a GGUF; None: no draft, the same class otherwise.
+    n_draft: tokens drafted in a round, or "auto": by measured acceptance and cost, down to none.
+    n_draft_max: the longest draft; sets how far a recurrent state can be taken back.
+    p_min: a draft ends where its cumulative probability falls below this.
+    exact: verification computes each row as plain decoding would, to the last bit.
+    draft_gpu_layers: default: as `n_gpu_layers`. draft_n_ctx: positions the draft sees, 0: as the target.
+    drafter: another source of drafts, such as `PromptLookup()`, in place of `draft_path`.
+    checkpoint_mib: memory for checkpoints of a recurrent state. checkpoint_every: tokens between them in a long prompt.
+
+    Where it differs: unknown keyword arguments are refused; decode and batch threads are equal unless both are given;
+    `flash_attn` is decided by llama.cpp unless given. An instance belongs to one thread at a time.
+    """
+
+    # Used by properties that the parent's constructor already sets.
+    _options = EagleOptions()
+    _memory: TextMemory | None = None
+    _flash_attn_given = False
+
+    def __init__(
+        self,
+        model_path: str | Path,
+        *,
+        draft_path: str | Path | None = None,
+        n_draft: int | str = "auto",
+        n_draft_max: int = 16,
+        p_min: float = 0.0,
+        exact: bool = False,
+        draft_gpu_layers: int | None = None,
+        draft_n_ctx: int = 0,
+        drafter: Drafter | None = None,
+        checkpoint_mib: int = 256,
+        checkpoint_every: int = 1024,
+        **parent: Any,
+    ) -> None:
+        self._stack = contextlib.ExitStack()  # close() works from here on, whatever fails
+        refuse_unknown(parent)
+        self._options = EagleOptions(
+            None if draft_path is None else str(draft_path), n_draft, n_draft_max, p_min, exact, draft_gpu_layers,
+            draft_n_ctx, drafter, checkpoint_mib, checkpoint_every,
+        )  # fmt: skip
+        refuse_conflicts(self._options, parent)
+        check_files(str(model_path), self._options, parent)
+        self._parent_arguments = dict(parent)
+        self._flash_attn_given = parent.get("flash_attn") is not None
+        _log.set_verbose(parent.get("verbose", True))
+        self._lock = threading.Lock()
+        self._generation: LazyRounds | None = None
+        self._last_statistics, self._total_statistics = Statistics(), Statistics()
+        self._in_completion = False
+        self._user_ms = 0.0  # spent by whoever reads a stream
+        self._prompt_ms = self._generation_ms = 0.0
+        self._n_evaluated = self._n_generated = 0
+        if exact:
+            exact_mode.set_mode("strict")
+        super().__init__(str(model_path), **with_our_defaults(parent))
+        try:
+            self._bind(parent)
+        except BaseException:
+            self.close()
+            raise
+
+    def _bind(self, given: dict[str, Any]) -> None:
+        """Draft, session and text memory on the context that the parent made."""
+        options = self._options
+        self.draft_model = given.get("draft_model")
+        self._logits_all = bool(given.get("logits_all", False))
+        if options.exact:
+            exact_mode.require(_ModelView(self._model.model))
+        recurrent = bool(self._is_recurrent or self._is_hybrid)
+        drafts = options.draft_path is not None or options.drafter is not None or self.draft_model is not None
+        if drafts:
+            check_rollback(self._ctx.ctx, recurrent, self._n_draft_max)
+        self._session = self._open_session(drafts)
+        self._drafter = self._choose_drafter()
+        self._length: DraftLength = (
+            Auto(self._n_draft_max) if options.n_draft == "auto" else Fixed(int(options.n_draft))
+        )
+        store = CheckpointStore(options.checkpoint_mib << 20 if recurrent else 0)
+        self._memory = TextMemory(self._session, self._n_ctx, self._n_vocab, store, options.checkpoint_every)
+        if self._logits_all:
+            self._memory.rows = np.empty((self._n_ctx, self._n_vocab), dtype=np.single)
+        self._growing = GrowingText(Tokenizer(self._model), self.token_bos())
+
+    @property
+    def _n_draft_max(self) -> int:
+        """The longest draft that fits into the context at all."""
+        return max(min(self._options.longest, int(self._context_params.n_ctx or 1 << 30) - 2), 1)
+
+    def _open_session(self, drafts: bool) -> Session:
+        view = _ContextView(self._ctx.ctx, self._n_ctx, self.n_batch)
+        if self._options.draft_path is None:
+            return PlainSession(view, self._n_draft_max if drafts else 0)
+        layers = self._options.draft_gpu_layers
+        layers = int(self._parent_arguments.get("n_gpu_layers", 0)) if layers is None else layers
+        draft = Model(self._options.draft_path, LoadOptions(layers))
+        self._stack.callback(draft.close)
+        session = EagleSession(view, draft, SessionOptions(self._n_draft_max, self._options.draft_n_ctx))
+        self._stack.callback(session.close)
+        return session
+
+    def _choose_drafter(self) -> Drafter | None:
+        if isinstance(self._session, EagleSession):
+            return EagleDrafter(self._session, self._options.p_min)
+        if self._options.drafter is not None:
+            return self._options.drafter
+        return None if self.draft_model is None else ModelDrafter(self.draft_model)
+
+    # --- what the parent keeps in attributes ---
+
+    @property
+    def context_params(self) -> Any:
+        """The parent fills these in its constructor; what it does not know is filled in here, at each reading."""
+        params = self._context_params
+        options = self._options
+        if options.draft_path is not None or options.drafter is not None or self._parent_arguments.get("draft_model"):
+            params.n_rs_seq = self._n_draft_max
+        if not self._flash_attn_given:
+            params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
+        return params
+
+    @context_params.setter
+    def context_params(self, value: Any) -> None:
+        self._context_params = value
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens in memory. Setting it lower cuts the text there."""
+        return 0 if self._memory is None else self._memory.n_tokens
+
+    @n_tokens.setter
+    def n_tokens(self, value: int) -> None:
+        if self._memory is None:
+            return
+        if not 0 <= value <= self._memory.n_tokens:
+            raise UsageError(f"n_tokens={value}: {self._memory.n_tokens} tokens are in memory. Evaluate the others.")
+        self._memory.is_live = self._memory.is_live and value == self._memory.n_tokens
+        self._memory.n_tokens = value
+
+    @property
+    def input_ids(self) -> NDArray[np.intc]:
+        return np.zeros(0, dtype=np.intc) if self._memory is None else self._memory.tokens
+
+    @input_ids.setter
+    def input_ids(self, value: NDArray[np.intc]) -> None:
+        if self._memory is not None:
+            self._memory.tokens[: len(value)] = value[: len(self._memory.tokens)]
+
+    @property
+    def scores(self) -> NDArray[np.single]:
+        """Logits after each token with `logits_all`; else one row, those after the last token."""
+        if self._memory is None or not self._memory.is_live:
+            return np.zeros((1, self._n_vocab), dtype=np.single)
+        return self._memory.logits()[np.newaxis] if self._memory.rows is None else self._memory.rows
+
+    @scores.setter
+    def scores(self, value: Any) -> None:
+        """The parent's array of n_batch x n_vocab floats is not kept."""
+
+    @property
+    def _scores(self) -> NDArray[np.single]:
+        return self.scores[: self.n_tokens] if self._logits_all else self.scores
+
+    # --- evaluation and generation ---
+
+    def eval(self, tokens: Sequence[int]) -> None:
+        """Evaluate tokens after those in memory."""
+        with self._exclusive():
+            self._end_generation()
+            memory = self._require_memory()
+            memory.rewind(memory.n_tokens)
+            memory.extend(tokens)
+
+    def reset(self) -> None:
+        """Forget everything."""
+        if self._memory is not None:
+            with self._exclusive():
+                self._end_generation()
+                self._memory.reset()
+
+    def sample(self, *args: Any, idx: int | None = None, **kwargs: Any) -> int:
+        """As the parent's; `idx` other than the last token needs `logits_all`."""
+        memory = self._require_memory()
+        if idx is not None and idx != memory.n_tokens - 1:
+            raise UsageError(
+                f"idx={idx}: only the last token's row, {memory.n_tokens - 1}, can be sampled. Leave it out."
+            )
+        sampler = self._sampler or self._init_sampler(*args, **kwargs)
+        return int(sampler.sample(self._ctx, memory.row))
+
+    def generate(self, tokens: Sequence[int], *args: Any, **kwargs: Any) -> Generator[int, Sequence[int] | None, None]:
+        """Yield tokens after `tokens`, as the parent does; drafting changes how many come at once, not which."""
+        call = GENERATE.bind(self, tokens, *args, **kwargs)
+        call.apply_defaults()
+        arguments = call.arguments
+        with self._exclusive():
+            rounds, before, started = self._begin(list(tokens), arguments)
+        outside_ms = 0.0
+        try:
+            while True:
+                with self._exclusive(rounds):
+                    token = rounds.next_token()
+                criteria = arguments["stopping_criteria"]
+                if token is None or (criteria is not None and criteria(self._input_ids, self._scores[-1, :])):
+                    return
+                paused = time.perf_counter()
+                inserted = yield token
+                outside_ms += (time.perf_counter() - paused) * 1e3
+                with self._exclusive(rounds):
+                    rounds.advance(token, inserted or ())
+        finally:
+            if self._generation is rounds:
+                self._end_generation()
+            waited_ms = self._user_ms if self._in_completion else outside_ms
+            self._count(rounds, before, (time.perf_counter() - started) * 1e3 - waited_ms)
+
+    def _begin(self, tokens: list[int], arguments: dict[str, Any]) -> tuple[LazyRounds, Timings, float]:
+        self._end_generation()
+        memory = self._require_memory()
+        sampler: Any = self._init_sampler(**{name: arguments[name] for name in SAMPLER_ARGUMENTS & arguments.keys()})
+        self._sampler = sampler
+        start = time.perf_counter()
+        if arguments["reset"]:
+            self._n_evaluated = memory.become(tokens)
+        else:
+            memory.rewind(memory.n_tokens)
+            memory.extend(tokens)
+            self._n_evaluated = len(tokens)
+        started = time.perf_counter()
+        self._prompt_ms = (started - start) * 1e3
+        own_greedy = isinstance(self._session, EagleSession) and _is_plain_greedy(arguments)
+        plan = Plan(sampler, self._ctx, self._drafter, self._length, own_greedy)
+        self._generation = LazyRounds(memory, plan)
+        return self._generation, self._session.timings, started
+
+    def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """As the parent's, with `timings` on the last part; what its reader spends is not counted as ours."""
+        self._user_ms, self._in_completion = 0.0, True
+        try:
+            for part in super()._create_completion(*args, **kwargs):
+                if part["choices"][0]["finish_reason"] is not None:
+                    part = {**part, "timings": self._timings()}  # type: ignore[typeddict-unknown-key]
+                paused = time.perf_counter()
+                yield part
+                self._user_ms += (time.perf_counter() - paused) * 1e3
+        finally:
+            self._in_completion = False
+
+    def create_chat_completion(self, *args: Any, **kwargs: Any) -> Any:
+        """As the parent's, with `timings` in the answer or in its last part."""
+        answer = super().create_chat_completion(*args, **kwargs)
+        if isinstance(answer, dict):
+            return {**answer, "timings": self._timings()}
+        return self._with_timings(answer)
+
+    def _with_timings(self, parts: Iterator[Any]) -> Iterator[Any]:
+        for part in parts:
+            last = any(choice.get("finish_reason") is not None for choice in part.get("choices", []))
+            yield {**part, "timings": self._timings()} if last else part
+
+    @property
+    def speculative_stats(self) -> Statistics:
+        """Rounds of the last generation: rounds, n_drafted, n_accepted, accept_rate, mean_emitted, ms by phase."""
+        return self._last_statistics
+
+    @property
+    def speculative_totals(self) -> Statistics:
+        """The same over the life of this instance."""
+        return self._total_statistics
+
+    def detokenize(
+        self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False
+    ) -> bytes:
+        """As the parent's; a text that grows by a token costs one token."""
+        if type(self.tokenizer_) is not LlamaTokenizer or self._memory is None:
+            return super().detokenize(list(tokens), None if prev_tokens is None else list(prev_tokens), special)
+        return self._growing.detokenize(tokens, special=special)
+
+    # --- state ---
+
+    def save_state(self) -> LlamaState:
+        """The text, both memories and the seed; no logits but those that `logits_all` keeps."""
+        memory = self._require_memory()
+        with self._exclusive():
+            self._end_generation()
+            size = llama_cpp.llama_state_get_size(self._ctx.ctx)
+            buffer = (ctypes.c_uint8 * int(size))()
+            written = int(llama_cpp.llama_state_get_data(self._ctx.ctx, buffer, size))
+            state = LlamaState(
+                input_ids=memory.known.copy(),
+                scores=self._scores.copy() if self._logits_all else np.empty((0, self._n_vocab), np.single),
+                n_tokens=memory.n_tokens,
+                llama_state=bytes(memoryview(buffer)[:written]),
+                llama_state_size=written,
+                seed=self._seed,
+            )
+            return EagleLlamaState(state, self._session.save_state())
+
+    def load_state(self, state: LlamaState) -> None:
+        """Go on from a saved state. From one of the parent's class, the draft starts knowing nothing of the text."""
+        memory = self._require_memory()
+        with self._exclusive():
+            self._end_generation()
+            memory.reset()
+            buffer = (ctypes.c_uint8 * state.llama_state_size).from_buffer_copy(state.llama_state)
+            read = llama_cpp.llama_state_set_data(self._ctx.ctx, buffer, state.llama_state_size)
+            if read != state.llama_state_size:
+                memory.reset()
+                raise RuntimeError("Failed to set llama state data")
+            draft_state = state.draft_state if isinstance(state, EagleLlamaState) else b""
+            self._session.load_state(draft_state or None, state.n_tokens)
+            memory.tokens[: state.n_tokens] = state.input_ids[: state.n_tokens]
+            memory.n_tokens = state.n_tokens
+            if memory.rows is not None:
+                memory.rows[: len(state.scores)] = state.scores
+            self._seed = state.seed
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        if not self._flash_attn_given:
+            del state["flash_attn"]
+        return {**state, **vars(self._options)}
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        repo_id: str,
+        filename: str | None,
+        *args: Any,
+        draft_repo_id: str | None = None,
+        draft_filename: str | None = None,
+        **kwargs: Any,
+    ) -> EagleLlama:
+        """Download target and draft from the Hugging Face hub; file names may be patterns that match one file."""
+        if draft_repo_id is not None:
+            kwargs["draft_path"] = _download(draft_repo_id, draft_filename or "*.gguf", kwargs.get("cache_dir"))
+        made = super().from_pretrained(repo_id, filename, *args, **kwargs)
+        assert isinstance(made, cls)
+        return made
+
+    # --- inside ---
+
+    def _require_memory(self) -> TextMemory:
+        if self._memory is None:
+            raise UsageError("the model was loaded with vocab_only or is closed: there is no memory. Load it again.")
+        return self._memory
+
+    @contextlib.contextmanager
+    def _exclusive(self, rounds: LazyRounds | None = None) -> Iterator[None]:
+        """One thread at a time, and no generation goes on after another one has begun."""
+        if not self._lock.acquire(blocking=False):
+            raise RuntimeError("this EagleLlama is in use by another thread. Use one instance per thread.")
+        try:
+            if rounds is not None and rounds is not self._generation:
+                raise RuntimeError("another call has used this EagleLlama since this generation began. Begin it again.")
+            yield
+        finally:
+            self._lock.release()
+
+    def _end_generation(self) -> None:
+        """Commit what the pending round has delivered."""
+        rounds, self._generation = self._generation, None
+        if rounds is not None:
+            rounds.finish(stopped=True)
+
+    def _count(self, rounds: LazyRounds, before: Timings, wall_ms: float) -> None:
+        statistics, after = rounds.statistics, self._session.timings
+        native = {phase: getattr(after, f"{phase}_ms") - getattr(before, f"{phase}_ms") for phase in NATIVE_PHASES}
+        native["sample"] += rounds.plan.sample_ms
+        statistics.ms = {**native, "python": max(wall_ms - sum(native.values()), 0.0)}
+        self._generation_ms = wall_ms
+        self._n_generated = rounds.n_delivered
+        self._last_statistics = statistics
+        self._total_statistics.add(statistics)
+
+    def _timings(self) -> dict[str, Any]:
+        """As llama.cpp's server gives them. `prompt_n` counts what was evaluated, not what was reused."""
+        statistics = self._last_statistics
+        return {
+            "prompt_n": self._n_evaluated,
+            "prompt_ms": self._prompt_ms,
+            "predicted_n": self._n_generated,
+            "predicted_ms": self._generation_ms,
+            "predicted_per_second": self._n_generated / self._generation_ms * 1e3 if self._generation_ms else 0.0,
+            "draft_n": statistics.n_drafted,
+            "draft_n_accepted": statistics.n_accepted,
+        }
+
+
+class EagleLlamaState(LlamaState):
+    """The parent's saved state and what the draft keeps beside it."""
+
+    def __init__(self, state: LlamaState, draft_state: bytes) -> None:
+        super().__init__(**vars(state))
+        self.draft_state = draft_state
+
+
+@dataclass(frozen=True)
+class _ContextView:
+    """The parent's context, as sessions want it."""
+
+    handle: Any
+    n_ctx: int
+    n_batch: int
+
+
+@dataclass(frozen=True)
+class _ModelView:
+    """The parent's model, likewise."""
+
+    handle: Any
+
+
+def _is_plain_greedy(arguments: dict[str, Any]) -> bool:
+    """Whether nothing but the largest logit decides."""
+    neutral = {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "temp": 0.0}
+    return all(arguments[name] == value for name, value in neutral.items()) and not (
+        arguments["grammar"] or arguments["logits_processor"]
+    )
+
+
+def _download(repo_id: str, pattern: str, cache_dir: Any) -> str:
+    """The one file of a hub repository that matches. Raises `UsageError` when none or several do."""
+    from huggingface_hub import hf_hub_download, list_repo_files
+
+    names = fnmatch.filter(list_repo_files(repo_id), pattern)
+    if len(names) != 1:
+        raise UsageError(f"{repo_id}: {len(names)} files match {pattern!r}. Give draft_filename for exactly one.")
+    return str(hf_hub_download(repo_id, names[0], cache_dir=cache_dir))

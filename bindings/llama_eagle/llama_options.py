@@ -1,0 +1,119 @@
+"""What `EagleLlama` takes beyond `llama_cpp.Llama`, and the combinations it refuses, by name and before loading."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llama_cpp import Llama
+
+from llama_eagle.compatibility import require_pair, require_target
+from llama_eagle.drafters import Drafter
+from llama_eagle.errors import InputError, UsageError
+from llama_eagle.gguf_header import Header, read_model
+from llama_eagle.memory import require_memory
+
+PARENT_PARAMETERS = {
+    name: parameter.default
+    for name, parameter in inspect.signature(Llama.__init__).parameters.items()
+    if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+}
+F16 = 1
+
+
+@dataclass(frozen=True)
+class EagleOptions:
+    """See `EagleLlama` for their meaning. Raises `UsageError` for values out of range."""
+
+    draft_path: str | None = None
+    n_draft: int | str = "auto"
+    n_draft_max: int = 16
+    p_min: float = 0.0
+    exact: bool = False
+    draft_gpu_layers: int | None = None
+    draft_n_ctx: int = 0
+    drafter: Drafter | None = None
+    checkpoint_mib: int = 256
+    checkpoint_every: int = 1024
+
+    def __post_init__(self) -> None:
+        fixed = None if self.n_draft == "auto" else self.n_draft
+        problems = {
+            f"n_draft={self.n_draft!r} is neither 'auto' nor a number of 0 or more": (
+                fixed is not None and (isinstance(fixed, (str, bool)) or fixed < 0)
+            ),
+            f"n_draft_max={self.n_draft_max} is below 1": self.n_draft_max < 1,
+            f"p_min={self.p_min} is not in [0, 1)": not 0 <= self.p_min < 1,
+            f"draft_n_ctx={self.draft_n_ctx} is negative": self.draft_n_ctx < 0,
+            f"checkpoint_mib={self.checkpoint_mib} is negative": self.checkpoint_mib < 0,
+            f"checkpoint_every={self.checkpoint_every} is below 1": self.checkpoint_every < 1,
+            "draft_path and drafter exclude each other": self.draft_path is not None and self.drafter is not None,
+        }
+        for problem, found in problems.items():
+            if found:
+                raise UsageError(f"{problem}. Correct it.")
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest draft."""
+        return max(self.n_draft_max, self.n_draft) if isinstance(self.n_draft, int) else self.n_draft_max
+
+
+def refuse_unknown(given: Mapping[str, Any]) -> None:
+    """The parent swallows keyword arguments that it does not know; a misspelt one would go unnoticed."""
+    for name in given:
+        if name not in PARENT_PARAMETERS:
+            raise TypeError(f"EagleLlama.__init__() got an unexpected keyword argument {name!r}")
+
+
+def refuse_conflicts(options: EagleOptions, given: Mapping[str, Any]) -> None:
+    """What cannot work with drafts. Raises `UsageError`."""
+    drafts = options.draft_path is not None or options.drafter is not None or given.get("draft_model") is not None
+    if options.draft_path is not None and given.get("draft_model") is not None:
+        raise UsageError("draft_path and draft_model exclude each other. Leave one out.")
+    if not drafts:
+        return
+    for name in ("embedding", "vocab_only"):
+        if given.get(name):
+            raise UsageError(f"{name}=True does not work with a draft: nothing is generated. Leave the draft out.")
+    n_ctx = given.get("n_ctx", PARENT_PARAMETERS["n_ctx"])
+    smallest = min(options.longest + 2, n_ctx or options.longest + 2)
+    for name in ("n_batch", "n_ubatch"):
+        size = given.get(name, PARENT_PARAMETERS[name])
+        if size < smallest:
+            raise UsageError(
+                f"{name}={size} is below {smallest}, the longest draft + 2. Raise it or lower n_draft_max."
+            )
+
+
+def check_files(model_path: str, options: EagleOptions, given: Mapping[str, Any]) -> Header | None:
+    """Both files are sound and fit, and the context fits into memory. None when only the vocabulary is loaded."""
+    if not os.path.exists(model_path):  # noqa: PTH110 (as the parent says it)
+        raise InputError(f"Model path does not exist: {model_path}")
+    if given.get("vocab_only"):
+        return None
+    target = read_model(model_path)[0]
+    require_target(target)
+    if options.draft_path is not None:
+        require_pair(target, read_model(Path(options.draft_path))[0])
+    if given.get("n_gpu_layers", 0) == 0:
+        n_ctx = given.get("n_ctx", PARENT_PARAMETERS["n_ctx"]) or int(target.arch_key("context_length", 0))
+        types = (given.get(name) for name in ("type_k", "type_v"))
+        require_memory(target, n_ctx, *(F16 if kind is None else kind for kind in types))
+    return target
+
+
+def with_our_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The parent's arguments: equal threads for one row and for many, as a verification is both."""
+    arguments = dict(given)
+    threads = arguments.get("n_threads") or arguments.get("n_threads_batch") or os.cpu_count() or 1
+    arguments["n_threads"] = arguments.get("n_threads") or threads
+    arguments["n_threads_batch"] = arguments.get("n_threads_batch") or threads
+    arguments["flash_attn"] = bool(arguments.get("flash_attn"))
+    arguments.pop("draft_model", None)
+    arguments.pop("logits_all", None)
+    return arguments

@@ -1,0 +1,347 @@
+// Gated DeltaNet on the CPU with the state kept in place: row-outer, token-inner.
+//
+// A head's state is S rows of S floats, and the rows never meet: a row can run through all tokens while it sits in
+// registers, so the state is read once and written once whatever the number of tokens. The float operations and their
+// order per row are those of ggml's own kernel (scale, dot, multiply-add, dot), so results are bit-identical.
+
+#include "eagle_gdn_cpu.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "eagle_gdn.h"
+#include "ggml-cpu-impl.h"
+#include "ggml-impl.h"
+#include "simd-mappings.h"
+#include "vec.h"
+
+namespace {
+
+constexpr int TILE_TOKENS = 64;   // tokens whose pointers are prepared at once
+constexpr int UNIT_ROWS = 32;     // rows of one head that form a unit of work
+constexpr int64_t MAX_ROW = 256;  // longest state row
+
+struct gdn_token {
+    const float * k;
+    const float * v;
+    const float * q;  // null for a replayed token
+    float * out;      // null for a replayed token
+    float decay;
+    float beta;
+};
+
+struct gdn_tile {
+    gdn_token tokens[TILE_TOKENS];
+    int n;
+    int commit;  // the rows go to commit_dst after this many tokens, 0: not in this tile
+};
+
+// Rows [row, row + n_rows) through the tokens of a tile. Null destinations are skipped.
+struct gdn_rows {
+    int64_t row;
+    int64_t n_rows;
+    const float * src;
+    float * commit_dst;
+    float * end_dst;
+};
+
+// vec_dot of these instruction sets has a shape of its own: the generic path below calls it.
+#if defined(GGML_SIMD) && !defined(__ARM_FEATURE_SVE) && !defined(__riscv_v_intrinsic)
+#define EAGLE_GDN_REGISTERS
+#endif
+
+#ifdef EAGLE_GDN_REGISTERS
+
+// The next rows come from memory while these are computed.
+inline void prefetch(const float * rows, int64_t n) {
+#if defined(__GNUC__)
+    for (int64_t i = 0; i < n; i += 16) {
+        __builtin_prefetch(rows + i);
+    }
+#else
+    (void) rows;
+    (void) n;
+#endif
+}
+
+template <int NV, int NR>
+struct row_group {
+    GGML_F32_VEC s[NR][NV];
+
+    inline void load(const float * src) {
+        for (int r = 0; r < NR; r++) {
+            for (int i = 0; i < NV; i++) {
+                s[r][i] = GGML_F32_VEC_LOAD(src + (r * NV + i) * GGML_F32_EPR);
+            }
+        }
+    }
+
+    inline void store(float * dst) const {
+        for (int r = 0; r < NR; r++) {
+            for (int i = 0; i < NV; i++) {
+                GGML_F32_VEC_STORE(dst + (r * NV + i) * GGML_F32_EPR, s[r][i]);
+            }
+        }
+    }
+
+    // Decays the rows and returns their dot products with k.
+    inline void decay_dot(const gdn_token & token, float * sums) {
+        const GGML_F32_VEC decay = GGML_F32_VEC_SET1(token.decay);
+        GGML_F32_VEC acc[NR][GGML_F32_ARR];
+        for (int r = 0; r < NR; r++) {
+            for (int j = 0; j < GGML_F32_ARR; j++) {
+                acc[r][j] = GGML_F32_VEC_ZERO;
+            }
+        }
+        for (int i = 0; i < NV; i++) {
+            const GGML_F32_VEC k = GGML_F32_VEC_LOAD(token.k + i * GGML_F32_EPR);
+            for (int r = 0; r < NR; r++) {
+                s[r][i] = GGML_F32_VEC_MUL(s[r][i], decay);
+                acc[r][i % GGML_F32_ARR] = GGML_F32_VEC_FMA(acc[r][i % GGML_F32_ARR], s[r][i], k);
+            }
+        }
+        reduce(acc, sums);
+    }
+
+    inline void add(const gdn_token & token, const float * delta) {
+        for (int i = 0; i < NV; i++) {
+            const GGML_F32_VEC k = GGML_F32_VEC_LOAD(token.k + i * GGML_F32_EPR);
+            for (int r = 0; r < NR; r++) {
+                s[r][i] = GGML_F32_VEC_FMA(s[r][i], k, GGML_F32_VEC_SET1(delta[r]));
+            }
+        }
+    }
+
+    // add, then the dot products with q.
+    inline void add_dot(const gdn_token & token, const float * delta, float * sums) {
+        GGML_F32_VEC acc[NR][GGML_F32_ARR];
+        for (int r = 0; r < NR; r++) {
+            for (int j = 0; j < GGML_F32_ARR; j++) {
+                acc[r][j] = GGML_F32_VEC_ZERO;
+            }
+        }
+        for (int i = 0; i < NV; i++) {
+            const GGML_F32_VEC k = GGML_F32_VEC_LOAD(token.k + i * GGML_F32_EPR);
+            const GGML_F32_VEC q = GGML_F32_VEC_LOAD(token.q + i * GGML_F32_EPR);
+            for (int r = 0; r < NR; r++) {
+                s[r][i] = GGML_F32_VEC_FMA(s[r][i], k, GGML_F32_VEC_SET1(delta[r]));
+                acc[r][i % GGML_F32_ARR] = GGML_F32_VEC_FMA(acc[r][i % GGML_F32_ARR], s[r][i], q);
+            }
+        }
+        reduce(acc, sums);
+    }
+
+    static inline void reduce(GGML_F32_VEC acc[NR][GGML_F32_ARR], float * sums) {
+        for (int r = 0; r < NR; r++) {
+            float sum = 0.0f;
+            GGML_F32_VEC_REDUCE(sum, acc[r]);
+            sums[r] = sum;
+        }
+    }
+};
+
+template <int NV, int NR>
+void run_rows(const gdn_tile & tile, const gdn_rows & rows, float scale) {
+    constexpr int64_t S = (int64_t) NV * GGML_F32_EPR;
+    for (int64_t j = 0; j < rows.n_rows; j += NR) {
+        row_group<NV, NR> group;
+        group.load(rows.src + j * S);
+        prefetch(rows.src + (j + NR) * S, NR * S);
+        for (int t = 0; t < tile.n; t++) {
+            const gdn_token & token = tile.tokens[t];
+            float sums[NR];
+            float delta[NR];
+            group.decay_dot(token, sums);
+            for (int r = 0; r < NR; r++) {
+                delta[r] = (token.v[rows.row + j + r] - sums[r]) * token.beta;
+            }
+            if (token.q) {
+                group.add_dot(token, delta, sums);
+                for (int r = 0; r < NR; r++) {
+                    token.out[rows.row + j + r] = sums[r] * scale;
+                }
+            } else {
+                group.add(token, delta);
+            }
+            if (t + 1 == tile.commit) {
+                group.store(rows.commit_dst + j * S);
+            }
+        }
+        if (rows.end_dst) {
+            group.store(rows.end_dst + j * S);
+        }
+    }
+}
+
+#endif  // EAGLE_GDN_REGISTERS
+
+// Any row length, with ggml's vector functions on one row in the first-level cache.
+void run_rows_generic(const gdn_tile & tile, const gdn_rows & rows, float scale, int64_t S) {
+    float s[MAX_ROW];
+    for (int64_t j = 0; j < rows.n_rows; j++) {
+        memcpy(s, rows.src + j * S, S * sizeof(float));
+        for (int t = 0; t < tile.n; t++) {
+            const gdn_token & token = tile.tokens[t];
+            float sum = 0.0f;
+            ggml_vec_scale_f32(S, s, token.decay);
+            ggml_vec_dot_f32(S, &sum, 0, s, 0, token.k, 0, 1);
+            ggml_vec_mad_f32(S, s, token.k, (token.v[rows.row + j] - sum) * token.beta);
+            if (token.q) {
+                ggml_vec_dot_f32(S, &sum, 0, s, 0, token.q, 0, 1);
+                token.out[rows.row + j] = sum * scale;
+            }
+            if (t + 1 == tile.commit) {
+                memcpy(rows.commit_dst + j * S, s, S * sizeof(float));
+            }
+        }
+        if (rows.end_dst) {
+            memcpy(rows.end_dst + j * S, s, S * sizeof(float));
+        }
+    }
+}
+
+void run_tile(const gdn_tile & tile, const gdn_rows & rows, float scale, int64_t S) {
+#ifdef EAGLE_GDN_REGISTERS
+    if (S == 2 * GGML_F32_STEP && rows.n_rows % 2 == 0) {  // 128 with AVX-512
+        return run_rows<2 * GGML_F32_ARR, 2>(tile, rows, scale);
+    }
+    if (S == 4 * GGML_F32_STEP) {  // 128 with AVX2
+        return run_rows<4 * GGML_F32_ARR, 1>(tile, rows, scale);
+    }
+#endif
+    run_rows_generic(tile, rows, scale, S);
+}
+
+// The operands of one replaying Gated DeltaNet, see eagle_gdn.h.
+struct gdn_op {
+    const ggml_tensor * q;
+    const ggml_tensor * k;
+    const ggml_tensor * v;
+    const ggml_tensor * g;
+    const ggml_tensor * beta;
+    ggml_tensor * state;
+    ggml_tensor * records;
+    const int32_t * n_replay;
+    float * out;
+    int64_t S, H, T, n_seqs, n_slots, n_tail, offset, k_floats, slot_floats;
+
+    explicit gdn_op(ggml_tensor * dst)
+        : q(dst->src[0]),
+          k(dst->src[1]),
+          v(dst->src[2]),
+          g(dst->src[3]),
+          beta(dst->src[4]),
+          state(dst->src[5]),
+          records(dst->src[6]),
+          n_replay((const int32_t *) dst->src[7]->data),
+          out((float *) dst->data) {
+        S = v->ne[0];
+        H = v->ne[1];
+        T = v->ne[2];
+        n_seqs = v->ne[3];
+        n_slots = dst->op_params[EAGLE_GDN_PARAM_N_SLOTS];
+        offset = dst->op_params[EAGLE_GDN_PARAM_OFFSET];
+        n_tail = std::min(T, n_slots);
+        k_floats = S * k->ne[1];
+        slot_floats = k_floats + S * H + 2 * H;
+        GGML_ASSERT(S <= MAX_ROW && (S < UNIT_ROWS || S % UNIT_ROWS == 0) && ggml_is_contiguous(state));
+        GGML_ASSERT(q->nb[0] == sizeof(float) && k->nb[0] == sizeof(float) && v->nb[0] == sizeof(float));
+        GGML_ASSERT(ggml_is_contiguous(g) && ggml_is_contiguous(beta));
+    }
+
+    float * record(int64_t seq, int64_t slot) const {
+        return (float *) ((char *) records->data + seq * records->nb[1]) + offset + slot * slot_floats;
+    }
+
+    static const float * at(const ggml_tensor * t, int64_t head, int64_t token, int64_t seq) {
+        return (const float *) ((const char *) t->data + head * t->nb[1] + token * t->nb[2] + seq * t->nb[3]);
+    }
+
+    gdn_token replayed(int64_t seq, int64_t head, int64_t slot) const {
+        const float * rec = record(seq, slot);
+        const float * gates = rec + k_floats + S * H;
+        return {rec + (head % k->ne[1]) * S,
+                rec + k_floats + head * S,
+                nullptr,
+                nullptr,
+                expf(gates[head]),
+                gates[H + head]};
+    }
+
+    gdn_token fresh(int64_t seq, int64_t head, int64_t t) const {
+        return {at(k, head % k->ne[1], t, seq),       at(v, head, t, seq),        at(q, head % q->ne[1], t, seq),
+                out + ((seq * T + t) * H + head) * S, expf(*at(g, head, t, seq)), *at(beta, head, t, seq)};
+    }
+};
+
+// One unit of work: rows [row, row + n_rows) of one head of one sequence, through replayed and new tokens.
+void run_unit(const gdn_op & op, int64_t seq, int64_t head, int64_t row, int64_t n_rows) {
+    const int64_t S = op.S;
+    const int64_t replay = op.n_replay[seq];
+    const int64_t total = replay + op.T;
+    const int64_t commit = total - op.n_tail;
+    const float scale = 1.0f / sqrtf((float) S);
+    float * cache = (float *) op.state->data + ((seq * op.H + head) * S + row) * S;
+    float beyond[UNIT_ROWS * MAX_ROW];  // rows between tiles past the commit point (more than 64 slots)
+    gdn_tile tile;
+
+    for (int64_t i0 = 0; i0 < total; i0 += tile.n) {
+        tile.n = (int) std::min<int64_t>(TILE_TOKENS, total - i0);
+        tile.commit = commit > i0 && commit <= i0 + tile.n ? (int) (commit - i0) : 0;
+        for (int i = 0; i < tile.n; i++) {
+            const int64_t t = i0 + i - replay;
+            tile.tokens[i] = t < 0 ? op.replayed(seq, head, t + replay) : op.fresh(seq, head, t);
+        }
+        const int64_t i1 = i0 + tile.n;
+        gdn_rows rows;
+        rows.row = row;
+        rows.n_rows = n_rows;
+        rows.src = i0 <= commit ? cache : beyond;
+        rows.commit_dst = cache;
+        rows.end_dst = i1 == total || i1 == commit ? nullptr : i1 < commit ? cache : beyond;
+        run_tile(tile, rows, scale, S);
+    }
+}
+
+// Stores the tail of the new tokens, after every unit has replayed the old records.
+void write_records(const gdn_op & op, int ith, int nth) {
+    for (int64_t i = ith; i < op.n_seqs * op.n_tail; i += nth) {
+        const int64_t seq = i / op.n_tail;
+        const int64_t slot = i % op.n_tail;
+        const int64_t t = op.T - op.n_tail + slot;
+        float * rec = op.record(seq, slot);
+        for (int64_t h = 0; h < op.k->ne[1]; h++) {
+            memcpy(rec + h * op.S, gdn_op::at(op.k, h, t, seq), op.S * sizeof(float));
+        }
+        rec += op.k_floats;
+        for (int64_t h = 0; h < op.H; h++) {
+            memcpy(rec + h * op.S, gdn_op::at(op.v, h, t, seq), op.S * sizeof(float));
+        }
+        rec += op.S * op.H;
+        memcpy(rec, gdn_op::at(op.g, 0, t, seq), op.H * sizeof(float));
+        memcpy(rec + op.H, gdn_op::at(op.beta, 0, t, seq), op.H * sizeof(float));
+    }
+}
+
+}  // namespace
+
+void eagle_cpu_gdn_replay(const ggml_compute_params * params, ggml_tensor * dst) {
+    const gdn_op op(dst);
+    const int64_t unit_rows = std::min<int64_t>(UNIT_ROWS, op.S);
+    const int64_t per_head = op.S / unit_rows;
+    const int64_t n_units = op.n_seqs * op.H * per_head;
+
+    if (params->ith == 0) {
+        ggml_threadpool_chunk_set(params->threadpool, params->nth);
+    }
+    ggml_barrier(params->threadpool);
+    for (int64_t u = params->ith; u < n_units; u = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+        const int64_t head = u / per_head;
+        run_unit(op, head / op.H, head % op.H, u % per_head * unit_rows, unit_rows);
+    }
+    if (op.n_tail > 0) {
+        ggml_barrier(params->threadpool);
+        write_records(op, params->ith, params->nth);
+    }
+}

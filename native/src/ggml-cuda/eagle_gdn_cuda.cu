@@ -1,0 +1,269 @@
+// Gated DeltaNet on CUDA with the state kept in place: a warp holds one state row in registers, runs the recorded
+// tokens that were kept, then the new ones, and writes the row once. Replay counts are read on the device, so the
+// launches are the same round after round and may be captured in a CUDA graph.
+
+#include "eagle_gdn.h"
+#include "eagle_gdn_cuda.cuh"
+
+namespace {
+
+constexpr int WARPS_PER_BLOCK = 4;
+
+// Operands of one replaying Gated DeltaNet; strides in floats.
+struct gdn_args {
+    const float * q;
+    const float * k;
+    const float * v;
+    const float * g;
+    const float * beta;
+    float * state;
+    float * records;  // of sequence 0, slot 0
+    const int32_t * n_replay;
+    float * out;
+    int n_k_heads, n_v_heads, n_tokens, n_tail;
+    int64_t q1, q2, q3, k1, k2, k3, v1, v2, v3;
+    int64_t row, slot;  // floats between sequences and between slots of the records
+};
+
+template <int S>
+struct gdn_row {
+    static constexpr int LANES = ggml_cuda_get_physical_warp_size() < S ? ggml_cuda_get_physical_warp_size() : S;
+    static constexpr int N = S / LANES;
+
+    float s[N];
+
+    __device__ void load(const float * row, int lane) {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            s[i] = row[i * LANES + lane];
+        }
+    }
+
+    __device__ void store(float * row, int lane) const {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            row[i * LANES + lane] = s[i];
+        }
+    }
+
+    // s = decay * s + k * delta, delta = (v - decay * <s, k>) * beta
+    __device__ void advance(const float * k, float v, float decay, float beta, int lane) {
+        float keys[N];
+        float dot = 0.0f;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            keys[i] = k[i * LANES + lane];
+            dot += s[i] * keys[i];
+        }
+        dot = warp_reduce_sum<LANES>(dot);
+        const float delta = (v - decay * dot) * beta;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            s[i] = decay * s[i] + keys[i] * delta;
+        }
+    }
+
+    __device__ float dot(const float * q, int lane) const {
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            sum += s[i] * q[i * LANES + lane];
+        }
+        return warp_reduce_sum<LANES>(sum);
+    }
+};
+
+// Grid: value head, sequence, block of rows. Block: lanes of a row, rows.
+template <int S>
+__global__ void __launch_bounds__(32 * WARPS_PER_BLOCK) gdn_replay(const gdn_args a) {
+    const int head = blockIdx.x;
+    const int seq = blockIdx.y;
+    const int j = blockIdx.z * WARPS_PER_BLOCK + threadIdx.y;
+    const int lane = threadIdx.x;
+    const int k_head = head % a.n_k_heads;
+    const int H = a.n_v_heads;
+    const int replay = a.n_replay[seq];
+    const int n_head = a.n_tokens - a.n_tail;
+
+    float * cache = a.state + (((int64_t) seq * H + head) * S + j) * S;
+    gdn_row<S> row;
+    row.load(cache, lane);
+
+    for (int i = 0; i < replay; i++) {
+        const float * rec = a.records + seq * a.row + i * a.slot;
+        const float * value = rec + S * a.n_k_heads + S * head;
+        const float * gates = rec + S * a.n_k_heads + S * H + head;
+        row.advance(rec + S * k_head, value[j], expf(gates[0]), gates[H], lane);
+    }
+    if (n_head == 0 && replay > 0) {
+        row.store(cache, lane);
+    }
+    const float scale = rsqrtf((float) S);
+    for (int t = 0; t < a.n_tokens; t++) {
+        const int64_t token = (int64_t) seq * a.n_tokens + t;
+        row.advance(a.k + seq * a.k3 + t * a.k2 + k_head * a.k1, a.v[seq * a.v3 + t * a.v2 + head * a.v1 + j],
+                    expf(a.g[token * H + head]), a.beta[token * H + head], lane);
+        const float sum = row.dot(a.q + seq * a.q3 + t * a.q2 + k_head * a.q1, lane);
+        if (lane == 0) {
+            a.out[(token * H + head) * S + j] = sum * scale;
+        }
+        if (t + 1 == n_head) {
+            row.store(cache, lane);
+        }
+    }
+}
+
+// After gdn_replay has read the old records. Grid: slot, sequence.
+__global__ void write_records(const gdn_args a, int S) {
+    const int slot = blockIdx.x;
+    const int seq = blockIdx.y;
+    const int t = a.n_tokens - a.n_tail + slot;
+    const int H = a.n_v_heads;
+    const int64_t gate = ((int64_t) seq * a.n_tokens + t) * H;
+    float * rec = a.records + seq * a.row + slot * a.slot;
+    for (int i = threadIdx.x; i < S * a.n_k_heads; i += blockDim.x) {
+        rec[i] = a.k[seq * a.k3 + t * a.k2 + i / S * a.k1 + i % S];
+    }
+    rec += S * a.n_k_heads;
+    for (int i = threadIdx.x; i < S * H; i += blockDim.x) {
+        rec[i] = a.v[seq * a.v3 + t * a.v2 + i / S * a.v1 + i % S];
+    }
+    rec += S * H;
+    for (int i = threadIdx.x; i < H; i += blockDim.x) {
+        rec[i] = a.g[gate + i];
+        rec[H + i] = a.beta[gate + i];
+    }
+}
+
+template <int S>
+void launch(const gdn_args & a, int n_seqs, cudaStream_t stream) {
+    const int warp = ggml_cuda_info().devices[ggml_cuda_get_device()].warp_size;
+    const dim3 grid(a.n_v_heads, n_seqs, S / WARPS_PER_BLOCK);
+    const dim3 block(warp < S ? warp : S, WARPS_PER_BLOCK);
+    gdn_replay<S><<<grid, block, 0, stream>>>(a);
+    if (a.n_tail > 0) {
+        write_records<<<dim3(a.n_tail, n_seqs), 256, 0, stream>>>(a, S);
+    }
+    CUDA_CHECK(cudaGetLastError());
+}
+
+int64_t stride(const ggml_tensor * t, int dim) {
+    return (int64_t) (t->nb[dim] / sizeof(float));
+}
+
+}  // namespace
+
+void eagle_cuda_gdn_replay(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
+    const ggml_tensor * q = dst->src[0];
+    const ggml_tensor * k = dst->src[1];
+    const ggml_tensor * v = dst->src[2];
+    const ggml_tensor * records = dst->src[6];
+    const int64_t S = v->ne[0];
+    const int n_slots = dst->op_params[EAGLE_GDN_PARAM_N_SLOTS];
+    GGML_ASSERT(ggml_is_contiguous(dst->src[3]) && ggml_is_contiguous(dst->src[4]) && ggml_is_contiguous(dst->src[5]));
+    GGML_ASSERT(q->nb[0] == sizeof(float) && k->nb[0] == sizeof(float) && v->nb[0] == sizeof(float));
+
+    gdn_args a;
+    a.q = (const float *) q->data;
+    a.k = (const float *) k->data;
+    a.v = (const float *) v->data;
+    a.g = (const float *) dst->src[3]->data;
+    a.beta = (const float *) dst->src[4]->data;
+    a.state = (float *) dst->src[5]->data;
+    a.records = records ? (float *) records->data + dst->op_params[EAGLE_GDN_PARAM_OFFSET] : nullptr;
+    a.n_replay = (const int32_t *) dst->src[7]->data;
+    a.out = (float *) dst->data;
+    a.n_k_heads = (int) k->ne[1];
+    a.n_v_heads = (int) v->ne[1];
+    a.n_tokens = (int) v->ne[2];
+    a.n_tail = a.n_tokens < n_slots ? a.n_tokens : n_slots;
+    a.q1 = stride(q, 1), a.q2 = stride(q, 2), a.q3 = stride(q, 3);
+    a.k1 = stride(k, 1), a.k2 = stride(k, 2), a.k3 = stride(k, 3);
+    a.v1 = stride(v, 1), a.v2 = stride(v, 2), a.v3 = stride(v, 3);
+    a.row = records ? stride(records, 1) : 0;
+    a.slot = S * (a.n_k_heads + a.n_v_heads) + 2 * a.n_v_heads;
+    switch (S) {
+    case 16:
+        return launch<16>(a, (int) v->ne[3], ctx.stream());
+    case 32:
+        return launch<32>(a, (int) v->ne[3], ctx.stream());
+    case 64:
+        return launch<64>(a, (int) v->ne[3], ctx.stream());
+    case 128:
+        return launch<128>(a, (int) v->ne[3], ctx.stream());
+    default:
+        GGML_ABORT("head size %d", (int) S);
+    }
+}
+
+namespace {
+
+struct window_args {
+    float * window;
+    const float * x;
+    float * records;
+    const int32_t * n_replay;
+    float * out;
+    int n_window, n_channels, n_tokens, n_tail;
+    int64_t window2, x1, x2, row;  // floats between sequences, tokens, sequences, sequences
+};
+
+// A thread owns a channel of a sequence: it alone reads and writes that channel's window and records.
+__global__ void conv_window(const window_args a) {
+    const int c = blockIdx.x * blockDim.x + threadIdx.x;
+    const int seq = blockIdx.y;
+    if (c >= a.n_channels) {
+        return;
+    }
+    const int replay = a.n_replay[seq];
+    const int n_head = a.n_tokens - a.n_tail;
+    const int W = a.n_window;
+    const float * x = a.x + seq * a.x2 + c;
+    float * window = a.window + seq * a.window2 + (int64_t) c * W;
+    float * records = a.records + seq * a.row + c;
+    float * out = a.out + ((int64_t) seq * a.n_channels + c) * (W + a.n_tokens);
+
+    for (int w = 0; w < W; w++) {
+        const int from = w + replay;
+        out[w] = from < W ? window[from] : records[(int64_t) (from - W) * a.n_channels];
+    }
+    for (int t = 0; t < a.n_tokens; t++) {
+        out[W + t] = x[t * a.x1];
+    }
+    if (replay + n_head > 0) {
+        for (int w = 0; w < W; w++) {
+            window[w] = out[n_head + w];
+        }
+    }
+    for (int i = 0; i < a.n_tail; i++) {
+        records[(int64_t) i * a.n_channels] = x[(n_head + i) * a.x1];
+    }
+}
+
+}  // namespace
+
+void eagle_cuda_conv_window(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
+    const ggml_tensor * window = dst->src[0];
+    const ggml_tensor * x = dst->src[1];
+    const ggml_tensor * records = dst->src[2];
+    const int n_slots = dst->op_params[EAGLE_GDN_PARAM_N_SLOTS];
+    GGML_ASSERT(x->nb[0] == sizeof(float) && ggml_is_contiguous(dst));
+
+    window_args a;
+    a.window = (float *) window->data;
+    a.x = (const float *) x->data;
+    a.records = records ? (float *) records->data + dst->op_params[EAGLE_GDN_PARAM_OFFSET] : nullptr;
+    a.n_replay = (const int32_t *) dst->src[3]->data;
+    a.out = (float *) dst->data;
+    a.n_window = (int) window->ne[0];
+    a.n_channels = (int) window->ne[1];
+    a.n_tokens = (int) x->ne[1];
+    a.n_tail = a.n_tokens < n_slots ? a.n_tokens : n_slots;
+    a.window2 = stride(window, 2);
+    a.x1 = stride(x, 1);
+    a.x2 = stride(x, 2);
+    a.row = records ? stride(records, 1) : 0;
+    const dim3 grid((a.n_channels + 127) / 128, (unsigned) x->ne[2]);
+    conv_window<<<grid, 128, 0, ctx.stream()>>>(a);
+    CUDA_CHECK(cudaGetLastError());
+}

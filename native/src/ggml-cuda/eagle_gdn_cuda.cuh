@@ -1,0 +1,8 @@
+// CUDA side of eagle_gdn.h: called from ggml-cuda's dispatch for tagged operations.
+
+#pragma once
+
+#include "ggml-cuda/common.cuh"
+
+void eagle_cuda_gdn_replay(ggml_backend_cuda_context & ctx, ggml_tensor * dst);
+void eagle_cuda_conv_window(ggml_backend_cuda_context & ctx, ggml_tensor * dst);

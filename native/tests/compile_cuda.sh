@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Compiles our CUDA sources, and llama.cpp's dispatch that calls them, for the architectures we support. Needs nvcc, no
+# GPU and no cuBLAS: where the toolkit lacks cuBLAS headers, they come from the PyPI package nvidia-cublas.
+#
+#   native/tests/compile_cuda.sh PATCHED_LLAMA_CPP     a tree made by native/cmake/upstream.py prepare
+set -euo pipefail
+
+upstream=${1:?usage: compile_cuda.sh PATCHED_LLAMA_CPP}
+native=$(cd "$(dirname "$0")/.." && pwd)
+nvcc=${NVCC:-nvcc}
+toolkit=$(dirname "$(dirname "$(readlink -f "$(command -v "$nvcc")")")")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+headers=()
+if [[ ! -e $toolkit/include/cublas_v2.h ]]; then
+    python3 -m pip download --quiet --disable-pip-version-check --no-deps -d "$work" nvidia-cublas
+    python3 -m zipfile -e "$work"/nvidia_cublas-*.whl "$work/cublas"
+    headers+=(-I "$(dirname "$(find "$work/cublas" -name cublas_v2.h | head -1)")")
+fi
+if [[ -d $toolkit/include/cccl ]]; then
+    headers+=(-I "$toolkit/include/cccl")
+fi
+
+flags=(-std=c++17 -O2 -use_fast_math -extended-lambda --compiler-options -fPIC -DGGML_CUDA_PEER_MAX_BATCH_SIZE=128
+    -DGGML_SCHED_MAX_COPIES=4 -I "$upstream/ggml/include" -I "$upstream/ggml/src" -I "$native/include"
+    -I "$native/src/ggml-cuda" "${headers[@]}")
+for arch in 80 89 90 120; do
+    flags+=(-gencode "arch=compute_$arch,code=sm_$arch")
+done
+for source in "$native"/src/ggml-cuda/*.cu "$upstream/ggml/src/ggml-cuda/ggml-cuda.cu"; do
+    echo "$(basename "$source")"
+    "$nvcc" "${flags[@]}" -c "$source" -o "$work/object.o"
+done

@@ -1,0 +1,385 @@
+// The replaying operations of eagle_gdn.h on every device that knows them: against a float64 reference, and on the CPU
+// bit for bit against ggml's own gated_delta_net, concat and ssm_conv fed with the replayed and the new tokens.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "eagle_gdn.h"
+#include "ggml-alloc.h"
+#include "ggml-backend.h"
+#include "ggml-cpp.h"
+#include "ggml-cpu.h"
+
+namespace {
+
+using floats = std::vector<float>;
+
+struct shape {
+    int64_t S, Hk, H, T, R;
+    std::vector<int32_t> replay;  // per sequence
+
+    int64_t n_seqs() const { return (int64_t) replay.size(); }
+    int64_t slot() const { return S * (Hk + H) + 2 * H; }
+    int64_t tail() const { return std::min(T, R); }
+};
+
+struct token {
+    floats k, q, v, g, beta;
+};
+
+floats random_floats(std::mt19937 & rng, size_t n, float lo, float hi) {
+    std::uniform_real_distribution<float> dist(lo, hi);
+    floats out(n);
+    for (float & x : out) {
+        x = dist(rng);
+    }
+    return out;
+}
+
+token random_token(std::mt19937 & rng, const shape & s) {
+    return {random_floats(rng, s.S * s.Hk, -0.2f, 0.2f), random_floats(rng, s.S * s.Hk, -0.2f, 0.2f),
+            random_floats(rng, s.S * s.H, -1, 1), random_floats(rng, s.H, -2, -0.01f),
+            random_floats(rng, s.H, 0.05f, 0.95f)};
+}
+
+// A graph of one device with its tensors; fill and read by host vectors.
+struct graph {
+    ggml_backend_t backend;
+    ggml_context_ptr ctx;
+    ggml_cgraph * gf;
+    ggml_backend_buffer_ptr buffer;
+
+    explicit graph(ggml_backend_t backend) : backend(backend) {
+        ggml_init_params params = {64 * ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, true};
+        ctx.reset(ggml_init(params));
+        gf = ggml_new_graph(ctx.get());
+    }
+
+    ggml_tensor * f32(int64_t a, int64_t b = 1, int64_t c = 1, int64_t d = 1) {
+        return ggml_new_tensor_4d(ctx.get(), GGML_TYPE_F32, a, b, c, d);
+    }
+
+    void allocate(ggml_tensor * result) {
+        ggml_build_forward_expand(gf, result);
+        buffer.reset(ggml_backend_alloc_ctx_tensors(ctx.get(), backend));
+    }
+
+    static void set(ggml_tensor * t, const floats & data) {
+        GGML_ASSERT(data.size() == (size_t) ggml_nelements(t));
+        ggml_backend_tensor_set(t, data.data(), 0, ggml_nbytes(t));
+    }
+
+    static floats get(ggml_tensor * t) {
+        floats out(ggml_nelements(t));
+        ggml_backend_tensor_get(t, out.data(), 0, ggml_nbytes(t));
+        return out;
+    }
+
+    void compute() { GGML_ASSERT(ggml_backend_graph_compute(backend, gf) == GGML_STATUS_SUCCESS); }
+};
+
+struct result {
+    floats out, state, records;
+};
+
+void tag(ggml_tensor * op, int64_t n_slots, int64_t offset) {
+    op->op_params[EAGLE_GDN_PARAM_TAG] = EAGLE_GDN_TAG;
+    op->op_params[EAGLE_GDN_PARAM_N_SLOTS] = (int32_t) n_slots;
+    op->op_params[EAGLE_GDN_PARAM_OFFSET] = (int32_t) offset;
+}
+
+// One input of all sequences' tokens: [width, T] per sequence.
+floats gather(const std::vector<std::vector<token>> & tokens, floats token::* field) {
+    floats out;
+    for (const auto & sequence : tokens) {
+        for (const token & t : sequence) {
+            out.insert(out.end(), (t.*field).begin(), (t.*field).end());
+        }
+    }
+    return out;
+}
+
+floats as_record(const token & t) {
+    floats out = t.k;
+    for (const floats * part : {&t.v, &t.g, &t.beta}) {
+        out.insert(out.end(), part->begin(), part->end());
+    }
+    return out;
+}
+
+constexpr int64_t OFFSET = 24;  // floats before the Gated DeltaNet part of a record row
+
+result run_replay(ggml_backend_t backend, const shape & s, const floats & state, const floats & records,
+                  const std::vector<std::vector<token>> & tokens) {
+    graph g(backend);
+    ggml_tensor * in[] = {g.f32(s.S, s.Hk, s.T, s.n_seqs()),
+                          g.f32(s.S, s.Hk, s.T, s.n_seqs()),
+                          g.f32(s.S, s.H, s.T, s.n_seqs()),
+                          g.f32(1, s.H, s.T, s.n_seqs()),
+                          g.f32(1, s.H, s.T, s.n_seqs()),
+                          g.f32(s.S, s.S, s.H, s.n_seqs()),
+                          s.R ? g.f32(OFFSET + s.R * s.slot(), s.n_seqs()) : nullptr};
+    ggml_tensor * counts = ggml_new_tensor_1d(g.ctx.get(), GGML_TYPE_I32, s.n_seqs());
+    ggml_tensor * op = g.f32(s.S * s.H, s.T * s.n_seqs());
+    op->op = GGML_OP_GATED_DELTA_NET;
+    op->op_params[0] = 1;
+    std::copy(std::begin(in), std::end(in), op->src);
+    op->src[7] = counts;
+    tag(op, s.R, OFFSET);
+    g.allocate(op);
+    const floats inputs[] = {gather(tokens, &token::q), gather(tokens, &token::k),    gather(tokens, &token::v),
+                             gather(tokens, &token::g), gather(tokens, &token::beta), state};
+    for (int i = 0; i < 6; i++) {
+        graph::set(in[i], inputs[i]);
+    }
+    if (s.R) {
+        graph::set(in[6], records);
+    }
+    ggml_backend_tensor_set(counts, s.replay.data(), 0, ggml_nbytes(counts));
+    g.compute();
+    return {graph::get(op), graph::get(in[5]), s.R ? graph::get(in[6]) : floats()};
+}
+
+// ggml's own operation over one sequence: {output, state after all tokens}.
+result run_upstream(ggml_backend_t backend, const shape & s, const floats & state, const std::vector<token> & tokens) {
+    const int64_t T = (int64_t) tokens.size();
+    if (T == 0) {
+        return {{}, state, {}};
+    }
+    graph g(backend);
+    ggml_tensor * in[] = {g.f32(s.S, s.Hk, T), g.f32(s.S, s.Hk, T), g.f32(s.S, s.H, T),
+                          g.f32(1, s.H, T),    g.f32(1, s.H, T),    g.f32(s.S, s.S, s.H)};
+    ggml_tensor * op = ggml_gated_delta_net(g.ctx.get(), in[0], in[1], in[2], in[3], in[4], in[5], 1);
+    g.allocate(op);
+    const std::vector<std::vector<token>> one = {tokens};
+    const floats inputs[] = {gather(one, &token::q), gather(one, &token::k),    gather(one, &token::v),
+                             gather(one, &token::g), gather(one, &token::beta), state};
+    for (int i = 0; i < 6; i++) {
+        graph::set(in[i], inputs[i]);
+    }
+    g.compute();
+    const floats all = graph::get(op);
+    const size_t split = s.S * s.H * T;
+    return {floats(all.begin(), all.begin() + split), floats(all.begin() + split, all.end()), {}};
+}
+
+// The definition, in float64, over one sequence.
+result run_reference(const shape & s, const floats & state, const std::vector<token> & tokens) {
+    std::vector<double> S(state.begin(), state.end());
+    floats out;
+    for (const token & t : tokens) {
+        for (int64_t h = 0; h < s.H; h++) {
+            const float * k = t.k.data() + h % s.Hk * s.S;
+            const float * q = t.q.data() + h % s.Hk * s.S;
+            for (int64_t j = 0; j < s.S; j++) {
+                double * row = S.data() + (h * s.S + j) * s.S;
+                double dot = 0;
+                for (int64_t i = 0; i < s.S; i++) {
+                    row[i] *= std::exp((double) t.g[h]);
+                    dot += row[i] * k[i];
+                }
+                const double delta = (t.v[h * s.S + j] - dot) * t.beta[h];
+                double o = 0;
+                for (int64_t i = 0; i < s.S; i++) {
+                    row[i] += delta * k[i];
+                    o += row[i] * q[i];
+                }
+                out.push_back((float) (o / std::sqrt((double) s.S)));
+            }
+        }
+    }
+    return {out, floats(S.begin(), S.end()), {}};
+}
+
+int failures = 0;
+
+void check(bool ok, const char * device, const shape & s, const char * what) {
+    if (!ok) {
+        failures++;
+        fprintf(stderr, "FAIL %s: %s at S=%d Hk=%d H=%d T=%d R=%d replay=%d n_seqs=%d\n", device, what, (int) s.S,
+                (int) s.Hk, (int) s.H, (int) s.T, (int) s.R, s.replay[0], (int) s.n_seqs());
+    }
+}
+
+bool equal(const float * a, const floats & b) {
+    return b.empty() || memcmp(a, b.data(), b.size() * sizeof(float)) == 0;
+}
+
+bool close(const float * a, const floats & b) {
+    double err = 0, norm = 1e-12;
+    for (size_t i = 0; i < b.size(); i++) {
+        err += ((double) a[i] - b[i]) * ((double) a[i] - b[i]);
+        norm += (double) b[i] * b[i];
+    }
+    return err / norm < 1e-10 && !std::isnan(err);
+}
+
+void test_gdn(ggml_backend_t backend, const shape & s, unsigned seed) {
+    const char * device = ggml_backend_name(backend);
+    const bool is_cpu = ggml_backend_is_cpu(backend);
+    std::mt19937 rng(seed);
+    const auto state = random_floats(rng, s.S * s.S * s.H * s.n_seqs(), -1, 1);
+    const auto before = random_floats(rng, (OFFSET + s.R * s.slot()) * s.n_seqs(), -1, 1);
+    floats records = before;
+    std::vector<std::vector<token>> recorded(s.n_seqs()), fresh(s.n_seqs());
+    for (int64_t n = 0; n < s.n_seqs(); n++) {
+        for (int64_t i = 0; i < s.replay[n]; i++) {
+            recorded[n].push_back(random_token(rng, s));
+            const floats rec = as_record(recorded[n].back());
+            std::copy(rec.begin(), rec.end(), records.begin() + n * (OFFSET + s.R * s.slot()) + OFFSET + i * s.slot());
+        }
+        for (int64_t t = 0; t < s.T; t++) {
+            fresh[n].push_back(random_token(rng, s));
+        }
+    }
+    const result got = run_replay(backend, s, state, records, fresh);
+    for (int64_t n = 0; n < s.n_seqs(); n++) {
+        const size_t size = s.S * s.S * s.H;
+        const floats start(state.begin() + n * size, state.begin() + (n + 1) * size);
+        std::vector<token> all = recorded[n];
+        all.insert(all.end(), fresh[n].begin(), fresh[n].end());
+        const std::vector<token> committed(all.begin(), all.end() - s.tail());
+
+        const auto exact = run_reference(s, start, all);
+        const auto kept = run_reference(s, start, committed);
+        const float * out = got.out.data() + n * s.T * s.S * s.H;
+        const float * after = got.state.data() + n * size;
+        const size_t skipped = s.replay[n] * s.S * s.H;
+        check(close(out, floats(exact.out.begin() + skipped, exact.out.end())), device, s, "output, float64");
+        check(close(after, kept.state), device, s, "state, float64");
+        const auto up = run_upstream(backend, s, start, all);
+        const auto up_kept = run_upstream(backend, s, start, committed);
+        const auto up_out = floats(up.out.begin() + skipped, up.out.end());
+        check(is_cpu ? equal(out, up_out) : close(out, up_out), device, s, "output, ggml");
+        check(is_cpu ? equal(after, up_kept.state) : close(after, up_kept.state), device, s, "state, ggml");
+        for (int64_t i = 0; i < s.tail(); i++) {
+            const float * rec = got.records.data() + n * (OFFSET + s.R * s.slot()) + OFFSET + i * s.slot();
+            check(equal(rec, as_record(fresh[n][s.T - s.tail() + i])), device, s, "records");
+        }
+    }
+}
+
+// Window, replay and convolution of one sequence set. W = 3, C channels.
+void test_conv(ggml_backend_t backend, const shape & s, int64_t C, bool token_major, unsigned seed) {
+    constexpr int64_t W = 3;
+    const char * device = ggml_backend_name(backend);
+    std::mt19937 rng(seed);
+    const int64_t n_seqs = s.n_seqs();
+    const auto window = random_floats(rng, W * C * n_seqs, -1, 1);
+    const auto x = random_floats(rng, C * s.T * n_seqs, -1, 1);
+    const auto records = random_floats(rng, (s.R * C + 5) * n_seqs, -1, 1);
+    const auto kernel = random_floats(rng, (W + 1) * C, -1, 1);
+
+    graph g(backend);
+    ggml_tensor * in[] = {g.f32(W, C, n_seqs), g.f32(C, s.T, n_seqs), s.R ? g.f32(s.R * C + 5, n_seqs) : nullptr};
+    ggml_tensor * counts = ggml_new_tensor_1d(g.ctx.get(), GGML_TYPE_I32, n_seqs);
+    ggml_tensor * weights = g.f32(W + 1, C);
+    ggml_tensor * op = g.f32(W + s.T, C, n_seqs);
+    op->op = GGML_OP_SSM_CONV;
+    std::copy(std::begin(in), std::end(in), op->src);
+    op->src[3] = counts;
+    tag(op, s.R, 0);
+    if (token_major) {
+        op->nb[0] = C * sizeof(float);
+        op->nb[1] = sizeof(float);
+    }
+    ggml_tensor * conv = ggml_ssm_conv(g.ctx.get(), op, weights);
+    g.allocate(conv);
+    graph::set(in[0], window);
+    graph::set(in[1], x);
+    if (s.R) {
+        graph::set(in[2], records);
+    }
+    graph::set(weights, kernel);
+    ggml_backend_tensor_set(counts, s.replay.data(), 0, ggml_nbytes(counts));
+    g.compute();
+    const auto got_conv = graph::get(conv), got_window = graph::get(in[0]);
+    const auto got_rec = s.R ? graph::get(in[2]) : floats();
+
+    for (int64_t n = 0; n < n_seqs; n++) {
+        const int64_t r = s.replay[n], total = W + r + s.T;
+        floats columns(total * C);  // [total, C], channel by channel, as ggml's ssm_conv wants it
+        for (int64_t c = 0; c < C; c++) {
+            for (int64_t w = 0; w < total; w++) {
+                columns[c * total + w] = w < W       ? window[(n * C + c) * W + w]
+                                         : w < W + r ? records[n * (s.R * C + 5) + (w - W) * C + c]
+                                                     : x[(n * s.T + w - W - r) * C + c];
+            }
+        }
+        graph up(backend);
+        ggml_tensor *up_in = up.f32(total, C), *up_weights = up.f32(W + 1, C);
+        ggml_tensor * up_conv = ggml_ssm_conv(up.ctx.get(), up_in, up_weights);
+        up.allocate(up_conv);
+        graph::set(up_in, columns);
+        graph::set(up_weights, kernel);
+        up.compute();
+        const floats all = graph::get(up_conv);
+        check(equal(got_conv.data() + n * s.T * C, floats(all.begin() + r * C, all.end())), device, s, "convolution");
+        const int64_t committed = r + s.T - s.tail();
+        bool ok = true;
+        for (int64_t c = 0; c < C; c++) {
+            for (int64_t w = 0; w < W; w++) {
+                ok = ok && got_window[(n * C + c) * W + w] == columns[c * total + committed + w];
+            }
+        }
+        check(ok, device, s, "window");
+        for (int64_t i = 0; i < s.tail(); i++) {
+            const auto from = x.begin() + (n * s.T + s.T - s.tail() + i) * C;
+            check(equal(got_rec.data() + n * (s.R * C + 5) + i * C, floats(from, from + C)), device, s, "conv records");
+        }
+    }
+}
+
+std::vector<shape> shapes() {
+    std::vector<shape> out;
+    for (const int64_t S : {16, 32, 64, 128}) {
+        for (const int64_t T : {1, 2, 5, 70}) {
+            out.push_back({S, 2, 4, T, 0, {0}});
+            for (const int64_t R : {2, 5, 66}) {
+                out.push_back({S, 1, 2, T, R, {0}});
+                out.push_back({S, 2, 4, T, R, {(int32_t) R, 1}});
+                out.push_back({S, 3, 3, T, R, {2, 0, 1}});
+            }
+        }
+    }
+    return out;
+}
+
+void test_device(ggml_backend_dev_t dev) {
+    const bool is_cpu = ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_CPU;
+    ggml_backend_ptr backend(ggml_backend_dev_init(dev, nullptr));
+    printf("%s\n", ggml_backend_name(backend.get()));
+    for (const int n_threads : is_cpu ? std::vector<int>{1, 3} : std::vector<int>{1}) {
+        if (is_cpu) {
+            ggml_backend_cpu_set_n_threads(backend.get(), n_threads);
+        }
+        unsigned seed = 1;
+        for (const shape & s : shapes()) {
+            test_gdn(backend.get(), s, seed++);
+            test_conv(backend.get(), s, 384, false, seed++);
+            if (is_cpu) {
+                test_conv(backend.get(), s, 300, true, seed++);
+            }
+        }
+    }
+}
+
+}  // namespace
+
+int main() {
+    ggml_backend_load_all();
+    for (size_t i = 0; i < ggml_backend_dev_count(); i++) {
+        ggml_backend_dev_t dev = ggml_backend_dev_get(i);
+        const std::string name = ggml_backend_reg_name(ggml_backend_dev_backend_reg(dev));
+        if (name == "CPU" || name == "CUDA") {
+            test_device(dev);
+        }
+    }
+    printf("%s\n", failures ? "FAILED" : "ok");
+    return failures ? 1 : 0;
+}

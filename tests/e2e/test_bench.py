@@ -1,0 +1,95 @@
+"""`llama-eagle bench`: what it reports, its figures' arithmetic, and llama.cpp's own driver on our files."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from fixtures.command import assert_one_line_error, llama_eagle
+from llama_eagle.bench import peer
+from llama_eagle.bench.measurement import Measurement, middle
+from llama_eagle.bench.peer import Peer, PeerJob
+
+RECORDED = """
+0.02.043.897 I decoded  120 tokens in    4.000 seconds, speed:   30.000 t/s
+0.02.043.915 I n_drafted = 160
+0.02.043.922 I n_accept  = 80
+0.02.045.387 I common_perf_print: prompt eval time =    2500.00 ms /   203 tokens (   12.32 ms per token)
+0.02.045.393 I common_perf_print:        eval time =     500.00 ms /    12 runs   (   41.67 ms per token)
+"""
+
+
+def test_middle_is_the_median_of_each_field() -> None:
+    runs = [Measurement(tps, 0.5, 2.0, 10.0, 8.0, tps, share) for tps, share in ((1.0, None), (9.0, 0.3), (5.0, 0.1))]
+    assert middle(runs) == Measurement(5.0, 0.5, 2.0, 10.0, 8.0, 5.0, 0.2)
+
+
+def test_figures_of_the_peer(tmp_path: Path) -> None:
+    tool = tmp_path / "llama-speculative-simple"
+    tool.write_text(f"#!/bin/sh\ncat >&2 <<'END'{RECORDED}END\n")
+    tool.chmod(0o755)
+    job = PeerJob(tmp_path / "t.gguf", n=120, threads=1)
+    measured = Peer(tmp_path, "commit").speculate(job, tmp_path / "d.gguf", "text", 4)
+    assert measured == Measurement(
+        tps=30.0, accept_rate=0.5, mean_emitted=3.0, round_ms=100.0, verify_ms=75.0, draft_ms=25.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        ((), "--synthetic"),
+        (("--synthetic", "0.8b", "-m", "x.gguf"), "--synthetic"),
+        (("-m", "x.gguf"), "-d"),
+        (("--synthetic", "3b"), "3b"),
+        (("--synthetic", "tiny", "--accept", "70"), "--accept"),
+        (("--synthetic", "tiny", "--n-draft", "0"), "--n-draft"),
+        (("--synthetic", "tiny", "--peers", "vllm"), "upstream"),
+    ],
+)
+def test_usage_errors(arguments: tuple[str, ...], part: str) -> None:
+    assert_one_line_error(llama_eagle("bench", *arguments), 2, part)
+
+
+@pytest.mark.native
+def test_report(tmp_path: Path) -> None:
+    plot = tmp_path / "speed.png"
+    options = ("--synthetic", "tiny", "-n", 40, "-t", 1, "--repetitions", 1, "--accept", "0.7,0.9")
+    outcome = llama_eagle(
+        "bench", *options, "--n-draft", "2,auto", "--plot", plot, "--json", LLAMA_EAGLE_CACHE=str(tmp_path)
+    )
+    assert outcome.code == 0, outcome
+    report = outcome.json
+    assert [run["accept"] for run in report["by_accept"]] == [0.7, 0.9]
+    assert [row["n_draft"] for row in report["ours"]] == [2, "auto"]
+    assert report["best_over_plain"] == pytest.approx(max(r["tps"] for r in report["ours"]) / report["plain_tps"])
+    assert (report["upstream"], report["best_over_upstream"]) == ([], None)
+    assert report["verify5_over_decode1"] > 0
+    assert report["hardware"]["cores"] >= 1
+    for row in report["ours"]:
+        assert row["draft_ms"] + row["verify_ms"] <= row["round_ms"]
+        assert 0 <= row["python_share"] < 1
+    assert plot.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.mark.native
+@pytest.mark.slow
+def test_llama_cpp_runs_our_files(tmp_path: Path) -> None:
+    """The stock driver on converted and quantized files: text and acceptance as constructed."""
+    from llama_eagle.demo.ggufs import PairFolder
+
+    built = peer.build_peer()
+    for outtype in ("q8_0", "q4_k_m", "q4_0"):
+        files = PairFolder(tmp_path / "tiny", "tiny").files(0.7, outtype)
+        command = [
+            *(str(built.folder / "llama-speculative-simple"), "-m", str(files.target), "-md", str(files.draft)),
+            *("--spec-type", "draft-eagle3", "--spec-draft-n-max", "4", "-p", " A B C", "-n", "300", "--temp", "0"),
+            *("-t", "1", "-tb", "1", "-td", "1", "-tbd", "1", "-c", "1024"),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert files.cycle.expected_text(int(files.cycle.ids[2]), 295) in done.stdout
+        job = PeerJob(files.target, n=300, threads=1)
+        measured = built.speculate(job, files.draft, " A B C", 4)
+        expected = files.cycle.simulate(int(files.cycle.ids[1]), 300, 4)
+        assert measured.accept_rate == pytest.approx(expected.accept_rate, abs=0.02)

@@ -1,0 +1,124 @@
+"""The speculators package, which none of us wrote, as second judge: it saves a draft, we convert it, both compute.
+
+Needs speculators 0.9.0 (pip install --no-deps speculators; loguru hs-connectors pydantic-settings python-dotenv).
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import numpy as np
+import pytest
+import torch
+from fixtures.eagle3_checkpoints import CASES, LLAMA3, N_VOCAB, YARN, DraftSpec, draft_tensors, make_target_gguf
+from llama_eagle.convert.drafts import DraftOptions, convert_draft
+from parity.eagle3_gguf import GGUFDraft
+from transformers import LlamaConfig, Qwen3Config
+
+pytestmark = pytest.mark.slow
+
+BASE = CASES["speculators"]
+JUDGED = {
+    "plain": replace(BASE, norm_before_residual=False),
+    "norm-before-residual-llama3": replace(BASE, rope=LLAMA3),
+    "norm-before-fc": CASES["speculators-norm-before-fc"],
+    "fc-norm-norm-output": CASES["speculators-fc-norm"],
+    "qwen3": CASES["speculators-qwen3"],
+    "two-layers": CASES["speculators-two-layers"],
+    "four-features": CASES["speculators-four-features"],
+    "yarn-mscale": replace(BASE, rope={**YARN, "mscale": 1.0, "mscale_all_dim": 0.7}),
+    "yarn-betas": replace(BASE, rope={**YARN, "beta_fast": 8.0, "beta_slow": 2.0}),
+    "full-vocabulary": replace(BASE, n_draft=N_VOCAB),
+    "biases": replace(BASE, bias=True),
+}
+ROOT, N_STEPS, N_SLOTS = 3, 5, 10
+
+
+def import_speculators() -> Any:
+    """The package's models; what only its data pipeline needs (openai, datasets) is replaced by nothing."""
+    for _ in range(8):
+        try:
+            import speculators.models.eagle3 as found
+        except ModuleNotFoundError as error:
+            name = str(error.name)
+            if name.startswith("speculators") or not name.startswith(("openai", "datasets")):
+                raise
+            for module in [module for module in sys.modules if module.startswith("speculators")]:
+                del sys.modules[module]
+            sys.modules[name] = MagicMock(__spec__=None)
+        else:
+            return found
+    raise ImportError("speculators needs more than its data pipeline's packages")
+
+
+def build(spec: DraftSpec, folder: Path) -> torch.nn.Module:
+    """The package's own model with our random weights, saved by the package."""
+    eagle3 = import_speculators()
+    from speculators.config import SpeculatorsConfig, VerifierConfig
+    from speculators.proposals.greedy import GreedyTokenProposalConfig
+
+    layer = (Qwen3Config if spec.qk_norm else LlamaConfig)(
+        vocab_size=spec.n_vocab,
+        hidden_size=spec.hidden,
+        intermediate_size=spec.ffn,
+        num_hidden_layers=spec.n_layer,
+        num_attention_heads=spec.n_head,
+        num_key_value_heads=spec.n_head_kv,
+        head_dim=spec.heads,
+        max_position_embeddings=4096,
+        attention_bias=spec.bias,
+        rope_parameters=spec.rope or {"rope_type": "default", "rope_theta": 1e4},
+    )
+    layer._attn_implementation = "eager"
+    proposal = GreedyTokenProposalConfig(speculative_tokens=3)
+    config = eagle3.Eagle3SpeculatorConfig(
+        transformer_layer_config=layer,
+        draft_vocab_size=spec.n_draft,
+        norm_before_residual=spec.norm_before_residual,
+        norm_before_fc=bool(spec.norm_before_fc),
+        fc_norm=bool(spec.fc_norm),
+        norm_output=bool(spec.norm_output),
+        eagle_aux_hidden_state_layer_ids=list(spec.ids_top or ()),
+        speculators_config=SpeculatorsConfig(
+            algorithm="eagle3",
+            proposal_methods=[proposal],
+            default_proposal_method="greedy",
+            verifier=VerifierConfig(name_or_path=None, architectures=["LlamaForCausalLM"]),
+        ),
+    )
+    model = eagle3.Eagle3DraftModel(config)
+    missing, unexpected = model.load_state_dict(draft_tensors(spec, seed=7), strict=False)
+    assert not unexpected
+    assert all(name.startswith("verifier_") for name in missing), missing
+    model.save_pretrained(folder)
+    return model.eval()
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_converted_draft_agrees_with_the_package(name: str, tmp_path: Path) -> None:
+    spec = JUDGED[name]
+    model = build(spec, tmp_path / "draft")
+    convert_draft(
+        tmp_path / "draft", make_target_gguf(tmp_path / "t.gguf"), tmp_path / "d.gguf", DraftOptions(outtype="f32")
+    )
+    draft = GGUFDraft(tmp_path / "d.gguf")
+    random = torch.Generator().manual_seed(11)
+    tokens = torch.randint(0, N_VOCAB, (N_SLOTS,), generator=random)
+    features = torch.randn(N_SLOTS, spec.n_aux * spec.target_hidden, generator=random)
+    steps: list[torch.Tensor] = []
+    model.lm_head.register_forward_hook(lambda module, args, out: steps.append(out[0]))
+    with torch.no_grad():
+        documents = torch.zeros(1, N_SLOTS, dtype=torch.long)
+        model(features[None], tokens[None], documents, ttt_steps=N_STEPS)
+    hidden = np.empty(0)
+    for position in range(ROOT + N_STEPS):
+        fused = position <= ROOT
+        source = draft.fuse(features[position].double().numpy()) if fused else hidden
+        logits, hidden, _ = draft.slot(int(tokens[position]), source, position)
+        slot, step = (position, 0) if fused else (ROOT, position - ROOT)
+        expected = steps[step][slot].numpy()
+        assert np.abs(logits - expected).max() < 1e-4 * np.abs(expected).max()

@@ -1,0 +1,100 @@
+"""Finding our library, and refusing what does not belong together. No native code runs here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from llama_eagle import _library
+from llama_eagle.errors import EnvironmentFailure
+from llama_eagle.gguf_header import read_header
+from llama_eagle.memory import available_bytes, kv_bytes, require_memory
+
+INFO = {"upstream_commit": "0c1e57098", "patch_hash": "ab", "abi_version": 1, "llama_cpp_python": "0.3.36"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An override folder with an empty library and a sound build-info.json."""
+    (tmp_path / "libllama.so").touch()
+    (tmp_path / "build-info.json").write_text(json.dumps(INFO))
+    monkeypatch.setenv("LLAMA_EAGLE_LIB_PATH", str(tmp_path))
+    monkeypatch.setattr(_library, "library_folder", _library.library_folder.__wrapped__)
+    monkeypatch.setattr(_library, "build_info", _library.build_info.__wrapped__)
+    return tmp_path
+
+
+def test_sound(folder: Path) -> None:
+    assert _library.find_library_folder() == folder.resolve()
+    assert _library.build_info().patch_hash == "ab"
+    _library.check_versions()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"abi_version": 99}, "ABI version 99, these bindings need 1"),
+        ({"llama_cpp_python": "0.3.1"}, r"was built for 0\.3\.1. Install it: pip install llama-cpp-python==0\.3\.1"),
+        ({"patch_hash": None, "abi_version": "x"}, "missing or incomplete"),
+    ],
+)
+def test_mismatches_are_refused(folder: Path, change: dict[str, object], message: str) -> None:
+    (folder / "build-info.json").write_text(json.dumps({**INFO, **change}))
+    with pytest.raises(EnvironmentFailure, match=message):
+        _library.check_versions()
+
+
+def test_no_build_info(folder: Path) -> None:
+    (folder / "build-info.json").unlink()
+    with pytest.raises(EnvironmentFailure, match="missing or incomplete"):
+        _library.check_versions()
+
+
+def test_override_without_library(folder: Path) -> None:
+    (folder / "libllama.so").unlink()
+    assert _library.find_library_folder() is None
+    with pytest.raises(EnvironmentFailure, match="holds no libllama"):
+        _library.library_folder()
+
+
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if name not in ("LLAMA_CPP_LIB_PATH", "MTMD_CPP_LIB")}
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**clean, **environment}, timeout=60
+    )
+
+
+def test_import_redirects_llama_cpp_and_loads_nothing(folder: Path) -> None:
+    code = (
+        "import os, sys, llama_eagle; "
+        "print(os.environ['LLAMA_CPP_LIB_PATH'], os.environ['MTMD_CPP_LIB'], 'llama_cpp' in sys.modules)"
+    )
+    assert run_python(code).stdout.split() == [str(folder), str(folder), "False"]
+
+
+def test_another_library_loaded_earlier_is_an_error(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = tmp_path_factory.mktemp("other")
+    fake = (
+        "import sys, types; m = types.ModuleType('llama_cpp.llama_cpp'); "
+        f"m._base_path = {str(other)!r}; sys.modules['llama_cpp.llama_cpp'] = m; import llama_eagle"
+    )
+    stderr = run_python(fake).stderr
+    assert f"loaded {other}; llama_eagle needs {folder}. Import llama_eagle first" in stderr
+
+
+def test_memory_estimate(tmp_path: Path) -> None:
+    from fixtures.tiny_gguf import write_target
+
+    header = read_header(write_target(tmp_path / "t.gguf"))
+    f16, q8_0 = 1, 8
+    assert kv_bytes(header, 100, f16, f16) == 100 * 1 * (32 + 32) * 2  # one attention layer of four, one K/V head
+    assert kv_bytes(header, 100, q8_0, q8_0) == 100 * (32 + 32) // 32 * 34
+    available = available_bytes()
+    assert available is not None and available > 2**20
+    require_memory(header, 100, f16, f16)
+    with pytest.raises(EnvironmentFailure, match=r"GiB are free. Use a smaller --ctx-size"):
+        require_memory(header, available, f16, f16)
