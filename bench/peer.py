@@ -53,7 +53,7 @@ class Peer:
         command = [
             *("llama-speculative-simple", "-m", str(job.model), "-md", str(draft), "--spec-type", "draft-eagle3"),
             *("--spec-draft-n-max", str(n_draft), "-p", prompt, "-n", str(job.n), "--temp", "0"),
-            *("-c", str(job.n + 512), "-t", threads, "-tb", threads, "-td", threads, "-tbd", threads),
+            *("-c", str(len(prompt) + job.n + 512), "-t", threads, "-tb", threads, "-td", threads, "-tbd", threads),
             *("-ngl", layers, "-ngld", layers),
         ]
         output = self._run(command, merge=True)

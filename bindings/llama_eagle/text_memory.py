@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from llama_eagle.checkpoints import CheckpointStore, capture, restore
 from llama_eagle.session import Session
 
-CLOSE = 32  # tokens: a checkpoint this near makes another one useless
+CLOSE = 8  # tokens: a checkpoint this near makes another one useless
 TAIL = 8  # tokens at a prompt's end that the next turn often writes differently (its generation prompt)
 
 
