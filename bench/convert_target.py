@@ -114,7 +114,7 @@ def write_weights(path: Path, n_layer: int) -> None:
         for _, shape in shapes(n_layer):
             left = int(np.prod(shape))
             while left:
-                file.write(pool[: min(left, pool.size)].data)
+                file.write(pool[: min(left, pool.size)].tobytes())
                 left -= min(left, pool.size)
 
 

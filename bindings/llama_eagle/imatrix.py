@@ -14,7 +14,7 @@ _SUMS, _COUNTS = ".in_sum2", ".counts"
 
 
 def read_imatrix(path: str | Path) -> dict[str, np.ndarray]:
-    """float32 [n_columns] per tensor, or [n_experts * n_columns]: the mean square of what each column was multiplied by.
+    """float32 [n_columns] per tensor, or [n_experts * n_columns]: the mean square of each column's inputs.
 
     Raises InputError for a file that is neither of the two formats, or is cut off.
     """

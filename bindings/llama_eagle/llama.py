@@ -245,7 +245,7 @@ class EagleLlama(Llama):
         return int(sampler.sample(self._ctx, memory.row))
 
     def generate(self, tokens: Sequence[int], *args: Any, **kwargs: Any) -> Generator[int, Sequence[int] | None, None]:
-        """Yield tokens after `tokens`, as the parent does; drafting changes how many are computed at once, not which."""
+        """Yield tokens after `tokens`, as the parent does; drafting changes how many come at once, not which."""
         call = GENERATE.bind(self, tokens, *args, **kwargs)
         call.apply_defaults()
         arguments = call.arguments

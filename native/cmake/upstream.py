@@ -92,7 +92,7 @@ def fetch_sdist(pin: dict[str, str]) -> Path:
         actual = sha256(found[0])
         if actual != pin["sha256"]:
             raise UpstreamError(f"{found[0].name} has sha256 {actual}, but native/UPSTREAM pins {pin['sha256']}")
-        os.replace(found[0], sdist)
+        found[0].replace(sdist)
     return sdist
 
 

@@ -1,4 +1,4 @@
-"""EagleLlama with a draft against the same class without: the same text, whatever the sampler, and a usable instance."""
+"""EagleLlama with a draft against the same class without: the same text, whatever the sampler."""
 
 from __future__ import annotations
 
@@ -97,7 +97,11 @@ def test_grammar(plain: Any, drafting: Any) -> None:
 
 
 def test_response_format_stays_valid_json(drafting: Any) -> None:
-    schema = {"type": "object", "properties": {"n": {"enum": [1, 23]}, "s": {"enum": ["ab", "c"]}}, "required": ["n", "s"]}
+    schema = {
+        "type": "object",
+        "properties": {"n": {"enum": [1, 23]}, "s": {"enum": ["ab", "c"]}},
+        "required": ["n", "s"],
+    }
     for seed in range(5):
         answer = drafting.create_chat_completion(
             [{"role": "user", "content": "x"}],
@@ -169,7 +173,9 @@ def test_chat_with_tools_functions_and_templates(plain: Any, drafting: Any) -> N
     answers = [llm.create_chat_completion(messages, seed=4, max_tokens=30) for llm in (plain, drafting)]
     assert answers[0]["choices"] == answers[1]["choices"]
     assert set(answers[1]["timings"]) >= {"prompt_n", "predicted_n", "predicted_ms", "draft_n", "draft_n_accepted"}
-    streams = [list(llm.create_chat_completion(messages, seed=4, max_tokens=30, stream=True)) for llm in (plain, drafting)]
+    streams = [
+        list(llm.create_chat_completion(messages, seed=4, max_tokens=30, stream=True)) for llm in (plain, drafting)
+    ]
     assert [p["choices"] for p in streams[0]] == [p["choices"] for p in streams[1]]
     assert "timings" in streams[1][-1]
 
@@ -407,7 +413,7 @@ def test_end_token_is_not_delivered(files: dict[str, Path]) -> None:
         if token == END:
             break
     assert tokens == [ord("Z"), END]
-    assert N_VOCAB == llm.n_vocab()
+    assert llm.n_vocab() == N_VOCAB
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -43,7 +43,7 @@ def import_speculators() -> Any:
     for _ in range(8):
         try:
             import speculators.models.eagle3 as found
-        except ModuleNotFoundError as error:  # noqa: PERF203 (each attempt reveals one missing module)
+        except ModuleNotFoundError as error:
             name = str(error.name)
             if name.startswith("speculators") or not name.startswith(("openai", "datasets")):
                 raise
