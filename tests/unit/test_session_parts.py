@@ -74,10 +74,9 @@ def test_prompt_lookup_against_a_search_by_hand() -> None:
         lookup = PromptLookup(n_gram=3, n_min=2)
         lookup.begin(known)
         expected: list[int] = []
-        for size in (3, 2):
-            # its last occurrence that is followed by a token already in memory
-                ends = [i for i in range(size, len(known)) if tokens[i - size : i] == tokens[-size:]]
-            if ends and len(tokens) >= size:
+        for size in (3, 2):  # the last occurrence that is followed by a token already in memory
+            ends = [i for i in range(size, len(known)) if tokens[i - size : i] == tokens[-size:]]
+            if ends:
                 expected = tokens[ends[-1] : ends[-1] + 4]
                 break
         assert lookup.draft(last, 4) == expected
