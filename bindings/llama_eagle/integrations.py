@@ -22,7 +22,8 @@ class patch_llama_cpp:
     """Put `EagleLlama` in the place of `llama_cpp.Llama`, there and in modules that have imported it by name.
 
     `defaults` are added to what a library passes and yield to it. Arguments that `llama_cpp.Llama` ignores, such as
-    LangChain's `f16_kv`, are ignored here too, and batches too small for a round are enlarged. In effect from the call until `undo()` or the end of a with block.
+    LangChain's `f16_kv`, are ignored here too, and batches too small for a round are enlarged. In effect from the call
+    until `undo()` or the end of a with block.
     """
 
     def __init__(self, **defaults: Any) -> None:
