@@ -8,18 +8,21 @@ import os
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from llama_eagle import _native
-from llama_eagle.errors import EnvironmentFailure, NativeError, UsageError
+from llama_eagle.errors import EnvironmentFailure, InputError, NativeError, UsageError
 from llama_eagle.models import Context, ContextOptions, Model
 from llama_eagle.session import HasHandle
+from llama_eagle.text import Tokenizer
 
 MODES = ("off", "on", "strict")
 MAX_ROWS = 16  # EAGLE_EXACT_MAX_ROWS
 REPORT_BYTES = 65536
+N_TOKENS = 64
 
 
 def set_mode(mode: str) -> None:
@@ -51,6 +54,18 @@ def require(model: HasHandle) -> None:
             f"exact verification was asked for, but nothing computes these exactly: {weights}. "
             "Use another type or keep the layers on the CPU, or leave exact out."
         )
+
+
+def check_tokens(model: Model, path: Path | None = None) -> list[int]:
+    """Tokens for a check: those of a text file, or `N_TOKENS` random ones."""
+    if path is None:
+        rng = random.Random(0)
+        return [rng.randrange(model.n_vocab) for _ in range(N_TOKENS)]
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as text ({error}). Give a UTF-8 file.") from None
+    return Tokenizer(model).encode(text)
 
 
 @dataclass(frozen=True)

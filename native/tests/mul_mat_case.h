@@ -49,10 +49,15 @@ struct weights {
                               : ggml_new_tensor_2d(ctx, type, cols, rows);
         buffer = ggml_backend_alloc_ctx_tensors_from_buft(
             ctx, interleaved ? interleaving_buffer_type() : ggml_backend_cpu_buffer_type());
+        if (interleaved && tensor->extra == nullptr) {
+            return;  // this CPU has no interleaved layout for the type
+        }
         std::vector<char> data(ggml_nbytes(tensor));
         ggml_quantize_chunk(type, values, data.data(), 0, rows * matrices, cols, nullptr);
         ggml_backend_tensor_set(tensor, data.data(), 0, data.size());
     }
+    // Whether the layout asked for exists on this CPU.
+    bool readable(bool interleaved) const { return !interleaved || tensor->extra != nullptr; }
     weights(const weights &) = delete;
     ~weights() {
         ggml_backend_buffer_free(buffer);

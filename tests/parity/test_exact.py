@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+from fixtures.command import assert_one_line_error, llama_eagle
 from fixtures.targets import make_target
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -105,3 +106,15 @@ def test_strict_is_refused_or_holds(folder: Path) -> None:
             assert exact.report(model) == {"exact": True, "mode": "strict", "inexact": []}
         finally:
             exact.set_mode("on")
+
+
+def test_check_exact_on_the_command_line(folder: Path, tmp_path: Path) -> None:
+    path = model_file(folder, "qwen35", "q4_k_m")
+    text = tmp_path / "text.txt"
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 4)
+    found = llama_eagle("check", path, "--exact", "--text", text, "-t", 2, "--json").json
+    assert found["exact"]["exact"] is True and found["exact"]["weights"]["exact"] is True
+    outcome = llama_eagle("check", path, "--exact", "-t", 2, EAGLE_EXACT="0")
+    assert outcome.code == 5
+    assert "is not exact: row" in outcome.stdout
+    assert_one_line_error(llama_eagle("check", path, "--exact", "--text", tmp_path / "none"), 3, "cannot be read")

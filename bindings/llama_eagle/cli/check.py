@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from llama_eagle.cli import output
-from llama_eagle.cli.options import Json
+from llama_eagle.cli.options import Json, Threads
 
 CHECK_FAILED = 5
 
@@ -16,6 +16,11 @@ CHECK_FAILED = 5
 def check(
     target: Annotated[Path, typer.Argument(metavar="TARGET.gguf")],
     draft: Annotated[Path | None, typer.Argument(metavar="DRAFT.gguf")] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Decode a text alone and in random batches; every logit must be the same.")
+    ] = False,
+    text: Annotated[Path | None, typer.Option("--text", metavar="FILE", help="The text for --exact.")] = None,
+    threads: Threads = 0,
     json: Json = False,
 ) -> None:
     """Say whether a file is sound, and whether a draft fits a target; exit 5 when it does not."""
@@ -23,16 +28,45 @@ def check(
 
     report = check_models(target, draft)
     problems = [finding.message for finding in report.findings if finding.level == "error"]
+    exactness = _exactness(target, text, threads) if exact and not problems else None
+    if exactness is not None and exactness["difference"] is not None:
+        problems.append(_difference_text(target, exactness))
     for finding in report.findings:
         if finding.level == "warning":
             output.warn(f"{draft}: {finding.message}")
     if json:
-        output.result(report.to_json() | {"problems": problems})
+        output.result(report.to_json() | {"problems": problems} | ({"exact": exactness} if exact else {}))
     elif problems:
-        output.data("\n".join(f"{draft}: {problem}" for problem in problems))
+        output.data("\n".join(f"{draft or target}: {problem}" for problem in problems))
     elif draft is None:
         output.data(f"{target}: a sound {report.target['architecture']} model")
     else:
         output.data(f"{draft} fits {target}")
+    if exactness is not None and not problems and not json:
+        output.data(
+            f"{target}: {exactness['n_tokens']} tokens have the same bits alone and in {exactness['n_batches']} batches"
+        )
     if problems:
         raise typer.Exit(CHECK_FAILED)
+
+
+def _exactness(target: Path, text: Path | None, threads: int) -> dict[str, Any]:
+    """`exact.check_exact` of a text, with what `exact.report` says of the weights."""
+    from llama_eagle.exact import CheckOptions, check_exact, check_tokens, report
+    from llama_eagle.models import ContextOptions, Model
+
+    with Model.target(target) as model:
+        tokens = check_tokens(model, text)
+        context = ContextOptions(n_ctx=max(512, len(tokens)), n_threads=threads)
+        found = check_exact(model, tokens, CheckOptions(max_threads=threads, context=context))
+        return found.to_json() | {"weights": report(model)}
+
+
+def _difference_text(target: Path, exactness: dict[str, Any]) -> str:
+    found = exactness["difference"]
+    inexact = ", ".join(f"{w['tensors']} {w['type']} in {w['where']}" for w in exactness["weights"]["inexact"])
+    return (
+        f"token {found['token']} is not exact: row {found['row']} of a batch of {found['n_rows']} on "
+        f"{found['n_threads']} threads gives {found['batch']!r} for logit {found['logit']}, "
+        f"alone {found['alone']!r} (bit {found['bit']})" + (f". Without exact kernels: {inexact}" if inexact else "")
+    )

@@ -17,39 +17,38 @@ inline void run_rows(const dot_args & a, int first, int64_t i) {
 }
 
 template <typename Tile>
-void run_tiles(const dot_args & a) {
+inline void run_pass(const dot_args & a, int first, int n, int64_t i) {
     static_assert(TILE_ROWS == 4 || TILE_ROWS == 8, "cases below");
-    for (int64_t i = 0; i < a.n_w; i += Tile::STEP) {
-        for (int first = 0; first < a.n_act; first += TILE_ROWS) {
-            const int left = a.n_act - first;
-            switch (left < TILE_ROWS ? left : TILE_ROWS) {
-            case 1:
-                run_rows<Tile, 1>(a, first, i);
-                break;
-            case 2:
-                run_rows<Tile, 2>(a, first, i);
-                break;
-            case 3:
-                run_rows<Tile, 3>(a, first, i);
-                break;
-            case 4:
-                run_rows<Tile, 4>(a, first, i);
-                break;
+    switch (n) {
+    case 1:
+        return run_rows<Tile, 1>(a, first, i);
+    case 2:
+        return run_rows<Tile, 2>(a, first, i);
+    case 3:
+        return run_rows<Tile, 3>(a, first, i);
+    case 4:
+        return run_rows<Tile, 4>(a, first, i);
 #if defined(EAGLE_SIMD_512)
-            case 5:
-                run_rows<Tile, 5>(a, first, i);
-                break;
-            case 6:
-                run_rows<Tile, 6>(a, first, i);
-                break;
-            case 7:
-                run_rows<Tile, 7>(a, first, i);
-                break;
-            case 8:
-                run_rows<Tile, 8>(a, first, i);
-                break;
+    case 5:
+        return run_rows<Tile, 5>(a, first, i);
+    case 6:
+        return run_rows<Tile, 6>(a, first, i);
+    case 7:
+        return run_rows<Tile, 7>(a, first, i);
+    case 8:
+        return run_rows<Tile, 8>(a, first, i);
 #endif
-            }
+    }
+}
+
+// As few passes as registers allow, of nearly equal size: the weights are unpacked in each.
+template <typename Tile>
+void run_tiles(const dot_args & a) {
+    const int passes = (a.n_act + TILE_ROWS - 1) / TILE_ROWS;
+    for (int64_t i = 0; i < a.n_w; i += Tile::STEP) {
+        for (int p = 0; p < passes; ++p) {
+            const int first = a.n_act * p / passes;
+            run_pass<Tile>(a, first, a.n_act * (p + 1) / passes - first, i);
         }
     }
 }
