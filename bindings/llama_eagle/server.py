@@ -15,7 +15,7 @@ from typing import Any
 
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 from llama_eagle.llama import EagleLlama
-from llama_eagle.llama_options import PARENT_PARAMETERS
+from llama_eagle.llama_options import EAGLE_PARAMETERS, PARENT_PARAMETERS
 
 try:
     import llama_cpp
@@ -25,10 +25,6 @@ try:
     from pydantic import Field, ValidationError
 except ImportError as error:
     raise EnvironmentFailure(f"the server needs {error.name}: pip install llama-eagle[server]") from error
-
-EAGLE_SETTINGS = (
-    "draft_path", "n_draft", "n_draft_max", "p_min", "exact", "draft_gpu_layers", "draft_n_ctx", "checkpoint_mib",
-)  # fmt: skip
 
 
 class EagleModelSettings(ModelSettings):
@@ -64,7 +60,7 @@ class _Factory:
     """Called as the class would be, with everything the server passes."""
 
     def __init__(self, settings: ModelSettings) -> None:
-        self._ours = {name: getattr(settings, name) for name in EAGLE_SETTINGS if hasattr(settings, name)}
+        self._ours = {name: getattr(settings, name) for name in EAGLE_PARAMETERS if hasattr(settings, name)}
 
     def __call__(self, **given: Any) -> EagleLlama:
         return EagleLlama(**self._arguments(given))

@@ -102,7 +102,7 @@ def test_growing_text_equals_joining_anew() -> None:
     growing = GrowingText(Bytes(), bos=257)  # type: ignore[arg-type]
     tokens: list[int] = [257, 32]
     for _ in range(400):
-        tokens = tokens + [rng.randrange(258)] if rng.random() < 0.95 else tokens[: rng.randrange(1, len(tokens))]
+        tokens = [*tokens, rng.randrange(258)] if rng.random() < 0.95 else tokens[: rng.randrange(1, len(tokens))]
         special = rng.random() < 0.1
         text = b"".join(Bytes().piece(token, special=special) for token in tokens)
         expected = text[1:] if tokens[0] == 257 and text[:1] == b" " else text
