@@ -180,17 +180,22 @@ class EagleLlama(Llama):
 
     @property
     def n_tokens(self) -> int:
-        """Tokens in memory. Setting it lower cuts the text there."""
+        """Tokens in memory. Setting it lower cuts the text there.
+
+        A multimodal handler sets it higher after it has put image rows into the context itself. With M-RoPE it counts
+        positions then, as it does in the parent.
+        """
         return 0 if self._memory is None else self._memory.n_tokens
 
     @n_tokens.setter
     def n_tokens(self, value: int) -> None:
         if self._memory is None:
             return
-        if not 0 <= value <= self._memory.n_tokens:
-            raise UsageError(f"n_tokens={value}: {self._memory.n_tokens} tokens are in memory. Evaluate the others.")
-        self._memory.is_live = self._memory.is_live and value == self._memory.n_tokens
-        self._memory.n_tokens = value
+        if 0 <= value <= self._memory.n_tokens:
+            self._memory.is_live = self._memory.is_live and value == self._memory.n_tokens
+            self._memory.n_tokens = value
+        else:
+            self._memory.adopt(value)
 
     @property
     def input_ids(self) -> NDArray[np.intc]:

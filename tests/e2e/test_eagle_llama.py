@@ -290,8 +290,8 @@ def test_cutting_the_text(files: dict[str, Path], plain: Any) -> None:
     llm.eval(llm.tokenize(b"xyz"))
     assert llm.eval_tokens == type(llm.eval_tokens)(b"abcdefghijxyz")
     assert complete(llm, "abcdefghijxyz")["text"] == complete(plain, "abcdefghijxyz")["text"]
-    with pytest.raises(ValueError, match="n_tokens=400"):
-        llm.n_tokens = 400
+    with pytest.raises(ValueError, match="n_tokens=4000"):
+        llm.n_tokens = 4000
 
 
 def test_prompt_lookup_and_the_parents_draft_models(files: dict[str, Path], plain: Any) -> None:
