@@ -57,8 +57,15 @@ class LazyRounds:
         self.n_delivered = 0
         self._round: _Round | None = None
         self._full = False
+        self._last = -1
         if plan.drafter is not None:
             plan.drafter.begin(text.known.tolist())
+
+    @property
+    def was_drafted(self) -> bool:
+        """Whether the token delivered last had been drafted before it was sampled."""
+        current = self._round
+        return current is not None and current.rows[current.row + 1 : current.row + 2] == [self._last]
 
     def next_token(self) -> int | None:
         """The next token; None when the context is full."""
@@ -67,11 +74,11 @@ class LazyRounds:
         self.n_delivered += 1
         current = self._round
         if current is None:
-            return self._sample(self.text.row)
-        current.sampled = current.row + 1
-        if current.greedy is not None:
-            return current.greedy[current.row]
-        return self._sample(current.row)
+            self._last = self._sample(self.text.row)
+        else:
+            current.sampled = current.row + 1
+            self._last = self._sample(current.row) if current.greedy is None else current.greedy[current.row]
+        return self._last
 
     def advance(self, token: int, inserted: Sequence[int] = ()) -> None:
         """Go on after `token` and, where the listener wants it, after tokens of its own."""

@@ -129,9 +129,8 @@ class EagleLlama(Llama):
             check_rollback(self._ctx.ctx, recurrent, self._n_draft_max)
         self._session = self._open_session(drafts)
         self._drafter = self._choose_drafter()
-        self._length: DraftLength = (
-            Auto(self._n_draft_max) if options.n_draft == "auto" else Fixed(int(options.n_draft))
-        )
+        self._length: DraftLength
+        self.set_n_draft(options.n_draft if drafts else "auto")
         store = CheckpointStore(options.checkpoint_mib << 20 if recurrent else 0)
         self._memory = TextMemory(self._session, self._n_ctx, self._n_vocab, store, options.checkpoint_every)
         if self._logits_all:
@@ -181,17 +180,22 @@ class EagleLlama(Llama):
 
     @property
     def n_tokens(self) -> int:
-        """Tokens in memory. Setting it lower cuts the text there."""
+        """Tokens in memory. Setting it lower cuts the text there.
+
+        A multimodal handler sets it higher after it has put image rows into the context itself. With M-RoPE it counts
+        positions then, as it does in the parent.
+        """
         return 0 if self._memory is None else self._memory.n_tokens
 
     @n_tokens.setter
     def n_tokens(self, value: int) -> None:
         if self._memory is None:
             return
-        if not 0 <= value <= self._memory.n_tokens:
-            raise UsageError(f"n_tokens={value}: {self._memory.n_tokens} tokens are in memory. Evaluate the others.")
-        self._memory.is_live = self._memory.is_live and value == self._memory.n_tokens
-        self._memory.n_tokens = value
+        if 0 <= value <= self._memory.n_tokens:
+            self._memory.is_live = self._memory.is_live and value == self._memory.n_tokens
+            self._memory.n_tokens = value
+        else:
+            self._memory.adopt(value)
 
     @property
     def input_ids(self) -> NDArray[np.intc]:
@@ -245,7 +249,7 @@ class EagleLlama(Llama):
         return int(sampler.sample(self._ctx, memory.row))
 
     def generate(self, tokens: Sequence[int], *args: Any, **kwargs: Any) -> Generator[int, Sequence[int] | None, None]:
-        """Yield tokens after `tokens`, as the parent does; drafting changes how many come at once, not which."""
+        """Yield tokens after `tokens`, as the parent does; drafts change how many are computed at once, not which."""
         call = GENERATE.bind(self, tokens, *args, **kwargs)
         call.apply_defaults()
         arguments = call.arguments
@@ -323,6 +327,18 @@ class EagleLlama(Llama):
     def speculative_totals(self) -> Statistics:
         """The same over the life of this instance."""
         return self._total_statistics
+
+    @property
+    def last_token_was_drafted(self) -> bool:
+        """In a running generation: whether the token delivered last had been drafted."""
+        return self._generation is not None and self._generation.was_drafted
+
+    def set_n_draft(self, n_draft: int | str) -> None:
+        """Tokens drafted in a round from the next generation on: a number up to `n_draft_max`, or "auto"."""
+        longest = self._session.n_draft_max
+        if n_draft != "auto" and not (isinstance(n_draft, int) and 0 <= n_draft <= longest):
+            raise UsageError(f"n_draft={n_draft!r} is neither 'auto' nor a number from 0 to {longest}. Correct it.")
+        self._length = Auto(max(longest, 1)) if n_draft == "auto" else Fixed(int(n_draft))
 
     def detokenize(
         self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,9 @@ class EagleOptions:
     def longest(self) -> int:
         """Tokens of the longest draft."""
         return max(self.n_draft_max, self.n_draft) if isinstance(self.n_draft, int) else self.n_draft_max
+
+
+EAGLE_PARAMETERS = tuple(field.name for field in fields(EagleOptions))
 
 
 def refuse_unknown(given: Mapping[str, Any]) -> None:

@@ -92,11 +92,15 @@ def _overrides(options: QuantizeOptions) -> dict[str, str]:
         for pattern, name in recipe_types(options.recipe).items():
             patterns.setdefault(pattern, name)
     for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise UsageError(f"{pattern!r} is not a regular expression: {error}") from None
+        _check_pattern(pattern)
     return patterns
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"{pattern!r} is not a regular expression: {error}") from None
 
 
 class _Parameters:

@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_eagle.checkpoints import CheckpointStore, capture, restore
+from llama_eagle.errors import UsageError
 from llama_eagle.session import Session
 
+NO_TOKEN = -1  # what stands for a row of an image
 CLOSE = 8  # tokens: a checkpoint this near makes another one useless
 TAIL = 8  # tokens at a prompt's end that the next turn often writes differently (its generation prompt)
 
@@ -76,6 +78,21 @@ class TextMemory:
             self.is_live = False
         self.n_tokens = kept
         self.store.forget_after(kept)
+
+    def adopt(self, n_tokens: int) -> None:
+        """Rows up to position `n_tokens` were put into the context by somebody else: an image's.
+
+        They have no token ids, and the draft knows nothing of them nor of what came before: it pauses over them. With
+        M-RoPE the position after an image cannot be told from the context's memory, so it is taken as given.
+        Raises `UsageError` when it is past the context.
+        """
+        if n_tokens > len(self.tokens):
+            raise UsageError(f"n_tokens={n_tokens}: the context has {len(self.tokens)} positions. Correct it.")
+        self.session.load_state(None, n_tokens)
+        self.tokens[self.n_tokens : n_tokens] = NO_TOKEN
+        self.n_tokens = n_tokens
+        self.is_live = False
+        self.store.forget_after(0)
 
     def reset(self) -> None:
         """Forget everything."""

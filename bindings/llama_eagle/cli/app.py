@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from llama_eagle.cli import bench, check, convert, demo, doctor, generate, inspect, quantize
+from llama_eagle.cli import bench, chat, check, convert, demo, doctor, generate, inspect, quantize, serve
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "convert": convert.convert,
@@ -16,6 +16,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo.demo,
     "bench": bench.bench,
     "generate": generate.generate,
+    "chat": chat.chat,
+    "serve": serve.serve,
     "inspect": inspect.inspect,
     "doctor": doctor.doctor,
 }

@@ -1,0 +1,68 @@
+"""LangChain's and LlamaIndex's adapters, which construct `llama_cpp.Llama` themselves, with a draft behind them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llama_eagle  # before llama_cpp: it decides which library that loads
+import pytest
+from fixtures.tiny_gguf import write_draft, write_target
+
+pytestmark = pytest.mark.native
+
+ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+COMMON: dict[str, Any] = {"n_ctx": 512, "verbose": False, "n_threads": 1}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("models")
+    return {
+        "model_path": str(write_target(folder / "target.gguf")),
+        "draft_path": str(write_draft(folder / "draft.gguf")),
+    }
+
+
+def test_patch_and_undo(pair: dict[str, str]) -> None:
+    import llama_cpp
+    from llama_eagle.integrations import patch_llama_cpp
+
+    original = llama_cpp.Llama
+    with patch_llama_cpp(draft_path=pair["draft_path"], n_draft=2):
+        llm: Any = llama_cpp.Llama(pair["model_path"], f16_kv=True, **COMMON)
+        assert isinstance(llm, llama_eagle.EagleLlama)
+        assert isinstance(llm, original)
+    assert llama_cpp.Llama is original
+    assert llm.create_completion("abc", max_tokens=23, temperature=0)["choices"][0]["text"] == ALPHABET[3:]
+    assert llm.speculative_stats.n_accepted > 0
+
+
+@pytest.mark.slow  # installs of LangChain and LlamaIndex: the dependency group "integrations"
+def test_langchain(pair: dict[str, str]) -> None:
+    from langchain_community.chat_models import ChatLlamaCpp
+    from langchain_community.llms import LlamaCpp
+    from llama_eagle.integrations import patch_llama_cpp
+
+    with patch_llama_cpp(draft_path=pair["draft_path"], n_draft=2):
+        chat = ChatLlamaCpp(model_path=pair["model_path"], temperature=0, max_tokens=26, **COMMON)
+        plain = LlamaCpp(model_path=pair["model_path"], temperature=0, max_tokens=23, **COMMON)
+    assert chat.invoke("hello").content == ALPHABET
+    assert "".join(str(part.content) for part in chat.stream("hello")) == ALPHABET
+    assert plain.invoke("abc") == ALPHABET[3:]
+    assert chat.client.speculative_stats.n_accepted > 0
+    assert plain.client.speculative_stats.n_accepted > 0
+
+
+@pytest.mark.slow
+def test_llama_index(pair: dict[str, str]) -> None:
+    from llama_eagle.integrations import patch_llama_cpp
+    from llama_index.llms.llama_cpp import LlamaCPP
+
+    with patch_llama_cpp(draft_path=pair["draft_path"], n_draft=2):
+        llm = LlamaCPP(
+            model_path=pair["model_path"], temperature=0, max_new_tokens=23, context_window=512, verbose=False,
+            model_kwargs={"n_threads": 1}, completion_to_prompt=lambda text: text,
+        )  # fmt: skip
+    assert llm.complete("abc").text == ALPHABET[3:]
+    assert "".join(part.delta or "" for part in llm.stream_complete("abc")) == ALPHABET[3:]
+    assert llm._model.speculative_stats.n_accepted > 0

@@ -1,0 +1,14 @@
+"""The native tests: each program of native/tests/test_*.cpp ends with exit code 0."""
+
+from __future__ import annotations
+
+import pytest
+from fixtures.programs import ROOT, run_program
+
+pytestmark = pytest.mark.native
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in ROOT.glob("native/tests/test_*.cpp")))
+def test_program(name: str) -> None:
+    done = run_program(name)
+    assert done.returncode == 0, f"{name} ended with {done.returncode}\n{done.stdout[-4000:]}{done.stderr[-4000:]}"

@@ -1,0 +1,149 @@
+"""The pure parts of sessions and rounds: statistics, checkpoints, look-up, growing text, sampling parameters."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from llama_eagle.checkpoints import Checkpoint, CheckpointStore
+from llama_eagle.drafters import ModelDrafter, PromptLookup
+from llama_eagle.errors import EagleError, InputError, UsageError
+from llama_eagle.generation import GenerationOptions
+from llama_eagle.llama_text import GrowingText
+from llama_eagle.models import ContextOptions
+from llama_eagle.sampling import SamplingParams
+from llama_eagle.stats import Statistics
+from llama_eagle.text import TextStream
+
+
+class Bytes:
+    """A tokenizer whose tokens are bytes, but for 256: a token of several bytes, and 257: nothing."""
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        if token >= 256:
+            return (b"<bos>" if special else b"") if token == 257 else "é€😀".encode()
+        return bytes([token])
+
+
+def test_statistics() -> None:
+    statistics = Statistics()
+    for n_draft, n_accepted in ((3, 3), (3, 0), (2, 1), (0, 0)):
+        statistics.add_round(n_draft, n_accepted, n_accepted + 1)
+    assert statistics.accepted_per_position == [2 / 3, 1 / 2, 1.0]
+    assert statistics.accept_rate == 4 / 8
+    assert statistics.mean_emitted == 8 / 4
+    total = Statistics(ms={"draft": 1.0})
+    total.add(statistics)
+    total.add(statistics)
+    assert (total.rounds, total.n_drafted, total.accepted_per_position) == (8, 16, [2 / 3, 1 / 2, 1.0])
+
+
+def test_checkpoints_keep_what_is_missed_most() -> None:
+    store = CheckpointStore(budget=40)
+    for n_past in (10, 15, 100, 200, 210):
+        store.add(Checkpoint(n_past, bytes(10)))
+    assert store.positions == [10, 100, 200, 210]  # 15 was the closest to its predecessor, 210 is the newest
+    assert store.n_bytes == 40
+    assert [store.best(n).n_past for n in (10, 99, 205, 500)] == [10, 10, 200, 210]  # type: ignore[union-attr]
+    assert store.best(9) is None
+    store.forget_after(150)
+    assert store.positions == [10, 100]
+    store.add(Checkpoint(120, bytes(41)))  # alone above the budget
+    assert store.positions == [10, 100]
+    store.add(Checkpoint(100, b"new"))
+    assert store.best(100) == Checkpoint(100, b"new")
+
+
+def test_prompt_lookup_proposes_what_followed_the_last_occurrence() -> None:
+    lookup = PromptLookup(n_gram=3, n_min=2)
+    lookup.begin([1, 2, 3, 4, 5, 1, 2, 3, 9, 9])
+    lookup.accept([1, 2])
+    assert lookup.draft(3, 4) == [9, 9, 1, 2]
+    assert lookup.draft(3, 1) == [9]
+    assert lookup.draft(7, 4) == []
+    lookup.begin([5])
+    assert lookup.draft(3, 4) == []
+
+
+def test_prompt_lookup_against_a_search_by_hand() -> None:
+    rng = random.Random(1)
+    for _ in range(200):
+        tokens = [rng.randrange(3) for _ in range(rng.randrange(2, 30))]
+        *known, last = tokens
+        lookup = PromptLookup(n_gram=3, n_min=2)
+        lookup.begin(known)
+        expected: list[int] = []
+        for size in (3, 2):  # the last occurrence that is followed by a token already in memory
+            ends = [i for i in range(size, len(known)) if tokens[i - size : i] == tokens[-size:]]
+            if ends:
+                expected = tokens[ends[-1] : ends[-1] + 4]
+                break
+        assert lookup.draft(last, 4) == expected
+
+
+def test_the_parents_draft_models_see_all_tokens() -> None:
+    seen: list[list[int]] = []
+
+    def model(tokens: Any) -> Any:
+        seen.append(tokens.tolist())
+        return tokens[:5]
+
+    drafter = ModelDrafter(model)
+    drafter.begin([1, 2])
+    assert drafter.draft(3, 2) == [1, 2]
+    drafter.accept([3, 4])
+    drafter.draft(5, 1)
+    assert seen == [[1, 2, 3], [1, 2, 3, 4, 5]]
+
+
+def test_growing_text_equals_joining_anew() -> None:
+    rng = random.Random(2)
+    growing = GrowingText(Bytes(), bos=257)  # type: ignore[arg-type]
+    tokens: list[int] = [257, 32]
+    for _ in range(400):
+        tokens = [*tokens, rng.randrange(258)] if rng.random() < 0.95 else tokens[: rng.randrange(1, len(tokens))]
+        special = rng.random() < 0.1
+        text = b"".join(Bytes().piece(token, special=special) for token in tokens)
+        expected = text[1:] if tokens[0] == 257 and text[:1] == b" " else text
+        assert growing.detokenize(tokens, special=special) == expected
+        growing.detokenize(tokens[-3:], special=False)  # a short list in between disturbs nothing
+
+
+def test_text_stream_waits_for_whole_characters() -> None:
+    stream = TextStream(Bytes())  # type: ignore[arg-type]
+    data = "aé€😀b".encode()
+    parts = [stream.push([byte]) for byte in data]
+    assert parts == ["a", "", "é", "", "", "€", "", "", "", "😀", "b"]
+    assert stream.finish() == ""
+    assert stream.push(list("€".encode()[:2])) == ""
+    assert stream.finish() == "\ufffd"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: SamplingParams(temperature=float("inf")),
+        lambda: SamplingParams(top_k=-1),
+        lambda: SamplingParams(top_p=0.0),
+        lambda: SamplingParams(min_p=1.0),
+        lambda: SamplingParams(repeat_penalty=0.0),
+        lambda: SamplingParams(seed=-1),
+        lambda: SamplingParams(seed=2**32 - 1),
+        lambda: GenerationOptions(max_tokens=0),
+        lambda: GenerationOptions(p_min=1.0),
+        lambda: ContextOptions(n_ctx=0),
+        lambda: ContextOptions(n_ubatch=10, n_rs_seq=16),
+        lambda: ContextOptions(type_k="q9"),
+        lambda: ContextOptions(flash_attn="perhaps"),
+    ],
+)
+def test_values_out_of_range(make: Any) -> None:
+    with pytest.raises(UsageError):
+        make()
+
+
+def test_errors_are_also_the_built_in_ones() -> None:
+    assert issubclass(InputError, ValueError)
+    assert issubclass(UsageError, ValueError)
+    assert issubclass(UsageError, EagleError)
