@@ -25,7 +25,7 @@ from llama_cpp.llama_tokenizer import LlamaTokenizer  # noqa: E402
 from llama_eagle import exact as exact_mode  # noqa: E402
 from llama_eagle.checkpoints import CheckpointStore  # noqa: E402
 from llama_eagle.draft_length import Auto, DraftLength, Fixed  # noqa: E402
-from llama_eagle.drafters import Drafter, EagleDrafter, ModelDrafter  # noqa: E402
+from llama_eagle.drafters import Drafter, EagleDrafter, FirstOf, ModelDrafter  # noqa: E402
 from llama_eagle.errors import UsageError  # noqa: E402
 from llama_eagle.lazy_rounds import LazyRounds, Plan  # noqa: E402
 from llama_eagle.llama_options import (  # noqa: E402
@@ -60,7 +60,7 @@ class EagleLlama(Llama):
     p_min: a draft ends where its cumulative probability falls below this.
     exact: verification computes each row as plain decoding would, to the last bit.
     draft_gpu_layers: default: as `n_gpu_layers`. draft_n_ctx: positions the draft sees, 0: as the target.
-    drafter: another source of drafts, such as `PromptLookup()`, in place of `draft_path`.
+    drafter: another source of drafts, such as `PromptLookup()`; with `draft_path`, it is asked first while it pays.
     checkpoint_mib: memory for checkpoints of a recurrent state. checkpoint_every: tokens between them in a long prompt.
 
     Where it differs: unknown keyword arguments are refused; decode and batch threads are equal unless both are given;
@@ -155,7 +155,8 @@ class EagleLlama(Llama):
 
     def _choose_drafter(self) -> Drafter | None:
         if isinstance(self._session, EagleSession):
-            return EagleDrafter(self._session, self._options.p_min)
+            eagle = EagleDrafter(self._session, self._options.p_min)
+            return eagle if self._options.drafter is None else FirstOf(self._options.drafter, eagle)
         if self._options.drafter is not None:
             return self._options.drafter
         return None if self.draft_model is None else ModelDrafter(self.draft_model)
