@@ -35,13 +35,15 @@ class PairFiles:
 class PairFolder:
     """A folder of its own for the files of one shape; files made by other versions of this code are thrown away.
 
-    `keep` keeps the Hugging Face checkpoints beside the GGUFs.
+    `keep` keeps the Hugging Face checkpoints beside the GGUFs. `fresh` makes new files when the converter has changed
+    too, which matters to what the files show but hardly to how fast they run.
     """
 
     path: Path
     shape: str
     seed: int = 0
     keep: bool = False
+    fresh: bool = True
     say: Say = lambda text: None
 
     def files(self, accept: float, outtype: str, draft_type: str | None = None) -> PairFiles:
@@ -88,7 +90,7 @@ class PairFolder:
             convert(checkpoint, out, outtype)
 
     def _discard_stale(self) -> None:
-        stamp_file, stamp = self.path / "stamp", f"{_source_hash()} {self.shape} {self.seed}\n"
+        stamp_file, stamp = self.path / "stamp", f"{_source_hash(self.fresh)} {self.shape} {self.seed}\n"
         if stamp_file.is_file() and stamp_file.read_text() == stamp:
             return
         if stamp_file.is_file():  # without it the folder is not ours to empty
@@ -113,10 +115,11 @@ def _convert_draft(checkpoint: Path, target: Path, out: Path, outtype: str) -> N
         quantize(middle, out, outtype)
 
 
-def _source_hash() -> str:
+def _source_hash(converter: bool) -> str:
     """Of the code that makes the files: theirs must not outlive a change of it."""
     digest = hashlib.sha256()
-    for package in (Path(__file__).parent, Path(llama_eagle.convert.__path__[0])):
-        for path in sorted(package.rglob("*.py")):
-            digest.update(path.read_bytes())
+    here = Path(__file__).parent
+    makers = [here / f"{name}.py" for name in ("constructed", "cycle", "shapes", "tokenizer", "weights")]
+    for path in (*makers, *(sorted(Path(llama_eagle.convert.__path__[0]).rglob("*.py")) if converter else ())):
+        digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

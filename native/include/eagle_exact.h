@@ -28,7 +28,7 @@ LLAMA_API int32_t eagle_exact_get(void);
 
 // What a model's weights allow, as one JSON object: {"exact": bool, "mode": "off" | "on" | "strict", "inexact":
 // [{"where": buffer, "type": type, "tensors": count}]}. "exact" is true when the mode is not off and the list is empty.
-// Attention is exact for every cache type when head sizes are multiples of 16. Returns the length without the final 0,
+// Attention on the CPU is exact for every cache type. Returns the length without the final 0,
 // or minus an eagle_status; writes at most size bytes.
 LLAMA_API int32_t eagle_exact_report(const struct llama_model * model, char * json, size_t size);
 

@@ -142,7 +142,7 @@ static void check_attention(ggml_backend_t backend, const attention & a) {
     std::vector<float> alone;
     for (int64_t t = 0; t < inputs::TOKENS; ++t) {
         const std::vector<float> y = attend(backend, a, in, t, 1, 1, 0);
-        check(nmse(a, in, t, y.data()) < 1e-6 || a.max_bias != 0, a.name() + ": accuracy");
+        check(nmse(a, in, t, y.data()) < (a.dv % 16 == 0 ? 1e-6 : 1e-4) || a.max_bias != 0, a.name() + ": accuracy");
         alone.insert(alone.end(), y.begin(), y.end());
     }
     for (int64_t n : {1, 2, 3, 5, 9, 16}) {
@@ -165,6 +165,7 @@ int main() {
              attention{96, 96, 2, 1, 300, GGML_TYPE_F16, false, 30.0f, 0},
              attention{128, 64, 6, 2, 1024, GGML_TYPE_BF16, false, 0, 8.0f},
              attention{16, 16, 2, 2, 41, GGML_TYPE_F16, false, 0, 0},
+             attention{40, 40, 4, 2, 700, GGML_TYPE_F16, false, 0, 0},  // ggml's kernel
          }) {
         check_attention(backend, a);
     }

@@ -55,7 +55,7 @@ def test_files_of_other_code_are_made_anew(tmp_path: Path, monkeypatch: pytest.M
     folder = PairFolder(tmp_path / "tiny", "tiny")
     folder.files(0.7, "q8_0").target.write_bytes(b"old")
     assert folder.files(0.7, "q8_0").target.read_bytes() == b"old"
-    monkeypatch.setattr(ggufs, "_source_hash", lambda: "other")
+    monkeypatch.setattr(ggufs, "_source_hash", lambda converter: "other")
     assert folder.files(0.7, "q8_0").target.read_bytes()[:4] == b"GGUF"
 
 

@@ -103,7 +103,7 @@ def _synthetic_job(
     shape = given["synthetic"]
     if shape not in SHAPES:
         raise UsageError(f"--synthetic {shape!r}: shapes are {', '.join(SHAPES)}.")
-    folder = PairFolder(cache_dir() / "synthetic" / shape, shape, say=output.note)
+    folder = PairFolder(cache_dir() / "synthetic" / shape, shape, fresh=False, say=output.note)
     files = folder.files(accept, given["outtype"].lower(), given["draft_type"] and given["draft_type"].lower())
     job = Job(files.target, files.draft, given["prompt"] or SYNTHETIC_PROMPT, **common)
     return {"model": f"synthetic {shape}", "accept": accept, **facts}, job

@@ -25,29 +25,30 @@ struct bf16_t {
 template <typename Type>
 struct tile_float {
     using elem = typename Type::elem;
-    static constexpr int STEP = 2;
+    static constexpr int STEP = 4;
 
-    template <int NR>
-    static inline void add(vf (*acc)[STEP], const elem * const * row, const char * const * act, int64_t k) {
-        vf w[STEP];
-        for (int r = 0; r < STEP; ++r) {
+    // SIDE weight rows side by side: the values of the activations are loaded once for them.
+    template <int NR, int SIDE>
+    static inline void add(vf (*acc)[SIDE], const elem * const * row, const char * const * act, int64_t k) {
+        vf w[SIDE];
+        for (int r = 0; r < SIDE; ++r) {
             w[r] = Type::load(row[r] + k);
         }
         for (int j = 0; j < NR; ++j) {
             const vf x = v_loadf((const float *) act[j] + k);
-            for (int r = 0; r < STEP; ++r) {
+            for (int r = 0; r < SIDE; ++r) {
                 acc[j][r] = v_fma(w[r], x, acc[j][r]);
             }
         }
     }
 
-    template <int NR>
-    static void add_tail(vf (*acc)[STEP], const elem * const * row, const char * const * act, int64_t k, int64_t n) {
-        elem w[STEP][LANES] = {};
+    template <int NR, int SIDE>
+    static void add_tail(vf (*acc)[SIDE], const elem * const * row, const char * const * act, int64_t k, int64_t n) {
+        elem w[SIDE][LANES] = {};
         float x[NR][LANES] = {};
-        const elem * wp[STEP];
+        const elem * wp[SIDE];
         const char * xp[NR];
-        for (int r = 0; r < STEP; ++r) {
+        for (int r = 0; r < SIDE; ++r) {
             memcpy(w[r], row[r] + k, (size_t) (n - k) * sizeof(elem));
             wp[r] = w[r];
         }
@@ -55,30 +56,45 @@ struct tile_float {
             memcpy(x[j], (const float *) act[j] + k, (size_t) (n - k) * sizeof(float));
             xp[j] = (const char *) x[j];
         }
-        add<NR>(acc, wp, xp, 0);
+        add<NR, SIDE>(acc, wp, xp, 0);
     }
 
-    template <int NR>
-    static void run(const dot_args & a, const char * const * act, float * const * dst, int64_t i) {
-        const elem * row[STEP];
-        vf acc[NR][STEP];
-        for (int r = 0; r < STEP; ++r) {
+    template <int NR, int SIDE>
+    static void run_side(const dot_args & a, const char * const * act, float * const * dst, int64_t i) {
+        const elem * row[SIDE];
+        vf acc[NR][SIDE];
+        for (int r = 0; r < SIDE; ++r) {
             row[r] = (const elem *) (a.w + (i + r < a.n_w ? i + r : i) * a.w_stride);
             for (int j = 0; j < NR; ++j) {
                 acc[j][r] = v_zerof();
             }
         }
+        constexpr int64_t LINE = 64 / sizeof(elem);
         int64_t k = 0;
         for (; k + LANES <= a.n; k += LANES) {
-            add<NR>(acc, row, act, k);
+            if (k % LINE == 0) {
+                for (int r = 0; r < SIDE; ++r) {
+                    prefetch_ahead<1>(row[r] + k);
+                }
+            }
+            add<NR, SIDE>(acc, row, act, k);
         }
         if (k < a.n) {
-            add_tail<NR>(acc, row, act, k, a.n);
+            add_tail<NR, SIDE>(acc, row, act, k, a.n);
         }
         for (int j = 0; j < NR; ++j) {
-            for (int r = 0; r < STEP && i + r < a.n_w; ++r) {
+            for (int r = 0; r < SIDE && i + r < a.n_w; ++r) {
                 dst[j][i + r] = v_sum(acc[j][r]);
             }
+        }
+    }
+
+    // One row streams best alone; more are bound by arithmetic and take as many side by side as registers allow.
+    template <int NR>
+    static void run(const dot_args & a, const char * const * act, float * const * dst, int64_t i) {
+        constexpr int SIDE = NR == 1 ? 1 : NR <= TILE_ROWS / 2 + 1 ? 4 : 2;
+        for (int r = 0; r < STEP && i + r < a.n_w; r += SIDE) {
+            run_side<NR, SIDE>(a, act, dst, i + r);
         }
     }
 };

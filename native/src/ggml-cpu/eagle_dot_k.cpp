@@ -199,7 +199,7 @@ struct tile_k {
             acc[j] = v_zerof();
         }
         for (int64_t b = 0; b < a.n / 256; ++b) {
-            prefetch<sizeof(w[b])>((const char *) (w + b) + 4096);
+            prefetch_ahead<sizeof(w[b])>(w + b);
             superblock u;
             Type::unpack(w[b], u);
             for (int j = 0; j < NR; ++j) {

@@ -81,7 +81,7 @@ struct tile_q4_0_x8 {
         }
         const vi nibble = v_set1_8(15), flip = v_set1_8(8);  // the repacked nibbles have their top bit flipped
         for (int64_t b = 0; b < a.n / 32; ++b) {
-            prefetch<sizeof(block_q4_0x8)>(w + b + 28);
+            prefetch_ahead<sizeof(block_q4_0x8)>(w + b);
             for (int h = 0; h < HALVES; ++h) {
                 const vi w0 = v_load(w[b].qs + 4 * LANES * h);
                 const vi w1 = v_load(w[b].qs + 64 + 4 * LANES * h);

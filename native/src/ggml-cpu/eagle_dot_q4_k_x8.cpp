@@ -140,7 +140,7 @@ struct tile_q4_K_x8 {
             for (int j = 0; j < NR; ++j) {
                 x[j] = (const act256 *) act[j] + b;
             }
-            prefetch<sizeof(block_q4_Kx8)>(w + b + 4);
+            prefetch_ahead<sizeof(block_q4_Kx8)>(w + b);
             scales8x8 sm;
             unpack_scales(w[b].scales, sm);
             for (int h = 0; h < HALVES; ++h) {

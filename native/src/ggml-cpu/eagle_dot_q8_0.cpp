@@ -93,7 +93,7 @@ struct tile_q8_0 {
             const int64_t k = i + r < a.n_w ? i + r : a.n_w - 1;  // past the end: the last row again, not stored
             row[r] = (const block_q8_0 *) (a.w + k * a.w_stride);
         }
-        const char * next = a.w + (i + STEP) * a.w_stride;
+        const char * group = a.w + i * a.w_stride;
         const size_t off = act32::scales(a.n);
         vf acc[NR][VECS];
         for (int j = 0; j < NR; ++j) {
@@ -102,7 +102,7 @@ struct tile_q8_0 {
             }
         }
         for (int64_t b = 0; b < a.n / 32; ++b) {
-            prefetch<STEP * sizeof(block_q8_0)>(next + b * STEP * sizeof(block_q8_0));
+            prefetch_ahead<STEP * sizeof(block_q8_0)>(group + b * STEP * sizeof(block_q8_0));
             vi w[VECS], shift[VECS];
             vf dw[VECS];
             for (int v = 0; v < VECS; ++v) {

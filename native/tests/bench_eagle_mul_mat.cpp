@@ -1,0 +1,92 @@
+// Matrix multiplication by 1 to 16 rows, ggml's kernels and the exact ones in turn, over more weights than caches hold.
+//
+//     bench_eagle_mul_mat [TYPE|all [THREADS [ROWS COLS]]]
+//
+// Times are the least of several runs, of the process's CPU time with one thread and of the wall with more.
+#include <ctime>
+#include <memory>
+
+#include "mul_mat_case.h"
+
+struct kind {
+    const char * name;
+    ggml_type type;
+    bool interleaved;
+};
+
+static const kind KINDS[] = {{"q8_0", GGML_TYPE_Q8_0, false}, {"q4_K", GGML_TYPE_Q4_K, true},
+                             {"q6_K", GGML_TYPE_Q6_K, false}, {"q4_0", GGML_TYPE_Q4_0, true},
+                             {"q5_K", GGML_TYPE_Q5_K, false}, {"f16", GGML_TYPE_F16, false},
+                             {"bf16", GGML_TYPE_BF16, false}, {"f32", GGML_TYPE_F32, false}};
+static const int64_t BYTES = 128 << 20;
+static const int RUNS = 10;
+
+static double seconds(clockid_t clock) {
+    timespec t;
+    clock_gettime(clock, &t);
+    return t.tv_sec + 1e-9 * t.tv_nsec;
+}
+
+using weight_set = std::vector<std::unique_ptr<weights>>;
+
+static void bench(ggml_backend_t backend, const weight_set & set, int64_t n, clockid_t clock, double * least) {
+    const int64_t cols = set[0]->tensor->ne[0];
+    ggml_context * ctx = ggml_init({ggml_tensor_overhead() * (set.size() + 8) + ggml_graph_overhead(), nullptr, true});
+    ggml_tensor * in = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, cols, n);
+    ggml_cgraph * graph = ggml_new_graph(ctx);
+    for (const auto & w : set) {
+        ggml_build_forward_expand(graph, ggml_mul_mat(ctx, w->tensor, in));
+    }
+    ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, backend);
+    const std::vector<float> x = random_floats((size_t) (cols * n), 2);
+    ggml_backend_tensor_set(in, x.data(), 0, ggml_nbytes(in));
+    least[0] = least[1] = 1e9;
+    for (int run = 0; run < RUNS; ++run) {
+        for (int exact = 0; exact < 2; ++exact) {
+            eagle_cpu_exact_set(exact);
+            const double start = seconds(clock);
+            ggml_backend_graph_compute(backend, graph);
+            least[exact] = std::min(least[exact], seconds(clock) - start);
+        }
+    }
+    ggml_backend_buffer_free(buffer);
+    ggml_free(ctx);
+}
+
+static void bench_kind(ggml_backend_t backend, const kind & k, int threads, int64_t rows, int64_t cols) {
+    const std::vector<float> values = random_floats((size_t) (rows * cols), 1);
+    weight_set set;
+    const int64_t size = (int64_t) ggml_row_size(k.type, cols) * rows;
+    for (int64_t used = 0; used < BYTES; used += size) {
+        set.emplace_back(new weights(k.type, cols, rows, values.data(), k.interleaved));
+    }
+    const double gigabytes = 1e-9 * (double) (size * (int64_t) set.size());
+    double one[2] = {0, 0};
+    for (int64_t n : {1, 2, 3, 5, 9, 16}) {
+        double least[2];
+        bench(backend, set, n, threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, least);
+        if (n == 1) {
+            one[0] = least[0];
+            one[1] = least[1];
+        }
+        printf("%-5s rows %2d  ggml %8.2f ms x%5.2f  exact %8.2f ms x%5.2f  %5.1f GB/s  exact/ggml %.2f\n", k.name,
+               (int) n, 1e3 * least[0], least[0] / one[0], 1e3 * least[1], least[1] / one[1], gigabytes / least[1],
+               least[1] / least[0]);
+        fflush(stdout);
+    }
+}
+
+int main(int argc, char ** argv) {
+    const std::string wanted = argc > 1 ? argv[1] : "all";
+    const int threads = argc > 2 ? atoi(argv[2]) : 2;
+    const int64_t rows = argc > 4 ? atoll(argv[3]) : 3584, cols = argc > 4 ? atoll(argv[4]) : 1024;
+    ggml_backend_t backend = ggml_backend_cpu_init();
+    ggml_backend_cpu_set_n_threads(backend, threads);
+    for (const kind & k : KINDS) {
+        if (wanted == "all" || wanted == k.name) {
+            bench_kind(backend, k, threads, rows, cols);
+        }
+    }
+    ggml_backend_free(backend);
+    return 0;
+}

@@ -1,0 +1,102 @@
+"""A target split over two devices, the second an RPC server on loopback: the same features, logits and text."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fixtures.native import NativeTarget
+from fixtures.rpc import register, rpc_server
+from fixtures.targets import make_target
+from fixtures.tiny_gguf import LAYERS, Variant, write_draft, write_target
+from llama_eagle._library import library_folder
+from llama_eagle.convert.targets import TargetOptions, convert_target
+
+pytestmark = pytest.mark.native
+
+N_LAYER = 8
+SPLIT = N_LAYER // 2  # blocks from here on, and the head, are on the second device
+TOLERANCE = 1e-5  # relative to the largest value; float32 on both sides
+
+
+@pytest.fixture(scope="module")
+def offloading() -> Iterator[Executor]:
+    """A process that knows the second device: it cannot be unregistered, and other tests must not meet it."""
+    folder = library_folder()
+    spawn = multiprocessing.get_context("spawn")
+    with (
+        rpc_server(folder) as endpoint,
+        ProcessPoolExecutor(1, mp_context=spawn, initializer=register, initargs=(folder, endpoint)) as pool,
+    ):
+        yield pool
+
+
+def evaluate(path: Path, tokens: list[int], n_gpu_layers: int) -> tuple[np.ndarray, np.ndarray]:
+    """Logits [n, vocab] and boundaries [n_layer, n, embd], of a prompt in chunks and of single tokens."""
+    with NativeTarget(path, n_ubatch=16, layers=range(N_LAYER), n_gpu_layers=n_gpu_layers) as target:
+        parts = [target.decode(tokens[:40])] + [target.decode([token]) for token in tokens[40:]]
+    features = [np.concatenate([part[1][il] for part in parts]) for il in range(N_LAYER)]
+    return np.concatenate([part[0] for part in parts]), np.stack(features)
+
+
+def load_log(path: Path, n_gpu_layers: int) -> str:
+    """llama.cpp's log of loading a model."""
+    import llama_cpp
+    from llama_eagle._native import library
+
+    library()
+    lines: list[str] = []
+    callback = llama_cpp.llama_log_callback(lambda level, text, user: lines.append(text.decode()))
+    llama_cpp.llama_log_set(callback, None)
+    params = llama_cpp.llama_model_default_params()
+    params.n_gpu_layers = n_gpu_layers
+    llama_cpp.llama_model_free(llama_cpp.llama_model_load_from_file(str(path).encode(), params))
+    llama_cpp.llama_log_set(llama_cpp.llama_log_callback(), None)  # null: the default
+    return "".join(lines)
+
+
+def assert_close(found: np.ndarray, expected: np.ndarray, what: str) -> None:
+    assert np.abs(found - expected).max() <= TOLERANCE * np.abs(expected).max(), what
+
+
+@pytest.mark.parametrize("family", ["qwen35", "qwen3"])
+def test_features_of_every_boundary_and_logits(offloading: Executor, tmp_path: Path, family: str) -> None:
+    folder = make_target(family, tmp_path / family, seed=1)
+    gguf = tmp_path / "model.gguf"
+    convert_target(folder, gguf, TargetOptions(outtype="f32"))
+    tokens = np.random.default_rng(2).integers(0, 480, 48).tolist()
+    n_offloaded = N_LAYER - SPLIT + 1  # the head counts as one
+    log = offloading.submit(load_log, gguf, n_offloaded).result()
+    assert f"offloaded {n_offloaded}/{N_LAYER + 1} layers" in log and "RPC0" in log
+    logits, features = evaluate(gguf, tokens, 0)
+    split_logits, split_features = offloading.submit(evaluate, gguf, tokens, n_offloaded).result()
+    for il in range(N_LAYER):
+        assert_close(split_features[il], features[il], f"boundary {il}, split at {SPLIT}")
+    assert_close(split_logits, logits, "logits")
+
+
+def generate(target: Path, draft: Path | None, n_gpu_layers: int) -> tuple[str, int]:
+    """Greedy text, and how many drafted tokens were accepted."""
+    from llama_eagle import EagleLlama
+
+    options: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "verbose": False, "n_gpu_layers": n_gpu_layers}
+    llm = EagleLlama(target, draft_path=draft, **options, **({"n_draft": 3} if draft else {}))
+    text = llm.create_completion("abc", max_tokens=60, temperature=0.0)["choices"][0]["text"]
+    n_accepted = llm.speculative_stats.n_accepted if draft else 0
+    llm.close()
+    return text, n_accepted
+
+
+def test_speculative_text_is_the_plain_text(offloading: Executor, tmp_path: Path) -> None:
+    soft = Variant(sharpness=8.0, mix=0.4)  # everything before has a say in the next letter
+    target, draft = write_target(tmp_path / "target.gguf", soft), write_draft(tmp_path / "draft.gguf", soft)
+    expected, _ = generate(target, None, 0)
+    assert offloading.submit(generate, target, None, LAYERS // 2 + 1).result()[0] == expected
+    found, n_accepted = offloading.submit(generate, target, draft, LAYERS // 2 + 1).result()
+    assert found == expected
+    assert n_accepted > 0
