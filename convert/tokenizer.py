@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from llama_eagle.errors import ConfigError, ConversionError
+from llama_eagle.errors import ConfigError, ConversionError, EagleError
 
 if TYPE_CHECKING:
     from llama_eagle.convert.checkpoint import Checkpoint
@@ -89,6 +89,8 @@ def read_tokenizer(checkpoint: Checkpoint, vocab_size: int, *, pre: str | None =
             add_special=_add_special(data, settings),
             chat_templates=_chat_templates(checkpoint, settings),
         )
+    except EagleError:
+        raise
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise ConversionError(f"{checkpoint.source}: tokenizer.json is not as expected ({reason})") from error
@@ -240,6 +242,8 @@ def tokenizer_from_gguf(path: str | Path) -> TokenizerData:
 
     try:
         fields = gguf.GGUFReader(path).fields
+    except EagleError:
+        raise
     except (OSError, ValueError, KeyError, IndexError, OverflowError) as error:
         raise ConversionError(f"{path}: not a readable GGUF file ({error})") from error
 

@@ -24,11 +24,10 @@ class _State:
 
 def install() -> None:
     """Route llama.cpp's log here. llama-cpp-python installs its own callback on import; this one replaces it."""
-    if _State.callback is not None:
-        return
     import llama_cpp
 
-    _State.callback = llama_cpp.llama_log_callback(_on_log)
+    if _State.callback is None:
+        _State.callback = llama_cpp.llama_log_callback(_on_log)
     llama_cpp.llama_log_set(_State.callback, ctypes.c_void_p(0))
 
 
@@ -48,6 +47,8 @@ def first_error() -> str:
 
 
 def clear() -> None:
+    """Forget the errors so far, before a call whose failure should be explained; others may have taken the log since."""
+    install()
     _State.errors.clear()
 
 
