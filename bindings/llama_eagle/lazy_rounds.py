@@ -7,12 +7,14 @@ penalties see what they would see without a draft.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from llama_eagle.draft_length import DraftLength, RoundCost
 from llama_eagle.drafters import Drafter
+from llama_eagle.errors import EagleError
 from llama_eagle.stats import Statistics
 from llama_eagle.text_memory import TextMemory
 
@@ -124,11 +126,24 @@ class LazyRounds:
             n_draft = plan.length.choose(session.n_draft_room)
             drafted = plan.drafter.draft(token, n_draft) if n_draft > 0 else []
         drafted_at = time.perf_counter()
-        session.verify([token, *drafted])
-        greedy = session.accept(None) if plan.own_greedy else None
-        end = time.perf_counter()
-        self.text.note(token, 0)
-        return _Round([token, *drafted], (drafted_at - start) * 1e3, (end - drafted_at) * 1e3, greedy)
+        with self._undone_if_interrupted():
+            session.verify([token, *drafted])
+            greedy = session.accept(None) if plan.own_greedy else None
+            end = time.perf_counter()
+            self.text.note(token, 0)
+            return _Round([token, *drafted], (drafted_at - start) * 1e3, (end - drafted_at) * 1e3, greedy)
+
+    @contextmanager
+    def _undone_if_interrupted(self) -> Iterator[None]:
+        """Ctrl-C between a verification and its bookkeeping leaves memory and text as they were."""
+        n_tokens = self.text.n_tokens
+        try:
+            yield
+        except BaseException:
+            self.text.n_tokens, self.text.is_live = n_tokens, False
+            with suppress(EagleError):  # nothing is pending: the verification itself failed
+                self.text.session.commit(0)
+            raise
 
     def _sample(self, row: int) -> int:
         start = time.perf_counter()

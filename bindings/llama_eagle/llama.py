@@ -410,6 +410,12 @@ class EagleLlama(Llama):
         assert isinstance(made, cls)
         return made
 
+    def close(self) -> None:
+        """Free models and memories. A generation that was left half-way cannot go on."""
+        self._generation = None
+        self._memory = None
+        super().close()
+
     # --- inside ---
 
     def _require_memory(self) -> TextMemory:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
+from llama_eagle._native import ERR_STATE
 from llama_eagle.errors import NativeError
 from llama_eagle.session import (
     ContextLike,
@@ -82,11 +83,15 @@ class PlainSession:
 
     def commit(self, n_kept: int) -> None:
         """Keep the first `n_kept` rows of the round."""
+        if not self._round:
+            raise NativeError("no round is pending: verify first", code=ERR_STATE, call="commit")
         n_past = self.n_past + n_kept
         if n_kept < len(self._round):
             with self._timed("commit"):
                 if not self._remove_from(n_past):
-                    raise NativeError("the recurrent state cannot undo the round", code=0, call="llama_memory_seq_rm")
+                    raise NativeError(
+                        "the recurrent state cannot undo the round", code=ERR_STATE, call="llama_memory_seq_rm"
+                    )
         self.n_past = n_past
         self._round = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import pickle
@@ -212,6 +213,33 @@ def test_a_stream_dropped_in_the_middle_leaves_it_usable(files: dict[str, Path])
         assert complete(llm, "abcdef", seed=n_read)["text"] == complete(fresh, "abcdef", seed=n_read)["text"]
 
 
+@pytest.mark.parametrize("draft", [None, "draft"])
+@pytest.mark.parametrize("where", ["draft", "verify", "accept", "commit"])
+def test_an_interrupt_leaves_it_usable(
+    files: dict[str, Path], plain: Any, monkeypatch: pytest.MonkeyPatch, draft: str | None, where: str
+) -> None:
+    """Ctrl-C is raised when a native call returns, with its work done."""
+    llm = load(files, draft=draft, n_draft=3, n_ctx=512)
+    session = llm._session
+    original = getattr(session, where)
+    calls = 0
+
+    def interrupted(*arguments: Any) -> Any:
+        nonlocal calls
+        result = original(*arguments)
+        calls += 1
+        if calls == 5:
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr(session, where, interrupted)
+    with contextlib.suppress(KeyboardInterrupt):
+        complete(llm, temperature=0)
+    monkeypatch.undo()
+    assert complete(llm, temperature=0)["text"] == complete(plain, temperature=0)["text"]
+    assert complete(llm, "xyz", seed=5)["text"] == complete(plain, "xyz", seed=5)["text"]
+
+
 def test_a_generation_that_was_overtaken_says_so(drafting: Any) -> None:
     stream = drafting.create_completion("abc", max_tokens=60, stream=True)
     next(stream)
@@ -362,12 +390,16 @@ def test_two_instances_in_one_process(files: dict[str, Path], plain: Any) -> Non
     assert texts == [complete(plain, max_tokens=30, seed=7)["text"]] * 2
 
 
-def test_close_and_context_of_use(files: dict[str, Path]) -> None:
-    import contextlib
-
+def test_close(files: dict[str, Path]) -> None:
     with contextlib.closing(load(files)) as llm:
         complete(llm, max_tokens=2)
+        stream = llm.create_completion("abc", stream=True)
+        next(stream)
     llm.close()  # twice is fine
+    with pytest.raises(RuntimeError, match="another call"):
+        next(stream)
+    with pytest.raises(ValueError, match="is closed"):
+        llm.eval([1])
 
 
 @pytest.mark.parametrize(
