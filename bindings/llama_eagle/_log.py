@@ -11,7 +11,7 @@ import sys
 from collections import deque
 from typing import Any, ClassVar
 
-WARN, ERROR, CONTINUE = 3, 4, 5  # ggml_log_level
+DEBUG, ERROR, CONTINUE = 1, 4, 5  # ggml_log_level
 
 
 class _State:
@@ -70,7 +70,7 @@ def _on_log(level: int, text: bytes, _user_data: Any) -> None:
         line = text.decode("utf-8", "replace")
         if _State.level == ERROR and line.strip():
             _State.errors.append(line.strip())
-        if _State.verbose:
+        if _State.verbose and _State.level != DEBUG:
             sys.stderr.write(line)
             sys.stderr.flush()
     except KeyboardInterrupt:

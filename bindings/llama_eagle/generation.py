@@ -68,11 +68,7 @@ class GenerationResult:
 
 
 class Rounds:
-    """Generates after what a session has in memory: iterating yields the tokens of each round as they are kept.
-
-    `id_last` was sampled and is not in memory yet. Ends when the context is full; stopping earlier, after any number
-    of a round's tokens, is `keep(n)` before the next step.
-    """
+    """The rounds of one generation: draft, verify, accept, commit."""
 
     def __init__(self, session: Session, sampler: Sampler, length: DraftLength, p_min: float = 0.0) -> None:
         self.session = session

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fnmatch
 import inspect
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,7 @@ from llama_cpp.llama_tokenizer import LlamaTokenizer  # noqa: E402
 from llama_eagle import exact as exact_mode  # noqa: E402
 from llama_eagle.checkpoints import CheckpointStore  # noqa: E402
 from llama_eagle.draft_length import Auto, DraftLength, Fixed  # noqa: E402
-from llama_eagle.drafters import Drafter, EagleDrafter, ModelDrafter  # noqa: E402
+from llama_eagle.drafters import Drafter, EagleDrafter, FirstOf, ModelDrafter  # noqa: E402
 from llama_eagle.errors import UsageError  # noqa: E402
 from llama_eagle.lazy_rounds import LazyRounds, Plan  # noqa: E402
 from llama_eagle.llama_options import (  # noqa: E402
@@ -37,6 +35,7 @@ from llama_eagle.llama_options import (  # noqa: E402
     refuse_unknown,
     with_our_defaults,
 )
+from llama_eagle.llama_parts import ContextView, EagleLlamaState, ModelView, download, is_plain_greedy  # noqa: E402
 from llama_eagle.llama_text import GrowingText  # noqa: E402
 from llama_eagle.models import LoadOptions, Model, check_rollback  # noqa: E402
 from llama_eagle.plain_session import PlainSession  # noqa: E402
@@ -61,7 +60,7 @@ class EagleLlama(Llama):
     p_min: a draft ends where its cumulative probability falls below this.
     exact: verification computes each row as plain decoding would, to the last bit.
     draft_gpu_layers: default: as `n_gpu_layers`. draft_n_ctx: positions the draft sees, 0: as the target.
-    drafter: another source of drafts, such as `PromptLookup()`, in place of `draft_path`.
+    drafter: another source of drafts, such as `PromptLookup()`; with `draft_path`, it is asked first while it pays.
     checkpoint_mib: memory for checkpoints of a recurrent state. checkpoint_every: tokens between them in a long prompt.
 
     Where it differs: unknown keyword arguments are refused; decode and batch threads are equal unless both are given;
@@ -122,7 +121,7 @@ class EagleLlama(Llama):
         self.draft_model = given.get("draft_model")
         self._logits_all = bool(given.get("logits_all", False))
         if options.exact:
-            exact_mode.require(_ModelView(self._model.model))
+            exact_mode.require(ModelView(self._model.model))
         recurrent = bool(self._is_recurrent or self._is_hybrid)
         drafts = options.draft_path is not None or options.drafter is not None or self.draft_model is not None
         if drafts:
@@ -143,7 +142,7 @@ class EagleLlama(Llama):
         return max(min(self._options.longest, int(self._context_params.n_ctx or 1 << 30) - 2), 1)
 
     def _open_session(self, drafts: bool) -> Session:
-        view = _ContextView(self._ctx.ctx, self._n_ctx, self.n_batch)
+        view = ContextView(self._ctx.ctx, self._n_ctx, self.n_batch)
         if self._options.draft_path is None:
             return PlainSession(view, self._n_draft_max if drafts else 0)
         layers = self._options.draft_gpu_layers
@@ -156,7 +155,8 @@ class EagleLlama(Llama):
 
     def _choose_drafter(self) -> Drafter | None:
         if isinstance(self._session, EagleSession):
-            return EagleDrafter(self._session, self._options.p_min)
+            eagle = EagleDrafter(self._session, self._options.p_min)
+            return eagle if self._options.drafter is None else FirstOf(self._options.drafter, eagle)
         if self._options.drafter is not None:
             return self._options.drafter
         return None if self.draft_model is None else ModelDrafter(self.draft_model)
@@ -288,7 +288,7 @@ class EagleLlama(Llama):
             self._n_evaluated = len(tokens)
         started = time.perf_counter()
         self._prompt_ms = (started - start) * 1e3
-        own_greedy = isinstance(self._session, EagleSession) and _is_plain_greedy(arguments)
+        own_greedy = isinstance(self._session, EagleSession) and is_plain_greedy(arguments)
         plan = Plan(sampler, self._ctx, self._drafter, self._length, own_greedy)
         self._generation = LazyRounds(memory, plan)
         return self._generation, self._session.timings, started
@@ -405,7 +405,7 @@ class EagleLlama(Llama):
     ) -> EagleLlama:
         """Download target and draft from the Hugging Face hub; file names may be patterns that match one file."""
         if draft_repo_id is not None:
-            kwargs["draft_path"] = _download(draft_repo_id, draft_filename or "*.gguf", kwargs.get("cache_dir"))
+            kwargs["draft_path"] = download(draft_repo_id, draft_filename or "*.gguf", kwargs.get("cache_dir"))
         made = super().from_pretrained(repo_id, filename, *args, **kwargs)
         assert isinstance(made, cls)
         return made
@@ -457,45 +457,3 @@ class EagleLlama(Llama):
             "draft_n": statistics.n_drafted,
             "draft_n_accepted": statistics.n_accepted,
         }
-
-
-class EagleLlamaState(LlamaState):
-    """The parent's saved state and what the draft keeps beside it."""
-
-    def __init__(self, state: LlamaState, draft_state: bytes) -> None:
-        super().__init__(**vars(state))
-        self.draft_state = draft_state
-
-
-@dataclass(frozen=True)
-class _ContextView:
-    """The parent's context, as sessions want it."""
-
-    handle: Any
-    n_ctx: int
-    n_batch: int
-
-
-@dataclass(frozen=True)
-class _ModelView:
-    """The parent's model, likewise."""
-
-    handle: Any
-
-
-def _is_plain_greedy(arguments: dict[str, Any]) -> bool:
-    """Whether nothing but the largest logit decides."""
-    neutral = {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "temp": 0.0}
-    return all(arguments[name] == value for name, value in neutral.items()) and not (
-        arguments["grammar"] or arguments["logits_processor"]
-    )
-
-
-def _download(repo_id: str, pattern: str, cache_dir: Any) -> str:
-    """The one file of a hub repository that matches. Raises `UsageError` when none or several do."""
-    from huggingface_hub import hf_hub_download, list_repo_files
-
-    names = fnmatch.filter(list_repo_files(repo_id), pattern)
-    if len(names) != 1:
-        raise UsageError(f"{repo_id}: {len(names)} files match {pattern!r}. Give draft_filename for exactly one.")
-    return str(hf_hub_download(repo_id, names[0], cache_dir=cache_dir))

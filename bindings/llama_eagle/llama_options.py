@@ -51,7 +51,6 @@ class EagleOptions:
             f"draft_n_ctx={self.draft_n_ctx} is negative": self.draft_n_ctx < 0,
             f"checkpoint_mib={self.checkpoint_mib} is negative": self.checkpoint_mib < 0,
             f"checkpoint_every={self.checkpoint_every} is below 1": self.checkpoint_every < 1,
-            "draft_path and drafter exclude each other": self.draft_path is not None and self.drafter is not None,
         }
         for problem, found in problems.items():
             if found:

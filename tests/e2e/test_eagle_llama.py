@@ -299,8 +299,13 @@ def test_prompt_lookup_and_the_parents_draft_models(files: dict[str, Path], plai
     from llama_eagle import PromptLookup
 
     prompt = "abcdefghijklmnopqrstuvwxyz abcdefghijklmnopqrstuvwxyz abc"
-    for options in ({"drafter": PromptLookup()}, {"draft_model": LlamaPromptLookupDecoding(num_pred_tokens=6)}):
-        llm = load(files, draft=None, n_draft=6, **options)
+    sources: list[dict[str, Any]] = [
+        {"draft": None, "drafter": PromptLookup()},
+        {"draft": None, "draft_model": LlamaPromptLookupDecoding(num_pred_tokens=6)},
+        {"draft": "draft", "drafter": PromptLookup()},
+    ]
+    for options in sources:
+        llm = load(files, n_draft=6, **options)
         for seed in range(3):
             found = complete(llm, prompt, seed=seed)["text"]
             assert found == complete(plain, prompt, seed=seed)["text"]

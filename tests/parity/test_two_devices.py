@@ -44,6 +44,22 @@ def evaluate(path: Path, tokens: list[int], n_gpu_layers: int) -> tuple[np.ndarr
     return np.concatenate([part[0] for part in parts]), np.stack(features)
 
 
+def load_log(path: Path, n_gpu_layers: int) -> str:
+    """llama.cpp's log of loading a model."""
+    import llama_cpp
+    from llama_eagle._native import library
+
+    library()
+    lines: list[str] = []
+    callback = llama_cpp.llama_log_callback(lambda level, text, user: lines.append(text.decode()))
+    llama_cpp.llama_log_set(callback, None)
+    params = llama_cpp.llama_model_default_params()
+    params.n_gpu_layers = n_gpu_layers
+    llama_cpp.llama_model_free(llama_cpp.llama_model_load_from_file(str(path).encode(), params))
+    llama_cpp.llama_log_set(llama_cpp.llama_log_callback(), None)  # null: the default
+    return "".join(lines)
+
+
 def assert_close(found: np.ndarray, expected: np.ndarray, what: str) -> None:
     assert np.abs(found - expected).max() <= TOLERANCE * np.abs(expected).max(), what
 
@@ -54,8 +70,11 @@ def test_features_of_every_boundary_and_logits(offloading: Executor, tmp_path: P
     gguf = tmp_path / "model.gguf"
     convert_target(folder, gguf, TargetOptions(outtype="f32"))
     tokens = np.random.default_rng(2).integers(0, 480, 48).tolist()
+    n_offloaded = N_LAYER - SPLIT + 1  # the head counts as one
+    log = offloading.submit(load_log, gguf, n_offloaded).result()
+    assert f"offloaded {n_offloaded}/{N_LAYER + 1} layers" in log and "RPC0" in log
     logits, features = evaluate(gguf, tokens, 0)
-    split_logits, split_features = offloading.submit(evaluate, gguf, tokens, N_LAYER - SPLIT + 1).result()
+    split_logits, split_features = offloading.submit(evaluate, gguf, tokens, n_offloaded).result()
     for il in range(N_LAYER):
         assert_close(split_features[il], features[il], f"boundary {il}, split at {SPLIT}")
     assert_close(split_logits, logits, "logits")
