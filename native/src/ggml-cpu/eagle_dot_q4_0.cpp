@@ -1,5 +1,6 @@
 // Q4_0 weights: the layout of ggml's repacking (eight rows interleaved by 8 bytes) and the plain one.
 #define GGML_COMMON_DECL_CPP
+#include "eagle_interleaved.h"
 #include "eagle_pack.h"
 #include "eagle_tile.h"
 #include "ggml-common.h"
@@ -41,30 +42,6 @@ struct act_q4_0 {
           qs((const int8_t *) (act + act32::scales(n) + act32::pairs(n))) {}
 };
 
-constexpr int COLS = LANES / 2;  // weight rows in one vector of the interleaved layout, two lanes each
-constexpr int HALVES = 8 / COLS;
-
-#ifdef EAGLE_SIMD_512
-inline vf load_scales8(const ggml_half * d) {
-    const __m256 v = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) d));
-    return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7),
-                                 _mm512_castps256_ps512(v));
-}
-#else
-inline vf load_scales8(const ggml_half * d) {
-    const __m256 v = _mm256_castps128_ps256(_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *) d)));
-    return _mm256_permutevar8x32_ps(v, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
-}
-#endif
-
-inline void store_pairs(float * dst, vf acc) {
-    float t[LANES];
-    v_storef(t, acc);
-    for (int c = 0; c < COLS; ++c) {
-        dst[c] = t[2 * c] + t[2 * c + 1];
-    }
-}
-
 struct tile_q4_0_x8 {
     static constexpr int STEP = 8;
 
@@ -88,7 +65,7 @@ struct tile_q4_0_x8 {
                 const vi q[4] = {v_xor(v_and(w0, nibble), flip), v_xor(v_and(w1, nibble), flip),
                                  v_xor(v_and(v_shr16<4>(w0), nibble), flip),
                                  v_xor(v_and(v_shr16<4>(w1), nibble), flip)};
-                const vf dw = load_scales8(w[b].d + COLS * h);
+                const vf dw = twice(w[b].d + COLS * h);
                 for (int j = 0; j < NR; ++j) {
                     vi sum = v_bcast64(x[j].pairs + 2 * b);
                     for (int k = 0; k < 4; ++k) {

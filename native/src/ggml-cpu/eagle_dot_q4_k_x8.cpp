@@ -4,6 +4,7 @@
 // lane (16 * 15 * 127), so multiplying them by the 6-bit scale is one 16-bit multiply-add: the whole superblock stays
 // in integers.
 #define GGML_COMMON_DECL_CPP
+#include "eagle_interleaved.h"
 #include "eagle_pack_k.h"
 #include "eagle_tile.h"
 #include "ggml-common.h"
@@ -13,9 +14,6 @@
 
 namespace eagle {
 namespace {
-
-constexpr int COLS = LANES / 2;
-constexpr int HALVES = 8 / COLS;
 
 // Scales and mins of 8 sub-blocks by 8 rows, one byte each.
 struct scales8x8 {
@@ -35,20 +33,11 @@ inline void unpack_scales(const uint8_t * packed, scales8x8 & out) {
 }
 
 #ifdef EAGLE_SIMD_512
-inline vf twice(const ggml_half * d) {
-    const __m256 v = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) d));
-    return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7),
-                                 _mm512_castps256_ps512(v));
-}
 inline vi twice32(const uint8_t * p) {
     const __m128i v = _mm_loadl_epi64((const __m128i *) p);
     return _mm512_cvtepu8_epi32(_mm_unpacklo_epi8(v, v));
 }
 #else
-inline vf twice(const ggml_half * d) {
-    const __m256 v = _mm256_castps128_ps256(_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *) d)));
-    return _mm256_permutevar8x32_ps(v, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
-}
 inline vi twice32(const uint8_t * p) {
     int32_t bytes;
     memcpy(&bytes, p, 4);
@@ -70,14 +59,6 @@ inline vi four_mins(const uint8_t (*mn)[8], int half) {
 #else
     return _mm256_cvtepu8_epi16(half ? hi : lo);
 #endif
-}
-
-inline void store_pairs(float * dst, vf acc) {
-    float t[LANES];
-    v_storef(t, acc);
-    for (int c = 0; c < COLS; ++c) {
-        dst[c] = t[2 * c] + t[2 * c + 1];
-    }
 }
 
 struct tile_q4_K_x8 {

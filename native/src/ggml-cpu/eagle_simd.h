@@ -38,9 +38,6 @@ inline vi v_zero() {
 inline vi v_set1_8(int v) {
     return _mm512_set1_epi8((char) v);
 }
-inline vi v_set1_16(int v) {
-    return _mm512_set1_epi16((short) v);
-}
 inline vi v_and(vi a, vi b) {
     return _mm512_and_si512(a, b);
 }
@@ -68,9 +65,6 @@ inline vi v_bcast64(const void * p) {
 }
 inline vi v_bcast256(const void * p) {
     return _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *) p));
-}
-inline vi v_u8_to_16(const void * p) {
-    return _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *) p));
 }
 inline vi v_dpbusd(vi acc, vi u, vi s) {
     return _mm512_dpbusd_epi32(acc, u, s);
@@ -125,9 +119,6 @@ inline vi v_zero() {
 inline vi v_set1_8(int v) {
     return _mm256_set1_epi8((char) v);
 }
-inline vi v_set1_16(int v) {
-    return _mm256_set1_epi16((short) v);
-}
 inline vi v_and(vi a, vi b) {
     return _mm256_and_si256(a, b);
 }
@@ -155,9 +146,6 @@ inline vi v_bcast64(const void * p) {
 }
 inline vi v_bcast256(const void * p) {
     return v_load(p);
-}
-inline vi v_u8_to_16(const void * p) {
-    return _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *) p));
 }
 #if defined(__AVXVNNI__)
 #define EAGLE_SIMD_VNNI 1
