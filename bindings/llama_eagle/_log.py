@@ -47,7 +47,7 @@ def first_error() -> str:
 
 
 def clear() -> None:
-    """Forget the errors so far, before a call whose failure should be explained; others may have taken the log since."""
+    """Forget the errors so far, before a call whose failure should be explained; others may have taken the log."""
     install()
     _State.errors.clear()
 
