@@ -20,7 +20,7 @@ from llama_eagle.session import HasHandle
 from llama_eagle.text import Tokenizer
 
 MODES = ("off", "on", "strict")
-MAX_ROWS = 16  # EAGLE_EXACT_MAX_ROWS
+MAX_ROWS = 17  # EAGLE_EXACT_MAX_ROWS
 REPORT_BYTES = 65536
 N_TOKENS = 64
 
@@ -84,7 +84,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """`n_prompt` tokens are read first, as any prompt; then each token alone and in batches of 1 to `max_rows` rows."""
+    """`n_prompt` tokens are read first, as any prompt; then each token alone and in batches of up to `max_rows`."""
 
     n_prompt: int = 0
     max_rows: int = MAX_ROWS
@@ -139,14 +139,14 @@ def _compare(alone: Context, batched: Context, tokens: Sequence[int], options: C
 
 
 def _batches(n_tokens: int, options: CheckOptions) -> Iterator[tuple[int, int, int]]:
-    """(first token, one past the last, threads) of each batch."""
+    """(first token, one past the last, threads) of each batch; the first is as long as a batch may be."""
     rng = random.Random(options.seed)
     max_threads = options.max_threads or max(2, os.cpu_count() or 2)
-    start = options.n_prompt
+    start, n_rows = options.n_prompt, options.max_rows
     while start < n_tokens:
-        stop = min(n_tokens, start + rng.randint(1, options.max_rows))
+        stop = min(n_tokens, start + n_rows)
         yield start, stop, rng.randint(1, max_threads)
-        start = stop
+        start, n_rows = stop, rng.randint(1, options.max_rows)
 
 
 def _decode(context: Context, tokens: Sequence[int], position: int, *, want_logits: bool = True) -> np.ndarray:

@@ -42,7 +42,7 @@ def test_plain(target: Path) -> None:
     assert (result["n_prompt"], result["n_generated"], result["speculative"]) == (3, 60, None)
 
 
-@pytest.mark.parametrize("n_draft", ["0", "1", "2", "7", "auto"])
+@pytest.mark.parametrize("n_draft", ["0", "1", "2", "7", "16", "auto"])
 def test_the_draft_changes_nothing_but_the_rounds(target: Path, draft: Path, n_draft: str) -> None:
     result = llama_eagle(
         "generate",
