@@ -338,7 +338,12 @@ class EagleLlama(Llama):
         longest = self._session.n_draft_max
         if n_draft != "auto" and not (isinstance(n_draft, int) and 0 <= n_draft <= longest):
             raise UsageError(f"n_draft={n_draft!r} is neither 'auto' nor a number from 0 to {longest}. Correct it.")
-        self._length = Auto(max(longest, 1)) if n_draft == "auto" else Fixed(int(n_draft))
+        if n_draft == "auto":
+            self._length = Auto(exact_mode.longest_draft(longest))
+            return
+        if self._options.exact:
+            exact_mode.require_length(int(n_draft))
+        self._length = Fixed(int(n_draft))
 
     def detokenize(
         self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False

@@ -11,6 +11,7 @@ from typing import Any
 
 from llama_cpp import Llama
 
+from llama_eagle import exact
 from llama_eagle.compatibility import require_pair, require_target
 from llama_eagle.drafters import Drafter
 from llama_eagle.errors import InputError, UsageError
@@ -55,6 +56,8 @@ class EagleOptions:
         for problem, found in problems.items():
             if found:
                 raise UsageError(f"{problem}. Correct it.")
+        if self.exact and isinstance(self.n_draft, int):
+            exact.require_length(self.n_draft)
 
     @property
     def longest(self) -> int:
