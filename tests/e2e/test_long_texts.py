@@ -34,7 +34,7 @@ GREEDY: dict[str, Any] = {"temp": 0.0}
 
 
 class Told:
-    """Proposes what it was told comes next: `text`, by position, up to `LONGEST` tokens and with an error now and then."""
+    """Proposes the tokens of `text` that come next, more or fewer of them, with an error now and then."""
 
     def __init__(self, text: Sequence[int], n_vocab: int) -> None:
         self._text = text
