@@ -32,7 +32,7 @@ class TextMemory:
         self.store = store
         self.rows: NDArray[np.single] | None = None  # logits after every token, when they are to be kept
         self._every = every
-        self._n_vocab = n_vocab
+        self.n_vocab = n_vocab
 
     @property
     def known(self) -> NDArray[np.intc]:
@@ -43,7 +43,7 @@ class TextMemory:
         import llama_cpp
 
         pointer = llama_cpp.llama_get_logits_ith(self.session.ctx, self.row if row is None else row)
-        return np.ctypeslib.as_array(pointer, shape=(self._n_vocab,))
+        return np.ctypeslib.as_array(pointer, shape=(self.n_vocab,))
 
     def become(self, tokens: Sequence[int]) -> int:
         """Have exactly `tokens` in memory, with live logits; returns how many were evaluated.
