@@ -36,6 +36,20 @@ def get_mode() -> str:
     return MODES[_native.library().eagle_exact_get()]
 
 
+def longest_draft(n_draft_max: int) -> int:
+    """The longest draft up to `n_draft_max` whose verification is exact: what may be chosen without being asked for."""
+    return max(min(n_draft_max, MAX_ROWS - 1), 1)
+
+
+def require_length(n_draft: int) -> None:
+    """Raises `UsageError` for a draft that is longer than what is verified exactly."""
+    if n_draft >= MAX_ROWS:
+        raise UsageError(
+            f"exact verification goes up to drafts of {MAX_ROWS - 1} tokens, not {n_draft}. Lower n_draft (--n-draft) "
+            "or leave exact out."
+        )
+
+
 def report(model: HasHandle) -> dict[str, Any]:
     """What holds for a loaded model: `exact`, `mode` and, in `inexact`, the weights that only inexact kernels read."""
     text = ctypes.create_string_buffer(REPORT_BYTES)

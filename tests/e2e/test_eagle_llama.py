@@ -380,6 +380,15 @@ def test_another_thread_gets_an_error(drafting: Any) -> None:
     assert all("in use by another thread" in str(error) for error in errors)
 
 
+def test_auto_stays_within_what_is_verified_exactly(files: dict[str, Path]) -> None:
+    from llama_eagle.exact import MAX_ROWS
+
+    with contextlib.closing(load(files, "sharp", "sharp_draft", n_draft="auto", n_draft_max=40)) as llm:
+        assert llm._length.n_max == MAX_ROWS - 1
+        llm.set_n_draft(40)  # whoever asks for it gets it
+        assert complete(llm, temperature=0)["text"] == (ALPHABET * 3)[3:63]
+
+
 def test_two_instances_in_one_process(files: dict[str, Path], plain: Any) -> None:
     first, second = load(files, n_draft=2), load(files, n_draft=5)
     streams = [llm.create_completion("abc", max_tokens=30, seed=7, stream=True) for llm in (first, second)]
@@ -409,6 +418,7 @@ def test_close(files: dict[str, Path]) -> None:
         ({"n_draft": "many"}, ValueError, "neither 'auto' nor a number"),
         ({"n_draft": -1}, ValueError, "neither 'auto' nor a number"),
         ({"n_draft_max": 0}, ValueError, "n_draft_max=0"),
+        ({"n_draft": 40, "exact": True}, ValueError, "exact verification goes up to drafts of 1"),
         ({"p_min": 1.5}, ValueError, r"p_min=1\.5"),
         ({"embedding": True}, ValueError, "embedding=True does not work with a draft"),
         ({"vocab_only": True}, ValueError, "vocab_only=True does not work with a draft"),
