@@ -11,7 +11,7 @@ import torch
 from llama_eagle.errors import EagleError
 from llama_eagle.train.batches import BatchPlan
 from llama_eagle.train.features import FeatureSource
-from llama_eagle.train.loss import Outcome, TestTimeTraining
+from llama_eagle.train.loss import Outcome, TrainingPass
 from llama_eagle.train.metrics import Journal, Totals
 from llama_eagle.train.samples import Sample
 from llama_eagle.train.settings import Settings
@@ -28,7 +28,7 @@ class Loop:
 
     def __init__(
         self,
-        model: TestTimeTraining,
+        model: TrainingPass,
         source: FeatureSource,
         samples: list[Sample],
         split: tuple[list[int], list[int]],

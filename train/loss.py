@@ -46,7 +46,7 @@ class Piece:
     scale: Tensor
 
 
-class TestTimeTraining(nn.Module):
+class TrainingPass(nn.Module):
     """The draft together with what is frozen: the target's embeddings [V, H], its head [V, H], the draft ids [D]."""
 
     embedding: Tensor

@@ -76,16 +76,17 @@ class Block(nn.Module):
         self.mlp = Mlp(g)
 
 
-@dataclass
-class Unrolled:
-    """What the steps share. Keys and values are [B, n_head_kv, slots, head_dim], one of each step so far."""
+@dataclass(frozen=True)
+class Shared:
+    """What all steps of a pass share."""
 
     token_part: Tensor  # [B, S, Q + 2K]: the embedding's half of the q, k and v projections
     hidden_weight: Tensor  # [Q + 2K, H]: the other half's weights
     cos: Tensor  # [positions, head_dim / 2]
     sin: Tensor
-    keys: list[Tensor]
-    values: list[Tensor]
+
+
+Memory = tuple[tuple[Tensor, Tensor], ...]  # key and value of each step so far, [B, n_head_kv, slots, head_dim]
 
 
 class Eagle3Draft(nn.Module):
@@ -106,26 +107,25 @@ class Eagle3Draft(nn.Module):
         n_slots = embedded.shape[1] - 2
         shared = self._share(embedded)
         hidden = self.fc(features[:, :n_slots])
+        memory: Memory = ()
         steps: list[Tensor] = []
         for k in range(min(n_steps, n_slots)):
             hidden = hidden[:, : n_slots - k]
             if checkpointing and torch.is_grad_enabled():
-                hidden, key, value = checkpoint(self._step, hidden, k, shared, use_reentrant=False)
+                hidden, memory = checkpoint(self._step, hidden, k, shared, memory, use_reentrant=False)
             else:
-                hidden, key, value = self._step(hidden, k, shared)
-            shared.keys.append(key)
-            shared.values.append(value)
+                hidden, memory = self._step(hidden, k, shared, memory)
             steps.append(hidden)
         return steps
 
-    def _share(self, embedded: Tensor) -> Unrolled:
+    def _share(self, embedded: Tensor) -> Shared:
         """A token brings the same embedding into whichever slot takes it, so its half of q, k, v is projected once."""
         attention, block = self.midlayer.self_attn, self.midlayer
         weight = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])
         token_weight, hidden_weight = weight.split(self.geometry.hidden_size, dim=1)
         token_part = linear(block.input_layernorm(embedded), token_weight)
         cos, sin = self._rotation(embedded.shape[1], embedded.device)
-        return Unrolled(token_part, hidden_weight, cos, sin, [], [])
+        return Shared(token_part, hidden_weight, cos, sin)
 
     def _rotation(self, n_positions: int, device: torch.device) -> tuple[Tensor, Tensor]:
         g = self.geometry
@@ -133,18 +133,17 @@ class Eagle3Draft(nn.Module):
         angles = torch.arange(n_positions, device=device)[:, None] * g.rope_base**-exponents
         return angles.cos(), angles.sin()
 
-    def _step(self, hidden: Tensor, k: int, shared: Unrolled) -> tuple[Tensor, Tensor, Tensor]:
-        """(next hidden [B, n, H], key, value) of slots 0..n-1 at step k."""
+    def _step(self, hidden: Tensor, k: int, shared: Shared, memory: Memory) -> tuple[Tensor, Memory]:
+        """Slots 0..n-1 at step k: the next hidden states [B, n, H], and the memory with this step's keys and values."""
         block, g = self.midlayer, self.geometry
         batch, n, _ = hidden.shape
         qkv = linear(block.hidden_norm(hidden), shared.hidden_weight) + shared.token_part[:, 1 + k : 1 + k + n]
         qkv = qkv.view(batch, n, -1, g.head_dim).transpose(1, 2)
         rotated = rotate(qkv[:, : g.n_head + g.n_head_kv], shared.cos[k : k + n], shared.sin[k : k + n])
         q, key = rotated.split([g.n_head, g.n_head_kv], dim=1)
-        value = qkv[:, g.n_head + g.n_head_kv :]
-        attended = attend(q, [*shared.keys, key], [*shared.values, value])
-        x = hidden + block.self_attn.o_proj(attended.transpose(1, 2).flatten(2))
-        return x + block.mlp(block.post_attention_layernorm(x)), key, value
+        memory = (*memory, (key, qkv[:, g.n_head + g.n_head_kv :]))
+        x = hidden + block.self_attn.o_proj(attend(q, memory).transpose(1, 2).flatten(2))
+        return x + block.mlp(block.post_attention_layernorm(x)), memory
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -154,19 +153,18 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
 
-def attend(q: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
+def attend(q: Tensor, memory: Memory) -> Tensor:
     """Attention of the last step's slots, [B, n_head, n, d]: over the step-0 keys of slots <= i and over slot i's own
-    later keys, in one softmax. keys, values: [B, n_head_kv, >= n, d], one of each step."""
+    later keys, in one softmax."""
     batch, n_head, n, size = q.shape
-    n_head_kv = keys[0].shape[1]
-    q = q.reshape(batch, n_head_kv, -1, n, size) * size**-0.5
-    first_k, first_v = keys[0][:, :, :n], values[0][:, :, :n]
-    scores = (q.flatten(2, 3) @ first_k.mT).view(*q.shape[:4], n)
+    (first_k, first_v), *later = [(key[:, :, None, :n], value[:, :, None, :n]) for key, value in memory]
+    q = q.reshape(batch, first_k.shape[1], -1, n, size) * size**-0.5
+    scores = (q.flatten(2, 3) @ first_k[:, :, 0].mT).view(*q.shape[:4], n)
     scores = scores + torch.full((n, n), float("-inf"), dtype=scores.dtype, device=q.device).triu_(1)
-    own = [(q * key[:, :, None, :n]).sum(-1, keepdim=True) for key in keys[1:]]
+    own = [(q * key).sum(-1, keepdim=True) for key, _ in later]
     weights = torch.cat([scores, *own], dim=-1).softmax(-1)
-    parts = weights.split([n, *[1] * len(own)], dim=-1)
-    out = (parts[0].flatten(2, 3) @ first_v.to(weights.dtype)).view(q.shape)
-    for part, value in zip(parts[1:], values[1:], strict=True):
-        out = out + part * value[:, :, None, :n]
+    over_first, *over_own = weights.split([n, *[1] * len(own)], dim=-1)
+    out = (over_first.flatten(2, 3) @ first_v[:, :, 0].to(weights.dtype)).view(q.shape)
+    for weight, (_, value) in zip(over_own, later, strict=True):
+        out = out + weight * value
     return out.reshape(batch, n_head, n, size)

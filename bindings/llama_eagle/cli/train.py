@@ -33,7 +33,7 @@ def train(
     patience: Annotated[int, typer.Option(min=0, help="Evaluations without gain before it stops, 0: never.")] = 5,
     save_every: Annotated[int, typer.Option(min=1, help="Steps between saved states.")] = 200,
     log_every: Annotated[int, typer.Option(min=1, help="Steps between lines of metrics.jsonl.")] = 10,
-    dtype: Annotated[str, typer.Option(help="auto (bf16 on CUDA), f32, bf16.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto (bf16 where it is fast), f32, bf16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
     checkpointing: Annotated[bool, typer.Option("--checkpointing", help="Less memory, more computing.")] = False,
     seed: Annotated[int, typer.Option(min=0)] = 0,
