@@ -84,7 +84,7 @@ class Loop:
             group["lr"] = rate
         mine = self.plan.batches(step)[self.accelerator.process_index :: self.accelerator.num_processes]
         for i, numbers in enumerate(mine):
-            batch = self.source.batch([self.samples[self.train[n]] for n in numbers])
+            batch = self.source.batch([self.train[n] for n in numbers])
             self.n_tokens += int(batch.tokens.numel())
             if i + 1 < len(mine):
                 with self.accelerator.no_sync(self.model):
@@ -133,7 +133,7 @@ class Loop:
         order = sorted(self.held_out, key=lambda i: len(self.samples[i].tokens))
         batches = [order[i : i + size] for i in range(0, len(order), size)]
         for numbers in batches[self.accelerator.process_index :: self.accelerator.num_processes]:
-            outcome = self.model(*self.source.batch([self.samples[n] for n in numbers]))
+            outcome = self.model(*self.source.batch(numbers))
             totals.add(outcome.losses, outcome.counts)
         return totals.summary(self.accelerator)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,10 +16,12 @@ from llama_eagle.train.features import FeatureSource, OnlineFeatures
 from llama_eagle.train.initial import make_draft
 from llama_eagle.train.loop import Loop
 from llama_eagle.train.loss import TrainingPass
-from llama_eagle.train.samples import Sample, SampleMaker
+from llama_eagle.train.samples import Sample, SampleMaker, digest
 from llama_eagle.train.settings import Settings
+from llama_eagle.train.store import FeatureStore
 from llama_eagle.train.target import (
     Frozen,
+    Images,
     Target,
     TargetInfo,
     control_tokens,
@@ -65,15 +66,37 @@ def train(settings: Settings) -> Report:
             control=control_tokens(info, tokenizer),
         )
     )
-    output.note(f"{len(samples)} samples of {sum(s.n_learned for s in samples)} tokens to learn; loading the target")
-    target = Target(info, dtype, accelerator.device)
-    source: FeatureSource = OnlineFeatures(target, images)
-    loop = _loop(settings, accelerator, info, target.frozen(), source, samples, split, draft_ids)
-    same = state.identity(settings, data=_digest(samples), architecture=info.architecture)
+    if accelerator.is_main_process:
+        output.note(f"{len(samples)} samples of {sum(s.n_learned for s in samples)} tokens to learn")
+    source, frozen = _features(settings, accelerator, info, dtype, images, samples)
+    loop = _loop(settings, accelerator, info, frozen, source, samples, split, draft_ids)
+    same = state.identity(settings, data=digest(samples), architecture=info.architecture)
     if settings.resume:
         loop.restore(state.load_state(settings.output, same))
     _run(loop, settings, accelerator, same)
     return _report(loop, settings, samples, draft_ids)
+
+
+def _features(
+    settings: Settings,
+    accelerator: Any,
+    info: TargetInfo,
+    dtype: torch.dtype,
+    images: Images | None,
+    samples: list[Sample],
+) -> tuple[FeatureSource, Frozen]:
+    """The target in the loop, or its features on disk, which the first process writes while the others wait."""
+    if settings.features is None:
+        target = Target(info, dtype, accelerator.device)
+        return OnlineFeatures(target, images, samples), target.frozen()
+    with accelerator.main_process_first():
+        store = FeatureStore(settings.features, info, samples, dtype, accelerator.device)
+        if not store.is_complete:
+            target = Target(info, dtype, accelerator.device)
+            with output.progress("running the target") as on_progress:
+                online = OnlineFeatures(target, images, samples)
+                store.write(online, target.frozen(), settings.batch_size, on_progress)
+    return store, store.frozen()
 
 
 def _loop(
@@ -143,13 +166,6 @@ def _check_output(settings: Settings) -> None:
         raise UsageError(f"--resume: {settings.output} has no {state.FILE}. Leave --resume out to start.")
     if has_state and not settings.resume:
         raise UsageError(f"{settings.output} holds a training run: --resume goes on with it, another -o starts anew.")
-
-
-def _digest(samples: list[Sample]) -> str:
-    digest = hashlib.sha256()
-    for sample in samples:
-        digest.update(sample.tokens.tobytes() + sample.mask.tobytes())
-    return digest.hexdigest()
 
 
 def _report(loop: Loop, settings: Settings, samples: list[Sample], draft_ids: torch.Tensor) -> Report:

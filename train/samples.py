@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,6 +140,16 @@ class SampleMaker:
                 f"{document.source}: its images end at token {first}, past --max-length {self.max_length}; raise it."
             )
         return Sample(document.source, tokens[: self.max_length], mask[: self.max_length], images, first)
+
+
+def digest(samples: Iterable[Sample]) -> str:
+    """The same for the same tokens to learn, from the same images."""
+    found = hashlib.sha256()
+    for sample in samples:
+        found.update(sample.tokens.tobytes() + sample.mask.tobytes())
+        for image in sample.images:
+            found.update(image.read_bytes())
+    return found.hexdigest()
 
 
 def _n_common(a: str, b: str) -> int:

@@ -98,6 +98,7 @@ class Target:
 
     def __init__(self, info: TargetInfo, dtype: torch.dtype, device: torch.device) -> None:
         self.info = info
+        self.device = device
         self.model = _load(info.folder, info.architecture, dtype).to(device).eval().requires_grad_(False)
 
     def frozen(self) -> Frozen:
