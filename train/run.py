@@ -1,0 +1,183 @@
+"""A training run from its settings to a draft folder."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from llama_eagle.cli import output
+from llama_eagle.errors import UsageError
+from llama_eagle.train import metrics, state
+from llama_eagle.train.batches import split_held_out
+from llama_eagle.train.documents import read_documents
+from llama_eagle.train.export import check_layer_ids, export_draft
+from llama_eagle.train.features import FeatureSource, OnlineFeatures
+from llama_eagle.train.initial import make_draft
+from llama_eagle.train.loop import Loop
+from llama_eagle.train.loss import TrainingPass
+from llama_eagle.train.samples import Sample, SampleMaker, digest
+from llama_eagle.train.settings import Settings
+from llama_eagle.train.store import FeatureStore
+from llama_eagle.train.target import (
+    Frozen,
+    Images,
+    Target,
+    TargetInfo,
+    control_tokens,
+    load_images,
+    load_tokenizer,
+    read_target,
+)
+from llama_eagle.train.vocabulary import choose_vocabulary
+
+
+@dataclass(frozen=True)
+class Report:
+    """The end of a run. mean_emitted, accuracy: held out, of the draft in the folder; None without held-out data."""
+
+    output: str
+    steps: int
+    stopped_early: bool
+    n_samples: int
+    n_vocab_draft: int
+    mean_emitted: float | None
+    accuracy: list[float] | None
+    plot: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def train(settings: Settings) -> Report:
+    """Raises EagleError for anything wrong with target, data, settings or machine, before training where possible."""
+    accelerator, dtype = _accelerator(settings)
+    info = read_target(settings.target, settings.aux_layers)
+    check_layer_ids(settings.format, info.aux_layers, info.text.num_hidden_layers)
+    _check_output(settings)
+    tokenizer, images = load_tokenizer(info.folder), load_images(info)
+    samples = SampleMaker(tokenizer, settings.max_length, images).make(read_documents(settings.data))
+    split = split_held_out(len(samples), settings.eval_share, settings.seed)
+    draft_ids = torch.from_numpy(
+        choose_vocabulary(
+            (samples[i] for i in split[0]),
+            n_vocab=info.n_vocab,
+            n_vocab_draft=settings.n_vocab_draft,
+            control=control_tokens(info, tokenizer),
+        )
+    )
+    if accelerator.is_main_process:
+        output.note(f"{len(samples)} samples of {sum(s.n_learned for s in samples)} tokens to learn")
+    source, frozen = _features(settings, accelerator, info, dtype, images, samples)
+    loop = _loop(settings, accelerator, info, frozen, source, samples, split, draft_ids)
+    same = state.identity(settings, data=digest(samples), architecture=info.architecture)
+    if settings.resume:
+        loop.restore(state.load_state(settings.output, same))
+    _run(loop, settings, accelerator, same)
+    return _report(loop, settings, samples, draft_ids)
+
+
+def _features(
+    settings: Settings,
+    accelerator: Any,
+    info: TargetInfo,
+    dtype: torch.dtype,
+    images: Images | None,
+    samples: list[Sample],
+) -> tuple[FeatureSource, Frozen]:
+    """The target in the loop, or its features on disk, which the first process writes while the others wait."""
+    if settings.features is None:
+        target = Target(info, dtype, accelerator.device)
+        return OnlineFeatures(target, images, samples), target.frozen()
+    with accelerator.main_process_first():
+        store = FeatureStore(settings.features, info, samples, dtype, accelerator.device)
+        if not store.is_complete:
+            target = Target(info, dtype, accelerator.device)
+            with output.progress("running the target") as on_progress:
+                online = OnlineFeatures(target, images, samples)
+                store.write(online, target.frozen(), settings.batch_size, on_progress)
+    return store, store.frozen()
+
+
+def _loop(
+    settings: Settings,
+    accelerator: Any,
+    info: TargetInfo,
+    frozen: Frozen,
+    source: FeatureSource,
+    samples: list[Sample],
+    split: tuple[list[int], list[int]],
+    draft_ids: torch.Tensor,
+) -> Loop:
+    draft = make_draft(info.geometry(len(draft_ids), settings.ffn_size), frozen, draft_ids, settings.seed)
+    model = TrainingPass(
+        draft, frozen.embedding, frozen.head, draft_ids, n_steps=settings.n_steps, checkpointing=settings.checkpointing
+    )
+
+    def export() -> None:
+        export_draft(
+            draft,
+            settings.output,
+            layout=settings.format,
+            draft_ids=draft_ids,
+            embedding=frozen.embedding,
+            aux_layers=info.aux_layers,
+        )
+
+    return Loop(model, source, samples, split, settings, accelerator, export)
+
+
+def _run(loop: Loop, settings: Settings, accelerator: Any, same: dict[str, Any]) -> None:
+    journal = None
+    if accelerator.is_main_process:
+        journal = metrics.Journal(settings.output, loop.n_steps, loop.progress.step)
+    try:
+        loop.run(journal, same)
+    finally:
+        if journal is not None:
+            journal.close()
+
+
+def _accelerator(settings: Settings) -> tuple[Any, torch.dtype]:
+    from accelerate import Accelerator
+    from accelerate.utils import DistributedDataParallelKwargs
+
+    cuda = torch.cuda.is_available() and settings.device in ("auto", "cuda")
+    if settings.device == "cuda" and not cuda:
+        raise UsageError("--device cuda: this torch has no CUDA device. Use --device cpu.")
+    bf16 = settings.dtype == "bf16" or (settings.dtype == "auto" and (cuda or _multiplies_bf16()))
+    accelerator = Accelerator(
+        cpu=settings.device == "cpu",
+        mixed_precision="bf16" if bf16 else "no",
+        kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
+    )
+    return accelerator, torch.bfloat16 if bf16 else torch.float32
+
+
+def _multiplies_bf16() -> bool:
+    """Has this CPU instructions for it? Then it is several times as fast as F32."""
+    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
+def _check_output(settings: Settings) -> None:
+    has_state = (settings.output / state.FILE).exists()
+    if settings.resume and not has_state:
+        raise UsageError(f"--resume: {settings.output} has no {state.FILE}. Leave --resume out to start.")
+    if has_state and not settings.resume:
+        raise UsageError(f"{settings.output} holds a training run: --resume goes on with it, another -o starts anew.")
+
+
+def _report(loop: Loop, settings: Settings, samples: list[Sample], draft_ids: torch.Tensor) -> Report:
+    judged = [record for record in metrics.read_metrics(settings.output / metrics.METRICS) if record["held_out"]]
+    best = max(judged, key=lambda record: record["mean_emitted"], default={})
+    return Report(
+        output=str(settings.output),
+        steps=loop.progress.step,
+        stopped_early=loop.progress.step < loop.n_steps,
+        n_samples=len(samples),
+        n_vocab_draft=len(draft_ids),
+        mean_emitted=best.get("mean_emitted"),
+        accuracy=best.get("accuracy"),
+        plot=str(metrics.plot(settings.output)),
+    )
