@@ -215,8 +215,8 @@ def save_checkpoint(model: Any, tokenizer: Tokenizer, folder: Path) -> None:
     """A Hugging Face folder in bfloat16; `model` itself is left as it is."""
     folder.mkdir(parents=True, exist_ok=True)
     state = {name: tensor.to(torch.bfloat16) for name, tensor in model.state_dict().items()}
-    copy = transformers.Qwen3_5ForCausalLM(model.config).to(torch.bfloat16)
-    copy.load_state_dict(state)
+    copy: Any = transformers.Qwen3_5ForCausalLM(model.config)
+    copy.to(torch.bfloat16).load_state_dict(state)
     copy.save_pretrained(folder)
     write_tokenizer(folder, tokenizer)
 

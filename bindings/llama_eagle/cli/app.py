@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from llama_eagle.cli import bench, chat, check, convert, demo, doctor, generate, inspect, quantize, serve
+from llama_eagle.cli import bench, chat, check, convert, demo, doctor, evaluate, generate, inspect, quantize, serve
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "convert": convert.convert,
@@ -15,6 +15,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "check": check.check,
     "demo": demo.demo,
     "bench": bench.bench,
+    "evaluate": evaluate.evaluate,
     "generate": generate.generate,
     "chat": chat.chat,
     "serve": serve.serve,
