@@ -24,6 +24,7 @@ class Run:
     threads: int = 0
     n_draft_max: int = 16
     sampling: SamplingParams = GREEDY
+    ignore_eos: bool = True
 
 
 def decode(pair: ModelPair, prompt: Sequence[int], run: Run, length: DraftLength | None) -> GenerationResult:
@@ -34,7 +35,7 @@ def decode(pair: ModelPair, prompt: Sequence[int], run: Run, length: DraftLength
         n_threads=run.threads,
         n_rs_seq=run.n_draft_max if draft is not None else 0,
     )
-    options = GenerationOptions(run.n, run.sampling, ignore_eos=True)
+    options = GenerationOptions(run.n, run.sampling, ignore_eos=run.ignore_eos)
     with (
         Context(pair.target, context_options) as context,
         open_session(context, draft, SessionOptions(run.n_draft_max)) as session,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from llama_eagle.errors import InputError, NativeError
@@ -76,15 +76,24 @@ class TextStream:
 
 def chat_prompt(model: Model, system: str, user: str) -> str:
     """A system message and one user turn in the model's own chat template. Raises `InputError` without one."""
+    if not model.header.keys.get("tokenizer.chat_template"):
+        raise InputError(f"{model.path} has no chat template. Leave out --system and write the whole prompt.")
+    return chat_text(model, [{"role": "system", "content": system}, {"role": "user", "content": user}])
+
+
+def chat_text(model: Model, messages: Sequence[Mapping[str, str]]) -> str:
+    """Messages (role, content) in the model's own chat template, up to where its answer begins.
+
+    Raises `InputError` without a template.
+    """
     from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
     template = model.header.keys.get("tokenizer.chat_template")
     if not template:
-        raise InputError(f"{model.path} has no chat template. Leave out --system and write the whole prompt.")
+        raise InputError(f"{model.path} has no chat template. Give it whole prompts instead of messages.")
     bos, eos = (_token_text(model, f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos"))
     formatter = Jinja2ChatFormatter(template=str(template), eos_token=eos, bos_token=bos)
-    messages: Any = [{"role": "system", "content": system}, {"role": "user", "content": user}]
-    return str(formatter(messages=messages).prompt)
+    return str(formatter(messages=list(messages)).prompt)  # type: ignore[arg-type]
 
 
 def _token_text(model: Model, key: str) -> str:

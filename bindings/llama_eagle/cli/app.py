@@ -7,7 +7,20 @@ from typing import Any
 
 import typer
 
-from llama_eagle.cli import bench, chat, check, convert, demo, doctor, generate, inspect, quantize, serve, train
+from llama_eagle.cli import (
+    bench,
+    chat,
+    check,
+    convert,
+    demo,
+    doctor,
+    evaluate,
+    generate,
+    inspect,
+    quantize,
+    serve,
+    train,
+)
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "convert": convert.convert,
@@ -16,6 +29,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "check": check.check,
     "demo": demo.demo,
     "bench": bench.bench,
+    "evaluate": evaluate.evaluate,
     "generate": generate.generate,
     "chat": chat.chat,
     "serve": serve.serve,

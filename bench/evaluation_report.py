@@ -1,0 +1,98 @@
+"""What an evaluation found: as one JSON object, as a table, as a plot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .evaluate import Evaluation, Score, total
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+OVERALL = "overall"
+
+
+def as_dict(job: Evaluation, scores: dict[str, Score]) -> dict[str, Any]:
+    return {
+        "model": job.target.name,
+        "draft": job.draft.name,
+        "n": job.n,
+        "n_draft": "auto" if job.n_draft is None else job.n_draft,
+        "temperature": job.sampling.temperature,
+        "threads": job.threads,
+        "exact": job.exact,
+        OVERALL: total(scores.values()).as_dict(),
+        "categories": {category: score.as_dict() for category, score in scores.items()},
+    }
+
+
+def table(report: dict[str, Any]) -> Table:
+    """A row for each category and one for all."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    title = (
+        f"{report['model']} with {report['draft']}, {report['n_draft']} drafted a round, {report['threads']} threads"
+    )
+    out = Table(title=title, caption="p1, p2, ...: accepted there when all before it were", box=SIMPLE_HEAD)
+    positions = min(8, len(report[OVERALL]["accepted_per_position"]))
+    headings = ("", "turns", "tokens", "a round", "plain tok/s", "tok/s", "x plain", *_position_names(positions))
+    for heading in headings:
+        out.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+    rows = dict(report["categories"])
+    if len(rows) > 1:
+        rows[OVERALL] = report[OVERALL]
+    for name, score in rows.items():
+        out.add_row(name, *_cells(score, positions))
+    return out
+
+
+def summary(report: dict[str, Any]) -> str:
+    score = report[OVERALL]
+    if report["temperature"] > 0:
+        return "sampled: the draft changes which random numbers are used, not the distribution of the text"
+    return f"{score['n_same']} of {score['n_turns']} answers are those of plain decoding"
+
+
+def plot_scores(report: dict[str, Any], path: Path) -> None:
+    """Left: acceptance by position, one line a category, all of them in black. Right: speed over plain decoding."""
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 4), layout="constrained")
+    names = [*report["categories"], OVERALL]
+    for name in names:
+        score = report[OVERALL] if name == OVERALL else report["categories"][name]
+        shares = score["accepted_per_position"]
+        color = "black" if name == OVERALL else None
+        (line,) = left.plot(range(1, len(shares) + 1), shares, "o-", color=color, label=name)
+        right.barh(name, score["over_plain"], color=line.get_color())
+        right.text(score["over_plain"], name, f" {score['mean_emitted']:.2f} a round", va="center", fontsize="small")
+    left.set(xlabel="position in the draft", ylabel="accepted when all before it were", ylim=(0, 1))
+    left.xaxis.get_major_locator().set_params(integer=True)
+    left.legend(fontsize="small")
+    right.axvline(1, color="gray", linestyle=":")
+    right.set(xlabel="speed over plain decoding")
+    right.margins(x=0.3)
+    right.invert_yaxis()
+    figure.suptitle(f"{report['model']}, {report['n_draft']} drafted a round, {report['threads']} threads")
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
+def _position_names(n: int) -> list[str]:
+    return [f"p{i + 1}" for i in range(n)]
+
+
+def _cells(score: dict[str, Any], positions: int) -> list[str]:
+    shares = [f"{share:.2f}" for share in score["accepted_per_position"][:positions]]
+    return [
+        str(score["n_turns"]),
+        str(score["n_tokens"]),
+        f"{score['mean_emitted']:.2f}",
+        f"{score['plain_tps']:.2f}",
+        f"{score['tps']:.2f}",
+        f"{score['over_plain']:.2f}",
+        *shares,
+        *[""] * (positions - len(shares)),
+    ]

@@ -1,0 +1,122 @@
+"""Prompt files: JSON lines, our own, Spec-Bench's and SPEED-Bench's, or plain messages and prompts.
+
+    {"question_id": 1, "category": "math", "turns": ["A first question", "one about its answer"]}
+    {"messages": [{"role": "user", "content": "A question"}]}          # an answer at the end is left out
+    {"prompt": "A text to go on with, without the chat template"}
+
+`category` may stand in any of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llama_eagle.errors import InputError
+
+DATA = Path(__file__).parent / "data"
+OWN = {path.stem: path for path in sorted(DATA.glob("*.jsonl"))}
+DEFAULT_CATEGORY = "all"
+
+Message = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One line of a file. Each of `turns` is answered in turn, after `messages`; or `text` is continued as it is."""
+
+    source: str  # file:line
+    category: str
+    turns: tuple[str, ...] = ()
+    messages: tuple[Message, ...] = ()
+    text: str | None = None
+
+    @property
+    def opening(self) -> str | list[Message]:
+        """What the first answer follows: a text, or messages."""
+        return self.text or [*self.messages, {"role": "user", "content": self.turns[0]}]
+
+
+def read_prompts(files: Iterable[str]) -> list[Prompt]:
+    """The prompts of files, or of our own files by their name: `chat`, `math`.
+
+    Raises InputError that names file and line when a file cannot be used as a whole.
+    """
+    return [prompt for file in files for prompt in _read_file(OWN.get(file, Path(file)))]
+
+
+def take(prompts: list[Prompt], limit: int) -> list[Prompt]:
+    """The first `limit` prompts of each category, 0: all."""
+    seen: Counter[str] = Counter()
+    taken = []
+    for prompt in prompts:
+        seen[prompt.category] += 1
+        if not limit or seen[prompt.category] <= limit:
+            taken.append(prompt)
+    return taken
+
+
+def _read_file(path: Path) -> list[Prompt]:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        own = ", ".join(OWN)
+        raise InputError(f"{path}: cannot be read ({error.strerror}). Give a JSONL file, or one of {own}.") from None
+    prompts = [
+        _prompt(line, f"{path}:{number}") for number, line in enumerate(data.split(b"\n"), start=1) if line.strip()
+    ]
+    if not prompts:
+        raise InputError(f"{path}: holds no prompts. Write one JSON object a line.")
+    return prompts
+
+
+def _prompt(line: bytes, source: str) -> Prompt:
+    try:
+        record = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise InputError(f"{source}: not UTF-8 text (byte {error.start}). Convert the file to UTF-8.") from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"{source}: not JSON ({error.msg}, column {error.colno}). Correct the line.") from None
+    if not isinstance(record, dict):
+        raise InputError(f"{source}: expected a JSON object, found {type(record).__name__}. Correct the line.")
+    category = record.get("category", DEFAULT_CATEGORY)
+    if not _is_text(category):
+        raise InputError(f"{source}: category is {category!r}, not a name. Correct or remove it.")
+    if "turns" in record:
+        return Prompt(source, category, turns=_turns(record["turns"], source))
+    if "messages" in record:
+        *messages, last = _messages(record["messages"], source)
+        return Prompt(source, category, turns=(last["content"],), messages=tuple(messages))
+    if "prompt" in record:
+        if not _is_text(record["prompt"]):
+            raise InputError(f"{source}: prompt is not a text. Give a string that is not empty.")
+        return Prompt(source, category, text=record["prompt"])
+    raise InputError(f"{source}: has none of turns, messages and prompt. Add one.")
+
+
+def _turns(value: Any, source: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value or not all(_is_text(turn) for turn in value):
+        raise InputError(f"{source}: turns is not a list of texts. Give one or more strings that are not empty.")
+    return tuple(value)
+
+
+def _messages(value: Any, source: str) -> list[Message]:
+    """The messages up to the last of the user."""
+    if not isinstance(value, list) or not all(_is_message(message) for message in value):
+        raise InputError(f"{source}: messages is not a list of objects with the texts role and content. Correct it.")
+    n = max((i for i, message in enumerate(value, start=1) if message["role"] == "user"), default=0)
+    if n == 0:
+        raise InputError(f"{source}: messages holds none of the user: there is nothing to answer. Add one.")
+    return [{"role": message["role"], "content": message["content"]} for message in value[:n]]
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and _is_text(value.get("role")) and isinstance(value.get("content"), str)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())

@@ -1,0 +1,65 @@
+"""`llama-eagle evaluate` on the constructed pair, whose acceptance is known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from fixtures.command import assert_one_line_error, llama_eagle
+from llama_eagle.demo.ggufs import PairFiles, PairFolder
+
+pytestmark = pytest.mark.native
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> PairFiles:
+    return PairFolder(tmp_path_factory.mktemp("pair") / "tiny", "tiny").files(0.7, "q8_0")
+
+
+def data(path: Path, *lines: dict[str, object]) -> Path:
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return path
+
+
+def test_scores_are_as_constructed(files: PairFiles, tmp_path: Path) -> None:
+    prompts = data(
+        tmp_path / "prompts.jsonl",
+        {"category": "letters", "prompt": "Count: A B C"},
+        {"category": "chat", "turns": ["Count on: A B", "And from D"]},
+    )
+    options = ("-m", files.target, "-d", files.draft, "--data", prompts, "-n", 600, "--ignore-eos", "-t", 1)
+    plot = tmp_path / "plot.png"
+    outcome = llama_eagle("evaluate", *options, "--n-draft", 3, "--plot", plot, "--json")
+    assert outcome.code == 0, outcome
+    report = outcome.json
+    assert {name: score["n_turns"] for name, score in report["categories"].items()} == {"letters": 1, "chat": 2}
+    overall = report["overall"]
+    assert (overall["n_turns"], overall["n_same"], overall["n_tokens"]) == (3, 3, 1800)
+    expected = files.cycle.simulate(int(files.cycle.ids[2]), 1800, 3)
+    assert overall["accepted_per_position"] == pytest.approx(expected.accepted_per_position, abs=0.05)
+    assert overall["mean_emitted"] == pytest.approx(expected.mean_emitted, abs=0.1)
+    assert overall["over_plain"] == pytest.approx(overall["tps"] / overall["plain_tps"])
+    assert plot.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_table(files: PairFiles, tmp_path: Path) -> None:
+    prompts = data(tmp_path / "prompts.jsonl", {"category": "letters", "prompt": "A B C"})
+    options = ("-m", files.target, "-d", files.draft, "--data", prompts, "-n", 40, "-t", 1)
+    outcome = llama_eagle("evaluate", *options, "--n-draft", "auto", "--exact")
+    assert outcome.code == 0, outcome
+    assert "letters" in outcome.stdout
+    assert "1 of 1 answers are those of plain decoding" in outcome.stdout
+
+
+def test_prompt_that_does_not_fit_is_named(files: PairFiles, tmp_path: Path) -> None:
+    prompts = data(tmp_path / "long.jsonl", {"prompt": "A"}, {"prompt": "A B C " * 8000})
+    options = ("-m", files.target, "-d", files.draft, "--data", prompts, "-n", 16000, "-t", 1)
+    outcome = llama_eagle("evaluate", *options)
+    assert_one_line_error(outcome, 3, "long.jsonl:2", "32768")
+
+
+@pytest.mark.parametrize(("n_draft", "part"), [("0", "--n-draft"), ("x", "--n-draft")])
+def test_usage_errors(tmp_path: Path, n_draft: str, part: str) -> None:
+    options = ("-m", "t.gguf", "-d", "d.gguf", "--data", "chat", "--n-draft", n_draft)
+    assert_one_line_error(llama_eagle("evaluate", *options), 2, part)
