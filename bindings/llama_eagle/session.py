@@ -161,6 +161,12 @@ class EagleSession:
         self._n_drafted = self._n.value
         return list(self._ids[: self._n_drafted])
 
+    def draft_top(self, step: int, k: int) -> list[tuple[int, float]]:
+        """The `k` likeliest tokens at `step` of the last `draft`, likeliest first, with the draft's probabilities."""
+        ids, probs = (ctypes.c_int32 * max(k, 1))(), (ctypes.c_float * max(k, 1))()
+        check(self._lib.eagle_draft_top(self._handle, step, k, ids, probs), "eagle_draft_top")
+        return list(zip(ids, probs, strict=True))
+
     def verify(self, ids: Sequence[int]) -> None:
         """Decode `id_last` and the drafted tokens as one batch; the round stays pending until `commit`."""
         array = (ctypes.c_int32 * len(ids))(*ids)

@@ -17,6 +17,7 @@ from fixtures.targets import make_target
 from llama_eagle._native import SessionParams, check
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
+from llama_eagle.errors import NativeError
 from parity.eagle3_reference import Eagle3Reference, Step
 
 pytestmark = pytest.mark.native
@@ -83,6 +84,11 @@ class NativeDraft:
         check(self.lib.eagle_draft_step(self.session, i, *pointers), "eagle_draft_step")
         return logits, hidden
 
+    def top(self, step: int, k: int) -> tuple[list[int], np.ndarray]:
+        ids, probs = (ctypes.c_int32 * k)(), (ctypes.c_float * k)()
+        check(self.lib.eagle_draft_top(self.session, step, k, ids, probs), "eagle_draft_top")
+        return list(ids), np.array(probs)
+
     def verify(self, tokens: list[int], n_kept: int) -> None:
         rows = (ctypes.c_int32 * len(tokens))(*tokens)
         check(self.lib.eagle_verify(self.session, rows, len(tokens)), "eagle_verify")
@@ -94,6 +100,18 @@ def assert_equal(found: list[tuple[np.ndarray, np.ndarray, int]], expected: list
         for ours, theirs in ((logits, step.logits.numpy()), (hidden, step.hidden.numpy())):
             assert np.abs(ours - theirs).max() < TOLERANCE * np.abs(theirs).max()
         assert token == step.token
+
+
+def assert_top(draft: NativeDraft, expected: list[Step], target_ids: torch.Tensor) -> None:
+    """The likeliest tokens of each step, in order, with their probabilities."""
+    for i, step in enumerate(expected):
+        ids, probs = draft.top(i, 5)
+        best = step.logits.softmax(-1).topk(5)
+        assert ids == target_ids[best.indices].tolist()
+        assert np.abs(probs - best.values.numpy()).max() < TOLERANCE
+    for step, k in ((len(expected), 1), (0, 0), (0, len(target_ids) + 1)):
+        with pytest.raises(NativeError):
+            draft.top(step, k)
 
 
 @pytest.fixture
@@ -119,6 +137,7 @@ def test_chains(name: str, target: Target, context: NativeTarget, tmp_path: Path
         reference.prefill(tokens[:9], features)
         expected = reference.chain(tokens[9], features[8], 8, N_STEPS)
         assert_equal(draft.chain(tokens[9]), expected)
+        assert_top(draft, expected, reference.target_ids)
         kept = [*tokens[:10], expected[0].token, expected[1].token]
         draft.verify([tokens[9], *(step.token for step in expected)], 3)
         features = target.features(kept, report.layer_ids)
