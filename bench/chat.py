@@ -20,6 +20,7 @@ def stream_chat(job: Job, n: int, n_draft: int | str) -> Measurement:
     options = {"n_draft": n_draft, "n_draft_max": job.n_draft_max, "n_ctx": n + ROOM, "n_threads": job.threads}
     llm = EagleLlama(job.target, draft_path=job.draft, n_gpu_layers=job.gpu_layers, verbose=False, **options)
     with contextlib.closing(llm):
+        list(llm.create_chat_completion(_messages(job), stream=True, temperature=0, max_tokens=8))  # imports, caches
         start = time.perf_counter()
         parts = list(llm.create_chat_completion(_messages(job), stream=True, temperature=0, max_tokens=n))
         wall_ms = (time.perf_counter() - start) * 1e3
