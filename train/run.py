@@ -49,8 +49,11 @@ class Report:
         return asdict(self)
 
 
-def train(settings: Settings) -> Report:
-    """Raises EagleError for anything wrong with target, data, settings or machine, before training where possible."""
+def train(settings: Settings) -> Report | None:
+    """The report, in the first process of several; None in the others.
+
+    Raises EagleError for anything wrong with target, data, settings or machine, before training where possible.
+    """
     accelerator, dtype = _accelerator(settings)
     info = read_target(settings.target, settings.aux_layers)
     check_layer_ids(settings.format, info.aux_layers, info.text.num_hidden_layers)
@@ -74,7 +77,9 @@ def train(settings: Settings) -> Report:
     if settings.resume:
         loop.restore(state.load_state(settings.output, same))
     _run(loop, settings, accelerator, same)
-    return _report(loop, settings, samples, draft_ids)
+    is_first = accelerator.is_main_process
+    accelerator.end_training()
+    return None if not is_first else _report(loop, settings, samples, draft_ids)
 
 
 def _features(

@@ -135,16 +135,16 @@ def check_exact(model: Model, tokens: Sequence[int], options: CheckOptions = Che
         for start in range(0, options.n_prompt, alone.n_batch):
             piece = tokens[start : min(start + alone.n_batch, options.n_prompt)]
             for context in (alone, batched):
-                _decode(context, piece, start, want_logits=False)
+                decode_logits(context, piece, start, want_logits=False)
         return _compare(alone, batched, tokens, options)
 
 
 def _compare(alone: Context, batched: Context, tokens: Sequence[int], options: CheckOptions) -> ExactCheck:
     n_batches = 0
     for start, stop, n_threads in _batches(len(tokens), options):
-        single = np.concatenate([_decode(alone, tokens[i : i + 1], i) for i in range(start, stop)])
+        single = np.concatenate([decode_logits(alone, tokens[i : i + 1], i) for i in range(start, stop)])
         batched._api.llama_set_n_threads(batched.handle, n_threads, n_threads)
-        together = _decode(batched, tokens[start:stop], start)
+        together = decode_logits(batched, tokens[start:stop], start)
         n_batches += 1
         if not np.array_equal(single.view(np.uint32), together.view(np.uint32)):
             difference = _first_difference(single, together, start, n_threads)
@@ -163,7 +163,7 @@ def _batches(n_tokens: int, options: CheckOptions) -> Iterator[tuple[int, int, i
         start, n_rows = stop, rng.randint(1, options.max_rows)
 
 
-def _decode(context: Context, tokens: Sequence[int], position: int, *, want_logits: bool = True) -> np.ndarray:
+def decode_logits(context: Context, tokens: Sequence[int], position: int, *, want_logits: bool = True) -> np.ndarray:
     """Logits [len(tokens), n_vocab] of the tokens, which start at `position`; empty without `want_logits`."""
     api, n = context._api, len(tokens)
     batch = api.llama_batch_init(n, 0, 1)

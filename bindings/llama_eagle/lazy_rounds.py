@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from llama_eagle.draft_length import DraftLength, RoundCost
 from llama_eagle.drafters import Drafter
 from llama_eagle.errors import EagleError
+from llama_eagle.rejection import RejectionSampling
 from llama_eagle.stats import Statistics
 from llama_eagle.text_memory import TextMemory
 
@@ -46,6 +47,7 @@ class Plan:
     drafter: Drafter | None
     length: DraftLength
     own_greedy: bool = False  # nothing but the largest logit decides, and the session can find it natively
+    rejection: RejectionSampling | None = None  # samples rows that a drafted token follows; it is the drafter then
     sample_ms: float = field(default=0.0, init=False)
 
 
@@ -147,7 +149,10 @@ class LazyRounds:
 
     def _sample(self, row: int) -> int:
         start = time.perf_counter()
-        token = int(self.plan.sampler.sample(self.plan.context, row))
+        if self._round is not None and self.plan.rejection is not None and row + 1 < len(self._round.rows):
+            token = self.plan.rejection.sample(self.text.logits(row), row)
+        else:
+            token = int(self.plan.sampler.sample(self.plan.context, row))
         elapsed = (time.perf_counter() - start) * 1e3
         self.plan.sample_ms += elapsed
         if self._round is not None:

@@ -45,12 +45,14 @@ from llama_eagle.llama_parts import (  # noqa: E402
 from llama_eagle.llama_state import capture_state, restore_state  # noqa: E402
 from llama_eagle.llama_text import GrowingText  # noqa: E402
 from llama_eagle.models import check_rollback  # noqa: E402
+from llama_eagle.rejection import Chain, RejectionSampling  # noqa: E402
 from llama_eagle.session import EagleSession  # noqa: E402
 from llama_eagle.stats import Statistics  # noqa: E402
 from llama_eagle.text import Tokenizer  # noqa: E402
 from llama_eagle.text_memory import TextMemory  # noqa: E402
 
 GENERATE = inspect.signature(Llama.generate)
+FILTER_ARGUMENTS = ("temp", "top_k", "top_p", "min_p", "typical_p")
 SAMPLER_ARGUMENTS = set(inspect.signature(Llama._init_sampler).parameters) - {"self"}
 
 
@@ -240,9 +242,23 @@ class EagleLlama(Llama):
             n_evaluated = len(tokens)
         self._measures.begin(n_evaluated, (time.perf_counter() - start) * 1e3, self._session.timings)
         own_greedy = isinstance(self._session, EagleSession) and is_plain_greedy(arguments)
-        plan = Plan(sampler, self._ctx, self._drafter, self._length, own_greedy)
+        rejection = self._rejection(sampler, arguments)
+        plan = Plan(sampler, self._ctx, rejection or self._drafter, self._length, own_greedy, rejection)
         self._generation = LazyRounds(memory, plan)
         return self._generation
+
+    def _rejection(self, sampler: Any, arguments: dict[str, Any]) -> RejectionSampling | None:
+        """The draft's tokens are drawn through the caller's filters, without what depends on the text so far."""
+        if self._options.draft_sampling != "rejection" or arguments["temp"] == 0:
+            return None
+        if arguments["mirostat_mode"]:
+            raise UsageError("mirostat counts its own samples: it needs draft_sampling='match'.")
+        assert isinstance(self._session, EagleSession)
+        draft_ids = self._session.draft_ids
+        draft = Chain(self._init_sampler(**{name: arguments[name] for name in FILTER_ARGUMENTS}), draft_ids)
+        target = Chain(sampler, np.arange(self._n_vocab, dtype=np.int32))
+        seed = None if self._seed == llama_cpp.LLAMA_DEFAULT_SEED else self._seed
+        return RejectionSampling(self._session, self._options.p_min, target, draft, seed)
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """As the parent's, with `timings` on the last part; what its reader spends is not counted as ours."""

@@ -34,6 +34,9 @@ class EagleOptions:
     n_draft: tokens drafted in a round, or "auto": by measured acceptance and cost, down to none.
     n_draft_max: the longest draft; sets how far a recurrent state can be taken back.
     p_min: a draft ends where its cumulative probability falls below this.
+    draft_sampling: "match": rows are sampled while the sample equals the most likely draft token; the same seed gives
+        the same text as without a draft. "rejection": draft tokens are drawn and kept or replaced such that the
+        distribution stays; more are kept at high temperatures, and a seed gives another text.
     exact: verification computes each row as plain decoding would, to the last bit; refused where it cannot.
     draft_gpu_layers: None: as `n_gpu_layers`. draft_n_ctx: positions the draft sees, 0: as the target.
     drafter: another source of drafts, such as `PromptLookup()`; with `draft_path`, it is asked first while it pays.
@@ -44,6 +47,7 @@ class EagleOptions:
     n_draft: int | str = "auto"
     n_draft_max: int = 16
     p_min: float = 0.0
+    draft_sampling: str = "match"
     exact: bool = False
     draft_gpu_layers: int | None = None
     draft_n_ctx: int = 0
@@ -58,6 +62,9 @@ class EagleOptions:
                 fixed is not None and (isinstance(fixed, (str, bool)) or fixed < 0)
             ),
             f"n_draft_max={self.n_draft_max} is below 1": self.n_draft_max < 1,
+            f"draft_sampling={self.draft_sampling!r} is neither 'match' nor 'rejection'": (
+                self.draft_sampling not in ("match", "rejection")
+            ),
             f"p_min={self.p_min} is not in [0, 1)": not 0 <= self.p_min < 1,
             f"draft_n_ctx={self.draft_n_ctx} is negative": self.draft_n_ctx < 0,
             f"checkpoint_mib={self.checkpoint_mib} is negative": self.checkpoint_mib < 0,
@@ -96,6 +103,8 @@ def refuse_conflicts(options: EagleOptions, given: Mapping[str, Any]) -> None:
     """What cannot work with drafts. Raises `UsageError`."""
     if options.draft_path is not None and given.get("draft_model") is not None:
         raise UsageError("draft_path and draft_model exclude each other. Leave one out.")
+    if options.draft_sampling == "rejection":
+        _refuse_rejection(options)
     if not options.drafts and given.get("draft_model") is None:
         return
     for name in ("embedding", "vocab_only"):
@@ -109,6 +118,15 @@ def refuse_conflicts(options: EagleOptions, given: Mapping[str, Any]) -> None:
             raise UsageError(
                 f"{name}={size} is below {smallest}, the longest draft + 2. Raise it or lower n_draft_max."
             )
+
+
+def _refuse_rejection(options: EagleOptions) -> None:
+    if options.draft_path is None or options.drafter is not None:
+        raise UsageError(
+            "draft_sampling='rejection' draws from the EAGLE-3 draft: it needs draft_path and takes no other drafter."
+        )
+    if options.exact:
+        raise UsageError("exact=True promises the text of plain decoding, rejection sampling only its distribution.")
 
 
 def check_files(model_path: str, options: EagleOptions, given: Mapping[str, Any]) -> Header | None:

@@ -13,8 +13,8 @@ from llama_eagle._native import ERR_STATE
 from llama_eagle.errors import NativeError
 from llama_eagle.session import (
     ContextLike,
+    DraftLike,
     EagleSession,
-    HasHandle,
     SessionOptions,
     Timings,
     require_room,
@@ -147,7 +147,7 @@ class PlainSession:
             self._ms[phase] += (time.perf_counter() - start) * 1e3
 
 
-def open_session(context: ContextLike, draft: HasHandle | None, options: SessionOptions) -> EagleSession | PlainSession:
+def open_session(context: ContextLike, draft: DraftLike | None, options: SessionOptions) -> EagleSession | PlainSession:
     """The session for a target with or without a draft."""
     return PlainSession(context) if draft is None else EagleSession(context, draft, options)
 

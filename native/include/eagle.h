@@ -108,6 +108,11 @@ LLAMA_API int32_t eagle_accept(eagle_session * session, struct llama_sampler * s
 LLAMA_API int32_t eagle_draft_step(const eagle_session * session, int32_t step, float * logits, float * hidden);
 LLAMA_API int32_t eagle_n_vocab_draft(const eagle_session * session);
 
+// The k likeliest tokens at `step` of the last eagle_draft, likeliest first: the target's ids, and their probabilities
+// over the draft's own vocabulary. Both hold k entries, 1 <= k <= eagle_n_vocab_draft; the first is the drafted token.
+LLAMA_API int32_t eagle_draft_top(const eagle_session * session, int32_t step, int32_t k, llama_token * ids,
+                                  float * probs);
+
 // Ends the round: the first n_kept rows of the verify batch stay (0 undoes the whole round), the others are forgotten.
 LLAMA_API int32_t eagle_commit(eagle_session * session, int32_t n_kept);
 

@@ -130,9 +130,9 @@ def logits_after(folder: Path) -> Iterator[Callable[[Prefix], np.ndarray]]:
     llm.close()
 
 
-@pytest.fixture(scope="module")
-def drafting(folder: Path) -> Iterator[Any]:
-    llm = load(folder, draft_path=folder / "draft.gguf", n_draft=3)
+@pytest.fixture(scope="module", params=["match", "rejection"])
+def drafting(request: pytest.FixtureRequest, folder: Path) -> Iterator[Any]:
+    llm = load(folder, draft_path=folder / "draft.gguf", n_draft=3, draft_sampling=request.param)
     yield llm
     llm.close()
 

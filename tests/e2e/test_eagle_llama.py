@@ -358,6 +358,25 @@ def test_pickling_loads_it_again(files: dict[str, Path], plain: Any) -> None:
     assert llm.speculative_stats.n_drafted > 0
 
 
+def test_rejection_sampling_keeps_more_when_it_is_hot(files: dict[str, Path]) -> None:
+    """Greedy text stays what it is; mirostat is refused by name."""
+    accepted = {}
+    for draft_sampling in ("match", "rejection"):
+        with contextlib.closing(load(files, n_draft=3, draft_sampling=draft_sampling)) as llm:
+            for seed in range(20):
+                complete(llm, seed=seed, temperature=1.5, top_k=20, top_p=1.0, min_p=0.0)
+            accepted[draft_sampling] = llm.speculative_totals.mean_emitted
+            with contextlib.closing(load(files, draft=None)) as plain:
+                assert complete(llm, temperature=0)["text"] == complete(plain, temperature=0)["text"]
+            again = [complete(llm, seed=5)["text"] for _ in range(2)]
+            assert again[0] == again[1]
+    assert accepted["rejection"] > 1.1 * accepted["match"]
+    with contextlib.closing(load(files, draft_sampling="rejection")) as llm:
+        with pytest.raises(ValueError, match="mirostat counts its own samples"):
+            complete(llm, mirostat_mode=2)
+        complete(llm)  # it is usable all the same
+
+
 def test_another_thread_gets_an_error(drafting: Any) -> None:
     from llama_cpp import LogitsProcessorList
 
@@ -419,6 +438,9 @@ def test_close(files: dict[str, Path]) -> None:
         ({"n_draft": -1}, ValueError, "neither 'auto' nor a number"),
         ({"n_draft_max": 0}, ValueError, "n_draft_max=0"),
         ({"n_draft": 40, "exact": True}, ValueError, "exact verification goes up to drafts of 1"),
+        ({"draft_sampling": "typical"}, ValueError, "neither 'match' nor 'rejection'"),
+        ({"draft_sampling": "rejection", "draft": None}, ValueError, "it needs draft_path"),
+        ({"draft_sampling": "rejection", "exact": True}, ValueError, "only its distribution"),
         ({"p_min": 1.5}, ValueError, r"p_min=1\.5"),
         ({"embedding": True}, ValueError, "embedding=True does not work with a draft"),
         ({"vocab_only": True}, ValueError, "vocab_only=True does not work with a draft"),

@@ -1,4 +1,4 @@
-"""A long chat on a hybrid model, whose recurrent state cannot simply be cut: what each turn evaluates, and what it says.
+"""A long chat on a hybrid model, whose recurrent state cannot simply be cut: what a turn evaluates, and what it says.
 
 Evaluated tokens are counted by the native session. The same conversation goes on beside it without a draft; answers
 are the same throughout.

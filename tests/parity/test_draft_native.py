@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,15 +13,13 @@ import transformers
 from fixtures.eagle3_checkpoints import CASES, make_draft
 from fixtures.native import NativeTarget
 from fixtures.targets import make_target
-from llama_eagle._native import SessionParams, check
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
+from llama_eagle.errors import NativeError
 from parity.eagle3_reference import Eagle3Reference, Step
+from parity.native_draft import N_STEPS, TOLERANCE, NativeDraft, assert_equal
 
 pytestmark = pytest.mark.native
-
-TOLERANCE = 1e-4
-N_STEPS = 5
 
 
 class Target:
@@ -48,52 +45,16 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
     return Target(tmp_path_factory.mktemp("target"))
 
 
-class NativeDraft:
-    """A session of our engine; KV memory in float32."""
-
-    def __init__(self, target: NativeTarget, path: Path, hidden: int) -> None:
-        self.lib, self.api, self.hidden = target.lib, target.api, hidden
-        self.model = self.api.llama_model_load_from_file(str(path).encode(), self.api.llama_model_default_params())
-        assert self.model, f"{path} does not load"
-        params: SessionParams = self.lib.eagle_session_default_params()
-        params.n_draft_max, params.type_kv = N_STEPS, self.api.GGML_TYPE_F32
-        self.session = ctypes.c_void_p()
-        status = self.lib.eagle_session_new(target.ctx, self.model, ctypes.byref(params), ctypes.byref(self.session))
-        check(status, "eagle_session_new")
-
-    def close(self) -> None:
-        self.lib.eagle_session_free(self.session)
-        self.api.llama_model_free(self.model)
-
-    def eval(self, tokens: list[int]) -> None:
-        check(self.lib.eagle_eval(self.session, (ctypes.c_int32 * len(tokens))(*tokens), len(tokens)), "eagle_eval")
-
-    def chain(self, token: int) -> list[tuple[np.ndarray, np.ndarray, int]]:
-        """(logits, hidden, id) of each step."""
-        ids, n_out = (ctypes.c_int32 * N_STEPS)(), ctypes.c_int32()
-        status = self.lib.eagle_draft(self.session, token, N_STEPS, 0.0, ids, None, ctypes.byref(n_out))
-        check(status, "eagle_draft")
-        assert n_out.value == N_STEPS
-        return [(*self._step(i), ids[i]) for i in range(N_STEPS)]
-
-    def _step(self, i: int) -> tuple[np.ndarray, np.ndarray]:
-        logits = np.empty(self.lib.eagle_n_vocab_draft(self.session), np.float32)
-        hidden = np.empty(self.hidden, np.float32)
-        pointers = (a.ctypes.data_as(ctypes.POINTER(ctypes.c_float)) for a in (logits, hidden))
-        check(self.lib.eagle_draft_step(self.session, i, *pointers), "eagle_draft_step")
-        return logits, hidden
-
-    def verify(self, tokens: list[int], n_kept: int) -> None:
-        rows = (ctypes.c_int32 * len(tokens))(*tokens)
-        check(self.lib.eagle_verify(self.session, rows, len(tokens)), "eagle_verify")
-        check(self.lib.eagle_commit(self.session, n_kept), "eagle_commit")
-
-
-def assert_equal(found: list[tuple[np.ndarray, np.ndarray, int]], expected: list[Step]) -> None:
-    for (logits, hidden, token), step in zip(found, expected, strict=True):
-        for ours, theirs in ((logits, step.logits.numpy()), (hidden, step.hidden.numpy())):
-            assert np.abs(ours - theirs).max() < TOLERANCE * np.abs(theirs).max()
-        assert token == step.token
+def assert_top(draft: NativeDraft, expected: list[Step], target_ids: torch.Tensor) -> None:
+    """The likeliest tokens of each step, in order, with their probabilities."""
+    for i, step in enumerate(expected):
+        ids, probs = draft.top(i, 5)
+        best = step.logits.softmax(-1).topk(5)
+        assert ids == target_ids[best.indices].tolist()
+        assert np.abs(probs - best.values.numpy()).max() < TOLERANCE
+    for step, k in ((len(expected), 1), (0, 0), (0, len(target_ids) + 1)):
+        with pytest.raises(NativeError):
+            draft.top(step, k)
 
 
 @pytest.fixture
@@ -119,6 +80,7 @@ def test_chains(name: str, target: Target, context: NativeTarget, tmp_path: Path
         reference.prefill(tokens[:9], features)
         expected = reference.chain(tokens[9], features[8], 8, N_STEPS)
         assert_equal(draft.chain(tokens[9]), expected)
+        assert_top(draft, expected, reference.target_ids)
         kept = [*tokens[:10], expected[0].token, expected[1].token]
         draft.verify([tokens[9], *(step.token for step in expected)], 3)
         features = target.features(kept, report.layer_ids)

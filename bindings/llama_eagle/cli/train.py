@@ -77,6 +77,8 @@ def train(
         seed=seed,
     )
     report = run(settings)
+    if report is None:  # another process tells
+        return
     if json:
         output.result(report.to_json())
         return

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "eagle_error.h"
 #include "ggml-backend.h"
@@ -259,6 +260,27 @@ void DraftEngine::read_step(int32_t step, float * logits, float * hidden) const 
     }
     if (hidden) {
         ggml_backend_tensor_get(last_->hidden[step], hidden, 0, ggml_nbytes(last_->hidden[step]));
+    }
+}
+
+void DraftEngine::read_top(int32_t step, int32_t k, llama_token * ids, float * probs) const {
+    if (k < 1 || k > model_.n_vocab_draft) {
+        throw Error(EAGLE_ERR_ARGUMENT,
+                    format("%d tokens of a vocabulary of %lld", k, (long long) model_.n_vocab_draft));
+    }
+    std::vector<float> logits(model_.n_vocab_draft);
+    read_step(step, logits.data(), nullptr);
+    std::vector<int32_t> order(logits.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::partial_sort(order.begin(), order.begin() + k, order.end(),
+                      [&](int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
+    double sum = 0;
+    for (float logit : logits) {
+        sum += std::exp(logit - logits[order[0]]);
+    }
+    for (int32_t i = 0; i < k; i++) {
+        ids[i] = model_.target_id(order[i]);
+        probs[i] = (float) (std::exp(logits[order[i]] - logits[order[0]]) / sum);
     }
 }
 

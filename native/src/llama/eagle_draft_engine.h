@@ -49,6 +49,8 @@ class DraftEngine {
 
     // Of the last draft(): logits over the draft's vocabulary {D} and the hidden state fed on {H}; null: not wanted.
     void read_step(int32_t step, float * logits, float * hidden) const;
+    // Its k likeliest tokens, likeliest first: target ids and probabilities.
+    void read_top(int32_t step, int32_t k, llama_token * ids, float * probs) const;
 
   private:
     DraftModel model_;

@@ -5,6 +5,7 @@
 
 #include "eagle_error.h"
 #include "eagle_features.h"
+#include "eagle_first_maximum.h"
 #include "llama-context.h"
 #include "llama-ext.h"
 #include "llama-model.h"
@@ -296,9 +297,7 @@ void Session::verify(const llama_token * ids, int32_t n) {
 }
 
 llama_token Session::greedy(int32_t row) const {
-    const float * logits = llama_get_logits_ith(ctx_, row);
-    const int64_t n_vocab = engine_.model().n_vocab;
-    return (llama_token) (std::max_element(logits, logits + n_vocab) - logits);
+    return (llama_token) first_maximum(llama_get_logits_ith(ctx_, row), engine_.model().n_vocab);
 }
 
 int32_t Session::accept(llama_sampler * sampler, llama_token * ids) {
