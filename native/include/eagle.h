@@ -87,7 +87,7 @@ LLAMA_API int32_t eagle_trim(eagle_session * session, int32_t n_past);
 // --- round -----------------------------------------------------------------------------------------------------
 
 // Proposes up to n_max tokens to follow id_last, the token sampled last and not yet in memory. ids and probs hold
-// n_max entries; probs[i] is the draft's probability of ids[i] over its own vocabulary, and may be null. Stops after
+// n_max entries; probs[i] is the draft's probability of ids[i] over its own vocabulary, and may be null. Stops before
 // the first token whose cumulative probability is below p_min (0: never). *n_out may be 0.
 LLAMA_API int32_t eagle_draft(eagle_session * session, llama_token id_last, int32_t n_max, float p_min,
                               llama_token * ids, float * probs, int32_t * n_out);

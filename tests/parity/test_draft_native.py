@@ -89,3 +89,34 @@ def test_chains(name: str, target: Target, context: NativeTarget, tmp_path: Path
         assert_equal(draft.chain(tokens[11]), reference.chain(tokens[11], features[11], 11, N_STEPS))
     finally:
         draft.close()
+
+
+def test_a_draft_ends_before_it_becomes_too_improbable(target: Target, context: NativeTarget, tmp_path: Path) -> None:
+    """The rest is not computed, and missing nowhere: later drafts are those of a session that never stopped early."""
+    spec = replace(CASES["safeailab"], dtype="float32")
+    convert_draft(make_draft(tmp_path / "draft", spec, seed=7), target.gguf, tmp_path / "draft.gguf", DraftOptions())
+    draft = NativeDraft(context, tmp_path / "draft.gguf", spec.hidden)
+    try:
+        draft.eval([3, 1, 4, 1, 5])
+        ids, probs = draft.draft(9)
+        cumulative = np.cumprod(np.float32(probs))
+        for n in range(N_STEPS):
+            assert draft.draft(9, float(cumulative[n]) * 1.01) == (ids[:n], probs[:n])
+            draft.top(n, 1)  # the token that was too much was computed
+            if n + 1 < N_STEPS:
+                with pytest.raises(NativeError, match=f"step {n + 1} was not drafted"):
+                    draft.top(n + 1, 1)
+        assert draft.draft(9, float(cumulative[-1]) * 0.99) == (ids, probs)
+        draft.draft(9, 1.0)
+        draft.verify([9, ids[0]], 2)
+        draft.draft(ids[1], 1.0)
+        after = draft.draft(ids[1])
+    finally:
+        draft.close()
+    with NativeTarget(target.gguf) as other:
+        fresh = NativeDraft(other, tmp_path / "draft.gguf", spec.hidden)
+        fresh.eval([3, 1, 4, 1, 5, 9, ids[0]])
+        expected = fresh.draft(ids[1])
+        fresh.close()
+    assert after[0] == expected[0]
+    assert np.allclose(after[1], expected[1], rtol=1e-4)
