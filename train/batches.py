@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -43,10 +44,18 @@ class BatchPlan:
         return [found[i] for i in random.permutation(len(found))]
 
 
-def split_held_out(n_samples: int, share: float, seed: int) -> tuple[list[int], list[int]]:
-    """Numbers of the samples to train on, and of those held out: at least one of each, unless share is 0."""
+@dataclass(frozen=True)
+class Split:
+    """Numbers of the samples to train on, and of those held out."""
+
+    train: list[int]
+    held_out: list[int]
+
+
+def split_held_out(n_samples: int, share: float, seed: int) -> Split:
+    """At least one of each, unless share is 0."""
     if share <= 0 or n_samples < 2:
-        return list(range(n_samples)), []
+        return Split(list(range(n_samples)), [])
     n_held_out = min(max(1, round(share * n_samples)), n_samples - 1)
     order = np.random.default_rng([seed, n_samples]).permutation(n_samples)
-    return sorted(order[n_held_out:].tolist()), sorted(order[:n_held_out].tolist())
+    return Split(sorted(order[n_held_out:].tolist()), sorted(order[:n_held_out].tolist()))

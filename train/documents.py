@@ -33,7 +33,7 @@ def read_documents(sources: Sequence[str | Path]) -> Iterator[Document]:
         if path.suffix in CHAT_SUFFIXES:
             yield from _read_lines(path)
         else:
-            yield _text(_decode(path.read_bytes(), str(path)), str(path), path.parent)
+            yield _text(_decode(path.read_bytes(), path), str(path), path.parent)
 
 
 def _files(sources: Sequence[str | Path]) -> Iterator[Path]:
@@ -49,13 +49,14 @@ def _files(sources: Sequence[str | Path]) -> Iterator[Path]:
             raise InputError(f"{source}: no such file or folder.")
 
 
-def _decode(data: bytes, source: str) -> str:
+def _decode(data: bytes, path: Path, line: int = 1) -> str:
+    """line: the number of the first."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        where = source if ":" in source.rpartition("/")[2] else f"{source}:{line}"
-        raise InputError(f"{where}: not UTF-8 (byte {data[error.start]:#04x}); convert the file with iconv.") from None
+        line += data.count(b"\n", 0, error.start)
+        byte = f"byte {data[error.start]:#04x}"
+        raise InputError(f"{path}:{line}: not UTF-8 ({byte}); convert the file with iconv.") from None
 
 
 def _text(text: str, source: str, folder: Path) -> Document:
@@ -69,7 +70,7 @@ def _read_lines(path: Path) -> Iterator[Document]:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
-                yield _record(_decode(line, f"{path}:{number}"), f"{path}:{number}", path.parent)
+                yield _record(_decode(line, path, number), f"{path}:{number}", path.parent)
                 n_found += 1
     if not n_found:
         raise InputError(f"{path}: empty; leave it out.")

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from llama_eagle.cli import output
-from llama_eagle.errors import UsageError
+from llama_eagle.errors import EnvironmentFailure, UsageError
 from llama_eagle.train import metrics, state
 from llama_eagle.train.batches import split_held_out
 from llama_eagle.train.documents import read_documents
 from llama_eagle.train.export import check_layer_ids, export_draft
 from llama_eagle.train.features import FeatureSource, OnlineFeatures
 from llama_eagle.train.initial import make_draft
-from llama_eagle.train.loop import Loop
+from llama_eagle.train.loop import Lesson, Loop
 from llama_eagle.train.loss import TrainingPass
 from llama_eagle.train.samples import Sample, SampleMaker, digest
 from llama_eagle.train.settings import Settings
@@ -54,69 +55,72 @@ def train(settings: Settings) -> Report | None:
 
     Raises EagleError for anything wrong with target, data, settings or machine, before training where possible.
     """
+    try:
+        return _train(settings)
+    except torch.OutOfMemoryError:
+        raise EnvironmentFailure(
+            "out of device memory; use --checkpointing, or a smaller --batch-size or --max-length."
+        ) from None
+    except OSError as error:  # an unreadable file, a full disk
+        raise EnvironmentFailure(f"{error}.") from None
+
+
+def _train(settings: Settings) -> Report | None:
     accelerator, dtype = _accelerator(settings)
+    _check_output(settings)
     info = read_target(settings.target, settings.aux_layers)
     check_layer_ids(settings.format, info.aux_layers, info.text.num_hidden_layers)
-    _check_output(settings)
     tokenizer, images = load_tokenizer(info.folder), load_images(info)
     samples = SampleMaker(tokenizer, settings.max_length, images).make(read_documents(settings.data))
     split = split_held_out(len(samples), settings.eval_share, settings.seed)
-    draft_ids = torch.from_numpy(
-        choose_vocabulary(
-            (samples[i] for i in split[0]),
-            n_vocab=info.n_vocab,
-            n_vocab_draft=settings.n_vocab_draft,
-            control=control_tokens(info, tokenizer),
-        )
+    ids = choose_vocabulary(
+        (samples[n] for n in split.train),
+        n_vocab=info.n_vocab,
+        n_vocab_draft=settings.n_vocab_draft,
+        control=control_tokens(info, tokenizer),
     )
     if accelerator.is_main_process:
-        output.note(f"{len(samples)} samples of {sum(s.n_learned for s in samples)} tokens to learn")
-    source, frozen = _features(settings, accelerator, info, dtype, images, samples)
-    loop = _loop(settings, accelerator, info, frozen, source, samples, split, draft_ids)
+        output.note(f"{len(samples)} samples, {sum(sample.n_learned for sample in samples)} tokens to learn")
+    with accelerator.main_process_first():  # the first writes the features on disk, the others find them
+        source, frozen = _features(settings, info, samples, images, (dtype, accelerator.device))
+    model, export = _draft(settings, info, frozen, torch.from_numpy(ids))
+    loop = Loop(model, Lesson(samples, split, source), settings, accelerator, export)
     same = state.identity(settings, data=digest(samples), architecture=info.architecture)
     if settings.resume:
         loop.restore(state.load_state(settings.output, same))
     _run(loop, settings, accelerator, same)
     is_first = accelerator.is_main_process
     accelerator.end_training()
-    return None if not is_first else _report(loop, settings, samples, draft_ids)
+    return _report(loop, len(samples), len(ids)) if is_first else None
 
 
 def _features(
     settings: Settings,
-    accelerator: Any,
     info: TargetInfo,
-    dtype: torch.dtype,
-    images: Images | None,
     samples: list[Sample],
+    images: Images | None,
+    place: tuple[torch.dtype, torch.device],
 ) -> tuple[FeatureSource, Frozen]:
-    """The target in the loop, or its features on disk, which the first process writes while the others wait."""
+    """The target in the loop, or its features on disk, computed now if they are not there."""
     if settings.features is None:
-        target = Target(info, dtype, accelerator.device)
+        target = Target(info, *place)
         return OnlineFeatures(target, images, samples), target.frozen()
-    with accelerator.main_process_first():
-        store = FeatureStore(settings.features, info, samples, dtype, accelerator.device)
-        if not store.is_complete:
-            target = Target(info, dtype, accelerator.device)
-            with output.progress("running the target") as on_progress:
-                online = OnlineFeatures(target, images, samples)
-                store.write(online, target.frozen(), settings.batch_size, on_progress)
+    store = FeatureStore(settings.features, info, samples, *place)
+    if not store.is_complete:
+        target = Target(info, *place)
+        with output.progress("running the target") as on_progress:
+            online = OnlineFeatures(target, images, samples)
+            store.write(online, target.frozen(), settings.batch_size, on_progress)
     return store, store.frozen()
 
 
-def _loop(
-    settings: Settings,
-    accelerator: Any,
-    info: TargetInfo,
-    frozen: Frozen,
-    source: FeatureSource,
-    samples: list[Sample],
-    split: tuple[list[int], list[int]],
-    draft_ids: torch.Tensor,
-) -> Loop:
-    draft = make_draft(info.geometry(len(draft_ids), settings.ffn_size), frozen, draft_ids, settings.seed)
+def _draft(
+    settings: Settings, info: TargetInfo, frozen: Frozen, ids: torch.Tensor
+) -> tuple[TrainingPass, Callable[[], None]]:
+    """A fresh draft within its training pass, and what writes it."""
+    draft = make_draft(info.geometry(len(ids), settings.ffn_size), frozen, ids, settings.seed)
     model = TrainingPass(
-        draft, frozen.embedding, frozen.head, draft_ids, n_steps=settings.n_steps, checkpointing=settings.checkpointing
+        draft, frozen.embedding, frozen.head, ids, n_steps=settings.n_steps, checkpointing=settings.checkpointing
     )
 
     def export() -> None:
@@ -124,12 +128,12 @@ def _loop(
             draft,
             settings.output,
             layout=settings.format,
-            draft_ids=draft_ids,
+            draft_ids=ids,
             embedding=frozen.embedding,
             aux_layers=info.aux_layers,
         )
 
-    return Loop(model, source, samples, split, settings, accelerator, export)
+    return model, export
 
 
 def _run(loop: Loop, settings: Settings, accelerator: Any, same: dict[str, Any]) -> None:
@@ -166,6 +170,8 @@ def _multiplies_bf16() -> bool:
 
 
 def _check_output(settings: Settings) -> None:
+    if settings.output.exists() and not settings.output.is_dir():
+        raise UsageError(f"{settings.output} is a file; -o names the folder of the draft.")
     has_state = (settings.output / state.FILE).exists()
     if settings.resume and not has_state:
         raise UsageError(f"--resume: {settings.output} has no {state.FILE}. Leave --resume out to start.")
@@ -173,16 +179,17 @@ def _check_output(settings: Settings) -> None:
         raise UsageError(f"{settings.output} holds a training run: --resume goes on with it, another -o starts anew.")
 
 
-def _report(loop: Loop, settings: Settings, samples: list[Sample], draft_ids: torch.Tensor) -> Report:
-    judged = [record for record in metrics.read_metrics(settings.output / metrics.METRICS) if record["held_out"]]
+def _report(loop: Loop, n_samples: int, n_vocab_draft: int) -> Report:
+    folder = loop.settings.output
+    judged = [record for record in metrics.read_metrics(folder / metrics.METRICS) if record["held_out"]]
     best = max(judged, key=lambda record: record["mean_emitted"], default={})
     return Report(
-        output=str(settings.output),
+        output=str(folder),
         steps=loop.progress.step,
         stopped_early=loop.progress.step < loop.n_steps,
-        n_samples=len(samples),
-        n_vocab_draft=len(draft_ids),
+        n_samples=n_samples,
+        n_vocab_draft=n_vocab_draft,
         mean_emitted=best.get("mean_emitted"),
         accuracy=best.get("accuracy"),
-        plot=str(metrics.plot(settings.output)),
+        plot=str(metrics.plot(folder)),
     )

@@ -70,7 +70,7 @@ class SampleMaker:
             yield self._chat(document, pieces)
 
     def _windows(self, document: Document) -> Iterator[Sample]:
-        tokens = np.array(self._encode(document.text), np.int32)
+        tokens = np.array(self.tokenizer(document.text, verbose=False)["input_ids"], np.int32)
         for start in range(0, len(tokens), self.max_length):
             part = tokens[start : start + self.max_length]
             yield Sample(document.source, part, np.ones(len(part), np.bool_))

@@ -11,7 +11,7 @@ import pytest
 from fixtures.targets import make_target
 from fixtures.training import chat, make_training_target, write_jsonl
 from llama_eagle.errors import ConfigError, InputError, UsageError
-from llama_eagle.train.batches import BatchPlan, split_held_out
+from llama_eagle.train.batches import BatchPlan, Split, split_held_out
 from llama_eagle.train.documents import read_documents
 from llama_eagle.train.samples import Sample, SampleMaker
 from llama_eagle.train.target import control_tokens, load_tokenizer, read_target
@@ -161,8 +161,8 @@ def test_batches_repeat_by_seed_and_cover_an_epoch() -> None:
 
 
 def test_held_out_samples_are_not_trained_on() -> None:
-    train, held_out = split_held_out(50, 0.1, seed=3)
-    assert len(held_out) == 5
-    assert sorted(train + held_out) == list(range(50))
-    assert split_held_out(50, 0, seed=3)[1] == []
-    assert split_held_out(1, 0.5, seed=3) == ([0], [])
+    split = split_held_out(50, 0.1, seed=3)
+    assert len(split.held_out) == 5
+    assert sorted(split.train + split.held_out) == list(range(50))
+    assert split_held_out(50, 0, seed=3).held_out == []
+    assert split_held_out(1, 0.5, seed=3) == Split([0], [])
