@@ -211,9 +211,9 @@ def test_end_token_is_not_delivered(files: dict[str, Path]) -> None:
 
 def test_defaults_beyond_the_parents(files: dict[str, Path]) -> None:
     """Equal threads for one row and for many, and no logits kept that nobody asked for."""
-    import llama_cpp
-
     with contextlib.closing(load(files, n_threads=None)) as llm:
+        import llama_cpp
+
         threads = (llama_cpp.llama_n_threads(llm.ctx), llama_cpp.llama_n_threads_batch(llm.ctx))
         assert threads[0] == threads[1]
         complete(llm, max_tokens=5)
