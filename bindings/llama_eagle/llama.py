@@ -80,6 +80,7 @@ class EagleLlama(Llama):
         _log.set_verbose(parent.get("verbose", True))
         self._lock = threading.Lock()
         self._generation: LazyRounds | None = None
+        self._context_is_full = False
         self._measures = Measures()
         if self._options.exact:
             exact_mode.set_mode("strict")
@@ -217,6 +218,7 @@ class EagleLlama(Llama):
                 with self._exclusive(rounds):
                     token = rounds.next_token()
                 criteria = arguments["stopping_criteria"]
+                self._context_is_full = token is None
                 if token is None or (criteria is not None and criteria(self._input_ids, self._scores[-1, :])):
                     return
                 with self._measures.caller():
@@ -261,10 +263,17 @@ class EagleLlama(Llama):
         return RejectionSampling(self._session, self._options.p_min, target, draft, seed)
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """As the parent's, with `timings` on the last part; what its reader spends is not counted as ours."""
+        """As the parent's, with `timings` on the last part; what its reader spends is not counted as ours.
+
+        Where the context is full before `max_tokens`, the parent would lose the text, but for a stopping criterion.
+        """
+        criteria = [*(kwargs.get("stopping_criteria") or ()), lambda *_: self._context_is_full]
+        kwargs["stopping_criteria"] = llama_cpp.StoppingCriteriaList(criteria)
         with self._measures.completion():
             for part in super()._create_completion(*args, **kwargs):
                 part = self._with_timings(part)
+                if self._context_is_full and "timings" in part:
+                    part["choices"][0]["finish_reason"] = "length"
                 with self._measures.reader():
                     yield part
 

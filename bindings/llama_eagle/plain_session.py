@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from llama_eagle._native import ERR_STATE
+from llama_eagle._native import ERR_COMPUTE, ERR_CONTEXT_FULL, ERR_STATE
 from llama_eagle.errors import NativeError
 from llama_eagle.session import (
     ContextLike,
@@ -19,6 +19,8 @@ from llama_eagle.session import (
     Timings,
     require_room,
 )
+
+NO_ROOM = 1  # llama_decode: no place for the batch in the memory, which is as it was
 
 
 class PlainSession:
@@ -135,7 +137,8 @@ class PlainSession:
     def _decode(self, tokens: Sequence[int], *, all_rows: bool) -> None:
         status = self._api.llama_decode(self.ctx, self._batch.fill(tokens, self.n_past, all_rows=all_rows))
         if status:
-            raise NativeError(f"llama_decode of {len(tokens)} rows failed: {status}", code=status, call="llama_decode")
+            code = ERR_CONTEXT_FULL if status == NO_ROOM else ERR_COMPUTE
+            raise NativeError(f"llama_decode of {len(tokens)} rows failed: {status}", code=code, call="llama_decode")
         self._api.llama_synchronize(self.ctx)
 
     @contextmanager
