@@ -81,7 +81,7 @@ def test_the_engine_computes_what_was_trained(n_draft: int, layout: str, tmp_pat
         draft.eval(tokens[:9])
         found = draft.chain(tokens[9])
         draft.close()
-    for (logits, _, token), step in zip(found, expected, strict=True):
+    for (logits, _, token, _), step in zip(found, expected, strict=True):
         assert np.abs(logits - step.numpy()).max() < TOLERANCE * step.abs().max()
         assert token == pair.ids[step.argmax()]
 
