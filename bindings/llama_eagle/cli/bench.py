@@ -12,6 +12,7 @@ from llama_eagle.cli import output
 from llama_eagle.cli.options import DraftGpuLayers, GpuLayers, Json, PMin, Threads
 from llama_eagle.errors import UsageError
 
+LONGEST = 16  # tokens that `auto` may draft, as in the other commands
 SYNTHETIC_PROMPT = " A B C"
 PROMPT = "Explain in simple words how a sailing boat can sail against the wind."
 
@@ -79,7 +80,7 @@ def _jobs(given: dict[str, Any], lengths: tuple[int | str, ...]) -> list[tuple[d
         raise UsageError("give either --synthetic SHAPE, or -m TARGET.gguf with -d DRAFT.gguf.")
     threads = given["threads"] or os.cpu_count() or 1
     facts = {"type": given["outtype"], "draft_type": given["draft_type"], "n": given["n_predict"], "threads": threads}
-    longest = max(8, *(length for length in lengths if isinstance(length, int)))
+    longest = max([LONGEST, *(length for length in lengths if isinstance(length, int))])
     common = {"n": given["n_predict"], "threads": threads, "n_draft_max": longest, "gpu_layers": given["n_gpu_layers"]}
     common |= {name: given[name] for name in ("draft_gpu_layers", "p_min")}
     if given["synthetic"] is None:
