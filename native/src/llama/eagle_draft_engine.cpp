@@ -21,6 +21,13 @@ int32_t round_up(int32_t n, int32_t step) {
     return (n + step - 1) / step * step;
 }
 
+// Weights that a CPU keeps rearranged (repacked, for AMX) cannot be read back as they were.
+bool readable(const ggml_tensor * tensor) {
+    ggml_backend_buffer_type_t type = ggml_backend_buffer_get_type(tensor->buffer);
+    ggml_backend_dev_t device = ggml_backend_buft_get_device(type);
+    return ggml_backend_buft_is_host(type) || !device || ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU;
+}
+
 }  // namespace
 
 DraftEngine::DraftEngine(const llama_model & draft, const llama_model & target, const DraftParams & params)
@@ -73,6 +80,13 @@ void DraftEngine::allocate(ggml_tensor * tensor) {
 void DraftEngine::mirror(ggml_tensor *& tensor) {
     if (!tensor || reachable(tensor)) {
         return;
+    }
+    if (!readable(tensor)) {
+        throw Error(EAGLE_ERR_INCOMPATIBLE,
+                    format("%s, which the draft on %s needs, lies rearranged in the memory of %s: load the draft there "
+                           "too (draft_gpu_layers 0)",
+                           tensor->name, ggml_backend_name(backend_.get()),
+                           ggml_backend_buft_name(ggml_backend_buffer_get_type(tensor->buffer))));
     }
     std::vector<char> bytes(ggml_nbytes(tensor));
     ggml_backend_tensor_get(tensor, bytes.data(), 0, bytes.size());
