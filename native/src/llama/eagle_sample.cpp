@@ -21,7 +21,7 @@ Start start_of(llama_sampler * chain, llama_sampler *& first) {
     const int32_t n = llama_sampler_chain_get(chain, -1) ? llama_sampler_chain_n(chain) : 0;
     for (int32_t i = 0; i < n; i++) {
         first = llama_sampler_chain_get(chain, i);
-        const char * name = llama_sampler_name(first);
+        const char * name = first->iface->name ? llama_sampler_name(first) : "";  // a caller's own may have none
         if (name[0] == '?') {
             continue;
         }
