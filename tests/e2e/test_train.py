@@ -184,7 +184,7 @@ def test_two_processes_do_what_one_does_in_two_passes(settings: Settings, tmp_pa
     arguments = ["--target", settings.target, "--data", settings.data[0], "-o", tmp_path / "two", "--device", "cpu"]
     arguments += ["--dtype", "f32", "--draft-vocab", 96, "--steps", 3, "--max-length", 32, "--epochs", 1, "--lr", 3e-3]
     arguments += ["--eval-share", 0.1, "--eval-every", 5, "--log-every", 1, "--batch-size", 2, "--json"]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "-m", "llama_eagle.cli"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "-m", "llama_eagle"]
     done = subprocess.run([*launcher, "train", *map(str, arguments)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout)["n_vocab_draft"] == 96
