@@ -42,6 +42,9 @@ class Loop:
         lengths = [len(lesson.samples[n].tokens) for n in lesson.split.train]
         self.plan = BatchPlan(lengths, settings.batch_size, self.per_step, settings.seed)
         self.n_steps = settings.epochs * self.plan.steps_per_epoch
+        self.log_every = settings.log_every or _period(self.n_steps, 100, 10)
+        self.eval_every = settings.eval_every or _period(self.n_steps, 20, 200)
+        self.save_every = settings.save_every or self.eval_every
         self.bare = model
         self.rate = settings.learning_rate or default_rate(model.draft.geometry.hidden_size)
         optimizer = torch.optim.AdamW(model.draft.parameters(), lr=self.rate, betas=BETAS, weight_decay=0.0, fused=True)
@@ -60,19 +63,23 @@ class Loop:
 
     def run(self, journal: Journal | None, identity: dict[str, Any]) -> None:
         """journal: None on all processes but the first."""
-        settings, progress = self.settings, self.progress
+        progress = self.progress
         self.clock = time.perf_counter()
         while not progress.done:
             norm = self._train_step(progress.step)
             progress.step += 1
+            if journal is not None:
+                journal.advance(progress.step)
             last = progress.step == self.n_steps
-            if last or progress.step % settings.log_every == 0:
+            if last or progress.step % self.log_every == 0:
                 self._log(journal, norm)
-            if last or progress.step % settings.eval_every == 0:
+            trained = time.perf_counter()
+            if last or progress.step % self.eval_every == 0:
                 self._judge(journal)
             progress.done = progress.done or last
-            if (progress.done or progress.step % settings.save_every == 0) and self.accelerator.is_main_process:
-                save_state(self.state(identity), settings.output)
+            if (progress.done or progress.step % self.save_every == 0) and self.accelerator.is_main_process:
+                save_state(self.state(identity), self.settings.output)
+            self.clock += time.perf_counter() - trained  # tokens_per_s is of training alone
 
     def _train_step(self, step: int) -> torch.Tensor:
         """One optimizer step; the norm of its gradient."""
@@ -140,6 +147,11 @@ class Loop:
 
     def _fresh_totals(self) -> Totals:
         return Totals(self.bare.n_steps, self.accelerator.device)
+
+
+def _period(n_steps: int, n_times: int, most: int) -> int:
+    """Steps between two of n_times events in a run, but no more than `most`."""
+    return max(1, min(most, n_steps // n_times))
 
 
 def schedule(step: int, n_steps: int, warmup: float) -> float:

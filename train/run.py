@@ -17,6 +17,7 @@ from llama_eagle.train.features import FeatureSource, OnlineFeatures
 from llama_eagle.train.initial import make_draft
 from llama_eagle.train.loop import Lesson, Loop
 from llama_eagle.train.loss import TrainingPass
+from llama_eagle.train.memory import keep_freed_memory
 from llama_eagle.train.samples import Sample, SampleMaker, digest
 from llama_eagle.train.settings import Settings
 from llama_eagle.train.store import FeatureStore
@@ -30,18 +31,20 @@ from llama_eagle.train.target import (
     load_tokenizer,
     read_target,
 )
-from llama_eagle.train.vocabulary import choose_vocabulary
+from llama_eagle.train.vocabulary import choose_vocabulary, count_tokens
 
 
 @dataclass(frozen=True)
 class Report:
-    """The end of a run. mean_emitted, accuracy: held out, of the draft in the folder; None without held-out data."""
+    """The end of a run. vocab_coverage: share of the tokens to learn that the draft can propose. mean_emitted, accuracy:
+    held out, of the draft in the folder; None without held-out data."""
 
     output: str
     steps: int
     stopped_early: bool
     n_samples: int
     n_vocab_draft: int
+    vocab_coverage: float
     mean_emitted: float | None
     accuracy: list[float] | None
     plot: str
@@ -73,14 +76,12 @@ def _train(settings: Settings) -> Report | None:
     tokenizer, images = load_tokenizer(info.folder), load_images(info)
     samples = SampleMaker(tokenizer, settings.max_length, images).make(read_documents(settings.data))
     split = split_held_out(len(samples), settings.eval_share, settings.seed)
-    ids = choose_vocabulary(
-        (samples[n] for n in split.train),
-        n_vocab=info.n_vocab,
-        n_vocab_draft=settings.n_vocab_draft,
-        control=control_tokens(info, tokenizer),
-    )
+    counts = count_tokens((samples[n] for n in split.train), info.n_vocab)
+    ids = choose_vocabulary(counts, settings.n_vocab_draft, control_tokens(info, tokenizer))
+    coverage = float(counts[ids].sum() / counts.sum())
     if accelerator.is_main_process:
-        output.note(f"{len(samples)} samples, {sum(sample.n_learned for sample in samples)} tokens to learn")
+        n_learned = sum(sample.n_learned for sample in samples)
+        output.note(f"{len(samples)} samples, {n_learned} tokens to learn, {coverage:.2%} in the draft vocabulary")
     with accelerator.main_process_first():  # the first writes the features on disk, the others find them
         source, frozen = _features(settings, info, samples, images, (dtype, accelerator.device))
     model, export = _draft(settings, info, frozen, torch.from_numpy(ids))
@@ -91,7 +92,7 @@ def _train(settings: Settings) -> Report | None:
     _run(loop, settings, accelerator, same)
     is_first = accelerator.is_main_process
     accelerator.end_training()
-    return _report(loop, len(samples), len(ids)) if is_first else None
+    return _report(loop, len(ids), coverage) if is_first else None
 
 
 def _features(
@@ -160,6 +161,8 @@ def _accelerator(settings: Settings) -> tuple[Any, torch.dtype]:
         mixed_precision="bf16" if bf16 else "no",
         kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
     )
+    if accelerator.device.type == "cpu":
+        keep_freed_memory()
     return accelerator, torch.bfloat16 if bf16 else torch.float32
 
 
@@ -179,7 +182,7 @@ def _check_output(settings: Settings) -> None:
         raise UsageError(f"{settings.output} holds a training run: --resume goes on with it, another -o starts anew.")
 
 
-def _report(loop: Loop, n_samples: int, n_vocab_draft: int) -> Report:
+def _report(loop: Loop, n_vocab_draft: int, coverage: float) -> Report:
     folder = loop.settings.output
     judged = [record for record in metrics.read_metrics(folder / metrics.METRICS) if record["held_out"]]
     best = max(judged, key=lambda record: record["mean_emitted"], default={})
@@ -187,8 +190,9 @@ def _report(loop: Loop, n_samples: int, n_vocab_draft: int) -> Report:
         output=str(folder),
         steps=loop.progress.step,
         stopped_early=loop.progress.step < loop.n_steps,
-        n_samples=n_samples,
+        n_samples=len(loop.lesson.samples),
         n_vocab_draft=n_vocab_draft,
+        vocab_coverage=coverage,
         mean_emitted=best.get("mean_emitted"),
         accuracy=best.get("accuracy"),
         plot=str(metrics.plot(folder)),

@@ -20,8 +20,8 @@ class Settings:
     features: Path | None = None  # None: the target runs in the loop
     format: str = "specforge"
     device: str = "auto"
-    save_every: int = 200
-    log_every: int = 10
+    save_every: int | None = None  # None: as often as it evaluates
+    log_every: int | None = None  # None: a hundredth of the run, at most 10
     resume: bool = False
     checkpointing: bool = False
     dtype: str = "auto"
@@ -36,6 +36,6 @@ class Settings:
     learning_rate: float | None = None  # None: by width
     warmup: float = 0.03  # share of all steps
     eval_share: float = 0.02  # of the data, held out
-    eval_every: int = 200
+    eval_every: int | None = None  # None: a twentieth of the run, at most 200
     patience: int = 5  # evaluations without a better held-out acceptance before it stops; 0: never
     seed: int = 0
