@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from llama_eagle.errors import EnvironmentFailure, UsageError
 from llama_eagle.train import metrics, state
 from llama_eagle.train.batches import split_held_out
 from llama_eagle.train.documents import read_documents
-from llama_eagle.train.export import check_layer_ids, export_draft
+from llama_eagle.train.export import DraftOf, check_layer_ids, export_draft
 from llama_eagle.train.features import FeatureSource, OnlineFeatures
 from llama_eagle.train.initial import make_draft
 from llama_eagle.train.loop import Lesson, Loop
@@ -36,8 +37,11 @@ from llama_eagle.train.vocabulary import choose_vocabulary, count_tokens
 
 @dataclass(frozen=True)
 class Report:
-    """The end of a run. vocab_coverage: share of the tokens to learn that the draft can propose. mean_emitted, accuracy:
-    held out, of the draft in the folder; None without held-out data."""
+    """The end of a run.
+
+    vocab_coverage: share of the tokens to learn that the draft can propose. mean_emitted, accuracy: held out, of the
+    draft in the folder; None without held-out data.
+    """
 
     output: str
     steps: int
@@ -124,6 +128,8 @@ def _draft(
         draft, frozen.embedding, frozen.head, ids, n_steps=settings.n_steps, checkpointing=settings.checkpointing
     )
 
+    name = Path(settings.target)
+
     def export() -> None:
         export_draft(
             draft,
@@ -131,7 +137,7 @@ def _draft(
             layout=settings.format,
             draft_ids=ids,
             embedding=frozen.embedding,
-            aux_layers=info.aux_layers,
+            target=DraftOf(str(name.resolve() if name.is_dir() else name), info.architecture, info.aux_layers),
         )
 
     return model, export

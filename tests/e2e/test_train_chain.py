@@ -1,4 +1,4 @@
-"""From a checkpoint and data to a draft that drafts: the commands of docs/training.md, every family, images, bad data."""
+"""From a checkpoint and data to a draft that drafts: the documented commands, every family, images, bad data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from llama_eagle.train.settings import Settings
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-WORDS = "the quick brown fox jumps over lazy dog it's what they've said isn't 12 345 def verify ids list int return sum".split()
+TEXT = "the quick brown fox jumps over the lazy dog it's what they've said isn't 12 345 def verify ids list int sum"
 
 
 def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, dict[str, Any], str]:
@@ -32,7 +32,7 @@ def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int
 
 def write_text(path: Path, n_words: int) -> Path:
     random = np.random.default_rng(1)
-    path.write_text(" ".join(random.choice(WORDS, n_words)))
+    path.write_text(" ".join(random.choice(TEXT.split(), n_words)))
     return path
 
 
@@ -62,10 +62,8 @@ def test_train_convert_generate(tmp_path: Path, capsys: pytest.CaptureFixture[st
     )
     assert code == 0
     assert trained["vocab_coverage"] == 1
-    assert command(capsys, "convert", folder, "-o", target, "--outtype", "q8_0")[0] == 0
-    assert (
-        command(capsys, "convert", tmp_path / "my-draft", "--target", target, "-o", draft, "--outtype", "q8_0")[0] == 0
-    )
+    for source, more in ((folder, ["-o", target]), (tmp_path / "my-draft", ["--target", target, "-o", draft])):
+        assert command(capsys, "convert", source, *more, "--outtype", "q8_0")[0] == 0
     results = []
     for more in ([], ["-d", draft, "--n-draft", 4]):
         arguments = ["-m", target, "-p", "The quick brown", "-n", 64, "--temp", 0, "--ignore-eos", "-t", 1]
@@ -93,9 +91,8 @@ def image_chats(folder: Path) -> Path:
         picture(folder / "pictures" / f"{color}.png", color)
     see = [[{"type": "text", "text": "what is"}, {"type": "image", "image": f"pictures/{c}.png"}] for c in colors]
     chats = [chat(part, f"it is {color}, isn't it?") for part, color in zip(see, colors, strict=True)]
-    return write_jsonl(
-        folder / "c.jsonl", *chats, chat("who", "the quick brown fox"), chat(see[0], "a", see[1], "a b c d")
-    )
+    chats += [chat("who", "the quick brown fox"), chat(see[0], "a", see[1], "a b c d")]
+    return write_jsonl(folder / "c.jsonl", *chats)
 
 
 @pytest.mark.native

@@ -14,7 +14,7 @@ from fixtures.training import make_training_target
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import ConfigError
-from llama_eagle.train.export import check_layer_ids, export_draft
+from llama_eagle.train.export import DraftOf, check_layer_ids, export_draft
 from llama_eagle.train.initial import make_draft
 from llama_eagle.train.target import Target, read_target
 from parity.test_draft_native import N_STEPS, NativeDraft
@@ -38,13 +38,14 @@ class Pair:
         convert_target(self.folder, self.gguf, TargetOptions(outtype="f32"))
 
     def export(self, folder: Path, layout: str) -> Path:
+        info = self.target.info
         export_draft(
             self.draft,
             folder,
             layout=layout,
             draft_ids=self.ids,
             embedding=self.target.frozen().embedding,
-            aux_layers=self.target.info.aux_layers,
+            target=DraftOf(str(self.folder), info.architecture, info.aux_layers),
         )
         return folder
 
@@ -91,7 +92,7 @@ def assert_same_chain(pair: Pair, path: Path) -> None:
     """The native engine's draft against the trainer's own code."""
     tokens = np.random.default_rng(5).integers(0, 480, 10).tolist()
     expected = chain_in_torch(pair, tokens)
-    with NativeTarget(pair.gguf) as native:
+    with NativeTarget(pair.gguf, n_rs_seq=N_STEPS) as native:
         draft = NativeDraft(native, path, 64)
         draft.eval(tokens[:9])
         found = draft.chain(tokens[9])

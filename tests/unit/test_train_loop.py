@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ def test_warm_up_then_cosine() -> None:
     assert rates[:10] == pytest.approx([(i + 1) / 10 for i in range(10)])
     assert rates[10] == 1
     assert rates[55] == pytest.approx(0.5)
-    assert all(a > b for a, b in zip(rates[10:], rates[11:], strict=False))
+    assert all(a > b for a, b in itertools.pairwise(rates[10:]))
     assert 0 < rates[99] < 0.001
     assert schedule(0, 1, 0.0) == 1
 
