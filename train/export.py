@@ -37,7 +37,7 @@ def check_layer_ids(layout: str, aux_layers: tuple[int, ...], n_layer: int) -> N
 
 @dataclass(frozen=True)
 class DraftOf:
-    """What a checkpoint says about its target. name: a folder or hub id; speculators' package opens it with the draft."""
+    """What a checkpoint says of its target. name: folder or hub id; speculators' package opens it with the draft."""
 
     name: str
     architecture: str
