@@ -156,12 +156,14 @@ def _run(loop: Loop, settings: Settings, accelerator: Any, same: dict[str, Any])
 
 def _accelerator(settings: Settings) -> tuple[Any, torch.dtype]:
     from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
     from accelerate.utils import DistributedDataParallelKwargs
 
     cuda = torch.cuda.is_available() and settings.device in ("auto", "cuda")
     if settings.device == "cuda" and not cuda:
         raise UsageError("--device cuda: this torch has no CUDA device. Use --device cpu.")
     bf16 = settings.dtype == "bf16" or (settings.dtype == "auto" and (cuda or _multiplies_bf16()))
+    AcceleratorState._reset_state()  # what an earlier run in this process was told holds no longer
     accelerator = Accelerator(
         cpu=settings.device == "cpu",
         mixed_precision="bf16" if bf16 else "no",

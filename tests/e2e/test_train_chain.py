@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import transformers
 from fixtures.training import chat, make_training_target, write_jsonl
 from llama_eagle.cli import main
 from llama_eagle.convert.drafts import convert_draft
@@ -16,7 +18,6 @@ from llama_eagle.train.metrics import read_metrics
 from llama_eagle.train.run import train
 from llama_eagle.train.settings import Settings
 from PIL import Image
-from safetensors.torch import load_file, save_file
 
 TEXT = "the quick brown fox jumps over the lazy dog it's what they've said isn't 12 345 def verify ids list int sum"
 
@@ -39,14 +40,22 @@ def write_text(path: Path, n_words: int) -> Path:
 # --- the documented way -----------------------------------------------------------------------------------------------
 
 
-def make_predictable_target(folder: Path) -> Path:
-    """Its blocks add little to the embeddings, so that a few seconds of training teach a draft what it says next."""
-    make_training_target("qwen35-text", folder, seed=3)
-    tensors = load_file(folder / "model.safetensors")
-    for name, tensor in tensors.items():
-        if name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight")):
-            tensor.mul_(0.05)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+def make_target_that_knows(text: str, folder: Path) -> Path:
+    """A tiny hybrid target trained on a text until it can say it by heart, almost."""
+    make_training_target("qwen35-text", folder, seed=3, dtype="float32", hidden_size=64)
+    model = transformers.Qwen3_5ForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    ids = torch.tensor(transformers.AutoTokenizer.from_pretrained(folder)(text)["input_ids"])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    random = torch.Generator().manual_seed(0)
+    for _ in range(60):
+        starts = torch.randint(0, len(ids) - 32, (8,), generator=random)
+        batch = torch.stack([ids[start : start + 32] for start in starts])
+        loss = model(batch, labels=batch).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert loss < 1, loss
+    model.bfloat16().save_pretrained(folder)
     return folder
 
 
@@ -54,9 +63,10 @@ def make_predictable_target(folder: Path) -> Path:
 def test_train_convert_generate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The commands of docs/training.md, on a text file: the draft pays, and the text stays the same."""
     target, draft = tmp_path / "target.gguf", tmp_path / "draft.gguf"
-    folder = make_predictable_target(tmp_path / "my-model")
-    text = write_text(tmp_path / "my-texts.txt", 3000)
-    options = ["--device", "cpu", "--max-length", 64, "--epochs", 2, "--eval-share", 0.05]
+    text = tmp_path / "my-texts.txt"
+    text.write_text(f"{TEXT}. " * 200)
+    folder = make_target_that_knows(text.read_text(), tmp_path / "my-model")
+    options = ["--device", "cpu", "--max-length", 32, "--eval-share", 0.05]
     code, trained, _ = command(
         capsys, "train", "--target", folder, "--data", text, "-o", tmp_path / "my-draft", *options
     )
@@ -66,7 +76,7 @@ def test_train_convert_generate(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert command(capsys, "convert", source, *more, "--outtype", "q8_0")[0] == 0
     results = []
     for more in ([], ["-d", draft, "--n-draft", 4]):
-        arguments = ["-m", target, "-p", "The quick brown", "-n", 64, "--temp", 0, "--ignore-eos", "-t", 1]
+        arguments = ["-m", target, "-p", "the quick brown", "-n", 64, "--temp", 0, "--ignore-eos", "-t", 1]
         code, result, _ = command(capsys, "generate", *arguments, *more)
         assert code == 0
         results.append(result)
