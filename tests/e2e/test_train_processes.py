@@ -86,7 +86,7 @@ LAUNCHERS = {
 def test_two_processes_do_what_one_does_in_two_passes(
     name: str, offline: bool, arguments: list[str], tmp_path: Path
 ) -> None:
-    given = [*arguments[:-2], "2", "--batch-size", "2"]  # two epochs
+    given = [*arguments[:-1], "2", "--batch-size", "2"]  # two epochs
     run(llama_eagle(*given, "-o", tmp_path / "one", "--accumulate", "2"))
     more = ["--features", str(tmp_path / "features")] if offline else []
     launcher = [sys.executable, "-m", *LAUNCHERS[name], "-m", "llama_eagle"]
