@@ -20,6 +20,7 @@ from llama_eagle.train.settings import Settings
 from llama_eagle.train.state import Progress, State, save_state
 
 BETAS, MAX_GRADIENT_NORM = (0.9, 0.95), 0.5
+ENOUGH_STEPS = 1000
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Loop:
         self.per_step = settings.accumulate * accelerator.num_processes
         lengths = [len(lesson.samples[n].tokens) for n in lesson.split.train]
         self.plan = BatchPlan(lengths, settings.batch_size, self.per_step, settings.seed)
-        self.n_steps = settings.epochs * self.plan.steps_per_epoch
+        self.n_steps = (settings.epochs or default_epochs(self.plan.steps_per_epoch)) * self.plan.steps_per_epoch
         self.log_every = settings.log_every or _period(self.n_steps, 100, 10)
         self.eval_every = settings.eval_every or _period(self.n_steps, 20, 200)
         self.save_every = settings.save_every or self.eval_every
@@ -160,6 +161,11 @@ def schedule(step: int, n_steps: int, warmup: float) -> float:
     if step < n_warmup:
         return (step + 1) / n_warmup
     return 0.5 * (1 + math.cos(math.pi * (step - n_warmup) / max(1, n_steps - n_warmup)))
+
+
+def default_epochs(steps_per_epoch: int) -> int:
+    """3, or up to 10 where the data is so small that a draft would hardly leave its start."""
+    return min(10, max(3, -(-ENOUGH_STEPS // steps_per_epoch)))
 
 
 def default_rate(hidden_size: int) -> float:

@@ -90,7 +90,8 @@ def _train(settings: Settings) -> Report | None:
         source, frozen = _features(settings, info, samples, images, (dtype, accelerator.device))
     model, export = _draft(settings, info, frozen, torch.from_numpy(ids))
     loop = Loop(model, Lesson(samples, split, source), settings, accelerator, export)
-    same = state.identity(settings, data=digest(samples), architecture=info.architecture)
+    given = {"data": digest(samples), "architecture": info.architecture, "processes": accelerator.num_processes}
+    same = state.identity(settings, **given)
     if settings.resume:
         loop.restore(state.load_state(settings.output, same))
     _run(loop, settings, accelerator, same)

@@ -30,9 +30,9 @@ class Settings:
     ffn_size: int | None = None  # None: the target's
     n_steps: int = 5  # of test-time training
     max_length: int = 1024
-    batch_size: int = 4  # sequences of a pass
+    batch_size: int = 1  # sequences of a pass
     accumulate: int = 1  # passes of an optimizer step
-    epochs: int = 3
+    epochs: int | None = None  # None: 3, or more, up to 10, until there are 1000 steps
     learning_rate: float | None = None  # None: by width
     warmup: float = 0.03  # share of all steps
     eval_share: float = 0.02  # of the data, held out

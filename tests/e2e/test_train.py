@@ -42,6 +42,7 @@ def settings(target: Path, data: Path, tmp_path: Path) -> Settings:
         n_vocab_draft=96,
         n_steps=3,
         max_length=32,
+        batch_size=4,
         epochs=1,
         learning_rate=3e-3,
         eval_share=0.1,

@@ -28,7 +28,7 @@ def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     data = write_jsonl(folder / "text.jsonl", *texts)
     found = ["train", "--target", folder / "target", "--data", data, "--device", "cpu", "--dtype", "f32"]
     found += ["--draft-vocab", 96, "--steps", 3, "--max-length", 32, "--lr", 3e-3, "--eval-share", 0.1, "--json"]
-    found += ["--eval-every", 10, "--log-every", 1, "--epochs", 6]
+    found += ["--eval-every", 10, "--log-every", 1, "--batch-size", 2, "--epochs", 6]
     return list(map(str, found))
 
 
@@ -86,7 +86,7 @@ LAUNCHERS = {
 def test_two_processes_do_what_one_does_in_two_passes(
     name: str, offline: bool, arguments: list[str], tmp_path: Path
 ) -> None:
-    given = [*arguments[:-1], "2", "--batch-size", "2"]  # two epochs
+    given = [*arguments[:-1], "2"]  # two epochs
     run(llama_eagle(*given, "-o", tmp_path / "one", "--accumulate", "2"))
     more = ["--features", str(tmp_path / "features")] if offline else []
     launcher = [sys.executable, "-m", *LAUNCHERS[name], "-m", "llama_eagle"]
@@ -96,3 +96,6 @@ def test_two_processes_do_what_one_does_in_two_passes(
     for found, expected in zip(two, one, strict=True):
         assert found["step"] == expected["step"]
         assert found["losses"] == pytest.approx(expected["losses"], rel=1e-3)
+    done = subprocess.run(llama_eagle(*given, "-o", tmp_path / "two", "--resume"), capture_output=True, text=True)
+    assert done.returncode == 3
+    assert "started with processes 2, not 1" in done.stderr

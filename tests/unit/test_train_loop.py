@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from llama_eagle.cli import output
-from llama_eagle.train.loop import _period, default_rate, schedule
+from llama_eagle.train.loop import _period, default_epochs, default_rate, schedule
 from llama_eagle.train.metrics import Journal, read_metrics
 
 
@@ -31,6 +31,10 @@ def test_wide_drafts_learn_more_slowly() -> None:
 @pytest.mark.parametrize(("n_steps", "expected"), [(5, 1), (100, 5), (3000, 150), (100_000, 200)])
 def test_short_runs_are_evaluated_as_often_as_long_ones(n_steps: int, expected: int) -> None:
     assert _period(n_steps, 20, 200) == expected
+
+
+def test_small_data_is_seen_more_often() -> None:
+    assert [default_epochs(n) for n in (1, 38, 150, 300, 20_000)] == [10, 10, 7, 4, 3]
 
 
 def record(step: int, held_out: bool) -> dict[str, Any]:
