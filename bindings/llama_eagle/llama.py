@@ -39,7 +39,6 @@ from llama_eagle.llama_parts import (  # noqa: E402
     ModelView,
     choose_drafter,
     download,
-    is_plain_greedy,
     open_session,
 )
 from llama_eagle.llama_state import capture_state, restore_state  # noqa: E402
@@ -204,7 +203,7 @@ class EagleLlama(Llama):
                 f"idx={idx}: only the last token's row, {memory.n_tokens - 1}, can be sampled. Leave it out."
             )
         sampler = self._sampler or self._init_sampler(*args, **kwargs)
-        return int(sampler.sample(self._ctx, memory.row))
+        return _native.sample(self._ctx.ctx, sampler.sampler, memory.row)
 
     def generate(self, tokens: Sequence[int], *args: Any, **kwargs: Any) -> Generator[int, Sequence[int] | None, None]:
         """Yield tokens after `tokens`, as the parent does; drafts change how many are computed at once, not which."""
@@ -243,9 +242,8 @@ class EagleLlama(Llama):
             memory.extend(tokens)
             n_evaluated = len(tokens)
         self._measures.begin(n_evaluated, (time.perf_counter() - start) * 1e3, self._session.timings)
-        own_greedy = isinstance(self._session, EagleSession) and is_plain_greedy(arguments)
         rejection = self._rejection(sampler, arguments)
-        plan = Plan(sampler, self._ctx, rejection or self._drafter, self._length, own_greedy, rejection)
+        plan = Plan(sampler, rejection or self._drafter, self._length, rejection)
         self._generation = LazyRounds(memory, plan)
         return self._generation
 

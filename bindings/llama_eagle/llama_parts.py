@@ -55,14 +55,6 @@ def choose_drafter(session: Session, options: EagleOptions, draft_model: Any) ->
     return None if draft_model is None else ModelDrafter(draft_model)
 
 
-def is_plain_greedy(arguments: dict[str, Any]) -> bool:
-    """Whether nothing but the largest logit decides."""
-    neutral = {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "temp": 0.0}
-    return all(arguments[name] == value for name, value in neutral.items()) and not (
-        arguments["grammar"] or arguments["logits_processor"]
-    )
-
-
 def download(repo_id: str, pattern: str, cache_dir: Any) -> str:
     """The one file of a hub repository that matches. Raises `UsageError` when none or several do."""
     from huggingface_hub import hf_hub_download, list_repo_files
