@@ -49,7 +49,10 @@ class TextMemory:
         """Have exactly `tokens` in memory, with live logits; returns how many were evaluated.
 
         What the memory shares with them is kept as far as it can be cut back, or back to a checkpoint.
+        Raises `UsageError` when there are none.
         """
+        if not len(tokens):
+            raise UsageError("the prompt is empty: there is nothing to continue. Give at least one token.")
         wanted = np.asarray(tokens, dtype=np.intc)
         shared = self._shared(wanted)
         if shared == len(wanted) == self.n_tokens and self.is_live:
