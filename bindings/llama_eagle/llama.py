@@ -7,7 +7,7 @@ import inspect
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
-from pathlib import Path
+from os import PathLike, fspath
 from typing import Any
 
 import numpy as np
@@ -71,11 +71,11 @@ class EagleLlama(Llama):
     _memory: TextMemory | None = None
     _flash_attn_given = False
 
-    def __init__(self, model_path: str | Path, **arguments: Any) -> None:
+    def __init__(self, model_path: str | PathLike[str], **arguments: Any) -> None:
         self._stack = contextlib.ExitStack()  # close() works from here on, whatever fails
         self._options, parent = split_arguments(arguments)
         refuse_conflicts(self._options, parent)
-        check_files(str(model_path), self._options, parent)
+        check_files(fspath(model_path), self._options, parent)
         self._parent_arguments = parent
         self._flash_attn_given = parent.get("flash_attn") is not None
         _log.set_verbose(parent.get("verbose", True))
@@ -85,7 +85,7 @@ class EagleLlama(Llama):
         self._measures = Measures()
         if self._options.exact:
             exact_mode.set_mode("strict")
-        super().__init__(str(model_path), **with_our_defaults(parent))
+        super().__init__(fspath(model_path), **with_our_defaults(parent))
         try:
             self._bind(parent)
         except BaseException:
@@ -343,9 +343,9 @@ class EagleLlama(Llama):
         repo_id: str,
         filename: str | None,
         additional_files: list[str] | None = None,
-        local_dir: str | Path | None = None,
+        local_dir: str | PathLike[str] | None = None,
         local_dir_use_symlinks: bool | str = "auto",
-        cache_dir: str | Path | None = None,
+        cache_dir: str | PathLike[str] | None = None,
         *,
         draft_repo_id: str | None = None,
         draft_filename: str | None = None,

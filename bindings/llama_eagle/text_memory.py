@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from llama_eagle.checkpoints import CheckpointStore, capture, restore
 from llama_eagle.errors import UsageError
+from llama_eagle.exact import MAX_ROWS
 from llama_eagle.session import Session
 
 NO_TOKEN = -1  # what stands for a row of an image
@@ -145,8 +146,12 @@ class TextMemory:
             self.row, self.is_live = -1, True
 
     def _evaluate_rows(self, tokens: NDArray[np.intc]) -> None:
-        """As rounds that keep every row: the logits of each token are wanted."""
-        step = self.session.n_draft_max + 1 if self.session.n_draft_max else self.session.n_batch
+        """As rounds that keep every row: the logits of each token are wanted.
+
+        Few rows at a time, with a draft and without: then each row has the bits that it has alone.
+        """
+        longest = self.session.n_draft_max + 1 if self.session.n_draft_max else self.session.n_batch
+        step = min(longest, MAX_ROWS)
         for start in range(0, len(tokens), step):
             piece = tokens[start : start + step].tolist()
             self.session.verify(piece)

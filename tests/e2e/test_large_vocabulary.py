@@ -29,11 +29,15 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_bytes_kept(files: dict[str, Any]) -> None:
-    """numpy's and Python's memory. The parent's array of n_batch rows alone would be 512 of them, and a state 208."""
+    """numpy's and Python's memory. The parent's array of n_batch rows alone would be 512 of them, and a state 208.
+
+    Its constructor makes that array here too, and it is dropped untouched.
+    """
     from llama_eagle import EagleLlama
 
     tracemalloc.start()
     with EagleLlama(**files, n_draft=3, n_ctx=512, n_batch=512, n_threads=1, verbose=False) as llm:
+        tracemalloc.reset_peak()
         assert complete(llm, PROMPT, temperature=0.8)["text"]
         assert complete(llm, PROMPT, temperature=0, max_tokens=26)["text"] == PROMPT[:26]
         assert llm.scores.shape == (1, N_VOCAB)
@@ -42,8 +46,8 @@ def test_bytes_kept(files: dict[str, Any]) -> None:
         tracemalloc.stop()
         assert state.scores.nbytes == 0
         assert len(pickle.dumps(state)) < ROW
-        assert kept < 30 * ROW, f"{kept / ROW:.0f} rows"
-        assert peak < 200 * ROW, f"{peak / ROW:.0f} rows"
+        assert kept < 20 * ROW, f"{kept / ROW:.1f} rows"
+        assert peak < 40 * ROW, f"{peak / ROW:.1f} rows"
         llm.reset()
         llm.load_state(state)
         assert complete(llm, PROMPT, temperature=0, max_tokens=26)["text"] == PROMPT[:26]
