@@ -288,10 +288,14 @@ def test_end_token_is_not_delivered(files: dict[str, Path]) -> None:
 
 
 def test_defaults_beyond_the_parents(files: dict[str, Path]) -> None:
-    """Equal threads for one row and for many, and no logits kept that nobody asked for."""
-    with contextlib.closing(load(files, n_threads=None)) as llm:
-        import llama_cpp
+    """Equal threads for one row and for many, llama.cpp's choice of attention, no logits that nobody asked for."""
+    import llama_cpp
 
+    for given, attention in ((None, llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO), (False, 0), (True, 1)):
+        options = {} if given is None else {"flash_attn": given}
+        with load(files, **options) as llm:
+            assert llm.context_params.flash_attn_type == attention
+    with load(files, n_threads=None) as llm:
         threads = (llama_cpp.llama_n_threads(llm.ctx), llama_cpp.llama_n_threads_batch(llm.ctx))
         assert threads[0] == threads[1]
         complete(llm, max_tokens=5)
