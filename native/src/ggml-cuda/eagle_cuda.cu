@@ -41,8 +41,8 @@ ggml_tensor slice(const ggml_tensor * t, int dim, int64_t i) {
     return one;
 }
 
-// Quantized types without a kernel of ours have one in ggml for a single row. It is what a single token gets, so a batch
-// cannot differ.
+// Quantized types without a kernel of ours have one in ggml for a single row. It is what a single token gets, so a
+// batch cannot differ.
 bool has_one_row_kernel(const ggml_tensor * node) {
     return ggml_is_quantized(node->src[0]->type) && node->src[1]->type == GGML_TYPE_F32 && node->type == GGML_TYPE_F32;
 }

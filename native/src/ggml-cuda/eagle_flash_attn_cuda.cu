@@ -26,8 +26,8 @@ struct attn_args {
     float2 * meta;  // maximum and sum of each piece
     float * out;
     int n_kv, n_heads, n_rows, n_pieces;
-    int row0;   // of this launch
-    int share;  // query heads on a key head
+    int row0;                                    // of this launch
+    int share;                                   // query heads on a key head
     int64_t q1, q2, q3, k1, k2, k3, v1, v2, v3;  // bytes
     int64_t mask1, mask3;                        // halves
     int mask_n3;
@@ -175,7 +175,8 @@ __global__ void __launch_bounds__(D) join_pieces(const attn_args a) {
         above = fmaf(scale, a.parts[(slot + p) * D + threadIdx.x], above);
         below = fmaf(scale, m.y, below);
     }
-    a.out[((int64_t) (seq * a.n_rows + row) * a.n_heads + head) * D + threadIdx.x] = below == 0.0f ? 0.0f : above / below;
+    a.out[((int64_t) (seq * a.n_rows + row) * a.n_heads + head) * D + threadIdx.x] =
+        below == 0.0f ? 0.0f : above / below;
 }
 
 // As many rows at once as the workspace allows: with a very long cache, fewer.

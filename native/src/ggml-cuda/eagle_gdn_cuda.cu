@@ -18,8 +18,8 @@ struct gdn_args {
     const float * g;
     const float * beta;
     const float * state;
-    float * state_out;  // the same when it is kept in place
-    float * records;    // of sequence 0, slot 0
+    float * state_out;         // the same when it is kept in place
+    float * records;           // of sequence 0, slot 0
     const int32_t * n_replay;  // null: none
     float * out;
     int n_k_heads, n_v_heads, n_tokens, n_tail;

@@ -23,9 +23,9 @@ struct mul_mat_args {
     int64_t w1, w2, w3;
     int64_t x1, x2, x3;
     int64_t d1, d2, d3;
-    int n2;          // channels in the second dimension: heads, or slots
-    int r2, r3;      // channels that share a matrix
-    int x_slots;     // rows of a token an expert matmul has: one for all slots, or one each
+    int n2;       // channels in the second dimension: heads, or slots
+    int r2, r3;   // channels that share a matrix
+    int x_slots;  // rows of a token an expert matmul has: one for all slots, or one each
     int n_channels;
     int n_columns;
     bool wide;  // pairs of floats are aligned (float weights)

@@ -10,13 +10,13 @@ namespace eagle_cuda {
 template <ggml_type T>
 struct dot;
 
-#define EAGLE_DOT(NAME, FUNCTION)                                                                                 \
-    template <>                                                                                                   \
-    struct dot<GGML_TYPE_##NAME> {                                                                                \
-        static constexpr int VDR = VDR_##NAME##_Q8_1_MMVQ;                                                        \
-        static __device__ float run(const void * w, const block_q8_1 * x, int block, int quant) {                 \
-            return FUNCTION(w, x, block, quant);                                                                  \
-        }                                                                                                         \
+#define EAGLE_DOT(NAME, FUNCTION)                                                                 \
+    template <>                                                                                   \
+    struct dot<GGML_TYPE_##NAME> {                                                                \
+        static constexpr int VDR = VDR_##NAME##_Q8_1_MMVQ;                                        \
+        static __device__ float run(const void * w, const block_q8_1 * x, int block, int quant) { \
+            return FUNCTION(w, x, block, quant);                                                  \
+        }                                                                                         \
     };
 
 EAGLE_DOT(Q8_0, vec_dot_q8_0_q8_1)

@@ -14,8 +14,8 @@ struct soft_max_args {
     const char * mask;
     const float * sinks;
     float * out;
-    int64_t n;                        // columns
-    int64_t mask1, mask2, mask3;      // bytes
+    int64_t n;                    // columns
+    int64_t mask1, mask2, mask3;  // bytes
     int mask_n2, mask_n3;
     float scale, max_bias, m0, m1;
     uint32_t n_head_log2;
