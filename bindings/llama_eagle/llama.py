@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import threading
 import time
+import warnings
 from collections.abc import Generator, Iterator, Sequence
 from os import PathLike, fspath
 from typing import Any
@@ -96,8 +97,8 @@ class EagleLlama(Llama):
         options = self._options
         self.draft_model = given.get("draft_model")
         self._logits_all = bool(given.get("logits_all", False))
-        if options.exact:
-            exact_mode.require(ModelView(self._model.model))
+        if options.exact and (unverified := exact_mode.require(ModelView(self._model.model))):
+            warnings.warn(unverified, stacklevel=4)
         recurrent = bool(self._is_recurrent or self._is_hybrid)
         drafts = options.drafts or self.draft_model is not None
         if drafts:

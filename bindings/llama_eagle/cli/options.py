@@ -13,6 +13,7 @@ TargetFile = Annotated[Path, typer.Option("--model", "-m", metavar="TARGET.gguf"
 DraftFile = Annotated[
     Path | None, typer.Option("--draft", "-d", metavar="DRAFT.gguf", help="Its EAGLE-3 draft; none: plain decoding.")
 ]
+GpuLayers = Annotated[int, typer.Option("--n-gpu-layers", "-ngl", help="Layers on the GPU, -1: all.")]
 Threads = Annotated[int, typer.Option("--threads", "-t", min=0, help="CPU threads, 0: all cores.")]
 GpuLayers = Annotated[int, typer.Option("--n-gpu-layers", "-ngl", help="Layers on the GPU, -1: all.")]
 DraftGpuLayers = Annotated[int | None, typer.Option(help="The draft's; default: as the target.")]
