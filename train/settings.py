@@ -20,8 +20,8 @@ class Settings:
     features: Path | None = None  # None: the target runs in the loop
     format: str = "specforge"
     device: str = "auto"
-    save_every: int = 200
-    log_every: int = 10
+    save_every: int | None = None  # None: as often as it evaluates
+    log_every: int | None = None  # None: a hundredth of the run, at most 10
     resume: bool = False
     checkpointing: bool = False
     dtype: str = "auto"
@@ -30,12 +30,12 @@ class Settings:
     ffn_size: int | None = None  # None: the target's
     n_steps: int = 5  # of test-time training
     max_length: int = 1024
-    batch_size: int = 4  # sequences of a pass
+    batch_size: int = 1  # sequences of a pass
     accumulate: int = 1  # passes of an optimizer step
-    epochs: int = 3
+    epochs: int | None = None  # None: 3, or more, up to 10, until there are 1000 steps
     learning_rate: float | None = None  # None: by width
     warmup: float = 0.03  # share of all steps
     eval_share: float = 0.02  # of the data, held out
-    eval_every: int = 200
+    eval_every: int | None = None  # None: a twentieth of the run, at most 200
     patience: int = 5  # evaluations without a better held-out acceptance before it stops; 0: never
     seed: int = 0

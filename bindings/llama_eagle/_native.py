@@ -76,6 +76,7 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_exact_set": ([c_int32], c_int32),
     "eagle_exact_get": ([], c_int32),
     "eagle_exact_report": ([c_void_p, c_char_p, c_size_t], c_int32),
+    "eagle_exact_devices": ([c_char_p, c_size_t], c_int32),
 }
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, Protocol
 
 from llama_eagle._native import ERR_CONTEXT_FULL, sample
@@ -124,7 +125,7 @@ class LazyRounds:
         drafted: list[int] = []
         if plan.drafter is not None:
             n_draft = plan.length.choose(session.n_draft_room)
-            drafted = plan.drafter.draft(token, n_draft) if n_draft > 0 else []
+            drafted = self._usable(plan.drafter.draft(token, n_draft), n_draft) if n_draft > 0 else []
         drafted_at = time.perf_counter()
         with self._undone_if_interrupted():
             rows = self._verify([token, *drafted])
@@ -133,6 +134,10 @@ class LazyRounds:
             end = time.perf_counter()
             self.text.note(token, 0)
             return _Round(rows, (drafted_at - start) * 1e3, (end - drafted_at) * 1e3)
+
+    def _usable(self, proposed: Sequence[int], n_max: int) -> list[int]:
+        """Up to `n_max` tokens, to the first that is none: a look-up may have met the rows of an image."""
+        return list(takewhile(lambda token: 0 <= token < self.text.n_vocab, proposed[:n_max]))
 
     def _verify(self, rows: list[int]) -> list[int]:
         """What has been verified: all rows, the first, or none. Images take more room than their positions tell."""

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.native
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 KEYS = {
     "text", "tokens", "n_prompt", "n_generated", "prompt_ms", "decode_ms", "tokens_per_second", "stop_reason",
-    "speculative", "exact", "inexact",
+    "speculative", "exact", "inexact", "unverified",
 }  # fmt: skip
 SPECULATIVE_KEYS = {
     "rounds", "n_drafted", "n_accepted", "accept_rate", "mean_emitted", "accepted_per_position", "ms"

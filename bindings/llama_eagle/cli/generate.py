@@ -121,8 +121,8 @@ def _run(job: _Job) -> None:
         load = LoadOptions(job.n_gpu_layers, on_progress=on_progress)
         pair = ModelPair(PairOptions(job.model, job.draft, load, job.draft_gpu_layers))
     with pair:
-        if job.exact:
-            exact.require(pair.target)
+        if job.exact and (unverified := exact.require(pair.target)):
+            output.warn(unverified)
         prompt = _tokenize(job, pair.target)
         context_options = _context_options(job, pair.target.n_ctx_train, len(prompt), n_draft_max)
         with (
@@ -147,7 +147,8 @@ def _generate(job: _Job, session: Any, target: Any, prompt: list[int], options: 
     )
     if job.json:
         report = exact.report(target)
-        output.result({**result.as_dict(), "exact": report["exact"], "inexact": report["inexact"]})
+        held = {key: report[key] for key in ("exact", "inexact", "unverified")}
+        output.result(result.as_dict() | held)
         return
     output.data("")
     statistics = result.speculative
