@@ -25,6 +25,7 @@ class Settings:
     resume: bool = False
     checkpointing: bool = False
     dtype: str = "auto"
+    init: str | None = None  # the folder of a draft to start from, which brings its vocabulary and width
     aux_layers: tuple[int, ...] | None = None  # boundaries; None: [2, L // 2, L - 3], from 4 up with vision
     n_vocab_draft: int = 32000
     ffn_size: int | None = None  # None: the target's

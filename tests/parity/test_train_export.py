@@ -97,7 +97,7 @@ def assert_same_chain(pair: Pair, path: Path) -> None:
         draft.eval(tokens[:9])
         found = draft.chain(tokens[9])
         draft.close()
-    for (logits, _, token), step in zip(found, expected, strict=True):
+    for (logits, _, token, _), step in zip(found, expected, strict=True):
         assert np.abs(logits - step.numpy()).max() < TOLERANCE * step.abs().max()
         assert token == pair.ids[step.argmax()]
 
