@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import threading
 import time
+import warnings
 from collections.abc import Generator, Iterator, Sequence
 from os import PathLike, fspath
 from typing import Any
@@ -40,7 +41,6 @@ from llama_eagle.llama_parts import (  # noqa: E402
     choose_drafter,
     choose_length,
     download,
-    is_plain_greedy,
     open_session,
 )
 from llama_eagle.llama_state import capture_state, restore_state  # noqa: E402
@@ -97,8 +97,8 @@ class EagleLlama(Llama):
         options = self._options
         self.draft_model = given.get("draft_model")
         self._logits_all = bool(given.get("logits_all", False))
-        if options.exact:
-            exact_mode.require(ModelView(self._model.model))
+        if options.exact and (unverified := exact_mode.require(ModelView(self._model.model))):
+            warnings.warn(unverified, stacklevel=4)
         recurrent = bool(self._is_recurrent or self._is_hybrid)
         drafts = options.drafts or self.draft_model is not None
         if drafts:
@@ -203,7 +203,7 @@ class EagleLlama(Llama):
         if idx not in (None, memory.n_tokens - 1):
             raise UsageError(f"idx={idx}: only the last token's row, {memory.n_tokens - 1}, is there. Leave it out.")
         sampler = self._sampler or self._init_sampler(*args, **kwargs)
-        return int(sampler.sample(self._ctx, memory.row))
+        return _native.sample(self._ctx.ctx, sampler.sampler, memory.row)
 
     def generate(self, tokens: Sequence[int], *args: Any, **kwargs: Any) -> Generator[int, Sequence[int] | None, None]:
         """Yield tokens after `tokens`, as the parent does; drafts change how many are computed at once, not which."""
@@ -243,9 +243,8 @@ class EagleLlama(Llama):
             n_evaluated = len(tokens)
         prompt_ms = (time.perf_counter() - start) * 1e3
         self._measures.begin(len(tokens), n_evaluated, prompt_ms, self._session.timings)
-        own_greedy = isinstance(self._session, EagleSession) and is_plain_greedy(arguments)
         rejection = self._rejection(sampler, arguments)
-        plan = Plan(sampler, self._ctx, rejection or self._drafter, self._length, own_greedy, rejection)
+        plan = Plan(sampler, rejection or self._drafter, self._length, rejection)
         self._generation = LazyRounds(memory, plan)
         return self._generation
 

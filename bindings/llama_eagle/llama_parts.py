@@ -57,14 +57,6 @@ def choose_drafter(session: Session, options: EagleOptions, draft_model: Any) ->
     return None if draft_model is None else ModelDrafter(draft_model)
 
 
-def is_plain_greedy(arguments: dict[str, Any]) -> bool:
-    """Whether nothing but the largest logit decides."""
-    neutral = {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "temp": 0.0}
-    return all(arguments[name] == value for name, value in neutral.items()) and not (
-        arguments["grammar"] or arguments["logits_processor"]
-    )
-
-
 def choose_length(n_draft: int | str, longest: int, *, exact_only: bool) -> DraftLength:
     """Draft lengths up to `longest`. Raises `UsageError` for others, and for what cannot be exact when it must be."""
     if n_draft == "auto":

@@ -25,6 +25,7 @@ from fixtures.tiny_gguf import write_draft, write_target
 pytestmark = pytest.mark.native
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+DRAFT_OPTIONS = ("--p-min", 0.1, "--draft-gpu-layers", 0, "--draft-ctx-size", 512)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def chat(models: Path, lines: str, *options: object) -> Any:
 
 def test_chat(models: Path) -> None:
     said = ["hello", "/stats", "/draft off", "more", "/stats", '"""two', 'lines"""', "/help", "/exit", "not read"]
-    outcome = chat(models, "\n".join(said), "--n-draft", 2)
+    outcome = chat(models, "\n".join(said), "--n-draft", 2, *DRAFT_OPTIONS)
     lines = outcome.stdout.splitlines()
     assert outcome.code == 0
     assert [line for line in lines if line == ALPHABET] == [ALPHABET] * 3
@@ -141,7 +142,8 @@ def test_chat_refuses_what_generate_refuses(models: Path) -> None:
 @pytest.fixture(scope="module", params=["options", "config"])
 def server(models: Path, request: pytest.FixtureRequest) -> Iterator[str]:
     """The base address of a running server."""
-    arguments = ["-m", models / "target.gguf", "-d", models / "draft.gguf", "-t", 1, "--port", 0, "--n-draft", 2]
+    arguments = ["-m", models / "target.gguf", "-d", models / "draft.gguf", "-t", 1, "--port", 0]
+    arguments += ["--n-draft", 2, *DRAFT_OPTIONS]
     if request.param == "config":
         entry = {
             "model": str(models / "target.gguf"), "draft_path": str(models / "draft.gguf"), "n_draft": 2, "n_ctx": 512,
