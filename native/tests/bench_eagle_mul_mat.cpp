@@ -1,4 +1,5 @@
-// Matrix multiplication by 1 to 17 rows and by a prompt of 512, ggml's kernels and the exact ones in turn, over more weights than caches hold.
+// Matrix multiplication by 1 to 17 rows and by a prompt of 512, ggml's kernels and the exact ones in turn, over more
+// weights than caches hold.
 //
 //     bench_eagle_mul_mat [TYPE|all [THREADS [ROWS COLS]]]
 //

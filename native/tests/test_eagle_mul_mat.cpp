@@ -24,8 +24,8 @@ struct shape {
 };
 
 // Odd row counts, widths of one block, sizes of real models (0.8b: 1024 and 3584; 4b: 2560 and 9728 cut down in rows).
-static const shape SHAPES[] = {{256, 8},    {256, 1},   {512, 13},  {1024, 24},
-                               {1024, 256}, {1024, 250}, {3584, 64}, {2560, 40}, {9728, 16}};
+static const shape SHAPES[] = {{256, 8},    {256, 1},   {512, 13},  {1024, 24}, {1024, 256},
+                               {1024, 250}, {3584, 64}, {2560, 40}, {9728, 16}};
 
 static std::vector<float> slice(const std::vector<float> & x, int64_t from, int64_t n, int64_t cols) {
     return std::vector<float>(x.begin() + from * cols, x.begin() + (from + n) * cols);
