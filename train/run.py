@@ -7,15 +7,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from llama_eagle.cli import output
-from llama_eagle.errors import EnvironmentFailure, UsageError
+from llama_eagle.errors import ConfigError, EnvironmentFailure, UsageError
 from llama_eagle.train import metrics, state
 from llama_eagle.train.batches import split_held_out
 from llama_eagle.train.documents import read_documents
 from llama_eagle.train.export import DraftOf, check_layer_ids, export_draft
 from llama_eagle.train.features import FeatureSource, OnlineFeatures
-from llama_eagle.train.initial import make_draft
+from llama_eagle.train.initial import Earlier, make_draft, read_earlier
 from llama_eagle.train.loop import Lesson, Loop
 from llama_eagle.train.loss import TrainingPass
 from llama_eagle.train.memory import keep_freed_memory
@@ -33,6 +34,7 @@ from llama_eagle.train.target import (
     read_target,
 )
 from llama_eagle.train.vocabulary import choose_vocabulary, count_tokens
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -81,14 +83,15 @@ def _train(settings: Settings) -> Report | None:
     samples = SampleMaker(tokenizer, settings.max_length, images).make(read_documents(settings.data))
     split = split_held_out(len(samples), settings.eval_share, settings.seed)
     counts = count_tokens((samples[n] for n in split.train), info.n_vocab)
-    ids = choose_vocabulary(counts, settings.n_vocab_draft, control_tokens(info, tokenizer))
+    earlier = read_earlier(Path(settings.init)) if settings.init is not None else None
+    ids = _vocabulary(settings, counts, control_tokens(info, tokenizer), earlier)
     coverage = float(counts[ids].sum() / counts.sum())
     if accelerator.is_main_process:
         n_learned = sum(sample.n_learned for sample in samples)
         output.note(f"{len(samples)} samples, {n_learned} tokens to learn, {coverage:.2%} in the draft vocabulary")
     with accelerator.main_process_first():  # the first writes the features on disk, the others find them
         source, frozen = _features(settings, info, samples, images, (dtype, accelerator.device))
-    model, export = _draft(settings, info, frozen, torch.from_numpy(ids))
+    model, export = _draft(settings, info, frozen, torch.from_numpy(ids), earlier)
     loop = Loop(model, Lesson(samples, split, source), settings, accelerator, export)
     given = {"data": digest(samples), "architecture": info.architecture, "processes": accelerator.num_processes}
     same = state.identity(settings, **given)
@@ -120,11 +123,24 @@ def _features(
     return store, store.frozen()
 
 
+def _vocabulary(
+    settings: Settings, counts: NDArray[np.int64], control: list[int], earlier: Earlier | None
+) -> NDArray[np.int64]:
+    """An earlier draft keeps the tokens that its head knows."""
+    if earlier is None:
+        return choose_vocabulary(counts, settings.n_vocab_draft, control)
+    ids: NDArray[np.int64] = earlier.draft_ids.numpy()
+    if not 0 <= ids.min() <= ids.max() < len(counts):
+        raise ConfigError(f"--init {earlier.folder}: its vocabulary has tokens that this target lacks.")
+    return ids
+
+
 def _draft(
-    settings: Settings, info: TargetInfo, frozen: Frozen, ids: torch.Tensor
+    settings: Settings, info: TargetInfo, frozen: Frozen, ids: torch.Tensor, earlier: Earlier | None
 ) -> tuple[TrainingPass, Callable[[], None]]:
-    """A fresh draft within its training pass, and what writes it."""
-    draft = make_draft(info.geometry(len(ids), settings.ffn_size), frozen, ids, settings.seed)
+    """A draft before its first step, within its training pass, and what writes it."""
+    ffn_size = earlier.ffn_size if earlier is not None else settings.ffn_size
+    draft = make_draft(info.geometry(len(ids), ffn_size), frozen, ids, settings.seed, earlier)
     model = TrainingPass(
         draft, frozen.embedding, frozen.head, ids, n_steps=settings.n_steps, checkpointing=settings.checkpointing
     )

@@ -174,3 +174,28 @@ def test_the_command(settings: Settings, tmp_path: Path) -> None:
     assert_one_line_error(llama_eagle(*arguments, "--data", bad), 3, "bad.jsonl:2", "no assistant message")
     assert_one_line_error(llama_eagle(*arguments, "--data", good, "--format", "gguf"), 2, "speculators")
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("layout", ["specforge", "speculators"])
+def test_a_run_starts_from_an_earlier_draft(settings: Settings, tmp_path: Path, layout: str) -> None:
+    """Its weights, vocabulary and width; at a rate of nothing, what comes out is what went in."""
+    train(replace(settings, format=layout, ffn_size=40))
+    first = load_file(settings.output / "model.safetensors")
+    again = replace(settings, output=tmp_path / "again", init=str(settings.output), format=layout, n_steps=2)
+    train(replace(again, n_vocab_draft=64, learning_rate=1e-30, seed=5))
+    second = load_file(again.output / "model.safetensors")
+    assert second.keys() == first.keys()
+    assert all(second[name].equal(first[name]) for name in first)
+    better = replace(again, output=tmp_path / "better", n_steps=3)
+    train(better)
+    assert curve(better.output)[0]["losses"][0] < curve(settings.output)[0]["losses"][0]
+
+
+def test_what_a_run_cannot_start_from(settings: Settings, target: Path, tmp_path: Path) -> None:
+    train(settings)
+    with pytest.raises(InputError, match="no draft to start from"):
+        train(replace(settings, output=tmp_path / "a", init=str(tmp_path)))
+    with pytest.raises(InputError, match="not a draft of this trainer"):
+        train(replace(settings, output=tmp_path / "b", init=str(target)))
+    with pytest.raises(ConfigError, match=r"fc.weight is \[32, 96\], and \[32, 64\] here"):
+        train(replace(settings, output=tmp_path / "c", init=str(settings.output), aux_layers=(2, 3)))
