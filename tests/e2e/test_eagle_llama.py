@@ -206,7 +206,11 @@ def test_save_and_load_state(files: dict[str, Path], plain: Any) -> None:
     assert len(state.llama_state) + len(state.draft_state) < 3_000_000
     complete(llm, "zzz zzz zzz zzz")
     llm.load_state(state)
-    assert llm.n_tokens == len(prompt)
+    assert llm.eval_tokens == type(llm.eval_tokens)(prompt.encode())
+    longer = complete(llm, prompt + "ijk")
+    assert longer["text"] == complete(plain, prompt + "ijk")["text"]
+    assert longer["timings"]["prompt_n"] == 3  # what was loaded is not read again
+    llm.load_state(state)
     assert complete(llm, prompt)["text"] == complete(plain, prompt)["text"]
     assert llm.speculative_stats.n_accepted > 0
     other = load(files, draft=None)

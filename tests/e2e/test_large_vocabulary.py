@@ -46,8 +46,8 @@ def test_bytes_kept(files: dict[str, Any]) -> None:
         tracemalloc.stop()
         assert state.scores.nbytes == 0
         assert len(pickle.dumps(state)) < ROW
-        assert kept < 20 * ROW, f"{kept / ROW:.1f} rows"
-        assert peak < 40 * ROW, f"{peak / ROW:.1f} rows"
+        assert kept < 10 * ROW, f"{kept / ROW:.1f} rows"
+        assert peak < 10 * ROW, f"{peak / ROW:.1f} rows"
         llm.reset()
         llm.load_state(state)
         assert complete(llm, PROMPT, temperature=0, max_tokens=26)["text"] == PROMPT[:26]
