@@ -43,9 +43,9 @@ class Loop:
         lengths = [len(lesson.samples[n].tokens) for n in lesson.split.train]
         self.plan = BatchPlan(lengths, settings.batch_size, self.per_step, settings.seed)
         self.n_steps = (settings.epochs or default_epochs(self.plan.steps_per_epoch)) * self.plan.steps_per_epoch
-        self.log_every = settings.log_every or _period(self.n_steps, 100, 10)
-        self.eval_every = settings.eval_every or _period(self.n_steps, 20, 200)
-        self.save_every = settings.save_every or self.eval_every
+        self.log_every = settings.log_every or min(10, _period(self.n_steps, 100))
+        self.eval_every = settings.eval_every or _period(self.n_steps, 20)
+        self.save_every = settings.save_every or min(1000, self.eval_every)
         self.bare = model
         self.rate = settings.learning_rate or default_rate(model.draft.geometry.hidden_size)
         optimizer = torch.optim.AdamW(model.draft.parameters(), lr=self.rate, betas=BETAS, weight_decay=0.0, fused=True)
@@ -150,9 +150,9 @@ class Loop:
         return Totals(self.bare.n_steps, self.accelerator.device)
 
 
-def _period(n_steps: int, n_times: int, most: int) -> int:
-    """Steps between two of n_times events in a run, but no more than `most`."""
-    return max(1, min(most, n_steps // n_times))
+def _period(n_steps: int, n_times: int) -> int:
+    """Steps between two of n_times events in a run."""
+    return max(1, n_steps // n_times)
 
 
 def schedule(step: int, n_steps: int, warmup: float) -> float:

@@ -20,7 +20,7 @@ class Settings:
     features: Path | None = None  # None: the target runs in the loop
     format: str = "specforge"
     device: str = "auto"
-    save_every: int | None = None  # None: as often as it evaluates
+    save_every: int | None = None  # None: as often as it evaluates, and every 1000
     log_every: int | None = None  # None: a hundredth of the run, at most 10
     resume: bool = False
     checkpointing: bool = False
@@ -37,6 +37,6 @@ class Settings:
     learning_rate: float | None = None  # None: by width
     warmup: float = 0.03  # share of all steps
     eval_share: float = 0.02  # of the data, held out
-    eval_every: int | None = None  # None: a twentieth of the run, at most 200
+    eval_every: int | None = None  # None: a twentieth of the run
     patience: int = 5  # evaluations without a better held-out acceptance before it stops; 0: never
     seed: int = 0

@@ -78,8 +78,8 @@ class FeatureStore:
             on_progress(self.n_done / len(self.samples))
 
     def frozen(self) -> Frozen:
-        tensors = load_file(self.folder / FROZEN, device=str(self.device))
-        return Frozen(**tensors)
+        tensors = load_file(self.folder / FROZEN)
+        return Frozen(**{name: tensor.to(self.device) for name, tensor in tensors.items()})
 
     def _rows(self, n: int) -> Tensor:
         start = int(self.ends[n - 1]) if n else 0

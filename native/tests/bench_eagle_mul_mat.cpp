@@ -1,4 +1,5 @@
-// Matrix multiplication by 1 to 17 rows, ggml's kernels and the exact ones in turn, over more weights than caches hold.
+// Matrix multiplication by 1 to 17 rows and by a prompt of 512, ggml's kernels and the exact ones in turn, over more
+// weights than caches hold.
 //
 //     bench_eagle_mul_mat [TYPE|all [THREADS [ROWS COLS]]]
 //
@@ -8,16 +9,22 @@
 
 #include "mul_mat_case.h"
 
+using eagle::layout;
+
 struct kind {
     const char * name;
     ggml_type type;
-    bool interleaved;
+    layout theirs, ours;
 };
 
-static const kind KINDS[] = {{"q8_0", GGML_TYPE_Q8_0, false}, {"q4_K", GGML_TYPE_Q4_K, true},
-                             {"q6_K", GGML_TYPE_Q6_K, false}, {"q4_0", GGML_TYPE_Q4_0, true},
-                             {"q5_K", GGML_TYPE_Q5_K, false}, {"f16", GGML_TYPE_F16, false},
-                             {"bf16", GGML_TYPE_BF16, false}, {"f32", GGML_TYPE_F32, false}};
+static const kind KINDS[] = {{"q8_0", GGML_TYPE_Q8_0, layout::plain, layout::wide},
+                             {"q4_K", GGML_TYPE_Q4_K, layout::interleaved, layout::interleaved},
+                             {"q6_K", GGML_TYPE_Q6_K, layout::plain, layout::wide},
+                             {"q4_0", GGML_TYPE_Q4_0, layout::interleaved, layout::interleaved},
+                             {"q5_K", GGML_TYPE_Q5_K, layout::plain, layout::plain},
+                             {"f16", GGML_TYPE_F16, layout::plain, layout::plain},
+                             {"bf16", GGML_TYPE_BF16, layout::plain, layout::plain},
+                             {"f32", GGML_TYPE_F32, layout::plain, layout::plain}};
 static const int64_t BYTES = 128 << 20;
 static const int RUNS = 10;
 
@@ -29,47 +36,64 @@ static double seconds(clockid_t clock) {
 
 using weight_set = std::vector<std::unique_ptr<weights>>;
 
-static void bench(ggml_backend_t backend, const weight_set & set, int64_t n, clockid_t clock, double * least) {
-    const int64_t cols = set[0]->tensor->ne[0];
-    ggml_context * ctx = ggml_init({ggml_tensor_overhead() * (set.size() + 8) + ggml_graph_overhead(), nullptr, true});
-    ggml_tensor * in = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, cols, n);
-    ggml_cgraph * graph = ggml_new_graph(ctx);
-    for (const auto & w : set) {
-        ggml_build_forward_expand(graph, ggml_mul_mat(ctx, w->tensor, in));
-    }
-    ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, backend);
-    const std::vector<float> x = random_floats((size_t) (cols * n), 2);
-    ggml_backend_tensor_set(in, x.data(), 0, ggml_nbytes(in));
-    least[0] = least[1] = 1e9;
-    for (int run = 0; run < RUNS; ++run) {
-        for (int exact = 0; exact < 2; ++exact) {
-            eagle_cpu_exact_set(exact);
-            const double start = seconds(clock);
-            ggml_backend_graph_compute(backend, graph);
-            least[exact] = std::min(least[exact], seconds(clock) - start);
+// A product of every matrix of a set, computed over and over.
+struct products {
+    ggml_context * ctx;
+    ggml_cgraph * graph;
+    ggml_backend_buffer_t buffer;
+
+    products(ggml_backend_t backend, const weight_set & set, int64_t n) {
+        const int64_t cols = set[0]->tensor->ne[0];
+        ctx = ggml_init({ggml_tensor_overhead() * (set.size() + 8) + ggml_graph_overhead(), nullptr, true});
+        ggml_tensor * in = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, cols, n);
+        graph = ggml_new_graph(ctx);
+        for (const auto & w : set) {
+            ggml_build_forward_expand(graph, ggml_mul_mat(ctx, w->tensor, in));
         }
+        buffer = ggml_backend_alloc_ctx_tensors(ctx, backend);
+        const std::vector<float> x = random_floats((size_t) (cols * n), 2);
+        ggml_backend_tensor_set(in, x.data(), 0, ggml_nbytes(in));
     }
-    ggml_backend_buffer_free(buffer);
-    ggml_free(ctx);
+    products(const products &) = delete;
+    ~products() {
+        ggml_backend_buffer_free(buffer);
+        ggml_free(ctx);
+    }
+};
+
+static weight_set copies(const kind & k, layout l, int64_t rows, int64_t cols, const std::vector<float> & values) {
+    weight_set set;
+    const int64_t size = (int64_t) ggml_row_size(k.type, cols) * rows;
+    for (int64_t used = 0; used < BYTES; used += size) {
+        set.emplace_back(new weights(k.type, cols, rows, values.data(), l));
+    }
+    return set;
 }
 
 static void bench_kind(ggml_backend_t backend, const kind & k, int threads, int64_t rows, int64_t cols) {
     const std::vector<float> values = random_floats((size_t) (rows * cols), 1);
-    weight_set set;
-    const int64_t size = (int64_t) ggml_row_size(k.type, cols) * rows;
-    for (int64_t used = 0; used < BYTES; used += size) {
-        set.emplace_back(new weights(k.type, cols, rows, values.data(), k.interleaved));
-    }
-    const double gigabytes = 1e-9 * (double) (size * (int64_t) set.size());
+    const clockid_t clock = threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC;
+    const weight_set theirs = copies(k, k.theirs, rows, cols, values);
+    const weight_set own = k.ours == k.theirs ? weight_set() : copies(k, k.ours, rows, cols, values);
+    const weight_set & ours = own.empty() ? theirs : own;
+    const double gigabytes = 1e-9 * (double) ggml_nbytes(theirs[0]->tensor) * (double) theirs.size();
     double one[2] = {0, 0};
-    for (int64_t n : {1, 2, 3, 5, 9, 17}) {
-        double least[2];
-        bench(backend, set, n, threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, least);
+    for (int64_t n : {1, 2, 3, 5, 9, 17, 512}) {
+        const products sides[] = {{backend, theirs, n}, {backend, ours, n}};
+        double least[2] = {1e9, 1e9};
+        for (int run = 0; run < (n > 17 ? 2 : RUNS); ++run) {
+            for (int exact = 0; exact < 2; ++exact) {
+                eagle_cpu_exact_set(exact);
+                const double start = seconds(clock);
+                ggml_backend_graph_compute(backend, sides[exact].graph);
+                least[exact] = std::min(least[exact], seconds(clock) - start);
+            }
+        }
         if (n == 1) {
             one[0] = least[0];
             one[1] = least[1];
         }
-        printf("%-5s rows %2d  ggml %8.2f ms x%5.2f  exact %8.2f ms x%5.2f  %5.1f GB/s  exact/ggml %.2f\n", k.name,
+        printf("%-5s rows %3d  ggml %8.2f ms x%5.2f  exact %8.2f ms x%5.2f  %5.1f GB/s  exact/ggml %.2f\n", k.name,
                (int) n, 1e3 * least[0], least[0] / one[0], 1e3 * least[1], least[1] / one[1], gigabytes / least[1],
                least[1] / least[0]);
         fflush(stdout);

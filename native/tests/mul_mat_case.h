@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "eagle_cpu.h"
+#include "eagle_kernels.h"
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
 #include "ggml.h"
@@ -24,13 +25,17 @@ inline std::vector<float> random_floats(size_t n, uint32_t seed) {
     return x;
 }
 
-// The buffer type ggml would choose for such weights: interleaved where the CPU has it, plain otherwise.
-inline ggml_backend_buffer_type_t interleaving_buffer_type() {
+// The buffer type of a layout, or null if this CPU has none.
+inline ggml_backend_buffer_type_t buffer_type(eagle::layout layout) {
+    if (layout == eagle::layout::plain) {
+        return ggml_backend_cpu_buffer_type();
+    }
+    const std::string name = layout == eagle::layout::wide ? "CPU_EAGLE" : "CPU_REPACK";
     auto dev = ggml_backend_reg_dev_get(ggml_backend_cpu_reg(), 0);
     auto extra = (ggml_backend_dev_get_extra_bufts_t) ggml_backend_reg_get_proc_address(
         ggml_backend_cpu_reg(), "ggml_backend_dev_get_extra_bufts");
     for (ggml_backend_buffer_type_t * b = extra(dev); *b != nullptr; ++b) {
-        if (std::string(ggml_backend_buft_name(*b)) == "CPU_REPACK") {
+        if (name == ggml_backend_buft_name(*b)) {
             return *b;
         }
     }
@@ -42,22 +47,25 @@ struct weights {
     ggml_context * ctx = nullptr;
     ggml_tensor * tensor = nullptr;
     ggml_backend_buffer_t buffer = nullptr;
+    bool readable = false;  // whether the layout asked for exists on this CPU
 
-    weights(ggml_type type, int64_t cols, int64_t rows, const float * values, bool interleaved, int64_t matrices = 1) {
+    weights(ggml_type type, int64_t cols, int64_t rows, const float * values, eagle::layout layout,
+            int64_t matrices = 1) {
+        const ggml_backend_buffer_type_t where = buffer_type(layout);
+        if (where == nullptr) {
+            return;
+        }
         ctx = ggml_init({ggml_tensor_overhead() * 2, nullptr, true});
         tensor = matrices > 1 ? ggml_new_tensor_3d(ctx, type, cols, rows, matrices)
                               : ggml_new_tensor_2d(ctx, type, cols, rows);
-        buffer = ggml_backend_alloc_ctx_tensors_from_buft(
-            ctx, interleaved ? interleaving_buffer_type() : ggml_backend_cpu_buffer_type());
-        if (interleaved && tensor->extra == nullptr) {
-            return;  // this CPU has no interleaved layout for the type
+        buffer = ggml_backend_alloc_ctx_tensors_from_buft(ctx, where);
+        readable = layout == eagle::layout::plain || tensor->extra != nullptr;
+        if (readable) {
+            std::vector<char> data(ggml_nbytes(tensor));
+            ggml_quantize_chunk(type, values, data.data(), 0, rows * matrices, cols, nullptr);
+            ggml_backend_tensor_set(tensor, data.data(), 0, data.size());
         }
-        std::vector<char> data(ggml_nbytes(tensor));
-        ggml_quantize_chunk(type, values, data.data(), 0, rows * matrices, cols, nullptr);
-        ggml_backend_tensor_set(tensor, data.data(), 0, data.size());
     }
-    // Whether the layout asked for exists on this CPU.
-    bool readable(bool interleaved) const { return !interleaved || tensor->extra != nullptr; }
     weights(const weights &) = delete;
     ~weights() {
         ggml_backend_buffer_free(buffer);

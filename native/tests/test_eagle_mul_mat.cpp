@@ -4,7 +4,10 @@
 #include <string>
 
 #include "eagle_exact.h"
+#include "eagle_wide.h"
 #include "mul_mat_case.h"
+
+using eagle::layout;
 
 static int failures = 0;
 static const int64_t MAX_ROWS = EAGLE_EXACT_MAX_ROWS;
@@ -21,7 +24,7 @@ struct shape {
 };
 
 // Odd row counts, widths of one block, sizes of real models (0.8b: 1024 and 3584; 4b: 2560 and 9728 cut down in rows).
-static const shape SHAPES[] = {{256, 8},    {256, 1},   {512, 13},  {1024, 24},
+static const shape SHAPES[] = {{256, 8},    {256, 1},   {512, 13},  {1024, 24}, {1024, 256},
                                {1024, 250}, {3584, 64}, {2560, 40}, {9728, 16}};
 
 static std::vector<float> slice(const std::vector<float> & x, int64_t from, int64_t n, int64_t cols) {
@@ -46,8 +49,8 @@ static double nmse(const weights & w, const float * dequantized, const std::vect
     return err / ref;
 }
 
-static void check_accuracy(ggml_backend_t backend, const weights & w, ggml_type type, const std::vector<float> & values,
-                           const std::vector<float> & x, const std::string & name) {
+static void check_accuracy(ggml_backend_t backend, const weights & w, const weights & their_w, ggml_type type,
+                           const std::vector<float> & values, const std::vector<float> & x, const std::string & name) {
     const int64_t cols = w.tensor->ne[0], rows = w.tensor->ne[1];
     std::vector<char> quantized(ggml_row_size(type, cols) * rows);
     std::vector<float> plain(values.size());
@@ -58,7 +61,7 @@ static void check_accuracy(ggml_backend_t backend, const weights & w, ggml_type 
         ggml_get_type_traits(type)->to_float(quantized.data(), plain.data(), (int64_t) values.size());
     }
     eagle_cpu_exact_set(0);
-    const double theirs = nmse(w, plain.data(), x, multiply(backend, w, x, 4, 2), 4);
+    const double theirs = nmse(w, plain.data(), x, multiply(backend, their_w, x, 4, 2), 4);
     eagle_cpu_exact_set(1);
     const double ours = nmse(w, plain.data(), x, multiply(backend, w, x, 4, 2), 4);
     check(ours < 5e-4 && ours <= 1.1 * theirs + 1e-12,
@@ -83,23 +86,54 @@ static void check_bits(ggml_backend_t backend, const weights & w, const std::vec
     }
 }
 
-static void check_type(ggml_backend_t backend, ggml_type type, bool interleaved) {
+static const char * const LAYOUTS[] = {"plain", "interleaved", "wide"};
+
+// Our own layout is nobody else's to read: there the comparison is with the plain one.
+static void check_type(ggml_backend_t backend, ggml_type type, layout l) {
+    const int64_t group = l == layout::wide ? eagle::WIDE : l == layout::interleaved ? 8 : 1;
     for (const shape & s : SHAPES) {
-        if ((interleaved && s.rows % 8 != 0) || s.cols % ggml_blck_size(type) != 0) {
+        if (s.rows % group != 0 || s.cols % ggml_blck_size(type) != 0) {
             continue;
         }
-        const std::string name = std::string(ggml_type_name(type)) + (interleaved ? " interleaved " : " ") +
+        const std::string name = std::string(ggml_type_name(type)) + " " + LAYOUTS[(int) l] + " " +
                                  std::to_string(s.cols) + "x" + std::to_string(s.rows);
         const std::vector<float> values = random_floats((size_t) (s.cols * s.rows), 1);
         const std::vector<float> x = random_floats((size_t) (s.cols * MAX_ROWS), 2);
-        const weights w(type, s.cols, s.rows, values.data(), interleaved);
-        if (!w.readable(interleaved)) {
+        const weights w(type, s.cols, s.rows, values.data(), l);
+        if (!w.readable) {
             printf("%s: no such layout on this CPU\n", name.c_str());
             return;
         }
-        check_accuracy(backend, w, type, values, x, name);
+        const weights theirs(type, s.cols, s.rows, values.data(), l == layout::wide ? layout::plain : l);
+        check_accuracy(backend, w, theirs, type, values, x, name);
         check_bits(backend, w, x, name);
     }
+}
+
+// Weights come back from our own layout as they went in, and prompts are multiplied in it as verifications are.
+static void check_wide(ggml_backend_t backend, ggml_type type) {
+    const int64_t cols = 512, rows = 48, n = 300;
+    const std::string name = std::string(ggml_type_name(type)) + " wide";
+    const std::vector<float> values = random_floats((size_t) (cols * rows), 6);
+    const weights w(type, cols, rows, values.data(), layout::wide);
+    if (!w.readable) {
+        return;
+    }
+    std::vector<char> in(ggml_nbytes(w.tensor)), out(in.size());
+    ggml_quantize_chunk(type, values.data(), in.data(), 0, rows, cols, nullptr);
+    ggml_backend_tensor_get(w.tensor, out.data(), 0, out.size());
+    check(in == out, name + ": read back");
+
+    const std::vector<float> x = random_floats((size_t) (cols * n), 7);
+    const std::vector<float> all = multiply(backend, w, x, n, 3);
+    for (int64_t j : {0, 16, 17, 128, 299}) {
+        const std::vector<float> y = multiply(backend, w, slice(x, j, 1, cols), 1, 1);
+        check(memcmp(y.data(), all.data() + j * rows, y.size() * sizeof(float)) == 0,
+              name + ": row " + std::to_string(j) + " of " + std::to_string(n));
+    }
+    eagle_cpu_exact_set(0);
+    check(multiply(backend, w, x, n, 2) == all, name + ": switched off");
+    eagle_cpu_exact_set(1);
 }
 
 // Rows of widths that are no multiple of a vector, and zero activations.
@@ -108,15 +142,15 @@ static void check_ragged(ggml_backend_t backend) {
         for (int64_t cols : {1, 7, 33, 100}) {
             const std::vector<float> values = random_floats((size_t) cols * 5, 3),
                                      x = random_floats((size_t) cols * MAX_ROWS, 4);
-            const weights w(type, cols, 5, values.data(), false);
-            check_accuracy(backend, w, type, values, x,
+            const weights w(type, cols, 5, values.data(), layout::plain);
+            check_accuracy(backend, w, w, type, values, x,
                            std::string(ggml_type_name(type)) + " ragged " + std::to_string(cols));
             check_bits(backend, w, x, std::string(ggml_type_name(type)) + " ragged " + std::to_string(cols));
         }
     }
     const std::vector<float> values = random_floats(256 * 8, 5), zero(256 * 2);
     for (ggml_type type : {GGML_TYPE_Q8_0, GGML_TYPE_Q4_0, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K}) {
-        const weights w(type, 256, 8, values.data(), false);
+        const weights w(type, 256, 8, values.data(), layout::plain);
         for (float v : multiply(backend, w, zero, 2, 2)) {
             check(v == 0.0f, std::string(ggml_type_name(type)) + " times zero");
         }
@@ -128,12 +162,14 @@ int main() {
     for (ggml_type type :
          {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0, GGML_TYPE_Q4_K, GGML_TYPE_Q5_K,
           GGML_TYPE_Q6_K, GGML_TYPE_Q5_0, GGML_TYPE_Q3_K, GGML_TYPE_IQ4_NL, GGML_TYPE_IQ4_XS}) {
-        check_type(backend, type, false);
+        check_type(backend, type, layout::plain);
     }
-    if (interleaving_buffer_type() != nullptr) {
-        for (ggml_type type : {GGML_TYPE_Q4_0, GGML_TYPE_Q4_K, GGML_TYPE_Q2_K, GGML_TYPE_IQ4_NL}) {
-            check_type(backend, type, true);
-        }
+    for (ggml_type type : {GGML_TYPE_Q4_0, GGML_TYPE_Q4_K, GGML_TYPE_Q2_K, GGML_TYPE_IQ4_NL}) {
+        check_type(backend, type, layout::interleaved);
+    }
+    for (ggml_type type : {GGML_TYPE_Q8_0, GGML_TYPE_Q6_K}) {
+        check_type(backend, type, layout::wide);
+        check_wide(backend, type);
     }
     check_ragged(backend);
     ggml_backend_free(backend);

@@ -108,7 +108,7 @@ def image_chats(folder: Path) -> Path:
 @pytest.mark.native
 @pytest.mark.parametrize("family", ["qwen35-text", "qwen35moe", "qwen3next", "qwen3moe", "llama3", "qwen35", "qwen3vl"])
 def test_a_few_steps_and_a_draft_that_runs(family: str, tmp_path: Path) -> None:
-    """Families with a vision tower are trained on images."""
+    """Families with a vision tower are trained on images, one of them from features on disk."""
     from llama_eagle import EagleLlama
 
     folder = make_training_target(family, tmp_path / "target", hidden_size=32, intermediate_size=48)
@@ -117,6 +117,7 @@ def test_a_few_steps_and_a_draft_that_runs(family: str, tmp_path: Path) -> None:
         output=tmp_path / "draft",
         target=str(folder),
         data=(str(image_chats(tmp_path / "data") if has_vision else write_text(tmp_path / "a.txt", 200)),),
+        features=tmp_path / "features" if family == "qwen3vl" else None,
         device="cpu",
         dtype="f32",
         aux_layers=(4, 5, 6) if has_vision else None,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fixtures.command import assert_one_line_error, llama_eagle
 from fixtures.targets import make_target
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from llama_eagle import exact
 from llama_eagle.convert.targets import TargetOptions, convert_target
@@ -81,6 +81,29 @@ def test_any_text_any_split(folder: Path, seed: int, n_prompt: int, outtype: str
     with Model(model_file(folder, "qwen35", outtype)) as model:
         options = CheckOptions(n_prompt=n_prompt, max_threads=4, seed=seed, context=ContextOptions(n_ctx=1024))
         assert check_exact(model, random_tokens(model, n_prompt + 24, seed), options).difference is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flash_attn", ["on", "off"])
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32 - 1), n_prompt=st.integers(0, 4096 - 60))
+@example(seed=0, n_prompt=4096 - 60)
+def test_any_context_up_to_4096(folder: Path, family: str, flash_attn: str, seed: int, n_prompt: int) -> None:
+    with Model(model_file(folder, family, "q8_0")) as model:
+        context = ContextOptions(n_ctx=4096, flash_attn=flash_attn)
+        options = CheckOptions(n_prompt=n_prompt, max_threads=4, seed=seed, context=context)
+        assert check_exact(model, random_tokens(model, n_prompt + 60, seed), options).difference is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flash_attn", ["on", "off"])
+@pytest.mark.parametrize("outtype", ["q4_k_m", "f16"])
+def test_all_of_4096_tokens(folder: Path, outtype: str, flash_attn: str) -> None:
+    """No prompt: every token is decoded alone and in a batch, at every length of the context."""
+    with Model(model_file(folder, "qwen35", outtype)) as model:
+        options = CheckOptions(max_threads=4, context=ContextOptions(n_ctx=4096, flash_attn=flash_attn))
+        assert check_exact(model, random_tokens(model, 4096, 4), options).difference is None
 
 
 def test_switched_off_the_check_finds_a_difference(folder: Path) -> None:

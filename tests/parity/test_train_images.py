@@ -23,7 +23,9 @@ from PIL import Image
 pytestmark = pytest.mark.native
 
 LAYERS = (4, 5, 6)
-TOLERANCE = 1e-2  # relative to the largest value: two vision towers, one of them with F16 kernels
+# Relative to the largest value: two vision towers, one of them with F16 kernels. No MoE family is here, because that
+# difference is enough to choose another expert now and then; on text they agree (test_train_features.py).
+TOLERANCE = 1e-2
 
 
 class Vision:
@@ -85,7 +87,7 @@ def noise(path: Path, size: tuple[int, int]) -> bytes:
     return data.getvalue()
 
 
-@pytest.mark.parametrize("family", ["qwen35", "qwen35moe", "qwen3vl"])
+@pytest.mark.parametrize("family", ["qwen35", "qwen3vl"])
 def test_features_after_an_image_are_those_of_the_native_side(family: str, tmp_path: Path) -> None:
     folder = make_training_target(family, tmp_path / "target", seed=1)
     convert_target(folder, tmp_path / "target.gguf", TargetOptions(outtype="f32"))
@@ -102,9 +104,9 @@ def test_features_after_an_image_are_those_of_the_native_side(family: str, tmp_p
         tower.close()
     assert tokens.count(images.token) == 15
 
-    def error(features: torch.Tensor) -> float:
+    def error(features: torch.Tensor) -> Any:
         parts = zip(features[:, -n_after:].chunk(len(LAYERS), dim=-1), LAYERS, strict=True)
-        return max(float(np.abs(part - expected[il]).max() / np.abs(expected[il]).max()) for part, il in parts)
+        return max(np.abs(part[0].numpy() - expected[il]).max() / np.abs(expected[il]).max() for part, il in parts)
 
     everything = np.ones(len(tokens), np.bool_)
     sample = Sample("", np.array(tokens, np.int32), everything, (tmp_path / "a.png",))

@@ -28,9 +28,9 @@ def test_wide_drafts_learn_more_slowly() -> None:
     assert default_rate(1024) > default_rate(2560) > default_rate(4096)
 
 
-@pytest.mark.parametrize(("n_steps", "expected"), [(5, 1), (100, 5), (3000, 150), (100_000, 200)])
+@pytest.mark.parametrize(("n_steps", "expected"), [(5, 1), (100, 5), (100_000, 5000)])
 def test_short_runs_are_evaluated_as_often_as_long_ones(n_steps: int, expected: int) -> None:
-    assert _period(n_steps, 20, 200) == expected
+    assert _period(n_steps, 20) == expected
 
 
 def test_small_data_is_seen_more_often() -> None:

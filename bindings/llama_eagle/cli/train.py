@@ -30,7 +30,7 @@ def train(
     lr: Annotated[float | None, typer.Option(min=0.0, help="Learning rate; default by width: 1e-4 at 2560.")] = None,
     warmup: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of the steps.")] = 0.03,
     eval_share: Annotated[float, typer.Option(min=0.0, max=0.5, help="Of the data, held out.")] = 0.02,
-    eval_every: Annotated[int | None, typer.Option(min=1, help="Steps; default: 20 times, at most 200 apart.")] = None,
+    eval_every: Annotated[int | None, typer.Option(min=1, help="Steps; default: 20 times.")] = None,
     patience: Annotated[int, typer.Option(min=0, help="Evaluations without gain before it stops, 0: never.")] = 5,
     save_every: Annotated[int | None, typer.Option(min=1, help="Steps; default: at evaluations.")] = None,
     log_every: Annotated[int | None, typer.Option(min=1, help="Steps between lines of metrics.jsonl.")] = None,

@@ -6,6 +6,7 @@
 
 #include "eagle_flash_attn.h"
 #include "eagle_mul_mat.h"
+#include "eagle_wide.h"
 #include "ggml-cpu-impl.h"
 
 // As in eagle_exact.h, which other libraries read.
@@ -68,15 +69,13 @@ size_t eagle_work_size(int n_threads, const ggml_tensor * node) {
 }
 
 bool eagle_compute_forward(const ggml_compute_params * params, ggml_tensor * node) {
-    if (params->use_ref || eagle_cpu_exact_mode() == OFF) {
-        return false;
-    }
-    if (node->op == GGML_OP_FLASH_ATTN_EXT && eagle::takes_flash_attn(node)) {
+    const bool off = params->use_ref || eagle_cpu_exact_mode() == OFF;
+    if (!off && node->op == GGML_OP_FLASH_ATTN_EXT && eagle::takes_flash_attn(node)) {
         eagle::flash_attn(params, node);
         return true;
     }
     const eagle::kernel * k = matrix_kernel(node);
-    if (k == nullptr) {
+    if (k == nullptr || (off && k->group != eagle::WIDE)) {  // nobody else reads our own layout
         return false;
     }
     if (node->op == GGML_OP_MUL_MAT) {

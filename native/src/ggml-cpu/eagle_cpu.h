@@ -11,6 +11,7 @@ extern "C" {
 
 struct ggml_compute_params;
 struct ggml_tensor;
+struct ggml_backend_buffer_type;
 
 // Runs the node if exact kernels are on and one covers it; false leaves it to ggml. Called by every thread, with the
 // same answer.
@@ -24,6 +25,9 @@ bool eagle_one_row_at_a_time(int64_t n_rows);
 
 // Whether weight layouts that only inexact kernels read may be offered. Asking fixes the answer.
 bool eagle_allows_foreign_layouts(void);
+
+// The buffer type of weights in our own layout (eagle_wide.h).
+struct ggml_backend_buffer_type * eagle_wide_buffer_type(void);
 
 // Whether every batch of up to eagle::MAX_ROWS rows multiplies these weights exactly as one row does.
 bool eagle_cpu_exact_weights(const struct ggml_tensor * weights);

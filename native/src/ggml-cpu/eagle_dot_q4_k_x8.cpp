@@ -21,6 +21,28 @@ struct scales8x8 {
     alignas(64) uint8_t mn[8][8];
 };
 
+#ifdef EAGLE_SIMD_512
+
+// Each sub-block has 12 bytes: three words u0, u1, u2. All u0 go to the lower half of a vector and all u1 to the upper,
+// in an order that the unpacking below turns into the sub-blocks' own.
+inline void unpack_scales(const uint8_t * packed, scales8x8 & out) {
+    const __m512i a = _mm512_loadu_si512(packed);
+    const __m512i b = _mm512_zextsi256_si512(_mm256_loadu_si256((const __m256i *) (packed + 64)));
+    const __m512i u01 =
+        _mm512_permutex2var_epi32(a, _mm512_setr_epi32(0, 3, 12, 15, 6, 9, 18, 21, 1, 4, 13, 16, 7, 10, 19, 22), b);
+    const __m512i u2 =
+        _mm512_permutex2var_epi32(a, _mm512_setr_epi32(2, 5, 14, 17, 8, 11, 20, 23, 2, 5, 14, 17, 8, 11, 20, 23), b);
+    const __m512i shift = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4);
+    const __m512i rows03 = v_and(u01, v_set1_8(0x3f));
+    const __m512i rows47 =
+        v_or(v_and(_mm512_srlv_epi32(u2, shift), v_set1_8(0x0f)), v_and(_mm512_srli_epi32(u01, 2), v_set1_8(0x30)));
+    const __m512i first = _mm512_unpacklo_epi32(rows03, rows47), last = _mm512_unpackhi_epi32(rows03, rows47);
+    _mm512_store_si512(out.sc, _mm512_inserti64x4(first, _mm512_castsi512_si256(last), 1));
+    _mm512_store_si512(out.mn, _mm512_inserti64x4(last, _mm512_extracti64x4_epi64(first, 1), 0));
+}
+
+#else
+
 inline void unpack_scales(const uint8_t * packed, scales8x8 & out) {
     for (int s = 0; s < 8; ++s) {
         uint32_t u[3];
@@ -31,6 +53,8 @@ inline void unpack_scales(const uint8_t * packed, scales8x8 & out) {
         memcpy(out.mn[s], mn, 8);
     }
 }
+
+#endif
 
 #ifdef EAGLE_SIMD_512
 inline vi twice32(const uint8_t * p) {

@@ -250,7 +250,7 @@ void run_pass(const shape & s, const pass & p, const score_rule & rule, const ch
         for (int j = 0; j < p.n; ++j) {
             rows[j] = scores + j * SEGMENT;
         }
-        const kernel & dot = *find_kernel(s.k->type, false);
+        const kernel & dot = *find_kernel(s.k->type, layout::plain);
         dot.dot({&dot, s.dk, k + p.begin * s.k->nb[1], s.k->nb[1], p.end - p.begin, p.query, p.n, rows});
     }
     int n = 0;

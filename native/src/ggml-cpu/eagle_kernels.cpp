@@ -97,11 +97,27 @@ const kernel * interleaved_kernel(enum ggml_type type) {
     return nullptr;
 }
 
+// Without VNNI the sums of Q8_0's unsigned codes would saturate.
+const kernel * wide_kernel(enum ggml_type type) {
+#ifdef EAGLE_SIMD
+    if (type == GGML_TYPE_Q6_K) {
+        return &kernel_q6_K_wide;
+    }
+#endif
+#ifdef EAGLE_SIMD_VNNI
+    if (type == GGML_TYPE_Q8_0) {
+        return &kernel_q8_0_wide;
+    }
+#endif
+    (void) type;
+    return nullptr;
+}
+
 }  // namespace
 
-const kernel * find_kernel(enum ggml_type type, bool interleaved) {
-    if (interleaved) {
-        return interleaved_kernel(type);
+const kernel * find_kernel(enum ggml_type type, layout l) {
+    if (l != layout::plain) {
+        return l == layout::interleaved ? interleaved_kernel(type) : l == layout::wide ? wide_kernel(type) : nullptr;
     }
     if (const kernel * k = simd_kernel(type)) {
         return k;

@@ -13,6 +13,9 @@ namespace eagle {
 
 constexpr int MAX_ROWS = 17;  // EAGLE_EXACT_MAX_ROWS: larger batches are prompts and go ggml's way
 
+// Plain, interleaved by ggml's repacking, our own (eagle_wide.h), or not ours to read.
+enum class layout { plain, interleaved, wide, foreign };
+
 struct kernel;
 
 struct dot_args {
@@ -37,9 +40,9 @@ struct kernel {
 };
 
 // The kernel for weights of this type and layout, or null. Every plain type that ggml can multiply has one.
-const kernel * find_kernel(enum ggml_type type, bool interleaved);
+const kernel * find_kernel(enum ggml_type type, layout l);
 
 extern const kernel kernel_f32, kernel_f16, kernel_bf16, kernel_q8_0, kernel_q4_0_x8, kernel_q4_0, kernel_q4_K_x8,
-    kernel_q4_K, kernel_q5_K, kernel_q6_K;
+    kernel_q4_K, kernel_q5_K, kernel_q6_K, kernel_q6_K_wide, kernel_q8_0_wide;
 
 }  // namespace eagle

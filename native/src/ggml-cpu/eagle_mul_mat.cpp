@@ -1,5 +1,6 @@
 #include "eagle_mul_mat.h"
 
+#include "eagle_cpu.h"
 #include "ggml-backend-impl.h"
 #include "ggml-cpu-impl.h"
 #ifdef GGML_USE_CPU_REPACK
@@ -10,12 +11,12 @@
 
 namespace eagle {
 
-// Plain, interleaved by ggml's repacking, or not ours to read.
-enum class layout { plain, interleaved, foreign };
-
 static layout layout_of(const ggml_tensor * w) {
     if (w->extra == nullptr) {
         return layout::plain;
+    }
+    if (w->buffer != nullptr && w->buffer->buft == eagle_wide_buffer_type()) {
+        return layout::wide;
     }
 #ifdef GGML_USE_CPU_REPACK
     if (w->buffer != nullptr && w->buffer->buft == ggml_backend_cpu_repack_buffer_type()) {
@@ -26,11 +27,7 @@ static layout layout_of(const ggml_tensor * w) {
 }
 
 static const kernel * kernel_for_weights(const ggml_tensor * w) {
-    const layout l = layout_of(w);
-    if (l == layout::foreign) {
-        return nullptr;
-    }
-    const kernel * k = find_kernel(w->type, l == layout::interleaved);
+    const kernel * k = find_kernel(w->type, layout_of(w));
     return k != nullptr && w->ne[1] % k->group == 0 && (k->pack_block == 0 || w->ne[0] % k->pack_block == 0) ? k
                                                                                                              : nullptr;
 }
@@ -40,7 +37,7 @@ const kernel * kernel_for(const ggml_tensor * node) {
     const ggml_tensor * x = node->src[1];
     const bool by_id = node->op == GGML_OP_MUL_MAT_ID;
     const int64_t rows = by_id ? x->ne[2] : x->ne[1];
-    if (rows > MAX_ROWS || x->type != GGML_TYPE_F32 || node->type != GGML_TYPE_F32) {
+    if ((rows > MAX_ROWS && layout_of(w) != layout::wide) || x->type != GGML_TYPE_F32 || node->type != GGML_TYPE_F32) {
         return nullptr;
     }
     if (!by_id && ggml_get_op_params_i32(node, 1) == GGML_HINT_SRC0_IS_HADAMARD) {
@@ -87,8 +84,9 @@ void pack_rows(const ggml_compute_params * params, const ggml_tensor * x, const 
 
 void dot_rows(const kernel & k, const ggml_tensor * weights, const char * matrix, int64_t begin, int64_t end,
               const char * const * act, float * const * dst, int64_t n_act) {
-    for (int64_t first = 0; first < n_act; first += MAX_ROWS) {
-        const int n = (int) std::min<int64_t>(MAX_ROWS, n_act - first);
+    const int64_t most = n_act > MAX_ROWS ? MAX_ROWS - 1 : MAX_ROWS;  // two full tiles
+    for (int64_t first = 0; first < n_act; first += most) {
+        const int n = (int) std::min(most, n_act - first);
         float * out[MAX_ROWS];
         for (int j = 0; j < n; ++j) {
             out[j] = dst[first + j] + begin;
@@ -100,7 +98,7 @@ void dot_rows(const kernel & k, const ggml_tensor * weights, const char * matrix
 
 // Rows that one matrix of src0 multiplies: all tokens of all heads that share it, gathered once per chunk.
 struct row_set {
-    static constexpr int MAX = 8 * MAX_ROWS;
+    static constexpr int MAX = 8 * (MAX_ROWS - 1);
     const char * act[MAX];
     float * dst[MAX];
     int n = 0;

@@ -9,7 +9,7 @@ namespace eagle {
 
 // The kernel that would run this MUL_MAT or MUL_MAT_ID node exactly, or null: more rows than a verification has,
 // operands of a type or stride we do not read, or weights in a layout that belongs to another backend buffer (AMX,
-// KleidiAI).
+// KleidiAI). Weights in our own layout are multiplied by any number of rows.
 const kernel * kernel_for(const struct ggml_tensor * node);
 
 // Whether such weights are exact: a kernel above reads them, or ggml's interleaved ones do row by row.

@@ -58,10 +58,33 @@ template <int N>
 inline vi v_shl16(vi a) {
     return _mm512_slli_epi16(a, N);
 }
+inline vi v_add32(vi a, vi b) {
+    return _mm512_add_epi32(a, b);
+}
+inline vi v_mul32(vi a, vi b) {
+    return _mm512_mullo_epi32(a, b);
+}
+template <int N>
+inline vi v_shl32(vi a) {
+    return _mm512_slli_epi32(a, N);
+}
+template <int N>
+inline vi v_sra32(vi a) {
+    return _mm512_srai_epi32(a, N);
+}
+inline vi v_bcast32(const void * p) {
+    int32_t v;
+    memcpy(&v, p, sizeof(v));
+    return _mm512_set1_epi32(v);
+}
 inline vi v_bcast64(const void * p) {
     int64_t v;
     memcpy(&v, p, sizeof(v));
     return _mm512_set1_epi64(v);
+}
+// 2 * LANES signed bytes to 16 bits.
+inline vi v_widen8(const void * p) {
+    return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *) p));
 }
 inline vi v_bcast256(const void * p) {
     return _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *) p));
@@ -139,10 +162,32 @@ template <int N>
 inline vi v_shl16(vi a) {
     return _mm256_slli_epi16(a, N);
 }
+inline vi v_add32(vi a, vi b) {
+    return _mm256_add_epi32(a, b);
+}
+inline vi v_mul32(vi a, vi b) {
+    return _mm256_mullo_epi32(a, b);
+}
+template <int N>
+inline vi v_shl32(vi a) {
+    return _mm256_slli_epi32(a, N);
+}
+template <int N>
+inline vi v_sra32(vi a) {
+    return _mm256_srai_epi32(a, N);
+}
+inline vi v_bcast32(const void * p) {
+    int32_t v;
+    memcpy(&v, p, sizeof(v));
+    return _mm256_set1_epi32(v);
+}
 inline vi v_bcast64(const void * p) {
     int64_t v;
     memcpy(&v, p, sizeof(v));
     return _mm256_set1_epi64x(v);
+}
+inline vi v_widen8(const void * p) {
+    return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *) p));
 }
 inline vi v_bcast256(const void * p) {
     return v_load(p);

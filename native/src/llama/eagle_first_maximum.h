@@ -7,8 +7,6 @@
 
 namespace eagle {
 
-constexpr int64_t ROW_BLOCK = 1024;  // values searched at once
-
 // The largest of n values, -inf when there is none. NaN counts as -inf.
 inline float maximum(const float * x, int64_t n) {
     constexpr int64_t LANES = 16;
@@ -30,10 +28,11 @@ inline float maximum(const float * x, int64_t n) {
 // Index of the largest value, the lowest among equals. Searching for the value costs a vector comparison per few
 // values, keeping its index beside it would cost a branch for each.
 inline int64_t first_maximum(const float * x, int64_t n) {
+    constexpr int64_t BLOCK = 1024;
     int64_t best_block = 0;
     float best = -INFINITY;
-    for (int64_t begin = 0; begin < n; begin += ROW_BLOCK) {
-        const float top = maximum(x + begin, std::min(n - begin, ROW_BLOCK));
+    for (int64_t begin = 0; begin < n; begin += BLOCK) {
+        const float top = maximum(x + begin, std::min(n - begin, BLOCK));
         if (top > best) {
             best = top;
             best_block = begin;

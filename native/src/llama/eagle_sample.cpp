@@ -11,6 +11,7 @@ namespace eagle {
 
 namespace {
 
+constexpr int64_t BLOCK = 256;      // logits skipped at once
 constexpr int32_t MAX_TOP_K = 128;  // above it llama.cpp's top-k does not select with std::partial_sort
 
 // What a chain does before anything else.
@@ -65,8 +66,8 @@ void top_candidates(const float * logits, int64_t n, int32_t k, std::vector<llam
         out.push_back({(llama_token) i, logits[i], 0.0f});
         largest.push(logits[i]);
     }
-    for (int64_t begin = k; begin < n; begin += ROW_BLOCK) {
-        const int64_t end = std::min(n, begin + ROW_BLOCK);
+    for (int64_t begin = k; begin < n; begin += BLOCK) {
+        const int64_t end = std::min(n, begin + BLOCK);
         if (maximum(logits + begin, end - begin) <= largest.top()) {
             continue;
         }

@@ -1,0 +1,171 @@
+// Q6_K and Q8_0 weights in our own layout: a lane is a weight row, so four activations are broadcast to all of them.
+#include "eagle_pack_k.h"
+#include "eagle_tile.h"
+#include "eagle_wide.h"
+
+#ifdef EAGLE_SIMD
+
+namespace eagle {
+namespace {
+
+constexpr int PARTS = WIDE / LANES;  // vectors that hold one value (or four bytes) of each row
+
+// --- Q6_K ------------------------------------------------------------------------------------------------------------
+
+struct tile_q6_K_wide {
+    static constexpr int STEP = WIDE;
+
+    // The four vectors of unsigned codes of sub-block s.
+    static inline void unpack(const block_q6_K_wide & w, int s, int part, vi * q) {
+        const vi nibble = v_set1_8(15), two = v_set1_8(0x30);
+        const vi l0 = v_load(w.ql[s][0] + 4 * LANES * part), l1 = v_load(w.ql[s][1] + 4 * LANES * part);
+        const vi h = v_load(w.qh[s] + 4 * LANES * part);
+        q[0] = v_or(v_and(l0, nibble), v_and(v_shl16<4>(h), two));
+        q[1] = v_or(v_and(v_shr16<4>(l0), nibble), v_and(v_shl16<2>(h), two));
+        q[2] = v_or(v_and(l1, nibble), v_and(h, two));
+        q[3] = v_or(v_and(v_shr16<4>(l1), nibble), v_and(v_shr16<2>(h), two));
+    }
+
+    template <int NR>
+    static inline void add_sub_block(vi * sum, const vi * q, vi scale, int s, const act256 * const * x) {
+        for (int j = 0; j < NR; ++j) {
+            vi p = v_zero();
+            for (int k = 0; k < 4; ++k) {
+                p = v_dpbusd(p, q[k], v_bcast32(x[j]->qs + 16 * s + 4 * k));
+            }
+            sum[j] = v_add32(sum[j], v_mul32(p, scale));
+        }
+    }
+
+    // The codes have 32 added: -32 * scale times the sum of its 16 activations takes that away.
+    template <int NR>
+    static inline void add_block(vf * acc, const block_q6_K_wide & w, int part, const act256 * const * x) {
+        vi scales[8], sum[NR];
+        for (int p = 0; p < 8; ++p) {
+            scales[p] = v_widen8(w.scales[p][LANES * part]);
+        }
+        for (int j = 0; j < NR; ++j) {
+            vi low = v_zero();
+            for (int p = 0; p < 8; ++p) {
+                low = v_dpwssd(low, scales[p], v_bcast32(x[j]->sums16 + 2 * p));
+            }
+            sum[j] = v_sub32(v_zero(), v_shl32<5>(low));
+        }
+        for (int p = 0; p < 8; ++p) {
+            vi q[4];
+            unpack(w, 2 * p, part, q);
+            add_sub_block<NR>(sum, q, v_sra32<16>(v_shl32<16>(scales[p])), 2 * p, x);
+            unpack(w, 2 * p + 1, part, q);
+            add_sub_block<NR>(sum, q, v_sra32<16>(scales[p]), 2 * p + 1, x);
+        }
+        const vf d = v_load_f16(w.d + LANES * part);
+        for (int j = 0; j < NR; ++j) {
+            acc[j] = v_fma(v_float(sum[j]), v_mul(d, v_set1f(x[j]->d)), acc[j]);
+        }
+    }
+
+    template <int NR>
+    static void run(const dot_args & a, const char * const * act, float * const * dst, int64_t i) {
+        const block_q6_K_wide * w = (const block_q6_K_wide *) (a.w + i / WIDE * a.w_stride);
+        vf acc[PARTS][NR];
+        for (int part = 0; part < PARTS; ++part) {
+            for (int j = 0; j < NR; ++j) {
+                acc[part][j] = v_zerof();
+            }
+        }
+        for (int64_t b = 0; b < a.n / 256; ++b) {
+            const act256 * x[NR];
+            for (int j = 0; j < NR; ++j) {
+                x[j] = (const act256 *) act[j] + b;
+            }
+            prefetch_ahead<sizeof(w[b])>(w + b);
+            for (int part = 0; part < PARTS; ++part) {
+                add_block<NR>(acc[part], w[b], part, x);
+            }
+        }
+        for (int part = 0; part < PARTS; ++part) {
+            for (int j = 0; j < NR; ++j) {
+                v_storef(dst[j] + i + LANES * part, acc[part][j]);
+            }
+        }
+    }
+};
+
+// --- Q8_0 ------------------------------------------------------------------------------------------------------------
+
+// A row of activations: all scales, then -128 times each block's sum (the codes have 128 added), then the bytes.
+size_t sums_size(int64_t n) {
+    return (size_t) (n / 32 * sizeof(int32_t) + 63) / 64 * 64;
+}
+
+size_t act_size_q8_0(const kernel &, int64_t n) {
+    return act32::scales(n) + sums_size(n) + (size_t) n;
+}
+
+void pack_q8_0(const kernel &, const float * x, void * act, int64_t n, int64_t begin, int64_t end) {
+    float * d = (float *) act;
+    int32_t * shift = (int32_t *) ((char *) act + act32::scales(n));
+    int8_t * qs = (int8_t *) shift + sums_size(n);
+    for (int64_t b = begin; b < end; ++b) {
+        d[b] = pack32(x + 32 * b, qs + 32 * b);
+        int sum = 0;
+        for (int k = 0; k < 32; ++k) {
+            sum += qs[32 * b + k];
+        }
+        shift[b] = -128 * sum;
+    }
+}
+
+struct tile_q8_0_wide {
+    static constexpr int STEP = WIDE;
+
+    template <int NR>
+    static inline void add_block(vf * acc, const block_q8_0_wide & w, int part, int64_t b, const char * const * act,
+                                 int64_t n) {
+        vi q[8];
+        for (int k = 0; k < 8; ++k) {
+            q[k] = v_load(w.qs[k] + 4 * LANES * part);
+        }
+        const vf d = v_load_f16(w.d + LANES * part);
+        for (int j = 0; j < NR; ++j) {
+            const char * shift = act[j] + act32::scales(n);
+            const char * x = shift + sums_size(n) + 32 * b;
+            vi sum = v_bcast32(shift + 4 * b);
+            for (int k = 0; k < 8; ++k) {
+                sum = v_dpbusd(sum, q[k], v_bcast32(x + 4 * k));
+            }
+            acc[j] = v_fma(v_float(sum), v_mul(d, v_set1f(((const float *) act[j])[b])), acc[j]);
+        }
+    }
+
+    template <int NR>
+    static void run(const dot_args & a, const char * const * act, float * const * dst, int64_t i) {
+        const block_q8_0_wide * w = (const block_q8_0_wide *) (a.w + i / WIDE * a.w_stride);
+        vf acc[PARTS][NR];
+        for (int part = 0; part < PARTS; ++part) {
+            for (int j = 0; j < NR; ++j) {
+                acc[part][j] = v_zerof();
+            }
+        }
+        for (int64_t b = 0; b < a.n / 32; ++b) {
+            prefetch_ahead<sizeof(w[b])>(w + b);
+            for (int part = 0; part < PARTS; ++part) {
+                add_block<NR>(acc[part], w[b], part, b, act, a.n);
+            }
+        }
+        for (int part = 0; part < PARTS; ++part) {
+            for (int j = 0; j < NR; ++j) {
+                v_storef(dst[j] + i + LANES * part, acc[part][j]);
+            }
+        }
+    }
+};
+
+}  // namespace
+
+const kernel kernel_q6_K_wide = {GGML_TYPE_Q6_K, WIDE, 256, act_size_k, pack_k, run_tiles<tile_q6_K_wide>};
+const kernel kernel_q8_0_wide = {GGML_TYPE_Q8_0, WIDE, 32, act_size_q8_0, pack_q8_0, run_tiles<tile_q8_0_wide>};
+
+}  // namespace eagle
+
+#endif  // EAGLE_SIMD

@@ -1,0 +1,39 @@
+// Our own layout of weights: WIDE rows side by side, by 4 bytes in turn, so that every lane of a vector is one row.
+//
+// One broadcast of four activations serves all rows, sums never cross lanes, and block scales are vectors as they lie.
+// Bits per weight are those of the plain type: a group of WIDE rows takes the bytes of WIDE plain rows.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ggml-backend.h"
+#include "ggml.h"
+
+namespace eagle {
+
+constexpr int WIDE = 16;
+
+// 32 values of each row. Codes have 128 added, value k of row r is qs[k / 4][4 * r + k % 4].
+struct block_q8_0_wide {
+    uint16_t d[WIDE];
+    uint8_t qs[8][4 * WIDE];
+};
+
+// 256 values of each row. Sub-block s (16 values) is four vectors of codes: their low nibbles lie in ql[s], two vectors
+// to one, their high bits in qh[s], all four.
+struct block_q6_K_wide {
+    uint16_t d[WIDE];
+    int8_t scales[8][WIDE][2];  // of sub-blocks 2p and 2p + 1
+    uint8_t qh[16][4 * WIDE];
+    uint8_t ql[16][2][4 * WIDE];
+};
+
+// Whether weights of this type and shape can have the layout.
+bool takes_wide(const struct ggml_tensor * w);
+
+// Plain -> wide and back; ne[1] is a multiple of WIDE.
+void to_wide(const struct ggml_tensor * w, const void * plain, void * wide);
+void from_wide(const struct ggml_tensor * w, const void * wide, void * plain);
+
+}  // namespace eagle

@@ -1,0 +1,82 @@
+// The buffer type whose weights have the layout of eagle_wide.h. ggml asks it, like its own ones, which operations it
+// can run; a loader then puts there the matrices that are only multiplied with.
+#include "eagle_cpu.h"
+#include "eagle_mul_mat.h"
+#include "eagle_wide.h"
+#include "ggml-backend-impl.h"
+#include "ggml-cpu.h"
+#include "traits.h"
+
+namespace eagle {
+namespace {
+
+// Not offered to new weights while exact kernels are off, so that ggml's own kernels can be measured.
+bool offered(const ggml_tensor * w) {
+    return w->extra != nullptr || eagle_cpu_exact_mode() != 0;
+}
+
+class wide_buffer_type : public ggml::cpu::extra_buffer_type {
+    bool supports_op(ggml_backend_dev_t, const ggml_tensor * op) override {
+        const bool by_id = op->op == GGML_OP_MUL_MAT_ID;
+        if (op->op != GGML_OP_MUL_MAT && !by_id) {
+            return false;
+        }
+        const ggml_tensor *w = op->src[0], *x = op->src[1];
+        const bool on_host = x->buffer == nullptr || ggml_backend_buft_is_host(x->buffer->buft);
+        return w->buffer != nullptr && w->buffer->buft == eagle_wide_buffer_type() &&
+               ggml_n_dims(w) == (by_id ? 3 : 2) && takes_wide(w) && offered(w) && on_host &&
+               x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float);
+    }
+
+    // Nodes reach our kernels before ggml asks.
+    ggml::cpu::tensor_traits * get_tensor_traits(const ggml_tensor *) override { return nullptr; }
+};
+
+ggml_status init_tensor(ggml_backend_buffer_t buffer, ggml_tensor * w) {
+    if (takes_wide(w)) {
+        w->extra = buffer->buft->context;  // marks the layout
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+void set_tensor(ggml_backend_buffer_t, ggml_tensor * w, const void * data, size_t offset, size_t size) {
+    GGML_ASSERT(offset == 0 && size == ggml_nbytes(w) && w->extra != nullptr);
+    to_wide(w, data, w->data);
+}
+
+void get_tensor(ggml_backend_buffer_t, const ggml_tensor * w, void * data, size_t offset, size_t size) {
+    GGML_ASSERT(offset == 0 && size == ggml_nbytes(w) && w->extra != nullptr);
+    from_wide(w, w->data, data);
+}
+
+const char * name(ggml_backend_buffer_type_t) {
+    return "CPU_EAGLE";
+}
+
+ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size) {
+    ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), size);
+    if (buffer != nullptr) {
+        buffer->buft = type;
+        buffer->iface.init_tensor = init_tensor;
+        buffer->iface.set_tensor = set_tensor;
+        buffer->iface.get_tensor = get_tensor;
+        buffer->iface.cpy_tensor = nullptr;
+    }
+    return buffer;
+}
+
+size_t alignment(ggml_backend_buffer_type_t) {
+    return 64;
+}
+
+}  // namespace
+}  // namespace eagle
+
+ggml_backend_buffer_type_t eagle_wide_buffer_type(void) {
+    static ggml_backend_buffer_type type = {
+        {eagle::name, eagle::alloc_buffer, eagle::alignment, nullptr, nullptr, nullptr},
+        ggml_backend_reg_dev_get(ggml_backend_cpu_reg(), 0),
+        new eagle::wide_buffer_type(),
+    };
+    return &type;
+}
