@@ -51,7 +51,11 @@ struct tile_q6_K_wide {
             }
             sum[j] = v_sub32(v_zero(), v_shl32<5>(low));
         }
+        constexpr int STRETCH = sizeof(w) / 8;
         for (int p = 0; p < 8; ++p) {
+            if (part == 0) {  // by stretches: all at once they would fill the queue of misses
+                prefetch_ahead<STRETCH>((const char *) &w + p * STRETCH);
+            }
             vi q[4];
             unpack(w, 2 * p, part, q);
             add_sub_block<NR>(sum, q, v_sra32<16>(v_shl32<16>(scales[p])), 2 * p, x);
@@ -78,7 +82,6 @@ struct tile_q6_K_wide {
             for (int j = 0; j < NR; ++j) {
                 x[j] = (const act256 *) act[j] + b;
             }
-            prefetch_ahead<sizeof(w[b])>(w + b);
             for (int part = 0; part < PARTS; ++part) {
                 add_block<NR>(acc[part], w[b], part, x);
             }

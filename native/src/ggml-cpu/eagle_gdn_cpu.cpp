@@ -1,8 +1,9 @@
-// Gated DeltaNet on the CPU with the state kept in place: row-outer, token-inner.
+// Gated DeltaNet on the CPU with the state kept in place: strips of rows outside, tokens inside.
 //
 // A head's state is S rows of S floats, and the rows never meet: a row can run through all tokens while it sits in
-// registers, so the state is read once and written once whatever the number of tokens. The float operations and their
-// order per row are those of ggml's own kernel (scale, dot, multiply-add, dot), so results are bit-identical.
+// registers or the nearest cache, so the state is read once and written once whatever the number of tokens. The float
+// operations and their order per row are those of ggml's own kernel (scale, dot, multiply-add, dot), so results are
+// bit-identical.
 
 #include "eagle_gdn_cpu.h"
 
@@ -19,6 +20,7 @@
 namespace {
 
 constexpr int TILE_TOKENS = 64;   // tokens whose pointers are prepared at once
+constexpr int STRIP_ROWS = 8;     // rows that a token visits before the next one does
 constexpr int UNIT_ROWS = 32;     // rows of one head that form a unit of work
 constexpr int64_t MAX_ROW = 256;  // longest state row
 
@@ -141,35 +143,51 @@ struct row_group {
     }
 };
 
+// One token on a group of rows; `row` counts from the start of the head.
+template <int NV, int NR>
+inline void step(row_group<NV, NR> & group, const gdn_token & token, int64_t row, float scale) {
+    float sums[NR];
+    float delta[NR];
+    group.decay_dot(token, sums);
+    for (int r = 0; r < NR; r++) {
+        delta[r] = (token.v[row + r] - sums[r]) * token.beta;
+    }
+    if (!token.q) {
+        group.add(token, delta);
+        return;
+    }
+    group.add_dot(token, delta, sums);
+    for (int r = 0; r < NR; r++) {
+        token.out[row + r] = sums[r] * scale;
+    }
+}
+
+// A token's sums are a chain that takes longer than its arithmetic, so each token visits a strip of rows, whose chains
+// the CPU runs side by side; between tokens the strip lies in the first-level cache.
 template <int NV, int NR>
 void run_rows(const gdn_tile & tile, const gdn_rows & rows, float scale) {
     constexpr int64_t S = (int64_t) NV * GGML_F32_EPR;
-    for (int64_t j = 0; j < rows.n_rows; j += NR) {
-        row_group<NV, NR> group;
-        group.load(rows.src + j * S);
-        prefetch(rows.src + (j + NR) * S, NR * S);
+    alignas(64) float strip[STRIP_ROWS * S];
+    for (int64_t j0 = 0; j0 < rows.n_rows; j0 += STRIP_ROWS) {
+        const int64_t j1 = std::min<int64_t>(j0 + STRIP_ROWS, rows.n_rows);
         for (int t = 0; t < tile.n; t++) {
-            const gdn_token & token = tile.tokens[t];
-            float sums[NR];
-            float delta[NR];
-            group.decay_dot(token, sums);
-            for (int r = 0; r < NR; r++) {
-                delta[r] = (token.v[rows.row + j + r] - sums[r]) * token.beta;
-            }
-            if (token.q) {
-                group.add_dot(token, delta, sums);
-                for (int r = 0; r < NR; r++) {
-                    token.out[rows.row + j + r] = sums[r] * scale;
+            for (int64_t j = j0; j < j1; j += NR) {
+                float * kept = strip + (j - j0) * S;
+                row_group<NV, NR> group;
+                group.load(t == 0 ? rows.src + j * S : kept);
+                if (t == 0) {
+                    prefetch(rows.src + (j + STRIP_ROWS) * S, NR * S);
                 }
-            } else {
-                group.add(token, delta);
+                step(group, tile.tokens[t], rows.row + j, scale);
+                if (t + 1 == tile.commit) {
+                    group.store(rows.commit_dst + j * S);
+                }
+                if (t + 1 < tile.n) {
+                    group.store(kept);
+                } else if (rows.end_dst) {
+                    group.store(rows.end_dst + j * S);
+                }
             }
-            if (t + 1 == tile.commit) {
-                group.store(rows.commit_dst + j * S);
-            }
-        }
-        if (rows.end_dst) {
-            group.store(rows.end_dst + j * S);
         }
     }
 }
