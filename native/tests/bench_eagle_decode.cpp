@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <iterator>
 
 #include "eagle_exact.h"
 
@@ -73,24 +74,27 @@ int main(int argc, char ** argv) {
     const int n_prompt = argc > 2 ? atoi(argv[2]) : 64, threads = argc > 4 ? atoi(argv[4]) : 2;
     const bool flash_attn = argc <= 3 || atoi(argv[3]) != 0;
     run sides[] = {load(argv[1], 0, n_prompt, flash_attn, threads), load(argv[1], 1, n_prompt, flash_attn, threads)};
-    double one[2] = {0, 0};
-    for (int n : SIZES) {
-        double least[2] = {1e9, 1e9};
-        for (int i = 0; i < (n > EAGLE_EXACT_MAX_ROWS ? PROMPT_RUNS : RUNS); ++i) {
+    double least[2][std::size(SIZES)];
+    std::fill(&least[0][0], &least[0][0] + 2 * std::size(SIZES), 1e9);
+    for (int i = 0; i < RUNS; ++i) {
+        for (size_t k = 0; k < std::size(SIZES); ++k) {
+            const int n = SIZES[k];
+            if (n > EAGLE_EXACT_MAX_ROWS && i < RUNS - PROMPT_RUNS) {  // last: it lengthens the context
+                continue;
+            }
             for (int exact = 0; exact < 2; ++exact) {
                 eagle_exact_set(exact);
                 if (n <= EAGLE_EXACT_MAX_ROWS) {
                     sides[exact].decode(n);  // the graph of this size is built
                 }
-                least[exact] = std::min(least[exact], sides[exact].decode(n));
+                least[exact][k] = std::min(least[exact][k], sides[exact].decode(n));
             }
         }
-        for (int exact = 0; exact < 2 && n == 1; ++exact) {
-            one[exact] = least[exact];
-        }
-        printf("rows %3d  ggml %7.1f ms x%5.2f  exact %7.1f ms x%5.2f  exact/ggml %.2f\n", n, 1e3 * least[0],
-               least[0] / one[0], 1e3 * least[1], least[1] / one[1], least[1] / least[0]);
-        fflush(stdout);
+    }
+    for (size_t k = 0; k < std::size(SIZES); ++k) {
+        const double theirs = least[0][k], ours = least[1][k];
+        printf("rows %3d  ggml %7.1f ms x%5.2f  exact %7.1f ms x%5.2f  exact/ggml %.2f\n", SIZES[k], 1e3 * theirs,
+               theirs / least[0][0], 1e3 * ours, ours / least[1][0], ours / theirs);
     }
     for (run & side : sides) {
         llama_model * model = const_cast<llama_model *>(llama_get_model(side.ctx));
