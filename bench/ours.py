@@ -11,6 +11,7 @@ from statistics import median
 
 from llama_eagle.demo.decode import GREEDY, Run, decode
 from llama_eagle.draft_length import Auto, DraftLength, Fixed
+from llama_eagle.exact import longest_draft
 from llama_eagle.generation import GenerationResult
 from llama_eagle.models import Context, ContextOptions, LoadOptions, ModelPair, PairOptions
 from llama_eagle.plain_session import PlainSession
@@ -50,7 +51,7 @@ class Ours:
 
     def speculate(self, n_draft: int | str, sampling: SamplingParams = GREEDY) -> Measurement:
         """`n_draft` tokens a round, or "auto"."""
-        length: DraftLength = Fixed(n_draft) if isinstance(n_draft, int) else Auto(self.job.n_draft_max)
+        length: DraftLength = Fixed(n_draft) if isinstance(n_draft, int) else Auto(longest_draft(self.job.n_draft_max))
         run = self._run(n_draft if isinstance(n_draft, int) else self.job.n_draft_max)
         return _measurement(decode(self.pair, self.prompt, dataclasses.replace(run, sampling=sampling), length))
 

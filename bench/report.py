@@ -31,6 +31,8 @@ def table(result: dict[str, Any]) -> Table:
         for row in result[who]:
             out.add_row(who, *_cells(row, plain))
     out.add_row("sampled, 0.8", *_cells(result["sampled"], plain))
+    if result["chat"]:
+        out.add_row("streamed chat", *_cells(result["chat"], plain))
     return out
 
 
@@ -38,6 +40,7 @@ def summary(result: dict[str, Any]) -> str:
     lines = [f"best over plain          {result['best_over_plain']:.2f}"]
     if result["best_over_upstream"] is not None:
         lines.append(f"best over upstream's     {result['best_over_upstream']:.2f}")
+    lines.append(f"sampled over greedy      {result['sampled']['over_greedy']:.3f}")
     lines.append(f"verify of 5 / decode     {result['verify5_over_decode1']:.2f}")
     return "\n".join(lines)
 

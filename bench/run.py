@@ -22,7 +22,21 @@ class Plan:
     lengths: tuple[Length, ...]
     repetitions: int
     peer: Peer | None
+    n_chat: int = 0  # tokens that are also streamed as a chat
     say: Callable[[str], None] = lambda text: None
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampled:
+    """The best length at the sampling settings people use, and greedy in turn with it."""
+
+    n_draft: Length
+    sampled: Measurement
+    greedy: Measurement
+
+    def as_dict(self) -> dict[str, Any]:
+        over_greedy = self.sampled.tps / self.greedy.tps
+        return {"n_draft": self.n_draft, **dataclasses.asdict(self.sampled), "over_greedy": over_greedy}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +47,8 @@ class Results:
     ours: dict[Length, Measurement]
     upstream: dict[Length, Measurement]
     upstream_plain: float | None
-    sampled: tuple[Length, Measurement]  # the best length at the sampling settings people use
+    sampled: Sampled
+    chat: Measurement | None
     verify_over_decode: float
 
     @property
@@ -45,13 +60,13 @@ class Results:
         return _best(self.ours) / _best(self.upstream) if self.upstream else None
 
     def as_dict(self) -> dict[str, Any]:
-        length, sampled = self.sampled
         return {
             "plain_tps": self.plain.tps,
             "ours": _rows(self.ours),
             "upstream": _rows(self.upstream),
             "upstream_plain_tps": self.upstream_plain,
-            "sampled": {"n_draft": length, **dataclasses.asdict(sampled)},
+            "sampled": self.sampled.as_dict(),
+            "chat": self.chat and {"n_draft": self.sampled.n_draft, **dataclasses.asdict(self.chat)},
             "best_over_plain": self.best_over_plain,
             "best_over_upstream": self.best_over_upstream,
             "verify5_over_decode1": self.verify_over_decode,
@@ -60,7 +75,8 @@ class Results:
 
 def run(job: Any, plan: Plan) -> Results:
     """Measures `job` (bench.ours.Job). The models stay loaded throughout; each run has a context of its own."""
-    from .ours import COMMON_SAMPLING, loaded
+    from .chat import stream_chat
+    from .ours import loaded
 
     plain: list[Measurement] = []
     runs: dict[tuple[str, Length], list[Measurement]] = {}
@@ -81,16 +97,28 @@ def run(job: Any, plan: Plan) -> Results:
         medians = {key: middle(values) for key, values in runs.items()}
         mine = {length: m for (who, length), m in medians.items() if who == "ours"}
         fastest = max(mine, key=lambda length: mine[length].tps)
-        sampled = middle([ours.speculate(fastest, COMMON_SAMPLING) for _ in range(plan.repetitions)])
+        sampled = _sampled(ours, fastest, plan.repetitions)
         ratio = ours.verify_over_decode()
+    chat = [stream_chat(job, plan.n_chat, fastest) for _ in range(plan.repetitions if plan.n_chat else 0)]
     return Results(
         plain=middle(plain),
         ours=mine,
         upstream={length: m for (who, length), m in medians.items() if who == "upstream"},
         upstream_plain=sorted(peer_plain)[len(peer_plain) // 2] if peer_plain else None,
-        sampled=(fastest, sampled),
+        sampled=sampled,
+        chat=middle(chat) if chat else None,
         verify_over_decode=ratio,
     )
+
+
+def _sampled(ours: Any, length: Length, repetitions: int) -> Sampled:
+    from .ours import COMMON_SAMPLING
+
+    sampled, greedy = [], []
+    for _ in range(repetitions):
+        greedy.append(ours.speculate(length))
+        sampled.append(ours.speculate(length, COMMON_SAMPLING))
+    return Sampled(length, middle(sampled), middle(greedy))
 
 
 def hardware() -> dict[str, Any]:

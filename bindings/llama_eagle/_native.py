@@ -62,6 +62,7 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_trim": ([c_void_p, c_int32], c_int32),
     "eagle_draft": ([c_void_p, c_int32, c_int32, c_float, TOKENS, FLOATS, POINTER(c_int32)], c_int32),
     "eagle_draft_step": ([c_void_p, c_int32, FLOATS, FLOATS], c_int32),
+    "eagle_draft_top": ([c_void_p, c_int32, c_int32, TOKENS, FLOATS], c_int32),
     "eagle_n_vocab_draft": ([c_void_p], c_int32),
     "eagle_verify": ([c_void_p, TOKENS, c_int32], c_int32),
     "eagle_accept": ([c_void_p, c_void_p, TOKENS, POINTER(c_int32)], c_int32),

@@ -149,7 +149,7 @@ class Auto:
     LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
     GAIN = 1.04  # how much faster a length must promise to be
     STAY = 3  # rounds before a length is left
-    PROBE_SHARE = 0.018
+    PROBE_SHARE = 0.022
     SECOND_LOOK = 3  # tokens drafted in the round after a probe whose token was accepted
     PROBE_EVERY = (12, 400)  # rounds, least and most
 

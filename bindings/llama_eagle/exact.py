@@ -20,7 +20,7 @@ from llama_eagle.session import HasHandle
 from llama_eagle.text import Tokenizer
 
 MODES = ("off", "on", "strict")
-MAX_ROWS = 16  # EAGLE_EXACT_MAX_ROWS
+MAX_ROWS = 17  # EAGLE_EXACT_MAX_ROWS
 REPORT_BYTES = 65536
 N_TOKENS = 64
 
@@ -34,6 +34,20 @@ def set_mode(mode: str) -> None:
 
 def get_mode() -> str:
     return MODES[_native.library().eagle_exact_get()]
+
+
+def longest_draft(n_draft_max: int) -> int:
+    """The longest draft up to `n_draft_max` whose verification is exact: what may be chosen without being asked for."""
+    return max(min(n_draft_max, MAX_ROWS - 1), 1)
+
+
+def require_length(n_draft: int) -> None:
+    """Raises `UsageError` for a draft that is longer than what is verified exactly."""
+    if n_draft >= MAX_ROWS:
+        raise UsageError(
+            f"exact verification goes up to drafts of {MAX_ROWS - 1} tokens, not {n_draft}. Lower n_draft (--n-draft) "
+            "or leave exact out."
+        )
 
 
 def report(model: HasHandle) -> dict[str, Any]:
@@ -84,7 +98,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """`n_prompt` tokens are read first, as any prompt; then each token alone and in batches of 1 to `max_rows` rows."""
+    """`n_prompt` tokens are read first, as any prompt; then each token alone and in batches of up to `max_rows`."""
 
     n_prompt: int = 0
     max_rows: int = MAX_ROWS
@@ -139,14 +153,14 @@ def _compare(alone: Context, batched: Context, tokens: Sequence[int], options: C
 
 
 def _batches(n_tokens: int, options: CheckOptions) -> Iterator[tuple[int, int, int]]:
-    """(first token, one past the last, threads) of each batch."""
+    """(first token, one past the last, threads) of each batch; the first is as long as a batch may be."""
     rng = random.Random(options.seed)
     max_threads = options.max_threads or max(2, os.cpu_count() or 2)
-    start = options.n_prompt
+    start, n_rows = options.n_prompt, options.max_rows
     while start < n_tokens:
-        stop = min(n_tokens, start + rng.randint(1, options.max_rows))
+        stop = min(n_tokens, start + n_rows)
         yield start, stop, rng.randint(1, max_threads)
-        start = stop
+        start, n_rows = stop, rng.randint(1, options.max_rows)
 
 
 def decode_logits(context: Context, tokens: Sequence[int], position: int, *, want_logits: bool = True) -> np.ndarray:

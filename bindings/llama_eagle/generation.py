@@ -10,6 +10,7 @@ from typing import Any
 
 from llama_eagle.draft_length import Auto, DraftLength, RoundCost
 from llama_eagle.errors import InputError, UsageError
+from llama_eagle.exact import longest_draft
 from llama_eagle.sampling import Sampler, SamplingParams
 from llama_eagle.session import EagleSession, Session, Timings
 from llama_eagle.stats import Statistics
@@ -116,7 +117,7 @@ def generate(
     the vocabulary.
     """
     _check_prompt(session, tokenizer, prompt)
-    length = length or Auto(max(session.n_draft_max, 1))
+    length = length or Auto(longest_draft(session.n_draft_max))
     stream = TextStream(tokenizer)
     parts: list[str] = []
 

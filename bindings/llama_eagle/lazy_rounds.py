@@ -12,9 +12,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from llama_eagle._native import ERR_CONTEXT_FULL
 from llama_eagle.draft_length import DraftLength, RoundCost
 from llama_eagle.drafters import Drafter
-from llama_eagle.errors import EagleError
+from llama_eagle.errors import EagleError, NativeError
+from llama_eagle.rejection import RejectionSampling
 from llama_eagle.stats import Statistics
 from llama_eagle.text_memory import TextMemory
 
@@ -46,6 +48,7 @@ class Plan:
     drafter: Drafter | None
     length: DraftLength
     own_greedy: bool = False  # nothing but the largest logit decides, and the session can find it natively
+    rejection: RejectionSampling | None = None  # samples rows that a drafted token follows; it is the drafter then
     sample_ms: float = field(default=0.0, init=False)
 
 
@@ -95,10 +98,9 @@ class LazyRounds:
             self.text.extend([token, *inserted])
             if self.plan.drafter is not None:
                 self.plan.drafter.accept([token, *inserted])
-        elif self.text.session.n_room < 1:
-            self._full = True
         else:
-            self._round = self._start(token)
+            self._round = self._start(token) if self.text.session.n_room > 0 else None
+            self._full = self._round is None
 
     def finish(self, *, stopped: bool = False) -> None:
         """End the pending round: what has been noted stays. `stopped`: the listener wants no further token."""
@@ -118,7 +120,8 @@ class LazyRounds:
             self.plan.length.observe(RoundCost(n_draft, current.row, current.draft_ms, verify_ms))
         self.statistics.add_round(n_draft, current.row, current.sampled)
 
-    def _start(self, token: int) -> _Round:
+    def _start(self, token: int) -> _Round | None:
+        """The next round; None when the context is full."""
         session, plan = self.text.session, self.plan
         start = time.perf_counter()
         drafted: list[int] = []
@@ -127,11 +130,25 @@ class LazyRounds:
             drafted = plan.drafter.draft(token, n_draft) if n_draft > 0 else []
         drafted_at = time.perf_counter()
         with self._undone_if_interrupted():
-            session.verify([token, *drafted])
+            rows = self._verify([token, *drafted])
+            if not rows:
+                return None
             greedy = session.accept(None) if plan.own_greedy else None
             end = time.perf_counter()
             self.text.note(token, 0)
-            return _Round([token, *drafted], (drafted_at - start) * 1e3, (end - drafted_at) * 1e3, greedy)
+            return _Round(rows, (drafted_at - start) * 1e3, (end - drafted_at) * 1e3, greedy)
+
+    def _verify(self, rows: list[int]) -> list[int]:
+        """What has been verified: all rows, the first, or none. Images take more room than their positions tell."""
+        for n_rows in (len(rows), 1):
+            try:
+                self.text.session.verify(rows[:n_rows])
+            except NativeError as error:
+                if error.code != ERR_CONTEXT_FULL:
+                    raise
+            else:
+                return rows[:n_rows]
+        return []
 
     @contextmanager
     def _undone_if_interrupted(self) -> Iterator[None]:
@@ -147,7 +164,10 @@ class LazyRounds:
 
     def _sample(self, row: int) -> int:
         start = time.perf_counter()
-        token = int(self.plan.sampler.sample(self.plan.context, row))
+        if self._round is not None and self.plan.rejection is not None and row + 1 < len(self._round.rows):
+            token = self.plan.rejection.sample(self.text.logits(row), row)
+        else:
+            token = int(self.plan.sampler.sample(self.plan.context, row))
         elapsed = (time.perf_counter() - start) * 1e3
         self.plan.sample_ms += elapsed
         if self._round is not None:

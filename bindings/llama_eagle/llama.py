@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import inspect
 import threading
 import time
@@ -25,43 +24,42 @@ from llama_cpp.llama_tokenizer import LlamaTokenizer  # noqa: E402
 from llama_eagle import exact as exact_mode  # noqa: E402
 from llama_eagle.checkpoints import CheckpointStore  # noqa: E402
 from llama_eagle.draft_length import Auto, DraftLength, Fixed  # noqa: E402
-from llama_eagle.drafters import Drafter, EagleDrafter, FirstOf, ModelDrafter  # noqa: E402
 from llama_eagle.errors import UsageError  # noqa: E402
 from llama_eagle.lazy_rounds import LazyRounds, Plan  # noqa: E402
+from llama_eagle.llama_measures import Measures  # noqa: E402
 from llama_eagle.llama_options import (  # noqa: E402
     EagleOptions,
     check_files,
     refuse_conflicts,
-    refuse_unknown,
+    split_arguments,
     with_our_defaults,
 )
-from llama_eagle.llama_parts import ContextView, EagleLlamaState, ModelView, download, is_plain_greedy  # noqa: E402
+from llama_eagle.llama_parts import (  # noqa: E402
+    ContextView,
+    ModelView,
+    choose_drafter,
+    download,
+    is_plain_greedy,
+    open_session,
+)
+from llama_eagle.llama_state import capture_state, restore_state  # noqa: E402
 from llama_eagle.llama_text import GrowingText  # noqa: E402
-from llama_eagle.models import LoadOptions, Model, check_rollback  # noqa: E402
-from llama_eagle.plain_session import PlainSession  # noqa: E402
-from llama_eagle.session import EagleSession, Session, SessionOptions, Timings  # noqa: E402
+from llama_eagle.models import check_rollback  # noqa: E402
+from llama_eagle.rejection import Chain, RejectionSampling  # noqa: E402
+from llama_eagle.session import EagleSession  # noqa: E402
 from llama_eagle.stats import Statistics  # noqa: E402
 from llama_eagle.text import Tokenizer  # noqa: E402
 from llama_eagle.text_memory import TextMemory  # noqa: E402
 
 GENERATE = inspect.signature(Llama.generate)
-NATIVE_PHASES = ("draft", "verify", "sample", "commit")
+FILTER_ARGUMENTS = ("temp", "top_k", "top_p", "min_p", "typical_p")
 SAMPLER_ARGUMENTS = set(inspect.signature(Llama._init_sampler).parameters) - {"self"}
 
 
 class EagleLlama(Llama):
     """A drop-in `llama_cpp.Llama` that drafts.
 
-    Parameters beyond the parent's:
-
-    draft_path: the EAGLE-3 draft, a GGUF; None: no draft, the same class otherwise.
-    n_draft: tokens drafted in a round, or "auto": by measured acceptance and cost, down to none.
-    n_draft_max: the longest draft; sets how far a recurrent state can be taken back.
-    p_min: a draft ends where its cumulative probability falls below this.
-    exact: verification computes each row as plain decoding would, to the last bit.
-    draft_gpu_layers: default: as `n_gpu_layers`. draft_n_ctx: positions the draft sees, 0: as the target.
-    drafter: another source of drafts, such as `PromptLookup()`; with `draft_path`, it is asked first while it pays.
-    checkpoint_mib: memory for checkpoints of a recurrent state. checkpoint_every: tokens between them in a long prompt.
+    Beyond the parent's arguments it takes those of `EagleOptions`, `draft_path` first.
 
     Where it differs: unknown keyword arguments are refused; decode and batch threads are equal unless both are given;
     `flash_attn` is decided by llama.cpp unless given. An instance belongs to one thread at a time.
@@ -72,41 +70,19 @@ class EagleLlama(Llama):
     _memory: TextMemory | None = None
     _flash_attn_given = False
 
-    def __init__(
-        self,
-        model_path: str | Path,
-        *,
-        draft_path: str | Path | None = None,
-        n_draft: int | str = "auto",
-        n_draft_max: int = 16,
-        p_min: float = 0.0,
-        exact: bool = False,
-        draft_gpu_layers: int | None = None,
-        draft_n_ctx: int = 0,
-        drafter: Drafter | None = None,
-        checkpoint_mib: int = 256,
-        checkpoint_every: int = 1024,
-        **parent: Any,
-    ) -> None:
+    def __init__(self, model_path: str | Path, **arguments: Any) -> None:
         self._stack = contextlib.ExitStack()  # close() works from here on, whatever fails
-        refuse_unknown(parent)
-        self._options = EagleOptions(
-            None if draft_path is None else str(draft_path), n_draft, n_draft_max, p_min, exact, draft_gpu_layers,
-            draft_n_ctx, drafter, checkpoint_mib, checkpoint_every,
-        )  # fmt: skip
+        self._options, parent = split_arguments(arguments)
         refuse_conflicts(self._options, parent)
         check_files(str(model_path), self._options, parent)
-        self._parent_arguments = dict(parent)
+        self._parent_arguments = parent
         self._flash_attn_given = parent.get("flash_attn") is not None
         _log.set_verbose(parent.get("verbose", True))
         self._lock = threading.Lock()
         self._generation: LazyRounds | None = None
-        self._last_statistics, self._total_statistics = Statistics(), Statistics()
-        self._in_completion = False
-        self._user_ms = 0.0  # spent by whoever reads a stream
-        self._prompt_ms = self._generation_ms = 0.0
-        self._n_evaluated = self._n_generated = 0
-        if exact:
+        self._context_is_full = False
+        self._measures = Measures()
+        if self._options.exact:
             exact_mode.set_mode("strict")
         super().__init__(str(model_path), **with_our_defaults(parent))
         try:
@@ -123,11 +99,13 @@ class EagleLlama(Llama):
         if options.exact:
             exact_mode.require(ModelView(self._model.model))
         recurrent = bool(self._is_recurrent or self._is_hybrid)
-        drafts = options.draft_path is not None or options.drafter is not None or self.draft_model is not None
+        drafts = options.drafts or self.draft_model is not None
         if drafts:
             check_rollback(self._ctx.ctx, recurrent, self._n_draft_max)
-        self._session = self._open_session(drafts)
-        self._drafter = self._choose_drafter()
+        view = ContextView(self._ctx.ctx, self._n_ctx, self.n_batch)
+        gpu_layers = int(given.get("n_gpu_layers", 0))
+        self._session = open_session(view, options, gpu_layers, self._n_draft_max if drafts else 0, self._stack)
+        self._drafter = choose_drafter(self._session, options, self.draft_model)
         self._length: DraftLength
         self.set_n_draft(options.n_draft if drafts else "auto")
         store = CheckpointStore(options.checkpoint_mib << 20 if recurrent else 0)
@@ -141,26 +119,6 @@ class EagleLlama(Llama):
         """The longest draft that fits into the context at all."""
         return max(min(self._options.longest, int(self._context_params.n_ctx or 1 << 30) - 2), 1)
 
-    def _open_session(self, drafts: bool) -> Session:
-        view = ContextView(self._ctx.ctx, self._n_ctx, self.n_batch)
-        if self._options.draft_path is None:
-            return PlainSession(view, self._n_draft_max if drafts else 0)
-        layers = self._options.draft_gpu_layers
-        layers = int(self._parent_arguments.get("n_gpu_layers", 0)) if layers is None else layers
-        draft = Model(self._options.draft_path, LoadOptions(layers))
-        self._stack.callback(draft.close)
-        session = EagleSession(view, draft, SessionOptions(self._n_draft_max, self._options.draft_n_ctx))
-        self._stack.callback(session.close)
-        return session
-
-    def _choose_drafter(self) -> Drafter | None:
-        if isinstance(self._session, EagleSession):
-            eagle = EagleDrafter(self._session, self._options.p_min)
-            return eagle if self._options.drafter is None else FirstOf(self._options.drafter, eagle)
-        if self._options.drafter is not None:
-            return self._options.drafter
-        return None if self.draft_model is None else ModelDrafter(self.draft_model)
-
     # --- what the parent keeps in attributes ---
 
     @property
@@ -168,7 +126,7 @@ class EagleLlama(Llama):
         """The parent fills these in its constructor; what it does not know is filled in here, at each reading."""
         params = self._context_params
         options = self._options
-        if options.draft_path is not None or options.drafter is not None or self._parent_arguments.get("draft_model"):
+        if options.drafts or self._parent_arguments.get("draft_model") is not None:
             params.n_rs_seq = self._n_draft_max
         if not self._flash_attn_given:
             params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
@@ -254,79 +212,90 @@ class EagleLlama(Llama):
         call.apply_defaults()
         arguments = call.arguments
         with self._exclusive():
-            rounds, before, started = self._begin(list(tokens), arguments)
-        outside_ms = 0.0
+            rounds = self._begin(list(tokens), arguments)
         try:
             while True:
                 with self._exclusive(rounds):
                     token = rounds.next_token()
                 criteria = arguments["stopping_criteria"]
+                self._context_is_full = token is None
                 if token is None or (criteria is not None and criteria(self._input_ids, self._scores[-1, :])):
                     return
-                paused = time.perf_counter()
-                inserted = yield token
-                outside_ms += (time.perf_counter() - paused) * 1e3
+                with self._measures.caller():
+                    inserted = yield token
                 with self._exclusive(rounds):
                     rounds.advance(token, inserted or ())
         finally:
             if self._generation is rounds:
                 self._end_generation()
-            waited_ms = self._user_ms if self._in_completion else outside_ms
-            self._count(rounds, before, (time.perf_counter() - started) * 1e3 - waited_ms)
+            self._measures.finish(rounds, self._session.timings)
 
-    def _begin(self, tokens: list[int], arguments: dict[str, Any]) -> tuple[LazyRounds, Timings, float]:
+    def _begin(self, tokens: list[int], arguments: dict[str, Any]) -> LazyRounds:
         self._end_generation()
         memory = self._require_memory()
         sampler: Any = self._init_sampler(**{name: arguments[name] for name in SAMPLER_ARGUMENTS & arguments.keys()})
         self._sampler = sampler
         start = time.perf_counter()
         if arguments["reset"]:
-            self._n_evaluated = memory.become(tokens)
+            n_evaluated = memory.become(tokens)
         else:
             memory.rewind(memory.n_tokens)
             memory.extend(tokens)
-            self._n_evaluated = len(tokens)
-        started = time.perf_counter()
-        self._prompt_ms = (started - start) * 1e3
+            n_evaluated = len(tokens)
+        self._measures.begin(n_evaluated, (time.perf_counter() - start) * 1e3, self._session.timings)
         own_greedy = isinstance(self._session, EagleSession) and is_plain_greedy(arguments)
-        plan = Plan(sampler, self._ctx, self._drafter, self._length, own_greedy)
+        rejection = self._rejection(sampler, arguments)
+        plan = Plan(sampler, self._ctx, rejection or self._drafter, self._length, own_greedy, rejection)
         self._generation = LazyRounds(memory, plan)
-        return self._generation, self._session.timings, started
+        return self._generation
+
+    def _rejection(self, sampler: Any, arguments: dict[str, Any]) -> RejectionSampling | None:
+        """The draft's tokens are drawn through the caller's filters, without what depends on the text so far."""
+        if self._options.draft_sampling != "rejection" or arguments["temp"] == 0:
+            return None
+        if arguments["mirostat_mode"]:
+            raise UsageError("mirostat counts its own samples: it needs draft_sampling='match'.")
+        assert isinstance(self._session, EagleSession)
+        draft_ids = self._session.draft_ids
+        draft = Chain(self._init_sampler(**{name: arguments[name] for name in FILTER_ARGUMENTS}), draft_ids)
+        target = Chain(sampler, np.arange(self._n_vocab, dtype=np.int32))
+        seed = None if self._seed == llama_cpp.LLAMA_DEFAULT_SEED else self._seed
+        return RejectionSampling(self._session, self._options.p_min, target, draft, seed)
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """As the parent's, with `timings` on the last part; what its reader spends is not counted as ours."""
-        self._user_ms, self._in_completion = 0.0, True
-        try:
+        """As the parent's, with `timings` on the last part; what its reader spends is not counted as ours.
+
+        Where the context is full before `max_tokens`, the parent would lose the text, but for a stopping criterion.
+        """
+        criteria = [*(kwargs.get("stopping_criteria") or ()), lambda *_: self._context_is_full]
+        kwargs["stopping_criteria"] = llama_cpp.StoppingCriteriaList(criteria)
+        with self._measures.completion():
             for part in super()._create_completion(*args, **kwargs):
-                if part["choices"][0]["finish_reason"] is not None:
-                    part = {**part, "timings": self._timings()}  # type: ignore[typeddict-unknown-key]
-                paused = time.perf_counter()
-                yield part
-                self._user_ms += (time.perf_counter() - paused) * 1e3
-        finally:
-            self._in_completion = False
+                part = self._with_timings(part)
+                if self._context_is_full and "timings" in part:
+                    part["choices"][0]["finish_reason"] = "length"
+                with self._measures.reader():
+                    yield part
 
     def create_chat_completion(self, *args: Any, **kwargs: Any) -> Any:
         """As the parent's, with `timings` in the answer or in its last part."""
         answer = super().create_chat_completion(*args, **kwargs)
-        if isinstance(answer, dict):
-            return {**answer, "timings": self._timings()}
-        return self._with_timings(answer)
+        return self._with_timings(answer) if isinstance(answer, dict) else map(self._with_timings, answer)
 
-    def _with_timings(self, parts: Iterator[Any]) -> Iterator[Any]:
-        for part in parts:
-            last = any(choice.get("finish_reason") is not None for choice in part.get("choices", []))
-            yield {**part, "timings": self._timings()} if last else part
+    def _with_timings(self, part: Any) -> Any:
+        """An answer, or the last part of one, with its timings."""
+        ended = any(choice.get("finish_reason") is not None for choice in part.get("choices", []))
+        return {**part, "timings": self._measures.timings()} if ended else part
 
     @property
     def speculative_stats(self) -> Statistics:
         """Rounds of the last generation: rounds, n_drafted, n_accepted, accept_rate, mean_emitted, ms by phase."""
-        return self._last_statistics
+        return self._measures.last
 
     @property
     def speculative_totals(self) -> Statistics:
         """The same over the life of this instance."""
-        return self._total_statistics
+        return self._measures.total
 
     @property
     def last_token_was_drafted(self) -> bool:
@@ -338,7 +307,12 @@ class EagleLlama(Llama):
         longest = self._session.n_draft_max
         if n_draft != "auto" and not (isinstance(n_draft, int) and 0 <= n_draft <= longest):
             raise UsageError(f"n_draft={n_draft!r} is neither 'auto' nor a number from 0 to {longest}. Correct it.")
-        self._length = Auto(max(longest, 1)) if n_draft == "auto" else Fixed(int(n_draft))
+        if n_draft == "auto":
+            self._length = Auto(exact_mode.longest_draft(longest))
+            return
+        if self._options.exact:
+            exact_mode.require_length(int(n_draft))
+        self._length = Fixed(int(n_draft))
 
     def detokenize(
         self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False
@@ -355,36 +329,14 @@ class EagleLlama(Llama):
         memory = self._require_memory()
         with self._exclusive():
             self._end_generation()
-            size = llama_cpp.llama_state_get_size(self._ctx.ctx)
-            buffer = (ctypes.c_uint8 * int(size))()
-            written = int(llama_cpp.llama_state_get_data(self._ctx.ctx, buffer, size))
-            state = LlamaState(
-                input_ids=memory.known.copy(),
-                scores=self._scores.copy() if self._logits_all else np.empty((0, self._n_vocab), np.single),
-                n_tokens=memory.n_tokens,
-                llama_state=bytes(memoryview(buffer)[:written]),
-                llama_state_size=written,
-                seed=self._seed,
-            )
-            return EagleLlamaState(state, self._session.save_state())
+            return capture_state(memory, self._seed)
 
     def load_state(self, state: LlamaState) -> None:
         """Go on from a saved state. From one of the parent's class, the draft starts knowing nothing of the text."""
         memory = self._require_memory()
         with self._exclusive():
             self._end_generation()
-            memory.reset()
-            buffer = (ctypes.c_uint8 * state.llama_state_size).from_buffer_copy(state.llama_state)
-            read = llama_cpp.llama_state_set_data(self._ctx.ctx, buffer, state.llama_state_size)
-            if read != state.llama_state_size:
-                memory.reset()
-                raise RuntimeError("Failed to set llama state data")
-            draft_state = state.draft_state if isinstance(state, EagleLlamaState) else b""
-            self._session.load_state(draft_state or None, state.n_tokens)
-            memory.tokens[: state.n_tokens] = state.input_ids[: state.n_tokens]
-            memory.n_tokens = state.n_tokens
-            if memory.rows is not None:
-                memory.rows[: len(state.scores)] = state.scores
+            restore_state(memory, state)
             self._seed = state.seed
 
     def __getstate__(self) -> dict[str, Any]:
@@ -440,26 +392,3 @@ class EagleLlama(Llama):
         rounds, self._generation = self._generation, None
         if rounds is not None:
             rounds.finish(stopped=True)
-
-    def _count(self, rounds: LazyRounds, before: Timings, wall_ms: float) -> None:
-        statistics, after = rounds.statistics, self._session.timings
-        native = {phase: getattr(after, f"{phase}_ms") - getattr(before, f"{phase}_ms") for phase in NATIVE_PHASES}
-        native["sample"] += rounds.plan.sample_ms
-        statistics.ms = {**native, "python": max(wall_ms - sum(native.values()), 0.0)}
-        self._generation_ms = wall_ms
-        self._n_generated = rounds.n_delivered
-        self._last_statistics = statistics
-        self._total_statistics.add(statistics)
-
-    def _timings(self) -> dict[str, Any]:
-        """As llama.cpp's server gives them. `prompt_n` counts what was evaluated, not what was reused."""
-        statistics = self._last_statistics
-        return {
-            "prompt_n": self._n_evaluated,
-            "prompt_ms": self._prompt_ms,
-            "predicted_n": self._n_generated,
-            "predicted_ms": self._generation_ms,
-            "predicted_per_second": self._n_generated / self._generation_ms * 1e3 if self._generation_ms else 0.0,
-            "draft_n": statistics.n_drafted,
-            "draft_n_accepted": statistics.n_accepted,
-        }

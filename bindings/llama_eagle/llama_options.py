@@ -11,6 +11,7 @@ from typing import Any
 
 from llama_cpp import Llama
 
+from llama_eagle import exact
 from llama_eagle.compatibility import require_pair, require_target
 from llama_eagle.drafters import Drafter
 from llama_eagle.errors import InputError, UsageError
@@ -27,12 +28,26 @@ F16 = 1
 
 @dataclass(frozen=True)
 class EagleOptions:
-    """See `EagleLlama` for their meaning. Raises `UsageError` for values out of range."""
+    """Raises `UsageError` for values out of range.
 
-    draft_path: str | None = None
+    draft_path: the EAGLE-3 draft, a GGUF; None: no draft, the same class otherwise.
+    n_draft: tokens drafted in a round, or "auto": by measured acceptance and cost, down to none.
+    n_draft_max: the longest draft; sets how far a recurrent state can be taken back.
+    p_min: a draft ends where its cumulative probability falls below this.
+    draft_sampling: "match": rows are sampled while the sample equals the most likely draft token; the same seed gives
+        the same text as without a draft. "rejection": draft tokens are drawn and kept or replaced such that the
+        distribution stays; more are kept at high temperatures, and a seed gives another text.
+    exact: verification computes each row as plain decoding would, to the last bit; refused where it cannot.
+    draft_gpu_layers: None: as `n_gpu_layers`. draft_n_ctx: positions the draft sees, 0: as the target.
+    drafter: another source of drafts, such as `PromptLookup()`; with `draft_path`, it is asked first while it pays.
+    checkpoint_mib: memory for checkpoints of a recurrent state. checkpoint_every: tokens between them in a long prompt.
+    """
+
+    draft_path: str | Path | None = None
     n_draft: int | str = "auto"
     n_draft_max: int = 16
     p_min: float = 0.0
+    draft_sampling: str = "match"
     exact: bool = False
     draft_gpu_layers: int | None = None
     draft_n_ctx: int = 0
@@ -47,6 +62,9 @@ class EagleOptions:
                 fixed is not None and (isinstance(fixed, (str, bool)) or fixed < 0)
             ),
             f"n_draft_max={self.n_draft_max} is below 1": self.n_draft_max < 1,
+            f"draft_sampling={self.draft_sampling!r} is neither 'match' nor 'rejection'": (
+                self.draft_sampling not in ("match", "rejection")
+            ),
             f"p_min={self.p_min} is not in [0, 1)": not 0 <= self.p_min < 1,
             f"draft_n_ctx={self.draft_n_ctx} is negative": self.draft_n_ctx < 0,
             f"checkpoint_mib={self.checkpoint_mib} is negative": self.checkpoint_mib < 0,
@@ -55,6 +73,13 @@ class EagleOptions:
         for problem, found in problems.items():
             if found:
                 raise UsageError(f"{problem}. Correct it.")
+        if self.exact and isinstance(self.n_draft, int):
+            exact.require_length(self.n_draft)
+
+    @property
+    def drafts(self) -> bool:
+        """Whether these options name something that drafts; the parent's `draft_model` is another one."""
+        return self.draft_path is not None or self.drafter is not None
 
     @property
     def longest(self) -> int:
@@ -65,19 +90,22 @@ class EagleOptions:
 EAGLE_PARAMETERS = tuple(field.name for field in fields(EagleOptions))
 
 
-def refuse_unknown(given: Mapping[str, Any]) -> None:
-    """The parent swallows keyword arguments that it does not know; a misspelt one would go unnoticed."""
+def split_arguments(given: Mapping[str, Any]) -> tuple[EagleOptions, dict[str, Any]]:
+    """Ours, and the parent's, which swallows arguments that it does not know: here a misspelt one is a `TypeError`."""
     for name in given:
-        if name not in PARENT_PARAMETERS:
+        if name not in PARENT_PARAMETERS and name not in EAGLE_PARAMETERS:
             raise TypeError(f"EagleLlama.__init__() got an unexpected keyword argument {name!r}")
+    ours = {name: value for name, value in given.items() if name in EAGLE_PARAMETERS}
+    return EagleOptions(**ours), {name: value for name, value in given.items() if name not in ours}
 
 
 def refuse_conflicts(options: EagleOptions, given: Mapping[str, Any]) -> None:
     """What cannot work with drafts. Raises `UsageError`."""
-    drafts = options.draft_path is not None or options.drafter is not None or given.get("draft_model") is not None
     if options.draft_path is not None and given.get("draft_model") is not None:
         raise UsageError("draft_path and draft_model exclude each other. Leave one out.")
-    if not drafts:
+    if options.draft_sampling == "rejection":
+        _refuse_rejection(options)
+    if not options.drafts and given.get("draft_model") is None:
         return
     for name in ("embedding", "vocab_only"):
         if given.get(name):
@@ -90,6 +118,15 @@ def refuse_conflicts(options: EagleOptions, given: Mapping[str, Any]) -> None:
             raise UsageError(
                 f"{name}={size} is below {smallest}, the longest draft + 2. Raise it or lower n_draft_max."
             )
+
+
+def _refuse_rejection(options: EagleOptions) -> None:
+    if options.draft_path is None or options.drafter is not None:
+        raise UsageError(
+            "draft_sampling='rejection' draws from the EAGLE-3 draft: it needs draft_path and takes no other drafter."
+        )
+    if options.exact:
+        raise UsageError("exact=True promises the text of plain decoding, rejection sampling only its distribution.")
 
 
 def check_files(model_path: str, options: EagleOptions, given: Mapping[str, Any]) -> Header | None:

@@ -1,22 +1,18 @@
-"""Small parts of `EagleLlama`: its saved state, views of the parent's handles, a download."""
+"""Small parts of `EagleLlama`: views of the parent's handles, its session and drafter, a download."""
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 from dataclasses import dataclass
 from typing import Any
 
-from llama_cpp import LlamaState
-
+from llama_eagle.drafters import Drafter, EagleDrafter, FirstOf, ModelDrafter
 from llama_eagle.errors import UsageError
-
-
-class EagleLlamaState(LlamaState):
-    """The parent's saved state and what the draft keeps beside it."""
-
-    def __init__(self, state: LlamaState, draft_state: bytes) -> None:
-        super().__init__(**vars(state))
-        self.draft_state = draft_state
+from llama_eagle.llama_options import EagleOptions
+from llama_eagle.models import LoadOptions, Model
+from llama_eagle.plain_session import PlainSession
+from llama_eagle.session import EagleSession, Session, SessionOptions
 
 
 @dataclass(frozen=True)
@@ -33,6 +29,30 @@ class ModelView:
     """The parent's model, likewise."""
 
     handle: Any
+
+
+def open_session(
+    context: ContextView, options: EagleOptions, gpu_layers: int, n_draft_max: int, stack: contextlib.ExitStack
+) -> Session:
+    """The session for the parent's context; `stack` closes it and the draft. `n_draft_max` 0: nothing drafts."""
+    if options.draft_path is None:
+        return PlainSession(context, n_draft_max)
+    layers = gpu_layers if options.draft_gpu_layers is None else options.draft_gpu_layers
+    draft = Model(options.draft_path, LoadOptions(layers))
+    stack.callback(draft.close)
+    session = EagleSession(context, draft, SessionOptions(n_draft_max, options.draft_n_ctx))
+    stack.callback(session.close)
+    return session
+
+
+def choose_drafter(session: Session, options: EagleOptions, draft_model: Any) -> Drafter | None:
+    """What proposes tokens; None: nothing does."""
+    if isinstance(session, EagleSession):
+        eagle = EagleDrafter(session, options.p_min)
+        return eagle if options.drafter is None else FirstOf(options.drafter, eagle)
+    if options.drafter is not None:
+        return options.drafter
+    return None if draft_model is None else ModelDrafter(draft_model)
 
 
 def is_plain_greedy(arguments: dict[str, Any]) -> bool:

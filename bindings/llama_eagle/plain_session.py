@@ -9,16 +9,18 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from llama_eagle._native import ERR_STATE
+from llama_eagle._native import ERR_COMPUTE, ERR_CONTEXT_FULL, ERR_STATE
 from llama_eagle.errors import NativeError
 from llama_eagle.session import (
     ContextLike,
+    DraftLike,
     EagleSession,
-    HasHandle,
     SessionOptions,
     Timings,
     require_room,
 )
+
+NO_ROOM = 1  # llama_decode: no place for the batch in the memory, which is as it was
 
 
 class PlainSession:
@@ -135,7 +137,8 @@ class PlainSession:
     def _decode(self, tokens: Sequence[int], *, all_rows: bool) -> None:
         status = self._api.llama_decode(self.ctx, self._batch.fill(tokens, self.n_past, all_rows=all_rows))
         if status:
-            raise NativeError(f"llama_decode of {len(tokens)} rows failed: {status}", code=status, call="llama_decode")
+            code = ERR_CONTEXT_FULL if status == NO_ROOM else ERR_COMPUTE
+            raise NativeError(f"llama_decode of {len(tokens)} rows failed: {status}", code=code, call="llama_decode")
         self._api.llama_synchronize(self.ctx)
 
     @contextmanager
@@ -147,7 +150,7 @@ class PlainSession:
             self._ms[phase] += (time.perf_counter() - start) * 1e3
 
 
-def open_session(context: ContextLike, draft: HasHandle | None, options: SessionOptions) -> EagleSession | PlainSession:
+def open_session(context: ContextLike, draft: DraftLike | None, options: SessionOptions) -> EagleSession | PlainSession:
     """The session for a target with or without a draft."""
     return PlainSession(context) if draft is None else EagleSession(context, draft, options)
 

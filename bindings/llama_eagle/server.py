@@ -34,6 +34,7 @@ class EagleModelSettings(ModelSettings):
     n_draft: int | str = Field(default="auto", description="Tokens drafted in a round, or auto.")
     n_draft_max: int = Field(default=16, ge=1, description="The longest draft.")
     p_min: float = Field(default=0.0, ge=0, lt=1, description="A draft ends below this cumulative probability.")
+    draft_sampling: str = Field(default="match", description="match or rejection.")
     exact: bool = Field(default=False, description="Verify bit by bit as plain decoding computes.")
     draft_gpu_layers: int | None = Field(default=None, description="The draft's layers on the GPU.")
     draft_n_ctx: int = Field(default=0, ge=0, description="Positions the draft sees, 0: as the target.")

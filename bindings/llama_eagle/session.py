@@ -9,12 +9,17 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import TracebackType
 from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from llama_eagle import _native
 from llama_eagle._native import check
 from llama_eagle.errors import InputError, UsageError
+from llama_eagle.gguf_header import Header
 
 GGML_TYPE_F32, GGML_TYPE_F16 = 0, 1
 
@@ -48,6 +53,13 @@ class HasHandle(Protocol):
     @property
     def handle(self) -> Any:
         """The llama_model pointer."""
+
+
+class DraftLike(HasHandle, Protocol):
+    """A loaded draft."""
+
+    @property
+    def header(self) -> Header: ...
 
 
 class Session(Protocol):
@@ -93,11 +105,11 @@ class EagleSession:
     def __init__(
         self,
         context: ContextLike,
-        draft: HasHandle,
+        draft: DraftLike,
         options: SessionOptions = SessionOptions(),
     ) -> None:
         self._lib = _native.library()
-        self._keep = (context, draft)  # both must outlive the session
+        self._context, self._draft = context, draft  # both must outlive the session
         self.ctx = context.handle
         self.n_ctx = context.n_ctx
         self.n_batch = context.n_batch
@@ -138,6 +150,20 @@ class EagleSession:
             native.eval_ms, native.draft_ms, native.verify_ms, native.sample_ms, native.commit_ms, native.n_graphs
         )
 
+    @cached_property
+    def draft_ids(self) -> NDArray[np.int32]:
+        """The target's id of each token of the draft's vocabulary."""
+        if "d2t" not in self._draft.header.tensors:
+            return np.arange(self._lib.eagle_n_vocab_draft(self._handle), dtype=np.int32)
+        return np.frombuffer(self._draft.header.read_tensor_bytes("d2t"), dtype="<i8").astype(np.int32)
+
+    def draft_logits(self, step: int) -> NDArray[np.float32]:
+        """What the draft computed at `step` of the last `draft`, over its own vocabulary: [len(draft_ids)]."""
+        logits = np.empty(self._lib.eagle_n_vocab_draft(self._handle), np.float32)
+        pointer = logits.ctypes.data_as(_native.FLOATS)
+        check(self._lib.eagle_draft_step(self._handle, step, pointer, None), "eagle_draft_step")
+        return logits
+
     @property
     def draft_probs(self) -> list[float]:
         """The draft's probability of each token that the last `draft` returned."""
@@ -160,6 +186,12 @@ class EagleSession:
         check(self._lib.eagle_draft(self._handle, id_last, n_max, p_min, self._ids, self._probs, n_out), "eagle_draft")
         self._n_drafted = self._n.value
         return list(self._ids[: self._n_drafted])
+
+    def draft_top(self, step: int, k: int) -> list[tuple[int, float]]:
+        """The `k` likeliest tokens at `step` of the last `draft`, likeliest first, with the draft's probabilities."""
+        ids, probs = (ctypes.c_int32 * max(k, 1))(), (ctypes.c_float * max(k, 1))()
+        check(self._lib.eagle_draft_top(self._handle, step, k, ids, probs), "eagle_draft_top")
+        return list(zip(ids, probs, strict=True))
 
     def verify(self, ids: Sequence[int]) -> None:
         """Decode `id_last` and the drafted tokens as one batch; the round stays pending until `commit`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ class TextMemory:
         self.store = store
         self.rows: NDArray[np.single] | None = None  # logits after every token, when they are to be kept
         self._every = every
-        self._n_vocab = n_vocab
+        self.n_vocab = n_vocab
 
     @property
     def known(self) -> NDArray[np.intc]:
@@ -43,7 +43,7 @@ class TextMemory:
         import llama_cpp
 
         pointer = llama_cpp.llama_get_logits_ith(self.session.ctx, self.row if row is None else row)
-        return np.ctypeslib.as_array(pointer, shape=(self._n_vocab,))
+        return np.ctypeslib.as_array(pointer, shape=(self.n_vocab,))
 
     def become(self, tokens: Sequence[int]) -> int:
         """Have exactly `tokens` in memory, with live logits; returns how many were evaluated.
@@ -56,12 +56,13 @@ class TextMemory:
             return 0
         self.rewind(min(shared, len(wanted) - 1))
         fresh = wanted[self.n_tokens :]
-        self._extend(fresh, checkpoint_before=len(wanted) - TAIL)
+        # Another text may leave this one where this one leaves the text before, or at the prompt's end.
+        self._extend(fresh, checkpoints_at={shared, len(wanted) - TAIL})
         return len(fresh)
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Evaluate more tokens."""
-        self._extend(np.asarray(tokens, dtype=np.intc), checkpoint_before=None)
+        self._extend(np.asarray(tokens, dtype=np.intc))
 
     def note(self, token: int, row: int) -> None:
         """A row of a round has become part of the text; its logits are in output row `row`."""
@@ -116,14 +117,13 @@ class TextMemory:
         session.reset()
         return 0
 
-    def _extend(self, tokens: NDArray[np.intc], checkpoint_before: int | None) -> None:
-        """Evaluate in pieces that end where a checkpoint is wanted. The first is where this text leaves the last."""
+    def _extend(self, tokens: NDArray[np.intc], checkpoints_at: Iterable[int] = ()) -> None:
+        """Evaluate in pieces that end where a checkpoint is wanted, one of them where this begins."""
         if len(tokens) and self.n_tokens:
             self._checkpoint()
         end = self.n_tokens + len(tokens)
         stops = {*range(self.n_tokens + self._every, end, self._every), end}
-        if checkpoint_before is not None and self.n_tokens < checkpoint_before:
-            stops.add(checkpoint_before)
+        stops.update(stop for stop in checkpoints_at if self.n_tokens + CLOSE <= stop < end)
         for stop in sorted(stops):
             self._evaluate(tokens[len(tokens) - (end - self.n_tokens) : len(tokens) - (end - stop)])
             if stop < end:

@@ -87,7 +87,7 @@ LLAMA_API int32_t eagle_trim(eagle_session * session, int32_t n_past);
 // --- round -----------------------------------------------------------------------------------------------------
 
 // Proposes up to n_max tokens to follow id_last, the token sampled last and not yet in memory. ids and probs hold
-// n_max entries; probs[i] is the draft's probability of ids[i] over its own vocabulary, and may be null. Stops after
+// n_max entries; probs[i] is the draft's probability of ids[i] over its own vocabulary, and may be null. Stops before
 // the first token whose cumulative probability is below p_min (0: never). *n_out may be 0.
 LLAMA_API int32_t eagle_draft(eagle_session * session, llama_token id_last, int32_t n_max, float p_min,
                               llama_token * ids, float * probs, int32_t * n_out);
@@ -107,6 +107,11 @@ LLAMA_API int32_t eagle_accept(eagle_session * session, struct llama_sampler * s
 // Either may be null.
 LLAMA_API int32_t eagle_draft_step(const eagle_session * session, int32_t step, float * logits, float * hidden);
 LLAMA_API int32_t eagle_n_vocab_draft(const eagle_session * session);
+
+// The k likeliest tokens at `step` of the last eagle_draft, likeliest first: the target's ids, and their probabilities
+// over the draft's own vocabulary. Both hold k entries, 1 <= k <= eagle_n_vocab_draft; the first is the drafted token.
+LLAMA_API int32_t eagle_draft_top(const eagle_session * session, int32_t step, int32_t k, llama_token * ids,
+                                  float * probs);
 
 // Ends the round: the first n_kept rows of the verify batch stay (0 undoes the whole round), the others are forgotten.
 LLAMA_API int32_t eagle_commit(eagle_session * session, int32_t n_kept);

@@ -8,7 +8,7 @@
 
 #include "eagle.h"
 
-#define EAGLE_EXACT_MAX_ROWS 16
+#define EAGLE_EXACT_MAX_ROWS 17  // a draft of 16 and the token before it
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,4 +1,4 @@
-// Matrix multiplication by 1 to 16 rows, ggml's kernels and the exact ones in turn, over more weights than caches hold.
+// Matrix multiplication by 1 to 17 rows, ggml's kernels and the exact ones in turn, over more weights than caches hold.
 //
 //     bench_eagle_mul_mat [TYPE|all [THREADS [ROWS COLS]]]
 //
@@ -62,7 +62,7 @@ static void bench_kind(ggml_backend_t backend, const kind & k, int threads, int6
     }
     const double gigabytes = 1e-9 * (double) (size * (int64_t) set.size());
     double one[2] = {0, 0};
-    for (int64_t n : {1, 2, 3, 5, 9, 16}) {
+    for (int64_t n : {1, 2, 3, 5, 9, 17}) {
         double least[2];
         bench(backend, set, n, threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, least);
         if (n == 1) {

@@ -2,6 +2,7 @@
 // padding of the cache, and close to attention computed in float64.
 #include <cstring>
 
+#include "eagle_exact.h"
 #include "mul_mat_case.h"
 
 static int failures = 0;
@@ -27,8 +28,8 @@ struct attention {
 };
 
 struct inputs {
-    std::vector<float> q, k, v, sinks;  // q: 16 tokens
-    static constexpr int64_t TOKENS = 16;
+    std::vector<float> q, k, v, sinks;  // q: TOKENS tokens
+    static constexpr int64_t TOKENS = EAGLE_EXACT_MAX_ROWS;
 
     explicit inputs(const attention & a)
         : q(random_floats((size_t) (a.dk * TOKENS * a.heads), 1)),
@@ -145,7 +146,7 @@ static void check_attention(ggml_backend_t backend, const attention & a) {
         check(nmse(a, in, t, y.data()) < (a.dv % 16 == 0 ? 1e-6 : 1e-4) || a.max_bias != 0, a.name() + ": accuracy");
         alone.insert(alone.end(), y.begin(), y.end());
     }
-    for (int64_t n : {1, 2, 3, 5, 9, 16}) {
+    for (int64_t n : {1, 2, 3, 5, 9, 16, 17}) {
         for (int threads = 1; threads <= 4; ++threads) {
             const int64_t from = (3 * n + threads) % (inputs::TOKENS + 1 - n);
             const std::vector<float> y = attend(backend, a, in, from, n, threads, threads % 2 * 256);

@@ -3,9 +3,11 @@
 #include <cstring>
 #include <string>
 
+#include "eagle_exact.h"
 #include "mul_mat_case.h"
 
 static int failures = 0;
+static const int64_t MAX_ROWS = EAGLE_EXACT_MAX_ROWS;
 
 static void check(bool ok, const std::string & what) {
     if (!ok) {
@@ -67,13 +69,13 @@ static void check_bits(ggml_backend_t backend, const weights & w, const std::vec
                        const std::string & name) {
     const int64_t cols = w.tensor->ne[0], rows = w.tensor->ne[1];
     std::vector<float> alone;
-    for (int64_t j = 0; j < 16; ++j) {
+    for (int64_t j = 0; j < MAX_ROWS; ++j) {
         const std::vector<float> y = multiply(backend, w, slice(x, j, 1, cols), 1, 1);
         alone.insert(alone.end(), y.begin(), y.end());
     }
-    for (int64_t n = 1; n <= 16; ++n) {
+    for (int64_t n = 1; n <= MAX_ROWS; ++n) {
         for (int threads : {1 + (int) (n % 4), 1 + (int) ((n + 2) % 4)}) {
-            const int64_t from = (n * 7 + threads) % (17 - n);
+            const int64_t from = (n * 7 + threads) % (MAX_ROWS + 1 - n);
             const std::vector<float> y = multiply(backend, w, slice(x, from, n, cols), n, threads);
             check(memcmp(y.data(), alone.data() + from * rows, y.size() * sizeof(float)) == 0,
                   name + ": " + std::to_string(n) + " rows on " + std::to_string(threads) + " threads");
@@ -89,7 +91,7 @@ static void check_type(ggml_backend_t backend, ggml_type type, bool interleaved)
         const std::string name = std::string(ggml_type_name(type)) + (interleaved ? " interleaved " : " ") +
                                  std::to_string(s.cols) + "x" + std::to_string(s.rows);
         const std::vector<float> values = random_floats((size_t) (s.cols * s.rows), 1);
-        const std::vector<float> x = random_floats((size_t) (s.cols * 16), 2);
+        const std::vector<float> x = random_floats((size_t) (s.cols * MAX_ROWS), 2);
         const weights w(type, s.cols, s.rows, values.data(), interleaved);
         if (!w.readable(interleaved)) {
             printf("%s: no such layout on this CPU\n", name.c_str());
@@ -105,7 +107,7 @@ static void check_ragged(ggml_backend_t backend) {
     for (ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16}) {
         for (int64_t cols : {1, 7, 33, 100}) {
             const std::vector<float> values = random_floats((size_t) cols * 5, 3),
-                                     x = random_floats((size_t) cols * 16, 4);
+                                     x = random_floats((size_t) cols * MAX_ROWS, 4);
             const weights w(type, cols, 5, values.data(), false);
             check_accuracy(backend, w, type, values, x,
                            std::string(ggml_type_name(type)) + " ragged " + std::to_string(cols));

@@ -57,7 +57,16 @@ def test_report(tmp_path: Path) -> None:
     plot = tmp_path / "speed.png"
     options = ("--synthetic", "tiny", "-n", 40, "-t", 1, "--repetitions", 1, "--accept", "0.7,0.9")
     outcome = llama_eagle(
-        "bench", *options, "--n-draft", "2,auto", "--plot", plot, "--json", LLAMA_EAGLE_CACHE=str(tmp_path)
+        "bench",
+        *options,
+        "--n-draft",
+        "2,auto",
+        "--chat",
+        50,
+        "--plot",
+        plot,
+        "--json",
+        LLAMA_EAGLE_CACHE=str(tmp_path),
     )
     assert outcome.code == 0, outcome
     report = outcome.json
@@ -70,6 +79,9 @@ def test_report(tmp_path: Path) -> None:
     for row in report["ours"]:
         assert row["draft_ms"] + row["verify_ms"] <= row["round_ms"]
         assert 0 <= row["python_share"] < 1
+    assert report["sampled"]["over_greedy"] > 0
+    assert report["chat"]["mean_emitted"] == pytest.approx(report["ours"][0]["mean_emitted"], rel=0.2)
+    assert 0 < report["chat"]["python_share"] < 1
     assert plot.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 

@@ -73,7 +73,7 @@ def server(models: Path, request: pytest.FixtureRequest) -> Iterator[str]:
         }  # fmt: skip
         (models / "config.json").write_text(json.dumps({"host": "127.0.0.1", "port": 0, "models": [entry]}))
         arguments = ["--config", models / "config.json"]
-    command = [sys.executable, "-m", "llama_eagle.cli", "serve", *map(str, arguments)]
+    command = [sys.executable, "-m", "llama_eagle", "serve", *map(str, arguments)]
     clean = {
         name: value for name, value in os.environ.items() if name not in ("HOST", "PORT", "MODEL", "CACHE", "SEED")
     }

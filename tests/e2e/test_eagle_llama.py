@@ -3,41 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import pickle
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fixtures.tiny_gguf import END, N_VOCAB, Variant, write_draft, write_target
+from fixtures.llama_pairs import ALPHABET, complete, load, write_pairs
 
 pytestmark = pytest.mark.native
-
-SOFT = Variant(sharpness=8.0, mix=0.4)  # the right letter is likely, and everything before has a say
-ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("models")
-    return {
-        "target": write_target(folder / "target.gguf", SOFT),
-        "draft": write_draft(folder / "draft.gguf", SOFT),
-        "sharp": write_target(folder / "sharp.gguf"),
-        "sharp_draft": write_draft(folder / "sharp-draft.gguf"),
-        "narrow": write_draft(folder / "narrow.gguf", Variant(hidden=32)),
-    }
-
-
-def load(files: dict[str, Path], target: str = "target", draft: str | None = "draft", **options: Any) -> Any:
-    from llama_eagle import EagleLlama
-
-    settings = {"n_ctx": 512, "n_threads": 1, "verbose": False, **options}
-    return EagleLlama(files[target], draft_path=None if draft is None else files[draft], **settings)
+    return write_pairs(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +50,6 @@ SAMPLERS: dict[str, dict[str, Any]] = {
     "distribution": {"temperature": -1.0},
     "logit bias": {"logit_bias": {ord("q"): 3.0, ord("e"): -100.0}, "temperature": 1.0},
 }
-
-
-def complete(llm: Any, prompt: Any = "abc", **options: Any) -> dict[str, Any]:
-    answer = llm.create_completion(prompt, **{"max_tokens": 60, "seed": 11, **options})
-    return {"text": answer["choices"][0]["text"], "reason": answer["choices"][0]["finish_reason"], **answer}
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
@@ -188,66 +164,6 @@ def test_echo_suffix_and_token_prompts(plain: Any, drafting: Any) -> None:
     assert complete(plain, ids)["text"] == complete(drafting, ids)["text"]
 
 
-@pytest.mark.parametrize("n_draft", [1, 4, 16, "auto"])
-def test_ends_with_the_context_where_plain_decoding_does(files: dict[str, Path], n_draft: Any) -> None:
-    texts = []
-    for draft in (None, "sharp_draft"):
-        llm = load(files, "sharp", draft, n_ctx=256, n_draft=n_draft)
-        texts.append(complete(llm, temperature=0, max_tokens=None)["text"])
-        tokens = list(llm.generate(llm.tokenize(b"abc"), temp=0.0))
-        assert len(tokens) == 256 - 3 + 1
-        llm.close()
-    assert texts[0] == texts[1]
-    assert len(texts[0]) == 256 - 3
-
-
-def test_a_stream_dropped_in_the_middle_leaves_it_usable(files: dict[str, Path]) -> None:
-    llm = load(files, n_draft=4)
-    fresh = load(files, draft=None)
-    for n_read in range(1, 9):
-        stream = llm.create_completion("abc", max_tokens=60, seed=n_read, stream=True)
-        for _ in range(n_read):
-            next(stream)
-        del stream
-        gc.collect()
-        assert complete(llm, "abcdef", seed=n_read)["text"] == complete(fresh, "abcdef", seed=n_read)["text"]
-
-
-@pytest.mark.parametrize("draft", [None, "draft"])
-@pytest.mark.parametrize("where", ["draft", "verify", "accept", "commit"])
-def test_an_interrupt_leaves_it_usable(
-    files: dict[str, Path], plain: Any, monkeypatch: pytest.MonkeyPatch, draft: str | None, where: str
-) -> None:
-    """Ctrl-C is raised when a native call returns, with its work done."""
-    llm = load(files, draft=draft, n_draft=3, n_ctx=512)
-    session = llm._session
-    original = getattr(session, where)
-    calls = 0
-
-    def interrupted(*arguments: Any) -> Any:
-        nonlocal calls
-        result = original(*arguments)
-        calls += 1
-        if calls == 5:
-            raise KeyboardInterrupt
-        return result
-
-    monkeypatch.setattr(session, where, interrupted)
-    with contextlib.suppress(KeyboardInterrupt):
-        complete(llm, temperature=0)
-    monkeypatch.undo()
-    assert complete(llm, temperature=0)["text"] == complete(plain, temperature=0)["text"]
-    assert complete(llm, "xyz", seed=5)["text"] == complete(plain, "xyz", seed=5)["text"]
-
-
-def test_a_generation_that_was_overtaken_says_so(drafting: Any) -> None:
-    stream = drafting.create_completion("abc", max_tokens=60, stream=True)
-    next(stream)
-    complete(drafting)
-    with pytest.raises(RuntimeError, match="another call has used this EagleLlama"):
-        list(stream)
-
-
 def test_inserted_tokens(plain: Any, drafting: Any) -> None:
     """The parent's generate() takes tokens by send(): they are evaluated after the one just yielded."""
     texts = []
@@ -352,104 +268,23 @@ def test_statistics(files: dict[str, Path]) -> None:
     assert llm.speculative_totals.n_drafted == first.n_drafted + llm.speculative_stats.n_drafted
 
 
-def test_pickling_loads_it_again(files: dict[str, Path], plain: Any) -> None:
-    llm = pickle.loads(pickle.dumps(load(files, n_draft=3)))
-    assert complete(llm)["text"] == complete(plain)["text"]
-    assert llm.speculative_stats.n_drafted > 0
-
-
-def test_another_thread_gets_an_error(drafting: Any) -> None:
-    from llama_cpp import LogitsProcessorList
-
-    errors: list[BaseException] = []
-
-    def intrude(tokens: Any, logits: Any) -> Any:
-        def call() -> None:
-            try:
-                drafting.eval([1])
-            except RuntimeError as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=call)
-        thread.start()
-        thread.join()
-        return logits
-
-    complete(drafting, max_tokens=3, logits_processor=LogitsProcessorList([intrude]))
-    assert errors
-    assert all("in use by another thread" in str(error) for error in errors)
-
-
-def test_two_instances_in_one_process(files: dict[str, Path], plain: Any) -> None:
-    first, second = load(files, n_draft=2), load(files, n_draft=5)
-    streams = [llm.create_completion("abc", max_tokens=30, seed=7, stream=True) for llm in (first, second)]
-    texts = ["", ""]
-    for parts in zip(*streams, strict=True):
-        for i, part in enumerate(parts):
-            texts[i] += part["choices"][0]["text"]
-    assert texts == [complete(plain, max_tokens=30, seed=7)["text"]] * 2
-
-
-def test_close(files: dict[str, Path]) -> None:
-    with contextlib.closing(load(files)) as llm:
-        complete(llm, max_tokens=2)
-        stream = llm.create_completion("abc", stream=True)
-        next(stream)
-    llm.close()  # twice is fine
-    with pytest.raises(RuntimeError, match="another call"):
-        next(stream)
-    with pytest.raises(ValueError, match="is closed"):
-        llm.eval([1])
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"n_drafts": 3}, TypeError, "unexpected keyword argument 'n_drafts'"),
-        ({"n_draft": "many"}, ValueError, "neither 'auto' nor a number"),
-        ({"n_draft": -1}, ValueError, "neither 'auto' nor a number"),
-        ({"n_draft_max": 0}, ValueError, "n_draft_max=0"),
-        ({"p_min": 1.5}, ValueError, r"p_min=1\.5"),
-        ({"embedding": True}, ValueError, "embedding=True does not work with a draft"),
-        ({"vocab_only": True}, ValueError, "vocab_only=True does not work with a draft"),
-        ({"n_batch": 17}, ValueError, "n_batch=17 is below 18"),
-        ({"n_ubatch": 8}, ValueError, "n_ubatch=8 is below 18"),
-        ({"draft_model": print}, ValueError, "draft_path and draft_model exclude each other"),
-        ({"draft": "narrow"}, ValueError, "hidden size of 32"),
-        ({"draft": "target"}, ValueError, "not an EAGLE-3 draft"),
-        ({"target": "draft"}, ValueError, "is an EAGLE-3 draft, not a target"),
-        ({"n_ctx": 2_000_000_000}, RuntimeError, "Use a smaller --ctx-size"),
-    ],
-)
-def test_refusals(files: dict[str, Path], options: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        load(files, **options)
-
-
-def test_missing_file_is_the_parents_error(files: dict[str, Path]) -> None:
-    from llama_eagle import EagleLlama
-
-    with pytest.raises(ValueError, match=r"Model path does not exist: nowhere\.gguf"):
-        EagleLlama("nowhere.gguf", verbose=False)
-
-
-def test_small_batches(files: dict[str, Path], plain: Any) -> None:
-    llm = load(files, n_draft=3, n_draft_max=3, n_batch=5, n_ubatch=5)
-    prompt = "abcdefgh" * 5
-    assert complete(llm, prompt)["text"] == complete(plain, prompt)["text"]
-
-
-def test_end_token_is_not_delivered(files: dict[str, Path]) -> None:
-    llm = load(files, "sharp", "sharp_draft", n_draft=4)
-    assert complete(llm, "ABC", temperature=0)["text"] == ALPHABET.upper()[3:]
-    assert complete(llm, "ABC", temperature=0)["reason"] == "stop"
-    tokens = []
-    for token in llm.generate(llm.tokenize(b"XY"), temp=0.0):
-        tokens.append(token)
-        if token == END:
-            break
-    assert tokens == [ord("Z"), END]
-    assert llm.n_vocab() == N_VOCAB
+def test_rejection_sampling_keeps_more_when_it_is_hot(files: dict[str, Path]) -> None:
+    """Greedy text stays what it is; mirostat is refused by name."""
+    accepted = {}
+    for draft_sampling in ("match", "rejection"):
+        with contextlib.closing(load(files, n_draft=3, draft_sampling=draft_sampling)) as llm:
+            for seed in range(20):
+                complete(llm, seed=seed, temperature=1.5, top_k=20, top_p=1.0, min_p=0.0)
+            accepted[draft_sampling] = llm.speculative_totals.mean_emitted
+            with contextlib.closing(load(files, draft=None)) as plain:
+                assert complete(llm, temperature=0)["text"] == complete(plain, temperature=0)["text"]
+            again = [complete(llm, seed=5)["text"] for _ in range(2)]
+            assert again[0] == again[1]
+    assert accepted["rejection"] > 1.1 * accepted["match"]
+    with contextlib.closing(load(files, draft_sampling="rejection")) as llm:
+        with pytest.raises(ValueError, match="mirostat counts its own samples"):
+            complete(llm, mirostat_mode=2)
+        complete(llm)  # it is usable all the same
 
 
 @pytest.mark.parametrize("seed", range(4))

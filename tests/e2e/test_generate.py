@@ -42,7 +42,7 @@ def test_plain(target: Path) -> None:
     assert (result["n_prompt"], result["n_generated"], result["speculative"]) == (3, 60, None)
 
 
-@pytest.mark.parametrize("n_draft", ["0", "1", "2", "7", "auto"])
+@pytest.mark.parametrize("n_draft", ["0", "1", "2", "7", "16", "auto"])
 def test_the_draft_changes_nothing_but_the_rounds(target: Path, draft: Path, n_draft: str) -> None:
     result = llama_eagle(
         "generate",
@@ -149,7 +149,7 @@ def test_nothing_but_data_on_stdout_and_nothing_on_a_stderr_that_is_no_terminal(
 
 
 def test_ctrl_c_leaves_cleanly(target: Path) -> None:
-    command = [sys.executable, "-m", "llama_eagle.cli", "generate", "-m", str(target), "-p", "abc", "-n", "-1"]
+    command = [sys.executable, "-m", "llama_eagle", "generate", "-m", str(target), "-p", "abc", "-n", "-1"]
     process = subprocess.Popen(
         [*command, "--temp", "0", "-t", "1", "--ctx-size", "100000"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -164,6 +164,6 @@ def test_ctrl_c_leaves_cleanly(target: Path) -> None:
 
 
 def test_a_reader_that_goes_away_is_no_error(target: Path) -> None:
-    command = f"{sys.executable} -m llama_eagle.cli generate -m {target} -p abc -n 1000 --temp 0 -t 1 | head -c 3"
+    command = f"{sys.executable} -m llama_eagle generate -m {target} -p abc -n 1000 --temp 0 -t 1 | head -c 3"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("def", "")

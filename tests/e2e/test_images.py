@@ -85,6 +85,15 @@ def test_images(pair: tuple[Any, Any]) -> None:
     assert len(set(texts[::2])) == 3  # the images are seen
 
 
+def test_ends_with_the_context_where_plain_decoding_does(pair: tuple[Any, Any]) -> None:
+    """With M-RoPE an image takes more room in the context than positions."""
+    texts = [ask(llm, (255, 0, 0), (0, 0, 255), max_tokens=None) for llm in pair]
+    assert texts[0] == texts[1]
+    assert len(texts[0]) > 300
+    short = [ask(llm, (255, 0, 0), max_tokens=5) for llm in pair]
+    assert short[0] == short[1]  # they are usable all the same
+
+
 def test_text_after_images(pair: tuple[Any, Any]) -> None:
     plain, drafting = pair
     ask(drafting, (255, 0, 0))

@@ -38,11 +38,16 @@ class NativeDraft:
 
     def chain(self, token: int) -> list[NativeStep]:
         """Each step of a draft of N_STEPS tokens."""
-        ids, n_out = (ctypes.c_int32 * N_STEPS)(), ctypes.c_int32()
-        status = self.lib.eagle_draft(self.session, token, N_STEPS, 0.0, ids, None, ctypes.byref(n_out))
-        check(status, "eagle_draft")
-        assert n_out.value == N_STEPS
+        ids, _ = self.draft(token)
+        assert len(ids) == N_STEPS
         return [(*self._step(i), ids[i]) for i in range(N_STEPS)]
+
+    def draft(self, token: int, p_min: float = 0.0) -> tuple[list[int], list[float]]:
+        """Ids and the draft's probabilities of them."""
+        ids, probs, n_out = (ctypes.c_int32 * N_STEPS)(), (ctypes.c_float * N_STEPS)(), ctypes.c_int32()
+        status = self.lib.eagle_draft(self.session, token, N_STEPS, p_min, ids, probs, ctypes.byref(n_out))
+        check(status, "eagle_draft")
+        return ids[: n_out.value], probs[: n_out.value]
 
     def _step(self, i: int) -> tuple[np.ndarray, np.ndarray]:
         logits = np.empty(self.lib.eagle_n_vocab_draft(self.session), np.float32)
@@ -50,6 +55,11 @@ class NativeDraft:
         pointers = (a.ctypes.data_as(ctypes.POINTER(ctypes.c_float)) for a in (logits, hidden))
         check(self.lib.eagle_draft_step(self.session, i, *pointers), "eagle_draft_step")
         return logits, hidden
+
+    def top(self, step: int, k: int) -> tuple[list[int], np.ndarray]:
+        ids, probs = (ctypes.c_int32 * k)(), (ctypes.c_float * k)()
+        check(self.lib.eagle_draft_top(self.session, step, k, ids, probs), "eagle_draft_top")
+        return list(ids), np.array(probs)
 
     def verify(self, tokens: list[int], n_kept: int) -> None:
         rows = (ctypes.c_int32 * len(tokens))(*tokens)

@@ -15,8 +15,9 @@ from fixtures.native import NativeTarget
 from fixtures.targets import make_target
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
-from parity.eagle3_reference import Eagle3Reference
-from parity.native_draft import N_STEPS, NativeDraft, assert_equal
+from llama_eagle.errors import NativeError
+from parity.eagle3_reference import Eagle3Reference, Step
+from parity.native_draft import N_STEPS, TOLERANCE, NativeDraft, assert_equal
 
 pytestmark = pytest.mark.native
 
@@ -44,6 +45,18 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
     return Target(tmp_path_factory.mktemp("target"))
 
 
+def assert_top(draft: NativeDraft, expected: list[Step], target_ids: torch.Tensor) -> None:
+    """The likeliest tokens of each step, in order, with their probabilities."""
+    for i, step in enumerate(expected):
+        ids, probs = draft.top(i, 5)
+        best = step.logits.softmax(-1).topk(5)
+        assert ids == target_ids[best.indices].tolist()
+        assert np.abs(probs - best.values.numpy()).max() < TOLERANCE
+    for step, k in ((len(expected), 1), (0, 0), (0, len(target_ids) + 1)):
+        with pytest.raises(NativeError):
+            draft.top(step, k)
+
+
 @pytest.fixture
 def context(target: Target) -> Iterator[NativeTarget]:
     with NativeTarget(target.gguf) as native:
@@ -67,6 +80,7 @@ def test_chains(name: str, target: Target, context: NativeTarget, tmp_path: Path
         reference.prefill(tokens[:9], features)
         expected = reference.chain(tokens[9], features[8], 8, N_STEPS)
         assert_equal(draft.chain(tokens[9]), expected)
+        assert_top(draft, expected, reference.target_ids)
         kept = [*tokens[:10], expected[0].token, expected[1].token]
         draft.verify([tokens[9], *(step.token for step in expected)], 3)
         features = target.features(kept, report.layer_ids)
@@ -75,3 +89,34 @@ def test_chains(name: str, target: Target, context: NativeTarget, tmp_path: Path
         assert_equal(draft.chain(tokens[11]), reference.chain(tokens[11], features[11], 11, N_STEPS))
     finally:
         draft.close()
+
+
+def test_a_draft_ends_before_it_becomes_too_improbable(target: Target, context: NativeTarget, tmp_path: Path) -> None:
+    """The rest is not computed, and missing nowhere: later drafts are those of a session that never stopped early."""
+    spec = replace(CASES["safeailab"], dtype="float32")
+    convert_draft(make_draft(tmp_path / "draft", spec, seed=7), target.gguf, tmp_path / "draft.gguf", DraftOptions())
+    draft = NativeDraft(context, tmp_path / "draft.gguf", spec.hidden)
+    try:
+        draft.eval([3, 1, 4, 1, 5])
+        ids, probs = draft.draft(9)
+        cumulative = np.cumprod(np.float32(probs))
+        for n in range(N_STEPS):
+            assert draft.draft(9, float(cumulative[n]) * 1.01) == (ids[:n], probs[:n])
+            draft.top(n, 1)  # the token that was too much was computed
+            if n + 1 < N_STEPS:
+                with pytest.raises(NativeError, match=f"step {n + 1} was not drafted"):
+                    draft.top(n + 1, 1)
+        assert draft.draft(9, float(cumulative[-1]) * 0.99) == (ids, probs)
+        draft.draft(9, 1.0)
+        draft.verify([9, ids[0]], 2)
+        draft.draft(ids[1], 1.0)
+        after = draft.draft(ids[1])
+    finally:
+        draft.close()
+    with NativeTarget(target.gguf) as other:
+        fresh = NativeDraft(other, tmp_path / "draft.gguf", spec.hidden)
+        fresh.eval([3, 1, 4, 1, 5, 9, ids[0]])
+        expected = fresh.draft(ids[1])
+        fresh.close()
+    assert after[0] == expected[0]
+    assert np.allclose(after[1], expected[1], rtol=1e-4)

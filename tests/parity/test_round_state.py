@@ -185,6 +185,27 @@ def test_many_scripts(models: dict[str, RoundModel], seed: int, arch: str, n_rs:
     run_script(pair, random.Random(seed), n_draft_max=n_rs, n_rejections=100)
 
 
+@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize("arch", ARCHS)
+def test_rounds_equal_single_steps(models: dict[str, RoundModel], arch: str, n_threads: int) -> None:
+    """Exact kernels, the default: the kept rows of a round are those of decoding the kept tokens one at a time."""
+    rng = random.Random(13)
+    rounds = models[arch].context(n_rs_seq=15, n_threads=n_threads)
+    steps = models[arch].context(n_rs_seq=0, n_threads=n_threads)
+    prompt = {0: tokens(rng, 20)}
+    assert np.array_equal(rounds.decode(prompt), steps.decode(prompt))
+    rejected = 0
+    while rejected < 100:
+        ids = tokens(rng, rng.randint(1, 16))
+        kept = rng.randint(1, len(ids))
+        rows = rounds.decode({0: ids})
+        for token, row in zip(ids[:kept], rows, strict=False):
+            assert np.array_equal(steps.decode({0: [token]})[0], row)
+        assert rounds.trim(0, steps.n_past[0])
+        rejected += len(ids) - kept
+    assert positive_zeros(rounds.save(0)) == positive_zeros(steps.save(0))
+
+
 @pytest.mark.parametrize("state", [16, 32, 64, 128])
 def test_every_head_size(tmp_path: Path, state: int) -> None:
     model = RoundModel(write_recurrent(tmp_path / "m.gguf", "qwen35", Shape(state=state, v_heads=3, k_heads=1)))

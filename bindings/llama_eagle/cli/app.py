@@ -7,11 +7,25 @@ from typing import Any
 
 import typer
 
-from llama_eagle.cli import bench, chat, check, convert, demo, doctor, evaluate, generate, inspect, quantize, serve
+from llama_eagle.cli import (
+    bench,
+    chat,
+    check,
+    convert,
+    demo,
+    doctor,
+    evaluate,
+    generate,
+    inspect,
+    quantize,
+    serve,
+    train,
+)
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "convert": convert.convert,
     "quantize": quantize.quantize,
+    "train": train.train,
     "check": check.check,
     "demo": demo.demo,
     "bench": bench.bench,

@@ -29,6 +29,7 @@ def bench(
     threads: Threads = 0,
     n_gpu_layers: Annotated[int, typer.Option("--n-gpu-layers", "-ngl", help="Layers on the GPU, -1: all.")] = 0,
     repetitions: Annotated[int, typer.Option(min=1, help="Runs of each kind; medians are reported.")] = 3,
+    chat: Annotated[int, typer.Option(metavar="N", min=0, help="Also stream a chat of N tokens.")] = 0,
     peers: Annotated[str | None, typer.Option(metavar="upstream", help="Compare with llama.cpp's own driver.")] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw speed over draft length.")] = None,
     json: Json = False,
@@ -43,7 +44,7 @@ def bench(
         report.require_plotting()
     lengths = _lengths(n_draft)
     jobs = _jobs(locals(), lengths)
-    plan = Plan(lengths, repetitions, _peer() if peers else None, output.note)
+    plan = Plan(lengths, repetitions, _peer() if peers else None, chat, output.note)
     results = [_measure(facts, job, plan) for facts, job in jobs]
     if plot is not None:
         report.plot(results, plot)

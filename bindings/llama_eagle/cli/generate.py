@@ -127,7 +127,7 @@ def _generate(job: _Job, session: Any, target: Any, prompt: list[int], options: 
         sys.stdout.write(text)
         sys.stdout.flush()
 
-    length = Auto(max(session.n_draft_max, 1)) if fixed is None else Fixed(fixed)
+    length = Auto(exact.longest_draft(session.n_draft_max)) if fixed is None else Fixed(fixed)
     result = generation.generate(
         session, Tokenizer(target), prompt, options, length=length, on_text=None if job.json else show
     )
@@ -185,6 +185,8 @@ def _tokenize(job: _Job, target: Any) -> list[int]:
 
 def _draft_length(job: _Job) -> tuple[int | None, int]:
     """The fixed length, or None for auto; and the longest draft of the session."""
+    from llama_eagle.exact import require_length
+
     if job.n_draft == "auto":
         return None, job.n_draft_max
     try:
@@ -193,6 +195,8 @@ def _draft_length(job: _Job) -> tuple[int | None, int]:
         raise UsageError(f"--n-draft {job.n_draft!r}: give a number or auto.") from None
     if fixed < 0:
         raise UsageError(f"--n-draft {fixed}: give 0 or more, or auto.")
+    if job.exact:
+        require_length(fixed)
     return fixed, max(fixed, job.n_draft_max)
 
 

@@ -25,7 +25,7 @@ bool eagle_one_row_at_a_time(int64_t n_rows);
 // Whether weight layouts that only inexact kernels read may be offered. Asking fixes the answer.
 bool eagle_allows_foreign_layouts(void);
 
-// Whether every batch of up to 16 rows multiplies these weights exactly as one row does.
+// Whether every batch of up to eagle::MAX_ROWS rows multiplies these weights exactly as one row does.
 bool eagle_cpu_exact_weights(const struct ggml_tensor * weights);
 
 // The mode of eagle_exact.h. Setting fails when strictness comes after foreign layouts have been asked for.

@@ -15,7 +15,7 @@ namespace eagle {
 namespace {
 
 constexpr int64_t SEGMENT = 512;  // cache positions that are summed together
-constexpr int TILE = MAX_ROWS;    // query rows (heads of a group times tokens) that share one pass over a segment
+constexpr int TILE = 16;          // query rows (heads of a group times tokens) that share one pass over a segment
 
 struct shape {
     const ggml_tensor *q, *k, *v, *mask, *sinks;

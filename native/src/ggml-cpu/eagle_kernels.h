@@ -11,7 +11,7 @@
 
 namespace eagle {
 
-constexpr int MAX_ROWS = 16;  // verify batches up to this size take these kernels; larger ones are prompts
+constexpr int MAX_ROWS = 17;  // EAGLE_EXACT_MAX_ROWS: larger batches are prompts and go ggml's way
 
 struct kernel;
 

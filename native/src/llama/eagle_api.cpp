@@ -195,6 +195,15 @@ int32_t eagle_draft_step(const eagle_session * session, int32_t step, float * lo
     });
 }
 
+int32_t eagle_draft_top(const eagle_session * session, int32_t step, int32_t k, llama_token * ids, float * probs) {
+    return guarded("eagle_draft_top", [&] {
+        require(session, "session");
+        require(ids, "ids");
+        require(probs, "probs");
+        session->impl.engine().read_top(step, k, ids, probs);
+    });
+}
+
 int32_t eagle_n_vocab_draft(const eagle_session * session) {
     return session ? (int32_t) session->impl.engine().model().n_vocab_draft : 0;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "eagle_error.h"
 #include "ggml-backend.h"
@@ -44,6 +45,10 @@ void DraftEngine::make_backend(const llama_model & draft, int32_t n_threads) {
         ggml_backend_dev_backend_reg(device), "ggml_backend_set_n_threads");
     if (set_threads) {
         set_threads(backend_.get(), n_threads);
+    }
+    if (ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU) {  // others are asked, if at all, out of step
+        set_abort_callback_ = (ggml_backend_set_abort_callback_t) ggml_backend_reg_get_proc_address(
+            ggml_backend_dev_backend_reg(device), "ggml_backend_set_abort_callback");
     }
 }
 
@@ -146,7 +151,35 @@ DraftGraph & DraftEngine::graph(DraftShape shape) {
     return *slot;
 }
 
-const DraftGraph & DraftEngine::run(DraftRows rows, int32_t n_steps) {
+// A probability below 0 has not been computed yet.
+bool EarlyStop::is_due() {
+    if (n_steps == graph->shape.n_steps) {
+        return false;
+    }
+    const float prob = ((const float *) graph->probs->data)[n_steps];
+    if (prob < 0.0f) {
+        return false;
+    }
+    n_steps++;
+    confidence *= prob;
+    return confidence < p_min;
+}
+
+// ggml asks on its first thread after each node, and that thread has written the probability when it is one's turn.
+ggml_status DraftEngine::compute(const DraftGraph & g, EarlyStop * stop) {
+    if (!stop || !set_abort_callback_) {
+        return ggml_backend_graph_compute(backend_.get(), g.gf);
+    }
+    stop->graph = &g;
+    const std::vector<float> unknown(g.shape.n_steps, -1.0f);
+    ggml_backend_tensor_set(g.probs, unknown.data(), 0, unknown.size() * sizeof(float));
+    set_abort_callback_(backend_.get(), [](void * s) { return ((EarlyStop *) s)->is_due(); }, stop);
+    const ggml_status status = ggml_backend_graph_compute(backend_.get(), g.gf);
+    set_abort_callback_(backend_.get(), nullptr, nullptr);
+    return status == GGML_STATUS_ABORTED ? GGML_STATUS_SUCCESS : status;
+}
+
+const DraftGraph & DraftEngine::run(DraftRows rows, int32_t n_steps, EarlyStop * stop) {
     const int64_t width = model_.n_aux * model_.n_embd_tgt;
     while (rows.n > MAX_ROWS) {
         run({rows.tokens, rows.features, MAX_ROWS, rows.pos}, 0);
@@ -159,7 +192,7 @@ const DraftGraph & DraftEngine::run(DraftRows rows, int32_t n_steps) {
     }
     DraftGraph & g = graph({rows.n, n_steps, std::min(round_up(end, KV_STEP), (int32_t) n_ctx())});
     set_inputs(g, rows);
-    const ggml_status status = ggml_backend_graph_compute(backend_.get(), g.gf);
+    const ggml_status status = compute(g, stop);
     if (status != GGML_STATUS_SUCCESS) {
         throw Error(status == GGML_STATUS_ABORTED ? EAGLE_ERR_ABORTED : EAGLE_ERR_COMPUTE,
                     format("the draft's graph failed: %s", ggml_status_to_string(status)));
@@ -209,15 +242,18 @@ void DraftEngine::set_inputs(const DraftGraph & g, const DraftRows & rows) {
     set(g.mask, mask_.data());
 }
 
-void DraftEngine::draft(const DraftRows & rows, int32_t n_steps, llama_token * ids, float * probs) {
-    const DraftGraph & g = run(rows, n_steps);
+int32_t DraftEngine::draft(const DraftRows & rows, int32_t n_steps, float p_min, llama_token * ids, float * probs) {
+    EarlyStop stop = {p_min};
+    const DraftGraph & g = run(rows, n_steps, p_min > 0.0f ? &stop : nullptr);
     last_ = &g;
-    for (int32_t step = 0; step < n_steps; step++) {
+    n_drafted_ = stop.graph ? stop.n_steps : n_steps;
+    for (int32_t step = 0; step < n_drafted_; step++) {
         int32_t id;
         ggml_backend_tensor_get(g.ids[step], &id, 0, sizeof id);
-        ggml_backend_tensor_get(g.probs[step], &probs[step], 0, sizeof(float));
         ids[step] = model_.target_id(id);
     }
+    ggml_backend_tensor_get(g.probs, probs, 0, n_drafted_ * sizeof(float));
+    return n_drafted_;
 }
 
 int64_t DraftEngine::slots_size(int32_t first, int32_t end) const {
@@ -251,7 +287,7 @@ void DraftEngine::load_slots(int32_t first, int32_t end, const char * data) {
 }
 
 void DraftEngine::read_step(int32_t step, float * logits, float * hidden) const {
-    if (!last_ || step < 0 || step >= last_->shape.n_steps) {
+    if (!last_ || step < 0 || step >= n_drafted_) {
         throw Error(EAGLE_ERR_ARGUMENT, format("step %d was not drafted", step));
     }
     if (logits) {
@@ -259,6 +295,27 @@ void DraftEngine::read_step(int32_t step, float * logits, float * hidden) const 
     }
     if (hidden) {
         ggml_backend_tensor_get(last_->hidden[step], hidden, 0, ggml_nbytes(last_->hidden[step]));
+    }
+}
+
+void DraftEngine::read_top(int32_t step, int32_t k, llama_token * ids, float * probs) const {
+    if (k < 1 || k > model_.n_vocab_draft) {
+        throw Error(EAGLE_ERR_ARGUMENT,
+                    format("%d tokens of a vocabulary of %lld", k, (long long) model_.n_vocab_draft));
+    }
+    std::vector<float> logits(model_.n_vocab_draft);
+    read_step(step, logits.data(), nullptr);
+    std::vector<int32_t> order(logits.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::partial_sort(order.begin(), order.begin() + k, order.end(),
+                      [&](int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
+    double sum = 0;
+    for (float logit : logits) {
+        sum += std::exp(logit - logits[order[0]]);
+    }
+    for (int32_t i = 0; i < k; i++) {
+        ids[i] = model_.target_id(order[i]);
+        probs[i] = (float) (std::exp(logits[order[i]] - logits[order[0]]) / sum);
     }
 }
 

@@ -25,6 +25,16 @@ struct DraftParams {
     ggml_type type_kv;
 };
 
+// Watches a graph while it runs: has a drafted token made the whole draft too improbable?
+struct EarlyStop {
+    float p_min;
+    const DraftGraph * graph = nullptr;
+    int32_t n_steps = 0;  // drafted so far
+    float confidence = 1.0f;
+
+    bool is_due();
+};
+
 class DraftEngine {
   public:
     DraftEngine(const llama_model & draft, const llama_model & target, const DraftParams & params);
@@ -36,8 +46,10 @@ class DraftEngine {
     // Takes the rows into the memory.
     void take(const DraftRows & rows) { run(rows, 0); }
 
-    // Takes the rows in and drafts n_steps tokens after the last; ids are the target's. All in one graph.
-    void draft(const DraftRows & rows, int32_t n_steps, llama_token * ids, float * probs);
+    // Takes the rows in and drafts up to n_steps tokens after the last; ids are the target's. All in one graph, which
+    // a CPU leaves at the first token whose cumulative probability is below p_min. Returns the tokens drafted, that one
+    // included.
+    int32_t draft(const DraftRows & rows, int32_t n_steps, float p_min, llama_token * ids, float * probs);
 
     // Memory of the slots [first, end): its size in bytes, copied out, copied in.
     int64_t slots_size(int32_t first, int32_t end) const;
@@ -49,6 +61,8 @@ class DraftEngine {
 
     // Of the last draft(): logits over the draft's vocabulary {D} and the hidden state fed on {H}; null: not wanted.
     void read_step(int32_t step, float * logits, float * hidden) const;
+    // Its k likeliest tokens, likeliest first: target ids and probabilities.
+    void read_top(int32_t step, int32_t k, llama_token * ids, float * probs) const;
 
   private:
     DraftModel model_;
@@ -57,8 +71,10 @@ class DraftEngine {
     std::vector<ggml_backend_buffer_ptr> buffers_;
     DraftMemory memory_;
     DraftLookup lookup_;
+    ggml_backend_set_abort_callback_t set_abort_callback_ = nullptr;  // null: the backend runs graphs to their end
     std::map<DraftShape, std::unique_ptr<DraftGraph>> graphs_;
     const DraftGraph * last_ = nullptr;
+    int32_t n_drafted_ = 0;  // steps of last_ that were computed
     int64_t n_graphs_ = 0;
     int32_t first_ = 0;  // slots before it were never filled
 
@@ -75,7 +91,8 @@ class DraftEngine {
     bool reachable(const ggml_tensor * tensor) const;
     void allocate(ggml_tensor * tensor);
 
-    const DraftGraph & run(DraftRows rows, int32_t n_steps);
+    const DraftGraph & run(DraftRows rows, int32_t n_steps, EarlyStop * stop = nullptr);
+    ggml_status compute(const DraftGraph & graph, EarlyStop * stop);
     DraftGraph & graph(DraftShape shape);
     void set_inputs(const DraftGraph & graph, const DraftRows & rows);
     void look_up(const DraftRows & rows);

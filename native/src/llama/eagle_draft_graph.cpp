@@ -1,5 +1,6 @@
 #include "eagle_draft_graph.h"
 
+#include <algorithm>
 #include <cmath>
 #include <tuple>
 
@@ -53,6 +54,8 @@ class Builder {
         g.positions = input(GGML_TYPE_I32, g.n_rows(), 1);
         g.slots = input(GGML_TYPE_I64, g.n_rows(), 1);
         g.mask = input(GGML_TYPE_F16, g.shape.n_kv, g.n_rows());
+        g.probs = input(GGML_TYPE_F32, std::max(1, g.shape.n_steps), 1);
+        ggml_set_output(g.probs);  // its memory is its own throughout the run: EarlyStop reads it meanwhile
     }
 
     ggml_tensor * norm(ggml_tensor * x, ggml_tensor * weight) {
@@ -183,9 +186,10 @@ class Builder {
         ggml_tensor * id = ggml_argmax(ctx, logits);
         ggml_tensor * prob = ggml_soft_max(ctx, logits);
         prob = ggml_get_rows(ctx, ggml_reshape_2d(ctx, prob, 1, m.n_vocab_draft), id);
+        ggml_tensor * place = ggml_view_1d(ctx, g.probs, 1, g.ids.size() * sizeof(float));
+        ggml_build_forward_expand(g.gf, ggml_cpy(ctx, prob, place));
         g.logits.push_back(output(logits));
         g.ids.push_back(output(id));
-        g.probs.push_back(output(prob));
         g.hidden.push_back(output(m.norm_output ? normed : x));
     }
 

@@ -44,9 +44,10 @@ struct DraftGraph {
     ggml_tensor * slots;       // {rows} I64: where K and V go
     ggml_tensor * mask;        // {n_kv, rows} F16
 
+    ggml_tensor * probs;  // {n_steps}: of each step's token, over the draft's vocabulary
+
     // outputs per step
     std::vector<ggml_tensor *> ids;     // {1} I32, draft vocabulary
-    std::vector<ggml_tensor *> probs;   // {1, 1}
     std::vector<ggml_tensor *> logits;  // {D, 1}
     std::vector<ggml_tensor *> hidden;  // {H, 1}: what the next step is fed
 

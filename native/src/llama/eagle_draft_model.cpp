@@ -60,7 +60,7 @@ void DraftModel::read_shapes(const llama_model & draft, const llama_model & targ
                             (long long) n_aux, (long long) (draft.fc->ne[0] / n_aux), (long long) n_embd_tgt));
     }
     for (int32_t id : aux_layer_ids) {
-        if (id < 0 || id >= (int32_t) target.hparams.n_layer()) {
+        if (id < 0 || id > (int32_t) target.hparams.n_layer()) {
             incompatible(
                 format("the draft reads boundary %d, but the target has %u blocks", id, target.hparams.n_layer()));
         }

@@ -1,5 +1,5 @@
-// Which boundaries a target publishes. The answer comes from the graph that the context reserved when it was made, not
-// from a list of architectures that would have to follow llama.cpp.
+// Which boundaries a target publishes. The answer comes from the graph that the context reserved when it was made; a
+// list of architectures is needed only for those that publish nothing before they are asked.
 
 #include "eagle_features.h"
 
@@ -11,10 +11,10 @@
 
 namespace {
 
-// The state after the last block: these graphs publish it when asked, so the reserved graph does not show it.
-bool publishes_last(llm_arch arch) {
-    return arch == LLM_ARCH_DEEPSEEK4 || arch == LLM_ARCH_MIMO2 || arch == LLM_ARCH_NEMOTRON_H ||
-           arch == LLM_ARCH_NEMOTRON_H_MOE;
+// Published when asked, so the reserved graph does not show it: every boundary, or only the state after the last block.
+bool publishes_on_request(llm_arch arch, bool last) {
+    return arch == LLM_ARCH_DEEPSEEK4 ||
+           (last && (arch == LLM_ARCH_MIMO2 || arch == LLM_ARCH_NEMOTRON_H || arch == LLM_ARCH_NEMOTRON_H_MOE));
 }
 
 }  // namespace
@@ -22,11 +22,11 @@ bool publishes_last(llm_arch arch) {
 int32_t eagle_target_publishes_layer(const llama_context * ctx, int32_t il) {
     const llama_model & model = ctx->get_model();
     const int32_t n_layer = (int32_t) model.hparams.n_layer();
-    if (il == n_layer) {
-        return publishes_last(model.arch);
+    if (il < 0 || il > n_layer) {
+        return false;
     }
     const llm_graph_result * graph = ctx->get_gf_res_reserve();
-    return graph && il >= 0 && il < n_layer && graph->get_layer_inp(il) != nullptr;
+    return publishes_on_request(model.arch, il == n_layer) || (graph && graph->get_layer_inp(il) != nullptr);
 }
 
 int32_t eagle_capture_layer(llama_context * ctx, int32_t il, bool enable) {

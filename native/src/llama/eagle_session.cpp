@@ -5,6 +5,7 @@
 
 #include "eagle_error.h"
 #include "eagle_features.h"
+#include "eagle_first_maximum.h"
 #include "llama-context.h"
 #include "llama-ext.h"
 #include "llama-model.h"
@@ -271,18 +272,19 @@ int32_t Session::draft(llama_token id_last, int32_t n_max, float p_min, llama_to
     std::vector<float> own(n_steps);
     probs = probs ? probs : own.data();
     pending_.tokens.push_back(id_last);
-    engine_.draft({pending_.tokens.data(), pending_.features.data(), pending_.n, pending_.pos}, n_steps, ids, probs);
+    const int32_t n_drafted = engine_.draft(
+        {pending_.tokens.data(), pending_.features.data(), pending_.n, pending_.pos}, n_steps, p_min, ids, probs);
     // The last row stays: only the commit tells whether id_last is really the token that follows it.
     pending_.tokens.pop_back();
     drop_pending(pending_.n - 1);
     float confidence = 1.0f;
-    for (int32_t i = 0; i < n_steps; i++) {
+    for (int32_t i = 0; i < n_drafted; i++) {
         confidence *= probs[i];
         if (confidence < p_min) {
             return i;
         }
     }
-    return n_steps;
+    return n_drafted;
 }
 
 void Session::verify(const llama_token * ids, int32_t n) {
@@ -296,9 +298,7 @@ void Session::verify(const llama_token * ids, int32_t n) {
 }
 
 llama_token Session::greedy(int32_t row) const {
-    const float * logits = llama_get_logits_ith(ctx_, row);
-    const int64_t n_vocab = engine_.model().n_vocab;
-    return (llama_token) (std::max_element(logits, logits + n_vocab) - logits);
+    return (llama_token) first_maximum(llama_get_logits_ith(ctx_, row), engine_.model().n_vocab);
 }
 
 int32_t Session::accept(llama_sampler * sampler, llama_token * ids) {

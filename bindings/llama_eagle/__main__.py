@@ -1,4 +1,4 @@
-"""`python -m llama_eagle.cli`"""
+"""`python -m llama_eagle`"""
 
 from llama_eagle.cli import main
 

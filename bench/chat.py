@@ -1,0 +1,42 @@
+"""The whole way that a chat goes: `create_chat_completion(stream=True)`, with all that Python does around it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from .measurement import Measurement
+from .ours import Job
+
+NATIVE_PHASES = ("draft", "verify", "sample", "commit")
+ROOM = 512  # tokens for the prompt and its template
+
+
+def stream_chat(job: Job, n: int, n_draft: int | str) -> Measurement:
+    """Streams an answer of `n` tokens, or to its end. `python_share`: of the time after the prompt, all that is not
+    spent in native code, from the template to the last part."""
+    from llama_eagle.llama import EagleLlama
+
+    options = {"n_draft": n_draft, "n_draft_max": job.n_draft_max, "n_ctx": n + ROOM, "n_threads": job.threads}
+    llm = EagleLlama(job.target, draft_path=job.draft, n_gpu_layers=job.gpu_layers, verbose=False, **options)
+    with contextlib.closing(llm):
+        list(llm.create_chat_completion(_messages(job), stream=True, temperature=0, max_tokens=8))  # imports, caches
+        start = time.perf_counter()
+        parts = list(llm.create_chat_completion(_messages(job), stream=True, temperature=0, max_tokens=n))
+        wall_ms = (time.perf_counter() - start) * 1e3
+    statistics, timings = llm.speculative_stats, parts[-1]["timings"]
+    ms = wall_ms - timings["prompt_ms"]
+    rounds = max(1, statistics.rounds)
+    return Measurement(
+        tps=timings["predicted_n"] / ms * 1e3,
+        accept_rate=statistics.accept_rate,
+        mean_emitted=statistics.mean_emitted,
+        round_ms=ms / rounds,
+        verify_ms=statistics.ms["verify"] / rounds,
+        draft_ms=statistics.ms["draft"] / rounds,
+        python_share=1 - sum(statistics.ms[phase] for phase in NATIVE_PHASES) / ms,
+    )
+
+
+def _messages(job: Job) -> list[dict[str, str]]:
+    return [{"role": "user", "content": job.prompt}]

@@ -1,0 +1,96 @@
+"""`llama-eagle train --target HF_DIR --data FILE... -o DRAFT_DIR`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from llama_eagle.cli import output
+from llama_eagle.cli.options import Json
+from llama_eagle.errors import EnvironmentFailure, UsageError
+
+
+def train(
+    target: Annotated[str, typer.Option(metavar="FOLDER_OR_HUB_ID", help="The Hugging Face target.")],
+    data: Annotated[list[str], typer.Option(metavar="FILE_OR_DIR", help="Text, or chats as JSONL; may be repeated.")],
+    out: Annotated[Path, typer.Option("--output", "-o", metavar="DRAFT_DIR")],
+    features: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the target's features there.")] = None,
+    layout: Annotated[str, typer.Option("--format", help="specforge or speculators.")] = "specforge",
+    aux_layers: Annotated[str | None, typer.Option(metavar="A,B,C", help="Boundaries the draft reads.")] = None,
+    draft_vocab: Annotated[int, typer.Option(min=1, help="Tokens the draft can propose.")] = 32000,
+    ffn: Annotated[int | None, typer.Option(min=1, help="Width of its MLP; default: the target's.")] = None,
+    steps: Annotated[int, typer.Option(min=1, max=16, help="Tokens it learns to draft in a row.")] = 5,
+    max_length: Annotated[int, typer.Option(min=16, help="Tokens of a sequence.")] = 1024,
+    batch_size: Annotated[int, typer.Option(min=1, help="Sequences of a pass.")] = 4,
+    accumulate: Annotated[int, typer.Option(min=1, help="Passes of an optimizer step.")] = 1,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 3,
+    lr: Annotated[float | None, typer.Option(min=0.0, help="Learning rate; default by width: 1e-4 at 2560.")] = None,
+    warmup: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of the steps.")] = 0.03,
+    eval_share: Annotated[float, typer.Option(min=0.0, max=0.5, help="Of the data, held out.")] = 0.02,
+    eval_every: Annotated[int, typer.Option(min=1, help="Steps between evaluations.")] = 200,
+    patience: Annotated[int, typer.Option(min=0, help="Evaluations without gain before it stops, 0: never.")] = 5,
+    save_every: Annotated[int, typer.Option(min=1, help="Steps between saved states.")] = 200,
+    log_every: Annotated[int, typer.Option(min=1, help="Steps between lines of metrics.jsonl.")] = 10,
+    dtype: Annotated[str, typer.Option(help="auto (bf16 where it is fast), f32, bf16.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
+    checkpointing: Annotated[bool, typer.Option("--checkpointing", help="Less memory, more computing.")] = False,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in DRAFT_DIR.")] = False,
+    json: Json = False,
+) -> None:
+    """Train an EAGLE-3 draft for a Hugging Face target."""
+    try:
+        from llama_eagle.train.run import train as run
+        from llama_eagle.train.settings import DTYPES, FORMATS, Settings
+    except ImportError as error:
+        raise EnvironmentFailure(f"training needs {error.name}: pip install 'llama-eagle[train]'.") from None
+    for name, value, allowed in (("format", layout, FORMATS), ("dtype", dtype, DTYPES), ("device", device, DEVICES)):
+        if value not in allowed:
+            raise UsageError(f"--{name} {value!r}: choose from {', '.join(allowed)}.")
+    settings = Settings(
+        output=out,
+        target=target,
+        data=tuple(data),
+        features=features,
+        format=layout,
+        device=device,
+        save_every=save_every,
+        log_every=log_every,
+        resume=resume,
+        checkpointing=checkpointing,
+        dtype=dtype,
+        aux_layers=_numbers(aux_layers),
+        n_vocab_draft=draft_vocab,
+        ffn_size=ffn,
+        n_steps=steps,
+        max_length=max_length,
+        batch_size=batch_size,
+        accumulate=accumulate,
+        epochs=epochs,
+        learning_rate=lr,
+        warmup=warmup,
+        eval_share=eval_share,
+        eval_every=eval_every,
+        patience=patience,
+        seed=seed,
+    )
+    report = run(settings)
+    if report is None:  # another process tells
+        return
+    if json:
+        output.result(report.to_json())
+        return
+    judged = "" if report.mean_emitted is None else f", {report.mean_emitted:.2f} tokens a round on held-out data"
+    output.data(f"{report.output}: {report.steps} steps{judged}")
+
+
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def _numbers(text: str | None) -> tuple[int, ...] | None:
+    try:
+        return None if text is None else tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"--aux-layers {text!r}: give numbers, such as 2,12,21.") from None

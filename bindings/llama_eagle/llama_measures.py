@@ -1,0 +1,88 @@
+"""What a call of `EagleLlama` did and took: its own statistics, and `timings` as llama.cpp's server gives them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from llama_eagle.lazy_rounds import LazyRounds
+from llama_eagle.session import Timings
+from llama_eagle.stats import Statistics
+
+NATIVE_PHASES = ("draft", "verify", "sample", "commit")
+
+
+class Measures:
+    """Of the last call, and of all. Times in ms; whoever reads a stream is not on the clock."""
+
+    def __init__(self) -> None:
+        self.last, self.total = Statistics(), Statistics()
+        self._n_evaluated = self._n_generated = 0
+        self._prompt_ms = self._generation_ms = 0.0
+        self._in_completion = False
+        self._caller_ms = self._reader_ms = 0.0
+        self._started = 0.0
+        self._before = Timings()
+
+    def begin(self, n_evaluated: int, prompt_ms: float, before: Timings) -> None:
+        """The prompt is read: `n_evaluated` tokens of it, the others were in memory."""
+        self._n_evaluated, self._prompt_ms, self._before = n_evaluated, prompt_ms, before
+        self._caller_ms = self._reader_ms = 0.0
+        self._started = time.perf_counter()
+
+    def finish(self, rounds: LazyRounds, after: Timings) -> None:
+        """The generation has ended."""
+        outside_ms = self._reader_ms if self._in_completion else self._caller_ms
+        self._generation_ms = _ms_since(self._started) - outside_ms
+        self._n_generated = rounds.n_delivered
+        native = {p: getattr(after, f"{p}_ms") - getattr(self._before, f"{p}_ms") for p in NATIVE_PHASES}
+        native["sample"] += rounds.plan.sample_ms
+        self.last = rounds.statistics
+        self.last.ms = {**native, "python": max(self._generation_ms - sum(native.values()), 0.0)}
+        self.total.add(self.last)
+
+    @contextmanager
+    def completion(self) -> Iterator[None]:
+        """While a completion calls `generate`, that caller's time is ours, and its reader's is not."""
+        self._in_completion = True
+        try:
+            yield
+        finally:
+            self._in_completion = False
+
+    @contextmanager
+    def caller(self) -> Iterator[None]:
+        """`generate` waits for its caller."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._caller_ms += _ms_since(start)
+
+    @contextmanager
+    def reader(self) -> Iterator[None]:
+        """A completion waits for its reader."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._reader_ms += _ms_since(start)
+
+    def timings(self) -> dict[str, Any]:
+        """As llama.cpp's server gives them. `prompt_n` counts what was evaluated, not what was reused."""
+        ms = self._generation_ms
+        return {
+            "prompt_n": self._n_evaluated,
+            "prompt_ms": self._prompt_ms,
+            "predicted_n": self._n_generated,
+            "predicted_ms": ms,
+            "predicted_per_second": self._n_generated / ms * 1e3 if ms else 0.0,
+            "draft_n": self.last.n_drafted,
+            "draft_n_accepted": self.last.n_accepted,
+        }
+
+
+def _ms_since(start: float) -> float:
+    return (time.perf_counter() - start) * 1e3

@@ -1,0 +1,244 @@
+"""Where EagleLlama ends, stops, refuses or is left half-way: full contexts, interrupts, threads, bad arguments."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import pickle
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.llama_pairs import ALPHABET, complete, load, write_lora, write_pairs
+from fixtures.tiny_gguf import END, N_VOCAB
+
+pytestmark = pytest.mark.native
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return write_pairs(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def plain(files: dict[str, Path]) -> Iterator[Any]:
+    llm = load(files, draft=None, logits_all=True)
+    yield llm
+    llm.close()
+
+
+@pytest.fixture(scope="module")
+def drafting(files: dict[str, Path]) -> Iterator[Any]:
+    llm = load(files, n_draft=3, logits_all=True)
+    yield llm
+    llm.close()
+
+
+@pytest.mark.parametrize("n_draft", [1, 4, 16, "auto"])
+def test_ends_with_the_context_where_plain_decoding_does(files: dict[str, Path], n_draft: Any) -> None:
+    texts = []
+    for draft in (None, "sharp_draft"):
+        llm = load(files, "sharp", draft, n_ctx=256, n_draft=n_draft)
+        texts.append(complete(llm, temperature=0, max_tokens=None)["text"])
+        tokens = list(llm.generate(llm.tokenize(b"abc"), temp=0.0))
+        assert len(tokens) == 256 - 3 + 1
+        llm.close()
+    assert texts[0] == texts[1]
+    assert len(texts[0]) == 256 - 3
+
+
+def test_a_stream_dropped_in_the_middle_leaves_it_usable(files: dict[str, Path]) -> None:
+    llm = load(files, n_draft=4)
+    fresh = load(files, draft=None)
+    for n_read in range(1, 9):
+        stream = llm.create_completion("abc", max_tokens=60, seed=n_read, stream=True)
+        for _ in range(n_read):
+            next(stream)
+        del stream
+        gc.collect()
+        assert complete(llm, "abcdef", seed=n_read)["text"] == complete(fresh, "abcdef", seed=n_read)["text"]
+
+
+@pytest.mark.parametrize("draft", [None, "draft"])
+@pytest.mark.parametrize("where", ["draft", "verify", "accept", "commit"])
+def test_an_interrupt_leaves_it_usable(
+    files: dict[str, Path], plain: Any, monkeypatch: pytest.MonkeyPatch, draft: str | None, where: str
+) -> None:
+    """Ctrl-C is raised when a native call returns, with its work done."""
+    llm = load(files, draft=draft, n_draft=3, n_ctx=512)
+    session = llm._session
+    original = getattr(session, where)
+    calls = 0
+
+    def interrupted(*arguments: Any) -> Any:
+        nonlocal calls
+        result = original(*arguments)
+        calls += 1
+        if calls == 5:
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr(session, where, interrupted)
+    with contextlib.suppress(KeyboardInterrupt):
+        complete(llm, temperature=0)
+    monkeypatch.undo()
+    assert complete(llm, temperature=0)["text"] == complete(plain, temperature=0)["text"]
+    assert complete(llm, "xyz", seed=5)["text"] == complete(plain, "xyz", seed=5)["text"]
+
+
+def test_a_generation_that_was_overtaken_says_so(drafting: Any) -> None:
+    stream = drafting.create_completion("abc", max_tokens=60, stream=True)
+    next(stream)
+    complete(drafting)
+    with pytest.raises(RuntimeError, match="another call has used this EagleLlama"):
+        list(stream)
+
+
+def test_pickling_loads_it_again(files: dict[str, Path], plain: Any) -> None:
+    llm = pickle.loads(pickle.dumps(load(files, n_draft=3)))
+    assert complete(llm)["text"] == complete(plain)["text"]
+    assert llm.speculative_stats.n_drafted > 0
+
+
+def test_another_thread_gets_an_error(drafting: Any) -> None:
+    from llama_cpp import LogitsProcessorList
+
+    errors: list[BaseException] = []
+
+    def intrude(tokens: Any, logits: Any) -> Any:
+        def call() -> None:
+            try:
+                drafting.eval([1])
+            except RuntimeError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+        return logits
+
+    complete(drafting, max_tokens=3, logits_processor=LogitsProcessorList([intrude]))
+    assert errors
+    assert all("in use by another thread" in str(error) for error in errors)
+
+
+def test_auto_stays_within_what_is_verified_exactly(files: dict[str, Path]) -> None:
+    from llama_eagle.exact import MAX_ROWS
+
+    with contextlib.closing(load(files, "sharp", "sharp_draft", n_draft="auto", n_draft_max=40)) as llm:
+        assert llm._length.n_max == MAX_ROWS - 1
+        llm.set_n_draft(40)  # whoever asks for it gets it
+        assert complete(llm, temperature=0)["text"] == (ALPHABET * 3)[3:63]
+
+
+def test_two_instances_in_one_process(files: dict[str, Path], plain: Any) -> None:
+    first, second = load(files, n_draft=2), load(files, n_draft=5)
+    streams = [llm.create_completion("abc", max_tokens=30, seed=7, stream=True) for llm in (first, second)]
+    texts = ["", ""]
+    for parts in zip(*streams, strict=True):
+        for i, part in enumerate(parts):
+            texts[i] += part["choices"][0]["text"]
+    assert texts == [complete(plain, max_tokens=30, seed=7)["text"]] * 2
+
+
+def test_close(files: dict[str, Path]) -> None:
+    with contextlib.closing(load(files)) as llm:
+        complete(llm, max_tokens=2)
+        stream = llm.create_completion("abc", stream=True)
+        next(stream)
+    llm.close()  # twice is fine
+    with pytest.raises(RuntimeError, match="another call"):
+        next(stream)
+    with pytest.raises(ValueError, match="is closed"):
+        llm.eval([1])
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"n_drafts": 3}, TypeError, "unexpected keyword argument 'n_drafts'"),
+        ({"n_draft": "many"}, ValueError, "neither 'auto' nor a number"),
+        ({"n_draft": -1}, ValueError, "neither 'auto' nor a number"),
+        ({"n_draft_max": 0}, ValueError, "n_draft_max=0"),
+        ({"n_draft": 40, "exact": True}, ValueError, "exact verification goes up to drafts of 1"),
+        ({"draft_sampling": "typical"}, ValueError, "neither 'match' nor 'rejection'"),
+        ({"draft_sampling": "rejection", "draft": None}, ValueError, "it needs draft_path"),
+        ({"draft_sampling": "rejection", "exact": True}, ValueError, "only its distribution"),
+        ({"p_min": 1.5}, ValueError, r"p_min=1\.5"),
+        ({"embedding": True}, ValueError, "embedding=True does not work with a draft"),
+        ({"vocab_only": True}, ValueError, "vocab_only=True does not work with a draft"),
+        ({"n_batch": 17}, ValueError, "n_batch=17 is below 18"),
+        ({"n_ubatch": 8}, ValueError, "n_ubatch=8 is below 18"),
+        ({"draft_model": print}, ValueError, "draft_path and draft_model exclude each other"),
+        ({"draft": "narrow"}, ValueError, "hidden size of 32"),
+        ({"draft": "target"}, ValueError, "not an EAGLE-3 draft"),
+        ({"target": "draft"}, ValueError, "is an EAGLE-3 draft, not a target"),
+        ({"n_ctx": 2_000_000_000}, RuntimeError, "Use a smaller --ctx-size"),
+    ],
+)
+def test_refusals(files: dict[str, Path], options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        load(files, **options)
+
+
+def test_missing_file_is_the_parents_error(files: dict[str, Path]) -> None:
+    from llama_eagle import EagleLlama
+
+    with pytest.raises(ValueError, match=r"Model path does not exist: nowhere\.gguf"):
+        EagleLlama("nowhere.gguf", verbose=False)
+
+
+def test_small_batches(files: dict[str, Path], plain: Any) -> None:
+    llm = load(files, n_draft=3, n_draft_max=3, n_batch=5, n_ubatch=5)
+    prompt = "abcdefgh" * 5
+    assert complete(llm, prompt)["text"] == complete(plain, prompt)["text"]
+
+
+def test_end_token_is_not_delivered(files: dict[str, Path]) -> None:
+    llm = load(files, "sharp", "sharp_draft", n_draft=4)
+    assert complete(llm, "ABC", temperature=0)["text"] == ALPHABET.upper()[3:]
+    assert complete(llm, "ABC", temperature=0)["reason"] == "stop"
+    tokens = []
+    for token in llm.generate(llm.tokenize(b"XY"), temp=0.0):
+        tokens.append(token)
+        if token == END:
+            break
+    assert tokens == [ord("Z"), END]
+    assert llm.n_vocab() == N_VOCAB
+
+
+def test_defaults_beyond_the_parents(files: dict[str, Path]) -> None:
+    """Equal threads for one row and for many, and no logits kept that nobody asked for."""
+    with contextlib.closing(load(files, n_threads=None)) as llm:
+        import llama_cpp
+
+        threads = (llama_cpp.llama_n_threads(llm.ctx), llama_cpp.llama_n_threads_batch(llm.ctx))
+        assert threads[0] == threads[1]
+        complete(llm, max_tokens=5)
+        assert llm.scores.shape == (1, N_VOCAB)
+        assert llm.save_state().scores.size == 0
+
+
+def test_past_the_drafts_context_generation_goes_on(files: dict[str, Path]) -> None:
+    with contextlib.closing(load(files, "sharp", "sharp_draft", n_draft=2, draft_n_ctx=256)) as llm:
+        assert complete(llm, temperature=0, max_tokens=400)["text"] == (ALPHABET * 16)[3:403]
+        statistics = llm.speculative_stats
+        assert 200 < statistics.n_drafted <= 256 + 2
+        assert statistics.rounds > 400 - 256
+        assert complete(llm, temperature=0, max_tokens=10)["text"] == ALPHABET[3:13]  # a shorter text has drafts again
+        assert llm.speculative_stats.n_accepted > 3
+
+
+def test_a_lora_adapter(files: dict[str, Path], tmp_path: Path) -> None:
+    """Its effect is in the target's features too: the draft goes on, the text is plain decoding's."""
+    adapter = write_lora(tmp_path / "lora.gguf")
+    texts = {}
+    for lora in (None, str(adapter)):
+        for draft in (None, "draft"):
+            with contextlib.closing(load(files, draft=draft, n_draft=3, lora_path=lora)) as llm:
+                texts[lora, draft] = complete(llm, max_tokens=100)["text"]
+                assert draft is None or llm.speculative_stats.n_drafted > 0
+    assert texts[None, "draft"] == texts[None, None]
+    assert texts[str(adapter), "draft"] == texts[str(adapter), None] != texts[None, None]

@@ -1,0 +1,193 @@
+"""`llama-eagle train`, whole: a draft from a target and a text, resumed runs, early stops, errors."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.command import assert_one_line_error, llama_eagle
+from fixtures.training import chat, make_training_target, write_jsonl
+from llama_eagle.errors import ConfigError, EagleError, InputError, UsageError
+from llama_eagle.train import loop as training_loop
+from llama_eagle.train.metrics import Journal, mean_emitted, read_metrics
+from llama_eagle.train.run import train
+from llama_eagle.train.settings import Settings
+from safetensors.torch import load_file
+
+SENTENCES = ["The quick brown fox jumps over the lazy dog. ", "We'll see 12345 times, isn't it? ", "def verify(ids): "]
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_training_target("qwen3", tmp_path_factory.mktemp("target"), hidden_size=32, intermediate_size=48)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "text.jsonl"
+    return write_jsonl(path, *({"text": SENTENCES[i % 3] * 3 + SENTENCES[(i + 1) % 3] * 2} for i in range(26)))
+
+
+@pytest.fixture
+def settings(target: Path, data: Path, tmp_path: Path) -> Settings:
+    return Settings(
+        output=tmp_path / "draft",
+        target=str(target),
+        data=(str(data),),
+        device="cpu",
+        dtype="f32",
+        n_vocab_draft=96,
+        n_steps=3,
+        max_length=32,
+        epochs=1,
+        learning_rate=3e-3,
+        eval_share=0.1,
+        eval_every=5,
+        save_every=4,
+        log_every=1,
+    )
+
+
+def curve(folder: Path) -> list[dict[str, Any]]:
+    """metrics.jsonl but for the clock."""
+    records = read_metrics(folder / "metrics.jsonl")
+    return [{k: v for k, v in record.items() if k != "tokens_per_s"} for record in records]
+
+
+def test_training_learns_and_reports(settings: Settings) -> None:
+    report = train(replace(settings, epochs=4))
+    assert report is not None
+    folder = settings.output
+    records = curve(folder)
+    training = [record for record in records if not record["held_out"]]
+    judged = [record for record in records if record["held_out"]]
+    assert [record["step"] for record in training] == list(range(1, report.steps + 1))
+    assert sum(training[-1]["losses"]) < 0.9 * sum(training[0]["losses"])
+    assert judged[-1]["step"] == report.steps
+    assert report.mean_emitted == max(record["mean_emitted"] for record in judged) > 1
+    assert training[-1]["lr"] < training[len(training) // 2]["lr"] < settings.learning_rate
+    assert {path.name for path in folder.iterdir()} == {
+        "config.json", "model.safetensors", "metrics.jsonl", "training.png", "training_state.pt",
+    }  # fmt: skip
+    assert (folder / "training.png").read_bytes().startswith(b"\x89PNG")
+    assert load_file(folder / "model.safetensors")["lm_head.weight"].shape == (96, 32)
+
+
+def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Journal.write
+
+    def stopping(self: Journal, record: dict[str, Any]) -> None:
+        write(self, record)
+        if record["step"] == step:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Journal, "write", stopping)
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_a_resumed_run_has_the_same_curve(
+    offline: bool, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if offline:
+        settings = replace(settings, features=tmp_path / "features")
+    train(settings)
+    cut = replace(settings, output=tmp_path / "cut")
+    with monkeypatch.context() as patch:
+        stop_at(7, patch)
+        with pytest.raises(KeyboardInterrupt):
+            train(cut)
+    assert curve(cut.output)[-1]["step"] == 7  # past the state of step 4: three steps are done again
+    with pytest.raises(UsageError, match="--resume"):
+        train(cut)
+    train(replace(cut, resume=True))
+    assert curve(cut.output) == curve(settings.output)
+    for name in ("model.safetensors", "config.json"):
+        assert (cut.output / name).read_bytes() == (settings.output / name).read_bytes()
+
+
+def test_what_cannot_be_resumed(settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"has no training_state\.pt"):
+        train(replace(settings, resume=True))
+    train(settings)
+    again = replace(settings, resume=True)
+    with pytest.raises(ConfigError, match=r"learning_rate 0\.003, not 0\.1"):
+        train(replace(again, learning_rate=0.1))
+    other = write_jsonl(tmp_path / "other.jsonl", {"text": SENTENCES[0] * 20}, {"text": SENTENCES[1] * 20})
+    with pytest.raises(ConfigError, match="data"):
+        train(replace(again, data=(str(other),)))
+    before = curve(settings.output)
+    report = train(again)  # nothing is left to do
+    assert report is not None
+    assert curve(settings.output) == before
+    (settings.output / "training_state.pt").write_bytes(b"PK broken")
+    with pytest.raises(InputError, match="start again"):
+        train(again)
+
+
+def test_accumulated_passes_are_one_large_pass(settings: Settings, tmp_path: Path) -> None:
+    """Samples alike in length, so that the mean of means is the mean; one step of all of them."""
+    words = SENTENCES[0].split()
+    texts = [{"text": "".join(f" {word}" for word in words[i:] + words[:i])} for i in range(8)]
+    data = write_jsonl(tmp_path / "even.jsonl", *texts)
+    once = replace(settings, data=(str(data),), eval_share=0, n_vocab_draft=512)
+    losses = []
+    for name, size, passes in (("whole", 8, 1), ("parts", 2, 4)):
+        run = replace(once, output=tmp_path / name, batch_size=size, accumulate=passes)
+        assert train(run).steps == 1
+        losses.append(curve(run.output)[0])
+    assert losses[0]["gradient_norm"] == pytest.approx(losses[1]["gradient_norm"], rel=1e-4)
+    assert losses[0]["losses"] == pytest.approx(losses[1]["losses"], rel=1e-4)
+
+
+def test_it_stops_when_acceptance_no_longer_rises(settings: Settings) -> None:
+    report = train(replace(settings, learning_rate=1e-12, eval_every=2, patience=2, epochs=3))
+    assert report is not None
+    assert report.stopped_early
+    assert report.steps == 6  # the first evaluation is the best, two more are not
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_loop, "schedule", lambda *_: float("inf"))
+    with pytest.raises(EagleError, match="--lr"):
+        train(settings)
+
+
+def test_mean_emitted_counts_the_bonus_token() -> None:
+    assert mean_emitted([]) == 1
+    assert mean_emitted([0.5, 0.5]) == 1.75
+    assert mean_emitted([0.0, 1.0]) == 1
+
+
+def test_the_command(settings: Settings, tmp_path: Path) -> None:
+    arguments = ["train", "--target", settings.target, "-o", tmp_path / "out", "--device", "cpu", "--max-length", 32]
+    good = write_jsonl(tmp_path / "good.jsonl", *(chat("who " * i, SENTENCES[i % 3]) for i in range(8)))
+    done = llama_eagle(*arguments, "--data", good, "--draft-vocab", 64, "--format", "speculators", "--json")
+    assert done.code == 0, done.stderr
+    assert done.json["n_vocab_draft"] == 64
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"] == ["Eagle3DraftModel"]
+    bad = write_jsonl(tmp_path / "bad.jsonl", chat("q", "a"), {"messages": [{"role": "user", "content": "q"}]})
+    arguments[4] = tmp_path / "other"
+    assert_one_line_error(llama_eagle(*arguments, "--data", bad), 3, "bad.jsonl:2", "no assistant message")
+    assert_one_line_error(llama_eagle(*arguments, "--data", good, "--format", "gguf"), 2, "speculators")
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.slow
+def test_two_processes_do_what_one_does_in_two_passes(settings: Settings, tmp_path: Path) -> None:
+    alone = replace(settings, batch_size=2, accumulate=2)
+    train(alone)
+    arguments = ["--target", settings.target, "--data", settings.data[0], "-o", tmp_path / "two", "--device", "cpu"]
+    arguments += ["--dtype", "f32", "--draft-vocab", 96, "--steps", 3, "--max-length", 32, "--epochs", 1, "--lr", 3e-3]
+    arguments += ["--eval-share", 0.1, "--eval-every", 5, "--log-every", 1, "--batch-size", 2, "--json"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "-m", "llama_eagle.cli"]
+    done = subprocess.run([*launcher, "train", *map(str, arguments)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout)["n_vocab_draft"] == 96
+    for found, expected in zip(curve(tmp_path / "two"), curve(alone.output), strict=True):
+        assert found["losses"] == pytest.approx(expected["losses"], rel=1e-3)
+        assert found["step"] == expected["step"]

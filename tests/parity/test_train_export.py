@@ -1,0 +1,147 @@
+"""A trained draft on its way into the engine: saved in either layout, converted, run; the network as trained judges."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from fixtures import upstream
+from fixtures.native import NativeTarget
+from fixtures.training import make_training_target
+from llama_eagle.convert.drafts import DraftOptions, convert_draft
+from llama_eagle.convert.targets import TargetOptions, convert_target
+from llama_eagle.errors import ConfigError
+from llama_eagle.train.export import check_layer_ids, export_draft
+from llama_eagle.train.initial import make_draft
+from llama_eagle.train.target import Target, read_target
+from parity.test_draft_native import N_STEPS, NativeDraft
+
+TOLERANCE = 5e-4  # two implementations of target and draft after one another
+
+
+class Pair:
+    """A target, and a draft of it whose weights are BF16 values, as they are stored."""
+
+    def __init__(self, folder: Path, n_draft: int) -> None:
+        self.folder = make_training_target("qwen3", folder / "target", seed=2, dtype="float32")
+        self.target = Target(read_target(self.folder), torch.float32, torch.device("cpu"))
+        self.ids = torch.randperm(512, generator=torch.Generator().manual_seed(3))[:n_draft].sort().values
+        geometry = self.target.info.geometry(n_draft, ffn_size=72)
+        self.draft = make_draft(geometry, self.target.frozen(), self.ids, seed=1)
+        for parameter in self.draft.parameters():
+            parameter.data = parameter.data.bfloat16().float()
+        self.gguf = folder / "target.gguf"
+        convert_target(self.folder, self.gguf, TargetOptions(outtype="f32"))
+
+    def export(self, folder: Path, layout: str) -> Path:
+        export_draft(
+            self.draft,
+            folder,
+            layout=layout,
+            draft_ids=self.ids,
+            embedding=self.target.frozen().embedding,
+            aux_layers=self.target.info.aux_layers,
+        )
+        return folder
+
+
+def chain_in_torch(pair: Pair, tokens: list[int]) -> list[torch.Tensor]:
+    """Logits of a greedy chain, by the training code: the last slot of a sequence that grows by each drafted token."""
+    frozen = pair.target.frozen()
+    features, _ = pair.target.run(torch.tensor([tokens[:-1]]))
+    found = []
+    with torch.no_grad():
+        for k in range(N_STEPS):
+            padded = torch.tensor([[*tokens, 0]])  # unroll leaves out slots without a token to predict
+            embedded = frozen.embedding[padded]
+            wide = torch.nn.functional.pad(features, (0, 0, 0, len(padded[0]) - features.shape[1]))
+            hidden = pair.draft.unroll(embedded, wide, k + 1)[k][0, -1]
+            found.append(pair.draft.lm_head(pair.draft.norm(hidden)))
+            tokens = [*tokens, int(pair.ids[found[-1].argmax()])]
+    return found
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("layout", ["specforge", "speculators"])
+@pytest.mark.parametrize("n_draft", [160, 512])
+def test_the_engine_computes_what_was_trained(n_draft: int, layout: str, tmp_path: Path) -> None:
+    pair = Pair(tmp_path, n_draft)
+    folder = pair.export(tmp_path / "draft", layout)
+    report = convert_draft(folder, pair.gguf, tmp_path / "draft.gguf", DraftOptions(outtype="f32"))
+    assert (report.layout, report.layer_ids) == ("stock", [2, 4, 5])
+    assert report.warnings == []
+    assert report.producer == {"specforge": "SpecForge", "speculators": "speculators"}[layout]
+    tokens = np.random.default_rng(5).integers(0, 480, 10).tolist()
+    expected = chain_in_torch(pair, tokens)
+    with NativeTarget(pair.gguf) as native:
+        draft = NativeDraft(native, tmp_path / "draft.gguf", 64)
+        draft.eval(tokens[:9])
+        found = draft.chain(tokens[9])
+        draft.close()
+    for (logits, _, token), step in zip(found, expected, strict=True):
+        assert np.abs(logits - step.numpy()).max() < TOLERANCE * step.abs().max()
+        assert token == pair.ids[step.argmax()]
+
+
+def test_the_head_starts_as_the_targets(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, 160)
+    frozen = pair.target.frozen()
+    hidden = torch.randn(64, generator=torch.Generator().manual_seed(0))
+    expected = pair.target.model.lm_head(pair.target.model.model.norm(hidden))[pair.ids]
+    found = pair.draft.lm_head(pair.draft.norm(hidden))
+    assert (found - expected).abs().max() < 0.02 * expected.abs().max()  # its weights are rounded to BF16 here
+    assert frozen.head.shape == (512, 64)
+
+
+def test_a_failed_export_leaves_the_former_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Pair(tmp_path, 160)
+    folder = pair.export(tmp_path / "draft", "specforge")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    def fail(tensors: object, path: Path, **_: object) -> None:
+        path.write_bytes(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr("llama_eagle.train.export.save_file", fail)
+    with pytest.raises(OSError, match="disk full"):
+        pair.export(folder, "specforge")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("layout", "layers", "n_layer", "fits"),
+    [
+        ("specforge", (2, 4, 5), 8, True),
+        ("specforge", (4, 18, 33), 36, True),
+        ("specforge", (3, 9, 20), 24, True),
+        ("specforge", (3, 13, 22), 24, False),  # stored as 2, 12, 21: the default boundaries
+        ("speculators", (3, 13, 22), 24, True),
+    ],
+)
+def test_layer_ids_that_would_be_misread_are_refused(
+    layout: str, layers: tuple[int, ...], n_layer: int, fits: bool
+) -> None:
+    if fits:
+        check_layer_ids(layout, layers, n_layer)
+        return
+    with pytest.raises(ConfigError, match=r"would be read as \[2, 12, 21\]"):
+        check_layer_ids(layout, layers, n_layer)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_draft", [160, 512])
+def test_llama_cpps_own_converter_takes_it(n_draft: int, tmp_path: Path) -> None:
+    pair = Pair(tmp_path, n_draft)
+    folder = pair.export(tmp_path / "draft", "specforge")
+    ours, theirs = tmp_path / "ours.gguf", tmp_path / "theirs.gguf"
+    convert_draft(folder, pair.folder, ours, DraftOptions(outtype="f32"))
+    upstream.convert(folder, theirs, "f32", "qwen2", "--target-model-dir", str(pair.folder))
+    found, expected = ({t.name: t.data for t in gguf.GGUFReader(path).tensors} for path in (ours, theirs))
+    if n_draft == 512:  # ours leaves the identity out
+        assert expected.pop("d2t").tolist() == list(range(512))
+    assert found.keys() == expected.keys()
+    for name, data in found.items():
+        assert np.array_equal(data, expected[name]), name

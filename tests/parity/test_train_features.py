@@ -1,0 +1,225 @@
+"""The features a draft is trained on: those that the native side captures, from the target in the loop or from disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from fixtures.native import NativeTarget
+from fixtures.targets import FAMILIES
+from fixtures.training import chat, make_training_target, write_jsonl
+from llama_eagle.convert.targets import TargetOptions, convert_target
+from llama_eagle.errors import ConfigError, InputError
+from llama_eagle.train.documents import read_documents
+from llama_eagle.train.features import Batch, OnlineFeatures
+from llama_eagle.train.samples import Sample, SampleMaker
+from llama_eagle.train.store import FeatureStore
+from llama_eagle.train.target import Target, TargetInfo, load_images, load_tokenizer, read_target
+from PIL import Image
+
+TOLERANCE = 1e-4  # relative to the largest value of the boundary
+CPU = torch.device("cpu")
+TEXT_FAMILIES = ["qwen35-text", "qwen35moe", "qwen3next", "qwen3", "qwen3vl", "llama3"]
+
+
+def load(folder: Path, layers: tuple[int, ...] | None = None) -> Target:
+    return Target(read_target(folder, layers), torch.float32, CPU)
+
+
+def samples_of(lengths: Sequence[int]) -> list[Sample]:
+    random = np.random.default_rng(4)
+    return [Sample("", random.integers(0, 480, n).astype(np.int32), np.ones(n, np.bool_)) for n in lengths]
+
+
+def assert_close(found: torch.Tensor, expected: torch.Tensor | np.ndarray) -> None:
+    expected = torch.as_tensor(expected)
+    assert found.shape == expected.shape
+    assert (found - expected).abs().max() < TOLERANCE * expected.abs().max()
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_features_are_those_of_the_native_side(family: str, tmp_path: Path) -> None:
+    folder = make_training_target(family, tmp_path / "target", seed=1)
+    target = load(folder, (4, 5, 6) if family in ("qwen35moe", "qwen3vl") else None)
+    samples = samples_of((40, 64))  # the first is padded
+    batch = OnlineFeatures(target, None, samples).batch([0, 1])
+    convert_target(folder, tmp_path / "target.gguf", TargetOptions(outtype="f32"))
+    layers = target.info.aux_layers
+    for i, sample in enumerate(samples):
+        n = len(sample.tokens)
+        with NativeTarget(tmp_path / "target.gguf", layers=layers) as native:
+            logits, features = native.decode(sample.tokens.tolist())
+        for part, layer in zip(batch.features[i, :n].chunk(len(layers), dim=-1), layers, strict=True):
+            assert_close(part, features[layer])
+        assert_close(batch.final[i, :n] @ target.frozen().head.T, logits)
+        assert not batch.mask[i, n:].any()
+
+
+def test_the_gain_of_the_last_norm(tmp_path: Path) -> None:
+    """Stored less 1 by Qwen3.5, as it is by Qwen3."""
+    for family, offset in (("qwen35-text", 1), ("qwen3", 0)):
+        target = load(make_training_target(family, tmp_path / family))
+        stored = target.model.model.norm.weight
+        torch.testing.assert_close(target.frozen().norm_gain, stored + offset, rtol=1e-5, atol=0)
+
+
+# --- images ---------------------------------------------------------------------------------------------------------
+
+
+def image_samples(folder: Path, tmp_path: Path) -> tuple[list[Sample], OnlineFeatures]:
+    for name, size in (("red", (64, 96)), ("blue", (128, 64))):
+        Image.new("RGB", size, name).save(tmp_path / f"{name}.png")
+    see = [{"type": "text", "text": "what is"}, {"type": "image", "image": "red.png"}]
+    both = [*see, {"type": "image", "image": "blue.png"}, {"type": "text", "text": "then"}]
+    data = write_jsonl(tmp_path / "c.jsonl", chat(see, "a red fox"), chat("no image", "none"), chat(both, "dogs"))
+    target = load(folder, (4, 5, 6))
+    images = load_images(target.info)
+    samples = SampleMaker(load_tokenizer(folder), 128, images).make(read_documents([data]))
+    return samples, OnlineFeatures(target, images, samples)
+
+
+@pytest.mark.parametrize("family", ["qwen35", "qwen3vl"])
+def test_images_are_seen_by_the_target(family: str, tmp_path: Path) -> None:
+    """Against transformers' own hidden states of each conversation alone; the draft's view starts after the image."""
+    folder = make_training_target(family, tmp_path / "target", seed=1)
+    samples, source = image_samples(folder, tmp_path)
+    batch = source.batch([0, 1, 2])
+    model = getattr(transformers, FAMILIES[family][1]).from_pretrained(folder, dtype=torch.float32).eval()
+    n_rows = [6, 0, 14]  # of 32 x 32 pixels
+    for i, sample in enumerate(samples):
+        tokens = torch.from_numpy(sample.tokens).long()[None]
+        is_image = tokens == model.config.image_token_id
+        assert int(is_image.sum()) == n_rows[i]
+        vision: dict[str, Any] = {}
+        if sample.images:
+            pixels = source.images.processor([Image.open(p) for p in sample.images], return_tensors="pt")
+            vision = {**pixels, "mm_token_type_ids": is_image.int()}
+        with torch.no_grad():
+            hidden = model.model(tokens, output_hidden_states=True, **vision).hidden_states
+        n = len(sample.tokens) - sample.first
+        assert not is_image[0, sample.first :].any()
+        assert sample.first == (int(is_image[0].nonzero().max()) + 1 if sample.images else 0)
+        assert batch.tokens[i, :n].tolist() == tokens[0, sample.first :].tolist()
+        assert_close(batch.features[i, :n], torch.cat([hidden[k][0, sample.first :] for k in (4, 5, 6)], dim=-1))
+    assert (
+        source.batch([0]).features - batch.features[:1, : len(samples[0].tokens) - samples[0].first]
+    ).abs().max() < 1e-3
+
+
+def test_bad_images_are_named_by_line(tmp_path: Path) -> None:
+    folder = make_training_target("qwen3vl", tmp_path / "target")
+    (tmp_path / "broken.png").write_bytes(b"\x89PNG broken")
+    data = write_jsonl(tmp_path / "c.jsonl", chat("a", "b"), chat([{"type": "image", "image": "broken.png"}], "x"))
+    maker = SampleMaker(load_tokenizer(folder), 128, load_images(read_target(folder, (4, 5, 6))))
+    with pytest.raises(InputError, match=r"c\.jsonl:2: image .*broken.png cannot be read"):
+        maker.make(read_documents([data]))
+
+
+# --- refusals -------------------------------------------------------------------------------------------------------
+
+
+def test_a_target_that_goes_round_its_blocks_is_refused(tmp_path: Path) -> None:
+    target = load(make_training_target("qwen3", tmp_path))
+    tokens = torch.tensor([[1, 2, 3]])
+    target.run(tokens)
+    blocks = target.model.model.layers
+    copies = [type(block).forward.__get__(block) for block in blocks]
+    target.model.model.forward = lambda input_ids, **_: through(target, input_ids, copies)
+    with pytest.raises(ConfigError, match=r"Qwen3ForCausalLM: boundary 2 was seen 0 times"):
+        target.run(tokens)
+
+
+def through(target: Target, tokens: torch.Tensor, blocks: list[Any]) -> Any:
+    """A forward pass that calls the blocks' code without their hooks, as a compiled one does."""
+    model = target.model.model
+    x = model.embed_tokens(tokens)
+    positions = model.rotary_emb(x, torch.arange(tokens.shape[1])[None])
+    for block in blocks:
+        x = block(x, position_embeddings=positions, attention_mask=None)
+    return type("Output", (), {"last_hidden_state": model.norm(x)})
+
+
+@pytest.mark.parametrize(
+    ("family", "layers", "part"),
+    [
+        ("qwen3", (2, 4, 8), "from 1 to 7"),
+        ("qwen3", (0, 4, 5), "from 1 to 7"),
+        ("qwen3", (4, 4, 5), "different ones"),
+        ("qwen3vl", (3, 4, 5), "they start at 4"),
+    ],
+)
+def test_boundaries_that_no_draft_can_read(family: str, layers: tuple[int, ...], part: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=part):
+        read_target(make_training_target(family, tmp_path), layers)
+
+
+def test_an_unknown_or_incomplete_target_is_named(tmp_path: Path) -> None:
+    folder = make_training_target("qwen3", tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 9, "layer_types": None}))
+    with pytest.raises(ConfigError, match="weights are missing"):
+        load(folder)
+    (folder / "config.json").write_text(json.dumps(config | {"architectures": ["GPT2LMHeadModel"]}))
+    with pytest.raises(ConfigError, match="GPT2LMHeadModel"):
+        read_target(folder)
+
+
+# --- features on disk -----------------------------------------------------------------------------------------------
+
+
+class Counting(OnlineFeatures):
+    """Counts passes, and fails after `n_left` of them."""
+
+    n_left = 1000
+
+    def batch(self, numbers: Sequence[int]) -> Batch:
+        if not self.n_left:
+            raise KeyboardInterrupt
+        self.n_left -= 1
+        return super().batch(numbers)
+
+
+def test_stored_features_are_the_online_ones(tmp_path: Path) -> None:
+    target = load(make_training_target("qwen3", tmp_path / "target"))
+    samples = samples_of((20, 33, 5, 40, 12))
+    source = Counting(target, None, samples)
+
+    def store(info: TargetInfo = target.info, samples: list[Sample] = samples) -> FeatureStore:
+        return FeatureStore(tmp_path / "features", info, samples, torch.float32, CPU)
+
+    source.n_left = 1
+    with pytest.raises(KeyboardInterrupt):
+        store().write(source, target.frozen(), 2, lambda fraction: None)
+    cut = store()
+    assert not cut.is_complete
+    source.n_left = 2 if cut.n_done else 3
+    cut.write(source, target.frozen(), 2, lambda fraction: None)
+    assert source.n_left == 0
+    done = store()
+    assert done.is_complete
+    for found, expected in zip(
+        done.batch([3, 0, 2]), OnlineFeatures(target, None, samples).batch([3, 0, 2]), strict=True
+    ):
+        valid = expected.new_ones(expected.shape, dtype=torch.bool)
+        for i, n in enumerate((40, 20, 5)):
+            valid[i, n:] = False  # what is padded differs, and is masked
+        torch.testing.assert_close(found[valid], expected[valid], rtol=1e-4, atol=1e-5)
+    for name, tensor in vars(target.frozen()).items():
+        assert torch.equal(getattr(done.frozen(), name), tensor)
+    with pytest.raises(ConfigError, match="differ in data"):
+        store(samples=samples[:4] + samples_of([12]))
+    with pytest.raises(ConfigError, match="aux_layers"):
+        store(info=read_target(tmp_path / "target", (3, 4, 5)))
+    (tmp_path / "features" / "features.bin").write_bytes(b"")
+    with pytest.raises(InputError, match="bytes expected"):
+        store()
+    (tmp_path / "features" / "index.json").write_text("{")
+    with pytest.raises(InputError, match="damaged"):
+        store()

@@ -1,0 +1,168 @@
+"""What the trainer makes of its data: documents, samples, the draft vocabulary, batches."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fixtures.targets import make_target
+from fixtures.training import chat, make_training_target, write_jsonl
+from llama_eagle.errors import ConfigError, InputError, UsageError
+from llama_eagle.train.batches import BatchPlan, Split, split_held_out
+from llama_eagle.train.documents import read_documents
+from llama_eagle.train.samples import Sample, SampleMaker
+from llama_eagle.train.target import control_tokens, load_tokenizer, read_target
+from llama_eagle.train.vocabulary import choose_vocabulary
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return load_tokenizer(make_training_target("qwen3", tmp_path_factory.mktemp("target")))
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "parts"),
+    [
+        ("empty.txt", b" \n", ("empty.txt: empty",)),
+        ("latin.txt", b"ok\nna\xefve\n", ("latin.txt:2: not UTF-8", "0xef")),
+        ("empty.jsonl", b"\n\n", ("empty.jsonl: empty",)),
+        ("latin.jsonl", b'{"text": "fine"}\n{"text": "na\xefve"}\n', ("latin.jsonl:2: not UTF-8",)),
+        ("cut.jsonl", b'{"text": "fine"}\n{"text": ', ("cut.jsonl:2: not JSON",)),
+        ("list.jsonl", b"[1]\n", ("list.jsonl:1: expected an object",)),
+        ("other.jsonl", b'{"prompt": "x"}\n', ("other.jsonl:1: neither messages nor text",)),
+        ("blank.jsonl", b'{"text": "a"}\n{"text": ""}\n', ("blank.jsonl:2: empty",)),
+        (
+            "user.jsonl",
+            b'\n{"messages": [{"role": "user", "content": "x"}]}\n',
+            ("user.jsonl:2: no assistant message",),
+        ),
+        ("role.jsonl", b'{"messages": [{"content": "x"}]}\n', ("role.jsonl:1: a message without a role",)),
+        ("null.jsonl", b'{"messages": [{"role": "assistant", "content": null}]}\n', ("null.jsonl:1: content must be",)),
+        (
+            "video.jsonl",
+            b'{"messages": [{"role": "user", "content": [{"type": "video"}]}]}',
+            ("video.jsonl:1: content",),
+        ),
+    ],
+)
+def test_bad_data_is_named_by_file_and_line(name: str, data: bytes, parts: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(InputError) as caught:
+        list(read_documents([tmp_path / name]))
+    assert all(part in str(caught.value) for part in parts), caught.value
+
+
+def test_a_folder_gives_its_text_and_chat_files(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "b.md").write_text("second")
+    (tmp_path / "a.txt").write_text("first")
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
+    write_jsonl(
+        tmp_path / "z.jsonl", {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}
+    )
+    *texts, conversation = read_documents([tmp_path])
+    assert [document.text for document in texts] == ["first", "second"]
+    assert [message["role"] for message in conversation.messages] == ["user", "assistant"]
+    assert conversation.source.endswith("z.jsonl:1")
+    (tmp_path / "bare").mkdir()
+    for source in (tmp_path / "bare", tmp_path / "nowhere"):
+        with pytest.raises(InputError, match=source.name):
+            list(read_documents([source]))
+
+
+def test_text_is_cut_into_windows_that_are_learned_whole(tokenizer: Any, tmp_path: Path) -> None:
+    text = "The quick brown fox jumps over the lazy dog. " * 40
+    (tmp_path / "a.txt").write_text(text)
+    samples = SampleMaker(tokenizer, 50).make(read_documents([tmp_path / "a.txt"]))
+    assert {len(sample.tokens) for sample in samples[:-1]} == {50}
+    assert tokenizer.decode(np.concatenate([sample.tokens for sample in samples])) == text
+    assert all(sample.mask.all() for sample in samples)
+
+
+def learned(tokenizer: Any, sample: Sample) -> str:
+    return tokenizer.decode(sample.tokens[sample.mask])
+
+
+def test_only_the_assistant_is_learned(tokenizer: Any, tmp_path: Path) -> None:
+    data = write_jsonl(tmp_path / "c.jsonl", chat("who", "me, a fox", "and", "the dog"))
+    (sample,) = SampleMaker(tokenizer, 200).make(read_documents([data]))
+    assert learned(tokenizer, sample) == "me, a fox<|im_end|>\nthe dog<|im_end|>\n"
+    assert tokenizer.decode(sample.tokens).startswith("<|im_start|>user\nwho<|im_end|>\n<|im_start|>assistant\nme,")
+
+
+def test_a_template_that_drops_reasoning_from_history(tmp_path: Path) -> None:
+    folder = make_training_target("qwen3", tmp_path / "target")
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+        "{% if m.role == 'assistant' and loop.last %}<think>\n\n</think>\n{% endif %}{{ m.content }}<|im_end|>\n"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
+    )
+    (folder / "chat_template.jinja").write_text(template)
+    tokenizer = load_tokenizer(folder)
+    data = write_jsonl(tmp_path / "c.jsonl", chat("a", "one", "b", "two"))
+    first, second = SampleMaker(tokenizer, 200).make(read_documents([data]))
+    assert learned(tokenizer, first) == "\n</think>\none<|im_end|>\n"
+    assert learned(tokenizer, second) == "\n</think>\ntwo<|im_end|>\n"
+    assert "<think>" not in tokenizer.decode(second.tokens).partition("one")[0]
+
+
+def test_what_no_sample_can_be_made_of(tokenizer: Any, tmp_path: Path) -> None:
+    data = write_jsonl(tmp_path / "c.jsonl", chat("a long question " * 20, "yes"))
+    with pytest.raises(InputError, match="--max-length"):
+        SampleMaker(tokenizer, 20).make(read_documents([data]))
+    image = [{"type": "image", "image": "gone.png"}, {"type": "text", "text": "?"}]
+    data = write_jsonl(tmp_path / "i.jsonl", chat("x", "y"), chat(image, "yes"))
+    with pytest.raises(InputError, match=r"i\.jsonl:2: image gone.png is missing"):
+        SampleMaker(tokenizer, 200).make(read_documents([data]))
+    (tmp_path / "gone.png").write_bytes(b"there")
+    with pytest.raises(InputError, match=r"i\.jsonl:2: .*no vision"):
+        SampleMaker(tokenizer, 200).make(read_documents([data]))
+    tokenizer = load_tokenizer(make_target("qwen3", tmp_path / "target"))
+    tokenizer.chat_template = None
+    with pytest.raises(ConfigError, match="no chat template"):
+        SampleMaker(tokenizer, 200).make(read_documents([data]))
+
+
+def sample(*tokens: int, mask: list[bool] | None = None) -> Sample:
+    return Sample("", np.array(tokens, np.int32), np.array(mask or [True] * len(tokens)))
+
+
+def test_the_draft_vocabulary_is_the_most_frequent_and_the_control_tokens() -> None:
+    samples = [sample(5, 5, 5, 3, 3, 8, 8, 1, 0, mask=[True] * 7 + [False] * 2)]
+    found = choose_vocabulary(samples, n_vocab=12, n_vocab_draft=4, control=[11, 2])
+    assert found.tolist() == [2, 3, 5, 11]  # 3 before 8: ties by id
+    assert choose_vocabulary(samples, n_vocab=12, n_vocab_draft=12, control=[]).tolist() == list(range(12))
+    with pytest.raises(UsageError, match="2 control tokens"):
+        choose_vocabulary(samples, n_vocab=12, n_vocab_draft=1, control=[11, 2])
+
+
+def test_control_tokens_are_special_tokens_and_end_tokens(tmp_path: Path) -> None:
+    folder = make_training_target("qwen3", tmp_path)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 481]}))
+    tokenizer = load_tokenizer(folder)
+    special = tokenizer.convert_tokens_to_ids(["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|image_pad|>"])
+    assert set(control_tokens(read_target(folder), tokenizer)) == {7, 481, *special}
+
+
+def test_batches_repeat_by_seed_and_cover_an_epoch() -> None:
+    lengths = list(range(10, 33))
+    plan, same, other = (BatchPlan(lengths, 4, 2, seed) for seed in (1, 1, 2))
+    assert plan.steps_per_epoch == 3
+    steps = [plan.batches(step) for step in range(6)]
+    assert steps == [same.batches(step) for step in range(6)]
+    assert steps != [other.batches(step) for step in range(6)]
+    assert steps[4] == BatchPlan(lengths, 4, 2, 1).batches(4)  # whatever came before
+    for epoch in (steps[:3], steps[3:]):
+        assert sorted(n for step in epoch for batch in step for n in batch) == list(range(23))
+    assert steps[:3] != steps[3:]
+
+
+def test_held_out_samples_are_not_trained_on() -> None:
+    split = split_held_out(50, 0.1, seed=3)
+    assert len(split.held_out) == 5
+    assert sorted(split.train + split.held_out) == list(range(50))
+    assert split_held_out(50, 0, seed=3).held_out == []
+    assert split_held_out(1, 0.5, seed=3) == Split([0], [])

@@ -1,0 +1,111 @@
+"""Training data as it is found in files: plain text, or conversations in JSON lines. Errors name file and line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llama_eagle.errors import InputError
+
+TEXT_SUFFIXES = (".txt", ".md", ".rst", ".py")
+CHAT_SUFFIXES = (".jsonl", ".ndjson")
+ROLES = {"human": "user", "gpt": "assistant"}  # of ShareGPT
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text, or the messages of a conversation. source: file, or file:line."""
+
+    source: str
+    folder: Path
+    text: str = ""
+    messages: tuple[Message, ...] = ()
+
+
+def read_documents(sources: Sequence[str | Path]) -> Iterator[Document]:
+    """Every document of the given files and folders, in order. Raises InputError for what cannot be learned from."""
+    for path in _files(sources):
+        if path.suffix in CHAT_SUFFIXES:
+            yield from _read_lines(path)
+        else:
+            yield _text(_decode(path.read_bytes(), path), str(path), path.parent)
+
+
+def _files(sources: Sequence[str | Path]) -> Iterator[Path]:
+    for source in map(Path, sources):
+        if source.is_dir():
+            found = [p for p in sorted(source.rglob("*")) if p.suffix in TEXT_SUFFIXES + CHAT_SUFFIXES and p.is_file()]
+            if not found:
+                raise InputError(f"{source}: no {', '.join(TEXT_SUFFIXES + CHAT_SUFFIXES)} file in it; name the files.")
+            yield from found
+        elif source.is_file():
+            yield source
+        else:
+            raise InputError(f"{source}: no such file or folder.")
+
+
+def _decode(data: bytes, path: Path, line: int = 1) -> str:
+    """line: the number of the first."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line += data.count(b"\n", 0, error.start)
+        byte = f"byte {data[error.start]:#04x}"
+        raise InputError(f"{path}:{line}: not UTF-8 ({byte}); convert the file with iconv.") from None
+
+
+def _text(text: str, source: str, folder: Path) -> Document:
+    if not text.strip():
+        raise InputError(f"{source}: empty; leave it out.")
+    return Document(source, folder, text=text)
+
+
+def _read_lines(path: Path) -> Iterator[Document]:
+    n_found = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                yield _record(_decode(line, path, number), f"{path}:{number}", path.parent)
+                n_found += 1
+    if not n_found:
+        raise InputError(f"{path}: empty; leave it out.")
+
+
+def _record(line: str, source: str, folder: Path) -> Document:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{source}: not JSON ({error.msg} at column {error.colno}).") from None
+    if not isinstance(record, dict):
+        raise InputError(f"{source}: expected an object with messages or text.")
+    if isinstance(record.get("text"), str):
+        return _text(record["text"], source, folder)
+    messages = record.get("messages", record.get("conversations"))
+    if not isinstance(messages, list) or not messages:
+        raise InputError(f"{source}: neither messages nor text.")
+    messages = [_message(message, source) for message in messages]
+    if not any(message["role"] == "assistant" for message in messages):
+        raise InputError(f"{source}: no assistant message; there is nothing to learn from it.")
+    return Document(source, folder, messages=tuple(messages))
+
+
+def _message(message: Any, source: str) -> Message:
+    """role and content; ShareGPT's from and value are renamed."""
+    if isinstance(message, dict) and "from" in message:
+        message = {"role": message["from"], "content": message.get("value")}
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise InputError(f"{source}: a message without a role.")
+    content = message.get("content")
+    if content is None and message.get("tool_calls"):
+        content = ""
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    for part in parts:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind not in ("text", "image") or not isinstance(part.get(kind), str):
+            raise InputError(f"{source}: content must be a text, or a list of text and image parts.")
+    return {**message, "role": ROLES.get(message["role"], message["role"]), "content": content}

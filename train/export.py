@@ -1,0 +1,133 @@
+"""A trained draft as a checkpoint folder: in SpecForge's layout or in speculators'."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from llama_eagle.convert.drafts.layers import resolve_layer_ids
+from llama_eagle.errors import ConfigError
+from llama_eagle.train.model import Eagle3Draft, Geometry
+from safetensors.torch import save_file
+from torch import Tensor
+
+
+def check_layer_ids(layout: str, aux_layers: tuple[int, ...], n_layer: int) -> None:
+    """Raises ConfigError when readers would take these boundaries for others: SpecForge's ids are ambiguous."""
+    ids = _layer_ids(layout, aux_layers)
+    resolved = resolve_layer_ids(
+        n_aux=len(aux_layers),
+        n_layer=n_layer,
+        top=ids if layout == "speculators" else None,
+        nested=None if layout == "speculators" else ids,
+        speculators=layout == "speculators",
+        override=None,
+    )
+    if resolved.boundaries != aux_layers:
+        raise ConfigError(
+            f"--aux-layers {list(aux_layers)} would be read as {list(resolved.boundaries)} in the {layout} layout; "
+            "choose others, or --format speculators."
+        )
+
+
+def export_draft(
+    draft: Eagle3Draft, folder: Path, *, layout: str, draft_ids: Tensor, embedding: Tensor, aux_layers: tuple[int, ...]
+) -> None:
+    """Writes config.json and model.safetensors (BF16). Each file appears whole, or not at all."""
+    tensors = {name: tensor.detach().to("cpu", torch.bfloat16) for name, tensor in draft.state_dict().items()}
+    n_draft, n_vocab = len(draft_ids), len(embedding)
+    tensors["d2t"] = draft_ids.cpu() - torch.arange(n_draft)
+    tensors["t2d"] = torch.zeros(n_vocab, dtype=torch.bool).index_fill(0, draft_ids.cpu(), True)
+    if layout == "speculators":  # its own loader expects the embeddings; others take the target's
+        tensors = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors.items()}
+        tensors["embed_tokens.weight"] = embedding.detach().to("cpu", torch.bfloat16)
+    tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    config = _CONFIGS[layout](draft.geometry, _layer_ids(layout, aux_layers))
+    folder.mkdir(parents=True, exist_ok=True)
+    _replace(folder / "model.safetensors", lambda path: save_file(tensors, path, metadata={"format": "pt"}))
+    _replace(folder / "config.json", lambda path: path.write_text(json.dumps(config, indent=2) + "\n"))
+
+
+def _replace(path: Path, write: Callable[[Path], Any]) -> None:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        write(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _layer_ids(layout: str, aux_layers: tuple[int, ...]) -> list[int]:
+    """SpecForge names a boundary by the block whose output it is, speculators by the block it enters."""
+    return [k if layout == "speculators" else k - 1 for k in aux_layers]
+
+
+def _geometry(g: Geometry) -> dict[str, Any]:
+    return {
+        "attention_bias": False,
+        "head_dim": g.head_dim,
+        "hidden_act": "silu",
+        "hidden_size": g.hidden_size,
+        "intermediate_size": g.ffn_size,
+        "max_position_embeddings": g.n_ctx,
+        "mlp_bias": False,
+        "num_attention_heads": g.n_head,
+        "num_hidden_layers": 1,
+        "num_key_value_heads": g.n_head_kv,
+        "rms_norm_eps": g.rms_eps,
+        "rope_parameters": {"rope_theta": g.rope_base, "rope_type": "default"},
+        "rope_theta": g.rope_base,
+        "tie_word_embeddings": False,
+        "vocab_size": g.n_vocab,
+    }
+
+
+def _flags(g: Geometry) -> dict[str, Any]:
+    return {
+        "draft_vocab_size": g.n_vocab_draft,
+        "fc_norm": False,
+        "norm_before_fc": False,
+        "norm_before_residual": False,
+        "norm_output": False,
+        "target_hidden_size": g.hidden_size,
+        "torch_dtype": "bfloat16",
+    }
+
+
+def _specforge(g: Geometry, ids: list[int]) -> dict[str, Any]:
+    eagle = {"eagle_aux_hidden_state_layer_ids": ids, "use_aux_hidden_state": True}
+    return {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        **_geometry(g),
+        **_flags(g),
+        "eagle_config": eagle,
+    }
+
+
+def _speculators(g: Geometry, ids: list[int]) -> dict[str, Any]:
+    proposal = {"proposal_type": "greedy", "speculative_tokens": 5}
+    return {
+        "architectures": ["Eagle3DraftModel"],
+        "speculators_model_type": "eagle3",
+        "speculators_version": "0.9.0",
+        "speculators_config": {
+            "algorithm": "eagle3",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [proposal],
+            "verifier": {"name_or_path": None, "architectures": []},
+        },
+        **_flags(g),
+        "eagle_aux_hidden_state_layer_ids": ids,
+        "transformer_layer_config": {"model_type": "llama", **_geometry(g)},
+    }
+
+
+_CONFIGS: dict[str, Callable[[Geometry, list[int]], dict[str, Any]]] = {
+    "specforge": _specforge,
+    "speculators": _speculators,
+}

@@ -1,0 +1,58 @@
+"""Where batches come from: the target run in the loop, or its features on disk (store.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from llama_eagle.train.samples import Sample
+from llama_eagle.train.target import Images, Target
+from torch import Tensor
+
+
+class Batch(NamedTuple):
+    """The draft's view of some samples, padded at the end. tokens: [B, S]; mask: [B, S], false where padded; features:
+    [B, S, A * T]; final: [B, S, T]."""
+
+    tokens: Tensor
+    mask: Tensor
+    features: Tensor
+    final: Tensor
+
+
+class FeatureSource(Protocol):
+    def batch(self, numbers: Sequence[int]) -> Batch:
+        """The samples of these numbers."""
+
+
+class OnlineFeatures:
+    """Runs the target on every batch."""
+
+    def __init__(self, target: Target, images: Images | None, samples: Sequence[Sample]) -> None:
+        self.target = target
+        self.images = images
+        self.samples = samples
+
+    def batch(self, numbers: Sequence[int]) -> Batch:
+        samples = [self.samples[n] for n in numbers]
+        tokens = pad([torch.from_numpy(sample.tokens) for sample in samples]).long().to(self.target.device)
+        mask = pad([torch.from_numpy(sample.mask) for sample in samples]).to(self.target.device)
+        features, final = self.target.run(tokens, **self._vision(samples, tokens))
+        whole = (tokens, mask, features, final)
+        if not any(sample.first for sample in samples):
+            return Batch(*whole)
+        views = [slice(sample.first, len(sample.tokens)) for sample in samples]
+        return Batch(*(pad([row[view] for row, view in zip(part, views, strict=True)]) for part in whole))
+
+    def _vision(self, samples: Sequence[Sample], tokens: Tensor) -> dict[str, Tensor]:
+        if self.images is None or not any(sample.images for sample in samples):
+            return {}
+        each = [self.images.pixels(sample.images, sample.source) for sample in samples if sample.images]
+        joined = {name: torch.cat([pixels[name] for pixels in each]).to(tokens.device) for name in each[0]}
+        return {**joined, "mm_token_type_ids": (tokens == self.images.token).int()}
+
+
+def pad(rows: Sequence[Tensor]) -> Tensor:
+    """[B, longest, ...] with zeros at the end."""
+    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)

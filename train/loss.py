@@ -1,0 +1,174 @@
+"""One pass of test-time training: the draft unrolled over its steps, judged by the target's own distribution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from llama_eagle.train.model import Eagle3Draft
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+STEP_DECAY = 0.8  # the loss of step k weighs STEP_DECAY ** k
+CHUNK_ELEMENTS = 1 << 23  # logits held at a time
+
+
+class Outcome(NamedTuple):
+    """loss: the weighted sum over steps. losses: [K], each step's mean. counts: [K, 2], slots whose earlier drafts were
+    all right, and those of them that are right again."""
+
+    loss: Tensor
+    losses: Tensor
+    counts: Tensor
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """What the target predicts where the text is to be learned, ordered by position: rows of step k are a suffix.
+
+    batch, position: [R]. best: [R], the target's own choice over its whole vocabulary. probabilities: [R, D], its
+    distribution over the draft vocabulary. weight: [R], 0 where the draft vocabulary lacks that choice.
+    """
+
+    batch: Tensor
+    position: Tensor
+    best: Tensor
+    probabilities: Tensor
+    weight: Tensor
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Step k's share of the rows: those of the teacher from `first` on. scale: their weights in the loss."""
+
+    first: int
+    scale: Tensor
+
+
+class TrainingPass(nn.Module):
+    """The draft together with what is frozen: the target's embeddings [V, H], its head [V, H], the draft ids [D]."""
+
+    embedding: Tensor
+    head: Tensor
+    draft_ids: Tensor
+    is_drafted: Tensor
+
+    def __init__(
+        self,
+        draft: Eagle3Draft,
+        embedding: Tensor,
+        head: Tensor,
+        draft_ids: Tensor,
+        *,
+        n_steps: int,
+        checkpointing: bool,
+    ) -> None:
+        super().__init__()
+        self.draft = draft
+        self.n_steps = n_steps
+        self.checkpointing = checkpointing
+        is_drafted = torch.zeros(len(head), dtype=torch.bool).index_fill(0, draft_ids, True)
+        frozen = {"embedding": embedding, "head": head, "draft_ids": draft_ids, "is_drafted": is_drafted}
+        for name, tensor in frozen.items():
+            self.register_buffer(name, tensor, persistent=False)
+
+    def forward(self, tokens: Tensor, mask: Tensor, features: Tensor, final: Tensor) -> Outcome:
+        """tokens: [B, S]. mask: [B, S], true for tokens to be predicted. features: [B, S, A * T]. final: [B, S, T], the
+        target's last hidden state after its norm."""
+        teacher = self._teach(mask, final)
+        steps = self.draft.unroll(self.embedding[tokens], features, self.n_steps, checkpointing=self.checkpointing)
+        # Step k's slot i is judged by the teacher's row at position i + 1 + k.
+        first = [int((teacher.position <= k).sum()) for k in range(len(steps))]
+        rows = [
+            x[teacher.batch[f:], teacher.position[f:] - 1 - k]
+            for k, (x, f) in enumerate(zip(steps, first, strict=True))
+        ]
+        pieces = []
+        for k, f in enumerate(first):
+            weight = teacher.weight[f:]
+            pieces.append(Piece(f, weight * (STEP_DECAY**k / weight.sum().clamp(min=1))))
+        normed = self.draft.norm(torch.cat(rows))
+        loss, losses, choice = HeadLoss.apply(
+            normed, self.draft.lm_head.weight, teacher.probabilities, pieces, torch.is_grad_enabled()
+        )
+        return Outcome(loss, losses, self._count(choice, pieces, teacher, tokens.shape))
+
+    @torch.no_grad()
+    def _teach(self, mask: Tensor, final: Tensor) -> Teacher:
+        position, batch = mask[:, 1:].T.nonzero(as_tuple=True)  # the row at p predicts token p + 1
+        position, batch = position[position > 0], batch[position > 0]  # no slot is judged by the row at 0
+        rows = final[batch, position]
+        best = torch.empty(len(rows), dtype=torch.long, device=rows.device)
+        probabilities = torch.empty(len(rows), len(self.draft_ids), device=rows.device)
+        is_whole = len(self.draft_ids) == len(self.head)
+        for start, stop in _chunks(len(rows), len(self.head)):
+            logits = linear(rows[start:stop], self.head).float()
+            best[start:stop] = logits.argmax(-1)
+            probabilities[start:stop] = (logits if is_whole else logits[:, self.draft_ids]).softmax(-1)
+        return Teacher(batch, position, best, probabilities, self.is_drafted[best].float())
+
+    @torch.no_grad()
+    def _count(self, choice: Tensor, pieces: list[Piece], teacher: Teacher, shape: torch.Size) -> Tensor:
+        """[K, 2] of Outcome, for as many steps as the sequence is long enough for; the rest is zero."""
+        counts = torch.zeros(self.n_steps, 2, dtype=torch.long, device=choice.device)
+        alive = torch.ones(shape, dtype=torch.bool, device=choice.device)
+        parts = self.draft_ids[choice].split([len(piece.scale) for piece in pieces])
+        for k, (piece, drafted) in enumerate(zip(pieces, parts, strict=True)):
+            slot = teacher.batch[piece.first :], teacher.position[piece.first :] - 1 - k
+            before = alive[slot]
+            after = before & (drafted == teacher.best[piece.first :])
+            counts[k, 0], counts[k, 1] = before.sum(), after.sum()
+            alive = torch.zeros_like(alive).index_put_(slot, after)
+        return counts
+
+
+class HeadLoss(torch.autograd.Function):
+    """The head and its soft cross-entropy at once, a piece at a time: no more than one chunk of logits ever exists.
+
+    The gradient with respect to the logits is (softmax - teacher) * scale, known as soon as the logits are; it is
+    carried on to the inputs at once and only scaled in the backward pass.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, teacher: Tensor, pieces: list[Piece], with_grad: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """x: [M, H], the pieces' rows in turn; weight: [D, H]; teacher: [R, D]. Returns the loss, each piece's mean
+        loss [K] and the best row of the head [M]."""
+        weight = weight.to(x.dtype)
+        choice = torch.empty(len(x), dtype=torch.long, device=x.device)
+        x_grad, weight_grad = torch.empty_like(x), torch.zeros_like(weight, dtype=torch.float32)
+        losses, start = [], 0
+        for piece in pieces:
+            total = torch.zeros((), device=x.device)
+            for low, high in _chunks(len(piece.scale), len(weight)):
+                here = slice(start + low, start + high)
+                logits = linear(x[here], weight).float()
+                expected, scale = teacher[piece.first + low : piece.first + high], piece.scale[low:high]
+                best, choice[here] = logits.max(-1)
+                probabilities = logits.softmax(-1)
+                # log sum exp, by way of the largest logit and its probability
+                log_sum = best - probabilities.gather(-1, choice[here, None])[:, 0].log()
+                total += (scale * (log_sum - torch.linalg.vecdot(expected, logits))).sum()
+                if with_grad:
+                    gradient = probabilities.sub_(expected).mul_(scale[:, None]).to(x.dtype)
+                    x_grad[here] = gradient @ weight
+                    weight_grad += gradient.T @ x[here]
+            start += len(piece.scale)
+            losses.append(total)
+        ctx.save_for_backward(x_grad, weight_grad)
+        ctx.mark_non_differentiable(choice)
+        each = torch.stack(losses)
+        decay = STEP_DECAY ** torch.arange(len(losses), device=x.device)
+        return each.sum(), each / decay, choice
+
+    @staticmethod
+    def backward(ctx: Any, loss_grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        x_grad, weight_grad = ctx.saved_tensors
+        return x_grad * loss_grad, weight_grad * loss_grad, None, None, None
+
+
+def _chunks(n_rows: int, row_size: int) -> list[tuple[int, int]]:
+    step = max(16, CHUNK_ELEMENTS // row_size)
+    return [(start, min(start + step, n_rows)) for start in range(0, n_rows, step)]

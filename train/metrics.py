@@ -1,0 +1,133 @@
+"""What a run reports: a progress bar, a file of JSON lines, and a plot of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from llama_eagle.cli import output
+from torch import Tensor
+
+METRICS, PLOT = "metrics.jsonl", "training.png"
+
+
+class Totals:
+    """Sums of outcomes until they are looked at: no transfer from the device at every step."""
+
+    def __init__(self, n_steps: int, device: torch.device) -> None:
+        self.losses = torch.zeros(n_steps, dtype=torch.float64, device=device)
+        self.counts = torch.zeros(n_steps, 2, dtype=torch.float64, device=device)
+        self.n = torch.zeros((), dtype=torch.float64, device=device)
+
+    def add(self, losses: Tensor, counts: Tensor) -> None:
+        self.losses[: len(losses)] += losses.detach()
+        self.counts += counts
+        self.n += 1
+
+    def summary(self, accelerator: Any) -> dict[str, Any]:
+        """Means over all processes. accuracy: at each depth, of the slots whose earlier drafts were all right.
+        mean_emitted: tokens a round would emit if it drafted that deep, by these accuracies."""
+        packed = torch.cat([self.losses, self.counts.flatten(), self.n[None]])
+        packed = accelerator.reduce(packed.float(), "sum").double().cpu()
+        k = len(self.losses)
+        losses = packed[:k] / packed[-1].clamp(min=1)
+        counts = packed[k : 3 * k].view(k, 2)
+        accuracy = (counts[:, 1] / counts[:, 0].clamp(min=1)).tolist()
+        return {"losses": losses.tolist(), "accuracy": accuracy, "mean_emitted": mean_emitted(accuracy)}
+
+
+def mean_emitted(accuracy: Sequence[float]) -> float:
+    """Tokens of a round that drafts len(accuracy) tokens, each right with that probability if all before were."""
+    total, reached = 1.0, 1.0
+    for share in accuracy:
+        reached *= share
+        total += reached
+    return total
+
+
+class Journal:
+    """metrics.jsonl, written line by line; and the bar on a terminal."""
+
+    def __init__(self, folder: Path, n_steps: int, first_step: int) -> None:
+        self.path = folder / METRICS
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = [line for line in read_metrics(self.path) if line["step"] <= first_step] if first_step else []
+        self.path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        self.n_steps = n_steps
+        self.bar = _Bar(n_steps, first_step)
+
+    def write(self, record: dict[str, Any]) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+        self.bar.show(record)
+
+    def close(self) -> None:
+        self.bar.close()
+
+
+class _Bar:
+    def __init__(self, n_steps: int, first_step: int) -> None:
+        self.progress = None
+        if not output.on_terminal():
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+        self.progress = Progress(*columns, console=Console(stderr=True, no_color=not output.use_color()))
+        self.task = self.progress.add_task("", total=n_steps, completed=first_step)
+        self.held_out = ""
+        self.progress.start()
+
+    def show(self, record: dict[str, Any]) -> None:
+        if self.progress is None:
+            return
+        accuracy = " ".join(f"{share:.2f}" for share in record["accuracy"])
+        if record["held_out"]:
+            self.held_out = f"  held out {accuracy}, {record['mean_emitted']:.2f} a round"
+            return
+        text = f"loss {sum(record['losses']):.3f}  accuracy {accuracy}{self.held_out}"
+        self.progress.update(self.task, completed=record["step"], description=text)
+
+    def close(self) -> None:
+        if self.progress is not None:
+            self.progress.stop()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Whole lines only: the last may have been cut off."""
+    if not path.exists():
+        return []
+    lines = path.read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def plot(folder: Path) -> Path:
+    """Loss by step, and accuracy by depth, of metrics.jsonl, as a PNG beside it."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    records = read_metrics(folder / METRICS)
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained")
+    for held_out, style in ((False, "-"), (True, "o--")):
+        chosen = [record for record in records if record["held_out"] is held_out]
+        label = "held out" if held_out else "training"
+        left.plot([r["step"] for r in chosen], [r["losses"][0] for r in chosen], style, ms=3, label=label)
+        for k in range(len(chosen[0]["accuracy"]) if chosen else 0):
+            values = [record["accuracy"][k] for record in chosen]
+            right.plot([r["step"] for r in chosen], values, style, ms=3, color=f"C{k}", label=f"depth {k + 1}, {label}")
+    left.set(xlabel="step", ylabel="loss of the first draft")
+    right.set(xlabel="step", ylabel="accuracy, if all before are right", ylim=(0, 1))
+    left.legend()
+    right.legend(fontsize="x-small", ncols=2)
+    path = folder / PLOT
+    temporary = path.with_name(f".{PLOT}.tmp")
+    figure.savefig(temporary, format="png", dpi=110)
+    pyplot.close(figure)
+    temporary.replace(path)
+    return path

@@ -1,0 +1,170 @@
+"""The network of an EAGLE-3 draft, laid out for training: all slots of a sequence at once, step after step.
+
+Slot i pairs token t[i + 1] with the target's features at i and predicts t[i + 2]. At step k >= 1 the same slot takes
+token t[i + 1 + k] with its own hidden state of step k - 1: what the draft will meet when it drafts k tokens ahead.
+Parameters have the names and shapes of a published checkpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, rms_norm, silu
+from torch.utils.checkpoint import checkpoint
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Sizes of a draft. Its width is the target's, so that it shares the target's embeddings."""
+
+    hidden_size: int
+    n_head: int
+    n_head_kv: int
+    head_dim: int
+    ffn_size: int
+    n_vocab: int  # of the target
+    n_vocab_draft: int
+    n_aux: int
+    n_ctx: int
+    rms_eps: float
+    rope_base: float
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
+
+
+def _linear(n_in: int, n_out: int) -> nn.Linear:
+    return nn.Linear(n_in, n_out, bias=False)
+
+
+class Attention(nn.Module):
+    def __init__(self, g: Geometry) -> None:
+        super().__init__()
+        self.q_proj = _linear(2 * g.hidden_size, g.n_head * g.head_dim)
+        self.k_proj = _linear(2 * g.hidden_size, g.n_head_kv * g.head_dim)
+        self.v_proj = _linear(2 * g.hidden_size, g.n_head_kv * g.head_dim)
+        self.o_proj = _linear(g.n_head * g.head_dim, g.hidden_size)
+
+
+class Mlp(nn.Module):
+    def __init__(self, g: Geometry) -> None:
+        super().__init__()
+        self.gate_proj = _linear(g.hidden_size, g.ffn_size)
+        self.up_proj = _linear(g.hidden_size, g.ffn_size)
+        self.down_proj = _linear(g.ffn_size, g.hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Block(nn.Module):
+    def __init__(self, g: Geometry) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(g.hidden_size, g.rms_eps)
+        self.hidden_norm = RMSNorm(g.hidden_size, g.rms_eps)
+        self.self_attn = Attention(g)
+        self.post_attention_layernorm = RMSNorm(g.hidden_size, g.rms_eps)
+        self.mlp = Mlp(g)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all steps of a pass share."""
+
+    token_part: Tensor  # [B, S, Q + 2K]: the embedding's half of the q, k and v projections
+    hidden_weight: Tensor  # [Q + 2K, H]: the other half's weights
+    cos: Tensor  # [positions, head_dim / 2]
+    sin: Tensor
+
+
+Memory = tuple[tuple[Tensor, Tensor], ...]  # key and value of each step so far, [B, n_head_kv, slots, head_dim]
+
+
+class Eagle3Draft(nn.Module):
+    def __init__(self, geometry: Geometry) -> None:
+        super().__init__()
+        g = self.geometry = geometry
+        self.fc = _linear(g.n_aux * g.hidden_size, g.hidden_size)
+        self.midlayer = Block(g)
+        self.norm = RMSNorm(g.hidden_size, g.rms_eps)
+        self.lm_head = _linear(g.hidden_size, g.n_vocab_draft)
+
+    def unroll(self, embedded: Tensor, features: Tensor, n_steps: int, *, checkpointing: bool = False) -> list[Tensor]:
+        """Hidden states before the final norm: of step k, [B, S - 2 - k, H].
+
+        embedded: [B, S, H], the tokens' embeddings; features: [B, S, A * T]. Slots whose token or prediction lies past
+        the end are left out, so later steps have fewer.
+        """
+        n_slots = embedded.shape[1] - 2
+        shared = self._share(embedded)
+        hidden = self.fc(features[:, :n_slots])
+        memory: Memory = ()
+        steps: list[Tensor] = []
+        for k in range(min(n_steps, n_slots)):
+            hidden = hidden[:, : n_slots - k]
+            if checkpointing and torch.is_grad_enabled():
+                hidden, memory = checkpoint(self._step, hidden, k, shared, memory, use_reentrant=False)
+            else:
+                hidden, memory = self._step(hidden, k, shared, memory)
+            steps.append(hidden)
+        return steps
+
+    def _share(self, embedded: Tensor) -> Shared:
+        """A token brings the same embedding into whichever slot takes it, so its half of q, k, v is projected once."""
+        attention, block = self.midlayer.self_attn, self.midlayer
+        weight = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])
+        token_weight, hidden_weight = weight.split(self.geometry.hidden_size, dim=1)
+        token_part = linear(block.input_layernorm(embedded), token_weight)
+        cos, sin = self._rotation(embedded.shape[1], embedded.device)
+        return Shared(token_part, hidden_weight, cos, sin)
+
+    def _rotation(self, n_positions: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        g = self.geometry
+        exponents = torch.arange(0, g.head_dim, 2, device=device, dtype=torch.float32) / g.head_dim
+        angles = torch.arange(n_positions, device=device)[:, None] * g.rope_base**-exponents
+        return angles.cos(), angles.sin()
+
+    def _step(self, hidden: Tensor, k: int, shared: Shared, memory: Memory) -> tuple[Tensor, Memory]:
+        """Slots 0..n-1 at step k: the next hidden states [B, n, H], and the memory with this step's keys and values."""
+        block, g = self.midlayer, self.geometry
+        batch, n, _ = hidden.shape
+        qkv = linear(block.hidden_norm(hidden), shared.hidden_weight) + shared.token_part[:, 1 + k : 1 + k + n]
+        qkv = qkv.view(batch, n, -1, g.head_dim).transpose(1, 2)
+        rotated = rotate(qkv[:, : g.n_head + g.n_head_kv], shared.cos[k : k + n], shared.sin[k : k + n])
+        q, key = rotated.split([g.n_head, g.n_head_kv], dim=1)
+        memory = (*memory, (key, qkv[:, g.n_head + g.n_head_kv :]))
+        x = hidden + block.self_attn.o_proj(attend(q, memory).transpose(1, 2).flatten(2))
+        return x + block.mlp(block.post_attention_layernorm(x)), memory
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary embedding with halves against each other (NeoX). x: [..., n, d]; cos, sin: [n, d / 2]."""
+    cos, sin = cos.to(x.dtype), sin.to(x.dtype)
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+
+
+def attend(q: Tensor, memory: Memory) -> Tensor:
+    """Attention of the last step's slots, [B, n_head, n, d]: over the step-0 keys of slots <= i and over slot i's own
+    later keys, in one softmax."""
+    batch, n_head, n, size = q.shape
+    (first_k, first_v), *later = [(key[:, :, None, :n], value[:, :, None, :n]) for key, value in memory]
+    q = q.reshape(batch, first_k.shape[1], -1, n, size) * size**-0.5
+    scores = (q.flatten(2, 3) @ first_k[:, :, 0].mT).view(*q.shape[:4], n)
+    scores = scores + torch.full((n, n), float("-inf"), dtype=scores.dtype, device=q.device).triu_(1)
+    own = [(q * key).sum(-1, keepdim=True) for key, _ in later]
+    weights = torch.cat([scores, *own], dim=-1).softmax(-1)
+    over_first, *over_own = weights.split([n, *[1] * len(own)], dim=-1)
+    out = (over_first.flatten(2, 3) @ first_v[:, :, 0].to(weights.dtype)).view(q.shape)
+    for weight, (_, value) in zip(over_own, later, strict=True):
+        out = out + weight * value
+    return out.reshape(batch, n_head, n, size)

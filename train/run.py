@@ -1,0 +1,195 @@
+"""A training run from its settings to a draft folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from llama_eagle.cli import output
+from llama_eagle.errors import EnvironmentFailure, UsageError
+from llama_eagle.train import metrics, state
+from llama_eagle.train.batches import split_held_out
+from llama_eagle.train.documents import read_documents
+from llama_eagle.train.export import check_layer_ids, export_draft
+from llama_eagle.train.features import FeatureSource, OnlineFeatures
+from llama_eagle.train.initial import make_draft
+from llama_eagle.train.loop import Lesson, Loop
+from llama_eagle.train.loss import TrainingPass
+from llama_eagle.train.samples import Sample, SampleMaker, digest
+from llama_eagle.train.settings import Settings
+from llama_eagle.train.store import FeatureStore
+from llama_eagle.train.target import (
+    Frozen,
+    Images,
+    Target,
+    TargetInfo,
+    control_tokens,
+    load_images,
+    load_tokenizer,
+    read_target,
+)
+from llama_eagle.train.vocabulary import choose_vocabulary
+
+
+@dataclass(frozen=True)
+class Report:
+    """The end of a run. mean_emitted, accuracy: held out, of the draft in the folder; None without held-out data."""
+
+    output: str
+    steps: int
+    stopped_early: bool
+    n_samples: int
+    n_vocab_draft: int
+    mean_emitted: float | None
+    accuracy: list[float] | None
+    plot: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def train(settings: Settings) -> Report | None:
+    """The report, in the first process of several; None in the others.
+
+    Raises EagleError for anything wrong with target, data, settings or machine, before training where possible.
+    """
+    try:
+        return _train(settings)
+    except torch.OutOfMemoryError:
+        raise EnvironmentFailure(
+            "out of device memory; use --checkpointing, or a smaller --batch-size or --max-length."
+        ) from None
+    except OSError as error:  # an unreadable file, a full disk
+        raise EnvironmentFailure(f"{error}.") from None
+
+
+def _train(settings: Settings) -> Report | None:
+    accelerator, dtype = _accelerator(settings)
+    _check_output(settings)
+    info = read_target(settings.target, settings.aux_layers)
+    check_layer_ids(settings.format, info.aux_layers, info.text.num_hidden_layers)
+    tokenizer, images = load_tokenizer(info.folder), load_images(info)
+    samples = SampleMaker(tokenizer, settings.max_length, images).make(read_documents(settings.data))
+    split = split_held_out(len(samples), settings.eval_share, settings.seed)
+    ids = choose_vocabulary(
+        (samples[n] for n in split.train),
+        n_vocab=info.n_vocab,
+        n_vocab_draft=settings.n_vocab_draft,
+        control=control_tokens(info, tokenizer),
+    )
+    if accelerator.is_main_process:
+        output.note(f"{len(samples)} samples, {sum(sample.n_learned for sample in samples)} tokens to learn")
+    with accelerator.main_process_first():  # the first writes the features on disk, the others find them
+        source, frozen = _features(settings, info, samples, images, (dtype, accelerator.device))
+    model, export = _draft(settings, info, frozen, torch.from_numpy(ids))
+    loop = Loop(model, Lesson(samples, split, source), settings, accelerator, export)
+    same = state.identity(settings, data=digest(samples), architecture=info.architecture)
+    if settings.resume:
+        loop.restore(state.load_state(settings.output, same))
+    _run(loop, settings, accelerator, same)
+    is_first = accelerator.is_main_process
+    accelerator.end_training()
+    return _report(loop, len(samples), len(ids)) if is_first else None
+
+
+def _features(
+    settings: Settings,
+    info: TargetInfo,
+    samples: list[Sample],
+    images: Images | None,
+    place: tuple[torch.dtype, torch.device],
+) -> tuple[FeatureSource, Frozen]:
+    """The target in the loop, or its features on disk, computed now if they are not there."""
+    if settings.features is None:
+        target = Target(info, *place)
+        return OnlineFeatures(target, images, samples), target.frozen()
+    store = FeatureStore(settings.features, info, samples, *place)
+    if not store.is_complete:
+        target = Target(info, *place)
+        with output.progress("running the target") as on_progress:
+            online = OnlineFeatures(target, images, samples)
+            store.write(online, target.frozen(), settings.batch_size, on_progress)
+    return store, store.frozen()
+
+
+def _draft(
+    settings: Settings, info: TargetInfo, frozen: Frozen, ids: torch.Tensor
+) -> tuple[TrainingPass, Callable[[], None]]:
+    """A fresh draft within its training pass, and what writes it."""
+    draft = make_draft(info.geometry(len(ids), settings.ffn_size), frozen, ids, settings.seed)
+    model = TrainingPass(
+        draft, frozen.embedding, frozen.head, ids, n_steps=settings.n_steps, checkpointing=settings.checkpointing
+    )
+
+    def export() -> None:
+        export_draft(
+            draft,
+            settings.output,
+            layout=settings.format,
+            draft_ids=ids,
+            embedding=frozen.embedding,
+            aux_layers=info.aux_layers,
+        )
+
+    return model, export
+
+
+def _run(loop: Loop, settings: Settings, accelerator: Any, same: dict[str, Any]) -> None:
+    journal = None
+    if accelerator.is_main_process:
+        journal = metrics.Journal(settings.output, loop.n_steps, loop.progress.step)
+    try:
+        loop.run(journal, same)
+    finally:
+        if journal is not None:
+            journal.close()
+
+
+def _accelerator(settings: Settings) -> tuple[Any, torch.dtype]:
+    from accelerate import Accelerator
+    from accelerate.utils import DistributedDataParallelKwargs
+
+    cuda = torch.cuda.is_available() and settings.device in ("auto", "cuda")
+    if settings.device == "cuda" and not cuda:
+        raise UsageError("--device cuda: this torch has no CUDA device. Use --device cpu.")
+    bf16 = settings.dtype == "bf16" or (settings.dtype == "auto" and (cuda or _multiplies_bf16()))
+    accelerator = Accelerator(
+        cpu=settings.device == "cpu",
+        mixed_precision="bf16" if bf16 else "no",
+        kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
+    )
+    return accelerator, torch.bfloat16 if bf16 else torch.float32
+
+
+def _multiplies_bf16() -> bool:
+    """Has this CPU instructions for it? Then it is several times as fast as F32."""
+    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
+def _check_output(settings: Settings) -> None:
+    if settings.output.exists() and not settings.output.is_dir():
+        raise UsageError(f"{settings.output} is a file; -o names the folder of the draft.")
+    has_state = (settings.output / state.FILE).exists()
+    if settings.resume and not has_state:
+        raise UsageError(f"--resume: {settings.output} has no {state.FILE}. Leave --resume out to start.")
+    if has_state and not settings.resume:
+        raise UsageError(f"{settings.output} holds a training run: --resume goes on with it, another -o starts anew.")
+
+
+def _report(loop: Loop, n_samples: int, n_vocab_draft: int) -> Report:
+    folder = loop.settings.output
+    judged = [record for record in metrics.read_metrics(folder / metrics.METRICS) if record["held_out"]]
+    best = max(judged, key=lambda record: record["mean_emitted"], default={})
+    return Report(
+        output=str(folder),
+        steps=loop.progress.step,
+        stopped_early=loop.progress.step < loop.n_steps,
+        n_samples=n_samples,
+        n_vocab_draft=n_vocab_draft,
+        mean_emitted=best.get("mean_emitted"),
+        accuracy=best.get("accuracy"),
+        plot=str(metrics.plot(folder)),
+    )

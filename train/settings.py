@@ -1,0 +1,41 @@
+"""What a training run is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+FORMATS = ("specforge", "speculators")
+DTYPES = ("auto", "f32", "bf16")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Lengths are in tokens, periods in optimizer steps. Those below `output` shape the loss curve: a run is resumed
+    only with the same."""
+
+    output: Path
+    target: str
+    data: tuple[str, ...]
+    features: Path | None = None  # None: the target runs in the loop
+    format: str = "specforge"
+    device: str = "auto"
+    save_every: int = 200
+    log_every: int = 10
+    resume: bool = False
+    checkpointing: bool = False
+    dtype: str = "auto"
+    aux_layers: tuple[int, ...] | None = None  # boundaries; None: [2, L // 2, L - 3], from 4 up with vision
+    n_vocab_draft: int = 32000
+    ffn_size: int | None = None  # None: the target's
+    n_steps: int = 5  # of test-time training
+    max_length: int = 1024
+    batch_size: int = 4  # sequences of a pass
+    accumulate: int = 1  # passes of an optimizer step
+    epochs: int = 3
+    learning_rate: float | None = None  # None: by width
+    warmup: float = 0.03  # share of all steps
+    eval_share: float = 0.02  # of the data, held out
+    eval_every: int = 200
+    patience: int = 5  # evaluations without a better held-out acceptance before it stops; 0: never
+    seed: int = 0

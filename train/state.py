@@ -1,0 +1,66 @@
+"""The state of a run on disk, from which it goes on as if it had never stopped."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from llama_eagle.errors import ConfigError, InputError
+from llama_eagle.train.settings import Settings
+
+FILE = "training_state.pt"
+
+
+@dataclass
+class Progress:
+    """step: optimizer steps done. best: the best held-out mean_emitted. n_worse: evaluations since. done: finished, or
+    stopped early."""
+
+    step: int = 0
+    best: float = 0.0
+    n_worse: int = 0
+    done: bool = False
+
+
+@dataclass
+class State:
+    """identity: what the loss curve depends on; a run goes on only where it is the same."""
+
+    identity: dict[str, Any]
+    progress: Progress
+    model: dict[str, Any] = field(default_factory=dict)
+    optimizer: dict[str, Any] = field(default_factory=dict)
+
+
+def identity(settings: Settings, **more: Any) -> dict[str, Any]:
+    """The settings that shape the loss curve, and what else does."""
+    given = asdict(settings)
+    shaping = list(given)[list(given).index("dtype") :]
+    return {name: given[name] for name in shaping} | more
+
+
+def save_state(state: State, folder: Path) -> None:
+    """Replaces the file at once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f".{FILE}.tmp"
+    torch.save(asdict(state), temporary)
+    temporary.replace(folder / FILE)
+
+
+def load_state(folder: Path, expected: dict[str, Any]) -> State:
+    """Raises ConfigError when the run was started with other settings or data, InputError for a damaged file."""
+    path = folder / FILE
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+        state = State(found["identity"], Progress(**found["progress"]), found["model"], found["optimizer"])
+    except Exception as error:  # torch.load raises whatever a damaged file makes it
+        raise InputError(
+            f"{path}: not a state this version can resume ({type(error).__name__}); start again."
+        ) from None
+    for name in {**expected, **state.identity}:
+        before, now = state.identity.get(name), expected.get(name)
+        if before != now:
+            raise ConfigError(f"{path}: started with {name} {before}, not {now}; resume with the same, or start again.")
+    return state

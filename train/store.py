@@ -1,0 +1,125 @@
+"""Features on disk: the target is run once over all samples, and training reads them through a memory map.
+
+    index.json          what the features are of, and how many samples are done
+    features.bin        rows of A * T features and T of the last hidden state, one for each token of the draft's view
+    frozen.safetensors  the target's embeddings, head and norm, so that training need not load it again
+
+Writing goes on where it stopped, if target, data and settings are the same.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from llama_eagle.errors import ConfigError, EnvironmentFailure, InputError
+from llama_eagle.train.features import Batch, FeatureSource, pad
+from llama_eagle.train.samples import Sample, digest
+from llama_eagle.train.target import Frozen, TargetInfo
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+INDEX, ROWS, FROZEN = "index.json", "features.bin", "frozen.safetensors"
+SAVE_EVERY = 64  # samples
+
+
+class FeatureStore:
+    """A FeatureSource, once `write` has filled it. device: where batches go."""
+
+    def __init__(
+        self, folder: Path, info: TargetInfo, samples: Sequence[Sample], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.folder, self.samples, self.device = folder, samples, device
+        self.n_final = int(info.text.hidden_size)
+        self.width = (len(info.aux_layers) + 1) * self.n_final
+        self.ends = np.cumsum([len(sample.tokens) - sample.first for sample in samples])
+        self.identity = {
+            "target": [[file.name, *_stamp(file)] for file in sorted(info.folder.glob("*.safetensors"))],
+            "aux_layers": list(info.aux_layers),
+            "dtype": str(dtype).removeprefix("torch."),
+            "data": digest(samples),
+            "width": self.width,
+            "rows": int(self.ends[-1]),
+        }
+        self.n_done = self._read_index()
+        self.rows = self._map(dtype)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.n_done == len(self.samples) and (self.folder / FROZEN).exists()
+
+    def batch(self, numbers: Sequence[int]) -> Batch:
+        samples = [self.samples[n] for n in numbers]
+        tokens = pad([torch.from_numpy(sample.tokens[sample.first :]) for sample in samples]).long()
+        mask = pad([torch.from_numpy(sample.mask[sample.first :]) for sample in samples])
+        rows = pad([self._rows(n) for n in numbers]).to(self.device)
+        features, final = rows[..., : -self.n_final], rows[..., -self.n_final :]
+        return Batch(tokens.to(self.device), mask.to(self.device), features, final)
+
+    def write(
+        self, source: FeatureSource, frozen: Frozen, batch_size: int, on_progress: Callable[[float], None]
+    ) -> None:
+        """Fills what is not done yet, in the samples' order."""
+        tensors = {name: tensor.detach().cpu().clone() for name, tensor in vars(frozen).items()}
+        save_file(tensors, self.folder / FROZEN)
+        while self.n_done < len(self.samples):
+            numbers = range(self.n_done, min(self.n_done + batch_size, len(self.samples)))
+            batch = source.batch(numbers)
+            for i, n in enumerate(numbers):
+                rows = self._rows(n)
+                rows.copy_(torch.cat([batch.features[i], batch.final[i]], dim=-1)[: len(rows)])
+            self.n_done = numbers[-1] + 1
+            if numbers[0] // SAVE_EVERY != self.n_done // SAVE_EVERY or self.n_done == len(self.samples):
+                self._write_index()
+            on_progress(self.n_done / len(self.samples))
+
+    def frozen(self) -> Frozen:
+        tensors = load_file(self.folder / FROZEN, device=str(self.device))
+        return Frozen(**tensors)
+
+    def _rows(self, n: int) -> Tensor:
+        start = int(self.ends[n - 1]) if n else 0
+        return self.rows[start : int(self.ends[n])]
+
+    def _read_index(self) -> int:
+        path = self.folder / INDEX
+        if not path.exists():
+            return 0
+        try:
+            found = json.loads(path.read_text())
+            n_done, identity = int(found["n_done"]), dict(found["identity"])
+        except (ValueError, KeyError, TypeError):
+            raise InputError(f"{path}: damaged; remove {self.folder} to start again.") from None
+        if differing := [name for name in self.identity if identity.get(name) != self.identity[name]]:
+            raise ConfigError(
+                f"{self.folder}: its features differ in {', '.join(differing)}; name another --features, or remove it."
+            )
+        return n_done
+
+    def _write_index(self) -> None:
+        temporary = self.folder / f".{INDEX}.tmp"
+        temporary.write_text(json.dumps({"n_done": self.n_done, "identity": self.identity}))
+        temporary.replace(self.folder / INDEX)
+
+    def _map(self, dtype: torch.dtype) -> Tensor:
+        """All rows, [rows, width]. A new file takes its space as it is filled."""
+        n_values = int(self.ends[-1]) * self.width
+        n_bytes = n_values * dtype.itemsize
+        path = self.folder / ROWS
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.stat().st_size != n_bytes:
+            if self.n_done:
+                raise InputError(f"{path}: {n_bytes} bytes expected; remove {self.folder} to start again.")
+            if shutil.disk_usage(self.folder).free < n_bytes:
+                raise EnvironmentFailure(f"{self.folder}: the features need {n_bytes / 2**30:.1f} GiB; free some.")
+            with path.open("wb") as file:
+                file.truncate(n_bytes)
+        return torch.from_file(str(path), shared=True, size=n_values, dtype=dtype).view(-1, self.width)
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    return file.stat().st_size, file.stat().st_mtime_ns

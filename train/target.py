@@ -1,0 +1,248 @@
+"""The target in transformers: its features at the boundaries a draft reads, and its last hidden state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from llama_eagle.convert.checkpoint import open_checkpoint
+from llama_eagle.errors import ConfigError, InputError
+from llama_eagle.train.model import Geometry
+from torch import Tensor
+
+TEXT_TARGETS = (
+    "Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM", "Qwen3NextForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM",
+    "Qwen2ForCausalLM", "LlamaForCausalLM",
+)  # fmt: skip
+VISION_TARGETS = (
+    "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration", "Qwen3VLForConditionalGeneration",
+    "Qwen3VLMoeForConditionalGeneration",
+)  # fmt: skip
+FIRST_AFTER_DEEPSTACK = 4  # engines differ in when they add vision features; from this boundary on they agree
+
+
+@dataclass(frozen=True)
+class TargetInfo:
+    """What a target's configuration says. aux_layers: boundaries, ascending; boundary k is what enters block k."""
+
+    folder: Path
+    architecture: str
+    config: Any  # of transformers, whole
+    aux_layers: tuple[int, ...]
+    end_tokens: tuple[int, ...]
+
+    @property
+    def text(self) -> Any:
+        return self.config.get_text_config()
+
+    @property
+    def has_vision(self) -> bool:
+        return self.architecture in VISION_TARGETS
+
+    @property
+    def n_vocab(self) -> int:
+        return int(self.text.vocab_size)
+
+    def geometry(self, n_vocab_draft: int, ffn_size: int | None) -> Geometry:
+        """A draft of this target's width and attention."""
+        text = self.text
+        return Geometry(
+            hidden_size=text.hidden_size,
+            n_head=text.num_attention_heads,
+            n_head_kv=text.num_key_value_heads,
+            head_dim=getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,
+            ffn_size=ffn_size or getattr(text, "intermediate_size", None) or 3 * text.hidden_size,
+            n_vocab=self.n_vocab,
+            n_vocab_draft=n_vocab_draft,
+            n_aux=len(self.aux_layers),
+            n_ctx=text.max_position_embeddings,
+            rms_eps=text.rms_norm_eps,
+            rope_base=float((text.rope_parameters or {}).get("rope_theta", 10000.0)),
+        )
+
+
+def read_target(source: str | Path, aux_layers: Sequence[int] | None = None) -> TargetInfo:
+    """A folder or hub id. Raises ConfigError for a target that no draft can be trained for here."""
+    transformers = _transformers()
+    checkpoint = open_checkpoint(source)
+    architecture = _architecture(checkpoint.config, checkpoint.path)
+    try:
+        config = transformers.AutoConfig.from_pretrained(checkpoint.path)
+    except Exception as error:  # whatever is wrong with a folder's files
+        raise ConfigError(
+            f"{checkpoint.path}: transformers cannot read its config.json: {_first_line(error)}"
+        ) from None
+    n_layer = int(config.get_text_config().num_hidden_layers)
+    boundaries = _boundaries(aux_layers, n_layer, architecture in VISION_TARGETS)
+    ends = (checkpoint.json_file("generation_config.json") or {}).get("eos_token_id")
+    end_tokens = () if ends is None else tuple(ends) if isinstance(ends, list) else (ends,)
+    return TargetInfo(checkpoint.path, architecture, config, boundaries, end_tokens)
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """What a draft in training needs of its target besides features: embedding and head, [V, T], and the gain of the
+    last norm, [T]."""
+
+    embedding: Tensor
+    head: Tensor
+    norm_gain: Tensor
+
+
+class Target:
+    """A loaded target; nothing of it is trained."""
+
+    def __init__(self, info: TargetInfo, dtype: torch.dtype, device: torch.device) -> None:
+        self.info = info
+        self.device = device
+        self.model = _load(info.folder, info.architecture, dtype).to(device).eval().requires_grad_(False)
+
+    def frozen(self) -> Frozen:
+        norm = self.model.get_decoder().norm
+        gain = norm(torch.ones_like(norm.weight)).float()  # some store the gain less 1
+        return Frozen(self.model.get_input_embeddings().weight, self.model.get_output_embeddings().weight, gain)
+
+    def run(self, tokens: Tensor, **vision: Tensor) -> tuple[Tensor, Tensor]:
+        """(features [B, S, A * T], normed last hidden state [B, S, T]) of tokens [B, S], padded at the end.
+
+        vision: pixel_values, image_grid_thw, mm_token_type_ids. Raises ConfigError when the forward pass does not go
+        through the blocks that were hooked.
+        """
+        with torch.no_grad(), self._captured() as seen:
+            final = self.model.model(input_ids=tokens, use_cache=False, **vision).last_hidden_state
+        wrong = [k for k in self.info.aux_layers if len(seen[k]) != 1 or seen[k][0].shape != final.shape]
+        if wrong:
+            raise ConfigError(
+                f"{self.info.architecture}: boundary {wrong[0]} was seen {len(seen[wrong[0]])} times in a pass: its "
+                "forward does not go through its blocks, or not in this shape. It cannot be a target here."
+            )
+        return torch.cat([seen[k][0] for k in self.info.aux_layers], dim=-1), final
+
+    @contextmanager
+    def _captured(self) -> Iterator[dict[int, list[Tensor]]]:
+        seen: dict[int, list[Tensor]] = {k: [] for k in self.info.aux_layers}
+
+        def hook_at(k: int) -> Any:
+            def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+                seen[k].append(args[0] if args else kwargs["hidden_states"])
+
+            return hook
+
+        blocks = self.model.get_decoder().layers
+        handles = [blocks[k].register_forward_pre_hook(hook_at(k), with_kwargs=True) for k in self.info.aux_layers]
+        try:
+            yield seen
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+@dataclass(frozen=True)
+class Images:
+    """A target's image processor, and the token that stands for an image's rows."""
+
+    processor: Any
+    token: int
+
+    def n_tokens(self, path: Path, source: str) -> int:
+        """Rows that the image becomes. source: the data's file and line, for the error."""
+        grid = self.pixels([path], source)["image_grid_thw"]
+        return int(grid.prod()) // self.processor.merge_size**2
+
+    def pixels(self, paths: Sequence[Path], source: str) -> dict[str, Tensor]:
+        """pixel_values and image_grid_thw of images in turn."""
+        from PIL import Image, UnidentifiedImageError
+
+        images = []
+        for path in paths:
+            try:
+                images.append(Image.open(path).convert("RGB"))
+            except (OSError, UnidentifiedImageError) as error:
+                raise InputError(f"{source}: image {path} cannot be read: {error}") from None
+        return dict(self.processor(images=images, return_tensors="pt"))
+
+
+def load_tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder)
+    except Exception as error:  # whatever is wrong with a folder's files
+        raise ConfigError(f"{folder}: transformers cannot load its tokenizer: {_first_line(error)}") from None
+
+
+def control_tokens(info: TargetInfo, tokenizer: Any) -> list[int]:
+    """What a reply's frame is made of: the tokenizer's special tokens and the target's end tokens."""
+    special = [token for token, entry in tokenizer.added_tokens_decoder.items() if entry.special]
+    found = {*special, *info.end_tokens, *tokenizer.all_special_ids}
+    return sorted(token for token in found if token < info.n_vocab)
+
+
+def load_images(info: TargetInfo) -> Images | None:
+    """None when the target has no vision tower."""
+    if not info.has_vision:
+        return None
+    from transformers import AutoImageProcessor
+
+    try:
+        processor = AutoImageProcessor.from_pretrained(info.folder)
+    except Exception as error:
+        raise ConfigError(f"{info.folder}: no image processor: {_first_line(error)}") from None
+    return Images(processor, int(info.config.image_token_id))
+
+
+def _architecture(config: dict[str, Any], folder: Path) -> str:
+    names = config.get("architectures")
+    name = str(names[0]) if isinstance(names, list) and names else ""
+    if name not in TEXT_TARGETS + VISION_TARGETS:
+        known = ", ".join(TEXT_TARGETS + VISION_TARGETS)
+        raise ConfigError(
+            f"{folder}: {name or 'no architecture'} is not a target drafts can be trained for; {known} are."
+        )
+    return name
+
+
+def _transformers() -> Any:
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    return transformers
+
+
+def _load(folder: Path, architecture: str, dtype: torch.dtype) -> Any:
+    try:
+        model, info = getattr(_transformers(), architecture).from_pretrained(
+            folder, dtype=dtype, output_loading_info=True
+        )
+    except Exception as error:  # whatever is wrong with a folder's files
+        raise ConfigError(f"{folder}: transformers cannot load it: {_first_line(error)}") from None
+    if info["missing_keys"] or info["mismatched_keys"]:
+        missing = sorted(info["missing_keys"]) or [str(entry) for entry in info["mismatched_keys"]]
+        raise ConfigError(
+            f"{folder}: {len(missing)} weights are missing, {missing[0]} first; is the download complete?"
+        )
+    return model
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _boundaries(named: Sequence[int] | None, n_layer: int, has_vision: bool) -> tuple[int, ...]:
+    """What every implementation reads by default, or the user's own. 0 is the embedding, which a draft has anyway, and
+    n_layer is not handed out by llama.cpp."""
+    first = FIRST_AFTER_DEEPSTACK if has_vision else 2
+    found = tuple(sorted(named)) if named is not None else (first, n_layer // 2, n_layer - 3)
+    if len(set(found)) != len(found) or not 0 < found[0] <= found[-1] < n_layer:
+        raise ConfigError(
+            f"boundaries {list(found)} of a target with {n_layer} blocks: expected different ones from 1 to "
+            f"{n_layer - 1}; name them with --aux-layers."
+        )
+    if has_vision and found[0] < FIRST_AFTER_DEEPSTACK:
+        raise ConfigError(f"boundary {found[0]}: with a vision tower they start at {FIRST_AFTER_DEEPSTACK}.")
+    return found

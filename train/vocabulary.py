@@ -1,0 +1,29 @@
+"""The draft vocabulary: the target tokens that a draft can propose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from llama_eagle.errors import UsageError
+from llama_eagle.train.samples import Sample
+from numpy.typing import NDArray
+
+
+def choose_vocabulary(
+    samples: Iterable[Sample], *, n_vocab: int, n_vocab_draft: int, control: Sequence[int]
+) -> NDArray[np.int64]:
+    """Target ids [D], ascending: the control tokens, then the most frequent of the tokens to be learned, ties by id.
+
+    D is n_vocab_draft, or n_vocab if that is less. Raises UsageError if the control tokens alone are more.
+    """
+    if n_vocab_draft >= n_vocab:
+        return np.arange(n_vocab, dtype=np.int64)
+    forced = np.unique(np.asarray(control, np.int64))
+    if len(forced) > n_vocab_draft:
+        raise UsageError(f"--draft-vocab {n_vocab_draft} is less than the target's {len(forced)} control tokens.")
+    counts = np.zeros(n_vocab, np.int64)
+    for sample in samples:
+        counts += np.bincount(sample.tokens[sample.mask], minlength=n_vocab)
+    counts[forced] = np.iinfo(np.int64).max
+    return np.sort(np.argsort(-counts, kind="stable")[:n_vocab_draft]).astype(np.int64)
