@@ -226,7 +226,8 @@ def main() -> None:
     train, held_out = ([d for d in documents if d.held_out == wanted] for wanted in (False, True))
     files = {"train": samples(train), "held-out": samples(held_out), "prompts": prompts(held_out)}
     for name, records in files.items():
-        lines = [json.dumps(record, ensure_ascii=False) for record in records]
+        # A document of nothing but markup is empty now, which the trainer refuses.
+        lines = [json.dumps(r, ensure_ascii=False) for r in records if str(r.get("text", "-")).strip()]
         (arguments.output / f"{name}.jsonl").write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
 
