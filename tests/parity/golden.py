@@ -132,8 +132,7 @@ def checksums(*folders: Path) -> dict[str, str]:
 
 
 def held_out_prompts(tokenizer: Any) -> torch.Tensor:
-    """[NEAR_TIE = 1e-3  # a smaller lead may fall either way
-    N_PROMPTS, N_PROMPT] ids: stretches of held-out text, evenly spread."""
+    """[N_PROMPTS, N_PROMPT] ids: stretches of held-out text, evenly spread."""
     lines = (ROOT / "demo/held-out.jsonl").read_text("utf-8").splitlines()
     texts = [record["prompt"] for record in map(json.loads, lines) if "prompt" in record]
     ids = torch.tensor(tokenizer("\n\n".join(texts))["input_ids"])
