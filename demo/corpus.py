@@ -222,7 +222,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
-    documents = [d for d in read_documents(arguments.source) if d.sections]
+    documents = read_documents(arguments.source)
     train, held_out = ([d for d in documents if d.held_out == wanted] for wanted in (False, True))
     files = {"train": samples(train), "held-out": samples(held_out), "prompts": prompts(held_out)}
     for name, records in files.items():
