@@ -35,7 +35,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, shape in _shapes().items():
         noise = rng.standard_normal(shape) / np.sqrt(shape[-1])
         writer.add_tensor(name, (noise + name.endswith("norm.weight")).astype(np.float32))
-    return tiny_gguf._finish(writer, path)
+    return tiny_gguf.finish(writer, path)
 
 
 def _shapes() -> dict[str, tuple[int, ...]]:
