@@ -45,6 +45,7 @@ test: lint install
 	$(BIN)/python -m pytest
 
 test-slow: install
+	$(PIP) install --quiet --group integrations
 	$(BIN)/python -m pytest -m slow
 
 lint: install

@@ -17,8 +17,11 @@ def stream_chat(job: Job, n: int, n_draft: int | str) -> Measurement:
     spent in native code, from the template to the last part."""
     from llama_eagle.llama import EagleLlama
 
-    options = {"n_draft": n_draft, "n_draft_max": job.n_draft_max, "n_ctx": n + ROOM, "n_threads": job.threads}
-    llm = EagleLlama(job.target, draft_path=job.draft, n_gpu_layers=job.gpu_layers, verbose=False, **options)
+    llm = EagleLlama(
+        job.target, draft_path=job.draft, n_draft=n_draft, n_draft_max=job.n_draft_max, p_min=job.p_min,
+        draft_gpu_layers=job.draft_gpu_layers, n_gpu_layers=job.gpu_layers, n_ctx=n + ROOM, n_threads=job.threads,
+        verbose=False,
+    )  # fmt: skip
     with contextlib.closing(llm):
         list(llm.create_chat_completion(_messages(job), stream=True, temperature=0, max_tokens=8))  # imports, caches
         start = time.perf_counter()

@@ -36,6 +36,12 @@ class Job:
     threads: int
     n_draft_max: int
     gpu_layers: int = 0
+    draft_gpu_layers: int | None = None  # None: as the target
+    p_min: float = 0.0  # a draft ends where its cumulative probability falls below this
+
+    @property
+    def pair(self) -> PairOptions:
+        return PairOptions(self.target, self.draft, LoadOptions(self.gpu_layers), self.draft_gpu_layers)
 
 
 class Ours:
@@ -83,12 +89,12 @@ class Ours:
         return median(many) / median(one)
 
     def _run(self, n_draft_max: int = 0) -> Run:
-        return Run(self.job.n, self.job.threads, n_draft_max)
+        return Run(self.job.n, self.job.threads, n_draft_max, p_min=self.job.p_min)
 
 
 @contextmanager
 def loaded(job: Job) -> Iterator[Ours]:
-    with ModelPair(PairOptions(job.target, job.draft, LoadOptions(job.gpu_layers))) as pair:
+    with ModelPair(job.pair) as pair:
         yield Ours(job, pair)
 
 

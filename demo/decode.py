@@ -18,13 +18,17 @@ GREEDY = SamplingParams(temperature=0.0)
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """n tokens with `threads` CPU threads (0: all cores); `n_draft_max` sets how far the memory can be taken back."""
+    """n tokens with `threads` CPU threads (0: all cores); `n_draft_max` sets how far the memory can be taken back.
+
+    `p_min`: a draft ends where its cumulative probability falls below this.
+    """
 
     n: int
     threads: int = 0
     n_draft_max: int = 16
     sampling: SamplingParams = GREEDY
     ignore_eos: bool = True
+    p_min: float = 0.0
 
 
 def decode(pair: ModelPair, prompt: Sequence[int], run: Run, length: DraftLength | None) -> GenerationResult:
@@ -35,7 +39,7 @@ def decode(pair: ModelPair, prompt: Sequence[int], run: Run, length: DraftLength
         n_threads=run.threads,
         n_rs_seq=run.n_draft_max if draft is not None else 0,
     )
-    options = GenerationOptions(run.n, run.sampling, ignore_eos=run.ignore_eos)
+    options = GenerationOptions(run.n, run.sampling, run.p_min, run.ignore_eos)
     with (
         Context(pair.target, context_options) as context,
         open_session(context, draft, SessionOptions(run.n_draft_max)) as session,

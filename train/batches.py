@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 POOL = 64  # batches whose samples are sorted by length together, so that little is padded
+MAX_HELD_OUT = 256  # samples: more would make the figures hardly surer, and evaluations slow
 
 
 class BatchPlan:
@@ -53,9 +54,9 @@ class Split:
 
 
 def split_held_out(n_samples: int, share: float, seed: int) -> Split:
-    """At least one of each, unless share is 0."""
+    """At least one of each, unless share is 0; at most MAX_HELD_OUT are held out."""
     if share <= 0 or n_samples < 2:
         return Split(list(range(n_samples)), [])
-    n_held_out = min(max(1, round(share * n_samples)), n_samples - 1)
+    n_held_out = min(max(1, round(share * n_samples)), n_samples - 1, MAX_HELD_OUT)
     order = np.random.default_rng([seed, n_samples]).permutation(n_samples)
     return Split(sorted(order[n_held_out:].tolist()), sorted(order[:n_held_out].tolist()))

@@ -12,6 +12,7 @@ from llama_eagle.errors import InputError
 
 TEXT_SUFFIXES = (".txt", ".md", ".rst", ".py")
 CHAT_SUFFIXES = (".jsonl", ".ndjson")
+MAX_NAMED = 20  # faulty lines in an error
 ROLES = {"human": "user", "gpt": "assistant"}  # of ShareGPT
 
 Message = dict[str, Any]
@@ -68,17 +69,37 @@ def _text(text: str, source: str, folder: Path) -> Document:
 def _read_lines(path: Path) -> Iterator[Document]:
     n_found = 0
     with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                yield _record(_decode(line, path, number), f"{path}:{number}", path.parent)
-                n_found += 1
+        lines = ((number, line) for number, line in enumerate(file, start=1) if line.strip())
+        for number, line in lines:
+            try:
+                document = _record(path, number, line)
+            except InputError as error:
+                raise InputError(f"{error}{_also_faulty(path, lines)}") from None
+            yield document
+            n_found += 1
     if not n_found:
         raise InputError(f"{path}: empty; leave it out.")
 
 
-def _record(line: str, source: str, folder: Path) -> Document:
+def _also_faulty(path: Path, lines: Iterator[tuple[int, bytes]]) -> str:
+    """Names the rest of a file's faulty lines after the first, so that one look mends them all."""
+    found = []
+    for number, line in lines:
+        try:
+            _record(path, number, line)
+        except InputError:
+            found.append(number)
+    if not found:
+        return ""
+    named = ", ".join(map(str, found[:MAX_NAMED]))
+    more = f" and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
+    return f" Faulty, too: line{'s' * (len(found) > 1)} {named}{more}."
+
+
+def _record(path: Path, number: int, line: bytes) -> Document:
+    source, folder = f"{path}:{number}", path.parent
     try:
-        record = json.loads(line)
+        record = json.loads(_decode(line, path, number))
     except json.JSONDecodeError as error:
         raise InputError(f"{source}: not JSON ({error.msg} at column {error.colno}).") from None
     if not isinstance(record, dict):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,17 @@ def check_layer_ids(layout: str, aux_layers: tuple[int, ...], n_layer: int) -> N
         )
 
 
+@dataclass(frozen=True)
+class DraftOf:
+    """What a checkpoint says of its target. name: folder or hub id; speculators' package opens it with the draft."""
+
+    name: str
+    architecture: str
+    aux_layers: tuple[int, ...]
+
+
 def export_draft(
-    draft: Eagle3Draft, folder: Path, *, layout: str, draft_ids: Tensor, embedding: Tensor, aux_layers: tuple[int, ...]
+    draft: Eagle3Draft, folder: Path, *, layout: str, draft_ids: Tensor, embedding: Tensor, target: DraftOf
 ) -> None:
     """Writes config.json and model.safetensors (BF16). Each file appears whole, or not at all."""
     tensors = {name: tensor.detach().to("cpu", torch.bfloat16) for name, tensor in draft.state_dict().items()}
@@ -46,7 +56,7 @@ def export_draft(
         tensors = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors.items()}
         tensors["embed_tokens.weight"] = embedding.detach().to("cpu", torch.bfloat16)
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    config = _CONFIGS[layout](draft.geometry, _layer_ids(layout, aux_layers))
+    config = _CONFIGS[layout](draft.geometry, _layer_ids(layout, target.aux_layers), target)
     folder.mkdir(parents=True, exist_ok=True)
     _replace(folder / "model.safetensors", lambda path: save_file(tensors, path, metadata={"format": "pt"}))
     _replace(folder / "config.json", lambda path: path.write_text(json.dumps(config, indent=2) + "\n"))
@@ -98,7 +108,7 @@ def _flags(g: Geometry) -> dict[str, Any]:
     }
 
 
-def _specforge(g: Geometry, ids: list[int]) -> dict[str, Any]:
+def _specforge(g: Geometry, ids: list[int], target: DraftOf) -> dict[str, Any]:
     eagle = {"eagle_aux_hidden_state_layer_ids": ids, "use_aux_hidden_state": True}
     return {
         "architectures": ["LlamaForCausalLMEagle3"],
@@ -109,7 +119,7 @@ def _specforge(g: Geometry, ids: list[int]) -> dict[str, Any]:
     }
 
 
-def _speculators(g: Geometry, ids: list[int]) -> dict[str, Any]:
+def _speculators(g: Geometry, ids: list[int], target: DraftOf) -> dict[str, Any]:
     proposal = {"proposal_type": "greedy", "speculative_tokens": 5}
     return {
         "architectures": ["Eagle3DraftModel"],
@@ -119,7 +129,7 @@ def _speculators(g: Geometry, ids: list[int]) -> dict[str, Any]:
             "algorithm": "eagle3",
             "default_proposal_method": "greedy",
             "proposal_methods": [proposal],
-            "verifier": {"name_or_path": None, "architectures": []},
+            "verifier": {"name_or_path": target.name, "architectures": [target.architecture]},
         },
         **_flags(g),
         "eagle_aux_hidden_state_layer_ids": ids,
@@ -127,7 +137,7 @@ def _speculators(g: Geometry, ids: list[int]) -> dict[str, Any]:
     }
 
 
-_CONFIGS: dict[str, Callable[[Geometry, list[int]], dict[str, Any]]] = {
+_CONFIGS: dict[str, Callable[[Geometry, list[int], DraftOf], dict[str, Any]]] = {
     "specforge": _specforge,
     "speculators": _speculators,
 }

@@ -2,19 +2,69 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+
 import torch
+from llama_eagle.errors import ConfigError, InputError
 from llama_eagle.train.model import Eagle3Draft, Geometry
 from llama_eagle.train.target import Frozen
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 
-def make_draft(geometry: Geometry, frozen: Frozen, draft_ids: Tensor, seed: int) -> Eagle3Draft:
-    """Random but for the head and its norm, which start as the target's: then a hidden state near the target's already
-    means the right token."""
+@dataclass(frozen=True)
+class Earlier:
+    """A trained draft to start from. tensors: by the names of `Eagle3Draft`; draft_ids: [D], what it can propose."""
+
+    folder: Path
+    tensors: dict[str, Tensor]
+    draft_ids: Tensor
+
+    @property
+    def ffn_size(self) -> int:
+        return len(self.tensors["midlayer.mlp.up_proj.weight"])
+
+
+def read_earlier(folder: Path) -> Earlier:
+    """A folder that this trainer wrote, in either layout. Raises InputError for what is none."""
+    try:
+        found = load_file(folder / "model.safetensors")
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"--init {folder}: no draft to start from: {error}") from None
+    found = {name.replace("layers.0.", "midlayer."): tensor for name, tensor in found.items()}
+    if not {"d2t", "midlayer.mlp.up_proj.weight"} <= found.keys():
+        raise InputError(f"--init {folder}: not a draft of this trainer; it has no d2t or no midlayer.")
+    offsets = found.pop("d2t")
+    return Earlier(folder, found, offsets + torch.arange(len(offsets)))
+
+
+def make_draft(
+    geometry: Geometry, frozen: Frozen, draft_ids: Tensor, seed: int, earlier: Earlier | None = None
+) -> Eagle3Draft:
+    """An earlier draft as it was, or random but for the head and its norm. Those start as the target's: then a hidden
+    state near the target's already means the right token."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         draft = Eagle3Draft(geometry)
+    if earlier is not None:
+        _load(draft, earlier)
+        return draft
     with torch.no_grad():
         draft.lm_head.weight.copy_(frozen.head[draft_ids.to(frozen.head.device)])
         draft.norm.weight.copy_(frozen.norm_gain)
     return draft
+
+
+def _load(draft: Eagle3Draft, earlier: Earlier) -> None:
+    own = draft.state_dict()
+    for name, tensor in own.items():
+        found = earlier.tensors.get(name)
+        if found is None or found.shape != tensor.shape:
+            there = "missing" if found is None else list(found.shape)
+            raise ConfigError(
+                f"--init {earlier.folder}: {name} is {there}, and {list(tensor.shape)} here. "
+                "Give the target and the options that it was trained with."
+            )
+    draft.load_state_dict({name: earlier.tensors[name] for name in own})

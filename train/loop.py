@@ -20,6 +20,7 @@ from llama_eagle.train.settings import Settings
 from llama_eagle.train.state import Progress, State, save_state
 
 BETAS, MAX_GRADIENT_NORM = (0.9, 0.95), 0.5
+ENOUGH_STEPS = 1000
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,10 @@ class Loop:
         self.per_step = settings.accumulate * accelerator.num_processes
         lengths = [len(lesson.samples[n].tokens) for n in lesson.split.train]
         self.plan = BatchPlan(lengths, settings.batch_size, self.per_step, settings.seed)
-        self.n_steps = settings.epochs * self.plan.steps_per_epoch
+        self.n_steps = (settings.epochs or default_epochs(self.plan.steps_per_epoch)) * self.plan.steps_per_epoch
+        self.log_every = settings.log_every or min(10, _period(self.n_steps, 100))
+        self.eval_every = settings.eval_every or _period(self.n_steps, 20)
+        self.save_every = settings.save_every or min(1000, self.eval_every)
         self.bare = model
         self.rate = settings.learning_rate or default_rate(model.draft.geometry.hidden_size)
         optimizer = torch.optim.AdamW(model.draft.parameters(), lr=self.rate, betas=BETAS, weight_decay=0.0, fused=True)
@@ -60,19 +64,23 @@ class Loop:
 
     def run(self, journal: Journal | None, identity: dict[str, Any]) -> None:
         """journal: None on all processes but the first."""
-        settings, progress = self.settings, self.progress
+        progress = self.progress
         self.clock = time.perf_counter()
         while not progress.done:
             norm = self._train_step(progress.step)
             progress.step += 1
+            if journal is not None:
+                journal.advance(progress.step)
             last = progress.step == self.n_steps
-            if last or progress.step % settings.log_every == 0:
+            if last or progress.step % self.log_every == 0:
                 self._log(journal, norm)
-            if last or progress.step % settings.eval_every == 0:
+            trained = time.perf_counter()
+            if last or progress.step % self.eval_every == 0:
                 self._judge(journal)
             progress.done = progress.done or last
-            if (progress.done or progress.step % settings.save_every == 0) and self.accelerator.is_main_process:
-                save_state(self.state(identity), settings.output)
+            if (progress.done or progress.step % self.save_every == 0) and self.accelerator.is_main_process:
+                save_state(self.state(identity), self.settings.output)
+            self.clock += time.perf_counter() - trained  # tokens_per_s is of training alone
 
     def _train_step(self, step: int) -> torch.Tensor:
         """One optimizer step; the norm of its gradient."""
@@ -142,12 +150,22 @@ class Loop:
         return Totals(self.bare.n_steps, self.accelerator.device)
 
 
+def _period(n_steps: int, n_times: int) -> int:
+    """Steps between two of n_times events in a run."""
+    return max(1, n_steps // n_times)
+
+
 def schedule(step: int, n_steps: int, warmup: float) -> float:
     """Factor of the learning rate: a linear warm-up, then half a cosine down to 0."""
     n_warmup = max(1, round(warmup * n_steps))
     if step < n_warmup:
         return (step + 1) / n_warmup
     return 0.5 * (1 + math.cos(math.pi * (step - n_warmup) / max(1, n_steps - n_warmup)))
+
+
+def default_epochs(steps_per_epoch: int) -> int:
+    """3, or up to 10 where the data is so small that a draft would hardly leave its start."""
+    return min(10, max(3, -(-ENOUGH_STEPS // steps_per_epoch)))
 
 
 def default_rate(hidden_size: int) -> float:

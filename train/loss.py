@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 STEP_DECAY = 0.8  # the loss of step k weighs STEP_DECAY ** k
-CHUNK_ELEMENTS = 1 << 23  # logits held at a time
+CHUNK_ELEMENTS = 1 << 25  # logits held at a time; each chunk adds once to the gradient of the whole head
 
 
 class Outcome(NamedTuple):

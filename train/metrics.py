@@ -64,6 +64,9 @@ class Journal:
             file.write(json.dumps(record) + "\n")
         self.bar.show(record)
 
+    def advance(self, step: int) -> None:
+        self.bar.advance(step)
+
     def close(self) -> None:
         self.bar.close()
 
@@ -82,6 +85,10 @@ class _Bar:
         self.held_out = ""
         self.progress.start()
 
+    def advance(self, step: int) -> None:
+        if self.progress is not None:
+            self.progress.update(self.task, completed=step)
+
     def show(self, record: dict[str, Any]) -> None:
         if self.progress is None:
             return
@@ -90,7 +97,7 @@ class _Bar:
             self.held_out = f"  held out {accuracy}, {record['mean_emitted']:.2f} a round"
             return
         text = f"loss {sum(record['losses']):.3f}  accuracy {accuracy}{self.held_out}"
-        self.progress.update(self.task, completed=record["step"], description=text)
+        self.progress.update(self.task, description=text)
 
     def close(self) -> None:
         if self.progress is not None:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from llama_eagle.cli import output
-from llama_eagle.errors import EnvironmentFailure, UsageError
+from llama_eagle.errors import ConfigError, EnvironmentFailure, UsageError
 from llama_eagle.train import metrics, state
 from llama_eagle.train.batches import split_held_out
 from llama_eagle.train.documents import read_documents
-from llama_eagle.train.export import check_layer_ids, export_draft
+from llama_eagle.train.export import DraftOf, check_layer_ids, export_draft
 from llama_eagle.train.features import FeatureSource, OnlineFeatures
-from llama_eagle.train.initial import make_draft
+from llama_eagle.train.initial import Earlier, make_draft, read_earlier
 from llama_eagle.train.loop import Lesson, Loop
 from llama_eagle.train.loss import TrainingPass
+from llama_eagle.train.memory import keep_freed_memory
 from llama_eagle.train.samples import Sample, SampleMaker, digest
 from llama_eagle.train.settings import Settings
 from llama_eagle.train.store import FeatureStore
@@ -30,18 +33,24 @@ from llama_eagle.train.target import (
     load_tokenizer,
     read_target,
 )
-from llama_eagle.train.vocabulary import choose_vocabulary
+from llama_eagle.train.vocabulary import choose_vocabulary, count_tokens
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
 class Report:
-    """The end of a run. mean_emitted, accuracy: held out, of the draft in the folder; None without held-out data."""
+    """The end of a run.
+
+    vocab_coverage: share of the tokens to learn that the draft can propose. mean_emitted, accuracy: held out, of the
+    draft in the folder; None without held-out data.
+    """
 
     output: str
     steps: int
     stopped_early: bool
     n_samples: int
     n_vocab_draft: int
+    vocab_coverage: float
     mean_emitted: float | None
     accuracy: list[float] | None
     plot: str
@@ -73,25 +82,25 @@ def _train(settings: Settings) -> Report | None:
     tokenizer, images = load_tokenizer(info.folder), load_images(info)
     samples = SampleMaker(tokenizer, settings.max_length, images).make(read_documents(settings.data))
     split = split_held_out(len(samples), settings.eval_share, settings.seed)
-    ids = choose_vocabulary(
-        (samples[n] for n in split.train),
-        n_vocab=info.n_vocab,
-        n_vocab_draft=settings.n_vocab_draft,
-        control=control_tokens(info, tokenizer),
-    )
+    counts = count_tokens((samples[n] for n in split.train), info.n_vocab)
+    earlier = read_earlier(Path(settings.init)) if settings.init is not None else None
+    ids = _vocabulary(settings, counts, control_tokens(info, tokenizer), earlier)
+    coverage = float(counts[ids].sum() / counts.sum())
     if accelerator.is_main_process:
-        output.note(f"{len(samples)} samples, {sum(sample.n_learned for sample in samples)} tokens to learn")
+        n_learned = sum(sample.n_learned for sample in samples)
+        output.note(f"{len(samples)} samples, {n_learned} tokens to learn, {coverage:.2%} in the draft vocabulary")
     with accelerator.main_process_first():  # the first writes the features on disk, the others find them
         source, frozen = _features(settings, info, samples, images, (dtype, accelerator.device))
-    model, export = _draft(settings, info, frozen, torch.from_numpy(ids))
+    model, export = _draft(settings, info, frozen, torch.from_numpy(ids), earlier)
     loop = Loop(model, Lesson(samples, split, source), settings, accelerator, export)
-    same = state.identity(settings, data=digest(samples), architecture=info.architecture)
+    given = {"data": digest(samples), "architecture": info.architecture, "processes": accelerator.num_processes}
+    same = state.identity(settings, **given)
     if settings.resume:
         loop.restore(state.load_state(settings.output, same))
     _run(loop, settings, accelerator, same)
     is_first = accelerator.is_main_process
     accelerator.end_training()
-    return _report(loop, len(samples), len(ids)) if is_first else None
+    return _report(loop, len(ids), coverage) if is_first else None
 
 
 def _features(
@@ -114,14 +123,29 @@ def _features(
     return store, store.frozen()
 
 
+def _vocabulary(
+    settings: Settings, counts: NDArray[np.int64], control: list[int], earlier: Earlier | None
+) -> NDArray[np.int64]:
+    """An earlier draft keeps the tokens that its head knows."""
+    if earlier is None:
+        return choose_vocabulary(counts, settings.n_vocab_draft, control)
+    ids: NDArray[np.int64] = earlier.draft_ids.numpy()
+    if not 0 <= ids.min() <= ids.max() < len(counts):
+        raise ConfigError(f"--init {earlier.folder}: its vocabulary has tokens that this target lacks.")
+    return ids
+
+
 def _draft(
-    settings: Settings, info: TargetInfo, frozen: Frozen, ids: torch.Tensor
+    settings: Settings, info: TargetInfo, frozen: Frozen, ids: torch.Tensor, earlier: Earlier | None
 ) -> tuple[TrainingPass, Callable[[], None]]:
-    """A fresh draft within its training pass, and what writes it."""
-    draft = make_draft(info.geometry(len(ids), settings.ffn_size), frozen, ids, settings.seed)
+    """A draft before its first step, within its training pass, and what writes it."""
+    ffn_size = earlier.ffn_size if earlier is not None else settings.ffn_size
+    draft = make_draft(info.geometry(len(ids), ffn_size), frozen, ids, settings.seed, earlier)
     model = TrainingPass(
         draft, frozen.embedding, frozen.head, ids, n_steps=settings.n_steps, checkpointing=settings.checkpointing
     )
+
+    name = Path(settings.target)
 
     def export() -> None:
         export_draft(
@@ -130,7 +154,7 @@ def _draft(
             layout=settings.format,
             draft_ids=ids,
             embedding=frozen.embedding,
-            aux_layers=info.aux_layers,
+            target=DraftOf(str(name.resolve() if name.is_dir() else name), info.architecture, info.aux_layers),
         )
 
     return model, export
@@ -149,17 +173,21 @@ def _run(loop: Loop, settings: Settings, accelerator: Any, same: dict[str, Any])
 
 def _accelerator(settings: Settings) -> tuple[Any, torch.dtype]:
     from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
     from accelerate.utils import DistributedDataParallelKwargs
 
     cuda = torch.cuda.is_available() and settings.device in ("auto", "cuda")
     if settings.device == "cuda" and not cuda:
         raise UsageError("--device cuda: this torch has no CUDA device. Use --device cpu.")
     bf16 = settings.dtype == "bf16" or (settings.dtype == "auto" and (cuda or _multiplies_bf16()))
+    AcceleratorState._reset_state()  # what an earlier run in this process was told holds no longer
     accelerator = Accelerator(
         cpu=settings.device == "cpu",
         mixed_precision="bf16" if bf16 else "no",
         kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
     )
+    if accelerator.device.type == "cpu":
+        keep_freed_memory()
     return accelerator, torch.bfloat16 if bf16 else torch.float32
 
 
@@ -179,7 +207,7 @@ def _check_output(settings: Settings) -> None:
         raise UsageError(f"{settings.output} holds a training run: --resume goes on with it, another -o starts anew.")
 
 
-def _report(loop: Loop, n_samples: int, n_vocab_draft: int) -> Report:
+def _report(loop: Loop, n_vocab_draft: int, coverage: float) -> Report:
     folder = loop.settings.output
     judged = [record for record in metrics.read_metrics(folder / metrics.METRICS) if record["held_out"]]
     best = max(judged, key=lambda record: record["mean_emitted"], default={})
@@ -187,8 +215,9 @@ def _report(loop: Loop, n_samples: int, n_vocab_draft: int) -> Report:
         output=str(folder),
         steps=loop.progress.step,
         stopped_early=loop.progress.step < loop.n_steps,
-        n_samples=n_samples,
+        n_samples=len(loop.lesson.samples),
         n_vocab_draft=n_vocab_draft,
+        vocab_coverage=coverage,
         mean_emitted=best.get("mean_emitted"),
         accuracy=best.get("accuracy"),
         plot=str(metrics.plot(folder)),

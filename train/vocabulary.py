@@ -10,20 +10,24 @@ from llama_eagle.train.samples import Sample
 from numpy.typing import NDArray
 
 
-def choose_vocabulary(
-    samples: Iterable[Sample], *, n_vocab: int, n_vocab_draft: int, control: Sequence[int]
-) -> NDArray[np.int64]:
-    """Target ids [D], ascending: the control tokens, then the most frequent of the tokens to be learned, ties by id.
-
-    D is n_vocab_draft, or n_vocab if that is less. Raises UsageError if the control tokens alone are more.
-    """
-    if n_vocab_draft >= n_vocab:
-        return np.arange(n_vocab, dtype=np.int64)
-    forced = np.unique(np.asarray(control, np.int64))
-    if len(forced) > n_vocab_draft:
-        raise UsageError(f"--draft-vocab {n_vocab_draft} is less than the target's {len(forced)} control tokens.")
+def count_tokens(samples: Iterable[Sample], n_vocab: int) -> NDArray[np.int64]:
+    """How often each token is to be learned, [V]."""
     counts = np.zeros(n_vocab, np.int64)
     for sample in samples:
         counts += np.bincount(sample.tokens[sample.mask], minlength=n_vocab)
-    counts[forced] = np.iinfo(np.int64).max
-    return np.sort(np.argsort(-counts, kind="stable")[:n_vocab_draft]).astype(np.int64)
+    return counts
+
+
+def choose_vocabulary(counts: NDArray[np.int64], n_vocab_draft: int, control: Sequence[int]) -> NDArray[np.int64]:
+    """Target ids [D], ascending: the control tokens, then those with the highest counts [V], ties by id.
+
+    D is n_vocab_draft, or V if that is less. Raises UsageError if the control tokens alone are more.
+    """
+    if n_vocab_draft >= len(counts):
+        return np.arange(len(counts), dtype=np.int64)
+    forced = np.unique(np.asarray(control, np.int64))
+    if len(forced) > n_vocab_draft:
+        raise UsageError(f"--draft-vocab {n_vocab_draft} is less than the target's {len(forced)} control tokens.")
+    ranked = counts.copy()
+    ranked[forced] = np.iinfo(np.int64).max
+    return np.sort(np.argsort(-ranked, kind="stable")[:n_vocab_draft]).astype(np.int64)

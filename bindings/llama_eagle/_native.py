@@ -66,6 +66,7 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_n_vocab_draft": ([c_void_p], c_int32),
     "eagle_verify": ([c_void_p, TOKENS, c_int32], c_int32),
     "eagle_accept": ([c_void_p, c_void_p, TOKENS, POINTER(c_int32)], c_int32),
+    "eagle_sample": ([c_void_p, c_void_p, c_int32, TOKENS], c_int32),
     "eagle_commit": ([c_void_p, c_int32], c_int32),
     "eagle_state_size": ([c_void_p], c_int64),
     "eagle_state_save": ([c_void_p, c_void_p, c_int64], c_int32),
@@ -75,6 +76,7 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_exact_set": ([c_int32], c_int32),
     "eagle_exact_get": ([], c_int32),
     "eagle_exact_report": ([c_void_p, c_char_p, c_size_t], c_int32),
+    "eagle_exact_devices": ([c_char_p, c_size_t], c_int32),
 }
 
 
@@ -109,6 +111,13 @@ def check(status: int, call: str) -> None:
             f"{text}. Use a smaller --ctx-size, cache type or model, or free memory.", code=status, call=call
         )
     raise NativeError(f"{call}: {text}", code=status, call=call)
+
+
+def sample(ctx: Any, sampler: Any, row: int) -> int:
+    """The token that a llama_sampler chooses from output row `row` of the last decode (-1: the last one)."""
+    token = c_int32()
+    check(library().eagle_sample(ctx, sampler, row, ctypes.byref(token)), "eagle_sample")
+    return token.value
 
 
 def _llama_cpp() -> Any:

@@ -8,7 +8,7 @@ import re
 from importlib import metadata
 from typing import Any
 
-from llama_eagle import _library, _native
+from llama_eagle import _library, _native, exact
 from llama_eagle.errors import EagleError
 
 PACKAGES = ("llama-eagle", "llama-cpp-python", "gguf", "numpy", "safetensors", "huggingface_hub")
@@ -24,6 +24,7 @@ def examine() -> dict[str, Any]:
         "library_path": None,
         "cpu_features": [],
         "gpu_backends": [],
+        "exact": [],
         "problems": [],
     }
     try:
@@ -33,6 +34,7 @@ def examine() -> dict[str, Any]:
         report["patch_hash"] = library.eagle_patch_hash().decode()
         report["cpu_features"] = _cpu_features()
         report["gpu_backends"] = _gpu_backends(library)
+        report["exact"] = exact.devices()
     except EagleError as error:
         report["problems"].append(str(error))
     return report
@@ -51,6 +53,7 @@ def render(report: dict[str, Any]) -> str:
         f"{'GPU':<20} {gpu['name']}: {gpu['description']}, {gpu['free_mib']} of {gpu['total_mib']} MiB free"
         for gpu in report["gpu_backends"]
     ] or [f"{'GPU':<20} none in this build"]
+    lines += [f"{'exact':<20} {entry['device']}: {entry['why'] or 'yes'}" for entry in report["exact"]]
     lines += [f"problem: {problem}" for problem in report["problems"]]
     return "\n".join(lines)
 

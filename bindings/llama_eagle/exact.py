@@ -26,7 +26,10 @@ N_TOKENS = 64
 
 
 def set_mode(mode: str) -> None:
-    """`off`, `on` (the default) or `strict`, for the whole process; `strict` only before the first model is loaded."""
+    """`off`, `on` (the default) or `strict`, for the whole process; `strict` only before the first model is loaded.
+
+    Setting a mode other than `off` is asking: from then on CUDA's kernels are exact too.
+    """
     if mode not in MODES:
         raise UsageError(f"exact mode {mode!r} is not one of {', '.join(MODES)}. Correct it.")
     _native.check(_native.library().eagle_exact_set(MODES.index(mode)), "eagle_exact_set")
@@ -51,23 +54,41 @@ def require_length(n_draft: int) -> None:
 
 
 def report(model: HasHandle) -> dict[str, Any]:
-    """What holds for a loaded model: `exact`, `mode` and, in `inexact`, the weights that only inexact kernels read."""
+    """What holds for a loaded model: `exact`, `mode` and the weights that stand against it.
+
+    `inexact` are those that only inexact kernels read, `unverified` those whose kernels have never been seen to be
+    exact; each entry says where, which type, how many tensors, and why.
+    """
+    return dict(_json("eagle_exact_report", model.handle))
+
+
+def devices() -> list[dict[str, Any]]:
+    """`device`, `exact` and `why` not, for each device of this build."""
+    return list(_json("eagle_exact_devices"))
+
+
+def _json(call: str, *arguments: Any) -> Any:
     text = ctypes.create_string_buffer(REPORT_BYTES)
-    n = _native.library().eagle_exact_report(model.handle, text, len(text))
+    n = getattr(_native.library(), call)(*arguments, text, len(text))
     if n < 0:
-        _native.check(-n, "eagle_exact_report")
-    return dict(json.loads(text.value))
+        _native.check(-n, call)
+    return json.loads(text.value)
 
 
-def require(model: HasHandle) -> None:
-    """Raises `EnvironmentFailure` with the weights that only inexact kernels read, when there are any."""
+def require(model: HasHandle) -> str | None:
+    """What of the model is unverified, to be told; raises `EnvironmentFailure` where only inexact kernels read it."""
     found = report(model)
-    if not found["exact"]:
-        weights = ", ".join(f"{entry['tensors']} of {entry['type']} in {entry['where']}" for entry in found["inexact"])
+    if found["mode"] == "off" or found["inexact"]:
         raise EnvironmentFailure(
-            f"exact verification was asked for, but nothing computes these exactly: {weights}. "
+            f"exact verification was asked for, but nothing computes these exactly: {_weights(found['inexact'])}. "
             "Use another type or keep the layers on the CPU, or leave exact out."
         )
+    unverified = found["unverified"]
+    return f"{_weights(unverified)}: {unverified[0]['why']}" if unverified else None
+
+
+def _weights(entries: list[dict[str, Any]]) -> str:
+    return ", ".join(f"{entry['tensors']} of {entry['type']} in {entry['where']}" for entry in entries)
 
 
 def check_tokens(model: Model, path: Path | None = None) -> list[int]:

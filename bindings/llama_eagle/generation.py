@@ -12,7 +12,7 @@ from llama_eagle.draft_length import Auto, DraftLength, RoundCost
 from llama_eagle.errors import InputError, UsageError
 from llama_eagle.exact import longest_draft
 from llama_eagle.sampling import Sampler, SamplingParams
-from llama_eagle.session import EagleSession, Session, Timings
+from llama_eagle.session import Session, Timings
 from llama_eagle.stats import Statistics
 from llama_eagle.text import TextStream, Tokenizer
 
@@ -76,9 +76,6 @@ class Rounds:
         self.sampler = sampler
         self.length = length
         self.p_min = p_min
-        # The session's own greedy choice needs no candidate arrays.
-        own_greedy = sampler.is_plain_greedy and isinstance(session, EagleSession)
-        self._round_sampler = None if own_greedy else sampler.handle
         self.statistics = Statistics()
 
     def step(self, id_last: int, n_left: int, wanted: Callable[[int], bool]) -> list[int]:
@@ -92,7 +89,7 @@ class Rounds:
         drafted = session.draft(id_last, n_draft, self.p_min) if n_draft > 0 else []
         drafted_at = time.perf_counter()
         session.verify([id_last, *drafted])
-        sampled = session.accept(self._round_sampler)
+        sampled = session.accept(self.sampler.handle)
         emitted = _through_first(sampled, wanted)
         session.commit(len(emitted))
         end = time.perf_counter()

@@ -10,9 +10,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, Protocol
 
-from llama_eagle._native import ERR_CONTEXT_FULL
+from llama_eagle._native import ERR_CONTEXT_FULL, sample
 from llama_eagle.draft_length import DraftLength, RoundCost
 from llama_eagle.drafters import Drafter
 from llama_eagle.errors import EagleError, NativeError
@@ -21,10 +22,12 @@ from llama_eagle.stats import Statistics
 from llama_eagle.text_memory import TextMemory
 
 
-class RowSampler(Protocol):
-    """llama_cpp's LlamaSampler: a chain that samples an output row and takes the token into its state."""
+class HasChain(Protocol):
+    """llama_cpp's LlamaSampler."""
 
-    def sample(self, ctx: Any, idx: int = -1) -> int: ...
+    @property
+    def sampler(self) -> Any:
+        """The llama_sampler pointer."""
 
 
 @dataclass
@@ -34,20 +37,17 @@ class _Round:
     rows: list[int]
     draft_ms: float
     verify_ms: float
-    greedy: list[int] | None = None  # the session's own greedy choice for each row reached
     row: int = 0  # the row that the next token comes from
     sampled: int = 0  # rows sampled so far
 
 
 @dataclass
 class Plan:
-    """How the tokens of one generation are chosen. `context`: what the sampler wants as its context."""
+    """How the tokens of one generation are chosen."""
 
-    sampler: RowSampler
-    context: Any
+    chain: HasChain
     drafter: Drafter | None
     length: DraftLength
-    own_greedy: bool = False  # nothing but the largest logit decides, and the session can find it natively
     rejection: RejectionSampling | None = None  # samples rows that a drafted token follows; it is the drafter then
     sample_ms: float = field(default=0.0, init=False)
 
@@ -78,11 +78,9 @@ class LazyRounds:
             return None
         self.n_delivered += 1
         current = self._round
-        if current is None:
-            self._last = self._sample(self.text.row)
-        else:
+        if current is not None:
             current.sampled = current.row + 1
-            self._last = self._sample(current.row) if current.greedy is None else current.greedy[current.row]
+        self._last = self._sample(self.text.row if current is None else current.row)
         return self._last
 
     def advance(self, token: int, inserted: Sequence[int] = ()) -> None:
@@ -127,16 +125,19 @@ class LazyRounds:
         drafted: list[int] = []
         if plan.drafter is not None:
             n_draft = plan.length.choose(session.n_draft_room)
-            drafted = plan.drafter.draft(token, n_draft) if n_draft > 0 else []
+            drafted = self._usable(plan.drafter.draft(token, n_draft), n_draft) if n_draft > 0 else []
         drafted_at = time.perf_counter()
         with self._undone_if_interrupted():
             rows = self._verify([token, *drafted])
             if not rows:
                 return None
-            greedy = session.accept(None) if plan.own_greedy else None
             end = time.perf_counter()
             self.text.note(token, 0)
-            return _Round(rows, (drafted_at - start) * 1e3, (end - drafted_at) * 1e3, greedy)
+            return _Round(rows, (drafted_at - start) * 1e3, (end - drafted_at) * 1e3)
+
+    def _usable(self, proposed: Sequence[int], n_max: int) -> list[int]:
+        """Up to `n_max` tokens, to the first that is none: a look-up may have met the rows of an image."""
+        return list(takewhile(lambda token: 0 <= token < self.text.n_vocab, proposed[:n_max]))
 
     def _verify(self, rows: list[int]) -> list[int]:
         """What has been verified: all rows, the first, or none. Images take more room than their positions tell."""
@@ -167,7 +168,7 @@ class LazyRounds:
         if self._round is not None and self.plan.rejection is not None and row + 1 < len(self._round.rows):
             token = self.plan.rejection.sample(self.text.logits(row), row)
         else:
-            token = int(self.plan.sampler.sample(self.plan.context, row))
+            token = sample(self.text.session.ctx, self.plan.chain.sampler, row)
         elapsed = (time.perf_counter() - start) * 1e3
         self.plan.sample_ms += elapsed
         if self._round is not None:

@@ -6,8 +6,9 @@ import contextlib
 import inspect
 import threading
 import time
+import warnings
 from collections.abc import Generator, Iterator, Sequence
-from pathlib import Path
+from os import PathLike, fspath
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from llama_cpp.llama_tokenizer import LlamaTokenizer  # noqa: E402
 
 from llama_eagle import exact as exact_mode  # noqa: E402
 from llama_eagle.checkpoints import CheckpointStore  # noqa: E402
-from llama_eagle.draft_length import Auto, DraftLength, Fixed  # noqa: E402
+from llama_eagle.draft_length import DraftLength  # noqa: E402
 from llama_eagle.errors import UsageError  # noqa: E402
 from llama_eagle.lazy_rounds import LazyRounds, Plan  # noqa: E402
 from llama_eagle.llama_measures import Measures  # noqa: E402
@@ -38,8 +39,8 @@ from llama_eagle.llama_parts import (  # noqa: E402
     ContextView,
     ModelView,
     choose_drafter,
+    choose_length,
     download,
-    is_plain_greedy,
     open_session,
 )
 from llama_eagle.llama_state import capture_state, restore_state  # noqa: E402
@@ -70,11 +71,11 @@ class EagleLlama(Llama):
     _memory: TextMemory | None = None
     _flash_attn_given = False
 
-    def __init__(self, model_path: str | Path, **arguments: Any) -> None:
+    def __init__(self, model_path: str | PathLike[str], **arguments: Any) -> None:
         self._stack = contextlib.ExitStack()  # close() works from here on, whatever fails
         self._options, parent = split_arguments(arguments)
         refuse_conflicts(self._options, parent)
-        check_files(str(model_path), self._options, parent)
+        check_files(fspath(model_path), self._options, parent)
         self._parent_arguments = parent
         self._flash_attn_given = parent.get("flash_attn") is not None
         _log.set_verbose(parent.get("verbose", True))
@@ -84,7 +85,7 @@ class EagleLlama(Llama):
         self._measures = Measures()
         if self._options.exact:
             exact_mode.set_mode("strict")
-        super().__init__(str(model_path), **with_our_defaults(parent))
+        super().__init__(fspath(model_path), **with_our_defaults(parent))
         try:
             self._bind(parent)
         except BaseException:
@@ -96,8 +97,8 @@ class EagleLlama(Llama):
         options = self._options
         self.draft_model = given.get("draft_model")
         self._logits_all = bool(given.get("logits_all", False))
-        if options.exact:
-            exact_mode.require(ModelView(self._model.model))
+        if options.exact and (unverified := exact_mode.require(ModelView(self._model.model))):
+            warnings.warn(unverified, stacklevel=4)
         recurrent = bool(self._is_recurrent or self._is_hybrid)
         drafts = options.drafts or self.draft_model is not None
         if drafts:
@@ -197,14 +198,12 @@ class EagleLlama(Llama):
                 self._memory.reset()
 
     def sample(self, *args: Any, idx: int | None = None, **kwargs: Any) -> int:
-        """As the parent's; `idx` other than the last token needs `logits_all`."""
+        """As the parent's. `idx` may be the last token's only."""
         memory = self._require_memory()
-        if idx is not None and idx != memory.n_tokens - 1:
-            raise UsageError(
-                f"idx={idx}: only the last token's row, {memory.n_tokens - 1}, can be sampled. Leave it out."
-            )
+        if idx not in (None, memory.n_tokens - 1):
+            raise UsageError(f"idx={idx}: only the last token's row, {memory.n_tokens - 1}, is there. Leave it out.")
         sampler = self._sampler or self._init_sampler(*args, **kwargs)
-        return int(sampler.sample(self._ctx, memory.row))
+        return _native.sample(self._ctx.ctx, sampler.sampler, memory.row)
 
     def generate(self, tokens: Sequence[int], *args: Any, **kwargs: Any) -> Generator[int, Sequence[int] | None, None]:
         """Yield tokens after `tokens`, as the parent does; drafts change how many are computed at once, not which."""
@@ -242,10 +241,10 @@ class EagleLlama(Llama):
             memory.rewind(memory.n_tokens)
             memory.extend(tokens)
             n_evaluated = len(tokens)
-        self._measures.begin(n_evaluated, (time.perf_counter() - start) * 1e3, self._session.timings)
-        own_greedy = isinstance(self._session, EagleSession) and is_plain_greedy(arguments)
+        prompt_ms = (time.perf_counter() - start) * 1e3
+        self._measures.begin(len(tokens), n_evaluated, prompt_ms, self._session.timings)
         rejection = self._rejection(sampler, arguments)
-        plan = Plan(sampler, self._ctx, rejection or self._drafter, self._length, own_greedy, rejection)
+        plan = Plan(sampler, rejection or self._drafter, self._length, rejection)
         self._generation = LazyRounds(memory, plan)
         return self._generation
 
@@ -304,15 +303,7 @@ class EagleLlama(Llama):
 
     def set_n_draft(self, n_draft: int | str) -> None:
         """Tokens drafted in a round from the next generation on: a number up to `n_draft_max`, or "auto"."""
-        longest = self._session.n_draft_max
-        if n_draft != "auto" and not (isinstance(n_draft, int) and 0 <= n_draft <= longest):
-            raise UsageError(f"n_draft={n_draft!r} is neither 'auto' nor a number from 0 to {longest}. Correct it.")
-        if n_draft == "auto":
-            self._length = Auto(exact_mode.longest_draft(longest))
-            return
-        if self._options.exact:
-            exact_mode.require_length(int(n_draft))
-        self._length = Fixed(int(n_draft))
+        self._length = choose_length(n_draft, self._session.n_draft_max, exact_only=self._options.exact)
 
     def detokenize(
         self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False
@@ -350,23 +341,37 @@ class EagleLlama(Llama):
         cls,
         repo_id: str,
         filename: str | None,
-        *args: Any,
+        additional_files: list[str] | None = None,
+        local_dir: str | PathLike[str] | None = None,
+        local_dir_use_symlinks: bool | str = "auto",
+        cache_dir: str | PathLike[str] | None = None,
+        *,
         draft_repo_id: str | None = None,
         draft_filename: str | None = None,
         **kwargs: Any,
     ) -> EagleLlama:
-        """Download target and draft from the Hugging Face hub; file names may be patterns that match one file."""
+        """Download target and draft from the Hugging Face hub; file names may be patterns that match one file.
+
+        `local_dir_use_symlinks` is the parent's, and has no effect any more.
+        """
+        where = {"local_dir": local_dir, "cache_dir": cache_dir}
         if draft_repo_id is not None:
-            kwargs["draft_path"] = download(draft_repo_id, draft_filename or "*.gguf", kwargs.get("cache_dir"))
-        made = super().from_pretrained(repo_id, filename, *args, **kwargs)
-        assert isinstance(made, cls)
-        return made
+            kwargs["draft_path"] = download(draft_repo_id, draft_filename, **where)
+        for name in additional_files or ():
+            download(repo_id, name, **where)
+        return cls(download(repo_id, filename, **where), **kwargs)
 
     def close(self) -> None:
         """Free models and memories. A generation that was left half-way cannot go on."""
         self._generation = None
         self._memory = None
         super().close()
+
+    def __enter__(self) -> EagleLlama:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     # --- inside ---
 

@@ -19,16 +19,16 @@ class Measures:
 
     def __init__(self) -> None:
         self.last, self.total = Statistics(), Statistics()
-        self._n_evaluated = self._n_generated = 0
+        self._n_prompt = self._n_evaluated = self._n_generated = 0
         self._prompt_ms = self._generation_ms = 0.0
         self._in_completion = False
         self._caller_ms = self._reader_ms = 0.0
         self._started = 0.0
         self._before = Timings()
 
-    def begin(self, n_evaluated: int, prompt_ms: float, before: Timings) -> None:
-        """The prompt is read: `n_evaluated` tokens of it, the others were in memory."""
-        self._n_evaluated, self._prompt_ms, self._before = n_evaluated, prompt_ms, before
+    def begin(self, n_prompt: int, n_evaluated: int, prompt_ms: float, before: Timings) -> None:
+        """The prompt is read: `n_evaluated` of its `n_prompt` tokens, the others were in memory."""
+        self._n_prompt, self._n_evaluated, self._prompt_ms, self._before = n_prompt, n_evaluated, prompt_ms, before
         self._caller_ms = self._reader_ms = 0.0
         self._started = time.perf_counter()
 
@@ -71,17 +71,28 @@ class Measures:
             self._reader_ms += _ms_since(start)
 
     def timings(self) -> dict[str, Any]:
-        """As llama.cpp's server gives them. `prompt_n` counts what was evaluated, not what was reused."""
-        ms = self._generation_ms
-        return {
-            "prompt_n": self._n_evaluated,
-            "prompt_ms": self._prompt_ms,
-            "predicted_n": self._n_generated,
-            "predicted_ms": ms,
-            "predicted_per_second": self._n_generated / ms * 1e3 if ms else 0.0,
-            "draft_n": self.last.n_drafted,
-            "draft_n_accepted": self.last.n_accepted,
+        """As llama.cpp's server gives them (tools/server/server-common.cpp, `server_slot_stats`).
+
+        `cache_n` tokens of the prompt were in memory, `prompt_n` were evaluated. Rates count `predicted_n` - 1 tokens:
+        the first one comes with the prompt. The draft's counts are left out when nothing was drafted.
+        """
+        timings = {
+            "cache_n": self._n_prompt - self._n_evaluated,
+            **_rates("prompt", self._n_evaluated, self._n_evaluated, self._prompt_ms),
+            **_rates("predicted", self._n_generated, max(self._n_generated - 1, 0), self._generation_ms),
         }
+        if self.last.n_drafted:
+            timings |= {"draft_n": self.last.n_drafted, "draft_n_accepted": self.last.n_accepted}
+        return timings
+
+
+def _rates(name: str, n: int, n_steps: int, ms: float) -> dict[str, float]:
+    return {
+        f"{name}_n": n,
+        f"{name}_ms": ms,
+        f"{name}_per_token_ms": ms / n_steps if n_steps else 0.0,
+        f"{name}_per_second": n_steps / ms * 1e3 if ms else 0.0,
+    }
 
 
 def _ms_since(start: float) -> float:

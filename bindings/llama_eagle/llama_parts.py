@@ -7,6 +7,8 @@ import fnmatch
 from dataclasses import dataclass
 from typing import Any
 
+from llama_eagle import exact
+from llama_eagle.draft_length import Auto, DraftLength, Fixed
 from llama_eagle.drafters import Drafter, EagleDrafter, FirstOf, ModelDrafter
 from llama_eagle.errors import UsageError
 from llama_eagle.llama_options import EagleOptions
@@ -55,19 +57,27 @@ def choose_drafter(session: Session, options: EagleOptions, draft_model: Any) ->
     return None if draft_model is None else ModelDrafter(draft_model)
 
 
-def is_plain_greedy(arguments: dict[str, Any]) -> bool:
-    """Whether nothing but the largest logit decides."""
-    neutral = {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "temp": 0.0}
-    return all(arguments[name] == value for name, value in neutral.items()) and not (
-        arguments["grammar"] or arguments["logits_processor"]
-    )
+def choose_length(n_draft: int | str, longest: int, *, exact_only: bool) -> DraftLength:
+    """Draft lengths up to `longest`. Raises `UsageError` for others, and for what cannot be exact when it must be."""
+    if n_draft == "auto":
+        return Auto(exact.longest_draft(longest))
+    if not isinstance(n_draft, int) or not 0 <= n_draft <= longest:
+        raise UsageError(f"n_draft={n_draft!r} is neither 'auto' nor a number from 0 to {longest}. Correct it.")
+    if exact_only:
+        exact.require_length(n_draft)
+    return Fixed(n_draft)
 
 
-def download(repo_id: str, pattern: str, cache_dir: Any) -> str:
-    """The one file of a hub repository that matches. Raises `UsageError` when none or several do."""
+def download(repo_id: str, pattern: str | None, **where: Any) -> str:
+    """The one file of a hub repository that matches, a GGUF by default; `where`: as hf_hub_download takes it.
+
+    Raises `UsageError` when none or several match.
+    """
     from huggingface_hub import hf_hub_download, list_repo_files
 
+    pattern = pattern or "*.gguf"
     names = fnmatch.filter(list_repo_files(repo_id), pattern)
     if len(names) != 1:
-        raise UsageError(f"{repo_id}: {len(names)} files match {pattern!r}. Give draft_filename for exactly one.")
-    return str(hf_hub_download(repo_id, names[0], cache_dir=cache_dir))
+        found = ", ".join(sorted(names)[:5]) or "none"
+        raise UsageError(f"{repo_id}: {pattern!r} must match one file, it matches {len(names)} ({found}). Name one.")
+    return str(hf_hub_download(repo_id, names[0], **where))

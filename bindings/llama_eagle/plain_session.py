@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
+from llama_eagle import _native
 from llama_eagle._native import ERR_COMPUTE, ERR_CONTEXT_FULL, ERR_STATE
 from llama_eagle.errors import NativeError
 from llama_eagle.session import (
@@ -78,7 +79,7 @@ class PlainSession:
         sampled: list[int] = []
         with self._timed("sample"):
             for row in range(len(self._round)):
-                sampled.append(int(self._api.llama_sampler_sample(sampler, self.ctx, row)))
+                sampled.append(_native.sample(self.ctx, sampler, row))
                 if sampled[row:] != self._round[row + 1 : row + 2]:
                     break
         return sampled

@@ -70,14 +70,9 @@ class Sampler:
                 raise EnvironmentFailure("llama.cpp could not create a sampler: out of memory. Free some and retry.")
             llama_cpp.llama_sampler_chain_add(self.handle, part)
 
-    @property
-    def is_plain_greedy(self) -> bool:
-        """Whether nothing but the largest logit decides."""
-        return self.params.is_greedy and not self.params.has_penalties
-
     def sample(self, ctx: Any, row: int = -1) -> int:
         """Draw from row `row` of the last decode (-1: the last one) and take the token into the chain's state."""
-        return int(self._api.llama_sampler_sample(self.handle, ctx, row))
+        return _native.sample(ctx, self.handle, row)
 
     def accept(self, token: int) -> None:
         """Take a token that was not drawn here (of the prompt) into the chain's state."""

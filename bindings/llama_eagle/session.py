@@ -201,7 +201,7 @@ class EagleSession:
     def accept(self, sampler: Any) -> list[int]:
         """Sample row by row while the sample equals the draft: 1 + n_accepted tokens.
 
-        `sampler`: a llama_sampler pointer; None: greedy, without building candidate arrays.
+        `sampler`: a llama_sampler pointer; None: greedy.
         """
         status = self._lib.eagle_accept(self._handle, sampler, self._ids, ctypes.byref(self._n))
         check(status, "eagle_accept")

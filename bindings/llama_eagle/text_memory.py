@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from llama_eagle.checkpoints import CheckpointStore, capture, restore
 from llama_eagle.errors import UsageError
+from llama_eagle.exact import MAX_ROWS
 from llama_eagle.session import Session
 
 NO_TOKEN = -1  # what stands for a row of an image
@@ -49,7 +50,10 @@ class TextMemory:
         """Have exactly `tokens` in memory, with live logits; returns how many were evaluated.
 
         What the memory shares with them is kept as far as it can be cut back, or back to a checkpoint.
+        Raises `UsageError` when there are none.
         """
+        if not len(tokens):
+            raise UsageError("the prompt is empty: there is nothing to continue. Give at least one token.")
         wanted = np.asarray(tokens, dtype=np.intc)
         shared = self._shared(wanted)
         if shared == len(wanted) == self.n_tokens and self.is_live:
@@ -142,8 +146,12 @@ class TextMemory:
             self.row, self.is_live = -1, True
 
     def _evaluate_rows(self, tokens: NDArray[np.intc]) -> None:
-        """As rounds that keep every row: the logits of each token are wanted."""
-        step = self.session.n_draft_max + 1 if self.session.n_draft_max else self.session.n_batch
+        """As rounds that keep every row: the logits of each token are wanted.
+
+        Few rows at a time, with a draft and without: then each row has the bits that it has alone.
+        """
+        longest = self.session.n_draft_max + 1 if self.session.n_draft_max else self.session.n_batch
+        step = min(longest, MAX_ROWS)
         for start in range(0, len(tokens), step):
             piece = tokens[start : start + step].tolist()
             self.session.verify(piece)

@@ -102,6 +102,12 @@ LLAMA_API int32_t eagle_verify(eagle_session * session, const llama_token * ids,
 LLAMA_API int32_t eagle_accept(eagle_session * session, struct llama_sampler * sampler, llama_token * ids,
                                int32_t * n_out);
 
+// What llama_sampler_sample does with output row `row` of the last decode (-1: the last one): the same token, the same
+// state of the chain. A chain that begins with top-k (samplers that are switched off aside) or is greedy gets by
+// without candidates for the whole vocabulary.
+LLAMA_API int32_t eagle_sample(struct llama_context * ctx, struct llama_sampler * sampler, int32_t row,
+                               llama_token * id);
+
 // What the draft computed at `step` of the last eagle_draft, for tests and for sampling from the draft: logits over its
 // own vocabulary (eagle_n_vocab_draft entries) and the hidden state fed to the next step (the draft's hidden size).
 // Either may be null.

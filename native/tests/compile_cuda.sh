@@ -22,13 +22,16 @@ if [[ -d $toolkit/include/cccl ]]; then
     headers+=(-I "$toolkit/include/cccl")
 fi
 
+ours=(-fmad=false)  # as native/cmake/EagleSources.cmake
 flags=(-std=c++17 -O2 -use_fast_math -extended-lambda --compiler-options -fPIC -DGGML_CUDA_PEER_MAX_BATCH_SIZE=128
     -DGGML_SCHED_MAX_COPIES=4 -I "$upstream/ggml/include" -I "$upstream/ggml/src" -I "$native/include"
     -I "$native/src/ggml-cuda" "${headers[@]}")
 for arch in 80 89 90 120; do
     flags+=(-gencode "arch=compute_$arch,code=sm_$arch")
 done
-for source in "$native"/src/ggml-cuda/*.cu "$upstream/ggml/src/ggml-cuda/ggml-cuda.cu"; do
+for source in "$native"/src/ggml-cuda/*.cu; do
     echo "$(basename "$source")"
-    "$nvcc" "${flags[@]}" -c "$source" -o "$work/object.o"
+    "$nvcc" "${flags[@]}" "${ours[@]}" -c "$source" -o "$work/object.o"
 done
+echo ggml-cuda.cu
+"$nvcc" "${flags[@]}" -c "$upstream/ggml/src/ggml-cuda/ggml-cuda.cu" -o "$work/object.o"

@@ -42,6 +42,7 @@ def test_figures_of_the_peer(tmp_path: Path) -> None:
         ((), "--synthetic"),
         (("--synthetic", "0.8b", "-m", "x.gguf"), "--synthetic"),
         (("-m", "x.gguf"), "-d"),
+        (("-m", "x.gguf", "-d", "y.gguf", "--draft-type", "q9"), "q9"),
         (("--synthetic", "3b"), "3b"),
         (("--synthetic", "tiny", "--accept", "70"), "--accept"),
         (("--synthetic", "tiny", "--n-draft", "0"), "--n-draft"),
@@ -61,6 +62,8 @@ def test_report(tmp_path: Path) -> None:
         *options,
         "--n-draft",
         "2,auto",
+        "--draft-type",
+        "q4_0",
         "--chat",
         50,
         "--plot",
@@ -71,6 +74,7 @@ def test_report(tmp_path: Path) -> None:
     assert outcome.code == 0, outcome
     report = outcome.json
     assert [run["accept"] for run in report["by_accept"]] == [0.7, 0.9]
+    assert (report["type"], report["draft_type"]) == ("q8_0", "q4_0")
     assert [row["n_draft"] for row in report["ours"]] == [2, "auto"]
     assert report["best_over_plain"] == pytest.approx(max(r["tps"] for r in report["ours"]) / report["plain_tps"])
     assert (report["upstream"], report["best_over_upstream"]) == ([], None)
@@ -83,6 +87,20 @@ def test_report(tmp_path: Path) -> None:
     assert report["chat"]["mean_emitted"] == pytest.approx(report["ours"][0]["mean_emitted"], rel=0.2)
     assert 0 < report["chat"]["python_share"] < 1
     assert plot.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.mark.native
+def test_a_file_with_a_smaller_draft(tmp_path: Path) -> None:
+    from llama_eagle.demo.ggufs import PairFolder
+    from llama_eagle.gguf_header import read_model
+
+    files = PairFolder(tmp_path / "pair", "tiny").files(0.9, "q8_0")
+    options = ("-m", files.target, "-d", files.draft, "-n", 16, "-t", 1, "--repetitions", 1, "--n-draft", "auto")
+    outcome = llama_eagle("bench", *options, "--draft-type", "q4_0", "--json", LLAMA_EAGLE_CACHE=str(tmp_path))
+    assert outcome.code == 0, outcome
+    assert outcome.json["draft_type"] == "q4_0"
+    (made,) = (tmp_path / "llama-eagle" / "drafts").iterdir()
+    assert read_model(made)[0].tensors["blk.0.ffn_up.weight"].type_name == "Q4_0"
 
 
 @pytest.mark.native

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from fixtures.command import assert_one_line_error, llama_eagle
 from fixtures.tiny_gguf import write_draft, write_target
 
 pytestmark = pytest.mark.native
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+DRAFT_OPTIONS = ("--p-min", 0.1, "--draft-gpu-layers", 0, "--draft-ctx-size", 512)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +43,7 @@ def chat(models: Path, lines: str, *options: object) -> Any:
 
 def test_chat(models: Path) -> None:
     said = ["hello", "/stats", "/draft off", "more", "/stats", '"""two', 'lines"""', "/help", "/exit", "not read"]
-    outcome = chat(models, "\n".join(said), "--n-draft", 2)
+    outcome = chat(models, "\n".join(said), "--n-draft", 2, *DRAFT_OPTIONS)
     lines = outcome.stdout.splitlines()
     assert outcome.code == 0
     assert [line for line in lines if line == ALPHABET] == [ALPHABET] * 3
@@ -46,6 +52,77 @@ def test_chat(models: Path) -> None:
     assert "by position: -" in stats[1]
     assert any(line.startswith("/draft") for line in lines)
     assert outcome.stderr == ""
+
+
+class Terminal:
+    """A chat on a terminal: what it shows, and keys for it."""
+
+    def __init__(self, models: Path, *options: object, **environment: str) -> None:
+        self.shown = ""
+        self._master, slave = pty.openpty()
+        pair = ["-m", models / "target.gguf", "-d", models / "draft.gguf", "--n-draft", 2]
+        command = [sys.executable, "-m", "llama_eagle", "chat", *pair, "--temp", 0, "-t", 1, *options]
+        clean = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+        self.process = subprocess.Popen(
+            [str(word) for word in command], stdin=slave, stdout=slave, stderr=slave,
+            env={**clean, "TERM": "xterm", **environment},
+        )  # fmt: skip
+        os.close(slave)
+        self.see("> ")
+
+    def see(self, end: str) -> str:
+        """What is shown up to `end`; fails after half a minute."""
+        seen = ""
+        while not seen.endswith(end):
+            assert select.select([self._master], [], [], 30)[0], f"{end!r} is not shown: {seen!r}"
+            seen += os.read(self._master, 1).decode("latin-1")
+        return seen
+
+    def type(self, keys: str) -> str:
+        """What is shown for them, up to the next prompt."""
+        os.write(self._master, keys.encode())
+        return self.see("\n> ").replace("\r\n", "\n")
+
+    def close(self) -> int:
+        os.write(self._master, b"/exit\r")
+        code = self.process.wait(timeout=30)
+        os.close(self._master)
+        return code
+
+
+def test_a_terminal_shows_which_tokens_were_drafted(models: Path) -> None:
+    """Every other letter: in each round one drafted token is right, and the one after it is the target's own."""
+    tinted = "".join(letter if i % 2 == 0 else f"\x1b[36m{letter}\x1b[0m" for i, letter in enumerate(ALPHABET))
+    for environment, expected in (({}, tinted), ({"NO_COLOR": "1"}, ALPHABET)):
+        terminal = Terminal(models, "-n", 26, **environment)
+        assert f"\n{expected}\n" in terminal.type("hello\r")
+        terminal.type("/draft off\r")
+        assert f"\n{ALPHABET}\n" in terminal.type("hello\r")
+        assert terminal.close() == 0
+
+
+def test_a_terminal_has_a_history_and_blocks(models: Path) -> None:
+    pytest.importorskip("readline")
+    terminal = Terminal(models, "-n", 26)
+    terminal.type("first words\r")
+    arrow_up = "\x1b[A"
+    again = terminal.type(f"{arrow_up}\r")
+    assert "first words" in again
+    assert "\x1b[36mb" in again
+    os.write(terminal._master, b'"""two\r')
+    terminal.see("\u2026 ".encode().decode("latin-1"))
+    assert "\x1b[36mb" in terminal.type('lines"""\r')
+    assert terminal.close() == 0
+
+
+def test_ctrl_c_ends_an_answer_not_the_chat(models: Path) -> None:
+    terminal = Terminal(models)  # without -n: the alphabet over and over, to the end of the context
+    os.write(terminal._master, b"hello\r")
+    terminal.see("y")
+    terminal.process.send_signal(signal.SIGINT)
+    assert "(interrupted)" in terminal.see("\n> ")
+    assert "rounds" in terminal.type("/stats\r")
+    assert terminal.close() == 0
 
 
 def test_chat_says_when_the_conversation_no_longer_fits(models: Path) -> None:
@@ -65,14 +142,15 @@ def test_chat_refuses_what_generate_refuses(models: Path) -> None:
 @pytest.fixture(scope="module", params=["options", "config"])
 def server(models: Path, request: pytest.FixtureRequest) -> Iterator[str]:
     """The base address of a running server."""
-    arguments = ["-m", models / "target.gguf", "-d", models / "draft.gguf", "-t", 1, "--port", 0, "--n-draft", 2]
+    arguments = ["-m", models / "target.gguf", "-d", models / "draft.gguf", "-t", 1, "--port", 0]
+    arguments += ["--n-draft", 2, *DRAFT_OPTIONS]
     if request.param == "config":
         entry = {
             "model": str(models / "target.gguf"), "draft_path": str(models / "draft.gguf"), "n_draft": 2, "n_ctx": 512,
             "n_threads": 1, "n_threads_batch": 1, "verbose": False, "model_alias": "tiny",
         }  # fmt: skip
-        (models / "config.json").write_text(json.dumps({"host": "127.0.0.1", "port": 0, "models": [entry]}))
-        arguments = ["--config", models / "config.json"]
+        (models / "config.yaml").write_text(yaml.safe_dump({"host": "127.0.0.1", "port": 0, "models": [entry]}))
+        arguments = ["--config", models / "config.yaml"]
     command = [sys.executable, "-m", "llama_eagle", "serve", *map(str, arguments)]
     clean = {
         name: value for name, value in os.environ.items() if name not in ("HOST", "PORT", "MODEL", "CACHE", "SEED")
@@ -112,6 +190,32 @@ def test_streaming_over_http(server: str) -> None:
     assert "".join(json.loads(event)["choices"][0]["text"] for event in events[:-1]) == (ALPHABET * 2)[3:23]
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_streaming_with_curl(server: str) -> None:
+    body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 26, "temperature": 0, "stream": True}
+    command = ["curl", "-sSN", f"{server}/v1/chat/completions", "--json", json.dumps(body)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    events = [line.removeprefix("data: ") for line in done.stdout.splitlines() if line.startswith("data: ")]
+    assert events[-1] == "[DONE]", done
+    deltas = [json.loads(event)["choices"][0]["delta"] for event in events[:-1]]
+    assert "".join(delta.get("content") or "" for delta in deltas) == ALPHABET
+
+
+def test_requests_at_the_same_time(server: str) -> None:
+    """One instance answers them one after the other; none is lost."""
+    import openai
+
+    client = openai.OpenAI(base_url=f"{server}/v1", api_key="none")
+
+    def ask(start: int) -> str:
+        prompt = ALPHABET[: start + 1]
+        return str(client.completions.create(model="tiny", prompt=prompt, max_tokens=20, temperature=0).choices[0].text)
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(ask, range(8)))
+    assert answers == [(ALPHABET * 2)[start + 1 : start + 21] for start in range(8)]
+
+
 def test_a_client_that_hangs_up_leaves_the_server_usable(server: str) -> None:
     host, port = server.removeprefix("http://").split(":")
     for _ in range(3):
@@ -122,6 +226,25 @@ def test_a_client_that_hangs_up_leaves_the_server_usable(server: str) -> None:
             connection.sendall("\r\n".join(lines).encode())
             assert connection.recv(100).startswith(b"HTTP/1.1 200")
     test_streaming_over_http(server)
+
+
+def test_a_configuration_names_the_draft_and_its_settings(tmp_path: Path) -> None:
+    from llama_eagle.llama_options import EAGLE_PARAMETERS
+    from llama_eagle.server import EagleModelSettings, read_config
+
+    values = {
+        "draft_path": "d.gguf", "n_draft": 3, "n_draft_max": 8, "p_min": 0.1, "draft_sampling": "rejection",
+        "exact": True, "draft_gpu_layers": 1, "draft_n_ctx": 512, "checkpoint_mib": 64, "checkpoint_every": 128,
+    }  # fmt: skip
+    assert set(values) == set(EAGLE_PARAMETERS) - {"drafter"}  # an object, which a file cannot name
+    config = {"port": 8123, "models": [{"model": "t.gguf", **values}, {"model": "u.gguf", "n_draft": "auto"}]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    found = [read_config(tmp_path / name) for name in ("config.json", "config.yaml")]
+    assert found[0] == found[1]
+    assert found[0].port == 8123
+    assert {name: getattr(found[0].models[0], name) for name in values} == values
+    assert found[0].models[1] == EagleModelSettings(model="u.gguf")
 
 
 def test_serve_refusals(models: Path, tmp_path: Path) -> None:

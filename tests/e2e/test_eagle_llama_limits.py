@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import multiprocessing
 import pickle
+import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 from fixtures.llama_pairs import ALPHABET, complete, load, write_lora, write_pairs
 from fixtures.tiny_gguf import END, N_VOCAB
@@ -143,6 +149,20 @@ def test_two_instances_in_one_process(files: dict[str, Path], plain: Any) -> Non
     assert texts == [complete(plain, max_tokens=30, seed=7)["text"]] * 2
 
 
+def test_two_threads_with_an_instance_each(files: dict[str, Path], plain: Any) -> None:
+    with load(files, n_draft=2) as first, load(files, n_draft=5) as second, ThreadPoolExecutor(2) as pool:
+        found = pool.map(lambda llm: [complete(llm, seed=seed)["text"] for seed in range(10)], (first, second))
+        expected = [complete(plain, seed=seed)["text"] for seed in range(10)]
+        assert list(found) == [expected, expected]
+
+
+def test_a_worker_process_loads_its_own(files: dict[str, Path], plain: Any) -> None:
+    """A spawned worker; what it is given of an instance are its arguments."""
+    with load(files, n_draft=3) as llm, ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        assert pool.submit(complete, llm).result()["text"] == complete(plain)["text"]
+        assert complete(llm)["text"] == complete(plain)["text"]
+
+
 def test_close(files: dict[str, Path]) -> None:
     with contextlib.closing(load(files)) as llm:
         complete(llm, max_tokens=2)
@@ -176,11 +196,69 @@ def test_close(files: dict[str, Path]) -> None:
         ({"draft": "target"}, ValueError, "not an EAGLE-3 draft"),
         ({"target": "draft"}, ValueError, "is an EAGLE-3 draft, not a target"),
         ({"n_ctx": 2_000_000_000}, RuntimeError, "Use a smaller --ctx-size"),
+        ({"draft_n_ctx": 2_000_000_000}, RuntimeError, "no memory for .* of the draft"),
     ],
 )
 def test_refusals(files: dict[str, Path], options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         load(files, **options)
+
+
+LOAD_IN_LITTLE_MEMORY = """
+import resource, sys
+from pathlib import Path
+from llama_eagle import EagleLlama
+target, draft = sys.argv[1:]
+common = {"n_threads": 1, "verbose": False}
+small = EagleLlama(target, n_ctx=256, **common)
+address_space = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (address_space + (100 << 20),) * 2)
+for draft_path in (None, draft):
+    try:
+        EagleLlama(target, draft_path=draft_path, n_ctx=4_000_000, **common)
+    except ValueError as error:
+        print(error)
+print(small.create_completion("abc", max_tokens=3, temperature=0)["choices"][0]["text"])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the address space")
+def test_out_of_memory_at_load_is_an_error(files: dict[str, Path]) -> None:
+    """512 MB of keys and values where 100 MB are left; what is loaded already goes on working."""
+    command = [sys.executable, "-c", LOAD_IN_LITTLE_MEMORY, files["sharp"], files["sharp_draft"]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == ["Failed to create llama_context"] * 2 + ["def"], done.stderr
+
+
+def test_empty_prompts(files: dict[str, Path], plain: Any) -> None:
+    for draft in (None, "draft"):
+        with load(files, draft=draft) as llm:
+            for call in (lambda llm=llm: complete(llm, ""), lambda llm=llm: next(llm.generate([]))):
+                with pytest.raises(ValueError, match="the prompt is empty"):
+                    call()
+            assert complete(llm)["text"] == complete(plain)["text"]
+
+
+class Proposes:
+    def __init__(self, proposed: list[int]) -> None:
+        self.proposed = proposed
+
+    def begin(self, tokens: Any) -> None: ...
+
+    def accept(self, tokens: Any) -> None: ...
+
+    def draft(self, id_last: int, n_max: int) -> list[int]:
+        return self.proposed
+
+
+@pytest.mark.parametrize("draft", [None, "sharp_draft"])
+@pytest.mark.parametrize("proposed", [[ord("z")] * 40, [-1], [ord("d"), N_VOCAB]])
+def test_a_bad_proposal_costs_time_not_correctness(
+    files: dict[str, Path], draft: str | None, proposed: list[int]
+) -> None:
+    """More tokens than were asked for, or what is no token: a look-up may propose the rows of an image."""
+    with load(files, "sharp", draft, drafter=Proposes(proposed), n_draft=3) as llm:
+        assert complete(llm, temperature=0)["text"] == (ALPHABET * 3)[3:63]
 
 
 def test_missing_file_is_the_parents_error(files: dict[str, Path]) -> None:
@@ -210,10 +288,14 @@ def test_end_token_is_not_delivered(files: dict[str, Path]) -> None:
 
 
 def test_defaults_beyond_the_parents(files: dict[str, Path]) -> None:
-    """Equal threads for one row and for many, and no logits kept that nobody asked for."""
-    with contextlib.closing(load(files, n_threads=None)) as llm:
-        import llama_cpp
+    """Equal threads for one row and for many, llama.cpp's choice of attention, no logits that nobody asked for."""
+    import llama_cpp
 
+    for given, attention in ((None, llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO), (False, 0), (True, 1)):
+        options = {} if given is None else {"flash_attn": given}
+        with load(files, **options) as llm:
+            assert llm.context_params.flash_attn_type == attention
+    with load(files, n_threads=None) as llm:
         threads = (llama_cpp.llama_n_threads(llm.ctx), llama_cpp.llama_n_threads_batch(llm.ctx))
         assert threads[0] == threads[1]
         complete(llm, max_tokens=5)
@@ -229,6 +311,22 @@ def test_past_the_drafts_context_generation_goes_on(files: dict[str, Path]) -> N
         assert statistics.rounds > 400 - 256
         assert complete(llm, temperature=0, max_tokens=10)["text"] == ALPHABET[3:13]  # a shorter text has drafts again
         assert llm.speculative_stats.n_accepted > 3
+
+
+def test_past_what_the_draft_was_trained_for_generation_goes_on(files: dict[str, Path], tmp_path: Path) -> None:
+    short = shutil.copy(files["sharp_draft"], tmp_path / "short.gguf")
+    gguf.GGUFReader(short, "r+").fields["eagle3.context_length"].parts[-1][0] = 128
+    with load({**files, "short": short}, "sharp", "short", n_draft=2) as llm:
+        assert complete(llm, temperature=0, max_tokens=300)["text"] == (ALPHABET * 12)[3:303]
+        assert 100 < llm.speculative_stats.n_drafted <= 128 + 2
+
+
+def test_a_state_that_does_not_fit(files: dict[str, Path], plain: Any) -> None:
+    with load(files, n_ctx=1024) as large, load(files, n_ctx=256) as small:
+        large.eval(large.tokenize(b"abc" * 200))
+        with pytest.raises(RuntimeError, match="Failed to set llama state data"):
+            small.load_state(large.save_state())
+        assert complete(small)["text"] == complete(plain)["text"]
 
 
 def test_a_lora_adapter(files: dict[str, Path], tmp_path: Path) -> None:

@@ -54,10 +54,10 @@ turn = st.tuples(
 )
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(turn, min_size=1, max_size=6))
 def test_random_chats(pair: Pair, turns: list[tuple[str, dict[str, Any], Any, int]]) -> None:
-    """Four turns on average, a thousand in all: continued, or edited from an earlier turn on."""
+    """A thousand chats of one to six turns: continued, or edited from an earlier turn on."""
     plain, drafting = pair
     messages: list[dict[str, str]] = []
     for text, options, n_draft, back in turns:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fixtures.command import llama_eagle
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.native
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 KEYS = {
     "text", "tokens", "n_prompt", "n_generated", "prompt_ms", "decode_ms", "tokens_per_second", "stop_reason",
-    "speculative", "exact", "inexact",
+    "speculative", "exact", "inexact", "unverified",
 }  # fmt: skip
 SPECULATIVE_KEYS = {
     "rounds", "n_drafted", "n_accepted", "accept_rate", "mean_emitted", "accepted_per_position", "ms"
@@ -167,3 +168,13 @@ def test_a_reader_that_goes_away_is_no_error(target: Path) -> None:
     command = f"{sys.executable} -m llama_eagle generate -m {target} -p abc -n 1000 --temp 0 -t 1 | head -c 3"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("def", "")
+
+
+def test_past_the_drafts_own_context_nothing_is_drafted(target: Path, draft: Path) -> None:
+    def run(*options: object) -> dict[str, Any]:
+        pair = ("-m", target, "-d", draft, "-p", "abc", "-n", 400, "--temp", 0, "-t", 1, "--n-draft", 1)
+        return llama_eagle("generate", *pair, *options, "--json").json
+
+    whole, short = run(), run("--draft-ctx-size", 1)  # rounded up to what attention looks at
+    assert short["text"] == whole["text"]
+    assert 0.5 < short["speculative"]["n_drafted"] / whole["speculative"]["n_drafted"] < 0.8

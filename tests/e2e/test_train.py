@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +42,7 @@ def settings(target: Path, data: Path, tmp_path: Path) -> Settings:
         n_vocab_draft=96,
         n_steps=3,
         max_length=32,
+        batch_size=4,
         epochs=1,
         learning_rate=3e-3,
         eval_share=0.1,
@@ -177,17 +176,26 @@ def test_the_command(settings: Settings, tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.slow
-def test_two_processes_do_what_one_does_in_two_passes(settings: Settings, tmp_path: Path) -> None:
-    alone = replace(settings, batch_size=2, accumulate=2)
-    train(alone)
-    arguments = ["--target", settings.target, "--data", settings.data[0], "-o", tmp_path / "two", "--device", "cpu"]
-    arguments += ["--dtype", "f32", "--draft-vocab", 96, "--steps", 3, "--max-length", 32, "--epochs", 1, "--lr", 3e-3]
-    arguments += ["--eval-share", 0.1, "--eval-every", 5, "--log-every", 1, "--batch-size", 2, "--json"]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "-m", "llama_eagle.cli"]
-    done = subprocess.run([*launcher, "train", *map(str, arguments)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert json.loads(done.stdout)["n_vocab_draft"] == 96
-    for found, expected in zip(curve(tmp_path / "two"), curve(alone.output), strict=True):
-        assert found["losses"] == pytest.approx(expected["losses"], rel=1e-3)
-        assert found["step"] == expected["step"]
+@pytest.mark.parametrize("layout", ["specforge", "speculators"])
+def test_a_run_starts_from_an_earlier_draft(settings: Settings, tmp_path: Path, layout: str) -> None:
+    """Its weights, vocabulary and width; at a rate of nothing, what comes out is what went in."""
+    train(replace(settings, format=layout, ffn_size=40))
+    first = load_file(settings.output / "model.safetensors")
+    again = replace(settings, output=tmp_path / "again", init=str(settings.output), format=layout, n_steps=2)
+    train(replace(again, n_vocab_draft=64, learning_rate=1e-30, seed=5))
+    second = load_file(again.output / "model.safetensors")
+    assert second.keys() == first.keys()
+    assert all(second[name].equal(first[name]) for name in first)
+    better = replace(again, output=tmp_path / "better", n_steps=3)
+    train(better)
+    assert curve(better.output)[0]["losses"][0] < curve(settings.output)[0]["losses"][0]
+
+
+def test_what_a_run_cannot_start_from(settings: Settings, target: Path, tmp_path: Path) -> None:
+    train(settings)
+    with pytest.raises(InputError, match="no draft to start from"):
+        train(replace(settings, output=tmp_path / "a", init=str(tmp_path)))
+    with pytest.raises(InputError, match="not a draft of this trainer"):
+        train(replace(settings, output=tmp_path / "b", init=str(target)))
+    with pytest.raises(ConfigError, match=r"fc.weight is \[32, 96\], and \[32, 64\] here"):
+        train(replace(settings, output=tmp_path / "c", init=str(settings.output), aux_layers=(2, 3)))

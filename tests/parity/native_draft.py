@@ -6,25 +6,47 @@ import ctypes
 from pathlib import Path
 
 import numpy as np
+import torch
+import transformers
 from fixtures.native import NativeTarget
+from fixtures.targets import make_target
 from llama_eagle._native import SessionParams, check
+from llama_eagle.convert.targets import TargetOptions, convert_target
 from parity.eagle3_reference import Step
 
 TOLERANCE = 1e-4  # of a step's largest value
 N_STEPS = 5
 
-NativeStep = tuple[np.ndarray, np.ndarray, int]  # logits, hidden, id
+NativeStep = tuple[np.ndarray, np.ndarray, int, float]  # logits, hidden, id, its probability
+
+
+class DenseTarget:
+    """A tiny dense target as a checkpoint, as a GGUF and in torch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = make_target("qwen3", folder, seed=3, dtype="float32")
+        self.gguf = folder / "target.gguf"
+        convert_target(self.folder, self.gguf, TargetOptions(outtype="f32"))
+        self.model = transformers.Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self.embedding = self.model.get_input_embeddings().weight.detach()
+        self.head = self.model.lm_head.weight.detach()
+
+    def features(self, tokens: list[int], boundaries: list[int]) -> torch.Tensor:
+        """[n, A * T]: the residual streams entering the blocks, side by side."""
+        with torch.no_grad():
+            hidden = self.model(torch.tensor([tokens]), output_hidden_states=True).hidden_states
+        return torch.cat([hidden[i][0] for i in boundaries], -1)
 
 
 class NativeDraft:
-    """A session of our engine; KV memory in float32."""
+    """A session of our engine that drafts chains of `n_steps`; KV memory in float32."""
 
-    def __init__(self, target: NativeTarget, path: Path, hidden: int) -> None:
-        self.lib, self.api, self.hidden = target.lib, target.api, hidden
+    def __init__(self, target: NativeTarget, path: Path, hidden: int, n_steps: int = N_STEPS) -> None:
+        self.lib, self.api, self.hidden, self.n_steps = target.lib, target.api, hidden, n_steps
         self.model = self.api.llama_model_load_from_file(str(path).encode(), self.api.llama_model_default_params())
         assert self.model, f"{path} does not load"
         params: SessionParams = self.lib.eagle_session_default_params()
-        params.n_draft_max, params.type_kv = N_STEPS, self.api.GGML_TYPE_F32
+        params.n_draft_max, params.type_kv = n_steps, self.api.GGML_TYPE_F32
         self.session = ctypes.c_void_p()
         status = self.lib.eagle_session_new(target.ctx, self.model, ctypes.byref(params), ctypes.byref(self.session))
         check(status, "eagle_session_new")
@@ -37,15 +59,15 @@ class NativeDraft:
         check(self.lib.eagle_eval(self.session, (ctypes.c_int32 * len(tokens))(*tokens), len(tokens)), "eagle_eval")
 
     def chain(self, token: int) -> list[NativeStep]:
-        """Each step of a draft of N_STEPS tokens."""
-        ids, _ = self.draft(token)
-        assert len(ids) == N_STEPS
-        return [(*self._step(i), ids[i]) for i in range(N_STEPS)]
+        """Each step of a draft."""
+        ids, probs = self.draft(token)
+        assert len(ids) == self.n_steps
+        return [(*self._step(i), ids[i], probs[i]) for i in range(self.n_steps)]
 
     def draft(self, token: int, p_min: float = 0.0) -> tuple[list[int], list[float]]:
         """Ids and the draft's probabilities of them."""
-        ids, probs, n_out = (ctypes.c_int32 * N_STEPS)(), (ctypes.c_float * N_STEPS)(), ctypes.c_int32()
-        status = self.lib.eagle_draft(self.session, token, N_STEPS, p_min, ids, probs, ctypes.byref(n_out))
+        ids, probs, n_out = (ctypes.c_int32 * self.n_steps)(), (ctypes.c_float * self.n_steps)(), ctypes.c_int32()
+        status = self.lib.eagle_draft(self.session, token, self.n_steps, p_min, ids, probs, ctypes.byref(n_out))
         check(status, "eagle_draft")
         return ids[: n_out.value], probs[: n_out.value]
 
@@ -68,7 +90,8 @@ class NativeDraft:
 
 
 def assert_equal(found: list[NativeStep], expected: list[Step]) -> None:
-    for (logits, hidden, token), step in zip(found, expected, strict=True):
+    for (logits, hidden, token, prob), step in zip(found, expected, strict=True):
         for ours, theirs in ((logits, step.logits.numpy()), (hidden, step.hidden.numpy())):
             assert np.abs(ours - theirs).max() < TOLERANCE * np.abs(theirs).max()
         assert token == step.token
+        assert abs(prob - float(step.logits.softmax(-1).max())) < TOLERANCE

@@ -9,40 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import transformers
 from fixtures.eagle3_checkpoints import CASES, make_draft
 from fixtures.native import NativeTarget
-from fixtures.targets import make_target
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
-from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import NativeError
 from parity.eagle3_reference import Eagle3Reference, Step
-from parity.native_draft import N_STEPS, TOLERANCE, NativeDraft, assert_equal
+from parity.native_draft import N_STEPS, TOLERANCE, DenseTarget, NativeDraft, assert_equal
 
 pytestmark = pytest.mark.native
 
 
-class Target:
-    """A tiny dense target as a checkpoint, as a GGUF and in torch."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = make_target("qwen3", folder, seed=3, dtype="float32")
-        self.gguf = folder / "target.gguf"
-        convert_target(self.folder, self.gguf, TargetOptions(outtype="f32"))
-        self.model = transformers.Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        self.embedding = self.model.get_input_embeddings().weight.detach()
-        self.head = self.model.lm_head.weight.detach()
-
-    def features(self, tokens: list[int], boundaries: list[int]) -> torch.Tensor:
-        """[n, A * T]: the residual streams entering the blocks, side by side."""
-        with torch.no_grad():
-            hidden = self.model(torch.tensor([tokens]), output_hidden_states=True).hidden_states
-        return torch.cat([hidden[i][0] for i in boundaries], -1)
-
-
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
-    return Target(tmp_path_factory.mktemp("target"))
+def target(tmp_path_factory: pytest.TempPathFactory) -> DenseTarget:
+    return DenseTarget(tmp_path_factory.mktemp("target"))
 
 
 def assert_top(draft: NativeDraft, expected: list[Step], target_ids: torch.Tensor) -> None:
@@ -58,13 +37,13 @@ def assert_top(draft: NativeDraft, expected: list[Step], target_ids: torch.Tenso
 
 
 @pytest.fixture
-def context(target: Target) -> Iterator[NativeTarget]:
+def context(target: DenseTarget) -> Iterator[NativeTarget]:
     with NativeTarget(target.gguf) as native:
         yield native
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_chains(name: str, target: Target, context: NativeTarget, tmp_path: Path) -> None:
+def test_chains(name: str, target: DenseTarget, context: NativeTarget, tmp_path: Path) -> None:
     """A prompt, a chain, a round that keeps two of its drafts, another chain."""
     spec = replace(CASES[name], dtype="float32")
     folder = make_draft(tmp_path / "draft", spec, seed=7)
@@ -91,7 +70,9 @@ def test_chains(name: str, target: Target, context: NativeTarget, tmp_path: Path
         draft.close()
 
 
-def test_a_draft_ends_before_it_becomes_too_improbable(target: Target, context: NativeTarget, tmp_path: Path) -> None:
+def test_a_draft_ends_before_it_becomes_too_improbable(
+    target: DenseTarget, context: NativeTarget, tmp_path: Path
+) -> None:
     """The rest is not computed, and missing nowhere: later drafts are those of a session that never stopped early."""
     spec = replace(CASES["safeailab"], dtype="float32")
     convert_draft(make_draft(tmp_path / "draft", spec, seed=7), target.gguf, tmp_path / "draft.gguf", DraftOptions())

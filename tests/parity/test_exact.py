@@ -55,6 +55,7 @@ def test_every_weight_type(folder: Path, outtype: str, flash_attn: str) -> None:
         options = CheckOptions(max_threads=3, context=ContextOptions(n_ctx=512, flash_attn=flash_attn))
         assert check_exact(model, random_tokens(model, 60, 1), options).difference is None
         assert exact.report(model)["exact"] is True
+    assert {"device": "CPU", "exact": True, "why": ""} in exact.devices()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -89,6 +90,7 @@ def test_switched_off_the_check_finds_a_difference(folder: Path) -> None:
         try:
             found = check_exact(model, random_tokens(model, 60, 1), CheckOptions(context=ContextOptions(n_ctx=512)))
             assert exact.report(model)["exact"] is False
+            assert {"device": "CPU", "exact": False, "why": "switched off"} in exact.devices()
         finally:
             exact.set_mode("on")
     assert found.difference is not None and found.difference.alone != found.difference.batch
@@ -103,7 +105,7 @@ def test_strict_is_refused_or_holds(folder: Path) -> None:
             assert "before the first model" in str(error)
             return
         try:
-            assert exact.report(model) == {"exact": True, "mode": "strict", "inexact": []}
+            assert exact.report(model) == {"exact": True, "mode": "strict", "inexact": [], "unverified": []}
         finally:
             exact.set_mode("on")
 

@@ -17,6 +17,8 @@ import torch
 from fixtures.eagle3_checkpoints import CASES, LLAMA3, N_VOCAB, YARN, DraftSpec, draft_tensors, make_target_gguf
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from parity.eagle3_gguf import GGUFDraft
+from parity.test_train_export import Pair
+from safetensors.torch import load_file
 from transformers import LlamaConfig, Qwen3Config
 
 pytestmark = pytest.mark.slow
@@ -122,3 +124,30 @@ def test_converted_draft_agrees_with_the_package(name: str, tmp_path: Path) -> N
         slot, step = (position, 0) if fused else (ROOT, position - ROOT)
         expected = steps[step][slot].numpy()
         assert np.abs(logits - expected).max() < 1e-4 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("n_draft", [160, 512])
+def test_a_trained_draft_loads_in_the_package(n_draft: int, tmp_path: Path) -> None:
+    """`--format speculators`: every weight arrives, and the logits of all slots and steps are those of our trainer."""
+    eagle3 = import_speculators()
+    pair = Pair(tmp_path, n_draft)
+    folder = pair.export(tmp_path / "draft", "speculators")
+    config = eagle3.Eagle3SpeculatorConfig.from_pretrained(folder)
+    config.transformer_layer_config._attn_implementation = "eager"
+    model = eagle3.Eagle3DraftModel.from_pretrained(folder, config=config).float().eval()
+    loaded = model.state_dict()
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        assert name in loaded or (n_draft == 512 and name in ("d2t", "t2d")), name
+        assert name not in loaded or torch.equal(loaded[name].to(tensor.dtype), tensor), name
+    steps: list[torch.Tensor] = []
+    model.lm_head.register_forward_hook(lambda module, args, out: steps.append(out[0]))
+    tokens = torch.randint(0, 480, (1, 12), generator=torch.Generator().manual_seed(2))
+    features, _ = pair.target.run(tokens)
+    with torch.no_grad():  # theirs pairs a slot's features with the token in the same place
+        model(features[:, :-1], tokens[:, 1:], torch.zeros(1, 11, dtype=torch.long), ttt_steps=N_STEPS)
+        stored = pair.target.frozen().embedding.bfloat16().float()
+        hidden = pair.draft.unroll(stored[tokens], features, N_STEPS)
+        ours = [pair.draft.lm_head(pair.draft.norm(x[0])) for x in hidden]
+    assert len(ours) == len(steps) == N_STEPS
+    for found, expected in zip(ours, steps, strict=True):
+        assert (found - expected[: len(found)]).abs().max() < 1e-4 * expected.abs().max()

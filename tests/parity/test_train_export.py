@@ -14,7 +14,7 @@ from fixtures.training import make_training_target
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import ConfigError
-from llama_eagle.train.export import check_layer_ids, export_draft
+from llama_eagle.train.export import DraftOf, check_layer_ids, export_draft
 from llama_eagle.train.initial import make_draft
 from llama_eagle.train.target import Target, read_target
 from parity.test_draft_native import N_STEPS, NativeDraft
@@ -25,9 +25,10 @@ TOLERANCE = 5e-4  # two implementations of target and draft after one another
 class Pair:
     """A target, and a draft of it whose weights are BF16 values, as they are stored."""
 
-    def __init__(self, folder: Path, n_draft: int) -> None:
-        self.folder = make_training_target("qwen3", folder / "target", seed=2, dtype="float32")
-        self.target = Target(read_target(self.folder), torch.float32, torch.device("cpu"))
+    def __init__(self, folder: Path, n_draft: int, family: str = "qwen3") -> None:
+        self.folder = make_training_target(family, folder / "target", seed=2, dtype="float32")
+        layers = (4, 5, 6) if "vision_config" in (self.folder / "config.json").read_text() else None
+        self.target = Target(read_target(self.folder, layers), torch.float32, torch.device("cpu"))
         self.ids = torch.randperm(512, generator=torch.Generator().manual_seed(3))[:n_draft].sort().values
         geometry = self.target.info.geometry(n_draft, ffn_size=72)
         self.draft = make_draft(geometry, self.target.frozen(), self.ids, seed=1)
@@ -37,13 +38,14 @@ class Pair:
         convert_target(self.folder, self.gguf, TargetOptions(outtype="f32"))
 
     def export(self, folder: Path, layout: str) -> Path:
+        info = self.target.info
         export_draft(
             self.draft,
             folder,
             layout=layout,
             draft_ids=self.ids,
             embedding=self.target.frozen().embedding,
-            aux_layers=self.target.info.aux_layers,
+            target=DraftOf(str(self.folder), info.architecture, info.aux_layers),
         )
         return folder
 
@@ -74,16 +76,53 @@ def test_the_engine_computes_what_was_trained(n_draft: int, layout: str, tmp_pat
     assert (report.layout, report.layer_ids) == ("stock", [2, 4, 5])
     assert report.warnings == []
     assert report.producer == {"specforge": "SpecForge", "speculators": "speculators"}[layout]
+    assert_same_chain(pair, tmp_path / "draft.gguf")
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("family", ["qwen35-text", "qwen35", "qwen35moe", "qwen3next", "qwen3moe", "qwen3vl", "llama3"])
+def test_drafts_of_every_family(family: str, tmp_path: Path) -> None:
+    pair = Pair(tmp_path, 160, family)
+    folder = pair.export(tmp_path / "draft", "specforge")
+    convert_draft(folder, pair.gguf, tmp_path / "draft.gguf", DraftOptions(outtype="f32"))
+    assert_same_chain(pair, tmp_path / "draft.gguf")
+
+
+def assert_same_chain(pair: Pair, path: Path) -> None:
+    """The native engine's draft against the trainer's own code."""
     tokens = np.random.default_rng(5).integers(0, 480, 10).tolist()
     expected = chain_in_torch(pair, tokens)
-    with NativeTarget(pair.gguf) as native:
-        draft = NativeDraft(native, tmp_path / "draft.gguf", 64)
+    with NativeTarget(pair.gguf, n_rs_seq=N_STEPS) as native:
+        draft = NativeDraft(native, path, 64)
         draft.eval(tokens[:9])
         found = draft.chain(tokens[9])
         draft.close()
-    for (logits, _, token), step in zip(found, expected, strict=True):
+    for (logits, _, token, _), step in zip(found, expected, strict=True):
         assert np.abs(logits - step.numpy()).max() < TOLERANCE * step.abs().max()
         assert token == pair.ids[step.argmax()]
+
+
+@pytest.mark.parametrize("n_draft", [160, 512])
+def test_both_layouts_convert_to_the_same_draft(n_draft: int, tmp_path: Path) -> None:
+    """But for the embeddings, which only speculators' layout holds."""
+    pair = Pair(tmp_path, n_draft)
+    found = []
+    for layout in ("specforge", "speculators"):
+        folder, path = pair.export(tmp_path / layout, layout), tmp_path / f"{layout}.gguf"
+        convert_draft(folder, pair.gguf, path, DraftOptions(outtype="bf16"))
+        reader = gguf.GGUFReader(path)
+        keys = {key: field.contents() for key, field in reader.fields.items() if key.startswith("eagle3.")}
+        found.append(({tensor.name: tensor.data for tensor in reader.tensors}, keys))
+    (ours, our_keys), (theirs, their_keys) = found
+    embedding = theirs.pop("token_embd.weight").view(np.uint16)
+    stored = pair.target.frozen().embedding.bfloat16().view(torch.uint16).numpy()
+    assert np.array_equal(embedding, stored)
+    assert ours.keys() == theirs.keys()
+    assert all(np.array_equal(data, theirs[name]) for name, data in ours.items())
+    sources = {"eagle3.producer", "eagle3.target_layers_source"}
+    assert {k: v for k, v in our_keys.items() if k not in sources} == {
+        k: v for k, v in their_keys.items() if k not in sources
+    }
 
 
 def test_the_head_starts_as_the_targets(tmp_path: Path) -> None:

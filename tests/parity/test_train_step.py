@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from llama_eagle.train.export import export_draft
+from llama_eagle.train.export import DraftOf, export_draft
 from llama_eagle.train.loss import Outcome, TrainingPass
 from llama_eagle.train.model import Eagle3Draft, Geometry
 from parity.eagle3_reference import Eagle3Reference
@@ -50,7 +50,12 @@ class Case:
         self.final = torch.randn(2, LENGTH, H, generator=random)
         self.folder = folder
         export_draft(
-            self.draft, folder, layout="specforge", draft_ids=self.ids, embedding=self.embedding, aux_layers=(2, 4, 5)
+            self.draft,
+            folder,
+            layout="specforge",
+            draft_ids=self.ids,
+            embedding=self.embedding,
+            target=DraftOf("none", "", (2, 4, 5)),
         )
 
     def outcome(self, *, checkpointing: bool = False) -> Outcome:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from fixtures.eagle3_checkpoints import CASES, make_draft
 from fixtures.native import NativeTarget
 from fixtures.rpc import register, rpc_server
 from fixtures.targets import make_target
 from fixtures.tiny_gguf import LAYERS, Variant, write_draft, write_target
 from llama_eagle._library import library_folder
+from llama_eagle.convert.drafts import convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
+from llama_eagle.quantize import QuantizeOptions, quantize
 
 pytestmark = pytest.mark.native
 
@@ -100,3 +105,32 @@ def test_speculative_text_is_the_plain_text(offloading: Executor, tmp_path: Path
     found, n_accepted = offloading.submit(generate, target, draft, LAYERS // 2 + 1).result()
     assert found == expected
     assert n_accepted > 0
+
+
+def speculate_or_refuse(target: Path, draft: Path, n_gpu_layers: int, draft_gpu_layers: int) -> str:
+    """What `generate` says, or why there is no session."""
+    from llama_eagle import EagleLlama
+    from llama_eagle.errors import IncompatibleModels
+
+    options: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "verbose": False, "n_draft": 3}
+    options |= {"n_gpu_layers": n_gpu_layers, "draft_gpu_layers": draft_gpu_layers}
+    try:
+        llm = EagleLlama(target, draft_path=draft, **options)
+    except IncompatibleModels as error:
+        return str(error)
+    tokens = list(islice(llm.generate(range(40, 60), temp=0.0), 40))
+    llm.close()
+    return str(tokens)
+
+
+def test_a_shared_head_that_cannot_be_copied(offloading: Executor, tmp_path: Path) -> None:
+    """Repacked on the CPU, it cannot follow the draft to another device; where nothing is repacked, it can."""
+    folder = make_target("qwen3", tmp_path / "target", hidden_size=256, intermediate_size=256)
+    source, target, draft = (tmp_path / f"{name}.gguf" for name in ("f16", "target", "draft"))
+    convert_target(folder, source, TargetOptions(outtype="f16"))
+    quantize(source, target, "q4_0", QuantizeOptions(output_type="q4_0"))
+    shared = replace(CASES["shared-head"], hidden=256, target_hidden=256)
+    convert_draft(make_draft(tmp_path / "hf", shared), target, draft)
+    beside, apart = (offloading.submit(speculate_or_refuse, target, draft, 0, n).result() for n in (0, 99))
+    assert beside.startswith("[")
+    assert apart == beside or "draft_gpu_layers 0" in apart

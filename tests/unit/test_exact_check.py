@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import pytest
+from llama_eagle import exact
+from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.exact import CheckOptions, _batches, _first_difference
+
+ON_CUDA = {"where": "CUDA0", "type": "q8_0", "tensors": 3, "why": "never verified"}
 
 
 def test_batches_cover_the_text_once_and_repeat_with_the_seed() -> None:
@@ -32,3 +39,19 @@ def test_the_first_difference_is_named_to_the_bit() -> None:
 def test_the_sign_of_zero_is_a_difference() -> None:
     zero = np.zeros((1, 2), np.float32)
     assert _first_difference(zero, -zero, 0, 1).bit == 31
+
+
+def with_report(monkeypatch: pytest.MonkeyPatch, **found: Any) -> None:
+    held = {"exact": False, "mode": "strict", "inexact": [], "unverified": []}
+    monkeypatch.setattr(exact, "report", lambda _: held | found)
+
+
+def test_unverified_weights_are_told_and_inexact_ones_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = SimpleNamespace(handle=None)
+    with_report(monkeypatch, exact=True)
+    assert exact.require(model) is None
+    with_report(monkeypatch, unverified=[ON_CUDA])
+    assert exact.require(model) == "3 of q8_0 in CUDA0: never verified"
+    with_report(monkeypatch, inexact=[ON_CUDA])
+    with pytest.raises(EnvironmentFailure, match="nothing computes these exactly: 3 of q8_0 in CUDA0"):
+        exact.require(model)

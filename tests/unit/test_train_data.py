@@ -15,7 +15,7 @@ from llama_eagle.train.batches import BatchPlan, Split, split_held_out
 from llama_eagle.train.documents import read_documents
 from llama_eagle.train.samples import Sample, SampleMaker
 from llama_eagle.train.target import control_tokens, load_tokenizer, read_target
-from llama_eagle.train.vocabulary import choose_vocabulary
+from llama_eagle.train.vocabulary import choose_vocabulary, count_tokens
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +53,17 @@ def test_bad_data_is_named_by_file_and_line(name: str, data: bytes, parts: tuple
     with pytest.raises(InputError) as caught:
         list(read_documents([tmp_path / name]))
     assert all(part in str(caught.value) for part in parts), caught.value
+
+
+def test_all_faulty_lines_of_a_file_are_named_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl"
+    lines = [b'{"text": "fine"}', b'{"text": " "}', b'{"text": "fine"}', b"{", b"\xff"]
+    path.write_bytes(b"\n".join(lines))
+    with pytest.raises(InputError, match=r"c\.jsonl:2: empty; leave it out\. Faulty, too: lines 4, 5\.$"):
+        list(read_documents([path]))
+    path.write_bytes(b"\n".join(lines + [b"[]"] * 40))
+    with pytest.raises(InputError, match=r"lines 4, 5, 6, .*, 23 and 22 more\.$"):
+        list(read_documents([path]))
 
 
 def test_a_folder_gives_its_text_and_chat_files(tmp_path: Path) -> None:
@@ -131,12 +142,13 @@ def sample(*tokens: int, mask: list[bool] | None = None) -> Sample:
 
 
 def test_the_draft_vocabulary_is_the_most_frequent_and_the_control_tokens() -> None:
-    samples = [sample(5, 5, 5, 3, 3, 8, 8, 1, 0, mask=[True] * 7 + [False] * 2)]
-    found = choose_vocabulary(samples, n_vocab=12, n_vocab_draft=4, control=[11, 2])
-    assert found.tolist() == [2, 3, 5, 11]  # 3 before 8: ties by id
-    assert choose_vocabulary(samples, n_vocab=12, n_vocab_draft=12, control=[]).tolist() == list(range(12))
+    samples = [sample(5, 5, 5, 3), sample(3, 8, 8, 1, 0, mask=[True] * 3 + [False] * 2)]
+    counts = count_tokens(samples, 12)
+    assert counts.tolist() == [0, 0, 0, 2, 0, 3, 0, 0, 2, 0, 0, 0]
+    assert choose_vocabulary(counts, 4, [11, 2]).tolist() == [2, 3, 5, 11]  # 3 before 8: ties by id
+    assert choose_vocabulary(counts, 12, []).tolist() == list(range(12))
     with pytest.raises(UsageError, match="2 control tokens"):
-        choose_vocabulary(samples, n_vocab=12, n_vocab_draft=1, control=[11, 2])
+        choose_vocabulary(counts, 1, [11, 2])
 
 
 def test_control_tokens_are_special_tokens_and_end_tokens(tmp_path: Path) -> None:
@@ -165,4 +177,5 @@ def test_held_out_samples_are_not_trained_on() -> None:
     assert len(split.held_out) == 5
     assert sorted(split.train + split.held_out) == list(range(50))
     assert split_held_out(50, 0, seed=3).held_out == []
+    assert len(split_held_out(100_000, 0.02, seed=3).held_out) == 256
     assert split_held_out(1, 0.5, seed=3) == Split([0], [])

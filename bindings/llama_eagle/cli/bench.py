@@ -9,9 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from llama_eagle.cli import output
-from llama_eagle.cli.options import Json, Threads
+from llama_eagle.cli.options import DraftGpuLayers, GpuLayers, Json, PMin, Threads
 from llama_eagle.errors import UsageError
 
+LONGEST = 16  # tokens that `auto` may draft, as in the other commands
 SYNTHETIC_PROMPT = " A B C"
 PROMPT = "Explain in simple words how a sailing boat can sail against the wind."
 
@@ -20,14 +21,16 @@ def bench(
     synthetic: Annotated[str | None, typer.Option(metavar="0.8b|2b|4b|9b|tiny", help="Make such a pair.")] = None,
     accept: Annotated[str, typer.Option(metavar="P[,P...]", help="Its acceptance.")] = "0.7",
     outtype: Annotated[str, typer.Option("--type", help="Its type: q8_0, q4_k_m, ...")] = "q8_0",
-    draft_type: Annotated[str | None, typer.Option(help="Its draft's type; default: the same.")] = None,
+    draft_type: Annotated[str | None, typer.Option(help="The draft's type; default: as it is.")] = None,
     model: Annotated[Path | None, typer.Option("--model", "-m", metavar="TARGET.gguf", help="Or: real files.")] = None,
     draft: Annotated[Path | None, typer.Option("--draft", "-d", metavar="DRAFT.gguf")] = None,
     prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="For real files.")] = None,
     n_draft: Annotated[str, typer.Option(metavar="N[,N...][,auto]", help="Draft lengths.")] = "1,2,3,4,6,8,auto",
     n_predict: Annotated[int, typer.Option("-n", min=8, help="Tokens of each run.")] = 256,
     threads: Threads = 0,
-    n_gpu_layers: Annotated[int, typer.Option("--n-gpu-layers", "-ngl", help="Layers on the GPU, -1: all.")] = 0,
+    n_gpu_layers: GpuLayers = 0,
+    draft_gpu_layers: DraftGpuLayers = None,
+    p_min: PMin = 0.0,
     repetitions: Annotated[int, typer.Option(min=1, help="Runs of each kind; medians are reported.")] = 3,
     chat: Annotated[int, typer.Option(metavar="N", min=0, help="Also stream a chat of N tokens.")] = 0,
     peers: Annotated[str | None, typer.Option(metavar="upstream", help="Compare with llama.cpp's own driver.")] = None,
@@ -76,9 +79,10 @@ def _jobs(given: dict[str, Any], lengths: tuple[int | str, ...]) -> list[tuple[d
     if (given["synthetic"] is None) == (given["model"] is None):
         raise UsageError("give either --synthetic SHAPE, or -m TARGET.gguf with -d DRAFT.gguf.")
     threads = given["threads"] or os.cpu_count() or 1
-    facts = {"type": given["outtype"], "n": given["n_predict"], "threads": threads}
-    longest = max(8, *(length for length in lengths if isinstance(length, int)))
+    facts = {"type": given["outtype"], "draft_type": given["draft_type"], "n": given["n_predict"], "threads": threads}
+    longest = max([LONGEST, *(length for length in lengths if isinstance(length, int))])
     common = {"n": given["n_predict"], "threads": threads, "n_draft_max": longest, "gpu_layers": given["n_gpu_layers"]}
+    common |= {name: given[name] for name in ("draft_gpu_layers", "p_min")}
     if given["synthetic"] is None:
         return [_real_job(given, facts, common)]
     return [_synthetic_job(given, accept, facts, common) for accept in _shares(given["accept"])]
@@ -89,8 +93,28 @@ def _real_job(given: dict[str, Any], facts: dict[str, Any], common: dict[str, An
 
     if given["draft"] is None:
         raise UsageError("-m TARGET.gguf needs its draft: -d DRAFT.gguf.")
-    job = Job(given["model"], given["draft"], given["prompt"] or PROMPT, **common)
+    draft = given["draft"]
+    if given["draft_type"] is not None:
+        draft = _in_type(draft, given["draft_type"].lower())
+    job = Job(given["model"], draft, given["prompt"] or PROMPT, **common)
     return {"model": given["model"].name, "accept": None, **facts, "type": None}, job
+
+
+def _in_type(draft: Path, outtype: str) -> Path:
+    """The draft in another type, made once and kept. From a quantized one it accepts less than it could."""
+    from llama_eagle.bench.cache import cache_dir
+    from llama_eagle.gguf_header import read_model
+    from llama_eagle.quantize import QuantizeOptions, check_type, quantize
+
+    check_type(outtype)
+    path = read_model(draft)[0].path.resolve()
+    state = path.stat()
+    out = cache_dir() / "drafts" / f"{path.stem}-{state.st_size:x}-{state.st_mtime_ns:x}-{outtype}.gguf"
+    if not out.is_file():
+        out.parent.mkdir(parents=True, exist_ok=True)
+        output.note(f"quantizing the draft to {outtype}")
+        quantize(path, out, outtype, QuantizeOptions(requantize=True))
+    return out
 
 
 def _synthetic_job(

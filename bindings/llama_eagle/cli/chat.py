@@ -10,7 +10,18 @@ from typing import Annotated, Any
 import typer
 
 from llama_eagle.cli import output
-from llama_eagle.cli.options import DraftFile, TargetFile, Threads, Verbose
+from llama_eagle.cli.options import (
+    DraftCtxSize,
+    DraftFile,
+    DraftGpuLayers,
+    GpuLayers,
+    NDraft,
+    NDraftMax,
+    PMin,
+    TargetFile,
+    Threads,
+    Verbose,
+)
 from llama_eagle.errors import EagleError, UsageError
 
 HELP = """\
@@ -27,8 +38,9 @@ def chat(
     model: TargetFile,
     draft: DraftFile = None,
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
-    n_draft: Annotated[str, typer.Option(metavar="K|auto", help="Tokens drafted in a round.")] = "auto",
-    n_draft_max: Annotated[int, typer.Option(min=1, help="Longest draft.")] = 16,
+    n_draft: NDraft = "auto",
+    n_draft_max: NDraftMax = 16,
+    p_min: PMin = 0.0,
     temp: Annotated[float, typer.Option(help="Temperature, 0: greedy.")] = 0.8,
     top_k: Annotated[int, typer.Option(help="0: off.")] = 40,
     top_p: Annotated[float, typer.Option(help="1: off.")] = 0.95,
@@ -36,7 +48,9 @@ def chat(
     n_predict: Annotated[int, typer.Option("-n", "--n-predict", help="Tokens of an answer, -1: no limit.")] = -1,
     seed: Annotated[int | None, typer.Option(help="Random by default.")] = None,
     threads: Threads = 0,
-    n_gpu_layers: Annotated[int, typer.Option("--n-gpu-layers", "-ngl", help="Layers on the GPU, -1: all.")] = 0,
+    n_gpu_layers: GpuLayers = 0,
+    draft_gpu_layers: DraftGpuLayers = None,
+    draft_ctx_size: DraftCtxSize = 0,
     ctx_size: Annotated[int, typer.Option("--ctx-size", "-c", min=0, help="Tokens, 0: the model's.")] = 8192,
     verbose: Verbose = False,
 ) -> None:
@@ -44,8 +58,9 @@ def chat(
     from llama_eagle.llama import EagleLlama
 
     llm = EagleLlama(
-        model, draft_path=draft, n_draft=_read_n_draft(n_draft), n_draft_max=n_draft_max, n_ctx=ctx_size,
-        n_threads=threads or None, n_gpu_layers=n_gpu_layers, verbose=verbose,
+        model, draft_path=draft, n_draft=_read_n_draft(n_draft), n_draft_max=n_draft_max, p_min=p_min,
+        draft_gpu_layers=draft_gpu_layers, draft_n_ctx=draft_ctx_size, n_ctx=ctx_size, n_threads=threads or None,
+        n_gpu_layers=n_gpu_layers, verbose=verbose,
     )  # fmt: skip
     sampling = {"temperature": temp, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
     sampling["max_tokens"] = None if n_predict < 0 else n_predict

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from llama_eagle.cli import output
-from llama_eagle.cli.options import Json, Threads
+from llama_eagle.cli.options import GpuLayers, Json, Threads
 
 CHECK_FAILED = 5
 
@@ -21,6 +21,7 @@ def check(
     ] = False,
     text: Annotated[Path | None, typer.Option("--text", metavar="FILE", help="The text for --exact.")] = None,
     threads: Threads = 0,
+    n_gpu_layers: GpuLayers = 0,
     json: Json = False,
 ) -> None:
     """Say whether a file is sound, and whether a draft fits a target; exit 5 when it does not."""
@@ -28,7 +29,7 @@ def check(
 
     report = check_models(target, draft)
     problems = [finding.message for finding in report.findings if finding.level == "error"]
-    exactness = _exactness(target, text, threads) if exact and not problems else None
+    exactness = _exactness(target, text, threads, n_gpu_layers) if exact and not problems else None
     if exactness is not None and exactness["difference"] is not None:
         problems.append(_difference_text(target, exactness))
     for finding in report.findings:
@@ -50,12 +51,13 @@ def check(
         raise typer.Exit(CHECK_FAILED)
 
 
-def _exactness(target: Path, text: Path | None, threads: int) -> dict[str, Any]:
+def _exactness(target: Path, text: Path | None, threads: int, n_gpu_layers: int) -> dict[str, Any]:
     """`exact.check_exact` of a text, with what `exact.report` says of the weights."""
-    from llama_eagle.exact import CheckOptions, check_exact, check_tokens, report
-    from llama_eagle.models import ContextOptions, Model
+    from llama_eagle.exact import CheckOptions, check_exact, check_tokens, get_mode, report, set_mode
+    from llama_eagle.models import ContextOptions, LoadOptions, Model
 
-    with Model.target(target) as model:
+    set_mode(get_mode())  # CUDA's kernels are exact only when asked for
+    with Model.target(target, LoadOptions(n_gpu_layers)) as model:
         tokens = check_tokens(model, text)
         context = ContextOptions(n_ctx=max(512, len(tokens)), n_threads=threads)
         found = check_exact(model, tokens, CheckOptions(max_threads=threads, context=context))

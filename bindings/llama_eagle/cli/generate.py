@@ -10,7 +10,19 @@ from typing import Annotated, Any
 import typer
 
 from llama_eagle.cli import output
-from llama_eagle.cli.options import DraftFile, Json, TargetFile, Threads, Verbose
+from llama_eagle.cli.options import (
+    DraftCtxSize,
+    DraftFile,
+    DraftGpuLayers,
+    GpuLayers,
+    Json,
+    NDraft,
+    NDraftMax,
+    PMin,
+    TargetFile,
+    Threads,
+    Verbose,
+)
 from llama_eagle.errors import InputError, UsageError
 
 DEFAULT_CONTEXT = 4096  # tokens, when neither -n nor the prompt asks for more
@@ -26,9 +38,9 @@ def generate(
     tokens: Annotated[str | None, typer.Option(metavar="1,2,3", help="Token ids instead of text.")] = None,
     system: Annotated[str | None, typer.Option(help="System message: the prompt becomes a chat turn.")] = None,
     n_predict: Annotated[int, typer.Option("-n", "--n-predict", help="Tokens to generate, -1: until the end.")] = 256,
-    n_draft: Annotated[str, typer.Option(metavar="K|auto", help="Tokens drafted in a round.")] = "auto",
-    n_draft_max: Annotated[int, typer.Option(min=1, help="Longest draft; sets n_rs_seq.")] = 16,
-    p_min: Annotated[float, typer.Option(help="End a draft when its probability falls below this.")] = 0.0,
+    n_draft: NDraft = "auto",
+    n_draft_max: NDraftMax = 16,
+    p_min: PMin = 0.0,
     exact: Annotated[bool, typer.Option("--exact", help="Verify bit by bit as plain decoding computes.")] = False,
     temp: Annotated[float, typer.Option(help="Temperature, 0: greedy.")] = 0.8,
     top_k: Annotated[int, typer.Option(help="0: off.")] = 40,
@@ -38,8 +50,9 @@ def generate(
     seed: Annotated[int | None, typer.Option(help="Random by default.")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past end-of-generation tokens.")] = False,
     threads: Threads = 0,
-    n_gpu_layers: Annotated[int, typer.Option("--n-gpu-layers", "-ngl", help="Layers on the GPU, -1: all.")] = 0,
-    draft_gpu_layers: Annotated[int | None, typer.Option(help="The draft's; default: as the target.")] = None,
+    n_gpu_layers: GpuLayers = 0,
+    draft_gpu_layers: DraftGpuLayers = None,
+    draft_ctx_size: DraftCtxSize = 0,
     ctx_size: Annotated[int, typer.Option("--ctx-size", "-c", min=0, help="Tokens, 0: what the job needs.")] = 0,
     batch_size: Annotated[int, typer.Option("--batch-size", "-b", help="Tokens per decode call.")] = 2048,
     ubatch_size: Annotated[int, typer.Option("--ubatch-size", "-ub", help="Tokens computed at once.")] = 512,
@@ -78,6 +91,7 @@ class _Job:
     threads: int
     n_gpu_layers: int
     draft_gpu_layers: int | None
+    draft_ctx_size: int
     ctx_size: int
     batch_size: int
     ubatch_size: int
@@ -107,13 +121,13 @@ def _run(job: _Job) -> None:
         load = LoadOptions(job.n_gpu_layers, on_progress=on_progress)
         pair = ModelPair(PairOptions(job.model, job.draft, load, job.draft_gpu_layers))
     with pair:
-        if job.exact:
-            exact.require(pair.target)
+        if job.exact and (unverified := exact.require(pair.target)):
+            output.warn(unverified)
         prompt = _tokenize(job, pair.target)
         context_options = _context_options(job, pair.target.n_ctx_train, len(prompt), n_draft_max)
         with (
             Context(pair.target, context_options) as context,
-            open_session(context, pair.draft, SessionOptions(n_draft_max)) as session,
+            open_session(context, pair.draft, SessionOptions(n_draft_max, job.draft_ctx_size)) as session,
         ):
             _generate(job, session, pair.target, prompt, options, fixed)
 
@@ -133,7 +147,8 @@ def _generate(job: _Job, session: Any, target: Any, prompt: list[int], options: 
     )
     if job.json:
         report = exact.report(target)
-        output.result({**result.as_dict(), "exact": report["exact"], "inexact": report["inexact"]})
+        held = {key: report[key] for key in ("exact", "inexact", "unverified")}
+        output.result(result.as_dict() | held)
         return
     output.data("")
     statistics = result.speculative

@@ -9,7 +9,17 @@ from typing import Annotated, Any
 import typer
 
 from llama_eagle.cli import output
-from llama_eagle.cli.options import DraftFile, Threads, Verbose
+from llama_eagle.cli.options import (
+    DraftCtxSize,
+    DraftFile,
+    DraftGpuLayers,
+    GpuLayers,
+    NDraft,
+    NDraftMax,
+    PMin,
+    Threads,
+    Verbose,
+)
 from llama_eagle.errors import EnvironmentFailure, UsageError
 
 
@@ -19,10 +29,13 @@ def serve(
     config: Annotated[Path | None, typer.Option(help="JSON or YAML with models and their drafts, instead.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8000,
-    n_draft: Annotated[str, typer.Option(metavar="K|auto", help="Tokens drafted in a round.")] = "auto",
-    n_draft_max: Annotated[int, typer.Option(min=1, help="Longest draft.")] = 16,
+    n_draft: NDraft = "auto",
+    n_draft_max: NDraftMax = 16,
+    p_min: PMin = 0.0,
     threads: Threads = 0,
-    n_gpu_layers: Annotated[int, typer.Option("--n-gpu-layers", "-ngl", help="Layers on the GPU, -1: all.")] = 0,
+    n_gpu_layers: GpuLayers = 0,
+    draft_gpu_layers: DraftGpuLayers = None,
+    draft_ctx_size: DraftCtxSize = 0,
     ctx_size: Annotated[int, typer.Option("--ctx-size", "-c", min=0, help="Tokens, 0: the model's.")] = 4096,
     chat_format: Annotated[str | None, typer.Option(help="llama-cpp-python's name of a chat format.")] = None,
     api_key: Annotated[str | None, typer.Option(envvar="LLAMA_EAGLE_API_KEY", help="Clients must present it.")] = None,
@@ -43,6 +56,9 @@ def serve(
             "draft_path": None if draft is None else str(draft),
             "n_draft": int(n_draft) if n_draft.isdigit() else n_draft,
             "n_draft_max": n_draft_max,
+            "p_min": p_min,
+            "draft_gpu_layers": draft_gpu_layers,
+            "draft_n_ctx": draft_ctx_size,
             "n_gpu_layers": n_gpu_layers,
             "n_ctx": ctx_size,
             "chat_format": chat_format,

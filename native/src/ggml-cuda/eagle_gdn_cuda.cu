@@ -1,6 +1,7 @@
 // Gated DeltaNet on CUDA with the state kept in place: a warp holds one state row in registers, runs the recorded
 // tokens that were kept, then the new ones, and writes the row once. Replay counts are read on the device, so the
-// launches are the same round after round and may be captured in a CUDA graph.
+// launches are the same round after round and may be captured in a CUDA graph. A token must leave the same bits when it
+// is new and when it is replayed: this file is compiled without contraction, and multiply-adds are written as fmaf.
 
 #include "eagle_gdn.h"
 #include "eagle_gdn_cuda.cuh"
@@ -16,9 +17,10 @@ struct gdn_args {
     const float * v;
     const float * g;
     const float * beta;
-    float * state;
-    float * records;  // of sequence 0, slot 0
-    const int32_t * n_replay;
+    const float * state;
+    float * state_out;         // the same when it is kept in place
+    float * records;           // of sequence 0, slot 0
+    const int32_t * n_replay;  // null: none
     float * out;
     int n_k_heads, n_v_heads, n_tokens, n_tail;
     int64_t q1, q2, q3, k1, k2, k3, v1, v2, v3;
@@ -53,13 +55,13 @@ struct gdn_row {
 #pragma unroll
         for (int i = 0; i < N; i++) {
             keys[i] = k[i * LANES + lane];
-            dot += s[i] * keys[i];
+            dot = fmaf(s[i], keys[i], dot);
         }
         dot = warp_reduce_sum<LANES>(dot);
-        const float delta = (v - decay * dot) * beta;
+        const float delta = fmaf(-decay, dot, v) * beta;
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            s[i] = decay * s[i] + keys[i] * delta;
+            s[i] = fmaf(keys[i], delta, decay * s[i]);
         }
     }
 
@@ -67,7 +69,7 @@ struct gdn_row {
         float sum = 0.0f;
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            sum += s[i] * q[i * LANES + lane];
+            sum = fmaf(s[i], q[i * LANES + lane], sum);
         }
         return warp_reduce_sum<LANES>(sum);
     }
@@ -82,12 +84,13 @@ __global__ void __launch_bounds__(32 * WARPS_PER_BLOCK) gdn_replay(const gdn_arg
     const int lane = threadIdx.x;
     const int k_head = head % a.n_k_heads;
     const int H = a.n_v_heads;
-    const int replay = a.n_replay[seq];
+    const int replay = a.n_replay != nullptr ? a.n_replay[seq] : 0;
     const int n_head = a.n_tokens - a.n_tail;
 
-    float * cache = a.state + (((int64_t) seq * H + head) * S + j) * S;
+    const int64_t at = (((int64_t) seq * H + head) * S + j) * S;
+    float * cache = a.state_out + at;
     gdn_row<S> row;
-    row.load(cache, lane);
+    row.load(a.state + at, lane);
 
     for (int i = 0; i < replay; i++) {
         const float * rec = a.records + seq * a.row + i * a.slot;
@@ -136,7 +139,7 @@ __global__ void write_records(const gdn_args a, int S) {
 }
 
 template <int S>
-void launch(const gdn_args & a, int n_seqs, cudaStream_t stream) {
+void launch_rows(const gdn_args & a, int n_seqs, cudaStream_t stream) {
     const int warp = ggml_cuda_info().devices[ggml_cuda_get_device()].warp_size;
     const dim3 grid(a.n_v_heads, n_seqs, S / WARPS_PER_BLOCK);
     const dim3 block(warp < S ? warp : S, WARPS_PER_BLOCK);
@@ -151,49 +154,72 @@ int64_t stride(const ggml_tensor * t, int dim) {
     return (int64_t) (t->nb[dim] / sizeof(float));
 }
 
-}  // namespace
-
-void eagle_cuda_gdn_replay(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
+// What both operations share; the state is kept in place.
+gdn_args arguments(const ggml_tensor * dst) {
     const ggml_tensor * q = dst->src[0];
     const ggml_tensor * k = dst->src[1];
     const ggml_tensor * v = dst->src[2];
-    const ggml_tensor * records = dst->src[6];
-    const int64_t S = v->ne[0];
-    const int n_slots = dst->op_params[EAGLE_GDN_PARAM_N_SLOTS];
     GGML_ASSERT(ggml_is_contiguous(dst->src[3]) && ggml_is_contiguous(dst->src[4]) && ggml_is_contiguous(dst->src[5]));
     GGML_ASSERT(q->nb[0] == sizeof(float) && k->nb[0] == sizeof(float) && v->nb[0] == sizeof(float));
-
-    gdn_args a;
+    gdn_args a = {};
     a.q = (const float *) q->data;
     a.k = (const float *) k->data;
     a.v = (const float *) v->data;
     a.g = (const float *) dst->src[3]->data;
     a.beta = (const float *) dst->src[4]->data;
-    a.state = (float *) dst->src[5]->data;
-    a.records = records ? (float *) records->data + dst->op_params[EAGLE_GDN_PARAM_OFFSET] : nullptr;
-    a.n_replay = (const int32_t *) dst->src[7]->data;
+    a.state = (const float *) dst->src[5]->data;
+    a.state_out = (float *) dst->src[5]->data;
     a.out = (float *) dst->data;
     a.n_k_heads = (int) k->ne[1];
     a.n_v_heads = (int) v->ne[1];
     a.n_tokens = (int) v->ne[2];
-    a.n_tail = a.n_tokens < n_slots ? a.n_tokens : n_slots;
     a.q1 = stride(q, 1), a.q2 = stride(q, 2), a.q3 = stride(q, 3);
     a.k1 = stride(k, 1), a.k2 = stride(k, 2), a.k3 = stride(k, 3);
     a.v1 = stride(v, 1), a.v2 = stride(v, 2), a.v3 = stride(v, 3);
-    a.row = records ? stride(records, 1) : 0;
-    a.slot = S * (a.n_k_heads + a.n_v_heads) + 2 * a.n_v_heads;
+    return a;
+}
+
+void launch(const gdn_args & a, int64_t S, int n_seqs, cudaStream_t stream) {
     switch (S) {
     case 16:
-        return launch<16>(a, (int) v->ne[3], ctx.stream());
+        return launch_rows<16>(a, n_seqs, stream);
     case 32:
-        return launch<32>(a, (int) v->ne[3], ctx.stream());
+        return launch_rows<32>(a, n_seqs, stream);
     case 64:
-        return launch<64>(a, (int) v->ne[3], ctx.stream());
+        return launch_rows<64>(a, n_seqs, stream);
     case 128:
-        return launch<128>(a, (int) v->ne[3], ctx.stream());
+        return launch_rows<128>(a, n_seqs, stream);
     default:
         GGML_ABORT("head size %d", (int) S);
     }
+}
+
+}  // namespace
+
+void eagle_cuda_gdn_replay(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
+    const ggml_tensor * v = dst->src[2];
+    const ggml_tensor * records = dst->src[6];
+    const int n_slots = dst->op_params[EAGLE_GDN_PARAM_N_SLOTS];
+    gdn_args a = arguments(dst);
+    a.records = records ? (float *) records->data + dst->op_params[EAGLE_GDN_PARAM_OFFSET] : nullptr;
+    a.n_replay = (const int32_t *) dst->src[7]->data;
+    a.n_tail = a.n_tokens < n_slots ? a.n_tokens : n_slots;
+    a.row = records ? stride(records, 1) : 0;
+    a.slot = v->ne[0] * (a.n_k_heads + a.n_v_heads) + 2 * a.n_v_heads;
+    launch(a, v->ne[0], (int) v->ne[3], ctx.stream());
+}
+
+bool eagle_cuda_gdn(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
+    const ggml_tensor * v = dst->src[2];
+    const bool gate_per_head = dst->src[3]->ne[0] == 1;
+    const bool one_state = ggml_get_op_params_i32(dst, 0) == 1;
+    if (!gate_per_head || !one_state || dst->src[0]->ne[3] != v->ne[3] || dst->src[1]->ne[3] != v->ne[3]) {
+        return false;
+    }
+    gdn_args a = arguments(dst);
+    a.state_out = a.out + ggml_nelements(v);  // behind the results
+    launch(a, v->ne[0], (int) v->ne[3], ctx.stream());
+    return true;
 }
 
 namespace {

@@ -4,6 +4,7 @@
 
 #include "eagle.h"
 #include "eagle_error.h"
+#include "eagle_sample.h"
 #include "eagle_session.h"
 
 struct eagle_session {
@@ -158,6 +159,15 @@ int32_t eagle_accept(eagle_session * session, struct llama_sampler * sampler, ll
         *n_out = 0;
         Timer timer(session->impl.timings.sample_ms);
         *n_out = session->impl.accept(sampler, ids);
+    });
+}
+
+int32_t eagle_sample(struct llama_context * ctx, struct llama_sampler * sampler, int32_t row, llama_token * id) {
+    return guarded("eagle_sample", [&] {
+        require(ctx, "ctx");
+        require(sampler, "sampler");
+        require(id, "id");
+        *id = eagle::sample(ctx, sampler, row);
     });
 }
 

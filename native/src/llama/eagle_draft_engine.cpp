@@ -21,6 +21,13 @@ int32_t round_up(int32_t n, int32_t step) {
     return (n + step - 1) / step * step;
 }
 
+// Weights that a CPU keeps rearranged (repacked, for AMX) cannot be read back as they were.
+bool readable(const ggml_tensor * tensor) {
+    ggml_backend_buffer_type_t type = ggml_backend_buffer_get_type(tensor->buffer);
+    ggml_backend_dev_t device = ggml_backend_buft_get_device(type);
+    return ggml_backend_buft_is_host(type) || !device || ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU;
+}
+
 }  // namespace
 
 DraftEngine::DraftEngine(const llama_model & draft, const llama_model & target, const DraftParams & params)
@@ -73,6 +80,13 @@ void DraftEngine::allocate(ggml_tensor * tensor) {
 void DraftEngine::mirror(ggml_tensor *& tensor) {
     if (!tensor || reachable(tensor)) {
         return;
+    }
+    if (!readable(tensor)) {
+        throw Error(EAGLE_ERR_INCOMPATIBLE,
+                    format("%s, which the draft on %s needs, lies rearranged in the memory of %s: load the draft there "
+                           "too (draft_gpu_layers 0)",
+                           tensor->name, ggml_backend_name(backend_.get()),
+                           ggml_backend_buft_name(ggml_backend_buffer_get_type(tensor->buffer))));
     }
     std::vector<char> bytes(ggml_nbytes(tensor));
     ggml_backend_tensor_get(tensor, bytes.data(), 0, bytes.size());
@@ -131,14 +145,14 @@ void DraftEngine::make_memory(const DraftParams & params) {
 }
 
 DraftGraph & DraftEngine::graph(DraftShape shape) {
+    const bool outgrown = !graphs_.empty() && graphs_.begin()->first.n_kv != shape.n_kv;
+    if (outgrown || graphs_.size() > MAX_GRAPHS) {  // each has memory of its own
+        graphs_.clear();
+        last_ = nullptr;
+    }
     auto & slot = graphs_[shape];
     if (slot) {
         return *slot;
-    }
-    if (graphs_.size() > MAX_GRAPHS) {  // a long text has left many attention widths behind
-        graphs_.clear();
-        last_ = nullptr;
-        return graph(shape);
     }
     auto made = std::make_unique<DraftGraph>(model_, memory_, lookup_, shape);
     made->alloc.reset(ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend_.get())));
@@ -216,20 +230,26 @@ void DraftEngine::look_up(const DraftRows & rows) {
     }
 }
 
-// Row r sits at position rows.pos + r, and so does its slot; it sees the filled slots up to its own.
-void DraftEngine::set_inputs(const DraftGraph & g, const DraftRows & rows) {
-    const int32_t n_rows = g.n_rows();
+// Row r sees the filled slots up to its own.
+void DraftEngine::fill_mask(const DraftGraph & g, int32_t pos) {
     const ggml_fp16_t visible = ggml_fp32_to_fp16(0.0f), hidden = ggml_fp32_to_fp16(-INFINITY);
-    positions_.resize(n_rows);
-    slots_.resize(n_rows);
-    mask_.assign((size_t) n_rows * g.shape.n_kv, hidden);
-    for (int32_t r = 0; r < n_rows; r++) {
-        positions_[r] = rows.pos + r;
-        slots_[r] = rows.pos + r;
+    mask_.assign((size_t) g.n_rows() * g.shape.n_kv, hidden);
+    for (int32_t r = 0; r < g.n_rows(); r++) {
         const auto row = mask_.begin() + (size_t) r * g.shape.n_kv;
-        std::fill(row + std::min(first_, rows.pos), row + rows.pos + r + 1, visible);
+        std::fill(row + std::min(first_, pos), row + pos + r + 1, visible);
     }
+}
+
+// Row r sits at position rows.pos + r, and so does its slot.
+void DraftEngine::set_inputs(const DraftGraph & g, const DraftRows & rows) {
+    positions_.resize(g.n_rows());
+    slots_.resize(g.n_rows());
+    std::iota(positions_.begin(), positions_.end(), rows.pos);
+    std::iota(slots_.begin(), slots_.end(), rows.pos);
     look_up(rows);
+    if (g.mask->buffer) {
+        fill_mask(g, rows.pos);
+    }
     auto set = [](ggml_tensor * t, const void * data) {
         if (t->buffer) {  // an input that the graph does not use is not allocated
             ggml_backend_tensor_set(t, data, 0, ggml_nbytes(t));

@@ -72,7 +72,7 @@ class DraftEngine {
     DraftMemory memory_;
     DraftLookup lookup_;
     ggml_backend_set_abort_callback_t set_abort_callback_ = nullptr;  // null: the backend runs graphs to their end
-    std::map<DraftShape, std::unique_ptr<DraftGraph>> graphs_;
+    std::map<DraftShape, std::unique_ptr<DraftGraph>> graphs_;  // all of one n_kv: a text that grows needs no others
     const DraftGraph * last_ = nullptr;
     int32_t n_drafted_ = 0;  // steps of last_ that were computed
     int64_t n_graphs_ = 0;
@@ -95,6 +95,7 @@ class DraftEngine {
     ggml_status compute(const DraftGraph & graph, EarlyStop * stop);
     DraftGraph & graph(DraftShape shape);
     void set_inputs(const DraftGraph & graph, const DraftRows & rows);
+    void fill_mask(const DraftGraph & graph, int32_t pos);
     void look_up(const DraftRows & rows);
 };
 

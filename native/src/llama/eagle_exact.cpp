@@ -3,7 +3,8 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
-#include <utility>
+#include <string>
+#include <tuple>
 
 #include "eagle_error.h"
 #include "ggml-backend.h"
@@ -11,31 +12,104 @@
 
 namespace {
 
-// The CPU backend may have been loaded at run time: its functions are found by name.
+constexpr const char * NO_KERNEL = "no exact kernel reads this here";
+constexpr const char * NOT_ASKED = "exact on CUDA only when asked for: EAGLE_EXACT=1, exact=True or --exact";
+constexpr const char * UNVERIFIED =
+    "CUDA kernels have not been verified on a GPU: run llama-eagle check --exact -ngl -1";
+
+// Backends may have been loaded at run time: their functions are found by name.
+template <typename Function>
+Function * backend_function(ggml_backend_dev_t device, const char * name) {
+    ggml_backend_reg_t reg = device ? ggml_backend_dev_backend_reg(device) : nullptr;
+    return reg ? reinterpret_cast<Function *>(ggml_backend_reg_get_proc_address(reg, name)) : nullptr;
+}
+
 template <typename Function>
 Function * cpu_function(const char * name) {
-    ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-    void * found = cpu ? ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu), name) : nullptr;
+    auto * found = backend_function<Function>(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), name);
     if (found == nullptr) {
         throw eagle::Error(EAGLE_ERR_INTERNAL, std::string("the CPU backend has no ") + name);
     }
-    return reinterpret_cast<Function *>(found);
+    return found;
 }
 
-using Finding = std::pair<std::string, std::string>;  // buffer type, tensor type
+// Why a device other than the CPU cannot be called exact; it never is, today.
+const char * doubt(ggml_backend_dev_t device) {
+    auto * asked = backend_function<bool(void)>(device, "eagle_cuda_exact_get");
+    return asked == nullptr ? NO_KERNEL : asked() ? UNVERIFIED : NOT_ASKED;
+}
+
+using Finding = std::tuple<std::string, std::string, const char *>;  // buffer type, tensor type, why
+using Findings = std::map<Finding, int>;
 
 // Matrices that a batch may be multiplied with otherwise than one token is. Embeddings that are only looked up count
 // too: which ones those are is the graph's affair, and a look-up is exact anywhere only by accident.
-std::map<Finding, int> inexact_weights(const llama_model * model) {
+Findings doubtful_weights(const llama_model * model) {
     auto * exact = cpu_function<bool(const ggml_tensor *)>("eagle_cpu_exact_weights");
-    std::map<Finding, int> found;
+    Findings found;
     for (const auto & [name, tensor] : llama_internal_get_tensor_map(model)) {
-        if (ggml_n_dims(tensor) >= 2 && !exact(tensor)) {
-            const char * where = tensor->buffer ? ggml_backend_buffer_name(tensor->buffer) : "no buffer";
-            ++found[{where, ggml_type_name(tensor->type)}];
+        if (ggml_n_dims(tensor) < 2 || exact(tensor)) {
+            continue;
         }
+        ggml_backend_buffer_t buffer = tensor->buffer;
+        ggml_backend_dev_t device =
+            buffer ? ggml_backend_buft_get_device(ggml_backend_buffer_get_type(buffer)) : nullptr;
+        const char * where = buffer ? ggml_backend_buffer_name(buffer) : "no buffer";
+        ++found[{where, ggml_type_name(tensor->type), doubt(device)}];
     }
     return found;
+}
+
+std::string list(const Findings & found, bool unverified) {
+    std::string text;
+    for (const auto & [what, count] : found) {
+        const auto & [where, type, why] = what;
+        if ((why == UNVERIFIED) == unverified) {
+            text += eagle::format("%s{\"where\": \"%s\", \"type\": \"%s\", \"tensors\": %d, \"why\": \"%s\"}",
+                                  text.empty() ? "" : ", ", where.c_str(), type.c_str(), count, why);
+        }
+    }
+    return "[" + text + "]";
+}
+
+std::string report(const llama_model * model) {
+    static const char * const NAMES[] = {"off", "on", "strict"};
+    const int32_t mode = eagle_exact_get();
+    const Findings found = doubtful_weights(model);
+    return std::string("{\"exact\": ") + (mode != EAGLE_EXACT_OFF && found.empty() ? "true" : "false") +
+           ", \"mode\": \"" + NAMES[mode] + "\", \"inexact\": " + list(found, false) +
+           ", \"unverified\": " + list(found, true) + "}";
+}
+
+std::string devices() {
+    std::string text;
+    for (size_t i = 0; i < ggml_backend_dev_count(); i++) {
+        ggml_backend_dev_t device = ggml_backend_dev_get(i);
+        const bool cpu = ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU;
+        const char * why = !cpu ? doubt(device) : eagle_exact_get() == EAGLE_EXACT_OFF ? "switched off" : "";
+        text += eagle::format("%s{\"device\": \"%s\", \"exact\": %s, \"why\": \"%s\"}", text.empty() ? "" : ", ",
+                              ggml_backend_dev_name(device), *why == 0 ? "true" : "false", why);
+    }
+    return "[" + text + "]";
+}
+
+// The common end of the functions that write JSON: what make() returns, or minus a status.
+template <typename Make>
+int32_t write_json(const char * call, char * json, size_t size, Make && make) {
+    std::string text;
+    const int32_t status = eagle::guarded(call, [&] {
+        if (json == nullptr && size > 0) {
+            throw eagle::Error(EAGLE_ERR_ARGUMENT, "null argument");
+        }
+        text = make();
+    });
+    if (status != EAGLE_OK) {
+        return -status;
+    }
+    if (size > 0) {
+        snprintf(json, size, "%s", text.c_str());
+    }
+    return (int32_t) text.size();
 }
 
 }  // namespace
@@ -48,6 +122,11 @@ int32_t eagle_exact_set(int32_t mode) {
         if (!cpu_function<bool(int)>("eagle_cpu_exact_set")(mode)) {
             throw eagle::Error(EAGLE_ERR_STATE, "strict exactness must be chosen before the first model is loaded");
         }
+        for (size_t i = 0; i < ggml_backend_dev_count(); i++) {
+            if (auto * set = backend_function<void(bool)>(ggml_backend_dev_get(i), "eagle_cuda_exact_set")) {
+                set(mode != EAGLE_EXACT_OFF);
+            }
+        }
     });
 }
 
@@ -58,27 +137,14 @@ int32_t eagle_exact_get(void) {
 }
 
 int32_t eagle_exact_report(const llama_model * model, char * json, size_t size) {
-    std::string text;
-    const int32_t status = eagle::guarded("eagle_exact_report", [&] {
-        if (model == nullptr || (json == nullptr && size > 0)) {
+    return write_json("eagle_exact_report", json, size, [&] {
+        if (model == nullptr) {
             throw eagle::Error(EAGLE_ERR_ARGUMENT, "null argument");
         }
-        static const char * const NAMES[] = {"off", "on", "strict"};
-        const int32_t mode = eagle_exact_get();
-        const auto found = inexact_weights(model);
-        for (const auto & [what, count] : found) {
-            text += eagle::format("%s{\"where\": \"%s\", \"type\": \"%s\", \"tensors\": %d}", text.empty() ? "" : ", ",
-                                  what.first.c_str(), what.second.c_str(), count);
-        }
-        text = eagle::format("{\"exact\": %s, \"mode\": \"%s\", \"inexact\": [",
-                             mode != EAGLE_EXACT_OFF && found.empty() ? "true" : "false", NAMES[mode]) +
-               text + "]}";
+        return report(model);
     });
-    if (status != EAGLE_OK) {
-        return -status;
-    }
-    if (size > 0) {
-        snprintf(json, size, "%s", text.c_str());
-    }
-    return (int32_t) text.size();
+}
+
+int32_t eagle_exact_devices(char * json, size_t size) {
+    return write_json("eagle_exact_devices", json, size, devices);
 }

@@ -1,4 +1,4 @@
-// The greedy choice among a row of logits.
+// The largest values among a row of logits.
 #pragma once
 
 #include <algorithm>
@@ -7,26 +7,32 @@
 
 namespace eagle {
 
+// The largest of n values, -inf when there is none. NaN counts as -inf.
+inline float maximum(const float * x, int64_t n) {
+    constexpr int64_t LANES = 16;
+    float lane[LANES];
+    std::fill(lane, lane + LANES, -INFINITY);
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        for (int64_t k = 0; k < LANES; k++) {
+            lane[k] = x[i + k] > lane[k] ? x[i + k] : lane[k];
+        }
+    }
+    float top = *std::max_element(lane, lane + LANES);
+    for (; i < n; i++) {
+        top = std::max(top, x[i]);
+    }
+    return top;
+}
+
 // Index of the largest value, the lowest among equals. Searching for the value costs a vector comparison per few
 // values, keeping its index beside it would cost a branch for each.
 inline int64_t first_maximum(const float * x, int64_t n) {
-    constexpr int64_t BLOCK = 1024, LANES = 16;
+    constexpr int64_t BLOCK = 1024;
     int64_t best_block = 0;
     float best = -INFINITY;
     for (int64_t begin = 0; begin < n; begin += BLOCK) {
-        const int64_t end = std::min(n, begin + BLOCK);
-        float lane[LANES];
-        std::fill(lane, lane + LANES, -INFINITY);
-        int64_t i = begin;
-        for (; i + LANES <= end; i += LANES) {
-            for (int64_t k = 0; k < LANES; k++) {
-                lane[k] = x[i + k] > lane[k] ? x[i + k] : lane[k];
-            }
-        }
-        float top = *std::max_element(lane, lane + LANES);
-        for (; i < end; i++) {
-            top = std::max(top, x[i]);
-        }
+        const float top = maximum(x + begin, std::min(n - begin, BLOCK));
         if (top > best) {
             best = top;
             best_block = begin;

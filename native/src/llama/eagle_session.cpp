@@ -6,6 +6,7 @@
 #include "eagle_error.h"
 #include "eagle_features.h"
 #include "eagle_first_maximum.h"
+#include "eagle_sample.h"
 #include "llama-context.h"
 #include "llama-ext.h"
 #include "llama-model.h"
@@ -307,7 +308,7 @@ int32_t Session::accept(llama_sampler * sampler, llama_token * ids) {
     }
     const int32_t n = (int32_t) round_.size();
     for (int32_t row = 0; row < n; row++) {
-        ids[row] = sampler ? llama_sampler_sample(sampler, ctx_, row) : greedy(row);
+        ids[row] = sampler ? sample(ctx_, sampler, row) : greedy(row);
         if (row + 1 == n || ids[row] != round_[row + 1]) {
             return row + 1;
         }

@@ -1,0 +1,110 @@
+#include "eagle_sample.h"
+
+#include <cstring>
+#include <functional>
+#include <queue>
+
+#include "eagle_error.h"
+#include "eagle_first_maximum.h"
+
+namespace eagle {
+
+namespace {
+
+constexpr int64_t BLOCK = 256;      // logits skipped at once
+constexpr int32_t MAX_TOP_K = 128;  // above it llama.cpp's top-k does not select with std::partial_sort
+
+// What a chain does before anything else.
+enum class Start { ANYTHING, TOP_K, GREEDY };
+
+// Samplers whose names begin with ? are switched off. Greedy counts when nothing follows it.
+Start start_of(llama_sampler * chain, llama_sampler *& first) {
+    const int32_t n = llama_sampler_chain_get(chain, -1) ? llama_sampler_chain_n(chain) : 0;
+    for (int32_t i = 0; i < n; i++) {
+        first = llama_sampler_chain_get(chain, i);
+        const char * name = first->iface->name ? llama_sampler_name(first) : "";  // a caller's own may have none
+        if (name[0] == '?') {
+            continue;
+        }
+        if (std::strcmp(name, "greedy") == 0 && i + 1 == n) {
+            return Start::GREEDY;
+        }
+        return std::strcmp(name, "top-k") == 0 ? Start::TOP_K : Start::ANYTHING;
+    }
+    return Start::ANYTHING;
+}
+
+// How many candidates a top-k sampler keeps, MAX_TOP_K + 1 when it is more; it cuts sorted ones without looking at
+// them.
+int32_t kept_by(llama_sampler * top_k) {
+    llama_token_data none[MAX_TOP_K + 1] = {};
+    llama_token_data_array array = {none, MAX_TOP_K + 1, -1, true};
+    llama_sampler_apply(top_k, &array);
+    return (int32_t) array.size;
+}
+
+bool sampled_on_device(llama_context * ctx, int32_t row) {
+    return llama_get_sampled_token_ith(ctx, row) != LLAMA_TOKEN_NULL || llama_get_sampled_probs_ith(ctx, row) ||
+           llama_get_sampled_logits_ith(ctx, row);
+}
+
+llama_token apply(llama_sampler * chain, std::vector<llama_token_data> & candidates) {
+    llama_token_data_array array = {candidates.data(), candidates.size(), -1, false};
+    llama_sampler_apply(chain, &array);
+    if (array.selected < 0 || array.selected >= (int64_t) array.size) {
+        throw Error(EAGLE_ERR_ARGUMENT, "the sampler chain chooses no token: end it with dist or greedy");
+    }
+    return array.data[array.selected].id;
+}
+
+}  // namespace
+
+void top_candidates(const float * logits, int64_t n, int32_t k, std::vector<llama_token_data> & out) {
+    std::priority_queue<float, std::vector<float>, std::greater<float>> largest;  // k of them, the smallest on top
+    out.clear();
+    for (int64_t i = 0; i < k; i++) {
+        out.push_back({(llama_token) i, logits[i], 0.0f});
+        largest.push(logits[i]);
+    }
+    for (int64_t begin = k; begin < n; begin += BLOCK) {
+        const int64_t end = std::min(n, begin + BLOCK);
+        if (maximum(logits + begin, end - begin) <= largest.top()) {
+            continue;
+        }
+        for (int64_t i = begin; i < end; i++) {
+            if (logits[i] > largest.top()) {
+                out.push_back({(llama_token) i, logits[i], 0.0f});
+                largest.pop();
+                largest.push(logits[i]);
+            }
+        }
+    }
+}
+
+llama_token sample(llama_context * ctx, llama_sampler * chain, int32_t row) {
+    if (sampled_on_device(ctx, row)) {
+        return llama_sampler_sample(chain, ctx, row);
+    }
+    const float * logits = llama_get_logits_ith(ctx, row);
+    if (!logits) {
+        throw Error(EAGLE_ERR_ARGUMENT, format("the last decode has no logits in row %d", row));
+    }
+    const int64_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(ctx)));
+    llama_sampler * first = nullptr;
+    const Start start = start_of(chain, first);
+    const int32_t k = start == Start::TOP_K ? kept_by(first) : 0;
+    llama_token id;
+    if (start == Start::GREEDY) {
+        id = (llama_token) first_maximum(logits, n_vocab);
+    } else if (0 < k && k <= MAX_TOP_K && k < n_vocab) {
+        std::vector<llama_token_data> candidates;
+        top_candidates(logits, n_vocab, k, candidates);
+        id = apply(chain, candidates);
+    } else {
+        return llama_sampler_sample(chain, ctx, row);
+    }
+    llama_sampler_accept(chain, id);
+    return id;
+}
+
+}  // namespace eagle

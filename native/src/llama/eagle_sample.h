@@ -1,0 +1,19 @@
+// A sampler chain on one row of logits, without candidates for the whole vocabulary where the chain needs few of them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "llama.h"
+
+namespace eagle {
+
+// Of a row, the first k logits and each later one above the k-th largest before it, in the row's order. That is what
+// std::partial_sort, by which llama.cpp's top-k sampler chooses, ever moves: it makes of these what it would make of
+// the whole row, with equal logits at the border and in the order of equal ones too.
+void top_candidates(const float * logits, int64_t n, int32_t k, std::vector<llama_token_data> & out);
+
+// Samples output row `row` of the last decode and takes the token into the chain's state, as llama_sampler_sample does.
+llama_token sample(llama_context * ctx, llama_sampler * chain, int32_t row);
+
+}  // namespace eagle

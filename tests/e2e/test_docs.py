@@ -1,0 +1,44 @@
+"""The Python examples of the documentation, run as they stand, on tiny files with the names they use."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures import tiny_gguf
+
+pytestmark = pytest.mark.native
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXAMPLES = [
+    pytest.param(code, id=f"{path.stem}-{i}", marks=[pytest.mark.slow] if "langchain" in code else [])
+    for path in DOCUMENTS
+    for i, code in enumerate(re.findall(r"^```python\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL))
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    # An answer that ends by itself: the target spells B to Z after an A.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiny_gguf, "CHAT_TEMPLATE", tiny_gguf.CHAT_TEMPLATE + "A")
+        tiny_gguf.write_target(folder / "qwen3.5-4b.gguf")
+    tiny_gguf.write_draft(folder / "draft.gguf")
+    return folder
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) >= 3
+
+
+@pytest.mark.parametrize("code", EXAMPLES)
+def test_example(folder: Path, code: Any) -> None:
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "BCDEFGHIJKLMNOPQRSTUVWXYZ" in done.stdout

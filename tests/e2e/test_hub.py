@@ -1,0 +1,71 @@
+"""`EagleLlama.from_pretrained` with a hub on loopback and the real huggingface_hub client."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.hub import serve_hub
+from fixtures.tiny_gguf import write_draft, write_target
+
+pytestmark = pytest.mark.native
+
+ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+# In a process of its own: huggingface_hub reads its endpoint when it is imported.
+PROGRAM = """
+import json, sys
+from llama_eagle import EagleLlama
+try:
+    llm = EagleLlama.from_pretrained(n_ctx=256, n_threads=1, verbose=False, n_draft=2, **json.loads(sys.argv[1]))
+except ValueError as error:
+    print(json.dumps({"error": str(error)}))
+else:
+    text = llm.create_completion("abc", max_tokens=23, temperature=0)["choices"][0]["text"]
+    files = [llm.model_path, str(llm._options.draft_path)]
+    print(json.dumps({"text": text, "accepted": llm.speculative_stats.n_accepted, "files": files}))
+"""
+
+
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("hub")
+    for name, files in {"me/target": ("tiny-f32.gguf", "README.md"), "me/draft": ("draft.gguf",)}.items():
+        (folder / name).mkdir(parents=True)
+        for file in files:
+            (folder / name / file).write_text("text")
+    write_target(folder / "me/target/tiny-f32.gguf")
+    write_draft(folder / "me/draft/draft.gguf")
+    with serve_hub(folder) as address:
+        yield address
+
+
+def load(endpoint: str, cache: Path, **arguments: Any) -> dict[str, Any]:
+    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(cache), "HF_HUB_DISABLE_TELEMETRY": "1"}
+    command = [sys.executable, "-c", PROGRAM, json.dumps(arguments)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert isinstance(answer, dict)
+    return answer
+
+
+def test_both_files_come_from_the_hub(endpoint: str, tmp_path: Path) -> None:
+    target = {"repo_id": "me/target", "filename": "*f32.gguf"}
+    answer = load(endpoint, tmp_path / "cache", **target, draft_repo_id="me/draft")
+    assert answer["text"] == ALPHABET[3:]
+    assert answer["accepted"] > 0
+    assert all(file.startswith(str(tmp_path / "cache")) for file in answer["files"])
+    local = load(endpoint, tmp_path, **target, local_dir=str(tmp_path), additional_files=["READ*"])
+    assert local["files"] == [str(tmp_path / "tiny-f32.gguf"), "None"]
+    assert (tmp_path / "README.md").read_text() == "text"
+
+
+def test_a_pattern_must_match_one_file(endpoint: str, tmp_path: Path) -> None:
+    for pattern, found in (("*", r"it matches 2 (README.md, tiny-f32.gguf)"), ("*q8*", "it matches 0 (none)")):
+        assert found in load(endpoint, tmp_path, repo_id="me/target", filename=pattern)["error"]

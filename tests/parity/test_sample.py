@@ -1,0 +1,123 @@
+"""eagle_sample beside llama_sampler_sample: the same tokens from the same chains, whatever the row looks like."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from fixtures.tiny_gguf import Variant, write_target
+from llama_eagle import _native
+from llama_eagle.errors import NativeError
+from llama_eagle.models import Context, ContextOptions, Model
+from llama_eagle.sampling import Sampler, SamplingParams
+
+pytestmark = pytest.mark.native
+
+N_VOCAB = 5000  # several blocks of a row, and not a whole number of them
+N_ROWS = 60
+ROW = 2  # of the decoded batch
+
+Rng = np.random.Generator
+
+ROWS: dict[str, Callable[[Rng], np.ndarray]] = {
+    "random": lambda rng: 3 * rng.standard_normal(N_VOCAB),
+    "many ties": lambda rng: rng.integers(0, 6, N_VOCAB),
+    "few ties": lambda rng: rng.integers(0, 900, N_VOCAB) / 100,
+    "rising": lambda rng: np.sort(rng.standard_normal(N_VOCAB)),
+    "falling": lambda rng: -np.sort(rng.standard_normal(N_VOCAB)),
+    "all equal": lambda rng: np.full(N_VOCAB, rng.standard_normal()),
+    "one high": lambda rng: np.where(np.arange(N_VOCAB) == rng.integers(N_VOCAB), 9.0, rng.standard_normal(N_VOCAB)),
+    "mostly excluded": lambda rng: np.where(rng.random(N_VOCAB) < 0.005, rng.standard_normal(N_VOCAB), -np.inf),
+}
+
+CHAINS = {
+    "defaults": SamplingParams(seed=1),
+    "hot": SamplingParams(temperature=5.0, top_p=1.0, seed=2),
+    "one": SamplingParams(top_k=1, seed=3),
+    "largest selected": SamplingParams(temperature=5.0, top_k=128, top_p=1.0, seed=4),
+    "larger": SamplingParams(temperature=5.0, top_k=129, top_p=1.0, seed=5),
+    "whole vocabulary": SamplingParams(temperature=5.0, top_k=N_VOCAB + 1, top_p=1.0, seed=6),
+    "no top-k": SamplingParams(temperature=2.0, top_k=0, top_p=0.5, seed=7),
+    "penalties": SamplingParams(temperature=5.0, repeat_penalty=1.5, seed=8),
+    "greedy": SamplingParams(temperature=0.0),
+    "greedy with penalties": SamplingParams(temperature=0.0, repeat_penalty=1.5),
+}
+
+
+@pytest.fixture(scope="module")
+def ctx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A context after a decode of three rows, whose logits the tests overwrite."""
+    path = write_target(tmp_path_factory.mktemp("model") / "target.gguf", Variant(n_vocab=N_VOCAB))
+    with Model.target(path) as model, Context(model, ContextOptions(n_ctx=64, n_threads=1)) as context:
+        from llama_eagle.plain_session import PlainSession
+
+        with PlainSession(context) as session:
+            session.verify([1, 2, 3])
+            yield session.ctx
+
+
+def logits(ctx: Any) -> np.ndarray:
+    import llama_cpp
+
+    return np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(ctx, ROW), shape=(N_VOCAB,))
+
+
+@pytest.mark.parametrize("kind", ROWS)
+@pytest.mark.parametrize("chain", CHAINS)
+def test_same_tokens(ctx: Any, chain: str, kind: str) -> None:
+    import llama_cpp
+
+    rng = np.random.default_rng(9)
+    with Sampler(CHAINS[chain], N_VOCAB) as ours, Sampler(CHAINS[chain], N_VOCAB) as theirs:
+        for _ in range(N_ROWS):
+            logits(ctx)[:] = ROWS[kind](rng)
+            expected = llama_cpp.llama_sampler_sample(theirs.handle, ctx, ROW)
+            assert ours.sample(ctx, ROW) == expected
+            assert ours.sample(ctx, -1) == llama_cpp.llama_sampler_sample(theirs.handle, ctx, -1)
+
+
+def test_samplers_that_are_switched_off_and_biases(ctx: Any) -> None:
+    """llama-cpp-python's chains begin with penalties that are mostly switched off; a bias ahead of top-k counts."""
+    import llama_cpp as api
+
+    def chain(bias: float) -> Any:
+        handle = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
+        biases = (api.llama_logit_bias * 1)(api.llama_logit_bias(77, bias))
+        for part in (
+            api.llama_sampler_init_penalties(N_VOCAB, 64, 1.0, 0.0, 0.0),
+            api.llama_sampler_init_logit_bias(N_VOCAB, int(bias != 0), biases),
+            api.llama_sampler_init_top_k(3),
+            api.llama_sampler_init_dist(5),
+        ):
+            api.llama_sampler_chain_add(handle, part)
+        return handle
+
+    rng = np.random.default_rng(4)
+    for bias in (0.0, 100.0):
+        with contextlib.ExitStack() as stack:
+            ours, theirs = chain(bias), chain(bias)
+            stack.callback(api.llama_sampler_free, ours)
+            stack.callback(api.llama_sampler_free, theirs)
+            for _ in range(N_ROWS):
+                logits(ctx)[:] = ROWS["many ties"](rng)
+                token = _native.sample(ctx, ours, ROW)
+                assert token == api.llama_sampler_sample(theirs, ctx, ROW)
+                assert (token == 77) == (bias > 0)
+
+
+def test_refusals(ctx: Any) -> None:
+    import llama_cpp as api
+
+    unfinished = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
+    api.llama_sampler_chain_add(unfinished, api.llama_sampler_init_top_k(4))
+    with pytest.raises(NativeError, match="chooses no token"):
+        _native.sample(ctx, unfinished, ROW)
+    for row in (3, 99, -4):
+        with pytest.raises(NativeError, match=f"no logits in row {row}"):
+            _native.sample(ctx, unfinished, row)
+    with pytest.raises(NativeError, match="sampler is null"):
+        _native.sample(ctx, None, ROW)
+    api.llama_sampler_free(unfinished)

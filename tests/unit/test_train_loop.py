@@ -1,0 +1,59 @@
+"""Parts of the training loop: the learning rate's course, the progress bar, and how often things happen."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llama_eagle.cli import output
+from llama_eagle.train.loop import _period, default_epochs, default_rate, schedule
+from llama_eagle.train.metrics import Journal, read_metrics
+
+
+def test_warm_up_then_cosine() -> None:
+    rates = [schedule(step, 100, 0.1) for step in range(100)]
+    assert rates[:10] == pytest.approx([(i + 1) / 10 for i in range(10)])
+    assert rates[10] == 1
+    assert rates[55] == pytest.approx(0.5)
+    assert all(a > b for a, b in itertools.pairwise(rates[10:]))
+    assert 0 < rates[99] < 0.001
+    assert schedule(0, 1, 0.0) == 1
+
+
+def test_wide_drafts_learn_more_slowly() -> None:
+    assert default_rate(2560) == pytest.approx(1e-4)
+    assert default_rate(64) == 3e-3
+    assert default_rate(1024) > default_rate(2560) > default_rate(4096)
+
+
+@pytest.mark.parametrize(("n_steps", "expected"), [(5, 1), (100, 5), (100_000, 5000)])
+def test_short_runs_are_evaluated_as_often_as_long_ones(n_steps: int, expected: int) -> None:
+    assert _period(n_steps, 20) == expected
+
+
+def test_small_data_is_seen_more_often() -> None:
+    assert [default_epochs(n) for n in (1, 38, 150, 300, 20_000)] == [10, 10, 7, 4, 3]
+
+
+def record(step: int, held_out: bool) -> dict[str, Any]:
+    losses, accuracy = [2.0, 3.0], [0.5, 0.25 + 0.5 * held_out]
+    return {"step": step, "held_out": held_out, "losses": losses, "accuracy": accuracy, "mean_emitted": 1.6}
+
+
+def test_the_bar_shows_accuracy_by_depth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "on_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "150")
+    journal = Journal(tmp_path, 10, 0)
+    journal.advance(4)
+    journal.write(record(4, held_out=True))
+    journal.write(record(4, held_out=False))
+    journal.advance(6)
+    journal.close()
+    shown = capsys.readouterr().err.splitlines()[-1]
+    for part in ("6/10", "loss 5.000", "accuracy 0.50 0.25", "held out 0.50 0.75, 1.60 a round"):
+        assert part in shown
+    assert len(read_metrics(tmp_path / "metrics.jsonl")) == 2
