@@ -69,7 +69,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("reference", type=Path, help="GGUF of bf16, f16 or f32")
     parser.add_argument("candidates", nargs="+", metavar="TYPE[:RECIPE]")
-    parser.add_argument("--text", type=Path, required=True, help="UTF-8 text, or JSONL with texts under prompt")
+    parser.add_argument("--text", type=Path, required=True, help="UTF-8 text, or JSONL with texts under text or prompt")
     parser.add_argument("--tokens", type=int, default=8192, help="most tokens of it")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", action="store_true")
@@ -98,7 +98,8 @@ def _text(path: Path) -> str:
     text = path.read_text("utf-8")
     if path.suffix != ".jsonl":
         return text
-    return "\n\n".join(record["prompt"] for record in map(json.loads, text.splitlines()) if "prompt" in record)
+    found = [record.get("text", record.get("prompt", "")) for record in map(json.loads, text.splitlines())]
+    return "\n\n".join(part for part in found if part)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
     pip download --no-deps --no-binary :all: django==5.2.8
     python -m llama_eagle.demo.corpus django-5.2.8.tar.gz -o data
 
-writes data/train.jsonl and data/held-out.jsonl, one {"text": ...} or {"messages": [...]} a line.
+writes data/train.jsonl and data/held-out.jsonl, one {"text": ...} or {"messages": [...]} a line, and
+data/prompts.jsonl, questions and beginnings from held-out documents: demo/held-out.jsonl is that file.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ SHA256 = "23254866a5bb9a2cfa6004e8b809ec6246eba4b58a7589bc2772f1bcc8456c7f"
 FOLDERS = ("faq", "howto", "intro", "ref", "topics")  # of docs/: release notes and the like say the same again
 HELD_OUT_ONE_IN = 25  # documents that nothing is trained on
 ANSWER_CHARACTERS = 1200  # a chat's answer is a section's beginning, whole paragraphs up to about this length
+PROMPT_CHARACTERS = 200
 QUESTIONS = ("What is {}?", "Tell me about {}.", "Explain {}.", "How does Django handle {}?", "Write about {}.")
 
 Sample = dict[str, object]
@@ -90,6 +92,17 @@ def samples(documents: list[Document]) -> list[Sample]:
         found.append({"text": document.text})
         found.extend({"messages": messages} for messages in document.chats())
     return found
+
+
+def prompts(documents: list[Document]) -> Iterator[Sample]:
+    """Questions, and beginnings of sections to go on with, as `llama-eagle evaluate` reads them."""
+    for document in documents:
+        for question, _ in document.chats():
+            yield {"category": "chat", "turns": [question["content"]]}
+        for section in document.sections:
+            text = f"# {section.title}\n\n{section.paragraphs[0]}"
+            if len(text) > PROMPT_CHARACTERS:
+                yield {"category": "text", "prompt": text[:PROMPT_CHARACTERS].rpartition(" ")[0]}
 
 
 # -- reStructuredText to text -------------------------------------------------------------------------------------
@@ -210,8 +223,11 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     documents = read_documents(arguments.source)
-    for name, held_out in (("train", False), ("held-out", True)):
-        lines = [json.dumps(s, ensure_ascii=False) for s in samples([d for d in documents if d.held_out == held_out])]
+    train, held_out = ([d for d in documents if d.held_out == wanted] for wanted in (False, True))
+    files = {"train": samples(train), "held-out": samples(held_out), "prompts": prompts(held_out)}
+    for name, records in files.items():
+        # A document of nothing but markup is empty now, which the trainer refuses.
+        lines = [json.dumps(r, ensure_ascii=False) for r in records if str(r.get("text", "-")).strip()]
         (arguments.output / f"{name}.jsonl").write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Constructed pairs as GGUF files, made once and kept: what the demo shows and benchmarks measure."""
+"""Pairs as GGUF files; constructed ones are made once and kept, for benchmarks and tests."""
 
 from __future__ import annotations
 
@@ -97,6 +97,18 @@ class PairFolder:
             shutil.rmtree(self.path)
         self.path.mkdir(parents=True, exist_ok=True)
         stamp_file.write_text(stamp)
+
+
+def convert_pair(
+    target: Path, draft: Path, folder: Path, outtype: str, say: Say = lambda text: None
+) -> tuple[Path, Path]:
+    """Converts Hugging Face checkpoints to GGUFs of the given type in `folder`: target, draft."""
+    folder.mkdir(parents=True, exist_ok=True)
+    out = folder / f"target-{outtype}.gguf", folder / f"draft-{outtype}.gguf"
+    say(f"converting {target.name} and {draft.name} to {outtype}")
+    _convert_target(target, out[0], outtype)
+    _convert_draft(draft, target, out[1], outtype)
+    return out
 
 
 def _convert_target(checkpoint: Path, out: Path, outtype: str) -> None:

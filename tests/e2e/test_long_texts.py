@@ -19,7 +19,8 @@ from fixtures.targets import make_target
 from llama_eagle import exact
 from llama_eagle.convert.drafts import convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
-from llama_eagle.demo.ggufs import PairFiles, PairFolder
+from llama_eagle.demo.ggufs import PairFiles, PairFolder, convert_pair
+from llama_eagle.demo.run import DRAFT, TARGET
 from llama_eagle.quantize import quantize
 
 pytestmark = [pytest.mark.native, pytest.mark.slow]
@@ -96,6 +97,24 @@ def test_random_weights(random_pair: tuple[Path, Path], arguments: dict[str, Any
     accepted = drafting.speculative_stats.accepted_at
     assert len(accepted) == LONGEST and min(accepted) > 0  # up to every place
     drafting.close()
+
+
+@pytest.fixture(scope="module", params=TYPES)
+def trained_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return convert_pair(TARGET, DRAFT, tmp_path_factory.mktemp("trained"), request.param)
+
+
+@pytest.mark.parametrize("arguments", [GREEDY, SAMPLED], ids=["greedy", "seeded"])
+def test_trained_pair(trained_pair: tuple[Path, Path], arguments: dict[str, Any]) -> None:
+    """The demo pair, far past the end of its answer; its greedy text becomes a loop, its sampled text does not."""
+    texts = []
+    for draft in (None, trained_pair[1]):
+        llm = load(trained_pair[0], draft, n_draft=4)
+        texts.append(generate(llm, llm.tokenize(b"# Signals\n\nDjango sends a signal when"), arguments))
+        n_accepted = llm.speculative_stats.n_accepted if draft is not None else 0
+        llm.close()
+    assert texts[0] == texts[1]
+    assert n_accepted > N_TOKENS // 10
 
 
 @pytest.fixture(scope="module")

@@ -19,26 +19,25 @@ import transformers
 from parity.eagle3_reference import Eagle3Reference
 
 ROOT = Path(__file__).parents[2]
+TARGET, DRAFT = ROOT / "demo/target", ROOT / "demo/draft"
 GOLDEN = ROOT / "tests/golden/demo.json"
+NEAR_TIE = 1e-3  # a smaller lead may fall either way
 N_PROMPTS, N_PROMPT, N_TOKENS, N_DRAFT = 64, 24, 128, 4
 
 
 @dataclass(frozen=True)
-class Round:
-    """margin: the smallest lead of a drafted token that decided the count, relative to its step's largest logit."""
-
-    n_accepted: int
-    margin: float
-
-
-@dataclass(frozen=True)
 class Golden:
-    """One prompt. margins: of each generated token, as in Round."""
+    """One prompt, what follows it, and how many tokens each round accepts.
+
+    Near ties, [index, lead relative to the largest logit]: of generated tokens, and of the drafted tokens that decide a
+    round's count.
+    """
 
     prompt: list[int]
     tokens: list[int]
-    margins: list[float]
-    rounds: list[Round]
+    accepted: list[int]
+    token_ties: list[list[float]]
+    round_ties: list[list[float]]
 
 
 class TorchPair:
@@ -76,9 +75,14 @@ class TorchPair:
         return torch.stack(found, 1)
 
     @torch.no_grad()
-    def rounds(self, text: list[int], n_prompt: int, features: torch.Tensor, n_draft: int) -> list[Round]:
-        """The rounds that make text[n_prompt + 1:], given what the target computes for the whole text."""
-        draft, found, n = self.draft, [], n_prompt
+    def rounds(
+        self, text: list[int], n_prompt: int, features: torch.Tensor, n_draft: int
+    ) -> tuple[list[int], list[float]]:
+        """Accepted counts and leads of the rounds that make text[n_prompt + 1:].
+
+        features: what the target computes for the whole text, [n, A * T].
+        """
+        draft, accepted, leads, n = self.draft, [], [], n_prompt
         draft.reset()
         draft.prefill(text[:n], features)
         while n < len(text) - 1:
@@ -86,12 +90,12 @@ class TorchPair:
             steps = draft.chain(text[n], features[n - 1], n - 1, length) if length else []
             agrees = [step.token == text[n + 1 + i] for i, step in enumerate(steps)]
             n_accepted = (*agrees, False).index(False)
-            margin = min((_margin(step.logits) for step in steps[: n_accepted + 1]), default=1.0)
-            found.append(Round(n_accepted, margin))
+            accepted.append(n_accepted)
+            leads.append(min((_lead(step.logits) for step in steps[: n_accepted + 1]), default=1.0))
             draft.trim(n - 1)
             draft.prefill(text[n - 1 : n + n_accepted + 1], features[n - 1 :], first=n - 1)
             n += n_accepted + 1
-        return found
+        return accepted, leads
 
     def golden(self, prompts: torch.Tensor, n_tokens: int, n_draft: int) -> list[Golden]:
         """One record for each of prompts [texts, n_prompt]."""
@@ -100,15 +104,20 @@ class TorchPair:
         logits, features = self.run(texts)
         found = []
         for i, text in enumerate(texts.tolist()):
-            margins = [_margin(row) for row in logits[i, n_prompt - 1 : -1]]
-            rounds = self.rounds(text, n_prompt, features[i], n_draft)
-            found.append(Golden(text[:n_prompt], text[n_prompt:], margins, rounds))
+            leads = [_lead(row) for row in logits[i, n_prompt - 1 : -1]]
+            accepted, round_leads = self.rounds(text, n_prompt, features[i], n_draft)
+            found.append(Golden(text[:n_prompt], text[n_prompt:], accepted, _ties(leads), _ties(round_leads)))
         return found
 
 
-def _margin(logits: torch.Tensor) -> float:
+def _lead(logits: torch.Tensor) -> float:
+    """Of the largest logit over the second, relative to the largest absolute one."""
     first, second = logits.topk(2).values.tolist()
     return (first - second) / float(logits.abs().max())
+
+
+def _ties(leads: list[float]) -> list[list[float]]:
+    return [[i, float(f"{lead:.2g}")] for i, lead in enumerate(leads) if lead < NEAR_TIE]
 
 
 def boundaries_of(draft: Path) -> list[int]:
@@ -131,28 +140,30 @@ def held_out_prompts(tokenizer: Any) -> torch.Tensor:
     return ids[starts[:, None] + torch.arange(N_PROMPT)]
 
 
+def compute() -> list[Golden]:
+    """The demo pair's records."""
+    prompts = held_out_prompts(transformers.AutoTokenizer.from_pretrained(TARGET))
+    return TorchPair(TARGET, DRAFT, boundaries_of(DRAFT)).golden(prompts, N_TOKENS, N_DRAFT)
+
+
+def read_golden() -> tuple[dict[str, Any], list[Golden]]:
+    """The stored manifest and records."""
+    stored = json.loads(GOLDEN.read_text())
+    return stored["manifest"], [Golden(**record) for record in stored["texts"]]
+
+
 def main() -> None:
-    target, draft = ROOT / "demo/target", ROOT / "demo/draft"
     torch.set_num_threads(1)
-    prompts = held_out_prompts(transformers.AutoTokenizer.from_pretrained(target))
-    found = TorchPair(target, draft, boundaries_of(draft)).golden(prompts, N_TOKENS, N_DRAFT)
+    found = compute()
     manifest = {
-        "checkpoints": checksums(target, draft),
+        "checkpoints": checksums(TARGET, DRAFT),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "n_draft": N_DRAFT,
     }
-    records = ",\n".join(json.dumps(_rounded(asdict(golden))) for golden in found)
+    records = ",\n".join(json.dumps(asdict(golden), separators=(",", ":")) for golden in found)
     GOLDEN.parent.mkdir(exist_ok=True)
     GOLDEN.write_text(f'{{"manifest": {json.dumps(manifest, indent=1)},\n"texts": [\n{records}\n]}}\n')
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.2g}")
-    if isinstance(value, dict):
-        return {name: _rounded(item) for name, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, list) else value
 
 
 if __name__ == "__main__":

@@ -16,14 +16,14 @@ def demo(
     threads: Annotated[int, typer.Option("--threads", "-t", min=1, help="CPU threads; the model is tiny.")] = 1,
     json: Json = False,
 ) -> None:
-    """Make, convert and quantize a small pair whose text is known, and generate with its draft and without."""
+    """Convert and quantize a small trained pair, and answer questions with its draft and without."""
     from llama_eagle.demo.run import run_demo
 
     result = run_demo(work, threads, say=output.note)
     if json:
         output.result(result.as_dict())
     else:
-        output.data(f"{result.prompt}{result.text[:160]} ...\n")
+        output.data(f"{result.prompt}\n\n{result.text}\n")
         output.table(result.table())
-    if not result.equal:
+    if not result.as_promised:
         raise typer.Exit(5)

@@ -1,0 +1,63 @@
+"""Constructed checkpoints through conversion, quantization and generation, as their tables say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from llama_eagle.demo import ggufs
+from llama_eagle.demo.decode import Run, decode
+from llama_eagle.demo.ggufs import PairFiles, PairFolder
+from llama_eagle.draft_length import Auto, Fixed
+from llama_eagle.models import ModelPair, PairOptions
+from llama_eagle.text import Tokenizer
+
+pytestmark = pytest.mark.native
+
+PROMPT = "Count: A B C"
+N = 1000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> PairFolder:
+    return PairFolder(tmp_path_factory.mktemp("pair") / "tiny", "tiny", keep=True)
+
+
+@pytest.fixture(scope="module")
+def files(folder: PairFolder) -> PairFiles:
+    return folder.files(0.7, "q8_0")
+
+
+def test_files_are_used_again(files: PairFiles, folder: PairFolder) -> None:
+    made = {path: path.stat().st_mtime_ns for path in folder.path.rglob("*") if path.is_file()}
+    assert folder.files(0.7, "q8_0").target == files.target
+    assert {path: path.stat().st_mtime_ns for path in folder.path.rglob("*") if path.is_file()} == made
+
+
+def test_files_of_other_code_are_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = PairFolder(tmp_path / "tiny", "tiny")
+    folder.files(0.7, "q8_0").target.write_bytes(b"old")
+    assert folder.files(0.7, "q8_0").target.read_bytes() == b"old"
+    monkeypatch.setattr(ggufs, "_source_hash", lambda converter: "other")
+    assert folder.files(0.7, "q8_0").target.read_bytes()[:4] == b"GGUF"
+
+
+@pytest.mark.parametrize("n_draft", [1, 3, 7, "auto"])
+def test_rounds_are_as_simulated(files: PairFiles, n_draft: int | str) -> None:
+    with ModelPair(PairOptions(files.target, files.draft)) as pair:
+        prompt = Tokenizer(pair.target).encode(PROMPT)
+        length = Fixed(n_draft) if isinstance(n_draft, int) else Auto(16)
+        result = decode(pair, prompt, Run(N, threads=1), length)
+    assert result.tokens == files.cycle.expected_tokens(prompt[-1], N)
+    assert result.speculative is not None
+    if isinstance(n_draft, int):
+        expected = files.cycle.simulate(prompt[-1], N, n_draft)
+        assert result.speculative.rounds == pytest.approx(expected.rounds, abs=1)
+        assert result.speculative.accepted_per_position == pytest.approx(expected.accepted_per_position, abs=0.03)
+
+
+def test_plain_text_is_as_constructed(files: PairFiles) -> None:
+    with ModelPair(PairOptions(files.target)) as pair:
+        prompt = Tokenizer(pair.target).encode(PROMPT)
+        result = decode(pair, prompt, Run(N, threads=1), None)
+    assert result.text == files.cycle.expected_text(prompt[-1], N)

@@ -1,0 +1,47 @@
+"""Kullback-Leibler divergence of quantized models, on the demo target."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from llama_eagle.bench.divergence import compare, log_softmax, windows
+from llama_eagle.convert.targets import TargetOptions, convert_target
+from llama_eagle.demo.run import HELD_OUT, TARGET
+from llama_eagle.models import Model
+from llama_eagle.text import Tokenizer
+
+pytestmark = pytest.mark.native
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("divergence") / "bf16.gguf"
+    convert_target(TARGET, path, TargetOptions(outtype="bf16"))
+    return path
+
+
+def test_log_softmax_of_large_logits() -> None:
+    assert np.exp(log_softmax(np.array([[1000.0, 1000.0], [-1000.0, 0.0]]))) == pytest.approx(
+        np.array([[0.5, 0.5], [0.0, 1.0]])
+    )
+
+
+def test_a_model_does_not_differ_from_itself(reference: Path) -> None:
+    with Model(reference) as model:
+        tokens = Tokenizer(model).encode("Django comes with a lightweight web server. " * 40)
+    found = compare(list(windows(reference, tokens, 1)), reference, tokens, 1)
+    assert (found.n_tokens, found.mean, found.same_top) == (len(tokens), 0.0, 1.0)
+    assert len(tokens) > 256  # more than one window
+
+
+def test_fewer_bits_diverge_more(reference: Path) -> None:
+    command = [sys.executable, "-m", "llama_eagle.bench.divergence", reference, "--text", HELD_OUT, "--tokens", "600"]
+    done = subprocess.run([*map(str, command), "--json", "q8_0", "q4_k_m"], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert 0 < found["q8_0"]["mean"] < found["q4_k_m"]["mean"] < 1
+    assert found["q8_0"]["same_top"] > found["q4_k_m"]["same_top"] > 0.5
