@@ -68,14 +68,22 @@ __device__ float block_sum(const float (&sum)[N]) {
     return total;
 }
 
-// Calls launch(first, count) for groups of columns as even as they come.
-template <typename F>
-void for_column_groups(int n, F && launch) {
-    const int groups = (n + MAX_COLUMNS - 1) / MAX_COLUMNS;
+using mul_mat_launch = void (*)(const mul_mat_args & a, cudaStream_t stream);
+
+// Launches groups of columns, as even as they come: launch[n - 1] takes n columns. X: element of the activations.
+template <typename X>
+void launch_column_groups(mul_mat_args a, const mul_mat_launch (&launch)[MAX_COLUMNS], cudaStream_t stream) {
+    const X * x = (const X *) a.x;
+    float * dst = a.dst;
+    const int groups = (a.n_columns + MAX_COLUMNS - 1) / MAX_COLUMNS;
     for (int g = 0; g < groups; g++) {
-        const int first = n * g / groups;
-        launch(first, n * (g + 1) / groups - first);
+        const int first = a.n_columns * g / groups;
+        const int count = a.n_columns * (g + 1) / groups - first;
+        a.x = x + first * a.x1;
+        a.dst = dst + first * a.d1;
+        launch[count - 1](a, stream);
     }
+    CUDA_CHECK(cudaGetLastError());
 }
 
 bool mul_mat_quantized(ggml_backend_cuda_context & ctx, const ggml_tensor * node, mul_mat_args args);

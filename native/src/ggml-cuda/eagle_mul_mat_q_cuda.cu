@@ -63,20 +63,13 @@ static void launch(const mul_mat_args & a, cudaStream_t stream) {
 }
 
 template <ggml_type T>
-static void run(mul_mat_args a, cudaStream_t stream) {
-    static constexpr void (*LAUNCH[MAX_COLUMNS])(const mul_mat_args &, cudaStream_t) = {
-        launch<T, 1>, launch<T, 2>, launch<T, 3>, launch<T, 4>, launch<T, 5>, launch<T, 6>, launch<T, 7>, launch<T, 8>};
-    const block_q8_1 * x = (const block_q8_1 *) a.x;
-    float * dst = a.dst;
-    for_column_groups(a.n_columns, [&](int first, int count) {
-        a.x = x + first * a.x1;
-        a.dst = dst + first * a.d1;
-        LAUNCH[count - 1](a, stream);
-    });
-    CUDA_CHECK(cudaGetLastError());
+static void run(const mul_mat_args & a, cudaStream_t stream) {
+    static constexpr mul_mat_launch LAUNCH[MAX_COLUMNS] = {launch<T, 1>, launch<T, 2>, launch<T, 3>, launch<T, 4>,
+                                                           launch<T, 5>, launch<T, 6>, launch<T, 7>, launch<T, 8>};
+    launch_column_groups<block_q8_1>(a, LAUNCH, stream);
 }
 
-static void (*runner(ggml_type type))(mul_mat_args, cudaStream_t) {
+static mul_mat_launch runner(ggml_type type) {
     switch (type) {
     case GGML_TYPE_Q8_0:
         return run<GGML_TYPE_Q8_0>;
