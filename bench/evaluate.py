@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from llama_eagle.demo.decode import GREEDY, Run, decode
-from llama_eagle.draft_length import Auto, DraftLength, Fixed
+from llama_eagle.draft_length import LONGEST, Auto, DraftLength, Fixed
 from llama_eagle.errors import InputError
 from llama_eagle.exact import require, set_mode
 from llama_eagle.generation import GenerationResult
@@ -18,8 +18,6 @@ from llama_eagle.stats import Statistics
 from llama_eagle.text import Tokenizer, chat_text
 
 from .prompts import Message, Prompt
-
-AUTO_MAX = 16  # longest draft when the length is chosen round by round
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,7 @@ class _Answerer:
     def __init__(self, job: Evaluation, pair: ModelPair) -> None:
         self.job, self.pair = job, pair
         self.tokenizer = Tokenizer(pair.target)
-        self.run = Run(job.n, job.threads, job.n_draft or AUTO_MAX, job.sampling, job.ignore_eos)
+        self.run = Run(job.n, job.threads, job.n_draft or LONGEST, job.sampling, job.ignore_eos)
 
     def turns(self, prompt: Prompt) -> Iterator[tuple[GenerationResult, GenerationResult]]:
         if prompt.text is not None:
@@ -155,4 +153,4 @@ class _Answerer:
         return ids
 
     def _length(self) -> DraftLength:
-        return Auto(AUTO_MAX) if self.job.n_draft is None else Fixed(self.job.n_draft)
+        return Auto() if self.job.n_draft is None else Fixed(self.job.n_draft)

@@ -14,6 +14,8 @@ from typing import Protocol
 
 from llama_eagle.errors import UsageError
 
+LONGEST = 16  # tokens that `Auto` may draft unless told otherwise
+
 
 @dataclass(frozen=True)
 class RoundCost:
@@ -153,7 +155,7 @@ class Auto:
     SECOND_LOOK = 3  # tokens drafted in the round after a probe whose token was accepted
     PROBE_EVERY = (12, 400)  # rounds, least and most
 
-    def __init__(self, n_max: int = 16) -> None:
+    def __init__(self, n_max: int = LONGEST) -> None:
         if n_max < 1:
             raise UsageError(f"a longest draft of {n_max} tokens: give 1 or more.")
         self.n_max = n_max

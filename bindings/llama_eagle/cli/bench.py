@@ -12,7 +12,6 @@ from llama_eagle.cli import output
 from llama_eagle.cli.options import DraftGpuLayers, GpuLayers, Json, PMin, Threads
 from llama_eagle.errors import UsageError
 
-LONGEST = 16  # tokens that `auto` may draft, as in the other commands
 SYNTHETIC_PROMPT = " A B C"
 PROMPT = "Explain in simple words how a sailing boat can sail against the wind."
 
@@ -78,6 +77,8 @@ def _jobs(given: dict[str, Any], lengths: tuple[int | str, ...]) -> list[tuple[d
     """What to measure, with the facts that the report repeats: one job for each acceptance."""
     if (given["synthetic"] is None) == (given["model"] is None):
         raise UsageError("give either --synthetic SHAPE, or -m TARGET.gguf with -d DRAFT.gguf.")
+    from llama_eagle.draft_length import LONGEST
+
     threads = given["threads"] or os.cpu_count() or 1
     facts = {"type": given["outtype"], "draft_type": given["draft_type"], "n": given["n_predict"], "threads": threads}
     longest = max([LONGEST, *(length for length in lengths if isinstance(length, int))])
