@@ -38,7 +38,7 @@ def evaluate(
 
     length = _draft_length(n_draft)
     if plot is not None:
-        require_plotting()
+        require_plotting(plot)
     prompts = take(read_prompts(data), limit)
     threads = threads or os.cpu_count() or 1
     sampling = SamplingParams(temp, seed=seed)
