@@ -42,6 +42,7 @@ from llama_eagle.llama_parts import (  # noqa: E402
     download,
     explained,
     open_session,
+    require_grammar,
 )
 from llama_eagle.llama_state import capture_state, restore_state  # noqa: E402
 from llama_eagle.llama_text import GrowingText  # noqa: E402
@@ -187,9 +188,7 @@ class EagleLlama(Llama):
         """Evaluate tokens after those in memory."""
         with self._exclusive():
             self._end_generation()
-            memory = self._require_memory()
-            memory.rewind(memory.n_tokens)
-            memory.extend(tokens)
+            self._require_memory().extend(tokens)
 
     def reset(self) -> None:
         """Forget everything."""
@@ -233,13 +232,13 @@ class EagleLlama(Llama):
     def _begin(self, tokens: list[int], arguments: dict[str, Any]) -> LazyRounds:
         self._end_generation()
         memory = self._require_memory()
+        require_grammar(self._model.vocab, arguments["grammar"])
         sampler: Any = self._init_sampler(**{name: arguments[name] for name in SAMPLER_ARGUMENTS & arguments.keys()})
         self._sampler = sampler
         start = time.perf_counter()
         if arguments["reset"]:
             n_evaluated = memory.become(tokens)
         else:
-            memory.rewind(memory.n_tokens)
             memory.extend(tokens)
             n_evaluated = len(tokens)
         prompt_ms = (time.perf_counter() - start) * 1e3

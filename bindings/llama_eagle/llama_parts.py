@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import llama_cpp
+
 from llama_eagle import _log, exact
 from llama_eagle.draft_length import Auto, DraftLength, Fixed
 from llama_eagle.drafters import Drafter, EagleDrafter, FirstOf, ModelDrafter
@@ -81,6 +83,17 @@ def choose_length(n_draft: int | str, longest: int, *, exact_only: bool) -> Draf
     if exact_only:
         exact.require_length(n_draft)
     return Fixed(n_draft)
+
+
+def require_grammar(vocab: Any, grammar: Any) -> None:
+    """Raises `UsageError` for a llama_cpp.LlamaGrammar that cannot be parsed: sampling with it would crash."""
+    if grammar is None:
+        return
+    texts = (grammar._grammar.encode(), grammar._root.encode())
+    sampler = llama_cpp.llama_sampler_init_grammar(vocab, *texts)
+    if not sampler:
+        raise UsageError("the grammar cannot be parsed. Correct it: llama.cpp's grammars/README.md has the syntax.")
+    llama_cpp.llama_sampler_free(sampler)
 
 
 def download(repo_id: str, pattern: str | None, **where: Any) -> str:

@@ -41,7 +41,11 @@ class Tokenizer:
         return list(tokens[:n])
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes of one token, which may be a part of a character; control tokens are empty unless `special`."""
+        """The bytes of one token, which may be a part of a character; control tokens are empty unless `special`.
+
+        Raises `InputError` for an id that is not in the vocabulary.
+        """
+        self.require_ids((token,))
         n = self._api.llama_token_to_piece(self._vocab, token, self._buffer, len(self._buffer), 0, special)
         if n < 0:
             self._buffer = ctypes.create_string_buffer(-n)
@@ -53,7 +57,7 @@ class Tokenizer:
         return bool(self._api.llama_vocab_is_eog(self._vocab, token))
 
     def require_ids(self, tokens: Sequence[int]) -> None:
-        """Raises `InputError` for an id that is not in the vocabulary: llama.cpp would fail later, without its name."""
+        """Raises `InputError` for an id that is not in the vocabulary: llama.cpp would fail later, or end the process."""
         for token in tokens:
             if not 0 <= token < self.n_vocab:
                 raise InputError(f"token id {token} is not in the vocabulary of {self.n_vocab} tokens. Correct it.")

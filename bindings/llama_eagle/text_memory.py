@@ -65,7 +65,8 @@ class TextMemory:
         return len(fresh)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Evaluate more tokens."""
+        """Evaluate tokens after those in memory."""
+        self.rewind(self.n_tokens)
         self._extend(np.asarray(tokens, dtype=np.intc))
 
     def note(self, token: int, row: int) -> None:

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -225,6 +226,23 @@ def test_a_client_that_hangs_up_leaves_the_server_usable(server: str) -> None:
             lines = [*head, f"Content-Length: {len(body)}", "", body]
             connection.sendall("\r\n".join(lines).encode())
             assert connection.recv(100).startswith(b"HTTP/1.1 200")
+    test_streaming_over_http(server)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "part"),
+    [
+        ("v1/completions", {"prompt": "abc", "grammar": "root ::= ("}, "the grammar cannot be parsed"),
+        ("extras/detokenize", {"tokens": [99999]}, "99999 is not in the vocabulary"),
+        ("v1/completions", {"prompt": ""}, "the prompt is empty"),
+    ],
+)
+def test_a_bad_request_leaves_the_server_usable(server: str, path: str, body: dict[str, Any], part: str) -> None:
+    """The first two end llama-cpp-python's own server."""
+    request = urllib.request.Request(f"{server}/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with pytest.raises(urllib.error.HTTPError) as failure:
+        urllib.request.urlopen(request, timeout=30)
+    assert part in json.load(failure.value)["error"]["message"]
     test_streaming_over_http(server)
 
 

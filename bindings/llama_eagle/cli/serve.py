@@ -94,5 +94,6 @@ def _run(app: Any, listener: socket.socket, server: Any, verbose: bool) -> None:
         ssl_certfile=server.ssl_certfile,
     )
     scheme = "https" if server.ssl_certfile else "http"
+    listener.listen()  # whoever reads the line may connect at once
     output.data(f"listening on {scheme}://{server.host}:{listener.getsockname()[1]}")
     uvicorn.Server(config).run(sockets=[listener])
