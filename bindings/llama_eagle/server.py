@@ -20,6 +20,7 @@ from llama_eagle.llama_options import EAGLE_PARAMETERS, PARENT_PARAMETERS
 try:
     import llama_cpp
     import llama_cpp.server.app as server_app
+    from llama_cpp.llama_chat_format import LlamaChatCompletionHandlerNotFoundException, get_chat_completion_handler
     from llama_cpp.server.model import LlamaProxy
     from llama_cpp.server.settings import ModelSettings, ServerSettings
     from pydantic import Field, ValidationError
@@ -55,7 +56,19 @@ class EagleProxy(LlamaProxy):
     @staticmethod
     def load_llama_from_model_settings(settings: ModelSettings) -> Any:
         with _replaced(llama_cpp, "Llama", _Factory(settings)):
-            return LlamaProxy.load_llama_from_model_settings(settings)
+            llm = LlamaProxy.load_llama_from_model_settings(settings)
+        _require_chat_format(llm)
+        return llm
+
+
+def _require_chat_format(llm: Any) -> None:
+    """A misspelt format would fail at each chat. Raises `UsageError`."""
+    if llm.chat_handler is None and llm.chat_format not in llm._chat_handlers:
+        try:
+            get_chat_completion_handler(llm.chat_format)
+        except LlamaChatCompletionHandlerNotFoundException as error:
+            llm.close()
+            raise UsageError(f"{error}. Choose one of those, or leave it out.") from None
 
 
 class _Factory:

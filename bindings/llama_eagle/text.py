@@ -57,7 +57,7 @@ class Tokenizer:
         return bool(self._api.llama_vocab_is_eog(self._vocab, token))
 
     def require_ids(self, tokens: Sequence[int]) -> None:
-        """Raises `InputError` for an id that is not in the vocabulary: llama.cpp would fail later, or end the process."""
+        """Raises `InputError` for an id that is not in the vocabulary: llama.cpp fails later, or ends the process."""
         for token in tokens:
             if not 0 <= token < self.n_vocab:
                 raise InputError(f"token id {token} is not in the vocabulary of {self.n_vocab} tokens. Correct it.")

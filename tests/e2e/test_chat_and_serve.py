@@ -239,7 +239,8 @@ def test_a_client_that_hangs_up_leaves_the_server_usable(server: str) -> None:
 )
 def test_a_bad_request_leaves_the_server_usable(server: str, path: str, body: dict[str, Any], part: str) -> None:
     """The first two end llama-cpp-python's own server."""
-    request = urllib.request.Request(f"{server}/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{server}/{path}", json.dumps(body).encode(), headers)
     with pytest.raises(urllib.error.HTTPError) as failure:
         urllib.request.urlopen(request, timeout=30)
     assert part in json.load(failure.value)["error"]["message"]
@@ -271,6 +272,7 @@ def test_serve_refusals(models: Path, tmp_path: Path) -> None:
     assert_one_line_error(llama_eagle("serve", *target, "--config", "x"), 2, "either --model")
     assert_one_line_error(llama_eagle("serve", "-m", models / "none.gguf", "--port", 0), 3, "does not exist")
     assert_one_line_error(llama_eagle("serve", *target, "-d", *target[1:], "--port", 0), 3, "not an EAGLE-3 draft")
+    assert_one_line_error(llama_eagle("serve", *target, "--port", 0, "--chat-format", "x"), 2, "Invalid chat handler: x")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
