@@ -272,7 +272,8 @@ def test_serve_refusals(models: Path, tmp_path: Path) -> None:
     assert_one_line_error(llama_eagle("serve", *target, "--config", "x"), 2, "either --model")
     assert_one_line_error(llama_eagle("serve", "-m", models / "none.gguf", "--port", 0), 3, "does not exist")
     assert_one_line_error(llama_eagle("serve", *target, "-d", *target[1:], "--port", 0), 3, "not an EAGLE-3 draft")
-    assert_one_line_error(llama_eagle("serve", *target, "--port", 0, "--chat-format", "x"), 2, "Invalid chat handler: x")
+    outcome = llama_eagle("serve", *target, "--port", 0, "--chat-format", "x")
+    assert_one_line_error(outcome, 2, "Invalid chat handler: x")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
