@@ -14,7 +14,7 @@ from typing import Protocol
 
 from llama_eagle.errors import UsageError
 
-LONGEST = 16  # tokens that `Auto` may draft unless told otherwise
+LONGEST = 16  # tokens of a draft, unless told otherwise
 
 
 @dataclass(frozen=True)

@@ -352,7 +352,7 @@ class EagleLlama(Llama):
     ) -> EagleLlama:
         """Download target and draft from the Hugging Face hub; file names may be patterns that match one file.
 
-        `local_dir_use_symlinks` is the parent's, and has no effect any more.
+        The parent's hands `local_dir_use_symlinks` on to a hub client that knows it no more; here it has no effect.
         """
         where = {"local_dir": local_dir, "cache_dir": cache_dir}
         if draft_repo_id is not None:

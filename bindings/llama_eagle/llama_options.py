@@ -13,6 +13,7 @@ from llama_cpp import Llama
 
 from llama_eagle import exact
 from llama_eagle.compatibility import require_pair, require_target
+from llama_eagle.draft_length import LONGEST
 from llama_eagle.drafters import Drafter
 from llama_eagle.errors import InputError, UsageError
 from llama_eagle.gguf_header import Header, read_model
@@ -45,7 +46,7 @@ class EagleOptions:
 
     draft_path: str | Path | None = None
     n_draft: int | str = "auto"
-    n_draft_max: int = 16
+    n_draft_max: int = LONGEST
     p_min: float = 0.0
     draft_sampling: str = "match"
     exact: bool = False

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from llama_eagle import _native
 from llama_eagle._native import check
+from llama_eagle.draft_length import LONGEST
 from llama_eagle.errors import InputError, UsageError
 from llama_eagle.gguf_header import Header
 
@@ -93,7 +94,7 @@ class Session(Protocol):
 class SessionOptions:
     """How a draft is bound to a target. `n_ctx_draft` and `n_threads` 0: as the target's context."""
 
-    n_draft_max: int = 16
+    n_draft_max: int = LONGEST
     n_ctx_draft: int = 0
     n_threads: int = 0
     kv_f32: bool = False

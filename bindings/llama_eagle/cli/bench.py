@@ -10,6 +10,7 @@ import typer
 
 from llama_eagle.cli import output
 from llama_eagle.cli.options import DraftGpuLayers, GpuLayers, Json, PMin, Threads
+from llama_eagle.draft_length import LONGEST
 from llama_eagle.errors import UsageError
 
 SYNTHETIC_PROMPT = " A B C"
@@ -77,8 +78,6 @@ def _jobs(given: dict[str, Any], lengths: tuple[int | str, ...]) -> list[tuple[d
     """What to measure, with the facts that the report repeats: one job for each acceptance."""
     if (given["synthetic"] is None) == (given["model"] is None):
         raise UsageError("give either --synthetic SHAPE, or -m TARGET.gguf with -d DRAFT.gguf.")
-    from llama_eagle.draft_length import LONGEST
-
     threads = given["threads"] or os.cpu_count() or 1
     facts = {"type": given["outtype"], "draft_type": given["draft_type"], "n": given["n_predict"], "threads": threads}
     longest = max([LONGEST, *(length for length in lengths if isinstance(length, int))])

@@ -22,6 +22,7 @@ from llama_eagle.cli.options import (
     Threads,
     Verbose,
 )
+from llama_eagle.draft_length import LONGEST
 from llama_eagle.errors import EagleError, UsageError
 
 HELP = """\
@@ -39,7 +40,7 @@ def chat(
     draft: DraftFile = None,
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
     n_draft: NDraft = "auto",
-    n_draft_max: NDraftMax = 16,
+    n_draft_max: NDraftMax = LONGEST,
     p_min: PMin = 0.0,
     temp: Annotated[float, typer.Option(help="Temperature, 0: greedy.")] = 0.8,
     top_k: Annotated[int, typer.Option(help="0: off.")] = 40,

@@ -23,6 +23,7 @@ from llama_eagle.cli.options import (
     Threads,
     Verbose,
 )
+from llama_eagle.draft_length import LONGEST
 from llama_eagle.errors import InputError, UsageError
 
 DEFAULT_CONTEXT = 4096  # tokens, when neither -n nor the prompt asks for more
@@ -39,7 +40,7 @@ def generate(
     system: Annotated[str | None, typer.Option(help="System message: the prompt becomes a chat turn.")] = None,
     n_predict: Annotated[int, typer.Option("-n", "--n-predict", help="Tokens to generate, -1: until the end.")] = 256,
     n_draft: NDraft = "auto",
-    n_draft_max: NDraftMax = 16,
+    n_draft_max: NDraftMax = LONGEST,
     p_min: PMin = 0.0,
     exact: Annotated[bool, typer.Option("--exact", help="Verify bit by bit as plain decoding computes.")] = False,
     temp: Annotated[float, typer.Option(help="Temperature, 0: greedy.")] = 0.8,

@@ -20,6 +20,7 @@ from llama_eagle.cli.options import (
     Threads,
     Verbose,
 )
+from llama_eagle.draft_length import LONGEST
 from llama_eagle.errors import EnvironmentFailure, UsageError
 
 
@@ -30,7 +31,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8000,
     n_draft: NDraft = "auto",
-    n_draft_max: NDraftMax = 16,
+    n_draft_max: NDraftMax = LONGEST,
     p_min: PMin = 0.0,
     threads: Threads = 0,
     n_gpu_layers: GpuLayers = 0,
