@@ -26,6 +26,7 @@ from llama_eagle import exact as exact_mode  # noqa: E402
 from llama_eagle.checkpoints import CheckpointStore  # noqa: E402
 from llama_eagle.draft_length import DraftLength  # noqa: E402
 from llama_eagle.errors import UsageError  # noqa: E402
+from llama_eagle.generation import choose_length  # noqa: E402
 from llama_eagle.lazy_rounds import LazyRounds, Plan  # noqa: E402
 from llama_eagle.llama_measures import Measures  # noqa: E402
 from llama_eagle.llama_options import (  # noqa: E402
@@ -39,7 +40,6 @@ from llama_eagle.llama_parts import (  # noqa: E402
     ContextView,
     ModelView,
     choose_drafter,
-    choose_length,
     download,
     open_session,
 )

@@ -19,6 +19,7 @@ from llama_eagle.cli.options import (
     PMin,
     Threads,
     Verbose,
+    read_n_draft,
 )
 from llama_eagle.draft_length import LONGEST
 from llama_eagle.errors import EnvironmentFailure, UsageError
@@ -55,7 +56,7 @@ def serve(
         given: dict[str, Any] = {
             "model": str(model),
             "draft_path": None if draft is None else str(draft),
-            "n_draft": int(n_draft) if n_draft.isdigit() else n_draft,
+            "n_draft": read_n_draft(n_draft),
             "n_draft_max": n_draft_max,
             "p_min": p_min,
             "draft_gpu_layers": draft_gpu_layers,
