@@ -119,7 +119,7 @@ class EagleSession:
         params = self._lib.eagle_session_default_params()
         params.struct_size = ctypes.sizeof(_native.SessionParams)
         params.n_draft_max = options.n_draft_max
-        params.n_ctx_draft = options.n_ctx_draft
+        params.n_ctx_draft = min(options.n_ctx_draft, context.n_ctx)  # more would never be used
         params.n_threads = options.n_threads
         params.type_kv = GGML_TYPE_F32 if options.kv_f32 else GGML_TYPE_F16
         out = ctypes.byref(self._handle)
