@@ -5,7 +5,6 @@
 
 #include "eagle_error.h"
 #include "eagle_features.h"
-#include "eagle_first_maximum.h"
 #include "eagle_sample.h"
 #include "llama-context.h"
 #include "llama-ext.h"
@@ -53,9 +52,11 @@ Session::Session(llama_context * ctx, const llama_model & draft, const eagle_ses
             throw Error(EAGLE_ERR_INCOMPATIBLE, eagle_last_error());
         }
     }
+    ctx_->device_logits.wanted = true;
 }
 
 Session::~Session() {
+    ctx_->device_logits.wanted = false;
     for (int32_t id : engine_.model().aux_layer_ids) {
         llama_set_embeddings_layer_inp(ctx_, id, false);
     }
@@ -298,17 +299,13 @@ void Session::verify(const llama_token * ids, int32_t n) {
     round_.assign(ids, ids + n);
 }
 
-llama_token Session::greedy(int32_t row) const {
-    return (llama_token) first_maximum(llama_get_logits_ith(ctx_, row), engine_.model().n_vocab);
-}
-
 int32_t Session::accept(llama_sampler * sampler, llama_token * ids) {
     if (round_.empty()) {
         throw Error(EAGLE_ERR_STATE, "no round is pending: verify first");
     }
     const int32_t n = (int32_t) round_.size();
     for (int32_t row = 0; row < n; row++) {
-        ids[row] = sampler ? sample(ctx_, sampler, row) : greedy(row);
+        ids[row] = sampler ? sample(ctx_, sampler, row) : greedy(ctx_, row);
         if (row + 1 == n || ids[row] != round_[row + 1]) {
             return row + 1;
         }

@@ -86,7 +86,6 @@ class Session {
     void append_pending(const llama_token * tokens, int32_t n);
     void take_pending(int32_t n);
     void drop_pending(int32_t n);
-    llama_token greedy(int32_t row) const;
 };
 
 }  // namespace eagle
