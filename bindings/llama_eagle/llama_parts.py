@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from llama_eagle import exact
@@ -22,6 +23,7 @@ class ContextView:
     """The parent's context, as sessions want it."""
 
     handle: Any
+    model_path: Path
     n_ctx: int
     n_batch: int
 
