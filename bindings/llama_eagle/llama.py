@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -105,7 +106,7 @@ class EagleLlama(Llama):
         drafts = options.drafts or self.draft_model is not None
         if drafts:
             check_rollback(self._ctx.ctx, recurrent, self._n_draft_max)
-        view = ContextView(self._ctx.ctx, self._n_ctx, self.n_batch)
+        view = ContextView(self._ctx.ctx, Path(self.model_path), self._n_ctx, self.n_batch)
         gpu_layers = int(given.get("n_gpu_layers", 0))
         self._session = open_session(view, options, gpu_layers, self._n_draft_max if drafts else 0, self._stack)
         self._drafter = choose_drafter(self._session, options, self.draft_model)

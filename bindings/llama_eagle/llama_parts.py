@@ -6,6 +6,7 @@ import contextlib
 import fnmatch
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from llama_eagle import _log
@@ -22,6 +23,7 @@ class ContextView:
     """The parent's context, as sessions want it."""
 
     handle: Any
+    model_path: Path
     n_ctx: int
     n_batch: int
 

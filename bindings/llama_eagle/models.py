@@ -169,6 +169,11 @@ class Context:
             raise
 
     @property
+    def model_path(self) -> Path:
+        """The target's file, the first one of splits."""
+        return self.model.path
+
+    @property
     def n_batch(self) -> int:
         return int(self._api.llama_n_batch(self.handle))
 
