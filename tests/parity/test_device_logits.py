@@ -101,7 +101,7 @@ class Probe:
         self.target = NativeTarget(target, n_gpu_layers=n_gpu_layers, n_rs_seq=LONGEST)
         self.api, self.ctx, self.lib = self.target.api, self.target.ctx, self.target.lib
         self.draft = NativeDraft(self.target, draft, HIDDEN, LONGEST)
-        self.session = self.draft.session
+        self.session = self.draft.session._handle
 
     def __enter__(self) -> Probe:
         return self
@@ -325,8 +325,7 @@ def rows_after(event: str, target: Path, draft: Path) -> np.ndarray:
             tokens = (ctypes.c_int32 * 255)()
             assert probe.api.llama_decode(probe.ctx, probe.api.llama_batch_get_one(tokens, 255)) == 1
         elif event == "session freed":
-            probe.lib.eagle_session_free(probe.session)
-            probe.draft.session = ctypes.c_void_p()
+            probe.draft.session.close()
         return probe.rows(list(range(len(ROUND))))
 
 
