@@ -26,6 +26,7 @@ class SessionParams(ctypes.Structure):
         ("n_ctx_draft", c_int32),
         ("n_threads", c_int32),
         ("type_kv", c_int32),
+        ("path_tgt", c_char_p),
     )
 
 
