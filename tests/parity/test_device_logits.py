@@ -304,8 +304,8 @@ def test_batches_that_are_no_round(device: Executor, files: dict[str, Path], n_u
         assert np.array_equal(ours, theirs)
 
 
-def rows_after(event: str, target: Path, draft: Path) -> np.ndarray:
-    """A round's rows, first asked for after something that may use the graph's memory."""
+def rows_after(event: str, target: Path, draft: Path) -> tuple[np.ndarray, int]:
+    """A round's rows, first asked for after something that may use the graph's memory; the bytes that still came."""
     with Probe(target, draft, 99) as probe:
         probe.draft.eval(PROMPT)
         probe.verify(ROUND)
@@ -326,18 +326,20 @@ def rows_after(event: str, target: Path, draft: Path) -> np.ndarray:
             assert probe.api.llama_decode(probe.ctx, probe.api.llama_batch_get_one(tokens, 255)) == 1
         elif event == "session freed":
             probe.draft.session.close()
-        return probe.rows(list(range(len(ROUND))))
+        before = meter.n_received
+        return probe.rows(list(range(len(ROUND)))), meter.n_received - before
 
 
 def test_rows_stay_when_positions_are_shifted(device: Executor, tmp_path: Path) -> None:
-    """Which only targets without recurrent memory allow."""
+    """Which only targets without recurrent memory allow. The shift's graph need not hit the logits, so bytes tell."""
     folder, target, draft = (tmp_path / name for name in ("target", "target.gguf", "draft.gguf"))
     make_target("qwen3", folder, seed=3, dtype="float32")
     convert_target(folder, target, TargetOptions(outtype="f32"))
     convert_draft(make_draft(tmp_path / "draft", CASES["modelopt"]), target, draft)
     expected = device.submit(copied_rows, target, 99).result()
-    found = device.submit(rows_after, "positions shifted", target, draft).result()
+    found, n_bytes = device.submit(rows_after, "positions shifted", target, draft).result()
     assert np.array_equal(found, expected)
+    assert n_bytes == 0  # they were fetched before
 
 
 EVENTS = ["commit and draft", "state saved", "reserved, then a decode that does not fit", "session freed"]
@@ -346,8 +348,9 @@ EVENTS = ["commit and draft", "state saved", "reserved, then a decode that does 
 @pytest.mark.parametrize("event", EVENTS)
 def test_rows_stay_until_the_next_decode(device: Executor, files: dict[str, Path], event: str) -> None:
     expected = device.submit(copied_rows, files["wide"], 99).result()
-    found = device.submit(rows_after, event, files["wide"], files["wide-draft"]).result()
+    found, n_bytes = device.submit(rows_after, event, files["wide"], files["wide-draft"]).result()
     assert np.array_equal(found, expected)
+    assert (n_bytes == 0) == event.startswith("reserved")
 
 
 def reused_graphs(target: Path, draft: Path) -> int:
