@@ -246,6 +246,8 @@ def check_output(path: Path, need: int = 0) -> None:
         raise EnvironmentFailure(f"the folder {folder} does not exist: create it first")
     if path.is_dir():
         raise UsageError(f"{path} is a folder: name a file, such as {path / 'model.gguf'}")
+    if path.exists() and not path.is_file():  # a device or pipe would be replaced, not written to
+        raise UsageError(f"{path} is not a regular file: name another output")
     if not os.access(folder, os.W_OK):
         raise EnvironmentFailure(f"the folder {folder} is not writable")
     free = shutil.disk_usage(folder).free

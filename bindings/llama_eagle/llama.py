@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,6 @@ from llama_cpp.llama_tokenizer import LlamaTokenizer  # noqa: E402
 
 from llama_eagle import exact as exact_mode  # noqa: E402
 from llama_eagle.checkpoints import CheckpointStore  # noqa: E402
-from llama_eagle.draft_length import DraftLength  # noqa: E402
 from llama_eagle.errors import UsageError  # noqa: E402
 from llama_eagle.generation import choose_length  # noqa: E402
 from llama_eagle.lazy_rounds import LazyRounds, Plan  # noqa: E402
@@ -41,6 +41,7 @@ from llama_eagle.llama_parts import (  # noqa: E402
     ModelView,
     choose_drafter,
     download,
+    explained,
     open_session,
 )
 from llama_eagle.llama_state import capture_state, restore_state  # noqa: E402
@@ -85,9 +86,11 @@ class EagleLlama(Llama):
         self._measures = Measures()
         if self._options.exact:
             exact_mode.set_mode("strict")
-        super().__init__(fspath(model_path), **with_our_defaults(parent))
+        with explained():
+            super().__init__(fspath(model_path), **with_our_defaults(parent))
         try:
-            self._bind(parent)
+            if not parent.get("vocab_only"):
+                self._bind(parent)
         except BaseException:
             self.close()
             raise
@@ -103,11 +106,10 @@ class EagleLlama(Llama):
         drafts = options.drafts or self.draft_model is not None
         if drafts:
             check_rollback(self._ctx.ctx, recurrent, self._n_draft_max)
-        view = ContextView(self._ctx.ctx, self._n_ctx, self.n_batch)
+        view = ContextView(self._ctx.ctx, Path(self.model_path), self._n_ctx, self.n_batch)
         gpu_layers = int(given.get("n_gpu_layers", 0))
         self._session = open_session(view, options, gpu_layers, self._n_draft_max if drafts else 0, self._stack)
         self._drafter = choose_drafter(self._session, options, self.draft_model)
-        self._length: DraftLength
         self.set_n_draft(options.n_draft if drafts else "auto")
         store = CheckpointStore(options.checkpoint_mib << 20 if recurrent else 0)
         self._memory = TextMemory(self._session, self._n_ctx, self._n_vocab, store, options.checkpoint_every)

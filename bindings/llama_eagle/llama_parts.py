@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from llama_eagle import _log
 from llama_eagle.drafters import Drafter, EagleDrafter, FirstOf, ModelDrafter
-from llama_eagle.errors import UsageError
+from llama_eagle.errors import EagleError, InputError, UsageError
 from llama_eagle.llama_options import EagleOptions
 from llama_eagle.models import LoadOptions, Model
 from llama_eagle.plain_session import PlainSession
@@ -20,6 +23,7 @@ class ContextView:
     """The parent's context, as sessions want it."""
 
     handle: Any
+    model_path: Path
     n_ctx: int
     n_batch: int
 
@@ -29,6 +33,20 @@ class ModelView:
     """The parent's model, likewise."""
 
     handle: Any
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """What the parent cannot load or create, with llama.cpp's reason, as an `InputError` (a `ValueError`, as there)."""
+    _log.clear()
+    try:
+        yield
+    except ValueError as error:
+        reason = _log.first_error()
+        if isinstance(error, EagleError) or not reason:
+            raise
+        remedy = "Correct the arguments or use a smaller n_ctx" if "context" in str(error) else "Convert it again"
+        raise InputError(f"{error}: {reason}. {remedy}.") from None
 
 
 def open_session(

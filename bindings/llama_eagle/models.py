@@ -16,8 +16,10 @@ from llama_eagle.gguf_header import Header, read_model
 from llama_eagle.memory import require_memory
 
 CACHE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
+UNQUANTIZED = ("f32", "f16", "bf16")
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 MAX_CONTEXT = 2**31 - 1
+MAX_THREADS = 512  # ggml's GGML_MAX_N_THREADS; far more end the process
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,14 @@ class ContextOptions:
             f"context size {self.n_ctx} (--ctx-size) is not in 1..{MAX_CONTEXT}": not 0 < self.n_ctx <= MAX_CONTEXT,
             f"batch size {self.n_batch} is below {smallest}, the longest draft + 2": self.n_batch < smallest,
             f"ubatch size {self.n_ubatch} is below {smallest}, the longest draft + 2": self.n_ubatch < smallest,
-            f"{self.n_threads} threads": self.n_threads < 0,
+            f"{self.n_threads} threads are not in 0..{MAX_THREADS}": not 0 <= self.n_threads <= MAX_THREADS,
             f"flash attention {self.flash_attn!r} is not one of {', '.join(FLASH_ATTENTION)}": (
                 self.flash_attn not in FLASH_ATTENTION
             ),
             f"cache type is not one of {', '.join(CACHE_TYPES)}": not {self.type_k, self.type_v} <= CACHE_TYPES.keys(),
+            f"cache type {self.type_v} of V needs flash attention, which is off": (
+                self.flash_attn == "off" and self.type_v not in UNQUANTIZED
+            ),
         }
         for problem, found in problems.items():
             if found:
@@ -162,6 +167,11 @@ class Context:
         except EnvironmentFailure:
             self.close()
             raise
+
+    @property
+    def model_path(self) -> Path:
+        """The target's file, the first one of splits."""
+        return self.model.path
 
     @property
     def n_batch(self) -> int:

@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -43,6 +44,10 @@ class ContextLike(Protocol):
     @property
     def handle(self) -> Any:
         """The llama_context pointer."""
+
+    @property
+    def model_path(self) -> Path:
+        """The target's file, the first one of splits."""
 
     @property
     def n_ctx(self) -> int: ...
@@ -119,9 +124,10 @@ class EagleSession:
         params = self._lib.eagle_session_default_params()
         params.struct_size = ctypes.sizeof(_native.SessionParams)
         params.n_draft_max = options.n_draft_max
-        params.n_ctx_draft = options.n_ctx_draft
+        params.n_ctx_draft = min(options.n_ctx_draft, context.n_ctx)  # more would never be used
         params.n_threads = options.n_threads
         params.type_kv = GGML_TYPE_F32 if options.kv_f32 else GGML_TYPE_F16
+        params.path_tgt = str(context.model_path).encode()
         out = ctypes.byref(self._handle)
         check(self._lib.eagle_session_new(self.ctx, draft.handle, ctypes.byref(params), out), "eagle_session_new")
         self._ids = (ctypes.c_int32 * (options.n_draft_max + 1))()

@@ -66,6 +66,8 @@ GENERATE = [
     (["-m", "@target.gguf", "-p", "a", "--temp", "nan"], USAGE, ["temperature"]),
     (["-m", "@target.gguf", "-p", "a", "--flash-attn", "maybe"], USAGE, ["flash attention"]),
     (["-m", "@target.gguf", "-p", "a", "--cache-type-k", "q3"], USAGE, ["cache type"]),
+    (["-m", "@target.gguf", "-p", "a", "--cache-type-v", "q8_0", "--flash-attn", "off"], USAGE, ["flash attention"]),
+    (["-m", "@target.gguf", "-p", "a", "--threads", "100000"], USAGE, ["--threads"]),
     (["-m", "@target.gguf", "-d", "@draft.gguf", "-p", "a", "--ubatch-size", "8"], USAGE, ["ubatch size 8", "18"]),
     (["-m", "@target.gguf", "-p", "a", "--ctx-size", "100000000000"], USAGE, ["--ctx-size"]),
 ]
@@ -77,7 +79,7 @@ def fill(arguments: list[str], models: Path) -> list[str]:
 
 @pytest.mark.parametrize(("arguments", "code", "parts"), GENERATE)
 def test_generate(models: Path, arguments: list[str], code: int, parts: list[str]) -> None:
-    assert_one_line_error(llama_eagle("generate", *fill(arguments, models), "-t", 1), code, *parts)
+    assert_one_line_error(llama_eagle("generate", "-t", 1, *fill(arguments, models)), code, *parts)
 
 
 @pytest.mark.parametrize(("arguments", "code", "parts"), GENERATE[::5])

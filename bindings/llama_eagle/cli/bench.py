@@ -45,7 +45,7 @@ def bench(
     if peers not in (None, "upstream"):
         raise UsageError(f"--peers {peers!r}: the only peer is upstream.")
     if plot is not None:
-        report.require_plotting()
+        report.require_plotting(plot)
     lengths = _lengths(n_draft)
     jobs = _jobs(SimpleNamespace(**locals()), lengths)
     plan = Plan(lengths, repetitions, _peer() if peers else None, chat, output.note)

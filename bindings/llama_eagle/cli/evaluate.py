@@ -41,7 +41,7 @@ def evaluate(
     if length == 0:
         raise UsageError("draft length 0 (--n-draft): there is nothing to evaluate. Give 1 or more, or auto.")
     if plot is not None:
-        require_plotting()
+        require_plotting(plot)
     prompts = take(read_prompts(data), limit)
     threads = threads or os.cpu_count() or 1
     sampling = SamplingParams(temp, seed=seed)

@@ -16,7 +16,7 @@ DraftFile = Annotated[
     Path | None, typer.Option("--draft", "-d", metavar="DRAFT.gguf", help="Its EAGLE-3 draft; none: plain decoding.")
 ]
 GpuLayers = Annotated[int, typer.Option("--n-gpu-layers", "-ngl", help="Layers on the GPU, -1: all.")]
-Threads = Annotated[int, typer.Option("--threads", "-t", min=0, help="CPU threads, 0: all cores.")]
+Threads = Annotated[int, typer.Option("--threads", "-t", min=0, max=512, help="CPU threads, 0: all cores.")]
 DraftGpuLayers = Annotated[int | None, typer.Option(help="The draft's; default: as the target.")]
 DraftCtxSize = Annotated[int, typer.Option(min=0, help="Positions the draft sees, 0: as the target.")]
 NDraft = Annotated[str, typer.Option(metavar="K|auto", help="Tokens drafted in a round.")]
