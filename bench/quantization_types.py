@@ -31,6 +31,7 @@ CANDIDATES: dict[str, tuple[str, QuantizeOptions]] = {
     "q4_k_m, head q8_0": ("q4_k_m", QuantizeOptions(output_type="q8_0")),
     "q4_k_m, head q5_k": ("q4_k_m", QuantizeOptions(output_type="q5_k")),
     "q4_k_m, head q4_k": ("q4_k_m", QuantizeOptions(output_type="q4_k")),
+    "q4_k_m, speculation": ("q4_k_m", QuantizeOptions(recipe="speculation")),
     "q4_k_s": ("q4_k_s", QuantizeOptions()),
     "q4_0": ("q4_0", QuantizeOptions()),
     "iq4_nl": ("iq4_nl", QuantizeOptions()),
