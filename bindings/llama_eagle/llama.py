@@ -25,6 +25,7 @@ from llama_cpp.llama_tokenizer import LlamaTokenizer  # noqa: E402
 
 from llama_eagle import exact as exact_mode  # noqa: E402
 from llama_eagle.checkpoints import CheckpointStore  # noqa: E402
+from llama_eagle.closing import Closing  # noqa: E402
 from llama_eagle.errors import UsageError  # noqa: E402
 from llama_eagle.generation import choose_length  # noqa: E402
 from llama_eagle.lazy_rounds import LazyRounds, Plan  # noqa: E402
@@ -58,7 +59,7 @@ FILTER_ARGUMENTS = ("temp", "top_k", "top_p", "min_p", "typical_p")
 SAMPLER_ARGUMENTS = set(inspect.signature(Llama._init_sampler).parameters) - {"self"}
 
 
-class EagleLlama(Llama):
+class EagleLlama(Llama, Closing):
     """A drop-in `llama_cpp.Llama` that drafts.
 
     Beyond the parent's arguments it takes those of `EagleOptions`, `draft_path` first.
@@ -368,12 +369,6 @@ class EagleLlama(Llama):
         self._generation = None
         self._memory = None
         super().close()
-
-    def __enter__(self) -> EagleLlama:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # --- inside ---
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from llama_eagle import _native
 from llama_eagle._native import check
+from llama_eagle.closing import Closing
 from llama_eagle.draft_length import LONGEST
 from llama_eagle.errors import InputError, UsageError
 from llama_eagle.gguf_header import Header
@@ -105,7 +105,7 @@ class SessionOptions:
     kv_f32: bool = False
 
 
-class EagleSession:
+class EagleSession(Closing):
     """A target's context bound to its EAGLE-3 draft. A context manager; owns neither context nor model."""
 
     def __init__(
@@ -248,12 +248,6 @@ class EagleSession:
         if self._handle:
             self._lib.eagle_session_free(self._handle)
             self._handle = ctypes.c_void_p()
-
-    def __enter__(self) -> EagleSession:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.close()
 
 
 def require_room(session: Session, n_tokens: int) -> None:
