@@ -4,9 +4,8 @@ the host by the row, when they are asked for. The device is an RPC server on loo
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,10 +13,11 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+from fixtures import rpc
 from fixtures.eagle3_checkpoints import CASES, make_draft
 from fixtures.llama_pairs import SOFT, complete, load
 from fixtures.native import NativeTarget
-from fixtures.rpc import Meter, register, rpc_server
+from fixtures.rpc import offloading
 from fixtures.targets import make_target
 from fixtures.tiny_gguf import HIDDEN, Variant, write_draft, write_target
 from llama_eagle._library import library_folder
@@ -43,24 +43,11 @@ TIES = {  # token -> the ids that share its largest logit
     6: tuple(range(N_VOCAB)),
 }
 
-meter: Meter  # of the process that knows the device
-
-
-def connect(folder: Path, endpoint: str) -> None:
-    global meter
-    meter = Meter(endpoint)
-    register(folder, meter.endpoint)
-
 
 @pytest.fixture(scope="module")
 def device() -> Iterator[Executor]:
     """A process that knows the device."""
-    folder = library_folder()
-    spawn = multiprocessing.get_context("spawn")
-    with (
-        rpc_server(folder) as endpoint,
-        ProcessPoolExecutor(1, mp_context=spawn, initializer=connect, initargs=(folder, endpoint)) as pool,
-    ):
+    with offloading(library_folder()) as pool:
         yield pool
 
 
@@ -95,13 +82,13 @@ def tie(path: Path) -> Path:
 
 
 class Probe:
-    """A session, its rounds, and the context's rows as the parent's code reads them."""
+    """A session and the context's rows as the parent's code reads them."""
 
     def __init__(self, target: Path, draft: Path, n_gpu_layers: int) -> None:
         self.target = NativeTarget(target, n_gpu_layers=n_gpu_layers, n_rs_seq=LONGEST)
-        self.api, self.ctx, self.lib = self.target.api, self.target.ctx, self.target.lib
+        self.api, self.ctx = self.target.api, self.target.ctx
         self.draft = NativeDraft(self.target, draft, HIDDEN, LONGEST)
-        self.session = self.draft.session._handle
+        self.session = self.draft.session
 
     def __enter__(self) -> Probe:
         return self
@@ -110,28 +97,22 @@ class Probe:
         self.draft.close()
         self.target.__exit__(kind, value, trace)
 
-    def verify(self, tokens: list[int]) -> None:
-        rows = (ctypes.c_int32 * len(tokens))(*tokens)
-        check(self.lib.eagle_verify(self.session, rows, len(tokens)), "eagle_verify")
-
-    def accept(self, sampler: Any = None) -> list[int]:
-        ids, n = (ctypes.c_int32 * (LONGEST + 1))(), ctypes.c_int32()
-        check(self.lib.eagle_accept(self.session, sampler, ids, ctypes.byref(n)), "eagle_accept")
-        return ids[: n.value]
-
-    def commit(self, n: int) -> None:
-        check(self.lib.eagle_commit(self.session, n), "eagle_commit")
-
     def choice(self, row: int) -> tuple[int, int, float]:
         ids, gap = (ctypes.c_int32 * 2)(), ctypes.c_float()
-        check(self.lib.eagle_choice(self.ctx, row, ids, ctypes.byref(gap)), "eagle_choice")
+        check(self.target.lib.eagle_choice(self.ctx, row, ids, ctypes.byref(gap)), "eagle_choice")
         return ids[0], ids[1], gap.value
 
     def view(self, row: int) -> np.ndarray:
         return np.ctypeslib.as_array(self.api.llama_get_logits_ith(self.ctx, row), (self.target.n_vocab,))
 
-    def rows(self, order: list[int]) -> np.ndarray:
-        return np.stack([self.view(row).copy() for row in order])
+    def rows(self) -> np.ndarray:
+        return np.stack([self.view(row).copy() for row in range(len(ROUND))])
+
+
+def n_received() -> int:
+    """Bytes that have come from the device; for the process that knows it."""
+    assert rpc.meter
+    return rpc.meter.n_received
 
 
 def best_two(row: np.ndarray) -> tuple[int, int, float]:
@@ -157,13 +138,13 @@ def copied_rows(target: Path, n_gpu_layers: int) -> np.ndarray:
 def fetched_rows(target: Path, draft: Path, order: list[int]) -> tuple[np.ndarray, np.ndarray, list[int]]:
     """Rows in some order, then all of them; and the bytes that each of the first took."""
     with Probe(target, draft, 99) as probe:
-        probe.draft.eval(PROMPT)
-        probe.verify(ROUND)
+        probe.session.eval(PROMPT)
+        probe.session.verify(ROUND)
         rows, n_bytes = [], []
         for row in order:
-            before = meter.n_received
+            before = n_received()
             rows.append(probe.view(row).copy())
-            n_bytes.append(meter.n_received - before)
+            n_bytes.append(n_received() - before)
         everything = np.ctypeslib.as_array(probe.api.llama_get_logits(probe.ctx), (len(ROUND), N_VOCAB)).copy()
         return np.stack(rows), everything, n_bytes
 
@@ -183,16 +164,16 @@ def bytes_of_rounds(target: Path, draft: Path) -> dict[str, int]:
     """What comes from the device in one round, with each way of choosing."""
     found = {}
     with Probe(target, draft, 99) as probe:
-        probe.draft.eval(PROMPT)
+        probe.session.eval(PROMPT)
         greedy = probe.api.llama_sampler_chain_init(probe.api.llama_sampler_chain_default_params())
         probe.api.llama_sampler_chain_add(greedy, probe.api.llama_sampler_init_greedy())
         dist = probe.api.llama_sampler_init_dist(1)
         for name, sampler in {"greedy": None, "greedy chain": greedy, "sampled": dist}.items():
-            before = meter.n_received
-            probe.verify(ROUND)
-            assert len(probe.accept(sampler)) == 1  # the draft is refused: no other row is reached
-            found[name] = meter.n_received - before
-            probe.commit(0)
+            before = n_received()
+            probe.session.verify(ROUND)
+            assert len(probe.session.accept(sampler)) == 1  # the draft is refused: no other row is reached
+            found[name] = n_received() - before
+            probe.session.commit(0)
         probe.api.llama_sampler_free(greedy)
         probe.api.llama_sampler_free(dist)
     return found
@@ -212,13 +193,13 @@ def choices(target: Path, draft: Path, n_gpu_layers: int) -> tuple[list[Any], np
     """Of a round's rows and of the last row of an evaluation, then their logits."""
     found = []
     with Probe(target, draft, n_gpu_layers) as probe:
-        probe.draft.eval(PROMPT)
+        probe.session.eval(PROMPT)
         found += [probe.choice(-1)]
         rows = [probe.view(-1).copy()]
-        probe.verify(ROUND)
+        probe.session.verify(ROUND)
         found += [probe.choice(row) for row in range(len(ROUND))]
         assert probe.choice(-1) == found[-1]
-        return found, np.stack(rows + list(probe.rows(list(range(len(ROUND))))))
+        return found, np.stack(rows + list(probe.rows()))
 
 
 def test_the_choice_is_that_of_the_logits(device: Executor, files: dict[str, Path]) -> None:
@@ -234,10 +215,11 @@ def tied_choices(target: Path, draft: Path, n_gpu_layers: int) -> dict[int, list
         greedy = probe.api.llama_sampler_chain_init(probe.api.llama_sampler_chain_default_params())
         probe.api.llama_sampler_chain_add(greedy, probe.api.llama_sampler_init_greedy())
         for token in TIES:
-            probe.verify([token])
-            found[token] = [probe.choice(0), probe.accept(), probe.accept(greedy), probe.view(0).copy()]
-            probe.commit(0)
-        probe.verify(list(TIES))  # all in one batch
+            probe.session.verify([token])
+            accepted = [probe.session.accept(sampler) for sampler in (None, greedy)]
+            found[token] = [probe.choice(0), *accepted, probe.view(0).copy()]
+            probe.session.commit(0)
+        probe.session.verify(list(TIES))  # all in one batch
         for row, token in enumerate(TIES):
             found[token].append(probe.choice(row))
         probe.api.llama_sampler_free(greedy)
@@ -255,10 +237,10 @@ def test_ties_go_to_the_lowest_id(device: Executor, files: dict[str, Path]) -> N
 
 def changed_choice(target: Path, draft: Path) -> tuple[int, int]:
     with Probe(target, draft, 99) as probe:
-        probe.draft.eval(PROMPT)
+        probe.session.eval(PROMPT)
         probe.view(-1)[77] = 1000.0
         changed = probe.choice(-1)[0]
-        probe.verify(ROUND)
+        probe.session.verify(ROUND)
         probe.view(2)[78] = 1000.0
         return changed, probe.choice(2)[0]
 
@@ -307,27 +289,27 @@ def test_batches_that_are_no_round(device: Executor, files: dict[str, Path], n_u
 def rows_after(event: str, target: Path, draft: Path) -> tuple[np.ndarray, int]:
     """A round's rows, first asked for after something that may use the graph's memory; the bytes that still came."""
     with Probe(target, draft, 99) as probe:
-        probe.draft.eval(PROMPT)
-        probe.verify(ROUND)
+        probe.session.eval(PROMPT)
+        probe.session.verify(ROUND)
         if event == "commit and draft":
-            probe.commit(2)
-            probe.draft.draft(ROUND[2])
+            probe.session.commit(2)
+            probe.session.draft(ROUND[2], LONGEST)
         elif event == "state saved":
-            probe.commit(2)
+            probe.session.commit(2)
             probe.api.llama_state_seq_get_size(probe.ctx, 0)
         elif event == "positions shifted":
-            probe.commit(5)
+            probe.session.commit(5)
             probe.api.llama_memory_seq_add(probe.api.llama_get_memory(probe.ctx), 0, 4, -1, 1)
             probe.api.llama_state_seq_get_size(probe.ctx, 0)  # shifts now
         elif event == "reserved, then a decode that does not fit":
-            probe.commit(2)
+            probe.session.commit(2)
             probe.target.capture(0)
             tokens = (ctypes.c_int32 * 255)()
             assert probe.api.llama_decode(probe.ctx, probe.api.llama_batch_get_one(tokens, 255)) == 1
         elif event == "session freed":
-            probe.draft.session.close()
-        before = meter.n_received
-        return probe.rows(list(range(len(ROUND)))), meter.n_received - before
+            probe.session.close()
+        before = n_received()
+        return probe.rows(), n_received() - before
 
 
 def test_rows_stay_when_positions_are_shifted(device: Executor, tmp_path: Path) -> None:
@@ -355,11 +337,11 @@ def test_rows_stay_until_the_next_decode(device: Executor, files: dict[str, Path
 
 def reused_graphs(target: Path, draft: Path) -> int:
     with Probe(target, draft, 99) as probe:
-        probe.draft.eval(PROMPT)
+        probe.session.eval(PROMPT)
         for _ in range(6):
-            probe.verify(ROUND)
-            probe.accept()
-            probe.commit(1)
+            probe.session.verify(ROUND)
+            probe.session.accept(None)
+            probe.session.commit(1)
         return int(probe.api.llama_perf_context(probe.ctx).n_reused)
 
 

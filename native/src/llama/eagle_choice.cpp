@@ -8,7 +8,7 @@ namespace eagle {
 
 namespace {
 
-// Logits beyond it are the host's. Below FLT_MAX: CUDA's ARGMAX names row -1 where nothing is above -FLT_MAX.
+// Logits beyond it are the host's. Below FLT_MAX: ggml-cuda's ARGMAX gives -1 where nothing is above -FLT_MAX.
 constexpr float LIMIT = 3e38f;
 
 // Notices when a device lacks an operation.
@@ -39,8 +39,7 @@ Choice choose(const float * logits, int64_t n) {
     const int64_t first = first_maximum(logits, n);
     const int64_t before = first_maximum(logits, first);
     const int64_t after = first + 1 + first_maximum(logits + first + 1, n - first - 1);
-    const bool none_before = first == 0;
-    const bool is_after = after < n && (none_before || number(logits[after]) > number(logits[before]));
+    const bool is_after = after < n && (first == 0 || number(logits[after]) > number(logits[before]));
     const int64_t second = is_after ? after : before;
     const float a = number(logits[first]);
     const float b = number(logits[second]);
