@@ -124,7 +124,7 @@ class Model(Closing):
         params.load_mode = _load_mode(llama_cpp, options)
         params.progress_callback = _progress_callback(llama_cpp, options.on_progress)
         _log.clear()
-        self.handle = llama_cpp.llama_model_load_from_file(str(self.path).encode(), params)
+        self.handle = llama_cpp.llama_model_load_from_file(os.fsencode(self.path), params)
         _log.raise_interrupt()
         if not self.handle:
             raise InputError(
