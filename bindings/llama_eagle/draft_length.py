@@ -114,6 +114,7 @@ class Costs:
 
     def __init__(self) -> None:
         self._seen: dict[int, deque[float]] = {}
+        self._typical: dict[int, float] = {}
         self._warm: set[int] = set()
 
     def observe(self, size: int, ms: float) -> None:
@@ -122,13 +123,16 @@ class Costs:
             times.clear()
             self._warm.add(size)
         times.append(ms)
+        self._typical[size] = median(times)
 
     def known(self, size: int) -> bool:
         return size in self._warm
 
     def estimate(self, size: int) -> float | None:
         """Interpolated between measured sizes, extrapolated at the slope of the outermost two; None if unknown."""
-        points = sorted((n, median(times)) for n, times in self._seen.items())
+        if size in self._typical:
+            return self._typical[size]
+        points = sorted(self._typical.items())
         if not points:
             return None
         if len(points) == 1:
