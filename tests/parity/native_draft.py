@@ -88,6 +88,9 @@ class NativeDraft:
         check(self.lib.eagle_verify(self.session, rows, len(tokens)), "eagle_verify")
         check(self.lib.eagle_commit(self.session, n_kept), "eagle_commit")
 
+    def trim(self, n_past: int) -> None:
+        check(self.lib.eagle_trim(self.session, n_past), "eagle_trim")
+
 
 def assert_equal(found: list[NativeStep], expected: list[Step]) -> None:
     for (logits, hidden, token, prob), step in zip(found, expected, strict=True):
