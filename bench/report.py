@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llama_eagle.errors import EnvironmentFailure
+from llama_eagle.convert.writer import check_output
+from llama_eagle.errors import EnvironmentFailure, UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -45,13 +46,18 @@ def summary(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def require_plotting() -> None:
-    """Raises EnvironmentFailure without matplotlib: known before minutes of measuring, not after."""
+def require_plotting(path: Path) -> None:
+    """Raises UsageError or EnvironmentFailure when `path` cannot be drawn: before minutes of measuring, not after."""
     try:
         import matplotlib
+        from matplotlib.backend_bases import FigureCanvasBase
     except ImportError:
         raise EnvironmentFailure("--plot needs matplotlib: pip install 'llama-eagle[bench]'") from None
     matplotlib.use("Agg")
+    check_output(path)
+    known = FigureCanvasBase.filetypes
+    if path.suffix[1:].lower() not in known:
+        raise UsageError(f"--plot {path}: no picture format of that ending. Choose one of {', '.join(sorted(known))}.")
 
 
 def plot(results: Sequence[dict[str, Any]], path: Path) -> None:

@@ -246,6 +246,8 @@ def check_output(path: Path, need: int = 0) -> None:
         raise EnvironmentFailure(f"the folder {folder} does not exist: create it first")
     if path.is_dir():
         raise UsageError(f"{path} is a folder: name a file, such as {path / 'model.gguf'}")
+    if path.exists() and not path.is_file():  # a device or pipe would be replaced, not written to
+        raise UsageError(f"{path} is not a regular file: name another output")
     if not os.access(folder, os.W_OK):
         raise EnvironmentFailure(f"the folder {folder} is not writable")
     free = shutil.disk_usage(folder).free
@@ -262,6 +264,13 @@ def temporary_beside(path: Path, count: int = 1) -> Iterator[list[Path]]:
     finally:
         for name in names:
             name.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
+    """`write` fills a temporary file that then takes the name `path`: the file appears whole, or not at all."""
+    with temporary_beside(path) as (temporary,):
+        write(temporary)
+        temporary.replace(path)
 
 
 def _write(out: GGUFOutput, path: Path, progress: Progress | None) -> list[Path]:

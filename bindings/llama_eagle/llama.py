@@ -25,8 +25,9 @@ from llama_cpp.llama_tokenizer import LlamaTokenizer  # noqa: E402
 
 from llama_eagle import exact as exact_mode  # noqa: E402
 from llama_eagle.checkpoints import CheckpointStore  # noqa: E402
-from llama_eagle.draft_length import DraftLength  # noqa: E402
+from llama_eagle.closing import Closing  # noqa: E402
 from llama_eagle.errors import UsageError  # noqa: E402
+from llama_eagle.generation import choose_length  # noqa: E402
 from llama_eagle.lazy_rounds import LazyRounds, Plan  # noqa: E402
 from llama_eagle.llama_measures import Measures  # noqa: E402
 from llama_eagle.llama_options import (  # noqa: E402
@@ -40,8 +41,8 @@ from llama_eagle.llama_parts import (  # noqa: E402
     ContextView,
     ModelView,
     choose_drafter,
-    choose_length,
     download,
+    explained,
     open_session,
 )
 from llama_eagle.llama_state import capture_state, restore_state  # noqa: E402
@@ -58,7 +59,7 @@ FILTER_ARGUMENTS = ("temp", "top_k", "top_p", "min_p", "typical_p")
 SAMPLER_ARGUMENTS = set(inspect.signature(Llama._init_sampler).parameters) - {"self"}
 
 
-class EagleLlama(Llama):
+class EagleLlama(Llama, Closing):
     """A drop-in `llama_cpp.Llama` that drafts.
 
     Beyond the parent's arguments it takes those of `EagleOptions`, `draft_path` first.
@@ -86,9 +87,11 @@ class EagleLlama(Llama):
         self._measures = Measures()
         if self._options.exact:
             exact_mode.set_mode("strict")
-        super().__init__(fspath(model_path), **with_our_defaults(parent))
+        with explained():
+            super().__init__(fspath(model_path), **with_our_defaults(parent))
         try:
-            self._bind(parent)
+            if not parent.get("vocab_only"):
+                self._bind(parent)
         except BaseException:
             self.close()
             raise
@@ -108,7 +111,6 @@ class EagleLlama(Llama):
         gpu_layers = int(given.get("n_gpu_layers", 0))
         self._session = open_session(view, options, gpu_layers, self._n_draft_max if drafts else 0, self._stack)
         self._drafter = choose_drafter(self._session, options, self.draft_model)
-        self._length: DraftLength
         self.set_n_draft(options.n_draft if drafts else "auto")
         store = CheckpointStore(options.checkpoint_mib << 20 if recurrent else 0)
         self._memory = TextMemory(self._session, self._n_ctx, self._n_vocab, store, options.checkpoint_every)
@@ -353,7 +355,7 @@ class EagleLlama(Llama):
     ) -> EagleLlama:
         """Download target and draft from the Hugging Face hub; file names may be patterns that match one file.
 
-        `local_dir_use_symlinks` is the parent's, and has no effect any more.
+        The parent's hands `local_dir_use_symlinks` on to a hub client that knows it no more; here it has no effect.
         """
         where = {"local_dir": local_dir, "cache_dir": cache_dir}
         if draft_repo_id is not None:
@@ -367,12 +369,6 @@ class EagleLlama(Llama):
         self._generation = None
         self._memory = None
         super().close()
-
-    def __enter__(self) -> EagleLlama:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # --- inside ---
 

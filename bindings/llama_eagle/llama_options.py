@@ -13,10 +13,12 @@ from llama_cpp import Llama
 
 from llama_eagle import exact
 from llama_eagle.compatibility import require_pair, require_target
+from llama_eagle.draft_length import LONGEST
 from llama_eagle.drafters import Drafter
 from llama_eagle.errors import InputError, UsageError
-from llama_eagle.gguf_header import Header, read_model
+from llama_eagle.gguf_header import read_model
 from llama_eagle.memory import require_memory
+from llama_eagle.models import CACHE_TYPES, MAX_THREADS
 
 PARENT_PARAMETERS = {
     name: parameter.default
@@ -45,7 +47,7 @@ class EagleOptions:
 
     draft_path: str | Path | None = None
     n_draft: int | str = "auto"
-    n_draft_max: int = 16
+    n_draft_max: int = LONGEST
     p_min: float = 0.0
     draft_sampling: str = "match"
     exact: bool = False
@@ -99,8 +101,23 @@ def split_arguments(given: Mapping[str, Any]) -> tuple[EagleOptions, dict[str, A
     return EagleOptions(**ours), {name: value for name, value in given.items() if name not in ours}
 
 
+def _refuse_values(given: Mapping[str, Any]) -> None:
+    """What would end the process inside llama.cpp. Raises `UsageError`."""
+    for name in ("n_threads", "n_threads_batch"):
+        if (given.get(name) or 0) > MAX_THREADS:
+            raise UsageError(f"{name}={given[name]} is above {MAX_THREADS}. Lower it.")
+    for name in ("n_batch", "n_ubatch"):
+        if given.get(name, 1) < 0:
+            raise UsageError(f"{name}={given[name]} is negative. Correct it.")
+    for name in ("type_k", "type_v"):
+        if given.get(name) is not None and given[name] not in CACHE_TYPES.values():
+            known = ", ".join(f"{value} ({kind})" for kind, value in CACHE_TYPES.items())
+            raise UsageError(f"{name}={given[name]} is not one of {known}. Correct it.")
+
+
 def refuse_conflicts(options: EagleOptions, given: Mapping[str, Any]) -> None:
-    """What cannot work with drafts. Raises `UsageError`."""
+    """What cannot work, with drafts or at all. Raises `UsageError`."""
+    _refuse_values(given)
     if options.draft_path is not None and given.get("draft_model") is not None:
         raise UsageError("draft_path and draft_model exclude each other. Leave one out.")
     if options.draft_sampling == "rejection":
@@ -111,6 +128,8 @@ def refuse_conflicts(options: EagleOptions, given: Mapping[str, Any]) -> None:
         if given.get(name):
             raise UsageError(f"{name}=True does not work with a draft: nothing is generated. Leave the draft out.")
     n_ctx = given.get("n_ctx", PARENT_PARAMETERS["n_ctx"])
+    if 0 < n_ctx < 3:
+        raise UsageError(f"n_ctx={n_ctx} leaves no room for a draft. Raise it to 3 or more, or leave the draft out.")
     smallest = min(options.longest + 2, n_ctx or options.longest + 2)
     for name in ("n_batch", "n_ubatch"):
         size = given.get(name, PARENT_PARAMETERS[name])
@@ -129,12 +148,15 @@ def _refuse_rejection(options: EagleOptions) -> None:
         raise UsageError("exact=True promises the text of plain decoding, rejection sampling only its distribution.")
 
 
-def check_files(model_path: str, options: EagleOptions, given: Mapping[str, Any]) -> Header | None:
-    """Both files are sound and fit, and the context fits into memory. None when only the vocabulary is loaded."""
+def check_files(model_path: str, options: EagleOptions, given: Mapping[str, Any]) -> None:
+    """Both files are sound and fit, and the context fits into memory; of a vocabulary alone nothing is checked.
+
+    Raises `InputError`, `IncompatibleModels` or `EnvironmentFailure`.
+    """
     if not os.path.exists(model_path):  # noqa: PTH110 (as the parent says it)
         raise InputError(f"Model path does not exist: {model_path}")
     if given.get("vocab_only"):
-        return None
+        return
     target = read_model(model_path)[0]
     require_target(target)
     if options.draft_path is not None:
@@ -143,7 +165,6 @@ def check_files(model_path: str, options: EagleOptions, given: Mapping[str, Any]
         n_ctx = given.get("n_ctx", PARENT_PARAMETERS["n_ctx"]) or int(target.arch_key("context_length", 0))
         types = (given.get(name) for name in ("type_k", "type_v"))
         require_memory(target, n_ctx, *(F16 if kind is None else kind for kind in types))
-    return target
 
 
 def with_our_defaults(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llama_eagle import exact
-from llama_eagle.draft_length import Auto, DraftLength, Fixed
+from llama_eagle import _log
 from llama_eagle.drafters import Drafter, EagleDrafter, FirstOf, ModelDrafter
-from llama_eagle.errors import UsageError
+from llama_eagle.errors import EagleError, InputError, UsageError
 from llama_eagle.llama_options import EagleOptions
 from llama_eagle.models import LoadOptions, Model
 from llama_eagle.plain_session import PlainSession
@@ -33,6 +33,20 @@ class ModelView:
     """The parent's model, likewise."""
 
     handle: Any
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """What the parent cannot load or create, with llama.cpp's reason, as an `InputError` (a `ValueError`, as there)."""
+    _log.clear()
+    try:
+        yield
+    except ValueError as error:
+        reason = _log.first_error()
+        if isinstance(error, EagleError) or not reason:
+            raise
+        remedy = "Correct the arguments or use a smaller n_ctx" if "context" in str(error) else "Convert it again"
+        raise InputError(f"{error}: {reason}. {remedy}.") from None
 
 
 def open_session(
@@ -57,17 +71,6 @@ def choose_drafter(session: Session, options: EagleOptions, draft_model: Any) ->
     if options.drafter is not None:
         return options.drafter
     return None if draft_model is None else ModelDrafter(draft_model)
-
-
-def choose_length(n_draft: int | str, longest: int, *, exact_only: bool) -> DraftLength:
-    """Draft lengths up to `longest`. Raises `UsageError` for others, and for what cannot be exact when it must be."""
-    if n_draft == "auto":
-        return Auto(exact.longest_draft(longest))
-    if not isinstance(n_draft, int) or not 0 <= n_draft <= longest:
-        raise UsageError(f"n_draft={n_draft!r} is neither 'auto' nor a number from 0 to {longest}. Correct it.")
-    if exact_only:
-        exact.require_length(n_draft)
-    return Fixed(n_draft)
 
 
 def download(repo_id: str, pattern: str | None, **where: Any) -> str:

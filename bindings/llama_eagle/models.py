@@ -6,18 +6,20 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from llama_eagle import _log, _native
+from llama_eagle.closing import Closing
 from llama_eagle.compatibility import require_draft, require_pair, require_target
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 from llama_eagle.gguf_header import Header, read_model
 from llama_eagle.memory import require_memory
 
 CACHE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
+UNQUANTIZED = ("f32", "f16", "bf16")
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 MAX_CONTEXT = 2**31 - 1
+MAX_THREADS = 512  # ggml's GGML_MAX_N_THREADS; far more end the process
 
 
 @dataclass(frozen=True)
@@ -52,18 +54,21 @@ class ContextOptions:
             f"context size {self.n_ctx} (--ctx-size) is not in 1..{MAX_CONTEXT}": not 0 < self.n_ctx <= MAX_CONTEXT,
             f"batch size {self.n_batch} is below {smallest}, the longest draft + 2": self.n_batch < smallest,
             f"ubatch size {self.n_ubatch} is below {smallest}, the longest draft + 2": self.n_ubatch < smallest,
-            f"{self.n_threads} threads": self.n_threads < 0,
+            f"{self.n_threads} threads are not in 0..{MAX_THREADS}": not 0 <= self.n_threads <= MAX_THREADS,
             f"flash attention {self.flash_attn!r} is not one of {', '.join(FLASH_ATTENTION)}": (
                 self.flash_attn not in FLASH_ATTENTION
             ),
             f"cache type is not one of {', '.join(CACHE_TYPES)}": not {self.type_k, self.type_v} <= CACHE_TYPES.keys(),
+            f"cache type {self.type_v} of V needs flash attention, which is off": (
+                self.flash_attn == "off" and self.type_v not in UNQUANTIZED
+            ),
         }
         for problem, found in problems.items():
             if found:
                 raise UsageError(f"{problem}. Correct it.")
 
 
-class Model:
+class Model(Closing):
     """A loaded GGUF. Free it with `close()`, after the contexts and sessions made from it."""
 
     def __init__(self, path: Path | str, options: LoadOptions = LoadOptions()) -> None:
@@ -108,12 +113,6 @@ class Model:
             self._api.llama_model_free(self.handle)
             self.handle = None
 
-    def __enter__(self) -> Model:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.close()
-
     def _load(self, options: LoadOptions) -> None:
         _native.library()
         import llama_cpp
@@ -125,7 +124,7 @@ class Model:
         params.load_mode = _load_mode(llama_cpp, options)
         params.progress_callback = _progress_callback(llama_cpp, options.on_progress)
         _log.clear()
-        self.handle = llama_cpp.llama_model_load_from_file(str(self.path).encode(), params)
+        self.handle = llama_cpp.llama_model_load_from_file(os.fsencode(self.path), params)
         _log.raise_interrupt()
         if not self.handle:
             raise InputError(
@@ -134,7 +133,7 @@ class Model:
             )
 
 
-class Context:
+class Context(Closing):
     """A target's context. Free it with `close()`, before its model.
 
     Raises `EnvironmentFailure` when memory is short, or when the recurrent state cannot be taken back as far as asked.
@@ -177,12 +176,6 @@ class Context:
             self._api.llama_free(self.handle)
             self.handle = None
 
-    def __enter__(self) -> Context:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.close()
-
 
 @dataclass(frozen=True)
 class PairOptions:
@@ -194,7 +187,7 @@ class PairOptions:
     draft_gpu_layers: int | None = None  # None: as the target
 
 
-class ModelPair:
+class ModelPair(Closing):
     """A target and, optionally, its draft. A context manager; `target.close()` and `draft.close()` otherwise."""
 
     def __init__(self, options: PairOptions) -> None:
@@ -215,12 +208,6 @@ class ModelPair:
         if self.draft is not None:
             self.draft.close()
         self.target.close()
-
-    def __enter__(self) -> ModelPair:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.close()
 
 
 def check_rollback(ctx: Any, recurrent: bool, n_rs_seq: int) -> None:

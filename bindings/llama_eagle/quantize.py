@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import shutil
 import threading
@@ -158,7 +159,7 @@ def _run(source: Path, target: Path, parameters: _Parameters) -> int:
 
     def work() -> None:
         call = _api().llama_model_quantize
-        result.append(call(str(source).encode(), str(target).encode(), ctypes.byref(parameters.struct)))
+        result.append(call(os.fsencode(source), os.fsencode(target), ctypes.byref(parameters.struct)))
 
     thread = threading.Thread(target=work, name="quantize", daemon=True)
     thread.start()

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +18,8 @@ from numpy.typing import NDArray
 
 from llama_eagle import _native
 from llama_eagle._native import check
+from llama_eagle.closing import Closing
+from llama_eagle.draft_length import LONGEST
 from llama_eagle.errors import InputError, UsageError
 from llama_eagle.gguf_header import Header
 
@@ -98,13 +99,13 @@ class Session(Protocol):
 class SessionOptions:
     """How a draft is bound to a target. `n_ctx_draft` and `n_threads` 0: as the target's context."""
 
-    n_draft_max: int = 16
+    n_draft_max: int = LONGEST
     n_ctx_draft: int = 0
     n_threads: int = 0
     kv_f32: bool = False
 
 
-class EagleSession:
+class EagleSession(Closing):
     """A target's context bound to its EAGLE-3 draft. A context manager; owns neither context nor model."""
 
     def __init__(
@@ -123,7 +124,7 @@ class EagleSession:
         params = self._lib.eagle_session_default_params()
         params.struct_size = ctypes.sizeof(_native.SessionParams)
         params.n_draft_max = options.n_draft_max
-        params.n_ctx_draft = options.n_ctx_draft
+        params.n_ctx_draft = min(options.n_ctx_draft, context.n_ctx)  # more would never be used
         params.n_threads = options.n_threads
         params.type_kv = GGML_TYPE_F32 if options.kv_f32 else GGML_TYPE_F16
         params.path_tgt = str(context.model_path).encode()
@@ -247,12 +248,6 @@ class EagleSession:
         if self._handle:
             self._lib.eagle_session_free(self._handle)
             self._handle = ctypes.c_void_p()
-
-    def __enter__(self) -> EagleSession:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.close()
 
 
 def require_room(session: Session, n_tokens: int) -> None:

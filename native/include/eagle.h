@@ -111,6 +111,15 @@ LLAMA_API int32_t eagle_accept(eagle_session * session, struct llama_sampler * s
 LLAMA_API int32_t eagle_sample(struct llama_context * ctx, struct llama_sampler * sampler, int32_t row,
                                llama_token * id);
 
+// The two likeliest tokens of output row `row` of the last decode (-1: the last one), and the gap between their logits.
+// ids[0] is the greedy choice, the lowest id among equal logits. Where a third token has the logit of ids[1], a GPU may
+// name either.
+//
+// With a session on a target whose head lies on a GPU, batches with up to 17 outputs leave their logits there: this,
+// eagle_accept and eagle_sample with a greedy chain bring four numbers per row to the host, and llama_get_logits_ith
+// and llama_get_logits bring the rows that they are asked for, which stay valid until the next decode as ever.
+LLAMA_API int32_t eagle_choice(struct llama_context * ctx, int32_t row, llama_token ids[2], float * gap);
+
 // What the draft computed at `step` of the last eagle_draft, for tests and for sampling from the draft: logits over its
 // own vocabulary (eagle_n_vocab_draft entries) and the hidden state fed to the next step (the draft's hidden size).
 // Either may be null.

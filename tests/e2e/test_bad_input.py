@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
-from fixtures.command import assert_one_line_error, llama_eagle
+from fixtures.command import assert_one_line_error, in_shell, llama_eagle
 from fixtures.tiny_gguf import Variant, write_draft, write_target
 
 pytestmark = pytest.mark.native
@@ -60,12 +62,14 @@ GENERATE = [
     (["-m", "@target.gguf", "-p", "a", "-n", "x"], USAGE, ["-n"]),
     (["-p", "a"], USAGE, ["--model"]),
     (["-m", "@target.gguf", "-p", "a", "--frobnicate"], USAGE, ["--frobnicate"]),
-    (["-m", "@target.gguf", "-p", "a", "--n-draft", "many"], USAGE, ["a number or auto"]),
+    (["-m", "@target.gguf", "-p", "a", "--n-draft", "many"], USAGE, ["0 or more, or auto"]),
     (["-m", "@target.gguf", "-p", "a", "--n-draft", "-2"], USAGE, ["0 or more, or auto"]),
     (["-m", "@target.gguf", "-p", "a", "--top-p", "1.5"], USAGE, ["top_p"]),
     (["-m", "@target.gguf", "-p", "a", "--temp", "nan"], USAGE, ["temperature"]),
     (["-m", "@target.gguf", "-p", "a", "--flash-attn", "maybe"], USAGE, ["flash attention"]),
     (["-m", "@target.gguf", "-p", "a", "--cache-type-k", "q3"], USAGE, ["cache type"]),
+    (["-m", "@target.gguf", "-p", "a", "--cache-type-v", "q8_0", "--flash-attn", "off"], USAGE, ["flash attention"]),
+    (["-m", "@target.gguf", "-p", "a", "--threads", "100000"], USAGE, ["--threads"]),
     (["-m", "@target.gguf", "-d", "@draft.gguf", "-p", "a", "--ubatch-size", "8"], USAGE, ["ubatch size 8", "18"]),
     (["-m", "@target.gguf", "-p", "a", "--ctx-size", "100000000000"], USAGE, ["--ctx-size"]),
 ]
@@ -77,7 +81,7 @@ def fill(arguments: list[str], models: Path) -> list[str]:
 
 @pytest.mark.parametrize(("arguments", "code", "parts"), GENERATE)
 def test_generate(models: Path, arguments: list[str], code: int, parts: list[str]) -> None:
-    assert_one_line_error(llama_eagle("generate", *fill(arguments, models), "-t", 1), code, *parts)
+    assert_one_line_error(llama_eagle("generate", "-t", 1, *fill(arguments, models)), code, *parts)
 
 
 @pytest.mark.parametrize(("arguments", "code", "parts"), GENERATE[::5])
@@ -96,6 +100,45 @@ def test_memory_that_is_not_there(models: Path) -> None:
         "generate", "-m", models / "target.gguf", "-p", "a", "--ctx-size", 2_000_000_000, "--cache-type-k", "f32"
     )
     assert_one_line_error(outcome, ENVIRONMENT, "no context of 2000000000 tokens", "Use a smaller --ctx-size")
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs /dev/full")
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_output_that_takes_nothing(models: Path, as_json: list[str]) -> None:
+    outcome = in_shell("> /dev/full", "inspect", models / "target.gguf", *as_json)
+    assert_one_line_error(outcome, ENVIRONMENT, "No space left on device")
+
+
+@pytest.mark.parametrize("redirection", [">&-", "<&- >&- 2>&-"])
+def test_closed_streams(models: Path, redirection: str) -> None:
+    """Nothing to read from or to write to is no failure, and no file of ours takes a closed stream's number."""
+    outcome = in_shell(redirection, "generate", "-m", models / "target.gguf", "-p", "a", "-n", 3, "-t", 1)
+    assert (outcome.code, outcome.stderr) == (0, "")
+    outcome = in_shell(redirection, "chat", "-m", models / "target.gguf", "-n", 3, "-t", 1)
+    assert (outcome.code, outcome.stderr) == (0, "")
+    copy = models / "copy.gguf"
+    assert in_shell(redirection, "quantize", models / "target.gguf", copy, "f16", "-t", 1).code == 0
+    assert copy.read_bytes()[:4] == b"GGUF"
+
+
+def test_a_reader_that_is_gone_is_no_failure(models: Path) -> None:
+    outcome = in_shell("| head -c 3; exit ${PIPESTATUS[0]}", "generate", "-m", models / "target.gguf", "-p", "a")
+    assert (outcome.code, len(outcome.stdout), outcome.stderr) == (0, 3, "")
+
+
+def test_a_locale_without_the_characters(models: Path) -> None:
+    """What cannot be said is escaped, a path that is not UTF-8 is a path."""
+    odd = os.fsencode(models) + b"/caf\xe9 \xc3\xa9.gguf"
+    shutil.copy(models / "target.gguf", odd)
+    for encoding in ("ascii", "utf-8"):
+        environment = {"PYTHONIOENCODING": encoding}
+        outcome = llama_eagle("inspect", os.fsdecode(odd), **environment)
+        assert (outcome.code, outcome.stderr) == (0, "")
+        assert "caf\\udce9" in outcome.stdout
+        report = llama_eagle("inspect", os.fsdecode(odd), "--json", **environment).json
+        assert report["path"] == os.fsdecode(odd)
+        assert llama_eagle("generate", "-m", os.fsdecode(odd), "-p", "é", "-n", 3, **environment).code == 0
+        assert llama_eagle("chat", "-m", models / "target.gguf", "-n", 2, stdin="é\n", **environment).code == 0
 
 
 def test_library_override_without_a_library(models: Path, tmp_path: Path) -> None:

@@ -196,7 +196,14 @@ def test_close(files: dict[str, Path]) -> None:
         ({"draft": "target"}, ValueError, "not an EAGLE-3 draft"),
         ({"target": "draft"}, ValueError, "is an EAGLE-3 draft, not a target"),
         ({"n_ctx": 2_000_000_000}, RuntimeError, "Use a smaller --ctx-size"),
-        ({"draft_n_ctx": 2_000_000_000}, RuntimeError, "no memory for .* of the draft"),
+        ({"n_ctx": 2}, ValueError, "n_ctx=2 leaves no room for a draft"),
+        ({"n_ctx": -5, "draft": None}, ValueError, "Failed to create llama_context: .*n_ctx_seq == 0"),
+        ({"n_batch": -3, "draft": None}, ValueError, "n_batch=-3 is negative"),
+        ({"n_threads": 100_000}, ValueError, "n_threads=100000 is above 512"),
+        ({"n_threads_batch": 2**31}, ValueError, "n_threads_batch=2147483648 is above 512"),
+        ({"type_k": 27}, ValueError, r"type_k=27 is not one of 0 \(f32\)"),  # integers, which no kernel attends to
+        ({"type_v": 99}, ValueError, "type_v=99 is not one of"),
+        ({"type_v": 8, "flash_attn": False}, ValueError, "quantized V cache requires flash_attn"),
     ],
 )
 def test_refusals(files: dict[str, Path], options: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -227,7 +234,25 @@ def test_out_of_memory_at_load_is_an_error(files: dict[str, Path]) -> None:
     """512 MB of keys and values where 100 MB are left; what is loaded already goes on working."""
     command = [sys.executable, "-c", LOAD_IN_LITTLE_MEMORY, files["sharp"], files["sharp_draft"]]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.stdout.splitlines() == ["Failed to create llama_context"] * 2 + ["def"], done.stderr
+    *refusals, text = done.stdout.splitlines()
+    assert text == "def", done.stderr
+    assert len(refusals) == 2
+    assert all("Failed to create llama_context: " in refusal for refusal in refusals)
+
+
+def test_the_vocabulary_alone_has_no_memory(files: dict[str, Path]) -> None:
+    with load(files, draft=None, vocab_only=True) as llm:
+        assert llm.detokenize(llm.tokenize(b"abc")) == b"abc"
+        for call in (complete, lambda llm: llm.eval([1])):
+            with pytest.raises(ValueError, match="loaded with vocab_only"):
+                call(llm)
+
+
+def test_a_draft_needs_no_more_context_than_its_target(files: dict[str, Path], plain: Any) -> None:
+    """Nor memory for it; 2**31 would not even be a number of positions."""
+    with load(files, n_draft=3, draft_n_ctx=2**31) as llm:
+        assert complete(llm)["text"] == complete(plain)["text"]
+        assert llm.speculative_stats.n_drafted > 0
 
 
 def test_empty_prompts(files: dict[str, Path], plain: Any) -> None:

@@ -52,6 +52,13 @@ def test_table(files: PairFiles, tmp_path: Path) -> None:
     assert "1 of 1 answers are those of plain decoding" in outcome.stdout
 
 
+@pytest.mark.parametrize(("plot", "code", "part"), [("none/plot.png", 4, "does not exist"), ("plot.xyz", 2, "--plot")])
+def test_a_plot_that_cannot_be_written_is_known_before(tmp_path: Path, plot: str, code: int, part: str) -> None:
+    """Before anything is read, much less measured."""
+    outcome = llama_eagle("evaluate", "-m", "x", "-d", "x", "--data", "x", "--plot", tmp_path / plot)
+    assert_one_line_error(outcome, code, part)
+
+
 def test_prompt_that_does_not_fit_is_named(files: PairFiles, tmp_path: Path) -> None:
     prompts = data(tmp_path / "long.jsonl", {"prompt": "A"}, {"prompt": "A B C " * 8000})
     options = ("-m", files.target, "-d", files.draft, "--data", prompts, "-n", 16000, "-t", 1)

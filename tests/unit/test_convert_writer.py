@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import gguf
@@ -120,6 +121,9 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFailure, match="does not exist"), gguf_output(tmp_path / "no" / "m.gguf", arch="x"):
         pass
     with pytest.raises(UsageError, match="is a folder"), gguf_output(tmp_path, arch="x"):
+        pass
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="not a regular file"), gguf_output(tmp_path / "pipe", arch="x"):
         pass
 
 

@@ -20,12 +20,15 @@ USAGE, BUG, INTERRUPTED = 2, 1, 130
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    output.prepare_streams()
     output.use_json("--json" in arguments)
     code = run(arguments)
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         _forget_stdout()
+    except OSError as error:
+        code = _refused(error)
     sys.exit(code)
 
 
@@ -48,9 +51,11 @@ def run(arguments: Sequence[str]) -> int:
         return _failed("UsageError", f"{error.format_message()} See llama-eagle --help.", USAGE)
     except (KeyboardInterrupt, typer.Abort):
         return _failed("Interrupted", "interrupted", INTERRUPTED)
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # typer's own answer to a reader that is gone is to exit
         _forget_stdout()
         return 0
+    except OSError as error:
+        return _refused(error)
     except MemoryError:
         return _failed("MemoryError", "out of memory. Free some, or use a smaller model or context.", 4)
     except Exception as error:
@@ -66,6 +71,14 @@ def _failed(kind: str, message: str, code: int) -> int:
     return code
 
 
+def _refused(error: OSError) -> int:
+    """A full disk, a terminal that is gone: what no command has seen coming."""
+    if error.filename is None:
+        _forget_stdout()
+    where = "the output" if error.filename is None else error.filename
+    return _failed("EnvironmentFailure", f"{where}: {error.strerror or error}. Correct that and try again.", 4)
+
+
 def _forget_stdout() -> None:
-    """The reader of our stdout is gone; keep Python from failing again when it flushes at exit."""
+    """Our stdout takes no more; keep Python from failing again when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

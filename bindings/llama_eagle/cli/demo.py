@@ -13,7 +13,7 @@ from llama_eagle.cli.options import Json
 
 def demo(
     work: Annotated[Path, typer.Option(metavar="DIR", help="Where the demo's files go and stay.")] = Path("build/demo"),
-    threads: Annotated[int, typer.Option("--threads", "-t", min=1, help="CPU threads; the model is tiny.")] = 1,
+    threads: Annotated[int, typer.Option("--threads", "-t", min=1, max=512, help="CPU threads: it is tiny.")] = 1,
     json: Json = False,
 ) -> None:
     """Convert and quantize a small trained pair, and answer questions with its draft and without."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 TABLE_WIDTH = 110  # of a table that goes to a file or a pipe
@@ -16,12 +17,21 @@ class _State:
     json = False
 
 
+def prepare_streams() -> None:
+    """Three streams that take every character, whatever the shell has closed and its locale cannot say.
+
+    A closed one becomes the null device: otherwise a file of ours would get its number, and native code's messages.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace" if name == "stdin" else "backslashreplace")
+
+
 def use_json(wanted: bool) -> None:
     _State.json = wanted
-
-
-def is_json() -> bool:
-    return _State.json
 
 
 def data(text: str) -> None:
@@ -38,8 +48,9 @@ def table(value: Any) -> None:
 
 
 def result(value: dict[str, Any]) -> None:
-    """The one object of --json."""
-    json.dump(value, sys.stdout, ensure_ascii=False)
+    """The one object of --json; escaped where the stream is not UTF-8."""
+    is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    json.dump(value, sys.stdout, ensure_ascii=not is_unicode)
     sys.stdout.write("\n")
 
 
@@ -56,9 +67,11 @@ def warn(text: str) -> None:
 
 def failure(kind: str, message: str, code: int) -> None:
     """One line on stderr; with --json one object on stdout as well."""
-    if _State.json:
-        result({"error": {"type": kind, "message": message, "exit_code": code}})
-    print(f"error: {message}", file=sys.stderr)
+    with suppress(OSError):
+        if _State.json:
+            result({"error": {"type": kind, "message": message, "exit_code": code}})
+    with suppress(OSError):
+        print(f"error: {message}", file=sys.stderr)
 
 
 def on_terminal() -> bool:

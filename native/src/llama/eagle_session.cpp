@@ -5,7 +5,6 @@
 
 #include "eagle_boundaries.h"
 #include "eagle_error.h"
-#include "eagle_first_maximum.h"
 #include "eagle_sample.h"
 #include "llama-context.h"
 #include "llama-ext.h"
@@ -32,6 +31,7 @@ Session::Session(llama_context * ctx, const llama_model & draft, const eagle_ses
     : ctx_(ctx),
       n_draft_max_(params.n_draft_max),
       n_ctx_((int32_t) llama_n_ctx_seq(ctx)),
+      n_batch_((int32_t) llama_n_batch(ctx)),
       n_ubatch_((int32_t) llama_n_ubatch(ctx)),
       engine_(draft, *llama_get_model(ctx), engine_params(ctx, params)) {
     const llama_model * target = llama_get_model(ctx);
@@ -51,9 +51,11 @@ Session::Session(llama_context * ctx, const llama_model & draft, const eagle_ses
     for (int32_t id : model.aux_layer_ids) {
         capture_on_device(*ctx_, id);
     }
+    ctx_->device_logits.wanted = true;
 }
 
 Session::~Session() {
+    ctx_->device_logits.wanted = false;
     for (int32_t id : engine_.model().aux_layer_ids) {
         release_on_device(*ctx_, id);
     }
@@ -90,13 +92,6 @@ int32_t Session::n_draft_room() const {
     const int32_t target_room = n_ctx_ - n_past_ - 1;
     const int32_t draft_room = (int32_t) std::min<int64_t>(engine_.n_ctx(), engine_.model().n_ctx_train) - n_past_ + 1;
     return n_pending() > 0 ? std::clamp(std::min(target_room, draft_room), 0, n_draft_max_) : 0;
-}
-
-// How many of n tokens are decoded next: one graph's, since its result has to hold the features of every row. The last
-// n_rs_seq + 1 stay together, or the recurrent state could not go back over them.
-int32_t Session::piece(int32_t n) const {
-    const int32_t n_tail = recurrent_ ? (int32_t) llama_n_rs_seq(ctx_) + 1 : 0;
-    return n <= n_ubatch_ ? n : std::min(n_ubatch_, n - n_tail);
 }
 
 // Logits of the rows from first_output on.
@@ -139,13 +134,15 @@ void Session::stage_features(int32_t n) {
 void Session::eval(const llama_token * tokens, int32_t n) {
     require_ready();
     require_room(n);
-    while (n > 0) {
-        const int32_t n_now = piece(n);
-        decode(tokens, n_now, n_now < n ? n_now : n_now - 1);
-        append_pending(tokens, n_now);
+    // In llama.cpp's own pieces, so that prompts have the same bits with a draft and without. Except that upstream
+    // keeps the last n_rs_seq + 1 tokens together where it can: then trim() could go back over them.
+    int32_t n_now;
+    for (int32_t i = 0; i < n; i += n_now) {
+        n_now = std::min({n - i, n_ubatch_, n_batch_ - i % n_batch_});
+        const bool last = i + n_now == n;
+        decode(tokens + i, n_now, last ? n_now - 1 : n_now);
+        append_pending(tokens + i, n_now);
         timings.n_eval += n_now;
-        tokens += n_now;
-        n -= n_now;
     }
 }
 
@@ -298,17 +295,13 @@ void Session::verify(const llama_token * ids, int32_t n) {
     round_.assign(ids, ids + n);
 }
 
-llama_token Session::greedy(int32_t row) const {
-    return (llama_token) first_maximum(llama_get_logits_ith(ctx_, row), engine_.model().n_vocab);
-}
-
 int32_t Session::accept(llama_sampler * sampler, llama_token * ids) {
     if (round_.empty()) {
         throw Error(EAGLE_ERR_STATE, "no round is pending: verify first");
     }
     const int32_t n = (int32_t) round_.size();
     for (int32_t row = 0; row < n; row++) {
-        ids[row] = sampler ? sample(ctx_, sampler, row) : greedy(row);
+        ids[row] = sampler ? sample(ctx_, sampler, row) : greedy(ctx_, row);
         if (row + 1 == n || ids[row] != round_[row + 1]) {
             return row + 1;
         }

@@ -64,6 +64,7 @@ class Session {
     llama_context * ctx_;
     int32_t n_draft_max_;
     int32_t n_ctx_;
+    int32_t n_batch_;
     int32_t n_ubatch_;
     DraftEngine engine_;
     int64_t width_;  // A*T
@@ -83,13 +84,11 @@ class Session {
     int64_t state_size(const StateHeader & header) const;
     void require_ready() const;
     void require_room(int32_t n) const;
-    int32_t piece(int32_t n) const;
     void decode(const llama_token * tokens, int32_t n, int32_t first_output);
     void stage_features(int32_t n);
     void append_pending(const llama_token * tokens, int32_t n);
     void take_pending(int32_t n);
     void drop_pending(int32_t n);
-    llama_token greedy(int32_t row) const;
 };
 
 }  // namespace eagle
