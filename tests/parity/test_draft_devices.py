@@ -35,6 +35,7 @@ ALL, N_LAYER, N_DRAFT, N_UBATCH = 99, 8, 3, 32
 HOST = (0, 0)  # layers of target and draft on the second device
 PLACEMENTS = {"draft": (0, ALL), "target": (ALL, 0), "both": (ALL, ALL), "split": (N_LAYER // 2 + 1, ALL)}
 PROMPT = np.random.default_rng(2).integers(0, 480, 150).tolist()  # several pieces of N_UBATCH
+MORE = [N_DRAFT] * 5  # rounds after a state was saved or loaded
 TOLERANCE = 1e-5
 
 Layers = tuple[int, int]
@@ -108,15 +109,16 @@ def play(session: EagleSession, id_last: int, lengths: list[int]) -> tuple[Trace
     return trace, id_last
 
 
-def converse(files: Files, layers: Layers) -> tuple[Trace, Saved]:
-    """A prompt, rounds, a stretch in which only rows pile up, rounds, a step back, rounds."""
+def converse(files: Files, layers: Layers) -> tuple[Trace, Saved, Trace]:
+    """A prompt, rounds, a stretch in which only rows pile up, rounds, a step back, rounds; its state; more rounds."""
     with session_on(files, layers) as session:
         session.eval(PROMPT)
         before, id_last = play(session, PROMPT[0], [N_DRAFT] * 5 + [0] * 80 + [N_DRAFT] * 5)
         assert session.trim(session.n_past - 1)
         after, id_last = play(session, id_last, [N_DRAFT] * 2)
         saved = Saved(target_state(session.ctx), session.save_state(), id_last, session.n_past)
-    return Trace(before.drafts + after.drafts, before.probs + after.probs, before.text + after.text), saved
+        more, _ = play(session, id_last, MORE)
+    return Trace(before.drafts + after.drafts, before.probs + after.probs, before.text + after.text), saved, more
 
 
 def go_on(files: Files, layers: Layers, saved: Saved) -> Trace:
@@ -126,7 +128,7 @@ def go_on(files: Files, layers: Layers, saved: Saved) -> Trace:
         data = (ctypes.c_uint8 * len(saved.target)).from_buffer_copy(saved.target)
         assert llama_cpp.llama_state_set_data(session.ctx, data, len(data)) == len(data)
         session.load_state(saved.session, saved.n_past)
-        return play(session, saved.id_last, [N_DRAFT] * 5)[0]
+        return play(session, saved.id_last, MORE)[0]
 
 
 def target_state(ctx: Any) -> bytes:
@@ -143,18 +145,19 @@ def assert_equal(found: Trace, expected: Trace) -> None:
 
 
 @pytest.fixture(scope="module")
-def on_host(files: Files) -> tuple[Trace, Saved]:
+def on_host(files: Files) -> tuple[Trace, Saved, Trace]:
     return converse(files, HOST)
 
 
 @pytest.mark.parametrize("layers", PLACEMENTS.values(), ids=PLACEMENTS.keys())
-def test_placements(elsewhere: Executor, files: Files, on_host: tuple[Trace, Saved], layers: Layers) -> None:
+def test_placements(elsewhere: Executor, files: Files, on_host: tuple[Trace, Saved, Trace], layers: Layers) -> None:
     """The same conversation as on the host, and the states of both go on in the other."""
-    trace, saved = elsewhere.submit(converse, files, layers).result()
-    assert_equal(trace, on_host[0])
-    expected = go_on(files, HOST, on_host[1])
-    assert_equal(go_on(files, HOST, saved), expected)
-    assert_equal(elsewhere.submit(go_on, files, layers, on_host[1]).result(), expected)
+    expected, saved_on_host, expected_more = on_host
+    found, saved, more = elsewhere.submit(converse, files, layers).result()
+    assert_equal(found, expected)
+    assert_equal(more, expected_more)
+    assert_equal(go_on(files, HOST, saved), expected_more)
+    assert_equal(elsewhere.submit(go_on, files, layers, saved_on_host).result(), expected_more)
 
 
 def received(files: Files, layers: Layers) -> int:
@@ -268,3 +271,9 @@ def test_a_shared_head_needs_the_targets_file(elsewhere: Executor, tmp_path: Pat
         text = elsewhere.submit(why_not, files, path).result()
         assert why in text and "draft_gpu_layers 0" in text, text
     assert elsewhere.submit(why_not, files, files.target).result() == ""
+
+
+def test_our_own_layout_is_read_back(elsewhere: Executor, tmp_path: Path) -> None:
+    """Without the file."""
+    files = make_shared(tmp_path, "q8_0")
+    assert "CPU_EAGLE" not in elsewhere.submit(why_not, files, tmp_path / "missing.gguf").result()
