@@ -74,9 +74,6 @@ class NativeDraft:
         self.session.verify(tokens)
         self.session.commit(n_kept)
 
-    def trim(self, n_past: int) -> None:
-        check(self.lib.eagle_trim(self.session, n_past), "eagle_trim")
-
 
 def assert_equal(found: list[NativeStep], expected: list[Step]) -> None:
     for (logits, hidden, token, prob), step in zip(found, expected, strict=True):

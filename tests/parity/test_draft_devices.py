@@ -171,7 +171,7 @@ def received(files: Files, layers: Layers) -> int:
 
 
 def test_features_stay_on_the_device(elsewhere: Executor, files: Files) -> None:
-    """They are the largest thing that a prompt leaves there; only one row of logits comes back."""
+    """They are by far the largest thing that a prompt leaves there."""
     feature_bytes = 4 * 3 * TARGET_HIDDEN * len(PROMPT)
     assert elsewhere.submit(received, files, (ALL, ALL)).result() < feature_bytes / 10
     assert elsewhere.submit(received, files, (ALL, 0)).result() >= feature_bytes  # the meter sees them
