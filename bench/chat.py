@@ -8,7 +8,6 @@ import time
 from .measurement import Measurement
 from .ours import Job
 
-NATIVE_PHASES = ("draft", "verify", "sample", "commit")
 ROOM = 512  # tokens for the prompt and its template
 
 
@@ -28,17 +27,7 @@ def stream_chat(job: Job, n: int, n_draft: int | str) -> Measurement:
         parts = list(llm.create_chat_completion(_messages(job), stream=True, temperature=0, max_tokens=n))
         wall_ms = (time.perf_counter() - start) * 1e3
     statistics, timings = llm.speculative_stats, parts[-1]["timings"]
-    ms = wall_ms - timings["prompt_ms"]
-    rounds = max(1, statistics.rounds)
-    return Measurement(
-        tps=timings["predicted_n"] / ms * 1e3,
-        accept_rate=statistics.accept_rate,
-        mean_emitted=statistics.mean_emitted,
-        round_ms=ms / rounds,
-        verify_ms=statistics.ms["verify"] / rounds,
-        draft_ms=statistics.ms["draft"] / rounds,
-        python_share=1 - sum(statistics.ms[phase] for phase in NATIVE_PHASES) / ms,
-    )
+    return Measurement.of_rounds(statistics, timings["predicted_n"], wall_ms - timings["prompt_ms"])
 
 
 def _messages(job: Job) -> list[dict[str, str]]:

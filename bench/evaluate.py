@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from llama_eagle.demo.decode import GREEDY, Run, decode
-from llama_eagle.draft_length import LONGEST, Auto, DraftLength, Fixed
+from llama_eagle.draft_length import LONGEST
 from llama_eagle.errors import InputError
 from llama_eagle.exact import require, set_mode
-from llama_eagle.generation import GenerationResult
+from llama_eagle.generation import GenerationResult, choose_length
 from llama_eagle.models import LoadOptions, ModelPair, PairOptions
 from llama_eagle.sampling import SamplingParams
 from llama_eagle.stats import Statistics
@@ -22,13 +22,13 @@ from .prompts import Message, Prompt
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is measured: at most n tokens after each turn of `prompts`; `n_draft` None: chosen round by round."""
+    """What is measured: at most n tokens after each turn of `prompts`; `n_draft`: a number, or "auto"."""
 
     target: Path
     draft: Path
     prompts: Sequence[Prompt]
     n: int
-    n_draft: int | None
+    n_draft: int | str
     sampling: SamplingParams = GREEDY
     threads: int = 0
     gpu_layers: int = 0
@@ -124,7 +124,8 @@ class _Answerer:
     def __init__(self, job: Evaluation, pair: ModelPair) -> None:
         self.job, self.pair = job, pair
         self.tokenizer = Tokenizer(pair.target)
-        self.run = Run(job.n, job.threads, job.n_draft or LONGEST, job.sampling, job.ignore_eos)
+        n_draft_max = job.n_draft if isinstance(job.n_draft, int) else LONGEST
+        self.run = Run(job.n, job.threads, n_draft_max, job.sampling, job.ignore_eos)
 
     def turns(self, prompt: Prompt) -> Iterator[tuple[GenerationResult, GenerationResult]]:
         if prompt.text is not None:
@@ -139,7 +140,7 @@ class _Answerer:
 
     def both(self, ids: list[int]) -> tuple[GenerationResult, GenerationResult]:
         plain = decode(self.pair, ids, self.run, None)
-        return plain, decode(self.pair, ids, self.run, self._length())
+        return plain, decode(self.pair, ids, self.run, choose_length(self.job.n_draft, self.run.n_draft_max))
 
     def encode(self, prompt: Prompt, content: str | list[Message]) -> list[int]:
         text = content if isinstance(content, str) else chat_text(self.pair.target, content)
@@ -151,6 +152,3 @@ class _Answerer:
                 f"of {limit}. Shorten the prompt or generate fewer tokens (-n)."
             )
         return ids
-
-    def _length(self) -> DraftLength:
-        return Auto() if self.job.n_draft is None else Fixed(self.job.n_draft)

@@ -18,7 +18,7 @@ def as_dict(job: Evaluation, scores: dict[str, Score]) -> dict[str, Any]:
         "model": job.target.name,
         "draft": job.draft.name,
         "n": job.n,
-        "n_draft": "auto" if job.n_draft is None else job.n_draft,
+        "n_draft": job.n_draft,
         "temperature": job.sampling.temperature,
         "threads": job.threads,
         "exact": job.exact,

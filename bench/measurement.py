@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from statistics import median
 
+from llama_eagle.stats import NATIVE_PHASES, Statistics
+
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
@@ -18,6 +20,20 @@ class Measurement:
     verify_ms: float
     draft_ms: float
     python_share: float | None = None
+
+    @classmethod
+    def of_rounds(cls, statistics: Statistics, n_tokens: int, ms: float) -> Measurement:
+        """`n_tokens` took `ms` in all, of which Python's is what native code did not take."""
+        rounds = max(1, statistics.rounds)
+        return cls(
+            tps=n_tokens / ms * 1e3,
+            accept_rate=statistics.accept_rate,
+            mean_emitted=statistics.mean_emitted,
+            round_ms=ms / rounds,
+            verify_ms=statistics.ms["verify"] / rounds,
+            draft_ms=statistics.ms["draft"] / rounds,
+            python_share=1 - sum(statistics.ms[phase] for phase in NATIVE_PHASES) / ms,
+        )
 
 
 def middle(runs: Sequence[Measurement]) -> Measurement:

@@ -10,9 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from llama_eagle.demo.decode import GREEDY, Run, decode
-from llama_eagle.draft_length import Auto, DraftLength, Fixed
-from llama_eagle.exact import longest_draft
-from llama_eagle.generation import GenerationResult
+from llama_eagle.generation import GenerationResult, choose_length
 from llama_eagle.models import Context, ContextOptions, LoadOptions, ModelPair, PairOptions
 from llama_eagle.plain_session import PlainSession
 from llama_eagle.sampling import Sampler, SamplingParams
@@ -57,8 +55,8 @@ class Ours:
 
     def speculate(self, n_draft: int | str, sampling: SamplingParams = GREEDY) -> Measurement:
         """`n_draft` tokens a round, or "auto"."""
-        length: DraftLength = Fixed(n_draft) if isinstance(n_draft, int) else Auto(longest_draft(self.job.n_draft_max))
-        run = self._run(n_draft if isinstance(n_draft, int) else self.job.n_draft_max)
+        n_draft_max = n_draft if isinstance(n_draft, int) else self.job.n_draft_max
+        length, run = choose_length(n_draft, n_draft_max), self._run(n_draft_max)
         return _measurement(decode(self.pair, self.prompt, dataclasses.replace(run, sampling=sampling), length))
 
     def verify_over_decode(self, n_times: int = 24) -> float:
@@ -110,13 +108,4 @@ def _measurement(result: GenerationResult) -> Measurement:
     if statistics is None:
         each = result.decode_ms / max(1, len(result.tokens))
         return Measurement(result.tokens_per_second, 0.0, 1.0, each, each, 0.0)
-    rounds = max(1, statistics.rounds)
-    return Measurement(
-        tps=result.tokens_per_second,
-        accept_rate=statistics.accept_rate,
-        mean_emitted=statistics.mean_emitted,
-        round_ms=result.decode_ms / rounds,
-        verify_ms=statistics.ms["verify"] / rounds,
-        draft_ms=statistics.ms["draft"] / rounds,
-        python_share=statistics.ms["python"] / result.decode_ms,
-    )
+    return Measurement.of_rounds(statistics, len(result.tokens), result.decode_ms)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import platform
 from collections.abc import Callable
-from pathlib import Path
+from statistics import median
 from typing import Any
 
 from .measurement import Measurement, middle
@@ -104,7 +102,7 @@ def run(job: Any, plan: Plan) -> Results:
         plain=middle(plain),
         ours=mine,
         upstream={length: m for (who, length), m in medians.items() if who == "upstream"},
-        upstream_plain=sorted(peer_plain)[len(peer_plain) // 2] if peer_plain else None,
+        upstream_plain=median(peer_plain) if peer_plain else None,
         sampled=sampled,
         chat=middle(chat) if chat else None,
         verify_over_decode=ratio,
@@ -119,32 +117,6 @@ def _sampled(ours: Any, length: Length, repetitions: int) -> Sampled:
         greedy.append(ours.speculate(length))
         sampled.append(ours.speculate(length, COMMON_SAMPLING))
     return Sampled(length, middle(sampled), middle(greedy))
-
-
-def hardware() -> dict[str, Any]:
-    """Of the machine: processor, cores, memory in GiB, instruction sets and GPUs in use."""
-    from llama_eagle.doctor import examine
-
-    report = examine()
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30 if hasattr(os, "sysconf") else None
-    return {
-        "cpu": _cpu_name(),
-        "cores": os.cpu_count(),
-        "memory_gib": memory and round(memory, 1),
-        "cpu_features": report["cpu_features"],
-        "gpus": [gpu["description"] for gpu in report["gpu_backends"]],
-        "system": platform.platform(),
-    }
-
-
-def _cpu_name() -> str:
-    info = Path("/proc/cpuinfo")
-    names = (
-        [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
-        if info.is_file()
-        else []
-    )
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _best(rows: dict[Length, Measurement]) -> float:

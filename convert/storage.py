@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from llama_eagle.errors import ConversionError, EagleError, EnvironmentFailure
+from llama_eagle.errors import ConversionError, EnvironmentFailure
 
 MAX_JSON_BYTES = 64 << 20  # tokenizer.json of the largest published vocabularies is about 35 MB
 MAX_HEADER_BYTES = 32 << 20  # some 300000 tensors in one file
@@ -102,8 +102,6 @@ def read_json(path: Path, limit: int = MAX_JSON_BYTES) -> dict[str, Any]:
 def parse_json(data: bytes, where: Path) -> dict[str, Any]:
     try:
         value = json.loads(data.decode("utf-8"))
-    except EagleError:
-        raise
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else _one_line(error)
         raise ConversionError(f"{where}: not valid JSON ({reason}); fetch the file again") from None
@@ -146,8 +144,6 @@ def _header_entry(path: Path, name: str, entry: Any) -> tuple[int, int, str, Ten
     try:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         shape = tuple(shape)
-    except EagleError:
-        raise
     except (TypeError, KeyError, ValueError):
         raise ConversionError(f"{where} has no valid dtype, shape and data_offsets") from None
     if not isinstance(dtype, str) or dtype not in DTYPES:
@@ -172,8 +168,6 @@ def _mapped_reader(path: Path, offset: int, info: TensorInfo) -> Callable[[], np
         try:
             with path.open("rb") as file:
                 view = mmap.mmap(file.fileno(), offset - base + info.n_bytes, access=mmap.ACCESS_READ, offset=base)
-        except EagleError:
-            raise
         except (OSError, ValueError) as error:
             raise ConversionError(f"{path}: tensor {info.name!r} cannot be read ({_one_line(error)})") from None
         flat: np.ndarray = np.frombuffer(view, np.uint8, info.n_bytes, offset - base)
@@ -229,8 +223,6 @@ def _check_archive(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
-    except EagleError:
-        raise
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, UnicodeError) as error:
         raise ConversionError(
             f"{path}: not a torch archive, or truncated ({_one_line(error)}); fetch it again or save it as safetensors"
@@ -316,8 +308,6 @@ def open_npy(path: Path) -> dict[str, StoredTensor]:
     require_file(path)
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except EagleError:
-        raise
     except (ValueError, OSError, EOFError, MemoryError, SyntaxError, TypeError, OverflowError) as error:
         raise ConversionError(f"{path}: not a plain .npy array ({_one_line(error)})") from None
     dtype = next((n for n, (_, t) in DTYPES.items() if t == array.dtype.type and n not in ("BF16", "F8_E4M3")), None)

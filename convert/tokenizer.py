@@ -1,4 +1,4 @@
-"""Byte-level BPE tokenizers: from a checkpoint's JSON files, or from a GGUF, to the `tokenizer.*` keys of a GGUF."""
+"""Byte-level BPE tokenizers: from a checkpoint's JSON files to the `tokenizer.*` keys of a GGUF."""
 
 from __future__ import annotations
 
@@ -43,10 +43,6 @@ class TokenizerData:
     special_ids: dict[str, int] = field(default_factory=dict)  # "bos", "eos", "pad", ... -> id
     add_special: dict[str, bool] = field(default_factory=dict)  # "bos", "eos": does the tokenizer add it?
     chat_templates: dict[str, str] = field(default_factory=dict)  # "default" and named ones
-
-    @property
-    def n_tokens(self) -> int:
-        return len(self.tokens)
 
     def write(self, out: GGUFOutput) -> None:
         """Sets the tokenizer.* keys."""
@@ -234,37 +230,3 @@ def _jinja_files(folder: Path) -> dict[str, str]:
         return {"default": main.read_text("utf-8"), **{path.stem: path.read_text("utf-8") for path in extra}}
     except (OSError, UnicodeDecodeError) as error:
         raise ConversionError(f"{main}: unreadable chat template ({error})") from error
-
-
-def tokenizer_from_gguf(path: str | Path) -> TokenizerData:
-    """The tokenizer that a GGUF carries (byte-level BPE)."""
-    import gguf
-
-    try:
-        fields = gguf.GGUFReader(path).fields
-    except EagleError:
-        raise
-    except (OSError, ValueError, KeyError, IndexError, OverflowError) as error:
-        raise ConversionError(f"{path}: not a readable GGUF file ({error})") from error
-
-    def get(key: str, default: Any = None) -> Any:
-        return fields[key].contents() if key in fields else default
-
-    if get("tokenizer.ggml.model") != "gpt2" or not get("tokenizer.ggml.tokens"):
-        kind = get("tokenizer.ggml.model")
-        raise ConversionError(f"{path}: its tokenizer is {kind!r}: only byte-level BPE (gpt2) is supported")
-    tokens = get("tokenizer.ggml.tokens")
-    ids = {name: get(f"tokenizer.ggml.{_SPECIAL_KEYS.get(name, f'{name}_token_id')}") for name in _SPECIAL}
-    adds = {name: get(f"tokenizer.ggml.add_{name}_token") for name in _SPECIAL}
-    templates = {name: get(f"tokenizer.chat_template.{name}") for name in get("tokenizer.chat_templates", [])}
-    return TokenizerData(
-        tokens=tokens,
-        types=get("tokenizer.ggml.token_type") or [NORMAL] * len(tokens),
-        merges=get("tokenizer.ggml.merges", []),
-        pre=get("tokenizer.ggml.pre", "default"),
-        special_ids={name: value for name, value in ids.items() if value is not None},
-        add_special={name: value for name, value in adds.items() if value is not None},
-        chat_templates={
-            name: text for name, text in (*templates.items(), ("default", get("tokenizer.chat_template"))) if text
-        },
-    )

@@ -266,6 +266,13 @@ def temporary_beside(path: Path, count: int = 1) -> Iterator[list[Path]]:
             name.unlink(missing_ok=True)
 
 
+def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
+    """`write` fills a temporary file that then takes the name `path`: the file appears whole, or not at all."""
+    with temporary_beside(path) as (temporary,):
+        write(temporary)
+        temporary.replace(path)
+
+
 def _write(out: GGUFOutput, path: Path, progress: Progress | None) -> list[Path]:
     shards = out.shards()
     final = _final_names(path, len(shards))

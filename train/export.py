@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import torch
 from llama_eagle.convert.drafts.layers import resolve_layer_ids
+from llama_eagle.convert.writer import write_whole
 from llama_eagle.errors import ConfigError
 from llama_eagle.train.model import Eagle3Draft, Geometry
 from safetensors.torch import save_file
@@ -58,17 +58,8 @@ def export_draft(
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     config = _CONFIGS[layout](draft.geometry, _layer_ids(layout, target.aux_layers), target)
     folder.mkdir(parents=True, exist_ok=True)
-    _replace(folder / "model.safetensors", lambda path: save_file(tensors, path, metadata={"format": "pt"}))
-    _replace(folder / "config.json", lambda path: path.write_text(json.dumps(config, indent=2) + "\n"))
-
-
-def _replace(path: Path, write: Callable[[Path], Any]) -> None:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        write(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(folder / "model.safetensors", lambda path: save_file(tensors, path, metadata={"format": "pt"}))
+    write_whole(folder / "config.json", lambda path: path.write_text(json.dumps(config, indent=2) + "\n"))
 
 
 def _layer_ids(layout: str, aux_layers: tuple[int, ...]) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from llama_eagle.cli import output
+from llama_eagle.convert.writer import write_whole
 from torch import Tensor
 
 METRICS, PLOT = "metrics.jsonl", "training.png"
@@ -132,9 +133,6 @@ def plot(folder: Path) -> Path:
     right.set(xlabel="step", ylabel="accuracy, if all before are right", ylim=(0, 1))
     left.legend()
     right.legend(fontsize="x-small", ncols=2)
-    path = folder / PLOT
-    temporary = path.with_name(f".{PLOT}.tmp")
-    figure.savefig(temporary, format="png", dpi=110)
+    write_whole(folder / PLOT, lambda path: figure.savefig(path, format="png", dpi=110))
     pyplot.close(figure)
-    temporary.replace(path)
-    return path
+    return folder / PLOT

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from llama_eagle.convert.writer import write_whole
 from llama_eagle.errors import ConfigError, InputError
 from llama_eagle.train.settings import Settings
 
@@ -44,9 +45,7 @@ def identity(settings: Settings, **more: Any) -> dict[str, Any]:
 def save_state(state: State, folder: Path) -> None:
     """Replaces the file at once."""
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f".{FILE}.tmp"
-    torch.save(asdict(state), temporary)
-    temporary.replace(folder / FILE)
+    write_whole(folder / FILE, lambda path: torch.save(asdict(state), path))
 
 
 def load_state(folder: Path, expected: dict[str, Any]) -> State:

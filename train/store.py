@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from llama_eagle.convert.writer import write_whole
 from llama_eagle.errors import ConfigError, EnvironmentFailure, InputError
 from llama_eagle.train.features import Batch, FeatureSource, pad
 from llama_eagle.train.samples import Sample, digest
@@ -101,9 +102,8 @@ class FeatureStore:
         return n_done
 
     def _write_index(self) -> None:
-        temporary = self.folder / f".{INDEX}.tmp"
-        temporary.write_text(json.dumps({"n_done": self.n_done, "identity": self.identity}))
-        temporary.replace(self.folder / INDEX)
+        text = json.dumps({"n_done": self.n_done, "identity": self.identity})
+        write_whole(self.folder / INDEX, lambda path: path.write_text(text))
 
     def _map(self, dtype: torch.dtype) -> Tensor:
         """All rows, [rows, width]. A new file takes its space as it is filled."""

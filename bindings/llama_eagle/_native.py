@@ -26,6 +26,7 @@ class SessionParams(ctypes.Structure):
         ("n_ctx_draft", c_int32),
         ("n_threads", c_int32),
         ("type_kv", c_int32),
+        ("path_tgt", c_char_p),
     )
 
 
@@ -67,6 +68,7 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_verify": ([c_void_p, TOKENS, c_int32], c_int32),
     "eagle_accept": ([c_void_p, c_void_p, TOKENS, POINTER(c_int32)], c_int32),
     "eagle_sample": ([c_void_p, c_void_p, c_int32, TOKENS], c_int32),
+    "eagle_choice": ([c_void_p, c_int32, TOKENS, FLOATS], c_int32),
     "eagle_commit": ([c_void_p, c_int32], c_int32),
     "eagle_state_size": ([c_void_p], c_int64),
     "eagle_state_save": ([c_void_p, c_void_p, c_int64], c_int32),

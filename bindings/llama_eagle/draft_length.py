@@ -14,7 +14,7 @@ from typing import Protocol
 
 from llama_eagle.errors import UsageError
 
-LONGEST = 16  # tokens that `Auto` may draft unless told otherwise
+LONGEST = 16  # tokens of a draft, unless told otherwise
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,7 @@ class Costs:
 
     def __init__(self) -> None:
         self._seen: dict[int, deque[float]] = {}
+        self._typical: dict[int, float] = {}
         self._warm: set[int] = set()
 
     def observe(self, size: int, ms: float) -> None:
@@ -122,13 +123,16 @@ class Costs:
             times.clear()
             self._warm.add(size)
         times.append(ms)
+        self._typical[size] = median(times)
 
     def known(self, size: int) -> bool:
         return size in self._warm
 
     def estimate(self, size: int) -> float | None:
         """Interpolated between measured sizes, extrapolated at the slope of the outermost two; None if unknown."""
-        points = sorted((n, median(times)) for n, times in self._seen.items())
+        if size in self._typical:
+            return self._typical[size]
+        points = sorted(self._typical.items())
         if not points:
             return None
         if len(points) == 1:
@@ -146,6 +150,9 @@ class Auto:
     Few lengths are candidates, and one is left only for a clear gain, because each length has graphs of its own. When
     plain decoding is fastest nothing is drafted, and one token now and then shows whether that has changed: the
     further drafting is from paying, the rarer, so that probing costs at most `PROBE_SHARE` of the time.
+
+    Costs change, with the power state or the context. So while drafting pays, another length is taken now and then for
+    a few rounds: each in turn that would be the best at half its cost, so all within 8 (LOOK_EVERY + STAY) rounds.
     """
 
     LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -154,6 +161,7 @@ class Auto:
     PROBE_SHARE = 0.017
     SECOND_LOOK = 3  # tokens drafted in the round after a probe whose token was accepted
     PROBE_EVERY = (12, 400)  # rounds, least and most
+    LOOK_EVERY = 120  # rounds at one length before the cost of another is measured again
 
     def __init__(self, n_max: int = LONGEST) -> None:
         if n_max < 1:
@@ -163,6 +171,8 @@ class Auto:
         self.draft_costs = Costs()
         self.verify_costs = Costs()
         self.current = min(3, n_max)
+        self._looks = [0, *(n for n in self.LENGTHS if n <= n_max)]  # all candidates, the one looked at last is last
+        self._look: int | None = None  # the length taken to measure its cost again
         self._rounds_here = 0
         self._since_draft = 0
         self._probing = False  # the last probe was promising
@@ -174,7 +184,7 @@ class Auto:
             return min(self._calibration_length(), n_max)
         if self.current == 0:
             return min(self._probe_length(), n_max)
-        return min(self.current, n_max)
+        return min(self.current if self._look is None else self._look, n_max)
 
     def observe(self, round_cost: RoundCost) -> None:
         n = round_cost.n_draft
@@ -203,12 +213,26 @@ class Auto:
         return 0 if self.draft_costs.known(self.current) else self.current
 
     def _reconsider(self) -> None:
-        candidates = (0, *(n for n in self.LENGTHS if n <= self.n_max))
-        best = max(candidates, key=self.speed)
+        looked, self._look = self._look, None
+        best = max(self._looks, key=self.speed)
         if best != self.current and self.speed(best) > self.GAIN * self.speed(self.current):
             self.current = best
             self._rounds_here = 0
             self._probing = False
+        elif looked is not None:
+            self._rounds_here = 0
+        elif self.current and self._rounds_here >= self.LOOK_EVERY:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        here = self.speed(self.current)
+        for n in self._looks:
+            if n != self.current and 2 * self.speed(n) > here:
+                self._look = n
+                self._looks.remove(n)
+                self._looks.append(n)
+                break
+        self._rounds_here = 0
 
     def _probe_length(self) -> int:
         """One token when a look at drafting is due, a few when the last look was promising, else 0."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
-from llama_eagle.draft_length import Auto, DraftLength, RoundCost
+from llama_eagle import exact
+from llama_eagle.draft_length import Auto, DraftLength, Fixed, RoundCost
 from llama_eagle.errors import InputError, UsageError
-from llama_eagle.exact import longest_draft
 from llama_eagle.sampling import Sampler, SamplingParams
-from llama_eagle.session import Session, Timings
-from llama_eagle.stats import Statistics
+from llama_eagle.session import Session
+from llama_eagle.stats import Statistics, phases
 from llama_eagle.text import TextStream, Tokenizer
 
 OnText = Callable[[str], None]
@@ -99,6 +99,20 @@ class Rounds:
         return emitted
 
 
+def choose_length(n_draft: int | str, longest: int, *, exact_only: bool = False) -> DraftLength:
+    """The policy of a number of tokens up to `longest`, or of "auto".
+
+    Raises `UsageError` for anything else, and with `exact_only` for what is not verified exactly.
+    """
+    if n_draft == "auto":
+        return Auto(exact.longest_draft(longest))
+    if not isinstance(n_draft, int) or not 0 <= n_draft <= longest:
+        raise UsageError(f"n_draft={n_draft!r} is neither 'auto' nor a number from 0 to {longest}. Correct it.")
+    if exact_only:
+        exact.require_length(n_draft)
+    return Fixed(n_draft)
+
+
 def generate(
     session: Session,
     tokenizer: Tokenizer,
@@ -114,7 +128,7 @@ def generate(
     the vocabulary.
     """
     _check_prompt(session, tokenizer, prompt)
-    length = length or Auto(longest_draft(session.n_draft_max))
+    length = length or choose_length("auto", session.n_draft_max)
     stream = TextStream(tokenizer)
     parts: list[str] = []
 
@@ -135,7 +149,7 @@ def generate(
         deliver(())
         decode_ms = (time.perf_counter() - prompt_end) * 1e3
     speculative = rounds.statistics if session.n_draft_max else None
-    rounds.statistics.ms = _phases(before, session.timings, decode_ms)
+    rounds.statistics.ms = phases(before, session.timings, decode_ms)
     return GenerationResult(
         "".join(parts), tokens, len(prompt), (prompt_end - start) * 1e3, decode_ms, reason, speculative
     )
@@ -194,12 +208,3 @@ def _evaluate(session: Session, prompt: Sequence[int]) -> None:
 
 def _pieces(tokens: Sequence[int], size: int) -> Iterator[Sequence[int]]:
     return (tokens[i : i + size] for i in range(0, len(tokens), size))
-
-
-def _phases(before: Timings, after: Timings, decode_ms: float) -> dict[str, float]:
-    """Native time by phase; what is left of the wall time is Python's."""
-    ms = {
-        name: getattr(after, f"{name}_ms") - getattr(before, f"{name}_ms")
-        for name in ("draft", "verify", "sample", "commit")
-    }
-    return {**ms, "python": max(decode_ms - sum(ms.values()), 0.0)}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from llama_eagle.errors import EagleError, InputError
+from llama_eagle.errors import InputError
 
 _SUMS, _COUNTS = ".in_sum2", ".counts"
 
@@ -40,8 +40,6 @@ def _read_gguf(path: Path) -> dict[str, np.ndarray]:
         reader = gguf.GGUFReader(path)
         tensors = {tensor.name: tensor.data for tensor in reader.tensors}
         complete = "imatrix.chunk_count" in reader.fields
-    except EagleError:
-        raise
     except (ValueError, KeyError, IndexError, OverflowError) as error:
         raise InputError(f"{path}: damaged GGUF ({error}). Make the importance matrix again.") from error
     names = [name.removesuffix(_SUMS) for name in tensors if name.endswith(_SUMS)]
@@ -73,8 +71,6 @@ def _read_legacy(path: Path) -> dict[str, np.ndarray]:
             values = np.frombuffer(data, "<f4", n_values, offset + 8)
             entries[name] = values / np.float32(max(n_calls, 1))
             offset += 8 + 4 * n_values
-    except EagleError:
-        raise
     except (struct.error, ValueError) as error:
         raise InputError(f"{path}: not an imatrix file of llama.cpp, or cut off ({error}).") from error
     return entries

@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,9 @@ from llama_cpp.llama_tokenizer import LlamaTokenizer  # noqa: E402
 
 from llama_eagle import exact as exact_mode  # noqa: E402
 from llama_eagle.checkpoints import CheckpointStore  # noqa: E402
+from llama_eagle.closing import Closing  # noqa: E402
 from llama_eagle.errors import UsageError  # noqa: E402
+from llama_eagle.generation import choose_length  # noqa: E402
 from llama_eagle.lazy_rounds import LazyRounds, Plan  # noqa: E402
 from llama_eagle.llama_measures import Measures  # noqa: E402
 from llama_eagle.llama_options import (  # noqa: E402
@@ -38,7 +41,6 @@ from llama_eagle.llama_parts import (  # noqa: E402
     ContextView,
     ModelView,
     choose_drafter,
-    choose_length,
     download,
     explained,
     open_session,
@@ -58,7 +60,7 @@ FILTER_ARGUMENTS = ("temp", "top_k", "top_p", "min_p", "typical_p")
 SAMPLER_ARGUMENTS = set(inspect.signature(Llama._init_sampler).parameters) - {"self"}
 
 
-class EagleLlama(Llama):
+class EagleLlama(Llama, Closing):
     """A drop-in `llama_cpp.Llama` that drafts.
 
     Beyond the parent's arguments it takes those of `EagleOptions`, `draft_path` first.
@@ -106,7 +108,7 @@ class EagleLlama(Llama):
         drafts = options.drafts or self.draft_model is not None
         if drafts:
             check_rollback(self._ctx.ctx, recurrent, self._n_draft_max)
-        view = ContextView(self._ctx.ctx, self._n_ctx, self.n_batch)
+        view = ContextView(self._ctx.ctx, Path(self.model_path), self._n_ctx, self.n_batch)
         gpu_layers = int(given.get("n_gpu_layers", 0))
         self._session = open_session(view, options, gpu_layers, self._n_draft_max if drafts else 0, self._stack)
         self._drafter = choose_drafter(self._session, options, self.draft_model)
@@ -352,7 +354,7 @@ class EagleLlama(Llama):
     ) -> EagleLlama:
         """Download target and draft from the Hugging Face hub; file names may be patterns that match one file.
 
-        `local_dir_use_symlinks` is the parent's, and has no effect any more.
+        The parent's hands `local_dir_use_symlinks` on to a hub client that knows it no more; here it has no effect.
         """
         where = {"local_dir": local_dir, "cache_dir": cache_dir}
         if draft_repo_id is not None:
@@ -366,12 +368,6 @@ class EagleLlama(Llama):
         self._generation = None
         self._memory = None
         super().close()
-
-    def __enter__(self) -> EagleLlama:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # --- inside ---
 

@@ -9,9 +9,7 @@ from typing import Any
 
 from llama_eagle.lazy_rounds import LazyRounds
 from llama_eagle.session import Timings
-from llama_eagle.stats import Statistics
-
-NATIVE_PHASES = ("draft", "verify", "sample", "commit")
+from llama_eagle.stats import Statistics, phases
 
 
 class Measures:
@@ -37,10 +35,8 @@ class Measures:
         outside_ms = self._reader_ms if self._in_completion else self._caller_ms
         self._generation_ms = _ms_since(self._started) - outside_ms
         self._n_generated = rounds.n_delivered
-        native = {p: getattr(after, f"{p}_ms") - getattr(self._before, f"{p}_ms") for p in NATIVE_PHASES}
-        native["sample"] += rounds.plan.sample_ms
         self.last = rounds.statistics
-        self.last.ms = {**native, "python": max(self._generation_ms - sum(native.values()), 0.0)}
+        self.last.ms = phases(self._before, after, self._generation_ms, rounds.plan.sample_ms)
         self.total.add(self.last)
 
     @contextmanager

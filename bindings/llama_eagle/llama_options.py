@@ -13,9 +13,10 @@ from llama_cpp import Llama
 
 from llama_eagle import exact
 from llama_eagle.compatibility import require_pair, require_target
+from llama_eagle.draft_length import LONGEST
 from llama_eagle.drafters import Drafter
 from llama_eagle.errors import InputError, UsageError
-from llama_eagle.gguf_header import Header, read_model
+from llama_eagle.gguf_header import read_model
 from llama_eagle.memory import require_memory
 from llama_eagle.models import CACHE_TYPES, MAX_THREADS
 
@@ -46,7 +47,7 @@ class EagleOptions:
 
     draft_path: str | Path | None = None
     n_draft: int | str = "auto"
-    n_draft_max: int = 16
+    n_draft_max: int = LONGEST
     p_min: float = 0.0
     draft_sampling: str = "match"
     exact: bool = False
@@ -147,12 +148,15 @@ def _refuse_rejection(options: EagleOptions) -> None:
         raise UsageError("exact=True promises the text of plain decoding, rejection sampling only its distribution.")
 
 
-def check_files(model_path: str, options: EagleOptions, given: Mapping[str, Any]) -> Header | None:
-    """Both files are sound and fit, and the context fits into memory. None when only the vocabulary is loaded."""
+def check_files(model_path: str, options: EagleOptions, given: Mapping[str, Any]) -> None:
+    """Both files are sound and fit, and the context fits into memory; of a vocabulary alone nothing is checked.
+
+    Raises `InputError`, `IncompatibleModels` or `EnvironmentFailure`.
+    """
     if not os.path.exists(model_path):  # noqa: PTH110 (as the parent says it)
         raise InputError(f"Model path does not exist: {model_path}")
     if given.get("vocab_only"):
-        return None
+        return
     target = read_model(model_path)[0]
     require_target(target)
     if options.draft_path is not None:
@@ -161,7 +165,6 @@ def check_files(model_path: str, options: EagleOptions, given: Mapping[str, Any]
         n_ctx = given.get("n_ctx", PARENT_PARAMETERS["n_ctx"]) or int(target.arch_key("context_length", 0))
         types = (given.get(name) for name in ("type_k", "type_v"))
         require_memory(target, n_ctx, *(F16 if kind is None else kind for kind in types))
-    return target
 
 
 def with_our_defaults(given: Mapping[str, Any]) -> dict[str, Any]:

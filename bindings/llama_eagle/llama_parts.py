@@ -6,12 +6,12 @@ import contextlib
 import fnmatch
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import llama_cpp
 
-from llama_eagle import _log, exact
-from llama_eagle.draft_length import Auto, DraftLength, Fixed
+from llama_eagle import _log
 from llama_eagle.drafters import Drafter, EagleDrafter, FirstOf, ModelDrafter
 from llama_eagle.errors import EagleError, InputError, UsageError
 from llama_eagle.llama_options import EagleOptions
@@ -25,6 +25,7 @@ class ContextView:
     """The parent's context, as sessions want it."""
 
     handle: Any
+    model_path: Path
     n_ctx: int
     n_batch: int
 
@@ -72,17 +73,6 @@ def choose_drafter(session: Session, options: EagleOptions, draft_model: Any) ->
     if options.drafter is not None:
         return options.drafter
     return None if draft_model is None else ModelDrafter(draft_model)
-
-
-def choose_length(n_draft: int | str, longest: int, *, exact_only: bool) -> DraftLength:
-    """Draft lengths up to `longest`. Raises `UsageError` for others, and for what cannot be exact when it must be."""
-    if n_draft == "auto":
-        return Auto(exact.longest_draft(longest))
-    if not isinstance(n_draft, int) or not 0 <= n_draft <= longest:
-        raise UsageError(f"n_draft={n_draft!r} is neither 'auto' nor a number from 0 to {longest}. Correct it.")
-    if exact_only:
-        exact.require_length(n_draft)
-    return Fixed(n_draft)
 
 
 def require_grammar(vocab: Any, grammar: Any) -> None:

@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from llama_eagle import _log, _native
+from llama_eagle.closing import Closing
 from llama_eagle.compatibility import require_draft, require_pair, require_target
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 from llama_eagle.gguf_header import Header, read_model
@@ -68,7 +68,7 @@ class ContextOptions:
                 raise UsageError(f"{problem}. Correct it.")
 
 
-class Model:
+class Model(Closing):
     """A loaded GGUF. Free it with `close()`, after the contexts and sessions made from it."""
 
     def __init__(self, path: Path | str, options: LoadOptions = LoadOptions()) -> None:
@@ -113,12 +113,6 @@ class Model:
             self._api.llama_model_free(self.handle)
             self.handle = None
 
-    def __enter__(self) -> Model:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.close()
-
     def _load(self, options: LoadOptions) -> None:
         _native.library()
         import llama_cpp
@@ -139,7 +133,7 @@ class Model:
             )
 
 
-class Context:
+class Context(Closing):
     """A target's context. Free it with `close()`, before its model.
 
     Raises `EnvironmentFailure` when memory is short, or when the recurrent state cannot be taken back as far as asked.
@@ -169,6 +163,11 @@ class Context:
             raise
 
     @property
+    def model_path(self) -> Path:
+        """The target's file, the first one of splits."""
+        return self.model.path
+
+    @property
     def n_batch(self) -> int:
         return int(self._api.llama_n_batch(self.handle))
 
@@ -176,12 +175,6 @@ class Context:
         if self.handle:
             self._api.llama_free(self.handle)
             self.handle = None
-
-    def __enter__(self) -> Context:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.close()
 
 
 @dataclass(frozen=True)
@@ -194,7 +187,7 @@ class PairOptions:
     draft_gpu_layers: int | None = None  # None: as the target
 
 
-class ModelPair:
+class ModelPair(Closing):
     """A target and, optionally, its draft. A context manager; `target.close()` and `draft.close()` otherwise."""
 
     def __init__(self, options: PairOptions) -> None:
@@ -215,12 +208,6 @@ class ModelPair:
         if self.draft is not None:
             self.draft.close()
         self.target.close()
-
-    def __enter__(self) -> ModelPair:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.close()
 
 
 def check_rollback(ctx: Any, recurrent: bool, n_rs_seq: int) -> None:

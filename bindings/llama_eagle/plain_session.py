@@ -6,11 +6,11 @@ import ctypes
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any
 
 from llama_eagle import _native
 from llama_eagle._native import ERR_COMPUTE, ERR_CONTEXT_FULL, ERR_STATE
+from llama_eagle.closing import Closing
 from llama_eagle.errors import NativeError
 from llama_eagle.session import (
     ContextLike,
@@ -24,7 +24,7 @@ from llama_eagle.session import (
 NO_ROOM = 1  # llama_decode: no place for the batch in the memory, which is as it was
 
 
-class PlainSession:
+class PlainSession(Closing):
     """Nothing is drafted here; with `n_draft_max`, tokens that something else drafted can be verified."""
 
     def __init__(self, context: ContextLike, n_draft_max: int = 0) -> None:
@@ -125,12 +125,6 @@ class PlainSession:
 
     def close(self) -> None:
         """Nothing to free: context and model belong to the caller."""
-
-    def __enter__(self) -> PlainSession:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.close()
 
     def _remove_from(self, n_past: int) -> bool:
         return bool(self._api.llama_memory_seq_rm(self._api.llama_get_memory(self.ctx), 0, n_past, -1))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from llama_eagle import _native
+from llama_eagle.closing import Closing
 from llama_eagle.errors import EnvironmentFailure, UsageError
 
 RANDOM_SEED = 0xFFFFFFFF  # LLAMA_DEFAULT_SEED: the sampler draws its own
@@ -54,7 +54,7 @@ class SamplingParams:
         return self.repeat_penalty != 1 and self.penalty_last_n > 0
 
 
-class Sampler:
+class Sampler(Closing):
     """A llama_sampler chain built from `SamplingParams`. Free it with `close()` or use it as a context manager."""
 
     def __init__(self, params: SamplingParams, n_vocab: int) -> None:
@@ -82,12 +82,6 @@ class Sampler:
         if self.handle:
             self._api.llama_sampler_free(self.handle)
             self.handle = None
-
-    def __enter__(self) -> Sampler:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.close()
 
     def _parts(self) -> list[Any]:
         api, params = self._api, self.params

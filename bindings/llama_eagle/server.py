@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from llama_eagle.draft_length import LONGEST
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 from llama_eagle.llama import EagleLlama
 from llama_eagle.llama_options import EAGLE_PARAMETERS, PARENT_PARAMETERS
@@ -33,7 +34,7 @@ class EagleModelSettings(ModelSettings):
 
     draft_path: str | None = Field(default=None, description="The EAGLE-3 draft of this model.")
     n_draft: int | str = Field(default="auto", description="Tokens drafted in a round, or auto.")
-    n_draft_max: int = Field(default=16, ge=1, description="The longest draft.")
+    n_draft_max: int = Field(default=LONGEST, ge=1, description="The longest draft.")
     p_min: float = Field(default=0.0, ge=0, lt=1, description="A draft ends below this cumulative probability.")
     draft_sampling: str = Field(default="match", description="match or rejection.")
     exact: bool = Field(default=False, description="Verify bit by bit as plain decoding computes.")

@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import TracebackType
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from llama_eagle import _native
 from llama_eagle._native import check
+from llama_eagle.closing import Closing
+from llama_eagle.draft_length import LONGEST
 from llama_eagle.errors import InputError, UsageError
 from llama_eagle.gguf_header import Header
 
@@ -42,6 +44,10 @@ class ContextLike(Protocol):
     @property
     def handle(self) -> Any:
         """The llama_context pointer."""
+
+    @property
+    def model_path(self) -> Path:
+        """The target's file, the first one of splits."""
 
     @property
     def n_ctx(self) -> int: ...
@@ -93,13 +99,13 @@ class Session(Protocol):
 class SessionOptions:
     """How a draft is bound to a target. `n_ctx_draft` and `n_threads` 0: as the target's context."""
 
-    n_draft_max: int = 16
+    n_draft_max: int = LONGEST
     n_ctx_draft: int = 0
     n_threads: int = 0
     kv_f32: bool = False
 
 
-class EagleSession:
+class EagleSession(Closing):
     """A target's context bound to its EAGLE-3 draft. A context manager; owns neither context nor model."""
 
     def __init__(
@@ -121,6 +127,7 @@ class EagleSession:
         params.n_ctx_draft = min(options.n_ctx_draft, context.n_ctx)  # more would never be used
         params.n_threads = options.n_threads
         params.type_kv = GGML_TYPE_F32 if options.kv_f32 else GGML_TYPE_F16
+        params.path_tgt = str(context.model_path).encode()
         out = ctypes.byref(self._handle)
         check(self._lib.eagle_session_new(self.ctx, draft.handle, ctypes.byref(params), out), "eagle_session_new")
         self._ids = (ctypes.c_int32 * (options.n_draft_max + 1))()
@@ -241,12 +248,6 @@ class EagleSession:
         if self._handle:
             self._lib.eagle_session_free(self._handle)
             self._handle = ctypes.c_void_p()
-
-    def __enter__(self) -> EagleSession:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.close()
 
 
 def require_room(session: Session, n_tokens: int) -> None:

@@ -5,7 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-PHASES = ("draft", "verify", "sample", "commit", "python")
+from llama_eagle.session import Timings
+
+NATIVE_PHASES = ("draft", "verify", "sample", "commit")
+
+
+def phases(before: Timings, after: Timings, ms: float, sample_ms: float = 0.0) -> dict[str, float]:
+    """Native time by phase between two readings; what is left of `ms` is Python's.
+
+    `sample_ms`: native sampling that the session did not time.
+    """
+    native = {name: getattr(after, f"{name}_ms") - getattr(before, f"{name}_ms") for name in NATIVE_PHASES}
+    native["sample"] += sample_ms
+    return {**native, "python": max(ms - sum(native.values()), 0.0)}
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,18 +77,11 @@ def _stored_outtype(checkpoint: Checkpoint) -> str:
 
 def size_label(tensors: list[Planned]) -> str:
     """Parameters in words for general.size_label: "4.0B", or "8x3.5B": experts times the size with one of them."""
-    shared = sum(_count(t.shape) for t in tensors if "_exps." not in t.name)
+    shared = sum(prod(t.shape) for t in tensors if "_exps." not in t.name)
     experts = [t for t in tensors if "_exps." in t.name]
-    each = sum(_count(t.shape[1:]) for t in experts)
+    each = sum(prod(t.shape[1:]) for t in experts)
     label = _rounded(shared + each)
     return f"{experts[0].shape[0]}x{label}" if experts else label
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    n = 1
-    for size in shape:
-        n *= size
-    return n
 
 
 def _rounded(count: int) -> str:
@@ -151,7 +145,7 @@ def _report(
         outtype=outtype,
         outputs=out.written,
         n_tensors=len(planned.tensors),
-        n_params=sum(_count(t.shape) for t in planned.tensors),
+        n_params=sum(prod(t.shape) for t in planned.tensors),
         n_bytes=out.n_bytes,
         n_layer=dims["n_layer"],
         n_mtp=planned.n_mtp,

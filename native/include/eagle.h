@@ -57,6 +57,9 @@ struct eagle_session_params {
     int32_t n_ctx_draft;  // positions the draft's memory holds; 0: as many as the target's context
     int32_t n_threads;    // CPU threads of the draft; 0: those of the target's context
     int32_t type_kv;      // ggml_type of the draft's K and V memory: GGML_TYPE_F16 (default) or GGML_TYPE_F32
+    // The GGUF that the target was loaded from, UTF-8, the first one of splits; null (default): not known. Read by
+    // eagle_session_new when the draft, on another device, shares a head that the CPU keeps rearranged.
+    const char * path_tgt;
 };
 
 LLAMA_API struct eagle_session_params eagle_session_default_params(void);
@@ -76,7 +79,7 @@ LLAMA_API int32_t eagle_n_past(const eagle_session * session);
 // Longest draft that the context has room for now: 0 near the end of the target's or the draft's context.
 LLAMA_API int32_t eagle_n_draft_room(const eagle_session * session);
 
-// Appends tokens[n] to both memories, in pieces of at most n_batch. Afterwards llama_get_logits_ith(ctx, -1) is the
+// Appends tokens[n] to both memories, in pieces of at most n_ubatch. Afterwards llama_get_logits_ith(ctx, -1) is the
 // row of the last token. n must fit into the context (EAGLE_ERR_CONTEXT_FULL otherwise, nothing is changed).
 LLAMA_API int32_t eagle_eval(eagle_session * session, const llama_token * tokens, int32_t n);
 
@@ -107,6 +110,15 @@ LLAMA_API int32_t eagle_accept(eagle_session * session, struct llama_sampler * s
 // without candidates for the whole vocabulary.
 LLAMA_API int32_t eagle_sample(struct llama_context * ctx, struct llama_sampler * sampler, int32_t row,
                                llama_token * id);
+
+// The two likeliest tokens of output row `row` of the last decode (-1: the last one), and the gap between their logits.
+// ids[0] is the greedy choice, the lowest id among equal logits. Where a third token has the logit of ids[1], a GPU may
+// name either.
+//
+// With a session on a target whose head lies on a GPU, batches with up to 17 outputs leave their logits there: this,
+// eagle_accept and eagle_sample with a greedy chain bring four numbers per row to the host, and llama_get_logits_ith
+// and llama_get_logits bring the rows that they are asked for, which stay valid until the next decode as ever.
+LLAMA_API int32_t eagle_choice(struct llama_context * ctx, int32_t row, llama_token ids[2], float * gap);
 
 // What the draft computed at `step` of the last eagle_draft, for tests and for sampling from the draft: logits over its
 // own vocabulary (eagle_n_vocab_draft entries) and the hidden state fed to the next step (the draft's hidden size).

@@ -22,7 +22,8 @@ LLAMA_API int32_t eagle_target_publishes_layer(const struct llama_context * ctx,
 LLAMA_API int32_t eagle_capture_layer(struct llama_context * ctx, int32_t il, bool enable);
 
 // Rows [n_tokens, n_embd] of a captured boundary, one for each token of the last batch given to llama_decode. Null when
-// the boundary is not captured. Valid until the next decode; call it only after a decode that followed the capture.
+// the boundary is not captured, or only for a session (eagle.h), which reads it on its device. Valid until the next
+// decode; call it only after a decode that followed the capture.
 LLAMA_API const float * eagle_layer_rows(struct llama_context * ctx, int32_t il);
 
 #ifdef __cplusplus

@@ -62,7 +62,7 @@ GENERATE = [
     (["-m", "@target.gguf", "-p", "a", "-n", "x"], USAGE, ["-n"]),
     (["-p", "a"], USAGE, ["--model"]),
     (["-m", "@target.gguf", "-p", "a", "--frobnicate"], USAGE, ["--frobnicate"]),
-    (["-m", "@target.gguf", "-p", "a", "--n-draft", "many"], USAGE, ["a number or auto"]),
+    (["-m", "@target.gguf", "-p", "a", "--n-draft", "many"], USAGE, ["0 or more, or auto"]),
     (["-m", "@target.gguf", "-p", "a", "--n-draft", "-2"], USAGE, ["0 or more, or auto"]),
     (["-m", "@target.gguf", "-p", "a", "--top-p", "1.5"], USAGE, ["top_p"]),
     (["-m", "@target.gguf", "-p", "a", "--temp", "nan"], USAGE, ["temperature"]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +9,10 @@ import torch
 import transformers
 from fixtures.native import NativeTarget
 from fixtures.targets import make_target
-from llama_eagle._native import SessionParams, check
+from llama_eagle._native import FLOATS, check
 from llama_eagle.convert.targets import TargetOptions, convert_target
+from llama_eagle.models import Model
+from llama_eagle.session import EagleSession, SessionOptions
 from parity.eagle3_reference import Step
 
 TOLERANCE = 1e-4  # of a step's largest value
@@ -42,51 +43,36 @@ class NativeDraft:
     """A session of our engine that drafts chains of `n_steps`; KV memory in float32."""
 
     def __init__(self, target: NativeTarget, path: Path, hidden: int, n_steps: int = N_STEPS) -> None:
-        self.lib, self.api, self.hidden, self.n_steps = target.lib, target.api, hidden, n_steps
-        self.model = self.api.llama_model_load_from_file(str(path).encode(), self.api.llama_model_default_params())
-        assert self.model, f"{path} does not load"
-        params: SessionParams = self.lib.eagle_session_default_params()
-        params.n_draft_max, params.type_kv = n_steps, self.api.GGML_TYPE_F32
-        self.session = ctypes.c_void_p()
-        status = self.lib.eagle_session_new(target.ctx, self.model, ctypes.byref(params), ctypes.byref(self.session))
-        check(status, "eagle_session_new")
+        self.hidden, self.n_steps = hidden, n_steps
+        self.model = Model(path)
+        self.session = EagleSession(target, self.model, SessionOptions(n_steps, kv_f32=True))
 
     def close(self) -> None:
-        self.lib.eagle_session_free(self.session)
-        self.api.llama_model_free(self.model)
+        self.session.close()
+        self.model.close()
 
     def eval(self, tokens: list[int]) -> None:
-        check(self.lib.eagle_eval(self.session, (ctypes.c_int32 * len(tokens))(*tokens), len(tokens)), "eagle_eval")
+        self.session.eval(tokens)
 
     def chain(self, token: int) -> list[NativeStep]:
         """Each step of a draft."""
         ids, probs = self.draft(token)
         assert len(ids) == self.n_steps
-        return [(*self._step(i), ids[i], probs[i]) for i in range(self.n_steps)]
+        return [(self.session.draft_logits(i), self._hidden(i), ids[i], probs[i]) for i in range(self.n_steps)]
 
     def draft(self, token: int, p_min: float = 0.0) -> tuple[list[int], list[float]]:
         """Ids and the draft's probabilities of them."""
-        ids, probs, n_out = (ctypes.c_int32 * self.n_steps)(), (ctypes.c_float * self.n_steps)(), ctypes.c_int32()
-        status = self.lib.eagle_draft(self.session, token, self.n_steps, p_min, ids, probs, ctypes.byref(n_out))
-        check(status, "eagle_draft")
-        return ids[: n_out.value], probs[: n_out.value]
+        return self.session.draft(token, self.n_steps, p_min), self.session.draft_probs
 
-    def _step(self, i: int) -> tuple[np.ndarray, np.ndarray]:
-        logits = np.empty(self.lib.eagle_n_vocab_draft(self.session), np.float32)
+    def _hidden(self, i: int) -> np.ndarray:
         hidden = np.empty(self.hidden, np.float32)
-        pointers = (a.ctypes.data_as(ctypes.POINTER(ctypes.c_float)) for a in (logits, hidden))
-        check(self.lib.eagle_draft_step(self.session, i, *pointers), "eagle_draft_step")
-        return logits, hidden
-
-    def top(self, step: int, k: int) -> tuple[list[int], np.ndarray]:
-        ids, probs = (ctypes.c_int32 * k)(), (ctypes.c_float * k)()
-        check(self.lib.eagle_draft_top(self.session, step, k, ids, probs), "eagle_draft_top")
-        return list(ids), np.array(probs)
+        pointer = hidden.ctypes.data_as(FLOATS)
+        check(self.session._lib.eagle_draft_step(self.session._handle, i, None, pointer), "eagle_draft_step")
+        return hidden
 
     def verify(self, tokens: list[int], n_kept: int) -> None:
-        rows = (ctypes.c_int32 * len(tokens))(*tokens)
-        check(self.lib.eagle_verify(self.session, rows, len(tokens)), "eagle_verify")
-        check(self.lib.eagle_commit(self.session, n_kept), "eagle_commit")
+        self.session.verify(tokens)
+        self.session.commit(n_kept)
 
 
 def assert_equal(found: list[NativeStep], expected: list[Step]) -> None:

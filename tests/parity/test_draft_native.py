@@ -27,13 +27,13 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> DenseTarget:
 def assert_top(draft: NativeDraft, expected: list[Step], target_ids: torch.Tensor) -> None:
     """The likeliest tokens of each step, in order, with their probabilities."""
     for i, step in enumerate(expected):
-        ids, probs = draft.top(i, 5)
+        ids, probs = zip(*draft.session.draft_top(i, 5), strict=True)
         best = step.logits.softmax(-1).topk(5)
-        assert ids == target_ids[best.indices].tolist()
+        assert list(ids) == target_ids[best.indices].tolist()
         assert np.abs(probs - best.values.numpy()).max() < TOLERANCE
     for step, k in ((len(expected), 1), (0, 0), (0, len(target_ids) + 1)):
         with pytest.raises(NativeError):
-            draft.top(step, k)
+            draft.session.draft_top(step, k)
 
 
 @pytest.fixture
@@ -83,10 +83,10 @@ def test_a_draft_ends_before_it_becomes_too_improbable(
         cumulative = np.cumprod(np.float32(probs))
         for n in range(N_STEPS):
             assert draft.draft(9, float(cumulative[n]) * 1.01) == (ids[:n], probs[:n])
-            draft.top(n, 1)  # the token that was too much was computed
+            draft.session.draft_top(n, 1)  # the token that was too much was computed
             if n + 1 < N_STEPS:
                 with pytest.raises(NativeError, match=f"step {n + 1} was not drafted"):
-                    draft.top(n + 1, 1)
+                    draft.session.draft_top(n + 1, 1)
         assert draft.draft(9, float(cumulative[-1]) * 0.99) == (ids, probs)
         draft.draft(9, 1.0)
         draft.verify([9, ids[0]], 2)

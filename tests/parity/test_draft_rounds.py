@@ -63,3 +63,27 @@ def test_every_number_of_kept_rows(name: str, sizes: tuple[int, int, int], targe
             draft.verify(rows, n_kept)
             text += rows[:n_kept]
         draft.close()
+
+
+def test_trim_forgets_waiting_rows(target: DenseTarget, tmp_path: Path) -> None:
+    """Rows that were kept one by one and trimmed again leave nothing behind."""
+    spec = replace(CASES["f32"], dtype="float32")
+    path = tmp_path / "draft.gguf"
+    convert_draft(make_draft(tmp_path / "draft", spec, seed=7), target.gguf, path, DraftOptions(outtype="f32"))
+    text = random.Random(6).choices(range(480), k=60)
+    chains = []
+    for n_more, then in ((9, text[55:]), (0, text[50:])):
+        with NativeTarget(target.gguf, n_ubatch=24) as context:
+            draft = NativeDraft(context, path, spec.hidden, N_STEPS)
+            draft.eval(text[:50])
+            for token in [*text[50:55], 1, 2, 3, 4][:n_more]:
+                draft.verify([token], 1)
+            if n_more:
+                assert draft.session.trim(55)
+            for token in then:
+                draft.verify([token], 1)
+            chains.append(draft.chain(5))
+            draft.close()
+    for (logits, _, token, _), (expected, _, expected_token, _) in zip(*chains, strict=True):
+        assert token == expected_token
+        assert abs(logits - expected).max() < 1e-5 * abs(expected).max()

@@ -1,8 +1,10 @@
-"""The draft reads a prompt's features piece by piece: a prompt eight times as long takes no more memory."""
+"""The draft reads a prompt's features piece by piece: neither a prompt's length nor n_batch shows in the memory."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,17 +26,32 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_memory_does_not_grow_with_the_prompt(tmp_path: Path) -> None:
+@contextmanager
+def session(folder: Path, n_batch: int) -> Iterator[EagleSession]:
     variant = Variant(hidden=HIDDEN)
-    files = PairOptions(write_target(tmp_path / "t.gguf", variant), write_draft(tmp_path / "d.gguf", variant))
-    options = ContextOptions(n_ctx=LONG + 64, n_batch=512, n_ubatch=128, n_threads=1, n_rs_seq=4)
+    files = PairOptions(write_target(folder / "t.gguf", variant), write_draft(folder / "d.gguf", variant))
+    options = ContextOptions(n_ctx=LONG + 64, n_batch=n_batch, n_ubatch=128, n_threads=1, n_rs_seq=4)
     with (
         ModelPair(files) as pair,
         Context(pair.target, options) as context,
-        EagleSession(context, pair.draft, SessionOptions(4)) as session,
+        EagleSession(context, pair.draft, SessionOptions(4)) as opened,
     ):
-        prompt = list(b"abcdefgh" * (LONG // 8))
-        session.eval(prompt[:SHORT])
+        yield opened
+
+
+PROMPT = list(b"abcdefgh" * (LONG // 8))
+
+
+def test_memory_does_not_grow_with_the_prompt(tmp_path: Path) -> None:
+    with session(tmp_path, n_batch=512) as opened:
+        opened.eval(PROMPT[:SHORT])
         before = resident_bytes()
-        session.eval(prompt[SHORT:])
+        opened.eval(PROMPT[SHORT:])
         assert resident_bytes() - before < FEATURE_BYTES * (LONG - SHORT) / 4
+
+
+def test_no_buffer_of_n_batch_rows(tmp_path: Path) -> None:
+    with session(tmp_path, n_batch=LONG) as opened:
+        before = resident_bytes()
+        opened.eval(PROMPT[:8])
+        assert resident_bytes() - before < FEATURE_BYTES * LONG / 4

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
-from dataclasses import replace
-from itertools import islice
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fixtures.eagle3_checkpoints import CASES, make_draft
 from fixtures.native import NativeTarget
-from fixtures.rpc import register, rpc_server
+from fixtures.rpc import offloading
 from fixtures.targets import make_target
 from fixtures.tiny_gguf import LAYERS, Variant, write_draft, write_target
 from llama_eagle._library import library_folder
-from llama_eagle.convert.drafts import convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
-from llama_eagle.quantize import QuantizeOptions, quantize
 
 pytestmark = pytest.mark.native
 
@@ -30,14 +24,9 @@ TOLERANCE = 1e-5  # relative to the largest value; float32 on both sides
 
 
 @pytest.fixture(scope="module")
-def offloading() -> Iterator[Executor]:
+def elsewhere() -> Iterator[Executor]:
     """A process that knows the second device: it cannot be unregistered, and other tests must not meet it."""
-    folder = library_folder()
-    spawn = multiprocessing.get_context("spawn")
-    with (
-        rpc_server(folder) as endpoint,
-        ProcessPoolExecutor(1, mp_context=spawn, initializer=register, initargs=(folder, endpoint)) as pool,
-    ):
+    with offloading(library_folder()) as pool:
         yield pool
 
 
@@ -70,16 +59,16 @@ def assert_close(found: np.ndarray, expected: np.ndarray, what: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["qwen35", "qwen3"])
-def test_features_of_every_boundary_and_logits(offloading: Executor, tmp_path: Path, family: str) -> None:
+def test_features_of_every_boundary_and_logits(elsewhere: Executor, tmp_path: Path, family: str) -> None:
     folder = make_target(family, tmp_path / family, seed=1)
     gguf = tmp_path / "model.gguf"
     convert_target(folder, gguf, TargetOptions(outtype="f32"))
     tokens = np.random.default_rng(2).integers(0, 480, 48).tolist()
     n_offloaded = N_LAYER - SPLIT + 1  # the head counts as one
-    log = offloading.submit(load_log, gguf, n_offloaded).result()
+    log = elsewhere.submit(load_log, gguf, n_offloaded).result()
     assert f"offloaded {n_offloaded}/{N_LAYER + 1} layers" in log and "RPC0" in log
     logits, features = evaluate(gguf, tokens, 0)
-    split_logits, split_features = offloading.submit(evaluate, gguf, tokens, n_offloaded).result()
+    split_logits, split_features = elsewhere.submit(evaluate, gguf, tokens, n_offloaded).result()
     for il in range(N_LAYER):
         assert_close(split_features[il], features[il], f"boundary {il}, split at {SPLIT}")
     assert_close(split_logits, logits, "logits")
@@ -97,40 +86,11 @@ def generate(target: Path, draft: Path | None, n_gpu_layers: int) -> tuple[str, 
     return text, n_accepted
 
 
-def test_speculative_text_is_the_plain_text(offloading: Executor, tmp_path: Path) -> None:
+def test_speculative_text_is_the_plain_text(elsewhere: Executor, tmp_path: Path) -> None:
     soft = Variant(sharpness=8.0, mix=0.4)  # everything before has a say in the next letter
     target, draft = write_target(tmp_path / "target.gguf", soft), write_draft(tmp_path / "draft.gguf", soft)
     expected, _ = generate(target, None, 0)
-    assert offloading.submit(generate, target, None, LAYERS // 2 + 1).result()[0] == expected
-    found, n_accepted = offloading.submit(generate, target, draft, LAYERS // 2 + 1).result()
+    assert elsewhere.submit(generate, target, None, LAYERS // 2 + 1).result()[0] == expected
+    found, n_accepted = elsewhere.submit(generate, target, draft, LAYERS // 2 + 1).result()
     assert found == expected
     assert n_accepted > 0
-
-
-def speculate_or_refuse(target: Path, draft: Path, n_gpu_layers: int, draft_gpu_layers: int) -> str:
-    """What `generate` says, or why there is no session."""
-    from llama_eagle import EagleLlama
-    from llama_eagle.errors import IncompatibleModels
-
-    options: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "verbose": False, "n_draft": 3}
-    options |= {"n_gpu_layers": n_gpu_layers, "draft_gpu_layers": draft_gpu_layers}
-    try:
-        llm = EagleLlama(target, draft_path=draft, **options)
-    except IncompatibleModels as error:
-        return str(error)
-    tokens = list(islice(llm.generate(range(40, 60), temp=0.0), 40))
-    llm.close()
-    return str(tokens)
-
-
-def test_a_shared_head_that_cannot_be_copied(offloading: Executor, tmp_path: Path) -> None:
-    """Repacked on the CPU, it cannot follow the draft to another device; where nothing is repacked, it can."""
-    folder = make_target("qwen3", tmp_path / "target", hidden_size=256, intermediate_size=256)
-    source, target, draft = (tmp_path / f"{name}.gguf" for name in ("f16", "target", "draft"))
-    convert_target(folder, source, TargetOptions(outtype="f16"))
-    quantize(source, target, "q4_0", QuantizeOptions(output_type="q4_0"))
-    shared = replace(CASES["shared-head"], hidden=256, target_hidden=256)
-    convert_draft(make_draft(tmp_path / "hf", shared), target, draft)
-    beside, apart = (offloading.submit(speculate_or_refuse, target, draft, 0, n).result() for n in (0, 99))
-    assert beside.startswith("[")
-    assert apart == beside or "draft_gpu_layers 0" in apart

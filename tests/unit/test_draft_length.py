@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import mean
 
@@ -18,6 +18,8 @@ from llama_eagle.errors import UsageError
 RECORDED = {0: 32.6, 1: 56.7, 2: 73.7, 3: 82.0, 4: 82.8, 6: 100.6, 8: 119.4, 12: 157.0, 16: 195.0}
 OURS = {0: 26.7, 1: 31.2, 2: 31.4, 3: 33.8, 4: 38.8, 6: 49.5, 8: 58.1}
 CHEAP = {0: 32.6, 1: 39.6, 2: 43.1, 3: 46.6, 4: 50.1, 6: 57.1, 8: 64.1, 12: 78.1, 16: 92.1}
+LONG_DEAR = {n: ms * (2 if n > 3 else 1) for n, ms in CHEAP.items()}
+SLOW = {n: ms * 2 for n, ms in CHEAP.items()}
 REBUILD_MS = 3.0
 DRAFT_SHARE = 0.25  # of a round
 
@@ -30,9 +32,13 @@ def interpolate(costs: dict[int, float], n_draft: int) -> float:
 
 
 def simulate(
-    length: DraftLength, acceptance: Callable[[int], float], n_rounds: int, costs: dict[int, float], seed: int
+    length: DraftLength,
+    acceptance: Callable[[int], float],
+    n_rounds: int,
+    costs: dict[int, float] | Callable[[int], dict[int, float]],
+    seed: int,
 ) -> tuple[float, list[int]]:
-    """Tokens per second, and the draft length of each round."""
+    """Tokens per second, and the draft length of each round. Acceptance, and costs where they change, are by round."""
     rng = random.Random(seed)
     ms, n_emitted, chosen = 0.0, 0, []
     for i in range(n_rounds):
@@ -40,7 +46,7 @@ def simulate(
         n_accepted = 0
         while n_accepted < n_draft and rng.random() < acceptance(i):
             n_accepted += 1
-        round_ms = interpolate(costs, n_draft) * (1 + rng.gauss(0, 0.03))
+        round_ms = interpolate(costs(i) if callable(costs) else costs, n_draft) * (1 + rng.gauss(0, 0.03))
         round_ms += REBUILD_MS * (not chosen or chosen[-1] != n_draft)
         draft_ms = round_ms * DRAFT_SHARE if n_draft else 0.0
         length.observe(RoundCost(n_draft, n_accepted, draft_ms, round_ms - draft_ms))
@@ -48,6 +54,17 @@ def simulate(
         n_emitted += n_accepted + 1
         chosen.append(n_draft)
     return n_emitted / ms * 1e3, chosen
+
+
+def expected_speed(n_draft: int, acceptance: float, costs: dict[int, float]) -> float:
+    """Tokens per ms."""
+    return sum(acceptance**i for i in range(n_draft + 1)) / interpolate(costs, n_draft)
+
+
+def share_of_best(chosen: Sequence[int], acceptance: float, costs: dict[int, float]) -> float:
+    """Mean of the expected speed of the chosen lengths, over that of the best length."""
+    best = max(expected_speed(n, acceptance, costs) for n in (0, *Auto.LENGTHS))
+    return mean(expected_speed(n, acceptance, costs) for n in chosen) / best
 
 
 def auto_over_best_fixed(acceptance: float, costs: dict[int, float]) -> float:
@@ -81,16 +98,31 @@ def test_between_the_two(acceptance: float) -> None:
 @pytest.mark.parametrize(("before", "after"), [(0.9, 0.1), (0.1, 0.9), (0.8, 0.3), (0.3, 0.9)])
 def test_follows_a_change_within_thirty_rounds(before: float, after: float) -> None:
     """After 30 rounds the lengths chosen promise at least 85 % of the best speed there is, in most runs."""
-
-    def expected_speed(n_draft: int) -> float:
-        return sum(after**i for i in range(n_draft + 1)) / interpolate(CHEAP, n_draft)
-
-    best = max(expected_speed(n) for n in (0, *Auto.LENGTHS))
     followed = 0
     for seed in range(20):
         chosen = simulate(Auto(16), lambda i: before if i < 300 else after, 340, CHEAP, seed)[1]
-        followed += mean(expected_speed(n) for n in chosen[330:]) > 0.85 * best
+        followed += share_of_best(chosen[330:], after, CHEAP) > 0.85
     assert followed >= 15  # of 20: in the others a probe of one token met with a bad one
+
+
+LOOKED_AT_ALL = 8 * (Auto.LOOK_EVERY + Auto.STAY)  # rounds
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "n_rounds"),
+    [(CHEAP, LONG_DEAR, 30), (LONG_DEAR, CHEAP, LOOKED_AT_ALL), (CHEAP, SLOW, 40), (SLOW, CHEAP, LOOKED_AT_ALL)],
+    ids=["long drafts dearer", "long drafts cheaper", "all dearer", "all cheaper"],
+)
+def test_follows_costs_that_change_twofold(before: dict[int, float], after: dict[int, float], n_rounds: int) -> None:
+    """What has become dearer is seen at once, what has become cheaper when its turn of being looked at comes."""
+    for seed in range(8):
+        change = 300 + 50 * seed
+
+        def costs(i: int, change: int = change) -> dict[int, float]:
+            return before if i < change else after
+
+        chosen = simulate(Auto(16), lambda _: 0.9, change + n_rounds + 30, costs, seed)[1]
+        assert share_of_best(chosen[-30:], 0.9, after) > 0.9
 
 
 def test_what_does_not_pay_is_tried_again_and_again() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import typer
 
 from llama_eagle.cli import output
 from llama_eagle.cli.options import DraftGpuLayers, GpuLayers, Json, PMin, Threads
+from llama_eagle.draft_length import LONGEST
 from llama_eagle.errors import UsageError
 
 SYNTHETIC_PROMPT = " A B C"
@@ -45,7 +47,7 @@ def bench(
     if plot is not None:
         report.require_plotting(plot)
     lengths = _lengths(n_draft)
-    jobs = _jobs(locals(), lengths)
+    jobs = _jobs(SimpleNamespace(**locals()), lengths)
     plan = Plan(lengths, repetitions, _peer() if peers else None, chat, output.note)
     results = [_measure(facts, job, plan) for facts, job in jobs]
     if plot is not None:
@@ -59,46 +61,36 @@ def bench(
 
 
 def _measure(facts: dict[str, Any], job: Any, plan: Any) -> dict[str, Any]:
-    from llama_eagle._library import build_info
-    from llama_eagle.bench.run import hardware, run
+    from llama_eagle.bench.run import run
+    from llama_eagle.bench.surroundings import surroundings
 
-    build = build_info()
-    return {
-        **facts,
-        **run(job, plan).as_dict(),
-        "repetitions": plan.repetitions,
-        "hardware": hardware(),
-        "upstream_commit": build.upstream_commit,
-        "patch_hash": build.patch_hash,
-    }
+    return {**facts, **run(job, plan).as_dict(), "repetitions": plan.repetitions, **surroundings()}
 
 
-def _jobs(given: dict[str, Any], lengths: tuple[int | str, ...]) -> list[tuple[dict[str, Any], Any]]:
+def _jobs(given: SimpleNamespace, lengths: tuple[int | str, ...]) -> list[tuple[dict[str, Any], Any]]:
     """What to measure, with the facts that the report repeats: one job for each acceptance."""
-    if (given["synthetic"] is None) == (given["model"] is None):
+    if (given.synthetic is None) == (given.model is None):
         raise UsageError("give either --synthetic SHAPE, or -m TARGET.gguf with -d DRAFT.gguf.")
-    from llama_eagle.draft_length import LONGEST
-
-    threads = given["threads"] or os.cpu_count() or 1
-    facts = {"type": given["outtype"], "draft_type": given["draft_type"], "n": given["n_predict"], "threads": threads}
+    threads = given.threads or os.cpu_count() or 1
+    facts = {"type": given.outtype, "draft_type": given.draft_type, "n": given.n_predict, "threads": threads}
     longest = max([LONGEST, *(length for length in lengths if isinstance(length, int))])
-    common = {"n": given["n_predict"], "threads": threads, "n_draft_max": longest, "gpu_layers": given["n_gpu_layers"]}
-    common |= {name: given[name] for name in ("draft_gpu_layers", "p_min")}
-    if given["synthetic"] is None:
+    common = {"n": given.n_predict, "threads": threads, "n_draft_max": longest, "gpu_layers": given.n_gpu_layers}
+    common |= {"draft_gpu_layers": given.draft_gpu_layers, "p_min": given.p_min}
+    if given.synthetic is None:
         return [_real_job(given, facts, common)]
-    return [_synthetic_job(given, accept, facts, common) for accept in _shares(given["accept"])]
+    return [_synthetic_job(given, accept, facts, common) for accept in _shares(given.accept)]
 
 
-def _real_job(given: dict[str, Any], facts: dict[str, Any], common: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+def _real_job(given: SimpleNamespace, facts: dict[str, Any], common: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     from llama_eagle.bench.ours import Job
 
-    if given["draft"] is None:
+    if given.draft is None:
         raise UsageError("-m TARGET.gguf needs its draft: -d DRAFT.gguf.")
-    draft = given["draft"]
-    if given["draft_type"] is not None:
-        draft = _in_type(draft, given["draft_type"].lower())
-    job = Job(given["model"], draft, given["prompt"] or PROMPT, **common)
-    return {"model": given["model"].name, "accept": None, **facts, "type": None}, job
+    draft = given.draft
+    if given.draft_type is not None:
+        draft = _in_type(draft, given.draft_type.lower())
+    job = Job(given.model, draft, given.prompt or PROMPT, **common)
+    return {"model": given.model.name, "accept": None, **facts, "type": None}, job
 
 
 def _in_type(draft: Path, outtype: str) -> Path:
@@ -119,19 +111,19 @@ def _in_type(draft: Path, outtype: str) -> Path:
 
 
 def _synthetic_job(
-    given: dict[str, Any], accept: float, facts: dict[str, Any], common: dict[str, Any]
+    given: SimpleNamespace, accept: float, facts: dict[str, Any], common: dict[str, Any]
 ) -> tuple[dict[str, Any], Any]:
     from llama_eagle.bench.cache import cache_dir
     from llama_eagle.bench.ours import Job
     from llama_eagle.demo.ggufs import PairFolder
     from llama_eagle.demo.shapes import SHAPES
 
-    shape = given["synthetic"]
+    shape = given.synthetic
     if shape not in SHAPES:
         raise UsageError(f"--synthetic {shape!r}: shapes are {', '.join(SHAPES)}.")
     folder = PairFolder(cache_dir() / "synthetic" / shape, shape, fresh=False, say=output.note)
-    files = folder.files(accept, given["outtype"].lower(), given["draft_type"] and given["draft_type"].lower())
-    job = Job(files.target, files.draft, given["prompt"] or SYNTHETIC_PROMPT, **common)
+    files = folder.files(accept, given.outtype.lower(), given.draft_type and given.draft_type.lower())
+    job = Job(files.target, files.draft, given.prompt or SYNTHETIC_PROMPT, **common)
     return {"model": f"synthetic {shape}", "accept": accept, **facts}, job
 
 

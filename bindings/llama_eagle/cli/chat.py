@@ -21,7 +21,9 @@ from llama_eagle.cli.options import (
     TargetFile,
     Threads,
     Verbose,
+    read_n_draft,
 )
+from llama_eagle.draft_length import LONGEST
 from llama_eagle.errors import EagleError, UsageError
 
 HELP = """\
@@ -39,7 +41,7 @@ def chat(
     draft: DraftFile = None,
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
     n_draft: NDraft = "auto",
-    n_draft_max: NDraftMax = 16,
+    n_draft_max: NDraftMax = LONGEST,
     p_min: PMin = 0.0,
     temp: Annotated[float, typer.Option(help="Temperature, 0: greedy.")] = 0.8,
     top_k: Annotated[int, typer.Option(help="0: off.")] = 40,
@@ -58,7 +60,7 @@ def chat(
     from llama_eagle.llama import EagleLlama
 
     llm = EagleLlama(
-        model, draft_path=draft, n_draft=_read_n_draft(n_draft), n_draft_max=n_draft_max, p_min=p_min,
+        model, draft_path=draft, n_draft=read_n_draft(n_draft), n_draft_max=n_draft_max, p_min=p_min,
         draft_gpu_layers=draft_gpu_layers, draft_n_ctx=draft_ctx_size, n_ctx=ctx_size, n_threads=threads or None,
         n_gpu_layers=n_gpu_layers, verbose=verbose,
     )  # fmt: skip
@@ -112,7 +114,7 @@ class _Chat:
             print(_stats(self.llm.speculative_stats))
         elif name == "/draft":
             try:
-                self.llm.set_n_draft(0 if argument == "off" else _read_n_draft(argument))
+                self.llm.set_n_draft(0 if argument == "off" else read_n_draft(argument))
             except UsageError as error:
                 print(f"error: {error}", file=sys.stderr)
         elif name == "/clear":
@@ -137,10 +139,6 @@ def _read_message() -> str | None:
         return "\n".join(lines)[: -len(BLOCK)]
     except EOFError:
         return None
-
-
-def _read_n_draft(text: str) -> int | str:
-    return int(text) if text.isdigit() else text
 
 
 def _show(piece: str, *, drafted: bool) -> None:

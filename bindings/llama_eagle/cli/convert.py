@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llama_eagle.cli import output
-from llama_eagle.cli.options import Json
+from llama_eagle.cli.options import Json, read_layers
 from llama_eagle.errors import UsageError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _convert_draft(checkpoint: Checkpoint, given: dict[str, Any]) -> dict[str, A
     direct = outtype in DIRECT_TYPES
     options = DraftOptions(
         outtype=outtype if direct else "auto",
-        aux_layers=_numbers(given["aux_layers"]),
+        aux_layers=read_layers(given["aux_layers"]),
         **{name: given[name] for name in (*DRAFT_ONLY[1:], "dry_run", "pre")},
     )
     with output.progress("converting") as on_progress:
@@ -147,15 +147,6 @@ def _refuse(given: dict[str, Any], names: tuple[str, ...], what: str) -> None:
     for name in names:
         if given[name] not in (None, False):
             raise UsageError(f"--{name.replace('_', '-')} does not apply to {what}. Leave it out.")
-
-
-def _numbers(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(f"--aux-layers {text!r}: give numbers separated by commas, such as 2,12,21.") from None
 
 
 def _size(text: str | None) -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from llama_eagle.cli import output
-from llama_eagle.cli.options import Json, TargetFile, Threads
+from llama_eagle.cli.options import GpuLayers, Json, NDraft, TargetFile, Threads, read_n_draft
 from llama_eagle.errors import UsageError
 
 
@@ -18,14 +18,14 @@ def evaluate(
     draft: Annotated[Path, typer.Option("--draft", "-d", metavar="DRAFT.gguf", help="Its EAGLE-3 draft.")],
     data: Annotated[list[str], typer.Option(metavar="FILE.jsonl|chat|math", help="Prompts; may be given again.")],
     n_predict: Annotated[int, typer.Option("-n", min=2, help="Most tokens of each answer.")] = 256,
-    n_draft: Annotated[str, typer.Option(metavar="K|auto", help="Tokens drafted in a round.")] = "4",
+    n_draft: NDraft = "4",
     limit: Annotated[int, typer.Option(min=0, help="Take so many prompts of each category, 0: all.")] = 0,
     temp: Annotated[float, typer.Option(help="Temperature, 0: greedy.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Of the sampling.")] = 1,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past end-of-generation tokens.")] = False,
     exact: Annotated[bool, typer.Option("--exact", help="Verify bit by bit as plain decoding computes.")] = False,
     threads: Threads = 0,
-    n_gpu_layers: Annotated[int, typer.Option("--n-gpu-layers", "-ngl", help="Layers on the GPU, -1: all.")] = 0,
+    n_gpu_layers: GpuLayers = 0,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw acceptance and speed.")] = None,
     json: Json = False,
 ) -> None:
@@ -34,9 +34,12 @@ def evaluate(
     from llama_eagle.bench.evaluation_report import as_dict, plot_scores, summary, table
     from llama_eagle.bench.prompts import read_prompts, take
     from llama_eagle.bench.report import require_plotting
+    from llama_eagle.bench.surroundings import surroundings
     from llama_eagle.sampling import SamplingParams
 
-    length = _draft_length(n_draft)
+    length = read_n_draft(n_draft)
+    if length == 0:
+        raise UsageError("draft length 0 (--n-draft): there is nothing to evaluate. Give 1 or more, or auto.")
     if plot is not None:
         require_plotting(plot)
     prompts = take(read_prompts(data), limit)
@@ -47,7 +50,7 @@ def evaluate(
     )
     with output.progress("evaluating") as on_progress:
         scores = evaluation.evaluate(job, on_progress)
-    report = {"data": data, **as_dict(job, scores), **_surroundings()}
+    report = {"data": data, **as_dict(job, scores), **surroundings()}
     if plot is not None:
         plot_scores(report, plot)
     if json:
@@ -55,19 +58,3 @@ def evaluate(
     else:
         output.table(table(report))
         output.data(summary(report))
-
-
-def _surroundings() -> dict[str, Any]:
-    from llama_eagle._library import build_info
-    from llama_eagle.bench.run import hardware
-
-    build = build_info()
-    return {"hardware": hardware(), "upstream_commit": build.upstream_commit, "patch_hash": build.patch_hash}
-
-
-def _draft_length(text: str) -> int | None:
-    if text == "auto":
-        return None
-    if not text.isdigit() or int(text) == 0:
-        raise UsageError(f"--n-draft {text!r}: give a length from 1, or auto.")
-    return int(text)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import typer
@@ -22,7 +22,9 @@ from llama_eagle.cli.options import (
     TargetFile,
     Threads,
     Verbose,
+    read_n_draft,
 )
+from llama_eagle.draft_length import LONGEST
 from llama_eagle.errors import InputError, UsageError
 
 DEFAULT_CONTEXT = 4096  # tokens, when neither -n nor the prompt asks for more
@@ -39,7 +41,7 @@ def generate(
     system: Annotated[str | None, typer.Option(help="System message: the prompt becomes a chat turn.")] = None,
     n_predict: Annotated[int, typer.Option("-n", "--n-predict", help="Tokens to generate, -1: until the end.")] = 256,
     n_draft: NDraft = "auto",
-    n_draft_max: NDraftMax = 16,
+    n_draft_max: NDraftMax = LONGEST,
     p_min: PMin = 0.0,
     exact: Annotated[bool, typer.Option("--exact", help="Verify bit by bit as plain decoding computes.")] = False,
     temp: Annotated[float, typer.Option(help="Temperature, 0: greedy.")] = 0.8,
@@ -63,48 +65,14 @@ def generate(
     json: Json = False,
 ) -> None:
     """Generate text, with a draft or without."""
-    given = dict(locals())
-    text = _read_prompt(prompt, prompt_file, tokens)
-    _run(_Job(**{name: given[name] for name in _Job.__dataclass_fields__ if name != "text"}, text=text))
+    job = SimpleNamespace(**locals())
+    job.text = _read_prompt(prompt, prompt_file, tokens)
+    _run(job)
 
 
-@dataclass(frozen=True)
-class _Job:
-    """The options of `generate` that are needed after the prompt has been read; `text` may be token ids."""
-
-    text: str | list[int]
-    model: Path
-    draft: Path | None
-    system: str | None
-    n_predict: int
-    n_draft: str
-    n_draft_max: int
-    p_min: float
-    exact: bool
-    temp: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repeat_penalty: float
-    seed: int | None
-    ignore_eos: bool
-    threads: int
-    n_gpu_layers: int
-    draft_gpu_layers: int | None
-    draft_ctx_size: int
-    ctx_size: int
-    batch_size: int
-    ubatch_size: int
-    flash_attn: str
-    cache_type_k: str
-    cache_type_v: str
-    verbose: bool
-    json: bool
-
-
-def _run(job: _Job) -> None:
+def _run(job: SimpleNamespace) -> None:
     from llama_eagle import _log, exact
-    from llama_eagle.generation import GenerationOptions
+    from llama_eagle.generation import GenerationOptions, choose_length
     from llama_eagle.models import Context, LoadOptions, ModelPair, PairOptions
     from llama_eagle.plain_session import open_session
     from llama_eagle.sampling import SamplingParams
@@ -116,7 +84,9 @@ def _run(job: _Job) -> None:
     sampling = SamplingParams(job.temp, job.top_k, job.top_p, job.min_p, job.repeat_penalty, seed=job.seed)
     limit = None if job.n_predict == -1 else job.n_predict
     options = GenerationOptions(limit, sampling, job.p_min, job.ignore_eos)
-    fixed, n_draft_max = _draft_length(job)
+    n_draft = read_n_draft(job.n_draft)
+    n_draft_max = max(n_draft, job.n_draft_max) if isinstance(n_draft, int) else job.n_draft_max
+    length = choose_length(n_draft, n_draft_max, exact_only=job.exact)
     with output.progress("loading") as on_progress:
         load = LoadOptions(job.n_gpu_layers, on_progress=on_progress)
         pair = ModelPair(PairOptions(job.model, job.draft, load, job.draft_gpu_layers))
@@ -129,19 +99,17 @@ def _run(job: _Job) -> None:
             Context(pair.target, context_options) as context,
             open_session(context, pair.draft, SessionOptions(n_draft_max, job.draft_ctx_size)) as session,
         ):
-            _generate(job, session, pair.target, prompt, options, fixed)
+            _generate(job, session, pair.target, prompt, options, length)
 
 
-def _generate(job: _Job, session: Any, target: Any, prompt: list[int], options: Any, fixed: int | None) -> None:
+def _generate(job: SimpleNamespace, session: Any, target: Any, prompt: list[int], options: Any, length: Any) -> None:
     from llama_eagle import exact, generation
-    from llama_eagle.draft_length import Auto, Fixed
     from llama_eagle.text import Tokenizer
 
     def show(text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
 
-    length = Auto(exact.longest_draft(session.n_draft_max)) if fixed is None else Fixed(fixed)
     result = generation.generate(
         session, Tokenizer(target), prompt, options, length=length, on_text=None if job.json else show
     )
@@ -189,7 +157,7 @@ def _read_file(file: Path | None) -> str:
         raise InputError(f"{file}: not UTF-8 text (byte {error.start}). Convert it to UTF-8.") from None
 
 
-def _tokenize(job: _Job, target: Any) -> list[int]:
+def _tokenize(job: SimpleNamespace, target: Any) -> list[int]:
     from llama_eagle.text import Tokenizer, chat_prompt
 
     if isinstance(job.text, list):
@@ -198,24 +166,7 @@ def _tokenize(job: _Job, target: Any) -> list[int]:
     return Tokenizer(target).encode(text, add_bos=job.system is None)
 
 
-def _draft_length(job: _Job) -> tuple[int | None, int]:
-    """The fixed length, or None for auto; and the longest draft of the session."""
-    from llama_eagle.exact import require_length
-
-    if job.n_draft == "auto":
-        return None, job.n_draft_max
-    try:
-        fixed = int(job.n_draft)
-    except ValueError:
-        raise UsageError(f"--n-draft {job.n_draft!r}: give a number or auto.") from None
-    if fixed < 0:
-        raise UsageError(f"--n-draft {fixed}: give 0 or more, or auto.")
-    if job.exact:
-        require_length(fixed)
-    return fixed, max(fixed, job.n_draft_max)
-
-
-def _context_options(job: _Job, n_ctx_train: int, n_prompt: int, n_draft_max: int) -> Any:
+def _context_options(job: SimpleNamespace, n_ctx_train: int, n_prompt: int, n_draft_max: int) -> Any:
     from llama_eagle.models import ContextOptions
 
     needed = n_prompt + job.n_predict if job.n_predict > 0 else DEFAULT_CONTEXT + n_prompt

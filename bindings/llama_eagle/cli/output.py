@@ -34,10 +34,6 @@ def use_json(wanted: bool) -> None:
     _State.json = wanted
 
 
-def is_json() -> bool:
-    return _State.json
-
-
 def data(text: str) -> None:
     """A line of data, in text mode."""
     print(text)

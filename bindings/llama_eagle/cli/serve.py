@@ -19,7 +19,9 @@ from llama_eagle.cli.options import (
     PMin,
     Threads,
     Verbose,
+    read_n_draft,
 )
+from llama_eagle.draft_length import LONGEST
 from llama_eagle.errors import EnvironmentFailure, UsageError
 
 
@@ -30,7 +32,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8000,
     n_draft: NDraft = "auto",
-    n_draft_max: NDraftMax = 16,
+    n_draft_max: NDraftMax = LONGEST,
     p_min: PMin = 0.0,
     threads: Threads = 0,
     n_gpu_layers: GpuLayers = 0,
@@ -54,7 +56,7 @@ def serve(
         given: dict[str, Any] = {
             "model": str(model),
             "draft_path": None if draft is None else str(draft),
-            "n_draft": int(n_draft) if n_draft.isdigit() else n_draft,
+            "n_draft": read_n_draft(n_draft),
             "n_draft_max": n_draft_max,
             "p_min": p_min,
             "draft_gpu_layers": draft_gpu_layers,

@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 from llama_eagle.cli import output
-from llama_eagle.cli.options import Json
+from llama_eagle.cli.options import Json, read_layers
 from llama_eagle.errors import EnvironmentFailure, UsageError
+
+DEVICES = ("auto", "cpu", "cuda")
 
 
 def train(
@@ -20,14 +22,16 @@ def train(
     init: Annotated[Path | None, typer.Option(metavar="DRAFT_DIR", help="Start from this draft's weights.")] = None,
     layout: Annotated[str, typer.Option("--format", help="specforge or speculators.")] = "specforge",
     aux_layers: Annotated[str | None, typer.Option(metavar="A,B,C", help="Boundaries the draft reads.")] = None,
-    draft_vocab: Annotated[int, typer.Option(min=1, help="Tokens the draft can propose.")] = 32000,
-    ffn: Annotated[int | None, typer.Option(min=1, help="Width of its MLP; default: the target's.")] = None,
-    steps: Annotated[int, typer.Option(min=1, max=16, help="Tokens it learns to draft in a row.")] = 5,
+    n_vocab_draft: Annotated[int, typer.Option("--draft-vocab", min=1, help="Tokens the draft can propose.")] = 32000,
+    ffn_size: Annotated[int | None, typer.Option("--ffn", min=1, help="Width of its MLP, default: target's.")] = None,
+    n_steps: Annotated[int, typer.Option("--steps", min=1, max=16, help="Tokens it learns to draft in a row.")] = 5,
     max_length: Annotated[int, typer.Option(min=16, help="Tokens of a sequence.")] = 1024,
     batch_size: Annotated[int, typer.Option(min=1, help="Sequences of a pass.")] = 1,
     accumulate: Annotated[int, typer.Option(min=1, help="Passes of an optimizer step.")] = 1,
     epochs: Annotated[int | None, typer.Option(min=1, help="Over the data; default: 3, up to 10 if small.")] = None,
-    lr: Annotated[float | None, typer.Option(min=0.0, help="Learning rate; default by width: 1e-4 at 2560.")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option("--lr", min=0.0, help="Learning rate; default by width: 1e-4 at 2560.")
+    ] = None,
     warmup: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of the steps.")] = 0.03,
     eval_share: Annotated[float, typer.Option(min=0.0, max=0.5, help="Of the data, held out.")] = 0.02,
     eval_every: Annotated[int | None, typer.Option(min=1, help="Steps; default: 20 times.")] = None,
@@ -42,6 +46,7 @@ def train(
     json: Json = False,
 ) -> None:
     """Train an EAGLE-3 draft for a Hugging Face target."""
+    given = dict(locals())
     try:
         from llama_eagle.train.run import train as run
         from llama_eagle.train.settings import DTYPES, FORMATS, Settings
@@ -50,35 +55,9 @@ def train(
     for name, value, allowed in (("format", layout, FORMATS), ("dtype", dtype, DTYPES), ("device", device, DEVICES)):
         if value not in allowed:
             raise UsageError(f"--{name} {value!r}: choose from {', '.join(allowed)}.")
-    settings = Settings(
-        output=out,
-        target=target,
-        data=tuple(data),
-        features=features,
-        format=layout,
-        device=device,
-        save_every=save_every,
-        log_every=log_every,
-        resume=resume,
-        checkpointing=checkpointing,
-        dtype=dtype,
-        init=None if init is None else str(init),
-        aux_layers=_numbers(aux_layers),
-        n_vocab_draft=draft_vocab,
-        ffn_size=ffn,
-        n_steps=steps,
-        max_length=max_length,
-        batch_size=batch_size,
-        accumulate=accumulate,
-        epochs=epochs,
-        learning_rate=lr,
-        warmup=warmup,
-        eval_share=eval_share,
-        eval_every=eval_every,
-        patience=patience,
-        seed=seed,
-    )
-    report = run(settings)
+    given |= {"output": out, "format": layout, "data": tuple(data), "init": None if init is None else str(init)}
+    given["aux_layers"] = read_layers(aux_layers)
+    report = run(Settings(**{name: given[name] for name in Settings.__dataclass_fields__}))
     if report is None:  # another process tells
         return
     if json:
@@ -86,13 +65,3 @@ def train(
         return
     judged = "" if report.mean_emitted is None else f", {report.mean_emitted:.2f} tokens a round on held-out data"
     output.data(f"{report.output}: {report.steps} steps{judged}")
-
-
-DEVICES = ("auto", "cpu", "cuda")
-
-
-def _numbers(text: str | None) -> tuple[int, ...] | None:
-    try:
-        return None if text is None else tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(f"--aux-layers {text!r}: give numbers, such as 2,12,21.") from None

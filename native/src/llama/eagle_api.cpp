@@ -1,5 +1,6 @@
 // The C functions of eagle.h: argument checks, timing, errors to status codes. What they do is in eagle_session.cpp.
 
+#include <algorithm>
 #include <cstring>
 
 #include "eagle.h"
@@ -168,6 +169,17 @@ int32_t eagle_sample(struct llama_context * ctx, struct llama_sampler * sampler,
         require(sampler, "sampler");
         require(id, "id");
         *id = eagle::sample(ctx, sampler, row);
+    });
+}
+
+int32_t eagle_choice(struct llama_context * ctx, int32_t row, llama_token * ids, float * gap) {
+    return guarded("eagle_choice", [&] {
+        require(ctx, "ctx");
+        require(ids, "ids");
+        require(gap, "gap");
+        const eagle::Choice choice = eagle::choose(ctx, row);
+        std::copy_n(choice.ids, 2, ids);
+        *gap = choice.gap;
     });
 }
 

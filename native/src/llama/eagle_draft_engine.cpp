@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "eagle_error.h"
+#include "eagle_weight_file.h"
 #include "ggml-backend.h"
 #include "llama-model.h"
 
@@ -21,11 +22,32 @@ int32_t round_up(int32_t n, int32_t step) {
     return (n + step - 1) / step * step;
 }
 
-// Weights that a CPU keeps rearranged (repacked, for AMX) cannot be read back as they were.
+// Weights that a CPU keeps rearranged (repacked, for AMX) cannot be read back as they were, except from our own layout.
 bool readable(const ggml_tensor * tensor) {
     ggml_backend_buffer_type_t type = ggml_backend_buffer_get_type(tensor->buffer);
     ggml_backend_dev_t device = ggml_backend_buft_get_device(type);
-    return ggml_backend_buft_is_host(type) || !device || ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU;
+    return ggml_backend_buft_is_host(type) || !device ||
+           ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU ||
+           std::strcmp(ggml_backend_buft_name(type), "CPU_EAGLE") == 0;
+}
+
+std::vector<char> contents(const ggml_tensor * tensor, const char * path_tgt, const char * device) {
+    if (readable(tensor)) {
+        std::vector<char> data(ggml_nbytes(tensor));
+        ggml_backend_tensor_get(tensor, data.data(), 0, data.size());
+        return data;
+    }
+    try {
+        return read_weight(path_tgt, *tensor);
+    } catch (const std::runtime_error & error) {
+        throw Error(
+            EAGLE_ERR_INCOMPATIBLE,
+            format("%s, which the draft on %s needs, lies rearranged in the memory of %s, and is taken from the "
+                   "target's file: %s. Give the file that the target was loaded from, or load the draft there "
+                   "too (draft_gpu_layers 0)",
+                   tensor->name, device, ggml_backend_buft_name(ggml_backend_buffer_get_type(tensor->buffer)),
+                   error.what()));
+    }
 }
 
 }  // namespace
@@ -33,11 +55,13 @@ bool readable(const ggml_tensor * tensor) {
 DraftEngine::DraftEngine(const llama_model & draft, const llama_model & target, const DraftParams & params)
     : model_(draft, target) {
     make_backend(draft, params.n_threads);
+    const FeatureShape shape = {model_.n_aux, model_.n_embd_tgt, params.n_rows_kept, params.n_rows_staged};
+    features_ = std::make_unique<FeatureStore>(backend_.get(), shape);
     ggml_init_params init = {};
     init.mem_size = (64 * model_.layers.size() + 64) * ggml_tensor_overhead();
     init.no_alloc = true;
     ctx_.reset(ggml_init(init));
-    mirror_weights();
+    mirror_weights(params.path_tgt);
     make_lookup();
     make_memory(params);
 }
@@ -77,36 +101,28 @@ void DraftEngine::allocate(ggml_tensor * tensor) {
 
 // A weight that lies on another device than the draft's blocks (a partial offload, a head shared with the target) is
 // copied once.
-void DraftEngine::mirror(ggml_tensor *& tensor) {
+void DraftEngine::mirror(ggml_tensor *& tensor, const char * path_tgt) {
     if (!tensor || reachable(tensor)) {
         return;
     }
-    if (!readable(tensor)) {
-        throw Error(EAGLE_ERR_INCOMPATIBLE,
-                    format("%s, which the draft on %s needs, lies rearranged in the memory of %s: load the draft there "
-                           "too (draft_gpu_layers 0)",
-                           tensor->name, ggml_backend_name(backend_.get()),
-                           ggml_backend_buft_name(ggml_backend_buffer_get_type(tensor->buffer))));
-    }
-    std::vector<char> bytes(ggml_nbytes(tensor));
-    ggml_backend_tensor_get(tensor, bytes.data(), 0, bytes.size());
+    const std::vector<char> data = contents(tensor, path_tgt, ggml_backend_name(backend_.get()));
     tensor = ggml_dup_tensor(ctx_.get(), tensor);
     allocate(tensor);
-    ggml_backend_tensor_set(tensor, bytes.data(), 0, bytes.size());
+    ggml_backend_tensor_set(tensor, data.data(), 0, data.size());
 }
 
-void DraftEngine::mirror_weights() {
+void DraftEngine::mirror_weights(const char * path_tgt) {
     DraftModel & m = model_;
     for (ggml_tensor ** t : {&m.fc, &m.fc_bias, &m.fc_input_norm, &m.output_norm, &m.output, &m.rope.factors}) {
-        mirror(*t);
+        mirror(*t, path_tgt);
     }
     for (ggml_tensor *& norm : m.fc_norm) {
-        mirror(norm);
+        mirror(norm, path_tgt);
     }
     for (DraftLayer & l : m.layers) {
         for (ggml_tensor ** t : {&l.attn_norm, &l.hidden_norm, &l.q_norm, &l.k_norm, &l.wq, &l.wk, &l.wv, &l.wo, &l.bq,
                                  &l.bk, &l.bv, &l.bo, &l.ffn_norm, &l.ffn_gate, &l.ffn_up, &l.ffn_down}) {
-            mirror(*t);
+            mirror(*t, path_tgt);
         }
     }
 }
@@ -154,7 +170,7 @@ DraftGraph & DraftEngine::graph(DraftShape shape) {
     if (slot) {
         return *slot;
     }
-    auto made = std::make_unique<DraftGraph>(model_, memory_, lookup_, shape);
+    auto made = std::make_unique<DraftGraph>(model_, memory_, lookup_, features_->table(), shape);
     made->alloc.reset(ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend_.get())));
     if (!ggml_gallocr_alloc_graph(made->alloc.get(), made->gf)) {
         graphs_.erase(shape);
@@ -194,10 +210,9 @@ ggml_status DraftEngine::compute(const DraftGraph & g, EarlyStop * stop) {
 }
 
 const DraftGraph & DraftEngine::run(DraftRows rows, int32_t n_steps, EarlyStop * stop) {
-    const int64_t width = model_.n_aux * model_.n_embd_tgt;
     while (rows.n > MAX_ROWS) {
-        run({rows.tokens, rows.features, MAX_ROWS, rows.pos}, 0);
-        rows = {rows.tokens + MAX_ROWS, rows.features + MAX_ROWS * width, rows.n - MAX_ROWS, rows.pos + MAX_ROWS};
+        run({rows.tokens, MAX_ROWS, rows.pos, rows.first}, 0);
+        rows = {rows.tokens + MAX_ROWS, rows.n - MAX_ROWS, rows.pos + MAX_ROWS, rows.first + MAX_ROWS};
     }
     const int32_t end = rows.pos + rows.n + std::max(0, n_steps - 1);
     if (end > n_ctx()) {
@@ -246,6 +261,7 @@ void DraftEngine::set_inputs(const DraftGraph & g, const DraftRows & rows) {
     slots_.resize(g.n_rows());
     std::iota(positions_.begin(), positions_.end(), rows.pos);
     std::iota(slots_.begin(), slots_.end(), rows.pos);
+    features_->lines(rows.first, rows.n, lines_);
     look_up(rows);
     if (g.mask->buffer) {
         fill_mask(g, rows.pos);
@@ -255,7 +271,7 @@ void DraftEngine::set_inputs(const DraftGraph & g, const DraftRows & rows) {
             ggml_backend_tensor_set(t, data, 0, ggml_nbytes(t));
         }
     };
-    set(g.features, rows.features);
+    set(g.feature_lines, lines_.data());
     set(g.embeddings, embeddings_.data());
     set(g.positions, positions_.data());
     set(g.slots, slots_.data());

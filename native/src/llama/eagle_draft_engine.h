@@ -7,22 +7,26 @@
 
 #include "eagle.h"
 #include "eagle_draft_graph.h"
+#include "eagle_feature_store.h"
 
 namespace eagle {
 
-// Consecutive draft slots: row i takes (tokens[i], features[i]) at position pos + i, where features[i] are the
-// target's aux features of position pos + i and tokens[i] is the token at position pos + i + 1.
+// Consecutive draft slots: row i takes a token and the features in row first + i of the store at position pos + i,
+// where these are the target's aux features of position pos + i and tokens[i] is the token at position pos + i + 1.
 struct DraftRows {
     const llama_token * tokens;
-    const float * features;  // n rows of A*T
     int32_t n;
     int32_t pos;
+    int32_t first = 0;
 };
 
 struct DraftParams {
     int64_t n_ctx;
     int32_t n_threads;
     ggml_type type_kv;
+    int32_t n_rows_kept;    // of features, while they wait
+    int32_t n_rows_staged;  // that one decode adds at most
+    const char * path_tgt;  // the target's GGUF, null when unknown; read by the constructor
 };
 
 // Watches a graph while it runs: has a drafted token made the whole draft too improbable?
@@ -42,6 +46,10 @@ class DraftEngine {
     const DraftModel & model() const { return model_; }
     int64_t n_ctx() const { return memory_.n_ctx; }
     int64_t n_graphs() const { return n_graphs_; }
+
+    // The rows that take() and draft() name.
+    FeatureStore & features() { return *features_; }
+    const FeatureStore & features() const { return *features_; }
 
     // Takes the rows into the memory.
     void take(const DraftRows & rows) { run(rows, 0); }
@@ -67,6 +75,7 @@ class DraftEngine {
   private:
     DraftModel model_;
     ggml_backend_ptr backend_;
+    std::unique_ptr<FeatureStore> features_;
     ggml_context_ptr ctx_;  // memory_, lookup_ and mirrored weights
     std::vector<ggml_backend_buffer_ptr> buffers_;
     DraftMemory memory_;
@@ -81,13 +90,14 @@ class DraftEngine {
     std::vector<float> embeddings_;
     std::vector<int32_t> positions_;
     std::vector<int64_t> slots_;
+    std::vector<int32_t> lines_;
     std::vector<ggml_fp16_t> mask_;
 
     void make_backend(const llama_model & draft, int32_t n_threads);
     void make_memory(const DraftParams & params);
     void make_lookup();
-    void mirror_weights();
-    void mirror(ggml_tensor *& tensor);
+    void mirror_weights(const char * path_tgt);
+    void mirror(ggml_tensor *& tensor, const char * path_tgt);
     bool reachable(const ggml_tensor * tensor) const;
     void allocate(ggml_tensor * tensor);
 

@@ -16,13 +16,14 @@ constexpr size_t MAX_NODES_PER_STEP = 64;
 
 class Builder {
   public:
-    Builder(const DraftModel & model, const DraftMemory & memory, const DraftLookup & lookup, DraftGraph & graph)
-        : m(model), memory(memory), lookup(lookup), g(graph), ctx(graph.ctx.get()) {}
+    Builder(const DraftModel & model, const DraftMemory & memory, const DraftLookup & lookup,
+            ggml_tensor * feature_table, DraftGraph & graph)
+        : m(model), memory(memory), lookup(lookup), feature_table(feature_table), g(graph), ctx(graph.ctx.get()) {}
 
     void build() {
         make_inputs();
         const int32_t n_in = g.shape.n_in;
-        ggml_tensor * hidden = decode(g.embeddings, fuse(g.features), {0, n_in}, g.shape.n_steps > 0);
+        ggml_tensor * hidden = decode(g.embeddings, fuse(features()), {0, n_in}, g.shape.n_steps > 0);
         for (int32_t step = 0; step < g.shape.n_steps; step++) {
             if (step > 0) {
                 hidden = decode(embed(g.ids.back()), g.hidden.back(), {n_in + step - 1, 1}, true);
@@ -39,6 +40,7 @@ class Builder {
     const DraftModel & m;
     const DraftMemory & memory;
     const DraftLookup & lookup;
+    ggml_tensor * feature_table;
     DraftGraph & g;
     ggml_context * ctx;
 
@@ -49,7 +51,7 @@ class Builder {
     }
 
     void make_inputs() {
-        g.features = input(GGML_TYPE_F32, m.n_aux * m.n_embd_tgt, g.shape.n_in);
+        g.feature_lines = input(GGML_TYPE_I32, m.n_aux * g.shape.n_in, 1);
         g.embeddings = input(GGML_TYPE_F32, m.n_embd, g.shape.n_in);
         g.positions = input(GGML_TYPE_I32, g.n_rows(), 1);
         g.slots = input(GGML_TYPE_I64, g.n_rows(), 1);
@@ -65,6 +67,12 @@ class Builder {
     ggml_tensor * linear(ggml_tensor * weight, ggml_tensor * bias, ggml_tensor * x) {
         ggml_tensor * y = ggml_mul_mat(ctx, weight, x);
         return bias ? ggml_add(ctx, y, bias) : y;
+    }
+
+    // {A*T, n_in}
+    ggml_tensor * features() {
+        ggml_tensor * lines = ggml_get_rows(ctx, feature_table, g.feature_lines);
+        return ggml_reshape_2d(ctx, lines, m.n_aux * m.n_embd_tgt, g.shape.n_in);
     }
 
     ggml_tensor * fuse(ggml_tensor * features) {
@@ -203,7 +211,7 @@ class Builder {
 }  // namespace
 
 DraftGraph::DraftGraph(const DraftModel & model, const DraftMemory & memory, const DraftLookup & lookup,
-                       DraftShape shape)
+                       ggml_tensor * feature_table, DraftShape shape)
     : shape(shape) {
     const size_t n_nodes = MAX_NODES_PER_STEP * model.layers.size() * (shape.n_steps + 1) + 16 * model.n_aux;
     ggml_init_params params = {};
@@ -211,7 +219,7 @@ DraftGraph::DraftGraph(const DraftModel & model, const DraftMemory & memory, con
     params.no_alloc = true;
     ctx.reset(ggml_init(params));
     gf = ggml_new_graph_custom(ctx.get(), n_nodes, false);
-    Builder(model, memory, lookup, *this).build();
+    Builder(model, memory, lookup, feature_table, *this).build();
 }
 
 }  // namespace eagle

@@ -30,7 +30,8 @@ struct DraftShape {
 };
 
 struct DraftGraph {
-    DraftGraph(const DraftModel & model, const DraftMemory & memory, const DraftLookup & lookup, DraftShape shape);
+    DraftGraph(const DraftModel & model, const DraftMemory & memory, const DraftLookup & lookup,
+               ggml_tensor * feature_table, DraftShape shape);
 
     const DraftShape shape;
     ggml_context_ptr ctx;
@@ -38,11 +39,11 @@ struct DraftGraph {
     ggml_cgraph * gf = nullptr;
 
     // inputs; rows are the n_in given ones, then one per further step
-    ggml_tensor * features;    // {A*T, n_in}
-    ggml_tensor * embeddings;  // {H, n_in}
-    ggml_tensor * positions;   // {rows} I32
-    ggml_tensor * slots;       // {rows} I64: where K and V go
-    ggml_tensor * mask;        // {n_kv, rows} F16
+    ggml_tensor * feature_lines;  // {A*n_in} I32: where the features lie in the store's table
+    ggml_tensor * embeddings;     // {H, n_in}
+    ggml_tensor * positions;      // {rows} I32
+    ggml_tensor * slots;          // {rows} I64: where K and V go
+    ggml_tensor * mask;           // {n_kv, rows} F16
 
     ggml_tensor * probs;  // {n_steps}: of each step's token, over the draft's vocabulary
 

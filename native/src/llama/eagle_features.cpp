@@ -3,6 +3,7 @@
 
 #include "eagle_features.h"
 
+#include "eagle_boundaries.h"
 #include "eagle_error.h"
 #include "llama-context.h"
 #include "llama-ext.h"
@@ -17,7 +18,54 @@ bool publishes_on_request(llm_arch arch, bool last) {
            (last && (arch == LLM_ARCH_MIMO2 || arch == LLM_ARCH_NEMOTRON_H || arch == LLM_ARCH_NEMOTRON_H_MOE));
 }
 
+void require_boundary(const llama_context & ctx, int32_t il) {
+    const int32_t n_layer = (int32_t) ctx.get_model().hparams.n_layer();
+    if (il < 0 || il > n_layer) {
+        throw eagle::Error(EAGLE_ERR_INCOMPATIBLE,
+                           eagle::format("boundary %d was asked for, but the target has %d blocks", il, n_layer));
+    }
+}
+
+void require_published(const llama_context & ctx, int32_t il) {
+    require_boundary(ctx, il);
+    if (!eagle_target_publishes_layer(&ctx, il)) {
+        const llama_model & model = ctx.get_model();
+        throw eagle::Error(EAGLE_ERR_INCOMPATIBLE,
+                           eagle::format("targets of architecture %s do not publish boundary %d of %u",
+                                         model.arch_name().c_str(), il, model.hparams.n_layer()));
+    }
+}
+
+// The graph has to give what a session or the host reads.
+void update_capture(llama_context & ctx, uint32_t il) {
+    ctx.set_embeddings_layer_inp(il, ctx.eagle_session_layers.count(il) + ctx.eagle_host_layers.count(il) > 0);
+}
+
 }  // namespace
+
+namespace eagle {
+
+void capture_on_device(llama_context & ctx, int32_t il) {
+    require_published(ctx, il);
+    ctx.eagle_session_layers.insert((uint32_t) il);
+    update_capture(ctx, (uint32_t) il);
+}
+
+void release_on_device(llama_context & ctx, int32_t il) {
+    ctx.eagle_session_layers.erase((uint32_t) il);
+    update_capture(ctx, (uint32_t) il);
+}
+
+ggml_tensor * boundary_on_device(const llama_context & ctx, int32_t il, int32_t n_rows) {
+    const llm_graph_result * result = ctx.eagle_last_result();
+    ggml_tensor * t = result ? result->get_layer_inp(il) : nullptr;
+    if (!t || t->ne[1] != n_rows || t->ne[0] != ctx.get_model().hparams.n_embd || !ggml_is_contiguous(t)) {
+        throw Error(EAGLE_ERR_INTERNAL, format("boundary %d of the last %d tokens is not at hand", il, n_rows));
+    }
+    return t;
+}
+
+}  // namespace eagle
 
 int32_t eagle_target_publishes_layer(const llama_context * ctx, int32_t il) {
     const llama_model & model = ctx->get_model();
@@ -34,24 +82,20 @@ int32_t eagle_capture_layer(llama_context * ctx, int32_t il, bool enable) {
         if (!ctx) {
             throw eagle::Error(EAGLE_ERR_ARGUMENT, "ctx is null");
         }
-        const llama_model & model = ctx->get_model();
-        const int32_t n_layer = (int32_t) model.hparams.n_layer();
-        if (il < 0 || il > n_layer) {
-            throw eagle::Error(EAGLE_ERR_INCOMPATIBLE,
-                               eagle::format("boundary %d was asked for, but the target has %d blocks", il, n_layer));
+        if (enable) {
+            require_published(*ctx, il);
+            ctx->eagle_host_layers.insert((uint32_t) il);
+        } else {
+            require_boundary(*ctx, il);
+            ctx->eagle_host_layers.erase((uint32_t) il);
         }
-        if (enable && !eagle_target_publishes_layer(ctx, il)) {
-            throw eagle::Error(EAGLE_ERR_INCOMPATIBLE,
-                               eagle::format("targets of architecture %s do not publish boundary %d of %d",
-                                             model.arch_name().c_str(), il, n_layer));
-        }
-        llama_set_embeddings_layer_inp(ctx, (uint32_t) il, enable);
+        update_capture(*ctx, (uint32_t) il);
     });
 }
 
 const float * eagle_layer_rows(llama_context * ctx, int32_t il) {
-    const std::vector<bool> & captured = ctx->get_cparams().embeddings_layer_inp;
-    if (il < 0 || il >= (int32_t) captured.size() || !captured[il]) {
+    const int32_t n_boundaries = (int32_t) ctx->get_cparams().embeddings_layer_inp.size();
+    if (il < 0 || il >= n_boundaries || !ctx->eagle_wants_host_copy((uint32_t) il)) {
         return nullptr;
     }
     return llama_get_embeddings_layer_inp(ctx, (uint32_t) il);

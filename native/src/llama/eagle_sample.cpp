@@ -6,6 +6,7 @@
 
 #include "eagle_error.h"
 #include "eagle_first_maximum.h"
+#include "llama-context.h"
 
 namespace eagle {
 
@@ -57,6 +58,23 @@ llama_token apply(llama_sampler * chain, std::vector<llama_token_data> & candida
     return array.data[array.selected].id;
 }
 
+int64_t n_vocab_of(const llama_context * ctx) {
+    return llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(ctx)));
+}
+
+const float * logits_of(llama_context * ctx, int32_t row) {
+    const float * logits = llama_get_logits_ith(ctx, row);
+    if (!logits) {
+        throw Error(EAGLE_ERR_ARGUMENT, format("the last decode has no logits in row %d", row));
+    }
+    return logits;
+}
+
+bool chosen_on_device(llama_context * ctx, int32_t row, Choice & choice) {
+    llama_synchronize(ctx);  // as llama_get_logits_ith does: it ends llama.cpp's timing of the decode
+    return ctx->device_logits.choice(row, choice);
+}
+
 }  // namespace
 
 void top_candidates(const float * logits, int64_t n, int32_t k, std::vector<llama_token_data> & out) {
@@ -81,27 +99,36 @@ void top_candidates(const float * logits, int64_t n, int32_t k, std::vector<llam
     }
 }
 
+llama_token greedy(llama_context * ctx, int32_t row) {
+    Choice choice;
+    return chosen_on_device(ctx, row, choice) ? choice.ids[0]
+                                              : (llama_token) first_maximum(logits_of(ctx, row), n_vocab_of(ctx));
+}
+
+Choice choose(llama_context * ctx, int32_t row) {
+    Choice choice;
+    return chosen_on_device(ctx, row, choice) ? choice : choose(logits_of(ctx, row), n_vocab_of(ctx));
+}
+
 llama_token sample(llama_context * ctx, llama_sampler * chain, int32_t row) {
     if (sampled_on_device(ctx, row)) {
         return llama_sampler_sample(chain, ctx, row);
     }
-    const float * logits = llama_get_logits_ith(ctx, row);
-    if (!logits) {
-        throw Error(EAGLE_ERR_ARGUMENT, format("the last decode has no logits in row %d", row));
-    }
-    const int64_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(ctx)));
     llama_sampler * first = nullptr;
     const Start start = start_of(chain, first);
-    const int32_t k = start == Start::TOP_K ? kept_by(first) : 0;
     llama_token id;
     if (start == Start::GREEDY) {
-        id = (llama_token) first_maximum(logits, n_vocab);
-    } else if (0 < k && k <= MAX_TOP_K && k < n_vocab) {
+        id = greedy(ctx, row);
+    } else {
+        const float * logits = logits_of(ctx, row);
+        const int64_t n_vocab = n_vocab_of(ctx);
+        const int32_t k = start == Start::TOP_K ? kept_by(first) : 0;
+        if (k <= 0 || k > MAX_TOP_K || k >= n_vocab) {
+            return llama_sampler_sample(chain, ctx, row);
+        }
         std::vector<llama_token_data> candidates;
         top_candidates(logits, n_vocab, k, candidates);
         id = apply(chain, candidates);
-    } else {
-        return llama_sampler_sample(chain, ctx, row);
     }
     llama_sampler_accept(chain, id);
     return id;

@@ -1,9 +1,11 @@
-// A sampler chain on one row of logits, without candidates for the whole vocabulary where the chain needs few of them.
+// What is chosen from one row of logits: greedily, or by a sampler chain, without candidates for the whole vocabulary
+// where the chain needs few of them. `row` is an output row of the last decode, as in llama_get_logits_ith.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "eagle_choice.h"
 #include "llama.h"
 
 namespace eagle {
@@ -13,7 +15,13 @@ namespace eagle {
 // the whole row, with equal logits at the border and in the order of equal ones too.
 void top_candidates(const float * logits, int64_t n, int32_t k, std::vector<llama_token_data> & out);
 
-// Samples output row `row` of the last decode and takes the token into the chain's state, as llama_sampler_sample does.
+// The lowest id among the largest logits. Only where the device has not chosen are the row's logits brought here.
+llama_token greedy(llama_context * ctx, int32_t row);
+
+// The same and the runner-up.
+Choice choose(llama_context * ctx, int32_t row);
+
+// Samples a row and takes the token into the chain's state, as llama_sampler_sample does.
 llama_token sample(llama_context * ctx, llama_sampler * chain, int32_t row);
 
 }  // namespace eagle

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "eagle_boundaries.h"
 #include "eagle_error.h"
-#include "eagle_features.h"
-#include "eagle_first_maximum.h"
 #include "eagle_sample.h"
 #include "llama-context.h"
 #include "llama-ext.h"
@@ -15,14 +14,14 @@ namespace eagle {
 
 namespace {
 
-// Rows that wait for the next draft before they are taken in on their own: plain decode stretches stay cheap.
-constexpr int32_t MAX_PENDING = 64;
-
 DraftParams engine_params(const llama_context * ctx, const eagle_session_params & params) {
     DraftParams p = {};
     p.n_ctx = params.n_ctx_draft > 0 ? params.n_ctx_draft : (int32_t) llama_n_ctx(ctx);
     p.n_threads = params.n_threads > 0 ? params.n_threads : llama_n_threads(const_cast<llama_context *>(ctx));
     p.type_kv = (ggml_type) params.type_kv;
+    p.n_rows_kept = MAX_PENDING;
+    p.n_rows_staged = (int32_t) llama_n_ubatch(ctx);
+    p.path_tgt = params.path_tgt;
     return p;
 }
 
@@ -33,6 +32,7 @@ Session::Session(llama_context * ctx, const llama_model & draft, const eagle_ses
       n_draft_max_(params.n_draft_max),
       n_ctx_((int32_t) llama_n_ctx_seq(ctx)),
       n_batch_((int32_t) llama_n_batch(ctx)),
+      n_ubatch_((int32_t) llama_n_ubatch(ctx)),
       engine_(draft, *llama_get_model(ctx), engine_params(ctx, params)) {
     const llama_model * target = llama_get_model(ctx);
     const DraftModel & model = engine_.model();
@@ -49,15 +49,15 @@ Session::Session(llama_context * ctx, const llama_model & draft, const eagle_ses
                            n_draft_max_ + 1, llama_n_batch(ctx), llama_n_ubatch(ctx)));
     }
     for (int32_t id : model.aux_layer_ids) {
-        if (eagle_capture_layer(ctx_, id, true) != EAGLE_OK) {
-            throw Error(EAGLE_ERR_INCOMPATIBLE, eagle_last_error());
-        }
+        capture_on_device(*ctx_, id);
     }
+    ctx_->device_logits.wanted = true;
 }
 
 Session::~Session() {
+    ctx_->device_logits.wanted = false;
     for (int32_t id : engine_.model().aux_layer_ids) {
-        llama_set_embeddings_layer_inp(ctx_, id, false);
+        release_on_device(*ctx_, id);
     }
 }
 
@@ -66,7 +66,8 @@ void Session::reset() {
     n_past_ = 0;
     broken_ = false;
     round_.clear();
-    pending_ = {};
+    pending_tokens_.clear();
+    engine_.features().truncate(0);
     engine_.forget_slots(0);
 }
 
@@ -90,86 +91,88 @@ void Session::require_room(int32_t n) const {
 int32_t Session::n_draft_room() const {
     const int32_t target_room = n_ctx_ - n_past_ - 1;
     const int32_t draft_room = (int32_t) std::min<int64_t>(engine_.n_ctx(), engine_.model().n_ctx_train) - n_past_ + 1;
-    const bool continuous = pending_.n > 0 && pending_.pos + pending_.n == n_past_;
-    return continuous ? std::clamp(std::min(target_room, draft_room), 0, n_draft_max_) : 0;
+    return n_pending() > 0 ? std::clamp(std::min(target_room, draft_room), 0, n_draft_max_) : 0;
 }
 
-void Session::decode(const llama_token * tokens, int32_t n, bool all_logits) {
+// Logits of the rows from first_output on.
+void Session::decode(const llama_token * tokens, int32_t n, int32_t first_output) {
     std::vector<llama_token> ids(tokens, tokens + n);
     std::vector<llama_pos> pos(n);
     std::vector<int32_t> n_seq(n, 1);
-    std::vector<int8_t> logits(n, all_logits);
+    std::vector<int8_t> logits(n);
     llama_seq_id zero = 0;
     std::vector<llama_seq_id *> seq(n, &zero);
     for (int32_t i = 0; i < n; i++) {
         pos[i] = n_past_ + i;
+        logits[i] = i >= first_output;
     }
-    logits[n - 1] = true;
+    broken_ = true;  // until it has worked
     const int32_t rc =
         llama_decode(ctx_, {n, ids.data(), nullptr, pos.data(), n_seq.data(), seq.data(), logits.data()});
     if (rc == 0) {
+        stage_features(n);
+        broken_ = false;
         return;
     }
     if (rc == 1) {
+        broken_ = false;
         throw Error(EAGLE_ERR_CONTEXT_FULL, format("llama_decode found no room for %d tokens", n));
     }
-    broken_ = true;
     throw Error(rc == 2 ? EAGLE_ERR_ABORTED : EAGLE_ERR_COMPUTE, format("llama_decode of %d tokens failed: %d", n, rc));
+}
+
+// Of the n rows just decoded.
+void Session::stage_features(int32_t n) {
+    llama_synchronize(ctx_);
+    std::vector<ggml_tensor *> boundaries;
+    for (int32_t id : engine_.model().aux_layer_ids) {
+        boundaries.push_back(boundary_on_device(*ctx_, id, n));
+    }
+    engine_.features().stage(boundaries);
 }
 
 void Session::eval(const llama_token * tokens, int32_t n) {
     require_ready();
     require_room(n);
-    while (n > 0) {
-        const int32_t n_now = std::min(n, n_batch_);
-        decode(tokens, n_now, false);
-        append_pending(tokens, n_now);
-        n_past_ += n_now;
+    // In llama.cpp's own pieces, so that prompts have the same bits with a draft and without. Except that upstream
+    // keeps the last n_rs_seq + 1 tokens together where it can: then trim() could go back over them.
+    int32_t n_now;
+    for (int32_t i = 0; i < n; i += n_now) {
+        n_now = std::min({n - i, n_ubatch_, n_batch_ - i % n_batch_});
+        const bool last = i + n_now == n;
+        decode(tokens + i, n_now, last ? n_now - 1 : n_now);
+        append_pending(tokens + i, n_now);
         timings.n_eval += n_now;
-        tokens += n_now;
-        n -= n_now;
     }
 }
 
-// After a decode whose first n rows are kept: their features become pending, their tokens complete the rows before.
+// The first n staged rows are kept: they become pending, and their tokens complete the rows before.
 void Session::append_pending(const llama_token * tokens, int32_t n) {
-    const DraftModel & model = engine_.model();
-    if (pending_.pos + pending_.n != n_past_) {
-        pending_ = {};
-        pending_.pos = n_past_;
+    if (n_pending() > 0) {
+        pending_tokens_.push_back(tokens[0]);
     }
-    if (pending_.n > 0) {
-        pending_.tokens.push_back(tokens[0]);
-    }
-    pending_.tokens.insert(pending_.tokens.end(), tokens + 1, tokens + n);
-    pending_.features.resize((pending_.n + n) * width_);
-    for (int64_t a = 0; a < model.n_aux; a++) {
-        const float * layer = llama_get_embeddings_layer_inp(ctx_, model.aux_layer_ids[a]);
-        for (int32_t i = 0; i < n; i++) {
-            std::memcpy(&pending_.features[(pending_.n + i) * width_ + a * model.n_embd_tgt],
-                        layer + i * model.n_embd_tgt, model.n_embd_tgt * sizeof(float));
-        }
-    }
-    pending_.n += n;
-    if (pending_.n > MAX_PENDING) {
-        take_pending(pending_.n - 1);
+    pending_tokens_.insert(pending_tokens_.end(), tokens + 1, tokens + n);
+    engine_.features().keep(n);
+    n_past_ += n;
+    if (n_pending() > MAX_PENDING) {
+        take_pending(n_pending() - 1);
     }
 }
 
 // The draft takes in the first n pending rows. Past its own memory it sleeps: nothing drafts there.
 void Session::take_pending(int32_t n) {
-    const int32_t n_take = (int32_t) std::clamp<int64_t>(engine_.n_ctx() - pending_.pos, 0, n);
+    const int32_t n_take = (int32_t) std::clamp<int64_t>(engine_.n_ctx() - pending_pos(), 0, n);
     if (n_take > 0) {
-        engine_.take({pending_.tokens.data(), pending_.features.data(), n_take, pending_.pos});
+        broken_ = true;
+        engine_.take({pending_tokens_.data(), n_take, pending_pos()});
+        broken_ = false;
     }
     drop_pending(n);
 }
 
 void Session::drop_pending(int32_t n) {
-    pending_.features.erase(pending_.features.begin(), pending_.features.begin() + n * width_);
-    pending_.tokens.erase(pending_.tokens.begin(), pending_.tokens.begin() + n);
-    pending_.pos += n;
-    pending_.n -= n;
+    engine_.features().drop(n);
+    pending_tokens_.erase(pending_tokens_.begin(), pending_tokens_.begin() + n);
 }
 
 void Session::trim(int32_t n_past) {
@@ -188,22 +191,20 @@ void Session::trim(int32_t n_past) {
                                             "evaluate again",
                                             n_past_, n_past));
     }
+    engine_.features().truncate(std::max(0, n_past - pending_pos()));
     n_past_ = n_past;
     engine_.forget_slots(std::min(n_past, engine_.first_slot()));
-    const int32_t n_kept = std::max(0, n_past - pending_.pos);
-    pending_.n = std::min(pending_.n, n_kept);
-    pending_.features.resize(pending_.n * width_);
-    pending_.tokens.resize(std::max(0, pending_.n - 1));
+    pending_tokens_.resize(std::max(0, n_pending() - 1));
 }
 
 StateHeader Session::state_header() const {
     StateHeader header;
     header.n_past = n_past_;
     header.first_slot = engine_.first_slot();
-    header.end_slot = (int32_t) std::min<int64_t>(pending_.pos, engine_.n_ctx());
-    header.pos = pending_.pos;
-    header.n = pending_.n;
-    header.n_tokens = (int32_t) pending_.tokens.size();
+    header.end_slot = (int32_t) std::min<int64_t>(pending_pos(), engine_.n_ctx());
+    header.pos = pending_pos();
+    header.n = n_pending();
+    header.n_tokens = (int32_t) pending_tokens_.size();
     header.width = (int32_t) width_;
     return header;
 }
@@ -226,9 +227,9 @@ void Session::save_state(char * data, int64_t size) const {
     }
     std::memcpy(data, &header, sizeof header);
     data += sizeof header;
-    std::memcpy(data, pending_.tokens.data(), header.token_bytes());
+    std::memcpy(data, pending_tokens_.data(), header.token_bytes());
     data += header.token_bytes();
-    std::memcpy(data, pending_.features.data(), header.feature_bytes());
+    engine_.features().read(data);
     engine_.save_slots(header.first_slot, header.end_slot, data + header.feature_bytes());
 }
 
@@ -250,16 +251,13 @@ void Session::load_state(const char * data, int64_t size, int32_t n_past) {
     n_past_ = n_past;
     broken_ = false;
     round_.clear();
-    pending_ = {};
-    pending_.pos = header.pos;
-    pending_.n = header.n;
-    pending_.tokens.resize(header.n_tokens);
-    pending_.features.resize(header.n * width_);
+    pending_tokens_.resize(header.n_tokens);
+    engine_.features().truncate(0);
     engine_.forget_slots(header.first_slot);
     if (data) {
-        std::memcpy(pending_.tokens.data(), data, header.token_bytes());
+        std::memcpy(pending_tokens_.data(), data, header.token_bytes());
         data += header.token_bytes();
-        std::memcpy(pending_.features.data(), data, header.feature_bytes());
+        engine_.features().write(data, header.n);
         engine_.load_slots(header.first_slot, header.end_slot, data + header.feature_bytes());
     }
 }
@@ -272,12 +270,11 @@ int32_t Session::draft(llama_token id_last, int32_t n_max, float p_min, llama_to
     }
     std::vector<float> own(n_steps);
     probs = probs ? probs : own.data();
-    pending_.tokens.push_back(id_last);
-    const int32_t n_drafted = engine_.draft(
-        {pending_.tokens.data(), pending_.features.data(), pending_.n, pending_.pos}, n_steps, p_min, ids, probs);
+    std::vector<llama_token> tokens = pending_tokens_;
+    tokens.push_back(id_last);
+    const int32_t n_drafted = engine_.draft({tokens.data(), n_pending(), pending_pos()}, n_steps, p_min, ids, probs);
     // The last row stays: only the commit tells whether id_last is really the token that follows it.
-    pending_.tokens.pop_back();
-    drop_pending(pending_.n - 1);
+    drop_pending(n_pending() - 1);
     float confidence = 1.0f;
     for (int32_t i = 0; i < n_drafted; i++) {
         confidence *= probs[i];
@@ -294,12 +291,8 @@ void Session::verify(const llama_token * ids, int32_t n) {
     if (n > n_draft_max_ + 1) {
         throw Error(EAGLE_ERR_ARGUMENT, format("a round of %d rows, but n_draft_max is %d", n, n_draft_max_));
     }
-    decode(ids, n, true);
+    decode(ids, n, 0);
     round_.assign(ids, ids + n);
-}
-
-llama_token Session::greedy(int32_t row) const {
-    return (llama_token) first_maximum(llama_get_logits_ith(ctx_, row), engine_.model().n_vocab);
 }
 
 int32_t Session::accept(llama_sampler * sampler, llama_token * ids) {
@@ -308,7 +301,7 @@ int32_t Session::accept(llama_sampler * sampler, llama_token * ids) {
     }
     const int32_t n = (int32_t) round_.size();
     for (int32_t row = 0; row < n; row++) {
-        ids[row] = sampler ? sample(ctx_, sampler, row) : greedy(row);
+        ids[row] = sampler ? sample(ctx_, sampler, row) : greedy(ctx_, row);
         if (row + 1 == n || ids[row] != round_[row + 1]) {
             return row + 1;
         }
@@ -331,7 +324,6 @@ void Session::commit(int32_t n_kept) {
     if (n_kept > 0) {
         append_pending(round_.data(), n_kept);
     }
-    n_past_ += n_kept;
     timings.n_rounds++;
     timings.n_drafted += n - 1;
     timings.n_accepted += std::max(0, n_kept - 1);

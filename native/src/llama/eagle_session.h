@@ -1,6 +1,7 @@
 // A target context and its draft, moving together: see eagle.h for what a round is.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -10,6 +11,9 @@
 namespace eagle {
 
 constexpr uint32_t STATE_MAGIC = 0x45473301;
+
+// Rows that wait for the next draft before they are taken in on their own: plain decode stretches stay cheap.
+constexpr int32_t MAX_PENDING = 64;
 
 // A saved state begins with this; then come the pending rows' tokens and features, then the draft's slots.
 struct StateHeader {
@@ -28,8 +32,8 @@ struct StateHeader {
     // Could a session with n_past tokens have written it?
     bool is_sane(int32_t n_past_now, int64_t width_now, int64_t n_slots) const {
         return magic == STATE_MAGIC && n_past == n_past_now && width == width_now && first_slot >= 0 && end_slot >= 0 &&
-               end_slot <= n_slots && pos >= 0 && n >= 0 && n <= n_past && pos <= n_past && end_slot <= pos &&
-               n_tokens >= 0 && n_tokens <= n;
+               end_slot <= n_slots && pos >= 0 && n >= 0 && n <= MAX_PENDING && pos == n_past - n && end_slot <= pos &&
+               n_tokens == std::max(0, n - 1);
     }
 };
 
@@ -57,36 +61,34 @@ class Session {
     eagle_timings timings = {};
 
   private:
-    // Rows whose features are known and that the draft has not taken in yet. Row i sits at position pos + i; its token
-    // is the one at position pos + i + 1, so the last row has none until that one is known.
-    struct Pending {
-        std::vector<float> features;
-        std::vector<llama_token> tokens;
-        int32_t pos = 0;
-        int32_t n = 0;
-    };
-
     llama_context * ctx_;
     int32_t n_draft_max_;
     int32_t n_ctx_;
     int32_t n_batch_;
+    int32_t n_ubatch_;
     DraftEngine engine_;
     int64_t width_;  // A*T
     bool recurrent_;
     int32_t n_past_ = 0;
     bool broken_ = false;             // a decode failed: only reset helps
     std::vector<llama_token> round_;  // rows of the pending round; empty: none
-    Pending pending_;
+
+    // The rows in engine_.features() are pending: the last ones before n_past_, not yet taken in by the draft. Each
+    // one's token is that of the next position, so the last row has none until that one is known.
+    std::vector<llama_token> pending_tokens_;
+
+    int32_t n_pending() const { return engine_.features().size(); }
+    int32_t pending_pos() const { return n_past_ - n_pending(); }
 
     StateHeader state_header() const;
     int64_t state_size(const StateHeader & header) const;
     void require_ready() const;
     void require_room(int32_t n) const;
-    void decode(const llama_token * tokens, int32_t n, bool all_logits);
+    void decode(const llama_token * tokens, int32_t n, int32_t first_output);
+    void stage_features(int32_t n);
     void append_pending(const llama_token * tokens, int32_t n);
     void take_pending(int32_t n);
     void drop_pending(int32_t n);
-    llama_token greedy(int32_t row) const;
 };
 
 }  // namespace eagle

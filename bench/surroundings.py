@@ -1,0 +1,41 @@
+"""What a measurement was taken with and on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from llama_eagle._library import build_info
+from llama_eagle.doctor import examine
+
+
+def surroundings() -> dict[str, Any]:
+    """The machine and the library, as every report names them."""
+    build = build_info()
+    return {"hardware": _hardware(), "upstream_commit": build.upstream_commit, "patch_hash": build.patch_hash}
+
+
+def _hardware() -> dict[str, Any]:
+    """Processor, cores, memory in GiB, instruction sets and GPUs in use."""
+    report = examine()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30 if hasattr(os, "sysconf") else None
+    return {
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "memory_gib": memory and round(memory, 1),
+        "cpu_features": report["cpu_features"],
+        "gpus": [gpu["description"] for gpu in report["gpu_backends"]],
+        "system": platform.platform(),
+    }
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    names = (
+        [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+        if info.is_file()
+        else []
+    )
+    return names[0] if names else platform.processor() or platform.machine()

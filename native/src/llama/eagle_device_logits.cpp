@@ -1,0 +1,100 @@
+#include "eagle_device_logits.h"
+
+#include <algorithm>
+
+#include "llama-graph.h"
+
+namespace {
+
+constexpr int64_t MAX_ROWS = 17;   // a round's: the longest draft and the token before it
+constexpr int MAX_NEW_NODES = 32;  // more than choice_nodes makes, views included
+
+// Metal counts as GPU, shared memory as IGPU. Devices that split tensors cannot be read by rows.
+bool is_gpu(ggml_backend_dev_t dev) {
+    const auto type = dev ? ggml_backend_dev_type(dev) : GGML_BACKEND_DEVICE_TYPE_CPU;
+    return type == GGML_BACKEND_DEVICE_TYPE_GPU || type == GGML_BACKEND_DEVICE_TYPE_IGPU;
+}
+
+bool has_room(llm_graph_result & graph) {
+    ggml_context * ctx = graph.get_ctx();
+    const size_t needed = MAX_NEW_NODES * ggml_tensor_overhead();
+    return ggml_graph_n_nodes(graph.get_gf()) + MAX_NEW_NODES <= ggml_graph_size(graph.get_gf()) &&
+           ggml_used_mem(ctx) + needed <= ggml_get_mem_size(ctx);
+}
+
+// Of a view, only the tensor behind it could be kept from being overwritten.
+bool can_stay(const ggml_tensor * logits) {
+    return logits && !logits->view_src && logits->type == GGML_TYPE_F32 && ggml_is_contiguous(logits) &&
+           ggml_is_matrix(logits) && 1 <= logits->ne[1] && logits->ne[1] <= MAX_ROWS;
+}
+
+}  // namespace
+
+void eagle_device_logits::append_choice(llm_graph_result & graph, ggml_backend_dev_t dev) {
+    ggml_tensor * logits = graph.get_logits();
+    choice_ = nullptr;
+    if (!wanted || !is_gpu(dev) || !can_stay(logits) || !has_room(graph)) {
+        return;
+    }
+    choice_ = eagle::choice_nodes(graph.get_ctx(), logits, dev);
+    if (choice_) {
+        ggml_set_name(choice_, "eagle_choice");
+        ggml_set_output(choice_);
+        ggml_build_forward_expand(graph.get_gf(), choice_);
+    }
+}
+
+bool eagle_device_logits::keep(ggml_backend_sched_t sched, const llm_graph_result & graph,
+                               const std::vector<int32_t> & out_ids) {
+    ggml_tensor * logits = graph.get_logits();
+    if (!choice_ || logits->ne[1] != (int64_t) out_ids.size() || !std::is_sorted(out_ids.begin(), out_ids.end())) {
+        return false;
+    }
+    backend_ = ggml_backend_sched_get_tensor_backend(sched, logits);
+    if (ggml_backend_sched_get_tensor_backend(sched, choice_) != backend_) {
+        return false;
+    }
+    logits_ = logits;
+    out_ids_ = out_ids;
+    fetched_.assign(out_ids.size(), false);
+    chosen_.clear();
+    return true;
+}
+
+// In the order of the backend's work, so after the graph.
+void eagle_device_logits::read(const ggml_tensor * tensor, void * data, size_t offset, size_t size) {
+    ggml_backend_tensor_get_async(backend_, tensor, data, offset, size);
+    ggml_backend_synchronize(backend_);
+}
+
+void eagle_device_logits::fetch(float * host, int64_t row) {
+    if (logits_ && !fetched_[row]) {
+        read(logits_, host + row * logits_->ne[0], row * logits_->nb[1], logits_->nb[1]);
+        fetched_[row] = true;
+    }
+}
+
+void eagle_device_logits::settle(float * host) {
+    if (logits_) {
+        for (size_t row = 0; row < fetched_.size(); row++) {
+            fetch(host, row);
+        }
+        forget();
+    }
+}
+
+bool eagle_device_logits::choice(int32_t i, eagle::Choice & choice) {
+    if (!logits_) {
+        return false;
+    }
+    const int64_t n_rows = (int64_t) out_ids_.size();
+    const int64_t row = i < 0 ? n_rows + i : std::find(out_ids_.begin(), out_ids_.end(), i) - out_ids_.begin();
+    if (row < 0 || row >= n_rows || fetched_[row]) {
+        return false;  // whoever fetched a row may have changed it
+    }
+    if (chosen_.empty()) {
+        chosen_.resize(ggml_nelements(choice_));
+        read(choice_, chosen_.data(), 0, ggml_nbytes(choice_));
+    }
+    return eagle::read_choice(chosen_.data(), n_rows, row, choice);
+}
