@@ -123,12 +123,14 @@ class TextMemory:
         return 0
 
     def _extend(self, tokens: NDArray[np.intc], checkpoints_at: Iterable[int] = ()) -> None:
-        """Evaluate in pieces that end where a checkpoint is wanted, one of them where this begins."""
+        """Evaluate in pieces that end where checkpoints are wanted, one of them where this begins."""
         if len(tokens) and self.n_tokens:
             self._checkpoint()
         end = self.n_tokens + len(tokens)
-        stops = {*range(self.n_tokens + self._every, end, self._every), end}
-        stops.update(stop for stop in checkpoints_at if self.n_tokens + CLOSE <= stop < end)
+        stops = {end}
+        if self.store.budget:
+            stops.update(range(self.n_tokens + self._every, end, self._every))
+            stops.update(stop for stop in checkpoints_at if self.n_tokens + CLOSE <= stop < end)
         for stop in sorted(stops):
             self._evaluate(tokens[len(tokens) - (end - self.n_tokens) : len(tokens) - (end - stop)])
             if stop < end:

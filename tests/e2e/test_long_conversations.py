@@ -130,6 +130,24 @@ def test_an_edit_in_the_middle(chat: Callable[..., Chat], edited: int) -> None:
     assert talk.ask(messages)[1] <= talk.n_prompt(messages[edited:]) + SLACK
 
 
+@pytest.mark.parametrize(("checkpoint_mib", "pieces"), [(0, [100]), (256, [100 - TAIL, TAIL])])
+def test_a_prompt_is_cut_for_checkpoints_alone(
+    chat: Callable[..., Chat], monkeypatch: pytest.MonkeyPatch, checkpoint_mib: int, pieces: list[int]
+) -> None:
+    """Each piece reads all weights once."""
+    llm = chat(checkpoint_mib=checkpoint_mib).drafting
+    session, found = llm._session, []
+    evaluate = session.eval
+
+    def count(tokens: list[int]) -> None:
+        found.append(len(tokens))
+        evaluate(tokens)
+
+    monkeypatch.setattr(session, "eval", count)
+    next(llm.generate(list(range(100))))
+    assert found == pieces
+
+
 def test_an_edit_inside_a_long_message_goes_back_to_the_last_checkpoint(chat: Callable[..., Chat]) -> None:
     talk = chat(checkpoint_every=256)
     messages: Messages = [{"role": "user", "content": "word " * 600}]

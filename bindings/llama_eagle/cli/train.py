@@ -41,7 +41,7 @@ def train(
     dtype: Annotated[str, typer.Option(help="auto (bf16 where it is fast), f32, bf16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
     checkpointing: Annotated[bool, typer.Option("--checkpointing", help="Less memory, more computing.")] = False,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1)] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in DRAFT_DIR.")] = False,
     json: Json = False,
 ) -> None:
