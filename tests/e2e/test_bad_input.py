@@ -155,6 +155,11 @@ def test_check(models: Path) -> None:
     assert_one_line_error(llama_eagle("check", models / "truncated.gguf"), INPUT, "truncated")
 
 
+def test_convert(tmp_path: Path) -> None:
+    outcome = llama_eagle("convert", tmp_path, "-o", tmp_path / "model.gguf", "--revision", "main")
+    assert_one_line_error(outcome, USAGE, "--revision does not apply to a folder")
+
+
 def test_inspect(models: Path) -> None:
     report = llama_eagle("inspect", models / "draft.gguf", "--json").json
     assert report["architecture"] == "eagle3"

@@ -47,6 +47,8 @@ def convert(
     from llama_eagle.convert.checkpoint import open_checkpoint
     from llama_eagle.convert.drafts import is_draft
 
+    if Path(source).is_dir():
+        _refuse(given, ("revision",), "a folder")
     checkpoint = open_checkpoint(source, revision=revision)
     if is_draft(checkpoint):
         if target is None:
