@@ -38,6 +38,9 @@ inline vi v_zero() {
 inline vi v_set1_8(int v) {
     return _mm512_set1_epi8((char) v);
 }
+inline vi v_set1_16(int v) {
+    return _mm512_set1_epi16((short) v);
+}
 inline vi v_and(vi a, vi b) {
     return _mm512_and_si512(a, b);
 }
@@ -141,6 +144,9 @@ inline vi v_zero() {
 }
 inline vi v_set1_8(int v) {
     return _mm256_set1_epi8((char) v);
+}
+inline vi v_set1_16(int v) {
+    return _mm256_set1_epi16((short) v);
 }
 inline vi v_and(vi a, vi b) {
     return _mm256_and_si256(a, b);
