@@ -1,6 +1,6 @@
 // Where a decode of 1 to 9 tokens spends its time, by kind of operation, as a Markdown table.
 //
-//     profile_eagle_decode MODEL.gguf [N_PROMPT [THREADS]]
+//     profile_eagle_decode MODEL.gguf [N_PROMPT [THREADS [RUNS]]]
 //
 // The scheduler is made to stop wherever the kind of operation changes (llama_context_params.cb_eval), so that each
 // stretch is timed alone; "all, undivided" is the same decode without stops. Times are the least of several runs. The
@@ -14,7 +14,6 @@
 #include "decode_case.h"
 
 static const int SIZES[] = {1, 2, 3, 5, 9};
-static const int RUNS = 12;
 
 static bool computes_nothing(const ggml_tensor * t) {
     return t->op == GGML_OP_NONE || t->op == GGML_OP_VIEW || t->op == GGML_OP_RESHAPE || t->op == GGML_OP_PERMUTE ||
@@ -156,7 +155,7 @@ static void print_row(const std::string & name, const cost & c, double bytes_per
 
 int main(int argc, char ** argv) {
     if (argc < 2) {
-        fprintf(stderr, "usage: %s MODEL.gguf [N_PROMPT [THREADS]]\n", argv[0]);
+        fprintf(stderr, "usage: %s MODEL.gguf [N_PROMPT [THREADS [RUNS]]]\n", argv[0]);
         return 2;
     }
     profile p;
@@ -167,9 +166,10 @@ int main(int argc, char ** argv) {
     params.cb_eval_user_data = &p;
     decoder d = decoder::load(argv[1], argc > 2 ? atoi(argv[2]) : 64, params);
     p.d = &d;
+    const int runs = argc > 4 ? atoi(argv[4]) : 12;
     cost whole;
     std::fill(std::begin(whole.least), std::end(whole.least), 1e9);
-    for (int run = 0; run < RUNS; ++run) {
+    for (int run = 0; run < runs; ++run) {
         for (size_t k = 0; k < std::size(SIZES); ++k) {
             p.undivided(SIZES[k]);  // builds the graph of this size
             whole.least[k] = std::min(whole.least[k], p.undivided(SIZES[k]));
