@@ -52,10 +52,11 @@ struct q6_K_wide {
             }
             sum[j] = v_sub32(v_zero(), v_shl32<5>(low));
         }
-        constexpr int STRETCH = sizeof(w) / 8;
+        // By stretches: all at once they would fill the queue of misses. Memory-bound passes want them nearer.
+        constexpr int STRETCH = sizeof(w) / 8, DISTANCE = NR <= 3 ? AHEAD / 2 : AHEAD;
         for (int p = 0; p < 8; ++p) {
-            if (part == 0) {  // by stretches: all at once they would fill the queue of misses
-                prefetch_ahead<STRETCH>((const char *) &w + p * STRETCH);
+            if (part == 0) {
+                prefetch_ahead<STRETCH, DISTANCE>((const char *) &w + p * STRETCH);
             }
             vi q[4];
             unpack(w, 2 * p, part, q);
