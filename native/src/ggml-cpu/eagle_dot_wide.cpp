@@ -11,6 +11,16 @@ namespace {
 
 constexpr int PARTS = WIDE / LANES;  // vectors that hold one value (or four bytes) of each row
 
+// A block's weights are asked for by eighths: all at once they would fill the queue of misses. Memory-bound passes want
+// them nearer.
+template <int NR, typename Block>
+inline void prefetch_eighth(const Block & w, int part, int i) {
+    constexpr int BYTES = sizeof(w) / 8, DISTANCE = NR <= 3 ? AHEAD / 2 : AHEAD;
+    if (part == 0) {
+        prefetch_ahead<BYTES, DISTANCE>((const char *) &w + i * BYTES);
+    }
+}
+
 // --- Q6_K ------------------------------------------------------------------------------------------------------------
 
 struct q6_K_wide {
@@ -52,12 +62,8 @@ struct q6_K_wide {
             }
             sum[j] = v_sub32(v_zero(), v_shl32<5>(low));
         }
-        // By stretches: all at once they would fill the queue of misses. Memory-bound passes want them nearer.
-        constexpr int STRETCH = sizeof(w) / 8, DISTANCE = NR <= 3 ? AHEAD / 2 : AHEAD;
         for (int p = 0; p < 8; ++p) {
-            if (part == 0) {
-                prefetch_ahead<STRETCH, DISTANCE>((const char *) &w + p * STRETCH);
-            }
+            prefetch_eighth<NR>(w, part, p);
             vi q[4];
             unpack(w, 2 * p, part, q);
             add_sub_block<NR>(sum, q, v_sra32<16>(v_shl32<16>(scales[p])), 2 * p, x);
@@ -104,11 +110,8 @@ struct q5_K_wide {
     template <int NR>
     static inline void add_half(vi * sum, const block & w, int h, int part, vi scales, const act256 * const * x) {
         const vi scale[4] = {byte_of<0>(scales), byte_of<1>(scales), byte_of<2>(scales), byte_of<3>(scales)};
-        constexpr int STRETCH = sizeof(w) / 8;
         for (int s = 4 * h; s < 4 * h + 4; ++s) {
-            if (part == 0) {
-                prefetch_ahead<STRETCH>((const char *) &w + s * STRETCH);
-            }
+            prefetch_eighth<NR>(w, part, s);
             vi q[8];
             unpack(w, s, part, q);
             for (int j = 0; j < NR; ++j) {
