@@ -21,7 +21,7 @@ static const kind KINDS[] = {{"q8_0", GGML_TYPE_Q8_0, layout::plain, layout::wid
                              {"q4_K", GGML_TYPE_Q4_K, layout::interleaved, layout::interleaved},
                              {"q6_K", GGML_TYPE_Q6_K, layout::plain, layout::wide},
                              {"q4_0", GGML_TYPE_Q4_0, layout::interleaved, layout::interleaved},
-                             {"q5_K", GGML_TYPE_Q5_K, layout::plain, layout::plain},
+                             {"q5_K", GGML_TYPE_Q5_K, layout::plain, layout::wide},
                              {"f16", GGML_TYPE_F16, layout::plain, layout::plain},
                              {"bf16", GGML_TYPE_BF16, layout::plain, layout::plain},
                              {"f32", GGML_TYPE_F32, layout::plain, layout::plain}};

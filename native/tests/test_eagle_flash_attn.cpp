@@ -6,6 +6,7 @@
 #include "mul_mat_case.h"
 
 static int failures = 0;
+static bool our_kernel = false;  // whether the last attention went by it; ggml's sums F16 values in F16
 
 static void check(bool ok, const std::string & what) {
     if (!ok) {
@@ -69,6 +70,7 @@ static std::vector<float> attend(ggml_backend_t backend, const attention & a, co
     if (a.sinks) {
         ggml_flash_attn_ext_add_sinks(out, sinks);
     }
+    our_kernel = eagle_work_size(threads, out) > 0;
     ggml_cgraph * g = ggml_new_graph(ctx);
     ggml_build_forward_expand(g, out);
     ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, backend);
@@ -143,7 +145,7 @@ static void check_attention(ggml_backend_t backend, const attention & a) {
     std::vector<float> alone;
     for (int64_t t = 0; t < inputs::TOKENS; ++t) {
         const std::vector<float> y = attend(backend, a, in, t, 1, 1, 0);
-        check(nmse(a, in, t, y.data()) < (a.dv % 16 == 0 ? 1e-6 : 1e-4) || a.max_bias != 0, a.name() + ": accuracy");
+        check(nmse(a, in, t, y.data()) < (our_kernel ? 1e-6 : 1e-4) || a.max_bias != 0, a.name() + ": accuracy");
         alone.insert(alone.end(), y.begin(), y.end());
     }
     for (int64_t n : {1, 2, 3, 5, 9, 16, 17}) {

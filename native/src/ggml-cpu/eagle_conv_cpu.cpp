@@ -2,7 +2,7 @@
 //
 // ggml's ssm_conv wants each channel's inputs side by side, so every new token is a scatter of its channels and the
 // convolution a sum over four neighbours. Token-major, both run over whole vectors of channels. The sum of a channel
-// keeps ggml's order: results are bit-identical.
+// keeps ggml's order, and does not depend on which other tokens there are.
 
 #include <algorithm>
 #include <cstring>

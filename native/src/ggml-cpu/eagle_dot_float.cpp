@@ -69,14 +69,18 @@ struct tile_float {
                 acc[j][r] = v_zerof();
             }
         }
-        constexpr int64_t LINE = 64 / sizeof(elem);
+        constexpr int64_t LINE = 64 / sizeof(elem), TURN = 4 * LANES;  // one vector a turn falls behind memory
+        constexpr bool ASK = SIDE > 1 || sizeof(elem) < 4;  // one row of F32 is slower with prefetching than without
         int64_t k = 0;
-        for (; k + LANES <= a.n; k += LANES) {
-            if (k % LINE == 0) {
-                for (int r = 0; r < SIDE; ++r) {
-                    prefetch_ahead<1>(row[r] + k);
+        for (; k + TURN <= a.n; k += TURN) {
+            for (int64_t u = 0; u < TURN; u += LANES) {
+                for (int r = 0; r < SIDE && ASK && u % LINE == 0; ++r) {
+                    prefetch_ahead<1>(row[r] + k + u);
                 }
+                add<NR, SIDE>(acc, row, act, k + u);
             }
+        }
+        for (; k + LANES <= a.n; k += LANES) {
             add<NR, SIDE>(acc, row, act, k);
         }
         if (k < a.n) {

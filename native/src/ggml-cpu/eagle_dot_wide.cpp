@@ -1,4 +1,5 @@
-// Q6_K and Q8_0 weights in our own layout: a lane is a weight row, so four activations are broadcast to all of them.
+// Q5_K, Q6_K and Q8_0 weights in our own layout: a lane is a weight row, so four activations are broadcast to all of
+// them.
 #include "eagle_pack_k.h"
 #include "eagle_tile.h"
 #include "eagle_wide.h"
@@ -10,13 +11,23 @@ namespace {
 
 constexpr int PARTS = WIDE / LANES;  // vectors that hold one value (or four bytes) of each row
 
+// A block's weights are asked for by eighths: all at once they would fill the queue of misses. Memory-bound passes want
+// them nearer.
+template <int NR, typename Block>
+inline void prefetch_eighth(const Block & w, int part, int i) {
+    constexpr int BYTES = sizeof(w) / 8, DISTANCE = NR <= 3 ? AHEAD / 2 : AHEAD;
+    if (part == 0) {
+        prefetch_ahead<BYTES, DISTANCE>((const char *) &w + i * BYTES);
+    }
+}
+
 // --- Q6_K ------------------------------------------------------------------------------------------------------------
 
-struct tile_q6_K_wide {
-    static constexpr int STEP = WIDE;
+struct q6_K_wide {
+    using block = block_q6_K_wide;
 
     // The four vectors of unsigned codes of sub-block s.
-    static inline void unpack(const block_q6_K_wide & w, int s, int part, vi * q) {
+    static inline void unpack(const block & w, int s, int part, vi * q) {
         const vi nibble = v_set1_8(15), two = v_set1_8(0x30);
         const vi l0 = v_load(w.ql[s][0] + 4 * LANES * part), l1 = v_load(w.ql[s][1] + 4 * LANES * part);
         const vi h = v_load(w.qh[s] + 4 * LANES * part);
@@ -39,7 +50,7 @@ struct tile_q6_K_wide {
 
     // The codes have 32 added: -32 * scale times the sum of its 16 activations takes that away.
     template <int NR>
-    static inline void add_block(vf * acc, const block_q6_K_wide & w, int part, const act256 * const * x) {
+    static inline void add_block(vf * acc, const block & w, int part, const act256 * const * x) {
         vi scales[8], sum[NR];
         for (int p = 0; p < 8; ++p) {
             scales[p] = v_widen8(w.scales[p][LANES * part]);
@@ -51,11 +62,8 @@ struct tile_q6_K_wide {
             }
             sum[j] = v_sub32(v_zero(), v_shl32<5>(low));
         }
-        constexpr int STRETCH = sizeof(w) / 8;
         for (int p = 0; p < 8; ++p) {
-            if (part == 0) {  // by stretches: all at once they would fill the queue of misses
-                prefetch_ahead<STRETCH>((const char *) &w + p * STRETCH);
-            }
+            prefetch_eighth<NR>(w, part, p);
             vi q[4];
             unpack(w, 2 * p, part, q);
             add_sub_block<NR>(sum, q, v_sra32<16>(v_shl32<16>(scales[p])), 2 * p, x);
@@ -67,10 +75,94 @@ struct tile_q6_K_wide {
             acc[j] = v_fma(v_float(sum[j]), v_mul(d, v_set1f(x[j]->d)), acc[j]);
         }
     }
+};
+
+// --- Q5_K ------------------------------------------------------------------------------------------------------------
+
+struct q5_K_wide {
+    using block = block_q5_K_wide;
+
+    // The eight vectors of codes of sub-block s.
+    static inline void unpack(const block & w, int s, int part, vi * q) {
+        const vi nibble = v_set1_8(15), fifth = v_set1_8(16);
+        const vi h = v_load(w.qh[s] + 4 * LANES * part);
+        const vi high[8] = {v_shl16<4>(h), v_shl16<3>(h), v_shl16<2>(h), v_shl16<1>(h), h,
+                            v_shr16<1>(h), v_shr16<2>(h), v_shr16<3>(h)};
+        for (int i = 0; i < 4; ++i) {
+            const vi l = v_load(w.ql[s][i] + 4 * LANES * part);
+            q[2 * i] = v_or(v_and(l, nibble), v_and(high[2 * i], fifth));
+            q[2 * i + 1] = v_or(v_and(v_shr16<4>(l), nibble), v_and(high[2 * i + 1], fifth));
+        }
+    }
+
+    // Of the four scales (or mins) in the bytes of each lane, one.
+    template <int BYTE>
+    static inline vi byte_of(vi x) {
+        return v_sra32<24>(v_shl32<24 - 8 * BYTE>(x));
+    }
+
+    // The last four scales, or mins: their low nibbles are given, their high bits are above the first four.
+    static inline vi last_four(vi low, vi first) {
+        return v_or(v_and(low, v_set1_8(15)), v_and(v_shr16<2>(first), v_set1_8(0x30)));
+    }
+
+    // Sub-blocks 4h to 4h + 3.
+    template <int NR>
+    static inline void add_half(vi * sum, const block & w, int h, int part, vi scales, const act256 * const * x) {
+        const vi scale[4] = {byte_of<0>(scales), byte_of<1>(scales), byte_of<2>(scales), byte_of<3>(scales)};
+        for (int s = 4 * h; s < 4 * h + 4; ++s) {
+            prefetch_eighth<NR>(w, part, s);
+            vi q[8];
+            unpack(w, s, part, q);
+            for (int j = 0; j < NR; ++j) {
+                vi p = v_zero();
+                for (int k = 0; k < 8; ++k) {
+                    p = v_dpbusd(p, q[k], v_bcast32(x[j]->qs + 32 * s + 4 * k));
+                }
+                sum[j] = v_add32(sum[j], v_mul32(p, scale[s % 4]));
+            }
+        }
+    }
+
+    // 16-bit pairs of mins 0 and 1, 2 and 3, ... times the sums of their activations.
+    static inline vi sum_of_mins(vi first, vi last, const act256 & x) {
+        const vi byte = v_set1_16(0xff);
+        vi low = v_dpwssd(v_zero(), v_and(first, byte), v_bcast32(x.sums32));
+        low = v_dpwssd(low, v_and(v_shr16<8>(first), byte), v_bcast32(x.sums32 + 2));
+        low = v_dpwssd(low, v_and(last, byte), v_bcast32(x.sums32 + 4));
+        return v_dpwssd(low, v_and(v_shr16<8>(last), byte), v_bcast32(x.sums32 + 6));
+    }
+
+    template <int NR>
+    static inline void add_block(vf * acc, const block & w, int part, const act256 * const * x) {
+        const vi six = v_set1_8(0x3f);
+        const vi u0 = v_load(w.scales[0][LANES * part]), u1 = v_load(w.scales[1][LANES * part]);
+        const vi u2 = v_load(w.scales[2][LANES * part]);
+        vi sum[NR];
+        for (int j = 0; j < NR; ++j) {
+            sum[j] = v_zero();
+        }
+        add_half<NR>(sum, w, 0, part, v_and(u0, six), x);
+        add_half<NR>(sum, w, 1, part, last_four(u2, u0), x);
+        const vi first = v_and(u1, six), last = last_four(v_shr16<4>(u2), u1);
+        const vf d = v_load_f16(w.d + LANES * part), dmin = v_load_f16(w.dmin + LANES * part);
+        for (int j = 0; j < NR; ++j) {
+            const vf dx = v_set1f(x[j]->d);
+            acc[j] = v_fma(v_float(sum[j]), v_mul(d, dx), acc[j]);
+            acc[j] = v_fnma(v_float(sum_of_mins(first, last, *x[j])), v_mul(dmin, dx), acc[j]);
+        }
+    }
+};
+
+// --- tiles of the K-quants -------------------------------------------------------------------------------------------
+
+template <typename Type>
+struct tile_k_wide {
+    static constexpr int STEP = WIDE;
 
     template <int NR>
     static void run(const dot_args & a, const char * const * act, float * const * dst, int64_t i) {
-        const block_q6_K_wide * w = (const block_q6_K_wide *) (a.w + i / WIDE * a.w_stride);
+        const auto * w = (const typename Type::block *) (a.w + i / WIDE * a.w_stride);
         vf acc[PARTS][NR];
         for (int part = 0; part < PARTS; ++part) {
             for (int j = 0; j < NR; ++j) {
@@ -83,7 +175,7 @@ struct tile_q6_K_wide {
                 x[j] = (const act256 *) act[j] + b;
             }
             for (int part = 0; part < PARTS; ++part) {
-                add_block<NR>(acc[part], w[b], part, x);
+                Type::template add_block<NR>(acc[part], w[b], part, x);
             }
         }
         for (int part = 0; part < PARTS; ++part) {
@@ -166,7 +258,8 @@ struct tile_q8_0_wide {
 
 }  // namespace
 
-const kernel kernel_q6_K_wide = {GGML_TYPE_Q6_K, WIDE, 256, act_size_k, pack_k, run_tiles<tile_q6_K_wide>};
+const kernel kernel_q5_K_wide = {GGML_TYPE_Q5_K, WIDE, 256, act_size_k, pack_k, run_tiles<tile_k_wide<q5_K_wide>>};
+const kernel kernel_q6_K_wide = {GGML_TYPE_Q6_K, WIDE, 256, act_size_k, pack_k, run_tiles<tile_k_wide<q6_K_wide>>};
 const kernel kernel_q8_0_wide = {GGML_TYPE_Q8_0, WIDE, 32, act_size_q8_0, pack_q8_0, run_tiles<tile_q8_0_wide>};
 
 }  // namespace eagle

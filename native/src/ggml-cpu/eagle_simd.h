@@ -38,6 +38,9 @@ inline vi v_zero() {
 inline vi v_set1_8(int v) {
     return _mm512_set1_epi8((char) v);
 }
+inline vi v_set1_16(int v) {
+    return _mm512_set1_epi16((short) v);
+}
 inline vi v_and(vi a, vi b) {
     return _mm512_and_si512(a, b);
 }
@@ -141,6 +144,9 @@ inline vi v_zero() {
 }
 inline vi v_set1_8(int v) {
     return _mm256_set1_epi8((char) v);
+}
+inline vi v_set1_16(int v) {
+    return _mm256_set1_epi16((short) v);
 }
 inline vi v_and(vi a, vi b) {
     return _mm256_and_si256(a, b);
@@ -246,13 +252,13 @@ inline vf v_load_bf16(const void * p) {
 #define EAGLE_SIMD_VNNI 1
 #endif
 
-// Asks for the BYTES bytes that lie AHEAD of p. Weights stream from memory once, and the hardware's prefetchers lose
-// the thread when several rows are read side by side.
+// Asks for the BYTES bytes that lie DISTANCE bytes ahead of p. Weights stream from memory once, and the hardware's
+// prefetchers lose the thread when several rows are read side by side.
 constexpr int AHEAD = 16384;
-template <int BYTES>
+template <int BYTES, int DISTANCE = AHEAD>
 inline void prefetch_ahead(const void * p) {
     for (int i = 0; i < BYTES; i += 64) {
-        _mm_prefetch((const char *) p + AHEAD + i, _MM_HINT_T0);
+        _mm_prefetch((const char *) p + DISTANCE + i, _MM_HINT_T0);
     }
 }
 

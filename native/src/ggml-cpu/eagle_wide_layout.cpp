@@ -1,6 +1,7 @@
 // Plain blocks of WIDE rows to one wide block, and back.
 #define GGML_COMMON_DECL_CPP
 #include <cstring>
+#include <utility>
 
 #include "eagle_kernels.h"
 #include "eagle_wide.h"
@@ -25,6 +26,70 @@ void split(const block_q8_0_wide & w, block_q8_0 * const * row) {
         for (int k = 0; k < 32; ++k) {
             row[r]->qs[k] = (int8_t) (w.qs[k / 4][4 * r + k % 4] ^ 0x80);
         }
+    }
+}
+
+// The codes of a plain block: of 64 values, the first 32 are low nibbles, the others the high nibbles of the same
+// bytes.
+void codes_of(const block_q5_K & b, uint8_t * codes) {
+    for (int k = 0; k < 256; ++k) {
+        const int low = b.qs[k / 64 * 32 + k % 32] >> (k / 32 % 2 * 4) & 15;
+        codes[k] = (uint8_t) (low | (b.qh[k % 32] >> (k / 32) & 1) << 4);
+    }
+}
+
+void set_codes(block_q5_K & b, const uint8_t * codes) {
+    memset(b.qs, 0, sizeof(b.qs));
+    memset(b.qh, 0, sizeof(b.qh));
+    for (int k = 0; k < 256; ++k) {
+        b.qs[k / 64 * 32 + k % 32] |= (uint8_t) ((codes[k] & 15) << (k / 32 % 2 * 4));
+        b.qh[k % 32] |= (uint8_t) (codes[k] >> 4 << (k / 32));
+    }
+}
+
+// Bytes 0..3, 4..7 and 8..11 of a plain block's scales are scales[0], [1] and [2], but for the order of the mins.
+void exchange_mins(uint8_t * scales) {
+    constexpr uint8_t HIGH = 0xf0;
+    std::swap(scales[5], scales[6]);  // mins 1 and 2, and the high bits of mins 5 and 6
+    const uint8_t min5 = scales[9] & HIGH, min6 = scales[10] & HIGH;
+    scales[9] = (uint8_t) ((scales[9] & 15) | min6);
+    scales[10] = (uint8_t) ((scales[10] & 15) | min5);
+}
+
+void join(const block_q5_K * const * row, block_q5_K_wide & w) {
+    memset(&w, 0, sizeof(w));
+    for (int r = 0; r < WIDE; ++r) {
+        uint8_t codes[256], scales[12];
+        codes_of(*row[r], codes);
+        memcpy(scales, row[r]->scales, sizeof(scales));
+        exchange_mins(scales);
+        w.d[r] = row[r]->data.data.d;
+        w.dmin[r] = row[r]->data.data.dmin;
+        for (int i = 0; i < 3; ++i) {
+            memcpy(w.scales[i][r], scales + 4 * i, 4);
+        }
+        for (int k = 0; k < 256; ++k) {
+            const int s = k / 32, v = k % 32 / 4, at = 4 * r + k % 4;
+            w.ql[s][v / 2][at] |= (uint8_t) ((codes[k] & 15) << (v % 2 * 4));
+            w.qh[s][at] |= (uint8_t) (codes[k] >> 4 << v);
+        }
+    }
+}
+
+void split(const block_q5_K_wide & w, block_q5_K * const * row) {
+    for (int r = 0; r < WIDE; ++r) {
+        uint8_t codes[256];
+        row[r]->data.data.d = w.d[r];
+        row[r]->data.data.dmin = w.dmin[r];
+        for (int i = 0; i < 3; ++i) {
+            memcpy(row[r]->scales + 4 * i, w.scales[i][r], 4);
+        }
+        exchange_mins(row[r]->scales);
+        for (int k = 0; k < 256; ++k) {
+            const int s = k / 32, v = k % 32 / 4, at = 4 * r + k % 4;
+            codes[k] = (uint8_t) ((w.ql[s][v / 2][at] >> (v % 2 * 4) & 15) | (w.qh[s][at] >> v & 1) << 4);
+        }
+        set_codes(*row[r], codes);
     }
 }
 
@@ -122,18 +187,24 @@ bool takes_wide(const ggml_tensor * w) {
 }
 
 void to_wide(const ggml_tensor * w, const void * plain, void * wide) {
-    if (w->type == GGML_TYPE_Q8_0) {
-        to_wide_as<block_q8_0, block_q8_0_wide>(w, plain, wide);
-    } else {
-        to_wide_as<block_q6_K, block_q6_K_wide>(w, plain, wide);
+    switch (w->type) {
+    case GGML_TYPE_Q8_0:
+        return to_wide_as<block_q8_0, block_q8_0_wide>(w, plain, wide);
+    case GGML_TYPE_Q5_K:
+        return to_wide_as<block_q5_K, block_q5_K_wide>(w, plain, wide);
+    default:
+        return to_wide_as<block_q6_K, block_q6_K_wide>(w, plain, wide);
     }
 }
 
 void from_wide(const ggml_tensor * w, const void * wide, void * plain) {
-    if (w->type == GGML_TYPE_Q8_0) {
-        from_wide_as<block_q8_0, block_q8_0_wide>(w, wide, plain);
-    } else {
-        from_wide_as<block_q6_K, block_q6_K_wide>(w, wide, plain);
+    switch (w->type) {
+    case GGML_TYPE_Q8_0:
+        return from_wide_as<block_q8_0, block_q8_0_wide>(w, wide, plain);
+    case GGML_TYPE_Q5_K:
+        return from_wide_as<block_q5_K, block_q5_K_wide>(w, wide, plain);
+    default:
+        return from_wide_as<block_q6_K, block_q6_K_wide>(w, wide, plain);
     }
 }
 
