@@ -111,10 +111,12 @@ def test_samplers_that_are_switched_off_and_biases(ctx: Any) -> None:
 def test_refusals(ctx: Any) -> None:
     import llama_cpp as api
 
-    unfinished = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
-    api.llama_sampler_chain_add(unfinished, api.llama_sampler_init_top_k(4))
-    with pytest.raises(NativeError, match="chooses no token"):
-        _native.sample(ctx, unfinished, ROW)
+    for add in (None, lambda: api.llama_sampler_init_temp(0.5), lambda: api.llama_sampler_init_top_k(4)):
+        unfinished = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
+        if add:
+            api.llama_sampler_chain_add(unfinished, add())
+        with pytest.raises(NativeError, match="chooses no token"):
+            _native.sample(ctx, unfinished, ROW)
     for row in (3, 99, -4):
         with pytest.raises(NativeError, match=f"no logits in row {row}"):
             _native.sample(ctx, unfinished, row)

@@ -55,6 +55,9 @@ void DraftModel::read_shapes(const llama_model & draft, const llama_model & targ
     aux_layer_ids = draft.target_layer_ids;
     n_aux = (int64_t) aux_layer_ids.size();
 
+    if (n_aux == 0) {
+        incompatible("the draft names no boundaries of the target to read");
+    }
     if (draft.fc->ne[0] != n_aux * n_embd_tgt) {
         incompatible(format("the draft fuses %lld features of width %lld, but the target's hidden size is %lld",
                             (long long) n_aux, (long long) (draft.fc->ne[0] / n_aux), (long long) n_embd_tgt));

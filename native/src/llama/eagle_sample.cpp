@@ -78,12 +78,15 @@ bool chosen_on_device(llama_context * ctx, int32_t row, Choice & choice) {
 }  // namespace
 
 void top_candidates(const float * logits, int64_t n, int32_t k, std::vector<llama_token_data> & out) {
-    std::priority_queue<float, std::vector<float>, std::greater<float>> largest;  // k of them, the smallest on top
-    out.clear();
+    out.resize(k);
     for (int64_t i = 0; i < k; i++) {
-        out.push_back({(llama_token) i, logits[i], 0.0f});
-        largest.push(logits[i]);
+        out[i] = {(llama_token) i, logits[i], 0.0f};
     }
+    if (k == n) {
+        return;
+    }
+    std::priority_queue<float, std::vector<float>, std::greater<float>> largest(
+        {}, {logits, logits + k});  // on top: the smallest
     for (int64_t begin = k; begin < n; begin += BLOCK) {
         const int64_t end = std::min(n, begin + BLOCK);
         if (maximum(logits + begin, end - begin) <= largest.top()) {
@@ -120,14 +123,11 @@ llama_token sample(llama_context * ctx, llama_sampler * chain, int32_t row) {
     if (start == Start::GREEDY) {
         id = greedy(ctx, row);
     } else {
-        const float * logits = logits_of(ctx, row);
+        std::vector<llama_token_data> candidates;
         const int64_t n_vocab = n_vocab_of(ctx);
         const int32_t k = start == Start::TOP_K ? kept_by(first) : 0;
-        if (k <= 0 || k > MAX_TOP_K || k >= n_vocab) {
-            return llama_sampler_sample(chain, ctx, row);
-        }
-        std::vector<llama_token_data> candidates;
-        top_candidates(logits, n_vocab, k, candidates);
+        const bool few = 0 < k && k <= MAX_TOP_K && k < n_vocab;
+        top_candidates(logits_of(ctx, row), n_vocab, few ? k : n_vocab, candidates);
         id = apply(chain, candidates);
     }
     llama_sampler_accept(chain, id);

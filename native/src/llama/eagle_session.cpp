@@ -48,14 +48,26 @@ Session::Session(llama_context * ctx, const llama_model & draft, const eagle_ses
                     format("drafts of %d tokens need n_batch and n_ubatch >= %d, not %u and %u", n_draft_max_,
                            n_draft_max_ + 1, llama_n_batch(ctx), llama_n_ubatch(ctx)));
     }
-    for (int32_t id : model.aux_layer_ids) {
-        capture_on_device(*ctx_, id);
+    if (llama_memory_seq_pos_max(llama_get_memory(ctx_), 0) >= 0) {
+        throw Error(EAGLE_ERR_STATE, "the context has tokens in its memory already: clear it first");
+    }
+    try {
+        for (int32_t id : model.aux_layer_ids) {
+            capture_on_device(*ctx_, id);
+        }
+    } catch (...) {
+        release_boundaries();
+        throw;
     }
     ctx_->device_logits.wanted = true;
 }
 
 Session::~Session() {
     ctx_->device_logits.wanted = false;
+    release_boundaries();
+}
+
+void Session::release_boundaries() {
     for (int32_t id : engine_.model().aux_layer_ids) {
         release_on_device(*ctx_, id);
     }
@@ -248,15 +260,23 @@ void Session::load_state(const char * data, int64_t size, int32_t n_past) {
         }
         data += sizeof header;
     }
+    std::vector<llama_token> tokens(header.n_tokens);
+    if (data) {
+        std::memcpy(tokens.data(), data, header.token_bytes());
+        data += header.token_bytes();
+    }
+    for (llama_token id : tokens) {
+        if (id < 0 || id >= engine_.model().n_vocab) {
+            throw Error(EAGLE_ERR_INCOMPATIBLE, format("the saved state names token %d", id));
+        }
+    }
     n_past_ = n_past;
     broken_ = false;
     round_.clear();
-    pending_tokens_.resize(header.n_tokens);
+    pending_tokens_ = std::move(tokens);
     engine_.features().truncate(0);
     engine_.forget_slots(header.first_slot);
     if (data) {
-        std::memcpy(pending_tokens_.data(), data, header.token_bytes());
-        data += header.token_bytes();
         engine_.features().write(data, header.n);
         engine_.load_slots(header.first_slot, header.end_slot, data + header.feature_bytes());
     }

@@ -31,9 +31,9 @@ struct StateHeader {
 
     // Could a session with n_past tokens have written it?
     bool is_sane(int32_t n_past_now, int64_t width_now, int64_t n_slots) const {
-        return magic == STATE_MAGIC && n_past == n_past_now && width == width_now && first_slot >= 0 && end_slot >= 0 &&
-               end_slot <= n_slots && pos >= 0 && n >= 0 && n <= MAX_PENDING && pos == n_past - n && end_slot <= pos &&
-               n_tokens == std::max(0, n - 1);
+        return magic == STATE_MAGIC && n_past == n_past_now && width == width_now && first_slot >= 0 &&
+               first_slot <= pos && end_slot >= 0 && end_slot <= n_slots && pos >= 0 && n >= 0 && n <= MAX_PENDING &&
+               pos == n_past - n && end_slot <= pos && n_tokens == std::max(0, n - 1);
     }
 };
 
@@ -82,6 +82,7 @@ class Session {
 
     StateHeader state_header() const;
     int64_t state_size(const StateHeader & header) const;
+    void release_boundaries();
     void require_ready() const;
     void require_room(int32_t n) const;
     void decode(const llama_token * tokens, int32_t n, int32_t first_output);

@@ -1,0 +1,60 @@
+"""What a session refuses: contexts and saved states that it could not go on from."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import pytest
+from fixtures.tiny_gguf import Variant, write_draft, write_target
+from llama_eagle._native import ERR_STATE
+from llama_eagle.errors import IncompatibleModels, NativeError
+from llama_eagle.models import Context, ContextOptions, ModelPair, PairOptions
+from llama_eagle.session import EagleSession, SessionOptions
+
+pytestmark = pytest.mark.native
+
+PROMPT = [5, 6, 7, 8]
+HEADER = struct.Struct("8i")
+FIELDS = ("magic", "n_past", "first_slot", "end_slot", "pos", "n", "n_tokens", "width")
+BAD = (-(2**31), -1, 2**31 - 1)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelPair]:
+    folder = tmp_path_factory.mktemp("pair")
+    files = PairOptions(write_target(folder / "t.gguf", Variant()), write_draft(folder / "d.gguf", Variant()))
+    with ModelPair(files) as opened:
+        yield opened
+
+
+@pytest.fixture
+def context(pair: ModelPair) -> Iterator[Context]:
+    with Context(pair.target, ContextOptions(n_ctx=64, n_batch=32, n_threads=1, n_rs_seq=4)) as opened:
+        yield opened
+
+
+def open_session(context: Context, pair: ModelPair) -> EagleSession:
+    return EagleSession(context, pair.draft, SessionOptions(4))
+
+
+def test_a_context_with_tokens_in_memory(context: Context, pair: ModelPair) -> None:
+    with open_session(context, pair) as session:
+        session.eval(PROMPT)
+    with pytest.raises(NativeError, match="clear it first") as error:
+        open_session(context, pair)
+    assert error.value.code == ERR_STATE
+
+
+@pytest.mark.parametrize("value", BAD)
+@pytest.mark.parametrize("field", [*FIELDS, "token"])
+def test_damaged_states(context: Context, pair: ModelPair, field: str, value: int) -> None:
+    with open_session(context, pair) as session:
+        session.eval(PROMPT)
+        data = bytearray(session.save_state())
+        at = HEADER.size if field == "token" else 4 * FIELDS.index(field)
+        before = session.draft(9, 4)
+        struct.pack_into("i", data, at, value)
+        with pytest.raises(IncompatibleModels, match="state"):
+            session.load_state(bytes(data), len(PROMPT))
+        assert session.draft(9, 4) == before  # the session goes on as if nothing had been asked
