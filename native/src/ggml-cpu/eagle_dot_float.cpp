@@ -69,8 +69,9 @@ struct tile_float {
                 acc[j][r] = v_zerof();
             }
         }
-        constexpr int64_t LINE = 64 / sizeof(elem), TURN = 4 * LANES;  // one vector a turn falls behind memory
-        constexpr bool ASK = SIDE > 1 || sizeof(elem) < 4;  // one row of F32 is slower with prefetching than without
+        // One row alone falls behind memory with one vector a turn; in F32 it is slower with prefetching than without.
+        constexpr int64_t LINE = 64 / sizeof(elem), TURN = NR == 1 ? 4 * LANES : LINE;
+        constexpr bool ASK = SIDE > 1 || sizeof(elem) < 4;
         int64_t k = 0;
         for (; k + TURN <= a.n; k += TURN) {
             for (int64_t u = 0; u < TURN; u += LANES) {
@@ -96,7 +97,8 @@ struct tile_float {
     // One row streams best alone; more are bound by arithmetic and take as many side by side as registers allow.
     template <int NR>
     static void run(const dot_args & a, const char * const * act, float * const * dst, int64_t i) {
-        constexpr int SIDE = NR == 1 ? 1 : NR <= TILE_ROWS / 2 + 1 ? 4 : 2;
+        constexpr int ALONE = LANES == 8 && sizeof(elem) == 2 ? 2 : 1;  // there one row's chain of sums is slower
+        constexpr int SIDE = NR == 1 ? ALONE : NR <= TILE_ROWS / 2 + 1 ? 4 : 2;
         for (int r = 0; r < STEP && i + r < a.n_w; r += SIDE) {
             run_side<NR, SIDE>(a, act, dst, i + r);
         }

@@ -1,4 +1,4 @@
-// Q8_0 weights in their plain layout, and Q4_0 weights in both.
+// Q8_0 weights in their plain layout.
 #define GGML_COMMON_DECL_CPP
 #include "eagle_pack.h"
 #include "eagle_tile.h"

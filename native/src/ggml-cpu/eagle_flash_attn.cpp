@@ -345,7 +345,7 @@ size_t flash_attn_work_size(int n_threads, const ggml_tensor * node) {
 void flash_attn(const ggml_compute_params * params, ggml_tensor * node) {
     const shape s(node);
     const score_rule rule(node);
-    float * work = (float *) (((uintptr_t) params->wdata + 63) / 64 * 64);
+    float * work = (float *) align64(params->wdata);
     float * scores = work + params->ith * TILE * SEGMENT;
     float * partials = work + params->nth * TILE * SEGMENT;
     if (params->ith == 0) {

@@ -60,10 +60,6 @@ size_t mul_mat_work_size(const ggml_tensor * node, const kernel & k) {
     return k.pack_block == 0 ? 0 : k.act_size(k, node->src[1]->ne[0]) * ggml_nrows(node->src[1]) + 64;
 }
 
-static char * align64(void * p) {
-    return (char *) (((uintptr_t) p + 63) / 64 * 64);
-}
-
 static const char * row_of(const ggml_tensor * x, int64_t row) {
     const int64_t i1 = row % x->ne[1], i2 = row / x->ne[1] % x->ne[2], i3 = row / x->ne[1] / x->ne[2];
     return (const char *) x->data + i1 * x->nb[1] + i2 * x->nb[2] + i3 * x->nb[3];

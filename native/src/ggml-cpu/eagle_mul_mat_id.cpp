@@ -7,10 +7,6 @@
 
 namespace eagle {
 
-static char * align64(void * p) {
-    return (char *) (((uintptr_t) p + 63) / 64 * 64);
-}
-
 static size_t packed_size(const ggml_tensor * x, const kernel & k) {
     return k.pack_block == 0 ? 0 : k.act_size(k, x->ne[0]) * ggml_nrows(x);
 }
