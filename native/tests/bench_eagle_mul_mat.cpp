@@ -18,7 +18,7 @@ struct kind {
 };
 
 static const kind KINDS[] = {{"q8_0", GGML_TYPE_Q8_0, layout::plain, layout::wide},
-                             {"q4_K", GGML_TYPE_Q4_K, layout::interleaved, layout::interleaved},
+                             {"q4_K", GGML_TYPE_Q4_K, layout::interleaved, layout::wide},
                              {"q6_K", GGML_TYPE_Q6_K, layout::plain, layout::wide},
                              {"q4_0", GGML_TYPE_Q4_0, layout::interleaved, layout::interleaved},
                              {"q5_K", GGML_TYPE_Q5_K, layout::plain, layout::wide},

@@ -175,7 +175,7 @@ int main() {
     for (ggml_type type : {GGML_TYPE_Q4_0, GGML_TYPE_Q4_K, GGML_TYPE_Q2_K, GGML_TYPE_IQ4_NL}) {
         check_type(backend, type, layout::interleaved);
     }
-    for (ggml_type type : {GGML_TYPE_Q8_0, GGML_TYPE_Q5_K, GGML_TYPE_Q6_K}) {
+    for (ggml_type type : {GGML_TYPE_Q8_0, GGML_TYPE_Q4_K, GGML_TYPE_Q5_K, GGML_TYPE_Q6_K}) {
         check_type(backend, type, layout::wide);
         check_wide(backend, type);
     }

@@ -1,5 +1,5 @@
-// Q5_K, Q6_K and Q8_0 weights in our own layout: a lane is a weight row, so four activations are broadcast to all of
-// them.
+// Q4_K, Q5_K, Q6_K and Q8_0 weights in our own layout: a lane is a weight row, so four activations are broadcast to all
+// of them.
 #include "eagle_pack_k.h"
 #include "eagle_tile.h"
 #include "eagle_wide.h"
@@ -77,22 +77,32 @@ struct q6_K_wide {
     }
 };
 
-// --- Q5_K ------------------------------------------------------------------------------------------------------------
+// --- Q4_K and Q5_K ---------------------------------------------------------------------------------------------------
 
-struct q5_K_wide {
-    using block = block_q5_K_wide;
+inline void add_fifth_bits(const block_q4_K_wide &, int, int, vi *) {}
+
+inline void add_fifth_bits(const block_q5_K_wide & w, int s, int part, vi * q) {
+    const vi h = v_load(w.qh[s] + 4 * LANES * part), fifth = v_set1_8(16);
+    const vi bits[8] = {v_shl16<4>(h), v_shl16<3>(h), v_shl16<2>(h), v_shl16<1>(h), h,
+                        v_shr16<1>(h), v_shr16<2>(h), v_shr16<3>(h)};
+    for (int v = 0; v < 8; ++v) {
+        q[v] = v_or(q[v], v_and(bits[v], fifth));
+    }
+}
+
+template <typename Block>
+struct k_wide_with_mins {
+    using block = Block;
 
     // The eight vectors of codes of sub-block s.
     static inline void unpack(const block & w, int s, int part, vi * q) {
-        const vi nibble = v_set1_8(15), fifth = v_set1_8(16);
-        const vi h = v_load(w.qh[s] + 4 * LANES * part);
-        const vi high[8] = {v_shl16<4>(h), v_shl16<3>(h), v_shl16<2>(h), v_shl16<1>(h), h,
-                            v_shr16<1>(h), v_shr16<2>(h), v_shr16<3>(h)};
+        const vi nibble = v_set1_8(15);
         for (int i = 0; i < 4; ++i) {
             const vi l = v_load(w.ql[s][i] + 4 * LANES * part);
-            q[2 * i] = v_or(v_and(l, nibble), v_and(high[2 * i], fifth));
-            q[2 * i + 1] = v_or(v_and(v_shr16<4>(l), nibble), v_and(high[2 * i + 1], fifth));
+            q[2 * i] = v_and(l, nibble);
+            q[2 * i + 1] = v_and(v_shr16<4>(l), nibble);
         }
+        add_fifth_bits(w, s, part, q);
     }
 
     // Of the four scales (or mins) in the bytes of each lane, one.
@@ -258,7 +268,10 @@ struct tile_q8_0_wide {
 
 }  // namespace
 
-const kernel kernel_q5_K_wide = {GGML_TYPE_Q5_K, WIDE, 256, act_size_k, pack_k, run_tiles<tile_k_wide<q5_K_wide>>};
+const kernel kernel_q4_K_wide = {GGML_TYPE_Q4_K, WIDE,   256,
+                                 act_size_k,     pack_k, run_tiles<tile_k_wide<k_wide_with_mins<block_q4_K_wide>>>};
+const kernel kernel_q5_K_wide = {GGML_TYPE_Q5_K, WIDE,   256,
+                                 act_size_k,     pack_k, run_tiles<tile_k_wide<k_wide_with_mins<block_q5_K_wide>>>};
 const kernel kernel_q6_K_wide = {GGML_TYPE_Q6_K, WIDE, 256, act_size_k, pack_k, run_tiles<tile_k_wide<q6_K_wide>>};
 const kernel kernel_q8_0_wide = {GGML_TYPE_Q8_0, WIDE, 32, act_size_q8_0, pack_q8_0, run_tiles<tile_q8_0_wide>};
 

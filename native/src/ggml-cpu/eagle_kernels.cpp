@@ -100,11 +100,15 @@ const kernel * interleaved_kernel(enum ggml_type type) {
 // Without VNNI the sums of Q8_0's unsigned codes would saturate.
 const kernel * wide_kernel(enum ggml_type type) {
 #ifdef EAGLE_SIMD
-    if (type == GGML_TYPE_Q5_K) {
+    switch (type) {
+    case GGML_TYPE_Q4_K:
+        return &kernel_q4_K_wide;
+    case GGML_TYPE_Q5_K:
         return &kernel_q5_K_wide;
-    }
-    if (type == GGML_TYPE_Q6_K) {
+    case GGML_TYPE_Q6_K:
         return &kernel_q6_K_wide;
+    default:
+        break;
     }
 #endif
 #ifdef EAGLE_SIMD_VNNI

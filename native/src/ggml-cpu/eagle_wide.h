@@ -20,10 +20,17 @@ struct block_q8_0_wide {
     uint8_t qs[8][4 * WIDE];
 };
 
-// 256 values of each row. Sub-block s (32 values) is eight vectors of codes: their low nibbles lie in ql[s], two
-// vectors to one, their high bits in qh[s], bit v of vector v. Scales and mins have 6 bits. Byte i of scales[0] holds
-// scale i, of scales[1] min i, of scales[2] the low nibbles of scale and min 4 + i, whose high bits top the former two.
-// Mins 1 and 2 are exchanged, and 5 and 6.
+// 256 values of each row. Sub-block s (32 values) is eight vectors of codes, two vectors to one in ql[s]. Scales and
+// mins have 6 bits. Byte i of scales[0] holds scale i, of scales[1] min i, of scales[2] the low nibbles of scale and
+// min 4 + i, whose high bits top the former two. Mins 1 and 2 are exchanged, and 5 and 6.
+struct block_q4_K_wide {
+    uint16_t d[WIDE];
+    uint16_t dmin[WIDE];
+    uint8_t scales[3][WIDE][4];
+    uint8_t ql[8][4][4 * WIDE];
+};
+
+// The same with a fifth bit of each code: bit v of qh[s] is that of vector v.
 struct block_q5_K_wide {
     uint16_t d[WIDE];
     uint16_t dmin[WIDE];

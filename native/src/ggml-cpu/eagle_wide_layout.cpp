@@ -29,68 +29,119 @@ void split(const block_q8_0_wide & w, block_q8_0 * const * row) {
     }
 }
 
-// The codes of a plain block: of 64 values, the first 32 are low nibbles, the others the high nibbles of the same
-// bytes.
-void codes_of(const block_q5_K & b, uint8_t * codes) {
-    for (int k = 0; k < 256; ++k) {
-        const int low = b.qs[k / 64 * 32 + k % 32] >> (k / 32 % 2 * 4) & 15;
-        codes[k] = (uint8_t) (low | (b.qh[k % 32] >> (k / 32) & 1) << 4);
+// Four bytes at once: shifts stay within each, the masks see to that.
+constexpr uint32_t LOW = 0x0f0f0f0f, HIGH = 0xf0f0f0f0, BIT = 0x01010101;
+
+uint32_t word(const uint8_t * bytes) {
+    uint32_t w;
+    memcpy(&w, bytes, sizeof(w));
+    return w;
+}
+
+void put(uint8_t * bytes, uint32_t w) {
+    memcpy(bytes, &w, sizeof(w));
+}
+
+// Of 64 values of a plain block, the first 32 are low nibbles, the others the high nibbles of the same bytes.
+template <typename Plain, typename Wide>
+void join_nibbles(const Plain & b, int r, Wide & w) {
+    for (int s = 0; s < 8; s += 2) {
+        for (int i = 0; i < 4; ++i) {
+            const uint32_t even = word(b.qs + 16 * s + 8 * i), odd = word(b.qs + 16 * s + 8 * i + 4);
+            put(w.ql[s][i] + 4 * r, (even & LOW) | (odd & LOW) << 4);
+            put(w.ql[s + 1][i] + 4 * r, (even >> 4 & LOW) | (odd & HIGH));
+        }
     }
 }
 
-void set_codes(block_q5_K & b, const uint8_t * codes) {
-    memset(b.qs, 0, sizeof(b.qs));
-    memset(b.qh, 0, sizeof(b.qh));
-    for (int k = 0; k < 256; ++k) {
-        b.qs[k / 64 * 32 + k % 32] |= (uint8_t) ((codes[k] & 15) << (k / 32 % 2 * 4));
-        b.qh[k % 32] |= (uint8_t) (codes[k] >> 4 << (k / 32));
+template <typename Plain, typename Wide>
+void split_nibbles(const Wide & w, int r, Plain & b) {
+    for (int s = 0; s < 8; s += 2) {
+        for (int i = 0; i < 4; ++i) {
+            const uint32_t low = word(w.ql[s][i] + 4 * r), high = word(w.ql[s + 1][i] + 4 * r);
+            put(b.qs + 16 * s + 8 * i, (low & LOW) | (high & LOW) << 4);
+            put(b.qs + 16 * s + 8 * i + 4, (low >> 4 & LOW) | (high & HIGH));
+        }
+    }
+}
+
+void join_fifth_bits(const block_q4_K &, int, block_q4_K_wide &) {}
+void split_fifth_bits(const block_q4_K_wide &, int, block_q4_K &) {}
+
+// Bit s of byte k of a plain block belongs to value k of sub-block s.
+void join_fifth_bits(const block_q5_K & b, int r, block_q5_K_wide & w) {
+    for (int s = 0; s < 8; ++s) {
+        uint32_t bits = 0;
+        for (int v = 0; v < 8; ++v) {
+            bits |= (word(b.qh + 4 * v) >> s & BIT) << v;
+        }
+        put(w.qh[s] + 4 * r, bits);
+    }
+}
+
+void split_fifth_bits(const block_q5_K_wide & w, int r, block_q5_K & b) {
+    for (int v = 0; v < 8; ++v) {
+        uint32_t bits = 0;
+        for (int s = 0; s < 8; ++s) {
+            bits |= (word(w.qh[s] + 4 * r) >> v & BIT) << s;
+        }
+        put(b.qh + 4 * v, bits);
     }
 }
 
 // Bytes 0..3, 4..7 and 8..11 of a plain block's scales are scales[0], [1] and [2], but for the order of the mins.
 void exchange_mins(uint8_t * scales) {
-    constexpr uint8_t HIGH = 0xf0;
     std::swap(scales[5], scales[6]);  // mins 1 and 2, and the high bits of mins 5 and 6
-    const uint8_t min5 = scales[9] & HIGH, min6 = scales[10] & HIGH;
+    const uint8_t min5 = scales[9] & 0xf0, min6 = scales[10] & 0xf0;
     scales[9] = (uint8_t) ((scales[9] & 15) | min6);
     scales[10] = (uint8_t) ((scales[10] & 15) | min5);
 }
 
-void join(const block_q5_K * const * row, block_q5_K_wide & w) {
-    memset(&w, 0, sizeof(w));
+// Q4_K and Q5_K
+template <typename Plain, typename Wide>
+void join_with_mins(const Plain * const * row, Wide & w) {
     for (int r = 0; r < WIDE; ++r) {
-        uint8_t codes[256], scales[12];
-        codes_of(*row[r], codes);
+        uint8_t scales[12];
         memcpy(scales, row[r]->scales, sizeof(scales));
         exchange_mins(scales);
-        w.d[r] = row[r]->data.data.d;
-        w.dmin[r] = row[r]->data.data.dmin;
         for (int i = 0; i < 3; ++i) {
             memcpy(w.scales[i][r], scales + 4 * i, 4);
         }
-        for (int k = 0; k < 256; ++k) {
-            const int s = k / 32, v = k % 32 / 4, at = 4 * r + k % 4;
-            w.ql[s][v / 2][at] |= (uint8_t) ((codes[k] & 15) << (v % 2 * 4));
-            w.qh[s][at] |= (uint8_t) (codes[k] >> 4 << v);
-        }
+        w.d[r] = row[r]->data.data.d;
+        w.dmin[r] = row[r]->data.data.dmin;
+        join_nibbles(*row[r], r, w);
+        join_fifth_bits(*row[r], r, w);
     }
 }
 
-void split(const block_q5_K_wide & w, block_q5_K * const * row) {
+template <typename Plain, typename Wide>
+void split_with_mins(const Wide & w, Plain * const * row) {
     for (int r = 0; r < WIDE; ++r) {
-        uint8_t codes[256];
-        row[r]->data.data.d = w.d[r];
-        row[r]->data.data.dmin = w.dmin[r];
         for (int i = 0; i < 3; ++i) {
             memcpy(row[r]->scales + 4 * i, w.scales[i][r], 4);
         }
         exchange_mins(row[r]->scales);
-        for (int k = 0; k < 256; ++k) {
-            const int s = k / 32, v = k % 32 / 4, at = 4 * r + k % 4;
-            codes[k] = (uint8_t) ((w.ql[s][v / 2][at] >> (v % 2 * 4) & 15) | (w.qh[s][at] >> v & 1) << 4);
-        }
-        set_codes(*row[r], codes);
+        row[r]->data.data.d = w.d[r];
+        row[r]->data.data.dmin = w.dmin[r];
+        split_nibbles(w, r, *row[r]);
+        split_fifth_bits(w, r, *row[r]);
     }
+}
+
+void join(const block_q4_K * const * row, block_q4_K_wide & w) {
+    join_with_mins(row, w);
+}
+
+void join(const block_q5_K * const * row, block_q5_K_wide & w) {
+    join_with_mins(row, w);
+}
+
+void split(const block_q4_K_wide & w, block_q4_K * const * row) {
+    split_with_mins(w, row);
+}
+
+void split(const block_q5_K_wide & w, block_q5_K * const * row) {
+    split_with_mins(w, row);
 }
 
 // The codes of a plain block: of 128 values, those of the second 32 share bytes with the fourth's, and so on.
@@ -190,6 +241,8 @@ void to_wide(const ggml_tensor * w, const void * plain, void * wide) {
     switch (w->type) {
     case GGML_TYPE_Q8_0:
         return to_wide_as<block_q8_0, block_q8_0_wide>(w, plain, wide);
+    case GGML_TYPE_Q4_K:
+        return to_wide_as<block_q4_K, block_q4_K_wide>(w, plain, wide);
     case GGML_TYPE_Q5_K:
         return to_wide_as<block_q5_K, block_q5_K_wide>(w, plain, wide);
     default:
@@ -201,6 +254,8 @@ void from_wide(const ggml_tensor * w, const void * wide, void * plain) {
     switch (w->type) {
     case GGML_TYPE_Q8_0:
         return from_wide_as<block_q8_0, block_q8_0_wide>(w, wide, plain);
+    case GGML_TYPE_Q4_K:
+        return from_wide_as<block_q4_K, block_q4_K_wide>(w, wide, plain);
     case GGML_TYPE_Q5_K:
         return from_wide_as<block_q5_K, block_q5_K_wide>(w, wide, plain);
     default:
