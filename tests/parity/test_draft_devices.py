@@ -253,14 +253,14 @@ def test_a_shared_head(elsewhere: Executor, tmp_path: Path, head_type: str) -> N
 
 
 def test_a_shared_head_in_split_files(elsewhere: Executor, tmp_path: Path) -> None:
-    whole = make_shared(tmp_path, "q4_k")
+    whole = make_shared(tmp_path, "q4_0")
     expected = elsewhere.submit(drafts_on, whole, (0, ALL)).result()
     found = elsewhere.submit(drafts_on, replace(whole, target=split(whole.target, tmp_path / "split")), (0, ALL))
     assert found.result() == expected
 
 
 def test_a_shared_head_needs_the_targets_file(elsewhere: Executor, tmp_path: Path) -> None:
-    files = make_shared(tmp_path, "q4_k")
+    files = make_shared(tmp_path, "q4_0")
     if not elsewhere.submit(why_not, files, tmp_path / "missing.gguf").result():
         pytest.skip("this CPU rearranges no weights of this type")
     for path, why in (

@@ -108,7 +108,7 @@ def test_all_of_4096_tokens(folder: Path, outtype: str, flash_attn: str) -> None
 
 def test_switched_off_the_check_finds_a_difference(folder: Path) -> None:
     """Otherwise the tests above would show nothing."""
-    with Model(model_file(folder, "qwen35", "q4_k_m")) as model:
+    with Model(model_file(folder, "qwen35", "f16")) as model:
         exact.set_mode("off")
         try:
             found = check_exact(model, random_tokens(model, 60, 1), CheckOptions(context=ContextOptions(n_ctx=512)))
