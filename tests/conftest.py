@@ -1,4 +1,4 @@
-"""Puts this folder on the import path (`fixtures.`, `parity.`), keeps torch from crowding shared cores, heeds Ctrl-C."""
+"""Puts this folder on the import path (`fixtures.`, `parity.`), keeps torch from crowding cores, heeds Ctrl-C."""
 
 from __future__ import annotations
 
