@@ -99,7 +99,7 @@ void exchange_mins(uint8_t * scales) {
 
 // Q4_K and Q5_K
 template <typename Plain, typename Wide>
-void join_with_mins(const Plain * const * row, Wide & w) {
+void join(const Plain * const * row, Wide & w) {
     for (int r = 0; r < WIDE; ++r) {
         uint8_t scales[12];
         memcpy(scales, row[r]->scales, sizeof(scales));
@@ -115,7 +115,7 @@ void join_with_mins(const Plain * const * row, Wide & w) {
 }
 
 template <typename Plain, typename Wide>
-void split_with_mins(const Wide & w, Plain * const * row) {
+void split(const Wide & w, Plain * const * row) {
     for (int r = 0; r < WIDE; ++r) {
         for (int i = 0; i < 3; ++i) {
             memcpy(row[r]->scales + 4 * i, w.scales[i][r], 4);
@@ -126,22 +126,6 @@ void split_with_mins(const Wide & w, Plain * const * row) {
         split_nibbles(w, r, *row[r]);
         split_fifth_bits(w, r, *row[r]);
     }
-}
-
-void join(const block_q4_K * const * row, block_q4_K_wide & w) {
-    join_with_mins(row, w);
-}
-
-void join(const block_q5_K * const * row, block_q5_K_wide & w) {
-    join_with_mins(row, w);
-}
-
-void split(const block_q4_K_wide & w, block_q4_K * const * row) {
-    split_with_mins(w, row);
-}
-
-void split(const block_q5_K_wide & w, block_q5_K * const * row) {
-    split_with_mins(w, row);
 }
 
 // The codes of a plain block: of 128 values, those of the second 32 share bytes with the fourth's, and so on.
@@ -218,16 +202,25 @@ void each_block(const ggml_tensor * t, Plains * plain, Wides * wide, Turn turn) 
     }
 }
 
-template <typename Plain, typename Wide>
-void to_wide_as(const ggml_tensor * t, const void * plain, void * wide) {
-    each_block<Plain, Wide>(t, (const Plain *) plain, (Wide *) wide,
-                            [](const Plain * const * row, Wide & w) { join(row, w); });
-}
+template <typename P, typename W>
+struct blocks {
+    using plain = P;
+    using wide = W;
+};
 
-template <typename Plain, typename Wide>
-void from_wide_as(const ggml_tensor * t, const void * wide, void * plain) {
-    each_block<Plain, Wide>(t, (Plain *) plain, (const Wide *) wide,
-                            [](Plain * const * row, const Wide & w) { split(w, row); });
+// Calls `use` with the blocks of a type that has the layout.
+template <typename Use>
+void with_blocks(ggml_type type, Use use) {
+    switch (type) {
+    case GGML_TYPE_Q8_0:
+        return use(blocks<block_q8_0, block_q8_0_wide>());
+    case GGML_TYPE_Q4_K:
+        return use(blocks<block_q4_K, block_q4_K_wide>());
+    case GGML_TYPE_Q5_K:
+        return use(blocks<block_q5_K, block_q5_K_wide>());
+    default:
+        return use(blocks<block_q6_K, block_q6_K_wide>());
+    }
 }
 
 }  // namespace
@@ -238,29 +231,21 @@ bool takes_wide(const ggml_tensor * w) {
 }
 
 void to_wide(const ggml_tensor * w, const void * plain, void * wide) {
-    switch (w->type) {
-    case GGML_TYPE_Q8_0:
-        return to_wide_as<block_q8_0, block_q8_0_wide>(w, plain, wide);
-    case GGML_TYPE_Q4_K:
-        return to_wide_as<block_q4_K, block_q4_K_wide>(w, plain, wide);
-    case GGML_TYPE_Q5_K:
-        return to_wide_as<block_q5_K, block_q5_K_wide>(w, plain, wide);
-    default:
-        return to_wide_as<block_q6_K, block_q6_K_wide>(w, plain, wide);
-    }
+    with_blocks(w->type, [&](auto type) {
+        using Plain = typename decltype(type)::plain;
+        using Wide = typename decltype(type)::wide;
+        each_block<Plain, Wide>(w, (const Plain *) plain, (Wide *) wide,
+                                [](const Plain * const * row, Wide & block) { join(row, block); });
+    });
 }
 
 void from_wide(const ggml_tensor * w, const void * wide, void * plain) {
-    switch (w->type) {
-    case GGML_TYPE_Q8_0:
-        return from_wide_as<block_q8_0, block_q8_0_wide>(w, wide, plain);
-    case GGML_TYPE_Q4_K:
-        return from_wide_as<block_q4_K, block_q4_K_wide>(w, wide, plain);
-    case GGML_TYPE_Q5_K:
-        return from_wide_as<block_q5_K, block_q5_K_wide>(w, wide, plain);
-    default:
-        return from_wide_as<block_q6_K, block_q6_K_wide>(w, wide, plain);
-    }
+    with_blocks(w->type, [&](auto type) {
+        using Plain = typename decltype(type)::plain;
+        using Wide = typename decltype(type)::wide;
+        each_block<Plain, Wide>(w, (Plain *) plain, (const Wide *) wide,
+                                [](Plain * const * row, const Wide & block) { split(block, row); });
+    });
 }
 
 }  // namespace eagle

@@ -249,6 +249,7 @@ void Session::load_state(const char * data, int64_t size, int32_t n_past) {
     if (n_past < 0 || n_past > n_ctx_) {
         throw Error(EAGLE_ERR_ARGUMENT, format("%d tokens in a context of %d", n_past, n_ctx_));
     }
+    std::vector<llama_token> tokens;
     StateHeader header;
     header.first_slot = header.pos = n_past;  // what the session is left with when there is no data
     if (data) {
@@ -259,9 +260,7 @@ void Session::load_state(const char * data, int64_t size, int32_t n_past) {
                         format("not the state of a session with this draft and %d tokens", n_past));
         }
         data += sizeof header;
-    }
-    std::vector<llama_token> tokens(header.n_tokens);
-    if (data) {
+        tokens.resize(header.n_tokens);
         std::memcpy(tokens.data(), data, header.token_bytes());
         data += header.token_bytes();
     }
