@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from llama_eagle import _library, _log
+from llama_eagle._library import library_folder
 from llama_eagle.errors import EnvironmentFailure, IncompatibleModels, NativeError
 
 OK, ERR_ARGUMENT, ERR_STATE, ERR_INCOMPATIBLE, ERR_MEMORY = 0, 1, 2, 3, 4
@@ -129,7 +130,7 @@ def _llama_cpp() -> Any:
         import llama_cpp.llama_cpp as module
     except (ImportError, RuntimeError, OSError) as error:
         raise EnvironmentFailure(
-            f"llama-cpp-python could not load {_library.library_folder()}: {error}. {_library.REBUILD}"
+            f"llama-cpp-python could not load {library_folder()}: {error}. {_library.REBUILD}"
         ) from error
     return module
 

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_eagle import _log, _native
+from llama_eagle._native import library
 
-_native.library()  # before llama_cpp is imported: it must load our build
+library()  # before llama_cpp is imported: it must load our build
 
 import llama_cpp  # noqa: E402
 from llama_cpp import Llama, LlamaState  # noqa: E402

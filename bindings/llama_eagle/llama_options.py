@@ -17,8 +17,9 @@ from llama_eagle.draft_length import LONGEST
 from llama_eagle.drafters import Drafter
 from llama_eagle.errors import InputError, UsageError
 from llama_eagle.gguf_header import read_model
+from llama_eagle.limits import MAX_THREADS
 from llama_eagle.memory import require_memory
-from llama_eagle.models import CACHE_TYPES, MAX_THREADS
+from llama_eagle.models import CACHE_TYPES
 
 PARENT_PARAMETERS = {
     name: parameter.default

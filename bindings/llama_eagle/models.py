@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llama_eagle import _log, _native
+from llama_eagle import _log
+from llama_eagle._native import library
 from llama_eagle.closing import Closing
 from llama_eagle.compatibility import require_draft, require_pair, require_target
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 from llama_eagle.gguf_header import Header, read_model
+from llama_eagle.limits import MAX_CONTEXT, MAX_THREADS
 from llama_eagle.memory import require_memory
 
 CACHE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
 UNQUANTIZED = ("f32", "f16", "bf16")
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
-MAX_CONTEXT = 2**31 - 1
-MAX_THREADS = 512  # ggml's GGML_MAX_N_THREADS; far more end the process
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Model(Closing):
             self.handle = None
 
     def _load(self, options: LoadOptions) -> None:
-        _native.library()
+        library()
         import llama_cpp
 
         self._api: Any = llama_cpp

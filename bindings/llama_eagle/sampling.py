@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llama_eagle import _native
+from llama_eagle._native import library
 from llama_eagle.closing import Closing
 from llama_eagle.errors import EnvironmentFailure, UsageError
 
@@ -58,7 +59,7 @@ class Sampler(Closing):
     """A llama_sampler chain built from `SamplingParams`. Free it with `close()` or use it as a context manager."""
 
     def __init__(self, params: SamplingParams, n_vocab: int) -> None:
-        _native.library()
+        library()
         import llama_cpp
 
         self._api: Any = llama_cpp

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_eagle import _native
-from llama_eagle._native import check
+from llama_eagle._native import check, library
 from llama_eagle.closing import Closing
 from llama_eagle.draft_length import LONGEST
 from llama_eagle.errors import InputError, UsageError
@@ -114,7 +114,7 @@ class EagleSession(Closing):
         draft: DraftLike,
         options: SessionOptions = SessionOptions(),
     ) -> None:
-        self._lib = _native.library()
+        self._lib = library()
         self._context, self._draft = context, draft  # both must outlive the session
         self.ctx = context.handle
         self.n_ctx = context.n_ctx

@@ -9,11 +9,14 @@ import typer
 
 from llama_eagle.cli import output
 from llama_eagle.cli.options import Json
+from llama_eagle.limits import MAX_THREADS
 
 
 def demo(
     work: Annotated[Path, typer.Option(metavar="DIR", help="Where the demo's files go and stay.")] = Path("build/demo"),
-    threads: Annotated[int, typer.Option("--threads", "-t", min=1, max=512, help="CPU threads: it is tiny.")] = 1,
+    threads: Annotated[
+        int, typer.Option("--threads", "-t", min=1, max=MAX_THREADS, help="CPU threads: it is tiny.")
+    ] = 1,
     json: Json = False,
 ) -> None:
     """Convert and quantize a small trained pair, and answer questions with its draft and without."""
