@@ -52,6 +52,7 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy bench/studies
 	$(BIN)/clang-format --dry-run --Werror $(FORMATTED)
 
 format: install

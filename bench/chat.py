@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import time
 
-from .measurement import Measurement
-from .ours import Job
+from llama_eagle.bench.measurement import Measurement
+from llama_eagle.bench.ours import Job
 
 ROOM = 512  # tokens for the prompt and its template
 
@@ -14,7 +14,7 @@ ROOM = 512  # tokens for the prompt and its template
 def stream_chat(job: Job, n: int, n_draft: int | str) -> Measurement:
     """Streams an answer of `n` tokens, or to its end. `python_share`: of the time after the prompt, all that is not
     spent in native code, from the template to the last part."""
-    from llama_eagle.llama import EagleLlama
+    from llama_eagle.drop_in.llama import EagleLlama
 
     llm = EagleLlama(
         job.target, draft_path=job.draft, n_draft=n_draft, n_draft_max=job.n_draft_max, p_min=job.p_min,

@@ -7,17 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from llama_eagle.bench.prompts import Message, Prompt
 from llama_eagle.demo.decode import GREEDY, Run, decode
-from llama_eagle.draft_length import LONGEST
 from llama_eagle.errors import InputError
-from llama_eagle.exact import require, set_mode
-from llama_eagle.generation import GenerationResult, choose_length
-from llama_eagle.models import LoadOptions, ModelPair, PairOptions
-from llama_eagle.sampling import SamplingParams
-from llama_eagle.stats import Statistics
-from llama_eagle.text import Tokenizer, chat_text
-
-from .prompts import Message, Prompt
+from llama_eagle.generation.generate import GenerationResult, choose_length
+from llama_eagle.generation.sampling import SamplingParams
+from llama_eagle.generation.stats import Statistics
+from llama_eagle.native.limits import LONGEST
+from llama_eagle.sessions.exact import require, set_mode
+from llama_eagle.sessions.models import LoadOptions, ModelPair, PairOptions
+from llama_eagle.sessions.text import Tokenizer, chat_text
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .evaluate import Evaluation, Score, total
+from llama_eagle.bench.evaluate import Evaluation, Score, total
 
 if TYPE_CHECKING:
     from rich.table import Table

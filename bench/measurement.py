@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from statistics import median
 
-from llama_eagle.stats import NATIVE_PHASES, Statistics
+from llama_eagle.generation.stats import NATIVE_PHASES, Statistics
 
 
 @dataclasses.dataclass(frozen=True)

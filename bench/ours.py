@@ -9,15 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
+from llama_eagle.bench.measurement import Measurement
 from llama_eagle.demo.decode import GREEDY, Run, decode
-from llama_eagle.generation import GenerationResult, choose_length
-from llama_eagle.models import Context, ContextOptions, LoadOptions, ModelPair, PairOptions
-from llama_eagle.plain_session import PlainSession
-from llama_eagle.sampling import Sampler, SamplingParams
-from llama_eagle.session import EagleSession, SessionOptions
-from llama_eagle.text import Tokenizer
-
-from .measurement import Measurement
+from llama_eagle.generation.generate import GenerationResult, choose_length
+from llama_eagle.generation.sampling import Sampler, SamplingParams
+from llama_eagle.sessions.models import Context, ContextOptions, LoadOptions, ModelPair, PairOptions
+from llama_eagle.sessions.plain import PlainSession
+from llama_eagle.sessions.session import EagleSession, SessionOptions
+from llama_eagle.sessions.text import Tokenizer
 
 VERIFY_ROWS = 5
 COMMON_SAMPLING = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, seed=1)

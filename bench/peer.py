@@ -14,10 +14,9 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from llama_eagle.bench.cache import cache_dir
+from llama_eagle.bench.measurement import Measurement
 from llama_eagle.errors import EnvironmentFailure
-
-from .cache import cache_dir
-from .measurement import Measurement
 
 NATIVE = Path(__file__).resolve().parent.parent / "native"
 REPAIRS = ("0001-amx-tile-config-barrier.patch",)  # without it a gcc 12 build dies on AMX machines: no baseline at all

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llama_eagle.convert.writer import check_output
 from llama_eagle.errors import EnvironmentFailure, UsageError
+from llama_eagle.files import check_output
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from .measurement import Measurement, middle
-from .peer import Peer, PeerJob
+from llama_eagle.bench.measurement import Measurement, middle
+from llama_eagle.bench.peer import Peer, PeerJob
 
 Length = int | str  # tokens drafted in a round, or "auto"
 
@@ -73,8 +73,8 @@ class Results:
 
 def run(job: Any, plan: Plan) -> Results:
     """Measures `job` (bench.ours.Job). The models stay loaded throughout; each run has a context of its own."""
-    from .chat import stream_chat
-    from .ours import loaded
+    from llama_eagle.bench.chat import stream_chat
+    from llama_eagle.bench.ours import loaded
 
     plain: list[Measurement] = []
     runs: dict[tuple[str, Length], list[Measurement]] = {}
@@ -110,7 +110,7 @@ def run(job: Any, plan: Plan) -> Results:
 
 
 def _sampled(ours: Any, length: Length, repetitions: int) -> Sampled:
-    from .ours import COMMON_SAMPLING
+    from llama_eagle.bench.ours import COMMON_SAMPLING
 
     sampled, greedy = [], []
     for _ in range(repetitions):

@@ -7,8 +7,8 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from llama_eagle._library import build_info
-from llama_eagle.doctor import examine
+from llama_eagle.cli.diagnosis import examine
+from llama_eagle.native.build import build_info
 
 
 def surroundings() -> dict[str, Any]:

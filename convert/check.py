@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from llama_eagle.compatibility import FEATURE_TARGETS, n_layers, pair_problems, require_draft, require_target
 from llama_eagle.convert.drafts.mapping import expand
-from llama_eagle.gguf_header import Header, TensorInfo, read_model
+from llama_eagle.gguf.header import Header, TensorInfo, read_model
+from llama_eagle.gguf.pairing import FEATURE_TARGETS, n_layers, pair_problems, require_draft, require_target
 
 MAX_LAYERS, MAX_AUX = 64, 64  # above them a file is nonsense, and a table for it would not end
 

@@ -12,11 +12,7 @@ which takes the final name at the end; on any failure, Ctrl-C included, nothing 
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
-import os
-import secrets
-import shutil
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -27,7 +23,8 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 from llama_eagle.convert.dtypes import STORAGE, encode, storage_bytes
-from llama_eagle.errors import ConversionError, EnvironmentFailure, UsageError
+from llama_eagle.errors import ConversionError
+from llama_eagle.files import check_output, explain, temporary_beside
 
 ALIGNMENT: Final = 32
 PIECE: Final = 1 << 18  # elements encoded at once: small enough for a core's cache, a multiple of every block size
@@ -233,46 +230,6 @@ def _final_names(path: Path, count: int) -> list[Path]:
     return [path.with_name(f"{stem}-{i + 1:05d}-of-{count:05d}.gguf") for i in range(count)]
 
 
-def _explain(error: OSError, path: Path, need: int) -> EnvironmentFailure:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return EnvironmentFailure(f"no space left in {path.parent} for {path.name} ({need / 1e9:.2f} GB)")
-    return EnvironmentFailure(f"cannot write {path}: {error.strerror or error}")
-
-
-def check_output(path: Path, need: int = 0) -> None:
-    """Raises EnvironmentFailure if `path` cannot be written, or if its disk has less than `need` bytes left."""
-    folder = path.parent
-    if not folder.is_dir():
-        raise EnvironmentFailure(f"the folder {folder} does not exist: create it first")
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder: name a file, such as {path / 'model.gguf'}")
-    if path.exists() and not path.is_file():  # a device or pipe would be replaced, not written to
-        raise UsageError(f"{path} is not a regular file: name another output")
-    if not os.access(folder, os.W_OK):
-        raise EnvironmentFailure(f"the folder {folder} is not writable")
-    free = shutil.disk_usage(folder).free
-    if need > free:
-        raise EnvironmentFailure(f"{path} needs {need / 1e9:.2f} GB, but only {free / 1e9:.2f} GB are free in {folder}")
-
-
-@contextlib.contextmanager
-def temporary_beside(path: Path, count: int = 1) -> Iterator[list[Path]]:
-    """Names of `count` temporary files in `path`'s folder, removed at the end if they still exist."""
-    names = [path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp") for _ in range(count)]
-    try:
-        yield names
-    finally:
-        for name in names:
-            name.unlink(missing_ok=True)
-
-
-def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
-    """`write` fills a temporary file that then takes the name `path`: the file appears whole, or not at all."""
-    with temporary_beside(path) as (temporary,):
-        write(temporary)
-        temporary.replace(path)
-
-
 def _write(out: GGUFOutput, path: Path, progress: Progress | None) -> list[Path]:
     shards = out.shards()
     final = _final_names(path, len(shards))
@@ -285,7 +242,7 @@ def _write(out: GGUFOutput, path: Path, progress: Progress | None) -> list[Path]
             for name, goal in zip(temporary, final, strict=True):
                 name.replace(goal)
         except OSError as error:
-            raise _explain(error, path, out.n_bytes) from error
+            raise explain(error, path, out.n_bytes) from error
     return final
 
 

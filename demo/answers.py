@@ -16,12 +16,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from llama_eagle.models import ModelPair, PairOptions
-from llama_eagle.sampling import SamplingParams
-from llama_eagle.text import Tokenizer, chat_text
-
-from .corpus import PROMPT_CHARACTERS, QUESTIONS, Document, Sample, read_documents
-from .decode import GREEDY, Run, decode
+from llama_eagle.demo.corpus import PROMPT_CHARACTERS, QUESTIONS, Document, Sample, read_documents
+from llama_eagle.demo.decode import GREEDY, Run, decode
+from llama_eagle.generation.sampling import SamplingParams
+from llama_eagle.sessions.models import ModelPair, PairOptions
+from llama_eagle.sessions.text import Tokenizer, chat_text
 
 N_PROMPTS = 14_000
 N_TOKENS = 128  # most, of an answer

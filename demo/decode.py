@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from llama_eagle.draft_length import DraftLength
-from llama_eagle.generation import GenerationOptions, GenerationResult, generate
-from llama_eagle.models import Context, ContextOptions, ModelPair
-from llama_eagle.plain_session import open_session
-from llama_eagle.sampling import SamplingParams
-from llama_eagle.session import SessionOptions
-from llama_eagle.text import Tokenizer
+from llama_eagle.drafting.draft_length import DraftLength
+from llama_eagle.generation.generate import GenerationOptions, GenerationResult, generate
+from llama_eagle.generation.sampling import SamplingParams
+from llama_eagle.sessions.models import Context, ContextOptions, ModelPair
+from llama_eagle.sessions.plain import open_session
+from llama_eagle.sessions.session import SessionOptions
+from llama_eagle.sessions.text import Tokenizer
 
 GREEDY = SamplingParams(temperature=0.0)
 

@@ -20,10 +20,9 @@ from typing import Any
 
 import torch
 import transformers
+from llama_eagle.demo.corpus import Sample, read_documents, samples
+from llama_eagle.synthetic.tokenizer import CHAT_TEMPLATE, SPLIT
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-
-from .corpus import Sample, read_documents, samples
-from .tokenizer import CHAT_TEMPLATE, SPLIT
 
 CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 N_VOCAB = 4096

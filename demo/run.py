@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llama_eagle.errors import EnvironmentFailure
-
-from .ggufs import Say, convert_pair
+from llama_eagle.synthetic.ggufs import Say, convert_pair
 
 if TYPE_CHECKING:
     from llama_eagle.bench.evaluate import Score
@@ -112,8 +111,8 @@ def _score(target: Path, draft: Path, threads: int) -> Score:
 
 
 def _compare(outtype: str, target: Path, draft: Path, score: Score) -> Comparison:
-    from llama_eagle.exact import report
-    from llama_eagle.models import Model
+    from llama_eagle.sessions.exact import report
+    from llama_eagle.sessions.models import Model
 
     with Model.target(target) as model:
         exact = report(model)["exact"]
@@ -133,11 +132,10 @@ def _compare(outtype: str, target: Path, draft: Path, score: Score) -> Compariso
 
 
 def _answer(target: Path, draft: Path, threads: int) -> str:
-    from llama_eagle.draft_length import Fixed
-    from llama_eagle.models import ModelPair, PairOptions
-    from llama_eagle.text import Tokenizer, chat_text
-
-    from .decode import Run, decode
+    from llama_eagle.demo.decode import Run, decode
+    from llama_eagle.drafting.draft_length import Fixed
+    from llama_eagle.sessions.models import ModelPair, PairOptions
+    from llama_eagle.sessions.text import Tokenizer, chat_text
 
     with ModelPair(PairOptions(target, draft)) as pair:
         prompt = Tokenizer(pair.target).encode(chat_text(pair.target, [{"role": "user", "content": QUESTION}]))

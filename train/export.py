@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from llama_eagle.convert.drafts.layers import resolve_layer_ids
-from llama_eagle.convert.writer import write_whole
 from llama_eagle.errors import ConfigError
+from llama_eagle.files import write_whole
 from llama_eagle.train.model import Eagle3Draft, Geometry
 from safetensors.torch import save_file
 from torch import Tensor

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from llama_eagle.cli import output
-from llama_eagle.convert.writer import write_whole
+from llama_eagle import console
+from llama_eagle.files import write_whole
 from torch import Tensor
 
 METRICS, PLOT = "metrics.jsonl", "training.png"
@@ -75,13 +75,13 @@ class Journal:
 class _Bar:
     def __init__(self, n_steps: int, first_step: int) -> None:
         self.progress = None
-        if not output.on_terminal():
+        if not console.on_terminal():
             return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-        self.progress = Progress(*columns, console=Console(stderr=True, no_color=not output.use_color()))
+        self.progress = Progress(*columns, console=Console(stderr=True, no_color=not console.use_color()))
         self.task = self.progress.add_task("", total=n_steps, completed=first_step)
         self.held_out = ""
         self.progress.start()

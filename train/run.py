@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from llama_eagle.cli import output
+from llama_eagle import console
 from llama_eagle.errors import ConfigError, EnvironmentFailure, UsageError
 from llama_eagle.train import metrics, state
 from llama_eagle.train.batches import split_held_out
@@ -88,7 +88,7 @@ def _train(settings: Settings) -> Report | None:
     coverage = float(counts[ids].sum() / counts.sum())
     if accelerator.is_main_process:
         n_learned = sum(sample.n_learned for sample in samples)
-        output.note(f"{len(samples)} samples, {n_learned} tokens to learn, {coverage:.2%} in the draft vocabulary")
+        console.note(f"{len(samples)} samples, {n_learned} tokens to learn, {coverage:.2%} in the draft vocabulary")
     with accelerator.main_process_first():  # the first writes the features on disk, the others find them
         source, frozen = _features(settings, info, samples, images, (dtype, accelerator.device))
     model, export = _draft(settings, info, frozen, torch.from_numpy(ids), earlier)
@@ -117,7 +117,7 @@ def _features(
     store = FeatureStore(settings.features, info, samples, *place)
     if not store.is_complete:
         target = Target(info, *place)
-        with output.progress("running the target") as on_progress:
+        with console.progress("running the target") as on_progress:
             online = OnlineFeatures(target, images, samples)
             store.write(online, target.frozen(), settings.batch_size, on_progress)
     return store, store.frozen()

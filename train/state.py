@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from llama_eagle.convert.writer import write_whole
 from llama_eagle.errors import ConfigError, InputError
+from llama_eagle.files import write_whole
 from llama_eagle.train.settings import Settings
 
 FILE = "training_state.pt"

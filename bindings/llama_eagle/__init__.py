@@ -9,17 +9,17 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from llama_eagle._library import redirect_llama_cpp
+from llama_eagle.native.build import redirect_llama_cpp
 
 if TYPE_CHECKING:
-    from llama_eagle.draft_length import Auto, Fixed
-    from llama_eagle.drafters import PromptLookup
-    from llama_eagle.generation import GenerationResult, generate
-    from llama_eagle.llama import EagleLlama
-    from llama_eagle.models import ContextOptions, LoadOptions, ModelPair
-    from llama_eagle.plain_session import PlainSession
-    from llama_eagle.sampling import SamplingParams
-    from llama_eagle.session import EagleSession
+    from llama_eagle.drafting.draft_length import Auto, Fixed
+    from llama_eagle.drafting.drafters import PromptLookup
+    from llama_eagle.drop_in.llama import EagleLlama
+    from llama_eagle.generation.generate import GenerationResult, generate
+    from llama_eagle.generation.sampling import SamplingParams
+    from llama_eagle.sessions.models import ContextOptions, LoadOptions, ModelPair
+    from llama_eagle.sessions.plain import PlainSession
+    from llama_eagle.sessions.session import EagleSession
 
 __all__ = [
     "Auto",
@@ -37,18 +37,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Auto": "draft_length",
-    "Fixed": "draft_length",
-    "EagleLlama": "llama",
-    "GenerationResult": "generation",
-    "generate": "generation",
-    "ContextOptions": "models",
-    "LoadOptions": "models",
-    "ModelPair": "models",
-    "PromptLookup": "drafters",
-    "SamplingParams": "sampling",
-    "EagleSession": "session",
-    "PlainSession": "plain_session",
+    "Auto": "drafting.draft_length",
+    "Fixed": "drafting.draft_length",
+    "EagleLlama": "drop_in.llama",
+    "GenerationResult": "generation.generate",
+    "generate": "generation.generate",
+    "ContextOptions": "sessions.models",
+    "LoadOptions": "sessions.models",
+    "ModelPair": "sessions.models",
+    "PromptLookup": "drafting.drafters",
+    "SamplingParams": "generation.sampling",
+    "EagleSession": "sessions.session",
+    "PlainSession": "sessions.plain",
 }
 
 redirect_llama_cpp()

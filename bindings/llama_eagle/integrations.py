@@ -14,8 +14,8 @@ from typing import Any
 
 import llama_cpp
 
-from llama_eagle.llama import EagleLlama
-from llama_eagle.llama_options import EAGLE_PARAMETERS, PARENT_PARAMETERS, EagleOptions
+from llama_eagle.drop_in.llama import EagleLlama
+from llama_eagle.drop_in.options import EAGLE_PARAMETERS, PARENT_PARAMETERS, EagleOptions
 
 
 class patch_llama_cpp:

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
-from llama_eagle.compatibility import FEATURE_TARGETS, LAST_BOUNDARY_TARGETS
 from llama_eagle.convert.checkpoint import Checkpoint
 from llama_eagle.convert.drafts.config import DraftConfig, read_config
 from llama_eagle.convert.drafts.layers import LayerIds, resolve_layer_ids
@@ -18,6 +17,7 @@ from llama_eagle.convert.drafts.target import Target
 from llama_eagle.convert.drafts.vocab import is_identity, map_vocabulary
 from llama_eagle.convert.storage import FLOAT_DTYPES, INTEGER_DTYPES
 from llama_eagle.errors import ConfigError, ConversionError
+from llama_eagle.gguf.pairing import FEATURE_TARGETS, LAST_BOUNDARY_TARGETS
 
 MAX_LAYERS = 64
 Tensors = dict[str, str]  # canonical name -> name in the checkpoint

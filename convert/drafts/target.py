@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from llama_eagle.compatibility import n_layers, require_target
 from llama_eagle.convert.checkpoint import Checkpoint, open_checkpoint
 from llama_eagle.convert.drafts.config import Fields
 from llama_eagle.convert.dtypes import to_f32
@@ -16,7 +15,8 @@ from llama_eagle.convert.storage import FLOAT_DTYPES
 from llama_eagle.convert.tokenizer import read_tokenizer
 from llama_eagle.convert.writer import GGUFOutput
 from llama_eagle.errors import ConversionError
-from llama_eagle.gguf_header import ARRAY, VALUE_TYPE_NAMES, ArrayRef, Header, read_model
+from llama_eagle.gguf.header import ARRAY, VALUE_TYPE_NAMES, ArrayRef, Header, read_model
+from llama_eagle.gguf.pairing import n_layers, require_target
 
 HEADS = ("lm_head.weight", "language_model.lm_head.weight")
 EMBEDDINGS = ("model.embed_tokens.weight", "model.language_model.embed_tokens.weight", "embed_tokens.weight")

@@ -17,11 +17,12 @@ from llama_eagle.convert.targets.registry import find_family
 from llama_eagle.convert.targets.table import Family, Plan, Planned, plan
 from llama_eagle.convert.targets.weights import Weights
 from llama_eagle.convert.tokenizer import read_tokenizer
-from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output, temporary_beside
+from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output
 from llama_eagle.errors import ConfigError, ConversionError, UsageError
+from llama_eagle.files import temporary_beside
 
 if TYPE_CHECKING:
-    from llama_eagle.quantize import QuantizeOptions
+    from llama_eagle.quantize.quantize import QuantizeOptions
 
 # Matrices that llama.cpp reads as float32 only, besides everything with one dimension and every norm.
 _ALWAYS_F32 = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight")
@@ -213,7 +214,7 @@ def convert_target(source: str | Path, output: str | Path, options: TargetOption
         return _convert(checkpoint, output, outtype, options)
     if options.split_max_size:
         raise UsageError(f"--split-max-size works with plain {', '.join(FILE_TYPE)} files, not with the quantizer")
-    from llama_eagle.quantize import check_type, quantize  # needs the native library
+    from llama_eagle.quantize.quantize import check_type, quantize  # needs the native library
 
     check_type(outtype)
     with temporary_beside(output) as (middle,):

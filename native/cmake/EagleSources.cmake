@@ -23,12 +23,16 @@ function(eagle_library_targets folder out)
     set(${out} ${libraries} PARENT_SCOPE)
 endfunction()
 
-# Adds the sources in native/src/<folder> to a target of llama.cpp.
+# Adds the sources below native/src/<folder> to a target of llama.cpp. Headers are included by their names alone: the
+# patches' call sites name no folder of ours.
 function(eagle_join target folder)
-    file(GLOB sources CONFIGURE_DEPENDS ${EAGLE_NATIVE}/src/${folder}/*.c ${EAGLE_NATIVE}/src/${folder}/*.cpp
-        ${EAGLE_NATIVE}/src/${folder}/*.cu)
-    target_include_directories(${target} PRIVATE ${EAGLE_NATIVE}/include ${EAGLE_NATIVE}/src/${folder}
-        ${CMAKE_BINARY_DIR}/generated)
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS LIST_DIRECTORIES true ${EAGLE_NATIVE}/src/${folder}/*)
+    set(rooms ${sources})
+    list(FILTER sources INCLUDE REGEX "[.](c|cpp|cu)$")
+    list(FILTER rooms EXCLUDE REGEX "[.][a-z]+$")
+    list(APPEND rooms ${EAGLE_NATIVE}/src/${folder})
+    target_include_directories(${target} PRIVATE ${EAGLE_NATIVE}/include ${rooms} ${CMAKE_BINARY_DIR}/generated)
+    set(EAGLE_SOURCE_FOLDERS ${EAGLE_SOURCE_FOLDERS} ${rooms} PARENT_SCOPE)  # for the native tests
     if (sources)
         target_sources(${target} PRIVATE ${sources})
         # llama is a unity build; our files are compiled alone.

@@ -91,8 +91,8 @@ def test_report(tmp_path: Path) -> None:
 
 @pytest.mark.native
 def test_a_file_with_a_smaller_draft(tmp_path: Path) -> None:
-    from llama_eagle.demo.ggufs import PairFolder
-    from llama_eagle.gguf_header import read_model
+    from llama_eagle.gguf.header import read_model
+    from llama_eagle.synthetic.ggufs import PairFolder
 
     files = PairFolder(tmp_path / "pair", "tiny").files(0.9, "q8_0")
     options = ("-m", files.target, "-d", files.draft, "-n", 16, "-t", 1, "--repetitions", 1, "--n-draft", "auto")
@@ -107,7 +107,7 @@ def test_a_file_with_a_smaller_draft(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_llama_cpp_runs_our_files(tmp_path: Path) -> None:
     """The stock driver on converted and quantized files: text and acceptance as constructed."""
-    from llama_eagle.demo.ggufs import PairFolder
+    from llama_eagle.synthetic.ggufs import PairFolder
 
     built = peer.build_peer()
     for outtype in ("q8_0", "q4_k_m", "q4_0"):

@@ -248,8 +248,8 @@ def test_a_bad_request_leaves_the_server_usable(server: str, path: str, body: di
 
 
 def test_a_configuration_names_the_draft_and_its_settings(tmp_path: Path) -> None:
-    from llama_eagle.llama_options import EAGLE_PARAMETERS
-    from llama_eagle.server import EagleModelSettings, read_config
+    from llama_eagle.drop_in.options import EAGLE_PARAMETERS
+    from llama_eagle.drop_in.server import EagleModelSettings, read_config
 
     values = {
         "draft_path": "d.gguf", "n_draft": 3, "n_draft_max": 8, "p_min": 0.1, "draft_sampling": "rejection",

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from llama_eagle.demo import ggufs
 from llama_eagle.demo.decode import Run, decode
-from llama_eagle.demo.ggufs import PairFiles, PairFolder
-from llama_eagle.draft_length import Auto, Fixed
-from llama_eagle.models import ModelPair, PairOptions
-from llama_eagle.text import Tokenizer
+from llama_eagle.drafting.draft_length import Auto, Fixed
+from llama_eagle.sessions.models import ModelPair, PairOptions
+from llama_eagle.sessions.text import Tokenizer
+from llama_eagle.synthetic.ggufs import PairFiles, PairFolder
 
 pytestmark = pytest.mark.native
 

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from llama_eagle.bench.divergence import compare, log_softmax, windows
+from divergence import compare, log_softmax, windows
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.demo.run import HELD_OUT, TARGET
-from llama_eagle.models import Model
-from llama_eagle.text import Tokenizer
+from llama_eagle.sessions.models import Model
+from llama_eagle.sessions.text import Tokenizer
 
 pytestmark = pytest.mark.native
+
+STUDY = Path(__file__).parents[2] / "bench/studies/divergence.py"
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +42,7 @@ def test_a_model_does_not_differ_from_itself(reference: Path) -> None:
 
 
 def test_fewer_bits_diverge_more(reference: Path) -> None:
-    command = [sys.executable, "-m", "llama_eagle.bench.divergence", reference, "--text", HELD_OUT, "--tokens", "600"]
+    command = [sys.executable, str(STUDY), reference, "--text", HELD_OUT, "--tokens", "600"]
     done = subprocess.run([*map(str, command), "--json", "q8_0", "q4_k_m"], capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
     assert 0 < found["q8_0"]["mean"] < found["q4_k_m"]["mean"] < 1

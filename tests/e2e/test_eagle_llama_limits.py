@@ -131,7 +131,7 @@ def test_another_thread_gets_an_error(drafting: Any) -> None:
 
 
 def test_auto_stays_within_what_is_verified_exactly(files: dict[str, Path]) -> None:
-    from llama_eagle.exact import MAX_ROWS
+    from llama_eagle.sessions.exact import MAX_ROWS
 
     with contextlib.closing(load(files, "sharp", "sharp_draft", n_draft="auto", n_draft_max=40)) as llm:
         assert llm._length.n_max == MAX_ROWS - 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fixtures.command import assert_one_line_error, llama_eagle
-from llama_eagle.demo.ggufs import PairFiles, PairFolder
+from llama_eagle.synthetic.ggufs import PairFiles, PairFolder
 
 pytestmark = pytest.mark.native
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from fixtures.tiny_gguf import CONTEXT, Variant, write_draft, write_target
-from llama_eagle.text_memory import TAIL
+from llama_eagle.sessions.text_memory import TAIL
 
 pytestmark = pytest.mark.native
 

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from fixtures.eagle3_checkpoints import DraftSpec, make_draft
 from fixtures.targets import make_target
-from llama_eagle import exact
 from llama_eagle.convert.drafts import convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
-from llama_eagle.demo.ggufs import PairFiles, PairFolder, convert_pair
 from llama_eagle.demo.run import DRAFT, TARGET
-from llama_eagle.quantize import quantize
+from llama_eagle.quantize.quantize import quantize
+from llama_eagle.sessions import exact
+from llama_eagle.synthetic.ggufs import PairFiles, PairFolder, convert_pair
 
 pytestmark = [pytest.mark.native, pytest.mark.slow]
 

@@ -20,10 +20,10 @@ from fixtures.native import NativeTarget
 from fixtures.rpc import offloading
 from fixtures.targets import make_target
 from fixtures.tiny_gguf import HIDDEN, Variant, write_draft, write_target
-from llama_eagle._library import library_folder
-from llama_eagle._native import check
 from llama_eagle.convert.drafts import convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
+from llama_eagle.native.build import library_folder
+from llama_eagle.native.calls import check
 from parity.native_draft import NativeDraft
 
 pytestmark = pytest.mark.native

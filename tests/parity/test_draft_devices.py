@@ -20,14 +20,14 @@ from fixtures import rpc
 from fixtures.eagle3_checkpoints import CASES, TARGET_HIDDEN, make_draft
 from fixtures.rpc import offloading
 from fixtures.targets import make_target
-from llama_eagle._library import library_folder
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import IncompatibleModels
-from llama_eagle.gguf_header import read_header
-from llama_eagle.models import Context, ContextOptions, LoadOptions, ModelPair, PairOptions
-from llama_eagle.quantize import QuantizeOptions, quantize
-from llama_eagle.session import EagleSession, SessionOptions
+from llama_eagle.gguf.header import read_header
+from llama_eagle.native.build import library_folder
+from llama_eagle.quantize.quantize import QuantizeOptions, quantize
+from llama_eagle.sessions.models import Context, ContextOptions, LoadOptions, ModelPair, PairOptions
+from llama_eagle.sessions.session import EagleSession, SessionOptions
 
 pytestmark = pytest.mark.native
 

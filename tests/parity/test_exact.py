@@ -10,12 +10,12 @@ from fixtures.command import assert_one_line_error, llama_eagle
 from fixtures.targets import make_target
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from llama_eagle import exact
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import NativeError
-from llama_eagle.exact import CheckOptions, check_exact
-from llama_eagle.models import ContextOptions, Model
-from llama_eagle.quantize import quantize
+from llama_eagle.quantize.quantize import quantize
+from llama_eagle.sessions import exact
+from llama_eagle.sessions.exact import CheckOptions, check_exact
+from llama_eagle.sessions.models import ContextOptions, Model
 
 pytestmark = pytest.mark.native
 

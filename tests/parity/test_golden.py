@@ -14,14 +14,14 @@ from fixtures.native import NativeTarget
 from fixtures.targets import make_target
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
-from llama_eagle.demo.constructed import write_pair
-from llama_eagle.demo.ggufs import convert_pair
-from llama_eagle.draft_length import Fixed, RoundCost
-from llama_eagle.generation import GenerationOptions, generate
-from llama_eagle.models import Context, ContextOptions, ModelPair, PairOptions
-from llama_eagle.sampling import SamplingParams
-from llama_eagle.session import EagleSession, SessionOptions
-from llama_eagle.text import Tokenizer
+from llama_eagle.drafting.draft_length import Fixed, RoundCost
+from llama_eagle.generation.generate import GenerationOptions, generate
+from llama_eagle.generation.sampling import SamplingParams
+from llama_eagle.sessions.models import Context, ContextOptions, ModelPair, PairOptions
+from llama_eagle.sessions.session import EagleSession, SessionOptions
+from llama_eagle.sessions.text import Tokenizer
+from llama_eagle.synthetic.constructed import write_pair
+from llama_eagle.synthetic.ggufs import convert_pair
 from parity.golden import DRAFT, N_PROMPTS, TARGET, Golden, TorchPair, boundaries_of, checksums, compute, read_golden
 from parity.native_draft import N_STEPS, NativeDraft, assert_equal
 

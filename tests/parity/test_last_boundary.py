@@ -10,8 +10,8 @@ import pytest
 from fixtures import tiny_gguf
 from fixtures.native import NativeTarget
 from fixtures.tiny_gguf import FFN, HEAD_SIZE, HIDDEN, N_VOCAB, Variant
-from llama_eagle.models import Context, ContextOptions, Model
-from llama_eagle.session import EagleSession, SessionOptions
+from llama_eagle.sessions.models import Context, ContextOptions, Model
+from llama_eagle.sessions.session import EagleSession, SessionOptions
 
 pytestmark = pytest.mark.native
 

@@ -11,7 +11,7 @@ from fixtures.native import NativeTarget
 from fixtures.targets import make_target
 from llama_eagle.convert.drafts import convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
-from llama_eagle.plain_session import PlainSession
+from llama_eagle.sessions.plain import PlainSession
 from parity.native_draft import NativeDraft
 
 pytestmark = pytest.mark.native

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from fixtures.tiny_gguf import Variant, write_draft, write_target
-from llama_eagle.models import Context, ContextOptions, ModelPair, PairOptions
-from llama_eagle.session import EagleSession, SessionOptions
+from llama_eagle.sessions.models import Context, ContextOptions, ModelPair, PairOptions
+from llama_eagle.sessions.session import EagleSession, SessionOptions
 
 pytestmark = [
     pytest.mark.native,

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from llama_eagle._native import ERR_ARGUMENT, ERR_INCOMPATIBLE, ERR_STATE, library
-from llama_eagle.bench.recurrent_gguf import Shape, write_recurrent
 from llama_eagle.bench.round_context import REPLAY, SNAPSHOTS, RoundContext, RoundModel
+from llama_eagle.native.calls import ERR_ARGUMENT, ERR_INCOMPATIBLE, ERR_STATE, library
+from llama_eagle.synthetic.recurrent import Shape, write_recurrent
 
 pytestmark = pytest.mark.native
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from llama_eagle.bench.recurrent_gguf import ARCHS, Shape, write_recurrent
 from llama_eagle.bench.round_context import REPLAY, SNAPSHOTS, UNFUSED, DecodeError, RoundContext, RoundModel
+from llama_eagle.synthetic.recurrent import ARCHS, Shape, write_recurrent
 
 pytestmark = pytest.mark.native
 

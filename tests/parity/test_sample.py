@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from fixtures.tiny_gguf import Variant, write_target
-from llama_eagle import _native
 from llama_eagle.errors import NativeError
-from llama_eagle.models import Context, ContextOptions, Model
-from llama_eagle.sampling import Sampler, SamplingParams
+from llama_eagle.generation.sampling import Sampler, SamplingParams
+from llama_eagle.native import calls
+from llama_eagle.sessions.models import Context, ContextOptions, Model
 
 pytestmark = pytest.mark.native
 
@@ -52,7 +52,7 @@ def ctx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A context after a decode of three rows, whose logits the tests overwrite."""
     path = write_target(tmp_path_factory.mktemp("model") / "target.gguf", Variant(n_vocab=N_VOCAB))
     with Model.target(path) as model, Context(model, ContextOptions(n_ctx=64, n_threads=1)) as context:
-        from llama_eagle.plain_session import PlainSession
+        from llama_eagle.sessions.plain import PlainSession
 
         with PlainSession(context) as session:
             session.verify([1, 2, 3])
@@ -103,7 +103,7 @@ def test_samplers_that_are_switched_off_and_biases(ctx: Any) -> None:
             stack.callback(api.llama_sampler_free, theirs)
             for _ in range(N_ROWS):
                 logits(ctx)[:] = ROWS["many ties"](rng)
-                token = _native.sample(ctx, ours, ROW)
+                token = calls.sample(ctx, ours, ROW)
                 assert token == api.llama_sampler_sample(theirs, ctx, ROW)
                 assert (token == 77) == (bias > 0)
 
@@ -116,10 +116,10 @@ def test_refusals(ctx: Any) -> None:
         if add:
             api.llama_sampler_chain_add(unfinished, add())
         with pytest.raises(NativeError, match="chooses no token"):
-            _native.sample(ctx, unfinished, ROW)
+            calls.sample(ctx, unfinished, ROW)
     for row in (3, 99, -4):
         with pytest.raises(NativeError, match=f"no logits in row {row}"):
-            _native.sample(ctx, unfinished, row)
+            calls.sample(ctx, unfinished, row)
     with pytest.raises(NativeError, match="sampler is null"):
-        _native.sample(ctx, None, ROW)
+        calls.sample(ctx, None, ROW)
     api.llama_sampler_free(unfinished)

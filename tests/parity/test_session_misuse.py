@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 from fixtures.tiny_gguf import Variant, write_draft, write_target
-from llama_eagle._native import ERR_STATE
 from llama_eagle.errors import IncompatibleModels, NativeError
-from llama_eagle.models import Context, ContextOptions, ModelPair, PairOptions
-from llama_eagle.session import EagleSession, SessionOptions
+from llama_eagle.native.calls import ERR_STATE
+from llama_eagle.sessions.models import Context, ContextOptions, ModelPair, PairOptions
+from llama_eagle.sessions.session import EagleSession, SessionOptions
 
 pytestmark = pytest.mark.native
 

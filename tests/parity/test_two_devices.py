@@ -13,8 +13,8 @@ from fixtures.native import NativeTarget
 from fixtures.rpc import offloading
 from fixtures.targets import make_target
 from fixtures.tiny_gguf import LAYERS, Variant, write_draft, write_target
-from llama_eagle._library import library_folder
 from llama_eagle.convert.targets import TargetOptions, convert_target
+from llama_eagle.native.build import library_folder
 
 pytestmark = pytest.mark.native
 
@@ -41,7 +41,7 @@ def evaluate(path: Path, tokens: list[int], n_gpu_layers: int) -> tuple[np.ndarr
 def load_log(path: Path, n_gpu_layers: int) -> str:
     """llama.cpp's log of loading a model."""
     import llama_cpp
-    from llama_eagle._native import library
+    from llama_eagle.native.calls import library
 
     library()
     lines: list[str] = []

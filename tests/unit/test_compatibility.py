@@ -8,9 +8,9 @@ import gguf
 import numpy as np
 import pytest
 from fixtures.tiny_gguf import Variant, write_draft, write_target
-from llama_eagle.compatibility import pair_problems, require_draft, require_pair, require_target
 from llama_eagle.errors import IncompatibleModels, InputError
-from llama_eagle.gguf_header import Header, read_header
+from llama_eagle.gguf.header import Header, read_header
+from llama_eagle.gguf.pairing import pair_problems, require_draft, require_pair, require_target
 
 
 @pytest.fixture(scope="module")

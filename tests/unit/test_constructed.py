@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from llama_eagle.demo.constructed import Pair, write_pair
-from llama_eagle.demo.cycle import Cycle, word
-from llama_eagle.demo.shapes import SHAPES
-from llama_eagle.demo.weights import bf16
+from llama_eagle.synthetic.constructed import Pair, write_pair
+from llama_eagle.synthetic.cycle import Cycle, word
+from llama_eagle.synthetic.shapes import SHAPES
+from llama_eagle.synthetic.weights import bf16
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import linear, silu
@@ -82,8 +82,8 @@ def test_same_arguments_same_bytes(pair: Pair, tmp_path: Path) -> None:
 
 
 def test_shards_hold_the_same_tensors(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llama_eagle.demo.weights.SHARD_BYTES", 4 << 20)
-    monkeypatch.setattr("llama_eagle.demo.weights.BLOCK_VALUES", 1000)
+    monkeypatch.setattr("llama_eagle.synthetic.weights.SHARD_BYTES", 4 << 20)
+    monkeypatch.setattr("llama_eagle.synthetic.weights.BLOCK_VALUES", 1000)
     sharded = write_pair(tmp_path, "tiny", ACCEPT).target
     index = json.loads((sharded / "model.safetensors.index.json").read_text())
     whole = load_file(pair.target / "model.safetensors")

@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import mean
 
 import pytest
-from llama_eagle.draft_length import Acceptance, Auto, Costs, DraftLength, Fixed, RoundCost
+from llama_eagle.drafting.draft_length import Acceptance, Auto, Costs, DraftLength, Fixed, RoundCost
 from llama_eagle.errors import UsageError
 
 # ms of a whole round by draft length, Qwen3.5-0.8B shape, Q8_0, 2 cores: llama.cpp's own speculative decoding (as

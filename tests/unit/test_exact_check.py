@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from llama_eagle import exact
 from llama_eagle.errors import EnvironmentFailure
-from llama_eagle.exact import CheckOptions, _batches, _first_difference
+from llama_eagle.sessions import exact
+from llama_eagle.sessions.exact import CheckOptions, _batches, _first_difference
 
 ON_CUDA = {"where": "CUDA0", "type": "q8_0", "tensors": 3, "why": "never verified"}
 

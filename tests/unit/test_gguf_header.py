@@ -10,7 +10,7 @@ import gguf
 import pytest
 from fixtures.tiny_gguf import N_VOCAB, Variant, write_draft, write_target
 from llama_eagle.errors import InputError
-from llama_eagle.gguf_header import read_header, read_model
+from llama_eagle.gguf.header import read_header, read_model
 
 
 @pytest.fixture(scope="module")

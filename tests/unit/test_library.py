@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from llama_eagle import _library
 from llama_eagle.errors import EnvironmentFailure
-from llama_eagle.gguf_header import read_header
-from llama_eagle.memory import available_bytes, kv_bytes, require_memory
+from llama_eagle.gguf.header import read_header
+from llama_eagle.gguf.size import available_bytes, kv_bytes, require_memory
+from llama_eagle.native import build
 
 INFO = {"upstream_commit": "0c1e57098", "patch_hash": "ab", "abi_version": 1, "llama_cpp_python": "0.3.36"}
 
@@ -23,15 +23,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "libllama.so").touch()
     (tmp_path / "build-info.json").write_text(json.dumps(INFO))
     monkeypatch.setenv("LLAMA_EAGLE_LIB_PATH", str(tmp_path))
-    monkeypatch.setattr(_library, "library_folder", _library.library_folder.__wrapped__)
-    monkeypatch.setattr(_library, "build_info", _library.build_info.__wrapped__)
+    monkeypatch.setattr(build, "library_folder", build.library_folder.__wrapped__)
+    monkeypatch.setattr(build, "build_info", build.build_info.__wrapped__)
     return tmp_path
 
 
 def test_sound(folder: Path) -> None:
-    assert _library.find_library_folder() == folder.resolve()
-    assert _library.build_info().patch_hash == "ab"
-    _library.check_versions()
+    assert build.find_library_folder() == folder.resolve()
+    assert build.build_info().patch_hash == "ab"
+    build.check_versions()
 
 
 @pytest.mark.parametrize(
@@ -45,20 +45,20 @@ def test_sound(folder: Path) -> None:
 def test_mismatches_are_refused(folder: Path, change: dict[str, object], message: str) -> None:
     (folder / "build-info.json").write_text(json.dumps({**INFO, **change}))
     with pytest.raises(EnvironmentFailure, match=message):
-        _library.check_versions()
+        build.check_versions()
 
 
 def test_no_build_info(folder: Path) -> None:
     (folder / "build-info.json").unlink()
     with pytest.raises(EnvironmentFailure, match="missing or incomplete"):
-        _library.check_versions()
+        build.check_versions()
 
 
 def test_override_without_library(folder: Path) -> None:
     (folder / "libllama.so").unlink()
-    assert _library.find_library_folder() is None
+    assert build.find_library_folder() is None
     with pytest.raises(EnvironmentFailure, match="holds no libllama"):
-        _library.library_folder()
+        build.library_folder()
 
 
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:

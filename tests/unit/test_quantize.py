@@ -14,8 +14,8 @@ from fixtures.targets import make_target
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.convert.writer import gguf_output
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
-from llama_eagle.imatrix import read_imatrix
-from llama_eagle.quantize import QuantizeOptions, check_type, file_types, quantize
+from llama_eagle.quantize.imatrix import read_imatrix
+from llama_eagle.quantize.quantize import QuantizeOptions, check_type, file_types, quantize
 
 pytestmark = pytest.mark.native
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from llama_eagle.rejection import Distribution, verified
+from llama_eagle.generation.rejection import Distribution, verified
 
 N = 20_000
 

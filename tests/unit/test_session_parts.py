@@ -6,15 +6,15 @@ import random
 from typing import Any
 
 import pytest
-from llama_eagle.checkpoints import Checkpoint, CheckpointStore
-from llama_eagle.drafters import FirstOf, ModelDrafter, PromptLookup
+from llama_eagle.drafting.drafters import FirstOf, ModelDrafter, PromptLookup
+from llama_eagle.drop_in.text import GrowingText
 from llama_eagle.errors import EagleError, InputError, UsageError
-from llama_eagle.generation import GenerationOptions
-from llama_eagle.llama_text import GrowingText
-from llama_eagle.models import ContextOptions
-from llama_eagle.sampling import SamplingParams
-from llama_eagle.stats import Statistics
-from llama_eagle.text import TextStream
+from llama_eagle.generation.generate import GenerationOptions
+from llama_eagle.generation.sampling import SamplingParams
+from llama_eagle.generation.stats import Statistics
+from llama_eagle.sessions.checkpoints import Checkpoint, CheckpointStore
+from llama_eagle.sessions.models import ContextOptions
+from llama_eagle.sessions.text import TextStream
 
 
 class Bytes:

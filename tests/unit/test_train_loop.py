@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llama_eagle.cli import output
+from llama_eagle import console
 from llama_eagle.train.loop import _period, default_epochs, default_rate, schedule
 from llama_eagle.train.metrics import Journal, read_metrics
 
@@ -45,7 +45,7 @@ def record(step: int, held_out: bool) -> dict[str, Any]:
 def test_the_bar_shows_accuracy_by_depth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(output, "on_terminal", lambda: True)
+    monkeypatch.setattr(console, "on_terminal", lambda: True)
     monkeypatch.setenv("COLUMNS", "150")
     journal = Journal(tmp_path, 10, 0)
     journal.advance(4)

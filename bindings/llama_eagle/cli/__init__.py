@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from llama_eagle.cli import output
+from llama_eagle import console
 from llama_eagle.errors import EagleError
 
 USAGE, BUG, INTERRUPTED = 2, 1, 130
@@ -20,8 +20,8 @@ USAGE, BUG, INTERRUPTED = 2, 1, 130
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    output.prepare_streams()
-    output.use_json("--json" in arguments)
+    console.prepare_streams()
+    console.use_json("--json" in arguments)
     code = run(arguments)
     try:
         sys.stdout.flush()
@@ -67,7 +67,7 @@ def _failed(kind: str, message: str, code: int) -> int:
         import traceback
 
         traceback.print_exc()
-    output.failure(kind, " ".join(message.split()), code)
+    console.failure(kind, " ".join(message.split()), code)
     return code
 
 

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from llama_eagle.cli import output
+from llama_eagle import console
 from llama_eagle.cli.options import DraftGpuLayers, GpuLayers, Json, PMin, Threads
-from llama_eagle.draft_length import LONGEST
 from llama_eagle.errors import UsageError
+from llama_eagle.native.limits import LONGEST
 
 SYNTHETIC_PROMPT = " A B C"
 PROMPT = "Explain in simple words how a sailing boat can sail against the wind."
@@ -48,16 +48,16 @@ def bench(
         report.require_plotting(plot)
     lengths = _lengths(n_draft)
     jobs = _jobs(SimpleNamespace(**locals()), lengths)
-    plan = Plan(lengths, repetitions, _peer() if peers else None, chat, output.note)
+    plan = Plan(lengths, repetitions, _peer() if peers else None, chat, console.note)
     results = [_measure(facts, job, plan) for facts, job in jobs]
     if plot is not None:
         report.plot(results, plot)
     if json:
-        output.result(results[0] if len(results) == 1 else {**results[0], "by_accept": results})
+        console.result(results[0] if len(results) == 1 else {**results[0], "by_accept": results})
         return
     for result in results:
-        output.table(report.table(result))
-        output.data(report.summary(result))
+        console.table(report.table(result))
+        console.data(report.summary(result))
 
 
 def _measure(facts: dict[str, Any], job: Any, plan: Any) -> dict[str, Any]:
@@ -96,8 +96,8 @@ def _real_job(given: SimpleNamespace, facts: dict[str, Any], common: dict[str, A
 def _in_type(draft: Path, outtype: str) -> Path:
     """The draft in another type, made once and kept. From a quantized one it accepts less than it could."""
     from llama_eagle.bench.cache import cache_dir
-    from llama_eagle.gguf_header import read_model
-    from llama_eagle.quantize import QuantizeOptions, check_type, quantize
+    from llama_eagle.gguf.header import read_model
+    from llama_eagle.quantize.quantize import QuantizeOptions, check_type, quantize
 
     check_type(outtype)
     path = read_model(draft)[0].path.resolve()
@@ -105,7 +105,7 @@ def _in_type(draft: Path, outtype: str) -> Path:
     out = cache_dir() / "drafts" / f"{path.stem}-{state.st_size:x}-{state.st_mtime_ns:x}-{outtype}.gguf"
     if not out.is_file():
         out.parent.mkdir(parents=True, exist_ok=True)
-        output.note(f"quantizing the draft to {outtype}")
+        console.note(f"quantizing the draft to {outtype}")
         quantize(path, out, outtype, QuantizeOptions(requantize=True))
     return out
 
@@ -115,13 +115,13 @@ def _synthetic_job(
 ) -> tuple[dict[str, Any], Any]:
     from llama_eagle.bench.cache import cache_dir
     from llama_eagle.bench.ours import Job
-    from llama_eagle.demo.ggufs import PairFolder
-    from llama_eagle.demo.shapes import SHAPES
+    from llama_eagle.synthetic.ggufs import PairFolder
+    from llama_eagle.synthetic.shapes import SHAPES
 
     shape = given.synthetic
     if shape not in SHAPES:
         raise UsageError(f"--synthetic {shape!r}: shapes are {', '.join(SHAPES)}.")
-    folder = PairFolder(cache_dir() / "synthetic" / shape, shape, fresh=False, say=output.note)
+    folder = PairFolder(cache_dir() / "synthetic" / shape, shape, fresh=False, say=console.note)
     files = folder.files(accept, given.outtype.lower(), given.draft_type and given.draft_type.lower())
     job = Job(files.target, files.draft, given.prompt or SYNTHETIC_PROMPT, **common)
     return {"model": f"synthetic {shape}", "accept": accept, **facts}, job
@@ -130,7 +130,7 @@ def _synthetic_job(
 def _peer() -> Any:
     from llama_eagle.bench.peer import build_peer
 
-    output.note("building llama.cpp's tools, unless they are in the cache")
+    console.note("building llama.cpp's tools, unless they are in the cache")
     return build_peer()
 
 

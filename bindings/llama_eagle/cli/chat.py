@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from llama_eagle.cli import output
+from llama_eagle import console
 from llama_eagle.cli.options import (
     DraftCtxSize,
     DraftFile,
@@ -23,8 +23,8 @@ from llama_eagle.cli.options import (
     Verbose,
     read_n_draft,
 )
-from llama_eagle.draft_length import LONGEST
 from llama_eagle.errors import EagleError, UsageError
+from llama_eagle.native.limits import LONGEST
 
 HELP = """\
 /stats            rounds and acceptance of the last answer
@@ -57,7 +57,7 @@ def chat(
     verbose: Verbose = False,
 ) -> None:
     """Talk with a model. /help lists the commands; input that is no terminal is read line by line."""
-    from llama_eagle.llama import EagleLlama
+    from llama_eagle.drop_in.llama import EagleLlama
 
     llm = EagleLlama(
         model, draft_path=draft, n_draft=read_n_draft(n_draft), n_draft_max=n_draft_max, p_min=p_min,
@@ -81,7 +81,7 @@ class _Chat:
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401  (line editing and history for input())
         self._clear()
-        output.note("/help lists the commands")
+        console.note("/help lists the commands")
         while (text := _read_message()) is not None:
             if text.startswith("/"):
                 if text in ("/exit", "/quit"):
@@ -100,7 +100,7 @@ class _Chat:
                 said.append(piece)
                 _show(piece, drafted=self.llm.last_token_was_drafted)
         except KeyboardInterrupt:
-            output.note("\n(interrupted)")
+            console.note("\n(interrupted)")
         except (EagleError, ValueError) as error:
             self.messages.pop()
             print(f"error: {' '.join(str(error).split())}: /clear begins anew.", file=sys.stderr)
@@ -142,7 +142,7 @@ def _read_message() -> str | None:
 
 
 def _show(piece: str, *, drafted: bool) -> None:
-    tinted = drafted and sys.stdout.isatty() and output.use_color()
+    tinted = drafted and sys.stdout.isatty() and console.use_color()
     sys.stdout.write(f"{TINT}{piece}{PLAIN}" if tinted and piece else piece)
     sys.stdout.flush()
 

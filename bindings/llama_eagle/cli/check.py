@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from llama_eagle.cli import output
+from llama_eagle import console
 from llama_eagle.cli.options import GpuLayers, Json, Threads
 
 CHECK_FAILED = 5
@@ -34,17 +34,17 @@ def check(
         problems.append(_difference_text(target, exactness))
     for finding in report.findings:
         if finding.level == "warning":
-            output.warn(f"{draft}: {finding.message}")
+            console.warn(f"{draft}: {finding.message}")
     if json:
-        output.result(report.to_json() | {"problems": problems} | ({"exact": exactness} if exact else {}))
+        console.result(report.to_json() | {"problems": problems} | ({"exact": exactness} if exact else {}))
     elif problems:
-        output.data("\n".join(f"{draft or target}: {problem}" for problem in problems))
+        console.data("\n".join(f"{draft or target}: {problem}" for problem in problems))
     elif draft is None:
-        output.data(f"{target}: a sound {report.target['architecture']} model")
+        console.data(f"{target}: a sound {report.target['architecture']} model")
     else:
-        output.data(f"{draft} fits {target}")
+        console.data(f"{draft} fits {target}")
     if exactness is not None and not problems and not json:
-        output.data(
+        console.data(
             f"{target}: {exactness['n_tokens']} tokens have the same bits alone and in {exactness['n_batches']} batches"
         )
     if problems:
@@ -53,8 +53,8 @@ def check(
 
 def _exactness(target: Path, text: Path | None, threads: int, n_gpu_layers: int) -> dict[str, Any]:
     """`exact.check_exact` of a text, with what `exact.report` says of the weights."""
-    from llama_eagle.exact import CheckOptions, check_exact, check_tokens, get_mode, report, set_mode
-    from llama_eagle.models import ContextOptions, LoadOptions, Model
+    from llama_eagle.sessions.exact import CheckOptions, check_exact, check_tokens, get_mode, report, set_mode
+    from llama_eagle.sessions.models import ContextOptions, LoadOptions, Model
 
     set_mode(get_mode())  # CUDA's kernels are exact only when asked for
     with Model.target(target, LoadOptions(n_gpu_layers)) as model:

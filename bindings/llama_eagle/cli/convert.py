@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llama_eagle.cli import output
+from llama_eagle import console
 from llama_eagle.cli.options import Json, read_layers
 from llama_eagle.errors import UsageError
 
@@ -65,7 +65,7 @@ def convert(
 
 def _convert_draft(checkpoint: Checkpoint, given: dict[str, Any]) -> dict[str, Any]:
     from llama_eagle.convert.drafts import DraftOptions, convert_draft
-    from llama_eagle.convert.writer import temporary_beside
+    from llama_eagle.files import temporary_beside
 
     outtype, out = given["outtype"].lower(), given["out"]
     direct = outtype in DIRECT_TYPES
@@ -74,7 +74,7 @@ def _convert_draft(checkpoint: Checkpoint, given: dict[str, Any]) -> dict[str, A
         aux_layers=read_layers(given["aux_layers"]),
         **{name: given[name] for name in (*DRAFT_ONLY[1:], "dry_run", "pre")},
     )
-    with output.progress("converting") as on_progress:
+    with console.progress("converting") as on_progress:
 
         def meter(done: int, total: int, _name: str) -> None:
             on_progress(done / max(total, 1))
@@ -82,7 +82,7 @@ def _convert_draft(checkpoint: Checkpoint, given: dict[str, Any]) -> dict[str, A
         if direct or options.dry_run:
             report = convert_draft(checkpoint, given["target"], out, options, meter)
             return {"kind": "draft", **report.to_json(), "outtype": outtype}
-        from llama_eagle.quantize import check_type, quantize
+        from llama_eagle.quantize.quantize import check_type, quantize
 
         check_type(outtype)
         with temporary_beside(out) as (middle,):
@@ -96,7 +96,7 @@ def _convert_draft(checkpoint: Checkpoint, given: dict[str, Any]) -> dict[str, A
 def _convert_target(given: dict[str, Any]) -> dict[str, Any]:
     from llama_eagle.convert.targets import TargetOptions, convert_target, convert_vision
 
-    with output.progress("converting") as on_progress:
+    with console.progress("converting") as on_progress:
         options = TargetOptions(
             outtype=given["outtype"].lower(),
             mtp=not given["no_mtp"],
@@ -118,7 +118,7 @@ def _quantize_options(given: dict[str, Any]) -> Any:
     """Options of the quantizer, None where none is needed: then no native library is loaded."""
     if not given["imatrix"] and not given["recipe"]:
         return None
-    from llama_eagle.quantize import QuantizeOptions
+    from llama_eagle.quantize.quantize import QuantizeOptions
 
     return QuantizeOptions(imatrix=given["imatrix"], recipe=given["recipe"])
 
@@ -126,14 +126,14 @@ def _quantize_options(given: dict[str, Any]) -> Any:
 def _show(report: dict[str, Any], json: bool) -> None:
     warnings = report.get("warnings", [])
     for warning in warnings:
-        output.warn(warning)
+        console.warn(warning)
     if json:
-        output.result(report)
+        console.result(report)
         return
     if report.get("tensors") and report["output"] is None:
-        output.data(_table(report["tensors"]))
+        console.data(_table(report["tensors"]))
     else:
-        output.data(f"{report['output']}: {report['outtype']}, {report['n_bytes'] / 2**20:.1f} MiB")
+        console.data(f"{report['output']}: {report['outtype']}, {report['n_bytes'] / 2**20:.1f} MiB")
 
 
 def _table(rows: list[dict[str, Any]]) -> str:

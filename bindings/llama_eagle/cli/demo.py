@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from llama_eagle.cli import output
+from llama_eagle import console
 from llama_eagle.cli.options import Json
-from llama_eagle.limits import MAX_THREADS
+from llama_eagle.native.limits import MAX_THREADS
 
 
 def demo(
@@ -22,11 +22,11 @@ def demo(
     """Convert and quantize a small trained pair, and answer questions with its draft and without."""
     from llama_eagle.demo.run import run_demo
 
-    result = run_demo(work, threads, say=output.note)
+    result = run_demo(work, threads, say=console.note)
     if json:
-        output.result(result.as_dict())
+        console.result(result.as_dict())
     else:
-        output.data(f"{result.prompt}\n\n{result.text}\n")
-        output.table(result.table())
+        console.data(f"{result.prompt}\n\n{result.text}\n")
+        console.table(result.table())
     if not result.as_promised:
         raise typer.Exit(5)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from llama_eagle.cli import output
+from llama_eagle import console
 from llama_eagle.cli.options import GpuLayers, Json, NDraft, TargetFile, Threads, read_n_draft
 from llama_eagle.errors import UsageError
 
@@ -35,7 +35,7 @@ def evaluate(
     from llama_eagle.bench.prompts import read_prompts, take
     from llama_eagle.bench.report import require_plotting
     from llama_eagle.bench.surroundings import surroundings
-    from llama_eagle.sampling import SamplingParams
+    from llama_eagle.generation.sampling import SamplingParams
 
     length = read_n_draft(n_draft)
     if length == 0:
@@ -48,13 +48,13 @@ def evaluate(
     job = evaluation.Evaluation(
         model, draft, prompts, n_predict, length, sampling, threads, n_gpu_layers, ignore_eos, exact
     )
-    with output.progress("evaluating") as on_progress:
+    with console.progress("evaluating") as on_progress:
         scores = evaluation.evaluate(job, on_progress)
     report = {"data": data, **as_dict(job, scores), **surroundings()}
     if plot is not None:
         plot_scores(report, plot)
     if json:
-        output.result(report)
+        console.result(report)
     else:
-        output.table(table(report))
-        output.data(summary(report))
+        console.table(table(report))
+        console.data(summary(report))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from llama_eagle.cli import output
+from llama_eagle import console
 from llama_eagle.cli.options import (
     DraftCtxSize,
     DraftFile,
@@ -24,8 +24,8 @@ from llama_eagle.cli.options import (
     Verbose,
     read_n_draft,
 )
-from llama_eagle.draft_length import LONGEST
 from llama_eagle.errors import InputError, UsageError
+from llama_eagle.native.limits import LONGEST
 
 DEFAULT_CONTEXT = 4096  # tokens, when neither -n nor the prompt asks for more
 
@@ -71,14 +71,15 @@ def generate(
 
 
 def _run(job: SimpleNamespace) -> None:
-    from llama_eagle import _log, exact
-    from llama_eagle.generation import GenerationOptions, choose_length
-    from llama_eagle.models import Context, LoadOptions, ModelPair, PairOptions
-    from llama_eagle.plain_session import open_session
-    from llama_eagle.sampling import SamplingParams
-    from llama_eagle.session import SessionOptions
+    from llama_eagle.generation.generate import GenerationOptions, choose_length
+    from llama_eagle.generation.sampling import SamplingParams
+    from llama_eagle.native import log
+    from llama_eagle.sessions import exact
+    from llama_eagle.sessions.models import Context, LoadOptions, ModelPair, PairOptions
+    from llama_eagle.sessions.plain import open_session
+    from llama_eagle.sessions.session import SessionOptions
 
-    _log.set_verbose(job.verbose)
+    log.set_verbose(job.verbose)
     if job.exact:
         exact.set_mode("strict")
     sampling = SamplingParams(job.temp, job.top_k, job.top_p, job.min_p, job.repeat_penalty, seed=job.seed)
@@ -87,12 +88,12 @@ def _run(job: SimpleNamespace) -> None:
     n_draft = read_n_draft(job.n_draft)
     n_draft_max = max(n_draft, job.n_draft_max) if isinstance(n_draft, int) else job.n_draft_max
     length = choose_length(n_draft, n_draft_max, exact_only=job.exact)
-    with output.progress("loading") as on_progress:
+    with console.progress("loading") as on_progress:
         load = LoadOptions(job.n_gpu_layers, on_progress=on_progress)
         pair = ModelPair(PairOptions(job.model, job.draft, load, job.draft_gpu_layers))
     with pair:
         if job.exact and (unverified := exact.require(pair.target)):
-            output.warn(unverified)
+            console.warn(unverified)
         prompt = _tokenize(job, pair.target)
         context_options = _context_options(job, pair.target.n_ctx_train, len(prompt), n_draft_max)
         with (
@@ -103,25 +104,26 @@ def _run(job: SimpleNamespace) -> None:
 
 
 def _generate(job: SimpleNamespace, session: Any, target: Any, prompt: list[int], options: Any, length: Any) -> None:
-    from llama_eagle import exact, generation
-    from llama_eagle.text import Tokenizer
+    from llama_eagle.generation.generate import generate
+    from llama_eagle.sessions import exact
+    from llama_eagle.sessions.text import Tokenizer
 
     def show(text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
 
-    result = generation.generate(
+    result = generate.generate(
         session, Tokenizer(target), prompt, options, length=length, on_text=None if job.json else show
     )
     if job.json:
         report = exact.report(target)
         held = {key: report[key] for key in ("exact", "inexact", "unverified")}
-        output.result(result.as_dict() | held)
+        console.result(result.as_dict() | held)
         return
-    output.data("")
+    console.data("")
     statistics = result.speculative
     drafting = f", {statistics.mean_emitted:.2f} tokens a round" if statistics else ""
-    output.note(
+    console.note(
         f"{len(result.tokens)} tokens, {result.tokens_per_second:.1f} tokens/s{drafting} ({result.stop_reason})"
     )
 
@@ -158,7 +160,7 @@ def _read_file(file: Path | None) -> str:
 
 
 def _tokenize(job: SimpleNamespace, target: Any) -> list[int]:
-    from llama_eagle.text import Tokenizer, chat_prompt
+    from llama_eagle.sessions.text import Tokenizer, chat_prompt
 
     if isinstance(job.text, list):
         return job.text
@@ -167,7 +169,7 @@ def _tokenize(job: SimpleNamespace, target: Any) -> list[int]:
 
 
 def _context_options(job: SimpleNamespace, n_ctx_train: int, n_prompt: int, n_draft_max: int) -> Any:
-    from llama_eagle.models import ContextOptions
+    from llama_eagle.sessions.models import ContextOptions
 
     needed = n_prompt + job.n_predict if job.n_predict > 0 else DEFAULT_CONTEXT + n_prompt
     return ContextOptions(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from llama_eagle.cli import output
+from llama_eagle import console
 from llama_eagle.cli.options import Json
 
 
@@ -17,10 +17,10 @@ def inspect(
     json: Json = False,
 ) -> None:
     """Show a GGUF file's architecture, keys and tensors."""
-    from llama_eagle.describe import describe, render
+    from llama_eagle.gguf.describe import describe, render
 
     description = describe(file, full=full)
     if json:
-        output.result(description)
+        console.result(description)
     else:
-        output.data(render(description))
+        console.data(render(description))

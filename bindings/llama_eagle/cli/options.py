@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from llama_eagle.errors import UsageError
-from llama_eagle.limits import MAX_THREADS
+from llama_eagle.native.limits import MAX_THREADS
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, also for failures.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show llama.cpp's log on stderr.")]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from llama_eagle.cli import output
+from llama_eagle import console
 from llama_eagle.cli.options import Json, Threads
 from llama_eagle.errors import UsageError
 
@@ -25,7 +25,7 @@ def quantize(
     json: Json = False,
 ) -> None:
     """Quantize a GGUF with llama.cpp's own quantizer."""
-    from llama_eagle import quantize as quantizer
+    from llama_eagle.quantize.quantize import quantize as quantizer
 
     options = quantizer.QuantizeOptions(
         output_type=output_type,
@@ -37,9 +37,9 @@ def quantize(
     )
     report = quantizer.quantize(source, out, outtype.lower(), options)
     if json:
-        output.result({"output": str(out), "outtype": outtype.lower(), "n_bytes": report.n_bytes})
+        console.result({"output": str(out), "outtype": outtype.lower(), "n_bytes": report.n_bytes})
     else:
-        output.data(f"{out}: {outtype.lower()}, {report.n_bytes / 2**20:.1f} MiB")
+        console.data(f"{out}: {outtype.lower()}, {report.n_bytes / 2**20:.1f} MiB")
 
 
 def _pairs(options: list[str]) -> Any:

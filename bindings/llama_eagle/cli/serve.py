@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from llama_eagle.cli import output
+from llama_eagle import console
 from llama_eagle.cli.options import (
     DraftCtxSize,
     DraftFile,
@@ -21,8 +21,8 @@ from llama_eagle.cli.options import (
     Verbose,
     read_n_draft,
 )
-from llama_eagle.draft_length import LONGEST
 from llama_eagle.errors import EnvironmentFailure, UsageError
+from llama_eagle.native.limits import LONGEST
 
 
 def serve(
@@ -46,7 +46,7 @@ def serve(
     """Serve the OpenAI API (llama-cpp-python's server) with a draft behind it."""
     if (model is None) == (config is None):
         raise UsageError("give either --model (and --draft) or --config.")
-    from llama_eagle.server import EagleModelSettings, ServerSettings, create_app, read_config
+    from llama_eagle.drop_in.server import EagleModelSettings, ServerSettings, create_app, read_config
 
     if config is not None:
         settings = read_config(config)
@@ -97,5 +97,5 @@ def _run(app: Any, listener: socket.socket, server: Any, verbose: bool) -> None:
     )
     scheme = "https" if server.ssl_certfile else "http"
     listener.listen()  # whoever reads the line may connect at once
-    output.data(f"listening on {scheme}://{server.host}:{listener.getsockname()[1]}")
+    console.data(f"listening on {scheme}://{server.host}:{listener.getsockname()[1]}")
     uvicorn.Server(config).run(sockets=[listener])

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from llama_eagle.cli import output
+from llama_eagle import console
 from llama_eagle.cli.options import Json, read_layers
 from llama_eagle.errors import EnvironmentFailure, UsageError
 
@@ -61,7 +61,7 @@ def train(
     if report is None:  # another process tells
         return
     if json:
-        output.result(report.to_json())
+        console.result(report.to_json())
         return
     judged = "" if report.mean_emitted is None else f", {report.mean_emitted:.2f} tokens a round on held-out data"
-    output.data(f"{report.output}: {report.steps} steps{judged}")
+    console.data(f"{report.output}: {report.steps} steps{judged}")

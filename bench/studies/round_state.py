@@ -1,0 +1,116 @@
+"""Replay against snapshots: time of a decode that is almost only recurrent state, and memory kept for rollback.
+
+    python bench/studies/round_state.py --threads 2 --json out.json
+
+The models have a real one's recurrent layers and heads with everything else tiny (n_embd 32, one attention layer), so
+the Gated DeltaNet, its convolution and the state traffic remain. The two contexts take turns within one run: ratios
+survive a noisy machine, absolute times may not. With one thread, times are CPU time of that thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from llama_eagle.bench.round_context import REPLAY, SNAPSHOTS, RoundContext, RoundModel
+from llama_eagle.synthetic.recurrent import Shape, write_recurrent
+
+# recurrent layers, key heads, value heads of Qwen3.5; head size 128, conv kernel 4
+MODELS = {"0.8B": (18, 16, 16), "4B, 9B": (24, 16, 32), "27B": (48, 16, 48), "35B-A3B": (30, 16, 32)}
+
+
+def make_model(folder: Path, name: str) -> RoundModel:
+    n_layer, k_heads, v_heads = MODELS[name]
+    shape = Shape(
+        n_layer=n_layer + 1,
+        attention_every=n_layer + 1,
+        n_embd=32,
+        n_ff=32,
+        k_heads=k_heads,
+        v_heads=v_heads,
+        quantized=True,
+    )
+    return RoundModel(write_recurrent(folder / "model.gguf", "qwen35", shape))
+
+
+def one_round(context: RoundContext, rows: int, kept: int) -> None:
+    """A decode of `rows` tokens of which `kept` stay."""
+    if context.n_past[0] > 700:
+        context.remove(0)
+        context.decode({0: [1] * 16})
+    start = context.n_past[0]
+    context.decode({0: [2] * rows})
+    if kept < rows:
+        assert context.trim(0, start + kept)
+
+
+def compare_speed(model: RoundModel, n_rs_seq: int, rows: int, kept: int, threads: int, n: int) -> dict[str, Any]:
+    contexts = {mode: model.context(mode=mode, n_rs_seq=n_rs_seq, n_threads=threads) for mode in (SNAPSHOTS, REPLAY)}
+    times: dict[str, list[float]] = {mode: [] for mode in contexts}
+    for context in contexts.values():
+        context.decode({0: [1] * 16})
+    for _ in range(n):
+        for mode, context in contexts.items():
+            one_round(context, rows, kept)
+            times[mode].append(1000 * (context.cpu_seconds if threads == 1 else context.seconds))
+    ms = {mode: statistics.median(values[3:]) for mode, values in times.items()}
+    best = {mode: min(values) for mode, values in times.items()}
+    return {
+        "rows": rows,
+        "kept": kept,
+        "n_rs_seq": n_rs_seq,
+        "snapshots_ms": ms[SNAPSHOTS],
+        "replay_ms": ms[REPLAY],
+        "ratio": ms[SNAPSHOTS] / ms[REPLAY],
+        "ratio_of_best": best[SNAPSHOTS] / best[REPLAY],
+    }
+
+
+def compare_memory(model: RoundModel, n_rs_seq: int) -> dict[str, float]:
+    state = model.context(n_rs_seq=0).recurrent_mib()
+    replay, snapshots = (
+        model.context(n_rs_seq=n_rs_seq, mode=mode).recurrent_mib() - state for mode in (REPLAY, SNAPSHOTS)
+    )
+    return {"state_mib": state, "replay_mib": replay, "snapshots_mib": snapshots, "ratio": snapshots / replay}
+
+
+def measure(threads: int, n: int) -> dict[str, Any]:
+    result: dict[str, Any] = {"threads": threads, "speed": [], "memory": {}}
+    for name in MODELS:
+        with tempfile.TemporaryDirectory() as folder:
+            model = make_model(Path(folder), name)
+            result["memory"][name] = compare_memory(model, 8)
+            if name == "4B, 9B":
+                for n_rs_seq, rows, kept in ((0, 1, 1), (4, 1, 1), (4, 5, 3), (8, 9, 4)):
+                    result["speed"].append(compare_speed(model, n_rs_seq, rows, kept, threads, n))
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--runs", type=int, default=60, help="rounds per measurement")
+    parser.add_argument("--json", type=Path, help="also write the result there")
+    args = parser.parse_args()
+    result = measure(args.threads, args.runs)
+    for row in result["speed"]:
+        print(
+            f"n_rs_seq {row['n_rs_seq']}, {row['rows']} rows, {row['kept']} kept: "
+            f"snapshots {row['snapshots_ms']:.2f} ms, replay {row['replay_ms']:.2f} ms, "
+            f"{row['ratio']:.2f} x (best runs {row['ratio_of_best']:.2f} x)"
+        )
+    for name, row in result["memory"].items():
+        print(
+            f"{name}: state {row['state_mib']:.1f} MiB, for a rollback of 8 snapshots {row['snapshots_mib']:.1f} MiB, "
+            f"replay {row['replay_mib']:.1f} MiB, 1/{row['ratio']:.1f}"
+        )
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

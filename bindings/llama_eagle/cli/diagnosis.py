@@ -1,0 +1,101 @@
+"""What this installation is made of, and whether it works."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import re
+from importlib import metadata
+from typing import Any
+
+from llama_eagle.errors import EagleError
+from llama_eagle.native import build, calls
+from llama_eagle.sessions import exact
+
+PACKAGES = ("llama-eagle", "llama-cpp-python", "gguf", "numpy", "safetensors", "huggingface_hub")
+DEVICE_GPUS = (1, 2)  # ggml_backend_dev_type: discrete, integrated
+
+
+def examine() -> dict[str, Any]:
+    """Everything a report of trouble needs. `problems` is empty when the library loads."""
+    report: dict[str, Any] = {
+        "versions": _versions(),
+        "upstream_commit": None,
+        "patch_hash": None,
+        "library_path": None,
+        "cpu_features": [],
+        "gpu_backends": [],
+        "exact": [],
+        "problems": [],
+    }
+    try:
+        report["library_path"] = str(build.library_folder())
+        library = calls.library()
+        report["upstream_commit"] = library.eagle_upstream_commit().decode()
+        report["patch_hash"] = library.eagle_patch_hash().decode()
+        report["cpu_features"] = _cpu_features()
+        report["gpu_backends"] = _gpu_backends(library)
+        report["exact"] = exact.devices()
+    except EagleError as error:
+        report["problems"].append(str(error))
+    return report
+
+
+def render(report: dict[str, Any]) -> str:
+    """The report for people."""
+    lines = [f"{name:<20} {version}" for name, version in report["versions"].items()]
+    lines += [
+        f"{'llama.cpp commit':<20} {report['upstream_commit'] or '-'}",
+        f"{'patch series':<20} {report['patch_hash'] or '-'}",
+        f"{'library':<20} {report['library_path'] or '-'}",
+        f"{'CPU features':<20} {' '.join(report['cpu_features']) or '-'}",
+    ]
+    lines += [
+        f"{'GPU':<20} {gpu['name']}: {gpu['description']}, {gpu['free_mib']} of {gpu['total_mib']} MiB free"
+        for gpu in report["gpu_backends"]
+    ] or [f"{'GPU':<20} none in this build"]
+    lines += [f"{'exact':<20} {entry['device']}: {entry['why'] or 'yes'}" for entry in report["exact"]]
+    lines += [f"problem: {problem}" for problem in report["problems"]]
+    return "\n".join(lines)
+
+
+def _versions() -> dict[str, str]:
+    return {"python": platform.python_version(), **{package: _version(package) for package in PACKAGES}}
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _cpu_features() -> list[str]:
+    """Of llama.cpp's line "… | CPU : AVX2 = 1 | FMA = 1 | …", those that are on."""
+    import llama_cpp
+
+    llama_cpp.llama_backend_init()
+    text = llama_cpp.llama_print_system_info().decode()
+    return re.findall(r"(\w+) = 1", text.partition("CPU :")[2])
+
+
+def _gpu_backends(ggml: Any) -> list[dict[str, Any]]:
+    """libllama's handle also finds the symbols of the ggml libraries it is linked with."""
+    count, get = ggml.ggml_backend_dev_count, ggml.ggml_backend_dev_get
+    count.restype = ctypes.c_size_t
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    devices = [ctypes.c_void_p(get(i)) for i in range(count())]
+    return [_device(ggml, device) for device in devices if ggml.ggml_backend_dev_type(device) in DEVICE_GPUS]
+
+
+def _device(ggml: Any, device: ctypes.c_void_p) -> dict[str, Any]:
+    for function in (ggml.ggml_backend_dev_name, ggml.ggml_backend_dev_description):
+        function.restype = ctypes.c_char_p
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    ggml.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
+    return {
+        "name": ggml.ggml_backend_dev_name(device).decode(),
+        "description": ggml.ggml_backend_dev_description(device).decode(),
+        "free_mib": free.value >> 20,
+        "total_mib": total.value >> 20,
+    }

@@ -1,0 +1,396 @@
+"""`EagleLlama`: llama_cpp.Llama with an EAGLE-3 draft. Everything the parent offers keeps working."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import threading
+import time
+import warnings
+from collections.abc import Generator, Iterator, Sequence
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_eagle.native import calls, log
+from llama_eagle.native.calls import library
+
+library()  # before llama_cpp is imported: it must load our build
+
+import llama_cpp  # noqa: E402
+from llama_cpp import Llama, LlamaState  # noqa: E402
+from llama_cpp.llama_tokenizer import LlamaTokenizer  # noqa: E402
+
+from llama_eagle.drop_in.measures import Measures  # noqa: E402
+from llama_eagle.drop_in.options import (  # noqa: E402
+    EagleOptions,
+    check_files,
+    refuse_conflicts,
+    split_arguments,
+    with_our_defaults,
+)
+from llama_eagle.drop_in.parts import (  # noqa: E402
+    ContextView,
+    ModelView,
+    choose_drafter,
+    download,
+    explained,
+    open_session,
+    require_grammar,
+)
+from llama_eagle.drop_in.state import capture_state, restore_state  # noqa: E402
+from llama_eagle.drop_in.text import GrowingText  # noqa: E402
+from llama_eagle.errors import UsageError  # noqa: E402
+from llama_eagle.generation.generate import choose_length  # noqa: E402
+from llama_eagle.generation.rejection import Chain, RejectionSampling  # noqa: E402
+from llama_eagle.generation.rounds import LazyRounds, Plan  # noqa: E402
+from llama_eagle.generation.stats import Statistics  # noqa: E402
+from llama_eagle.native.closing import Closing  # noqa: E402
+from llama_eagle.sessions import exact as exact_mode  # noqa: E402
+from llama_eagle.sessions.checkpoints import CheckpointStore  # noqa: E402
+from llama_eagle.sessions.models import check_rollback  # noqa: E402
+from llama_eagle.sessions.session import EagleSession  # noqa: E402
+from llama_eagle.sessions.text import Tokenizer  # noqa: E402
+from llama_eagle.sessions.text_memory import TextMemory  # noqa: E402
+
+GENERATE = inspect.signature(Llama.generate)
+FILTER_ARGUMENTS = ("temp", "top_k", "top_p", "min_p", "typical_p")
+SAMPLER_ARGUMENTS = set(inspect.signature(Llama._init_sampler).parameters) - {"self"}
+
+
+class EagleLlama(Llama, Closing):
+    """A drop-in `llama_cpp.Llama` that drafts.
+
+    Beyond the parent's arguments it takes those of `EagleOptions`, `draft_path` first.
+
+    Where it differs: unknown keyword arguments are refused; decode and batch threads are equal unless both are given;
+    `flash_attn` is decided by llama.cpp unless given. An instance belongs to one thread at a time.
+    """
+
+    # Used by properties that the parent's constructor already sets.
+    _options = EagleOptions()
+    _memory: TextMemory | None = None
+    _flash_attn_given = False
+
+    def __init__(self, model_path: str | PathLike[str], **arguments: Any) -> None:
+        self._stack = contextlib.ExitStack()  # close() works from here on, whatever fails
+        self._options, parent = split_arguments(arguments)
+        refuse_conflicts(self._options, parent)
+        check_files(fspath(model_path), self._options, parent)
+        self._parent_arguments = parent
+        self._flash_attn_given = parent.get("flash_attn") is not None
+        log.set_verbose(parent.get("verbose", True))
+        self._lock = threading.Lock()
+        self._generation: LazyRounds | None = None
+        self._context_is_full = False
+        self._measures = Measures()
+        if self._options.exact:
+            exact_mode.set_mode("strict")
+        with explained():
+            super().__init__(fspath(model_path), **with_our_defaults(parent))
+        try:
+            if not parent.get("vocab_only"):
+                self._bind(parent)
+        except BaseException:
+            self.close()
+            raise
+
+    def _bind(self, given: dict[str, Any]) -> None:
+        """Draft, session and text memory on the context that the parent made."""
+        options = self._options
+        self.draft_model = given.get("draft_model")
+        self._logits_all = bool(given.get("logits_all", False))
+        if options.exact and (unverified := exact_mode.require(ModelView(self._model.model))):
+            warnings.warn(unverified, stacklevel=4)
+        recurrent = bool(self._is_recurrent or self._is_hybrid)
+        drafts = options.drafts or self.draft_model is not None
+        if drafts:
+            check_rollback(self._ctx.ctx, recurrent, self._n_draft_max)
+        view = ContextView(self._ctx.ctx, Path(self.model_path), self._n_ctx, self.n_batch)
+        gpu_layers = int(given.get("n_gpu_layers", 0))
+        self._session = open_session(view, options, gpu_layers, self._n_draft_max if drafts else 0, self._stack)
+        self._drafter = choose_drafter(self._session, options, self.draft_model)
+        self.set_n_draft(options.n_draft if drafts else "auto")
+        store = CheckpointStore(options.checkpoint_mib << 20 if recurrent else 0)
+        self._memory = TextMemory(self._session, self._n_ctx, self._n_vocab, store, options.checkpoint_every)
+        if self._logits_all:
+            self._memory.rows = np.empty((self._n_ctx, self._n_vocab), dtype=np.single)
+        self._growing = GrowingText(Tokenizer(self._model), self.token_bos())
+
+    @property
+    def _n_draft_max(self) -> int:
+        """The longest draft that fits into the context at all."""
+        return max(min(self._options.longest, int(self._context_params.n_ctx or 1 << 30) - 2), 1)
+
+    # --- what the parent keeps in attributes ---
+
+    @property
+    def context_params(self) -> Any:
+        """The parent fills these in its constructor; what it does not know is filled in here, at each reading."""
+        params = self._context_params
+        options = self._options
+        if options.drafts or self._parent_arguments.get("draft_model") is not None:
+            params.n_rs_seq = self._n_draft_max
+        if not self._flash_attn_given:
+            params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
+        return params
+
+    @context_params.setter
+    def context_params(self, value: Any) -> None:
+        self._context_params = value
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens in memory. Setting it lower cuts the text there.
+
+        A multimodal handler sets it higher after it has put image rows into the context itself. With M-RoPE it counts
+        positions then, as it does in the parent.
+        """
+        return 0 if self._memory is None else self._memory.n_tokens
+
+    @n_tokens.setter
+    def n_tokens(self, value: int) -> None:
+        if self._memory is None:
+            return
+        if 0 <= value <= self._memory.n_tokens:
+            self._memory.is_live = self._memory.is_live and value == self._memory.n_tokens
+            self._memory.n_tokens = value
+        else:
+            self._memory.adopt(value)
+
+    @property
+    def input_ids(self) -> NDArray[np.intc]:
+        return np.zeros(0, dtype=np.intc) if self._memory is None else self._memory.tokens
+
+    @input_ids.setter
+    def input_ids(self, value: NDArray[np.intc]) -> None:
+        if self._memory is not None:
+            self._memory.tokens[: len(value)] = value[: len(self._memory.tokens)]
+
+    @property
+    def scores(self) -> NDArray[np.single]:
+        """Logits after each token with `logits_all`; else one row, those after the last token."""
+        if self._memory is None or not self._memory.is_live:
+            return np.zeros((1, self._n_vocab), dtype=np.single)
+        return self._memory.logits()[np.newaxis] if self._memory.rows is None else self._memory.rows
+
+    @scores.setter
+    def scores(self, value: Any) -> None:
+        """The parent's array of n_batch x n_vocab floats is not kept."""
+
+    @property
+    def _scores(self) -> NDArray[np.single]:
+        return self.scores[: self.n_tokens] if self._logits_all else self.scores
+
+    # --- evaluation and generation ---
+
+    def eval(self, tokens: Sequence[int]) -> None:
+        """Evaluate tokens after those in memory."""
+        with self._exclusive():
+            self._end_generation()
+            self._require_memory().extend(tokens)
+
+    def reset(self) -> None:
+        """Forget everything."""
+        if self._memory is not None:
+            with self._exclusive():
+                self._end_generation()
+                self._memory.reset()
+
+    def sample(self, *args: Any, idx: int | None = None, **kwargs: Any) -> int:
+        """As the parent's. `idx` may be the last token's only."""
+        memory = self._require_memory()
+        if idx not in (None, memory.n_tokens - 1):
+            raise UsageError(f"idx={idx}: only the last token's row, {memory.n_tokens - 1}, is there. Leave it out.")
+        sampler = self._sampler or self._init_sampler(*args, **kwargs)
+        return calls.sample(self._ctx.ctx, sampler.sampler, memory.row)
+
+    def generate(self, tokens: Sequence[int], *args: Any, **kwargs: Any) -> Generator[int, Sequence[int] | None, None]:
+        """Yield tokens after `tokens`, as the parent does; drafts change how many are computed at once, not which."""
+        call = GENERATE.bind(self, tokens, *args, **kwargs)
+        call.apply_defaults()
+        arguments = call.arguments
+        with self._exclusive():
+            rounds = self._begin(list(tokens), arguments)
+        try:
+            while True:
+                with self._exclusive(rounds):
+                    token = rounds.next_token()
+                criteria = arguments["stopping_criteria"]
+                self._context_is_full = token is None
+                if token is None or (criteria is not None and criteria(self._input_ids, self._scores[-1, :])):
+                    return
+                with self._measures.caller():
+                    inserted = yield token
+                with self._exclusive(rounds):
+                    rounds.advance(token, inserted or ())
+        finally:
+            if self._generation is rounds:
+                self._end_generation()
+            self._measures.finish(rounds, self._session.timings)
+
+    def _begin(self, tokens: list[int], arguments: dict[str, Any]) -> LazyRounds:
+        self._end_generation()
+        memory = self._require_memory()
+        require_grammar(self._model.vocab, arguments["grammar"])
+        sampler: Any = self._init_sampler(**{name: arguments[name] for name in SAMPLER_ARGUMENTS & arguments.keys()})
+        self._sampler = sampler
+        start = time.perf_counter()
+        if arguments["reset"]:
+            n_evaluated = memory.become(tokens)
+        else:
+            memory.extend(tokens)
+            n_evaluated = len(tokens)
+        prompt_ms = (time.perf_counter() - start) * 1e3
+        self._measures.begin(len(tokens), n_evaluated, prompt_ms, self._session.timings)
+        rejection = self._rejection(sampler, arguments)
+        plan = Plan(sampler, rejection or self._drafter, self._length, rejection)
+        self._generation = LazyRounds(memory, plan)
+        return self._generation
+
+    def _rejection(self, sampler: Any, arguments: dict[str, Any]) -> RejectionSampling | None:
+        """The draft's tokens are drawn through the caller's filters, without what depends on the text so far."""
+        if self._options.draft_sampling != "rejection" or arguments["temp"] == 0:
+            return None
+        if arguments["mirostat_mode"]:
+            raise UsageError("mirostat counts its own samples: it needs draft_sampling='match'.")
+        assert isinstance(self._session, EagleSession)
+        draft_ids = self._session.draft_ids
+        draft = Chain(self._init_sampler(**{name: arguments[name] for name in FILTER_ARGUMENTS}), draft_ids)
+        target = Chain(sampler, np.arange(self._n_vocab, dtype=np.int32))
+        seed = None if self._seed == llama_cpp.LLAMA_DEFAULT_SEED else self._seed
+        return RejectionSampling(self._session, self._options.p_min, target, draft, seed)
+
+    def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """As the parent's, with `timings` on the last part; what its reader spends is not counted as ours.
+
+        Where the context is full before `max_tokens`, the parent would lose the text, but for a stopping criterion.
+        """
+        criteria = [*(kwargs.get("stopping_criteria") or ()), lambda *_: self._context_is_full]
+        kwargs["stopping_criteria"] = llama_cpp.StoppingCriteriaList(criteria)
+        with self._measures.completion():
+            for part in super()._create_completion(*args, **kwargs):
+                part = self._with_timings(part)
+                if self._context_is_full and "timings" in part:
+                    part["choices"][0]["finish_reason"] = "length"
+                with self._measures.reader():
+                    yield part
+
+    def create_chat_completion(self, *args: Any, **kwargs: Any) -> Any:
+        """As the parent's, with `timings` in the answer or in its last part."""
+        answer = super().create_chat_completion(*args, **kwargs)
+        return self._with_timings(answer) if isinstance(answer, dict) else map(self._with_timings, answer)
+
+    def _with_timings(self, part: Any) -> Any:
+        """An answer, or the last part of one, with its timings."""
+        ended = any(choice.get("finish_reason") is not None for choice in part.get("choices", []))
+        return {**part, "timings": self._measures.timings()} if ended else part
+
+    @property
+    def speculative_stats(self) -> Statistics:
+        """Rounds of the last generation: rounds, n_drafted, n_accepted, accept_rate, mean_emitted, ms by phase."""
+        return self._measures.last
+
+    @property
+    def speculative_totals(self) -> Statistics:
+        """The same over the life of this instance."""
+        return self._measures.total
+
+    @property
+    def last_token_was_drafted(self) -> bool:
+        """In a running generation: whether the token delivered last had been drafted."""
+        return self._generation is not None and self._generation.was_drafted
+
+    def set_n_draft(self, n_draft: int | str) -> None:
+        """Tokens drafted in a round from the next generation on: a number up to `n_draft_max`, or "auto"."""
+        self._length = choose_length(n_draft, self._session.n_draft_max, exact_only=self._options.exact)
+
+    def detokenize(
+        self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False
+    ) -> bytes:
+        """As the parent's; a text that grows by a token costs one token."""
+        if type(self.tokenizer_) is not LlamaTokenizer or self._memory is None:
+            return super().detokenize(list(tokens), None if prev_tokens is None else list(prev_tokens), special)
+        return self._growing.detokenize(tokens, special=special)
+
+    # --- state ---
+
+    def save_state(self) -> LlamaState:
+        """The text, both memories and the seed; no logits but those that `logits_all` keeps."""
+        memory = self._require_memory()
+        with self._exclusive():
+            self._end_generation()
+            return capture_state(memory, self._seed)
+
+    def load_state(self, state: LlamaState) -> None:
+        """Go on from a saved state. From one of the parent's class, the draft starts knowing nothing of the text."""
+        memory = self._require_memory()
+        with self._exclusive():
+            self._end_generation()
+            restore_state(memory, state)
+            self._seed = state.seed
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        if not self._flash_attn_given:
+            del state["flash_attn"]
+        return {**state, **vars(self._options)}
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        repo_id: str,
+        filename: str | None,
+        additional_files: list[str] | None = None,
+        local_dir: str | PathLike[str] | None = None,
+        local_dir_use_symlinks: bool | str = "auto",
+        cache_dir: str | PathLike[str] | None = None,
+        *,
+        draft_repo_id: str | None = None,
+        draft_filename: str | None = None,
+        **kwargs: Any,
+    ) -> EagleLlama:
+        """Download target and draft from the Hugging Face hub; file names may be patterns that match one file.
+
+        The parent's hands `local_dir_use_symlinks` on to a hub client that knows it no more; here it has no effect.
+        """
+        where = {"local_dir": local_dir, "cache_dir": cache_dir}
+        if draft_repo_id is not None:
+            kwargs["draft_path"] = download(draft_repo_id, draft_filename, **where)
+        for name in additional_files or ():
+            download(repo_id, name, **where)
+        return cls(download(repo_id, filename, **where), **kwargs)
+
+    def close(self) -> None:
+        """Free models and memories. A generation that was left half-way cannot go on."""
+        self._generation = None
+        self._memory = None
+        super().close()
+
+    # --- inside ---
+
+    def _require_memory(self) -> TextMemory:
+        if self._memory is None:
+            raise UsageError("the model was loaded with vocab_only or is closed: there is no memory. Load it again.")
+        return self._memory
+
+    @contextlib.contextmanager
+    def _exclusive(self, rounds: LazyRounds | None = None) -> Iterator[None]:
+        """One thread at a time, and no generation goes on after another one has begun."""
+        if not self._lock.acquire(blocking=False):
+            raise RuntimeError("this EagleLlama is in use by another thread. Use one instance per thread.")
+        try:
+            if rounds is not None and rounds is not self._generation:
+                raise RuntimeError("another call has used this EagleLlama since this generation began. Begin it again.")
+            yield
+        finally:
+            self._lock.release()
+
+    def _end_generation(self) -> None:
+        """Commit what the pending round has delivered."""
+        rounds, self._generation = self._generation, None
+        if rounds is not None:
+            rounds.finish(stopped=True)

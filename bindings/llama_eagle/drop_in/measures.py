@@ -1,0 +1,95 @@
+"""What a call of `EagleLlama` did and took: its own statistics, and `timings` as llama.cpp's server gives them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from llama_eagle.generation.rounds import LazyRounds
+from llama_eagle.generation.stats import Statistics, phases
+from llama_eagle.sessions.session import Timings
+
+
+class Measures:
+    """Of the last call, and of all. Times in ms; whoever reads a stream is not on the clock."""
+
+    def __init__(self) -> None:
+        self.last, self.total = Statistics(), Statistics()
+        self._n_prompt = self._n_evaluated = self._n_generated = 0
+        self._prompt_ms = self._generation_ms = 0.0
+        self._in_completion = False
+        self._caller_ms = self._reader_ms = 0.0
+        self._started = 0.0
+        self._before = Timings()
+
+    def begin(self, n_prompt: int, n_evaluated: int, prompt_ms: float, before: Timings) -> None:
+        """The prompt is read: `n_evaluated` of its `n_prompt` tokens, the others were in memory."""
+        self._n_prompt, self._n_evaluated, self._prompt_ms, self._before = n_prompt, n_evaluated, prompt_ms, before
+        self._caller_ms = self._reader_ms = 0.0
+        self._started = time.perf_counter()
+
+    def finish(self, rounds: LazyRounds, after: Timings) -> None:
+        """The generation has ended."""
+        outside_ms = self._reader_ms if self._in_completion else self._caller_ms
+        self._generation_ms = _ms_since(self._started) - outside_ms
+        self._n_generated = rounds.n_delivered
+        self.last = rounds.statistics
+        self.last.ms = phases(self._before, after, self._generation_ms, rounds.plan.sample_ms)
+        self.total.add(self.last)
+
+    @contextmanager
+    def completion(self) -> Iterator[None]:
+        """While a completion calls `generate`, that caller's time is ours, and its reader's is not."""
+        self._in_completion = True
+        try:
+            yield
+        finally:
+            self._in_completion = False
+
+    @contextmanager
+    def caller(self) -> Iterator[None]:
+        """`generate` waits for its caller."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._caller_ms += _ms_since(start)
+
+    @contextmanager
+    def reader(self) -> Iterator[None]:
+        """A completion waits for its reader."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._reader_ms += _ms_since(start)
+
+    def timings(self) -> dict[str, Any]:
+        """As llama.cpp's server gives them (tools/server/server-common.cpp, `server_slot_stats`).
+
+        `cache_n` tokens of the prompt were in memory, `prompt_n` were evaluated. Rates count `predicted_n` - 1 tokens:
+        the first one comes with the prompt. The draft's counts are left out when nothing was drafted.
+        """
+        timings = {
+            "cache_n": self._n_prompt - self._n_evaluated,
+            **_rates("prompt", self._n_evaluated, self._n_evaluated, self._prompt_ms),
+            **_rates("predicted", self._n_generated, max(self._n_generated - 1, 0), self._generation_ms),
+        }
+        if self.last.n_drafted:
+            timings |= {"draft_n": self.last.n_drafted, "draft_n_accepted": self.last.n_accepted}
+        return timings
+
+
+def _rates(name: str, n: int, n_steps: int, ms: float) -> dict[str, float]:
+    return {
+        f"{name}_n": n,
+        f"{name}_ms": ms,
+        f"{name}_per_token_ms": ms / n_steps if n_steps else 0.0,
+        f"{name}_per_second": n_steps / ms * 1e3 if ms else 0.0,
+    }
+
+
+def _ms_since(start: float) -> float:
+    return (time.perf_counter() - start) * 1e3

@@ -1,0 +1,142 @@
+"""llama-cpp-python's OpenAI-compatible server with `EagleLlama` behind it.
+
+That server names its model class in two places: `llama_cpp.server.app.LlamaProxy`, which holds models, and
+`llama_cpp.Llama` inside `LlamaProxy.load_llama_from_model_settings`. `create_app` puts ours in their place while it
+runs, and nothing else is replaced.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from llama_eagle.drop_in.llama import EagleLlama
+from llama_eagle.drop_in.options import EAGLE_PARAMETERS, PARENT_PARAMETERS
+from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
+from llama_eagle.native.limits import LONGEST
+
+try:
+    import llama_cpp
+    import llama_cpp.server.app as server_app
+    from llama_cpp.llama_chat_format import LlamaChatCompletionHandlerNotFoundException, get_chat_completion_handler
+    from llama_cpp.server.model import LlamaProxy
+    from llama_cpp.server.settings import ModelSettings, ServerSettings
+    from pydantic import Field, ValidationError
+except ImportError as error:
+    raise EnvironmentFailure(f"the server needs {error.name}: pip install llama-eagle[server]") from error
+
+
+class EagleModelSettings(ModelSettings):
+    """The parent's settings of one model, and the draft's."""
+
+    draft_path: str | None = Field(default=None, description="The EAGLE-3 draft of this model.")
+    n_draft: int | str = Field(default="auto", description="Tokens drafted in a round, or auto.")
+    n_draft_max: int = Field(default=LONGEST, ge=1, description="The longest draft.")
+    p_min: float = Field(default=0.0, ge=0, lt=1, description="A draft ends below this cumulative probability.")
+    draft_sampling: str = Field(default="match", description="match or rejection.")
+    exact: bool = Field(default=False, description="Verify bit by bit as plain decoding computes.")
+    draft_gpu_layers: int | None = Field(default=None, description="The draft's layers on the GPU.")
+    draft_n_ctx: int = Field(default=0, ge=0, description="Positions the draft sees, 0: as the target.")
+    checkpoint_mib: int = Field(default=256, ge=0, description="Memory for checkpoints of a recurrent state.")
+    checkpoint_every: int = Field(default=1024, ge=1, description="Tokens between them in a long prompt.")
+    logits_all: bool = Field(default=False, description="Whether to return logits; needed for logprobs.")
+
+
+class EagleConfigFile(ServerSettings):
+    """A configuration file: the server's settings and one entry per model."""
+
+    models: list[EagleModelSettings] = Field(default=[], description="Model configs")
+
+
+class EagleProxy(LlamaProxy):
+    """Loads `EagleLlama` where the parent loads `Llama`."""
+
+    @staticmethod
+    def load_llama_from_model_settings(settings: ModelSettings) -> Any:
+        with _replaced(llama_cpp, "Llama", _Factory(settings)):
+            llm = LlamaProxy.load_llama_from_model_settings(settings)
+        _require_chat_format(llm)
+        return llm
+
+
+def _require_chat_format(llm: Any) -> None:
+    """A misspelt format would fail at each chat. Raises `UsageError`."""
+    if llm.chat_handler is None and llm.chat_format not in llm._chat_handlers:
+        try:
+            get_chat_completion_handler(llm.chat_format)
+        except LlamaChatCompletionHandlerNotFoundException as error:
+            llm.close()
+            raise UsageError(f"{error}. Choose one of those, or leave it out.") from None
+
+
+class _Factory:
+    """Called as the class would be, with everything the server passes."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        self._ours = {name: getattr(settings, name) for name in EAGLE_PARAMETERS if hasattr(settings, name)}
+
+    def __call__(self, **given: Any) -> EagleLlama:
+        return EagleLlama(**self._arguments(given))
+
+    def from_pretrained(self, **given: Any) -> EagleLlama:
+        return EagleLlama.from_pretrained(**self._arguments(given))
+
+    def _arguments(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The server also passes `rpc_servers` and `mul_mat_q`, which its own Llama ignores."""
+        if given.get("rpc_servers"):
+            raise UsageError("rpc_servers is not supported by llama_cpp.Llama. Leave it out.")
+        taken = {*PARENT_PARAMETERS, "model_path", "repo_id", "filename"}
+        return {**{name: value for name, value in given.items() if name in taken}, **self._ours}
+
+
+def create_app(server_settings: ServerSettings, models: list[EagleModelSettings]) -> Any:
+    """The FastAPI application; the first model is loaded at once. Raises the errors of `EagleLlama`."""
+    with _replaced(server_app, "LlamaProxy", EagleProxy):
+        return server_app.create_app(server_settings=server_settings, model_settings=list(models))
+
+
+def read_config(path: Path) -> EagleConfigFile:
+    """A JSON or YAML file with the server's settings and `models`. Raises `InputError` for what it cannot be."""
+    try:
+        text = path.read_text()
+        data = _yaml_loader()(text) if path.suffix in (".yaml", ".yml") else json.loads(text)
+        config = EagleConfigFile.model_validate(data)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}).") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"{path}: {where}: {first['msg']}. Correct it.") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not valid: {error}") from None
+    if not config.models:
+        raise InputError(f"{path}: it names no models. Give at least one entry in `models`.")
+    return config
+
+
+def _yaml_loader() -> Callable[[str], Any]:
+    try:
+        import yaml
+    except ImportError:
+        raise EnvironmentFailure("a YAML file needs PyYAML: pip install pyyaml, or write it as JSON.") from None
+
+    def load(text: str) -> Any:
+        try:
+            return yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ValueError(" ".join(str(error).split())) from None
+
+    return load
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)

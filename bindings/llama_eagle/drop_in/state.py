@@ -1,0 +1,53 @@
+"""The saved state of an `EagleLlama`: the parent's, and what the draft keeps beside it."""
+
+from __future__ import annotations
+
+import ctypes
+
+import llama_cpp
+import numpy as np
+from llama_cpp import LlamaState
+
+from llama_eagle.sessions.text_memory import TextMemory
+
+
+class EagleLlamaState(LlamaState):
+    """The parent's saved state and what the draft keeps beside it."""
+
+    def __init__(self, state: LlamaState, draft_state: bytes) -> None:
+        super().__init__(**vars(state))
+        self.draft_state = draft_state
+
+
+def capture_state(memory: TextMemory, seed: int) -> EagleLlamaState:
+    """The text and both memories; logits only where `memory` keeps those of every token."""
+    ctx = memory.session.ctx
+    size = llama_cpp.llama_state_get_size(ctx)
+    buffer = (ctypes.c_uint8 * int(size))()
+    written = int(llama_cpp.llama_state_get_data(ctx, buffer, size))
+    rows = np.empty((0, memory.n_vocab), np.single) if memory.rows is None else memory.rows[: memory.n_tokens].copy()
+    state = LlamaState(
+        input_ids=memory.known.copy(),
+        scores=rows,
+        n_tokens=memory.n_tokens,
+        llama_state=bytes(memoryview(buffer)[:written]),
+        llama_state_size=written,
+        seed=seed,
+    )
+    return EagleLlamaState(state, memory.session.save_state())
+
+
+def restore_state(memory: TextMemory, state: LlamaState) -> None:
+    """Go on from a saved state. From one of the parent's class, the draft starts knowing nothing of the text."""
+    memory.reset()
+    session = memory.session
+    buffer = (ctypes.c_uint8 * state.llama_state_size).from_buffer_copy(state.llama_state)
+    if llama_cpp.llama_state_set_data(session.ctx, buffer, state.llama_state_size) != state.llama_state_size:
+        memory.reset()
+        raise RuntimeError("Failed to set llama state data")
+    draft_state = state.draft_state if isinstance(state, EagleLlamaState) else b""
+    session.load_state(draft_state or None, state.n_tokens)
+    memory.tokens[: state.n_tokens] = state.input_ids[: state.n_tokens]
+    memory.n_tokens = state.n_tokens
+    if memory.rows is not None:
+        memory.rows[: len(state.scores)] = state.scores

@@ -1,0 +1,44 @@
+"""Tokens to bytes for a text that grows by a token at a time, without starting over each time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llama_eagle.sessions.text import Tokenizer
+
+SHORT = 32  # tokens joined anew; a longer list is taken for the text so far
+
+
+class GrowingText:
+    """Detokenizes lists of tokens; one that extends the last long list costs only its new tokens."""
+
+    def __init__(self, tokenizer: Tokenizer, bos: int) -> None:
+        self._tokenizer = tokenizer
+        self._bos = bos
+        self._pieces: dict[tuple[int, bool], bytes] = {}
+        self._tokens: list[int] = []
+        self._text = b""
+        self._special = False
+
+    def detokenize(self, tokens: Sequence[int], *, special: bool) -> bytes:
+        """The bytes of `tokens`; a space that follows a leading BOS is dropped, as llama-cpp-python does."""
+        tokens = list(tokens)
+        if len(tokens) < SHORT:
+            text = self._join(tokens, special)
+        else:
+            known = len(self._tokens)
+            if special != self._special or tokens[:known] != self._tokens:
+                self._text, known = b"", 0
+            self._text += self._join(tokens[known:], special)
+            self._tokens, self._special = tokens, special
+            text = self._text
+        return text[1:] if tokens and tokens[0] == self._bos and text[:1] == b" " else text
+
+    def _join(self, tokens: Sequence[int], special: bool) -> bytes:
+        return b"".join([self._piece(token, special) for token in tokens])
+
+    def _piece(self, token: int, special: bool) -> bytes:
+        piece = self._pieces.get((token, special))
+        if piece is None:
+            piece = self._pieces[token, special] = self._tokenizer.piece(token, special=special)
+        return piece

@@ -1,0 +1,1 @@
+"""The round loop, how its tokens are chosen, and what it measures."""

@@ -1,0 +1,119 @@
+"""Sampled drafts, verified by rejection sampling.
+
+A drafted token d was drawn from the draft's distribution q. With the target's distribution p in its place, the token
+is kept with probability min(1, p(d) / q(d)), and otherwise drawn anew from max(p - q, 0), normalized: the text then
+has the distribution p, whatever q is (Leviathan et al. 2023, arXiv:2211.17192, theorem 1). p is what the caller's
+whole chain of samplers makes of the target's logits, q what its filters and temperature make of the draft's.
+
+Matching a sample with the draft's most likely token keeps it with probability p(d); rejection sampling keeps a sampled
+token with probability sum min(p, q), which is more where p is flat and q is like it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_eagle.sessions.session import EagleSession
+
+CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Tokens that may come next, `ids` [n] in any order, with `probs` [n] that sum to 1; all others have 0."""
+
+    ids: NDArray[np.int32]
+    probs: NDArray[np.float64]
+
+    def prob(self, token: int) -> float:
+        return float(self.probs[self.ids == token].sum())
+
+    def draw(self, rng: np.random.Generator) -> int:
+        cumulative = np.cumsum(self.probs)
+        at = np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")
+        return int(self.ids[min(at, len(self.ids) - 1)])
+
+    def beyond(self, other: Distribution) -> Distribution | None:
+        """max(self - other, 0), normalized; None when nothing is left."""
+        order = np.argsort(other.ids)
+        at = np.minimum(np.searchsorted(other.ids, self.ids, sorter=order), len(order) - 1)
+        theirs = np.where(other.ids[order[at]] == self.ids, other.probs[order[at]], 0.0)
+        rest = np.maximum(self.probs - theirs, 0.0)
+        return Distribution(self.ids, rest / rest.sum()) if rest.sum() > 0 else None
+
+
+def verified(token: int, q: Distribution, p: Distribution, rng: np.random.Generator) -> int:
+    """`token`, which was drawn from `q`, or another one in its place: by `p` in all."""
+    if rng.random() * q.prob(token) < p.prob(token):
+        return token
+    rest = p.beyond(q)
+    return token if rest is None else rest.draw(rng)
+
+
+class Chain:
+    """A llama_sampler chain that ends with `dist`, and the distribution that it samples from."""
+
+    def __init__(self, sampler: Any, ids: NDArray[np.int32]) -> None:
+        import llama_cpp
+
+        self._api: Any = llama_cpp
+        self._sampler = sampler  # llama_cpp's LlamaSampler
+        self._ids = ids  # of the logits, in their order
+        self._data = np.empty(len(ids), CANDIDATE)
+
+    def distribution(self, logits: NDArray[np.float32]) -> Distribution:
+        """What the chain makes of `logits` [n]. It takes no token into its state; its random numbers go unused."""
+        api = self._api
+        self._data["id"], self._data["logit"], self._data["p"] = self._ids, logits, 0
+        pointer = self._data.ctypes.data_as(api.llama_token_data_p)
+        array = api.llama_token_data_array(data=pointer, size=len(self._data), selected=-1, sorted=False)
+        api.llama_sampler_apply(self._sampler.sampler, array)
+        left = np.ctypeslib.as_array(array.data, shape=(array.size,))
+        return Distribution(left["id"].copy(), left["p"].astype(np.float64))
+
+    def accept(self, token: int) -> None:
+        self._api.llama_sampler_accept(self._sampler.sampler, token)
+
+
+class RejectionSampling:
+    """Drafter and sampler of one generation.
+
+    The engine drafts the most likely tokens, one after the other. The token drawn at a step is proposed, whatever it
+    is; where it is not the most likely one the draft ends, because what follows was computed for that one.
+    """
+
+    def __init__(self, session: EagleSession, p_min: float, target: Chain, draft: Chain, seed: int | None) -> None:
+        self._session = session
+        self._p_min = p_min
+        self._target, self._draft = target, draft
+        self._rng = np.random.default_rng(seed)
+        self._proposed: list[tuple[int, Distribution]] = []
+
+    def begin(self, tokens: Sequence[int]) -> None:
+        pass
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        pass
+
+    def draft(self, id_last: int, n_max: int) -> list[int]:
+        """Up to `n_max` tokens drawn from the draft, to follow `id_last`."""
+        self._proposed = []
+        for step, likeliest in enumerate(self._session.draft(id_last, n_max, self._p_min)):
+            q = self._draft.distribution(self._session.draft_logits(step))
+            token = q.draw(self._rng)
+            self._proposed.append((token, q))
+            if token != likeliest:
+                break
+        return [token for token, _ in self._proposed]
+
+    def sample(self, logits: NDArray[np.float32], row: int) -> int:
+        """The token after row `row` of the round, which a drafted one follows, from the target's logits [n_vocab]."""
+        token, q = self._proposed[row]
+        token = verified(token, q, self._target.distribution(logits), self._rng)
+        self._target.accept(token)
+        return token

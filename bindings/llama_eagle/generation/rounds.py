@@ -1,0 +1,176 @@
+"""Rounds whose tokens are sampled when they are asked for, so that whoever listens may stop or step in at any token.
+
+While row i of a round is sampled, the text memory holds exactly the tokens up to row i: processors, criteria and
+penalties see what they would see without a draft.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any, Protocol
+
+from llama_eagle.drafting.draft_length import DraftLength, RoundCost
+from llama_eagle.drafting.drafters import Drafter
+from llama_eagle.errors import EagleError, NativeError
+from llama_eagle.generation.rejection import RejectionSampling
+from llama_eagle.generation.stats import Statistics
+from llama_eagle.native.calls import ERR_CONTEXT_FULL, sample
+from llama_eagle.sessions.text_memory import TextMemory
+
+
+class HasChain(Protocol):
+    """llama_cpp's LlamaSampler."""
+
+    @property
+    def sampler(self) -> Any:
+        """The llama_sampler pointer."""
+
+
+@dataclass
+class _Round:
+    """A verified batch: the token sampled last, then the drafted ones."""
+
+    rows: list[int]
+    draft_ms: float
+    verify_ms: float
+    row: int = 0  # the row that the next token comes from
+    sampled: int = 0  # rows sampled so far
+
+
+@dataclass
+class Plan:
+    """How the tokens of one generation are chosen."""
+
+    chain: HasChain
+    drafter: Drafter | None
+    length: DraftLength
+    rejection: RejectionSampling | None = None  # samples rows that a drafted token follows; it is the drafter then
+    sample_ms: float = field(default=0.0, init=False)
+
+
+class LazyRounds:
+    """One generation after what `text` holds."""
+
+    def __init__(self, text: TextMemory, plan: Plan) -> None:
+        self.text = text
+        self.plan = plan
+        self.statistics = Statistics()
+        self.n_delivered = 0
+        self._round: _Round | None = None
+        self._full = False
+        self._last = -1
+        if plan.drafter is not None:
+            plan.drafter.begin(text.known.tolist())
+
+    @property
+    def was_drafted(self) -> bool:
+        """Whether the token delivered last had been drafted before it was sampled."""
+        current = self._round
+        return current is not None and current.rows[current.row + 1 : current.row + 2] == [self._last]
+
+    def next_token(self) -> int | None:
+        """The next token; None when the context is full."""
+        if self._full:
+            return None
+        self.n_delivered += 1
+        current = self._round
+        if current is not None:
+            current.sampled = current.row + 1
+        self._last = self._sample(self.text.row if current is None else current.row)
+        return self._last
+
+    def advance(self, token: int, inserted: Sequence[int] = ()) -> None:
+        """Go on after `token` and, where the listener wants it, after tokens of its own."""
+        current = self._round
+        follows = current is not None and current.rows[current.row + 1 : current.row + 2] == [token]
+        if current is not None and follows and not inserted:
+            current.row += 1
+            self.text.note(token, current.row)
+            return
+        self.finish()
+        if inserted:
+            self.text.extend([token, *inserted])
+            if self.plan.drafter is not None:
+                self.plan.drafter.accept([token, *inserted])
+        else:
+            self._round = self._start(token) if self.text.session.n_room > 0 else None
+            self._full = self._round is None
+
+    def finish(self, *, stopped: bool = False) -> None:
+        """End the pending round: what has been noted stays. `stopped`: the listener wants no further token."""
+        current, self._round = self._round, None
+        if current is None:
+            return
+        start = time.perf_counter()
+        n_kept = current.row + 1
+        self.text.session.commit(n_kept)
+        if self.plan.drafter is not None:
+            self.plan.drafter.accept(current.rows[:n_kept])
+        n_draft = len(current.rows) - 1
+        if stopped:  # whether the rest would have been accepted is not known
+            n_draft = min(n_draft, current.row)
+        else:
+            verify_ms = current.verify_ms + (time.perf_counter() - start) * 1e3
+            self.plan.length.observe(RoundCost(n_draft, current.row, current.draft_ms, verify_ms))
+        self.statistics.add_round(n_draft, current.row, current.sampled)
+
+    def _start(self, token: int) -> _Round | None:
+        """The next round; None when the context is full."""
+        session, plan = self.text.session, self.plan
+        start = time.perf_counter()
+        drafted: list[int] = []
+        if plan.drafter is not None:
+            n_draft = plan.length.choose(session.n_draft_room)
+            drafted = self._usable(plan.drafter.draft(token, n_draft), n_draft) if n_draft > 0 else []
+        drafted_at = time.perf_counter()
+        with self._undone_if_interrupted():
+            rows = self._verify([token, *drafted])
+            if not rows:
+                return None
+            end = time.perf_counter()
+            self.text.note(token, 0)
+            return _Round(rows, (drafted_at - start) * 1e3, (end - drafted_at) * 1e3)
+
+    def _usable(self, proposed: Sequence[int], n_max: int) -> list[int]:
+        """Up to `n_max` tokens, to the first that is none: a look-up may have met the rows of an image."""
+        return list(takewhile(lambda token: 0 <= token < self.text.n_vocab, proposed[:n_max]))
+
+    def _verify(self, rows: list[int]) -> list[int]:
+        """What has been verified: all rows, the first, or none. Images take more room than their positions tell."""
+        for n_rows in (len(rows), 1):
+            try:
+                self.text.session.verify(rows[:n_rows])
+            except NativeError as error:
+                if error.code != ERR_CONTEXT_FULL:
+                    raise
+            else:
+                return rows[:n_rows]
+        return []
+
+    @contextmanager
+    def _undone_if_interrupted(self) -> Iterator[None]:
+        """Ctrl-C between a verification and its bookkeeping leaves memory and text as they were."""
+        n_tokens = self.text.n_tokens
+        try:
+            yield
+        except BaseException:
+            self.text.n_tokens, self.text.is_live = n_tokens, False
+            with suppress(EagleError):  # nothing is pending: the verification itself failed
+                self.text.session.commit(0)
+            raise
+
+    def _sample(self, row: int) -> int:
+        start = time.perf_counter()
+        if self._round is not None and self.plan.rejection is not None and row + 1 < len(self._round.rows):
+            token = self.plan.rejection.sample(self.text.logits(row), row)
+        else:
+            token = sample(self.text.session.ctx, self.plan.chain.sampler, row)
+        elapsed = (time.perf_counter() - start) * 1e3
+        self.plan.sample_ms += elapsed
+        if self._round is not None:
+            self._round.verify_ms += elapsed
+        return token

@@ -1,0 +1,85 @@
+"""What speculative rounds did and what they took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from llama_eagle.sessions.session import Timings
+
+NATIVE_PHASES = ("draft", "verify", "sample", "commit")
+
+
+def phases(before: Timings, after: Timings, ms: float, sample_ms: float = 0.0) -> dict[str, float]:
+    """Native time by phase between two readings; what is left of `ms` is Python's.
+
+    `sample_ms`: native sampling that the session did not time.
+    """
+    native = {name: getattr(after, f"{name}_ms") - getattr(before, f"{name}_ms") for name in NATIVE_PHASES}
+    native["sample"] += sample_ms
+    return {**native, "python": max(ms - sum(native.values()), 0.0)}
+
+
+@dataclass
+class Statistics:
+    """What the rounds of one generation did. Times in ms over the whole generation, prompt excluded."""
+
+    rounds: int = 0
+    n_drafted: int = 0
+    n_accepted: int = 0
+    n_emitted: int = 0
+    tried_at: list[int] = field(default_factory=list)
+    accepted_at: list[int] = field(default_factory=list)
+    ms: dict[str, float] = field(default_factory=dict)
+
+    def add(self, other: Statistics) -> None:
+        """Count another generation in."""
+        self.rounds += other.rounds
+        self.n_drafted += other.n_drafted
+        self.n_accepted += other.n_accepted
+        self.n_emitted += other.n_emitted
+        self._grow(len(other.tried_at))
+        for i, (tried, accepted) in enumerate(zip(other.tried_at, other.accepted_at, strict=True)):
+            self.tried_at[i] += tried
+            self.accepted_at[i] += accepted
+        for name, value in other.ms.items():
+            self.ms[name] = self.ms.get(name, 0.0) + value
+
+    def add_round(self, n_draft: int, n_accepted: int, n_emitted: int) -> None:
+        self.rounds += 1
+        self.n_drafted += n_draft
+        self.n_accepted += n_accepted
+        self.n_emitted += n_emitted
+        self._grow(n_draft)
+        for i in range(min(n_draft, n_accepted + 1)):
+            self.tried_at[i] += 1
+            self.accepted_at[i] += i < n_accepted
+
+    @property
+    def accept_rate(self) -> float:
+        return self.n_accepted / self.n_drafted if self.n_drafted else 0.0
+
+    @property
+    def mean_emitted(self) -> float:
+        return self.n_emitted / self.rounds if self.rounds else 0.0
+
+    @property
+    def accepted_per_position(self) -> list[float]:
+        """For each draft position, the share accepted among the rounds in which all earlier ones were."""
+        return [accepted / tried for accepted, tried in zip(self.accepted_at, self.tried_at, strict=True) if tried]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "rounds": self.rounds,
+            "n_drafted": self.n_drafted,
+            "n_accepted": self.n_accepted,
+            "accept_rate": self.accept_rate,
+            "mean_emitted": self.mean_emitted,
+            "accepted_per_position": self.accepted_per_position,
+            "ms": {name: round(value, 3) for name, value in self.ms.items()},
+        }
+
+    def _grow(self, n_positions: int) -> None:
+        missing = [0] * (n_positions - len(self.tried_at))
+        self.tried_at += missing
+        self.accepted_at += missing

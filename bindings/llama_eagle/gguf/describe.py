@@ -1,0 +1,68 @@
+"""What is in a GGUF file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from llama_eagle.gguf.header import VALUE_TYPE_NAMES, ArrayRef, Header, read_model
+
+SHORT_ARRAY = 128  # elements shown without being asked for
+SHORT_TEXT = 60  # characters of a value in the table
+
+
+def describe(path: Path | str, *, full: bool = False) -> dict[str, Any]:
+    """Architecture, keys and tensors of a file (and of its splits). Raises `InputError`.
+
+    Long arrays are given as `{"array": type, "length": n}` unless `full`. Shapes are in ggml order, fastest dimension
+    first.
+    """
+    first, files = read_model(path)
+    return {
+        "path": str(first.path),
+        "architecture": first.architecture,
+        "version": first.version,
+        "n_bytes": sum(file.file_size for file in files),
+        "keys": {name: _value(first, name, full) for name in first.keys},
+        "key_types": {name: _type_name(first, name) for name in first.keys},
+        "tensors": [
+            {"name": tensor.name, "shape": list(tensor.shape), "type": tensor.type_name, "n_bytes": tensor.n_bytes}
+            for file in files
+            for tensor in file.tensors.values()
+        ],
+    }
+
+
+def render(description: dict[str, Any]) -> str:
+    """The description as a table for people."""
+    tensors = description["tensors"]
+    lines = [
+        f"{description['path']}: {description['architecture'] or 'no architecture'}, GGUF version "
+        f"{description['version']}, {len(tensors)} tensors, {description['n_bytes'] / 2**20:.1f} MiB",
+        "",
+    ]
+    lines += [f"  {name:<44} {_short(value)}" for name, value in description["keys"].items()]
+    lines.append("")
+    lines += [f"  {tensor['name']:<44} {tensor['type']:<8} {tensor['shape']}" for tensor in tensors]
+    return "\n".join(lines)
+
+
+def _value(header: Header, name: str, full: bool) -> Any:
+    value = header.keys[name]
+    if isinstance(value, ArrayRef) and value.count > SHORT_ARRAY and not full:
+        return {"array": VALUE_TYPE_NAMES[value.type_id], "length": value.count}
+    return header.value(name)
+
+
+def _type_name(header: Header, name: str) -> str:
+    value = header.keys[name]
+    if isinstance(value, ArrayRef):
+        return f"{VALUE_TYPE_NAMES[value.type_id]}[]"
+    return VALUE_TYPE_NAMES[header.key_types[name]]
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{value['length']} x {value['array']}"
+    text = " ".join(str(value).split())
+    return text if len(text) <= SHORT_TEXT else text[: SHORT_TEXT - 1] + "…"

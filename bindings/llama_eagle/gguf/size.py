@@ -1,0 +1,73 @@
+"""Whether a context fits into memory, estimated before it is made.
+
+Linux promises memory that it does not have and kills the process when it is touched: llama.cpp cannot report that.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from llama_eagle.errors import EnvironmentFailure
+from llama_eagle.gguf.header import Header, quant_sizes
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def require_memory(header: Header, n_ctx: int, type_k: int, type_v: int) -> None:
+    """Raises `EnvironmentFailure` when the K and V memory of `n_ctx` tokens exceeds what is available."""
+    needed, available = kv_bytes(header, n_ctx, type_k, type_v), available_bytes()
+    if available is not None and needed > available:
+        raise EnvironmentFailure(
+            f"{header.path}: no context of {n_ctx} tokens: its K and V memory takes {needed / 2**30:.1f} GiB, "
+            f"{available / 2**30:.1f} GiB are free. Use a smaller --ctx-size or cache type, or free memory."
+        )
+
+
+def kv_bytes(header: Header, n_ctx: int, type_k: int, type_v: int) -> int:
+    """Bytes of the K and V memory; recurrent layers have none."""
+    heads = header.arch_key("attention.head_count", 1)
+    n_heads = max(heads) if isinstance(heads, list) else int(heads)
+    head_size = int(header.arch_key("embedding_length", 0)) // max(n_heads, 1)
+    sizes = quant_sizes()
+    total = 0
+    for n_heads_kv in _kv_heads(header):
+        for key, kind in (("attention.key_length", type_k), ("attention.value_length", type_v)):
+            block, block_bytes = sizes[kind]
+            total += n_ctx * n_heads_kv * int(header.arch_key(key, head_size)) * block_bytes // block
+    return total
+
+
+def available_bytes() -> int | None:
+    """What this process may still take, by the machine and by its control group; None where neither says."""
+    limits = [limit for limit in (_meminfo(), _control_group()) if limit is not None]
+    return min(limits, default=None)
+
+
+def _kv_heads(header: Header) -> list[int]:
+    """Heads of each layer that keeps keys and values."""
+    n_layers = int(header.arch_key("block_count", 0))
+    heads = header.arch_key("attention.head_count_kv", header.arch_key("attention.head_count", 1))
+    per_layer = [int(n) for n in heads] if isinstance(heads, list) else [int(heads)] * n_layers
+    recurrent = header.arch_key("attention.recurrent_layers")
+    interval = header.arch_key("full_attention_interval", 4 if header.arch_key("ssm.state_size") else 1)
+    if isinstance(recurrent, list):
+        return [n for n, is_recurrent in zip(per_layer, recurrent, strict=False) if not is_recurrent]
+    return [n for i, n in enumerate(per_layer) if (i + 1) % interval == 0]
+
+
+def _meminfo() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    fields = dict(line.split(":", 1) for line in lines)
+    kib = sum(int(fields.get(name, "0 kB").split()[0]) for name in ("MemAvailable", "SwapFree"))
+    return kib * 1024
+
+
+def _control_group() -> int | None:
+    try:
+        limit, used = ((CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
+    except OSError:
+        return None
+    return None if limit == "max" else int(limit) - int(used)

@@ -1,0 +1,151 @@
+"""The C interface of native/include/eagle.h, and the one place that turns its status codes into errors."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_void_p
+from functools import cache
+from typing import Any
+
+from llama_eagle.errors import EnvironmentFailure, IncompatibleModels, NativeError
+from llama_eagle.native import build, log
+from llama_eagle.native.build import library_folder
+
+OK, ERR_ARGUMENT, ERR_STATE, ERR_INCOMPATIBLE, ERR_MEMORY = 0, 1, 2, 3, 4
+ERR_CONTEXT_FULL, ERR_COMPUTE, ERR_ABORTED, ERR_INTERNAL = 5, 6, 7, 8
+
+TOKENS = POINTER(c_int32)
+FLOATS = POINTER(c_float)
+
+
+class SessionParams(ctypes.Structure):
+    """eagle_session_params."""
+
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("n_draft_max", c_int32),
+        ("n_ctx_draft", c_int32),
+        ("n_threads", c_int32),
+        ("type_kv", c_int32),
+        ("path_tgt", c_char_p),
+    )
+
+
+class Timings(ctypes.Structure):
+    """eagle_timings: times in ms, counts in tokens, rounds and graphs, all since the last reset."""
+
+    _fields_ = (
+        ("eval_ms", c_double),
+        ("draft_ms", c_double),
+        ("verify_ms", c_double),
+        ("sample_ms", c_double),
+        ("commit_ms", c_double),
+        ("n_eval", c_int64),
+        ("n_rounds", c_int64),
+        ("n_drafted", c_int64),
+        ("n_accepted", c_int64),
+        ("n_graphs", c_int64),
+    )
+
+
+# name -> (argument types, result type)
+FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
+    "eagle_abi_version": ([], c_int32),
+    "eagle_upstream_commit": ([], c_char_p),
+    "eagle_patch_hash": ([], c_char_p),
+    "eagle_last_error": ([], c_char_p),
+    "eagle_session_default_params": ([], SessionParams),
+    "eagle_session_new": ([c_void_p, c_void_p, POINTER(SessionParams), POINTER(c_void_p)], c_int32),
+    "eagle_session_free": ([c_void_p], None),
+    "eagle_reset": ([c_void_p], c_int32),
+    "eagle_n_past": ([c_void_p], c_int32),
+    "eagle_n_draft_room": ([c_void_p], c_int32),
+    "eagle_eval": ([c_void_p, TOKENS, c_int32], c_int32),
+    "eagle_trim": ([c_void_p, c_int32], c_int32),
+    "eagle_draft": ([c_void_p, c_int32, c_int32, c_float, TOKENS, FLOATS, POINTER(c_int32)], c_int32),
+    "eagle_draft_step": ([c_void_p, c_int32, FLOATS, FLOATS], c_int32),
+    "eagle_draft_top": ([c_void_p, c_int32, c_int32, TOKENS, FLOATS], c_int32),
+    "eagle_n_vocab_draft": ([c_void_p], c_int32),
+    "eagle_verify": ([c_void_p, TOKENS, c_int32], c_int32),
+    "eagle_accept": ([c_void_p, c_void_p, TOKENS, POINTER(c_int32)], c_int32),
+    "eagle_sample": ([c_void_p, c_void_p, c_int32, TOKENS], c_int32),
+    "eagle_choice": ([c_void_p, c_int32, TOKENS, FLOATS], c_int32),
+    "eagle_commit": ([c_void_p, c_int32], c_int32),
+    "eagle_state_size": ([c_void_p], c_int64),
+    "eagle_state_save": ([c_void_p, c_void_p, c_int64], c_int32),
+    "eagle_state_load": ([c_void_p, c_void_p, c_int64, c_int32], c_int32),
+    "eagle_get_timings": ([c_void_p], Timings),
+    "eagle_reset_timings": ([c_void_p], None),
+    "eagle_exact_set": ([c_int32], c_int32),
+    "eagle_exact_get": ([], c_int32),
+    "eagle_exact_report": ([c_void_p, c_char_p, c_size_t], c_int32),
+    "eagle_exact_devices": ([c_char_p, c_size_t], c_int32),
+}
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """Our libllama, loaded by llama-cpp-python, with the eagle_* functions declared and versions checked."""
+    build.check_versions()
+    lib = _llama_cpp()._lib
+    for name, (argtypes, restype) in FUNCTIONS.items():
+        try:
+            function = getattr(lib, name)
+        except AttributeError:
+            raise EnvironmentFailure(
+                f"{lib._name} has no {name}: it is not llama-eagle's build of this version. {build.REBUILD}"
+            ) from None
+        function.argtypes = argtypes
+        function.restype = restype
+    _check_library(lib)
+    log.install()
+    return lib
+
+
+def check(status: int, call: str) -> None:
+    """Raise the error for a non-zero status of the C function `call`."""
+    if status == OK:
+        return
+    text = library().eagle_last_error().decode("utf-8", "replace") or f"status {status}"
+    if status == ERR_INCOMPATIBLE:
+        raise IncompatibleModels(text)
+    if status == ERR_MEMORY:
+        raise NativeError(
+            f"{text}. Use a smaller --ctx-size, cache type or model, or free memory.", code=status, call=call
+        )
+    raise NativeError(f"{call}: {text}", code=status, call=call)
+
+
+def sample(ctx: Any, sampler: Any, row: int) -> int:
+    """The token that a llama_sampler chooses from output row `row` of the last decode (-1: the last one)."""
+    token = c_int32()
+    check(library().eagle_sample(ctx, sampler, row, ctypes.byref(token)), "eagle_sample")
+    return token.value
+
+
+def _llama_cpp() -> Any:
+    """llama_cpp.llama_cpp, imported with our library in place."""
+    build.redirect_llama_cpp()
+    try:
+        import llama_cpp.llama_cpp as module
+    except (ImportError, RuntimeError, OSError) as error:
+        raise EnvironmentFailure(
+            f"llama-cpp-python could not load {library_folder()}: {error}. {build.REBUILD}"
+        ) from error
+    return module
+
+
+def _check_library(lib: ctypes.CDLL) -> None:
+    """The library is the one that build-info.json beside it describes."""
+    info = build.build_info()
+    found = (
+        lib.eagle_abi_version(),
+        lib.eagle_patch_hash().decode(),
+        lib.eagle_upstream_commit().decode(),
+    )
+    expected = (info.abi_version, info.patch_hash, info.upstream_commit)
+    if found != expected:
+        raise EnvironmentFailure(
+            f"{lib._name} reports {found} as ABI version, patch hash and upstream commit, {build.BUILD_INFO} says "
+            f"{expected}. {build.REBUILD}"
+        )

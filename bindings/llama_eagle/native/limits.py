@@ -1,0 +1,7 @@
+"""The largest values that llama.cpp takes. Beyond them it ends the process, or wraps around."""
+
+from __future__ import annotations
+
+MAX_CONTEXT = 2**31 - 1
+MAX_THREADS = 512  # ggml's GGML_MAX_N_THREADS; far more end the process
+LONGEST = 16  # tokens of a draft, unless told otherwise

@@ -1,0 +1,1 @@
+"""GGUF to GGUF with llama.cpp's own quantizer, importance matrices and recipes."""

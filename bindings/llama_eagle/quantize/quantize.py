@@ -1,0 +1,209 @@
+"""Quantizes a GGUF with llama.cpp's own quantizer, inside the library we build."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llama_eagle.errors import EnvironmentFailure, InputError, NativeError, UsageError
+from llama_eagle.files import check_output, temporary_beside
+from llama_eagle.gguf.header import Header, read_model
+from llama_eagle.native import log
+from llama_eagle.native.calls import library
+from llama_eagle.quantize.imatrix import read_imatrix
+
+_BUFFER = 256 << 20  # bytes of rows in memory at once
+_ALIASES = {"q3_k": "q3_k_m", "q4_k": "q4_k_m", "q5_k": "q5_k_m"}
+
+
+@dataclass(frozen=True)
+class QuantizeOptions:
+    """output_type: of output.weight. tensor_types: pattern -> type, a regular expression searched in tensor names; the
+    first that matches wins. imatrix: an importance matrix file. recipe: a name in RECIPES. threads 0: all cores."""
+
+    output_type: str | None = None
+    tensor_types: Mapping[str, str] = field(default_factory=dict)
+    imatrix: Path | None = None
+    recipe: str | None = None
+    threads: int = 0
+    requantize: bool = False  # allow quantized input, which costs quality
+
+
+@dataclass(frozen=True)
+class QuantizeReport:
+    """What was written. n_bytes and n_source_bytes are file sizes."""
+
+    output: Path
+    ftype: str
+    n_source_bytes: int
+    n_bytes: int
+    seconds: float
+
+
+def _api() -> Any:
+    library()
+    from llama_cpp import llama_cpp
+
+    return llama_cpp
+
+
+def file_types() -> dict[str, int]:
+    """Name -> llama_ftype of every type that llama.cpp's quantizer can make."""
+    api = _api()
+    prefix = "LLAMA_FTYPE_MOSTLY_"
+    known = {name.removeprefix(prefix).lower(): getattr(api, name) for name in dir(api) if name.startswith(prefix)}
+    known["f32"] = api.LLAMA_FTYPE_ALL_F32
+    return {name: value for name, value in known.items() if not re.search(r"_\d_\d$|nvfp4", name)}
+
+
+def check_type(ftype: str) -> int:
+    """The llama_ftype of a name such as "q4_k_m". Raises UsageError with the names there are."""
+    types = file_types()
+    name = _ALIASES.get(ftype.lower(), ftype.lower())
+    if name not in types:
+        raise UsageError(f"there is no type {ftype!r}; types: {', '.join(sorted(types))}")
+    return types[name]
+
+
+def _tensor_type(name: str) -> int:
+    """The ggml_type of a name such as "q8_0"."""
+    api = _api()
+    value = getattr(api, f"GGML_TYPE_{name.upper()}", None)
+    if value is None or name.upper() in ("COUNT", "Q8_1", "Q8_K"):
+        raise UsageError(f"there is no tensor type {name!r}; examples: f16, bf16, q8_0, q6_k, q5_k, q4_k, q4_0, iq4_nl")
+    return int(value)
+
+
+def _overrides(options: QuantizeOptions) -> dict[str, str]:
+    """Patterns in the order they are tried: the caller's, then the recipe's."""
+    from llama_eagle.quantize.recipes import recipe_types
+
+    patterns = dict(options.tensor_types)
+    if options.recipe:
+        for pattern, name in recipe_types(options.recipe).items():
+            patterns.setdefault(pattern, name)
+    for pattern in patterns:
+        _check_pattern(pattern)
+    return patterns
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"{pattern!r} is not a regular expression: {error}") from None
+
+
+class _Parameters:
+    """llama_model_quantize_params, and the memory it points into."""
+
+    def __init__(self, shards: list[Header], ftype: str, options: QuantizeOptions) -> None:
+        api = _api()
+        self.struct = api.llama_model_quantize_default_params()
+        self.struct.ftype = check_type(ftype)
+        self.struct.nthread = options.threads
+        self.struct.allow_requantize = options.requantize
+        self.struct.max_buf_size = _BUFFER
+        if options.output_type:
+            self.struct.output_tensor_type = _tensor_type(options.output_type)
+        self._keep: list[Any] = []
+        patterns = _overrides(options)
+        if patterns:
+            types = [(pattern.encode(), _tensor_type(name)) for pattern, name in patterns.items()]
+            table = (api.llama_model_tensor_override * (len(types) + 1))()
+            for row, (pattern, kind) in zip(table, types, strict=False):
+                row.pattern, row.type = pattern, kind
+            self._keep.append(table)
+            self.struct.tt_overrides = table
+        if options.imatrix:
+            self._set_imatrix(api, _matching(read_imatrix(options.imatrix), shards, options.imatrix))
+
+    def _set_imatrix(self, api: Any, entries: dict[str, np.ndarray]) -> None:
+        table = (api.llama_model_imatrix_data * (len(entries) + 1))()
+        for row, (name, values) in zip(table, entries.items(), strict=False):
+            values = np.ascontiguousarray(values, dtype=np.float32)
+            self._keep.append(values)
+            row.name, row.size = name.encode(), values.size
+            row.data = values.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        self._keep.append(table)
+        self.struct.imatrix = table
+
+
+def _matching(entries: dict[str, np.ndarray], shards: list[Header], path: Path) -> dict[str, np.ndarray]:
+    """The entries for this model's tensors. Raises InputError when there are none, or when a size differs."""
+    tensors = {name: tensor for shard in shards for name, tensor in shard.tensors.items()}
+    found = {name: values for name, values in entries.items() if name in tensors}
+    if not found:
+        raise InputError(f"{path}: was made for another model: it names none of the tensors of {shards[0].path}.")
+    for name, values in found.items():
+        ne = tensors[name].shape
+        columns = ne[0] * (ne[2] if len(ne) == 3 else 1)
+        if values.size != columns:
+            raise InputError(f"{path}: has {values.size} weights for {name}, the model needs {columns}: wrong model.")
+    return found
+
+
+def _run(source: Path, target: Path, parameters: _Parameters) -> int:
+    """llama_model_quantize on a thread, so that Ctrl-C ends the wait; the native work then runs into a deleted file."""
+    result: list[int] = []
+
+    def work() -> None:
+        call = _api().llama_model_quantize
+        result.append(call(os.fsencode(source), os.fsencode(target), ctypes.byref(parameters.struct)))
+
+    thread = threading.Thread(target=work, name="quantize", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.2)
+    return result[0] if result else -1
+
+
+def _failure(source: Path, output: Path, status: int) -> Exception:
+    """The error for a quantizer that gave up, from its log."""
+    reason = log.last_error().rpartition("failed to quantize: ")[2] or f"status {status}"
+    if shutil.disk_usage(output.parent).free < _BUFFER:
+        return EnvironmentFailure(f"no space left in {output.parent} for {output.name}")
+    if "requantizing from type" in reason:
+        return InputError(f"{source}: is quantized already ({reason}). Start from a bf16 or f16 file, or allow it.")
+    if "imatrix" in reason:
+        reason = reason.rstrip("!.")
+        return InputError(f"{source}: {reason}. Give --imatrix FILE, or choose a type of 3 bits and more.")
+    if "unknown model architecture" in reason or "invalid" in reason or "missing" in reason:
+        return InputError(f"{source}: llama.cpp cannot quantize it: {reason}")
+    return NativeError(f"{source}: quantization failed: {reason}", code=status, call="llama_model_quantize")
+
+
+def quantize(
+    source: str | Path, output: str | Path, ftype: str, options: QuantizeOptions | None = None
+) -> QuantizeReport:
+    """Writes `source` (f32, f16 or bf16 GGUF; the first part of a split one) as `ftype`, such as "q4_k_m".
+
+    Raises UsageError for unknown types, InputError for a source or imatrix that does not fit, EnvironmentFailure for
+    the disk; then nothing is left behind and an existing output is untouched.
+    """
+    start = time.monotonic()
+    source, output = Path(source), Path(output)
+    shards = read_model(source)[1]
+    check_output(output)
+    if output.exists() and output.samefile(source):
+        raise UsageError(f"{output}: source and output are the same file")
+    parameters = _Parameters(shards, ftype, options or QuantizeOptions())
+    with temporary_beside(output) as (temporary,):
+        log.clear()
+        status = _run(source, temporary, parameters)
+        if status != 0:
+            raise _failure(source, output, status)
+        n_bytes = temporary.stat().st_size
+        temporary.replace(output)
+    n_source = sum(shard.file_size for shard in shards)
+    return QuantizeReport(output, ftype.lower(), n_source, n_bytes, time.monotonic() - start)

@@ -1,0 +1,266 @@
+"""Loads targets and drafts and creates their contexts. Every file is checked before native code sees it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
+from llama_eagle.gguf.header import Header, read_model
+from llama_eagle.gguf.pairing import require_draft, require_pair, require_target
+from llama_eagle.gguf.size import require_memory
+from llama_eagle.native import log
+from llama_eagle.native.calls import library
+from llama_eagle.native.closing import Closing
+from llama_eagle.native.limits import MAX_CONTEXT, MAX_THREADS
+
+CACHE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
+UNQUANTIZED = ("f32", "f16", "bf16")
+FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How weights are loaded. `n_gpu_layers` -1 offloads every layer."""
+
+    n_gpu_layers: int = 0
+    use_mmap: bool = True
+    use_mlock: bool = False
+    on_progress: Callable[[float], None] | None = None  # called with 0..1
+
+
+@dataclass(frozen=True)
+class ContextOptions:
+    """A target's context. Sizes in tokens; `n_threads` 0 takes every core, for decode and batches alike.
+
+    `n_rs_seq`: how many tokens the recurrent state can be taken back, at least the longest draft.
+    """
+
+    n_ctx: int = 4096
+    n_batch: int = 2048
+    n_ubatch: int = 512
+    n_threads: int = 0
+    flash_attn: str = "auto"
+    type_k: str = "f16"
+    type_v: str = "f16"
+    n_rs_seq: int = 0
+
+    def __post_init__(self) -> None:
+        smallest = self.n_rs_seq + 2
+        problems = {
+            f"context size {self.n_ctx} (--ctx-size) is not in 1..{MAX_CONTEXT}": not 0 < self.n_ctx <= MAX_CONTEXT,
+            f"batch size {self.n_batch} is below {smallest}, the longest draft + 2": self.n_batch < smallest,
+            f"ubatch size {self.n_ubatch} is below {smallest}, the longest draft + 2": self.n_ubatch < smallest,
+            f"{self.n_threads} threads are not in 0..{MAX_THREADS}": not 0 <= self.n_threads <= MAX_THREADS,
+            f"flash attention {self.flash_attn!r} is not one of {', '.join(FLASH_ATTENTION)}": (
+                self.flash_attn not in FLASH_ATTENTION
+            ),
+            f"cache type is not one of {', '.join(CACHE_TYPES)}": not {self.type_k, self.type_v} <= CACHE_TYPES.keys(),
+            f"cache type {self.type_v} of V needs flash attention, which is off": (
+                self.flash_attn == "off" and self.type_v not in UNQUANTIZED
+            ),
+        }
+        for problem, found in problems.items():
+            if found:
+                raise UsageError(f"{problem}. Correct it.")
+
+
+class Model(Closing):
+    """A loaded GGUF. Free it with `close()`, after the contexts and sessions made from it."""
+
+    def __init__(self, path: Path | str, options: LoadOptions = LoadOptions()) -> None:
+        self.header, self._files = read_model(path)
+        self.path = self.header.path
+        self.n_gpu_layers = options.n_gpu_layers
+        self.handle: Any = None
+        self._load(options)
+
+    @classmethod
+    def target(cls, path: Path | str, options: LoadOptions = LoadOptions()) -> Model:
+        """Load a file that must be a whole model. Raises `InputError` before loading when it is not."""
+        require_target(read_model(path)[0])
+        return cls(path, options)
+
+    @classmethod
+    def draft(cls, path: Path | str, target: Header, options: LoadOptions = LoadOptions()) -> Model:
+        """Load a draft of `target`. Raises `InputError` or `IncompatibleModels` before loading."""
+        header = read_model(path)[0]
+        require_draft(header)
+        require_pair(target, header)
+        return cls(path, options)
+
+    @property
+    def n_ctx_train(self) -> int:
+        return int(self._api.llama_model_n_ctx_train(self.handle))
+
+    @property
+    def n_vocab(self) -> int:
+        return int(self._api.llama_vocab_n_tokens(self.vocab))
+
+    @property
+    def vocab(self) -> Any:
+        return self._api.llama_model_get_vocab(self.handle)
+
+    @property
+    def has_recurrent_state(self) -> bool:
+        return bool(self._api.llama_model_is_recurrent(self.handle) or self._api.llama_model_is_hybrid(self.handle))
+
+    def close(self) -> None:
+        if self.handle:
+            self._api.llama_model_free(self.handle)
+            self.handle = None
+
+    def _load(self, options: LoadOptions) -> None:
+        library()
+        import llama_cpp
+
+        self._api: Any = llama_cpp
+        llama_cpp.llama_backend_init()
+        params = llama_cpp.llama_model_default_params()
+        params.n_gpu_layers = 0x7FFFFFFF if options.n_gpu_layers < 0 else options.n_gpu_layers
+        params.load_mode = _load_mode(llama_cpp, options)
+        params.progress_callback = _progress_callback(llama_cpp, options.on_progress)
+        log.clear()
+        self.handle = llama_cpp.llama_model_load_from_file(os.fsencode(self.path), params)
+        log.raise_interrupt()
+        if not self.handle:
+            raise InputError(
+                f"{self.path}: llama.cpp could not load it: {log.first_error() or 'no reason given'}. "
+                "Use --verbose for its log; convert the model again if it is an old file."
+            )
+
+
+class Context(Closing):
+    """A target's context. Free it with `close()`, before its model.
+
+    Raises `EnvironmentFailure` when memory is short, or when the recurrent state cannot be taken back as far as asked.
+    """
+
+    def __init__(self, model: Model, options: ContextOptions) -> None:
+        import llama_cpp
+
+        self._api: Any = llama_cpp
+        self.model = model
+        params = _context_params(llama_cpp, options)
+        if model.n_gpu_layers == 0:
+            require_memory(model.header, params.n_ctx, params.type_k, params.type_v)
+        log.clear()
+        self.handle: Any = llama_cpp.llama_init_from_model(model.handle, params)
+        log.raise_interrupt()
+        if not self.handle:
+            raise EnvironmentFailure(
+                f"{model.path}: no context of {options.n_ctx} tokens: {log.first_error() or 'no reason given'}. "
+                "Use a smaller --ctx-size or cache type, or free memory."
+            )
+        self.n_ctx = options.n_ctx  # llama.cpp rounds its own up; what the caller asked for is the limit
+        try:
+            check_rollback(self.handle, model.has_recurrent_state, options.n_rs_seq)
+        except EnvironmentFailure:
+            self.close()
+            raise
+
+    @property
+    def model_path(self) -> Path:
+        """The target's file, the first one of splits."""
+        return self.model.path
+
+    @property
+    def n_batch(self) -> int:
+        return int(self._api.llama_n_batch(self.handle))
+
+    def close(self) -> None:
+        if self.handle:
+            self._api.llama_free(self.handle)
+            self.handle = None
+
+
+@dataclass(frozen=True)
+class PairOptions:
+    """How a target and its draft are loaded together. `draft` None: no speculation."""
+
+    target: Path | str
+    draft: Path | str | None = None
+    load: LoadOptions = LoadOptions()
+    draft_gpu_layers: int | None = None  # None: as the target
+
+
+class ModelPair(Closing):
+    """A target and, optionally, its draft. A context manager; `target.close()` and `draft.close()` otherwise."""
+
+    def __init__(self, options: PairOptions) -> None:
+        target = read_model(options.target)[0]
+        require_target(target)
+        if options.draft is not None:  # both files are checked before either is loaded
+            require_pair(target, read_model(options.draft)[0])
+        self.target = Model(options.target, options.load)
+        self.draft: Model | None = None
+        if options.draft is not None:
+            try:
+                self.draft = Model(options.draft, _draft_options(options))
+            except BaseException:
+                self.target.close()
+                raise
+
+    def close(self) -> None:
+        if self.draft is not None:
+            self.draft.close()
+        self.target.close()
+
+
+def check_rollback(ctx: Any, recurrent: bool, n_rs_seq: int) -> None:
+    """llama.cpp silently gives less rollback than asked for where it has none; that would break every round."""
+    import llama_cpp
+
+    found = int(llama_cpp.llama_n_rs_seq(ctx))
+    if recurrent and found < n_rs_seq:
+        raise EnvironmentFailure(
+            f"the context can take back {found} tokens of its recurrent state, {n_rs_seq} were asked for: this "
+            "architecture has no rollback in this build. Generate without a draft."
+        )
+
+
+def _draft_options(options: PairOptions) -> LoadOptions:
+    layers = options.load.n_gpu_layers if options.draft_gpu_layers is None else options.draft_gpu_layers
+    return LoadOptions(layers, options.load.use_mmap, options.load.use_mlock)
+
+
+def _load_mode(api: Any, options: LoadOptions) -> int:
+    modes = {
+        (False, False): api.LLAMA_LOAD_MODE_NONE,
+        (True, False): api.LLAMA_LOAD_MODE_MMAP,
+        (False, True): api.LLAMA_LOAD_MODE_MLOCK,
+        (True, True): api.LLAMA_LOAD_MODE_MMAP_MLOCK,
+    }
+    return int(modes[options.use_mmap, options.use_mlock])
+
+
+def _progress_callback(api: Any, on_progress: Callable[[float], None] | None) -> Any:
+    """Ctrl-C during a load arrives here: returning False makes llama.cpp stop."""
+
+    def call(fraction: float, _user_data: Any) -> bool:
+        try:
+            if on_progress is not None:
+                on_progress(fraction)
+        except KeyboardInterrupt:
+            log.note_interrupt()
+            return False
+        return True
+
+    return api.llama_progress_callback(call)
+
+
+def _context_params(api: Any, options: ContextOptions) -> Any:
+    params = api.llama_context_default_params()
+    threads = options.n_threads or os.cpu_count() or 1
+    params.n_ctx = max(options.n_ctx, options.n_rs_seq + 2)  # a batch is no longer than the context
+    params.n_batch = min(options.n_batch, params.n_ctx)
+    params.n_ubatch = min(options.n_ubatch, params.n_batch)
+    params.n_rs_seq = options.n_rs_seq
+    params.n_threads = params.n_threads_batch = threads
+    params.flash_attn_type = FLASH_ATTENTION[options.flash_attn]
+    params.type_k, params.type_v = CACHE_TYPES[options.type_k], CACHE_TYPES[options.type_v]
+    params.no_perf = True
+    return params

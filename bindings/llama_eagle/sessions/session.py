@@ -1,0 +1,259 @@
+"""One sequence of a target and its EAGLE-3 draft: the steps of a round as methods.
+
+Sessions with and without a draft speak the same language, so that the round loop is written once:
+draft(id_last) -> verify(ids) -> accept(sampler) -> commit(n_kept).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_eagle.errors import InputError, UsageError
+from llama_eagle.gguf.header import Header
+from llama_eagle.native import calls
+from llama_eagle.native.calls import check, library
+from llama_eagle.native.closing import Closing
+from llama_eagle.native.limits import LONGEST
+
+GGML_TYPE_F32, GGML_TYPE_F16 = 0, 1
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Time spent in native code, ms, since the session began."""
+
+    eval_ms: float = 0.0
+    draft_ms: float = 0.0
+    verify_ms: float = 0.0
+    sample_ms: float = 0.0
+    commit_ms: float = 0.0
+    n_graphs: int = 0
+
+
+class ContextLike(Protocol):
+    """A target's context, whoever made it."""
+
+    @property
+    def handle(self) -> Any:
+        """The llama_context pointer."""
+
+    @property
+    def model_path(self) -> Path:
+        """The target's file, the first one of splits."""
+
+    @property
+    def n_ctx(self) -> int: ...
+    @property
+    def n_batch(self) -> int: ...
+
+
+class HasHandle(Protocol):
+    @property
+    def handle(self) -> Any:
+        """The llama_model pointer."""
+
+
+class DraftLike(HasHandle, Protocol):
+    """A loaded draft."""
+
+    @property
+    def header(self) -> Header: ...
+
+
+class Session(Protocol):
+    """What the round loop needs. Positions and counts in tokens."""
+
+    ctx: Any  # llama_context pointer
+    n_batch: int
+    n_draft_max: int  # 0: this session verifies no drafts
+
+    @property
+    def n_past(self) -> int: ...
+    @property
+    def n_room(self) -> int: ...
+    @property
+    def n_draft_room(self) -> int: ...
+    @property
+    def timings(self) -> Timings: ...
+    def eval(self, tokens: Sequence[int]) -> None: ...
+    def draft(self, id_last: int, n_max: int, p_min: float = 0.0) -> list[int]: ...
+    def verify(self, ids: Sequence[int]) -> None: ...
+    def accept(self, sampler: Any) -> list[int]: ...
+    def commit(self, n_kept: int) -> None: ...
+    def trim(self, n_past: int) -> bool: ...
+    def reset(self) -> None: ...
+    def save_state(self) -> bytes: ...
+    def load_state(self, data: bytes | None, n_past: int) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """How a draft is bound to a target. `n_ctx_draft` and `n_threads` 0: as the target's context."""
+
+    n_draft_max: int = LONGEST
+    n_ctx_draft: int = 0
+    n_threads: int = 0
+    kv_f32: bool = False
+
+
+class EagleSession(Closing):
+    """A target's context bound to its EAGLE-3 draft. A context manager; owns neither context nor model."""
+
+    def __init__(
+        self,
+        context: ContextLike,
+        draft: DraftLike,
+        options: SessionOptions = SessionOptions(),
+    ) -> None:
+        self._lib = library()
+        self._context, self._draft = context, draft  # both must outlive the session
+        self.ctx = context.handle
+        self.n_ctx = context.n_ctx
+        self.n_batch = context.n_batch
+        self.n_draft_max = options.n_draft_max
+        self._handle = ctypes.c_void_p()
+        params = self._lib.eagle_session_default_params()
+        params.struct_size = ctypes.sizeof(calls.SessionParams)
+        params.n_draft_max = options.n_draft_max
+        params.n_ctx_draft = min(options.n_ctx_draft, context.n_ctx)  # more would never be used
+        params.n_threads = options.n_threads
+        params.type_kv = GGML_TYPE_F32 if options.kv_f32 else GGML_TYPE_F16
+        params.path_tgt = str(context.model_path).encode()
+        out = ctypes.byref(self._handle)
+        check(self._lib.eagle_session_new(self.ctx, draft.handle, ctypes.byref(params), out), "eagle_session_new")
+        self._ids = (ctypes.c_int32 * (options.n_draft_max + 1))()
+        self._probs = (ctypes.c_float * (options.n_draft_max + 1))()
+        self._n = ctypes.c_int32()
+        self._n_drafted = 0
+
+    @property
+    def n_past(self) -> int:
+        """Tokens committed."""
+        return int(self._lib.eagle_n_past(self._handle))
+
+    @property
+    def n_room(self) -> int:
+        """Tokens that still fit into the context."""
+        return self.n_ctx - self.n_past
+
+    @property
+    def n_draft_room(self) -> int:
+        """Longest draft that fits now."""
+        return min(int(self._lib.eagle_n_draft_room(self._handle)), max(self.n_room - 1, 0))
+
+    @property
+    def timings(self) -> Timings:
+        native = self._lib.eagle_get_timings(self._handle)
+        return Timings(
+            native.eval_ms, native.draft_ms, native.verify_ms, native.sample_ms, native.commit_ms, native.n_graphs
+        )
+
+    @cached_property
+    def draft_ids(self) -> NDArray[np.int32]:
+        """The target's id of each token of the draft's vocabulary."""
+        if "d2t" not in self._draft.header.tensors:
+            return np.arange(self._lib.eagle_n_vocab_draft(self._handle), dtype=np.int32)
+        return np.frombuffer(self._draft.header.read_tensor_bytes("d2t"), dtype="<i8").astype(np.int32)
+
+    def draft_logits(self, step: int) -> NDArray[np.float32]:
+        """What the draft computed at `step` of the last `draft`, over its own vocabulary: [len(draft_ids)]."""
+        logits = np.empty(self._lib.eagle_n_vocab_draft(self._handle), np.float32)
+        pointer = logits.ctypes.data_as(calls.FLOATS)
+        check(self._lib.eagle_draft_step(self._handle, step, pointer, None), "eagle_draft_step")
+        return logits
+
+    @property
+    def draft_probs(self) -> list[float]:
+        """The draft's probability of each token that the last `draft` returned."""
+        return list(self._probs[: self._n_drafted])
+
+    def eval(self, tokens: Sequence[int]) -> None:
+        """Append tokens to both memories; the logits of the last one are then the context's last row.
+
+        Raises `InputError` when they do not fit.
+        """
+        require_room(self, len(tokens))
+        array = (ctypes.c_int32 * len(tokens))(*tokens)
+        check(self._lib.eagle_eval(self._handle, array, len(tokens)), "eagle_eval")
+
+    def draft(self, id_last: int, n_max: int, p_min: float = 0.0) -> list[int]:
+        """Up to `n_max` tokens that may follow `id_last`, the token sampled last and not yet in memory."""
+        if n_max > self.n_draft_max:
+            raise UsageError(f"a draft of {n_max} tokens was asked for; this session was made for {self.n_draft_max}.")
+        n_out = ctypes.byref(self._n)
+        check(self._lib.eagle_draft(self._handle, id_last, n_max, p_min, self._ids, self._probs, n_out), "eagle_draft")
+        self._n_drafted = self._n.value
+        return list(self._ids[: self._n_drafted])
+
+    def draft_top(self, step: int, k: int) -> list[tuple[int, float]]:
+        """The `k` likeliest tokens at `step` of the last `draft`, likeliest first, with the draft's probabilities."""
+        ids, probs = (ctypes.c_int32 * max(k, 1))(), (ctypes.c_float * max(k, 1))()
+        check(self._lib.eagle_draft_top(self._handle, step, k, ids, probs), "eagle_draft_top")
+        return list(zip(ids, probs, strict=True))
+
+    def verify(self, ids: Sequence[int]) -> None:
+        """Decode `id_last` and the drafted tokens as one batch; the round stays pending until `commit`."""
+        array = (ctypes.c_int32 * len(ids))(*ids)
+        check(self._lib.eagle_verify(self._handle, array, len(ids)), "eagle_verify")
+
+    def accept(self, sampler: Any) -> list[int]:
+        """Sample row by row while the sample equals the draft: 1 + n_accepted tokens.
+
+        `sampler`: a llama_sampler pointer; None: greedy.
+        """
+        status = self._lib.eagle_accept(self._handle, sampler, self._ids, ctypes.byref(self._n))
+        check(status, "eagle_accept")
+        return list(self._ids[: self._n.value])
+
+    def commit(self, n_kept: int) -> None:
+        """Keep the first `n_kept` rows of the round, forget the others; 0 undoes it whole."""
+        check(self._lib.eagle_commit(self._handle, n_kept), "eagle_commit")
+
+    def trim(self, n_past: int) -> bool:
+        """Keep the first `n_past` tokens. False when the recurrent state cannot go back that far: reset and eval."""
+        status = self._lib.eagle_trim(self._handle, n_past)
+        if status == calls.ERR_STATE:
+            return False
+        check(status, "eagle_trim")
+        return True
+
+    def reset(self) -> None:
+        """Forget everything, in both memories."""
+        check(self._lib.eagle_reset(self._handle), "eagle_reset")
+
+    def save_state(self) -> bytes:
+        """What the draft keeps beside the target's memory; llama_state_* saves that one."""
+        data = ctypes.create_string_buffer(self._lib.eagle_state_size(self._handle))
+        check(self._lib.eagle_state_save(self._handle, data, len(data)), "eagle_state_save")
+        return data.raw
+
+    def load_state(self, data: bytes | None, n_past: int) -> None:
+        """Go on after the `n_past` tokens that llama_state_* has put into the target's memory.
+
+        `data` None: the draft knows nothing of them. Raises `IncompatibleModels` for another session's data.
+        """
+        status = self._lib.eagle_state_load(self._handle, data, len(data) if data else 0, n_past)
+        check(status, "eagle_state_load")
+
+    def close(self) -> None:
+        if self._handle:
+            self._lib.eagle_session_free(self._handle)
+            self._handle = ctypes.c_void_p()
+
+
+def require_room(session: Session, n_tokens: int) -> None:
+    """Raises `InputError` when `n_tokens` more do not fit into the session's context."""
+    if n_tokens > session.n_room:
+        raise InputError(
+            f"{n_tokens} tokens do not fit into the {session.n_room} left of the context. "
+            "Shorten the prompt or use a larger --ctx-size."
+        )

@@ -1,0 +1,105 @@
+"""Text to tokens and back."""
+
+from __future__ import annotations
+
+import codecs
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from llama_eagle.errors import InputError, NativeError
+from llama_eagle.sessions.models import Model
+
+PIECE_BYTES = 256  # most tokens are a few bytes; a longer one says how much it needs
+
+
+class HasVocab(Protocol):
+    @property
+    def vocab(self) -> Any:
+        """The llama_vocab pointer."""
+
+
+class Tokenizer:
+    """The tokenizer inside a loaded model."""
+
+    def __init__(self, model: HasVocab) -> None:
+        import llama_cpp
+
+        self._api: Any = llama_cpp
+        self._vocab = model.vocab
+        self._buffer = ctypes.create_string_buffer(PIECE_BYTES)
+        self.n_vocab = int(llama_cpp.llama_vocab_n_tokens(model.vocab))
+
+    def encode(self, text: str, *, special: bool = True, add_bos: bool = True) -> list[int]:
+        """Token ids of `text`; `special` reads control tokens such as <|im_start|> in it."""
+        data = text.encode("utf-8", "surrogatepass")
+        size = len(data) + 8
+        tokens = (ctypes.c_int32 * size)()
+        n = self._api.llama_tokenize(self._vocab, data, len(data), tokens, size, add_bos, special)
+        if n < 0:
+            raise NativeError(f"llama_tokenize needs {-n} tokens for {len(data)} bytes", code=n, call="llama_tokenize")
+        return list(tokens[:n])
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """The bytes of one token, which may be a part of a character; control tokens are empty unless `special`.
+
+        Raises `InputError` for an id that is not in the vocabulary.
+        """
+        self.require_ids((token,))
+        n = self._api.llama_token_to_piece(self._vocab, token, self._buffer, len(self._buffer), 0, special)
+        if n < 0:
+            self._buffer = ctypes.create_string_buffer(-n)
+            n = self._api.llama_token_to_piece(self._vocab, token, self._buffer, -n, 0, special)
+        return self._buffer.raw[: max(n, 0)]
+
+    def is_end(self, token: int) -> bool:
+        """Whether the token ends the generation."""
+        return bool(self._api.llama_vocab_is_eog(self._vocab, token))
+
+    def require_ids(self, tokens: Sequence[int]) -> None:
+        """Raises `InputError` for an id that is not in the vocabulary: llama.cpp fails later, or ends the process."""
+        for token in tokens:
+            if not 0 <= token < self.n_vocab:
+                raise InputError(f"token id {token} is not in the vocabulary of {self.n_vocab} tokens. Correct it.")
+
+
+class TextStream:
+    """Tokens in, text out, as soon as characters are complete."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, tokens: Sequence[int]) -> str:
+        return self._decoder.decode(b"".join(self._tokenizer.piece(token) for token in tokens))
+
+    def finish(self) -> str:
+        """What is left: an incomplete character becomes U+FFFD."""
+        return self._decoder.decode(b"", final=True)
+
+
+def chat_prompt(model: Model, system: str, user: str) -> str:
+    """A system message and one user turn in the model's own chat template. Raises `InputError` without one."""
+    if not model.header.keys.get("tokenizer.chat_template"):
+        raise InputError(f"{model.path} has no chat template. Leave out --system and write the whole prompt.")
+    return chat_text(model, [{"role": "system", "content": system}, {"role": "user", "content": user}])
+
+
+def chat_text(model: Model, messages: Sequence[Mapping[str, str]]) -> str:
+    """Messages (role, content) in the model's own chat template, up to where its answer begins.
+
+    Raises `InputError` without a template.
+    """
+    from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+
+    template = model.header.keys.get("tokenizer.chat_template")
+    if not template:
+        raise InputError(f"{model.path} has no chat template. Give it whole prompts instead of messages.")
+    bos, eos = (_token_text(model, f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos"))
+    formatter = Jinja2ChatFormatter(template=str(template), eos_token=eos, bos_token=bos)
+    return str(formatter(messages=list(messages)).prompt)  # type: ignore[arg-type]
+
+
+def _token_text(model: Model, key: str) -> str:
+    token = model.header.keys.get(key)
+    return "" if token is None else Tokenizer(model).piece(int(token), special=True).decode("utf-8", "replace")

@@ -1,0 +1,174 @@
+"""The tokens that a context has in memory, and the cheapest way from them to another text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_eagle.errors import UsageError
+from llama_eagle.sessions.checkpoints import CheckpointStore, capture, restore
+from llama_eagle.sessions.exact import MAX_ROWS
+from llama_eagle.sessions.session import Session
+
+NO_TOKEN = -1  # what stands for a row of an image
+CLOSE = 8  # tokens: a checkpoint this near makes another one useless
+TAIL = 8  # tokens at a prompt's end that the next turn often writes differently (its generation prompt)
+
+
+class TextMemory:
+    """Tokens in memory, the logits after the last of them, and checkpoints of the recurrent state on the way.
+
+    `tokens[:n_tokens]` are in the session's memory. `row` is the context's output row with the logits after the last
+    one, while `is_live`: a state that was loaded or cut has no logits until something is evaluated.
+    """
+
+    def __init__(self, session: Session, n_ctx: int, n_vocab: int, store: CheckpointStore, every: int) -> None:
+        self.session = session
+        self.tokens: NDArray[np.intc] = np.zeros(n_ctx, dtype=np.intc)
+        self.n_tokens = 0
+        self.row = -1
+        self.is_live = False
+        self.store = store
+        self.rows: NDArray[np.single] | None = None  # logits after every token, when they are to be kept
+        self._every = every
+        self.n_vocab = n_vocab
+
+    @property
+    def known(self) -> NDArray[np.intc]:
+        return self.tokens[: self.n_tokens]
+
+    def logits(self, row: int | None = None) -> NDArray[np.single]:
+        """View of one output row of the last decode, [n_vocab]; valid until the next decode."""
+        import llama_cpp
+
+        pointer = llama_cpp.llama_get_logits_ith(self.session.ctx, self.row if row is None else row)
+        return np.ctypeslib.as_array(pointer, shape=(self.n_vocab,))
+
+    def become(self, tokens: Sequence[int]) -> int:
+        """Have exactly `tokens` in memory, with live logits; returns how many were evaluated.
+
+        What the memory shares with them is kept as far as it can be cut back, or back to a checkpoint.
+        Raises `UsageError` when there are none.
+        """
+        if not len(tokens):
+            raise UsageError("the prompt is empty: there is nothing to continue. Give at least one token.")
+        wanted = np.asarray(tokens, dtype=np.intc)
+        shared = self._shared(wanted)
+        if shared == len(wanted) == self.n_tokens and self.is_live:
+            return 0
+        self.rewind(min(shared, len(wanted) - 1))
+        fresh = wanted[self.n_tokens :]
+        # Another text may leave this one where this one leaves the text before, or at the prompt's end.
+        self._extend(fresh, checkpoints_at={shared, len(wanted) - TAIL})
+        return len(fresh)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Evaluate tokens after those in memory."""
+        self.rewind(self.n_tokens)
+        self._extend(np.asarray(tokens, dtype=np.intc))
+
+    def note(self, token: int, row: int) -> None:
+        """A row of a round has become part of the text; its logits are in output row `row`."""
+        if self.rows is not None:
+            self.rows[self.n_tokens] = self.logits(row)
+        self.tokens[self.n_tokens] = token
+        self.n_tokens += 1
+        self.row, self.is_live = row, True
+
+    def rewind(self, n_tokens: int) -> None:
+        """Keep at most the first `n_tokens`: fewer where only a checkpoint or nothing can be gone back to."""
+        kept = self._rewound(n_tokens) if n_tokens < self.session.n_past else self.session.n_past
+        if kept < self.n_tokens:
+            self.is_live = False
+        self.n_tokens = kept
+        self.store.forget_after(kept)
+
+    def adopt(self, n_tokens: int) -> None:
+        """Rows up to position `n_tokens` were put into the context by somebody else: an image's.
+
+        They have no token ids, and the draft knows nothing of them nor of what came before: it pauses over them. With
+        M-RoPE the position after an image cannot be told from the context's memory, so it is taken as given.
+        Raises `UsageError` when it is past the context.
+        """
+        if n_tokens > len(self.tokens):
+            raise UsageError(f"n_tokens={n_tokens}: the context has {len(self.tokens)} positions. Correct it.")
+        self.session.load_state(None, n_tokens)
+        self.tokens[self.n_tokens : n_tokens] = NO_TOKEN
+        self.n_tokens = n_tokens
+        self.is_live = False
+        self.store.forget_after(0)
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.session.reset()
+        self.store.forget_after(0)
+        self.n_tokens = 0
+        self.is_live = False
+
+    def _shared(self, wanted: NDArray[np.intc]) -> int:
+        n = min(self.n_tokens, len(wanted))
+        different = np.flatnonzero(self.tokens[:n] != wanted[:n])
+        return int(different[0]) if len(different) else n
+
+    def _rewound(self, n_tokens: int) -> int:
+        session = self.session
+        if session.trim(n_tokens):
+            return n_tokens
+        checkpoint = self.store.best(n_tokens)
+        if checkpoint is not None and restore(session.ctx, checkpoint) and session.trim(checkpoint.n_past):
+            return checkpoint.n_past
+        session.reset()
+        return 0
+
+    def _extend(self, tokens: NDArray[np.intc], checkpoints_at: Iterable[int] = ()) -> None:
+        """Evaluate in pieces that end where checkpoints are wanted, one of them where this begins."""
+        if len(tokens) and self.n_tokens:
+            self._checkpoint()
+        end = self.n_tokens + len(tokens)
+        stops = {end}
+        if self.store.budget:
+            stops.update(range(self.n_tokens + self._every, end, self._every))
+            stops.update(stop for stop in checkpoints_at if self.n_tokens + CLOSE <= stop < end)
+        for stop in sorted(stops):
+            self._evaluate(tokens[len(tokens) - (end - self.n_tokens) : len(tokens) - (end - stop)])
+            if stop < end:
+                self._checkpoint()
+
+    def _evaluate(self, tokens: NDArray[np.intc]) -> None:
+        if self.rows is not None:
+            self._evaluate_rows(tokens)
+            return
+        step = self.session.n_batch  # Ctrl-C is heard between pieces
+        for start in range(0, len(tokens), step):
+            piece = tokens[start : start + step]
+            self.session.eval(piece.tolist())
+            self.tokens[self.n_tokens : self.n_tokens + len(piece)] = piece
+            self.n_tokens += len(piece)
+            self.row, self.is_live = -1, True
+
+    def _evaluate_rows(self, tokens: NDArray[np.intc]) -> None:
+        """As rounds that keep every row: the logits of each token are wanted.
+
+        Few rows at a time, with a draft and without: then each row has the bits that it has alone.
+        """
+        longest = self.session.n_draft_max + 1 if self.session.n_draft_max else self.session.n_batch
+        step = min(longest, MAX_ROWS)
+        for start in range(0, len(tokens), step):
+            piece = tokens[start : start + step].tolist()
+            self.session.verify(piece)
+            for row, token in enumerate(piece):
+                self.note(token, row)
+            self.session.commit(len(piece))
+
+    def _checkpoint(self) -> None:
+        """Remember the recurrent state here, unless one nearby will do."""
+        if not self.store.budget:
+            return
+        near = self.store.best(self.n_tokens)
+        if near is not None and self.n_tokens - near.n_past < CLOSE:
+            return
+        checkpoint = capture(self.session.ctx, self.n_tokens)
+        if checkpoint is not None:
+            self.store.add(checkpoint)

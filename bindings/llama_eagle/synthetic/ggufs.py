@@ -1,0 +1,136 @@
+"""Pairs as GGUF files; constructed ones are made once and kept, for benchmarks and tests."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import llama_eagle.convert
+from llama_eagle.convert.drafts import DraftOptions, convert_draft
+from llama_eagle.convert.targets import TargetOptions, convert_target
+from llama_eagle.errors import EnvironmentFailure
+from llama_eagle.synthetic.constructed import write_draft, write_target
+from llama_eagle.synthetic.cycle import Cycle
+from llama_eagle.synthetic.shapes import SHAPES
+
+Say = Callable[[str], None]
+WRITTEN_DIRECTLY = ("f32", "bf16", "f16", "q8_0")  # by the converter; other types by llama.cpp's quantizer
+
+
+@dataclasses.dataclass(frozen=True)
+class PairFiles:
+    """GGUFs of a constructed pair, and what it is known to say."""
+
+    target: Path
+    draft: Path
+    cycle: Cycle
+
+
+@dataclasses.dataclass(frozen=True)
+class PairFolder:
+    """A folder of its own for the files of one shape; files made by other versions of this code are thrown away.
+
+    `keep` keeps the Hugging Face checkpoints beside the GGUFs. `fresh` makes new files when the converter has changed
+    too, which matters to what the files show but hardly to how fast they run.
+    """
+
+    path: Path
+    shape: str
+    seed: int = 0
+    keep: bool = False
+    fresh: bool = True
+    say: Say = lambda text: None
+
+    def files(self, accept: float, outtype: str, draft_type: str | None = None) -> PairFiles:
+        """The pair in the given types (`q8_0`, `q4_k_m`, ...), made now if it is not there."""
+        shape = SHAPES[self.shape]
+        cycle = Cycle(shape.n_vocab, shape.n_draft_vocab, accept, self.seed)
+        draft_type = draft_type or outtype
+        target = self.path / f"target-{outtype}.gguf"
+        draft = self.path / f"draft-{accept:g}-{draft_type}.gguf"
+        try:
+            self._discard_stale()
+            if not target.is_file():
+                self._make(
+                    lambda hf: write_target(hf, shape, cycle, self.seed), "target", _convert_target, target, outtype
+                )
+            if not draft.is_file():
+                name = f"draft-{accept:g}"
+                convert = lambda hf, out, kind: _convert_draft(hf, target, out, kind)  # noqa: E731
+                self._make(lambda hf: write_draft(hf, shape, cycle, self.seed), name, convert, draft, draft_type)
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"{self.path}: cannot be written ({error.strerror}). Choose another folder."
+            ) from None
+        return PairFiles(target, draft, cycle)
+
+    def _make(
+        self,
+        write: Callable[[Path], None],
+        name: str,
+        convert: Callable[[Path, Path, str], None],
+        out: Path,
+        outtype: str,
+    ) -> None:
+        kept = self.path / name
+        with tempfile.TemporaryDirectory(dir=self.path, prefix="making-") as temporary:
+            checkpoint = kept
+            if not kept.is_dir():
+                self.say(f"writing the checkpoint of the {self.shape} {name}")
+                checkpoint = Path(temporary) / name
+                write(checkpoint)
+                if self.keep:
+                    checkpoint = checkpoint.rename(kept)
+            self.say(f"converting it to {out.name}")
+            convert(checkpoint, out, outtype)
+
+    def _discard_stale(self) -> None:
+        stamp_file, stamp = self.path / "stamp", f"{_source_hash(self.fresh)} {self.shape} {self.seed}\n"
+        if stamp_file.is_file() and stamp_file.read_text() == stamp:
+            return
+        if stamp_file.is_file():  # without it the folder is not ours to empty
+            shutil.rmtree(self.path)
+        self.path.mkdir(parents=True, exist_ok=True)
+        stamp_file.write_text(stamp)
+
+
+def convert_pair(
+    target: Path, draft: Path, folder: Path, outtype: str, say: Say = lambda text: None
+) -> tuple[Path, Path]:
+    """Converts Hugging Face checkpoints to GGUFs of the given type in `folder`: target, draft."""
+    folder.mkdir(parents=True, exist_ok=True)
+    out = folder / f"target-{outtype}.gguf", folder / f"draft-{outtype}.gguf"
+    say(f"converting {target.name} and {draft.name} to {outtype}")
+    _convert_target(target, out[0], outtype)
+    _convert_draft(draft, target, out[1], outtype)
+    return out
+
+
+def _convert_target(checkpoint: Path, out: Path, outtype: str) -> None:
+    convert_target(str(checkpoint), out, TargetOptions(outtype=outtype))
+
+
+def _convert_draft(checkpoint: Path, target: Path, out: Path, outtype: str) -> None:
+    if outtype in WRITTEN_DIRECTLY:
+        convert_draft(checkpoint, target, out, DraftOptions(outtype=outtype))  # type: ignore[arg-type]
+        return
+    from llama_eagle.quantize.quantize import quantize
+
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix="making-") as temporary:
+        middle = Path(temporary) / "draft-bf16.gguf"
+        convert_draft(checkpoint, target, middle, DraftOptions(outtype="bf16"))
+        quantize(middle, out, outtype)
+
+
+def _source_hash(converter: bool) -> str:
+    """Of the code that makes the files: theirs must not outlive a change of it."""
+    digest = hashlib.sha256()
+    here = Path(__file__).parent
+    makers = [here / f"{name}.py" for name in ("constructed", "cycle", "shapes", "tokenizer", "weights")]
+    for path in (*makers, *(sorted(Path(llama_eagle.convert.__path__[0]).rglob("*.py")) if converter else ())):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
