@@ -52,22 +52,29 @@ std::vector<char> contents(const ggml_tensor * tensor, const char * path_tgt, co
 
 }  // namespace
 
-DraftEngine::DraftEngine(const llama_model & draft, const llama_model & target, const DraftParams & params)
-    : model_(draft, target) {
-    make_backend(draft, params.n_threads);
-    const FeatureShape shape = {model_.n_aux, model_.n_embd_tgt, params.n_rows_kept, params.n_rows_staged};
+DraftEngine::DraftEngine(const llama_model & draft, const llama_context & target, const DraftParams & params)
+    : model_(read_draft_model(draft, target)) {
+    make_backend(params.n_threads);
+    const FeatureShape shape = {model_->n_states(), model_->n_embd_tgt, params.n_rows_kept, params.n_rows_staged};
     features_ = std::make_unique<FeatureStore>(backend_.get(), shape);
     ggml_init_params init = {};
-    init.mem_size = (64 * model_.layers.size() + 64) * ggml_tensor_overhead();
+    init.mem_size = (64 * model_->n_layer + 64) * ggml_tensor_overhead();
     init.no_alloc = true;
     ctx_.reset(ggml_init(init));
     mirror_weights(params.path_tgt);
     make_lookup();
     make_memory(params);
+    tensors_.states = features_->table();
+    restart();
 }
 
-void DraftEngine::make_backend(const llama_model & draft, int32_t n_threads) {
-    ggml_backend_dev_t device = draft.dev_layer(0);
+void DraftEngine::restart() {
+    features_->start(model_->lead);
+    forget_slots(0);
+}
+
+void DraftEngine::make_backend(int32_t n_threads) {
+    ggml_backend_dev_t device = model_->device;
     backend_.reset(ggml_backend_dev_init(device, nullptr));
     if (!backend_) {
         throw Error(EAGLE_ERR_MEMORY, format("cannot start the draft on %s", ggml_backend_dev_name(device)));
@@ -112,49 +119,40 @@ void DraftEngine::mirror(ggml_tensor *& tensor, const char * path_tgt) {
 }
 
 void DraftEngine::mirror_weights(const char * path_tgt) {
-    DraftModel & m = model_;
-    for (ggml_tensor ** t : {&m.fc, &m.fc_bias, &m.fc_input_norm, &m.output_norm, &m.output, &m.rope.factors}) {
-        mirror(*t, path_tgt);
-    }
-    for (ggml_tensor *& norm : m.fc_norm) {
-        mirror(norm, path_tgt);
-    }
-    for (DraftLayer & l : m.layers) {
-        for (ggml_tensor ** t : {&l.attn_norm, &l.hidden_norm, &l.q_norm, &l.k_norm, &l.wq, &l.wk, &l.wv, &l.wo, &l.bq,
-                                 &l.bk, &l.bv, &l.bo, &l.ffn_norm, &l.ffn_gate, &l.ffn_up, &l.ffn_down}) {
-            mirror(*t, path_tgt);
-        }
+    for (ggml_tensor ** weight : model_->weights()) {
+        mirror(*weight, path_tgt);
     }
 }
 
 // llama.cpp keeps token_embd in host memory. A draft on a GPU gets the rows of its own vocabulary there.
 void DraftEngine::make_lookup() {
-    const ggml_tensor * all = model_.tok_embd;
-    const int64_t n_draft = model_.n_vocab_draft;
+    const ggml_tensor * all = model_->tok_embd;
+    const int64_t n_draft = model_->n_vocab_draft;
     if (reachable(all)) {
-        lookup_ = {model_.tok_embd, nullptr};
-        if (!model_.d2t_id.empty()) {
-            lookup_.index = ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_I32, 1, n_draft);
-            allocate(lookup_.index);
-            ggml_backend_tensor_set(lookup_.index, model_.d2t_id.data(), 0, n_draft * sizeof(int32_t));
+        tensors_.lookup = {model_->tok_embd, nullptr};
+        if (!model_->d2t_id.empty()) {
+            tensors_.lookup.index = ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_I32, 1, n_draft);
+            allocate(tensors_.lookup.index);
+            ggml_backend_tensor_set(tensors_.lookup.index, model_->d2t_id.data(), 0, n_draft * sizeof(int32_t));
         }
         return;
     }
-    lookup_ = {ggml_new_tensor_2d(ctx_.get(), all->type, model_.n_embd, n_draft), nullptr};
-    allocate(lookup_.table);
+    tensors_.lookup = {ggml_new_tensor_2d(ctx_.get(), all->type, model_->n_embd, n_draft), nullptr};
+    allocate(tensors_.lookup.table);
     std::vector<char> row(all->nb[1]);
     for (int64_t i = 0; i < n_draft; i++) {
-        ggml_backend_tensor_get(all, row.data(), model_.target_id((int32_t) i) * all->nb[1], row.size());
-        ggml_backend_tensor_set(lookup_.table, row.data(), i * row.size(), row.size());
+        ggml_backend_tensor_get(all, row.data(), model_->target_id((int32_t) i) * all->nb[1], row.size());
+        ggml_backend_tensor_set(tensors_.lookup.table, row.data(), i * row.size(), row.size());
     }
 }
 
 void DraftEngine::make_memory(const DraftParams & params) {
-    memory_.n_ctx = round_up((int32_t) params.n_ctx, KV_STEP);
-    for (size_t il = 0; il < model_.layers.size(); il++) {
-        for (auto * side : {&memory_.k, &memory_.v}) {
-            const int64_t width = model_.n_head_dim * model_.n_head_kv;
-            side->push_back(ggml_new_tensor_2d(ctx_.get(), params.type_kv, width, memory_.n_ctx));
+    DraftMemory & memory = tensors_.memory;
+    memory.n_ctx = round_up((int32_t) params.n_ctx, KV_STEP);
+    for (int64_t il = 0; il < model_->n_layer; il++) {
+        for (auto * side : {&memory.k, &memory.v}) {
+            const int64_t width = model_->n_head_dim * model_->n_head_kv;
+            side->push_back(ggml_new_tensor_2d(ctx_.get(), params.type_kv, width, memory.n_ctx));
             allocate(side->back());
         }
     }
@@ -170,7 +168,7 @@ DraftGraph & DraftEngine::graph(DraftShape shape) {
     if (slot) {
         return *slot;
     }
-    auto made = std::make_unique<DraftGraph>(model_, memory_, lookup_, features_->table(), shape);
+    auto made = std::make_unique<DraftGraph>(*model_, tensors_, shape);
     made->alloc.reset(ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend_.get())));
     if (!ggml_gallocr_alloc_graph(made->alloc.get(), made->gf)) {
         graphs_.erase(shape);
@@ -214,7 +212,7 @@ const DraftGraph & DraftEngine::run(DraftRows rows, int32_t n_steps, EarlyStop *
         run({rows.tokens, MAX_ROWS, rows.pos, rows.first}, 0);
         rows = {rows.tokens + MAX_ROWS, rows.n - MAX_ROWS, rows.pos + MAX_ROWS, rows.first + MAX_ROWS};
     }
-    const int32_t end = rows.pos + rows.n + std::max(0, n_steps - 1);
+    const int32_t end = slot_of(rows.pos) + rows.n + std::max(0, n_steps - 1);
     if (end > n_ctx()) {
         throw Error(EAGLE_ERR_CONTEXT_FULL,
                     format("position %d is past the draft's memory of %lld", end, (long long) n_ctx()));
@@ -230,48 +228,48 @@ const DraftGraph & DraftEngine::run(DraftRows rows, int32_t n_steps, EarlyStop *
 }
 
 void DraftEngine::look_up(const DraftRows & rows) {
-    const ggml_tensor * table = model_.tok_embd;
+    const ggml_tensor * table = model_->tok_embd;
     const auto * traits = ggml_get_type_traits(table->type);
     std::vector<char> row(table->nb[1]);
-    embeddings_.resize(rows.n * model_.n_embd);
+    embeddings_.resize(rows.n * model_->n_embd);
     for (int32_t i = 0; i < rows.n; i++) {
-        float * out = embeddings_.data() + i * model_.n_embd;
+        float * out = embeddings_.data() + i * model_->n_embd;
         ggml_backend_tensor_get(table, row.data(), rows.tokens[i] * table->nb[1], row.size());
         if (table->type == GGML_TYPE_F32) {
             std::memcpy(out, row.data(), row.size());
         } else {
-            traits->to_float(row.data(), out, model_.n_embd);
+            traits->to_float(row.data(), out, model_->n_embd);
         }
     }
 }
 
-// Row r sees the filled slots up to its own.
-void DraftEngine::fill_mask(const DraftGraph & g, int32_t pos) {
+// Row r sees the filled slots up to its own, slot + r.
+void DraftEngine::fill_mask(const DraftGraph & g, int32_t slot) {
     const ggml_fp16_t visible = ggml_fp32_to_fp16(0.0f), hidden = ggml_fp32_to_fp16(-INFINITY);
     mask_.assign((size_t) g.n_rows() * g.shape.n_kv, hidden);
     for (int32_t r = 0; r < g.n_rows(); r++) {
         const auto row = mask_.begin() + (size_t) r * g.shape.n_kv;
-        std::fill(row + std::min(first_, pos), row + pos + r + 1, visible);
+        std::fill(row + std::min(first_, slot), row + slot + r + 1, visible);
     }
 }
 
-// Row r sits at position rows.pos + r, and so does its slot.
+// A slot's number is the position that it is rotated to.
 void DraftEngine::set_inputs(const DraftGraph & g, const DraftRows & rows) {
     positions_.resize(g.n_rows());
     slots_.resize(g.n_rows());
-    std::iota(positions_.begin(), positions_.end(), rows.pos);
-    std::iota(slots_.begin(), slots_.end(), rows.pos);
+    std::iota(positions_.begin(), positions_.end(), slot_of(rows.pos));
+    std::iota(slots_.begin(), slots_.end(), slot_of(rows.pos));
     features_->lines(rows.first, rows.n, lines_);
     look_up(rows);
     if (g.mask->buffer) {
-        fill_mask(g, rows.pos);
+        fill_mask(g, slot_of(rows.pos));
     }
     auto set = [](ggml_tensor * t, const void * data) {
         if (t->buffer) {  // an input that the graph does not use is not allocated
             ggml_backend_tensor_set(t, data, 0, ggml_nbytes(t));
         }
     };
-    set(g.feature_lines, lines_.data());
+    set(g.state_lines, lines_.data());
     set(g.embeddings, embeddings_.data());
     set(g.positions, positions_.data());
     set(g.slots, slots_.data());
@@ -286,7 +284,7 @@ int32_t DraftEngine::draft(const DraftRows & rows, int32_t n_steps, float p_min,
     for (int32_t step = 0; step < n_drafted_; step++) {
         int32_t id;
         ggml_backend_tensor_get(g.ids[step], &id, 0, sizeof id);
-        ids[step] = model_.target_id(id);
+        ids[step] = model_->target_id(id);
     }
     ggml_backend_tensor_get(g.probs, probs, 0, n_drafted_ * sizeof(float));
     return n_drafted_;
@@ -294,7 +292,7 @@ int32_t DraftEngine::draft(const DraftRows & rows, int32_t n_steps, float p_min,
 
 int64_t DraftEngine::slots_size(int32_t first, int32_t end) const {
     int64_t n_bytes = 0;
-    for (const auto * side : {&memory_.k, &memory_.v}) {
+    for (const auto * side : {&tensors_.memory.k, &tensors_.memory.v}) {
         for (const ggml_tensor * t : *side) {
             n_bytes += (int64_t) t->nb[1] * std::max(0, end - first);
         }
@@ -303,7 +301,7 @@ int64_t DraftEngine::slots_size(int32_t first, int32_t end) const {
 }
 
 void DraftEngine::save_slots(int32_t first, int32_t end, char * data) const {
-    for (const auto * side : {&memory_.k, &memory_.v}) {
+    for (const auto * side : {&tensors_.memory.k, &tensors_.memory.v}) {
         for (const ggml_tensor * t : *side) {
             const size_t n_bytes = t->nb[1] * std::max(0, end - first);
             ggml_backend_tensor_get(t, data, t->nb[1] * first, n_bytes);
@@ -313,7 +311,7 @@ void DraftEngine::save_slots(int32_t first, int32_t end, char * data) const {
 }
 
 void DraftEngine::load_slots(int32_t first, int32_t end, const char * data) {
-    for (auto * side : {&memory_.k, &memory_.v}) {
+    for (auto * side : {&tensors_.memory.k, &tensors_.memory.v}) {
         for (ggml_tensor * t : *side) {
             const size_t n_bytes = t->nb[1] * std::max(0, end - first);
             ggml_backend_tensor_set(t, data, t->nb[1] * first, n_bytes);
@@ -335,11 +333,11 @@ void DraftEngine::read_step(int32_t step, float * logits, float * hidden) const 
 }
 
 void DraftEngine::read_top(int32_t step, int32_t k, llama_token * ids, float * probs) const {
-    if (k < 1 || k > model_.n_vocab_draft) {
+    if (k < 1 || k > model_->n_vocab_draft) {
         throw Error(EAGLE_ERR_ARGUMENT,
-                    format("%d tokens of a vocabulary of %lld", k, (long long) model_.n_vocab_draft));
+                    format("%d tokens of a vocabulary of %lld", k, (long long) model_->n_vocab_draft));
     }
-    std::vector<float> logits(model_.n_vocab_draft);
+    std::vector<float> logits(model_->n_vocab_draft);
     read_step(step, logits.data(), nullptr);
     std::vector<int32_t> order(logits.size());
     std::iota(order.begin(), order.end(), 0);
@@ -350,7 +348,7 @@ void DraftEngine::read_top(int32_t step, int32_t k, llama_token * ids, float * p
         sum += std::exp(logit - logits[order[0]]);
     }
     for (int32_t i = 0; i < k; i++) {
-        ids[i] = model_.target_id(order[i]);
+        ids[i] = model_->target_id(order[i]);
         probs[i] = (float) (std::exp(logits[order[i]] - logits[order[0]]) / sum);
     }
 }

@@ -7,12 +7,13 @@
 
 #include "eagle.h"
 #include "eagle_draft_graph.h"
+#include "eagle_draft_model.h"
 #include "eagle_feature_store.h"
 
 namespace eagle {
 
-// Consecutive draft slots: row i takes a token and the features in row first + i of the store at position pos + i,
-// where these are the target's aux features of position pos + i and tokens[i] is the token at position pos + i + 1.
+// Consecutive rows: row i takes the target's states of position pos + i, which are in row first + i of the store, and
+// tokens[i], the token at position pos + i + 1.
 struct DraftRows {
     const llama_token * tokens;
     int32_t n;
@@ -41,15 +42,21 @@ struct EarlyStop {
 
 class DraftEngine {
   public:
-    DraftEngine(const llama_model & draft, const llama_model & target, const DraftParams & params);
+    DraftEngine(const llama_model & draft, const llama_context & target, const DraftParams & params);
 
-    const DraftModel & model() const { return model_; }
-    int64_t n_ctx() const { return memory_.n_ctx; }
+    const DraftModel & model() const { return *model_; }
+    int64_t n_ctx() const { return tensors_.memory.n_ctx; }
     int64_t n_graphs() const { return n_graphs_; }
 
     // The rows that take() and draft() name.
     FeatureStore & features() { return *features_; }
     const FeatureStore & features() const { return *features_; }
+
+    // As before the first token of a sequence: an empty memory, and the rows of zeros that stand before it.
+    void restart();
+
+    // Where the row of a position's states keeps its K and V.
+    int32_t slot_of(int32_t pos) const { return pos + model_->lead; }
 
     // Takes the rows into the memory.
     void take(const DraftRows & rows) { run(rows, 0); }
@@ -73,13 +80,12 @@ class DraftEngine {
     void read_top(int32_t step, int32_t k, llama_token * ids, float * probs) const;
 
   private:
-    DraftModel model_;
+    std::unique_ptr<DraftModel> model_;
     ggml_backend_ptr backend_;
     std::unique_ptr<FeatureStore> features_;
-    ggml_context_ptr ctx_;  // memory_, lookup_ and mirrored weights
+    ggml_context_ptr ctx_;  // tensors_ and mirrored weights
     std::vector<ggml_backend_buffer_ptr> buffers_;
-    DraftMemory memory_;
-    DraftLookup lookup_;
+    DraftTensors tensors_;
     ggml_backend_set_abort_callback_t set_abort_callback_ = nullptr;  // null: the backend runs graphs to their end
     std::map<DraftShape, std::unique_ptr<DraftGraph>> graphs_;  // all of one n_kv: a text that grows needs no others
     const DraftGraph * last_ = nullptr;
@@ -93,7 +99,7 @@ class DraftEngine {
     std::vector<int32_t> lines_;
     std::vector<ggml_fp16_t> mask_;
 
-    void make_backend(const llama_model & draft, int32_t n_threads);
+    void make_backend(int32_t n_threads);
     void make_memory(const DraftParams & params);
     void make_lookup();
     void mirror_weights(const char * path_tgt);
@@ -105,7 +111,7 @@ class DraftEngine {
     ggml_status compute(const DraftGraph & graph, EarlyStop * stop);
     DraftGraph & graph(DraftShape shape);
     void set_inputs(const DraftGraph & graph, const DraftRows & rows);
-    void fill_mask(const DraftGraph & graph, int32_t pos);
+    void fill_mask(const DraftGraph & graph, int32_t slot);
     void look_up(const DraftRows & rows);
 };
 

@@ -1,14 +1,15 @@
-// One ggml graph that takes target features in and drafts n_steps tokens, everything unrolled: fc, decoder, head,
-// argmax, vocabulary map and embedding look-up. Built once per shape, then only its inputs change.
+// One ggml graph that takes target states in and drafts n_steps tokens, everything unrolled: decoder, head, argmax,
+// vocabulary map and embedding look-up. Built once per shape, then only its inputs change.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "eagle_draft_model.h"
 #include "ggml-cpp.h"
 
 namespace eagle {
+
+struct DraftModel;
 
 // The draft's own K and V, one slot per position.
 struct DraftMemory {
@@ -22,16 +23,22 @@ struct DraftLookup {
     ggml_tensor * index;  // {1, D} I32: draft id -> row of the table; null when the draft id is the row
 };
 
+// What graphs use beside the model's weights; it outlives them.
+struct DraftTensors {
+    DraftMemory memory;
+    DraftLookup lookup;
+    ggml_tensor * states;  // {T, lines}: the feature store's table
+};
+
 struct DraftShape {
-    int32_t n_in;     // rows with target features
+    int32_t n_in;     // rows with target states
     int32_t n_steps;  // tokens drafted after the last row; 0 only takes the rows in
     int32_t n_kv;     // slots that attention looks at
     bool operator<(const DraftShape & other) const;
 };
 
 struct DraftGraph {
-    DraftGraph(const DraftModel & model, const DraftMemory & memory, const DraftLookup & lookup,
-               ggml_tensor * feature_table, DraftShape shape);
+    DraftGraph(const DraftModel & model, const DraftTensors & tensors, DraftShape shape);
 
     const DraftShape shape;
     ggml_context_ptr ctx;
@@ -39,11 +46,11 @@ struct DraftGraph {
     ggml_cgraph * gf = nullptr;
 
     // inputs; rows are the n_in given ones, then one per further step
-    ggml_tensor * feature_lines;  // {A*n_in} I32: where the features lie in the store's table
-    ggml_tensor * embeddings;     // {H, n_in}
-    ggml_tensor * positions;      // {rows} I32
-    ggml_tensor * slots;          // {rows} I64: where K and V go
-    ggml_tensor * mask;           // {n_kv, rows} F16
+    ggml_tensor * state_lines;  // {A*n_in} I32: where the states lie in the store's table
+    ggml_tensor * embeddings;   // {H, n_in}
+    ggml_tensor * positions;    // {rows} I32
+    ggml_tensor * slots;        // {rows} I64: where K and V go
+    ggml_tensor * mask;         // {n_kv, rows} F16
 
     ggml_tensor * probs;  // {n_steps}: of each step's token, over the draft's vocabulary
 
