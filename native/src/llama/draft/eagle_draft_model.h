@@ -47,9 +47,9 @@ struct DraftModel {
     // later; as many rows of zeros stand before a sequence's first states.
     int32_t lead;
 
-    ggml_backend_dev_t device;  // where the layers are
-    ggml_tensor * output_norm;  // {H}
-    ggml_tensor * output;       // {H, D}
+    ggml_backend_dev_t device;             // where the layers are
+    ggml_tensor * output_norm;             // {H}
+    ggml_tensor * output;                  // {H, D}
     ggml_tensor * output_scale = nullptr;  // {1}, or null
     ggml_tensor * tok_embd;                // {H, V}
     DraftRope rope;

@@ -28,8 +28,8 @@ class Eagle3Builder : public GraphBuilder {
     ggml_tensor * norm_each_state(ggml_tensor * states) {
         ggml_tensor * all = nullptr;
         for (int64_t i = 0; i < m.n_states(); i++) {
-            ggml_tensor * one = ggml_view_2d(ctx, states, m.n_embd_tgt, states->ne[1], states->nb[1],
-                                             i * m.n_embd_tgt * sizeof(float));
+            ggml_tensor * one =
+                ggml_view_2d(ctx, states, m.n_embd_tgt, states->ne[1], states->nb[1], i * m.n_embd_tgt * sizeof(float));
             one = norm(ggml_cont(ctx, one), m.fc_norm[i]);
             all = all ? ggml_concat(ctx, all, one, 0) : one;
         }

@@ -1,6 +1,8 @@
 // The block of an MTP head: [embedding ; state] projected at every step, attention with a gate per head, a dense or an
 // expert feed-forward.
 
+#include <cmath>
+
 #include "eagle_graph_builder.h"
 #include "eagle_mtp_model.h"
 

@@ -53,14 +53,16 @@ MtpModel::MtpModel(const llama_model & draft, const llama_context & context) {
 void MtpModel::require_fit(const llama_model & draft, const llama_model & target) const {
     const auto & hparams = draft.hparams;
     if (draft.arch != target.arch) {
-        incompatible(format("the draft is the MTP head of a %s model, the target is a %s model: use the head that was "
-                            "trained with this target",
-                            draft.arch_name().c_str(), target.arch_name().c_str()));
+        incompatible(
+            format("the draft is the MTP head of a %s model, the target is a %s model: use the head that was "
+                   "trained with this target",
+                   draft.arch_name().c_str(), target.arch_name().c_str()));
     }
     if (hparams.n_layer_nextn != 1) {
-        incompatible(format("the draft has %u MTP blocks (%s.nextn_predict_layers), expected 1: convert the model "
-                            "again with its MTP head, or use another draft",
-                            hparams.n_layer_nextn, draft.arch_name().c_str()));
+        incompatible(
+            format("the draft has %u MTP blocks (%s.nextn_predict_layers), expected 1: convert the model "
+                   "again with its MTP head, or use another draft",
+                   hparams.n_layer_nextn, draft.arch_name().c_str()));
     }
     if (!draft.layers[hparams.n_layer()].nextn.eh_proj) {
         incompatible("the model was loaded without its MTP head: load it with load_mtp in llama_model_params");
@@ -87,7 +89,7 @@ void MtpModel::read_shapes(const llama_model & draft, const llama_model & target
     n_ctx_train = std::numeric_limits<int32_t>::max();  // the target's own block: as far as the target
     norm_eps = hparams.f_norm_rms_eps;
     n_expert = hparams.n_expert;
-    n_expert_used = hparams.n_expert_used;
+    n_expert_used = hparams.n_expert_used(il);
     expert_scale = hparams.expert_weights_scale;
 }
 
@@ -107,9 +109,10 @@ void MtpModel::read_block(const llama_layer & l) {
     wv = {l.wv, l.wv_s};
     wo = {l.wo, l.wo_s};
     if (l.wq->ne[1] != 2 * n_head * n_head_dim) {
-        incompatible(format("the MTP block's attn_q has %lld rows, expected %lld: a query and a gate for each of %lld "
-                            "heads",
-                            (long long) l.wq->ne[1], (long long) (2 * n_head * n_head_dim), (long long) n_head));
+        incompatible(
+            format("the MTP block's attn_q has %lld rows, expected %lld: a query and a gate for each of %lld "
+                   "heads",
+                   (long long) l.wq->ne[1], (long long) (2 * n_head * n_head_dim), (long long) n_head));
     }
 }
 
@@ -179,9 +182,8 @@ void MtpModel::make_rope_factors(const llama_model & target) {
 }
 
 std::vector<ggml_tensor **> MtpModel::weights() {
-    std::vector<ggml_tensor **> all = {&enorm,        &hnorm,  &attn_norm,   &q_norm,      &k_norm,
-                                       &ffn_norm,     &router, &shared_gate, &output_norm, &output,
-                                       &output_scale, &rope.factors};
+    std::vector<ggml_tensor **> all = {&enorm,  &hnorm,       &attn_norm,   &q_norm, &k_norm,       &ffn_norm,
+                                       &router, &shared_gate, &output_norm, &output, &output_scale, &rope.factors};
     for (MtpLinear * l : {&eh_proj, &wq, &wk, &wv, &wo, &dense.gate, &dense.up, &dense.down, &experts.gate, &experts.up,
                           &experts.down, &gate_up, &shared.gate, &shared.up, &shared.down}) {
         all.push_back(&l->weight);

@@ -34,12 +34,12 @@ struct MtpModel : DraftModel {
     MtpLinear wq;  // {H, heads * 2 * head}: each head's query, then its gate
     MtpLinear wk, wv, wo;
 
-    MtpFeedForward dense;        // null with experts
-    ggml_tensor * router;        // {H, experts}; null: dense
-    MtpFeedForward experts;      // {.., .., experts}; gate null when gate_up holds both
-    MtpLinear gate_up;           // {H, 2F, experts}
-    ggml_tensor * shared_gate;   // {H}, or null
-    MtpFeedForward shared;       // null without a shared expert
+    MtpFeedForward dense;       // null with experts
+    ggml_tensor * router;       // {H, experts}; null: dense
+    MtpFeedForward experts;     // {.., .., experts}; gate null when gate_up holds both
+    MtpLinear gate_up;          // {H, 2F, experts}
+    ggml_tensor * shared_gate;  // {H}, or null
+    MtpFeedForward shared;      // null without a shared expert
     int64_t n_expert, n_expert_used;
     float expert_scale;  // of the chosen experts' weights, which sum to 1; 0 or 1: none
 
