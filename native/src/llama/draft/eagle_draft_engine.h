@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "eagle.h"
@@ -46,6 +47,9 @@ class DraftEngine {
     const DraftModel & model() const { return model_; }
     int64_t n_ctx() const { return memory_.n_ctx; }
     int64_t n_graphs() const { return n_graphs_; }
+    const char * device() const { return ggml_backend_name(backend_.get()); }
+    // Why it is not the device that the draft was loaded to; empty: it is.
+    const std::string & notice() const { return notice_; }
 
     // The rows that take() and draft() name.
     FeatureStore & features() { return *features_; }
@@ -74,12 +78,14 @@ class DraftEngine {
 
   private:
     DraftModel model_;
+    std::string notice_;
     ggml_backend_ptr backend_;
     std::unique_ptr<FeatureStore> features_;
     ggml_context_ptr ctx_;  // memory_, lookup_ and mirrored weights
     std::vector<ggml_backend_buffer_ptr> buffers_;
     DraftMemory memory_;
     DraftLookup lookup_;
+    bool on_cpu_ = false;
     ggml_backend_set_abort_callback_t set_abort_callback_ = nullptr;  // null: the backend runs graphs to their end
     std::map<DraftShape, std::unique_ptr<DraftGraph>> graphs_;  // all of one n_kv: a text that grows needs no others
     const DraftGraph * last_ = nullptr;
@@ -93,7 +99,9 @@ class DraftEngine {
     std::vector<int32_t> lines_;
     std::vector<ggml_fp16_t> mask_;
 
-    void make_backend(const llama_model & draft, int32_t n_threads);
+    void place(ggml_backend_dev_t device, const DraftParams & params);
+    const ggml_tensor * first_unsupported() const;
+    void make_backend(ggml_backend_dev_t device, int32_t n_threads);
     void make_memory(const DraftParams & params);
     void make_lookup();
     void mirror_weights(const char * path_tgt);
@@ -103,6 +111,7 @@ class DraftEngine {
 
     const DraftGraph & run(DraftRows rows, int32_t n_steps, EarlyStop * stop = nullptr);
     ggml_status compute(const DraftGraph & graph, EarlyStop * stop);
+    DraftParts parts() const;
     DraftGraph & graph(DraftShape shape);
     void set_inputs(const DraftGraph & graph, const DraftRows & rows);
     void fill_mask(const DraftGraph & graph, int32_t pos);

@@ -14,11 +14,19 @@ namespace {
 
 constexpr size_t MAX_NODES_PER_STEP = 64;
 
+// ARGMAX on CUDA gives -1, which names no row, where no logit is above -FLT_MAX: all of them NaN, say.
+constexpr float LIMIT = 3e38f;
+
 class Builder {
   public:
-    Builder(const DraftModel & model, const DraftMemory & memory, const DraftLookup & lookup,
-            ggml_tensor * feature_table, DraftGraph & graph)
-        : m(model), memory(memory), lookup(lookup), feature_table(feature_table), g(graph), ctx(graph.ctx.get()) {}
+    Builder(const DraftParts & parts, DraftGraph & graph)
+        : m(parts.model),
+          memory(parts.memory),
+          lookup(parts.lookup),
+          feature_table(parts.feature_table),
+          on_cpu(parts.on_cpu),
+          g(graph),
+          ctx(graph.ctx.get()) {}
 
     void build() {
         make_inputs();
@@ -41,6 +49,7 @@ class Builder {
     const DraftMemory & memory;
     const DraftLookup & lookup;
     ggml_tensor * feature_table;
+    const bool on_cpu;
     DraftGraph & g;
     ggml_context * ctx;
 
@@ -53,8 +62,8 @@ class Builder {
     void make_inputs() {
         g.feature_lines = input(GGML_TYPE_I32, m.n_aux * g.shape.n_in, 1);
         g.embeddings = input(GGML_TYPE_F32, m.n_embd, g.shape.n_in);
-        g.positions = input(GGML_TYPE_I32, g.n_rows(), 1);
-        g.slots = input(GGML_TYPE_I64, g.n_rows(), 1);
+        g.positions = input(GGML_TYPE_I32, g.n_places(), 1);
+        g.slots = input(GGML_TYPE_I64, g.n_places(), 1);
         g.mask = input(GGML_TYPE_F16, g.shape.n_kv, g.n_rows());
         g.probs = input(GGML_TYPE_F32, std::max(1, g.shape.n_steps), 1);
         ggml_set_output(g.probs);  // its memory is its own throughout the run: EarlyStop reads it meanwhile
@@ -137,14 +146,16 @@ class Builder {
         return ggml_cont(ctx, ggml_view_2d(ctx, x, x->ne[0], 1, x->nb[1], (x->ne[1] - 1) * x->nb[1]));
     }
 
-    ggml_tensor * row_range(ggml_tensor * x, Rows rows) {
-        return ggml_view_1d(ctx, x, rows.count, rows.first * x->nb[0]);
+    // Of positions or slots.
+    ggml_tensor * places(ggml_tensor * x, Rows rows) {
+        const int32_t first = rows.first == 0 ? 0 : g.place_alone(rows.first);
+        return ggml_view_1d(ctx, x, rows.count, first * x->nb[0]);
     }
 
     ggml_tensor * rotate(ggml_tensor * x, Rows rows) {
         const DraftRope & r = m.rope;
-        return ggml_rope_ext(ctx, x, row_range(g.positions, rows), r.factors, r.n_dims, r.type, r.n_ctx_orig,
-                             r.freq_base, r.freq_scale, r.ext_factor, r.attn_factor, r.beta_fast, r.beta_slow);
+        return ggml_rope_ext(ctx, x, places(g.positions, rows), r.factors, r.n_dims, r.type, r.n_ctx_orig, r.freq_base,
+                             r.freq_scale, r.ext_factor, r.attn_factor, r.beta_fast, r.beta_slow);
     }
 
     // {rows * heads} -> {head, heads, rows}, normed and rotated
@@ -158,7 +169,7 @@ class Builder {
         const int64_t width = m.n_head_dim * m.n_head_kv;
         ggml_tensor * k = heads(linear(l.wk, l.bk, x), m.n_head_kv, l.k_norm, rows);
         ggml_tensor * v = linear(l.wv, l.bv, x);
-        ggml_tensor * slots = row_range(g.slots, rows);
+        ggml_tensor * slots = places(g.slots, rows);
         k = ggml_reshape_2d(ctx, k, width, rows.count);
         ggml_build_forward_expand(g.gf, ggml_set_rows(ctx, memory.k[il], k, slots));
         ggml_build_forward_expand(g.gf, ggml_set_rows(ctx, memory.v[il], v, slots));
@@ -191,7 +202,7 @@ class Builder {
     void predict(ggml_tensor * x) {
         ggml_tensor * normed = norm(x, m.output_norm);
         ggml_tensor * logits = ggml_mul_mat(ctx, m.output, normed);
-        ggml_tensor * id = ggml_argmax(ctx, logits);
+        ggml_tensor * id = ggml_argmax(ctx, on_cpu ? logits : ggml_clamp(ctx, logits, -LIMIT, LIMIT));
         ggml_tensor * prob = ggml_soft_max(ctx, logits);
         prob = ggml_get_rows(ctx, ggml_reshape_2d(ctx, prob, 1, m.n_vocab_draft), id);
         ggml_tensor * place = ggml_view_1d(ctx, g.probs, 1, g.ids.size() * sizeof(float));
@@ -210,16 +221,18 @@ class Builder {
 
 }  // namespace
 
-DraftGraph::DraftGraph(const DraftModel & model, const DraftMemory & memory, const DraftLookup & lookup,
-                       ggml_tensor * feature_table, DraftShape shape)
-    : shape(shape) {
+DraftGraph::DraftGraph(const DraftParts & parts, DraftShape shape)
+    : shape(shape),
+      n_apart((int32_t) std::max<size_t>(1, parts.alignment / sizeof(int32_t))),
+      n_bulk((shape.n_in + n_apart - 1) / n_apart * n_apart) {
+    const DraftModel & model = parts.model;
     const size_t n_nodes = MAX_NODES_PER_STEP * model.layers.size() * (shape.n_steps + 1) + 16 * model.n_aux;
     ggml_init_params params = {};
     params.mem_size = 2 * n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false);
     params.no_alloc = true;
     ctx.reset(ggml_init(params));
     gf = ggml_new_graph_custom(ctx.get(), n_nodes, false);
-    Builder(model, memory, lookup, feature_table, *this).build();
+    Builder(parts, *this).build();
 }
 
 }  // namespace eagle
