@@ -70,6 +70,13 @@ LLAMA_API int32_t eagle_session_new(struct llama_context * ctx_tgt, const struct
                                     const struct eagle_session_params * params, eagle_session ** out);
 LLAMA_API void eagle_session_free(eagle_session * session);
 
+// The name of the device that the draft runs on. Valid as long as the session.
+LLAMA_API const char * eagle_draft_device(const eagle_session * session);
+
+// Why that is not the device that its weights were loaded to, in one sentence that llama.cpp's log has too: it computes
+// not all that the draft needs. "" when it is. Valid as long as the session.
+LLAMA_API const char * eagle_draft_notice(const eagle_session * session);
+
 // Forgets everything in both memories.
 LLAMA_API int32_t eagle_reset(eagle_session * session);
 

@@ -8,6 +8,7 @@
 #include "eagle_error.h"
 #include "eagle_weight_file.h"
 #include "ggml-backend.h"
+#include "llama-impl.h"
 #include "llama-model.h"
 
 namespace eagle {
@@ -52,9 +53,36 @@ std::vector<char> contents(const ggml_tensor * tensor, const char * path_tgt, co
 
 }  // namespace
 
+// A device may lack an operation, or have it for other types and head sizes only. ggml's would abort at the first
+// round.
 DraftEngine::DraftEngine(const llama_model & draft, const llama_context & target, const DraftParams & params)
     : model_(read_draft_model(draft, target)) {
-    make_backend(params.n_threads);
+    place(model_->device, params);
+    const ggml_tensor * node = first_unsupported();
+    if (!node) {
+        return;
+    }
+    notice_ = format(
+        "the draft runs on the CPU: %s does not compute its %s (heads of %lld, weights in %s); load it "
+        "there (draft_gpu_layers 0), or build llama.cpp's backend with what it needs",
+        ggml_backend_dev_name(model_->device), ggml_op_desc(node), (long long) model_->n_head_dim,
+        ggml_type_name(model_->weight_type));
+    LLAMA_LOG_WARN("%s: %s\n", __func__, notice_.c_str());
+    model_ = read_draft_model(draft, target);
+    place(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), params);
+    if ((node = first_unsupported())) {
+        throw Error(EAGLE_ERR_INCOMPATIBLE, format("no device computes the draft's %s: convert the draft to another "
+                                                   "type of weights",
+                                                   ggml_op_desc(node)));
+    }
+}
+
+// Everything of the draft that lies on its device.
+void DraftEngine::place(ggml_backend_dev_t device, const DraftParams & params) {
+    features_.reset();
+    buffers_.clear();
+    tensors_ = {};
+    make_backend(device, params.n_threads);
     const FeatureShape shape = {model_->n_states(), model_->n_embd_tgt, params.n_rows_kept, params.n_rows_staged};
     features_ = std::make_unique<FeatureStore>(backend_.get(), shape);
     ggml_init_params init = {};
@@ -65,7 +93,22 @@ DraftEngine::DraftEngine(const llama_model & draft, const llama_context & target
     make_lookup();
     make_memory(params);
     tensors_.states = features_->table();
+    tensors_.alignment = ggml_backend_get_alignment(backend_.get());
     restart();
+}
+
+// Of a round's graph and of a long prompt's; null: the device computes them all.
+const ggml_tensor * DraftEngine::first_unsupported() const {
+    for (const DraftShape & shape : {DraftShape{1, 2, KV_STEP}, DraftShape{MAX_ROWS, 1, (int32_t) n_ctx()}}) {
+        const DraftGraph probe(*model_, tensors_, shape);
+        for (int i = 0; i < ggml_graph_n_nodes(probe.gf); i++) {
+            const ggml_tensor * node = ggml_graph_node(probe.gf, i);
+            if (!ggml_backend_supports_op(backend_.get(), node)) {
+                return node;
+            }
+        }
+    }
+    return nullptr;
 }
 
 void DraftEngine::restart() {
@@ -73,8 +116,7 @@ void DraftEngine::restart() {
     forget_slots(0);
 }
 
-void DraftEngine::make_backend(int32_t n_threads) {
-    ggml_backend_dev_t device = model_->device;
+void DraftEngine::make_backend(ggml_backend_dev_t device, int32_t n_threads) {
     backend_.reset(ggml_backend_dev_init(device, nullptr));
     if (!backend_) {
         throw Error(EAGLE_ERR_MEMORY, format("cannot start the draft on %s", ggml_backend_dev_name(device)));
@@ -84,7 +126,8 @@ void DraftEngine::make_backend(int32_t n_threads) {
     if (set_threads) {
         set_threads(backend_.get(), n_threads);
     }
-    if (ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU) {  // others are asked, if at all, out of step
+    tensors_.on_cpu = ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU;
+    if (tensors_.on_cpu) {  // others are asked, if at all, out of step
         set_abort_callback_ = (ggml_backend_set_abort_callback_t) ggml_backend_reg_get_proc_address(
             ggml_backend_dev_backend_reg(device), "ggml_backend_set_abort_callback");
     }
@@ -255,10 +298,14 @@ void DraftEngine::fill_mask(const DraftGraph & g, int32_t slot) {
 
 // A slot's number is the position that it is rotated to.
 void DraftEngine::set_inputs(const DraftGraph & g, const DraftRows & rows) {
-    positions_.resize(g.n_rows());
-    slots_.resize(g.n_rows());
-    std::iota(positions_.begin(), positions_.end(), slot_of(rows.pos));
-    std::iota(slots_.begin(), slots_.end(), slot_of(rows.pos));
+    const int32_t first = slot_of(rows.pos);
+    positions_.assign(g.n_places(), 0);
+    std::iota(positions_.begin(), positions_.begin() + rows.n, first);
+    for (int32_t step = 0; step < g.shape.n_steps; step++) {
+        const int32_t row = rows.n - 1 + step;
+        positions_[g.place_alone(row)] = first + row;
+    }
+    slots_.assign(positions_.begin(), positions_.end());
     features_->lines(rows.first, rows.n, lines_);
     look_up(rows);
     if (g.mask->buffer) {
@@ -284,6 +331,10 @@ int32_t DraftEngine::draft(const DraftRows & rows, int32_t n_steps, float p_min,
     for (int32_t step = 0; step < n_drafted_; step++) {
         int32_t id;
         ggml_backend_tensor_get(g.ids[step], &id, 0, sizeof id);
+        if (id < 0 || id >= model_->n_vocab_draft) {
+            throw Error(EAGLE_ERR_COMPUTE, format("the draft on %s chose token %d of %lld: its logits are no numbers",
+                                                  device(), id, (long long) model_->n_vocab_draft));
+        }
         ids[step] = model_->target_id(id);
     }
     ggml_backend_tensor_get(g.probs, probs, 0, n_drafted_ * sizeof(float));

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "eagle.h"
@@ -47,6 +48,9 @@ class DraftEngine {
     const DraftModel & model() const { return *model_; }
     int64_t n_ctx() const { return tensors_.memory.n_ctx; }
     int64_t n_graphs() const { return n_graphs_; }
+    const char * device() const { return ggml_backend_name(backend_.get()); }
+    // Why it is not the device that the draft was loaded to; empty: it is.
+    const std::string & notice() const { return notice_; }
 
     // The rows that take() and draft() name.
     FeatureStore & features() { return *features_; }
@@ -81,6 +85,7 @@ class DraftEngine {
 
   private:
     std::unique_ptr<DraftModel> model_;
+    std::string notice_;
     ggml_backend_ptr backend_;
     std::unique_ptr<FeatureStore> features_;
     ggml_context_ptr ctx_;  // tensors_ and mirrored weights
@@ -99,7 +104,9 @@ class DraftEngine {
     std::vector<int32_t> lines_;
     std::vector<ggml_fp16_t> mask_;
 
-    void make_backend(int32_t n_threads);
+    void place(ggml_backend_dev_t device, const DraftParams & params);
+    const ggml_tensor * first_unsupported() const;
+    void make_backend(ggml_backend_dev_t device, int32_t n_threads);
     void make_memory(const DraftParams & params);
     void make_lookup();
     void mirror_weights(const char * path_tgt);

@@ -12,13 +12,19 @@ namespace {
 
 constexpr size_t MAX_NODES_PER_STEP = 128;
 
+// ARGMAX on CUDA gives -1, which names no row, where no logit is above -FLT_MAX: all of them NaN, say.
+constexpr float LIMIT = 3e38f;
+
 }  // namespace
 
 bool DraftShape::operator<(const DraftShape & other) const {
     return std::tie(n_in, n_steps, n_kv) < std::tie(other.n_in, other.n_steps, other.n_kv);
 }
 
-DraftGraph::DraftGraph(const DraftModel & model, const DraftTensors & tensors, DraftShape shape) : shape(shape) {
+DraftGraph::DraftGraph(const DraftModel & model, const DraftTensors & tensors, DraftShape shape)
+    : shape(shape),
+      n_apart((int32_t) std::max<size_t>(1, tensors.alignment / sizeof(int32_t))),
+      n_bulk((shape.n_in + n_apart - 1) / n_apart * n_apart) {
     const size_t n_nodes = MAX_NODES_PER_STEP * model.n_layer * (shape.n_steps + 1) + 16 * model.n_states();
     ggml_init_params params = {};
     params.mem_size = 2 * n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false);
@@ -49,8 +55,8 @@ ggml_tensor * GraphBuilder::input(ggml_type type, int64_t ne0, int64_t ne1) {
 void GraphBuilder::make_inputs() {
     g.state_lines = input(GGML_TYPE_I32, m.n_states() * g.shape.n_in, 1);
     g.embeddings = input(GGML_TYPE_F32, m.n_embd, g.shape.n_in);
-    g.positions = input(GGML_TYPE_I32, g.n_rows(), 1);
-    g.slots = input(GGML_TYPE_I64, g.n_rows(), 1);
+    g.positions = input(GGML_TYPE_I32, g.n_places(), 1);
+    g.slots = input(GGML_TYPE_I64, g.n_places(), 1);
     g.mask = input(GGML_TYPE_F16, g.shape.n_kv, g.n_rows());
     g.probs = input(GGML_TYPE_F32, std::max(1, g.shape.n_steps), 1);
     ggml_set_output(g.probs);  // its memory is its own throughout the run: EarlyStop reads it meanwhile
@@ -81,8 +87,10 @@ ggml_tensor * GraphBuilder::last_row(ggml_tensor * x) {
     return ggml_cont(ctx, ggml_view_2d(ctx, x, x->ne[0], 1, x->nb[1], (x->ne[1] - 1) * x->nb[1]));
 }
 
-ggml_tensor * GraphBuilder::row_range(ggml_tensor * x, Rows rows) {
-    return ggml_view_1d(ctx, x, rows.count, rows.first * x->nb[0]);
+// Of positions or slots.
+ggml_tensor * GraphBuilder::places(ggml_tensor * x, Rows rows) {
+    const int32_t first = rows.first == 0 ? 0 : g.place_alone(rows.first);
+    return ggml_view_1d(ctx, x, rows.count, first * x->nb[0]);
 }
 
 ggml_tensor * GraphBuilder::split_heads(ggml_tensor * x, int64_t n_head, Rows rows) {
@@ -91,13 +99,13 @@ ggml_tensor * GraphBuilder::split_heads(ggml_tensor * x, int64_t n_head, Rows ro
 
 ggml_tensor * GraphBuilder::heads(ggml_tensor * x, ggml_tensor * head_norm, Rows rows) {
     const DraftRope & r = m.rope;
-    return ggml_rope_ext(ctx, head_norm ? norm(x, head_norm) : x, row_range(g.positions, rows), r.factors, r.n_dims,
+    return ggml_rope_ext(ctx, head_norm ? norm(x, head_norm) : x, places(g.positions, rows), r.factors, r.n_dims,
                          r.type, r.n_ctx_orig, r.freq_base, r.freq_scale, r.ext_factor, r.attn_factor, r.beta_fast,
                          r.beta_slow);
 }
 
 void GraphBuilder::store_kv(size_t il, ggml_tensor * k, ggml_tensor * v, Rows rows) {
-    ggml_tensor * slots = row_range(g.slots, rows);
+    ggml_tensor * slots = places(g.slots, rows);
     k = ggml_reshape_2d(ctx, k, m.n_head_dim * m.n_head_kv, rows.count);
     ggml_build_forward_expand(g.gf, ggml_set_rows(ctx, tensors.memory.k[il], k, slots));
     ggml_build_forward_expand(g.gf, ggml_set_rows(ctx, tensors.memory.v[il], v, slots));
@@ -126,7 +134,7 @@ void GraphBuilder::predict(ggml_tensor * x) {
     if (m.output_scale) {
         logits = ggml_mul(ctx, logits, m.output_scale);
     }
-    ggml_tensor * id = ggml_argmax(ctx, logits);
+    ggml_tensor * id = ggml_argmax(ctx, tensors.on_cpu ? logits : ggml_clamp(ctx, logits, -LIMIT, LIMIT));
     ggml_tensor * prob = ggml_soft_max(ctx, logits);
     prob = ggml_get_rows(ctx, ggml_reshape_2d(ctx, prob, 1, m.n_vocab_draft), id);
     ggml_tensor * place = ggml_view_1d(ctx, g.probs, 1, g.ids.size() * sizeof(float));

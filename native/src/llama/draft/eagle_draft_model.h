@@ -47,7 +47,8 @@ struct DraftModel {
     // later; as many rows of zeros stand before a sequence's first states.
     int32_t lead;
 
-    ggml_backend_dev_t device;             // where the layers are
+    ggml_backend_dev_t device;             // where the layers were loaded to
+    ggml_type weight_type;                 // of their matrices, for messages
     ggml_tensor * output_norm;             // {H}
     ggml_tensor * output;                  // {H, D}
     ggml_tensor * output_scale = nullptr;  // {1}, or null

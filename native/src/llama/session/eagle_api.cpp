@@ -94,6 +94,14 @@ void eagle_session_free(eagle_session * session) {
     delete session;
 }
 
+const char * eagle_draft_device(const eagle_session * session) {
+    return session ? session->impl.engine().device() : "";
+}
+
+const char * eagle_draft_notice(const eagle_session * session) {
+    return session ? session->impl.engine().notice().c_str() : "";
+}
+
 int32_t eagle_reset(eagle_session * session) {
     return guarded("eagle_reset", [&] {
         require(session, "session");

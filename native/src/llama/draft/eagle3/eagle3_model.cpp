@@ -94,6 +94,7 @@ void Eagle3Model::read_tensors(const llama_model & draft, const llama_model & ta
             format("the draft's head has %lld rows and no vocabulary map of that length", (long long) n_vocab_draft));
     }
     n_layer = (int64_t) draft.layers.size();
+    weight_type = draft.layers[0].wq->type;
     for (const auto & l : draft.layers) {
         layers.push_back({l.attn_norm, l.attn_norm_2, l.attn_q_norm, l.attn_k_norm, l.wq, l.wk, l.wv, l.wo, l.wq_b,
                           l.wk_b, l.wv_b, l.wo_b, l.ffn_norm, l.ffn_gate, l.ffn_up, l.ffn_down});

@@ -104,6 +104,7 @@ void MtpModel::read_block(const llama_layer & l) {
     q_norm = l.attn_q_norm;
     k_norm = l.attn_k_norm;
     ffn_norm = l.attn_post_norm;
+    weight_type = l.wq->type;
     wq = {l.wq, l.wq_s};
     wk = {l.wk, l.wk_s};
     wv = {l.wv, l.wv_s};
