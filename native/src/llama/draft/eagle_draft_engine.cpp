@@ -1,7 +1,6 @@
 #include "eagle_draft_engine.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -23,41 +22,13 @@ int32_t round_up(int32_t n, int32_t step) {
     return (n + step - 1) / step * step;
 }
 
-// Weights that a CPU keeps rearranged (repacked, for AMX) cannot be read back as they were, except from our own layout.
-bool readable(const ggml_tensor * tensor) {
-    ggml_backend_buffer_type_t type = ggml_backend_buffer_get_type(tensor->buffer);
-    ggml_backend_dev_t device = ggml_backend_buft_get_device(type);
-    return ggml_backend_buft_is_host(type) || !device ||
-           ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU ||
-           std::strcmp(ggml_backend_buft_name(type), "CPU_EAGLE") == 0;
-}
-
-std::vector<char> contents(const ggml_tensor * tensor, const char * path_tgt, const char * device) {
-    if (readable(tensor)) {
-        std::vector<char> data(ggml_nbytes(tensor));
-        ggml_backend_tensor_get(tensor, data.data(), 0, data.size());
-        return data;
-    }
-    try {
-        return read_weight(path_tgt, *tensor);
-    } catch (const std::runtime_error & error) {
-        throw Error(
-            EAGLE_ERR_INCOMPATIBLE,
-            format("%s, which the draft on %s needs, lies rearranged in the memory of %s, and is taken from the "
-                   "target's file: %s. Give the file that the target was loaded from, or load the draft there "
-                   "too (draft_gpu_layers 0)",
-                   tensor->name, device, ggml_backend_buft_name(ggml_backend_buffer_get_type(tensor->buffer)),
-                   error.what()));
-    }
-}
-
 }  // namespace
 
 // A device may lack an operation, or have it for other types and head sizes only. ggml's would abort at the first
 // round.
 DraftEngine::DraftEngine(const llama_model & draft, const llama_context & target, const DraftParams & params)
-    : model_(read_draft_model(draft, target)) {
-    place(model_->device, params);
+    : draft_(draft), params_(params), model_(read_draft_model(draft, target)) {
+    place(model_->device);
     const ggml_tensor * node = first_unsupported();
     if (!node) {
         return;
@@ -69,7 +40,7 @@ DraftEngine::DraftEngine(const llama_model & draft, const llama_context & target
         ggml_type_name(model_->weight_type));
     LLAMA_LOG_WARN("%s: %s\n", __func__, notice_.c_str());
     model_ = read_draft_model(draft, target);
-    place(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), params);
+    place(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU));
     if ((node = first_unsupported())) {
         throw Error(EAGLE_ERR_INCOMPATIBLE, format("no device computes the draft's %s: convert the draft to another "
                                                    "type of weights",
@@ -78,20 +49,24 @@ DraftEngine::DraftEngine(const llama_model & draft, const llama_context & target
 }
 
 // Everything of the draft that lies on its device.
-void DraftEngine::place(ggml_backend_dev_t device, const DraftParams & params) {
+void DraftEngine::place(ggml_backend_dev_t device) {
     features_.reset();
+    following_.reset();
     buffers_.clear();
     tensors_ = {};
-    make_backend(device, params.n_threads);
-    const FeatureShape shape = {model_->n_states(), model_->n_embd_tgt, params.n_rows_kept, params.n_rows_staged};
+    make_backend(device);
+    const FeatureShape shape = {model_->n_states(), model_->n_embd_tgt, params_.n_rows_kept, params_.n_rows_staged};
     features_ = std::make_unique<FeatureStore>(backend_.get(), shape);
     ggml_init_params init = {};
     init.mem_size = (64 * model_->n_layer + 64) * ggml_tensor_overhead();
     init.no_alloc = true;
     ctx_.reset(ggml_init(init));
-    mirror_weights(params.path_tgt);
+    make_following_head();
+    for (ggml_tensor ** weight : model_->weights()) {
+        mirror(*weight);
+    }
     make_lookup();
-    make_memory(params);
+    make_memory();
     tensors_.states = features_->table();
     tensors_.alignment = ggml_backend_get_alignment(backend_.get());
     restart();
@@ -116,7 +91,7 @@ void DraftEngine::restart() {
     forget_slots(0);
 }
 
-void DraftEngine::make_backend(ggml_backend_dev_t device, int32_t n_threads) {
+void DraftEngine::make_backend(ggml_backend_dev_t device) {
     backend_.reset(ggml_backend_dev_init(device, nullptr));
     if (!backend_) {
         throw Error(EAGLE_ERR_MEMORY, format("cannot start the draft on %s", ggml_backend_dev_name(device)));
@@ -124,7 +99,7 @@ void DraftEngine::make_backend(ggml_backend_dev_t device, int32_t n_threads) {
     auto * set_threads = (ggml_backend_set_n_threads_t) ggml_backend_reg_get_proc_address(
         ggml_backend_dev_backend_reg(device), "ggml_backend_set_n_threads");
     if (set_threads) {
-        set_threads(backend_.get(), n_threads);
+        set_threads(backend_.get(), params_.n_threads);
     }
     tensors_.on_cpu = ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU;
     if (tensors_.on_cpu) {  // others are asked, if at all, out of step
@@ -149,53 +124,100 @@ void DraftEngine::allocate(ggml_tensor * tensor) {
     buffers_.push_back(std::move(buffer));
 }
 
+// The file of the model that a weight belongs to: a draft may share the target's head.
+const char * DraftEngine::path_of(const ggml_tensor & weight) const {
+    const bool own = draft_.get_tensor(weight.name) != nullptr;
+    return own && params_.path_dft ? params_.path_dft : params_.path_tgt;
+}
+
+WeightRows DraftEngine::rows_of(const ggml_tensor & weight) const {
+    try {
+        return {weight, path_of(weight)};
+    } catch (const std::runtime_error & error) {
+        throw Error(
+            EAGLE_ERR_INCOMPATIBLE,
+            format("%s, which the draft on %s needs, lies rearranged in the memory of %s, and is taken from the "
+                   "model's file: %s. Give the file that it was loaded from, or load the draft there too "
+                   "(draft_gpu_layers 0)",
+                   weight.name, device(), ggml_backend_buft_name(ggml_backend_buffer_get_type(weight.buffer)),
+                   error.what()));
+    }
+}
+
 // A weight that lies on another device than the draft's blocks (a partial offload, a head shared with the target) is
 // copied once.
-void DraftEngine::mirror(ggml_tensor *& tensor, const char * path_tgt) {
+void DraftEngine::mirror(ggml_tensor *& tensor) {
     if (!tensor || reachable(tensor)) {
         return;
     }
-    const std::vector<char> data = contents(tensor, path_tgt, ggml_backend_name(backend_.get()));
+    const std::vector<char> data = rows_of(*tensor).read_all();
     tensor = ggml_dup_tensor(ctx_.get(), tensor);
     allocate(tensor);
     ggml_backend_tensor_set(tensor, data.data(), 0, data.size());
 }
 
-void DraftEngine::mirror_weights(const char * path_tgt) {
-    for (ggml_tensor ** weight : model_->weights()) {
-        mirror(*weight, path_tgt);
+void DraftEngine::make_following_head() {
+    if (params_.n_vocab_draft == 0 || params_.n_vocab_draft >= model_->n_vocab_draft) {
+        return;
     }
+    if (!model_->d2t_id.empty()) {
+        throw Error(
+            EAGLE_ERR_ARGUMENT,
+            format("n_vocab_draft is %lld, but this %s draft has a vocabulary of its own, %lld tokens: leave it 0",
+                   (long long) params_.n_vocab_draft, model_->kind, (long long) model_->n_vocab_draft));
+    }
+    following_ = std::make_unique<FollowingHead>(*model_, rows_of(*model_->output), draft_.vocab, backend_.get(),
+                                                 FollowingParams{params_.n_vocab_draft, params_.base_ids});
 }
 
 // llama.cpp keeps token_embd in host memory. A draft on a GPU gets the rows of its own vocabulary there.
 void DraftEngine::make_lookup() {
-    const ggml_tensor * all = model_->tok_embd;
+    ggml_tensor * all = model_->tok_embd;
     const int64_t n_draft = model_->n_vocab_draft;
-    if (reachable(all)) {
-        tensors_.lookup = {model_->tok_embd, nullptr};
-        if (!model_->d2t_id.empty()) {
-            tensors_.lookup.index = ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_I32, 1, n_draft);
-            allocate(tensors_.lookup.index);
-            ggml_backend_tensor_set(tensors_.lookup.index, model_->d2t_id.data(), 0, n_draft * sizeof(int32_t));
+    DraftLookup & lookup = tensors_.lookup;
+    if (!reachable(all)) {
+        lookup.table = ggml_new_tensor_2d(ctx_.get(), all->type, model_->n_embd, n_draft);
+        allocate(lookup.table);
+    } else {
+        lookup.table = all;
+        if (model_->d2t_id.empty()) {
+            return;
         }
-        return;
+        lookup.index = ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_I32, 1, n_draft);
+        allocate(lookup.index);
     }
-    tensors_.lookup = {ggml_new_tensor_2d(ctx_.get(), all->type, model_->n_embd, n_draft), nullptr};
-    allocate(tensors_.lookup.table);
-    std::vector<char> row(all->nb[1]);
-    for (int64_t i = 0; i < n_draft; i++) {
-        ggml_backend_tensor_get(all, row.data(), model_->target_id((int32_t) i) * all->nb[1], row.size());
-        ggml_backend_tensor_set(tensors_.lookup.table, row.data(), i * row.size(), row.size());
+    for (int32_t id = 0; id < n_draft; id++) {
+        set_lookup(id);
     }
 }
 
-void DraftEngine::make_memory(const DraftParams & params) {
+void DraftEngine::set_lookup(int32_t draft_id) {
+    const int32_t id = model_->target_id(draft_id);
+    const DraftLookup & lookup = tensors_.lookup;
+    if (lookup.index) {
+        ggml_backend_tensor_set(lookup.index, &id, draft_id * sizeof id, sizeof id);
+        return;
+    }
+    std::vector<char> row(model_->tok_embd->nb[1]);
+    ggml_backend_tensor_get(model_->tok_embd, row.data(), id * row.size(), row.size());
+    ggml_backend_tensor_set(lookup.table, row.data(), draft_id * row.size(), row.size());
+}
+
+void DraftEngine::note(const llama_token * ids, int32_t n) {
+    if (following_) {
+        for (int32_t row : following_->note(ids, n)) {
+            set_lookup(row);
+        }
+    }
+}
+
+void DraftEngine::make_memory() {
     DraftMemory & memory = tensors_.memory;
-    memory.n_ctx = round_up((int32_t) params.n_ctx, KV_STEP);
+    memory.n_ctx = round_up((int32_t) params_.n_ctx, KV_STEP);
     for (int64_t il = 0; il < model_->n_layer; il++) {
         for (auto * side : {&memory.k, &memory.v}) {
             const int64_t width = model_->n_head_dim * model_->n_head_kv;
-            side->push_back(ggml_new_tensor_2d(ctx_.get(), params.type_kv, width, memory.n_ctx));
+            side->push_back(ggml_new_tensor_2d(ctx_.get(), params_.type_kv, width, memory.n_ctx));
             allocate(side->back());
         }
     }
@@ -380,27 +402,6 @@ void DraftEngine::read_step(int32_t step, float * logits, float * hidden) const 
     }
     if (hidden) {
         ggml_backend_tensor_get(last_->hidden[step], hidden, 0, ggml_nbytes(last_->hidden[step]));
-    }
-}
-
-void DraftEngine::read_top(int32_t step, int32_t k, llama_token * ids, float * probs) const {
-    if (k < 1 || k > model_->n_vocab_draft) {
-        throw Error(EAGLE_ERR_ARGUMENT,
-                    format("%d tokens of a vocabulary of %lld", k, (long long) model_->n_vocab_draft));
-    }
-    std::vector<float> logits(model_->n_vocab_draft);
-    read_step(step, logits.data(), nullptr);
-    std::vector<int32_t> order(logits.size());
-    std::iota(order.begin(), order.end(), 0);
-    std::partial_sort(order.begin(), order.begin() + k, order.end(),
-                      [&](int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
-    double sum = 0;
-    for (float logit : logits) {
-        sum += std::exp(logit - logits[order[0]]);
-    }
-    for (int32_t i = 0; i < k; i++) {
-        ids[i] = model_->target_id(order[i]);
-        probs[i] = (float) (std::exp(logits[order[i]] - logits[order[0]]) / sum);
     }
 }
 

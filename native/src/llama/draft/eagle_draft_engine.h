@@ -10,6 +10,7 @@
 #include "eagle_draft_graph.h"
 #include "eagle_draft_model.h"
 #include "eagle_feature_store.h"
+#include "eagle_following_head.h"
 
 namespace eagle {
 
@@ -28,7 +29,11 @@ struct DraftParams {
     ggml_type type_kv;
     int32_t n_rows_kept;    // of features, while they wait
     int32_t n_rows_staged;  // that one decode adds at most
-    const char * path_tgt;  // the target's GGUF, null when unknown; read by the constructor
+    // GGUFs of the target and the draft, null when unknown: for weights that a CPU keeps rearranged.
+    const char * path_tgt;
+    const char * path_dft;
+    int64_t n_vocab_draft;              // rows of a head that follows the text; 0: the head as it is
+    std::vector<llama_token> base_ids;  // for that head
 };
 
 // Watches a graph while it runs: has a drafted token made the whole draft too improbable?
@@ -62,6 +67,9 @@ class DraftEngine {
     // Where the row of a position's states keeps its K and V.
     int32_t slot_of(int32_t pos) const { return pos + model_->lead; }
 
+    // The text uses these tokens: a head that follows it gets rows for them.
+    void note(const llama_token * ids, int32_t n);
+
     // Takes the rows into the memory.
     void take(const DraftRows & rows) { run(rows, 0); }
 
@@ -80,16 +88,17 @@ class DraftEngine {
 
     // Of the last draft(): logits over the draft's vocabulary {D} and the hidden state fed on {H}; null: not wanted.
     void read_step(int32_t step, float * logits, float * hidden) const;
-    // Its k likeliest tokens, likeliest first: target ids and probabilities.
-    void read_top(int32_t step, int32_t k, llama_token * ids, float * probs) const;
 
   private:
+    const llama_model & draft_;
+    DraftParams params_;
     std::unique_ptr<DraftModel> model_;
     std::string notice_;
     ggml_backend_ptr backend_;
     std::unique_ptr<FeatureStore> features_;
     ggml_context_ptr ctx_;  // tensors_ and mirrored weights
     std::vector<ggml_backend_buffer_ptr> buffers_;
+    std::unique_ptr<FollowingHead> following_;  // null: the head is fixed
     DraftTensors tensors_;
     ggml_backend_set_abort_callback_t set_abort_callback_ = nullptr;  // null: the backend runs graphs to their end
     std::map<DraftShape, std::unique_ptr<DraftGraph>> graphs_;  // all of one n_kv: a text that grows needs no others
@@ -104,13 +113,16 @@ class DraftEngine {
     std::vector<int32_t> lines_;
     std::vector<ggml_fp16_t> mask_;
 
-    void place(ggml_backend_dev_t device, const DraftParams & params);
+    void place(ggml_backend_dev_t device);
     const ggml_tensor * first_unsupported() const;
-    void make_backend(ggml_backend_dev_t device, int32_t n_threads);
-    void make_memory(const DraftParams & params);
+    void make_backend(ggml_backend_dev_t device);
+    void make_memory();
     void make_lookup();
-    void mirror_weights(const char * path_tgt);
-    void mirror(ggml_tensor *& tensor, const char * path_tgt);
+    void make_following_head();
+    void set_lookup(int32_t draft_id);
+    void mirror(ggml_tensor *& tensor);
+    WeightRows rows_of(const ggml_tensor & weight) const;
+    const char * path_of(const ggml_tensor & weight) const;
     bool reachable(const ggml_tensor * tensor) const;
     void allocate(ggml_tensor * tensor);
 

@@ -19,8 +19,8 @@ struct DraftMemory {
 
 // How a drafted id finds its embedding inside the graph.
 struct DraftLookup {
-    ggml_tensor * table;  // {H, rows}, on the graph's backend
-    ggml_tensor * index;  // {1, D} I32: draft id -> row of the table; null when the draft id is the row
+    ggml_tensor * table = nullptr;  // {H, rows}, on the graph's backend
+    ggml_tensor * index = nullptr;  // {1, D} I32: draft id -> row of the table; null when the draft id is the row
 };
 
 // What graphs use beside the model's weights and their own inputs; it outlives them.

@@ -22,6 +22,9 @@ DraftParams engine_params(const llama_context * ctx, const eagle_session_params 
     p.n_rows_kept = MAX_PENDING;
     p.n_rows_staged = (int32_t) llama_n_ubatch(ctx);
     p.path_tgt = params.path_tgt;
+    p.path_dft = params.path_dft;
+    p.n_vocab_draft = params.n_vocab_draft;
+    p.base_ids.assign(params.base_ids, params.base_ids + params.n_base_ids);
     return p;
 }
 
@@ -165,6 +168,7 @@ void Session::append_pending(const llama_token * tokens, int32_t n) {
     }
     pending_tokens_.insert(pending_tokens_.end(), tokens + 1, tokens + n);
     engine_.features().keep(n);
+    engine_.note(tokens, n);
     n_past_ += n;
     if (n_pending() > MAX_PENDING) {
         take_pending(n_pending() - 1);
@@ -346,9 +350,6 @@ void Session::commit(int32_t n_kept) {
     if (n_kept > 0) {
         append_pending(round_.data(), n_kept);
     }
-    timings.n_rounds++;
-    timings.n_drafted += n - 1;
-    timings.n_accepted += std::max(0, n_kept - 1);
     round_.clear();
 }
 

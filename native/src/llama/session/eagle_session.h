@@ -57,6 +57,7 @@ class Session {
     void verify(const llama_token * ids, int32_t n);
     int32_t accept(llama_sampler * sampler, llama_token * ids);
     void commit(int32_t n_kept);
+    void note(const llama_token * ids, int32_t n) { engine_.note(ids, n); }
 
     const DraftEngine & engine() const { return engine_; }
     eagle_timings timings = {};
