@@ -79,9 +79,21 @@ LLAMA_API struct eagle_session_params eagle_session_default_params(void);
 
 // Binds a draft to a target context. The context must have been created with n_rs_seq >= n_draft_max when the
 // target has recurrent memory, and be empty. ctx_tgt and model_dft must outlive the session.
+//
+// What the draft is follows from model_dft:
+//   - a model of architecture eagle3: an EAGLE-3 draft;
+//   - the target's own llama_model, loaded with llama_model_params.load_mtp: the next-token-prediction (MTP) head in the
+//     target's file. Its block and, unless n_vocab_draft trims it, the head are used where they lie;
+//   - another llama_model of the target's architecture, loaded with load_mtp from a file that holds this head, with or
+//     without the other blocks (mtp-*.gguf): it drafts with the embeddings and the head of that file.
+// MTP heads are known of qwen35, qwen35moe and qwen3next. EAGLE_ERR_INCOMPATIBLE when the file has no such head, or the
+// head is of another width or vocabulary than the target. All calls below mean the same for every kind.
 LLAMA_API int32_t eagle_session_new(struct llama_context * ctx_tgt, const struct llama_model * model_dft,
                                     const struct eagle_session_params * params, eagle_session ** out);
 LLAMA_API void eagle_session_free(eagle_session * session);
+
+// "EAGLE-3" or "MTP"; static storage.
+LLAMA_API const char * eagle_draft_kind(const eagle_session * session);
 
 // The name of the device that the draft runs on. Valid as long as the session.
 LLAMA_API const char * eagle_draft_device(const eagle_session * session);

@@ -104,6 +104,10 @@ void eagle_session_free(eagle_session * session) {
     delete session;
 }
 
+const char * eagle_draft_kind(const eagle_session * session) {
+    return session ? session->impl.engine().model().kind : "";
+}
+
 const char * eagle_draft_device(const eagle_session * session) {
     return session ? session->impl.engine().device() : "";
 }
