@@ -82,7 +82,8 @@ LLAMA_API struct eagle_session_params eagle_session_default_params(void);
 //
 // What the draft is follows from model_dft:
 //   - a model of architecture eagle3: an EAGLE-3 draft;
-//   - the target's own llama_model, loaded with llama_model_params.load_mtp: the next-token-prediction (MTP) head in the
+//   - the target's own llama_model, loaded with llama_model_params.load_mtp: the next-token-prediction (MTP) head in
+//   the
 //     target's file. Its block and, unless n_vocab_draft trims it, the head are used where they lie;
 //   - another llama_model of the target's architecture, loaded with load_mtp from a file that holds this head, with or
 //     without the other blocks (mtp-*.gguf): it drafts with the embeddings and the head of that file.
