@@ -180,6 +180,11 @@ class EagleSession(Closing):
         """The draft's probability of each token that the last `draft` returned."""
         return list(self._probs[: self._n_drafted])
 
+    def note_tokens(self, ids: Sequence[int]) -> None:
+        """The text uses these tokens, and a draft whose vocabulary follows it should know; `eval` and `commit` do it."""
+        array = (ctypes.c_int32 * len(ids))(*ids)
+        check(self._lib.eagle_note_tokens(self._handle, array, len(ids)), "eagle_note_tokens")
+
     def eval(self, tokens: Sequence[int]) -> None:
         """Append tokens to both memories; the logits of the last one are then the context's last row.
 
