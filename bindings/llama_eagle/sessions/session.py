@@ -181,7 +181,7 @@ class EagleSession(Closing):
         return list(self._probs[: self._n_drafted])
 
     def note_tokens(self, ids: Sequence[int]) -> None:
-        """The text uses these tokens, and a draft whose vocabulary follows it should know; `eval` and `commit` do it."""
+        """The text uses these tokens: a vocabulary that follows it gets them. `eval` and `commit` note theirs."""
         array = (ctypes.c_int32 * len(ids))(*ids)
         check(self._lib.eagle_note_tokens(self._handle, array, len(ids)), "eagle_note_tokens")
 
