@@ -5,7 +5,7 @@ Light enough for the command line to import before it knows what it will do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,3 +81,5 @@ class SessionOptions:
     n_ctx_draft: int = 0
     n_threads: int = 0
     kv_f32: bool = False
+    n_vocab_draft: int = 0  # rows of an MTP draft's head; 0: the whole vocabulary
+    base_ids: Sequence[int] = ()  # the likeliest tokens, for the rows of such a head
