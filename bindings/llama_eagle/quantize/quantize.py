@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from llama_eagle.errors import EnvironmentFailure, InputError, NativeError, UsageError
-from llama_eagle.files import check_output, temporary_beside
+from llama_eagle.files import check_output, refuse_sources, temporary_beside
 from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.native import log
 from llama_eagle.native.calls import library
@@ -195,9 +195,9 @@ def quantize(
     source, output = Path(source), Path(output)
     shards = read_model(source)[1]
     check_output(output)
-    if output.exists() and output.samefile(source):
-        raise UsageError(f"{output}: source and output are the same file")
-    parameters = _Parameters(shards, ftype, options or QuantizeOptions())
+    options = options or QuantizeOptions()
+    refuse_sources(output, [*(shard.path for shard in shards), *([options.imatrix] if options.imatrix else [])])
+    parameters = _Parameters(shards, ftype, options)
     with temporary_beside(output) as (temporary,):
         log.clear()
         status = _run(source, temporary, parameters)
