@@ -112,7 +112,7 @@ def _generate(job: SimpleNamespace, session: Any, target: Any, prompt: list[int]
         sys.stdout.write(text)
         sys.stdout.flush()
 
-    result = generate.generate(
+    result = generate(
         session, Tokenizer(target), prompt, options, length=length, on_text=None if job.json else show
     )
     if job.json:

@@ -25,7 +25,7 @@ def quantize(
     json: Json = False,
 ) -> None:
     """Quantize a GGUF with llama.cpp's own quantizer."""
-    from llama_eagle.quantize.quantize import quantize as quantizer
+    from llama_eagle.quantize import quantize as quantizer
 
     options = quantizer.QuantizeOptions(
         output_type=output_type,

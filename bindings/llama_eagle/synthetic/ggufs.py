@@ -116,7 +116,7 @@ def _convert_target(checkpoint: Path, out: Path, outtype: str) -> None:
 
 def _convert_draft(checkpoint: Path, target: Path, out: Path, outtype: str) -> None:
     if outtype in WRITTEN_DIRECTLY:
-        convert_draft(checkpoint, target, out, DraftOptions(outtype=outtype))  # type: ignore[arg-type]
+        convert_draft(checkpoint, target, out, DraftOptions(outtype=outtype))
         return
     from llama_eagle.quantize.quantize import quantize
 
