@@ -54,79 +54,69 @@ def refuse_sources(output: Path, sources: Iterable[Path]) -> None:
 
 @contextlib.contextmanager
 def temporary_beside(path: Path, count: int = 1) -> Iterator[list[Path]]:
-    """`count` empty temporary files in `path`'s folder, removed at the end if they still exist, as on SIGTERM and
-    hang-up. What a killed run has left there for the same `path` is removed first."""
+    """Names of `count` temporary files in a hidden folder beside `path`. The folder goes at the end, as on SIGTERM and
+    hang-up; what a killed run has left for the same `path` goes first."""
     check_output(path)
     clear_temporaries(path)
-    names = [path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp") for _ in range(count)]
+    folder = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     with contextlib.ExitStack() as held:
-        held.callback(_remove, names)
-        held.enter_context(_removed_when_ended(names))
+        held.callback(shutil.rmtree, folder, ignore_errors=True)
+        held.enter_context(_removed_when_ended(folder))
         try:
-            for name in names:
-                file = held.enter_context(name.open("xb"))
-                if not _lock(file):
-                    file.close()
+            folder.mkdir()
         except OSError as error:
             raise explain(error, path, 0) from None
-        yield names
+        lock = _lock(folder)
+        if lock is not None:
+            held.callback(os.close, lock)
+        yield [folder / f"{number}-{path.name}" if number else folder / path.name for number in range(count)]
 
 
 def clear_temporaries(path: Path) -> None:
-    """Removes the temporary files of `path` that no living process holds."""
-    mine = re.compile(rf"\.+{re.escape(path.name)}(\.[0-9a-f]{{8}}\.tmp)+")
-    for name in path.parent.iterdir():
-        if mine.fullmatch(name.name) and name.is_file():
-            with contextlib.suppress(OSError), name.open("rb") as file:
-                if _lock(file):
-                    name.unlink()
+    """Removes the temporary folders of `path` that no living process holds."""
+    mine = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.tmp")
+    for folder in path.parent.iterdir():
+        if mine.fullmatch(folder.name) and folder.is_dir() and (lock := _lock(folder)) is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
 
 
-def _lock(file: Any) -> bool:
-    """Holds the file until it is closed, or this process ends in whatever way; False where others hold it."""
+def _lock(folder: Path) -> int | None:
+    """Holds the folder until the number is closed or this process ends, in whatever way. None where others hold it, or
+    where the system has no such locks: nothing is cleared there."""
     try:
         import fcntl
 
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (ImportError, OSError):  # no such locks on this system: nothing is cleared
-        return False
-    return True
-
-
-def _remove(names: list[Path]) -> None:
-    for name in names:
-        with contextlib.suppress(OSError):
-            name.unlink()
+        lock = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    return lock
 
 
 @contextlib.contextmanager
-def _removed_when_ended(names: list[Path]) -> Iterator[None]:
-    """SIGTERM and hang-up end the process as ever, after the files are gone. A program's own handlers stay."""
-    signals = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    if threading.current_thread() is not threading.main_thread():
-        signals = []
-    before = {number: signal.getsignal(number) for number in signals}
+def _removed_when_ended(folder: Path) -> Iterator[None]:
+    """SIGTERM and hang-up end the process as ever, after the folder is gone. A program's own handlers stay."""
+    names = ("SIGTERM", "SIGHUP") if threading.current_thread() is threading.main_thread() else ()
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    unhandled = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
 
     def end(number: int, _frame: Any) -> None:
-        _remove(names)
-        outer = before[number]
-        if callable(outer):  # a temporary file around this one
-            outer(number, None)
+        shutil.rmtree(folder, ignore_errors=True)
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
-    ours = [number for number in signals if before[number] is signal.SIG_DFL or _is_ours(before[number])]
-    for number in ours:
+    for number in unhandled:
         signal.signal(number, end)
     try:
         yield
     finally:
-        for number in ours:
-            signal.signal(number, before[number])
-
-
-def _is_ours(handler: Any) -> bool:
-    return getattr(handler, "__module__", None) == __name__
+        for number in unhandled:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def write_whole(path: Path, write: Callable[[Path], Any]) -> None:

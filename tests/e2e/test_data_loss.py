@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from fixtures.command import assert_one_line_error, llama_eagle
 from fixtures.eagle3_checkpoints import DraftSpec, make_draft, make_target_gguf
 from fixtures.targets import make_target
 from fixtures.training import make_training_target, write_jsonl
+from llama_eagle.errors import ConfigError
+from llama_eagle.train.target import VISION_TARGETS, load_images, load_tokenizer, read_target
 
 USAGE, INPUT = 2, 3
 UPSTREAM = Path(__file__).parents[2] / "native" / "cmake" / "upstream.py"
@@ -79,7 +83,9 @@ def test_text_and_vision_or_neither(tmp_path: Path) -> None:
     assert_one_line_error(outcome, INPUT, "image_mean")
     (source / "preprocessor_config.json").write_text('{"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}')
     assert_one_line_error(llama_eagle("convert", source, "-o", text, "--mmproj", text), USAGE, "the output itself")
-    assert_one_line_error(llama_eagle("convert", source, "-o", text, "--mmproj", vision, "--pre", "a\0"), INPUT)
+    tokenizer = (source / "tokenizer.json").rename(source / "elsewhere.json")
+    assert_one_line_error(llama_eagle("convert", source, "-o", text, "--mmproj", vision), INPUT, "no tokenizer.json")
+    tokenizer.rename(source / "tokenizer.json")
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
     assert llama_eagle("convert", source, "-o", text, "--mmproj", vision).code == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "text.gguf", "vision.gguf"]
@@ -88,23 +94,32 @@ def test_text_and_vision_or_neither(tmp_path: Path) -> None:
 EVIL = "from pathlib import Path\nPath({mark!r}).write_text('ran')\n"
 
 
-def test_training_runs_no_code_of_a_target(tmp_path: Path) -> None:
+def hostile(folder: Path, file: str, **settings: object) -> Path:
+    """A target one of whose settings files names code; `ran` beside the folder appears when it runs."""
+    make_training_target("qwen3", folder, num_hidden_layers=8)
+    (folder / "evil.py").write_text(EVIL.format(mark=str(folder.parent / "ran")))
+    path = folder / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    return folder
+
+
+def test_training_runs_no_code_of_a_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even when stdin says yes: transformers would ask."""
-    mark = tmp_path / "ran"
-    for name, maps in {
-        "config.json": {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"},
-        "tokenizer_config.json": {"AutoTokenizer": ["evil.Tokenizer", None]},
-    }.items():
-        folder = make_training_target("qwen3", tmp_path / name.removesuffix(".json"))
-        (folder / "evil.py").write_text(EVIL.format(mark=str(mark)))
-        settings = json.loads((folder / name).read_text())
-        settings |= {"auto_map": maps, "model_type": "unheard_of", "tokenizer_class": "UnheardOf"}
-        (folder / name).write_text(json.dumps(settings))
-        data = write_jsonl(tmp_path / "data.jsonl", *({"text": "The quick brown fox. " * 5} for _ in range(20)))
-        arguments = ("--target", folder, "--data", data, "-o", tmp_path / "draft", "--device", "cpu")
-        outcome = llama_eagle("train", *arguments, stdin="y\n" * 9)
-        assert_one_line_error(outcome, INPUT, folder.name)
-        assert not mark.exists()
+    maps = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
+    folder = hostile(tmp_path / "model", "config.json", auto_map=maps, model_type="unheard_of")
+    data = write_jsonl(tmp_path / "data.jsonl", *({"text": "The quick brown fox. " * 5} for _ in range(20)))
+    outcome = llama_eagle("train", "--target", folder, "--data", data, "-o", tmp_path / "draft", stdin="y\n" * 9)
+    assert_one_line_error(outcome, INPUT, str(folder))
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    folder = hostile(
+        tmp_path / "tokenizer", "tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.Tokenizer", None]}
+    )
+    with contextlib.suppress(ConfigError):  # transformers has a tokenizer of its own for this model
+        load_tokenizer(folder)
+    (folder / "preprocessor_config.json").write_text('{"auto_map": {"AutoImageProcessor": "evil.Images"}}')
+    with pytest.raises(ConfigError, match="image processor"):
+        load_images(replace(read_target(folder), architecture=VISION_TARGETS[0]))
+    assert not (tmp_path / "ran").exists()
 
 
 def test_the_build_runs_no_code_before_it_has_the_pinned_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +140,7 @@ def test_the_build_runs_no_code_before_it_has_the_pinned_hash(tmp_path: Path, mo
     for name, value in pip.items():
         monkeypatch.setenv(name, value)
     pin = {"package": "pinned-package", "version": "1.0"}
-    with pytest.raises(upstream.UpstreamError, match="(?s)could not download.*[Hh]ash"):
+    with pytest.raises(upstream.UpstreamError, match=r"(?s)could not download.*[Hh]ash"):
         upstream.fetch_sdist({**pin, "sha256": "0" * 64})
     assert not mark.exists()
     right = upstream.sha256(tmp_path / "pinned_package-1.0.tar.gz")

@@ -17,8 +17,9 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from llama_eagle.files import temporary_beside
-with temporary_beside(Path(sys.argv[1])) as (outer,), temporary_beside(outer, 2) as inner:
-    outer.write_bytes(b"half a file")
+with temporary_beside(Path(sys.argv[1])) as (outer,), temporary_beside(outer, 2) as (first, second):
+    second.write_bytes(b"half a file")
+    second.replace(outer)
     print("ready", flush=True)
     time.sleep(60)
 """
@@ -34,29 +35,25 @@ def start_holder(output: Path) -> subprocess.Popen[str]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_run_that_is_ended_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     process = start_holder(tmp_path / "out.gguf")
-    assert len(list(tmp_path.iterdir())) == 3
+    assert len(list(tmp_path.iterdir())) == 1
     process.send_signal(number)
     assert process.wait(10) == -number
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_next_run_clears_what_a_killed_one_has_left(tmp_path: Path) -> None:
-    output = tmp_path / "out.gguf"
-    living, other = start_holder(output), start_holder(tmp_path / "other.gguf")
-    before = set(tmp_path.iterdir())
-    killed = start_holder(output)
-    killed.kill()
-    killed.wait()
-    assert len(list(tmp_path.iterdir())) == 9
-    other.kill()
-    other.wait()
+    output, other = tmp_path / "out.gguf", tmp_path / "other.gguf"
+    living, killed, of_another = start_holder(output), start_holder(output), start_holder(other)
+    for process in (killed, of_another):
+        process.kill()
+        process.wait()
+    assert len(list(tmp_path.iterdir())) == 3
     write_whole(output, lambda path: path.write_text("whole"))
-    left = {path for path in tmp_path.iterdir() if path.name.startswith((".out", "..out", "..."))}
+    kept = sorted(path.name.split(".")[1] for path in tmp_path.iterdir() if path != output)
     living.kill()
     living.wait()
-    assert left == {path for path in before if "other" not in path.name}  # what others hold stays
+    assert kept == ["other", "out"]  # another output's, and what a living process holds
     assert output.read_text() == "whole"
-    assert len(list(tmp_path.iterdir())) == 7  # so does what belongs to another output
 
 
 def test_handlers_of_a_program_stay(tmp_path: Path) -> None:
@@ -65,7 +62,7 @@ def test_handlers_of_a_program_stay(tmp_path: Path) -> None:
         with temporary_beside(tmp_path / "x") as (name,):
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(0.01)
-            assert name.exists()
+            assert name.parent.exists()
     finally:
         signal.signal(signal.SIGTERM, before)
     assert signal.getsignal(signal.SIGTERM) is before
