@@ -41,9 +41,9 @@ def render(description: dict[str, Any]) -> str:
         f"{description['version']}, {len(tensors)} tensors, {description['n_bytes'] / 2**20:.1f} MiB",
         "",
     ]
-    lines += [f"  {name:<44} {_short(value)}" for name, value in description["keys"].items()]
+    lines += [f"  {_short(name):<44} {_short(value)}" for name, value in description["keys"].items()]
     lines.append("")
-    lines += [f"  {tensor['name']:<44} {tensor['type']:<8} {tensor['shape']}" for tensor in tensors]
+    lines += [f"  {_short(tensor['name']):<44} {tensor['type']:<8} {tensor['shape']}" for tensor in tensors]
     return "\n".join(lines)
 
 
@@ -64,5 +64,5 @@ def _type_name(header: Header, name: str) -> str:
 def _short(value: Any) -> str:
     if isinstance(value, dict):
         return f"{value['length']} x {value['array']}"
-    text = " ".join(str(value).split())
+    text = " ".join(str(value).split())  # one line, whatever a file calls its tensors
     return text if len(text) <= SHORT_TEXT else text[: SHORT_TEXT - 1] + "…"

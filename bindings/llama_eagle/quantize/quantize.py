@@ -178,9 +178,9 @@ def _failure(source: Path, output: Path, status: int) -> Exception:
     if "imatrix" in reason:
         reason = reason.rstrip("!.")
         return InputError(f"{source}: {reason}. Give --imatrix FILE, or choose a type of 3 bits and more.")
-    if "unknown model architecture" in reason or "invalid" in reason or "missing" in reason:
-        return InputError(f"{source}: llama.cpp cannot quantize it: {reason}")
-    return NativeError(f"{source}: quantization failed: {reason}", code=status, call="llama_model_quantize")
+    if any(word in reason for word in ("iostream", "bad_alloc", "failed to open")):
+        return NativeError(f"{output}: quantization failed: {reason}", code=status, call="llama_model_quantize")
+    return InputError(f"{source}: llama.cpp cannot quantize it: {reason}")
 
 
 def quantize(
