@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NATIVE = Path(__file__).resolve().parent.parent
-HUNK = re.compile(r"^ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? (.*)$")
+HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(.*)$")
 STAMP = ".llama-eagle-stamp"
 
 
@@ -245,7 +245,7 @@ def refresh(source: Path) -> None:
                 out += [f"--- a/{part.path}", f"+++ b/{part.path}"]
                 shift = 0
                 for h in part.hunks:
-                    out.append(f" -{h.start + 1},{len(h.old)} +{h.start + 1 + shift},{len(h.new)} {h.section}")
+                    out.append(f"@@ -{h.start + 1},{len(h.old)} +{h.start + 1 + shift},{len(h.new)} @@{h.section}")
                     out += h.body
                     shift += len(h.new) - len(h.old)
             patch.write_text("\n".join(out) + "\n", encoding="utf-8", newline="\n")
