@@ -128,7 +128,10 @@ class GGUFOutput:
         """
         if isinstance(value, (list, tuple)) and not value:
             return
-        self.keys[name] = _value(value, kind)
+        try:
+            self.keys[name] = _value(value, kind)
+        except struct.error as error:
+            raise ConversionError(f"the key {name} cannot hold {value!r:.60} ({error})") from None
 
     def tensor(self, name: str, shape: tuple[int, ...], source: Source, outtype: str) -> None:
         """Declares a tensor of `shape` (NumPy order) to be stored as `outtype` (a key of dtypes.STORAGE).

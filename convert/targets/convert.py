@@ -188,6 +188,7 @@ def convert_vision(source: str | Path, output: str | Path, options: TargetOption
         raise ConfigError(f"{checkpoint.source}: config.json has no vision_config")
     outtype = _stored_outtype(checkpoint) if options.outtype == "auto" else options.outtype.lower()
     outtype = outtype if outtype in FILE_TYPE else "f16"
+    ModelConfig(checkpoint.config, checkpoint.source)  # text_config, whose width counts, is an object
     config = ModelConfig(checkpoint.config, checkpoint.source, part="vision_config")
     dims = vision.FAMILY.dims(config)
     planned = plan(vision.FAMILY, config, Weights(checkpoint), dims)

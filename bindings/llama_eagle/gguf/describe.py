@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from llama_eagle.gguf.header import VALUE_TYPE_NAMES, ArrayRef, Header, read_model
+from llama_eagle.gguf.validate import check_files
 
 SHORT_ARRAY = 128  # elements shown without being asked for
 SHORT_TEXT = 60  # characters of a value in the table
@@ -22,6 +24,7 @@ def describe(path: Path | str, *, full: bool = False) -> dict[str, Any]:
         "path": str(first.path),
         "architecture": first.architecture,
         "version": first.version,
+        "findings": [asdict(finding) for finding in check_files(files)],
         "n_bytes": sum(file.file_size for file in files),
         "keys": {name: _value(first, name, full) for name in first.keys},
         "key_types": {name: _type_name(first, name) for name in first.keys},

@@ -100,6 +100,16 @@ class Header:
             reader = _Reader(file.read(ref.end - ref.start), self.path)
         return list(reader.elements(ref.type_id, ref.count))
 
+    def count_distinct(self, ref: ArrayRef) -> int:
+        """How many strings of an array differ; empty ones count as different."""
+        data, at, seen, n_empty, unpack = self.raw_array(ref), 0, set(), 0, struct.Struct("<Q").unpack_from
+        for _ in range(ref.count):
+            start = at + 8
+            at = start + unpack(data, at)[0]
+            seen.add(data[start:at])
+            n_empty += at == start
+        return len(seen - {b""}) + n_empty
+
     def raw_array(self, ref: ArrayRef) -> bytes:
         """The encoded elements, to compare two arrays without decoding them."""
         with self.path.open("rb") as file:
@@ -205,7 +215,7 @@ def check_extents(header: Header) -> None:
     available = header.file_size - header.data_offset
     for tensor in header.tensors.values():
         sizes = quant_sizes().get(tensor.type_id)
-        if sizes is not None and (tensor.shape[0] if tensor.shape else 1) % sizes[0]:
+        if sizes is not None and tensor.shape[0] % sizes[0]:
             raise InputError(
                 f"{header.path}: damaged: tensor {tensor.name} has rows of {tensor.shape[0]} elements, "
                 f"which {tensor.type_name} cannot hold (blocks of {sizes[0]}). Convert or download it again."
@@ -357,6 +367,8 @@ def _parse_tensors(reader: _Reader, n_tensors: int) -> dict[str, TensorInfo]:
         n_dims = reader.scalar("I")
         if n_dims > MAX_DIMS or len(name.encode()) >= MAX_NAME or name in tensors:
             raise reader.damaged(f"tensor {name[:MAX_NAME]!r} with {n_dims} dimensions, or named twice")
-        shape = tuple(reader.scalar("Q") for _ in range(n_dims))
+        shape = tuple(reader.scalar("Q") for _ in range(n_dims)) or (1,)
+        if math.prod(shape) >= 1 << 56:  # bytes of the widest type stay below 2^63
+            raise reader.damaged(f"tensor {name!r} has the shape {list(shape)}")
         tensors[name] = TensorInfo(name, shape, reader.scalar("I"), reader.scalar("Q"))
     return tensors

@@ -17,7 +17,8 @@ import numpy as np
 
 from llama_eagle.errors import EnvironmentFailure, InputError, NativeError, UsageError
 from llama_eagle.files import check_output, refuse_sources, temporary_beside
-from llama_eagle.gguf.header import Header, read_model
+from llama_eagle.gguf.header import Header
+from llama_eagle.gguf.validate import read_sound
 from llama_eagle.native import log
 from llama_eagle.native.calls import library
 from llama_eagle.quantize.imatrix import read_imatrix
@@ -193,7 +194,7 @@ def quantize(
     """
     start = time.monotonic()
     source, output = Path(source), Path(output)
-    shards = read_model(source)[1]
+    shards = read_sound(source)[1]
     check_output(output)
     options = options or QuantizeOptions()
     refuse_sources(output, [*(shard.path for shard in shards), *([options.imatrix] if options.imatrix else [])])
