@@ -91,30 +91,9 @@ def resized(tensor: Tensor, filler: bytes = b"") -> None:
 
 # --- mutations -------------------------------------------------------------------------------------------------------
 
-NUMBERS = (
-    0,
-    1,
-    2,
-    3,
-    5,
-    7,
-    31,
-    33,
-    63,
-    64,
-    65,
-    100,
-    127,
-    512,
-    513,
-    1000,
-    2**15,
-    2**16,
-    2**30,
-    2**31 - 1,
-    2**31,
-    2**32 - 1,
-)
+NUMBERS = (0, 1, 2, 3, 5, 7, 31, 33, 63, 64, 65, 100, 127, 512, 513, 1000, 2**16, 2**30, 2**31 - 1, 2**31, 2**32 - 1)
+STRINGS = (b"", b"x", b"\xff\xfe", b"none", b"longrope", b"yarn", b"gpt2", b"llama", b"\x1b[2J", b"[%s]%n")
+NAMES = (b"x", b"x" * 63, b"x" * 64, b"\x1b[2J", b"blk.600.attn_q.weight", b"rope_freqs.weight", b"output.bias")
 REALS = (0.0, -0.0, -1.0, 1e-30, 1e-6, 0.5, 1.0, 1e30, 1e38, float("inf"), float("-inf"), float("nan"))
 DIMS = (0, 1, 2, 3, 31, 32, 33, 63, 65, 100, 256, 2**20, 2**31, 2**32, 2**62, 2**63, 2**64 - 1)
 TYPES = (*range(44), 100, 2**31, 2**32 - 1)
@@ -144,11 +123,7 @@ def change_value(file: File, rng: random.Random) -> None:
     if kind == ARRAY:
         value = change_array(value, rng)
     elif kind == STRING:
-        value = text(
-            rng.choice(
-                (b"", b"x", b"\xff\xfe", b"none", b"longrope", b"yarn", b"gpt2", b"llama", b"\x1b[2J", value[8:] * 3)
-            )
-        )
+        value = text(rng.choice((*STRINGS, value[8:] * 3)))
     else:
         value = number(kind, rng)
     file.keys[at] = name, kind, value
@@ -192,7 +167,7 @@ def add_key(file: File, rng: random.Random) -> None:
         b"expert_count", b"expert_used_count", b"expert_group_count", b"nextn_predict_layers", b"pooling_type",
         b"rope.scaling.factor", b"rope.scaling.attn_factor", b"rope.scaling.original_context_length", b"logit_scale",
         b"rope.dimension_count", b"attention.key_length", b"attention.value_length", b"attention.sliding_window",
-        b"attention.head_count_kv", b"full_attention_interval", b"embedding_length_out", b"rope.scaling.yarn_log_multiplier",
+        b"attention.head_count_kv", b"full_attention_interval", b"embedding_length_out", b"rope.scaling.finetuned",
         b"n_deepstack_layers", b"attention.clamp_kqv", b"attention.max_alibi_bias", b"attention.scale",
         b"expert_shared_feed_forward_length", b"expert_feed_forward_length", b"ssm.state_size", b"vocab_size",
     )  # fmt: skip
@@ -231,18 +206,7 @@ def drop_tensor(file: File, rng: random.Random) -> None:
 
 def rename_tensor(file: File, rng: random.Random) -> None:
     tensor, other = rng.choice(file.tensors), rng.choice(file.tensors)
-    tensor.name = rng.choice(
-        (
-            other.name,
-            b"x",
-            b"x" * 63,
-            b"x" * 64,
-            b"\x1b[2J",
-            tensor.name + b".scale",
-            b"blk.600.attn_q.weight",
-            b"rope_freqs.weight",
-        )
-    )
+    tensor.name = rng.choice((*NAMES, other.name, tensor.name + b".scale"))
 
 
 def swap_tensors(file: File, rng: random.Random) -> None:
@@ -281,7 +245,7 @@ def flip_bytes(file: File, rng: random.Random) -> None:
 
 
 MUTATIONS: tuple[Mutation, ...] = (
-    change_value, change_value, change_value, change_value, change_key_type, change_key_type, drop_key, add_key, add_key,
+    change_value, change_value, change_value, change_value, change_key_type, change_key_type, drop_key, add_key,
     change_tensor_type, change_tensor_type, change_dims, change_dims, drop_tensor, rename_tensor, swap_tensors,
     change_offset, change_data, change_data, change_alignment, cut_off, flip_bytes,
 )  # fmt: skip

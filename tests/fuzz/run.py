@@ -112,6 +112,8 @@ def fuzz(kind: str, numbers: range, folder: Path, *, seconds: float = float("inf
             if time.monotonic() > stop:
                 break
             end = run_case(worker, seeds, number, folder)
+            if not end.startswith(("refused", "ran")):
+                print(f"{number}: {end}", file=sys.stderr, flush=True)
             ends["refused" if end.startswith("refused") else end].append(number)
     finally:
         worker.close()
