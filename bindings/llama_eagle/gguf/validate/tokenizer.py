@@ -30,6 +30,8 @@ def check_tokenizer(header: Header) -> Iterator[str]:
     tokens = header.keys.get(f"{PREFIX}tokens")
     if faults or not isinstance(tokens, ArrayRef):
         return
+    if not tokens.count:
+        yield f"the key {PREFIX}tokens is empty"
     for name in ("token_type", "scores"):
         array = header.keys.get(PREFIX + name)
         if isinstance(array, ArrayRef) and array.count < tokens.count:
