@@ -13,8 +13,7 @@ from llama_cpp import Llama
 
 from llama_eagle.drafting.options import DraftingOptions, refuse
 from llama_eagle.errors import InputError, UsageError
-from llama_eagle.gguf.header import read_model
-from llama_eagle.gguf.pairing import require_pair, require_target
+from llama_eagle.gguf.pairing import require_models
 from llama_eagle.gguf.size import require_memory
 from llama_eagle.native.limits import MAX_THREADS
 from llama_eagle.sessions.options import CACHE_TYPES, ContextOptions
@@ -111,10 +110,7 @@ def check_files(model_path: str, options: EagleOptions, given: Mapping[str, Any]
         raise InputError(f"Model path does not exist: {model_path}")
     if given.get("vocab_only"):
         return
-    target = read_model(model_path)[0]
-    require_target(target)
-    if options.draft_file is not None:
-        require_pair(target, read_model(options.draft_file)[0])
+    target = require_models(model_path, options.draft_file)
     if given.get("n_gpu_layers", 0) == 0:
         n_ctx = given.get("n_ctx", PARENT_PARAMETERS["n_ctx"]) or int(target.arch_key("context_length", 0))
         types = (given.get(name) for name in ("type_k", "type_v"))

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from llama_eagle.errors import EnvironmentFailure, InputError
-from llama_eagle.gguf.header import Header, read_model
-from llama_eagle.gguf.pairing import require_draft, require_pair, require_target
+from llama_eagle.gguf.header import read_model
+from llama_eagle.gguf.pairing import require_models
 from llama_eagle.gguf.size import require_memory
 from llama_eagle.native import log
 from llama_eagle.native.calls import library
@@ -30,15 +30,7 @@ class Model(Closing):
     @classmethod
     def target(cls, path: Path | str, options: LoadOptions = LoadOptions()) -> Model:
         """Load a file that must be a whole model. Raises `InputError` before loading when it is not."""
-        require_target(read_model(path)[0])
-        return cls(path, options)
-
-    @classmethod
-    def draft(cls, path: Path | str, target: Header, options: LoadOptions = LoadOptions()) -> Model:
-        """Load a draft of `target`. Raises `InputError` or `IncompatibleModels` before loading."""
-        header = read_model(path)[0]
-        require_draft(header)
-        require_pair(target, header)
+        require_models(path)
         return cls(path, options)
 
     @property
@@ -130,10 +122,7 @@ class ModelPair(Closing):
     """A target and, optionally, its draft. A context manager; `target.close()` and `draft.close()` otherwise."""
 
     def __init__(self, options: PairOptions) -> None:
-        target = read_model(options.target)[0]
-        require_target(target)
-        if options.draft is not None:  # both files are checked before either is loaded
-            require_pair(target, read_model(options.draft)[0])
+        require_models(options.target, options.draft)  # both files are checked before either is loaded
         self.target = Model(options.target, options.load)
         self.draft: Model | None = None
         if options.draft is not None:
