@@ -100,9 +100,10 @@ def run_case(worker: Worker, seeds: list[Seed], number: int, folder: Path) -> st
     seed = seeds[number % len(seeds)]
     path = folder / "case.gguf"
     path.write_bytes(mutated(seed.changed, number))
+    words = [word for word, n in (("quantize", 7), ("text", 3), ("sample", 4)) if number // 10 % n == 0]
     if seed.draft is not None:
-        return worker.ask(f"{seed.target}\t{path}\t-")
-    return worker.ask(f"{path}\t-\t{'quantize' if number % 4 == 0 else '-'}")
+        return worker.ask("\t".join((str(seed.target), str(path), *words)))
+    return worker.ask("\t".join((str(path), "-", *words)))
 
 
 def fuzz(kind: str, numbers: range, folder: Path, families: tuple[str, ...] = FAMILIES) -> dict[str, list[int]]:
@@ -110,7 +111,7 @@ def fuzz(kind: str, numbers: range, folder: Path, families: tuple[str, ...] = FA
     seeds, worker, ends = make_seeds(kind, folder / "seeds", families), Worker(), collections.defaultdict(list)
     try:
         for seed in seeds:  # what is not mutated runs
-            assert worker.ask(f"{seed.target}\t{seed.draft or '-'}\t-") == "ran", seed
+            assert worker.ask(f"{seed.target}\t{seed.draft or '-'}\ttext") == "ran", seed
         for number in numbers:
             end = run_case(worker, seeds, number, folder)
             if not end.startswith(("refused", "ran")):
