@@ -40,22 +40,18 @@ Registry & registry() {
 
 // --- memory ----------------------------------------------------------------------------------------------------------
 
-struct Memory {
-    std::vector<char> bytes;
-    ggml_backend_buffer_ptr as_host;  // for the CPU backend
-};
-
-Memory & memory_of(ggml_backend_buffer_t buffer) {
-    return *(Memory *) buffer->context;
+// What really holds a buffer's data: memory of the CPU backend.
+ggml_backend_buffer_t host_of(ggml_backend_buffer_t buffer) {
+    return (ggml_backend_buffer_t) buffer->context;
 }
 
 char * bytes_of(const ggml_tensor * t) {
     ggml_backend_buffer_t buffer = t->view_src ? t->view_src->buffer : t->buffer;
-    return memory_of(buffer).bytes.data() + ((uintptr_t) t->data - BASE);
+    return (char *) ggml_backend_buffer_get_base(host_of(buffer)) + ((uintptr_t) t->data - BASE);
 }
 
 const ggml_backend_buffer_i MEMORY = {
-    /* free_buffer   = */ [](ggml_backend_buffer_t buffer) { delete &memory_of(buffer); },
+    /* free_buffer   = */ [](ggml_backend_buffer_t buffer) { ggml_backend_buffer_free(host_of(buffer)); },
     /* get_base      = */ [](ggml_backend_buffer_t) { return (void *) BASE; },
     /* init_tensor   = */ nullptr,
     /* memset_tensor = */ nullptr,
@@ -71,9 +67,7 @@ const ggml_backend_buffer_i MEMORY = {
     /* get_tensor_2d = */ nullptr,
     /* cpy_tensor    = */ nullptr,
     /* clear         = */
-    [](ggml_backend_buffer_t buffer, uint8_t value) {
-        std::fill(memory_of(buffer).bytes.begin(), memory_of(buffer).bytes.end(), (char) value);
-    },
+    [](ggml_backend_buffer_t buffer, uint8_t value) { ggml_backend_buffer_clear(host_of(buffer), value); },
     /* reset         = */ nullptr,
 };
 
@@ -85,9 +79,12 @@ const ggml_backend_buffer_type_i MEMORY_TYPE = {
     /* get_name       = */ [](ggml_backend_buffer_type_t type) { return device_of(type).name.c_str(); },
     /* alloc_buffer   = */
     [](ggml_backend_buffer_type_t type, size_t size) {
-        auto * memory = new Memory{std::vector<char>(size + 1, '\xff'), nullptr};  // NaN, or -1
-        memory->as_host.reset(ggml_backend_cpu_buffer_from_ptr(memory->bytes.data(), memory->bytes.size()));
-        return ggml_backend_buffer_init(type, MEMORY, memory, size);
+        ggml_backend_buffer_t host = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), size);
+        if (!host) {
+            return (ggml_backend_buffer_t) nullptr;
+        }
+        ggml_backend_buffer_clear(host, 0xff);  // NaN, or -1
+        return ggml_backend_buffer_init(type, MEMORY, host, size);
     },
     /* get_alignment  = */ [](ggml_backend_buffer_type_t type) { return device_of(type).alignment; },
     /* get_max_size   = */ nullptr,
@@ -116,6 +113,13 @@ const ggml_backend_buffer_type_i HOST_TYPE = {
 
 // --- computing -------------------------------------------------------------------------------------------------------
 
+// Views in a split may be of anything.
+bool is_computed(const ggml_tensor * node) {
+    const bool is_view = node->op == GGML_OP_NONE || node->op == GGML_OP_RESHAPE || node->op == GGML_OP_VIEW ||
+                         node->op == GGML_OP_PERMUTE || node->op == GGML_OP_TRANSPOSE;
+    return !is_view && !ggml_is_empty(node);
+}
+
 // A split's nodes as the CPU backend sees them: the same in memory of the host.
 class Mirror {
   public:
@@ -125,6 +129,9 @@ class Mirror {
         params.no_alloc = true;
         ctx_.reset(ggml_init(params));
         for (int i = 0; i < graph.n_nodes; i++) {
+            if (!is_computed(graph.nodes[i])) {
+                continue;
+            }
             nodes_.push_back(add(graph.nodes[i]));
             for (int k = 0; k < GGML_MAX_SRC; k++) {
                 const ggml_tensor * src = graph.nodes[i]->src[k];
@@ -153,7 +160,7 @@ class Mirror {
         mine->op = t->op;
         mine->flags = t->flags;
         mine->data = bytes_of(t);
-        mine->buffer = memory_of(buffer).as_host.get();
+        mine->buffer = host_of(buffer);
         ggml_set_name(mine, t->name);
         return mine;
     }
@@ -189,18 +196,10 @@ void align_positions(const Device & device, ggml_tensor * rope) {
     positions->data = base + offset / device.alignment * device.alignment;
 }
 
-bool is_only_a_view(const ggml_tensor * node) {
-    return node->op == GGML_OP_NONE || node->op == GGML_OP_RESHAPE || node->op == GGML_OP_VIEW ||
-           node->op == GGML_OP_PERMUTE || node->op == GGML_OP_TRANSPOSE;
-}
-
 ggml_status compute(ggml_backend_t backend, ggml_cgraph * graph) {
     auto & self = *(Backend *) backend->context;
     const Mirror mirror(*graph);
     for (ggml_tensor * node : mirror.nodes()) {
-        if (is_only_a_view(node) || ggml_is_empty(node)) {
-            continue;
-        }
         GGML_ASSERT(stand_in::computes(node));
         {
             const std::lock_guard<std::mutex> lock(registry().mutex);

@@ -149,26 +149,28 @@ void convolve_any(const ggml_tensor * dst, int64_t seq, int64_t c0, int64_t c1) 
     }
 }
 
-}  // namespace
-
-bool eagle_cpu_is_conv(const ggml_tensor * dst) {
-    return eagle_gdn_is_replay(dst) || eagle_gdn_is_token_major(dst->src[0]);
-}
-
-void eagle_cpu_conv(const ggml_compute_params * params, ggml_tensor * dst) {
-    const bool is_window = eagle_gdn_is_replay(dst);
-    const int64_t channels = is_window ? dst->ne[1] : dst->ne[0];
+// This thread's share of `channels` of each sequence, in blocks.
+template <typename Work>
+void for_each_block(const ggml_compute_params * params, int64_t channels, int64_t n_seqs, Work && work) {
     const int64_t per_seq = (channels + BLOCK - 1) / BLOCK;
-    const int64_t n_units = dst->ne[2] * per_seq;
+    const int64_t n_units = n_seqs * per_seq;
     const int64_t each = (n_units + params->nth - 1) / params->nth;
     const int64_t end = std::min(n_units, each * (params->ith + 1));
     for (int64_t u = each * params->ith; u < end; u++) {
         const int64_t c0 = u % per_seq * BLOCK;
-        const int64_t c1 = std::min(c0 + BLOCK, channels);
-        if (is_window) {
-            move_window(window_op(dst), u / per_seq, c0, c1);
-        } else {
-            convolve_any(dst, u / per_seq, c0, c1);
-        }
+        work(u / per_seq, c0, std::min(c0 + BLOCK, channels));
     }
+}
+
+}  // namespace
+
+void eagle_cpu_conv_window(const ggml_compute_params * params, ggml_tensor * dst) {
+    const window_op op(dst);
+    for_each_block(params, op.C, dst->ne[2],
+                   [&](int64_t seq, int64_t c0, int64_t c1) { move_window(op, seq, c0, c1); });
+}
+
+void eagle_cpu_conv(const ggml_compute_params * params, ggml_tensor * dst) {
+    for_each_block(params, dst->ne[0], dst->ne[2],
+                   [&](int64_t seq, int64_t c0, int64_t c1) { convolve_any(dst, seq, c0, c1); });
 }
