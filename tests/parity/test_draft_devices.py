@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from fixtures import rpc
 from fixtures.eagle3_checkpoints import CASES, TARGET_HIDDEN, make_draft
-from fixtures.gpus import Gpus, gpus, n_computed
+from fixtures.gpus import Gpus, gpus
 from fixtures.rpc import offloading
 from fixtures.targets import make_target
 from llama_eagle.convert.drafts import convert_draft
@@ -248,7 +248,6 @@ class OnDevice:
     trace: Trace
     device: str
     notice: str
-    n_draft_rows: int  # ROPE nodes that the GPUs computed
 
 
 def drafts_on_device(files: Files, layers: Layers) -> OnDevice:
@@ -258,14 +257,14 @@ def drafts_on_device(files: Files, layers: Layers) -> OnDevice:
         for call in (session._lib.eagle_draft_device, session._lib.eagle_draft_notice):
             call.restype = ctypes.c_char_p
             texts.append(call(session._handle).decode())
-    return OnDevice(trace, texts[0], texts[1], n_computed("ROPE"))
+    return OnDevice(trace, texts[0], texts[1])
 
 
 def test_each_row_has_its_own_position(dense: Files) -> None:
     """On a device that ignores what an offset has below its alignment."""
     with gpus() as pool:
         found = pool.submit(drafts_on_device, dense, (0, ALL)).result()
-    assert (found.device, found.notice) == ("GPU0", "") and found.n_draft_rows > 0
+    assert (found.device, found.notice) == ("GPU0", "")
     assert_equal(found.trace, drafts_on(dense, HOST))
 
 
@@ -273,7 +272,7 @@ def test_a_device_that_lacks_an_operation(dense: Files) -> None:
     """The draft goes to the CPU, and says why."""
     with gpus(Gpus(lacks=("FLASH_ATTN_EXT",))) as pool:
         found = pool.submit(drafts_on_device, dense, (0, ALL)).result()
-    assert found.device == "CPU" and found.n_draft_rows == 0
+    assert found.device == "CPU"
     assert "GPU0 does not compute its FLASH_ATTN_EXT" in found.notice and "draft_gpu_layers 0" in found.notice
     assert_equal(found.trace, drafts_on(dense, HOST))
 

@@ -27,15 +27,21 @@ struct Device {
     ggml_backend_buffer_type memory, host_memory;
 };
 
-struct Registry {
+// What one call has registered. Never freed: ggml keeps it.
+struct Registration {
+    ggml_backend_reg reg;
     std::vector<std::unique_ptr<Device>> devices;
-    std::mutex mutex;
-    std::map<std::string, int64_t> counts;
 };
 
-Registry & registry() {
-    static Registry r;
-    return r;
+// Nodes that were computed, by operation.
+struct Counts {
+    std::mutex mutex;
+    std::map<std::string, int64_t> nodes;
+};
+
+Counts & counts() {
+    static Counts c;
+    return c;
 }
 
 // --- memory ----------------------------------------------------------------------------------------------------------
@@ -202,8 +208,8 @@ ggml_status compute(ggml_backend_t backend, ggml_cgraph * graph) {
     for (ggml_tensor * node : mirror.nodes()) {
         GGML_ASSERT(stand_in::computes(node));
         {
-            const std::lock_guard<std::mutex> lock(registry().mutex);
-            registry().counts[ggml_op_name(node->op)]++;
+            const std::lock_guard<std::mutex> lock(counts().mutex);
+            counts().nodes[ggml_op_name(node->op)]++;
         }
         if (node->op == GGML_OP_ARGMAX) {
             argmax(node);
@@ -316,32 +322,34 @@ const ggml_backend_device_i DEVICE = {
 
 const ggml_backend_reg_i REGISTRY = {
     /* get_name         = */ [](ggml_backend_reg_t) { return "stand-in"; },
-    /* get_device_count = */ [](ggml_backend_reg_t) { return registry().devices.size(); },
-    /* get_device       = */ [](ggml_backend_reg_t, size_t i) { return &registry().devices[i]->dev; },
+    /* get_device_count = */ [](ggml_backend_reg_t reg) { return ((Registration *) reg->context)->devices.size(); },
+    /* get_device       = */
+    [](ggml_backend_reg_t reg, size_t i) { return &((Registration *) reg->context)->devices[i]->dev; },
     /* get_proc_address = */ [](ggml_backend_reg_t, const char *) -> void * { return nullptr; },
 };
 
 }  // namespace
 
 void stand_in_register(int32_t n_devices, const char * lacks, int32_t alignment) {
-    static ggml_backend_reg reg = {GGML_BACKEND_API_VERSION, REGISTRY, nullptr};
+    static int n_registered = 0;
+    auto * made = new Registration{{GGML_BACKEND_API_VERSION, REGISTRY, nullptr}, {}};
+    made->reg.context = made;
     for (int32_t i = 0; i < n_devices; i++) {
-        const std::string name = "GPU" + std::to_string(i);
-        registry().devices.push_back(std::make_unique<Device>());
-        Device & device = *registry().devices.back();
-        device.name = name;
-        device.host_name = name + "_Host";
+        made->devices.push_back(std::make_unique<Device>());
+        Device & device = *made->devices.back();
+        device.name = "GPU" + std::to_string(n_registered++);
+        device.host_name = device.name + "_Host";
         device.lacks = lacks;
         device.alignment = (size_t) alignment;
-        device.dev = {DEVICE, &reg, &device};
+        device.dev = {DEVICE, &made->reg, &device};
         device.memory = {MEMORY_TYPE, &device.dev, &device};
         device.host_memory = {HOST_TYPE, &device.dev, &device};
     }
-    ggml_backend_register(&reg);
+    ggml_backend_register(&made->reg);
 }
 
 int64_t stand_in_count(const char * op) {
-    const std::lock_guard<std::mutex> lock(registry().mutex);
-    const auto found = registry().counts.find(op);
-    return found == registry().counts.end() ? 0 : found->second;
+    const std::lock_guard<std::mutex> lock(counts().mutex);
+    const auto found = counts().nodes.find(op);
+    return found == counts().nodes.end() ? 0 : found->second;
 }
