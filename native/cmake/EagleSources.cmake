@@ -47,6 +47,10 @@ function(eagle_join target folder)
         set(cuda_sources ${sources})
         list(FILTER cuda_sources INCLUDE REGEX "[.]cu$")
         set_property(SOURCE ${cuda_sources} TARGET_DIRECTORY ${target} APPEND PROPERTY COMPILE_OPTIONS -fmad=false)
+        set(unfused_sources ${sources})
+        list(FILTER unfused_sources INCLUDE REGEX "eagle_conv_cpu.cpp$")
+        set_property(SOURCE ${unfused_sources} TARGET_DIRECTORY ${target}
+            APPEND PROPERTY COMPILE_OPTIONS -ffp-contract=off)
     endif()
 endfunction()
 

@@ -76,3 +76,19 @@ def assert_equal(found: Trace, expected: Trace) -> None:
     assert found.drafts == expected.drafts
     assert found.text == expected.text
     assert np.allclose(found.probs, expected.probs, rtol=0, atol=TOLERANCE)
+
+
+def load_log(path: Path, n_gpu_layers: int) -> str:
+    """llama.cpp's log of loading a model."""
+    import llama_cpp
+    from llama_eagle.native.calls import library
+
+    library()
+    lines: list[str] = []
+    callback = llama_cpp.llama_log_callback(lambda level, text, user: lines.append(text.decode()))
+    llama_cpp.llama_log_set(callback, None)
+    params = llama_cpp.llama_model_default_params()
+    params.n_gpu_layers = n_gpu_layers
+    llama_cpp.llama_model_free(llama_cpp.llama_model_load_from_file(str(path).encode(), params))
+    llama_cpp.llama_log_set(llama_cpp.llama_log_callback(), None)  # null: the default
+    return "".join(lines)

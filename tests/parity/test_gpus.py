@@ -6,6 +6,7 @@ in host memory, and takes with it what it thinks it knows.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from pathlib import Path
@@ -14,7 +15,23 @@ import numpy as np
 import pytest
 from fixtures.gpus import Gpus, gpus, n_computed
 from fixtures.native import NativeTarget
-from parity.pairs import ALL, HOST, N_DRAFT, N_LAYER, TOLERANCE, Files, Layers, Trace, make_pair, play, session_on
+from fixtures.targets import make_target
+from llama_eagle.convert.targets import TargetOptions, convert_target
+from llama_eagle.quantize.quantize import QuantizeOptions, quantize
+from parity.pairs import (
+    ALL,
+    HOST,
+    N_DRAFT,
+    N_LAYER,
+    TOLERANCE,
+    Files,
+    Layers,
+    Trace,
+    load_log,
+    make_pair,
+    play,
+    session_on,
+)
 
 pytestmark = pytest.mark.native
 
@@ -74,6 +91,21 @@ def test_drafts_and_text(elsewhere: Executor, files: Files, n_prompt: int) -> No
         found = elsewhere.submit(rounds, files, layers, n_prompt).result()
         assert (found.drafts, found.text) == (expected.drafts, expected.text), name
         assert np.allclose(found.probs, expected.probs, rtol=0, atol=TOLERANCE), name
+
+
+def weight_buffers(target: Path, n_gpu_layers: int) -> set[str]:
+    return set(re.findall(r"(\S+) model buffer size", load_log(target, n_gpu_layers)))
+
+
+def test_layouts_of_the_cpu(elsewhere: Executor, tmp_path: Path) -> None:
+    """Where no layer is offloaded, weights have the layouts that they have without a GPU."""
+    checkpoint = make_target("qwen3", tmp_path / "target", hidden_size=256, intermediate_size=256)
+    convert_target(checkpoint, tmp_path / "f16.gguf", TargetOptions(outtype="f16"))
+    quantize(tmp_path / "f16.gguf", tmp_path / "q8_0.gguf", "q8_0", QuantizeOptions())
+    expected = weight_buffers(tmp_path / "q8_0.gguf", 0)
+    if expected == {"CPU"}:
+        pytest.skip("this CPU rearranges no weights")
+    assert elsewhere.submit(weight_buffers, tmp_path / "q8_0.gguf", 0).result() == expected
 
 
 def test_gpus_compute(elsewhere: Executor, files: Files) -> None:

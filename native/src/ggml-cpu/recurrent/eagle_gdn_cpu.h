@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <stdbool.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -12,8 +14,8 @@ struct ggml_tensor;
 void eagle_cpu_gdn_replay(const struct ggml_compute_params * params, struct ggml_tensor * dst);
 void eagle_cpu_conv_window(const struct ggml_compute_params * params, struct ggml_tensor * dst);
 
-// A GGML_OP_SSM_CONV whose input is token-major.
-void eagle_cpu_conv(const struct ggml_compute_params * params, struct ggml_tensor * dst);
+// GGML_OP_SSM_CONV over columns in either layout. False, for kernels of a length that no model here has: ggml's turn.
+bool eagle_cpu_conv(const struct ggml_compute_params * params, struct ggml_tensor * dst);
 
 #ifdef __cplusplus
 }
