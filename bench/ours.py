@@ -24,10 +24,10 @@ COMMON_SAMPLING = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, seed=1)
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is measured: n tokens after `prompt`; `n_draft_max` bounds `auto`."""
+    """What is measured: n tokens after `prompt`; `n_draft_max` bounds `auto`. `draft` None: the target's MTP head."""
 
     target: Path
-    draft: Path
+    draft: Path | None
     prompt: str
     n: int
     threads: int
@@ -38,7 +38,8 @@ class Job:
 
     @property
     def pair(self) -> PairOptions:
-        return PairOptions(self.target, self.draft, LoadOptions(self.gpu_layers), self.draft_gpu_layers)
+        load = LoadOptions(self.gpu_layers, mtp=self.draft is None)
+        return PairOptions(self.target, self.draft, load, self.draft_gpu_layers)
 
 
 class Ours:

@@ -47,6 +47,9 @@ def test_figures_of_the_peer(tmp_path: Path) -> None:
         (("--synthetic", "tiny", "--accept", "70"), "--accept"),
         (("--synthetic", "tiny", "--n-draft", "0"), "--n-draft"),
         (("--synthetic", "tiny", "--peers", "vllm"), "upstream"),
+        (("--synthetic", "tiny", "--drafter", "dflash"), "dflash"),
+        (("--synthetic", "tiny", "--drafter", "mtp", "--draft-type", "q8_0"), "--draft-type"),
+        (("-m", "x.gguf", "--drafter", "mtp", "-d", "y.gguf"), "--draft"),
     ],
 )
 def test_usage_errors(arguments: tuple[str, ...], part: str) -> None:
@@ -105,21 +108,22 @@ def test_a_file_with_a_smaller_draft(tmp_path: Path) -> None:
 
 @pytest.mark.native
 @pytest.mark.slow
-def test_llama_cpp_runs_our_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("drafter", ["eagle3", "mtp"])
+@pytest.mark.parametrize("outtype", ["q8_0", "q4_k_m", "q4_0"])
+def test_llama_cpp_runs_our_files(drafter: str, outtype: str, tmp_path: Path) -> None:
     """The stock driver on converted and quantized files: text and acceptance as constructed."""
     from llama_eagle.synthetic.ggufs import PairFolder
 
-    built = peer.build_peer()
-    for outtype in ("q8_0", "q4_k_m", "q4_0"):
-        files = PairFolder(tmp_path / "tiny", "tiny").files(0.7, outtype)
-        command = [
-            *(str(built.folder / "llama-speculative-simple"), "-m", str(files.target), "-md", str(files.draft)),
-            *("--spec-type", "draft-eagle3", "--spec-draft-n-max", "4", "-p", " A B C", "-n", "300", "--temp", "0"),
-            *("-t", "1", "-tb", "1", "-td", "1", "-tbd", "1", "-c", "1024"),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert files.cycle.expected_text(int(files.cycle.ids[2]), 295) in done.stdout
-        job = PeerJob(files.target, n=300, threads=1)
-        measured = built.speculate(job, files.draft, " A B C", 4)
-        expected = files.cycle.simulate(int(files.cycle.ids[1]), 300, 4)
-        assert measured.accept_rate == pytest.approx(expected.accept_rate, abs=0.02)
+    built, folder = peer.build_peer(), PairFolder(tmp_path / "tiny", "tiny")
+    files = folder.mtp(0.7, outtype) if drafter == "mtp" else folder.files(0.7, outtype)
+    draft = getattr(files, "draft", None)
+    command = [
+        *(str(built.folder / "llama-speculative-simple"), "-m", str(files.target), "--spec-type", f"draft-{drafter}"),
+        *("--spec-draft-n-max", "4", "-p", " A B C", "-n", "300", "--temp", "0", "-t", "1", "-tb", "1", "-c", "1024"),
+        *(("-md", str(draft), "-td", "1", "-tbd", "1") if draft else ()),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert files.cycle.expected_text(int(files.cycle.ids[2]), 295) in done.stdout
+    measured = built.speculate(PeerJob(files.target, n=300, threads=1), draft, " A B C", 4)
+    expected = files.cycle.simulate(int(files.cycle.ids[1]), 300, 4)
+    assert measured.accept_rate == pytest.approx(expected.accept_rate, abs=0.02)

@@ -24,12 +24,13 @@ FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How weights are loaded. `n_gpu_layers` -1 offloads every layer."""
+    """How weights are loaded. `n_gpu_layers` -1 offloads every layer; `mtp`: with the MTP head that drafts."""
 
     n_gpu_layers: int = 0
     use_mmap: bool = True
     use_mlock: bool = False
     on_progress: Callable[[float], None] | None = None  # called with 0..1
+    mtp: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ class Model(Closing):
         llama_cpp.llama_backend_init()
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = 0x7FFFFFFF if options.n_gpu_layers < 0 else options.n_gpu_layers
+        params.load_mtp = options.mtp
         params.load_mode = _load_mode(llama_cpp, options)
         params.progress_callback = _progress_callback(llama_cpp, options.on_progress)
         log.clear()
@@ -179,7 +181,7 @@ class Context(Closing):
 
 @dataclass(frozen=True)
 class PairOptions:
-    """How a target and its draft are loaded together. `draft` None: no speculation."""
+    """How a target and its draft are loaded together. `draft` None: its MTP head if loaded, or nothing."""
 
     target: Path | str
     draft: Path | str | None = None
@@ -196,7 +198,7 @@ class ModelPair(Closing):
         if options.draft is not None:  # both files are checked before either is loaded
             require_pair(target, read_model(options.draft)[0])
         self.target = Model(options.target, options.load)
-        self.draft: Model | None = None
+        self.draft: Model | None = self.target if options.load.mtp else None
         if options.draft is not None:
             try:
                 self.draft = Model(options.draft, _draft_options(options))
