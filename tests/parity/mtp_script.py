@@ -9,6 +9,9 @@ from pathlib import Path
 
 import numpy as np
 from llama_eagle.bench.peer import Peer
+from llama_eagle.sessions.models import Context, ContextOptions, LoadOptions, ModelPair, PairOptions
+from llama_eagle.sessions.session import EagleSession, SessionOptions
+from llama_eagle.synthetic.cycle import Cycle
 from parity.mtp_reference import MTPReference, TargetStates
 
 
@@ -34,6 +37,21 @@ class Script:
         rounds = [Round(rng.integers(0, n_vocab, n_draft + 1).tolist(), int(n)) for n in kept]
         return cls(rng.integers(0, n_vocab, n_prompt).tolist(), n_draft, rounds)
 
+    @classmethod
+    def greedy(cls, cycle: Cycle, n_draft: int, n_rounds: int) -> Script:
+        """What a constructed target and its head say: each round keeps the drafts that are right."""
+        prompt, rounds = cycle.expected_tokens(0, 8), []
+        last = cycle.expected_next(prompt[-1])
+        for _ in range(n_rounds):
+            rows = [last]
+            while len(rows) <= n_draft:
+                rows.append(cycle.draft_next(rows[-1]))
+            wrong = (i for i in range(1, n_draft + 1) if rows[i] != cycle.expected_next(rows[i - 1]))
+            n_kept = next(wrong, n_draft + 1)
+            last = cycle.expected_next(rows[n_kept - 1])
+            rounds.append(Round(rows, n_kept))
+        return cls(prompt, n_draft, rounds)
+
     @property
     def text(self) -> list[int]:
         """The prompt and all rows that were kept."""
@@ -51,6 +69,23 @@ class Script:
         assert done.returncode == 0, done.stderr
         found: list[list[int]] = np.fromfile(folder / "drafted", np.int32).reshape(-1, self.n_draft).tolist()
         return found
+
+    def drafted_by_ours(self, model: Path) -> Iterator[list[int]]:
+        """What our engine drafts in each round with the target's own head."""
+        f32 = ContextOptions(
+            n_ctx=len(self.text) + self.n_draft + 1, n_threads=1, flash_attn="off", type_k="f32", type_v="f32",
+            n_rs_seq=self.n_draft,
+        )  # fmt: skip
+        with (
+            ModelPair(PairOptions(model, load=LoadOptions(mtp=True))) as pair,
+            Context(pair.target, f32) as context,
+            EagleSession(context, pair.target, SessionOptions(self.n_draft, kv_f32=True)) as session,
+        ):
+            session.eval(self.prompt)
+            for r in self.rounds:
+                yield session.draft(r.rows[0], self.n_draft)
+                session.verify(r.rows)
+                session.commit(r.n_kept)
 
     def drafted_by_reference(self, checkpoint: Path) -> Iterator[list[int]]:
         """What the plain torch head drafts in each round."""
