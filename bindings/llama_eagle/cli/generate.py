@@ -112,9 +112,7 @@ def _generate(job: SimpleNamespace, session: Any, target: Any, prompt: list[int]
         sys.stdout.write(text)
         sys.stdout.flush()
 
-    result = generate(
-        session, Tokenizer(target), prompt, options, length=length, on_text=None if job.json else show
-    )
+    result = generate(session, Tokenizer(target), prompt, options, length=length, on_text=None if job.json else show)
     if job.json:
         report = exact.report(target)
         held = {key: report[key] for key in ("exact", "inexact", "unverified")}

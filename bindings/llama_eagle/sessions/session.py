@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -103,6 +102,8 @@ class SessionOptions:
     n_ctx_draft: int = 0
     n_threads: int = 0
     kv_f32: bool = False
+    n_vocab_draft: int = 0  # rows of an MTP draft's head; 0: the whole vocabulary
+    base_ids: Sequence[int] = ()  # the likeliest tokens, for the rows of such a head
 
 
 class EagleSession(Closing):
@@ -128,6 +129,9 @@ class EagleSession(Closing):
         params.n_threads = options.n_threads
         params.type_kv = GGML_TYPE_F32 if options.kv_f32 else GGML_TYPE_F16
         params.path_tgt = str(context.model_path).encode()
+        params.n_vocab_draft = options.n_vocab_draft
+        params.n_base_ids = len(options.base_ids)
+        params.base_ids = (ctypes.c_int32 * len(options.base_ids))(*options.base_ids)
         out = ctypes.byref(self._handle)
         check(self._lib.eagle_session_new(self.ctx, draft.handle, ctypes.byref(params), out), "eagle_session_new")
         self._ids = (ctypes.c_int32 * (options.n_draft_max + 1))()
@@ -157,12 +161,12 @@ class EagleSession(Closing):
             native.eval_ms, native.draft_ms, native.verify_ms, native.sample_ms, native.commit_ms, native.n_graphs
         )
 
-    @cached_property
+    @property
     def draft_ids(self) -> NDArray[np.int32]:
-        """The target's id of each token of the draft's vocabulary."""
-        if "d2t" not in self._draft.header.tensors:
-            return np.arange(self._lib.eagle_n_vocab_draft(self._handle), dtype=np.int32)
-        return np.frombuffer(self._draft.header.read_tensor_bytes("d2t"), dtype="<i8").astype(np.int32)
+        """The target's id of each token of the draft's vocabulary, which may follow the text."""
+        ids = np.empty(self._lib.eagle_n_vocab_draft(self._handle), np.int32)
+        check(self._lib.eagle_draft_ids(self._handle, ids.ctypes.data_as(calls.TOKENS)), "eagle_draft_ids")
+        return ids
 
     def draft_logits(self, step: int) -> NDArray[np.float32]:
         """What the draft computed at `step` of the last `draft`, over its own vocabulary: [len(draft_ids)]."""
@@ -193,12 +197,6 @@ class EagleSession(Closing):
         check(self._lib.eagle_draft(self._handle, id_last, n_max, p_min, self._ids, self._probs, n_out), "eagle_draft")
         self._n_drafted = self._n.value
         return list(self._ids[: self._n_drafted])
-
-    def draft_top(self, step: int, k: int) -> list[tuple[int, float]]:
-        """The `k` likeliest tokens at `step` of the last `draft`, likeliest first, with the draft's probabilities."""
-        ids, probs = (ctypes.c_int32 * max(k, 1))(), (ctypes.c_float * max(k, 1))()
-        check(self._lib.eagle_draft_top(self._handle, step, k, ids, probs), "eagle_draft_top")
-        return list(zip(ids, probs, strict=True))
 
     def verify(self, ids: Sequence[int]) -> None:
         """Decode `id_last` and the drafted tokens as one batch; the round stays pending until `commit`."""
