@@ -35,6 +35,7 @@ class Job:
     gpu_layers: int = 0
     draft_gpu_layers: int | None = None  # None: as the target
     p_min: float = 0.0  # a draft ends where its cumulative probability falls below this
+    draft_vocab: int = 0  # rows of an MTP head; 0: all
 
     @property
     def pair(self) -> PairOptions:
@@ -87,7 +88,8 @@ class Ours:
         return median(many) / median(one)
 
     def _run(self, n_draft_max: int = 0) -> Run:
-        return Run(self.job.n, self.job.threads, n_draft_max, p_min=self.job.p_min)
+        job = self.job
+        return Run(job.n, job.threads, n_draft_max, p_min=job.p_min, n_vocab_draft=job.draft_vocab)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ def table(result: dict[str, Any]) -> Table:
     if result["accept"] is not None:
         title += f", acceptance {result['accept']:g}"
     if result["drafter"] == "mtp":
-        title += ", MTP head"
+        title += f", MTP head of {result['draft_vocab'] or 'all'} tokens"
     out = Table(title=title, caption="ms of a mean round", box=SIMPLE_HEAD)
     for heading in ("", "drafted", "tok/s", "x plain", "accepted", "a round", "round", "verify", "draft", "python"):
         out.add_column(heading, justify="right" if heading else "left", no_wrap=True)

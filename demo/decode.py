@@ -21,6 +21,7 @@ class Run:
     """n tokens with `threads` CPU threads (0: all cores); `n_draft_max` sets how far the memory can be taken back.
 
     `p_min`: a draft ends where its cumulative probability falls below this.
+    `n_vocab_draft`: rows of an MTP head, 0 for all.
     """
 
     n: int
@@ -29,6 +30,7 @@ class Run:
     sampling: SamplingParams = GREEDY
     ignore_eos: bool = True
     p_min: float = 0.0
+    n_vocab_draft: int = 0
 
 
 def decode(pair: ModelPair, prompt: Sequence[int], run: Run, length: DraftLength | None) -> GenerationResult:
@@ -42,6 +44,6 @@ def decode(pair: ModelPair, prompt: Sequence[int], run: Run, length: DraftLength
     options = GenerationOptions(run.n, run.sampling, run.p_min, run.ignore_eos)
     with (
         Context(pair.target, context_options) as context,
-        open_session(context, draft, SessionOptions(run.n_draft_max)) as session,
+        open_session(context, draft, SessionOptions(run.n_draft_max, n_vocab_draft=run.n_vocab_draft)) as session,
     ):
         return generate(session, Tokenizer(pair.target), prompt, options, length=length)

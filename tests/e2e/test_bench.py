@@ -10,6 +10,8 @@ from fixtures.command import assert_one_line_error, llama_eagle
 from llama_eagle.bench import peer
 from llama_eagle.bench.measurement import Measurement, middle
 from llama_eagle.bench.peer import Peer, PeerJob
+from llama_eagle.synthetic.cycle import Cycle
+from llama_eagle.synthetic.shapes import SHAPES
 
 RECORDED = """
 0.02.043.897 I decoded  120 tokens in    4.000 seconds, speed:   30.000 t/s
@@ -49,6 +51,7 @@ def test_figures_of_the_peer(tmp_path: Path) -> None:
         (("--synthetic", "tiny", "--peers", "vllm"), "upstream"),
         (("--synthetic", "tiny", "--drafter", "dflash"), "dflash"),
         (("--synthetic", "tiny", "--drafter", "mtp", "--draft-type", "q8_0"), "--draft-type"),
+        (("--synthetic", "tiny", "--drafter", "mtp", "--draft-vocab", "0"), "--draft-vocab"),
         (("-m", "x.gguf", "--drafter", "mtp", "-d", "y.gguf"), "--draft"),
     ],
 )
@@ -90,6 +93,24 @@ def test_report(tmp_path: Path) -> None:
     assert report["chat"]["mean_emitted"] == pytest.approx(report["ours"][0]["mean_emitted"], rel=0.2)
     assert 0 < report["chat"]["python_share"] < 1
     assert plot.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("rows", ["512", "all"])
+def test_the_targets_own_head(rows: str, tmp_path: Path) -> None:
+    """The constructed acceptance with all rows; 512 of the text's 2048 words draft less."""
+    options = ("--synthetic", "tiny", "--drafter", "mtp", "-n", 200, "-t", 1, "--repetitions", 1, "--n-draft", 3)
+    outcome = llama_eagle("bench", *options, "--draft-vocab", rows, "--json", LLAMA_EAGLE_CACHE=str(tmp_path))
+    assert outcome.code == 0, outcome
+    report = outcome.json
+    assert (report["drafter"], report["draft_vocab"]) == ("mtp", 512 if rows == "512" else None)
+    (made,) = (tmp_path / "llama-eagle" / "synthetic" / "tiny").glob("*.gguf")
+    assert made.name == "mtp-0.7-q8_0.gguf"
+    shape = SHAPES["tiny"]
+    cycle = Cycle(shape.n_vocab, shape.n_draft_vocab, 0.7, 0, mtp=True)
+    expected = cycle.simulate(int(cycle.ids[2]), 200, 3).accept_rate
+    found = report["ours"][0]["accept_rate"]
+    assert found == pytest.approx(expected, abs=0.02) if rows == "all" else found < expected / 2
 
 
 @pytest.mark.native

@@ -26,6 +26,7 @@ def bench(
     model: Annotated[Path | None, typer.Option("--model", "-m", metavar="TARGET.gguf", help="Or: real files.")] = None,
     draft: Annotated[Path | None, typer.Option("--draft", "-d", metavar="DRAFT.gguf")] = None,
     drafter: Annotated[str, typer.Option(metavar="eagle3|mtp", help="A draft, or the target's MTP head.")] = "eagle3",
+    draft_vocab: Annotated[str, typer.Option(metavar="N|all", help="Rows of an MTP head that draft.")] = "32768",
     prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="For real files.")] = None,
     n_draft: Annotated[str, typer.Option(metavar="N[,N...][,auto]", help="Draft lengths.")] = "1,2,3,4,6,8,auto",
     n_predict: Annotated[int, typer.Option("-n", min=8, help="Tokens of each run.")] = 256,
@@ -78,10 +79,11 @@ def _jobs(given: SimpleNamespace, lengths: tuple[int | str, ...]) -> list[tuple[
         raise UsageError("give either --synthetic SHAPE, or -m TARGET.gguf with -d DRAFT.gguf.")
     threads = given.threads or os.cpu_count() or 1
     facts = {"type": given.outtype, "draft_type": given.draft_type, "n": given.n_predict, "threads": threads}
-    facts |= {"drafter": given.drafter}
+    facts |= {"drafter": given.drafter, "draft_vocab": _rows(given.draft_vocab) if given.drafter == "mtp" else None}
     longest = max([LONGEST, *(length for length in lengths if isinstance(length, int))])
     common = {"n": given.n_predict, "threads": threads, "n_draft_max": longest, "gpu_layers": given.n_gpu_layers}
     common |= {"draft_gpu_layers": given.draft_gpu_layers, "p_min": given.p_min}
+    common |= {"draft_vocab": facts["draft_vocab"] or 0}
     if given.synthetic is None:
         return [_real_job(given, facts, common)]
     return [_synthetic_job(given, accept, facts, common) for accept in _shares(given.accept)]
@@ -149,6 +151,12 @@ def _lengths(text: str) -> tuple[int | str, ...]:
     if not parts or not all(part == "auto" or (part.isdigit() and int(part) > 0) for part in parts):
         raise UsageError(f"--n-draft {text!r}: give lengths from 1 and auto, such as 1,2,4,auto.")
     return tuple("auto" if part == "auto" else int(part) for part in parts)
+
+
+def _rows(text: str) -> int | None:
+    if text != "all" and not (text.isdigit() and int(text) > 0):
+        raise UsageError(f"--draft-vocab {text!r}: give a number of tokens from 1, or all.")
+    return None if text == "all" else int(text)
 
 
 def _shares(text: str) -> list[float]:
