@@ -28,9 +28,9 @@ class LoadedHead:
 class NativeMtp(NativeDraft):
     """A session whose drafter is the target's own MTP head; K and V in float32."""
 
-    def __init__(self, target: NativeTarget, n_steps: int = N_STEPS, **options: Any) -> None:
+    def __init__(self, target: NativeTarget, n_steps: int = N_STEPS, model: Any = None, **options: Any) -> None:
         self.hidden, self.n_steps = target.n_embd, n_steps
-        head: Any = LoadedHead(target.model)
+        head: Any = LoadedHead(model or target.model)
         self.session = EagleSession(target, head, SessionOptions(n_steps, kv_f32=True, **options))
 
     def close(self) -> None:

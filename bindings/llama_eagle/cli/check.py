@@ -53,8 +53,10 @@ def check(
 
 def _exactness(target: Path, text: Path | None, threads: int, n_gpu_layers: int) -> dict[str, Any]:
     """`exact.check_exact` of a text, with what `exact.report` says of the weights."""
-    from llama_eagle.sessions.exact import CheckOptions, check_exact, check_tokens, get_mode, report, set_mode
-    from llama_eagle.sessions.models import ContextOptions, LoadOptions, Model
+    from llama_eagle.sessions.exact import get_mode, report, set_mode
+    from llama_eagle.sessions.exact_check import CheckOptions, check_exact, check_tokens
+    from llama_eagle.sessions.models import Model
+    from llama_eagle.sessions.options import ContextOptions, LoadOptions
 
     set_mode(get_mode())  # CUDA's kernels are exact only when asked for
     with Model.target(target, LoadOptions(n_gpu_layers)) as model:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
+from llama_eagle.errors import EnvironmentFailure, InputError
 from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import require_draft, require_pair, require_target
 from llama_eagle.gguf.size import require_memory
 from llama_eagle.native import log
 from llama_eagle.native.calls import library
 from llama_eagle.native.closing import Closing
+<<<<<<< HEAD
 from llama_eagle.native.limits import MAX_CONTEXT, MAX_THREADS
 
 CACHE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
@@ -67,6 +67,9 @@ class ContextOptions:
         for problem, found in problems.items():
             if found:
                 raise UsageError(f"{problem}. Correct it.")
+=======
+from llama_eagle.sessions.options import CACHE_TYPES, FLASH_ATTENTION, ContextOptions, LoadOptions, PairOptions
+>>>>>>> mtp
 
 
 class Model(Closing):
@@ -179,6 +182,7 @@ class Context(Closing):
             self.handle = None
 
 
+<<<<<<< HEAD
 @dataclass(frozen=True)
 class PairOptions:
     """How a target and its draft are loaded together. `draft` None: its MTP head if loaded, or nothing."""
@@ -189,6 +193,8 @@ class PairOptions:
     draft_gpu_layers: int | None = None  # None: as the target
 
 
+=======
+>>>>>>> mtp
 class ModelPair(Closing):
     """A target and, optionally, its draft. A context manager; `target.close()` and `draft.close()` otherwise."""
 

@@ -1,7 +1,7 @@
-"""One sequence of a target and its EAGLE-3 draft: the steps of a round as methods.
+"""One sequence of a target and its draft: the steps of a round as methods.
 
-Sessions with and without a draft speak the same language, so that the round loop is written once:
-draft(id_last) -> verify(ids) -> accept(sampler) -> commit(n_kept).
+Sessions with and without a draft speak the same language, so that one round loop (generation/rounds.py) drives both:
+draft(id_last) -> verify(ids) -> a token from each row while it is what was drafted -> commit(n_kept).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from llama_eagle.gguf.header import Header
 from llama_eagle.native import calls
 from llama_eagle.native.calls import check, library
 from llama_eagle.native.closing import Closing
-from llama_eagle.native.limits import LONGEST
+from llama_eagle.sessions.options import SessionOptions
 
 GGML_TYPE_F32, GGML_TYPE_F16 = 0, 1
 
@@ -71,6 +71,7 @@ class Session(Protocol):
     """What the round loop needs. Positions and counts in tokens."""
 
     ctx: Any  # llama_context pointer
+    n_ctx: int
     n_batch: int
     n_draft_max: int  # 0: this session verifies no drafts
 
@@ -85,25 +86,13 @@ class Session(Protocol):
     def eval(self, tokens: Sequence[int]) -> None: ...
     def draft(self, id_last: int, n_max: int, p_min: float = 0.0) -> list[int]: ...
     def verify(self, ids: Sequence[int]) -> None: ...
-    def accept(self, sampler: Any) -> list[int]: ...
     def commit(self, n_kept: int) -> None: ...
+    def settle(self) -> bool: ...
     def trim(self, n_past: int) -> bool: ...
     def reset(self) -> None: ...
     def save_state(self) -> bytes: ...
     def load_state(self, data: bytes | None, n_past: int) -> None: ...
     def close(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class SessionOptions:
-    """How a draft is bound to a target. `n_ctx_draft` and `n_threads` 0: as the target's context."""
-
-    n_draft_max: int = LONGEST
-    n_ctx_draft: int = 0
-    n_threads: int = 0
-    kv_f32: bool = False
-    n_vocab_draft: int = 0  # rows of an MTP draft's head; 0: the whole vocabulary
-    base_ids: Sequence[int] = ()  # the likeliest tokens, for the rows of such a head
 
 
 class EagleSession(Closing):
@@ -180,6 +169,11 @@ class EagleSession(Closing):
         """The draft's probability of each token that the last `draft` returned."""
         return list(self._probs[: self._n_drafted])
 
+    def note_tokens(self, ids: Sequence[int]) -> None:
+        """The text uses these tokens: a vocabulary that follows it gets them. `eval` and `commit` note theirs."""
+        array = (ctypes.c_int32 * len(ids))(*ids)
+        check(self._lib.eagle_note_tokens(self._handle, array, len(ids)), "eagle_note_tokens")
+
     def eval(self, tokens: Sequence[int]) -> None:
         """Append tokens to both memories; the logits of the last one are then the context's last row.
 
@@ -215,6 +209,12 @@ class EagleSession(Closing):
     def commit(self, n_kept: int) -> None:
         """Keep the first `n_kept` rows of the round, forget the others; 0 undoes it whole."""
         check(self._lib.eagle_commit(self._handle, n_kept), "eagle_commit")
+
+    def settle(self) -> bool:
+        """Undo what an interrupted or failed call has left behind; False when only `reset` helps."""
+        if self._lib.eagle_commit(self._handle, 0) == calls.OK:  # a round was pending
+            return True
+        return self.trim(self.n_past)
 
     def trim(self, n_past: int) -> bool:
         """Keep the first `n_past` tokens. False when the recurrent state cannot go back that far: reset and eval."""
@@ -253,5 +253,5 @@ def require_room(session: Session, n_tokens: int) -> None:
     if n_tokens > session.n_room:
         raise InputError(
             f"{n_tokens} tokens do not fit into the {session.n_room} left of the context. "
-            "Shorten the prompt or use a larger --ctx-size."
+            "Shorten the prompt or use a larger n_ctx."
         )

@@ -157,7 +157,7 @@ void DraftEngine::mirror(ggml_tensor *& tensor) {
 }
 
 void DraftEngine::make_following_head() {
-    if (params_.n_vocab_draft == 0 || params_.n_vocab_draft >= model_->n_vocab_draft) {
+    if (params_.n_vocab_draft == 0) {
         return;
     }
     if (!model_->d2t_id.empty()) {
@@ -165,6 +165,9 @@ void DraftEngine::make_following_head() {
             EAGLE_ERR_ARGUMENT,
             format("n_vocab_draft is %lld, but this %s draft has a vocabulary of its own, %lld tokens: leave it 0",
                    (long long) params_.n_vocab_draft, model_->kind, (long long) model_->n_vocab_draft));
+    }
+    if (params_.n_vocab_draft >= model_->n_vocab_draft) {
+        return;
     }
     following_ = std::make_unique<FollowingHead>(*model_, rows_of(*model_->output), draft_.vocab, backend_.get(),
                                                  FollowingParams{params_.n_vocab_draft, params_.base_ids});

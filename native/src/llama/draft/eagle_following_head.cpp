@@ -19,6 +19,18 @@ int64_t round_up(int64_t n, int64_t step) {
     return (n + step - 1) / step * step;
 }
 
+// Our own layout of weights, null on other devices than a CPU: a single row is multiplied fastest there.
+ggml_backend_buffer_type_t wide_buffer_type(ggml_backend_t backend) {
+    ggml_backend_dev_t device = ggml_backend_get_device(backend);
+    auto * extra_types = (ggml_backend_dev_get_extra_bufts_t) ggml_backend_reg_get_proc_address(
+        ggml_backend_dev_backend_reg(device), "ggml_backend_dev_get_extra_bufts");
+    ggml_backend_buffer_type_t * types = extra_types ? extra_types(device) : nullptr;
+    while (types && *types && !is_wide(*types)) {
+        types++;
+    }
+    return types ? *types : nullptr;
+}
+
 // Tokens that end or structure a text are in every vocabulary.
 std::vector<llama_token> control_tokens(const llama_vocab & vocab, size_t n_most) {
     std::vector<llama_token> ids;
@@ -74,10 +86,8 @@ void FollowingHead::choose_rows(const llama_vocab & vocab, int64_t n_rows, const
     std::reverse(place_.begin(), place_.end());
 }
 
-void FollowingHead::make_head(ggml_backend_t backend) {
+ggml_tensor * FollowingHead::allocate(ggml_backend_buffer_type_t type) {
     const ggml_tensor * whole = model_.output;
-    ggml_backend_buffer_type_t type = rows_together(*whole) > 1 ? ggml_backend_buffer_get_type(whole->buffer)
-                                                                : ggml_backend_get_default_buffer_type(backend);
     ctx_.reset(ggml_init({ggml_tensor_overhead(), nullptr, true}));
     ggml_tensor * head = ggml_new_tensor_2d(ctx_.get(), whole->type, whole->ne[0], model_.n_vocab_draft);
     ggml_set_name(head, "draft_head");
@@ -85,6 +95,15 @@ void FollowingHead::make_head(ggml_backend_t backend) {
     if (!buffer_) {
         throw Error(EAGLE_ERR_MEMORY, format("no memory for a draft's head of %lld rows, %zu MiB",
                                              (long long) head->ne[1], ggml_nbytes(head) >> 20));
+    }
+    return head;
+}
+
+void FollowingHead::make_head(ggml_backend_t backend) {
+    ggml_backend_buffer_type_t wide = wide_buffer_type(backend);
+    ggml_tensor * head = wide ? allocate(wide) : nullptr;
+    if (!head || !head->extra) {  // the layout's mark: not every type and shape can have it
+        head = allocate(ggml_backend_get_default_buffer_type(backend));
     }
     model_.output = head;
     std::vector<int32_t> rows(head->ne[1]);

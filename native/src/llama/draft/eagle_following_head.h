@@ -21,7 +21,7 @@ struct FollowingParams {
 
 class FollowingHead {
   public:
-    // Replaces the model's head, which `whole` reads, and its vocabulary. Rows lie in the layout of the whole head.
+    // Replaces the model's head, which `whole` reads, and its vocabulary.
     FollowingHead(DraftModel & model, WeightRows whole, const llama_vocab & vocab, ggml_backend_t backend,
                   const FollowingParams & params);
 
@@ -40,6 +40,7 @@ class FollowingHead {
 
     void choose_rows(const llama_vocab & vocab, int64_t n_rows, const std::vector<llama_token> & base);
     void make_head(ggml_backend_t backend);
+    ggml_tensor * allocate(ggml_backend_buffer_type_t type);
     void use(int32_t row);
     void write_rows(const std::vector<int32_t> & rows);
 };

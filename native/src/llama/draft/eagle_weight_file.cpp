@@ -6,7 +6,6 @@
 #include <string>
 
 #include "eagle_error.h"
-#include "ggml-backend.h"
 #include "ggml-cpp.h"
 #include "gguf.h"
 #include "llama-mmap.h"
@@ -91,22 +90,22 @@ Place find_weight(const char * path, const ggml_tensor & loaded) {
     throw std::runtime_error(format("%s has no weight %s", path, loaded.name));
 }
 
-bool is_wide(const ggml_tensor & weight) {
-    return std::strcmp(ggml_backend_buft_name(ggml_backend_buffer_get_type(weight.buffer)), WIDE_BUFFER) == 0;
-}
-
 // Weights that a CPU keeps rearranged (repacked, for AMX) cannot be read back as they were, except from our own layout.
 bool is_readable(const ggml_tensor & weight) {
     ggml_backend_buffer_type_t type = ggml_backend_buffer_get_type(weight.buffer);
     ggml_backend_dev_t device = ggml_backend_buft_get_device(type);
     return ggml_backend_buft_is_host(type) || !device ||
-           ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU || is_wide(weight);
+           ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU || is_wide(type);
 }
 
 }  // namespace
 
+bool is_wide(ggml_backend_buffer_type_t type) {
+    return std::strcmp(ggml_backend_buft_name(type), WIDE_BUFFER) == 0;
+}
+
 int64_t rows_together(const ggml_tensor & weight) {
-    return is_wide(weight) ? WIDE_ROWS : 1;
+    return weight.extra && is_wide(ggml_backend_buffer_get_type(weight.buffer)) ? WIDE_ROWS : 1;
 }
 
 WeightRows::WeightRows(const ggml_tensor & weight, const char * path)

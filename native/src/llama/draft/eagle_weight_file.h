@@ -6,12 +6,16 @@
 #include <string>
 #include <vector>
 
-struct ggml_tensor;
+#include "ggml-backend.h"
+
 struct llama_file;
 
 namespace eagle {
 
-// How many rows of a loaded weight are read and written together: a group in our own layout (eagle_wide.h), else 1.
+// Has a buffer type our own layout (eagle_wide.h)?
+bool is_wide(ggml_backend_buffer_type_t type);
+
+// How many rows of a loaded weight are read and written together: a group in our own layout, else 1.
 int64_t rows_together(const ggml_tensor & weight);
 
 // Plain rows of a loaded weight: read back from where it lies, or from the file where it lies rearranged. `path` is the
