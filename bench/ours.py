@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from llama_eagle.bench.measurement import Measurement
-from llama_eagle.drafting.options import DraftingOptions
+from llama_eagle.drafting.options import MTP, DraftingOptions
 from llama_eagle.generation.generate import GenerationResult
 from llama_eagle.generation.options import SamplingParams
 from llama_eagle.generation.run import GREEDY, Run, decode
@@ -47,7 +47,8 @@ class Job:
 
     def drafting(self, n_draft: int | str) -> DraftingOptions:
         longest = n_draft if isinstance(n_draft, int) else self.n_draft_max
-        return DraftingOptions(self.draft, n_draft, longest, self.p_min, draft_gpu_layers=self.draft_gpu_layers)
+        options = DraftingOptions(self.draft or MTP, n_draft, longest, self.p_min, draft_vocab=self.draft_vocab)
+        return dataclasses.replace(options, draft_gpu_layers=self.draft_gpu_layers)
 
 
 class Ours:
@@ -92,14 +93,8 @@ class Ours:
                 session.commit(1)
         return median(many) / median(one)
 
-<<<<<<< HEAD
-    def _run(self, n_draft_max: int = 0) -> Run:
-        job = self.job
-        return Run(job.n, job.threads, n_draft_max, p_min=job.p_min, n_vocab_draft=job.draft_vocab)
-=======
     def _run(self, sampling: SamplingParams) -> Run:
         return Run(self.job.n, self.job.threads, sampling)
->>>>>>> mtp
 
 
 @contextmanager

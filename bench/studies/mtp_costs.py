@@ -17,9 +17,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from llama_eagle.sessions.models import Context, ContextOptions, LoadOptions, Model
+from llama_eagle.sessions.models import Context, Model
+from llama_eagle.sessions.options import ContextOptions, LoadOptions, SessionOptions
 from llama_eagle.sessions.plain import PlainSession
-from llama_eagle.sessions.session import EagleSession, SessionOptions
+from llama_eagle.sessions.session import EagleSession
 
 N_DRAFT = 4
 N_TIMES = 40

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 from llama_eagle.bench.peer import Peer
-from llama_eagle.sessions.models import Context, ContextOptions, LoadOptions, ModelPair, PairOptions
-from llama_eagle.sessions.session import EagleSession, SessionOptions
+from llama_eagle.sessions.models import Context, ModelPair
+from llama_eagle.sessions.options import ContextOptions, LoadOptions, PairOptions, SessionOptions
+from llama_eagle.sessions.session import EagleSession
 from llama_eagle.synthetic.cycle import Cycle
 from parity.mtp_reference import MTPReference, TargetStates
 

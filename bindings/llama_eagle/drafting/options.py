@@ -12,14 +12,16 @@ from llama_eagle.native.limits import LONGEST, MAX_EXACT_DRAFT
 if TYPE_CHECKING:
     from llama_eagle.drafting.drafter import Drafter
 
-NONE, LOOKUP = "none", "lookup"
+NONE, LOOKUP, MTP = "none", "lookup", "mtp"
 
 
 @dataclass(frozen=True)
 class DraftingOptions:
     """The same for `EagleLlama`, `generate`, `chat`, `serve`, `evaluate` and `bench`. Lengths in tokens.
 
-    draft: an EAGLE-3 draft (a GGUF), "lookup" (in the text so far) or "none"; None: no draft.
+    draft: an EAGLE-3 draft (a GGUF), "mtp" (the head in the target's file, if that is loaded), "lookup" (in the text so
+        far) or "none"; None: no draft.
+    draft_vocab: rows of an MTP head that draft: a list that follows the text; 0: all.
     n_draft: tokens drafted in a round, or "auto": by measured acceptance and cost, down to none.
     n_draft_max: the longest draft; sets how far a recurrent state can be taken back.
     p_min: a draft ends where its cumulative probability falls below this.
@@ -41,6 +43,7 @@ class DraftingOptions:
     exact: bool = False
     draft_gpu_layers: int | None = None
     draft_n_ctx: int = 0
+    draft_vocab: int = 0
     drafter: Drafter | None = None
 
     def __post_init__(self) -> None:
@@ -56,6 +59,7 @@ class DraftingOptions:
                 ),
                 f"p_min={self.p_min} is not in [0, 1)": not 0 <= self.p_min < 1,
                 f"draft_n_ctx={self.draft_n_ctx} is negative": self.draft_n_ctx < 0,
+                f"draft_vocab={self.draft_vocab} is negative": self.draft_vocab < 0,
             }
         )
         if self.exact and isinstance(self.n_draft, int) and self.n_draft > MAX_EXACT_DRAFT:
@@ -69,7 +73,7 @@ class DraftingOptions:
     @property
     def draft_file(self) -> Path | None:
         """The draft model's file; None: there is none."""
-        return None if self.draft in (None, NONE, LOOKUP) else Path(str(self.draft))
+        return None if self.draft in (None, NONE, LOOKUP, MTP) else Path(str(self.draft))
 
     @property
     def drafts(self) -> bool:

@@ -19,12 +19,13 @@ FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How weights are loaded. `n_gpu_layers` -1 offloads every layer."""
+    """How weights are loaded. `n_gpu_layers` -1 offloads every layer; `mtp`: with the MTP head that drafts."""
 
     n_gpu_layers: int = 0
     use_mmap: bool = True
     use_mlock: bool = False
     on_progress: Callable[[float], None] | None = None  # called with 0..1
+    mtp: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class ContextOptions:
 
 @dataclass(frozen=True)
 class PairOptions:
-    """How a target and its draft are loaded together. `draft` None: no speculation."""
+    """How a target and its draft are loaded together. `draft` None: its MTP head if loaded, or nothing."""
 
     target: Path | str
     draft: Path | str | None = None
