@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from llama_eagle.bench.peer import Peer
 from llama_eagle.sessions.models import Context, ModelPair
-from llama_eagle.sessions.options import ContextOptions, PairOptions, SessionOptions
+from llama_eagle.sessions.options import MTP, ContextOptions, PairOptions, SessionOptions
 from llama_eagle.sessions.session import EagleSession
 from llama_eagle.synthetic.cycle import Cycle
 from parity.mtp_reference import MTPReference, TargetStates
