@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from llama_eagle.convert.drafts.mapping import expand
+from llama_eagle.convert.drafts.family import is_extended, table
+from llama_eagle.convert.table import Row, resolve
 from llama_eagle.gguf.header import Header, TensorInfo, read_model
 from llama_eagle.gguf.pairing import FEATURE_TARGETS, n_layers, pair_problems, require_draft, require_target
 
@@ -90,21 +91,20 @@ def _number(draft: Header, name: str) -> int:
 
 
 def _dimensions(draft: Header) -> dict[str, int]:
-    """Sizes by the letters of drafts/mapping.py."""
+    """Sizes by the names of drafts/family.py."""
     hidden, n_head = _number(draft, "embedding_length"), max(1, _number(draft, "attention.head_count"))
     head = _number(draft, "attention.key_length") or hidden // n_head
-    width = _number(draft, "target_hidden_size")
     d2t = draft.tensors.get("d2t")
     return {
-        "H": hidden,
-        "T": width,
-        "AT": len(draft.arch_key("target_layers") or []) * width,
-        "F": _number(draft, "feed_forward_length"),
-        "Q": n_head * head,
-        "K": (_number(draft, "attention.head_count_kv") or n_head) * head,
-        "d": head,
-        "D": d2t.n_elements if d2t else draft.n_vocab,
-        "V": draft.n_vocab,
+        "embd": hidden,
+        "target": _number(draft, "target_hidden_size"),
+        "aux": len(draft.arch_key("target_layers") or []),
+        "ff": _number(draft, "feed_forward_length"),
+        "q": n_head * head,
+        "kv": (_number(draft, "attention.head_count_kv") or n_head) * head,
+        "head": head,
+        "draft_vocab": d2t.n_elements if d2t else draft.n_vocab,
+        "vocab": draft.n_vocab,
     }
 
 
@@ -115,19 +115,18 @@ def _tensor_problems(draft: Header) -> Iterator[str]:
         yield f"it claims {n_layer} layers and {n_aux} target layers. Convert it again."
         return
     dims = _dimensions(draft)
-    table = {rule.gguf: (rule, layer) for rule, layer in expand(n_layer, n_aux).values()}
-    for name, (rule, layer) in table.items():
+    known: dict[str, Row] = {s.target + row.target: row for s in table(n_layer, n_aux) for row in s.rows}
+    for name, row in known.items():
         tensor: TensorInfo | None = draft.tensors.get(name)
-        sizes = {**dims, "W": dims["H"] * (1 if layer else 2)}
-        shape = tuple(sizes[letter] for letter in reversed(rule.shape))
-        if tensor is None and rule.required:
+        shape = tuple(reversed(resolve(row.shape, dims)))
+        if tensor is None and row.required:
             yield f"{name} is missing. Convert it again."
         elif tensor is not None and tensor.shape != shape:
             yield f"{name} has shape {list(tensor.shape)}, its keys say {list(shape)} (ggml order). Convert it again."
-    unknown = [name for name in draft.tensors if name not in table and name not in ("rope_freqs.weight", "extended")]
+    unknown = [name for name in draft.tensors if name not in known and name not in ("rope_freqs.weight", "extended")]
     if unknown:
         yield f"it holds tensors that are no part of a draft: {', '.join(unknown[:3])}."
-    extra = any(name in draft.tensors and not rule.stock for name, (rule, _) in table.items())
+    extra = any(map(is_extended, draft.tensors))
     if "extended" not in draft.tensors and (extra or draft.arch_key("norm_output")):
         yield "it needs the extended layout but is not marked so. Convert it again."
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from llama_eagle.convert.checkpoint import Checkpoint, open_checkpoint
-from llama_eagle.convert.drafts.config import Fields
+from llama_eagle.convert.config import Fields
 from llama_eagle.convert.dtypes import to_f32
+from llama_eagle.convert.source import Checkpoint, open_checkpoint
 from llama_eagle.convert.storage import FLOAT_DTYPES
 from llama_eagle.convert.tokenizer import read_tokenizer
 from llama_eagle.convert.writer import GGUFOutput

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from llama_eagle.convert.checkpoint import open_checkpoint
+from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.errors import ConfigError, ConversionError, EagleError, EnvironmentFailure
 from safetensors.torch import save_file
 

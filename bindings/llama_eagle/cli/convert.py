@@ -13,9 +13,8 @@ from llama_eagle.cli.options import Json, read_layers
 from llama_eagle.errors import UsageError
 
 if TYPE_CHECKING:
-    from llama_eagle.convert.checkpoint import Checkpoint
+    from llama_eagle.convert.source import Checkpoint
 
-DIRECT_TYPES = ("auto", "f32", "f16", "bf16", "q8_0")  # others are made by llama.cpp's quantizer from "auto"
 DRAFT_ONLY = ("aux_layers", "rope_base", "norm_before_residual", "norm_output", "absolute_d2t", "share_head", "force")
 TARGET_ONLY = ("no_mtp", "split_max_size", "mmproj", "imatrix", "recipe")
 
@@ -44,8 +43,8 @@ def convert(
 ) -> None:
     """Convert a Hugging Face target, or an EAGLE-3 draft, to GGUF."""
     given = dict(locals())
-    from llama_eagle.convert.checkpoint import open_checkpoint
     from llama_eagle.convert.drafts import is_draft
+    from llama_eagle.convert.source import open_checkpoint
 
     if Path(source).is_dir():
         _refuse(given, ("revision",), "a folder")
@@ -59,41 +58,25 @@ def convert(
         if target is not None:
             raise UsageError(f"{source} is not an EAGLE-3 draft: leave out --target, or give the draft's folder.")
         _refuse(given, (*DRAFT_ONLY, "dry_run"), "a target")
-        report = _convert_target(given)
+        report = _convert_target(checkpoint, given)
     _show(report, json)
 
 
 def _convert_draft(checkpoint: Checkpoint, given: dict[str, Any]) -> dict[str, Any]:
     from llama_eagle.convert.drafts import DraftOptions, convert_draft
-    from llama_eagle.files import temporary_beside
 
-    outtype, out = given["outtype"].lower(), given["out"]
-    direct = outtype in DIRECT_TYPES
     options = DraftOptions(
-        outtype=outtype if direct else "auto",
+        outtype=given["outtype"].lower(),
         aux_layers=read_layers(given["aux_layers"]),
         **{name: given[name] for name in (*DRAFT_ONLY[1:], "dry_run", "pre")},
     )
     with console.progress("converting") as on_progress:
-
-        def meter(done: int, total: int, _name: str) -> None:
-            on_progress(done / max(total, 1))
-
-        if direct or options.dry_run:
-            report = convert_draft(checkpoint, given["target"], out, options, meter)
-            return {"kind": "draft", **report.to_json(), "outtype": outtype}
-        from llama_eagle.quantize.quantize import check_type, quantize
-
-        check_type(outtype)
-        with temporary_beside(out) as (middle,):
-            report = convert_draft(checkpoint, given["target"], middle, options, meter)
-            quantized = quantize(middle, out, outtype)
-    return {
-        "kind": "draft", **report.to_json(), "output": str(out), "outtype": outtype, "n_bytes": quantized.n_bytes
-    }  # fmt: skip
+        meter = lambda done, total, _name: on_progress(done / max(total, 1))  # noqa: E731
+        report = convert_draft(checkpoint, given["target"], given["out"], options, meter)
+    return {"kind": "draft", **report.to_json(), "outtype": options.outtype}
 
 
-def _convert_target(given: dict[str, Any]) -> dict[str, Any]:
+def _convert_target(checkpoint: Checkpoint, given: dict[str, Any]) -> dict[str, Any]:
     from llama_eagle.convert.targets import TargetOptions, convert_target, convert_vision
 
     with console.progress("converting") as on_progress:
@@ -101,14 +84,13 @@ def _convert_target(given: dict[str, Any]) -> dict[str, Any]:
             outtype=given["outtype"].lower(),
             mtp=not given["no_mtp"],
             pre=given["pre"],
-            revision=given["revision"],
             split_max_size=_size(given["split_max_size"]),
             quantize=_quantize_options(given),
             progress=lambda done, total, _name: on_progress(done / max(total, 1)),
         )
-        report = asdict(convert_target(given["source"], given["out"], options))
+        report = asdict(convert_target(checkpoint, given["out"], options))
         if given["mmproj"]:
-            vision = convert_vision(given["source"], given["mmproj"], options)
+            vision = convert_vision(checkpoint, given["mmproj"], options)
             report["mmproj"] = {"output": str(given["mmproj"]), "outtype": vision.outtype, "n_bytes": vision.n_bytes}
     outputs = [str(path) for path in report.pop("outputs")]
     return {"kind": "target", "source": given["source"], "output": outputs[0], "outputs": outputs, **report}

@@ -1,29 +1,18 @@
-"""A target's tensors under canonical names, whatever prefix the checkpoint uses, and without FP8."""
+"""A checkpoint's tensors under canonical names, whatever prefix it uses, and without FP8."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from llama_eagle.convert.checkpoint import Checkpoint
 from llama_eagle.convert.dtypes import fp8_to_f32
+from llama_eagle.convert.source import Checkpoint
+from llama_eagle.convert.storage import FLOAT_DTYPES, TensorInfo
 from llama_eagle.errors import ConfigError, ConversionError
 
 _FP8 = ("F8_E4M3", "F8_E5M2")
-_FLOATS = ("BF16", "F16", "F32", "F64")
 _SCALE = "_scale_inv"
-
-
-def canonical(name: str) -> str:
-    """`model.language_model.layers.0.x`, `language_model.model.layers.0.x` and `model.layers.0.x` -> `layers.0.x`."""
-    name = name.replace("language_model.", "", 1)
-    name = name.removeprefix("model.")
-    return (
-        name.removesuffix(".weight")
-        if name.endswith(("experts.gate_up_proj.weight", "experts.down_proj.weight"))
-        else name
-    )
 
 
 def _fp8_block(config: dict[str, Any]) -> tuple[int, int] | None:
@@ -48,33 +37,37 @@ def _fp8_block(config: dict[str, Any]) -> tuple[int, int] | None:
 
 
 class Weights:
-    """Canonical name -> values: float16, float32, float64, or BF16 bit patterns (uint16)."""
+    """Canonical name -> values: float16, float32, float64, or BF16 bit patterns (uint16).
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    canonical: the table's spelling of a stored name.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, canonical: Callable[[str], str]) -> None:
         self.where = checkpoint.source
         self._checkpoint = checkpoint
         self._block = _fp8_block(checkpoint.config)
         self._stored: dict[str, str] = {}
+        self._replaced: dict[str, np.ndarray] = {}
         for name in checkpoint.names():
             short = canonical(name)
             if short in self._stored:
-                raise ConversionError(f"{self.where}: {name} and {self._stored[short]} are the same tensor")
+                raise ConversionError(f"{self.where}: {name!r} and {self._stored[short]!r} are the same tensor")
             self._stored[short] = name
         self._scales = {n: s for n, s in self._stored.items() if n.endswith((_SCALE, ".activation_scale"))}
         for name in self._scales:
             del self._stored[name]
-        for name in self._stored:
-            self._check(name)
 
-    def _check(self, name: str) -> None:
-        dtype = self._checkpoint.info(self._stored[name]).dtype
+    def require_numbers(self, name: str) -> None:
+        """Raises ConversionError unless read() can give this tensor's values as floats."""
+        dtype = self.info(name).dtype
         if dtype in _FP8:
             if name + _SCALE not in self._scales:
-                raise ConversionError(f"{self.where}: FP8 tensor {name} has no scales ({name}{_SCALE})")
-        elif dtype not in _FLOATS:
-            raise ConversionError(
-                f"{self.where}: tensor {name} has dtype {dtype}, expected one of {', '.join(_FLOATS)}"
-            )
+                raise ConversionError(
+                    f"{self.where}: FP8 tensor {name} has no scales ({name}{_SCALE}); dequantize the checkpoint first"
+                )
+        elif dtype not in FLOAT_DTYPES and name not in self._replaced:
+            expected = ", ".join(sorted(FLOAT_DTYPES))
+            raise ConversionError(f"{self.where}: tensor {name} has dtype {dtype}, expected one of {expected}")
 
     def names(self) -> list[str]:
         return list(self._stored)
@@ -82,8 +75,20 @@ class Weights:
     def __contains__(self, name: str) -> bool:
         return name in self._stored
 
+    def stored_name(self, name: str) -> str:
+        """The name in the checkpoint."""
+        return self._stored[name]
+
+    def info(self, name: str) -> TensorInfo:
+        """Type and shape as stored."""
+        return self._checkpoint.info(self._stored[name])
+
     def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._checkpoint.info(self._stored[name]).shape)
+        return self._replaced[name].shape if name in self._replaced else self.info(name).shape
+
+    def replace(self, name: str, values: np.ndarray) -> None:
+        """Has read() give these values instead of the stored ones."""
+        self._replaced[name] = values
 
     def _dequantize(self, name: str, codes: np.ndarray, scale: np.ndarray, dtype: str) -> np.ndarray:
         try:
@@ -96,16 +101,14 @@ class Weights:
 
     def read(self, name: str) -> np.ndarray:
         """The whole tensor, in its stored type or, for FP8, as float32."""
-        stored = self._stored[name]
-        dtype = self._checkpoint.info(stored).dtype
-        values = self._checkpoint.read(stored)
+        if name in self._replaced:
+            return self._replaced[name]
+        dtype, values = self.info(name).dtype, self._checkpoint.read(self._stored[name])
         return self._dequantize(name, values, self._scale(name), dtype) if dtype in _FP8 else values
 
     def slices(self, name: str) -> Iterator[np.ndarray]:
         """read(), but one slice of the first axis at a time: FP8 experts need memory for one of them only."""
-        stored = self._stored[name]
-        dtype = self._checkpoint.info(stored).dtype
-        values = self._checkpoint.read(stored)
+        dtype, values = self.info(name).dtype, self._checkpoint.read(self._stored[name])
         if dtype not in _FP8:
             yield from values
             return
