@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llama_eagle.convert import calibration
 from llama_eagle.convert.dtypes import FILE_TYPE, QUANTIZATION_VERSION, kept_type
 from llama_eagle.convert.quantized import is_direct, write_as
 from llama_eagle.convert.source import Checkpoint, open_checkpoint
@@ -31,6 +33,8 @@ class TargetOptions:
 
     outtype: str = "auto"
     mtp: bool = True  # keep the next-token-prediction block, if there is one
+    mtp_only: bool = False  # nothing but that block, and the embeddings, norm and head that it needs
+    calibration: Path | None = None  # text whose most frequent tokens are stored, for a trimmed draft head
     pre: str | None = None  # llama.cpp's pre-tokenizer name, where tokenizer.json's is not known
     name: str | None = None  # general.name; by default the folder's or the hub id's
     revision: str | None = None  # of a hub id
@@ -75,11 +79,15 @@ def canonical(name: str) -> str:
     return name.removesuffix(".weight") if name.endswith(experts) else name
 
 
-def _match(checkpoint: Checkpoint, family: Family, config: ModelConfig, *, mtp: bool = False) -> _Model:
+def _match(checkpoint: Checkpoint, family: Family, config: ModelConfig, options: TargetOptions) -> _Model:
     dims = family.dims(config)
     weights = Weights(checkpoint, canonical)
-    n_mtp = mtp_blocks(family, weights) if mtp else 0
-    planned = plan(family.table(config, n_mtp), weights, dims, family.reason)
+    only = options.mtp_only
+    n_mtp = mtp_blocks(family, weights) if options.mtp or only else 0
+    if only and not n_mtp:
+        raise ConversionError(f"{checkpoint.source}: has no MTP block (mtp.*) that could be converted alone")
+    reason = partial(family.reason, only_mtp=only)
+    planned = plan(family.table(config, n_mtp, only_mtp=only), weights, dims, reason)
     planned.tensors += [computed(name, values) for name, values in family.extra(config, dims).items()]
     return _Model(checkpoint, family, config, dims, planned, n_mtp)
 
@@ -174,13 +182,16 @@ def _convert(checkpoint: Checkpoint, output: Path, outtype: str, options: Target
     """Writes one GGUF of a type that needs no quantizer."""
     start = time.monotonic()
     family = find_family(checkpoint.config, checkpoint.source)
-    model = _match(checkpoint, family, ModelConfig(checkpoint.config, checkpoint.source), mtp=options.mtp)
+    model = _match(checkpoint, family, ModelConfig(checkpoint.config, checkpoint.source), options)
     _require_head(model)
     tokenizer = read_tokenizer(checkpoint, model.dims["vocab"], pre=options.pre)
+    text = options.calibration
+    vocabulary = calibration.draft_vocabulary(checkpoint, tokenizer, text) if text else []
     with gguf_output(output, arch=family.arch, split_max_size=options.split_max_size, progress=options.progress) as out:
         _write_general(out, model, options, "model", outtype)
         _write_keys(out, model)
         tokenizer.write(out)
+        out.key(calibration.KEY, vocabulary, "u32")
         for tensor in model.plan.tensors:
             out.tensor(tensor.name, tensor.shape, tensor.load, stored_type(tensor.name, tensor.shape, outtype))
     return _report(out, model, outtype, start)
@@ -200,7 +211,7 @@ def convert_vision(
     outtype = _outtype(checkpoint, options)
     outtype = outtype if is_direct(outtype) else "f16"
     config = ModelConfig(checkpoint.config, checkpoint.source, part="vision_config")
-    model = _match(checkpoint, vision.FAMILY, config)
+    model = _match(checkpoint, vision.FAMILY, config, TargetOptions())
     with gguf_output(Path(output), arch="clip", progress=options.progress) as out:
         _write_general(out, model, options, "mmproj", outtype)
         for name, value in vision.FAMILY.keys(config, model.dims).items():
@@ -229,6 +240,8 @@ def convert_target(
     output = Path(output)
     outtype = _outtype(checkpoint, options)
     quantize = options.quantize
+    if options.mtp_only and not options.mtp:
+        raise UsageError("--mtp-only and --no-mtp exclude each other")
     if options.split_max_size and (quantize or not is_direct(outtype)):
         raise UsageError(f"--split-max-size works with plain {', '.join(FILE_TYPE)} files, not with the quantizer")
 

@@ -52,20 +52,24 @@ class Family:
     dropped: Callable[[str], str | None] = text_dropped  # the reason to leave a tensor out, None to refuse it
     has_mtp: bool = False
 
-    def table(self, config: ModelConfig, n_mtp: int = 0) -> list[Section]:
-        """Every section of the file. The MTP block is a full-attention block with rows of its own."""
+    def table(self, config: ModelConfig, n_mtp: int = 0, *, only_mtp: bool = False) -> list[Section]:
+        """Every section of the file. The MTP block is a full-attention block with rows of its own; alone, it keeps its
+        number, and the model's embeddings, norm and head go with it."""
         blocks = self.blocks(config)
         found = [Section(self.sections["model"])]
-        found += [Section(self.sections[block.kind], block.source, block.target) for block in blocks]
+        if not only_mtp:
+            found += [Section(self.sections[block.kind], block.source, block.target) for block in blocks]
         for i in range(n_mtp):
             target = f"blk.{len(blocks) + i}."
             found.append(Section(self.sections["full"], f"mtp.layers.{i}.", target))
             found.append(Section(self.sections["mtp"], "mtp.", target))
         return found
 
-    def reason(self, name: str) -> str | None:
+    def reason(self, name: str, *, only_mtp: bool = False) -> str | None:
         """Why a stored tensor is left out; None for one that is unknown."""
-        return "MTP block: --no-mtp" if name.startswith("mtp.") and self.has_mtp else self.dropped(name)
+        if name.startswith("mtp.") and self.has_mtp:
+            return "MTP block: --no-mtp"
+        return "not of the MTP block: --mtp-only" if only_mtp else self.dropped(name)
 
 
 def mtp_blocks(family: Family, weights: Weights) -> int:

@@ -25,7 +25,8 @@ def make(family: str, folder: Path, **more: object) -> Path:
 
 def compare(folder: Path, family: str, outtype: str, *more: str) -> None:
     ours, theirs = folder / "ours.gguf", folder / "theirs.gguf"
-    convert_target(folder, ours, TargetOptions(outtype=outtype, mtp="--no-mtp" not in more))
+    mtp, only = "--no-mtp" not in more, "--mtp" in more
+    convert_target(folder, ours, TargetOptions(outtype=outtype, mtp=mtp, mtp_only=only))
     upstream.convert(folder, theirs, outtype, FAMILIES[family][2], *more)
     assert upstream.differences(ours, theirs, close=CLOSE) == []
 
@@ -44,6 +45,12 @@ def test_other_types(family: str, outtype: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", ["qwen35", "qwen3next"])
 def test_without_mtp(family: str, tmp_path: Path) -> None:
     compare(make(family, tmp_path), family, "bf16", "--no-mtp")
+
+
+@pytest.mark.parametrize("outtype", ["f32", "bf16", "q8_0"])
+@pytest.mark.parametrize("family", HYBRID)
+def test_mtp_alone(family: str, outtype: str, tmp_path: Path) -> None:
+    compare(make(family, tmp_path), family, outtype, "--mtp")
 
 
 def test_fused_experts(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from llama_eagle.convert.source import Checkpoint
 
 DRAFT_ONLY = ("aux_layers", "rope_base", "norm_before_residual", "norm_output", "absolute_d2t", "share_head", "force")
-TARGET_ONLY = ("no_mtp", "split_max_size", "mmproj", "imatrix", "recipe")
+TARGET_ONLY = ("no_mtp", "mtp_only", "calibration", "split_max_size", "mmproj", "imatrix", "recipe")
 
 
 def convert(
@@ -32,6 +32,10 @@ def convert(
     share_head: Annotated[bool, typer.Option("--share-head", help="Draft without a head: the target's rows.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Draft: drop unknown tensors.")] = False,
     no_mtp: Annotated[bool, typer.Option("--no-mtp", help="Target: drop the multi-token-prediction block.")] = False,
+    mtp_only: Annotated[bool, typer.Option("--mtp-only", help="Target: that block alone, as mtp-*.gguf.")] = False,
+    calibration: Annotated[
+        Path | None, typer.Option(metavar="TEXT", help="Target: count tokens for a trimmed draft head.")
+    ] = None,
     split_max_size: Annotated[str | None, typer.Option(metavar="N(M|G)", help="Target: split the file.")] = None,
     mmproj: Annotated[Path | None, typer.Option(metavar="OUT.gguf", help="Target: its vision tower, too.")] = None,
     imatrix: Annotated[Path | None, typer.Option(help="Target: llama.cpp's importance matrix.")] = None,
@@ -83,6 +87,8 @@ def _convert_target(checkpoint: Checkpoint, given: dict[str, Any]) -> dict[str, 
         options = TargetOptions(
             outtype=given["outtype"].lower(),
             mtp=not given["no_mtp"],
+            mtp_only=given["mtp_only"],
+            calibration=given["calibration"],
             pre=given["pre"],
             split_max_size=_size(given["split_max_size"]),
             quantize=_quantize_options(given),
