@@ -193,6 +193,8 @@ def fp8_to_f32(codes: np.ndarray, dtype: str, scale: np.ndarray, block: tuple[in
     scale = to_f32(scale)
     if block is None:
         factor = scale.reshape(-1, *(1,) * (codes.ndim - 1)) if scale.ndim < codes.ndim else scale
+        if any(n not in (1, m) for n, m in zip(factor.shape, codes.shape, strict=True)):
+            raise ConversionError(f"its scales have shape {list(scale.shape)}, and config.json has no block size")
         return table[codes] * factor
     grid = (*codes.shape[:-2], -(-codes.shape[-2] // block[0]), -(-codes.shape[-1] // block[1]))
     if scale.shape != grid:

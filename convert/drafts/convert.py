@@ -25,7 +25,7 @@ def is_draft(checkpoint: Checkpoint) -> bool:
         names = {canonical(name) for name in checkpoint.names()}
     except EagleError:
         return False  # a target without readable weights: its own conversion says what is wrong
-    return "fc.weight" in names
+    return not names.isdisjoint(("fc.weight", "fc.weight_packed"))
 
 
 def convert_draft(

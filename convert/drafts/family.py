@@ -87,8 +87,8 @@ REFUSED = (
     (r"(.*\.)?(eh_proj|enorm|hnorm)\..*", "it is an MTP head (eh_proj), or projects before attention"),
     (r"parallel_draft_heads\..*", "it drafts with parallel heads"),
     (
-        r".*\.(weight_scale(_inv|_2)?|input_scale|weight_packed|qweight|scales|qzeros|g_idx)",
-        "its weights are quantized",
+        r".*\.(weight_scale(_inv|_2)?|weight_global_scale|input_scale|qweight|scales|qzeros|g_idx)",
+        "its weights are quantized in a format that is not read (FP8 and packed integers are)",
     ),
     (r".*\.mlp\.(gate|up|down)_proj\.bias", "its MLP has biases"),
     (r"lm_head\.bias", "its output has a bias"),

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 import numpy as np
+from llama_eagle.convert.coded import read_scheme
 from llama_eagle.convert.drafts.config import DraftConfig, read_config
 from llama_eagle.convert.drafts.family import DROPPED, REFUSED, canonical, match, table
 from llama_eagle.convert.drafts.layers import LayerIds, resolve_layer_ids
@@ -63,7 +64,8 @@ class _Reading:
 def read_draft(checkpoint: Checkpoint, target: Target, options: DraftOptions) -> Draft:
     """Raises ConfigError or ConversionError unless configuration, tensors and target fit together."""
     config = read_config(checkpoint.config)
-    reading = _Reading(config, Weights(checkpoint, canonical), target, options)
+    scheme = read_scheme(checkpoint.config, strict=False)
+    reading = _Reading(config, Weights(checkpoint, canonical, scheme), target, options)
     _refuse_other_networks(reading)
     geometry = config.geometry
     rope = draft_rope(config.layer, geometry.head_dim, geometry.n_ctx, options.rope_base)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llama_eagle.convert import calibration
+from llama_eagle.convert.coded import read_scheme
 from llama_eagle.convert.dtypes import FILE_TYPE, QUANTIZATION_VERSION, kept_type
 from llama_eagle.convert.quantized import is_direct, write_as
 from llama_eagle.convert.source import Checkpoint, open_checkpoint
@@ -81,7 +82,7 @@ def canonical(name: str) -> str:
 
 def _match(checkpoint: Checkpoint, family: Family, config: ModelConfig, options: TargetOptions) -> _Model:
     dims = family.dims(config)
-    weights = Weights(checkpoint, canonical)
+    weights = Weights(checkpoint, canonical, read_scheme(checkpoint.config))
     only = options.mtp_only
     n_mtp = mtp_blocks(family, weights) if options.mtp or only else 0
     if only and not n_mtp:
