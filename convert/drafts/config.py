@@ -30,6 +30,33 @@ class Geometry:
 
 
 @dataclass(frozen=True)
+class Window:
+    """Sliding-window attention: a token attends to the last `size` ones, itself among them, in the layers marked."""
+
+    size: int
+    pattern: tuple[bool, ...]
+
+
+def read_window(layer: Fields, n_layer: int) -> tuple[Window | None, str | None]:
+    """The window of a draft of n_layer layers, and a warning where config.json describes other layers than its own."""
+    size, kinds = layer.integer("sliding_window"), layer.texts("layer_types")
+    if size is None or not ("sliding_attention" in kinds or layer.flag("use_sliding_window")):
+        return None, None
+    if not kinds:  # as transformers has it for Qwen: from this layer on
+        first = layer.get("max_window_layers", 0)
+        if type(first) is not int:
+            raise layer.bad("max_window_layers", "an integer")
+        kinds = ["full_attention"] * min(max(first, 0), n_layer) + ["sliding_attention"] * (n_layer - max(first, 0))
+    if len(kinds) != n_layer:
+        note = (
+            f"layer_types speaks of {len(kinds)} layers, {n_layer} are stored: its sliding window of {size} is ignored"
+        )
+        return None, note
+    pattern = tuple(kind == "sliding_attention" for kind in kinds)
+    return (Window(size, pattern) if any(pattern) else None), None
+
+
+@dataclass(frozen=True)
 class DraftConfig:
     """A draft's configuration. Flags are None when no place states them."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from llama_eagle.convert.coded import read_scheme
-from llama_eagle.convert.drafts.config import DraftConfig, read_config
+from llama_eagle.convert.drafts.config import DraftConfig, Window, read_config, read_window
 from llama_eagle.convert.drafts.family import DROPPED, REFUSED, canonical, match, table
 from llama_eagle.convert.drafts.layers import LayerIds, resolve_layer_ids
 from llama_eagle.convert.drafts.producers import Producer, detect_producer, known_traps
@@ -44,6 +44,7 @@ class Draft:
     flags: Flags
     layer_ids: LayerIds
     rope: Rope
+    window: Window | None
     shared_ids: np.ndarray | None
     weights: Weights
     plan: Plan
@@ -77,14 +78,29 @@ def read_draft(checkpoint: Checkpoint, target: Target, options: DraftOptions) ->
     shared = _check_ownership(reading, dims, ids)
     layer_ids = _layer_ids(reading, dims["aux"])
     producer = detect_producer(config, checkpoint.names())
+    window, note = read_window(config.layer, n_layer)
     overridden = options.rope_base is not None
     warnings = [
         *reading.warnings,
         *rope.warnings,
         *known_traps(producer.name, rope_base=rope.base, norm_output=flags.norm_output, overridden=overridden),
         *_differences(config, n_layer),
+        *([note] if note else []),
     ]
-    return Draft(config, producer, dims, n_layer, flags, layer_ids, rope, shared, reading.weights, planned, warnings)
+    return Draft(
+        config=config,
+        producer=producer,
+        dims=dims,
+        n_layer=n_layer,
+        flags=flags,
+        layer_ids=layer_ids,
+        rope=rope,
+        window=window,
+        shared_ids=shared,
+        weights=reading.weights,
+        plan=planned,
+        warnings=warnings,
+    )
 
 
 def _refuse_other_networks(reading: _Reading) -> None:
@@ -310,8 +326,4 @@ def _differences(config: DraftConfig, n_layer: int) -> list[str]:
     notes = []
     if config.geometry.n_layer not in (None, n_layer):
         notes.append(f"num_hidden_layers is {config.geometry.n_layer}, but {n_layer} are stored")
-    window = config.layer.integer("sliding_window")
-    sliding = "sliding_attention" in config.layer.texts("layer_types") or config.layer.flag("use_sliding_window")
-    if window and sliding:
-        notes.append(f"it was trained with a sliding window of {window} tokens, and will run with full attention")
     return notes

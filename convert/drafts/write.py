@@ -27,6 +27,8 @@ def extended_because(draft: Draft) -> list[str]:
         reasons.append(f"{draft.dims['aux']} aux features")
     if draft.n_layer != 1:
         reasons.append(f"{draft.n_layer} layers")
+    if draft.window:
+        reasons.append(f"a sliding window of {draft.window.size} tokens")
     names = [tensor.name.removeprefix("blk.0.") for tensor in draft.plan.tensors if is_extended(tensor.name)]
     return reasons + sorted({f"{name.split('.')[0]} {name.rsplit('.', 1)[1]}" for name in names})
 
@@ -56,6 +58,9 @@ def add_keys(out: GGUFOutput, draft: Draft, checkpoint: Checkpoint, target: Targ
         keys |= {"attention.key_length": geometry.head_dim, "attention.value_length": geometry.head_dim}
     if draft.flags.norm_output:
         keys["norm_output"] = True
+    if draft.window:
+        keys["attention.sliding_window"] = draft.window.size
+        keys["attention.sliding_window_pattern"] = list(draft.window.pattern)
     general = {
         "general.type": "model",
         "general.name": publishable_name(checkpoint),
