@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from llama_eagle.convert.drafts.dflash import convert_dflash
+from llama_eagle.convert.drafts.dflash_config import is_dflash
 from llama_eagle.convert.drafts.family import ARCH, canonical
 from llama_eagle.convert.drafts.producers import looks_like_draft
 from llama_eagle.convert.drafts.reader import Draft, read_draft
@@ -19,7 +21,7 @@ from llama_eagle.errors import ConfigError, ConversionError, EagleError, UsageEr
 
 def is_draft(checkpoint: Checkpoint) -> bool:
     """Is this checkpoint a draft head? Decided by its configuration, else by its tensor names."""
-    if looks_like_draft(checkpoint.config):
+    if looks_like_draft(checkpoint.config) or is_dflash(checkpoint.config):
         return True
     try:
         names = {canonical(name) for name in checkpoint.names()}
@@ -48,6 +50,8 @@ def convert_draft(
         raise UsageError(f"{output} is the target itself; name another output")
     goal = open_target(target, pre=options.pre, weights=options.share_head)
     try:
+        if is_dflash(checkpoint.config):
+            return convert_dflash(checkpoint, goal, Path(output), options, progress)
         draft = read_draft(checkpoint, goal, options)
         job = _Job(draft, checkpoint, goal, options)
         if options.dry_run:

@@ -18,7 +18,7 @@ _FEATURES = (
     Row("input_norm.weight", "enc.output_norm.weight", ("aux*target",), required=False),
 )
 _FC_NORM = (Row("weight", "weight", ("target",), required=False),)
-_IDS = Transform(lambda values, dims: values, note="absolute target ids")
+ABSOLUTE_IDS = Transform(lambda values, dims: values, note="absolute target ids")
 _BIASES = (
     *rows.qkv_biases(rows.PAIRS, required=False),
     Row("self_attn.o_proj.bias", "attn_output.bias", ("embd",), required=False),
@@ -34,7 +34,7 @@ def _vocabulary(logit_scale: float) -> tuple[Row, ...]:
         rows.norm("norm.weight", "output_norm.weight", "embd"),
         Row("lm_head.weight", "output.weight", ("draft_vocab", "embd"), logits, required=False),
         Row("embed_tokens.weight", "token_embd.weight", ("vocab", "embd"), required=False),
-        Row("d2t", "d2t", ("draft_vocab",), _IDS, required=False),
+        Row("d2t", "d2t", ("draft_vocab",), ABSOLUTE_IDS, required=False),
     )
 
 

@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+# Options that only EAGLE-3 drafts have.
+EAGLE3_OPTIONS = (
+    "aux_layers", "rope_base", "norm_before_residual", "norm_output", "absolute_d2t", "share_head", "force",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class DraftOptions:

@@ -13,7 +13,8 @@ from llama_eagle.convert.drafts.report import TensorRow
 from llama_eagle.convert.drafts.target import Target, publishable_name
 from llama_eagle.convert.dtypes import FILE_TYPE, QUANTIZATION_VERSION, kept_type, require_finite
 from llama_eagle.convert.source import Checkpoint
-from llama_eagle.convert.table import PIECE, Planned, computed, stored_type
+from llama_eagle.convert.table import PIECE, Plan, Planned, computed, stored_type
+from llama_eagle.convert.weights import Weights
 from llama_eagle.convert.writer import GGUFOutput
 from llama_eagle.errors import ConversionError
 
@@ -101,15 +102,17 @@ def add_tensors(out: GGUFOutput, draft: Draft, target: Target, outtype: str) -> 
         tensors.append(computed("rope_freqs.weight", draft.rope.factors, f"RoPE type {draft.rope.kind}"))
     if extended_because(draft):
         tensors.append(computed("extended", np.ones(1, np.int32), "marks the extended layout"))
-    rows = [_add(out, draft, tensor, outtype) for tensor in tensors]
-    for name, reason in draft.plan.dropped.items():
-        info = draft.weights.info(name)
-        rows.append(TensorRow(info.name, info.shape, info.dtype, None, None, reason))
-    return rows
+    return [*(add_tensor(out, draft.weights, t, outtype) for t in tensors), *dropped_rows(draft.weights, draft.plan)]
 
 
-def _add(out: GGUFOutput, draft: Draft, tensor: Planned, outtype: str) -> TensorRow:
-    info = draft.weights.info(tensor.source) if tensor.source else None
+def dropped_rows(weights: Weights, plan: Plan) -> list[TensorRow]:
+    infos = {name: weights.info(name) for name in plan.dropped}
+    return [TensorRow(i.name, i.shape, i.dtype, None, None, plan.dropped[name]) for name, i in infos.items()]
+
+
+def add_tensor(out: GGUFOutput, weights: Weights, tensor: Planned, outtype: str) -> TensorRow:
+    """Declares one tensor; with "auto" in the type that keeps what is stored."""
+    info = weights.info(tensor.source) if tensor.source else None
     kept = kept_type(info.dtype if info else "F16")
     storage = _FIXED.get(tensor.name) or stored_type(tensor.name, tensor.shape, kept if outtype == "auto" else outtype)
     out.tensor(tensor.name, tensor.shape, tensor.load, storage)

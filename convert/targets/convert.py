@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llama_eagle.convert import calibration
 from llama_eagle.convert.coded import read_scheme
-from llama_eagle.convert.dtypes import FILE_TYPE, QUANTIZATION_VERSION, kept_type
+from llama_eagle.convert.dtypes import FILE_TYPE
+from llama_eagle.convert.general import stored_outtype, write_general
 from llama_eagle.convert.quantized import is_direct, write_as
 from llama_eagle.convert.source import Checkpoint, open_checkpoint
-from llama_eagle.convert.table import Plan, Planned, computed, plan, stored_type
+from llama_eagle.convert.table import Plan, computed, plan, stored_type
 from llama_eagle.convert.targets import vision
 from llama_eagle.convert.targets.config import ModelConfig
 from llama_eagle.convert.targets.family import Family, find_family, mtp_blocks
@@ -93,45 +94,6 @@ def _match(checkpoint: Checkpoint, family: Family, config: ModelConfig, options:
     return _Model(checkpoint, family, config, dims, planned, n_mtp)
 
 
-def _stored_outtype(checkpoint: Checkpoint) -> str:
-    """The outtype that keeps the checkpoint's own precision: that of its first matrix."""
-    for name in checkpoint.names():
-        info = checkpoint.info(name)
-        if len(info.shape) >= 2:
-            return kept_type(info.dtype)
-    return "bf16"
-
-
-def size_label(tensors: list[Planned]) -> str:
-    """Parameters in words for general.size_label: "4.0B", or "8x3.5B": experts times the size with one of them."""
-    shared = sum(prod(t.shape) for t in tensors if "_exps." not in t.name)
-    experts = [t for t in tensors if "_exps." in t.name]
-    each = sum(prod(t.shape[1:]) for t in experts)
-    label = _rounded(shared + each)
-    return f"{experts[0].shape[0]}x{label}" if experts else label
-
-
-def _rounded(count: int) -> str:
-    units = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
-    limit, unit = next((pair for pair in units if count > pair[0]), units[-1])
-    scaled = count / limit
-    digits = max(2 - len(str(round(scaled)).lstrip("0")), 0)
-    return f"{scaled:.{digits}f}{unit}"
-
-
-def _sampling_keys(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The author's sampling defaults, which llama.cpp's tools take over."""
-    settings = checkpoint.json_file("generation_config.json") or {}
-    keys: dict[str, Any] = {}
-    names = {"top_k": int, "top_p": float, "min_p": float, "temperature": float, "repetition_penalty": float}
-    short = {"temperature": "temp", "repetition_penalty": "penalty_repeat"}
-    for name, kind in names.items():
-        value = settings.get(name)
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            keys[f"general.sampling.{short.get(name, name)}"] = kind(value)
-    return keys
-
-
 def _require_head(model: _Model) -> None:
     """A missing head means that the embeddings are used, which is right only where the configuration says so."""
     if any(tensor.name == "output.weight" for tensor in model.plan.tensors):
@@ -139,17 +101,6 @@ def _require_head(model: _Model) -> None:
     said = [part.get("tie_word_embeddings") for part in (model.config.root, model.config)]
     if True not in said and False in said:
         raise ConversionError(f"{model.checkpoint.source}: lm_head.weight is missing, and config.json does not tie it")
-
-
-def _write_general(out: GGUFOutput, model: _Model, options: TargetOptions, kind: str, outtype: str) -> None:
-    checkpoint = model.checkpoint
-    out.key("general.type", kind)
-    out.key("general.name", options.name or Path(checkpoint.source).name or checkpoint.path.resolve().name)
-    out.key("general.size_label", size_label(model.plan.tensors))
-    out.key("general.file_type", FILE_TYPE[outtype])
-    out.key("general.quantization_version", QUANTIZATION_VERSION)
-    for name, value in _sampling_keys(checkpoint).items():
-        out.key(name, value, "i32" if name.endswith("top_k") else None)
 
 
 def _write_keys(out: GGUFOutput, model: _Model) -> None:
@@ -189,7 +140,7 @@ def _convert(checkpoint: Checkpoint, output: Path, outtype: str, options: Target
     text = options.calibration
     vocabulary = calibration.draft_vocabulary(checkpoint, tokenizer, text) if text else []
     with gguf_output(output, arch=family.arch, split_max_size=options.split_max_size, progress=options.progress) as out:
-        _write_general(out, model, options, "model", outtype)
+        write_general(out, checkpoint, model.plan.tensors, outtype, name=options.name)
         _write_keys(out, model)
         tokenizer.write(out)
         out.key(calibration.KEY, vocabulary, "u32")
@@ -214,7 +165,7 @@ def convert_vision(
     config = ModelConfig(checkpoint.config, checkpoint.source, part="vision_config")
     model = _match(checkpoint, vision.FAMILY, config, TargetOptions())
     with gguf_output(Path(output), arch="clip", progress=options.progress) as out:
-        _write_general(out, model, options, "mmproj", outtype)
+        write_general(out, checkpoint, model.plan.tensors, outtype, kind="mmproj", name=options.name)
         for name, value in vision.FAMILY.keys(config, model.dims).items():
             out.key(f"clip.{name}", value)
         for name, values in vision.image_statistics(checkpoint).items():
@@ -225,7 +176,7 @@ def convert_vision(
 
 
 def _outtype(checkpoint: Checkpoint, options: TargetOptions) -> str:
-    return _stored_outtype(checkpoint) if options.outtype == "auto" else options.outtype.lower()
+    return stored_outtype(checkpoint) if options.outtype == "auto" else options.outtype.lower()
 
 
 def convert_target(
@@ -247,7 +198,7 @@ def convert_target(
         raise UsageError(f"--split-max-size works with plain {', '.join(FILE_TYPE)} files, not with the quantizer")
 
     def write(path: Path, kind: str) -> TargetReport:
-        return _convert(checkpoint, path, _stored_outtype(checkpoint) if kind == "auto" else kind, options)
+        return _convert(checkpoint, path, stored_outtype(checkpoint) if kind == "auto" else kind, options)
 
     report, quantized = write_as(output, outtype, write, quantize)
     if quantized:
