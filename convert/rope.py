@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from llama_eagle.convert.config import Fields
+from llama_eagle.convert.source.config import Fields
 from llama_eagle.errors import ConfigError
 
 DEFAULT_BASE = 10000.0  # what the trainers of drafts hard-code

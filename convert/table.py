@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 from llama_eagle.convert.dtypes import require_finite
-from llama_eagle.convert.weights import Weights
+from llama_eagle.convert.source.weights import Weights
 from llama_eagle.errors import ConversionError
 
 Dims = Mapping[str, int]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from llama_eagle.convert.config import Fields, head_size, key_value_heads
+from llama_eagle.convert.source.config import Fields, head_size, key_value_heads
 from llama_eagle.errors import ConfigError
 
 WHERE = "config.json"

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llama_eagle.convert import rows
-from llama_eagle.convert.coded import read_scheme
 from llama_eagle.convert.drafts.dflash_config import DFlashConfig, keys, sizes
 from llama_eagle.convert.drafts.family import ABSOLUTE_IDS, DROPPED, canonical, match
 from llama_eagle.convert.drafts.report import EAGLE3_OPTIONS, DraftOptions, DraftReport, TensorRow
@@ -20,8 +19,9 @@ from llama_eagle.convert.drafts.write import add_tensor, dropped_rows
 from llama_eagle.convert.general import stored_outtype, write_general
 from llama_eagle.convert.quantized import is_direct, write_as
 from llama_eagle.convert.source import Checkpoint
+from llama_eagle.convert.source.coded import read_scheme
+from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.table import Plan, Row, Section, Transform, plan
-from llama_eagle.convert.weights import Weights
 from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output
 from llama_eagle.errors import ConfigError, ConversionError, UsageError
 

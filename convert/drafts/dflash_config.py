@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from llama_eagle.convert.config import Fields
 from llama_eagle.convert.rope import rotated
+from llama_eagle.convert.source.config import Fields
 from llama_eagle.convert.table import Dims
 from llama_eagle.convert.targets.config import ModelConfig, common_keys, dense_dims
 from llama_eagle.errors import ConfigError, ConversionError

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass, field
 
 import numpy as np
-from llama_eagle.convert.coded import read_scheme
 from llama_eagle.convert.drafts.config import DraftConfig, Window, read_config, read_window
 from llama_eagle.convert.drafts.family import DROPPED, REFUSED, canonical, match, table
 from llama_eagle.convert.drafts.layers import LayerIds, resolve_layer_ids
@@ -16,9 +15,10 @@ from llama_eagle.convert.drafts.target import Target
 from llama_eagle.convert.drafts.vocab import is_identity, map_vocabulary
 from llama_eagle.convert.rope import Rope, draft_rope
 from llama_eagle.convert.source import Checkpoint
-from llama_eagle.convert.storage import INTEGER_DTYPES
+from llama_eagle.convert.source.coded import read_scheme
+from llama_eagle.convert.source.storage import INTEGER_DTYPES
+from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.table import Plan, plan
-from llama_eagle.convert.weights import Weights
 from llama_eagle.errors import ConfigError, ConversionError
 from llama_eagle.gguf.pairing import FEATURE_TARGETS, LAST_BOUNDARY_TARGETS
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from llama_eagle.convert.config import Fields
 from llama_eagle.convert.dtypes import to_f32
 from llama_eagle.convert.rope import parameters
 from llama_eagle.convert.source import Checkpoint, open_checkpoint
-from llama_eagle.convert.storage import FLOAT_DTYPES
+from llama_eagle.convert.source.config import Fields
+from llama_eagle.convert.source.storage import FLOAT_DTYPES
 from llama_eagle.convert.tokenizer import read_tokenizer
 from llama_eagle.convert.writer import GGUFOutput
 from llama_eagle.errors import ConversionError

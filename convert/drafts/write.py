@@ -13,8 +13,8 @@ from llama_eagle.convert.drafts.report import TensorRow
 from llama_eagle.convert.drafts.target import Target, publishable_name
 from llama_eagle.convert.dtypes import FILE_TYPE, QUANTIZATION_VERSION, kept_type, require_finite
 from llama_eagle.convert.source import Checkpoint
+from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.table import PIECE, Plan, Planned, computed, stored_type
-from llama_eagle.convert.weights import Weights
 from llama_eagle.convert.writer import GGUFOutput
 from llama_eagle.errors import ConversionError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llama_eagle.convert import rope
-from llama_eagle.convert.config import Fields, head_size, key_value_heads
+from llama_eagle.convert.source.config import Fields, head_size, key_value_heads
 from llama_eagle.errors import ConfigError
 
 

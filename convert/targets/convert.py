@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llama_eagle.convert import calibration
-from llama_eagle.convert.coded import read_scheme
 from llama_eagle.convert.dtypes import FILE_TYPE
 from llama_eagle.convert.general import stored_outtype, write_general
 from llama_eagle.convert.quantized import is_direct, write_as
 from llama_eagle.convert.source import Checkpoint, open_checkpoint
+from llama_eagle.convert.source.coded import read_scheme
+from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.table import Plan, computed, plan, stored_type
 from llama_eagle.convert.targets import vision
 from llama_eagle.convert.targets.config import ModelConfig
 from llama_eagle.convert.targets.family import Family, find_family, mtp_blocks
 from llama_eagle.convert.tokenizer import read_tokenizer
-from llama_eagle.convert.weights import Weights
 from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output
 from llama_eagle.errors import ConfigError, ConversionError, UsageError
 

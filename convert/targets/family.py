@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.table import Dims, Row, Section
 from llama_eagle.convert.targets.config import ModelConfig
-from llama_eagle.convert.weights import Weights
 from llama_eagle.errors import ConfigError, ConversionError
 
 

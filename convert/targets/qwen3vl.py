@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llama_eagle.convert import rows
-from llama_eagle.convert.config import Fields
+from llama_eagle.convert.source.config import Fields
 from llama_eagle.convert.table import Dims
 from llama_eagle.convert.targets.config import (
     ModelConfig,

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from llama_eagle.convert.dtypes import to_f32
-from llama_eagle.convert.storage import (
+from llama_eagle.convert.source.storage import (
     FLOAT_DTYPES,
     StoredTensor,
     TensorInfo,

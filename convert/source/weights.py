@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from llama_eagle.convert.coded import FP8_DTYPES, Packed, Scheme, decode_fp8
-from llama_eagle.convert.source import Checkpoint
-from llama_eagle.convert.storage import FLOAT_DTYPES, INTEGER_DTYPES, TensorInfo
+from llama_eagle.convert.source.coded import FP8_DTYPES, Packed, Scheme, decode_fp8
+from llama_eagle.convert.source.folder import Checkpoint
+from llama_eagle.convert.source.storage import FLOAT_DTYPES, INTEGER_DTYPES, TensorInfo
 from llama_eagle.errors import ConversionError
 
 _PACKED = "_packed"
