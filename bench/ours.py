@@ -10,12 +10,15 @@ from pathlib import Path
 from statistics import median
 
 from llama_eagle.bench.measurement import Measurement
-from llama_eagle.demo.decode import GREEDY, Run, decode
-from llama_eagle.generation.generate import GenerationResult, choose_length
-from llama_eagle.generation.sampling import Sampler, SamplingParams
-from llama_eagle.sessions.models import Context, ContextOptions, LoadOptions, ModelPair, PairOptions
+from llama_eagle.drafting.options import DraftingOptions
+from llama_eagle.generation.generate import GenerationResult
+from llama_eagle.generation.options import SamplingParams
+from llama_eagle.generation.run import GREEDY, Run, decode
+from llama_eagle.generation.sampling import Sampler
+from llama_eagle.sessions.models import Context, ModelPair
+from llama_eagle.sessions.open import open_session
+from llama_eagle.sessions.options import ContextOptions, LoadOptions, PairOptions, SessionOptions
 from llama_eagle.sessions.plain import PlainSession
-from llama_eagle.sessions.session import EagleSession, SessionOptions
 from llama_eagle.sessions.text import Tokenizer
 
 VERIFY_ROWS = 5
@@ -40,6 +43,10 @@ class Job:
     def pair(self) -> PairOptions:
         return PairOptions(self.target, self.draft, LoadOptions(self.gpu_layers), self.draft_gpu_layers)
 
+    def drafting(self, n_draft: int | str) -> DraftingOptions:
+        longest = n_draft if isinstance(n_draft, int) else self.n_draft_max
+        return DraftingOptions(self.draft, n_draft, longest, self.p_min, draft_gpu_layers=self.draft_gpu_layers)
+
 
 class Ours:
     """A loaded pair."""
@@ -50,13 +57,11 @@ class Ours:
         self.prompt = Tokenizer(pair.target).encode(job.prompt)
 
     def plain(self) -> Measurement:
-        return _measurement(decode(self.pair, self.prompt, self._run(), None))
+        return _measurement(decode(self.pair, self.prompt, self._run(GREEDY)))
 
     def speculate(self, n_draft: int | str, sampling: SamplingParams = GREEDY) -> Measurement:
         """`n_draft` tokens a round, or "auto"."""
-        n_draft_max = n_draft if isinstance(n_draft, int) else self.job.n_draft_max
-        length, run = choose_length(n_draft, n_draft_max), self._run(n_draft_max)
-        return _measurement(decode(self.pair, self.prompt, dataclasses.replace(run, sampling=sampling), length))
+        return _measurement(decode(self.pair, self.prompt, self._run(sampling), self.job.drafting(n_draft)))
 
     def verify_over_decode(self, n_times: int = 24) -> float:
         """Median time to verify VERIFY_ROWS rows over the median time of a plain decode, at the same depths."""
@@ -68,7 +73,7 @@ class Ours:
             Context(self.pair.target, options) as plain_context,
             Context(self.pair.target, rounds) as context,
             PlainSession(plain_context) as plain,
-            EagleSession(context, self.pair.draft, SessionOptions(VERIFY_ROWS)) as session,
+            open_session(context, self.pair.draft, SessionOptions(VERIFY_ROWS)) as session,
             Sampler(GREEDY, self.pair.target.n_vocab) as sampler,
         ):
             plain.eval(self.prompt)
@@ -81,12 +86,12 @@ class Ours:
             for _ in range(n_times):
                 session.draft(ids[0], 1)
                 many.append(_timed(lambda: session.verify(ids)))
-                session.accept(sampler.handle)
+                sampler.sample(session.ctx, 0)
                 session.commit(1)
         return median(many) / median(one)
 
-    def _run(self, n_draft_max: int = 0) -> Run:
-        return Run(self.job.n, self.job.threads, n_draft_max, p_min=self.job.p_min)
+    def _run(self, sampling: SamplingParams) -> Run:
+        return Run(self.job.n, self.job.threads, sampling)
 
 
 @contextmanager

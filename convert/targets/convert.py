@@ -24,6 +24,7 @@ from llama_eagle.convert.targets.family import Family, find_family, mtp_blocks
 from llama_eagle.convert.tokenizer import read_tokenizer
 from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output
 from llama_eagle.errors import ConfigError, ConversionError, UsageError
+from llama_eagle.files import refuse_sources
 
 if TYPE_CHECKING:
     from llama_eagle.quantize.quantize import QuantizeOptions
@@ -157,9 +158,12 @@ def convert_vision(
     options = options or TargetOptions()
     start = time.monotonic()
     checkpoint = open_checkpoint(source, revision=options.revision)
-    names = checkpoint.config.get("architectures") or [None]
-    if names[0] not in vision.ARCHITECTURES or not checkpoint.config.get("vision_config"):
-        raise ConfigError(f"{checkpoint.source}: {names[0]} has no vision tower that can be converted")
+    refuse_sources(Path(output), [checkpoint.path])
+    names = checkpoint.config.get("architectures")
+    if not isinstance(names, list) or names[:1] == [] or names[0] not in vision.ARCHITECTURES:
+        raise ConfigError(f"{checkpoint.source}: {names!r:.80} has no vision tower that can be converted")
+    if not checkpoint.config.get("vision_config"):
+        raise ConfigError(f"{checkpoint.source}: config.json has no vision_config")
     outtype = _outtype(checkpoint, options)
     outtype = outtype if is_direct(outtype) else "f16"
     config = ModelConfig(checkpoint.config, checkpoint.source, part="vision_config")
@@ -190,6 +194,7 @@ def convert_target(
     options = options or TargetOptions()
     checkpoint = open_checkpoint(source, revision=options.revision)
     output = Path(output)
+    refuse_sources(output, [checkpoint.path])
     outtype = _outtype(checkpoint, options)
     quantize = options.quantize
     if options.mtp_only and not options.mtp:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from llama_eagle.convert import rows
-from llama_eagle.convert.source.config import Fields
 from llama_eagle.convert.table import Dims
 from llama_eagle.convert.targets.config import (
     ModelConfig,
@@ -17,15 +16,16 @@ from llama_eagle.convert.targets.config import (
     mrope_sections,
 )
 from llama_eagle.convert.targets.family import Family, text_blocks
+from llama_eagle.convert.targets.vision import deepstack_layers
 
 
 def _keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
     """Keys of the text part of a Qwen3-VL model."""
-    vision = config.root.child("vision_config") or Fields({})
+    vision = ModelConfig(config.root.data, config.source, part="vision_config")
     return {
         **common_keys(config, dims),
         "rope.dimension_sections": mrope_sections(config),
-        "n_deepstack_layers": len(vision.get("deepstack_visual_indexes", [])),
+        "n_deepstack_layers": len(deepstack_layers(vision)) if config.root.get("vision_config") else 0,
     }
 
 

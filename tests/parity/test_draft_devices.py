@@ -1,6 +1,6 @@
 """Target and draft on one device, on two, or across both: the same drafts, and features that stay where they are.
 
-The second device is an RPC server on loopback (fixtures.rpc).
+The second device is an RPC server on loopback (fixtures.rpc), or a stand-in for a GPU (fixtures.gpus).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from fixtures import rpc
 from fixtures.eagle3_checkpoints import CASES, TARGET_HIDDEN, make_draft
+from fixtures.gpus import Gpus, gpus, n_computed
 from fixtures.rpc import offloading
 from fixtures.targets import make_target
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
@@ -26,8 +27,9 @@ from llama_eagle.errors import IncompatibleModels
 from llama_eagle.gguf.header import read_header
 from llama_eagle.native.build import library_folder
 from llama_eagle.quantize.quantize import QuantizeOptions, quantize
-from llama_eagle.sessions.models import Context, ContextOptions, LoadOptions, ModelPair, PairOptions
-from llama_eagle.sessions.session import EagleSession, SessionOptions
+from llama_eagle.sessions.models import Context, ModelPair
+from llama_eagle.sessions.options import ContextOptions, LoadOptions, PairOptions, SessionOptions
+from llama_eagle.sessions.session import EagleSession
 
 pytestmark = pytest.mark.native
 
@@ -277,3 +279,65 @@ def test_our_own_layout_is_read_back(elsewhere: Executor, tmp_path: Path) -> Non
     """Without the file."""
     files = make_shared(tmp_path, "q8_0")
     assert "CPU_EAGLE" not in elsewhere.submit(why_not, files, tmp_path / "missing.gguf").result()
+
+
+# --- what only a GPU does ---
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    folder = tmp_path_factory.mktemp("dense")
+    made = Files(folder / "target.gguf", folder / "draft.gguf")
+    convert_target(make_target("qwen3", folder / "target", seed=1), made.target, TargetOptions(outtype="f32"))
+    spec = replace(CASES["shared-head"], dtype="float32")
+    convert_draft(make_draft(folder / "draft", spec, seed=3), made.target, made.draft, DraftOptions(outtype="f32"))
+    return made
+
+
+@dataclass(frozen=True)
+class OnDevice:
+    trace: Trace
+    device: str
+    notice: str
+    n_draft_rows: int  # ROPE nodes that the GPUs computed
+
+
+def drafts_on_device(files: Files, layers: Layers) -> OnDevice:
+    trace = drafts_on(files, layers)
+    with session_on(files, layers) as session:
+        texts = []
+        for call in (session._lib.eagle_draft_device, session._lib.eagle_draft_notice):
+            call.restype = ctypes.c_char_p
+            texts.append(call(session._handle).decode())
+    return OnDevice(trace, texts[0], texts[1], n_computed("ROPE"))
+
+
+def test_each_row_has_its_own_position(dense: Files) -> None:
+    """On a device that ignores what an offset has below its alignment."""
+    with gpus() as pool:
+        found = pool.submit(drafts_on_device, dense, (0, ALL)).result()
+    assert (found.device, found.notice) == ("GPU0", "") and found.n_draft_rows > 0
+    assert_equal(found.trace, drafts_on(dense, HOST))
+
+
+def test_a_device_that_lacks_an_operation(dense: Files) -> None:
+    """The draft goes to the CPU, and says why."""
+    with gpus(Gpus(lacks=("FLASH_ATTN_EXT",))) as pool:
+        found = pool.submit(drafts_on_device, dense, (0, ALL)).result()
+    assert found.device == "CPU" and found.n_draft_rows == 0
+    assert "GPU0 does not compute its FLASH_ATTN_EXT" in found.notice and "draft_gpu_layers 0" in found.notice
+    assert_equal(found.trace, drafts_on(dense, HOST))
+
+
+def test_a_draft_without_numbers(dense: Files, tmp_path: Path) -> None:
+    """Logits that are NaN, of which ARGMAX chooses none: drafts are useless, the text is the target's."""
+    broken = replace(dense, draft=tmp_path / "draft.gguf")
+    broken.draft.write_bytes(dense.draft.read_bytes())
+    (norm,) = (t for t in gguf.GGUFReader(broken.draft, "r+").tensors if t.name == "output_norm.weight")
+    norm.data[:] = np.nan
+    with gpus() as pool:
+        found = pool.submit(drafts_on_device, broken, (0, ALL)).result()
+    assert found.device == "GPU0" and np.isnan(found.trace.probs).all()
+    expected = drafts_on(dense, HOST).text
+    n = min(len(expected), len(found.trace.text))
+    assert found.trace.text[:n] == expected[:n]

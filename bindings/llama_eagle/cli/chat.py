@@ -10,21 +10,18 @@ from typing import Annotated, Any
 import typer
 
 from llama_eagle import console
+from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import (
-    DraftCtxSize,
-    DraftFile,
-    DraftGpuLayers,
-    GpuLayers,
-    NDraft,
-    NDraftMax,
-    PMin,
+    CHAT_CONTEXT,
+    Computing,
+    Drafting,
+    Sampling,
     TargetFile,
-    Threads,
     Verbose,
+    in_flags,
     read_n_draft,
 )
 from llama_eagle.errors import EagleError, UsageError
-from llama_eagle.native.limits import LONGEST
 
 HELP = """\
 /stats            rounds and acceptance of the last answer
@@ -36,38 +33,34 @@ BLOCK = '"""'
 TINT, PLAIN = "\033[36m", "\033[0m"  # tokens that had been drafted
 
 
+@grouped
 def chat(
     model: TargetFile,
-    draft: DraftFile = None,
+    drafting: Drafting,
+    sampling: Sampling,
+    computing: Computing,
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
-    n_draft: NDraft = "auto",
-    n_draft_max: NDraftMax = LONGEST,
-    p_min: PMin = 0.0,
-    temp: Annotated[float, typer.Option(help="Temperature, 0: greedy.")] = 0.8,
-    top_k: Annotated[int, typer.Option(help="0: off.")] = 40,
-    top_p: Annotated[float, typer.Option(help="1: off.")] = 0.95,
-    min_p: Annotated[float, typer.Option(help="0: off.")] = 0.05,
     n_predict: Annotated[int, typer.Option("-n", "--n-predict", help="Tokens of an answer, -1: no limit.")] = -1,
-    seed: Annotated[int | None, typer.Option(help="Random by default.")] = None,
-    threads: Threads = 0,
-    n_gpu_layers: GpuLayers = 0,
-    draft_gpu_layers: DraftGpuLayers = None,
-    draft_ctx_size: DraftCtxSize = 0,
-    ctx_size: Annotated[int, typer.Option("--ctx-size", "-c", min=0, help="Tokens, 0: the model's.")] = 8192,
+    ctx_size: Annotated[int, typer.Option("--ctx-size", "-c", min=0, help="Tokens, 0: the model's.")] = CHAT_CONTEXT,
     verbose: Verbose = False,
 ) -> None:
     """Talk with a model. /help lists the commands; input that is no terminal is read line by line."""
     from llama_eagle.drop_in.llama import EagleLlama
+    from llama_eagle.drop_in.options import from_options
 
-    llm = EagleLlama(
-        model, draft_path=draft, n_draft=read_n_draft(n_draft), n_draft_max=n_draft_max, p_min=p_min,
-        draft_gpu_layers=draft_gpu_layers, draft_n_ctx=draft_ctx_size, n_ctx=ctx_size, n_threads=threads or None,
-        n_gpu_layers=n_gpu_layers, verbose=verbose,
-    )  # fmt: skip
-    sampling = {"temperature": temp, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
-    sampling["max_tokens"] = None if n_predict < 0 else n_predict
-    with contextlib.closing(llm):
-        _Chat(llm, system, sampling).run()
+    params = sampling.params()
+    settings: dict[str, Any] = {
+        "temperature": params.temperature,
+        "top_k": params.top_k,
+        "top_p": params.top_p,
+        "min_p": params.min_p,
+        "repeat_penalty": params.repeat_penalty,
+        "seed": params.seed,
+        "max_tokens": None if n_predict < 0 else n_predict,
+    }
+    options = from_options(drafting.options(), computing.context(max(ctx_size, 1), 0), computing.n_gpu_layers)
+    with contextlib.closing(EagleLlama(model, **{**options, "n_ctx": ctx_size, "verbose": verbose})) as llm:
+        _Chat(llm, system, settings).run()
 
 
 @dataclass
@@ -103,7 +96,7 @@ class _Chat:
             console.note("\n(interrupted)")
         except (EagleError, ValueError) as error:
             self.messages.pop()
-            print(f"error: {' '.join(str(error).split())}: /clear begins anew.", file=sys.stderr)
+            print(f"error: {in_flags(' '.join(str(error).split()))}: /clear begins anew.", file=sys.stderr)
             return
         print(flush=True)
         self.messages.append({"role": "assistant", "content": "".join(said)})

@@ -14,6 +14,7 @@ from llama_eagle.errors import UsageError
 
 if TYPE_CHECKING:
     from llama_eagle.convert.source import Checkpoint
+    from llama_eagle.convert.targets import TargetOptions
 
 DRAFT_ONLY = ("aux_layers", "rope_base", "norm_before_residual", "norm_output", "absolute_d2t", "share_head", "force")
 TARGET_ONLY = ("no_mtp", "mtp_only", "calibration", "split_max_size", "mmproj", "imatrix", "recipe")
@@ -81,7 +82,7 @@ def _convert_draft(checkpoint: Checkpoint, given: dict[str, Any]) -> dict[str, A
 
 
 def _convert_target(checkpoint: Checkpoint, given: dict[str, Any]) -> dict[str, Any]:
-    from llama_eagle.convert.targets import TargetOptions, convert_target, convert_vision
+    from llama_eagle.convert.targets import TargetOptions, convert_target
 
     with console.progress("converting") as on_progress:
         options = TargetOptions(
@@ -94,12 +95,28 @@ def _convert_target(checkpoint: Checkpoint, given: dict[str, Any]) -> dict[str, 
             quantize=_quantize_options(given),
             progress=lambda done, total, _name: on_progress(done / max(total, 1)),
         )
-        report = asdict(convert_target(checkpoint, given["out"], options))
-        if given["mmproj"]:
-            vision = convert_vision(checkpoint, given["mmproj"], options)
-            report["mmproj"] = {"output": str(given["mmproj"]), "outtype": vision.outtype, "n_bytes": vision.n_bytes}
+        if given["mmproj"] is None:
+            report = asdict(convert_target(checkpoint, given["out"], options))
+        else:
+            report = _convert_with_vision(checkpoint, given["out"], given["mmproj"], options)
     outputs = [str(path) for path in report.pop("outputs")]
     return {"kind": "target", "source": given["source"], "output": outputs[0], "outputs": outputs, **report}
+
+
+def _convert_with_vision(source: Checkpoint, out: Path, mmproj: Path, options: TargetOptions) -> dict[str, Any]:
+    """Both parts, or none: the vision part waits under another name until the text is written."""
+    from llama_eagle.convert.targets import convert_target, convert_vision
+    from llama_eagle.files import refuse_sources, temporary_beside
+
+    if str(mmproj.resolve()).casefold() == str(out.resolve()).casefold():
+        raise UsageError(f"--mmproj {mmproj} is the output itself. Name another file.")
+    refuse_sources(mmproj, [source.path])
+    with temporary_beside(mmproj) as (middle,):
+        vision = convert_vision(source, middle, options)
+        report = asdict(convert_target(source, out, options))
+        middle.replace(mmproj)
+    report["mmproj"] = {"output": str(mmproj), "outtype": vision.outtype, "n_bytes": vision.n_bytes}
+    return report
 
 
 def _quantize_options(given: dict[str, Any]) -> Any:

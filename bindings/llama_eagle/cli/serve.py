@@ -3,72 +3,52 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from llama_eagle import console
-from llama_eagle.cli.options import (
-    DraftCtxSize,
-    DraftFile,
-    DraftGpuLayers,
-    GpuLayers,
-    NDraft,
-    NDraftMax,
-    PMin,
-    Threads,
-    Verbose,
-    read_n_draft,
-)
+from llama_eagle.cli.groups import grouped
+from llama_eagle.cli.options import CHAT_CONTEXT, Computing, Drafting, Verbose
 from llama_eagle.errors import EnvironmentFailure, UsageError
-from llama_eagle.native.limits import LONGEST
 
 
+@dataclass(frozen=True)
+class Address:
+    """Where to listen, and for whom."""
+
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8000
+    api_key: Annotated[str | None, typer.Option(envvar="LLAMA_EAGLE_API_KEY", help="Clients must present it.")] = None
+
+
+@grouped
 def serve(
+    address: Address,
+    drafting: Drafting,
+    computing: Computing,
     model: Annotated[Path | None, typer.Option("--model", "-m", metavar="TARGET.gguf")] = None,
-    draft: DraftFile = None,
     config: Annotated[Path | None, typer.Option(help="JSON or YAML with models and their drafts, instead.")] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8000,
-    n_draft: NDraft = "auto",
-    n_draft_max: NDraftMax = LONGEST,
-    p_min: PMin = 0.0,
-    threads: Threads = 0,
-    n_gpu_layers: GpuLayers = 0,
-    draft_gpu_layers: DraftGpuLayers = None,
-    draft_ctx_size: DraftCtxSize = 0,
-    ctx_size: Annotated[int, typer.Option("--ctx-size", "-c", min=0, help="Tokens, 0: the model's.")] = 4096,
+    ctx_size: Annotated[int, typer.Option("--ctx-size", "-c", min=0, help="Tokens, 0: the model's.")] = CHAT_CONTEXT,
     chat_format: Annotated[str | None, typer.Option(help="llama-cpp-python's name of a chat format.")] = None,
-    api_key: Annotated[str | None, typer.Option(envvar="LLAMA_EAGLE_API_KEY", help="Clients must present it.")] = None,
     verbose: Verbose = False,
 ) -> None:
     """Serve the OpenAI API (llama-cpp-python's server) with a draft behind it."""
     if (model is None) == (config is None):
         raise UsageError("give either --model (and --draft) or --config.")
+    from llama_eagle.drop_in.options import from_options
     from llama_eagle.drop_in.server import EagleModelSettings, ServerSettings, create_app, read_config
 
     if config is not None:
         settings = read_config(config)
         server, models = ServerSettings.model_validate(settings.model_dump(exclude={"models"})), settings.models
     else:
-        server = ServerSettings(host=host, port=port, api_key=api_key)
-        given: dict[str, Any] = {
-            "model": str(model),
-            "draft_path": None if draft is None else str(draft),
-            "n_draft": read_n_draft(n_draft),
-            "n_draft_max": n_draft_max,
-            "p_min": p_min,
-            "draft_gpu_layers": draft_gpu_layers,
-            "draft_n_ctx": draft_ctx_size,
-            "n_gpu_layers": n_gpu_layers,
-            "n_ctx": ctx_size,
-            "chat_format": chat_format,
-            "verbose": verbose,
-        }
-        if threads:
-            given |= {"n_threads": threads, "n_threads_batch": threads}
-        models = [EagleModelSettings(**given)]
+        server = ServerSettings(host=address.host, port=address.port, api_key=address.api_key)
+        options = from_options(drafting.options(), computing.context(max(ctx_size, 1), 0), computing.n_gpu_layers)
+        given = {"model": str(model), "n_ctx": ctx_size, "chat_format": chat_format, "verbose": verbose}
+        models = [EagleModelSettings(**{**options, **given})]
     listener = _listen(server.host, server.port)  # before a model is loaded for nothing
     _run(create_app(server, models), listener, server, verbose)
 

@@ -1,0 +1,348 @@
+#include "stand_in.h"
+
+#include <cfloat>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "ggml-backend-impl.h"
+#include "ggml-cpp.h"
+#include "ggml-impl.h"
+#include "stand_in_table.h"
+
+namespace {
+
+constexpr int64_t OFFLOAD_MIN_BATCH = 32;
+constexpr uintptr_t BASE = 0x10000;  // of every buffer: no address of the host
+
+struct Device {
+    std::string name, host_name, lacks;
+    size_t alignment;
+    ggml_backend_device dev;
+    ggml_backend_buffer_type memory, host_memory;
+};
+
+struct Registry {
+    std::vector<std::unique_ptr<Device>> devices;
+    std::mutex mutex;
+    std::map<std::string, int64_t> counts;
+};
+
+Registry & registry() {
+    static Registry r;
+    return r;
+}
+
+// --- memory ----------------------------------------------------------------------------------------------------------
+
+struct Memory {
+    std::vector<char> bytes;
+    ggml_backend_buffer_ptr as_host;  // for the CPU backend
+};
+
+Memory & memory_of(ggml_backend_buffer_t buffer) {
+    return *(Memory *) buffer->context;
+}
+
+char * bytes_of(const ggml_tensor * t) {
+    ggml_backend_buffer_t buffer = t->view_src ? t->view_src->buffer : t->buffer;
+    return memory_of(buffer).bytes.data() + ((uintptr_t) t->data - BASE);
+}
+
+const ggml_backend_buffer_i MEMORY = {
+    /* free_buffer   = */ [](ggml_backend_buffer_t buffer) { delete &memory_of(buffer); },
+    /* get_base      = */ [](ggml_backend_buffer_t) { return (void *) BASE; },
+    /* init_tensor   = */ nullptr,
+    /* memset_tensor = */ nullptr,
+    /* set_tensor    = */
+    [](ggml_backend_buffer_t, ggml_tensor * t, const void * data, size_t offset, size_t size) {
+        memcpy(bytes_of(t) + offset, data, size);
+    },
+    /* get_tensor    = */
+    [](ggml_backend_buffer_t, const ggml_tensor * t, void * data, size_t offset, size_t size) {
+        memcpy(data, bytes_of(t) + offset, size);
+    },
+    /* set_tensor_2d = */ nullptr,
+    /* get_tensor_2d = */ nullptr,
+    /* cpy_tensor    = */ nullptr,
+    /* clear         = */
+    [](ggml_backend_buffer_t buffer, uint8_t value) {
+        std::fill(memory_of(buffer).bytes.begin(), memory_of(buffer).bytes.end(), (char) value);
+    },
+    /* reset         = */ nullptr,
+};
+
+Device & device_of(ggml_backend_buffer_type_t type) {
+    return *(Device *) type->context;
+}
+
+const ggml_backend_buffer_type_i MEMORY_TYPE = {
+    /* get_name       = */ [](ggml_backend_buffer_type_t type) { return device_of(type).name.c_str(); },
+    /* alloc_buffer   = */
+    [](ggml_backend_buffer_type_t type, size_t size) {
+        auto * memory = new Memory{std::vector<char>(size + 1, '\xff'), nullptr};  // NaN, or -1
+        memory->as_host.reset(ggml_backend_cpu_buffer_from_ptr(memory->bytes.data(), memory->bytes.size()));
+        return ggml_backend_buffer_init(type, MEMORY, memory, size);
+    },
+    /* get_alignment  = */ [](ggml_backend_buffer_type_t type) { return device_of(type).alignment; },
+    /* get_max_size   = */ nullptr,
+    /* get_alloc_size = */ nullptr,
+    /* is_host        = */ [](ggml_backend_buffer_type_t) { return false; },
+};
+
+// Host memory that a GPU reads fast. Weights on the CPU go there when a GPU is present, as with ggml-cuda.
+ggml_backend_buffer_t alloc_host(ggml_backend_buffer_type_t type, size_t size) {
+    ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), size);
+    if (buffer) {
+        buffer->buft = type;
+    }
+    return buffer;
+}
+
+const ggml_backend_buffer_type_i HOST_TYPE = {
+    /* get_name       = */ [](ggml_backend_buffer_type_t type) { return device_of(type).host_name.c_str(); },
+    /* alloc_buffer   = */ alloc_host,
+    /* get_alignment  = */
+    [](ggml_backend_buffer_type_t) { return ggml_backend_buft_get_alignment(ggml_backend_cpu_buffer_type()); },
+    /* get_max_size   = */ nullptr,
+    /* get_alloc_size = */ nullptr,
+    /* is_host        = */ [](ggml_backend_buffer_type_t) { return true; },
+};
+
+// --- computing -------------------------------------------------------------------------------------------------------
+
+// A split's nodes as the CPU backend sees them: the same in memory of the host.
+class Mirror {
+  public:
+    explicit Mirror(const ggml_cgraph & graph) {
+        ggml_init_params params = {};
+        params.mem_size = (graph.n_nodes * (GGML_MAX_SRC + 2) + 1) * ggml_tensor_overhead();
+        params.no_alloc = true;
+        ctx_.reset(ggml_init(params));
+        for (int i = 0; i < graph.n_nodes; i++) {
+            nodes_.push_back(add(graph.nodes[i]));
+            for (int k = 0; k < GGML_MAX_SRC; k++) {
+                const ggml_tensor * src = graph.nodes[i]->src[k];
+                nodes_.back()->src[k] = src ? add(src) : nullptr;
+            }
+        }
+    }
+
+    const std::vector<ggml_tensor *> & nodes() const { return nodes_; }
+
+  private:
+    ggml_context_ptr ctx_;
+    std::map<const ggml_tensor *, ggml_tensor *> added_;
+    std::vector<ggml_tensor *> nodes_;
+
+    ggml_tensor * add(const ggml_tensor * t) {
+        ggml_tensor *& mine = added_[t];
+        if (mine) {
+            return mine;
+        }
+        ggml_backend_buffer_t buffer = t->view_src ? t->view_src->buffer : t->buffer;
+        GGML_ASSERT(buffer->iface.get_base == MEMORY.get_base && "a tensor that is not in a GPU's memory");
+        mine = ggml_new_tensor(ctx_.get(), t->type, GGML_MAX_DIMS, t->ne);
+        memcpy(mine->nb, t->nb, sizeof mine->nb);
+        memcpy(mine->op_params, t->op_params, sizeof mine->op_params);
+        mine->op = t->op;
+        mine->flags = t->flags;
+        mine->data = bytes_of(t);
+        mine->buffer = memory_of(buffer).as_host.get();
+        ggml_set_name(mine, t->name);
+        return mine;
+    }
+};
+
+struct Backend {
+    Device & device;
+    ggml_backend_ptr cpu;
+    ggml_backend impl;
+};
+
+// As ggml-cuda: a NaN is above nothing.
+void argmax(ggml_tensor * op) {
+    const ggml_tensor * x = op->src[0];
+    for (int64_t row = 0; row < ggml_nrows(x); row++) {
+        const float * values = (const float *) ((const char *) x->data + row * x->nb[1]);
+        float best = -FLT_MAX;
+        int32_t & id = ((int32_t *) op->data)[row] = -1;
+        for (int64_t i = 0; i < x->ne[0]; i++) {
+            if (values[i] > best) {
+                best = values[i];
+                id = (int32_t) i;
+            }
+        }
+    }
+}
+
+// As ggml-vulkan.
+void align_positions(const Device & device, ggml_tensor * rope) {
+    ggml_tensor * positions = rope->src[1];
+    char * base = (char *) ggml_backend_buffer_get_base(positions->buffer);
+    const size_t offset = (char *) positions->data - base;
+    positions->data = base + offset / device.alignment * device.alignment;
+}
+
+bool is_only_a_view(const ggml_tensor * node) {
+    return node->op == GGML_OP_NONE || node->op == GGML_OP_RESHAPE || node->op == GGML_OP_VIEW ||
+           node->op == GGML_OP_PERMUTE || node->op == GGML_OP_TRANSPOSE;
+}
+
+ggml_status compute(ggml_backend_t backend, ggml_cgraph * graph) {
+    auto & self = *(Backend *) backend->context;
+    const Mirror mirror(*graph);
+    for (ggml_tensor * node : mirror.nodes()) {
+        if (is_only_a_view(node) || ggml_is_empty(node)) {
+            continue;
+        }
+        GGML_ASSERT(stand_in::computes(node));
+        {
+            const std::lock_guard<std::mutex> lock(registry().mutex);
+            registry().counts[ggml_op_name(node->op)]++;
+        }
+        if (node->op == GGML_OP_ARGMAX) {
+            argmax(node);
+            continue;
+        }
+        if (node->op == GGML_OP_ROPE) {
+            align_positions(self.device, node);
+        }
+        ggml_cgraph one = {};
+        one.size = one.n_nodes = 1;
+        one.nodes = &node;
+        const ggml_status status = ggml_backend_graph_compute(self.cpu.get(), &one);
+        if (status != GGML_STATUS_SUCCESS) {
+            return status;
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+ggml_guid_t guid() {
+    static ggml_guid id = {0x5a, 0x11, 0x6e, 0x20, 0x61, 0x67, 0x6c, 0x65, 0x5a, 0x11, 0x6e, 0x20, 0x61, 0x67, 0x6c, 1};
+    return &id;
+}
+
+const ggml_backend_i BACKEND = {
+    /* get_name            = */ [](ggml_backend_t b) { return ((Backend *) b->context)->device.name.c_str(); },
+    /* free                = */ [](ggml_backend_t b) { delete (Backend *) b->context; },
+    /* set_tensor_async    = */ nullptr,
+    /* get_tensor_async    = */ nullptr,
+    /* set_tensor_2d_async = */ nullptr,
+    /* get_tensor_2d_async = */ nullptr,
+    /* cpy_tensor_async    = */ nullptr,
+    /* synchronize         = */ nullptr,
+    /* graph_plan_create   = */ nullptr,
+    /* graph_plan_free     = */ nullptr,
+    /* graph_plan_update   = */ nullptr,
+    /* graph_plan_compute  = */ nullptr,
+    /* graph_compute       = */ compute,
+    /* event_record        = */ nullptr,
+    /* event_wait          = */ nullptr,
+    /* graph_optimize      = */ nullptr,
+};
+
+// --- device ----------------------------------------------------------------------------------------------------------
+
+Device & device_of(ggml_backend_dev_t dev) {
+    return *(Device *) dev->context;
+}
+
+bool is_named(const std::string & list, const char * name) {
+    return ("," + list + ",").find("," + std::string(name) + ",") != std::string::npos;
+}
+
+void get_memory(ggml_backend_dev_t, size_t * free, size_t * total) {
+    *free = *total = size_t(8) << 30;
+}
+
+ggml_backend_t init_backend(ggml_backend_dev_t dev, const char *) {
+    auto * backend = new Backend{device_of(dev), nullptr, {}};
+    backend->cpu.reset(ggml_backend_dev_init(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), nullptr));
+    auto * set_threads = (ggml_backend_set_n_threads_t) ggml_backend_reg_get_proc_address(
+        ggml_backend_dev_backend_reg(ggml_backend_get_device(backend->cpu.get())), "ggml_backend_set_n_threads");
+    set_threads(backend->cpu.get(), 1);
+    backend->impl = {guid(), BACKEND, dev, backend};
+    return &backend->impl;
+}
+
+void get_props(ggml_backend_dev_t dev, ggml_backend_dev_props * props) {
+    *props = {};
+    props->name = props->description = device_of(dev).name.c_str();
+    get_memory(dev, &props->memory_free, &props->memory_total);
+    props->type = GGML_BACKEND_DEVICE_TYPE_GPU;
+    props->caps.host_buffer = true;
+    props->caps.mmap_support = true;
+}
+
+bool in_other_memory(const Device & device, const ggml_tensor * t) {
+    return t && t->buffer && t->buffer->iface.get_base == MEMORY.get_base && t->buffer->buft != &device.memory;
+}
+
+bool supports_op(ggml_backend_dev_t dev, const ggml_tensor * op) {
+    const Device & device = device_of(dev);
+    for (const ggml_tensor * src : op->src) {
+        if (in_other_memory(device, src)) {
+            return false;
+        }
+    }
+    return !is_named(device.lacks, ggml_op_name(op->op)) && stand_in::computes(op);
+}
+
+const ggml_backend_device_i DEVICE = {
+    /* get_name             = */ [](ggml_backend_dev_t dev) { return device_of(dev).name.c_str(); },
+    /* get_description      = */ [](ggml_backend_dev_t dev) { return device_of(dev).name.c_str(); },
+    /* get_memory           = */ get_memory,
+    /* get_type             = */ [](ggml_backend_dev_t) { return GGML_BACKEND_DEVICE_TYPE_GPU; },
+    /* get_props            = */ get_props,
+    /* init_backend         = */ init_backend,
+    /* get_buffer_type      = */ [](ggml_backend_dev_t dev) { return &device_of(dev).memory; },
+    /* get_host_buffer_type = */ [](ggml_backend_dev_t dev) { return &device_of(dev).host_memory; },
+    /* buffer_from_host_ptr = */ nullptr,
+    /* supports_op          = */ supports_op,
+    /* supports_buft        = */
+    [](ggml_backend_dev_t dev, ggml_backend_buffer_type_t type) { return type == &device_of(dev).memory; },
+    /* offload_op           = */
+    [](ggml_backend_dev_t, const ggml_tensor * op) { return stand_in::batch_size(op) >= OFFLOAD_MIN_BATCH; },
+    /* event_new            = */ nullptr,
+    /* event_free           = */ nullptr,
+    /* event_synchronize    = */ nullptr,
+};
+
+const ggml_backend_reg_i REGISTRY = {
+    /* get_name         = */ [](ggml_backend_reg_t) { return "stand-in"; },
+    /* get_device_count = */ [](ggml_backend_reg_t) { return registry().devices.size(); },
+    /* get_device       = */ [](ggml_backend_reg_t, size_t i) { return &registry().devices[i]->dev; },
+    /* get_proc_address = */ [](ggml_backend_reg_t, const char *) -> void * { return nullptr; },
+};
+
+}  // namespace
+
+void stand_in_register(int32_t n_devices, const char * lacks, int32_t alignment) {
+    static ggml_backend_reg reg = {GGML_BACKEND_API_VERSION, REGISTRY, nullptr};
+    for (int32_t i = 0; i < n_devices; i++) {
+        const std::string name = "GPU" + std::to_string(i);
+        registry().devices.push_back(std::make_unique<Device>());
+        Device & device = *registry().devices.back();
+        device.name = name;
+        device.host_name = name + "_Host";
+        device.lacks = lacks;
+        device.alignment = (size_t) alignment;
+        device.dev = {DEVICE, &reg, &device};
+        device.memory = {MEMORY_TYPE, &device.dev, &device};
+        device.host_memory = {HOST_TYPE, &device.dev, &device};
+    }
+    ggml_backend_register(&reg);
+}
+
+int64_t stand_in_count(const char * op) {
+    const std::lock_guard<std::mutex> lock(registry().mutex);
+    const auto found = registry().counts.find(op);
+    return found == registry().counts.end() ? 0 : found->second;
+}
