@@ -10,6 +10,7 @@ from typing import Any
 import gguf
 import pytest
 from fixtures.eagle3_checkpoints import CASES, make_draft, make_target_gguf
+from llama_eagle.cli import run
 from llama_eagle.convert.drafts import convert_draft
 
 WINDOWS: dict[str, tuple[int, dict[str, Any], list[bool] | None]] = {
@@ -49,3 +50,10 @@ def test_a_sliding_window_reaches_the_file(producer: str, case: str, tmp_path: P
         assert extended
     ignored = any("its sliding window of 32 is ignored" in warning for warning in report.warnings)
     assert ignored == (case == "the target's layers")
+
+
+def test_inspect_says_that_the_window_is_not_heeded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = replace(CASES["specforge"], config={"sliding_window": 32, "layer_types": ["sliding_attention"]})
+    convert_draft(make_draft(tmp_path / "draft", spec), make_target_gguf(tmp_path / "target.gguf"), tmp_path / "o.gguf")
+    assert run(["inspect", str(tmp_path / "o.gguf")]) == 0
+    assert "sliding window of 32 tokens" in capsys.readouterr().err

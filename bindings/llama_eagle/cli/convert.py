@@ -56,12 +56,12 @@ def convert(
     checkpoint = open_checkpoint(source, revision=revision)
     if is_draft(checkpoint):
         if target is None:
-            raise UsageError(f"{source} is an EAGLE-3 draft: name its target with --target (folder, hub id or GGUF).")
+            raise UsageError(f"{source} is a draft: name its target with --target (folder, hub id or GGUF).")
         _refuse(given, TARGET_ONLY, "a draft")
         report = _convert_draft(checkpoint, given)
     else:
         if target is not None:
-            raise UsageError(f"{source} is not an EAGLE-3 draft: leave out --target, or give the draft's folder.")
+            raise UsageError(f"{source} is not a draft: leave out --target, or give the draft's folder.")
         _refuse(given, (*DRAFT_ONLY, "dry_run"), "a target")
         report = _convert_target(checkpoint, given)
     _show(report, json)
