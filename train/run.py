@@ -12,15 +12,16 @@ import torch
 from llama_eagle import console
 from llama_eagle.errors import ConfigError, EnvironmentFailure, UsageError
 from llama_eagle.train import metrics, state, store
-from llama_eagle.train.batches import split_held_out
-from llama_eagle.train.documents import read_documents
+from llama_eagle.train.data.batches import split_held_out
+from llama_eagle.train.data.documents import read_documents
+from llama_eagle.train.data.samples import Sample, SampleMaker, digest
+from llama_eagle.train.data.vocabulary import choose_vocabulary, count_tokens
 from llama_eagle.train.export import DRAFT_FILES, DraftOf, check_layer_ids, export_draft
 from llama_eagle.train.features import FeatureSource, OnlineFeatures
 from llama_eagle.train.initial import Earlier, make_draft, read_earlier
 from llama_eagle.train.loop import Lesson, Loop
 from llama_eagle.train.loss import TrainingPass
 from llama_eagle.train.memory import keep_freed_memory
-from llama_eagle.train.samples import Sample, SampleMaker, digest
 from llama_eagle.train.settings import Settings
 from llama_eagle.train.store import FeatureStore
 from llama_eagle.train.target import (
@@ -33,7 +34,6 @@ from llama_eagle.train.target import (
     load_tokenizer,
     read_target,
 )
-from llama_eagle.train.vocabulary import choose_vocabulary, count_tokens
 from numpy.typing import NDArray
 
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import argparse
 import collections
+import os
 import select
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,8 +25,10 @@ from fixtures.eagle3_checkpoints import CASES, make_draft, make_target_gguf
 from fixtures.tiny_gguf import write_draft, write_target
 from fuzz.gguf_file import mutated
 
+ENVIRONMENT = {**os.environ, "GGML_NO_BACKTRACE": "1"}  # no debugger at an abort
 PATIENCE = 20.0  # seconds for a file that takes a small part of one
 EXTENDED = "everything"  # the draft with biases, norms and more layers
+FAMILIES = ("qwen3", "qwen2", "llama3", "qwen3vl", "qwen3moe", "qwen35moe", "qwen3next")
 LAYERS = 4
 
 
@@ -42,7 +44,7 @@ class Seed:
         return self.draft or self.target
 
 
-def make_seeds(kind: str, folder: Path) -> list[Seed]:
+def make_seeds(kind: str, folder: Path, families: tuple[str, ...] = FAMILIES) -> list[Seed]:
     folder.mkdir(parents=True, exist_ok=True)
     if kind == "drafts":
         from llama_eagle.convert.drafts import DraftOptions, convert_draft
@@ -56,7 +58,7 @@ def make_seeds(kind: str, folder: Path) -> list[Seed]:
     from llama_eagle.convert.targets import TargetOptions, convert_target
 
     seeds = [Seed(write_target(folder / "qwen35.gguf"))]
-    for family in ("qwen3", "qwen2", "llama3", "qwen3vl", "qwen3moe", "qwen35moe", "qwen3next"):
+    for family in families:
         source = make_target(family, folder / family, num_hidden_layers=LAYERS, mtp=family in HYBRID)
         convert_target(source, folder / f"{family}.gguf", TargetOptions(outtype="bf16"))
         seeds.append(Seed(folder / f"{family}.gguf"))
@@ -73,7 +75,9 @@ class Worker:
         """How a case ended: the worker's answer, "hang", or the signal that ended it."""
         if self.process is None:
             command = [sys.executable, str(Path(__file__).with_name("worker.py"))]
-            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+            )
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
@@ -96,21 +100,19 @@ def run_case(worker: Worker, seeds: list[Seed], number: int, folder: Path) -> st
     seed = seeds[number % len(seeds)]
     path = folder / "case.gguf"
     path.write_bytes(mutated(seed.changed, number))
+    words = [word for word, n in (("quantize", 7), ("text", 3), ("sample", 4)) if number // 10 % n == 0]
     if seed.draft is not None:
-        return worker.ask(f"{seed.target}\t{path}\t-")
-    return worker.ask(f"{path}\t-\t{'quantize' if number % 4 == 0 else '-'}")
+        return worker.ask("\t".join((str(seed.target), str(path), *words)))
+    return worker.ask("\t".join((str(path), "-", *words)))
 
 
-def fuzz(kind: str, numbers: range, folder: Path, *, seconds: float = float("inf")) -> dict[str, list[int]]:
-    """Ends of the cases -> their numbers. Stops early when the time is over."""
-    seeds, worker, ends = make_seeds(kind, folder / "seeds"), Worker(), collections.defaultdict(list)
-    stop = time.monotonic() + seconds
+def fuzz(kind: str, numbers: range, folder: Path, families: tuple[str, ...] = FAMILIES) -> dict[str, list[int]]:
+    """Ends of the cases -> their numbers. families: of the targets that are mutated."""
+    seeds, worker, ends = make_seeds(kind, folder / "seeds", families), Worker(), collections.defaultdict(list)
     try:
         for seed in seeds:  # what is not mutated runs
-            assert worker.ask(f"{seed.target}\t{seed.draft or '-'}\t-") == "ran", seed
+            assert worker.ask(f"{seed.target}\t{seed.draft or '-'}\ttext") == "ran", seed
         for number in numbers:
-            if time.monotonic() > stop:
-                break
             end = run_case(worker, seeds, number, folder)
             if not end.startswith(("refused", "ran")):
                 print(f"{number}: {end}", file=sys.stderr, flush=True)

@@ -1,4 +1,5 @@
-"""Loads what a file describes and uses it, one file a line of stdin: TARGET, DRAFT or "-", and "quantize" or "-".
+"""Loads what a file describes and uses it, one file a line of stdin: TARGET, DRAFT or "-", and words: "quantize" it
+first, prompt with "text" and not with tokens, "sample" and do not take the most likely.
 
 Answers with a line for each: "refused" (an EagleError), "ran", or "wrong" with the exception. Aborts end the process,
 hangs are the reader's to end.
@@ -14,12 +15,12 @@ from llama_eagle.errors import EagleError
 from llama_eagle.gguf.pairing import check_models, require_models
 
 
-def use(target: Path, draft: Path | None, quantized: bool) -> str:
+def use(target: Path, draft: Path | None, words: list[str]) -> str:
     """`check` and loading agree, and what both take can be generated with."""
     is_sound = check_models(target, draft).compatible
     require_models(target, draft)
     assert is_sound
-    if quantized:
+    if "quantize" in words:
         from llama_eagle.quantize.quantize import QuantizeOptions, quantize
 
         quantize(target, target.with_suffix(".q8_0"), "q8_0", QuantizeOptions(threads=1, requantize=True))
@@ -27,16 +28,19 @@ def use(target: Path, draft: Path | None, quantized: bool) -> str:
 
     options = {"n_ctx": 64, "n_threads": 1, "n_batch": 64, "n_draft_max": 4, "verbose": False}
     with EagleLlama(str(target), draft_path=draft, **options) as llm:
-        llm.create_completion([5, 6, 7, 8], max_tokens=5, temperature=0)
+        prompt = "The qu\u00efck \u72d0 <|im_end|>\n" if "text" in words else [5, 6, 7, 8]
+        llm.create_completion(prompt, max_tokens=5, temperature=0.8 if "sample" in words else 0)
     return "ran"
 
 
 def main() -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    answers = os.fdopen(os.dup(1), "w")
+    for stream in (1, 2):  # native code writes to both, when it dies too
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     for line in sys.stdin:
-        target, draft, quantized = line.rstrip("\n").split("\t")
+        target, draft, *words = line.rstrip("\n").split("\t")
         try:
-            outcome = use(Path(target), None if draft == "-" else Path(draft), quantized != "-")
+            outcome = use(Path(target), None if draft == "-" else Path(draft), words)
         except EagleError as error:
             outcome = f"refused {error}"
         except Exception as error:
@@ -44,7 +48,7 @@ def main() -> None:
 
             at = traceback.extract_tb(error.__traceback__)[-1]
             outcome = f"wrong {type(error).__name__} in {Path(at.filename).name}:{at.lineno}: {error}"
-        print(" ".join(outcome.split())[:300], flush=True)
+        print(" ".join(outcome.split())[:300], file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.errors import EagleError, InputError
 from llama_eagle.gguf.pairing import require_models
 
-U32, F32, STRING = 4, 6, 8
+U32, F32, STRING, ARRAY = 4, 6, 8, 9
 NAN = float("nan")
 
 
@@ -58,6 +58,15 @@ def added(name: str, dims: list[int], type_id: int) -> Callable[[File], None]:
 def alignment(file: File) -> None:
     file.alignment = 1
     key("general.alignment", 1)(file)
+
+
+def sections(first: int) -> Callable[[File], None]:
+    def change(file: File) -> None:
+        name = arch(file) + b".rope.dimension_sections"
+        file.keys = [entry for entry in file.keys if entry[0] != name]
+        file.keys.append((name, ARRAY, struct.pack("<IQ4i", 5, 4, first, 0, 0, 0)))
+
+    return change
 
 
 def same_tokens(file: File) -> None:
@@ -106,6 +115,8 @@ TARGETS: dict[str, tuple[Callable[[File], None], str]] = {
     "no groups": (key("ssm.group_count", 0), "ssm.group_count is 0"),
     "many blocks": (key("block_count", 2**30), "block_count is 1073741824"),
     "only prediction blocks": (key("nextn_predict_layers", 4), "prediction blocks"),
+    "wide sections of the rotation": (sections(100), "rotary sections of [100, 0, 0, 0]"),
+    "no sections of the rotation": (sections(0), "rotary sections of [0, 0, 0, 0]"),
     "F16 convolution": (tensor("blk.0.ssm_conv1d.weight", type_id=1), "ssm_conv1d.weight is F16"),
     "F16 decay": (tensor("blk.0.ssm_a", type_id=1), "ssm_a is F16"),
     "inner size": (key("ssm.inner_size", 32), "ssm.inner_size is 32"),

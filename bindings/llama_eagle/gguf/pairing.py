@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from llama_eagle.errors import IncompatibleModels, InputError
+from llama_eagle.gguf import mtp
 from llama_eagle.gguf.finding import Finding
 from llama_eagle.gguf.header import ArrayRef, Header, read_model
 from llama_eagle.gguf.validate import check_files
@@ -63,11 +64,12 @@ def require_target(header: Header) -> None:
         raise InputError(f"{header.path}: no tokenizer (tokenizer.ggml.tokens). Convert it again with its tokenizer.")
 
 
-def require_draft(header: Header) -> None:
-    """The file is an EAGLE-3 draft. Raises `InputError` otherwise."""
-    if header.architecture != DRAFT_ARCHITECTURE:
+def require_draft(files: list[Header]) -> None:
+    """The file is an EAGLE-3 draft, or holds an MTP head. Raises `InputError` otherwise."""
+    header = files[0]
+    if header.architecture != DRAFT_ARCHITECTURE and not mtp.has_head(files):
         raise InputError(
-            f"{header.path} is a {header.architecture or 'nameless'} model, not an EAGLE-3 draft. "
+            f"{header.path} is a {header.architecture or 'nameless'} model, not an EAGLE-3 draft, and has no MTP head. "
             "Convert a draft checkpoint first: llama-eagle convert DRAFT --target TARGET -o draft.gguf"
         )
 
@@ -117,12 +119,14 @@ def _read(target: Path | str, draft: Path | str | None) -> tuple[list[Header], l
     if draft is None:
         return target_files, None
     draft_files = read_model(draft)[1]
-    require_draft(draft_files[0])
+    require_draft(draft_files)
     return target_files, draft_files
 
 
 def pair_problems(target: Header, draft: Header, stored: set[str]) -> list[str]:
     """Every reason why a sound draft cannot run with a sound target. stored: names of all the target's tensors."""
+    if draft.architecture != DRAFT_ARCHITECTURE:
+        return mtp.problems(target, draft)
     return [
         *_width_problems(target, draft),
         *_ownership_problems(stored, draft),
@@ -222,6 +226,7 @@ def _target_facts(files: list[Header]) -> dict[str, Any]:
         "name": target.value("general.name"),
         "architecture": target.architecture,
         "publishes_layer_inputs": target.architecture in FEATURE_TARGETS,
+        "mtp_head": mtp.has_head(files),
         "hidden_size": target.arch_key("embedding_length"),
         "n_layer": n_layers(target),
         "n_vocab": target.n_vocab,

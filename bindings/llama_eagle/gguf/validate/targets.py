@@ -251,8 +251,8 @@ def _check_attention(keys: _Keys, family: Family) -> Iterator[str]:
     if n_rot % 2 or not 0 < n_rot <= head or (family.whole_rope and n_rot != head):
         yield f"{n_rot} rotary dimensions of heads of {head} (rope.dimension_count)"
     sections = keys.header.arch_key("rope.dimension_sections", [])
-    if family.sections and not (all(0 <= n <= MAX_WIDTH for n in sections) and sum(sections[:3]) > 0):
-        yield f"rotary sections of {sections} (rope.dimension_sections)"
+    if family.sections and not (min(sections) >= 0 and 0 < sum(sections[:3]) <= sum(sections) <= head):
+        yield f"rotary sections of {sections} in heads of {head} (rope.dimension_sections)"
     if not 0 <= keys.number("n_deepstack_layers") <= keys.n_all:
         yield f"{keys.number('n_deepstack_layers')} blocks take vision features, of {keys.n_all} (n_deepstack_layers)"
 
