@@ -173,11 +173,16 @@ void DraftEngine::make_following_head() {
                                                  FollowingParams{params_.n_vocab_draft, params_.base_ids});
 }
 
-// llama.cpp keeps token_embd in host memory. A draft on a GPU gets the rows of its own vocabulary there.
+// llama.cpp keeps token_embd in host memory. A draft on a GPU gets the rows of its own vocabulary there, unless they
+// are the rows of its head.
 void DraftEngine::make_lookup() {
     ggml_tensor * all = model_->tok_embd;
     const int64_t n_draft = model_->n_vocab_draft;
     DraftLookup & lookup = tensors_.lookup;
+    if (!reachable(all) && model_->tied) {
+        lookup.table = model_->output;
+        return;
+    }
     if (!reachable(all)) {
         lookup.table = ggml_new_tensor_2d(ctx_.get(), all->type, model_->n_embd, n_draft);
         allocate(lookup.table);
@@ -197,6 +202,9 @@ void DraftEngine::make_lookup() {
 void DraftEngine::set_lookup(int32_t draft_id) {
     const int32_t id = model_->target_id(draft_id);
     const DraftLookup & lookup = tensors_.lookup;
+    if (lookup.table == model_->output) {
+        return;
+    }
     if (lookup.index) {
         ggml_backend_tensor_set(lookup.index, &id, draft_id * sizeof id, sizeof id);
         return;
