@@ -17,7 +17,7 @@ from llama_eagle.generation.run import GREEDY, Run, decode
 from llama_eagle.generation.sampling import Sampler
 from llama_eagle.sessions.models import Context, ModelPair
 from llama_eagle.sessions.open import open_session
-from llama_eagle.sessions.options import ContextOptions, LoadOptions, PairOptions, SessionOptions
+from llama_eagle.sessions.options import MTP, ContextOptions, LoadOptions, PairOptions, SessionOptions
 from llama_eagle.sessions.plain import PlainSession
 from llama_eagle.sessions.text import Tokenizer
 
@@ -27,10 +27,10 @@ COMMON_SAMPLING = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, seed=1)
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is measured: n tokens after `prompt`; `n_draft_max` bounds `auto`."""
+    """What is measured: n tokens after `prompt`; `n_draft_max` bounds `auto`. `draft` None: the target's MTP head."""
 
     target: Path
-    draft: Path
+    draft: Path | None
     prompt: str
     n: int
     threads: int
@@ -38,14 +38,17 @@ class Job:
     gpu_layers: int = 0
     draft_gpu_layers: int | None = None  # None: as the target
     p_min: float = 0.0  # a draft ends where its cumulative probability falls below this
+    draft_vocab: int = 0  # rows of an MTP head; 0: all
 
     @property
     def pair(self) -> PairOptions:
-        return PairOptions(self.target, self.draft, LoadOptions(self.gpu_layers), self.draft_gpu_layers)
+        return PairOptions(self.target, self.draft or MTP, LoadOptions(self.gpu_layers), self.draft_gpu_layers)
 
     def drafting(self, n_draft: int | str) -> DraftingOptions:
         longest = n_draft if isinstance(n_draft, int) else self.n_draft_max
-        return DraftingOptions(self.draft, n_draft, longest, self.p_min, draft_gpu_layers=self.draft_gpu_layers)
+        rows = None if self.draft else self.draft_vocab or "all"
+        options = DraftingOptions(self.draft or MTP, n_draft, longest, self.p_min, draft_vocab=rows)
+        return dataclasses.replace(options, draft_gpu_layers=self.draft_gpu_layers)
 
 
 class Ours:

@@ -5,9 +5,11 @@
 // INPUT:  int32 n_prompt, n_draft, n_rounds; prompt[n_prompt]; per round n_kept and rows[n_draft + 1]
 // OUTPUT: int32 drafted[n_rounds][n_draft]
 //
-// Round: draft after rows[0], then decode all rows in the target whatever was drafted, and keep the first n_kept. Both
-// memories are float32, without flash attention.
+// Round: draft after rows[0], then decode all rows in the target whatever was drafted, and keep the first n_kept. Where
+// llama.cpp cannot take back a part (Qwen3-Next), only those are decoded. Both memories are float32, without flash
+// attention.
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
@@ -83,6 +85,7 @@ class driver {
         common_params params_dft = common_base_params_to_speculative(params);
         draft = common_speculative_init_from_params(params_dft, target->model(), target->context());
         require(draft->context() != nullptr, "llama.cpp makes no MTP context");
+        takes_back = common_context_can_seq_rm(target->context()) != COMMON_CONTEXT_SEQ_RM_TYPE_FULL;
         params.speculative.draft.ctx_tgt = target->context();
         params.speculative.draft.ctx_dft = draft->context();
         speculative.reset(common_speculative_init(params.speculative, 1));
@@ -103,7 +106,7 @@ class driver {
         common_speculative_draft(speculative.get());
         require((int32_t) drafted.size() == n_draft, "a draft is too short");
         trim(draft->context());
-        decode(rows, told.size() - 1, true);
+        decode(rows, takes_back ? told.size() - 1 : (size_t) n_kept, true);
         common_speculative_accept(speculative.get(), 0, (uint16_t) (n_kept - 1));
         past.insert(past.end(), rows, rows + n_kept);
         trim(target->context());
@@ -116,6 +119,7 @@ class driver {
     common_speculative_init_result_ptr draft;
     common_speculative_ptr speculative;
     llama_tokens past;
+    bool takes_back;
 
     void decode(const int32_t * tokens, size_t n, bool outputs) {
         common_batch batch(target->context());

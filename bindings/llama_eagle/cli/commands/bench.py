@@ -25,6 +25,8 @@ def bench(
     draft_type: Annotated[str | None, typer.Option(help="The draft's type; default: as it is.")] = None,
     model: Annotated[Path | None, typer.Option("--model", "-m", metavar="TARGET.gguf", help="Or: real files.")] = None,
     draft: Annotated[Path | None, typer.Option("--draft", "-d", metavar="DRAFT.gguf")] = None,
+    drafter: Annotated[str, typer.Option(metavar="eagle3|mtp", help="A draft, or the target's MTP head.")] = "eagle3",
+    draft_vocab: Annotated[str, typer.Option(metavar="N|all", help="Rows of an MTP head that draft.")] = "32768",
     prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="For real files.")] = None,
     n_draft: Annotated[str, typer.Option(metavar="N[,N...][,auto]", help="Draft lengths.")] = "1,2,3,4,6,8,auto",
     n_predict: Annotated[int, typer.Option("-n", min=8, help="Tokens of each run.")] = 256,
@@ -38,12 +40,16 @@ def bench(
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw speed over draft length.")] = None,
     json: Json = False,
 ) -> None:
-    """Measure decoding speed: plain, with the draft at each length, and llama.cpp's own EAGLE-3."""
+    """Measure decoding speed: plain, with the draft at each length, and llama.cpp's own EAGLE-3 or MTP."""
     from llama_eagle.bench import report
     from llama_eagle.bench.run import Plan
 
     if peers not in (None, "upstream"):
         raise UsageError(f"--peers {peers!r}: the only peer is upstream.")
+    if drafter not in ("eagle3", "mtp"):
+        raise UsageError(f"--drafter {drafter!r}: choose eagle3 or mtp.")
+    if drafter == "mtp" and (draft or draft_type or chat):
+        raise UsageError("--drafter mtp: the head is in the target's file. Leave out --draft, --draft-type and --chat.")
     if plot is not None:
         report.require_plotting(plot)
     lengths = _lengths(n_draft)
@@ -73,9 +79,11 @@ def _jobs(given: SimpleNamespace, lengths: tuple[int | str, ...]) -> list[tuple[
         raise UsageError("give either --synthetic SHAPE, or -m TARGET.gguf with -d DRAFT.gguf.")
     threads = given.threads or os.cpu_count() or 1
     facts = {"type": given.outtype, "draft_type": given.draft_type, "n": given.n_predict, "threads": threads}
+    facts |= {"drafter": given.drafter, "draft_vocab": _rows(given.draft_vocab) if given.drafter == "mtp" else None}
     longest = max([LONGEST, *(length for length in lengths if isinstance(length, int))])
     common = {"n": given.n_predict, "threads": threads, "n_draft_max": longest, "gpu_layers": given.n_gpu_layers}
     common |= {"draft_gpu_layers": given.draft_gpu_layers, "p_min": given.p_min}
+    common |= {"draft_vocab": facts["draft_vocab"] or 0}
     if given.synthetic is None:
         return [_real_job(given, facts, common)]
     return [_synthetic_job(given, accept, facts, common) for accept in _shares(given.accept)]
@@ -84,8 +92,8 @@ def _jobs(given: SimpleNamespace, lengths: tuple[int | str, ...]) -> list[tuple[
 def _real_job(given: SimpleNamespace, facts: dict[str, Any], common: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     from llama_eagle.bench.ours import Job
 
-    if given.draft is None:
-        raise UsageError("-m TARGET.gguf needs its draft: -d DRAFT.gguf.")
+    if given.draft is None and given.drafter == "eagle3":
+        raise UsageError("-m TARGET.gguf needs its draft: -d DRAFT.gguf, or --drafter mtp.")
     draft = given.draft
     if given.draft_type is not None:
         draft = _in_type(draft, given.draft_type.lower())
@@ -122,8 +130,12 @@ def _synthetic_job(
     if shape not in SHAPES:
         raise UsageError(f"--synthetic {shape!r}: shapes are {', '.join(SHAPES)}.")
     folder = PairFolder(cache_dir() / "synthetic" / shape, shape, fresh=False, say=console.note)
-    files = folder.files(accept, given.outtype.lower(), given.draft_type and given.draft_type.lower())
-    job = Job(files.target, files.draft, given.prompt or SYNTHETIC_PROMPT, **common)
+    outtype, prompt = given.outtype.lower(), given.prompt or SYNTHETIC_PROMPT
+    if given.drafter == "mtp":
+        job = Job(folder.mtp(accept, outtype).target, None, prompt, **common)
+    else:
+        files = folder.files(accept, outtype, given.draft_type and given.draft_type.lower())
+        job = Job(files.target, files.draft, prompt, **common)
     return {"model": f"synthetic {shape}", "accept": accept, **facts}, job
 
 
@@ -139,6 +151,12 @@ def _lengths(text: str) -> tuple[int | str, ...]:
     if not parts or not all(part == "auto" or (part.isdigit() and int(part) > 0) for part in parts):
         raise UsageError(f"--n-draft {text!r}: give lengths from 1 and auto, such as 1,2,4,auto.")
     return tuple("auto" if part == "auto" else int(part) for part in parts)
+
+
+def _rows(text: str) -> int | None:
+    if text != "all" and not (text.isdigit() and int(text) > 0):
+        raise UsageError(f"--draft-vocab {text!r}: give a number of tokens from 1, or all.")
+    return None if text == "all" else int(text)
 
 
 def _shares(text: str) -> list[float]:
