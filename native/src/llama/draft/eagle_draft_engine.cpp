@@ -374,36 +374,6 @@ int32_t DraftEngine::draft(const DraftRows & rows, int32_t n_steps, float p_min,
     return n_drafted_;
 }
 
-int64_t DraftEngine::slots_size(int32_t first, int32_t end) const {
-    int64_t n_bytes = 0;
-    for (const auto * side : {&tensors_.memory.k, &tensors_.memory.v}) {
-        for (const ggml_tensor * t : *side) {
-            n_bytes += (int64_t) t->nb[1] * std::max(0, end - first);
-        }
-    }
-    return n_bytes;
-}
-
-void DraftEngine::save_slots(int32_t first, int32_t end, char * data) const {
-    for (const auto * side : {&tensors_.memory.k, &tensors_.memory.v}) {
-        for (const ggml_tensor * t : *side) {
-            const size_t n_bytes = t->nb[1] * std::max(0, end - first);
-            ggml_backend_tensor_get(t, data, t->nb[1] * first, n_bytes);
-            data += n_bytes;
-        }
-    }
-}
-
-void DraftEngine::load_slots(int32_t first, int32_t end, const char * data) {
-    for (auto * side : {&tensors_.memory.k, &tensors_.memory.v}) {
-        for (ggml_tensor * t : *side) {
-            const size_t n_bytes = t->nb[1] * std::max(0, end - first);
-            ggml_backend_tensor_set(t, data, t->nb[1] * first, n_bytes);
-            data += n_bytes;
-        }
-    }
-}
-
 void DraftEngine::read_step(int32_t step, float * logits, float * hidden) const {
     if (!last_ || step < 0 || step >= n_drafted_) {
         throw Error(EAGLE_ERR_ARGUMENT, format("step %d was not drafted", step));
