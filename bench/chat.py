@@ -7,6 +7,7 @@ import time
 
 from llama_eagle.bench.measurement import Measurement
 from llama_eagle.bench.ours import Job
+from llama_eagle.sessions.options import ContextOptions
 
 ROOM = 512  # tokens for the prompt and its template
 
@@ -15,12 +16,10 @@ def stream_chat(job: Job, n: int, n_draft: int | str) -> Measurement:
     """Streams an answer of `n` tokens, or to its end. `python_share`: of the time after the prompt, all that is not
     spent in native code, from the template to the last part."""
     from llama_eagle.drop_in.llama import EagleLlama
+    from llama_eagle.drop_in.options import from_options
 
-    llm = EagleLlama(
-        job.target, draft_path=job.draft, n_draft=n_draft, n_draft_max=job.n_draft_max, p_min=job.p_min,
-        draft_gpu_layers=job.draft_gpu_layers, n_gpu_layers=job.gpu_layers, n_ctx=n + ROOM, n_threads=job.threads,
-        verbose=False,
-    )  # fmt: skip
+    context = ContextOptions(n_ctx=n + ROOM, n_threads=job.threads)
+    llm = EagleLlama(job.target, verbose=False, **from_options(job.drafting(n_draft), context, job.gpu_layers))
     with contextlib.closing(llm):
         list(llm.create_chat_completion(_messages(job), stream=True, temperature=0, max_tokens=8))  # imports, caches
         start = time.perf_counter()

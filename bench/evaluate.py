@@ -8,31 +8,30 @@ from pathlib import Path
 from typing import Any
 
 from llama_eagle.bench.prompts import Message, Prompt
-from llama_eagle.demo.decode import GREEDY, Run, decode
+from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.errors import InputError
-from llama_eagle.generation.generate import GenerationResult, choose_length
-from llama_eagle.generation.sampling import SamplingParams
+from llama_eagle.generation.generate import GenerationResult
+from llama_eagle.generation.options import SamplingParams
+from llama_eagle.generation.run import GREEDY, Run, decode
 from llama_eagle.generation.stats import Statistics
-from llama_eagle.native.limits import LONGEST
 from llama_eagle.sessions.exact import require, set_mode
-from llama_eagle.sessions.models import LoadOptions, ModelPair, PairOptions
+from llama_eagle.sessions.models import ModelPair
+from llama_eagle.sessions.options import LoadOptions, PairOptions
 from llama_eagle.sessions.text import Tokenizer, chat_text
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is measured: at most n tokens after each turn of `prompts`; `n_draft`: a number, or "auto"."""
+    """What is measured: at most n tokens after each turn of `prompts`, with and without what `drafting` names."""
 
     target: Path
-    draft: Path
     prompts: Sequence[Prompt]
     n: int
-    n_draft: int | str
+    drafting: DraftingOptions
     sampling: SamplingParams = GREEDY
     threads: int = 0
     gpu_layers: int = 0
     ignore_eos: bool = False
-    exact: bool = False  # verify bit by bit as plain decoding computes
 
 
 @dataclass
@@ -86,10 +85,12 @@ def evaluate(job: Evaluation, on_progress: Callable[[float], None] = lambda frac
     Raises InputError that names the prompt which does not fit the target's context.
     """
     scores: dict[str, Score] = {}
-    if job.exact:
+    drafting = job.drafting
+    if drafting.exact:
         set_mode("strict")
-    with ModelPair(PairOptions(job.target, job.draft, LoadOptions(job.gpu_layers))) as pair:
-        if job.exact:
+    load = LoadOptions(job.gpu_layers)
+    with ModelPair(PairOptions(job.target, drafting.model, load, drafting.draft_gpu_layers)) as pair:
+        if drafting.exact:
             require(pair.target)
         answerer = _Answerer(job, pair)
         for prompt in job.prompts:
@@ -123,8 +124,7 @@ class _Answerer:
     def __init__(self, job: Evaluation, pair: ModelPair) -> None:
         self.job, self.pair = job, pair
         self.tokenizer = Tokenizer(pair.target)
-        n_draft_max = job.n_draft if isinstance(job.n_draft, int) else LONGEST
-        self.run = Run(job.n, job.threads, n_draft_max, job.sampling, job.ignore_eos)
+        self.run = Run(job.n, job.threads, job.sampling, job.ignore_eos)
 
     def turns(self, prompt: Prompt) -> Iterator[tuple[GenerationResult, GenerationResult]]:
         if prompt.text is not None:
@@ -138,8 +138,7 @@ class _Answerer:
             messages.append({"role": "assistant", "content": plain.text})
 
     def both(self, ids: list[int]) -> tuple[GenerationResult, GenerationResult]:
-        plain = decode(self.pair, ids, self.run, None)
-        return plain, decode(self.pair, ids, self.run, choose_length(self.job.n_draft, self.run.n_draft_max))
+        return decode(self.pair, ids, self.run), decode(self.pair, ids, self.run, self.job.drafting)
 
     def encode(self, prompt: Prompt, content: str | list[Message]) -> list[int]:
         text = content if isinstance(content, str) else chat_text(self.pair.target, content)

@@ -16,12 +16,12 @@ OVERALL = "overall"
 def as_dict(job: Evaluation, scores: dict[str, Score]) -> dict[str, Any]:
     return {
         "model": job.target.name,
-        "draft": job.draft.name,
+        "draft": Path(str(job.drafting.draft or "lookup")).name,
         "n": job.n,
-        "n_draft": job.n_draft,
+        "n_draft": job.drafting.n_draft,
         "temperature": job.sampling.temperature,
         "threads": job.threads,
-        "exact": job.exact,
+        "exact": job.drafting.exact,
         OVERALL: total(scores.values()).as_dict(),
         "categories": {category: score.as_dict() for category, score in scores.items()},
     }

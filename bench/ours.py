@@ -10,12 +10,15 @@ from pathlib import Path
 from statistics import median
 
 from llama_eagle.bench.measurement import Measurement
-from llama_eagle.demo.decode import GREEDY, Run, decode
-from llama_eagle.generation.generate import GenerationResult, choose_length
-from llama_eagle.generation.sampling import Sampler, SamplingParams
-from llama_eagle.sessions.models import Context, ContextOptions, LoadOptions, ModelPair, PairOptions
+from llama_eagle.drafting.options import DraftingOptions
+from llama_eagle.generation.generate import GenerationResult
+from llama_eagle.generation.options import SamplingParams
+from llama_eagle.generation.run import GREEDY, Run, decode
+from llama_eagle.generation.sampling import Sampler
+from llama_eagle.sessions.models import Context, ModelPair
+from llama_eagle.sessions.open import open_session
+from llama_eagle.sessions.options import MTP, ContextOptions, LoadOptions, PairOptions, SessionOptions
 from llama_eagle.sessions.plain import PlainSession
-from llama_eagle.sessions.session import EagleSession, SessionOptions
 from llama_eagle.sessions.text import Tokenizer
 
 VERIFY_ROWS = 5
@@ -24,10 +27,10 @@ COMMON_SAMPLING = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, seed=1)
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is measured: n tokens after `prompt`; `n_draft_max` bounds `auto`."""
+    """What is measured: n tokens after `prompt`; `n_draft_max` bounds `auto`. `draft` None: the target's MTP head."""
 
     target: Path
-    draft: Path
+    draft: Path | None
     prompt: str
     n: int
     threads: int
@@ -35,10 +38,17 @@ class Job:
     gpu_layers: int = 0
     draft_gpu_layers: int | None = None  # None: as the target
     p_min: float = 0.0  # a draft ends where its cumulative probability falls below this
+    draft_vocab: int = 0  # rows of an MTP head; 0: all
 
     @property
     def pair(self) -> PairOptions:
-        return PairOptions(self.target, self.draft, LoadOptions(self.gpu_layers), self.draft_gpu_layers)
+        return PairOptions(self.target, self.draft or MTP, LoadOptions(self.gpu_layers), self.draft_gpu_layers)
+
+    def drafting(self, n_draft: int | str) -> DraftingOptions:
+        longest = n_draft if isinstance(n_draft, int) else self.n_draft_max
+        rows = None if self.draft else self.draft_vocab or "all"
+        options = DraftingOptions(self.draft or MTP, n_draft, longest, self.p_min, draft_vocab=rows)
+        return dataclasses.replace(options, draft_gpu_layers=self.draft_gpu_layers)
 
 
 class Ours:
@@ -50,13 +60,11 @@ class Ours:
         self.prompt = Tokenizer(pair.target).encode(job.prompt)
 
     def plain(self) -> Measurement:
-        return _measurement(decode(self.pair, self.prompt, self._run(), None))
+        return _measurement(decode(self.pair, self.prompt, self._run(GREEDY)))
 
     def speculate(self, n_draft: int | str, sampling: SamplingParams = GREEDY) -> Measurement:
         """`n_draft` tokens a round, or "auto"."""
-        n_draft_max = n_draft if isinstance(n_draft, int) else self.job.n_draft_max
-        length, run = choose_length(n_draft, n_draft_max), self._run(n_draft_max)
-        return _measurement(decode(self.pair, self.prompt, dataclasses.replace(run, sampling=sampling), length))
+        return _measurement(decode(self.pair, self.prompt, self._run(sampling), self.job.drafting(n_draft)))
 
     def verify_over_decode(self, n_times: int = 24) -> float:
         """Median time to verify VERIFY_ROWS rows over the median time of a plain decode, at the same depths."""
@@ -68,7 +76,7 @@ class Ours:
             Context(self.pair.target, options) as plain_context,
             Context(self.pair.target, rounds) as context,
             PlainSession(plain_context) as plain,
-            EagleSession(context, self.pair.draft, SessionOptions(VERIFY_ROWS)) as session,
+            open_session(context, self.pair.draft, SessionOptions(VERIFY_ROWS)) as session,
             Sampler(GREEDY, self.pair.target.n_vocab) as sampler,
         ):
             plain.eval(self.prompt)
@@ -81,12 +89,12 @@ class Ours:
             for _ in range(n_times):
                 session.draft(ids[0], 1)
                 many.append(_timed(lambda: session.verify(ids)))
-                session.accept(sampler.handle)
+                sampler.sample(session.ctx, 0)
                 session.commit(1)
         return median(many) / median(one)
 
-    def _run(self, n_draft_max: int = 0) -> Run:
-        return Run(self.job.n, self.job.threads, n_draft_max, p_min=self.job.p_min)
+    def _run(self, sampling: SamplingParams) -> Run:
+        return Run(self.job.n, self.job.threads, sampling)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Builds and runs llama.cpp's own EAGLE-3 driver, llama-speculative-simple, from the pinned source."""
+"""Builds and runs llama.cpp's own EAGLE-3 and MTP driver, llama-speculative-simple, from the pinned source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from llama_eagle.errors import EnvironmentFailure
 
 NATIVE = Path(__file__).resolve().parent.parent / "native"
 REPAIRS = ("0001-amx-tile-config-barrier.patch",)  # without it a gcc 12 build dies on AMX machines: no baseline at all
-TOOLS = ("llama-speculative-simple", "llama-bench")
+TOOLS = ("llama-speculative-simple", "llama-bench", "mtp-rounds")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,15 +46,17 @@ class Peer:
         output = self._run([*command, "-t", str(job.threads), "-ngl", str(job.gpu_layers)])
         return float(json.loads(output)[0]["avg_ts"])
 
-    def speculate(self, job: PeerJob, draft: Path, prompt: str, n_draft: int) -> Measurement:
-        """Greedy decoding with llama-speculative-simple, its draft and target with the same threads and layers."""
+    def speculate(self, job: PeerJob, draft: Path | None, prompt: str, n_draft: int) -> Measurement:
+        """Greedy decoding with llama-speculative-simple: the target's MTP head drafts where there is no `draft`. Draft
+        and target run with the same threads and layers."""
         threads, layers = str(job.threads), str(job.gpu_layers)
         command = [
-            *("llama-speculative-simple", "-m", str(job.model), "-md", str(draft), "--spec-type", "draft-eagle3"),
+            *("llama-speculative-simple", "-m", str(job.model), "-t", threads, "-tb", threads, "-ngl", layers),
             *("--spec-draft-n-max", str(n_draft), "-p", prompt, "-n", str(job.n), "--temp", "0"),
-            *("-c", str(len(prompt) + job.n + 512), "-t", threads, "-tb", threads, "-td", threads, "-tbd", threads),
-            *("-ngl", layers, "-ngld", layers),
+            *("-c", str(len(prompt) + job.n + 512), "--spec-type", "draft-eagle3" if draft else "draft-mtp"),
         ]
+        if draft:
+            command += ["-md", str(draft), "-td", threads, "-tbd", threads, "-ngld", layers]
         output = self._run(command, merge=True)
         n_decoded, seconds = _numbers(r"decoded +(\d+) tokens in +([\d.]+) seconds", output)
         (n_drafted,), (n_accepted,) = _numbers(r"n_drafted = (\d+)", output), _numbers(r"n_accept +?= (\d+)", output)

@@ -21,6 +21,8 @@ def table(result: dict[str, Any]) -> Table:
     title = f"{result['model']}, {result['type']}, {result['n']} tokens, {result['threads']} threads"
     if result["accept"] is not None:
         title += f", acceptance {result['accept']:g}"
+    if result["drafter"] == "mtp":
+        title += f", MTP head of {result['draft_vocab'] or 'all'} tokens"
     out = Table(title=title, caption="ms of a mean round", box=SIMPLE_HEAD)
     for heading in ("", "drafted", "tok/s", "x plain", "accepted", "a round", "round", "verify", "draft", "python"):
         out.add_column(heading, justify="right" if heading else "left", no_wrap=True)

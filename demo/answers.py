@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llama_eagle.demo.corpus import PROMPT_CHARACTERS, QUESTIONS, Document, Sample, read_documents
-from llama_eagle.demo.decode import GREEDY, Run, decode
-from llama_eagle.generation.sampling import SamplingParams
-from llama_eagle.sessions.models import ModelPair, PairOptions
+from llama_eagle.generation.options import SamplingParams
+from llama_eagle.generation.run import GREEDY, Run, decode
+from llama_eagle.sessions.models import ModelPair
+from llama_eagle.sessions.options import PairOptions
 from llama_eagle.sessions.text import Tokenizer, chat_text
 
 N_PROMPTS = 14_000
@@ -73,7 +74,7 @@ def answer(pair: ModelPair, opening: Opening) -> Sample:
 
 def _continue(pair: ModelPair, text: str, sampling: SamplingParams) -> str:
     run = Run(N_TOKENS, threads=1, sampling=sampling, ignore_eos=False)
-    return decode(pair, Tokenizer(pair.target).encode(text), run, None).text
+    return decode(pair, Tokenizer(pair.target).encode(text), run).text
 
 
 def main() -> None:

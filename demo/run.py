@@ -105,9 +105,11 @@ def run_demo(work: Path, threads: int = 1, say: Say = lambda text: None) -> Demo
 def _score(target: Path, draft: Path, threads: int) -> Score:
     from llama_eagle.bench.evaluate import Evaluation, evaluate, total
     from llama_eagle.bench.prompts import read_prompts, take
+    from llama_eagle.drafting.options import DraftingOptions
 
     prompts = take(read_prompts([str(HELD_OUT)]), N_PROMPTS)
-    return total(evaluate(Evaluation(target, draft, prompts, N_TOKENS, N_DRAFT, threads=threads)).values())
+    drafting = DraftingOptions(draft, N_DRAFT)
+    return total(evaluate(Evaluation(target, prompts, N_TOKENS, drafting, threads=threads)).values())
 
 
 def _compare(outtype: str, target: Path, draft: Path, score: Score) -> Comparison:
@@ -132,11 +134,13 @@ def _compare(outtype: str, target: Path, draft: Path, score: Score) -> Compariso
 
 
 def _answer(target: Path, draft: Path, threads: int) -> str:
-    from llama_eagle.demo.decode import Run, decode
-    from llama_eagle.drafting.draft_length import Fixed
-    from llama_eagle.sessions.models import ModelPair, PairOptions
+    from llama_eagle.drafting.options import DraftingOptions
+    from llama_eagle.generation.run import Run, decode
+    from llama_eagle.sessions.models import ModelPair
+    from llama_eagle.sessions.options import PairOptions
     from llama_eagle.sessions.text import Tokenizer, chat_text
 
     with ModelPair(PairOptions(target, draft)) as pair:
         prompt = Tokenizer(pair.target).encode(chat_text(pair.target, [{"role": "user", "content": QUESTION}]))
-        return decode(pair, prompt, Run(N_TOKENS, threads, N_DRAFT, ignore_eos=False), Fixed(N_DRAFT)).text
+        drafting = DraftingOptions(draft, N_DRAFT)
+        return decode(pair, prompt, Run(N_TOKENS, threads, ignore_eos=False), drafting).text

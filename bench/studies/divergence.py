@@ -17,8 +17,9 @@ from pathlib import Path
 
 import numpy as np
 from llama_eagle.quantize.quantize import QuantizeOptions, quantize
-from llama_eagle.sessions.exact import decode_logits
-from llama_eagle.sessions.models import Context, ContextOptions, Model
+from llama_eagle.sessions.exact_check import decode_logits
+from llama_eagle.sessions.models import Context, Model
+from llama_eagle.sessions.options import ContextOptions
 from llama_eagle.sessions.text import Tokenizer
 
 WINDOW = 256  # tokens of a context; each window starts anew

@@ -19,7 +19,8 @@ from typing import Any
 from convert_target import make_checkpoint
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.quantize.quantize import QuantizeOptions, quantize
-from llama_eagle.sessions.models import Context, ContextOptions, Model
+from llama_eagle.sessions.models import Context, Model
+from llama_eagle.sessions.options import ContextOptions
 from llama_eagle.sessions.plain import PlainSession
 
 # name -> (type, options)

@@ -13,11 +13,12 @@ from llama_eagle.native.build import redirect_llama_cpp
 
 if TYPE_CHECKING:
     from llama_eagle.drafting.draft_length import Auto, Fixed
-    from llama_eagle.drafting.drafters import PromptLookup
+    from llama_eagle.drafting.lookup import PromptLookup
     from llama_eagle.drop_in.llama import EagleLlama
     from llama_eagle.generation.generate import GenerationResult, generate
-    from llama_eagle.generation.sampling import SamplingParams
-    from llama_eagle.sessions.models import ContextOptions, LoadOptions, ModelPair
+    from llama_eagle.generation.options import SamplingParams
+    from llama_eagle.sessions.models import ModelPair
+    from llama_eagle.sessions.options import ContextOptions, LoadOptions
     from llama_eagle.sessions.plain import PlainSession
     from llama_eagle.sessions.session import EagleSession
 
@@ -42,11 +43,11 @@ _HOMES = {
     "EagleLlama": "drop_in.llama",
     "GenerationResult": "generation.generate",
     "generate": "generation.generate",
-    "ContextOptions": "sessions.models",
-    "LoadOptions": "sessions.models",
+    "ContextOptions": "sessions.options",
+    "LoadOptions": "sessions.options",
     "ModelPair": "sessions.models",
-    "PromptLookup": "drafting.drafters",
-    "SamplingParams": "generation.sampling",
+    "PromptLookup": "drafting.lookup",
+    "SamplingParams": "generation.options",
     "EagleSession": "sessions.session",
     "PlainSession": "sessions.plain",
 }

@@ -22,7 +22,7 @@
 
 #include "llama.h"
 
-#define EAGLE_ABI_VERSION 1
+#define EAGLE_ABI_VERSION 2
 
 #ifdef __cplusplus
 extern "C" {
@@ -60,15 +60,41 @@ struct eagle_session_params {
     // The GGUF that the target was loaded from, UTF-8, the first one of splits; null (default): not known. Read by
     // eagle_session_new when the draft, on another device, shares a head that the CPU keeps rearranged.
     const char * path_tgt;
+    // The draft's, when it was loaded from another file than the target; null (default): not known. Read like path_tgt.
+    const char * path_dft;
+    // Rows of the head that an MTP draft reads at every step: 0 (default) or the whole vocabulary: the model's own
+    // head, used where it lies. Less: a copy of so many of its rows (rounded up to a multiple of 16), for the tokens of
+    // base_ids and those that the text uses. Tokens without a row are not drafted: that costs accepted drafts, never
+    // the text. EAGLE_ERR_ARGUMENT for drafts that bring a vocabulary of their own.
+    int32_t n_vocab_draft;
+    // The likeliest tokens, likeliest first, for the rows of such a head: read by eagle_session_new, of any number.
+    // Before them come the tokens that end or structure a text, after them the lowest ids (a BPE tokenizer's ids are in
+    // the order of its merges, so these are the frequent ones). One row in eight is reserved for tokens of the text
+    // that have none: the least recently used of these gives way. null and 0 (default): no list.
+    int32_t n_base_ids;
+    const llama_token * base_ids;
 };
 
 LLAMA_API struct eagle_session_params eagle_session_default_params(void);
 
 // Binds a draft to a target context. The context must have been created with n_rs_seq >= n_draft_max when the
 // target has recurrent memory, and be empty. ctx_tgt and model_dft must outlive the session.
+//
+// What the draft is follows from model_dft:
+//   - a model of architecture eagle3: an EAGLE-3 draft;
+//   - the target's own llama_model, loaded with llama_model_params.load_mtp: the next-token-prediction (MTP) head in
+//   the
+//     target's file. Its block and, unless n_vocab_draft trims it, the head are used where they lie;
+//   - another llama_model of the target's architecture, loaded with load_mtp from a file that holds this head, with or
+//     without the other blocks (mtp-*.gguf): it drafts with the embeddings and the head of that file.
+// MTP heads are known of qwen35, qwen35moe and qwen3next. EAGLE_ERR_INCOMPATIBLE when the file has no such head, or the
+// head is of another width or vocabulary than the target. All calls below mean the same for every kind.
 LLAMA_API int32_t eagle_session_new(struct llama_context * ctx_tgt, const struct llama_model * model_dft,
                                     const struct eagle_session_params * params, eagle_session ** out);
 LLAMA_API void eagle_session_free(eagle_session * session);
+
+// "EAGLE-3" or "MTP"; static storage.
+LLAMA_API const char * eagle_draft_kind(const eagle_session * session);
 
 // The name of the device that the draft runs on. Valid as long as the session.
 LLAMA_API const char * eagle_draft_device(const eagle_session * session);
@@ -133,10 +159,15 @@ LLAMA_API int32_t eagle_choice(struct llama_context * ctx, int32_t row, llama_to
 LLAMA_API int32_t eagle_draft_step(const eagle_session * session, int32_t step, float * logits, float * hidden);
 LLAMA_API int32_t eagle_n_vocab_draft(const eagle_session * session);
 
-// The k likeliest tokens at `step` of the last eagle_draft, likeliest first: the target's ids, and their probabilities
-// over the draft's own vocabulary. Both hold k entries, 1 <= k <= eagle_n_vocab_draft; the first is the drafted token.
-LLAMA_API int32_t eagle_draft_top(const eagle_session * session, int32_t step, int32_t k, llama_token * ids,
-                                  float * probs);
+// The target's token of each entry of the draft's vocabulary: eagle_n_vocab_draft ids. With params.n_vocab_draft they
+// follow the text: these are the ids of the last eagle_draft until the next eagle_eval, eagle_commit or
+// eagle_note_tokens.
+LLAMA_API int32_t eagle_draft_ids(const eagle_session * session, llama_token * ids);
+
+// The text uses these tokens: a head whose vocabulary follows the text (params.n_vocab_draft) gets rows for them.
+// Tokens that eagle_eval and eagle_commit keep are noted by themselves; tell it those that come with eagle_state_load,
+// and those that are likely to come. Nothing happens with other drafts. A token costs microseconds when it is new.
+LLAMA_API int32_t eagle_note_tokens(eagle_session * session, const llama_token * ids, int32_t n);
 
 // Ends the round: the first n_kept rows of the verify batch stay (0 undoes the whole round), the others are forgotten.
 LLAMA_API int32_t eagle_commit(eagle_session * session, int32_t n_kept);
@@ -158,20 +189,17 @@ LLAMA_API int32_t eagle_state_load(eagle_session * session, const void * data, i
 // --- measurements ----------------------------------------------------------------------------------------------
 
 struct eagle_timings {
-    double eval_ms;      // eagle_eval
-    double draft_ms;     // eagle_draft
-    double verify_ms;    // eagle_verify
-    double sample_ms;    // eagle_accept
-    double commit_ms;    // eagle_commit
-    int64_t n_eval;      // tokens evaluated
-    int64_t n_rounds;    // rounds committed
-    int64_t n_drafted;   // tokens proposed to eagle_verify
-    int64_t n_accepted;  // drafted tokens kept
-    int64_t n_graphs;    // draft graphs built (each is reused afterwards)
+    double eval_ms;    // eagle_eval
+    double draft_ms;   // eagle_draft
+    double verify_ms;  // eagle_verify
+    double sample_ms;  // eagle_accept
+    double commit_ms;  // eagle_commit
+    int64_t n_eval;    // tokens evaluated
+    int64_t n_graphs;  // draft graphs built (each is reused afterwards)
 };
 
+// Since the session began.
 LLAMA_API struct eagle_timings eagle_get_timings(const eagle_session * session);
-LLAMA_API void eagle_reset_timings(eagle_session * session);
 
 #ifdef __cplusplus
 }

@@ -131,6 +131,13 @@ static void check_wide(ggml_backend_t backend, ggml_type type) {
     ggml_quantize_chunk(type, values.data(), in.data(), 0, rows, cols, nullptr);
     ggml_backend_tensor_get(w.tensor, out.data(), 0, out.size());
     check(in == out, name + ": read back");
+    const size_t group = eagle::WIDE * w.tensor->nb[1];  // groups of rows come and go alone, too
+    ggml_backend_tensor_set(w.tensor, in.data(), group, group);
+    std::copy_n(in.data(), group, in.data() + group);
+    ggml_backend_tensor_get(w.tensor, out.data(), group, 2 * group);
+    check(std::equal(out.begin(), out.begin() + 2 * group, in.begin() + group), name + ": a group");
+    ggml_backend_tensor_get(w.tensor, in.data(), 0, in.size());
+    check(std::equal(in.begin(), in.begin() + group, in.begin() + group), name + ": a group's copy");
 
     const std::vector<float> x = random_floats((size_t) (cols * n), 7);
     const std::vector<float> all = multiply(backend, w, x, n, 3);

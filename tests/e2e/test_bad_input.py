@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
+import gguf
 import pytest
 from fixtures.command import assert_one_line_error, in_shell, llama_eagle
-from fixtures.tiny_gguf import Variant, write_draft, write_target
+from fixtures.tiny_gguf import Variant, finish, write_draft, write_target
 
 pytestmark = pytest.mark.native
 
@@ -58,13 +60,13 @@ GENERATE = [
     (["-m", "@target.gguf", "--tokens", "1,x"], USAGE, ["separated by commas"]),
     (["-m", "@target.gguf"], USAGE, ["one of -p, --prompt-file and --tokens"]),
     (["-m", "@target.gguf", "-p", "a", "--tokens", "1"], USAGE, ["one of -p"]),
-    (["-m", "@target.gguf", "-p", "a", "-n", "0"], USAGE, ["0 tokens to generate"]),
+    (["-m", "@target.gguf", "-p", "a", "-n", "0"], USAGE, ["--n-predict=0"]),
     (["-m", "@target.gguf", "-p", "a", "-n", "x"], USAGE, ["-n"]),
     (["-p", "a"], USAGE, ["--model"]),
     (["-m", "@target.gguf", "-p", "a", "--frobnicate"], USAGE, ["--frobnicate"]),
     (["-m", "@target.gguf", "-p", "a", "--n-draft", "many"], USAGE, ["0 or more, or auto"]),
     (["-m", "@target.gguf", "-p", "a", "--n-draft", "-2"], USAGE, ["0 or more, or auto"]),
-    (["-m", "@target.gguf", "-p", "a", "--top-p", "1.5"], USAGE, ["top_p"]),
+    (["-m", "@target.gguf", "-p", "a", "--top-p", "1.5"], USAGE, ["--top-p"]),
     (["-m", "@target.gguf", "-p", "a", "--temp", "nan"], USAGE, ["temperature"]),
     (["-m", "@target.gguf", "-p", "a", "--flash-attn", "maybe"], USAGE, ["flash attention"]),
     (["-m", "@target.gguf", "-p", "a", "--cache-type-k", "q3"], USAGE, ["cache type"]),
@@ -168,6 +170,22 @@ def test_inspect(models: Path) -> None:
     assert {"name": "d2t", "shape": [54], "type": "I64", "n_bytes": 432} in report["tensors"]
     assert "d2t" in llama_eagle("inspect", models / "draft.gguf").stdout
     assert_one_line_error(llama_eagle("inspect", models / "text.gguf"), INPUT, "not a GGUF")
+
+
+def test_names_do_not_steer_the_terminal(tmp_path: Path) -> None:
+    """Control characters, C1 ones among them, and characters that turn the direction of writing."""
+    path, name = tmp_path / "evil.gguf", "a\x1b]0;title\x07\x9b2J\u202e\nb"
+    writer = gguf.GGUFWriter(path, "x\x1b[31m")
+    writer.add_string("general.name", name)
+    writer.add_string(f"key{name}", "value")
+    writer.add_tensor(name, gguf.np.ones(4, gguf.np.float32))
+    finish(writer, path)
+    for arguments in (["inspect", path], ["inspect", path, "--json"], ["check", path], ["generate", "-m", path]):
+        outcome = llama_eagle(*arguments)
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", outcome.stdout + outcome.stderr)
+    assert llama_eagle("inspect", path, "--json").json["keys"]["general.name"] == name
+    lines = llama_eagle("inspect", path).stdout.splitlines()
+    assert sum("\\x1b]0;title" in line for line in lines) == 3  # each on a line of its own
 
 
 def test_doctor() -> None:

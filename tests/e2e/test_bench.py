@@ -10,6 +10,8 @@ from fixtures.command import assert_one_line_error, llama_eagle
 from llama_eagle.bench import peer
 from llama_eagle.bench.measurement import Measurement, middle
 from llama_eagle.bench.peer import Peer, PeerJob
+from llama_eagle.synthetic.cycle import Cycle
+from llama_eagle.synthetic.shapes import SHAPES
 
 RECORDED = """
 0.02.043.897 I decoded  120 tokens in    4.000 seconds, speed:   30.000 t/s
@@ -47,6 +49,10 @@ def test_figures_of_the_peer(tmp_path: Path) -> None:
         (("--synthetic", "tiny", "--accept", "70"), "--accept"),
         (("--synthetic", "tiny", "--n-draft", "0"), "--n-draft"),
         (("--synthetic", "tiny", "--peers", "vllm"), "upstream"),
+        (("--synthetic", "tiny", "--drafter", "dflash"), "dflash"),
+        (("--synthetic", "tiny", "--drafter", "mtp", "--draft-type", "q8_0"), "--draft-type"),
+        (("--synthetic", "tiny", "--drafter", "mtp", "--draft-vocab", "0"), "--draft-vocab"),
+        (("-m", "x.gguf", "--drafter", "mtp", "-d", "y.gguf"), "--draft"),
     ],
 )
 def test_usage_errors(arguments: tuple[str, ...], part: str) -> None:
@@ -90,6 +96,24 @@ def test_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.native
+@pytest.mark.parametrize("rows", ["512", "all"])
+def test_the_targets_own_head(rows: str, tmp_path: Path) -> None:
+    """The constructed acceptance with all rows; 512 of the text's 2048 words draft less."""
+    options = ("--synthetic", "tiny", "--drafter", "mtp", "-n", 200, "-t", 1, "--repetitions", 1, "--n-draft", 3)
+    outcome = llama_eagle("bench", *options, "--draft-vocab", rows, "--json", LLAMA_EAGLE_CACHE=str(tmp_path))
+    assert outcome.code == 0, outcome
+    report = outcome.json
+    assert (report["drafter"], report["draft_vocab"]) == ("mtp", 512 if rows == "512" else None)
+    (made,) = (tmp_path / "llama-eagle" / "synthetic" / "tiny").glob("*.gguf")
+    assert made.name == "mtp-0.7-q8_0.gguf"
+    shape = SHAPES["tiny"]
+    cycle = Cycle(shape.n_vocab, shape.n_draft_vocab, 0.7, 0, mtp=True)
+    expected = cycle.simulate(int(cycle.ids[2]), 200, 3).accept_rate
+    found = report["ours"][0]["accept_rate"]
+    assert found == pytest.approx(expected, abs=0.02) if rows == "all" else found < expected / 2
+
+
+@pytest.mark.native
 def test_a_file_with_a_smaller_draft(tmp_path: Path) -> None:
     from llama_eagle.gguf.header import read_model
     from llama_eagle.synthetic.ggufs import PairFolder
@@ -105,21 +129,22 @@ def test_a_file_with_a_smaller_draft(tmp_path: Path) -> None:
 
 @pytest.mark.native
 @pytest.mark.slow
-def test_llama_cpp_runs_our_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("drafter", ["eagle3", "mtp"])
+@pytest.mark.parametrize("outtype", ["q8_0", "q4_k_m", "q4_0"])
+def test_llama_cpp_runs_our_files(drafter: str, outtype: str, tmp_path: Path) -> None:
     """The stock driver on converted and quantized files: text and acceptance as constructed."""
     from llama_eagle.synthetic.ggufs import PairFolder
 
-    built = peer.build_peer()
-    for outtype in ("q8_0", "q4_k_m", "q4_0"):
-        files = PairFolder(tmp_path / "tiny", "tiny").files(0.7, outtype)
-        command = [
-            *(str(built.folder / "llama-speculative-simple"), "-m", str(files.target), "-md", str(files.draft)),
-            *("--spec-type", "draft-eagle3", "--spec-draft-n-max", "4", "-p", " A B C", "-n", "300", "--temp", "0"),
-            *("-t", "1", "-tb", "1", "-td", "1", "-tbd", "1", "-c", "1024"),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert files.cycle.expected_text(int(files.cycle.ids[2]), 295) in done.stdout
-        job = PeerJob(files.target, n=300, threads=1)
-        measured = built.speculate(job, files.draft, " A B C", 4)
-        expected = files.cycle.simulate(int(files.cycle.ids[1]), 300, 4)
-        assert measured.accept_rate == pytest.approx(expected.accept_rate, abs=0.02)
+    built, folder = peer.build_peer(), PairFolder(tmp_path / "tiny", "tiny")
+    files = folder.mtp(0.7, outtype) if drafter == "mtp" else folder.files(0.7, outtype)
+    draft = getattr(files, "draft", None)
+    command = [
+        *(str(built.folder / "llama-speculative-simple"), "-m", str(files.target), "--spec-type", f"draft-{drafter}"),
+        *("--spec-draft-n-max", "4", "-p", " A B C", "-n", "300", "--temp", "0", "-t", "1", "-tb", "1", "-c", "1024"),
+        *(("-md", str(draft), "-td", "1", "-tbd", "1") if draft else ()),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert files.cycle.expected_text(int(files.cycle.ids[2]), 295) in done.stdout
+    measured = built.speculate(PeerJob(files.target, n=300, threads=1), draft, " A B C", 4)
+    expected = files.cycle.simulate(int(files.cycle.ids[1]), 300, 4)
+    assert measured.accept_rate == pytest.approx(expected.accept_rate, abs=0.02)

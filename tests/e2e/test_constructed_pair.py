@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from llama_eagle.demo import ggufs
 from llama_eagle.demo.decode import Run, decode
 from llama_eagle.drafting.draft_length import Auto, Fixed
-from llama_eagle.sessions.models import ModelPair, PairOptions
+from llama_eagle.sessions.models import ModelPair
+from llama_eagle.sessions.options import PairOptions
 from llama_eagle.sessions.text import Tokenizer
+from llama_eagle.synthetic import ggufs
 from llama_eagle.synthetic.ggufs import PairFiles, PairFolder
 
 pytestmark = pytest.mark.native

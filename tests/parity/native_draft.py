@@ -12,7 +12,8 @@ from fixtures.targets import make_target
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.native.calls import FLOATS, check
 from llama_eagle.sessions.models import Model
-from llama_eagle.sessions.session import EagleSession, SessionOptions
+from llama_eagle.sessions.options import SessionOptions
+from llama_eagle.sessions.session import EagleSession
 from parity.eagle3_reference import Step
 
 TOLERANCE = 1e-4  # of a step's largest value

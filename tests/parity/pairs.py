@@ -12,8 +12,9 @@ from fixtures.eagle3_checkpoints import CASES, make_draft
 from fixtures.targets import make_target
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
-from llama_eagle.sessions.models import Context, ContextOptions, LoadOptions, ModelPair, PairOptions
-from llama_eagle.sessions.session import EagleSession, SessionOptions
+from llama_eagle.sessions.models import Context, ModelPair
+from llama_eagle.sessions.options import ContextOptions, LoadOptions, PairOptions, SessionOptions
+from llama_eagle.sessions.session import EagleSession
 
 ALL, N_LAYER, N_DRAFT, N_UBATCH = 99, 8, 3, 32
 HOST = (0, 0)

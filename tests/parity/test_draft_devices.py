@@ -26,8 +26,9 @@ from llama_eagle.errors import IncompatibleModels
 from llama_eagle.gguf.header import read_header
 from llama_eagle.native.build import library_folder
 from llama_eagle.quantize.quantize import QuantizeOptions, quantize
-from llama_eagle.sessions.models import Context, ContextOptions, ModelPair, PairOptions
-from llama_eagle.sessions.session import EagleSession, SessionOptions
+from llama_eagle.sessions.models import Context, ModelPair
+from llama_eagle.sessions.options import ContextOptions, PairOptions, SessionOptions
+from llama_eagle.sessions.session import EagleSession
 from parity.pairs import (
     ALL,
     HOST,

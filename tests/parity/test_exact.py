@@ -14,8 +14,9 @@ from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import NativeError
 from llama_eagle.quantize.quantize import quantize
 from llama_eagle.sessions import exact
-from llama_eagle.sessions.exact import CheckOptions, check_exact
-from llama_eagle.sessions.models import ContextOptions, Model
+from llama_eagle.sessions.exact_check import CheckOptions, check_exact
+from llama_eagle.sessions.models import Model
+from llama_eagle.sessions.options import ContextOptions
 
 pytestmark = pytest.mark.native
 

@@ -15,10 +15,11 @@ from fixtures.targets import make_target
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.drafting.draft_length import Fixed, RoundCost
-from llama_eagle.generation.generate import GenerationOptions, generate
-from llama_eagle.generation.sampling import SamplingParams
-from llama_eagle.sessions.models import Context, ContextOptions, ModelPair, PairOptions
-from llama_eagle.sessions.session import EagleSession, SessionOptions
+from llama_eagle.generation.generate import generate
+from llama_eagle.generation.options import GenerationOptions, SamplingParams
+from llama_eagle.sessions.models import Context, ModelPair
+from llama_eagle.sessions.options import ContextOptions, PairOptions, SessionOptions
+from llama_eagle.sessions.session import EagleSession
 from llama_eagle.sessions.text import Tokenizer
 from llama_eagle.synthetic.constructed import write_pair
 from llama_eagle.synthetic.ggufs import convert_pair

@@ -10,8 +10,9 @@ import pytest
 from fixtures import tiny_gguf
 from fixtures.native import NativeTarget
 from fixtures.tiny_gguf import FFN, HEAD_SIZE, HIDDEN, N_VOCAB, Variant
-from llama_eagle.sessions.models import Context, ContextOptions, Model
-from llama_eagle.sessions.session import EagleSession, SessionOptions
+from llama_eagle.sessions.models import Context, Model
+from llama_eagle.sessions.options import ContextOptions, SessionOptions
+from llama_eagle.sessions.session import EagleSession
 
 pytestmark = pytest.mark.native
 

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from fixtures.tiny_gguf import Variant, write_target
 from llama_eagle.errors import NativeError
-from llama_eagle.generation.sampling import Sampler, SamplingParams
+from llama_eagle.generation.options import SamplingParams
+from llama_eagle.generation.sampling import Sampler
 from llama_eagle.native import calls
-from llama_eagle.sessions.models import Context, ContextOptions, Model
+from llama_eagle.sessions.models import Context, Model
+from llama_eagle.sessions.options import ContextOptions
 
 pytestmark = pytest.mark.native
 

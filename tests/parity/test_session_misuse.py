@@ -9,8 +9,9 @@ import pytest
 from fixtures.tiny_gguf import Variant, write_draft, write_target
 from llama_eagle.errors import IncompatibleModels, NativeError
 from llama_eagle.native.calls import ERR_STATE
-from llama_eagle.sessions.models import Context, ContextOptions, ModelPair, PairOptions
-from llama_eagle.sessions.session import EagleSession, SessionOptions
+from llama_eagle.sessions.models import Context, ModelPair
+from llama_eagle.sessions.options import ContextOptions, PairOptions, SessionOptions
+from llama_eagle.sessions.session import EagleSession
 
 pytestmark = pytest.mark.native
 

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from llama_eagle.synthetic.constructed import Pair, write_pair
-from llama_eagle.synthetic.cycle import Cycle, word
+from llama_eagle.synthetic.constructed import Pair, write_pair, write_target
+from llama_eagle.synthetic.cycle import N_BYTES, Cycle, word
 from llama_eagle.synthetic.shapes import SHAPES
 from llama_eagle.synthetic.weights import bf16
+from parity.mtp_reference import MTPReference, TargetStates, load_tensors
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import linear, silu
@@ -263,3 +264,63 @@ def test_draft_predicts_every_id_as_its_table_says(pair: Pair, target: Any) -> N
         predicted, hidden = head.step(token, hidden)
         assert predicted == pair.cycle.draft_next(token)
         del head.keys[:-64], head.values[:-64]
+
+
+# --- a target that drafts for itself ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def mtp_cycle() -> Cycle:
+    shape = SHAPES["tiny"]
+    return Cycle(shape.n_vocab, shape.n_draft_vocab, ACCEPT, 0, mtp=True)
+
+
+@pytest.fixture(scope="module")
+def mtp_target(tmp_path_factory: pytest.TempPathFactory, mtp_cycle: Cycle) -> Path:
+    folder = tmp_path_factory.mktemp("mtp")
+    write_target(folder, SHAPES["tiny"], mtp_cycle, 0)
+    return folder
+
+
+def test_words_of_an_mtp_head_have_the_lowest_ids(mtp_cycle: Cycle) -> None:
+    assert sorted(mtp_cycle.ids) == list(range(N_BYTES, N_BYTES + len(mtp_cycle.ids)))
+    assert mtp_cycle.ids.tolist() != sorted(mtp_cycle.ids)
+    rare = Cycle(mtp_cycle.n_vocab, len(mtp_cycle.ids), ACCEPT, 0, mtp=True, rare=True)
+    assert max(rare.ids) > 0.9 * rare.n_words
+
+
+def test_target_with_a_head_says_the_same(mtp_target: Path, mtp_cycle: Cycle) -> None:
+    states = TargetStates(mtp_target)
+    logits = states.hidden(range(mtp_cycle.n_vocab)) @ load_tensors(mtp_target)["lm_head.weight"].T
+    assert logits.argmax(-1).tolist() == mtp_cycle.next_ids.tolist()
+    top = logits.topk(2).values
+    assert (top[:, 0] - top[:, 1]).min() > 5
+
+
+def test_mtp_head_errs_as_constructed(mtp_target: Path, mtp_cycle: Cycle) -> None:
+    text = mtp_cycle.expected_tokens(0, 200)
+    hidden, reference = TargetStates(mtp_target).hidden(text), MTPReference(mtp_target)
+    steps = reference.prefill(text, hidden[:-1])
+    assert [step.token for step in steps] == [mtp_cycle.draft_next(token) for token in text]
+    margins = [float(top[0] - top[1]) for step in steps for top in [step.logits.topk(2).values]]
+    assert min(margins) > 5
+    right = np.mean([step.token == token for step, token in zip(steps, text[1:], strict=False)])
+    assert right == pytest.approx(ACCEPT, abs=0.1)
+
+
+def test_mtp_head_drafts_chains(mtp_target: Path, mtp_cycle: Cycle) -> None:
+    text = mtp_cycle.expected_tokens(0, 40)
+    hidden, reference = TargetStates(mtp_target).hidden(text), MTPReference(mtp_target)
+    reference.prefill(text, hidden[:-1])
+    for root in mtp_cycle.ids[100:110].tolist():
+        expected = [root]
+        for step in reference.chain(root, hidden[-1], N_DRAFT):
+            expected.append(mtp_cycle.draft_next(expected[-1]))
+            assert step.token == expected[-1]
+        reference.trim(len(text))
+
+
+@pytest.mark.parametrize("part", ["fc", "layers.0.self_attn.q_proj", "layers.0.mlp.down_proj"])
+def test_no_matrix_of_the_mtp_head_is_empty(mtp_target: Path, part: str) -> None:
+    weight = load_tensors(mtp_target)[f"{part}.weight"]
+    assert (weight != 0).float().mean() > 0.99

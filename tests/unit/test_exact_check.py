@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.sessions import exact
-from llama_eagle.sessions.exact import CheckOptions, _batches, _first_difference
+from llama_eagle.sessions.exact_check import CheckOptions, _batches, _first_difference
 
 ON_CUDA = {"where": "CUDA0", "type": "q8_0", "tensors": 3, "why": "never verified"}
 

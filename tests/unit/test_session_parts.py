@@ -6,14 +6,16 @@ import random
 from typing import Any
 
 import pytest
-from llama_eagle.drafting.drafters import FirstOf, ModelDrafter, PromptLookup
+from llama_eagle.drafting.first_of import FirstOf
+from llama_eagle.drafting.lookup import PromptLookup
+from llama_eagle.drafting.model import ModelDrafter
+from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.drop_in.text import GrowingText
 from llama_eagle.errors import EagleError, InputError, UsageError
-from llama_eagle.generation.generate import GenerationOptions
-from llama_eagle.generation.sampling import SamplingParams
+from llama_eagle.generation.options import GenerationOptions, SamplingParams
 from llama_eagle.generation.stats import Statistics
 from llama_eagle.sessions.checkpoints import Checkpoint, CheckpointStore
-from llama_eagle.sessions.models import ContextOptions
+from llama_eagle.sessions.options import ContextOptions
 from llama_eagle.sessions.text import TextStream
 
 
@@ -166,7 +168,7 @@ def test_text_stream_waits_for_whole_characters() -> None:
         lambda: SamplingParams(seed=-1),
         lambda: SamplingParams(seed=2**32 - 1),
         lambda: GenerationOptions(max_tokens=0),
-        lambda: GenerationOptions(p_min=1.0),
+        lambda: DraftingOptions(p_min=1.0),
         lambda: ContextOptions(n_ctx=0),
         lambda: ContextOptions(n_ubatch=10, n_rs_seq=16),
         lambda: ContextOptions(type_k="q9"),

@@ -67,7 +67,9 @@ def _failed(kind: str, message: str, code: int) -> int:
         import traceback
 
         traceback.print_exc()
-    console.failure(kind, " ".join(message.split()), code)
+    from llama_eagle.cli.options import in_flags
+
+    console.failure(kind, in_flags(" ".join(message.split())), code)
     return code
 
 

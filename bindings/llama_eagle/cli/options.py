@@ -1,28 +1,157 @@
-"""Options that several commands share."""
+"""Options that several commands share. Their defaults are the library's own."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.errors import UsageError
+from llama_eagle.generation.options import SamplingParams
 from llama_eagle.native.limits import MAX_THREADS
+from llama_eagle.sessions.options import ContextOptions, LoadOptions
+
+if TYPE_CHECKING:
+    from llama_eagle.drafting.drafter import Drafter
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, also for failures.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show llama.cpp's log on stderr.")]
 TargetFile = Annotated[Path, typer.Option("--model", "-m", metavar="TARGET.gguf", help="The target model.")]
-DraftFile = Annotated[
-    Path | None, typer.Option("--draft", "-d", metavar="DRAFT.gguf", help="Its EAGLE-3 draft; none: plain decoding.")
-]
 GpuLayers = Annotated[int, typer.Option("--n-gpu-layers", "-ngl", help="Layers on the GPU, -1: all.")]
 Threads = Annotated[int, typer.Option("--threads", "-t", min=0, max=MAX_THREADS, help="CPU threads, 0: all cores.")]
 DraftGpuLayers = Annotated[int | None, typer.Option(help="The draft's; default: as the target.")]
-DraftCtxSize = Annotated[int, typer.Option(min=0, help="Positions the draft sees, 0: as the target.")]
-NDraft = Annotated[str, typer.Option(metavar="K|auto", help="Tokens drafted in a round.")]
-NDraftMax = Annotated[int, typer.Option(min=1, help="Longest draft: how far a recurrent state can be taken back.")]
 PMin = Annotated[float, typer.Option(help="End a draft when its probability falls below this.")]
+
+CHAT_CONTEXT = 8192  # tokens, where a conversation is kept
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """What drafts, and how far."""
+
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            "--draft",
+            "-d",
+            metavar="DRAFT.gguf|mtp|lookup|none",
+            help="What drafts; default: the target's MTP head, if it has one.",
+        ),
+    ] = None
+    lookup: Annotated[bool, typer.Option("--lookup", help="Look up drafts in the text first, while it pays.")] = False
+    n_draft: Annotated[str, typer.Option(metavar="K|auto", help="Tokens drafted in a round.")] = "auto"
+    n_draft_max: Annotated[
+        int, typer.Option(min=1, help="Longest draft: how far a recurrent state can be taken back.")
+    ] = DraftingOptions.n_draft_max
+    p_min: PMin = DraftingOptions.p_min
+    draft_sampling: Annotated[
+        str, typer.Option(metavar="match|rejection", help="rejection: the distribution stays, not the text of a seed.")
+    ] = DraftingOptions.draft_sampling
+    exact: Annotated[bool, typer.Option("--exact", help="Verify bit by bit as plain decoding computes.")] = False
+    draft_vocab: Annotated[
+        str | None, typer.Option(metavar="N|all", help="Rows of an MTP draft's head; default: 32768.")
+    ] = None
+    draft_gpu_layers: DraftGpuLayers = DraftingOptions.draft_gpu_layers
+    draft_ctx_size: Annotated[int, typer.Option(min=0, help="Positions the draft sees, 0: as the target.")] = 0
+
+    def options(self) -> DraftingOptions:
+        """Raises `UsageError` for values out of range."""
+        return DraftingOptions(
+            draft=self.draft,
+            n_draft=read_n_draft(self.n_draft),
+            n_draft_max=self.n_draft_max,
+            p_min=self.p_min,
+            draft_sampling=self.draft_sampling,
+            exact=self.exact,
+            draft_gpu_layers=self.draft_gpu_layers,
+            draft_n_ctx=self.draft_ctx_size,
+            draft_vocab=_read_vocab(self.draft_vocab),
+            drafter=_lookup() if self.lookup else None,
+        )
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How each token is drawn."""
+
+    temp: Annotated[float, typer.Option(help="Temperature, 0: greedy.")] = SamplingParams.temperature
+    top_k: Annotated[int, typer.Option(help="0: off.")] = SamplingParams.top_k
+    top_p: Annotated[float, typer.Option(help="1: off.")] = SamplingParams.top_p
+    min_p: Annotated[float, typer.Option(help="0: off.")] = SamplingParams.min_p
+    repeat_penalty: Annotated[float, typer.Option(help="1: off.")] = SamplingParams.repeat_penalty
+    seed: Annotated[int | None, typer.Option(help="Random by default.")] = SamplingParams.seed
+
+    def params(self) -> SamplingParams:
+        """Raises `UsageError` for values out of range."""
+        return SamplingParams(
+            temperature=self.temp,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repeat_penalty=self.repeat_penalty,
+            seed=self.seed,
+        )
+
+
+@dataclass(frozen=True)
+class Computing:
+    """Where and how the target is computed."""
+
+    threads: Threads = ContextOptions.n_threads
+    n_gpu_layers: GpuLayers = LoadOptions.n_gpu_layers
+    batch_size: Annotated[int, typer.Option("--batch-size", "-b", help="Tokens per decode call.")] = (
+        ContextOptions.n_batch
+    )
+    ubatch_size: Annotated[int, typer.Option("--ubatch-size", "-ub", help="Tokens computed at once.")] = (
+        ContextOptions.n_ubatch
+    )
+    flash_attn: Annotated[str, typer.Option(metavar="auto|on|off")] = ContextOptions.flash_attn
+    cache_type_k: Annotated[str, typer.Option(help="Type of the K memory: f16, bf16, q8_0, ...")] = (
+        ContextOptions.type_k
+    )
+    cache_type_v: Annotated[str, typer.Option(help="Type of the V memory.")] = ContextOptions.type_v
+
+    def context(self, n_ctx: int, n_rs_seq: int) -> ContextOptions:
+        """For `n_ctx` tokens, of whose recurrent state the last `n_rs_seq` can be undone."""
+        return ContextOptions(
+            n_ctx=n_ctx,
+            n_batch=self.batch_size,
+            n_ubatch=self.ubatch_size,
+            n_threads=self.threads,
+            flash_attn=self.flash_attn,
+            type_k=self.cache_type_k,
+            type_v=self.cache_type_v,
+            n_rs_seq=n_rs_seq,
+        )
+
+
+# What the library's messages call a thing, and what it is called here.
+FLAGS = {
+    **{
+        name: f"--{name.replace('_', '-')}"
+        for group in (DraftingOptions, SamplingParams, ContextOptions, LoadOptions)
+        for name in group.__dataclass_fields__
+        if "_" in name
+    },
+    "max_tokens": "--n-predict",
+    "n_ctx": "--ctx-size",
+    "n_batch": "--batch-size",
+    "n_ubatch": "--ubatch-size",
+    "n_threads": "--threads",
+    "type_k": "--cache-type-k",
+    "type_v": "--cache-type-v",
+    "draft_n_ctx": "--draft-ctx-size",
+}
+_NAMES = re.compile(rf"(?<![\w.'-])({'|'.join(FLAGS)})(?!\w)")
+
+
+def in_flags(message: str) -> str:
+    """A message of the library, with the command line's names for its arguments."""
+    return _NAMES.sub(lambda found: FLAGS[found[0]], message)
 
 
 def read_n_draft(text: str) -> int | str:
@@ -30,8 +159,14 @@ def read_n_draft(text: str) -> int | str:
     if text == "auto":
         return text
     if not text.isdigit():
-        raise UsageError(f"draft length {text!r} (--n-draft): give a number of 0 or more, or auto.")
+        raise UsageError(f"draft length {text!r} (n_draft): give a number of 0 or more, or auto.")
     return int(text)
+
+
+def _read_vocab(text: str | None) -> int | str | None:
+    if text is not None and text != "all" and not text.isdigit():
+        raise UsageError(f"draft_vocab {text!r}: give a number of tokens, or all.")
+    return int(text) if text and text.isdigit() else text
 
 
 def read_layers(text: str | None) -> tuple[int, ...] | None:
@@ -40,3 +175,9 @@ def read_layers(text: str | None) -> tuple[int, ...] | None:
         return None if text is None else tuple(int(part) for part in text.split(","))
     except ValueError:
         raise UsageError(f"--aux-layers {text!r}: give numbers separated by commas, such as 2,12,21.") from None
+
+
+def _lookup() -> Drafter:
+    from llama_eagle.drafting.lookup import PromptLookup
+
+    return PromptLookup()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import threading
 import time
 import warnings
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -24,35 +24,37 @@ import llama_cpp  # noqa: E402
 from llama_cpp import Llama, LlamaState  # noqa: E402
 from llama_cpp.llama_tokenizer import LlamaTokenizer  # noqa: E402
 
+from llama_eagle.drafting.choose import choose_drafter, choose_length  # noqa: E402
+from llama_eagle.drafting.resolve import session_options  # noqa: E402
+from llama_eagle.drop_in.guard import OneThread  # noqa: E402
 from llama_eagle.drop_in.measures import Measures  # noqa: E402
 from llama_eagle.drop_in.options import (  # noqa: E402
     EagleOptions,
-    check_files,
-    refuse_conflicts,
+    choose,
     split_arguments,
     with_our_defaults,
 )
 from llama_eagle.drop_in.parts import (  # noqa: E402
     ContextView,
     ModelView,
-    choose_drafter,
     download,
     explained,
-    open_session,
     require_grammar,
 )
 from llama_eagle.drop_in.state import capture_state, restore_state  # noqa: E402
 from llama_eagle.drop_in.text import GrowingText  # noqa: E402
 from llama_eagle.errors import UsageError  # noqa: E402
-from llama_eagle.generation.generate import choose_length  # noqa: E402
 from llama_eagle.generation.rejection import Chain, RejectionSampling  # noqa: E402
-from llama_eagle.generation.rounds import LazyRounds, Plan  # noqa: E402
+from llama_eagle.generation.rounds import Plan, Rounds  # noqa: E402
 from llama_eagle.generation.stats import Statistics  # noqa: E402
 from llama_eagle.native.closing import Closing  # noqa: E402
+from llama_eagle.native.limits import MAX_EXACT_DRAFT  # noqa: E402
 from llama_eagle.sessions import exact as exact_mode  # noqa: E402
 from llama_eagle.sessions.checkpoints import CheckpointStore  # noqa: E402
-from llama_eagle.sessions.models import check_rollback  # noqa: E402
-from llama_eagle.sessions.session import EagleSession  # noqa: E402
+from llama_eagle.sessions.models import Model, check_rollback  # noqa: E402
+from llama_eagle.sessions.open import open_session  # noqa: E402
+from llama_eagle.sessions.options import MTP, LoadOptions  # noqa: E402
+from llama_eagle.sessions.session import DraftLike, EagleSession  # noqa: E402
 from llama_eagle.sessions.text import Tokenizer  # noqa: E402
 from llama_eagle.sessions.text_memory import TextMemory  # noqa: E402
 
@@ -77,16 +79,17 @@ class EagleLlama(Llama, Closing):
 
     def __init__(self, model_path: str | PathLike[str], **arguments: Any) -> None:
         self._stack = contextlib.ExitStack()  # close() works from here on, whatever fails
-        self._options, parent = split_arguments(arguments)
-        refuse_conflicts(self._options, parent)
-        check_files(fspath(model_path), self._options, parent)
+        given, parent = split_arguments(arguments)
+        self._choice = choose(fspath(model_path), given, parent)
+        self._options = self._choice.options
         self._parent_arguments = parent
         self._flash_attn_given = parent.get("flash_attn") is not None
         log.set_verbose(parent.get("verbose", True))
-        self._lock = threading.Lock()
-        self._generation: LazyRounds | None = None
+        self._one_thread = OneThread("EagleLlama")
+        self._generation: Rounds | None = None
         self._context_is_full = False
         self._measures = Measures()
+        self._session_options = session_options(fspath(model_path), self._options)
         if self._options.exact:
             exact_mode.set_mode("strict")
         with explained():
@@ -103,27 +106,41 @@ class EagleLlama(Llama, Closing):
         options = self._options
         self.draft_model = given.get("draft_model")
         self._logits_all = bool(given.get("logits_all", False))
-        if options.exact and (unverified := exact_mode.require(ModelView(self._model.model))):
+        if options.exact and (unverified := exact_mode.require(ModelView(self._model.model, Path(self.model_path)))):
             warnings.warn(unverified, stacklevel=4)
         recurrent = bool(self._is_recurrent or self._is_hybrid)
-        drafts = options.drafts or self.draft_model is not None
-        if drafts:
-            check_rollback(self._ctx.ctx, recurrent, self._n_draft_max)
+        n_draft_max = self._n_draft_max
+        check_rollback(self._ctx.ctx, recurrent, n_draft_max)
         view = ContextView(self._ctx.ctx, Path(self.model_path), self._n_ctx, self.n_batch)
-        gpu_layers = int(given.get("n_gpu_layers", 0))
-        self._session = open_session(view, options, gpu_layers, self._n_draft_max if drafts else 0, self._stack)
+        draft = self._load_draft(int(given.get("n_gpu_layers", 0)))
+        self._session = open_session(view, draft, replace(self._session_options, n_draft_max=n_draft_max))
+        self._stack.callback(self._session.close)
         self._drafter = choose_drafter(self._session, options, self.draft_model)
-        self.set_n_draft(options.n_draft if drafts else "auto")
+        self.set_n_draft(options.n_draft if n_draft_max else "auto")
         store = CheckpointStore(options.checkpoint_mib << 20 if recurrent else 0)
-        self._memory = TextMemory(self._session, self._n_ctx, self._n_vocab, store, options.checkpoint_every)
+        self._memory = TextMemory(self._session, self._n_vocab, store, options.checkpoint_every)
         if self._logits_all:
             self._memory.rows = np.empty((self._n_ctx, self._n_vocab), dtype=np.single)
         self._growing = GrowingText(Tokenizer(self._model), self.token_bos())
 
+    def _load_draft(self, gpu_layers: int) -> DraftLike | None:
+        options = self._options
+        if options.model == MTP:
+            return ModelView(self._model.model, Path(self.model_path))
+        if options.draft_file is None:
+            return None
+        layers = gpu_layers if options.draft_gpu_layers is None else options.draft_gpu_layers
+        draft = Model(options.draft_file, LoadOptions(layers, load_mtp=True))
+        self._stack.callback(draft.close)
+        return draft
+
     @property
     def _n_draft_max(self) -> int:
-        """The longest draft that fits into the context at all."""
-        return max(min(self._options.longest, int(self._context_params.n_ctx or 1 << 30) - 2), 1)
+        """The longest draft that fits into the context at all, 0 when nothing drafts."""
+        longest = self._options.longest
+        if self._parent_arguments.get("draft_model") is not None:
+            longest = longest or self._options.n_draft_max
+        return min(longest, max(int(self._context_params.n_ctx or 1 << 30) - 2, 1))
 
     # --- what the parent keeps in attributes ---
 
@@ -131,9 +148,7 @@ class EagleLlama(Llama, Closing):
     def context_params(self) -> Any:
         """The parent fills these in its constructor; what it does not know is filled in here, at each reading."""
         params = self._context_params
-        options = self._options
-        if options.drafts or self._parent_arguments.get("draft_model") is not None:
-            params.n_rs_seq = self._n_draft_max
+        params.n_rs_seq = self._n_draft_max
         if not self._flash_attn_given:
             params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
         return params
@@ -141,6 +156,16 @@ class EagleLlama(Llama, Closing):
     @context_params.setter
     def context_params(self, value: Any) -> None:
         self._context_params = value
+
+    @property
+    def model_params(self) -> Any:
+        """As `context_params`."""
+        self._model_params.load_mtp = self._options.model == MTP
+        return self._model_params
+
+    @model_params.setter
+    def model_params(self, value: Any) -> None:
+        self._model_params = value
 
     @property
     def n_tokens(self) -> int:
@@ -232,7 +257,7 @@ class EagleLlama(Llama, Closing):
                 self._end_generation()
             self._measures.finish(rounds, self._session.timings)
 
-    def _begin(self, tokens: list[int], arguments: dict[str, Any]) -> LazyRounds:
+    def _begin(self, tokens: list[int], arguments: dict[str, Any]) -> Rounds:
         self._end_generation()
         memory = self._require_memory()
         require_grammar(self._model.vocab, arguments["grammar"])
@@ -247,8 +272,8 @@ class EagleLlama(Llama, Closing):
         prompt_ms = (time.perf_counter() - start) * 1e3
         self._measures.begin(len(tokens), n_evaluated, prompt_ms, self._session.timings)
         rejection = self._rejection(sampler, arguments)
-        plan = Plan(sampler, rejection or self._drafter, self._length, rejection)
-        self._generation = LazyRounds(memory, plan)
+        plan = Plan(sampler.sampler, rejection or self._drafter, self._length, rejection)
+        self._generation = Rounds(memory, plan)
         return self._generation
 
     def _rejection(self, sampler: Any, arguments: dict[str, Any]) -> RejectionSampling | None:
@@ -259,8 +284,9 @@ class EagleLlama(Llama, Closing):
             raise UsageError("mirostat counts its own samples: it needs draft_sampling='match'.")
         assert isinstance(self._session, EagleSession)
         draft_ids = self._session.draft_ids
-        draft = Chain(self._init_sampler(**{name: arguments[name] for name in FILTER_ARGUMENTS}), draft_ids)
-        target = Chain(sampler, np.arange(self._n_vocab, dtype=np.int32))
+        self._filters: Any = self._init_sampler(**{name: arguments[name] for name in FILTER_ARGUMENTS})
+        draft = Chain(self._filters.sampler, draft_ids)
+        target = Chain(sampler.sampler, np.arange(self._n_vocab, dtype=np.int32))
         seed = None if self._seed == llama_cpp.LLAMA_DEFAULT_SEED else self._seed
         return RejectionSampling(self._session, self._options.p_min, target, draft, seed)
 
@@ -271,8 +297,13 @@ class EagleLlama(Llama, Closing):
         """
         criteria = [*(kwargs.get("stopping_criteria") or ()), lambda *_: self._context_is_full]
         kwargs["stopping_criteria"] = llama_cpp.StoppingCriteriaList(criteria)
+        parts = super()._create_completion(*args, **kwargs)
         with self._measures.completion():
-            for part in super()._create_completion(*args, **kwargs):
+            while True:
+                with self._exclusive():  # from the seed to the token: nobody else's in between
+                    part = next(parts, None)
+                if part is None:
+                    return
                 part = self._with_timings(part)
                 if self._context_is_full and "timings" in part:
                     part["choices"][0]["finish_reason"] = "length"
@@ -295,6 +326,11 @@ class EagleLlama(Llama, Closing):
         return self._measures.last
 
     @property
+    def drafter(self) -> str:
+        """What drafts, and why, in one sentence."""
+        return self._choice.why
+
+    @property
     def speculative_totals(self) -> Statistics:
         """The same over the life of this instance."""
         return self._measures.total
@@ -306,7 +342,8 @@ class EagleLlama(Llama, Closing):
 
     def set_n_draft(self, n_draft: int | str) -> None:
         """Tokens drafted in a round from the next generation on: a number up to `n_draft_max`, or "auto"."""
-        self._length = choose_length(n_draft, self._session.n_draft_max, exact_only=self._options.exact)
+        longest = self._session.n_draft_max
+        self._length = choose_length(n_draft, min(longest, MAX_EXACT_DRAFT) if self._options.exact else longest)
 
     def detokenize(
         self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False
@@ -365,10 +402,14 @@ class EagleLlama(Llama, Closing):
         return cls(download(repo_id, filename, **where), **kwargs)
 
     def close(self) -> None:
-        """Free models and memories. A generation that was left half-way cannot go on."""
-        self._generation = None
-        self._memory = None
-        super().close()
+        """Free models and memories. A generation that was left half-way cannot go on.
+
+        Raises `RuntimeError` while another thread works with this instance.
+        """
+        with self._one_thread.entered() if hasattr(self, "_one_thread") else contextlib.nullcontext():
+            self._generation = None
+            self._memory = None
+            super().close()
 
     # --- inside ---
 
@@ -378,16 +419,12 @@ class EagleLlama(Llama, Closing):
         return self._memory
 
     @contextlib.contextmanager
-    def _exclusive(self, rounds: LazyRounds | None = None) -> Iterator[None]:
+    def _exclusive(self, rounds: Rounds | None = None) -> Iterator[None]:
         """One thread at a time, and no generation goes on after another one has begun."""
-        if not self._lock.acquire(blocking=False):
-            raise RuntimeError("this EagleLlama is in use by another thread. Use one instance per thread.")
-        try:
+        with self._one_thread.entered():
             if rounds is not None and rounds is not self._generation:
                 raise RuntimeError("another call has used this EagleLlama since this generation began. Begin it again.")
             yield
-        finally:
-            self._lock.release()
 
     def _end_generation(self) -> None:
         """Commit what the pending round has delivered."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from llama_eagle.generation.rounds import LazyRounds
+from llama_eagle.generation.rounds import Rounds
 from llama_eagle.generation.stats import Statistics, phases
 from llama_eagle.sessions.session import Timings
 
@@ -30,7 +30,7 @@ class Measures:
         self._caller_ms = self._reader_ms = 0.0
         self._started = time.perf_counter()
 
-    def finish(self, rounds: LazyRounds, after: Timings) -> None:
+    def finish(self, rounds: Rounds, after: Timings) -> None:
         """The generation has ended."""
         outside_ms = self._reader_ms if self._in_completion else self._caller_ms
         self._generation_ms = _ms_since(self._started) - outside_ms

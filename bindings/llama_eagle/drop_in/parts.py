@@ -1,4 +1,4 @@
-"""Small parts of `EagleLlama`: views of the parent's handles, its session and drafter, a download."""
+"""Small parts of `EagleLlama`: views of the parent's handles, checks, a download."""
 
 from __future__ import annotations
 
@@ -11,13 +11,8 @@ from typing import Any
 
 import llama_cpp
 
-from llama_eagle.drafting.drafters import Drafter, EagleDrafter, FirstOf, ModelDrafter
-from llama_eagle.drop_in.options import EagleOptions
 from llama_eagle.errors import EagleError, InputError, UsageError
 from llama_eagle.native import log
-from llama_eagle.sessions.models import LoadOptions, Model
-from llama_eagle.sessions.plain import PlainSession
-from llama_eagle.sessions.session import EagleSession, Session, SessionOptions
 
 
 @dataclass(frozen=True)
@@ -35,6 +30,7 @@ class ModelView:
     """The parent's model, likewise."""
 
     handle: Any
+    path: Path
 
 
 @contextlib.contextmanager
@@ -49,30 +45,6 @@ def explained() -> Iterator[None]:
             raise
         remedy = "Correct the arguments or use a smaller n_ctx" if "context" in str(error) else "Convert it again"
         raise InputError(f"{error}: {reason}. {remedy}.") from None
-
-
-def open_session(
-    context: ContextView, options: EagleOptions, gpu_layers: int, n_draft_max: int, stack: contextlib.ExitStack
-) -> Session:
-    """The session for the parent's context; `stack` closes it and the draft. `n_draft_max` 0: nothing drafts."""
-    if options.draft_path is None:
-        return PlainSession(context, n_draft_max)
-    layers = gpu_layers if options.draft_gpu_layers is None else options.draft_gpu_layers
-    draft = Model(options.draft_path, LoadOptions(layers))
-    stack.callback(draft.close)
-    session = EagleSession(context, draft, SessionOptions(n_draft_max, options.draft_n_ctx))
-    stack.callback(session.close)
-    return session
-
-
-def choose_drafter(session: Session, options: EagleOptions, draft_model: Any) -> Drafter | None:
-    """What proposes tokens; None: nothing does."""
-    if isinstance(session, EagleSession):
-        eagle = EagleDrafter(session, options.p_min)
-        return eagle if options.drafter is None else FirstOf(options.drafter, eagle)
-    if options.drafter is not None:
-        return options.drafter
-    return None if draft_model is None else ModelDrafter(draft_model)
 
 
 def require_grammar(vocab: Any, grammar: Any) -> None:

@@ -32,13 +32,16 @@ except ImportError as error:
 class EagleModelSettings(ModelSettings):
     """The parent's settings of one model, and the draft's."""
 
-    draft_path: str | None = Field(default=None, description="The EAGLE-3 draft of this model.")
+    draft: str | None = Field(default=None, description="The EAGLE-3 draft of this model, lookup, or none.")
+    draft_path: str | None = Field(default=None, description="The draft's file, another name of draft.")
     n_draft: int | str = Field(default="auto", description="Tokens drafted in a round, or auto.")
     n_draft_max: int = Field(default=LONGEST, ge=1, description="The longest draft.")
     p_min: float = Field(default=0.0, ge=0, lt=1, description="A draft ends below this cumulative probability.")
     draft_sampling: str = Field(default="match", description="match or rejection.")
     exact: bool = Field(default=False, description="Verify bit by bit as plain decoding computes.")
     draft_gpu_layers: int | None = Field(default=None, description="The draft's layers on the GPU.")
+    drafter: Any = Field(default=None, exclude=True, description="Another source of drafts, from Python only.")
+    draft_vocab: int | str | None = Field(default=None, description="Rows of an MTP draft's head, or all.")
     draft_n_ctx: int = Field(default=0, ge=0, description="Positions the draft sees, 0: as the target.")
     checkpoint_mib: int = Field(default=256, ge=0, description="Memory for checkpoints of a recurrent state.")
     checkpoint_every: int = Field(default=1024, ge=1, description="Tokens between them in a long prompt.")

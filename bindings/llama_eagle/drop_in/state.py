@@ -8,6 +8,7 @@ import llama_cpp
 import numpy as np
 from llama_cpp import LlamaState
 
+from llama_eagle.errors import IncompatibleModels
 from llama_eagle.sessions.text_memory import TextMemory
 
 
@@ -22,6 +23,7 @@ class EagleLlamaState(LlamaState):
 def capture_state(memory: TextMemory, seed: int) -> EagleLlamaState:
     """The text and both memories; logits only where `memory` keeps those of every token."""
     ctx = memory.session.ctx
+    memory.restore()
     size = llama_cpp.llama_state_get_size(ctx)
     buffer = (ctypes.c_uint8 * int(size))()
     written = int(llama_cpp.llama_state_get_data(ctx, buffer, size))
@@ -46,7 +48,13 @@ def restore_state(memory: TextMemory, state: LlamaState) -> None:
         memory.reset()
         raise RuntimeError("Failed to set llama state data")
     draft_state = state.draft_state if isinstance(state, EagleLlamaState) else b""
-    session.load_state(draft_state or None, state.n_tokens)
+    try:
+        session.load_state(draft_state or None, state.n_tokens)
+    except IncompatibleModels:  # another draft's, or another size of its memory: the draft begins anew
+        session.load_state(None, state.n_tokens)
+    except BaseException:
+        memory.reset()
+        raise
     memory.tokens[: state.n_tokens] = state.input_ids[: state.n_tokens]
     memory.n_tokens = state.n_tokens
     if memory.rows is not None:

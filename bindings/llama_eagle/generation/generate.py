@@ -1,41 +1,27 @@
-"""The round loop: draft, verify, accept, commit."""
+"""A prompt in, a text out, over a session that the caller opened."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import takewhile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from llama_eagle.drafting.draft_length import Auto, DraftLength, Fixed, RoundCost
+from llama_eagle.drafting.choose import choose_drafter, choose_length
+from llama_eagle.drafting.draft_length import DraftLength
+from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.errors import InputError, UsageError
-from llama_eagle.generation.sampling import Sampler, SamplingParams
+from llama_eagle.generation.options import GenerationOptions
+from llama_eagle.generation.rejection import rejection_sampling
+from llama_eagle.generation.rounds import Plan, Rounds
+from llama_eagle.generation.sampling import Sampler
 from llama_eagle.generation.stats import Statistics, phases
-from llama_eagle.sessions import exact
+from llama_eagle.sessions.checkpoints import CheckpointStore
 from llama_eagle.sessions.session import Session
 from llama_eagle.sessions.text import TextStream, Tokenizer
+from llama_eagle.sessions.text_memory import TextMemory
 
 OnText = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class GenerationOptions:
-    """`max_tokens` None: to the end of the context. `ignore_eos` goes on past end-of-generation tokens.
-
-    `p_min`: a draft ends after the token at which its cumulative probability falls below this (0: never).
-    """
-
-    max_tokens: int | None = None
-    sampling: SamplingParams = field(default_factory=SamplingParams)
-    p_min: float = 0.0
-    ignore_eos: bool = False
-
-    def __post_init__(self) -> None:
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise UsageError(f"{self.max_tokens} tokens to generate: give 1 or more (-n).")
-        if not 0 <= self.p_min < 1:
-            raise UsageError(f"p_min {self.p_min} is not in [0, 1). Correct it.")
 
 
 @dataclass(frozen=True)
@@ -68,125 +54,81 @@ class GenerationResult:
         }
 
 
-class Rounds:
-    """The rounds of one generation: draft, verify, accept, commit."""
-
-    def __init__(self, session: Session, sampler: Sampler, length: DraftLength, p_min: float = 0.0) -> None:
-        self.session = session
-        self.sampler = sampler
-        self.length = length
-        self.p_min = p_min
-        self.statistics = Statistics()
-
-    def step(self, id_last: int, n_left: int, wanted: Callable[[int], bool]) -> list[int]:
-        """One round: the tokens that follow `id_last`, at most `n_left`, up to the first that is not `wanted`.
-
-        That token is the last of the list; it and all before it but the last are in memory when this returns.
-        """
-        session = self.session
-        start = time.perf_counter()
-        n_draft = self.length.choose(min(session.n_draft_room, session.n_draft_max, n_left - 1))
-        drafted = session.draft(id_last, n_draft, self.p_min) if n_draft > 0 else []
-        drafted_at = time.perf_counter()
-        session.verify([id_last, *drafted])
-        sampled = session.accept(self.sampler.handle)
-        emitted = _through_first(sampled, wanted)
-        session.commit(len(emitted))
-        end = time.perf_counter()
-        cost = RoundCost(len(drafted), len(sampled) - 1, (drafted_at - start) * 1e3, (end - drafted_at) * 1e3)
-        self.length.observe(cost)
-        self.statistics.add_round(cost.n_draft, cost.n_accepted, len(emitted))
-        return emitted
-
-
-def choose_length(n_draft: int | str, longest: int, *, exact_only: bool = False) -> DraftLength:
-    """The policy of a number of tokens up to `longest`, or of "auto".
-
-    Raises `UsageError` for anything else, and with `exact_only` for what is not verified exactly.
-    """
-    if n_draft == "auto":
-        return Auto(exact.longest_draft(longest))
-    if not isinstance(n_draft, int) or not 0 <= n_draft <= longest:
-        raise UsageError(f"n_draft={n_draft!r} is neither 'auto' nor a number from 0 to {longest}. Correct it.")
-    if exact_only:
-        exact.require_length(n_draft)
-    return Fixed(n_draft)
-
-
 def generate(
     session: Session,
     tokenizer: Tokenizer,
     prompt: Sequence[int],
     options: GenerationOptions = GenerationOptions(),
     *,
+    drafting: DraftingOptions = DraftingOptions(),
     length: DraftLength | None = None,
     on_text: OnText | None = None,
 ) -> GenerationResult:
     """Evaluate `prompt` (token ids) and generate after it; `on_text` gets the text piece by piece.
 
-    Raises `UsageError` for an empty prompt, `InputError` for one that leaves no room for a token or holds ids outside
-    the vocabulary.
+    `drafting`: what proposes tokens, beside the draft that the session holds. `length`: a policy that stays from one
+    generation to the next, in place of `drafting.n_draft`. Raises `UsageError` for an empty prompt, `InputError` for
+    one that leaves no room for a token or holds ids outside the vocabulary.
     """
     _check_prompt(session, tokenizer, prompt)
-    length = length or choose_length("auto", session.n_draft_max)
-    stream = TextStream(tokenizer)
-    parts: list[str] = []
-
-    def deliver(tokens: Sequence[int]) -> None:
-        piece = stream.push(tokens) if tokens else stream.finish()
-        parts.append(piece)
-        if on_text is not None and piece:
-            on_text(piece)
-
-    with Sampler(options.sampling, tokenizer.n_vocab) as sampler:
+    stream = _Stream(TextStream(tokenizer), on_text)
+    with Sampler(options.sampling, tokenizer.n_vocab) as sampler, rejection_sampling(session, drafting, sampler) as own:
         start = time.perf_counter()
-        _evaluate(session, prompt)
+        text = TextMemory(session, tokenizer.n_vocab, CheckpointStore(0))
+        text.extend(prompt)
         for token in prompt[-options.sampling.penalty_last_n :] if options.sampling.has_penalties else ():
             sampler.accept(token)
         prompt_end, before = time.perf_counter(), session.timings
-        rounds = Rounds(session, sampler, length, options.p_min)
-        tokens, reason = _run(rounds, tokenizer, options, deliver)
-        deliver(())
+        length = length or choose_length(drafting.n_draft, session.n_draft_max)
+        plan = Plan(sampler.handle, own or choose_drafter(session, drafting), length, own, options.max_tokens)
+        rounds = Rounds(text, plan)
+        try:
+            tokens, reason = _run(rounds, tokenizer, options, stream.push)
+        finally:
+            rounds.finish(stopped=True)
+        stream.finish()
         decode_ms = (time.perf_counter() - prompt_end) * 1e3
-    speculative = rounds.statistics if session.n_draft_max else None
-    rounds.statistics.ms = phases(before, session.timings, decode_ms)
+    rounds.statistics.ms = phases(before, session.timings, decode_ms, plan.sample_ms)
+    speculative = rounds.statistics if plan.drafter is not None else None
     return GenerationResult(
-        "".join(parts), tokens, len(prompt), (prompt_end - start) * 1e3, decode_ms, reason, speculative
+        "".join(stream.parts), tokens, len(prompt), (prompt_end - start) * 1e3, decode_ms, reason, speculative
     )
 
 
 def _run(
-    rounds: Rounds, tokenizer: Tokenizer, options: GenerationOptions, deliver: Callable[[Sequence[int]], None]
+    rounds: Rounds, tokenizer: Tokenizer, options: GenerationOptions, deliver: Callable[[int], None]
 ) -> tuple[list[int], str]:
-    """The loop: returns the generated tokens and why it ended."""
-    session = rounds.session
-    limit = options.max_tokens if options.max_tokens is not None else session.n_room + 1
-
-    def wanted(token: int) -> bool:
-        return options.ignore_eos or not tokenizer.is_end(token)
-
+    """The generated tokens, and why they end."""
     tokens: list[int] = []
-    emitted = [rounds.sampler.sample(session.ctx)]
-    while True:
-        kept = list(takewhile(wanted, emitted))
-        tokens += kept
-        if kept:
-            deliver(kept)
-        if len(kept) < len(emitted):
+    while (token := rounds.next_token()) is not None:
+        if not options.ignore_eos and tokenizer.is_end(token):
             return tokens, "end"
-        if len(tokens) >= limit:
-            return tokens, "length" if options.max_tokens is not None else "context"
-        if session.n_room < 1:
-            return tokens, "context"
-        emitted = rounds.step(tokens[-1], limit - len(tokens), wanted)
+        tokens.append(token)
+        deliver(token)
+        if len(tokens) == options.max_tokens:
+            return tokens, "length"
+        rounds.advance(token)
+    return tokens, "context"
 
 
-def _through_first(tokens: Sequence[int], wanted: Callable[[int], bool]) -> list[int]:
-    """The tokens up to and with the first that is not wanted."""
-    for i, token in enumerate(tokens):
-        if not wanted(token):
-            return list(tokens[: i + 1])
-    return list(tokens)
+class _Stream:
+    """Tokens as text, kept and handed on."""
+
+    def __init__(self, stream: TextStream, on_text: OnText | None) -> None:
+        self._stream = stream
+        self._on_text = on_text
+        self.parts: list[str] = []
+
+    def push(self, token: int) -> None:
+        self._deliver(self._stream.push((token,)))
+
+    def finish(self) -> None:
+        self._deliver(self._stream.finish())
+
+    def _deliver(self, piece: str) -> None:
+        self.parts.append(piece)
+        if self._on_text is not None and piece:
+            self._on_text(piece)
 
 
 def _check_prompt(session: Session, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
@@ -196,15 +138,5 @@ def _check_prompt(session: Session, tokenizer: Tokenizer, prompt: Sequence[int])
     if len(prompt) > session.n_room:
         raise InputError(
             f"the prompt has {len(prompt)} tokens, {session.n_room} fit into the context. "
-            "Shorten it or use a larger --ctx-size."
+            "Shorten it or use a larger n_ctx."
         )
-
-
-def _evaluate(session: Session, prompt: Sequence[int]) -> None:
-    """In pieces, so that Ctrl-C is heard between them."""
-    for piece in _pieces(prompt, session.n_batch):
-        session.eval(piece)
-
-
-def _pieces(tokens: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    return (tokens[i : i + size] for i in range(0, len(tokens), size))

@@ -11,14 +11,17 @@ token with probability sum min(p, q), which is more where p is flat and q is lik
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_eagle.sessions.session import EagleSession
+from llama_eagle.drafting.options import DraftingOptions
+from llama_eagle.generation.sampling import Sampler
+from llama_eagle.sessions.session import EagleSession, Session
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
 
@@ -62,22 +65,22 @@ class Chain:
         import llama_cpp
 
         self._api: Any = llama_cpp
-        self._sampler = sampler  # llama_cpp's LlamaSampler
-        self._ids = ids  # of the logits, in their order
+        self._sampler = sampler  # llama_sampler pointer
+        self.ids = ids  # of the logits, in their order
         self._data = np.empty(len(ids), CANDIDATE)
 
     def distribution(self, logits: NDArray[np.float32]) -> Distribution:
         """What the chain makes of `logits` [n]. It takes no token into its state; its random numbers go unused."""
         api = self._api
-        self._data["id"], self._data["logit"], self._data["p"] = self._ids, logits, 0
+        self._data["id"], self._data["logit"], self._data["p"] = self.ids, logits, 0
         pointer = self._data.ctypes.data_as(api.llama_token_data_p)
         array = api.llama_token_data_array(data=pointer, size=len(self._data), selected=-1, sorted=False)
-        api.llama_sampler_apply(self._sampler.sampler, array)
+        api.llama_sampler_apply(self._sampler, array)
         left = np.ctypeslib.as_array(array.data, shape=(array.size,))
         return Distribution(left["id"].copy(), left["p"].astype(np.float64))
 
     def accept(self, token: int) -> None:
-        self._api.llama_sampler_accept(self._sampler.sampler, token)
+        self._api.llama_sampler_accept(self._sampler, token)
 
 
 class RejectionSampling:
@@ -92,6 +95,7 @@ class RejectionSampling:
         self._p_min = p_min
         self._target, self._draft = target, draft
         self._rng = np.random.default_rng(seed)
+        self.name = f"{session.draft_kind}, sampled"
         self._proposed: list[tuple[int, Distribution]] = []
 
     def begin(self, tokens: Sequence[int]) -> None:
@@ -103,7 +107,9 @@ class RejectionSampling:
     def draft(self, id_last: int, n_max: int) -> list[int]:
         """Up to `n_max` tokens drawn from the draft, to follow `id_last`."""
         self._proposed = []
-        for step, likeliest in enumerate(self._session.draft(id_last, n_max, self._p_min)):
+        drafted = self._session.draft(id_last, n_max, self._p_min)
+        self._draft.ids = self._session.draft_ids  # a vocabulary that follows the text changes
+        for step, likeliest in enumerate(drafted):
             q = self._draft.distribution(self._session.draft_logits(step))
             token = q.draw(self._rng)
             self._proposed.append((token, q))
@@ -117,3 +123,18 @@ class RejectionSampling:
         token = verified(token, q, self._target.distribution(logits), self._rng)
         self._target.accept(token)
         return token
+
+
+@contextmanager
+def rejection_sampling(
+    session: Session, options: DraftingOptions, sampler: Sampler
+) -> Iterator[RejectionSampling | None]:
+    """Drafts drawn through `sampler`'s filters, without what depends on the text so far; None where they match."""
+    params = sampler.params
+    if options.draft_sampling != "rejection" or params.is_greedy or not isinstance(session, EagleSession):
+        yield None
+        return
+    ids = session.draft_ids
+    with Sampler(replace(params, repeat_penalty=1.0), len(ids)) as filters:
+        draft, target = Chain(filters.handle, ids), Chain(sampler.handle, np.arange(sampler.n_vocab, dtype=np.int32))
+        yield RejectionSampling(session, options.p_min, target, draft, params.seed)

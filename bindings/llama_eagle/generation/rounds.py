@@ -1,4 +1,6 @@
-"""Rounds whose tokens are sampled when they are asked for, so that whoever listens may stop or step in at any token.
+"""The round loop: draft, verify, accept, commit. Every front end runs it.
+
+Tokens are sampled when they are asked for, so that whoever listens may stop or step in at any of them.
 
 While row i of a round is sampled, the text memory holds exactly the tokens up to row i: processors, criteria and
 penalties see what they would see without a draft.
@@ -11,23 +13,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any, Protocol
+from typing import Any
 
 from llama_eagle.drafting.draft_length import DraftLength, RoundCost
-from llama_eagle.drafting.drafters import Drafter
+from llama_eagle.drafting.drafter import Drafter, name_of
 from llama_eagle.errors import EagleError, NativeError
 from llama_eagle.generation.rejection import RejectionSampling
 from llama_eagle.generation.stats import Statistics
 from llama_eagle.native.calls import ERR_CONTEXT_FULL, sample
 from llama_eagle.sessions.text_memory import TextMemory
-
-
-class HasChain(Protocol):
-    """llama_cpp's LlamaSampler."""
-
-    @property
-    def sampler(self) -> Any:
-        """The llama_sampler pointer."""
 
 
 @dataclass
@@ -43,22 +37,23 @@ class _Round:
 
 @dataclass
 class Plan:
-    """How the tokens of one generation are chosen."""
+    """How the tokens of one generation are chosen, and how many there are at most, as far as that is known."""
 
-    chain: HasChain
+    sampler: Any  # llama_sampler pointer
     drafter: Drafter | None
     length: DraftLength
     rejection: RejectionSampling | None = None  # samples rows that a drafted token follows; it is the drafter then
+    max_tokens: int | None = None
     sample_ms: float = field(default=0.0, init=False)
 
 
-class LazyRounds:
+class Rounds:
     """One generation after what `text` holds."""
 
     def __init__(self, text: TextMemory, plan: Plan) -> None:
         self.text = text
         self.plan = plan
-        self.statistics = Statistics()
+        self.statistics = Statistics(drafter=name_of(plan.drafter))
         self.n_delivered = 0
         self._round: _Round | None = None
         self._full = False
@@ -111,7 +106,8 @@ class LazyRounds:
         if self.plan.drafter is not None:
             self.plan.drafter.accept(current.rows[:n_kept])
         n_draft = len(current.rows) - 1
-        if stopped:  # whether the rest would have been accepted is not known
+        refused = current.sampled > current.row and current.rows[n_kept : n_kept + 1] != [self._last]
+        if stopped and not refused:  # whether the rest would have been accepted is not known
             n_draft = min(n_draft, current.row)
         else:
             verify_ms = current.verify_ms + (time.perf_counter() - start) * 1e3
@@ -124,7 +120,7 @@ class LazyRounds:
         start = time.perf_counter()
         drafted: list[int] = []
         if plan.drafter is not None:
-            n_draft = plan.length.choose(session.n_draft_room)
+            n_draft = plan.length.choose(min(session.n_draft_room, self._n_useful()))
             drafted = self._usable(plan.drafter.draft(token, n_draft), n_draft) if n_draft > 0 else []
         drafted_at = time.perf_counter()
         with self._undone_if_interrupted():
@@ -134,6 +130,11 @@ class LazyRounds:
             end = time.perf_counter()
             self.text.note(token, 0)
             return _Round(rows, (drafted_at - start) * 1e3, (end - drafted_at) * 1e3)
+
+    def _n_useful(self) -> int:
+        """Drafted tokens that can still be delivered: the last token of a generation is sampled, never drafted."""
+        limit = self.plan.max_tokens
+        return self.text.session.n_draft_max if limit is None else max(limit - self.n_delivered - 1, 0)
 
     def _usable(self, proposed: Sequence[int], n_max: int) -> list[int]:
         """Up to `n_max` tokens, to the first that is none: a look-up may have met the rows of an image."""
@@ -168,7 +169,7 @@ class LazyRounds:
         if self._round is not None and self.plan.rejection is not None and row + 1 < len(self._round.rows):
             token = self.plan.rejection.sample(self.text.logits(row), row)
         else:
-            token = sample(self.text.session.ctx, self.plan.chain.sampler, row)
+            token = sample(self.text.session.ctx, self.plan.sampler, row)
         elapsed = (time.perf_counter() - start) * 1e3
         self.plan.sample_ms += elapsed
         if self._round is not None:

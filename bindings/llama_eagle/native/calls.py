@@ -28,11 +28,15 @@ class SessionParams(ctypes.Structure):
         ("n_threads", c_int32),
         ("type_kv", c_int32),
         ("path_tgt", c_char_p),
+        ("path_dft", c_char_p),
+        ("n_vocab_draft", c_int32),
+        ("n_base_ids", c_int32),
+        ("base_ids", TOKENS),
     )
 
 
 class Timings(ctypes.Structure):
-    """eagle_timings: times in ms, counts in tokens, rounds and graphs, all since the last reset."""
+    """eagle_timings: times in ms, counts in tokens and graphs, all since the session began."""
 
     _fields_ = (
         ("eval_ms", c_double),
@@ -41,9 +45,6 @@ class Timings(ctypes.Structure):
         ("sample_ms", c_double),
         ("commit_ms", c_double),
         ("n_eval", c_int64),
-        ("n_rounds", c_int64),
-        ("n_drafted", c_int64),
-        ("n_accepted", c_int64),
         ("n_graphs", c_int64),
     )
 
@@ -57,6 +58,9 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_session_default_params": ([], SessionParams),
     "eagle_session_new": ([c_void_p, c_void_p, POINTER(SessionParams), POINTER(c_void_p)], c_int32),
     "eagle_session_free": ([c_void_p], None),
+    "eagle_draft_kind": ([c_void_p], c_char_p),
+    "eagle_draft_device": ([c_void_p], c_char_p),
+    "eagle_draft_notice": ([c_void_p], c_char_p),
     "eagle_reset": ([c_void_p], c_int32),
     "eagle_n_past": ([c_void_p], c_int32),
     "eagle_n_draft_room": ([c_void_p], c_int32),
@@ -64,8 +68,9 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_trim": ([c_void_p, c_int32], c_int32),
     "eagle_draft": ([c_void_p, c_int32, c_int32, c_float, TOKENS, FLOATS, POINTER(c_int32)], c_int32),
     "eagle_draft_step": ([c_void_p, c_int32, FLOATS, FLOATS], c_int32),
-    "eagle_draft_top": ([c_void_p, c_int32, c_int32, TOKENS, FLOATS], c_int32),
     "eagle_n_vocab_draft": ([c_void_p], c_int32),
+    "eagle_draft_ids": ([c_void_p, TOKENS], c_int32),
+    "eagle_note_tokens": ([c_void_p, TOKENS, c_int32], c_int32),
     "eagle_verify": ([c_void_p, TOKENS, c_int32], c_int32),
     "eagle_accept": ([c_void_p, c_void_p, TOKENS, POINTER(c_int32)], c_int32),
     "eagle_sample": ([c_void_p, c_void_p, c_int32, TOKENS], c_int32),
@@ -75,7 +80,6 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_state_save": ([c_void_p, c_void_p, c_int64], c_int32),
     "eagle_state_load": ([c_void_p, c_void_p, c_int64, c_int32], c_int32),
     "eagle_get_timings": ([c_void_p], Timings),
-    "eagle_reset_timings": ([c_void_p], None),
     "eagle_exact_set": ([c_int32], c_int32),
     "eagle_exact_get": ([], c_int32),
     "eagle_exact_report": ([c_void_p, c_char_p, c_size_t], c_int32),

@@ -4,68 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
-from llama_eagle.gguf.header import Header, read_model
-from llama_eagle.gguf.pairing import require_draft, require_pair, require_target
+from llama_eagle.errors import EnvironmentFailure, InputError
+from llama_eagle.gguf.header import read_model
+from llama_eagle.gguf.pairing import require_models
 from llama_eagle.gguf.size import require_memory
 from llama_eagle.native import log
 from llama_eagle.native.calls import library
 from llama_eagle.native.closing import Closing
-from llama_eagle.native.limits import MAX_CONTEXT, MAX_THREADS
-
-CACHE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
-UNQUANTIZED = ("f32", "f16", "bf16")
-FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
-
-
-@dataclass(frozen=True)
-class LoadOptions:
-    """How weights are loaded. `n_gpu_layers` -1 offloads every layer."""
-
-    n_gpu_layers: int = 0
-    use_mmap: bool = True
-    use_mlock: bool = False
-    on_progress: Callable[[float], None] | None = None  # called with 0..1
-
-
-@dataclass(frozen=True)
-class ContextOptions:
-    """A target's context. Sizes in tokens; `n_threads` 0 takes every core, for decode and batches alike.
-
-    `n_rs_seq`: how many tokens the recurrent state can be taken back, at least the longest draft.
-    """
-
-    n_ctx: int = 4096
-    n_batch: int = 2048
-    n_ubatch: int = 512
-    n_threads: int = 0
-    flash_attn: str = "auto"
-    type_k: str = "f16"
-    type_v: str = "f16"
-    n_rs_seq: int = 0
-
-    def __post_init__(self) -> None:
-        smallest = self.n_rs_seq + 2
-        problems = {
-            f"context size {self.n_ctx} (--ctx-size) is not in 1..{MAX_CONTEXT}": not 0 < self.n_ctx <= MAX_CONTEXT,
-            f"batch size {self.n_batch} is below {smallest}, the longest draft + 2": self.n_batch < smallest,
-            f"ubatch size {self.n_ubatch} is below {smallest}, the longest draft + 2": self.n_ubatch < smallest,
-            f"{self.n_threads} threads are not in 0..{MAX_THREADS}": not 0 <= self.n_threads <= MAX_THREADS,
-            f"flash attention {self.flash_attn!r} is not one of {', '.join(FLASH_ATTENTION)}": (
-                self.flash_attn not in FLASH_ATTENTION
-            ),
-            f"cache type is not one of {', '.join(CACHE_TYPES)}": not {self.type_k, self.type_v} <= CACHE_TYPES.keys(),
-            f"cache type {self.type_v} of V needs flash attention, which is off": (
-                self.flash_attn == "off" and self.type_v not in UNQUANTIZED
-            ),
-        }
-        for problem, found in problems.items():
-            if found:
-                raise UsageError(f"{problem}. Correct it.")
+from llama_eagle.sessions.options import (
+    CACHE_TYPES,
+    FLASH_ATTENTION,
+    MTP,
+    ContextOptions,
+    LoadOptions,
+    PairOptions,
+)
 
 
 class Model(Closing):
@@ -81,15 +38,7 @@ class Model(Closing):
     @classmethod
     def target(cls, path: Path | str, options: LoadOptions = LoadOptions()) -> Model:
         """Load a file that must be a whole model. Raises `InputError` before loading when it is not."""
-        require_target(read_model(path)[0])
-        return cls(path, options)
-
-    @classmethod
-    def draft(cls, path: Path | str, target: Header, options: LoadOptions = LoadOptions()) -> Model:
-        """Load a draft of `target`. Raises `InputError` or `IncompatibleModels` before loading."""
-        header = read_model(path)[0]
-        require_draft(header)
-        require_pair(target, header)
+        require_models(path)
         return cls(path, options)
 
     @property
@@ -121,6 +70,7 @@ class Model(Closing):
         llama_cpp.llama_backend_init()
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = 0x7FFFFFFF if options.n_gpu_layers < 0 else options.n_gpu_layers
+        params.load_mtp = options.load_mtp
         params.load_mode = _load_mode(llama_cpp, options)
         params.progress_callback = _progress_callback(llama_cpp, options.on_progress)
         log.clear()
@@ -177,27 +127,18 @@ class Context(Closing):
             self.handle = None
 
 
-@dataclass(frozen=True)
-class PairOptions:
-    """How a target and its draft are loaded together. `draft` None: no speculation."""
-
-    target: Path | str
-    draft: Path | str | None = None
-    load: LoadOptions = LoadOptions()
-    draft_gpu_layers: int | None = None  # None: as the target
-
-
 class ModelPair(Closing):
-    """A target and, optionally, its draft. A context manager; `target.close()` and `draft.close()` otherwise."""
+    """A target and, optionally, its draft. A context manager; `close()` otherwise.
+
+    Raises `InputError` or `IncompatibleModels` before anything is loaded when the files are not sound or do not fit.
+    """
 
     def __init__(self, options: PairOptions) -> None:
-        target = read_model(options.target)[0]
-        require_target(target)
-        if options.draft is not None:  # both files are checked before either is loaded
-            require_pair(target, read_model(options.draft)[0])
-        self.target = Model(options.target, options.load)
-        self.draft: Model | None = None
-        if options.draft is not None:
+        own_head = options.draft == MTP
+        require_models(options.target, options.target if own_head else options.draft)
+        self.target = Model(options.target, replace(options.load, load_mtp=own_head))
+        self.draft: Model | None = self.target if own_head else None
+        if options.draft is not None and not own_head:
             try:
                 self.draft = Model(options.draft, _draft_options(options))
             except BaseException:
@@ -224,7 +165,7 @@ def check_rollback(ctx: Any, recurrent: bool, n_rs_seq: int) -> None:
 
 def _draft_options(options: PairOptions) -> LoadOptions:
     layers = options.load.n_gpu_layers if options.draft_gpu_layers is None else options.draft_gpu_layers
-    return LoadOptions(layers, options.load.use_mmap, options.load.use_mlock)
+    return LoadOptions(layers, options.load.use_mmap, options.load.use_mlock, load_mtp=True)
 
 
 def _load_mode(api: Any, options: LoadOptions) -> int:

@@ -9,23 +9,18 @@ from contextlib import contextmanager
 from typing import Any
 
 from llama_eagle.errors import NativeError
-from llama_eagle.native import calls
 from llama_eagle.native.calls import ERR_COMPUTE, ERR_CONTEXT_FULL, ERR_STATE
 from llama_eagle.native.closing import Closing
-from llama_eagle.sessions.session import (
-    ContextLike,
-    DraftLike,
-    EagleSession,
-    SessionOptions,
-    Timings,
-    require_room,
-)
+from llama_eagle.sessions.session import ContextLike, Timings, require_room
 
 NO_ROOM = 1  # llama_decode: no place for the batch in the memory, which is as it was
 
 
 class PlainSession(Closing):
     """Nothing is drafted here; with `n_draft_max`, tokens that something else drafted can be verified."""
+
+    # A decode may have run whose tokens are not counted: Ctrl-C came before `n_past` or `_round` were set.
+    _unsettled = False
 
     def __init__(self, context: ContextLike, n_draft_max: int = 0) -> None:
         import llama_cpp
@@ -38,8 +33,9 @@ class PlainSession(Closing):
         self.n_draft_max = n_draft_max
         self.n_past = 0
         self._round: list[int] = []  # rows of the pending round
+        self._piece = min(self.n_batch, int(llama_cpp.llama_n_ubatch(self.ctx))) if n_draft_max else self.n_batch
         self._batch = _Batch(llama_cpp, self.n_batch)
-        self._ms = {"eval": 0.0, "verify": 0.0, "sample": 0.0, "commit": 0.0}
+        self._ms: dict[str, Any] = {"eval_ms": 0.0, "verify_ms": 0.0, "commit_ms": 0.0}
 
     @property
     def n_room(self) -> int:
@@ -53,36 +49,35 @@ class PlainSession(Closing):
 
     @property
     def timings(self) -> Timings:
-        ms = self._ms
-        return Timings(eval_ms=ms["eval"], verify_ms=ms["verify"], sample_ms=ms["sample"], commit_ms=ms["commit"])
+        return Timings(**self._ms)
 
     def eval(self, tokens: Sequence[int]) -> None:
-        """Append tokens, in pieces of at most n_batch. Raises `InputError` when they do not fit."""
+        """Append tokens. Raises `InputError` when they do not fit.
+
+        Where drafts are verified, in pieces of n_ubatch: with a recurrent state that can be taken back, llama.cpp keeps
+        the last tokens of a longer batch together, and a prompt would not have the bits of plain decoding.
+        """
         require_room(self, len(tokens))
+        self._require_settled()
         with self._timed("eval"):
-            for start in range(0, len(tokens), self.n_batch):
-                piece = tokens[start : start + self.n_batch]
+            start = 0
+            while start < len(tokens):
+                piece = tokens[start : start + min(self._piece, self.n_batch - start % self.n_batch)]
                 self._decode(piece, all_rows=False)
                 self.n_past += len(piece)
+                self._unsettled = False
+                start += len(piece)
 
     def draft(self, id_last: int, n_max: int, p_min: float = 0.0) -> list[int]:
         return []
 
     def verify(self, ids: Sequence[int]) -> None:
         """Decode the rows of a round, with logits for each; the round stays pending until `commit`."""
+        self._require_settled()
         with self._timed("verify"):
             self._decode(ids, all_rows=True)
         self._round = list(ids)
-
-    def accept(self, sampler: Any) -> list[int]:
-        """Sample row by row while the sample equals the next row's token; `sampler`: a llama_sampler pointer."""
-        sampled: list[int] = []
-        with self._timed("sample"):
-            for row in range(len(self._round)):
-                sampled.append(calls.sample(self.ctx, sampler, row))
-                if sampled[row:] != self._round[row + 1 : row + 2]:
-                    break
-        return sampled
+        self._unsettled = False
 
     def commit(self, n_kept: int) -> None:
         """Keep the first `n_kept` rows of the round."""
@@ -98,11 +93,18 @@ class PlainSession(Closing):
         self.n_past = n_past
         self._round = []
 
+    def settle(self) -> bool:
+        """Undo what an interrupted or failed call has left behind; False when only `reset` helps."""
+        if self._unsettled or self._round:
+            self._round = []
+            self._unsettled = not self._remove_from(self.n_past)
+        return not self._unsettled
+
     def trim(self, n_past: int) -> bool:
         """Keep the first `n_past` tokens. False when the recurrent state cannot go back that far."""
         if n_past == 0:
             self.reset()
-        elif n_past < self.n_past and not self._remove_from(n_past):
+        elif not self.settle() or (n_past < self.n_past and not self._remove_from(n_past)):
             return False
         self.n_past = min(n_past, self.n_past)
         return True
@@ -114,6 +116,7 @@ class PlainSession(Closing):
             self._api.llama_memory_clear(memory, True)
         self.n_past = 0
         self._round = []
+        self._unsettled = False
 
     def save_state(self) -> bytes:
         return b""
@@ -122,6 +125,7 @@ class PlainSession(Closing):
         """Go on after the `n_past` tokens that llama_state_* has put into the memory."""
         self.n_past = n_past
         self._round = []
+        self._unsettled = False
 
     def close(self) -> None:
         """Nothing to free: context and model belong to the caller."""
@@ -129,9 +133,19 @@ class PlainSession(Closing):
     def _remove_from(self, n_past: int) -> bool:
         return bool(self._api.llama_memory_seq_rm(self._api.llama_get_memory(self.ctx), 0, n_past, -1))
 
+    def _require_settled(self) -> None:
+        if self._round:
+            raise NativeError("a round is pending: commit it first", code=ERR_STATE, call="llama_decode")
+        if not self.settle():
+            text = "an earlier decode was interrupted: reset the session and evaluate again"
+            raise NativeError(text, code=ERR_STATE, call="llama_decode")
+
     def _decode(self, tokens: Sequence[int], *, all_rows: bool) -> None:
+        """The caller clears `_unsettled` once it has counted the tokens."""
+        self._unsettled = True
         status = self._api.llama_decode(self.ctx, self._batch.fill(tokens, self.n_past, all_rows=all_rows))
         if status:
+            self._unsettled = status != NO_ROOM
             code = ERR_CONTEXT_FULL if status == NO_ROOM else ERR_COMPUTE
             raise NativeError(f"llama_decode of {len(tokens)} rows failed: {status}", code=code, call="llama_decode")
         self._api.llama_synchronize(self.ctx)
@@ -142,12 +156,7 @@ class PlainSession(Closing):
         try:
             yield
         finally:
-            self._ms[phase] += (time.perf_counter() - start) * 1e3
-
-
-def open_session(context: ContextLike, draft: DraftLike | None, options: SessionOptions) -> EagleSession | PlainSession:
-    """The session for a target with or without a draft."""
-    return PlainSession(context) if draft is None else EagleSession(context, draft, options)
+            self._ms[f"{phase}_ms"] += (time.perf_counter() - start) * 1e3
 
 
 class _Batch:

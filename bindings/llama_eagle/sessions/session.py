@@ -1,7 +1,7 @@
-"""One sequence of a target and its EAGLE-3 draft: the steps of a round as methods.
+"""One sequence of a target and its draft: the steps of a round as methods.
 
-Sessions with and without a draft speak the same language, so that the round loop is written once:
-draft(id_last) -> verify(ids) -> accept(sampler) -> commit(n_kept).
+Sessions with and without a draft speak the same language, so that one round loop (generation/rounds.py) drives both:
+draft(id_last) -> verify(ids) -> a token from each row while it is what was drafted -> commit(n_kept).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_eagle.errors import InputError, UsageError
-from llama_eagle.gguf.header import Header
 from llama_eagle.native import calls
 from llama_eagle.native.calls import check, library
 from llama_eagle.native.closing import Closing
-from llama_eagle.native.limits import LONGEST
+from llama_eagle.sessions.options import SessionOptions
 
 GGML_TYPE_F32, GGML_TYPE_F16 = 0, 1
 
@@ -65,13 +63,15 @@ class DraftLike(HasHandle, Protocol):
     """A loaded draft."""
 
     @property
-    def header(self) -> Header: ...
+    def path(self) -> Path:
+        """Its file, the target's for a head of the target's own."""
 
 
 class Session(Protocol):
     """What the round loop needs. Positions and counts in tokens."""
 
     ctx: Any  # llama_context pointer
+    n_ctx: int
     n_batch: int
     n_draft_max: int  # 0: this session verifies no drafts
 
@@ -86,8 +86,8 @@ class Session(Protocol):
     def eval(self, tokens: Sequence[int]) -> None: ...
     def draft(self, id_last: int, n_max: int, p_min: float = 0.0) -> list[int]: ...
     def verify(self, ids: Sequence[int]) -> None: ...
-    def accept(self, sampler: Any) -> list[int]: ...
     def commit(self, n_kept: int) -> None: ...
+    def settle(self) -> bool: ...
     def trim(self, n_past: int) -> bool: ...
     def reset(self) -> None: ...
     def save_state(self) -> bytes: ...
@@ -95,18 +95,11 @@ class Session(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True)
-class SessionOptions:
-    """How a draft is bound to a target. `n_ctx_draft` and `n_threads` 0: as the target's context."""
-
-    n_draft_max: int = LONGEST
-    n_ctx_draft: int = 0
-    n_threads: int = 0
-    kv_f32: bool = False
-
-
 class EagleSession(Closing):
-    """A target's context bound to its EAGLE-3 draft. A context manager; owns neither context nor model."""
+    """A target's context bound to its draft: EAGLE-3, or an MTP head, the target's own included.
+
+    A context manager; owns neither context nor model.
+    """
 
     def __init__(
         self,
@@ -128,12 +121,22 @@ class EagleSession(Closing):
         params.n_threads = options.n_threads
         params.type_kv = GGML_TYPE_F32 if options.kv_f32 else GGML_TYPE_F16
         params.path_tgt = str(context.model_path).encode()
+        if draft.path != context.model_path:
+            params.path_dft = str(draft.path).encode()
+        params.n_vocab_draft = options.n_vocab_draft
+        params.n_base_ids = len(options.base_ids)
+        params.base_ids = (ctypes.c_int32 * len(options.base_ids))(*options.base_ids)
         out = ctypes.byref(self._handle)
         check(self._lib.eagle_session_new(self.ctx, draft.handle, ctypes.byref(params), out), "eagle_session_new")
         self._ids = (ctypes.c_int32 * (options.n_draft_max + 1))()
         self._probs = (ctypes.c_float * (options.n_draft_max + 1))()
         self._n = ctypes.c_int32()
         self._n_drafted = 0
+
+    @property
+    def draft_kind(self) -> str:
+        """ "EAGLE-3" or "MTP"."""
+        return str(self._lib.eagle_draft_kind(self._handle).decode())
 
     @property
     def n_past(self) -> int:
@@ -157,12 +160,12 @@ class EagleSession(Closing):
             native.eval_ms, native.draft_ms, native.verify_ms, native.sample_ms, native.commit_ms, native.n_graphs
         )
 
-    @cached_property
+    @property
     def draft_ids(self) -> NDArray[np.int32]:
-        """The target's id of each token of the draft's vocabulary."""
-        if "d2t" not in self._draft.header.tensors:
-            return np.arange(self._lib.eagle_n_vocab_draft(self._handle), dtype=np.int32)
-        return np.frombuffer(self._draft.header.read_tensor_bytes("d2t"), dtype="<i8").astype(np.int32)
+        """The target's id of each token of the draft's vocabulary, which may follow the text."""
+        ids = np.empty(self._lib.eagle_n_vocab_draft(self._handle), np.int32)
+        check(self._lib.eagle_draft_ids(self._handle, ids.ctypes.data_as(calls.TOKENS)), "eagle_draft_ids")
+        return ids
 
     def draft_logits(self, step: int) -> NDArray[np.float32]:
         """What the draft computed at `step` of the last `draft`, over its own vocabulary: [len(draft_ids)]."""
@@ -175,6 +178,11 @@ class EagleSession(Closing):
     def draft_probs(self) -> list[float]:
         """The draft's probability of each token that the last `draft` returned."""
         return list(self._probs[: self._n_drafted])
+
+    def note_tokens(self, ids: Sequence[int]) -> None:
+        """The text uses these tokens: a vocabulary that follows it gets them. `eval` and `commit` note theirs."""
+        array = (ctypes.c_int32 * len(ids))(*ids)
+        check(self._lib.eagle_note_tokens(self._handle, array, len(ids)), "eagle_note_tokens")
 
     def eval(self, tokens: Sequence[int]) -> None:
         """Append tokens to both memories; the logits of the last one are then the context's last row.
@@ -194,12 +202,6 @@ class EagleSession(Closing):
         self._n_drafted = self._n.value
         return list(self._ids[: self._n_drafted])
 
-    def draft_top(self, step: int, k: int) -> list[tuple[int, float]]:
-        """The `k` likeliest tokens at `step` of the last `draft`, likeliest first, with the draft's probabilities."""
-        ids, probs = (ctypes.c_int32 * max(k, 1))(), (ctypes.c_float * max(k, 1))()
-        check(self._lib.eagle_draft_top(self._handle, step, k, ids, probs), "eagle_draft_top")
-        return list(zip(ids, probs, strict=True))
-
     def verify(self, ids: Sequence[int]) -> None:
         """Decode `id_last` and the drafted tokens as one batch; the round stays pending until `commit`."""
         array = (ctypes.c_int32 * len(ids))(*ids)
@@ -217,6 +219,12 @@ class EagleSession(Closing):
     def commit(self, n_kept: int) -> None:
         """Keep the first `n_kept` rows of the round, forget the others; 0 undoes it whole."""
         check(self._lib.eagle_commit(self._handle, n_kept), "eagle_commit")
+
+    def settle(self) -> bool:
+        """Undo what an interrupted or failed call has left behind; False when only `reset` helps."""
+        if self._lib.eagle_commit(self._handle, 0) == calls.OK:  # a round was pending
+            return True
+        return self.trim(self.n_past)
 
     def trim(self, n_past: int) -> bool:
         """Keep the first `n_past` tokens. False when the recurrent state cannot go back that far: reset and eval."""
@@ -255,5 +263,5 @@ def require_room(session: Session, n_tokens: int) -> None:
     if n_tokens > session.n_room:
         raise InputError(
             f"{n_tokens} tokens do not fit into the {session.n_room} left of the context. "
-            "Shorten the prompt or use a larger --ctx-size."
+            "Shorten the prompt or use a larger n_ctx."
         )

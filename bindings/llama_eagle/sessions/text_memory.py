@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_eagle.errors import UsageError
+from llama_eagle.native.limits import MAX_EXACT_ROWS
 from llama_eagle.sessions.checkpoints import CheckpointStore, capture, restore
-from llama_eagle.sessions.exact import MAX_ROWS
 from llama_eagle.sessions.session import Session
 
 NO_TOKEN = -1  # what stands for a row of an image
@@ -24,10 +24,10 @@ class TextMemory:
     one, while `is_live`: a state that was loaded or cut has no logits until something is evaluated.
     """
 
-    def __init__(self, session: Session, n_ctx: int, n_vocab: int, store: CheckpointStore, every: int) -> None:
+    def __init__(self, session: Session, n_vocab: int, store: CheckpointStore, every: int = 1024) -> None:
         self.session = session
-        self.tokens: NDArray[np.intc] = np.zeros(n_ctx, dtype=np.intc)
-        self.n_tokens = 0
+        self.n_tokens = session.n_past  # of what the session holds already, the ids are not known
+        self.tokens: NDArray[np.intc] = np.full(session.n_ctx, NO_TOKEN, dtype=np.intc)
         self.row = -1
         self.is_live = False
         self.store = store
@@ -65,9 +65,20 @@ class TextMemory:
         return len(fresh)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Evaluate tokens after those in memory."""
-        self.rewind(self.n_tokens)
+        """Evaluate tokens after those of the text."""
+        self.restore()
         self._extend(np.asarray(tokens, dtype=np.intc))
+
+    def restore(self) -> None:
+        """Have exactly the text in memory: where it was cut, a recurrent state may have to be computed again.
+
+        Raises `UsageError` when that takes rows of an image.
+        """
+        text = self.known.copy()
+        self.rewind(len(text))
+        if (text[self.n_tokens :] == NO_TOKEN).any():
+            raise UsageError("the text was cut at a place that takes an image to be evaluated again. Begin anew.")
+        self._extend(text[self.n_tokens :])
 
     def note(self, token: int, row: int) -> None:
         """A row of a round has become part of the text; its logits are in output row `row`."""
@@ -79,7 +90,10 @@ class TextMemory:
 
     def rewind(self, n_tokens: int) -> None:
         """Keep at most the first `n_tokens`: fewer where only a checkpoint or nothing can be gone back to."""
-        kept = self._rewound(n_tokens) if n_tokens < self.session.n_past else self.session.n_past
+        sound = self.session.settle()
+        kept = self.session.n_past
+        if not sound or n_tokens < kept:
+            kept = self._rewound(n_tokens)
         if kept < self.n_tokens:
             self.is_live = False
         self.n_tokens = kept
@@ -143,6 +157,7 @@ class TextMemory:
         step = self.session.n_batch  # Ctrl-C is heard between pieces
         for start in range(0, len(tokens), step):
             piece = tokens[start : start + step]
+            self.is_live = False
             self.session.eval(piece.tolist())
             self.tokens[self.n_tokens : self.n_tokens + len(piece)] = piece
             self.n_tokens += len(piece)
@@ -154,7 +169,7 @@ class TextMemory:
         Few rows at a time, with a draft and without: then each row has the bits that it has alone.
         """
         longest = self.session.n_draft_max + 1 if self.session.n_draft_max else self.session.n_batch
-        step = min(longest, MAX_ROWS)
+        step = min(longest, MAX_EXACT_ROWS)
         for start in range(0, len(tokens), step):
             piece = tokens[start : start + step].tolist()
             self.session.verify(piece)

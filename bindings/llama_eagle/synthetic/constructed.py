@@ -8,6 +8,8 @@ random and nearly orthogonal: the right logit stands at 30, the others are norma
 See `cycle` for what such a pair says.
 
     python -m llama_eagle.synthetic.constructed FOLDER --shape tiny --accept 0.7
+
+A target with an MTP head drafts for itself (see `mtp`); the acceptance is then its own.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_eagle.synthetic.cycle import SPECIALS, Cycle
+from llama_eagle.synthetic.mtp import mtp_tensors
 from llama_eagle.synthetic.shapes import SHAPES, Shape, draft_config, target_config
 from llama_eagle.synthetic.tokenizer import write_tokenizer
 from llama_eagle.synthetic.weights import Noise, Rows, Tensor, write_checkpoint
@@ -57,24 +60,24 @@ def write_pair(folder: Path, shape: str | Shape = "tiny", accept: float = 0.7, s
 
 
 def write_target(folder: Path, shape: Shape, cycle: Cycle, seed: int) -> None:
-    """The target's checkpoint with its tokenizer: the same for every acceptance."""
+    """The target's checkpoint with its tokenizer: the same for every acceptance, unless it has an MTP head."""
     folder.mkdir(parents=True, exist_ok=True)
     generation = {"do_sample": False, "eos_token_id": cycle.special_ids[SPECIALS[2]]}
     (folder / "config.json").write_text(json.dumps(target_config(shape, cycle), indent=2))
     (folder / "generation_config.json").write_text(json.dumps(generation, indent=2))
     write_tokenizer(folder, cycle)
-    write_checkpoint(folder, _Maker(shape, cycle, seed).target())
+    write_checkpoint(folder, Maker(shape, cycle, seed).target())
 
 
 def write_draft(folder: Path, shape: Shape, cycle: Cycle, seed: int) -> None:
     """The draft's checkpoint; it has neither embedding nor tokenizer of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(draft_config(shape, cycle), indent=2))
-    write_checkpoint(folder, _Maker(shape, cycle, seed).draft())
+    write_checkpoint(folder, Maker(shape, cycle, seed).draft())
 
 
-class _Maker:
-    """The tensors of both checkpoints."""
+class Maker:
+    """The tensors of both checkpoints. mark [hidden]: what the embeddings of ids have after which an MTP head errs."""
 
     def __init__(self, shape: Shape, cycle: Cycle, seed: int) -> None:
         self.shape = shape
@@ -82,6 +85,7 @@ class _Maker:
         self.noise = Noise(seed, 2)
         self.embeddings = Noise(seed, 3, shape.n_vocab * EMBEDDING_STRIDE)
         self.outside = self.noise.rows("outside", np.zeros(1), shape.hidden)  # shared by all ids outside the cycle
+        self.mark = self.noise.rows("mark", np.zeros(1), shape.hidden)[0]
 
     # -- rows of the two embedding-like tables ------------------------------------------------------------------
 
@@ -93,6 +97,9 @@ class _Maker:
         values = self.own(np.arange(low, high))
         outside = self.cycle.position[low:high] < 0
         values = np.where(outside[:, None], (values + self.outside) * np.float32(0.5**0.5), values)
+        if self.cycle.mtp:
+            marked = np.isin(np.arange(low, high), self.cycle.ids[self.cycle.wrong])
+            values = np.where(marked[:, None], (values + self.mark) * np.float32(0.5**0.5), values)
         return values * np.float32(EMBEDDING_RMS)
 
     def head(self, ids: NDArray[np.int64], successor: NDArray[np.int64], scale: float) -> NDArray[np.float32]:
@@ -138,6 +145,7 @@ class _Maker:
             *blocks,
             self.norm("model.norm", s.hidden, 0),
             Tensor("lm_head.weight", (s.n_vocab, s.hidden), head),
+            *(mtp_tensors(self) if self.cycle.mtp else ()),
         ]
 
     def block(self, i: int) -> list[Tensor]:
@@ -147,21 +155,27 @@ class _Maker:
             self.norm(f"{name}.input_layernorm", s.hidden, 0),
             *attention,
             self.norm(f"{name}.post_attention_layernorm", s.hidden, 0),
-            self.matrix(f"{name}.mlp.gate_proj", s.ffn, s.hidden),
-            self.matrix(f"{name}.mlp.up_proj", s.ffn, s.hidden),
-            self.into_residual(f"{name}.mlp.down_proj", s.ffn),
+            *self.mlp(f"{name}.mlp"),
         ]
 
-    def into_residual(self, name: str, columns: int) -> Tensor:
-        return self.matrix(name, self.shape.hidden, columns, BLOCK_GAIN * EMBEDDING_RMS / 0.6)  # inputs have rms 0.6
+    def into_residual(self, name: str, columns: int, gain: float = BLOCK_GAIN * EMBEDDING_RMS) -> Tensor:
+        return self.matrix(name, self.shape.hidden, columns, gain / 0.6)  # inputs have rms 0.6
 
-    def full_attention(self, name: str) -> list[Tensor]:
+    def mlp(self, name: str, gain: float = BLOCK_GAIN * EMBEDDING_RMS) -> list[Tensor]:
+        s = self.shape
+        return [
+            self.matrix(f"{name}.gate_proj", s.ffn, s.hidden),
+            self.matrix(f"{name}.up_proj", s.ffn, s.hidden),
+            self.into_residual(f"{name}.down_proj", s.ffn, gain),
+        ]
+
+    def full_attention(self, name: str, gain: float = BLOCK_GAIN * EMBEDDING_RMS) -> list[Tensor]:
         s = self.shape
         return [
             self.matrix(f"{name}.q_proj", 2 * s.heads * s.head_dim, s.hidden),  # queries and output gates
             self.matrix(f"{name}.k_proj", s.kv_heads * s.head_dim, s.hidden),
             self.matrix(f"{name}.v_proj", s.kv_heads * s.head_dim, s.hidden),
-            self.into_residual(f"{name}.o_proj", s.heads * s.head_dim),
+            self.into_residual(f"{name}.o_proj", s.heads * s.head_dim, gain),
             self.norm(f"{name}.q_norm", s.head_dim, 0),
             self.norm(f"{name}.k_norm", s.head_dim, 0),
         ]

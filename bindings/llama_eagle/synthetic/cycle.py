@@ -2,7 +2,8 @@
 
 The vocabulary counts: " A", " B", ... " Z", " AA", " AB", ... The target always says the next word and starts over
 after the last word of the draft's vocabulary; every id outside that cycle (bytes, specials, later words) leads to
-" A". The draft says the same except after the words of `wrong`, where it says another word of the cycle.
+" A". The draft says the same except after the words of `wrong`, where it says another word of the cycle; a target's
+MTP head says " A" there.
 """
 
 from __future__ import annotations
@@ -51,16 +52,23 @@ class Cycle:
     """Successor tables of a vocabulary of `n_vocab` ids whose draft knows `n_draft_vocab` of them.
 
     Ids: 0..255 the bytes, then the words in an order drawn from `seed` (so that the draft's ids lie scattered), then
-    the specials, then ids that no token has, as in the padded vocabularies of real checkpoints.
+    the specials, then ids that no token has, as in the padded vocabularies of real checkpoints. `mtp`: the drafter is
+    the target's own head, whose n_draft_vocab words are the lowest ids, as frequent words are; `rare`: but not here.
     """
 
-    def __init__(self, n_vocab: int, n_draft_vocab: int, accept: float, seed: int) -> None:
+    def __init__(
+        self, n_vocab: int, n_draft_vocab: int, accept: float, seed: int, *, mtp: bool = False, rare: bool = False
+    ) -> None:
         rng = np.random.default_rng([seed, 1])
+        self.mtp = mtp
         self.n_vocab = n_vocab
         self.accept = accept
         self.n_words = n_vocab - N_BYTES - len(SPECIALS) - n_vocab // 1024
         self.special_ids = {text: N_BYTES + self.n_words + i for i, text in enumerate(SPECIALS)}
-        self.word_ids: NDArray[np.int64] = N_BYTES + rng.permutation(self.n_words)  # word rank -> id
+        order = rng.permutation(self.n_words)
+        if mtp and not rare:
+            order = np.concatenate([order[order < n_draft_vocab], order[order >= n_draft_vocab]])
+        self.word_ids: NDArray[np.int64] = N_BYTES + order  # word rank -> id
         self.ids = self.word_ids[:n_draft_vocab]  # cycle position -> id
         self.draft_ids = np.sort(self.ids)  # draft index -> id
         self.position = np.full(n_vocab, -1)  # id -> cycle position, -1 outside
@@ -69,7 +77,9 @@ class Cycle:
         self.next_ids[self.ids] = np.roll(self.ids, -1)
         self.wrong = _wrong_positions(n_draft_vocab, accept, rng)  # cycle positions
         self.draft_next_ids = self.next_ids.copy()
-        self.draft_next_ids[self.ids[self.wrong]] = self.next_ids[self.ids[np.roll(self.wrong, 1)]]
+        self.draft_next_ids[self.ids[self.wrong]] = (
+            self.start if mtp else self.next_ids[self.ids[np.roll(self.wrong, 1)]]
+        )
 
     @property
     def start(self) -> int:

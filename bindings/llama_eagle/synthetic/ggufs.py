@@ -6,7 +6,8 @@ import dataclasses
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import llama_eagle.convert
@@ -15,7 +16,7 @@ from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.synthetic.constructed import write_draft, write_target
 from llama_eagle.synthetic.cycle import Cycle
-from llama_eagle.synthetic.shapes import SHAPES
+from llama_eagle.synthetic.shapes import SHAPES, Shape
 
 Say = Callable[[str], None]
 WRITTEN_DIRECTLY = ("f32", "bf16", "f16", "q8_0")  # by the converter; other types by llama.cpp's quantizer
@@ -27,6 +28,14 @@ class PairFiles:
 
     target: Path
     draft: Path
+    cycle: Cycle
+
+
+@dataclasses.dataclass(frozen=True)
+class MTPFile:
+    """The GGUF of a constructed target that drafts for itself, and what both are known to say."""
+
+    target: Path
     cycle: Cycle
 
 
@@ -52,21 +61,37 @@ class PairFolder:
         draft_type = draft_type or outtype
         target = self.path / f"target-{outtype}.gguf"
         draft = self.path / f"draft-{accept:g}-{draft_type}.gguf"
-        try:
-            self._discard_stale()
-            if not target.is_file():
-                self._make(
-                    lambda hf: write_target(hf, shape, cycle, self.seed), "target", _convert_target, target, outtype
-                )
+        with self._open():
+            self._make_target("target", shape, cycle, target, outtype)
             if not draft.is_file():
                 name = f"draft-{accept:g}"
                 convert = lambda hf, out, kind: _convert_draft(hf, target, out, kind)  # noqa: E731
                 self._make(lambda hf: write_draft(hf, shape, cycle, self.seed), name, convert, draft, draft_type)
+        return PairFiles(target, draft, cycle)
+
+    def mtp(self, accept: float, outtype: str, *, rare: int = 0) -> MTPFile:
+        """A target with an MTP head that accepts so much. `rare`: it repeats a text of that many words, of any ids."""
+        shape = SHAPES[self.shape]
+        cycle = Cycle(shape.n_vocab, rare or shape.n_draft_vocab, accept, self.seed, mtp=True, rare=rare > 0)
+        name = f"mtp-{accept:g}" + (f"-rare-{rare}" if rare else "")
+        target = self.path / f"{name}-{outtype}.gguf"
+        with self._open():
+            self._make_target(name, shape, cycle, target, outtype)
+        return MTPFile(target, cycle)
+
+    @contextmanager
+    def _open(self) -> Iterator[None]:
+        try:
+            self._discard_stale()
+            yield
         except OSError as error:
             raise EnvironmentFailure(
                 f"{self.path}: cannot be written ({error.strerror}). Choose another folder."
             ) from None
-        return PairFiles(target, draft, cycle)
+
+    def _make_target(self, name: str, shape: Shape, cycle: Cycle, out: Path, outtype: str) -> None:
+        if not out.is_file():
+            self._make(lambda hf: write_target(hf, shape, cycle, self.seed), name, _convert_target, out, outtype)
 
     def _make(
         self,
@@ -130,7 +155,7 @@ def _source_hash(converter: bool) -> str:
     """Of the code that makes the files: theirs must not outlive a change of it."""
     digest = hashlib.sha256()
     here = Path(__file__).parent
-    makers = [here / f"{name}.py" for name in ("constructed", "cycle", "shapes", "tokenizer", "weights")]
+    makers = [here / f"{name}.py" for name in ("constructed", "cycle", "mtp", "shapes", "tokenizer", "weights")]
     for path in (*makers, *(sorted(Path(llama_eagle.convert.__path__[0]).rglob("*.py")) if converter else ())):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

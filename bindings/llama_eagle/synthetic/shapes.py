@@ -69,6 +69,7 @@ def target_config(shape: Shape, cycle: Cycle) -> dict[str, Any]:
         "hidden_size": shape.hidden,
         "intermediate_size": shape.ffn,
         "num_hidden_layers": shape.layers,
+        **({"mtp_num_hidden_layers": 1} if cycle.mtp else {}),
         "layer_types": kinds,
         "full_attention_interval": 4,
         "num_attention_heads": shape.heads,

@@ -39,14 +39,23 @@ ggml_status init_tensor(ggml_backend_buffer_t buffer, ggml_tensor * w) {
     return GGML_STATUS_SUCCESS;
 }
 
+// Whole groups of rows, as a matrix of their own.
+ggml_tensor groups_of(const ggml_tensor * w, size_t offset, size_t size) {
+    GGML_ASSERT(w->extra != nullptr && offset % (WIDE * w->nb[1]) == 0 && size % (WIDE * w->nb[1]) == 0);
+    ggml_tensor groups = *w;
+    groups.ne[1] = (int64_t) (size / w->nb[1]);
+    groups.ne[2] = groups.ne[3] = 1;
+    return groups;
+}
+
 void set_tensor(ggml_backend_buffer_t, ggml_tensor * w, const void * data, size_t offset, size_t size) {
-    GGML_ASSERT(offset == 0 && size == ggml_nbytes(w) && w->extra != nullptr);
-    to_wide(w, data, w->data);
+    const ggml_tensor groups = groups_of(w, offset, size);
+    to_wide(&groups, data, (char *) w->data + offset);
 }
 
 void get_tensor(ggml_backend_buffer_t, const ggml_tensor * w, void * data, size_t offset, size_t size) {
-    GGML_ASSERT(offset == 0 && size == ggml_nbytes(w) && w->extra != nullptr);
-    from_wide(w, w->data, data);
+    const ggml_tensor groups = groups_of(w, offset, size);
+    from_wide(&groups, (const char *) w->data + offset, data);
 }
 
 const char * name(ggml_backend_buffer_type_t) {

@@ -1,7 +1,6 @@
 #include "eagle_draft_engine.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -23,42 +22,13 @@ int32_t round_up(int32_t n, int32_t step) {
     return (n + step - 1) / step * step;
 }
 
-// Weights that a CPU keeps rearranged (repacked, for AMX) cannot be read back as they were, except from our own layout.
-bool readable(const ggml_tensor * tensor) {
-    ggml_backend_buffer_type_t type = ggml_backend_buffer_get_type(tensor->buffer);
-    ggml_backend_dev_t device = ggml_backend_buft_get_device(type);
-    return ggml_backend_buft_is_host(type) || !device ||
-           ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU ||
-           std::strcmp(ggml_backend_buft_name(type), "CPU_EAGLE") == 0;
-}
-
-std::vector<char> contents(const ggml_tensor * tensor, const char * path_tgt, const char * device) {
-    if (readable(tensor)) {
-        std::vector<char> data(ggml_nbytes(tensor));
-        ggml_backend_tensor_get(tensor, data.data(), 0, data.size());
-        return data;
-    }
-    try {
-        return read_weight(path_tgt, *tensor);
-    } catch (const std::runtime_error & error) {
-        throw Error(
-            EAGLE_ERR_INCOMPATIBLE,
-            format("%s, which the draft on %s needs, lies rearranged in the memory of %s, and is taken from the "
-                   "target's file: %s. Give the file that the target was loaded from, or load the draft there "
-                   "too (draft_gpu_layers 0)",
-                   tensor->name, device, ggml_backend_buft_name(ggml_backend_buffer_get_type(tensor->buffer)),
-                   error.what()));
-    }
-}
-
 }  // namespace
 
 // A device may lack an operation, or have it for other types and head sizes only. ggml's would abort at the first
 // round.
-DraftEngine::DraftEngine(const llama_model & draft, const llama_model & target, const DraftParams & params)
-    : model_(draft, target) {
-    ggml_backend_dev_t device = draft.dev_layer(0);
-    place(device, params);
+DraftEngine::DraftEngine(const llama_model & draft, const llama_context & target, const DraftParams & params)
+    : draft_(draft), params_(params), model_(read_draft_model(draft, target)) {
+    place(model_->device);
     const ggml_tensor * node = first_unsupported();
     if (!node) {
         return;
@@ -66,11 +36,11 @@ DraftEngine::DraftEngine(const llama_model & draft, const llama_model & target, 
     notice_ = format(
         "the draft runs on the CPU: %s does not compute its %s (heads of %lld, weights in %s); load it "
         "there (draft_gpu_layers 0), or build llama.cpp's backend with what it needs",
-        ggml_backend_dev_name(device), ggml_op_desc(node), (long long) model_.n_head_dim,
-        ggml_type_name(model_.layers[0].wq->type));
+        ggml_backend_dev_name(model_->device), ggml_op_desc(node), (long long) model_->n_head_dim,
+        ggml_type_name(model_->weight_type));
     LLAMA_LOG_WARN("%s: %s\n", __func__, notice_.c_str());
-    model_ = DraftModel(draft, target);
-    place(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), params);
+    model_ = read_draft_model(draft, target);
+    place(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU));
     if ((node = first_unsupported())) {
         throw Error(EAGLE_ERR_INCOMPATIBLE, format("no device computes the draft's %s: convert the draft to another "
                                                    "type of weights",
@@ -79,26 +49,33 @@ DraftEngine::DraftEngine(const llama_model & draft, const llama_model & target, 
 }
 
 // Everything of the draft that lies on its device.
-void DraftEngine::place(ggml_backend_dev_t device, const DraftParams & params) {
+void DraftEngine::place(ggml_backend_dev_t device) {
     features_.reset();
+    following_.reset();
     buffers_.clear();
-    memory_ = {};
-    make_backend(device, params.n_threads);
-    const FeatureShape shape = {model_.n_aux, model_.n_embd_tgt, params.n_rows_kept, params.n_rows_staged};
+    tensors_ = {};
+    make_backend(device);
+    const FeatureShape shape = {model_->n_states(), model_->n_embd_tgt, params_.n_rows_kept, params_.n_rows_staged};
     features_ = std::make_unique<FeatureStore>(backend_.get(), shape);
     ggml_init_params init = {};
-    init.mem_size = (64 * model_.layers.size() + 64) * ggml_tensor_overhead();
+    init.mem_size = (64 * model_->n_layer + 64) * ggml_tensor_overhead();
     init.no_alloc = true;
     ctx_.reset(ggml_init(init));
-    mirror_weights(params.path_tgt);
+    make_following_head();
+    for (ggml_tensor ** weight : model_->weights()) {
+        mirror(*weight);
+    }
     make_lookup();
-    make_memory(params);
+    make_memory();
+    tensors_.states = features_->table();
+    tensors_.alignment = ggml_backend_get_alignment(backend_.get());
+    restart();
 }
 
 // Of a round's graph and of a long prompt's; null: the device computes them all.
 const ggml_tensor * DraftEngine::first_unsupported() const {
     for (const DraftShape & shape : {DraftShape{1, 2, KV_STEP}, DraftShape{MAX_ROWS, 1, (int32_t) n_ctx()}}) {
-        const DraftGraph probe(parts(), shape);
+        const DraftGraph probe(*model_, tensors_, shape);
         for (int i = 0; i < ggml_graph_n_nodes(probe.gf); i++) {
             const ggml_tensor * node = ggml_graph_node(probe.gf, i);
             if (!ggml_backend_supports_op(backend_.get(), node)) {
@@ -109,7 +86,12 @@ const ggml_tensor * DraftEngine::first_unsupported() const {
     return nullptr;
 }
 
-void DraftEngine::make_backend(ggml_backend_dev_t device, int32_t n_threads) {
+void DraftEngine::restart() {
+    features_->start(model_->lead);
+    forget_slots(0);
+}
+
+void DraftEngine::make_backend(ggml_backend_dev_t device) {
     backend_.reset(ggml_backend_dev_init(device, nullptr));
     if (!backend_) {
         throw Error(EAGLE_ERR_MEMORY, format("cannot start the draft on %s", ggml_backend_dev_name(device)));
@@ -117,10 +99,10 @@ void DraftEngine::make_backend(ggml_backend_dev_t device, int32_t n_threads) {
     auto * set_threads = (ggml_backend_set_n_threads_t) ggml_backend_reg_get_proc_address(
         ggml_backend_dev_backend_reg(device), "ggml_backend_set_n_threads");
     if (set_threads) {
-        set_threads(backend_.get(), n_threads);
+        set_threads(backend_.get(), params_.n_threads);
     }
-    on_cpu_ = ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU;
-    if (on_cpu_) {  // others are asked, if at all, out of step
+    tensors_.on_cpu = ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU;
+    if (tensors_.on_cpu) {  // others are asked, if at all, out of step
         set_abort_callback_ = (ggml_backend_set_abort_callback_t) ggml_backend_reg_get_proc_address(
             ggml_backend_dev_backend_reg(device), "ggml_backend_set_abort_callback");
     }
@@ -142,69 +124,106 @@ void DraftEngine::allocate(ggml_tensor * tensor) {
     buffers_.push_back(std::move(buffer));
 }
 
+// The file of the model that a weight belongs to: a draft may share the target's head.
+const char * DraftEngine::path_of(const ggml_tensor & weight) const {
+    const bool own = draft_.get_tensor(weight.name) != nullptr;
+    return own && params_.path_dft ? params_.path_dft : params_.path_tgt;
+}
+
+WeightRows DraftEngine::rows_of(const ggml_tensor & weight) const {
+    try {
+        return {weight, path_of(weight)};
+    } catch (const std::runtime_error & error) {
+        throw Error(
+            EAGLE_ERR_INCOMPATIBLE,
+            format("%s, which the draft on %s needs, lies rearranged in the memory of %s, and is taken from the "
+                   "model's file: %s. Give the file that it was loaded from, or load the draft there too "
+                   "(draft_gpu_layers 0)",
+                   weight.name, device(), ggml_backend_buft_name(ggml_backend_buffer_get_type(weight.buffer)),
+                   error.what()));
+    }
+}
+
 // A weight that lies on another device than the draft's blocks (a partial offload, a head shared with the target) is
 // copied once.
-void DraftEngine::mirror(ggml_tensor *& tensor, const char * path_tgt) {
+void DraftEngine::mirror(ggml_tensor *& tensor) {
     if (!tensor || reachable(tensor)) {
         return;
     }
-    const std::vector<char> data = contents(tensor, path_tgt, ggml_backend_name(backend_.get()));
+    const std::vector<char> data = rows_of(*tensor).read_all();
     tensor = ggml_dup_tensor(ctx_.get(), tensor);
     allocate(tensor);
     ggml_backend_tensor_set(tensor, data.data(), 0, data.size());
 }
 
-void DraftEngine::mirror_weights(const char * path_tgt) {
-    DraftModel & m = model_;
-    for (ggml_tensor ** t : {&m.fc, &m.fc_bias, &m.fc_input_norm, &m.output_norm, &m.output, &m.rope.factors}) {
-        mirror(*t, path_tgt);
+void DraftEngine::make_following_head() {
+    if (params_.n_vocab_draft == 0) {
+        return;
     }
-    for (ggml_tensor *& norm : m.fc_norm) {
-        mirror(norm, path_tgt);
+    if (!model_->d2t_id.empty()) {
+        throw Error(
+            EAGLE_ERR_ARGUMENT,
+            format("n_vocab_draft is %lld, but this %s draft has a vocabulary of its own, %lld tokens: leave it 0",
+                   (long long) params_.n_vocab_draft, model_->kind, (long long) model_->n_vocab_draft));
     }
-    for (DraftLayer & l : m.layers) {
-        for (ggml_tensor ** t : {&l.attn_norm, &l.hidden_norm, &l.q_norm, &l.k_norm, &l.wq, &l.wk, &l.wv, &l.wo, &l.bq,
-                                 &l.bk, &l.bv, &l.bo, &l.ffn_norm, &l.ffn_gate, &l.ffn_up, &l.ffn_down}) {
-            mirror(*t, path_tgt);
-        }
+    if (params_.n_vocab_draft >= model_->n_vocab_draft) {
+        return;
     }
+    following_ = std::make_unique<FollowingHead>(*model_, rows_of(*model_->output), draft_.vocab, backend_.get(),
+                                                 FollowingParams{params_.n_vocab_draft, params_.base_ids});
 }
 
 // llama.cpp keeps token_embd in host memory. A draft on a GPU gets the rows of its own vocabulary there.
 void DraftEngine::make_lookup() {
-    const ggml_tensor * all = model_.tok_embd;
-    const int64_t n_draft = model_.n_vocab_draft;
-    if (reachable(all)) {
-        lookup_ = {model_.tok_embd, nullptr};
-        if (!model_.d2t_id.empty()) {
-            lookup_.index = ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_I32, 1, n_draft);
-            allocate(lookup_.index);
-            ggml_backend_tensor_set(lookup_.index, model_.d2t_id.data(), 0, n_draft * sizeof(int32_t));
+    ggml_tensor * all = model_->tok_embd;
+    const int64_t n_draft = model_->n_vocab_draft;
+    DraftLookup & lookup = tensors_.lookup;
+    if (!reachable(all)) {
+        lookup.table = ggml_new_tensor_2d(ctx_.get(), all->type, model_->n_embd, n_draft);
+        allocate(lookup.table);
+    } else {
+        lookup.table = all;
+        if (model_->d2t_id.empty()) {
+            return;
         }
-        return;
+        lookup.index = ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_I32, 1, n_draft);
+        allocate(lookup.index);
     }
-    lookup_ = {ggml_new_tensor_2d(ctx_.get(), all->type, model_.n_embd, n_draft), nullptr};
-    allocate(lookup_.table);
-    std::vector<char> row(all->nb[1]);
-    for (int64_t i = 0; i < n_draft; i++) {
-        ggml_backend_tensor_get(all, row.data(), model_.target_id((int32_t) i) * all->nb[1], row.size());
-        ggml_backend_tensor_set(lookup_.table, row.data(), i * row.size(), row.size());
+    for (int32_t id = 0; id < n_draft; id++) {
+        set_lookup(id);
     }
 }
 
-void DraftEngine::make_memory(const DraftParams & params) {
-    memory_.n_ctx = round_up((int32_t) params.n_ctx, KV_STEP);
-    for (size_t il = 0; il < model_.layers.size(); il++) {
-        for (auto * side : {&memory_.k, &memory_.v}) {
-            const int64_t width = model_.n_head_dim * model_.n_head_kv;
-            side->push_back(ggml_new_tensor_2d(ctx_.get(), params.type_kv, width, memory_.n_ctx));
+void DraftEngine::set_lookup(int32_t draft_id) {
+    const int32_t id = model_->target_id(draft_id);
+    const DraftLookup & lookup = tensors_.lookup;
+    if (lookup.index) {
+        ggml_backend_tensor_set(lookup.index, &id, draft_id * sizeof id, sizeof id);
+        return;
+    }
+    std::vector<char> row(model_->tok_embd->nb[1]);
+    ggml_backend_tensor_get(model_->tok_embd, row.data(), id * row.size(), row.size());
+    ggml_backend_tensor_set(lookup.table, row.data(), draft_id * row.size(), row.size());
+}
+
+void DraftEngine::note(const llama_token * ids, int32_t n) {
+    if (following_) {
+        for (int32_t row : following_->note(ids, n)) {
+            set_lookup(row);
+        }
+    }
+}
+
+void DraftEngine::make_memory() {
+    DraftMemory & memory = tensors_.memory;
+    memory.n_ctx = round_up((int32_t) params_.n_ctx, KV_STEP);
+    for (int64_t il = 0; il < model_->n_layer; il++) {
+        for (auto * side : {&memory.k, &memory.v}) {
+            const int64_t width = model_->n_head_dim * model_->n_head_kv;
+            side->push_back(ggml_new_tensor_2d(ctx_.get(), params_.type_kv, width, memory.n_ctx));
             allocate(side->back());
         }
     }
-}
-
-DraftParts DraftEngine::parts() const {
-    return {model_, memory_, lookup_, features_->table(), ggml_backend_get_alignment(backend_.get()), on_cpu_};
 }
 
 DraftGraph & DraftEngine::graph(DraftShape shape) {
@@ -217,7 +236,7 @@ DraftGraph & DraftEngine::graph(DraftShape shape) {
     if (slot) {
         return *slot;
     }
-    auto made = std::make_unique<DraftGraph>(parts(), shape);
+    auto made = std::make_unique<DraftGraph>(*model_, tensors_, shape);
     made->alloc.reset(ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend_.get())));
     if (!ggml_gallocr_alloc_graph(made->alloc.get(), made->gf)) {
         graphs_.erase(shape);
@@ -261,7 +280,7 @@ const DraftGraph & DraftEngine::run(DraftRows rows, int32_t n_steps, EarlyStop *
         run({rows.tokens, MAX_ROWS, rows.pos, rows.first}, 0);
         rows = {rows.tokens + MAX_ROWS, rows.n - MAX_ROWS, rows.pos + MAX_ROWS, rows.first + MAX_ROWS};
     }
-    const int32_t end = rows.pos + rows.n + std::max(0, n_steps - 1);
+    const int32_t end = slot_of(rows.pos) + rows.n + std::max(0, n_steps - 1);
     if (end > n_ctx()) {
         throw Error(EAGLE_ERR_CONTEXT_FULL,
                     format("position %d is past the draft's memory of %lld", end, (long long) n_ctx()));
@@ -277,51 +296,52 @@ const DraftGraph & DraftEngine::run(DraftRows rows, int32_t n_steps, EarlyStop *
 }
 
 void DraftEngine::look_up(const DraftRows & rows) {
-    const ggml_tensor * table = model_.tok_embd;
+    const ggml_tensor * table = model_->tok_embd;
     const auto * traits = ggml_get_type_traits(table->type);
     std::vector<char> row(table->nb[1]);
-    embeddings_.resize(rows.n * model_.n_embd);
+    embeddings_.resize(rows.n * model_->n_embd);
     for (int32_t i = 0; i < rows.n; i++) {
-        float * out = embeddings_.data() + i * model_.n_embd;
+        float * out = embeddings_.data() + i * model_->n_embd;
         ggml_backend_tensor_get(table, row.data(), rows.tokens[i] * table->nb[1], row.size());
         if (table->type == GGML_TYPE_F32) {
             std::memcpy(out, row.data(), row.size());
         } else {
-            traits->to_float(row.data(), out, model_.n_embd);
+            traits->to_float(row.data(), out, model_->n_embd);
         }
     }
 }
 
-// Row r sees the filled slots up to its own.
-void DraftEngine::fill_mask(const DraftGraph & g, int32_t pos) {
+// Row r sees the filled slots up to its own, slot + r.
+void DraftEngine::fill_mask(const DraftGraph & g, int32_t slot) {
     const ggml_fp16_t visible = ggml_fp32_to_fp16(0.0f), hidden = ggml_fp32_to_fp16(-INFINITY);
     mask_.assign((size_t) g.n_rows() * g.shape.n_kv, hidden);
     for (int32_t r = 0; r < g.n_rows(); r++) {
         const auto row = mask_.begin() + (size_t) r * g.shape.n_kv;
-        std::fill(row + std::min(first_, pos), row + pos + r + 1, visible);
+        std::fill(row + std::min(first_, slot), row + slot + r + 1, visible);
     }
 }
 
-// Row r sits at position rows.pos + r, and so does its slot.
+// A slot's number is the position that it is rotated to.
 void DraftEngine::set_inputs(const DraftGraph & g, const DraftRows & rows) {
+    const int32_t first = slot_of(rows.pos);
     positions_.assign(g.n_places(), 0);
-    std::iota(positions_.begin(), positions_.begin() + rows.n, rows.pos);
+    std::iota(positions_.begin(), positions_.begin() + rows.n, first);
     for (int32_t step = 0; step < g.shape.n_steps; step++) {
         const int32_t row = rows.n - 1 + step;
-        positions_[g.place_alone(row)] = rows.pos + row;
+        positions_[g.place_alone(row)] = first + row;
     }
     slots_.assign(positions_.begin(), positions_.end());
     features_->lines(rows.first, rows.n, lines_);
     look_up(rows);
     if (g.mask->buffer) {
-        fill_mask(g, rows.pos);
+        fill_mask(g, slot_of(rows.pos));
     }
     auto set = [](ggml_tensor * t, const void * data) {
         if (t->buffer) {  // an input that the graph does not use is not allocated
             ggml_backend_tensor_set(t, data, 0, ggml_nbytes(t));
         }
     };
-    set(g.feature_lines, lines_.data());
+    set(g.state_lines, lines_.data());
     set(g.embeddings, embeddings_.data());
     set(g.positions, positions_.data());
     set(g.slots, slots_.data());
@@ -336,11 +356,11 @@ int32_t DraftEngine::draft(const DraftRows & rows, int32_t n_steps, float p_min,
     for (int32_t step = 0; step < n_drafted_; step++) {
         int32_t id;
         ggml_backend_tensor_get(g.ids[step], &id, 0, sizeof id);
-        if (id < 0 || id >= model_.n_vocab_draft) {
+        if (id < 0 || id >= model_->n_vocab_draft) {
             throw Error(EAGLE_ERR_COMPUTE, format("the draft on %s chose token %d of %lld: its logits are no numbers",
-                                                  device(), id, (long long) model_.n_vocab_draft));
+                                                  device(), id, (long long) model_->n_vocab_draft));
         }
-        ids[step] = model_.target_id(id);
+        ids[step] = model_->target_id(id);
     }
     ggml_backend_tensor_get(g.probs, probs, 0, n_drafted_ * sizeof(float));
     return n_drafted_;
@@ -348,7 +368,7 @@ int32_t DraftEngine::draft(const DraftRows & rows, int32_t n_steps, float p_min,
 
 int64_t DraftEngine::slots_size(int32_t first, int32_t end) const {
     int64_t n_bytes = 0;
-    for (const auto * side : {&memory_.k, &memory_.v}) {
+    for (const auto * side : {&tensors_.memory.k, &tensors_.memory.v}) {
         for (const ggml_tensor * t : *side) {
             n_bytes += (int64_t) t->nb[1] * std::max(0, end - first);
         }
@@ -357,7 +377,7 @@ int64_t DraftEngine::slots_size(int32_t first, int32_t end) const {
 }
 
 void DraftEngine::save_slots(int32_t first, int32_t end, char * data) const {
-    for (const auto * side : {&memory_.k, &memory_.v}) {
+    for (const auto * side : {&tensors_.memory.k, &tensors_.memory.v}) {
         for (const ggml_tensor * t : *side) {
             const size_t n_bytes = t->nb[1] * std::max(0, end - first);
             ggml_backend_tensor_get(t, data, t->nb[1] * first, n_bytes);
@@ -367,7 +387,7 @@ void DraftEngine::save_slots(int32_t first, int32_t end, char * data) const {
 }
 
 void DraftEngine::load_slots(int32_t first, int32_t end, const char * data) {
-    for (auto * side : {&memory_.k, &memory_.v}) {
+    for (auto * side : {&tensors_.memory.k, &tensors_.memory.v}) {
         for (ggml_tensor * t : *side) {
             const size_t n_bytes = t->nb[1] * std::max(0, end - first);
             ggml_backend_tensor_set(t, data, t->nb[1] * first, n_bytes);
@@ -385,27 +405,6 @@ void DraftEngine::read_step(int32_t step, float * logits, float * hidden) const 
     }
     if (hidden) {
         ggml_backend_tensor_get(last_->hidden[step], hidden, 0, ggml_nbytes(last_->hidden[step]));
-    }
-}
-
-void DraftEngine::read_top(int32_t step, int32_t k, llama_token * ids, float * probs) const {
-    if (k < 1 || k > model_.n_vocab_draft) {
-        throw Error(EAGLE_ERR_ARGUMENT,
-                    format("%d tokens of a vocabulary of %lld", k, (long long) model_.n_vocab_draft));
-    }
-    std::vector<float> logits(model_.n_vocab_draft);
-    read_step(step, logits.data(), nullptr);
-    std::vector<int32_t> order(logits.size());
-    std::iota(order.begin(), order.end(), 0);
-    std::partial_sort(order.begin(), order.begin() + k, order.end(),
-                      [&](int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
-    double sum = 0;
-    for (float logit : logits) {
-        sum += std::exp(logit - logits[order[0]]);
-    }
-    for (int32_t i = 0; i < k; i++) {
-        ids[i] = model_.target_id(order[i]);
-        probs[i] = (float) (std::exp(logits[order[i]] - logits[order[0]]) / sum);
     }
 }
 

@@ -8,12 +8,14 @@
 
 #include "eagle.h"
 #include "eagle_draft_graph.h"
+#include "eagle_draft_model.h"
 #include "eagle_feature_store.h"
+#include "eagle_following_head.h"
 
 namespace eagle {
 
-// Consecutive draft slots: row i takes a token and the features in row first + i of the store at position pos + i,
-// where these are the target's aux features of position pos + i and tokens[i] is the token at position pos + i + 1.
+// Consecutive rows: row i takes the target's states of position pos + i, which are in row first + i of the store, and
+// tokens[i], the token at position pos + i + 1.
 struct DraftRows {
     const llama_token * tokens;
     int32_t n;
@@ -27,7 +29,11 @@ struct DraftParams {
     ggml_type type_kv;
     int32_t n_rows_kept;    // of features, while they wait
     int32_t n_rows_staged;  // that one decode adds at most
-    const char * path_tgt;  // the target's GGUF, null when unknown; read by the constructor
+    // GGUFs of the target and the draft, null when unknown: for weights that a CPU keeps rearranged.
+    const char * path_tgt;
+    const char * path_dft;
+    int64_t n_vocab_draft;              // rows of a head that follows the text; 0: the head as it is
+    std::vector<llama_token> base_ids;  // for that head
 };
 
 // Watches a graph while it runs: has a drafted token made the whole draft too improbable?
@@ -42,10 +48,10 @@ struct EarlyStop {
 
 class DraftEngine {
   public:
-    DraftEngine(const llama_model & draft, const llama_model & target, const DraftParams & params);
+    DraftEngine(const llama_model & draft, const llama_context & target, const DraftParams & params);
 
-    const DraftModel & model() const { return model_; }
-    int64_t n_ctx() const { return memory_.n_ctx; }
+    const DraftModel & model() const { return *model_; }
+    int64_t n_ctx() const { return tensors_.memory.n_ctx; }
     int64_t n_graphs() const { return n_graphs_; }
     const char * device() const { return ggml_backend_name(backend_.get()); }
     // Why it is not the device that the draft was loaded to; empty: it is.
@@ -54,6 +60,15 @@ class DraftEngine {
     // The rows that take() and draft() name.
     FeatureStore & features() { return *features_; }
     const FeatureStore & features() const { return *features_; }
+
+    // As before the first token of a sequence: an empty memory, and the rows of zeros that stand before it.
+    void restart();
+
+    // Where the row of a position's states keeps its K and V.
+    int32_t slot_of(int32_t pos) const { return pos + model_->lead; }
+
+    // The text uses these tokens: a head that follows it gets rows for them.
+    void note(const llama_token * ids, int32_t n);
 
     // Takes the rows into the memory.
     void take(const DraftRows & rows) { run(rows, 0); }
@@ -73,19 +88,18 @@ class DraftEngine {
 
     // Of the last draft(): logits over the draft's vocabulary {D} and the hidden state fed on {H}; null: not wanted.
     void read_step(int32_t step, float * logits, float * hidden) const;
-    // Its k likeliest tokens, likeliest first: target ids and probabilities.
-    void read_top(int32_t step, int32_t k, llama_token * ids, float * probs) const;
 
   private:
-    DraftModel model_;
+    const llama_model & draft_;
+    DraftParams params_;
+    std::unique_ptr<DraftModel> model_;
     std::string notice_;
     ggml_backend_ptr backend_;
     std::unique_ptr<FeatureStore> features_;
-    ggml_context_ptr ctx_;  // memory_, lookup_ and mirrored weights
+    ggml_context_ptr ctx_;  // tensors_ and mirrored weights
     std::vector<ggml_backend_buffer_ptr> buffers_;
-    DraftMemory memory_;
-    DraftLookup lookup_;
-    bool on_cpu_ = false;
+    std::unique_ptr<FollowingHead> following_;  // null: the head is fixed
+    DraftTensors tensors_;
     ggml_backend_set_abort_callback_t set_abort_callback_ = nullptr;  // null: the backend runs graphs to their end
     std::map<DraftShape, std::unique_ptr<DraftGraph>> graphs_;  // all of one n_kv: a text that grows needs no others
     const DraftGraph * last_ = nullptr;
@@ -99,22 +113,24 @@ class DraftEngine {
     std::vector<int32_t> lines_;
     std::vector<ggml_fp16_t> mask_;
 
-    void place(ggml_backend_dev_t device, const DraftParams & params);
+    void place(ggml_backend_dev_t device);
     const ggml_tensor * first_unsupported() const;
-    void make_backend(ggml_backend_dev_t device, int32_t n_threads);
-    void make_memory(const DraftParams & params);
+    void make_backend(ggml_backend_dev_t device);
+    void make_memory();
     void make_lookup();
-    void mirror_weights(const char * path_tgt);
-    void mirror(ggml_tensor *& tensor, const char * path_tgt);
+    void make_following_head();
+    void set_lookup(int32_t draft_id);
+    void mirror(ggml_tensor *& tensor);
+    WeightRows rows_of(const ggml_tensor & weight) const;
+    const char * path_of(const ggml_tensor & weight) const;
     bool reachable(const ggml_tensor * tensor) const;
     void allocate(ggml_tensor * tensor);
 
     const DraftGraph & run(DraftRows rows, int32_t n_steps, EarlyStop * stop = nullptr);
     ggml_status compute(const DraftGraph & graph, EarlyStop * stop);
-    DraftParts parts() const;
     DraftGraph & graph(DraftShape shape);
     void set_inputs(const DraftGraph & graph, const DraftRows & rows);
-    void fill_mask(const DraftGraph & graph, int32_t pos);
+    void fill_mask(const DraftGraph & graph, int32_t slot);
     void look_up(const DraftRows & rows);
 };
 

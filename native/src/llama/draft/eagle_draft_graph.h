@@ -1,14 +1,15 @@
-// One ggml graph that takes target features in and drafts n_steps tokens, everything unrolled: fc, decoder, head,
-// argmax, vocabulary map and embedding look-up. Built once per shape, then only its inputs change.
+// One ggml graph that takes target states in and drafts n_steps tokens, everything unrolled: decoder, head, argmax,
+// vocabulary map and embedding look-up. Built once per shape, then only its inputs change.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "eagle_draft_model.h"
 #include "ggml-cpp.h"
 
 namespace eagle {
+
+struct DraftModel;
 
 // The draft's own K and V, one slot per position.
 struct DraftMemory {
@@ -18,29 +19,28 @@ struct DraftMemory {
 
 // How a drafted id finds its embedding inside the graph.
 struct DraftLookup {
-    ggml_tensor * table;  // {H, rows}, on the graph's backend
-    ggml_tensor * index;  // {1, D} I32: draft id -> row of the table; null when the draft id is the row
+    ggml_tensor * table = nullptr;  // {H, rows}, on the graph's backend
+    ggml_tensor * index = nullptr;  // {1, D} I32: draft id -> row of the table; null when the draft id is the row
+};
+
+// What graphs use beside the model's weights and their own inputs; it outlives them.
+struct DraftTensors {
+    DraftMemory memory;
+    DraftLookup lookup;
+    ggml_tensor * states = nullptr;  // {T, lines}: the feature store's table
+    size_t alignment = 1;            // of the device's buffers, in bytes
+    bool on_cpu = false;
 };
 
 struct DraftShape {
-    int32_t n_in;     // rows with target features
+    int32_t n_in;     // rows with target states
     int32_t n_steps;  // tokens drafted after the last row; 0 only takes the rows in
     int32_t n_kv;     // slots that attention looks at
     bool operator<(const DraftShape & other) const;
 };
 
-// What a graph reads beside its inputs. alignment: of the device's buffers, in bytes.
-struct DraftParts {
-    const DraftModel & model;
-    const DraftMemory & memory;
-    const DraftLookup & lookup;
-    ggml_tensor * feature_table;
-    size_t alignment;
-    bool on_cpu;
-};
-
 struct DraftGraph {
-    DraftGraph(const DraftParts & parts, DraftShape shape);
+    DraftGraph(const DraftModel & model, const DraftTensors & tensors, DraftShape shape);
 
     const DraftShape shape;
     // Places in positions and slots: those of the n_in rows, then from n_bulk on, n_apart from one to the next, those
@@ -54,11 +54,11 @@ struct DraftGraph {
     ggml_cgraph * gf = nullptr;
 
     // inputs; rows are the n_in given ones, then one per further step
-    ggml_tensor * feature_lines;  // {A*n_in} I32: where the features lie in the store's table
-    ggml_tensor * embeddings;     // {H, n_in}
-    ggml_tensor * positions;      // {n_places} I32
-    ggml_tensor * slots;          // {n_places} I64: where K and V go
-    ggml_tensor * mask;           // {n_kv, rows} F16
+    ggml_tensor * state_lines;  // {A*n_in} I32: where the states lie in the store's table
+    ggml_tensor * embeddings;   // {H, n_in}
+    ggml_tensor * positions;    // {n_places} I32
+    ggml_tensor * slots;        // {n_places} I64: where K and V go
+    ggml_tensor * mask;         // {n_kv, rows} F16
 
     ggml_tensor * probs;  // {n_steps}: of each step's token, over the draft's vocabulary
 

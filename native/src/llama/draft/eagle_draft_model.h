@@ -1,25 +1,17 @@
-// The tensors and constants of an EAGLE-3 draft, gathered once from what llama.cpp's loader has read.
+// What every kind of drafter has, gathered once from what llama.cpp's loader has read: decoder layers over states of
+// the target, a head, an embedding table. Its kinds are in eagle3/ and mtp/.
 #pragma once
 
-#include <array>
+#include <memory>
 #include <vector>
 
+#include "eagle_draft_graph.h"
 #include "ggml.h"
+#include "llama.h"
 
 struct llama_model;
 
 namespace eagle {
-
-struct DraftLayer {
-    ggml_tensor * attn_norm;    // {H}: input_layernorm
-    ggml_tensor * hidden_norm;  // {H}: first layer only, else null
-    ggml_tensor * q_norm;       // {head}, or null
-    ggml_tensor * k_norm;
-    ggml_tensor *wq, *wk, *wv, *wo;  // first layer: input 2H, else H
-    ggml_tensor *bq, *bk, *bv, *bo;  // null without biases
-    ggml_tensor * ffn_norm;
-    ggml_tensor *ffn_gate, *ffn_up, *ffn_down;
-};
 
 struct DraftRope {
     int type;  // GGML_ROPE_TYPE_*
@@ -30,39 +22,50 @@ struct DraftRope {
 };
 
 struct DraftModel {
-    DraftModel(const llama_model & draft, const llama_model & target);
+    virtual ~DraftModel() = default;
 
+    // Every weight that the graphs read, null where there is none. The engine replaces those that its backend cannot
+    // reach by copies.
+    virtual std::vector<ggml_tensor **> weights() = 0;
+
+    virtual void build(const DraftTensors & tensors, DraftGraph & graph) const = 0;
+
+    const char * kind;      // for messages
     int64_t n_embd;         // H
     int64_t n_embd_tgt;     // T
-    int64_t n_aux;          // A
     int64_t n_vocab_draft;  // D
     int64_t n_vocab;        // V
     int64_t n_head, n_head_kv, n_head_dim;
-    int64_t n_ctx_train;
+    int64_t n_layer;
+    int64_t n_ctx_train;  // positions beyond it are not drafted
     float norm_eps;
-    bool norm_before_residual;
     bool norm_output;  // what is fed back is norm(x), not x
 
-    std::vector<int32_t> aux_layer_ids;  // boundaries: residual entering block i
+    std::vector<int32_t> states;  // of the target, ascending: boundaries, or FINAL_NORM alone (eagle_boundaries.h)
 
-    ggml_tensor * fc;                    // {A*T, H}
-    ggml_tensor * fc_bias;               // {H}, or null
-    ggml_tensor * fc_input_norm;         // {A*T}: norm_before_fc, or null
-    std::vector<ggml_tensor *> fc_norm;  // A times {T}, or empty
-    ggml_tensor * output_norm;           // {H}
-    ggml_tensor * output;                // {H, D}; the draft's own, or the target's
-    ggml_tensor * tok_embd;              // {H, V}; the draft's own, or the target's
-    std::vector<DraftLayer> layers;
+    // The row of a position's states takes the token after it. Its K and V are rotated and kept for `lead` positions
+    // later; as many rows of zeros stand before a sequence's first states.
+    int32_t lead;
+
+    ggml_backend_dev_t device;             // where the layers were loaded to
+    ggml_type weight_type;                 // of their matrices, for messages
+    ggml_tensor * output_norm;             // {H}
+    ggml_tensor * output;                  // {H, D}
+    ggml_tensor * output_scale = nullptr;  // {1}, or null
+    ggml_tensor * tok_embd;                // {H, V}
     DraftRope rope;
     std::vector<int32_t> d2t_id;  // draft id -> target id, D entries; empty when D = V
 
+    int64_t n_states() const { return (int64_t) states.size(); }  // A
     int32_t target_id(int32_t draft_id) const { return d2t_id.empty() ? draft_id : d2t_id[draft_id]; }
 
-  private:
-    void read_shapes(const llama_model & draft, const llama_model & target);
-    void read_tensors(const llama_model & draft, const llama_model & target);
-    void read_rope(const llama_model & draft);
+  protected:
+    // The vocabulary map of the draft's file, null: it has none. n_vocab and n_vocab_draft are known.
     void read_d2t(const ggml_tensor * d2t);
 };
+
+// The kind follows from the draft's architecture. Throws EAGLE_ERR_INCOMPATIBLE when it is none that we know, or does
+// not fit the target.
+std::unique_ptr<DraftModel> read_draft_model(const llama_model & draft, const llama_context & target);
 
 }  // namespace eagle

@@ -65,6 +65,11 @@ void FeatureStore::truncate(int32_t n) {
     n_ = std::min(n_, n);
 }
 
+void FeatureStore::start(int32_t n) {
+    const std::vector<char> zeros(n * shape_.n_aux * shape_.n_embd_tgt * sizeof(float));
+    write(zeros.data(), n);
+}
+
 void FeatureStore::read(char * rows) const {
     const int64_t width = shape_.n_embd_tgt, n_bytes = width * (int64_t) sizeof(float);
     std::vector<float> feature(n_ * width);

@@ -32,6 +32,9 @@ class FeatureStore {
     void drop(int32_t n);
     void truncate(int32_t n);
 
+    // All rows leave, n rows of zeros join.
+    void start(int32_t n);
+
     // Host memory, row by row: n rows of A*T, features side by side. write() replaces all rows.
     void read(char * rows) const;
     void write(const char * rows, int32_t n);

@@ -36,9 +36,8 @@ void require(const T * pointer, const char * what) {
     }
 }
 
-void require_ids(const eagle_session * session, const llama_token * ids, int32_t n) {
+void require_in_vocabulary(const llama_token * ids, int32_t n, int64_t n_vocab) {
     require(ids, "tokens");
-    const int64_t n_vocab = session->impl.engine().model().n_vocab;
     if (n <= 0) {
         throw Error(EAGLE_ERR_ARGUMENT, format("%d tokens", n));
     }
@@ -50,8 +49,12 @@ void require_ids(const eagle_session * session, const llama_token * ids, int32_t
     }
 }
 
+void require_ids(const eagle_session * session, const llama_token * ids, int32_t n) {
+    require_in_vocabulary(ids, n, session->impl.engine().model().n_vocab);
+}
+
 // The caller's struct may be shorter (older) than ours; what it does not know keeps its default.
-eagle_session_params merge(const eagle_session_params * given) {
+eagle_session_params merge(const eagle_session_params * given, const llama_model & target) {
     eagle_session_params params = eagle_session_default_params();
     if (given) {
         if (given->struct_size < sizeof(size_t) || given->struct_size > sizeof params) {
@@ -65,6 +68,13 @@ eagle_session_params merge(const eagle_session_params * given) {
     }
     if (params.type_kv != GGML_TYPE_F16 && params.type_kv != GGML_TYPE_F32) {
         throw Error(EAGLE_ERR_ARGUMENT, "type_kv must be F16 or F32");
+    }
+    if (params.n_vocab_draft < 0 || params.n_base_ids < 0) {
+        throw Error(EAGLE_ERR_ARGUMENT,
+                    format("n_vocab_draft is %d, n_base_ids %d", params.n_vocab_draft, params.n_base_ids));
+    }
+    if (params.n_base_ids > 0) {
+        require_in_vocabulary(params.base_ids, params.n_base_ids, llama_vocab_n_tokens(llama_model_get_vocab(&target)));
     }
     return params;
 }
@@ -86,12 +96,16 @@ int32_t eagle_session_new(struct llama_context * ctx_tgt, const struct llama_mod
         require(model_dft, "model_dft");
         require(out, "out");
         *out = nullptr;
-        *out = new eagle_session{{ctx_tgt, *model_dft, merge(given)}};
+        *out = new eagle_session{{ctx_tgt, *model_dft, merge(given, *llama_get_model(ctx_tgt))}};
     });
 }
 
 void eagle_session_free(eagle_session * session) {
     delete session;
+}
+
+const char * eagle_draft_kind(const eagle_session * session) {
+    return session ? session->impl.engine().model().kind : "";
 }
 
 const char * eagle_draft_device(const eagle_session * session) {
@@ -225,17 +239,27 @@ int32_t eagle_draft_step(const eagle_session * session, int32_t step, float * lo
     });
 }
 
-int32_t eagle_draft_top(const eagle_session * session, int32_t step, int32_t k, llama_token * ids, float * probs) {
-    return guarded("eagle_draft_top", [&] {
+int32_t eagle_n_vocab_draft(const eagle_session * session) {
+    return session ? (int32_t) session->impl.engine().model().n_vocab_draft : 0;
+}
+
+int32_t eagle_draft_ids(const eagle_session * session, llama_token * ids) {
+    return guarded("eagle_draft_ids", [&] {
         require(session, "session");
         require(ids, "ids");
-        require(probs, "probs");
-        session->impl.engine().read_top(step, k, ids, probs);
+        const eagle::DraftModel & model = session->impl.engine().model();
+        for (int32_t i = 0; i < model.n_vocab_draft; i++) {
+            ids[i] = model.target_id(i);
+        }
     });
 }
 
-int32_t eagle_n_vocab_draft(const eagle_session * session) {
-    return session ? (int32_t) session->impl.engine().model().n_vocab_draft : 0;
+int32_t eagle_note_tokens(eagle_session * session, const llama_token * ids, int32_t n) {
+    return guarded("eagle_note_tokens", [&] {
+        require(session, "session");
+        require_ids(session, ids, n);
+        session->impl.note(ids, n);
+    });
 }
 
 struct eagle_timings eagle_get_timings(const eagle_session * session) {
@@ -245,10 +269,4 @@ struct eagle_timings eagle_get_timings(const eagle_session * session) {
     eagle_timings timings = session->impl.timings;
     timings.n_graphs = session->impl.engine().n_graphs();
     return timings;
-}
-
-void eagle_reset_timings(eagle_session * session) {
-    if (session) {
-        session->impl.timings = {};
-    }
 }

@@ -8,6 +8,9 @@ struct llama_context;
 
 namespace eagle {
 
+// Beside the boundaries: the state behind the final norm, which the head reads.
+constexpr int32_t FINAL_NORM = -1;
+
 // Makes boundary `il` an output of the target's graphs. It is not copied to the host, unless eagle_capture_layer asks
 // for that too. Throws EAGLE_ERR_INCOMPATIBLE where the target does not publish it.
 void capture_on_device(llama_context & ctx, int32_t il);

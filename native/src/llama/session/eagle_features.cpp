@@ -36,6 +36,17 @@ void require_published(const llama_context & ctx, int32_t il) {
     }
 }
 
+// Graphs give it unless a caller has asked for output rows alone.
+void require_final_norm(const llama_context & ctx) {
+    const llm_graph_result * graph = ctx.get_gf_res_reserve();
+    if (!graph || !graph->get_h_nextn() || ctx.get_cparams().embeddings_nextn_masked) {
+        throw eagle::Error(EAGLE_ERR_INCOMPATIBLE,
+                           eagle::format("this context of a %s model does not publish the state behind the final norm "
+                                         "of every row",
+                                         ctx.get_model().arch_name().c_str()));
+    }
+}
+
 // The graph has to give what a session or the host reads.
 void update_capture(llama_context & ctx, uint32_t il) {
     ctx.set_embeddings_layer_inp(il, ctx.eagle_session_layers.count(il) + ctx.eagle_host_layers.count(il) > 0);
@@ -46,19 +57,28 @@ void update_capture(llama_context & ctx, uint32_t il) {
 namespace eagle {
 
 void capture_on_device(llama_context & ctx, int32_t il) {
+    if (il == FINAL_NORM) {
+        return require_final_norm(ctx);
+    }
     require_published(ctx, il);
     ctx.eagle_session_layers.insert((uint32_t) il);
     update_capture(ctx, (uint32_t) il);
 }
 
 void release_on_device(llama_context & ctx, int32_t il) {
+    if (il == FINAL_NORM) {
+        return;
+    }
     ctx.eagle_session_layers.erase((uint32_t) il);
     update_capture(ctx, (uint32_t) il);
 }
 
 ggml_tensor * boundary_on_device(const llama_context & ctx, int32_t il, int32_t n_rows) {
     const llm_graph_result * result = ctx.eagle_last_result();
-    ggml_tensor * t = result ? result->get_layer_inp(il) : nullptr;
+    ggml_tensor * t = nullptr;
+    if (result) {
+        t = il == FINAL_NORM ? result->get_h_nextn() : result->get_layer_inp(il);
+    }
     if (!t || t->ne[1] != n_rows || t->ne[0] != ctx.get_model().hparams.n_embd || !ggml_is_contiguous(t)) {
         throw Error(EAGLE_ERR_INTERNAL, format("boundary %d of the last %d tokens is not at hand", il, n_rows));
     }

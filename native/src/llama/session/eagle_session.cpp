@@ -22,6 +22,9 @@ DraftParams engine_params(const llama_context * ctx, const eagle_session_params 
     p.n_rows_kept = MAX_PENDING;
     p.n_rows_staged = (int32_t) llama_n_ubatch(ctx);
     p.path_tgt = params.path_tgt;
+    p.path_dft = params.path_dft;
+    p.n_vocab_draft = params.n_vocab_draft;
+    p.base_ids.assign(params.base_ids, params.base_ids + params.n_base_ids);
     return p;
 }
 
@@ -33,10 +36,10 @@ Session::Session(llama_context * ctx, const llama_model & draft, const eagle_ses
       n_ctx_((int32_t) llama_n_ctx_seq(ctx)),
       n_batch_((int32_t) llama_n_batch(ctx)),
       n_ubatch_((int32_t) llama_n_ubatch(ctx)),
-      engine_(draft, *llama_get_model(ctx), engine_params(ctx, params)) {
+      engine_(draft, *ctx, engine_params(ctx, params)) {
     const llama_model * target = llama_get_model(ctx);
     const DraftModel & model = engine_.model();
-    width_ = model.n_aux * model.n_embd_tgt;
+    width_ = model.n_states() * model.n_embd_tgt;
     recurrent_ = llama_model_is_recurrent(target) || llama_model_is_hybrid(target);
     if (recurrent_ && (int32_t) llama_n_rs_seq(ctx) < n_draft_max_) {
         throw Error(EAGLE_ERR_ARGUMENT,
@@ -52,7 +55,7 @@ Session::Session(llama_context * ctx, const llama_model & draft, const eagle_ses
         throw Error(EAGLE_ERR_STATE, "the context has tokens in its memory already: clear it first");
     }
     try {
-        for (int32_t id : model.aux_layer_ids) {
+        for (int32_t id : model.states) {
             capture_on_device(*ctx_, id);
         }
     } catch (...) {
@@ -68,7 +71,7 @@ Session::~Session() {
 }
 
 void Session::release_boundaries() {
-    for (int32_t id : engine_.model().aux_layer_ids) {
+    for (int32_t id : engine_.model().states) {
         release_on_device(*ctx_, id);
     }
 }
@@ -79,8 +82,7 @@ void Session::reset() {
     broken_ = false;
     round_.clear();
     pending_tokens_.clear();
-    engine_.features().truncate(0);
-    engine_.forget_slots(0);
+    engine_.restart();
 }
 
 void Session::require_ready() const {
@@ -99,10 +101,11 @@ void Session::require_room(int32_t n) const {
     }
 }
 
-// The last drafted token is verified at n_past + D, and drafted at the draft's position n_past + D - 2.
+// The last drafted token is verified at n_past + D, and drafted by the row of position n_past + D - 2.
 int32_t Session::n_draft_room() const {
     const int32_t target_room = n_ctx_ - n_past_ - 1;
-    const int32_t draft_room = (int32_t) std::min<int64_t>(engine_.n_ctx(), engine_.model().n_ctx_train) - n_past_ + 1;
+    const int32_t n_slots = (int32_t) std::min<int64_t>(engine_.n_ctx(), engine_.model().n_ctx_train);
+    const int32_t draft_room = n_slots - engine_.slot_of(n_past_) + 1;
     return n_pending() > 0 ? std::clamp(std::min(target_room, draft_room), 0, n_draft_max_) : 0;
 }
 
@@ -137,7 +140,7 @@ void Session::decode(const llama_token * tokens, int32_t n, int32_t first_output
 void Session::stage_features(int32_t n) {
     llama_synchronize(ctx_);
     std::vector<ggml_tensor *> boundaries;
-    for (int32_t id : engine_.model().aux_layer_ids) {
+    for (int32_t id : engine_.model().states) {
         boundaries.push_back(boundary_on_device(*ctx_, id, n));
     }
     engine_.features().stage(boundaries);
@@ -165,6 +168,7 @@ void Session::append_pending(const llama_token * tokens, int32_t n) {
     }
     pending_tokens_.insert(pending_tokens_.end(), tokens + 1, tokens + n);
     engine_.features().keep(n);
+    engine_.note(tokens, n);
     n_past_ += n;
     if (n_pending() > MAX_PENDING) {
         take_pending(n_pending() - 1);
@@ -173,7 +177,7 @@ void Session::append_pending(const llama_token * tokens, int32_t n) {
 
 // The draft takes in the first n pending rows. Past its own memory it sleeps: nothing drafts there.
 void Session::take_pending(int32_t n) {
-    const int32_t n_take = (int32_t) std::clamp<int64_t>(engine_.n_ctx() - pending_pos(), 0, n);
+    const int32_t n_take = (int32_t) std::clamp<int64_t>(engine_.n_ctx() - engine_.slot_of(pending_pos()), 0, n);
     if (n_take > 0) {
         broken_ = true;
         engine_.take({pending_tokens_.data(), n_take, pending_pos()});
@@ -205,7 +209,7 @@ void Session::trim(int32_t n_past) {
     }
     engine_.features().truncate(std::max(0, n_past - pending_pos()));
     n_past_ = n_past;
-    engine_.forget_slots(std::min(n_past, engine_.first_slot()));
+    engine_.forget_slots(std::min(engine_.slot_of(n_past), engine_.first_slot()));
     pending_tokens_.resize(std::max(0, n_pending() - 1));
 }
 
@@ -213,7 +217,7 @@ StateHeader Session::state_header() const {
     StateHeader header;
     header.n_past = n_past_;
     header.first_slot = engine_.first_slot();
-    header.end_slot = (int32_t) std::min<int64_t>(pending_pos(), engine_.n_ctx());
+    header.end_slot = (int32_t) std::min<int64_t>(engine_.slot_of(pending_pos()), engine_.n_ctx());
     header.pos = pending_pos();
     header.n = n_pending();
     header.n_tokens = (int32_t) pending_tokens_.size();
@@ -251,10 +255,10 @@ void Session::load_state(const char * data, int64_t size, int32_t n_past) {
     }
     std::vector<llama_token> tokens;
     StateHeader header;
-    header.first_slot = header.pos = n_past;  // what the session is left with when there is no data
+    header.first_slot = engine_.slot_of(n_past);  // what the session is left with when there is no data
     if (data) {
         std::memcpy(&header, data, std::min<int64_t>(size, sizeof header));
-        if (size < (int64_t) sizeof header || !header.is_sane(n_past, width_, engine_.n_ctx()) ||
+        if (size < (int64_t) sizeof header || !header.is_sane(n_past, width_, engine_.n_ctx(), engine_.model().lead) ||
             size != state_size(header)) {
             throw Error(EAGLE_ERR_INCOMPATIBLE,
                         format("not the state of a session with this draft and %d tokens", n_past));
@@ -273,6 +277,9 @@ void Session::load_state(const char * data, int64_t size, int32_t n_past) {
     broken_ = false;
     round_.clear();
     pending_tokens_ = std::move(tokens);
+    if (!data && n_past == 0) {
+        return engine_.restart();
+    }
     engine_.features().truncate(0);
     engine_.forget_slots(header.first_slot);
     if (data) {
@@ -343,9 +350,6 @@ void Session::commit(int32_t n_kept) {
     if (n_kept > 0) {
         append_pending(round_.data(), n_kept);
     }
-    timings.n_rounds++;
-    timings.n_drafted += n - 1;
-    timings.n_accepted += std::max(0, n_kept - 1);
     round_.clear();
 }
 

@@ -21,7 +21,7 @@ struct StateHeader {
     int32_t n_past = 0;
     int32_t first_slot = 0;
     int32_t end_slot = 0;
-    int32_t pos = 0;  // of the pending rows
+    int32_t pos = 0;  // of the pending rows' states; -1: the row of zeros before a sequence
     int32_t n = 0;
     int32_t n_tokens = 0;
     int32_t width = 0;
@@ -29,11 +29,12 @@ struct StateHeader {
     int64_t token_bytes() const { return n_tokens * (int64_t) sizeof(llama_token); }
     int64_t feature_bytes() const { return (int64_t) n * width * (int64_t) sizeof(float); }
 
-    // Could a session with n_past tokens have written it?
-    bool is_sane(int32_t n_past_now, int64_t width_now, int64_t n_slots) const {
+    // Could a session with n_past tokens have written it? A row's slot is `lead` after its position.
+    bool is_sane(int32_t n_past_now, int64_t width_now, int64_t n_slots, int32_t lead) const {
+        const int32_t slot = pos + lead;
         return magic == STATE_MAGIC && n_past == n_past_now && width == width_now && first_slot >= 0 &&
-               first_slot <= pos && end_slot >= 0 && end_slot <= n_slots && pos >= 0 && n >= 0 && n <= MAX_PENDING &&
-               pos == n_past - n && end_slot <= pos && n_tokens == std::max(0, n - 1);
+               first_slot <= slot && end_slot >= 0 && end_slot <= n_slots && slot >= 0 && n >= 0 && n <= MAX_PENDING &&
+               pos == n_past - n && end_slot <= slot && n_tokens == std::max(0, n - 1);
     }
 };
 
@@ -56,6 +57,7 @@ class Session {
     void verify(const llama_token * ids, int32_t n);
     int32_t accept(llama_sampler * sampler, llama_token * ids);
     void commit(int32_t n_kept);
+    void note(const llama_token * ids, int32_t n) { engine_.note(ids, n); }
 
     const DraftEngine & engine() const { return engine_; }
     eagle_timings timings = {};
@@ -67,7 +69,7 @@ class Session {
     int32_t n_batch_;
     int32_t n_ubatch_;
     DraftEngine engine_;
-    int64_t width_;  // A*T
+    int64_t width_;  // A*T: a row of target states
     bool recurrent_;
     int32_t n_past_ = 0;
     bool broken_ = false;             // a decode failed: only reset helps

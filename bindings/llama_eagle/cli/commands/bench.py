@@ -1,0 +1,169 @@
+"""`llama-eagle bench`"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Annotated, Any
+
+import typer
+
+from llama_eagle import console
+from llama_eagle.cli.options import DraftGpuLayers, GpuLayers, Json, PMin, Threads
+from llama_eagle.errors import UsageError
+from llama_eagle.native.limits import LONGEST
+
+SYNTHETIC_PROMPT = " A B C"
+PROMPT = "Explain in simple words how a sailing boat can sail against the wind."
+
+
+def bench(
+    synthetic: Annotated[str | None, typer.Option(metavar="0.8b|2b|4b|9b|tiny", help="Make such a pair.")] = None,
+    accept: Annotated[str, typer.Option(metavar="P[,P...]", help="Its acceptance.")] = "0.7",
+    outtype: Annotated[str, typer.Option("--type", help="Its type: q8_0, q4_k_m, ...")] = "q8_0",
+    draft_type: Annotated[str | None, typer.Option(help="The draft's type; default: as it is.")] = None,
+    model: Annotated[Path | None, typer.Option("--model", "-m", metavar="TARGET.gguf", help="Or: real files.")] = None,
+    draft: Annotated[Path | None, typer.Option("--draft", "-d", metavar="DRAFT.gguf")] = None,
+    drafter: Annotated[str, typer.Option(metavar="eagle3|mtp", help="A draft, or the target's MTP head.")] = "eagle3",
+    draft_vocab: Annotated[str, typer.Option(metavar="N|all", help="Rows of an MTP head that draft.")] = "32768",
+    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="For real files.")] = None,
+    n_draft: Annotated[str, typer.Option(metavar="N[,N...][,auto]", help="Draft lengths.")] = "1,2,3,4,6,8,auto",
+    n_predict: Annotated[int, typer.Option("-n", min=8, help="Tokens of each run.")] = 256,
+    threads: Threads = 0,
+    n_gpu_layers: GpuLayers = 0,
+    draft_gpu_layers: DraftGpuLayers = None,
+    p_min: PMin = 0.0,
+    repetitions: Annotated[int, typer.Option(min=1, help="Runs of each kind; medians are reported.")] = 3,
+    chat: Annotated[int, typer.Option(metavar="N", min=0, help="Also stream a chat of N tokens.")] = 0,
+    peers: Annotated[str | None, typer.Option(metavar="upstream", help="Compare with llama.cpp's own driver.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw speed over draft length.")] = None,
+    json: Json = False,
+) -> None:
+    """Measure decoding speed: plain, with the draft at each length, and llama.cpp's own EAGLE-3 or MTP."""
+    from llama_eagle.bench import report
+    from llama_eagle.bench.run import Plan
+
+    if peers not in (None, "upstream"):
+        raise UsageError(f"--peers {peers!r}: the only peer is upstream.")
+    if drafter not in ("eagle3", "mtp"):
+        raise UsageError(f"--drafter {drafter!r}: choose eagle3 or mtp.")
+    if drafter == "mtp" and (draft or draft_type or chat):
+        raise UsageError("--drafter mtp: the head is in the target's file. Leave out --draft, --draft-type and --chat.")
+    if plot is not None:
+        report.require_plotting(plot)
+    lengths = _lengths(n_draft)
+    jobs = _jobs(SimpleNamespace(**locals()), lengths)
+    plan = Plan(lengths, repetitions, _peer() if peers else None, chat, console.note)
+    results = [_measure(facts, job, plan) for facts, job in jobs]
+    if plot is not None:
+        report.plot(results, plot)
+    if json:
+        console.result(results[0] if len(results) == 1 else {**results[0], "by_accept": results})
+        return
+    for result in results:
+        console.table(report.table(result))
+        console.data(report.summary(result))
+
+
+def _measure(facts: dict[str, Any], job: Any, plan: Any) -> dict[str, Any]:
+    from llama_eagle.bench.run import run
+    from llama_eagle.bench.surroundings import surroundings
+
+    return {**facts, **run(job, plan).as_dict(), "repetitions": plan.repetitions, **surroundings()}
+
+
+def _jobs(given: SimpleNamespace, lengths: tuple[int | str, ...]) -> list[tuple[dict[str, Any], Any]]:
+    """What to measure, with the facts that the report repeats: one job for each acceptance."""
+    if (given.synthetic is None) == (given.model is None):
+        raise UsageError("give either --synthetic SHAPE, or -m TARGET.gguf with -d DRAFT.gguf.")
+    threads = given.threads or os.cpu_count() or 1
+    facts = {"type": given.outtype, "draft_type": given.draft_type, "n": given.n_predict, "threads": threads}
+    facts |= {"drafter": given.drafter, "draft_vocab": _rows(given.draft_vocab) if given.drafter == "mtp" else None}
+    longest = max([LONGEST, *(length for length in lengths if isinstance(length, int))])
+    common = {"n": given.n_predict, "threads": threads, "n_draft_max": longest, "gpu_layers": given.n_gpu_layers}
+    common |= {"draft_gpu_layers": given.draft_gpu_layers, "p_min": given.p_min}
+    common |= {"draft_vocab": facts["draft_vocab"] or 0}
+    if given.synthetic is None:
+        return [_real_job(given, facts, common)]
+    return [_synthetic_job(given, accept, facts, common) for accept in _shares(given.accept)]
+
+
+def _real_job(given: SimpleNamespace, facts: dict[str, Any], common: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    from llama_eagle.bench.ours import Job
+
+    if given.draft is None and given.drafter == "eagle3":
+        raise UsageError("-m TARGET.gguf needs its draft: -d DRAFT.gguf, or --drafter mtp.")
+    draft = given.draft
+    if given.draft_type is not None:
+        draft = _in_type(draft, given.draft_type.lower())
+    job = Job(given.model, draft, given.prompt or PROMPT, **common)
+    return {"model": given.model.name, "accept": None, **facts, "type": None}, job
+
+
+def _in_type(draft: Path, outtype: str) -> Path:
+    """The draft in another type, made once and kept. From a quantized one it accepts less than it could."""
+    from llama_eagle.bench.cache import cache_dir
+    from llama_eagle.gguf.header import read_model
+    from llama_eagle.quantize.quantize import QuantizeOptions, check_type, quantize
+
+    check_type(outtype)
+    path = read_model(draft)[0].path.resolve()
+    state = path.stat()
+    out = cache_dir() / "drafts" / f"{path.stem}-{state.st_size:x}-{state.st_mtime_ns:x}-{outtype}.gguf"
+    if not out.is_file():
+        out.parent.mkdir(parents=True, exist_ok=True)
+        console.note(f"quantizing the draft to {outtype}")
+        quantize(path, out, outtype, QuantizeOptions(requantize=True))
+    return out
+
+
+def _synthetic_job(
+    given: SimpleNamespace, accept: float, facts: dict[str, Any], common: dict[str, Any]
+) -> tuple[dict[str, Any], Any]:
+    from llama_eagle.bench.cache import cache_dir
+    from llama_eagle.bench.ours import Job
+    from llama_eagle.synthetic.ggufs import PairFolder
+    from llama_eagle.synthetic.shapes import SHAPES
+
+    shape = given.synthetic
+    if shape not in SHAPES:
+        raise UsageError(f"--synthetic {shape!r}: shapes are {', '.join(SHAPES)}.")
+    folder = PairFolder(cache_dir() / "synthetic" / shape, shape, fresh=False, say=console.note)
+    outtype, prompt = given.outtype.lower(), given.prompt or SYNTHETIC_PROMPT
+    if given.drafter == "mtp":
+        job = Job(folder.mtp(accept, outtype).target, None, prompt, **common)
+    else:
+        files = folder.files(accept, outtype, given.draft_type and given.draft_type.lower())
+        job = Job(files.target, files.draft, prompt, **common)
+    return {"model": f"synthetic {shape}", "accept": accept, **facts}, job
+
+
+def _peer() -> Any:
+    from llama_eagle.bench.peer import build_peer
+
+    console.note("building llama.cpp's tools, unless they are in the cache")
+    return build_peer()
+
+
+def _lengths(text: str) -> tuple[int | str, ...]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part == "auto" or (part.isdigit() and int(part) > 0) for part in parts):
+        raise UsageError(f"--n-draft {text!r}: give lengths from 1 and auto, such as 1,2,4,auto.")
+    return tuple("auto" if part == "auto" else int(part) for part in parts)
+
+
+def _rows(text: str) -> int | None:
+    if text != "all" and not (text.isdigit() and int(text) > 0):
+        raise UsageError(f"--draft-vocab {text!r}: give a number of tokens from 1, or all.")
+    return None if text == "all" else int(text)
+
+
+def _shares(text: str) -> list[float]:
+    try:
+        shares = [float(part) for part in text.split(",")]
+    except ValueError:
+        shares = []
+    if not shares or not all(0 <= share <= 1 for share in shares):
+        raise UsageError(f"--accept {text!r}: give probabilities from 0 to 1, such as 0.7 or 0.5,0.7,0.9.")
+    return shares

@@ -1,0 +1,78 @@
+"""`llama-eagle check TARGET.gguf [DRAFT.gguf]`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from llama_eagle import console
+from llama_eagle.cli.options import GpuLayers, Json, Threads
+
+CHECK_FAILED = 5
+
+
+def check(
+    target: Annotated[Path, typer.Argument(metavar="TARGET.gguf")],
+    draft: Annotated[Path | None, typer.Argument(metavar="DRAFT.gguf")] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Decode a text alone and in random batches; every logit must be the same.")
+    ] = False,
+    text: Annotated[Path | None, typer.Option("--text", metavar="FILE", help="The text for --exact.")] = None,
+    threads: Threads = 0,
+    n_gpu_layers: GpuLayers = 0,
+    json: Json = False,
+) -> None:
+    """Say whether a file is sound, and whether a draft fits a target; exit 5 when it does not."""
+    from llama_eagle.gguf.pairing import check_models
+
+    report = check_models(target, draft)
+    found = {level: [f for f in report.findings if f.level == level] for level in ("error", "warning")}
+    problems = [finding.message for finding in found["error"]]
+    files = [finding.file or draft for finding in found["error"]]
+    exactness = _exactness(target, text, threads, n_gpu_layers) if exact and not problems else None
+    if exactness is not None and exactness["difference"] is not None:
+        problems.append(_difference_text(target, exactness))
+        files.append(target)
+    for finding in found["warning"]:
+        console.warn(f"{finding.file or draft}: {finding.message}")
+    if json:
+        console.result(report.to_json() | {"problems": problems} | ({"exact": exactness} if exact else {}))
+    elif problems:
+        console.data("\n".join(f"{file}: {problem}" for file, problem in zip(files, problems, strict=True)))
+    elif draft is None:
+        console.data(f"{target}: a sound {report.target['architecture']} model")
+    else:
+        console.data(f"{draft} fits {target}")
+    if exactness is not None and not problems and not json:
+        console.data(
+            f"{target}: {exactness['n_tokens']} tokens have the same bits alone and in {exactness['n_batches']} batches"
+        )
+    if problems:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _exactness(target: Path, text: Path | None, threads: int, n_gpu_layers: int) -> dict[str, Any]:
+    """`exact.check_exact` of a text, with what `exact.report` says of the weights."""
+    from llama_eagle.sessions.exact import get_mode, report, set_mode
+    from llama_eagle.sessions.exact_check import CheckOptions, check_exact, check_tokens
+    from llama_eagle.sessions.models import Model
+    from llama_eagle.sessions.options import ContextOptions, LoadOptions
+
+    set_mode(get_mode())  # CUDA's kernels are exact only when asked for
+    with Model.target(target, LoadOptions(n_gpu_layers)) as model:
+        tokens = check_tokens(model, text)
+        context = ContextOptions(n_ctx=max(512, len(tokens)), n_threads=threads)
+        found = check_exact(model, tokens, CheckOptions(max_threads=threads, context=context))
+        return found.to_json() | {"weights": report(model)}
+
+
+def _difference_text(target: Path, exactness: dict[str, Any]) -> str:
+    found = exactness["difference"]
+    inexact = ", ".join(f"{w['tensors']} {w['type']} in {w['where']}" for w in exactness["weights"]["inexact"])
+    return (
+        f"token {found['token']} is not exact: row {found['row']} of a batch of {found['n_rows']} on "
+        f"{found['n_threads']} threads gives {found['batch']!r} for logit {found['logit']}, "
+        f"alone {found['alone']!r} (bit {found['bit']})" + (f". Without exact kernels: {inexact}" if inexact else "")
+    )

@@ -1,0 +1,74 @@
+"""`llama-eagle evaluate`"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from llama_eagle import console
+from llama_eagle.cli.groups import grouped
+from llama_eagle.cli.options import Drafting, GpuLayers, Json, Sampling, TargetFile, Threads
+from llama_eagle.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Measured(Drafting):
+    """A fixed length: acceptance by position is what an evaluation shows."""
+
+    n_draft: Annotated[str, typer.Option(metavar="K|auto", help="Tokens drafted in a round.")] = "4"
+
+
+@dataclass(frozen=True)
+class Greedy(Sampling):
+    """Answers that can be compared with those of plain decoding."""
+
+    temp: Annotated[float, typer.Option(help="Temperature, 0: greedy.")] = 0.0
+    seed: Annotated[int | None, typer.Option(help="Of the sampling.")] = 1
+
+
+@grouped
+def evaluate(
+    model: TargetFile,
+    data: Annotated[list[str], typer.Option(metavar="FILE.jsonl|chat|math", help="Prompts; may be given again.")],
+    drafting: Measured,
+    sampling: Greedy,
+    n_predict: Annotated[int, typer.Option("-n", min=2, help="Most tokens of each answer.")] = 256,
+    limit: Annotated[int, typer.Option(min=0, help="Take so many prompts of each category, 0: all.")] = 0,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past end-of-generation tokens.")] = False,
+    threads: Threads = 0,
+    n_gpu_layers: GpuLayers = 0,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw acceptance and speed.")] = None,
+    json: Json = False,
+) -> None:
+    """Measure a draft on prompts: acceptance by position, tokens a round, speed over plain decoding."""
+    from llama_eagle.bench import evaluate as evaluation
+    from llama_eagle.bench.evaluation_report import as_dict, plot_scores, summary, table
+    from llama_eagle.bench.prompts import read_prompts, take
+    from llama_eagle.bench.report import require_plotting
+    from llama_eagle.bench.surroundings import surroundings
+    from llama_eagle.drafting.resolve import resolve
+
+    choice = resolve(model, drafting.options())
+    drafts = choice.options
+    console.note(choice.why)
+    if not drafts.drafts or drafts.n_draft == 0:
+        raise UsageError("nothing drafts: there is nothing to evaluate. Give --draft, and n_draft 1 or more, or auto.")
+    if plot is not None:
+        require_plotting(plot)
+    prompts = take(read_prompts(data), limit)
+    threads = threads or os.cpu_count() or 1
+    job = evaluation.Evaluation(model, prompts, n_predict, drafts, sampling.params(), threads, n_gpu_layers, ignore_eos)
+    with console.progress("evaluating") as on_progress:
+        scores = evaluation.evaluate(job, on_progress)
+    report = {"data": data, **as_dict(job, scores), **surroundings()}
+    if plot is not None:
+        plot_scores(report, plot)
+    if json:
+        console.result(report)
+    else:
+        console.table(table(report))
+        console.data(summary(report))

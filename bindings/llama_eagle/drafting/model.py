@@ -1,0 +1,28 @@
+"""llama-cpp-python's own draft models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+class ModelDrafter:
+    """llama-cpp-python's `draft_model=` objects: called with all tokens, they return an array of proposals."""
+
+    name = "draft_model"
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._tokens: list[int] = []
+
+    def begin(self, tokens: Sequence[int]) -> None:
+        self._tokens = [int(token) for token in tokens]
+
+    def draft(self, id_last: int, n_max: int) -> list[int]:
+        proposed = self._model(np.array([*self._tokens, id_last], dtype=np.intc))
+        return [int(token) for token in proposed[:n_max]]
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        self._tokens += [int(token) for token in tokens]

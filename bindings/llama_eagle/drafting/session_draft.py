@@ -1,0 +1,25 @@
+"""A draft model that the session holds: EAGLE-3, or the target's own MTP head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llama_eagle.sessions.session import EagleSession
+
+
+class SessionDraft:
+    """The session's own draft; it follows the target's memory by itself."""
+
+    def __init__(self, session: EagleSession, p_min: float) -> None:
+        self._session = session
+        self._p_min = p_min
+        self.name = session.draft_kind
+
+    def begin(self, tokens: Sequence[int]) -> None:
+        pass
+
+    def draft(self, id_last: int, n_max: int) -> list[int]:
+        return self._session.draft(id_last, n_max, self._p_min)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        pass

@@ -1,0 +1,64 @@
+"""What is generated, and how each token is drawn: values and their limits. As light as sessions/options.py."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from llama_eagle.errors import UsageError
+
+RANDOM_SEED = 0xFFFFFFFF  # LLAMA_DEFAULT_SEED: the sampler draws its own
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How the next token is drawn from the target's logits.
+
+    `temperature` <= 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0 and `repeat_penalty` 1 switch those off.
+    `penalty_last_n` counts tokens. Raises `UsageError` for values out of range.
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repeat_penalty: float = 1.0
+    penalty_last_n: int = 64
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        problems = {
+            "temperature must be a number below 1000": not (
+                math.isfinite(self.temperature) and self.temperature < 1000
+            ),
+            "top_k must be 0 or more": self.top_k < 0,
+            "top_p must be in (0, 1]": not 0 < self.top_p <= 1,
+            "min_p must be in [0, 1)": not 0 <= self.min_p < 1,
+            "repeat_penalty must be above 0": not (math.isfinite(self.repeat_penalty) and self.repeat_penalty > 0),
+            "penalty_last_n must be 0 or more": self.penalty_last_n < 0,
+            "seed must be in 0..4294967294": self.seed is not None and not 0 <= self.seed < RANDOM_SEED,
+        }
+        for problem, found in problems.items():
+            if found:
+                raise UsageError(f"{problem}. Correct it.")
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature <= 0
+
+    @property
+    def has_penalties(self) -> bool:
+        return self.repeat_penalty != 1 and self.penalty_last_n > 0
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """`max_tokens` None: to the end of the context. `ignore_eos` goes on past end-of-generation tokens."""
+
+    max_tokens: int | None = None
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise UsageError(f"max_tokens={self.max_tokens}: give 1 or more.")

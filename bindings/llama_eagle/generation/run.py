@@ -1,0 +1,43 @@
+"""One generation in a context of its own, with the models in memory: what measurements repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llama_eagle.drafting.options import DraftingOptions
+from llama_eagle.drafting.resolve import session_options
+from llama_eagle.generation.generate import GenerationResult, generate
+from llama_eagle.generation.options import GenerationOptions, SamplingParams
+from llama_eagle.sessions.models import Context, ModelPair
+from llama_eagle.sessions.open import open_session
+from llama_eagle.sessions.options import ContextOptions
+from llama_eagle.sessions.text import Tokenizer
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+@dataclass(frozen=True)
+class Run:
+    """n tokens with `threads` CPU threads (0: all cores)."""
+
+    n: int
+    threads: int = 0
+    sampling: SamplingParams = GREEDY
+    ignore_eos: bool = True
+
+
+def decode(
+    pair: ModelPair, prompt: Sequence[int], run: Run, drafting: DraftingOptions = DraftingOptions()
+) -> GenerationResult:
+    """Generates after `prompt` in a fresh context. The pair's draft is used where `drafting` names a model."""
+    options = ContextOptions(
+        n_ctx=len(prompt) + run.n + drafting.longest + 1, n_threads=run.threads, n_rs_seq=drafting.longest
+    )
+    draft = pair.draft if drafting.model is not None else None
+    with (
+        Context(pair.target, options) as context,
+        open_session(context, draft, session_options(pair.target.path, drafting)) as session,
+    ):
+        generation = GenerationOptions(run.n, run.sampling, run.ignore_eos)
+        return generate(session, Tokenizer(pair.target), prompt, generation, drafting=drafting)

@@ -1,0 +1,87 @@
+"""How targets and drafts are loaded, and how contexts and sessions are made from them: values and their limits.
+
+Light enough for the command line to import before it knows what it will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from llama_eagle.errors import UsageError
+from llama_eagle.native.limits import LONGEST, MAX_CONTEXT, MAX_THREADS
+
+CACHE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
+UNQUANTIZED = ("f32", "f16", "bf16")
+MTP = "mtp"
+FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How weights are loaded. `n_gpu_layers` -1 offloads every layer; `mtp`: with the MTP head that drafts."""
+
+    n_gpu_layers: int = 0
+    use_mmap: bool = True
+    use_mlock: bool = False
+    load_mtp: bool = False  # the MTP head as well, where the file has one
+    on_progress: Callable[[float], None] | None = None  # called with 0..1
+
+
+@dataclass(frozen=True)
+class ContextOptions:
+    """A target's context. Sizes in tokens; `n_threads` 0 takes every core, for decode and batches alike.
+
+    `n_rs_seq`: how many tokens the recurrent state can be taken back, at least the longest draft.
+    """
+
+    n_ctx: int = 4096
+    n_batch: int = 2048
+    n_ubatch: int = 512
+    n_threads: int = 0
+    flash_attn: str = "auto"
+    type_k: str = "f16"
+    type_v: str = "f16"
+    n_rs_seq: int = 0
+
+    def __post_init__(self) -> None:
+        smallest = self.n_rs_seq + 2
+        problems = {
+            f"context size {self.n_ctx} (--ctx-size) is not in 1..{MAX_CONTEXT}": not 0 < self.n_ctx <= MAX_CONTEXT,
+            f"batch size {self.n_batch} is below {smallest}, the longest draft + 2": self.n_batch < smallest,
+            f"ubatch size {self.n_ubatch} is below {smallest}, the longest draft + 2": self.n_ubatch < smallest,
+            f"{self.n_threads} threads are not in 0..{MAX_THREADS}": not 0 <= self.n_threads <= MAX_THREADS,
+            f"flash attention {self.flash_attn!r} is not one of {', '.join(FLASH_ATTENTION)}": (
+                self.flash_attn not in FLASH_ATTENTION
+            ),
+            f"cache type is not one of {', '.join(CACHE_TYPES)}": not {self.type_k, self.type_v} <= CACHE_TYPES.keys(),
+            f"cache type {self.type_v} of V needs flash attention, which is off": (
+                self.flash_attn == "off" and self.type_v not in UNQUANTIZED
+            ),
+        }
+        for problem, found in problems.items():
+            if found:
+                raise UsageError(f"{problem}. Correct it.")
+
+
+@dataclass(frozen=True)
+class PairOptions:
+    """How a target and its draft are loaded together. `draft` None: no draft model; `MTP`: the target's own head."""
+
+    target: Path | str
+    draft: Path | str | None = None
+    load: LoadOptions = LoadOptions()
+    draft_gpu_layers: int | None = None  # None: as the target
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """How a draft is bound to a target. `n_ctx_draft` and `n_threads` 0: as the target's context."""
+
+    n_draft_max: int = LONGEST
+    n_ctx_draft: int = 0
+    n_threads: int = 0
+    kv_f32: bool = False
+    n_vocab_draft: int = 0  # rows of an MTP draft's head; 0: the whole vocabulary
+    base_ids: Sequence[int] = ()  # the likeliest tokens, for the rows of such a head

@@ -1,0 +1,85 @@
+// The EAGLE-3 decoder: states are fused once, the first layer reads [embedding ; hidden].
+
+#include "eagle3_model.h"
+#include "eagle_graph_builder.h"
+
+namespace eagle {
+
+namespace {
+
+class Eagle3Builder : public GraphBuilder {
+  public:
+    Eagle3Builder(const Eagle3Model & model, const DraftTensors & tensors, DraftGraph & graph)
+        : GraphBuilder(model, tensors, graph), m(model) {}
+
+  private:
+    const Eagle3Model & m;
+
+    ggml_tensor * enter(ggml_tensor * states) override {
+        if (!m.fc_norm.empty()) {
+            states = norm_each_state(states);
+        }
+        if (m.fc_input_norm) {
+            states = norm(states, m.fc_input_norm);
+        }
+        return linear(m.fc, m.fc_bias, states);
+    }
+
+    ggml_tensor * norm_each_state(ggml_tensor * states) {
+        ggml_tensor * all = nullptr;
+        for (int64_t i = 0; i < m.n_states(); i++) {
+            ggml_tensor * one =
+                ggml_view_2d(ctx, states, m.n_embd_tgt, states->ne[1], states->nb[1], i * m.n_embd_tgt * sizeof(float));
+            one = norm(ggml_cont(ctx, one), m.fc_norm[i]);
+            all = all ? ggml_concat(ctx, all, one, 0) : one;
+        }
+        return all;
+    }
+
+    ggml_tensor * decode(ggml_tensor * embedding, ggml_tensor * hidden, Rows rows, bool output) override {
+        for (size_t il = 0; il < m.layers.size(); il++) {
+            const bool last = il + 1 == m.layers.size();
+            hidden = layer(il, embedding, hidden, rows, !last || output, last);
+        }
+        return hidden;
+    }
+
+    // K and V are needed of every row, the rest only of the rows that somebody reads: in the last layer, the last.
+    ggml_tensor * layer(size_t il, ggml_tensor * embedding, ggml_tensor * hidden, Rows rows, bool output, bool last) {
+        const Eagle3Layer & l = m.layers[il];
+        ggml_tensor * residual = hidden;
+        ggml_tensor * x = norm(il == 0 ? embedding : hidden, l.attn_norm);
+        if (il == 0) {
+            ggml_tensor * normed = norm(hidden, l.hidden_norm);
+            residual = m.norm_before_residual ? normed : hidden;
+            x = ggml_concat(ctx, x, normed, 0);
+        }
+        ggml_tensor * k = heads(split_heads(linear(l.wk, l.bk, x), m.n_head_kv, rows), l.k_norm, rows);
+        store_kv(il, k, linear(l.wv, l.bv, x), rows);
+        if (!output) {
+            return nullptr;
+        }
+        if (last && rows.count > 1) {
+            x = last_row(x);
+            residual = last_row(residual);
+            rows = {rows.first + rows.count - 1, 1};
+        }
+        ggml_tensor * q = heads(split_heads(linear(l.wq, l.bq, x), m.n_head, rows), l.q_norm, rows);
+        ggml_tensor * attended = ggml_add(ctx, linear(l.wo, l.bo, attention(il, q, rows)), residual);
+        return ggml_add(ctx, feed_forward(l, norm(attended, l.ffn_norm)), attended);
+    }
+
+    ggml_tensor * feed_forward(const Eagle3Layer & l, ggml_tensor * x) {
+        ggml_tensor * gate = ggml_mul_mat(ctx, l.ffn_gate, x);
+        ggml_tensor * up = ggml_mul_mat(ctx, l.ffn_up, x);
+        return ggml_mul_mat(ctx, l.ffn_down, swiglu(gate, up));
+    }
+};
+
+}  // namespace
+
+void Eagle3Model::build(const DraftTensors & tensors, DraftGraph & graph) const {
+    Eagle3Builder(*this, tensors, graph).build();
+}
+
+}  // namespace eagle

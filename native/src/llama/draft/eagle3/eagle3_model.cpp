@@ -1,0 +1,128 @@
+#include "eagle3_model.h"
+
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "eagle_error.h"
+#include "ggml-backend.h"
+#include "llama-arch.h"
+#include "llama-model.h"
+
+namespace eagle {
+
+namespace {
+
+bool meta_flag(const llama_model & model, const char * key) {
+    char text[8] = {};
+    return llama_model_meta_val_str(&model, key, text, sizeof text) >= 0 && std::strcmp(text, "true") == 0;
+}
+
+ggml_tensor * optional(const llama_model & model, const std::string & name) {
+    return const_cast<ggml_tensor *>(model.get_tensor(name.c_str()));
+}
+
+void incompatible(const std::string & what) {
+    throw Error(EAGLE_ERR_INCOMPATIBLE, what);
+}
+
+}  // namespace
+
+Eagle3Model::Eagle3Model(const llama_model & draft, const llama_model & target) {
+    kind = "EAGLE-3";
+    lead = 0;
+    device = draft.dev_layer(0);
+    read_shapes(draft, target);
+    read_tensors(draft, target);
+    read_rope(draft);
+    read_d2t(draft.d2t);
+}
+
+void Eagle3Model::read_shapes(const llama_model & draft, const llama_model & target) {
+    const auto & hparams = draft.hparams;
+    n_embd = hparams.n_embd;
+    n_embd_tgt = target.hparams.n_embd;
+    n_vocab = target.vocab.n_tokens();
+    n_head = hparams.n_head();
+    n_head_kv = hparams.n_head_kv();
+    n_head_dim = hparams.n_embd_head_k();
+    n_ctx_train = hparams.n_ctx_train;
+    norm_eps = hparams.f_norm_rms_eps;
+    norm_before_residual = hparams.norm_before_residual;
+    norm_output = meta_flag(draft, "eagle3.norm_output");
+    states = draft.target_layer_ids;
+    const int64_t n_aux = n_states();
+
+    if (n_aux == 0) {
+        incompatible("the draft names no boundaries of the target to read");
+    }
+    if (draft.fc->ne[0] != n_aux * n_embd_tgt) {
+        incompatible(format("the draft fuses %lld features of width %lld, but the target's hidden size is %lld",
+                            (long long) n_aux, (long long) (draft.fc->ne[0] / n_aux), (long long) n_embd_tgt));
+    }
+    for (int32_t id : states) {
+        if (id < 0 || id > (int32_t) target.hparams.n_layer()) {
+            incompatible(
+                format("the draft reads boundary %d, but the target has %u blocks", id, target.hparams.n_layer()));
+        }
+    }
+    if ((int64_t) draft.vocab.n_tokens() != n_vocab) {
+        incompatible(format("the draft's tokenizer has %u tokens, the target's %lld", draft.vocab.n_tokens(),
+                            (long long) n_vocab));
+    }
+}
+
+void Eagle3Model::read_tensors(const llama_model & draft, const llama_model & target) {
+    fc = draft.fc;
+    fc_bias = optional(draft, "fc.bias");
+    fc_input_norm = draft.output_norm_enc;
+    for (int64_t i = 0; ggml_tensor * norm = optional(draft, format("fc_norm.%d.weight", (int) i)); i++) {
+        fc_norm.push_back(norm);
+    }
+    output_norm = draft.output_norm;
+    output = draft.output ? draft.output : target.output;
+    tok_embd = draft.tok_embd ? draft.tok_embd : target.tok_embd;
+    if ((!draft.output || !draft.tok_embd) && n_embd != n_embd_tgt) {
+        incompatible(format("a draft of hidden size %lld needs its own embedding and head beside a target of size %lld",
+                            (long long) n_embd, (long long) n_embd_tgt));
+    }
+    n_vocab_draft = output->ne[1];
+    n_layer = (int64_t) draft.layers.size();
+    weight_type = draft.layers[0].wq->type;
+    for (const auto & l : draft.layers) {
+        layers.push_back({l.attn_norm, l.attn_norm_2, l.attn_q_norm, l.attn_k_norm, l.wq, l.wk, l.wv, l.wo, l.wq_b,
+                          l.wk_b, l.wv_b, l.wo_b, l.ffn_norm, l.ffn_gate, l.ffn_up, l.ffn_down});
+    }
+}
+
+std::vector<ggml_tensor **> Eagle3Model::weights() {
+    std::vector<ggml_tensor **> all = {&fc, &fc_bias, &fc_input_norm, &output_norm, &output, &rope.factors};
+    for (ggml_tensor *& norm : fc_norm) {
+        all.push_back(&norm);
+    }
+    for (Eagle3Layer & l : layers) {
+        all.insert(all.end(), {&l.attn_norm, &l.hidden_norm, &l.q_norm, &l.k_norm, &l.wq, &l.wk, &l.wv, &l.wo, &l.bq,
+                               &l.bk, &l.bv, &l.bo, &l.ffn_norm, &l.ffn_gate, &l.ffn_up, &l.ffn_down});
+    }
+    return all;
+}
+
+// As llama_context derives them from the model when the user overrides nothing.
+void Eagle3Model::read_rope(const llama_model & draft) {
+    const auto & hparams = draft.hparams;
+    const bool yarn = hparams.rope_scaling_type_train == LLAMA_ROPE_SCALING_TYPE_YARN;
+    const bool scaled = hparams.rope_scaling_type_train != LLAMA_ROPE_SCALING_TYPE_NONE;
+    rope.type = (int) llama_model_rope_type(&draft);
+    rope.n_dims = (int) hparams.n_rot();
+    rope.n_ctx_orig = (int) (hparams.n_ctx_orig_yarn ? hparams.n_ctx_orig_yarn : hparams.n_ctx_train);
+    rope.freq_base = hparams.rope_freq_base_train;
+    rope.freq_scale = scaled ? hparams.rope_freq_scale_train : 1.0f;
+    rope.ext_factor = yarn ? 1.0f : 0.0f;
+    // ggml multiplies by 0.1 ln(1 / freq_scale) + 1 itself when ext_factor is set.
+    rope.attn_factor = hparams.rope_attn_factor;
+    rope.beta_fast = hparams.yarn_beta_fast;
+    rope.beta_slow = hparams.yarn_beta_slow;
+    rope.factors = draft.layers[0].rope_freqs;
+}
+
+}  // namespace eagle

@@ -1,0 +1,38 @@
+// The tensors and constants of an EAGLE-3 draft.
+#pragma once
+
+#include "eagle_draft_model.h"
+
+namespace eagle {
+
+struct Eagle3Layer {
+    ggml_tensor * attn_norm;    // {H}: input_layernorm
+    ggml_tensor * hidden_norm;  // {H}: first layer only, else null
+    ggml_tensor * q_norm;       // {head}, or null
+    ggml_tensor * k_norm;
+    ggml_tensor *wq, *wk, *wv, *wo;  // first layer: input 2H, else H
+    ggml_tensor *bq, *bk, *bv, *bo;  // null without biases
+    ggml_tensor * ffn_norm;
+    ggml_tensor *ffn_gate, *ffn_up, *ffn_down;
+};
+
+struct Eagle3Model : DraftModel {
+    Eagle3Model(const llama_model & draft, const llama_model & target);
+
+    std::vector<ggml_tensor **> weights() override;
+    void build(const DraftTensors & tensors, DraftGraph & graph) const override;
+
+    bool norm_before_residual;
+    ggml_tensor * fc;                    // {A*T, H}
+    ggml_tensor * fc_bias;               // {H}, or null
+    ggml_tensor * fc_input_norm;         // {A*T}: norm_before_fc, or null
+    std::vector<ggml_tensor *> fc_norm;  // A times {T}, or empty
+    std::vector<Eagle3Layer> layers;
+
+  private:
+    void read_shapes(const llama_model & draft, const llama_model & target);
+    void read_tensors(const llama_model & draft, const llama_model & target);
+    void read_rope(const llama_model & draft);
+};
+
+}  // namespace eagle
