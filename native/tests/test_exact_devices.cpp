@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "eagle_exact.h"
-#include "emulated_cuda.h"
 #include "ggml-backend.h"
 #include "ggml-cpp.h"
 #include "ggml.h"
@@ -366,7 +365,6 @@ void test_switched_off(ggml_backend_t backend) {
 
 int main() {
     ggml_backend_load_all();
-    emulated_cuda_register();
     check(eagle_exact_set(EAGLE_EXACT_ON) == EAGLE_OK, "switching on");
     ggml_backend_ptr cpu(ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr));
     test_device(cpu.get(), cpu.get());
