@@ -1,0 +1,89 @@
+"""A target that drafts with its own MTP head: nothing is named, the text stays, and the reason is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.command import assert_one_line_error, llama_eagle
+from fixtures.targets import make_target
+from llama_eagle.convert.targets import TargetOptions, convert_target
+
+pytestmark = pytest.mark.native
+
+PROMPT = [1, 2, 3, 4, 5, 6]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Targets with and without a head, and the head alone beside the one without."""
+    folder = tmp_path_factory.mktemp("models")
+    checkpoint = make_target("qwen35-text", folder / "hf", 1, dtype="float32", mtp=True)
+    convert_target(checkpoint, folder / "whole.gguf", TargetOptions(outtype="f32"))
+    (folder / "apart").mkdir()
+    convert_target(checkpoint, folder / "apart/model-f32.gguf", TargetOptions(outtype="f32", mtp=False))
+    convert_target(checkpoint, folder / "apart/mtp-model.gguf", TargetOptions(outtype="f32", mtp_only=True))
+    (folder / "bare").mkdir()
+    (folder / "bare/model.gguf").symlink_to(folder / "apart/model-f32.gguf")
+    return folder
+
+
+def load(path: Path, **options: Any) -> Any:
+    from llama_eagle import EagleLlama
+
+    return EagleLlama(path, n_ctx=256, n_threads=1, verbose=False, **options)
+
+
+def texts(llm: Any) -> list[list[int]]:
+    """Greedy and seeded."""
+    found = []
+    for temp in (0.0, 1.5):
+        llm.set_seed(7)
+        found.append([token for token, _ in zip(llm.generate(PROMPT, temp=temp), range(60), strict=False)])
+    return found
+
+
+def test_the_head_drafts_and_the_text_stays(folder: Path) -> None:
+    with load(folder / "whole.gguf", draft="none") as plain:
+        assert plain.drafter == "nothing drafts, as asked"
+        expected = texts(plain)
+        assert plain.speculative_stats.n_drafted == 0
+    choices = {
+        ("whole.gguf", None): "the target's own MTP head drafts",
+        ("whole.gguf", "mtp"): "the target's MTP head drafts, as asked",
+        ("apart/model-f32.gguf", None): "the MTP head in mtp-model.gguf, beside the target, drafts",
+        ("bare/model.gguf", None): "nothing drafts: the target has no MTP head, and no draft was named",
+    }
+    for (name, draft), why in choices.items():
+        with load(folder / name, draft=draft, n_draft=4) as llm:
+            assert llm.drafter == why
+            assert texts(llm) == expected
+            drafts = "nothing" not in why
+            assert (llm.speculative_stats.n_drafted > 0) == drafts
+            assert llm.speculative_stats.drafter == ("MTP" if drafts else "none")
+
+
+@pytest.mark.parametrize("draft_vocab", [16, 64, "all"])
+def test_a_trimmed_head_changes_no_text(folder: Path, draft_vocab: int | str) -> None:
+    with load(folder / "whole.gguf", draft="none") as plain:
+        expected = texts(plain)
+    for n_draft in (1, 7, 16):
+        with load(folder / "whole.gguf", n_draft=n_draft, draft_vocab=draft_vocab) as llm:
+            assert texts(llm) == expected
+
+
+def test_the_command_says_what_drafts(folder: Path) -> None:
+    arguments = ["--tokens", "1,2,3,4,5,6", "-n", 30, "--temp", 0, "-t", 1, "--json", "-m"]
+    drafted = llama_eagle("generate", *arguments, folder / "whole.gguf").json
+    plain = llama_eagle("generate", *arguments, folder / "whole.gguf", "--draft", "none").json
+    assert drafted["speculative"]["drafter"] == "MTP"
+    assert plain["speculative"] is None
+    assert drafted["tokens"] == plain["tokens"]
+
+
+def test_a_head_that_is_not_there(folder: Path) -> None:
+    outcome = llama_eagle("generate", "-m", folder / "bare/model.gguf", "--draft", "mtp", "-p", "a")
+    assert_one_line_error(outcome, 3, "no MTP head")
+    with pytest.raises(ValueError, match="draft_vocab trims the head of an MTP draft"):
+        load(folder / "bare/model.gguf", draft_vocab=64)
