@@ -9,6 +9,7 @@ from llama_eagle.gguf.header import ArrayRef, Header, TensorInfo
 from llama_eagle.gguf.validate.keys import INT_MAX, check_keys
 from llama_eagle.gguf.validate.table import (
     F32,
+    I64,
     MAX_CONTEXT,
     MAX_EXPERTS,
     MAX_LAYERS,
@@ -49,6 +50,7 @@ MODEL = (
     vector("output_norm.weight", "embd"),
     matrix("output.weight", "embd", "out", required=False),
     vector("output.bias", "vocab", required=False),
+    Tensor("d2t", ("out",), required=False, type=I64),
     *(vector(f"rope_{name}.weight", "rot", required=False) for name in ("freqs", "factors_long", "factors_short")),
 )
 SEPARATE = ("attn_q.weight", "attn_k.weight", "attn_v.weight")
@@ -210,6 +212,8 @@ def check_target(header: Header, tensors: dict[str, TensorInfo]) -> Iterator[str
     yield from faults
     if not faults:
         sizes = _sizes(keys)
+        if "d2t" in tensors and not _has_trunk(keys, tensors):  # a head alone, with a vocabulary of its own
+            sizes["out"] = tensors["d2t"].n_elements
         yield from check_tensors(_blocks(keys, family, tensors), sizes, tensors)
 
 
@@ -295,9 +299,14 @@ def _sizes(keys: _Keys) -> dict[str, int]:
     }
 
 
+def _has_trunk(keys: _Keys, tensors: dict[str, TensorInfo]) -> bool:
+    """Whether the file is a whole model, and not prediction blocks alone."""
+    return not keys.n_nextn or "blk.0.attn_norm.weight" in tensors
+
+
 def _blocks(keys: _Keys, family: Family, tensors: dict[str, TensorInfo]) -> list[Block]:
     n_trunk = keys.n_all - keys.n_nextn
-    has_trunk = not keys.n_nextn or "blk.0.attn_norm.weight" in tensors  # else: a file of prediction blocks alone
+    has_trunk = _has_trunk(keys, tensors)
     full = family.full
     if family is FAMILIES["llama"] and keys.number("expert_count"):  # Mixtral
         full = (*NORMS, *ATTENTION, *EXPERTS)
