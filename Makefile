@@ -3,6 +3,7 @@
 #   make demo        convert, quantize and generate with the demo pair, with and without its draft
 #   make test        lint, native tests and the default Python tests
 #   make test-slow   the long property, distribution and comparison tests
+#   make fuzz        30,000 mutated models: none may end or hang the process
 #   make lint        ruff, mypy, clang-format
 #   make sanitize    native tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make bench       speed on the synthetic 0.8B pair, side by side with llama.cpp's own EAGLE-3
@@ -20,7 +21,7 @@ NATIVE := $(shell find native -type f) CMakeLists.txt
 MODULES := $(sort $(shell find bindings convert demo bench train -name '*.py' -not -path '*/__pycache__/*' 2>/dev/null))
 INSTALLED := $(VENV)/installed-$(shell echo '$(MODULES) $(CMAKE_ARGS)' | cksum | cut -d' ' -f1)
 
-.PHONY: demo test test-slow lint format sanitize bench install clean
+.PHONY: demo test test-slow fuzz lint format sanitize bench install clean
 .DELETE_ON_ERROR:
 
 install: $(INSTALLED)
@@ -47,6 +48,10 @@ test: lint install
 test-slow: install
 	$(PIP) install --quiet --group integrations
 	$(BIN)/python -m pytest -m slow
+
+fuzz: install
+	$(BIN)/python tests/fuzz/run.py drafts --cases $(or $(CASES),20000) --seed $(or $(SEED),1)
+	$(BIN)/python tests/fuzz/run.py targets --cases $(or $(CASES),10000) --seed $(or $(SEED),1)
 
 lint: install
 	$(BIN)/ruff check .

@@ -89,7 +89,7 @@ def evaluate(job: Evaluation, on_progress: Callable[[float], None] = lambda frac
     if drafting.exact:
         set_mode("strict")
     load = LoadOptions(job.gpu_layers)
-    with ModelPair(PairOptions(job.target, drafting.draft_file, load, drafting.draft_gpu_layers)) as pair:
+    with ModelPair(PairOptions(job.target, drafting.model, load, drafting.draft_gpu_layers)) as pair:
         if drafting.exact:
             require(pair.target)
         answerer = _Answerer(job, pair)

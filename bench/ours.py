@@ -10,14 +10,14 @@ from pathlib import Path
 from statistics import median
 
 from llama_eagle.bench.measurement import Measurement
-from llama_eagle.drafting.options import MTP, DraftingOptions
+from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.generation.generate import GenerationResult
 from llama_eagle.generation.options import SamplingParams
 from llama_eagle.generation.run import GREEDY, Run, decode
 from llama_eagle.generation.sampling import Sampler
 from llama_eagle.sessions.models import Context, ModelPair
 from llama_eagle.sessions.open import open_session
-from llama_eagle.sessions.options import ContextOptions, LoadOptions, PairOptions, SessionOptions
+from llama_eagle.sessions.options import MTP, ContextOptions, LoadOptions, PairOptions, SessionOptions
 from llama_eagle.sessions.plain import PlainSession
 from llama_eagle.sessions.text import Tokenizer
 
@@ -42,12 +42,12 @@ class Job:
 
     @property
     def pair(self) -> PairOptions:
-        load = LoadOptions(self.gpu_layers, mtp=self.draft is None)
-        return PairOptions(self.target, self.draft, load, self.draft_gpu_layers)
+        return PairOptions(self.target, self.draft or MTP, LoadOptions(self.gpu_layers), self.draft_gpu_layers)
 
     def drafting(self, n_draft: int | str) -> DraftingOptions:
         longest = n_draft if isinstance(n_draft, int) else self.n_draft_max
-        options = DraftingOptions(self.draft or MTP, n_draft, longest, self.p_min, draft_vocab=self.draft_vocab)
+        rows = None if self.draft else self.draft_vocab or "all"
+        options = DraftingOptions(self.draft or MTP, n_draft, longest, self.p_min, draft_vocab=rows)
         return dataclasses.replace(options, draft_gpu_layers=self.draft_gpu_layers)
 
 

@@ -7,7 +7,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from llama_eagle.cli.diagnosis import examine
+from llama_eagle.diagnosis import examine
 from llama_eagle.native.build import build_info
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from llama_eagle.errors import ConversionError, EnvironmentFailure
 
 MAX_JSON_BYTES = 64 << 20  # tokenizer.json of the largest published vocabularies is about 35 MB
+MAX_TEXT_BYTES = 4 << 20
 MAX_HEADER_BYTES = 32 << 20  # some 300000 tensors in one file
 MAX_PICKLE_BYTES = 64 << 20  # the object graph of a torch archive, without its storages
 MAX_DIMS = 8
@@ -97,6 +98,16 @@ def read_json(path: Path, limit: int = MAX_JSON_BYTES) -> dict[str, Any]:
     except OSError as error:
         raise ConversionError(f"{path}: cannot be read ({error.strerror})") from None
     return parse_json(data, path)
+
+
+def read_text(path: Path, limit: int = MAX_TEXT_BYTES) -> str:
+    """A small UTF-8 file; a pipe, a device or more than `limit` bytes is an error."""
+    if (size := require_file(path)) > limit:
+        raise ConversionError(f"{path}: {size} bytes of text, more than the {limit} that are accepted")
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConversionError(f"{path}: cannot be read ({error})") from None
 
 
 def parse_json(data: bytes, where: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from llama_eagle.convert.storage import read_text
 from llama_eagle.errors import ConfigError, ConversionError, EagleError
 
 if TYPE_CHECKING:
@@ -223,10 +224,7 @@ def _chat_templates(checkpoint: Checkpoint, settings: dict[str, Any]) -> dict[st
 
 def _jinja_files(folder: Path) -> dict[str, str]:
     main = folder / "chat_template.jinja"
-    if not main.is_file():
+    if not main.exists():
         return {}
     extra = sorted((folder / "additional_chat_templates").glob("*.jinja"))
-    try:
-        return {"default": main.read_text("utf-8"), **{path.stem: path.read_text("utf-8") for path in extra}}
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConversionError(f"{main}: unreadable chat template ({error})") from error
+    return {"default": read_text(main), **{path.stem: read_text(path) for path in extra}}

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import secrets
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +26,7 @@ import numpy as np
 from llama_eagle.convert.dtypes import STORAGE, encode, storage_bytes
 from llama_eagle.errors import ConversionError
 from llama_eagle.files import check_output, explain, temporary_beside
+from llama_eagle.gguf.header import SPLIT_ID
 
 ALIGNMENT: Final = 32
 PIECE: Final = 1 << 18  # elements encoded at once: small enough for a core's cache, a multiple of every block size
@@ -51,7 +53,10 @@ _STRING, _ARRAY = 8, 9
 
 
 def _text(value: str | bytes) -> bytes:
-    data = value.encode() if isinstance(value, str) else value
+    try:
+        data = value.encode() if isinstance(value, str) else value
+    except UnicodeEncodeError:
+        raise ConversionError(f"{value[:80]!r} is no text: it holds half of a character pair") from None
     return struct.pack("<Q", len(data)) + data
 
 
@@ -114,6 +119,7 @@ class GGUFOutput:
     keys: dict[str, bytes] = field(default_factory=dict)
     tensors: dict[str, _Tensor] = field(default_factory=dict)
     written: list[Path] = field(default_factory=list)  # the files, once the block has ended
+    split_id: str = field(default_factory=lambda: secrets.token_hex(8))  # in every file of a split model
 
     def key(self, name: str, value: Any, kind: str | None = None) -> None:
         """Sets a key. kind: u32, i32, f32, bool, string, ... (of the elements, for a list); guessed if absent.
@@ -122,7 +128,10 @@ class GGUFOutput:
         """
         if isinstance(value, (list, tuple)) and not value:
             return
-        self.keys[name] = _value(value, kind)
+        try:
+            self.keys[name] = _value(value, kind)
+        except struct.error as error:
+            raise ConversionError(f"the key {name} cannot hold {value!r:.60} ({error})") from None
 
     def tensor(self, name: str, shape: tuple[int, ...], source: Source, outtype: str) -> None:
         """Declares a tensor of `shape` (NumPy order) to be stored as `outtype` (a key of dtypes.STORAGE).
@@ -154,6 +163,7 @@ class GGUFOutput:
         """Everything before the tensor data of one file. All keys are in the first one."""
         keys = {"general.architecture": _value(self.arch, None), **self.keys} if number == 0 else {}
         if len(shards) > 1:
+            keys[SPLIT_ID] = _value(self.split_id, None)
             keys["split.no"] = _value(number, "u16")
             keys["split.count"] = _value(len(shards), "u16")
             keys["split.tensors.count"] = _value(len(self.tensors), "i32")

@@ -16,6 +16,8 @@ from llama_eagle.train.model import Eagle3Draft, Geometry
 from safetensors.torch import save_file
 from torch import Tensor
 
+DRAFT_FILES = ("model.safetensors", "config.json")
+
 
 def check_layer_ids(layout: str, aux_layers: tuple[int, ...], n_layer: int) -> None:
     """Raises ConfigError when readers would take these boundaries for others: SpecForge's ids are ambiguous."""
@@ -58,8 +60,9 @@ def export_draft(
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     config = _CONFIGS[layout](draft.geometry, _layer_ids(layout, target.aux_layers), target)
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / "model.safetensors", lambda path: save_file(tensors, path, metadata={"format": "pt"}))
-    write_whole(folder / "config.json", lambda path: path.write_text(json.dumps(config, indent=2) + "\n"))
+    weights, settings = (folder / name for name in DRAFT_FILES)
+    write_whole(weights, lambda path: save_file(tensors, path, metadata={"format": "pt"}))
+    write_whole(settings, lambda path: path.write_text(json.dumps(config, indent=2) + "\n"))
 
 
 def _layer_ids(layout: str, aux_layers: tuple[int, ...]) -> list[int]:

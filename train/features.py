@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import torch
-from llama_eagle.train.samples import Sample
+from llama_eagle.train.data.samples import Sample
 from llama_eagle.train.target import Images, Target
 from torch import Tensor
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 from llama_eagle.errors import EagleError
-from llama_eagle.train.batches import BatchPlan, Split
+from llama_eagle.train.data.batches import BatchPlan, Split
+from llama_eagle.train.data.samples import Sample
 from llama_eagle.train.features import FeatureSource
 from llama_eagle.train.loss import TrainingPass
 from llama_eagle.train.metrics import Journal, Totals
-from llama_eagle.train.samples import Sample
 from llama_eagle.train.settings import Settings
 from llama_eagle.train.state import Progress, State, save_state
 

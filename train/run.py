@@ -11,16 +11,17 @@ import numpy as np
 import torch
 from llama_eagle import console
 from llama_eagle.errors import ConfigError, EnvironmentFailure, UsageError
-from llama_eagle.train import metrics, state
-from llama_eagle.train.batches import split_held_out
-from llama_eagle.train.documents import read_documents
-from llama_eagle.train.export import DraftOf, check_layer_ids, export_draft
+from llama_eagle.train import metrics, state, store
+from llama_eagle.train.data.batches import split_held_out
+from llama_eagle.train.data.documents import read_documents
+from llama_eagle.train.data.samples import Sample, SampleMaker, digest
+from llama_eagle.train.data.vocabulary import choose_vocabulary, count_tokens
+from llama_eagle.train.export import DRAFT_FILES, DraftOf, check_layer_ids, export_draft
 from llama_eagle.train.features import FeatureSource, OnlineFeatures
 from llama_eagle.train.initial import Earlier, make_draft, read_earlier
 from llama_eagle.train.loop import Lesson, Loop
 from llama_eagle.train.loss import TrainingPass
 from llama_eagle.train.memory import keep_freed_memory
-from llama_eagle.train.samples import Sample, SampleMaker, digest
 from llama_eagle.train.settings import Settings
 from llama_eagle.train.store import FeatureStore
 from llama_eagle.train.target import (
@@ -33,7 +34,6 @@ from llama_eagle.train.target import (
     load_tokenizer,
     read_target,
 )
-from llama_eagle.train.vocabulary import choose_vocabulary, count_tokens
 from numpy.typing import NDArray
 
 
@@ -200,11 +200,25 @@ def _multiplies_bf16() -> bool:
 def _check_output(settings: Settings) -> None:
     if settings.output.exists() and not settings.output.is_dir():
         raise UsageError(f"{settings.output} is a file; -o names the folder of the draft.")
+    _refuse_foreign(settings.output, "-o", (state.FILE, metrics.METRICS, metrics.PLOT, *DRAFT_FILES))
+    if settings.features is not None:
+        _refuse_foreign(settings.features, "--features", (store.INDEX, store.ROWS, store.FROZEN))
     has_state = (settings.output / state.FILE).exists()
     if settings.resume and not has_state:
         raise UsageError(f"--resume: {settings.output} has no {state.FILE}. Leave --resume out to start.")
     if has_state and not settings.resume:
         raise UsageError(f"{settings.output} holds a training run: --resume goes on with it, another -o starts anew.")
+
+
+def _refuse_foreign(folder: Path, option: str, own: tuple[str, ...]) -> None:
+    """A folder that may be the target's: without the first of a run's `own` files, and with others than these or
+    without the second, with which a run begins."""
+    found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if not found or own[0] in found:
+        return
+    foreign = {name for name in found - set(own) if not (name.startswith(".") and name.endswith(".tmp"))}
+    if foreign or own[1] not in found:
+        raise UsageError(f"{option} {folder}: holds files of something else ({min(foreign or found)}). Name another.")
 
 
 def _report(loop: Loop, n_vocab_draft: int, coverage: float) -> Report:

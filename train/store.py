@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from llama_eagle.errors import ConfigError, EnvironmentFailure, InputError
 from llama_eagle.files import write_whole
+from llama_eagle.train.data.samples import Sample, digest
 from llama_eagle.train.features import Batch, FeatureSource, pad
-from llama_eagle.train.samples import Sample, digest
 from llama_eagle.train.target import Frozen, TargetInfo
 from safetensors.torch import load_file, save_file
 from torch import Tensor

@@ -71,7 +71,7 @@ def read_target(source: str | Path, aux_layers: Sequence[int] | None = None) -> 
     checkpoint = open_checkpoint(source)
     architecture = _architecture(checkpoint.config, checkpoint.path)
     try:
-        config = transformers.AutoConfig.from_pretrained(checkpoint.path)
+        config = transformers.AutoConfig.from_pretrained(checkpoint.path, trust_remote_code=False)
     except Exception as error:  # whatever is wrong with a folder's files
         raise ConfigError(
             f"{checkpoint.path}: transformers cannot read its config.json: {_first_line(error)}"
@@ -170,7 +170,7 @@ def load_tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(folder)
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # whatever is wrong with a folder's files
         raise ConfigError(f"{folder}: transformers cannot load its tokenizer: {_first_line(error)}") from None
 
@@ -189,7 +189,7 @@ def load_images(info: TargetInfo) -> Images | None:
     from transformers import AutoImageProcessor
 
     try:
-        processor = AutoImageProcessor.from_pretrained(info.folder)
+        processor = AutoImageProcessor.from_pretrained(info.folder, trust_remote_code=False)
     except Exception as error:
         raise ConfigError(f"{info.folder}: no image processor: {_first_line(error)}") from None
     return Images(processor, int(info.config.image_token_id))
@@ -217,7 +217,7 @@ def _transformers() -> Any:
 def _load(folder: Path, architecture: str, dtype: torch.dtype) -> Any:
     try:
         model, info = getattr(_transformers(), architecture).from_pretrained(
-            folder, dtype=dtype, output_loading_info=True
+            folder, dtype=dtype, output_loading_info=True, trust_remote_code=False
         )
     except Exception as error:  # whatever is wrong with a folder's files
         raise ConfigError(f"{folder}: transformers cannot load it: {_first_line(error)}") from None

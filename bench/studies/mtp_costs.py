@@ -61,7 +61,7 @@ def evaluate(session: Any, tokens: list[int]) -> None:
 def measure(path: Path, rows: list[int], threads: int, n_prompt: int, n_prompts: int) -> dict[str, Any]:
     tokens = list(range(FIRST, FIRST + n_prompt))
     n_ctx = n_prompt + N_TIMES + N_DRAFT + 2
-    with Model.target(path, LoadOptions(mtp=True)) as model, ExitStack() as stack:
+    with Model.target(path, LoadOptions(load_mtp=True)) as model, ExitStack() as stack:
         plain, *drafting = sessions(model, rows, threads, n_ctx, stack)
         prompts = medians([lambda s=s: evaluate(s, tokens) for s in (plain, *drafting)], n_prompts)  # type: ignore[misc]
         drafts: list[Callable[[], None]] = [lambda s=s: s.draft(FIRST, N_DRAFT) for s in drafting]  # type: ignore[misc]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 TABLE_WIDTH = 110  # of a table that goes to a file or a pipe
+# What steers a terminal instead of being shown: control characters, and those that turn the direction of writing.
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 class _State:
@@ -34,9 +37,14 @@ def use_json(wanted: bool) -> None:
     _State.json = wanted
 
 
+def printable(text: str) -> str:
+    """`text` with its control characters as \\x1b or \\u202e, but for tabs and line ends: names come from files."""
+    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
 def data(text: str) -> None:
     """A line of data, in text mode."""
-    print(text)
+    print(printable(text))
 
 
 def table(value: Any) -> None:
@@ -50,19 +58,19 @@ def table(value: Any) -> None:
 def result(value: dict[str, Any]) -> None:
     """The one object of --json; escaped where the stream is not UTF-8."""
     is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
-    json.dump(value, sys.stdout, ensure_ascii=not is_unicode)
-    sys.stdout.write("\n")
+    text = json.dumps(value, ensure_ascii=not is_unicode)
+    sys.stdout.write(CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
 
 def note(text: str) -> None:
     """A remark for a person, on a terminal only."""
     if on_terminal():
-        print(text, file=sys.stderr)
+        print(printable(text), file=sys.stderr)
 
 
 def warn(text: str) -> None:
     """Something the user should know wherever stderr goes; the same fact is a field of --json."""
-    print(f"warning: {' '.join(text.split())}", file=sys.stderr)
+    print(f"warning: {printable(' '.join(text.split()))}", file=sys.stderr)
 
 
 def failure(kind: str, message: str, code: int) -> None:
@@ -71,7 +79,7 @@ def failure(kind: str, message: str, code: int) -> None:
         if _State.json:
             result({"error": {"type": kind, "message": message, "exit_code": code}})
     with suppress(OSError):
-        print(f"error: {message}", file=sys.stderr)
+        print(f"error: {printable(message)}", file=sys.stderr)
 
 
 def on_terminal() -> bool:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +40,83 @@ def check_output(path: Path, need: int = 0) -> None:
         raise EnvironmentFailure(f"{path} needs {need / 1e9:.2f} GB, but only {free / 1e9:.2f} GB are free in {folder}")
 
 
+def refuse_sources(output: Path, sources: Iterable[Path]) -> None:
+    """Raises UsageError if `output` is one of the files that are read, by whatever name or link, or of a folder in
+    `sources` one of its files (a GGUF that lies there may be an earlier output)."""
+    if not output.exists():
+        return
+    for source in sources:
+        for file in source.iterdir() if source.is_dir() else [source]:
+            is_own = file == source or file.suffix.lower() != ".gguf"
+            if is_own and file.is_file() and file.samefile(output):
+                raise UsageError(f"{output} is {file}, which is read: name another output.")
+
+
 @contextlib.contextmanager
 def temporary_beside(path: Path, count: int = 1) -> Iterator[list[Path]]:
-    """Names of `count` temporary files in `path`'s folder, removed at the end if they still exist."""
-    names = [path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp") for _ in range(count)]
+    """Names of `count` temporary files in a hidden folder beside `path`. The folder goes at the end, as on SIGTERM and
+    hang-up; what a killed run has left for the same `path` goes first."""
+    check_output(path)
+    clear_temporaries(path)
+    folder = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    with contextlib.ExitStack() as held:
+        held.callback(shutil.rmtree, folder, ignore_errors=True)
+        held.enter_context(_removed_when_ended(folder))
+        try:
+            folder.mkdir()
+        except OSError as error:
+            raise explain(error, path, 0) from None
+        lock = _lock(folder)
+        if lock is not None:
+            held.callback(os.close, lock)
+        yield [folder / f"{number}-{path.name}" if number else folder / path.name for number in range(count)]
+
+
+def clear_temporaries(path: Path) -> None:
+    """Removes the temporary folders of `path` that no living process holds."""
+    mine = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.tmp")
+    for folder in path.parent.iterdir():
+        if mine.fullmatch(folder.name) and folder.is_dir() and (lock := _lock(folder)) is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+
+
+def _lock(folder: Path) -> int | None:
+    """Holds the folder until the number is closed or this process ends, in whatever way. None where others hold it, or
+    where the system has no such locks: nothing is cleared there."""
     try:
-        yield names
+        import fcntl
+
+        lock = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    return lock
+
+
+@contextlib.contextmanager
+def _removed_when_ended(folder: Path) -> Iterator[None]:
+    """SIGTERM and hang-up end the process as ever, after the folder is gone. A program's own handlers stay."""
+    names = ("SIGTERM", "SIGHUP") if threading.current_thread() is threading.main_thread() else ()
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    unhandled = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+
+    def end(number: int, _frame: Any) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    for number in unhandled:
+        signal.signal(number, end)
+    try:
+        yield
     finally:
-        for name in names:
-            name.unlink(missing_ok=True)
+        for number in unhandled:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def write_whole(path: Path, write: Callable[[Path], Any]) -> None:

@@ -13,6 +13,8 @@ from llama_eagle.convert.drafts.target import Target, open_target
 from llama_eagle.convert.drafts.write import ARCH, add_keys, add_tensors, extended_because
 from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output
 from llama_eagle.errors import ConfigError, ConversionError, EagleError, UsageError
+from llama_eagle.files import refuse_sources
+from llama_eagle.gguf.header import read_model
 
 __all__ = ["DraftOptions", "DraftReport", "OutType", "TensorRow", "convert_draft", "is_draft"]
 
@@ -46,8 +48,9 @@ def convert_draft(
     if options.rope_base is not None and not 1 < options.rope_base < 1e30:
         raise UsageError(f"RoPE base {options.rope_base} is not a number above 1")
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
-    if Path(output).exists() and Path(target).expanduser().exists() and Path(output).samefile(target):
-        raise UsageError(f"{output} is the target itself; name another output")
+    path = Path(target).expanduser()
+    files = [part.path for part in read_model(path)[1]] if path.is_file() else [path]
+    refuse_sources(Path(output), [checkpoint.path, *files])
     goal = open_target(target, pre=options.pre, weights=options.share_head)
     try:
         draft = read_draft(checkpoint, goal, options)

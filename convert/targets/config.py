@@ -229,6 +229,7 @@ def hybrid_kinds(config: ModelConfig) -> list[str]:
 def full_attention(config: ModelConfig) -> list[str]:
     """Block kinds of a model whose blocks are all alike; a sliding window is refused, llama.cpp would ignore it."""
     config.require("use_sliding_window", False)
-    if "sliding_attention" in (config.get("layer_types") or []):
-        raise ConfigError(f"{config.where}: config.json: sliding-window attention is not supported")
-    return ["full"] * config.integer("num_hidden_layers")
+    n_layer = config.integer("num_hidden_layers")
+    if config.get("layer_types") and config.layer_types() != ["full_attention"] * n_layer:
+        raise ConfigError(f"{config.where}: config.json: layer_types other than full_attention are not supported")
+    return ["full"] * n_layer

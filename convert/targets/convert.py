@@ -19,7 +19,7 @@ from llama_eagle.convert.targets.weights import Weights
 from llama_eagle.convert.tokenizer import read_tokenizer
 from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output
 from llama_eagle.errors import ConfigError, ConversionError, UsageError
-from llama_eagle.files import temporary_beside
+from llama_eagle.files import refuse_sources, temporary_beside
 
 if TYPE_CHECKING:
     from llama_eagle.quantize.quantize import QuantizeOptions
@@ -180,11 +180,15 @@ def convert_vision(source: str | Path, output: str | Path, options: TargetOption
     options = options or TargetOptions()
     start = time.monotonic()
     checkpoint = open_checkpoint(source, revision=options.revision)
-    names = checkpoint.config.get("architectures") or [None]
-    if names[0] not in vision.ARCHITECTURES or not checkpoint.config.get("vision_config"):
-        raise ConfigError(f"{checkpoint.source}: {names[0]} has no vision tower that can be converted")
+    refuse_sources(Path(output), [checkpoint.path])
+    names = checkpoint.config.get("architectures")
+    if not isinstance(names, list) or names[:1] == [] or names[0] not in vision.ARCHITECTURES:
+        raise ConfigError(f"{checkpoint.source}: {names!r:.80} has no vision tower that can be converted")
+    if not checkpoint.config.get("vision_config"):
+        raise ConfigError(f"{checkpoint.source}: config.json has no vision_config")
     outtype = _stored_outtype(checkpoint) if options.outtype == "auto" else options.outtype.lower()
     outtype = outtype if outtype in FILE_TYPE else "f16"
+    ModelConfig(checkpoint.config, checkpoint.source)  # text_config, whose width counts, is an object
     config = ModelConfig(checkpoint.config, checkpoint.source, part="vision_config")
     dims = vision.FAMILY.dims(config)
     planned = plan(vision.FAMILY, config, Weights(checkpoint), dims)
@@ -209,6 +213,7 @@ def convert_target(source: str | Path, output: str | Path, options: TargetOption
     options = options or TargetOptions()
     checkpoint = open_checkpoint(source, revision=options.revision)
     output = Path(output)
+    refuse_sources(output, [checkpoint.path])
     outtype = _stored_outtype(checkpoint) if options.outtype == "auto" else options.outtype.lower()
     if outtype in FILE_TYPE and options.quantize is None:
         return _convert(checkpoint, output, outtype, options)

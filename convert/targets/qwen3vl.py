@@ -7,15 +7,16 @@ from typing import Any
 from llama_eagle.convert.targets import rows
 from llama_eagle.convert.targets.config import ModelConfig, common_keys, dense_dims, full_attention, mrope_sections
 from llama_eagle.convert.targets.table import Dims, Family, text_blocks
+from llama_eagle.convert.targets.vision import deepstack_layers
 
 
 def vl_keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
     """Keys of the text part of a Qwen3-VL model."""
-    vision = config.root.get("vision_config") or {}
+    vision = ModelConfig(config.root, config.where, part="vision_config")
     return {
         **common_keys(config, dims),
         "rope.dimension_sections": mrope_sections(config),
-        "n_deepstack_layers": len(vision.get("deepstack_visual_indexes") or []),
+        "n_deepstack_layers": len(deepstack_layers(vision)) if config.root.get("vision_config") else 0,
     }
 
 

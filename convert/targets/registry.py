@@ -20,6 +20,6 @@ def find_family(config: dict[str, Any], where: str) -> Family:
     names = (text.get("architectures") if isinstance(text, dict) else None) or config.get("architectures")
     if not isinstance(names, list) or not names:
         raise ConfigError(f"{where}: config.json names no architecture")
-    if names[0] not in _FAMILIES:
+    if not isinstance(names[0], str) or names[0] not in _FAMILIES:
         raise ConfigError(f"{where}: architecture {names[0]!r} is not supported; supported: {', '.join(_FAMILIES)}")
     return _FAMILIES[names[0]]

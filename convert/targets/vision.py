@@ -63,7 +63,7 @@ SECTIONS = {
 }
 
 
-def _deepstack(config: ModelConfig) -> list[int]:
+def deepstack_layers(config: ModelConfig) -> list[int]:
     """Vision blocks whose output goes into the text model's first blocks."""
     depth = config.integer("depth")
     indexes = config.get("deepstack_visual_indexes", [])
@@ -74,7 +74,7 @@ def _deepstack(config: ModelConfig) -> list[int]:
 
 def _blocks(config: ModelConfig) -> list[Block]:
     blocks = [Block("block", f"visual.blocks.{i}.", f"v.blk.{i}.") for i in range(config.integer("depth"))]
-    for i, index in enumerate(_deepstack(config)):
+    for i, index in enumerate(deepstack_layers(config)):
         blocks.append(Block("deepstack", f"visual.deepstack_merger_list.{i}.", f"v.deepstack.{index}."))
     return blocks
 
@@ -104,7 +104,7 @@ def _dims(config: ModelConfig) -> dict[str, int]:
 def _keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
     """Keys in the file's own names: "clip" has no single prefix."""
     text = config.root.get("text_config") or {}
-    deepstack = _deepstack(config)
+    deepstack = deepstack_layers(config)
     epsilon = config.number("rms_norm_eps", text) if "rms_norm_eps" in text else 1e-6
     return {
         "has_vision_encoder": True,

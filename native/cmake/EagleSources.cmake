@@ -23,16 +23,22 @@ function(eagle_library_targets folder out)
     set(${out} ${libraries} PARENT_SCOPE)
 endfunction()
 
-# Adds the sources below native/src/<folder> to a target of llama.cpp. Headers are included by their names alone: the
-# patches' call sites name no folder of ours.
-function(eagle_join target folder)
-    file(GLOB_RECURSE sources CONFIGURE_DEPENDS LIST_DIRECTORIES true ${EAGLE_NATIVE}/src/${folder}/*)
-    set(rooms ${sources})
-    list(FILTER sources INCLUDE REGEX "[.](c|cpp|cu)$")
+# Lets a target of llama.cpp include the headers below native/src/<folder>, by their names alone: the patches' call
+# sites name no folder of ours.
+function(eagle_include target folder)
+    file(GLOB_RECURSE rooms CONFIGURE_DEPENDS LIST_DIRECTORIES true ${EAGLE_NATIVE}/src/${folder}/*)
     list(FILTER rooms EXCLUDE REGEX "[.][a-z]+$")
     list(APPEND rooms ${EAGLE_NATIVE}/src/${folder})
     target_include_directories(${target} PRIVATE ${EAGLE_NATIVE}/include ${rooms} ${CMAKE_BINARY_DIR}/generated)
     set(EAGLE_SOURCE_FOLDERS ${EAGLE_SOURCE_FOLDERS} ${rooms} PARENT_SCOPE)  # for the native tests
+endfunction()
+
+# Adds the sources below native/src/<folder> to a target of llama.cpp as well.
+function(eagle_join target folder)
+    eagle_include(${target} ${folder})
+    set(EAGLE_SOURCE_FOLDERS ${EAGLE_SOURCE_FOLDERS} PARENT_SCOPE)
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${EAGLE_NATIVE}/src/${folder}/*)
+    list(FILTER sources INCLUDE REGEX "[.](c|cpp|cu)$")
     if (sources)
         target_sources(${target} PRIVATE ${sources})
         # llama is a unity build; our files are compiled alone.
@@ -41,6 +47,10 @@ function(eagle_join target folder)
         set(cuda_sources ${sources})
         list(FILTER cuda_sources INCLUDE REGEX "[.]cu$")
         set_property(SOURCE ${cuda_sources} TARGET_DIRECTORY ${target} APPEND PROPERTY COMPILE_OPTIONS -fmad=false)
+        set(unfused_sources ${sources})
+        list(FILTER unfused_sources INCLUDE REGEX "eagle_conv_cpu.cpp$")
+        set_property(SOURCE ${unfused_sources} TARGET_DIRECTORY ${target}
+            APPEND PROPERTY COMPILE_OPTIONS -ffp-contract=off)
     endif()
 endfunction()
 
@@ -50,6 +60,8 @@ foreach (target ${EAGLE_LIBRARIES})
         eagle_join(${target} ggml-cpu)
     elseif (target MATCHES "^(llama|ggml-base|ggml-cuda)$")
         eagle_join(${target} ${target})
+    elseif (target MATCHES "^ggml-(hip|musa)$")
+        eagle_include(${target} ggml-cuda)  # they compile ggml-cuda's files, without our kernels
     endif()
     # VERSION and SOVERSION would put three copies of each library into a wheel, which holds no symbolic links.
     set_property(TARGET ${target} PROPERTY VERSION)

@@ -64,12 +64,18 @@ def sha256(path: Path) -> str:
 
 
 def download(pin: dict[str, str], folder: Path) -> None:
-    """Lets pip find the sdist, so that its indexes, proxies and certificates apply."""
+    """Lets pip find the sdist, so that its indexes, proxies and certificates apply.
+
+    pip runs the archive's own build code for its name and version: not before the archive has the pinned hash.
+    """
     requirement = f"{pin['package']}=={pin['version']}"
+    requirements = folder / "requirements.txt"
+    requirements.write_text(f"{requirement} --hash=sha256:{pin['sha256']}\n", encoding="utf-8")
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", pin["package"], "-d", str(folder)]
+    command += ["--require-hashes", "-r", str(requirements)]
     # The metadata step of the sdist must not see options that are meant for our own build.
     env = {k: v for k, v in os.environ.items() if k not in ("CMAKE_ARGS", "SKBUILD_CMAKE_ARGS")}
-    done = subprocess.run([*command, requirement], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-5:])
         raise UpstreamError(

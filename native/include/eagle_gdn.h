@@ -1,11 +1,12 @@
 // eagle_gdn.h: the two operations of the replayed recurrent state, as the graph builder and the backends see them.
 //
-// Both are marked variants of ggml operations, so that no operation table changes: a backend that knows them looks for
-// EAGLE_GDN_TAG in op_params[EAGLE_GDN_PARAM_TAG]. The graph builder uses them only where the cache lies on a backend
-// that does (CPU, CUDA). T tokens per sequence, W = conv kernel - 1, R record slots per sequence (0: nothing can be
-// undone). ggml's order of dimensions, everything f32 unless said otherwise.
+// They are ggml's GATED_DELTA_NET and the window of its SSM_CONV, with replay and in place. Their names are their own
+// (patch 0204): a backend that does not know them, which are all but the CPU's and CUDA's, refuses them. The graph
+// builder uses them only where the cache lies on a device that knows them. T tokens per sequence, W = conv kernel - 1,
+// R record slots per sequence (0: nothing can be undone). ggml's order of dimensions, everything f32 unless said
+// otherwise.
 //
-// GGML_OP_GATED_DELTA_NET, replaying                     GGML_OP_SSM_CONV, replaying
+// GGML_OP_EAGLE_GDN                                      GGML_OP_EAGLE_CONV_WINDOW
 //   src 0..4  q, k, v, g, beta as upstream                 src 0  conv window in the cache [W, channels, n_seqs]
 //   src 5     state in the cache [S, S, H, n_seqs]         src 1  the new tokens' inputs [channels, T, n_seqs]
 //   src 6     records [row, n_seqs], absent if R = 0       src 2  records [row, n_seqs], absent if R = 0
@@ -22,12 +23,10 @@
 
 #include "ggml.h"
 
-#define EAGLE_GDN_TAG 0x4e444745  // "EGDN"
-
+// Indices of op_params.
 enum eagle_gdn_param {
-    EAGLE_GDN_PARAM_TAG = 1,      // op_params[0] stays upstream's snapshot count, 1
-    EAGLE_GDN_PARAM_N_SLOTS = 2,  // R
-    EAGLE_GDN_PARAM_OFFSET = 3,   // floats from the start of a record row to this operation's part
+    EAGLE_GDN_PARAM_N_SLOTS = 0,  // R
+    EAGLE_GDN_PARAM_OFFSET = 1,   // floats from the start of a record row to this operation's part
 };
 
 // Where no other backend can meet it, the conv window's result is stored token by token: [W + T, channels] with strides
@@ -36,6 +35,11 @@ static inline int eagle_gdn_is_token_major(const struct ggml_tensor * t) {
     return t->nb[0] > t->nb[1];
 }
 
-static inline int eagle_gdn_is_replay(const struct ggml_tensor * op) {
-    return op->op_params[EAGLE_GDN_PARAM_TAG] == EAGLE_GDN_TAG;
+// The source that is the state, or the window, in the cache.
+static inline int eagle_gdn_cache_src(const struct ggml_tensor * op) {
+    return op->op == GGML_OP_EAGLE_GDN ? 5 : 0;
+}
+
+static inline int eagle_gdn_is_ours(const struct ggml_tensor * op) {
+    return op->op == GGML_OP_EAGLE_GDN || op->op == GGML_OP_EAGLE_CONV_WINDOW;
 }

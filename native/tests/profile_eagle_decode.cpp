@@ -32,8 +32,10 @@ static std::string kind_of(const ggml_tensor * t) {
     }
     switch (t->op) {
     case GGML_OP_GATED_DELTA_NET:
+    case GGML_OP_EAGLE_GDN:
         return "Gated DeltaNet";
     case GGML_OP_SSM_CONV:
+    case GGML_OP_EAGLE_CONV_WINDOW:
         return "convolution";
     case GGML_OP_RMS_NORM:
     case GGML_OP_NORM:

@@ -88,8 +88,8 @@ struct result {
     floats out, state, records;
 };
 
-void tag(ggml_tensor * op, int64_t n_slots, int64_t offset) {
-    op->op_params[EAGLE_GDN_PARAM_TAG] = EAGLE_GDN_TAG;
+void set_operation(ggml_tensor * op, ggml_op kind, int64_t n_slots, int64_t offset) {
+    op->op = kind;
     op->op_params[EAGLE_GDN_PARAM_N_SLOTS] = (int32_t) n_slots;
     op->op_params[EAGLE_GDN_PARAM_OFFSET] = (int32_t) offset;
 }
@@ -127,11 +127,9 @@ result run_replay(ggml_backend_t backend, const shape & s, const floats & state,
                           s.R ? g.f32(OFFSET + s.R * s.slot(), s.n_seqs()) : nullptr};
     ggml_tensor * counts = ggml_new_tensor_1d(g.ctx.get(), GGML_TYPE_I32, s.n_seqs());
     ggml_tensor * op = g.f32(s.S * s.H, s.T * s.n_seqs());
-    op->op = GGML_OP_GATED_DELTA_NET;
-    op->op_params[0] = 1;
     std::copy(std::begin(in), std::end(in), op->src);
     op->src[7] = counts;
-    tag(op, s.R, OFFSET);
+    set_operation(op, GGML_OP_EAGLE_GDN, s.R, OFFSET);
     g.allocate(op);
     const floats inputs[] = {gather(tokens, &token::q), gather(tokens, &token::k),    gather(tokens, &token::v),
                              gather(tokens, &token::g), gather(tokens, &token::beta), state};
@@ -316,10 +314,9 @@ void test_conv(ggml_backend_t backend, const shape & s, int64_t C, bool token_ma
     ggml_tensor * counts = ggml_new_tensor_1d(g.ctx.get(), GGML_TYPE_I32, n_seqs);
     ggml_tensor * weights = g.f32(W + 1, C);
     ggml_tensor * op = g.f32(W + s.T, C, n_seqs);
-    op->op = GGML_OP_SSM_CONV;
     std::copy(std::begin(in), std::end(in), op->src);
     op->src[3] = counts;
-    tag(op, s.R, 0);
+    set_operation(op, GGML_OP_EAGLE_CONV_WINDOW, s.R, 0);
     if (token_major) {
         op->nb[0] = C * sizeof(float);
         op->nb[1] = sizeof(float);

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
+import gguf
 import pytest
 from fixtures.command import assert_one_line_error, in_shell, llama_eagle
-from fixtures.tiny_gguf import Variant, write_draft, write_target
+from fixtures.tiny_gguf import Variant, finish, write_draft, write_target
 
 pytestmark = pytest.mark.native
 
@@ -168,6 +170,22 @@ def test_inspect(models: Path) -> None:
     assert {"name": "d2t", "shape": [54], "type": "I64", "n_bytes": 432} in report["tensors"]
     assert "d2t" in llama_eagle("inspect", models / "draft.gguf").stdout
     assert_one_line_error(llama_eagle("inspect", models / "text.gguf"), INPUT, "not a GGUF")
+
+
+def test_names_do_not_steer_the_terminal(tmp_path: Path) -> None:
+    """Control characters, C1 ones among them, and characters that turn the direction of writing."""
+    path, name = tmp_path / "evil.gguf", "a\x1b]0;title\x07\x9b2J\u202e\nb"
+    writer = gguf.GGUFWriter(path, "x\x1b[31m")
+    writer.add_string("general.name", name)
+    writer.add_string(f"key{name}", "value")
+    writer.add_tensor(name, gguf.np.ones(4, gguf.np.float32))
+    finish(writer, path)
+    for arguments in (["inspect", path], ["inspect", path, "--json"], ["check", path], ["generate", "-m", path]):
+        outcome = llama_eagle(*arguments)
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", outcome.stdout + outcome.stderr)
+    assert llama_eagle("inspect", path, "--json").json["keys"]["general.name"] == name
+    lines = llama_eagle("inspect", path).stdout.splitlines()
+    assert sum("\\x1b]0;title" in line for line in lines) == 3  # each on a line of its own
 
 
 def test_doctor() -> None:

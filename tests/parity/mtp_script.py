@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from llama_eagle.bench.peer import Peer
 from llama_eagle.sessions.models import Context, ModelPair
-from llama_eagle.sessions.options import ContextOptions, LoadOptions, PairOptions, SessionOptions
+from llama_eagle.sessions.options import MTP, ContextOptions, PairOptions, SessionOptions
 from llama_eagle.sessions.session import EagleSession
 from llama_eagle.synthetic.cycle import Cycle
 from parity.mtp_reference import MTPReference, TargetStates
@@ -78,7 +78,7 @@ class Script:
             n_rs_seq=self.n_draft,
         )  # fmt: skip
         with (
-            ModelPair(PairOptions(model, load=LoadOptions(mtp=True))) as pair,
+            ModelPair(PairOptions(model, MTP)) as pair,
             Context(pair.target, f32) as context,
             EagleSession(context, pair.target, SessionOptions(self.n_draft, kv_f32=True)) as session,
         ):

@@ -11,7 +11,8 @@ import torch
 from fixtures.native import NativeTarget
 from fixtures.targets import make_target
 from llama_eagle.convert.targets import TargetOptions, convert_target
-from llama_eagle.sessions.session import EagleSession, SessionOptions
+from llama_eagle.sessions.options import SessionOptions
+from llama_eagle.sessions.session import EagleSession
 from parity.mtp_reference import MTPReference, TargetStates
 from parity.native_draft import N_STEPS, NativeDraft, assert_equal
 

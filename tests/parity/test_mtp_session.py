@@ -65,6 +65,25 @@ def test_a_file_with_the_head_alone(family: str, tmp_path: Path) -> None:
         assert_same(chain_after(context, NativeMtp(context, model=companion)), own)
 
 
+def test_a_file_with_a_trimmed_head(target: MtpTarget, tmp_path: Path) -> None:
+    """A FastMTP-32K file: fewer rows, and a map that says which tokens they are."""
+    ids = [470, 3, 88, 11, 402, 5, 300, 41, 129, 7, 0]
+    path = write_head_alone(target.gguf, tmp_path / "fast.gguf", N_BLOCKS, ids)
+    with target.open(n_ubatch=256) as context, loaded(path) as companion:
+        draft = NativeMtp(context, model=companion)
+        assert draft.session.draft_ids.tolist() == ids
+        rounds = Rounds(target, draft, MTPReference(target.folder, ids))
+        rounds.eval(33)
+        for n_kept in (5, 0, 3):
+            rounds.round(n_kept)
+        draft.close()
+        with pytest.raises(NativeError, match=r"n_vocab_draft is 8, but this MTP draft .* 11 tokens: leave it 0"):
+            NativeMtp(context, model=companion, n_vocab_draft=8)
+        params = context.api.llama_context_default_params()
+        params.ctx_type = 1  # LLAMA_CONTEXT_TYPE_MTP: llama.cpp's own graph of the head, which knows no map
+        assert not context.api.llama_init_from_model(companion, params)
+
+
 def test_a_draft_before_the_first_token(target: MtpTarget) -> None:
     """As upstream's server drafts after a prompt of one token: x_0 with zeros."""
     with target.open() as context:
@@ -180,6 +199,11 @@ class TestModelsThatDoNotFit:
         convert_target(folder, tmp_path / "more.gguf", TargetOptions())
         with target.open() as context, loaded(tmp_path / "more.gguf") as model:
             self.refused(context, model, "file has 640 tokens, the target 512")
+
+    def test_a_map_beyond_the_vocabulary(self, target: MtpTarget, tmp_path: Path) -> None:
+        path = write_head_alone(target.gguf, tmp_path / "map.gguf", N_BLOCKS, [1, 2, 3], named=[1, 2, 512])
+        with target.open() as context, loaded(path) as model:
+            self.refused(context, model, "vocabulary map names token 512 of a target with 512")
 
     def test_no_draft_at_all(self, target: MtpTarget, tmp_path: Path) -> None:
         convert_target(make_target("qwen3", tmp_path / "qwen3"), tmp_path / "qwen3.gguf", TargetOptions())

@@ -16,9 +16,9 @@ from fixtures.targets import FAMILIES
 from fixtures.training import chat, make_training_target, write_jsonl
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import ConfigError, InputError
-from llama_eagle.train.documents import read_documents
+from llama_eagle.train.data.documents import read_documents
+from llama_eagle.train.data.samples import Sample, SampleMaker
 from llama_eagle.train.features import Batch, OnlineFeatures
-from llama_eagle.train.samples import Sample, SampleMaker
 from llama_eagle.train.store import FeatureStore
 from llama_eagle.train.target import Target, TargetInfo, load_images, load_tokenizer, read_target
 from PIL import Image

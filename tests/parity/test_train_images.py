@@ -15,8 +15,8 @@ import torch
 from fixtures.native import NativeTarget
 from fixtures.training import make_training_target
 from llama_eagle.convert.targets import TargetOptions, convert_target, convert_vision
+from llama_eagle.train.data.samples import Sample
 from llama_eagle.train.features import OnlineFeatures
-from llama_eagle.train.samples import Sample
 from llama_eagle.train.target import Target, load_images, read_target
 from PIL import Image
 

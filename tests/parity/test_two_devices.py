@@ -15,6 +15,7 @@ from fixtures.targets import make_target
 from fixtures.tiny_gguf import LAYERS, Variant, write_draft, write_target
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.native.build import library_folder
+from parity.pairs import load_log
 
 pytestmark = pytest.mark.native
 
@@ -36,22 +37,6 @@ def evaluate(path: Path, tokens: list[int], n_gpu_layers: int) -> tuple[np.ndarr
         parts = [target.decode(tokens[:40])] + [target.decode([token]) for token in tokens[40:]]
     features = [np.concatenate([part[1][il] for part in parts]) for il in range(N_LAYER)]
     return np.concatenate([part[0] for part in parts]), np.stack(features)
-
-
-def load_log(path: Path, n_gpu_layers: int) -> str:
-    """llama.cpp's log of loading a model."""
-    import llama_cpp
-    from llama_eagle.native.calls import library
-
-    library()
-    lines: list[str] = []
-    callback = llama_cpp.llama_log_callback(lambda level, text, user: lines.append(text.decode()))
-    llama_cpp.llama_log_set(callback, None)
-    params = llama_cpp.llama_model_default_params()
-    params.n_gpu_layers = n_gpu_layers
-    llama_cpp.llama_model_free(llama_cpp.llama_model_load_from_file(str(path).encode(), params))
-    llama_cpp.llama_log_set(llama_cpp.llama_log_callback(), None)  # null: the default
-    return "".join(lines)
 
 
 def assert_close(found: np.ndarray, expected: np.ndarray, what: str) -> None:

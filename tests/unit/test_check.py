@@ -11,9 +11,9 @@ import gguf
 import numpy as np
 import pytest
 from fixtures.eagle3_checkpoints import CASES, DraftSpec, make_draft, make_target_gguf
-from llama_eagle.convert.check import CheckReport, check_models
 from llama_eagle.convert.drafts import convert_draft
 from llama_eagle.errors import InputError
+from llama_eagle.gguf.pairing import CheckReport, check_models
 
 
 @pytest.fixture(scope="module")
@@ -85,14 +85,17 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "layer out of range": ({"keys": {"eagle3.target_layers": [2, 4, 9]}}, "reads layer 9"),
     "last layer": ({"keys": {"eagle3.target_layers": [2, 4, 8]}}, "last block"),
     "repeated layer": ({"keys": {"eagle3.target_layers": [2, 2, 5]}}, "twice"),
-    "four layers for three features": ({"keys": {"eagle3.target_layers": [1, 2, 3, 4]}}, "fc.weight"),
+    "four layers for three features": (
+        {"keys": {"eagle3.target_layers": [1, 2, 3, 4]}},
+        "not marked as of the extended",
+    ),
     "no layers": ({"keys": {"eagle3.target_layers": None}}, "no target layers"),
     "no head": ({"drop": "output.weight"}, "--share-head"),
     "no map": ({"drop": "d2t"}, "d2t"),
     "missing tensor": ({"drop": "blk.0.ffn_up.weight"}, "blk.0.ffn_up.weight is missing"),
     "unknown tensor": ({"add": "surprise"}, "no part of a draft"),
     "wrong width": ({"keys": {"eagle3.feed_forward_length": 95}}, "its keys say"),
-    "absurd layers": ({"keys": {"eagle3.block_count": 2**31}}, "claims"),
+    "absurd layers": ({"keys": {"eagle3.block_count": 2**31}}, "must be in 1..512"),
     "unmarked norm_output": ({"keys": {"eagle3.norm_output": True}}, "not marked"),
 }
 

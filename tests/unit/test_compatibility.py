@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import gguf
@@ -10,7 +11,7 @@ import pytest
 from fixtures.tiny_gguf import Variant, write_draft, write_target
 from llama_eagle.errors import IncompatibleModels, InputError
 from llama_eagle.gguf.header import Header, read_header
-from llama_eagle.gguf.pairing import pair_problems, require_draft, require_pair, require_target
+from llama_eagle.gguf.pairing import check_models, require_draft, require_models, require_target
 
 
 @pytest.fixture(scope="module")
@@ -22,10 +23,19 @@ def draft_of(tmp_path: Path, **changes: object) -> Header:
     return read_header(write_draft(tmp_path / "draft.gguf", Variant(**changes)))  # type: ignore[arg-type]
 
 
+def problems(target: Header, draft: Header) -> list[str]:
+    """What `check` finds; loading refuses exactly when there is something."""
+    found = [finding for finding in check_models(target.path, draft.path).findings if finding.level == "error"]
+    if not found:
+        require_models(target.path, draft.path)
+    else:
+        with pytest.raises(InputError if found[0].file else IncompatibleModels, match=re.escape(found[0].message)):
+            require_models(target.path, draft.path)
+    return [finding.message for finding in found]
+
+
 def test_a_pair_that_fits(target: Header, tmp_path: Path) -> None:
-    draft = draft_of(tmp_path)
-    assert pair_problems(target, draft) == []
-    require_pair(target, draft)
+    assert problems(target, draft_of(tmp_path)) == []
 
 
 @pytest.mark.parametrize(
@@ -42,10 +52,8 @@ def test_a_pair_that_fits(target: Header, tmp_path: Path) -> None:
     ],
 )
 def test_each_reason(target: Header, tmp_path: Path, changes: dict[str, object], reason: str) -> None:
-    draft = draft_of(tmp_path, **changes)
-    assert any(reason in problem for problem in pair_problems(target, draft)), pair_problems(target, draft)
-    with pytest.raises(IncompatibleModels, match="does not fit"):
-        require_pair(target, draft)
+    found = problems(target, draft_of(tmp_path, **changes))
+    assert any(reason in problem for problem in found), found
 
 
 def test_padding_may_be_named_differently(tmp_path: Path, target: Header) -> None:
@@ -54,7 +62,7 @@ def test_padding_may_be_named_differently(tmp_path: Path, target: Header) -> Non
     at = data.find(b"[PAD260]")
     data[at : at + 8] = b"[PADxyz]"
     (tmp_path / "draft.gguf").write_bytes(data)
-    assert pair_problems(target, read_header(tmp_path / "draft.gguf")) == []
+    assert problems(target, read_header(tmp_path / "draft.gguf")) == []
 
 
 def test_d2t_outside_the_vocabulary(tmp_path: Path, target: Header) -> None:
@@ -63,7 +71,7 @@ def test_d2t_outside_the_vocabulary(tmp_path: Path, target: Header) -> None:
     with path.open("r+b") as file:
         file.seek(header.data_offset + header.tensors["d2t"].offset)
         file.write(np.int64(99999).tobytes())
-    assert any("ids from 66 to 99999" in problem for problem in pair_problems(target, read_header(path)))
+    assert any("ids from 66 to 99999" in problem for problem in problems(target, read_header(path)))
 
 
 def test_roles(target: Header, tmp_path: Path) -> None:

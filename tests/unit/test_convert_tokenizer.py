@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,24 @@ def test_damaged_tokenizers_are_refused(name: str, tmp_path: Path) -> None:
     checkpoint = open_folder(tmp_path, "qwen2")
     edit(tmp_path, "tokenizer.json", mutations()[name])
     with pytest.raises((ConversionError, ConfigError)):
+        read_tokenizer(checkpoint, VOCAB)
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "additional_chat_templates/tool.jinja", "chat_template.json"])
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_a_template_that_is_no_file(name: str, kind: str, tmp_path: Path) -> None:
+    """A pipe would hang, a device give bytes without end."""
+    checkpoint = open_folder(tmp_path, "qwen2")
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    if name.endswith(".json"):
+        (tmp_path / "chat_template.jinja").unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(ConversionError, match="not a regular file"):
         read_tokenizer(checkpoint, VOCAB)
 
 

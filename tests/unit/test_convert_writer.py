@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from llama_eagle.convert import writer
 from llama_eagle.convert.writer import PIECE, gguf_output
-from llama_eagle.errors import ConversionError, EnvironmentFailure, UsageError
+from llama_eagle.errors import ConversionError, EnvironmentFailure, InputError, UsageError
+from llama_eagle.gguf.header import read_model
 
 RANDOM = np.random.default_rng(7)
 LARGE = RANDOM.standard_normal((9, PIECE // 4)).astype(np.float32)  # several pieces, the last one short
@@ -72,6 +73,23 @@ def test_split_files(tmp_path: Path) -> None:
         found = fields(tmp_path / name)
         assert (found["split.no"], found["split.count"], found["split.tensors.count"]) == (i, 3, 3)
         assert ("x.block_count" in found) == (i == 0)
+
+
+def test_splits_of_two_conversions_are_told_apart(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        with gguf_output(tmp_path / f"{name}.gguf", arch="x", split_max_size=LARGE.nbytes) as out:
+            for i in range(2):
+                out.tensor(f"t{i}", LARGE.shape, lambda: LARGE, "f32")
+        assert len(read_model(tmp_path / f"{name}-00001-of-00002.gguf")[1]) == 2
+    (tmp_path / "b-00002-of-00002.gguf").replace(tmp_path / "a-00002-of-00002.gguf")
+    with pytest.raises(InputError, match="another conversion"):
+        read_model(tmp_path / "a-00001-of-00002.gguf")
+
+
+def test_half_of_a_character_pair(tmp_path: Path) -> None:
+    with pytest.raises(ConversionError, match="is no text"), gguf_output(tmp_path / "m.gguf", arch="x") as out:
+        out.key("general.name", "\ud800")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_progress_counts_all_bytes(tmp_path: Path) -> None:

@@ -103,9 +103,18 @@ def test_splits(target: Path, tmp_path: Path) -> None:
     first, files = read_model(names[0])
     assert first.path == names[0]
     assert [list(file.tensors) for file in files] == [["t0"], ["t1"]]
-    with pytest.raises(InputError, match="split 2"):
+    with pytest.raises(InputError, match="not the first split"):
         read_model(names[1])
-    names[1].write_bytes(names[1].read_bytes()[:-20])
+    whole = names[1].read_bytes()
+    for field, value in ((b"split.no", 0), (b"split.count", 3)):
+        at = whole.index(field) + len(field) + 4
+        names[1].write_bytes(whole[:at] + value.to_bytes(2, "little") + whole[at + 2 :])
+        with pytest.raises(InputError, match="not split 2 of 2"):
+            read_model(names[0])
+    names[1].write_bytes(whole.replace(b"t1", b"t0"))
+    with pytest.raises(InputError, match="tensor t0 is in"):
+        read_model(names[0])
+    names[1].write_bytes(whole[:-20])
     with pytest.raises(InputError, match="truncated"):
         read_model(names[0])
     names[1].unlink()

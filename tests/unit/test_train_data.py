@@ -11,11 +11,11 @@ import pytest
 from fixtures.targets import make_target
 from fixtures.training import chat, make_training_target, write_jsonl
 from llama_eagle.errors import ConfigError, InputError, UsageError
-from llama_eagle.train.batches import BatchPlan, Split, split_held_out
-from llama_eagle.train.documents import read_documents
-from llama_eagle.train.samples import Sample, SampleMaker
+from llama_eagle.train.data.batches import BatchPlan, Split, split_held_out
+from llama_eagle.train.data.documents import read_documents
+from llama_eagle.train.data.samples import Sample, SampleMaker
+from llama_eagle.train.data.vocabulary import choose_vocabulary, count_tokens
 from llama_eagle.train.target import control_tokens, load_tokenizer, read_target
-from llama_eagle.train.vocabulary import choose_vocabulary, count_tokens
 
 
 @pytest.fixture(scope="module")

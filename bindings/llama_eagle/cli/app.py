@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from llama_eagle.cli import (
+from llama_eagle.cli.commands import (
     bench,
     chat,
     check,

@@ -35,7 +35,12 @@ class Drafting:
 
     draft: Annotated[
         str | None,
-        typer.Option("--draft", "-d", metavar="DRAFT.gguf|lookup|none", help="What drafts; default: nothing does."),
+        typer.Option(
+            "--draft",
+            "-d",
+            metavar="DRAFT.gguf|mtp|lookup|none",
+            help="What drafts; default: the target's MTP head, if it has one.",
+        ),
     ] = None
     lookup: Annotated[bool, typer.Option("--lookup", help="Look up drafts in the text first, while it pays.")] = False
     n_draft: Annotated[str, typer.Option(metavar="K|auto", help="Tokens drafted in a round.")] = "auto"
@@ -47,6 +52,9 @@ class Drafting:
         str, typer.Option(metavar="match|rejection", help="rejection: the distribution stays, not the text of a seed.")
     ] = DraftingOptions.draft_sampling
     exact: Annotated[bool, typer.Option("--exact", help="Verify bit by bit as plain decoding computes.")] = False
+    draft_vocab: Annotated[
+        str | None, typer.Option(metavar="N|all", help="Rows of an MTP draft's head; default: 32768.")
+    ] = None
     draft_gpu_layers: DraftGpuLayers = DraftingOptions.draft_gpu_layers
     draft_ctx_size: Annotated[int, typer.Option(min=0, help="Positions the draft sees, 0: as the target.")] = 0
 
@@ -61,6 +69,7 @@ class Drafting:
             exact=self.exact,
             draft_gpu_layers=self.draft_gpu_layers,
             draft_n_ctx=self.draft_ctx_size,
+            draft_vocab=_read_vocab(self.draft_vocab),
             drafter=_lookup() if self.lookup else None,
         )
 
@@ -152,6 +161,12 @@ def read_n_draft(text: str) -> int | str:
     if not text.isdigit():
         raise UsageError(f"draft length {text!r} (n_draft): give a number of 0 or more, or auto.")
     return int(text)
+
+
+def _read_vocab(text: str | None) -> int | str | None:
+    if text is not None and text != "all" and not text.isdigit():
+        raise UsageError(f"draft_vocab {text!r}: give a number of tokens, or all.")
+    return int(text) if text and text.isdigit() else text
 
 
 def read_layers(text: str | None) -> tuple[int, ...] | None:

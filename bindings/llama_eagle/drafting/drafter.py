@@ -17,3 +17,8 @@ class Drafter(Protocol):
 
     def accept(self, tokens: Sequence[int]) -> None:
         """These tokens are in the target's memory now, after the earlier ones."""
+
+
+def name_of(drafter: Drafter | None) -> str:
+    """What reports call it; of a class that is not ours, its name."""
+    return "none" if drafter is None else str(getattr(drafter, "name", type(drafter).__name__))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llama_eagle.drafting.drafter import Drafter
+from llama_eagle.drafting.drafter import Drafter, name_of
 
 
 class FirstOf:
@@ -19,6 +19,7 @@ class FirstOf:
 
     def __init__(self, first: Drafter, second: Drafter) -> None:
         self._drafters = (first, second)
+        self.name = f"{name_of(first)} and {name_of(second)}"
         self._accepted = [2.0, 1.0]  # tokens a draft of each has had accepted, recently
         self._last: int | None = None  # which one proposed the round that is being verified
         self._since_first = 0

@@ -11,6 +11,8 @@ class PromptLookup:
     Good for texts that repeat their input: edits, summaries, code. Costs microseconds.
     """
 
+    name = "look-up"
+
     def __init__(self, n_gram: int = 3, n_min: int = 2) -> None:
         self._sizes = range(n_gram, n_min - 1, -1)
         self._tokens: list[int] = []

@@ -11,6 +11,8 @@ import numpy as np
 class ModelDrafter:
     """llama-cpp-python's `draft_model=` objects: called with all tokens, they return an array of proposals."""
 
+    name = "draft_model"
+
     def __init__(self, model: Any) -> None:
         self._model = model
         self._tokens: list[int] = []

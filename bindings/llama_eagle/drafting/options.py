@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING
 
 from llama_eagle.errors import UsageError
 from llama_eagle.native.limits import LONGEST, MAX_EXACT_DRAFT
+from llama_eagle.sessions.options import MTP
 
 if TYPE_CHECKING:
     from llama_eagle.drafting.drafter import Drafter
 
-NONE, LOOKUP, MTP = "none", "lookup", "mtp"
+NONE, LOOKUP = "none", "lookup"
+DRAFT_VOCAB = 32768  # on a CPU, the head over a whole vocabulary costs more than its drafts bring
 
 
 @dataclass(frozen=True)
 class DraftingOptions:
     """The same for `EagleLlama`, `generate`, `chat`, `serve`, `evaluate` and `bench`. Lengths in tokens.
 
-    draft: an EAGLE-3 draft (a GGUF), "mtp" (the head in the target's file, if that is loaded), "lookup" (in the text so
-        far) or "none"; None: no draft.
-    draft_vocab: rows of an MTP head that draft: a list that follows the text; 0: all.
+    draft: a GGUF with an EAGLE-3 draft or an MTP head, "mtp" (the target's own head), "lookup" (in the text so far) or
+        "none"; None: what there is, see drafting/resolve.py.
+    draft_vocab: rows of an MTP draft's head, "all" for the whole vocabulary; None: DRAFT_VOCAB.
     n_draft: tokens drafted in a round, or "auto": by measured acceptance and cost, down to none.
     n_draft_max: the longest draft; sets how far a recurrent state can be taken back.
     p_min: a draft ends where its cumulative probability falls below this.
@@ -43,7 +45,7 @@ class DraftingOptions:
     exact: bool = False
     draft_gpu_layers: int | None = None
     draft_n_ctx: int = 0
-    draft_vocab: int = 0
+    draft_vocab: int | str | None = None
     drafter: Drafter | None = None
 
     def __post_init__(self) -> None:
@@ -59,7 +61,10 @@ class DraftingOptions:
                 ),
                 f"p_min={self.p_min} is not in [0, 1)": not 0 <= self.p_min < 1,
                 f"draft_n_ctx={self.draft_n_ctx} is negative": self.draft_n_ctx < 0,
-                f"draft_vocab={self.draft_vocab} is negative": self.draft_vocab < 0,
+                f"draft_vocab={self.draft_vocab!r} is neither 'all' nor a number of 16 or more": (
+                    self.draft_vocab not in (None, "all")
+                    and (isinstance(self.draft_vocab, (str, bool)) or int(self.draft_vocab or 0) < 16)
+                ),
             }
         )
         if self.exact and isinstance(self.n_draft, int) and self.n_draft > MAX_EXACT_DRAFT:
@@ -71,9 +76,14 @@ class DraftingOptions:
             self._check_rejection()
 
     @property
+    def model(self) -> str | Path | None:
+        """The model that drafts: a file, or `MTP` for the target's own head; None: no model does."""
+        return None if self.draft in (None, NONE, LOOKUP) else self.draft
+
+    @property
     def draft_file(self) -> Path | None:
-        """The draft model's file; None: there is none."""
-        return None if self.draft in (None, NONE, LOOKUP, MTP) else Path(str(self.draft))
+        """The draft model's own file; None: it has none."""
+        return None if self.model in (None, MTP) else Path(str(self.model))
 
     @property
     def drafts(self) -> bool:
@@ -87,7 +97,7 @@ class DraftingOptions:
         return longest if self.drafts else 0
 
     def _check_rejection(self) -> None:
-        if self.draft_file is None or self.drafter is not None:
+        if self.model is None or self.drafter is not None:
             raise UsageError(
                 "draft_sampling='rejection' draws from the draft model: it needs draft and takes no other drafter."
             )

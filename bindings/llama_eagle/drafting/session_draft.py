@@ -13,6 +13,7 @@ class SessionDraft:
     def __init__(self, session: EagleSession, p_min: float) -> None:
         self._session = session
         self._p_min = p_min
+        self.name = session.draft_kind
 
     def begin(self, tokens: Sequence[int]) -> None:
         pass

@@ -7,6 +7,7 @@ import inspect
 import time
 import warnings
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,12 @@ from llama_cpp import Llama, LlamaState  # noqa: E402
 from llama_cpp.llama_tokenizer import LlamaTokenizer  # noqa: E402
 
 from llama_eagle.drafting.choose import choose_drafter, choose_length  # noqa: E402
+from llama_eagle.drafting.resolve import session_options  # noqa: E402
 from llama_eagle.drop_in.guard import OneThread  # noqa: E402
 from llama_eagle.drop_in.measures import Measures  # noqa: E402
 from llama_eagle.drop_in.options import (  # noqa: E402
     EagleOptions,
-    check_files,
-    refuse_conflicts,
+    choose,
     split_arguments,
     with_our_defaults,
 )
@@ -52,8 +53,8 @@ from llama_eagle.sessions import exact as exact_mode  # noqa: E402
 from llama_eagle.sessions.checkpoints import CheckpointStore  # noqa: E402
 from llama_eagle.sessions.models import Model, check_rollback  # noqa: E402
 from llama_eagle.sessions.open import open_session  # noqa: E402
-from llama_eagle.sessions.options import LoadOptions, SessionOptions  # noqa: E402
-from llama_eagle.sessions.session import EagleSession  # noqa: E402
+from llama_eagle.sessions.options import MTP, LoadOptions  # noqa: E402
+from llama_eagle.sessions.session import DraftLike, EagleSession  # noqa: E402
 from llama_eagle.sessions.text import Tokenizer  # noqa: E402
 from llama_eagle.sessions.text_memory import TextMemory  # noqa: E402
 
@@ -78,9 +79,9 @@ class EagleLlama(Llama, Closing):
 
     def __init__(self, model_path: str | PathLike[str], **arguments: Any) -> None:
         self._stack = contextlib.ExitStack()  # close() works from here on, whatever fails
-        self._options, parent = split_arguments(arguments)
-        refuse_conflicts(self._options, parent)
-        check_files(fspath(model_path), self._options, parent)
+        given, parent = split_arguments(arguments)
+        self._choice = choose(fspath(model_path), given, parent)
+        self._options = self._choice.options
         self._parent_arguments = parent
         self._flash_attn_given = parent.get("flash_attn") is not None
         log.set_verbose(parent.get("verbose", True))
@@ -88,6 +89,7 @@ class EagleLlama(Llama, Closing):
         self._generation: Rounds | None = None
         self._context_is_full = False
         self._measures = Measures()
+        self._session_options = session_options(fspath(model_path), self._options)
         if self._options.exact:
             exact_mode.set_mode("strict")
         with explained():
@@ -104,14 +106,14 @@ class EagleLlama(Llama, Closing):
         options = self._options
         self.draft_model = given.get("draft_model")
         self._logits_all = bool(given.get("logits_all", False))
-        if options.exact and (unverified := exact_mode.require(ModelView(self._model.model))):
+        if options.exact and (unverified := exact_mode.require(ModelView(self._model.model, Path(self.model_path)))):
             warnings.warn(unverified, stacklevel=4)
         recurrent = bool(self._is_recurrent or self._is_hybrid)
         n_draft_max = self._n_draft_max
         check_rollback(self._ctx.ctx, recurrent, n_draft_max)
         view = ContextView(self._ctx.ctx, Path(self.model_path), self._n_ctx, self.n_batch)
         draft = self._load_draft(int(given.get("n_gpu_layers", 0)))
-        self._session = open_session(view, draft, SessionOptions(n_draft_max, options.draft_n_ctx))
+        self._session = open_session(view, draft, replace(self._session_options, n_draft_max=n_draft_max))
         self._stack.callback(self._session.close)
         self._drafter = choose_drafter(self._session, options, self.draft_model)
         self.set_n_draft(options.n_draft if n_draft_max else "auto")
@@ -121,12 +123,14 @@ class EagleLlama(Llama, Closing):
             self._memory.rows = np.empty((self._n_ctx, self._n_vocab), dtype=np.single)
         self._growing = GrowingText(Tokenizer(self._model), self.token_bos())
 
-    def _load_draft(self, gpu_layers: int) -> Model | None:
+    def _load_draft(self, gpu_layers: int) -> DraftLike | None:
         options = self._options
+        if options.model == MTP:
+            return ModelView(self._model.model, Path(self.model_path))
         if options.draft_file is None:
             return None
         layers = gpu_layers if options.draft_gpu_layers is None else options.draft_gpu_layers
-        draft = Model(options.draft_file, LoadOptions(layers))
+        draft = Model(options.draft_file, LoadOptions(layers, load_mtp=True))
         self._stack.callback(draft.close)
         return draft
 
@@ -152,6 +156,16 @@ class EagleLlama(Llama, Closing):
     @context_params.setter
     def context_params(self, value: Any) -> None:
         self._context_params = value
+
+    @property
+    def model_params(self) -> Any:
+        """As `context_params`."""
+        self._model_params.load_mtp = self._options.model == MTP
+        return self._model_params
+
+    @model_params.setter
+    def model_params(self, value: Any) -> None:
+        self._model_params = value
 
     @property
     def n_tokens(self) -> int:
@@ -310,6 +324,11 @@ class EagleLlama(Llama, Closing):
     def speculative_stats(self) -> Statistics:
         """Rounds of the last generation: rounds, n_drafted, n_accepted, accept_rate, mean_emitted, ms by phase."""
         return self._measures.last
+
+    @property
+    def drafter(self) -> str:
+        """What drafts, and why, in one sentence."""
+        return self._choice.why
 
     @property
     def speculative_totals(self) -> Statistics:

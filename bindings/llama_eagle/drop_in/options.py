@@ -5,19 +5,19 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from llama_cpp import Llama
 
-from llama_eagle.drafting.options import DraftingOptions, refuse
+from llama_eagle.drafting.options import NONE, DraftingOptions, refuse
+from llama_eagle.drafting.resolve import Choice, resolve
 from llama_eagle.errors import InputError, UsageError
-from llama_eagle.gguf.header import read_model
-from llama_eagle.gguf.pairing import require_pair, require_target
+from llama_eagle.gguf.pairing import require_models
 from llama_eagle.gguf.size import require_memory
 from llama_eagle.native.limits import MAX_THREADS
-from llama_eagle.sessions.options import CACHE_TYPES, ContextOptions
+from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions
 
 PARENT_PARAMETERS = {
     name: parameter.default
@@ -102,19 +102,33 @@ def refuse_conflicts(options: EagleOptions, given: Mapping[str, Any]) -> None:
             )
 
 
-def check_files(model_path: str, options: EagleOptions, given: Mapping[str, Any]) -> None:
-    """Both files are sound and fit, and the context fits into memory; of a vocabulary alone nothing is checked.
+def choose(model_path: str, options: EagleOptions, given: Mapping[str, Any]) -> Choice[EagleOptions]:
+    """What drafts. Both files are sound and fit, and the context fits into memory; of a vocabulary alone nothing is
+    checked.
 
-    Raises `InputError`, `IncompatibleModels` or `EnvironmentFailure`.
+    What nobody asked for gives way where it does not work; what was named is refused. Raises `UsageError`,
+    `InputError`, `IncompatibleModels` or `EnvironmentFailure`.
     """
+    refuse_conflicts(options, given)
     if not os.path.exists(model_path):  # noqa: PTH110 (as the parent says it)
         raise InputError(f"Model path does not exist: {model_path}")
     if given.get("vocab_only"):
-        return
-    target = read_model(model_path)[0]
-    require_target(target)
-    if options.draft_file is not None:
-        require_pair(target, read_model(options.draft_file)[0])
+        return Choice(options, "nothing drafts: a vocabulary alone is loaded")
+    if given.get("draft_model") is not None:
+        choice = Choice(options, "draft_model drafts, as asked")
+    else:
+        choice = resolve(model_path, options)
+    if choice.options is not options:
+        try:
+            refuse_conflicts(choice.options, given)
+        except UsageError as error:
+            choice = Choice(replace(options, draft=NONE), f"nothing drafts: {error}")
+    _check_files(model_path, choice.options, given)
+    return choice
+
+
+def _check_files(model_path: str, options: EagleOptions, given: Mapping[str, Any]) -> None:
+    target = require_models(model_path, model_path if options.model == MTP else options.draft_file)
     if given.get("n_gpu_layers", 0) == 0:
         n_ctx = given.get("n_ctx", PARENT_PARAMETERS["n_ctx"]) or int(target.arch_key("context_length", 0))
         types = (given.get(name) for name in ("type_k", "type_v"))

@@ -30,6 +30,7 @@ class ModelView:
     """The parent's model, likewise."""
 
     handle: Any
+    path: Path
 
 
 @contextlib.contextmanager

@@ -41,6 +41,7 @@ class EagleModelSettings(ModelSettings):
     exact: bool = Field(default=False, description="Verify bit by bit as plain decoding computes.")
     draft_gpu_layers: int | None = Field(default=None, description="The draft's layers on the GPU.")
     drafter: Any = Field(default=None, exclude=True, description="Another source of drafts, from Python only.")
+    draft_vocab: int | str | None = Field(default=None, description="Rows of an MTP draft's head, or all.")
     draft_n_ctx: int = Field(default=0, ge=0, description="Positions the draft sees, 0: as the target.")
     checkpoint_mib: int = Field(default=256, ge=0, description="Memory for checkpoints of a recurrent state.")
     checkpoint_every: int = Field(default=1024, ge=1, description="Tokens between them in a long prompt.")

@@ -66,13 +66,13 @@ class Chain:
 
         self._api: Any = llama_cpp
         self._sampler = sampler  # llama_sampler pointer
-        self._ids = ids  # of the logits, in their order
+        self.ids = ids  # of the logits, in their order
         self._data = np.empty(len(ids), CANDIDATE)
 
     def distribution(self, logits: NDArray[np.float32]) -> Distribution:
         """What the chain makes of `logits` [n]. It takes no token into its state; its random numbers go unused."""
         api = self._api
-        self._data["id"], self._data["logit"], self._data["p"] = self._ids, logits, 0
+        self._data["id"], self._data["logit"], self._data["p"] = self.ids, logits, 0
         pointer = self._data.ctypes.data_as(api.llama_token_data_p)
         array = api.llama_token_data_array(data=pointer, size=len(self._data), selected=-1, sorted=False)
         api.llama_sampler_apply(self._sampler, array)
@@ -95,6 +95,7 @@ class RejectionSampling:
         self._p_min = p_min
         self._target, self._draft = target, draft
         self._rng = np.random.default_rng(seed)
+        self.name = f"{session.draft_kind}, sampled"
         self._proposed: list[tuple[int, Distribution]] = []
 
     def begin(self, tokens: Sequence[int]) -> None:
@@ -106,7 +107,9 @@ class RejectionSampling:
     def draft(self, id_last: int, n_max: int) -> list[int]:
         """Up to `n_max` tokens drawn from the draft, to follow `id_last`."""
         self._proposed = []
-        for step, likeliest in enumerate(self._session.draft(id_last, n_max, self._p_min)):
+        drafted = self._session.draft(id_last, n_max, self._p_min)
+        self._draft.ids = self._session.draft_ids  # a vocabulary that follows the text changes
+        for step, likeliest in enumerate(drafted):
             q = self._draft.distribution(self._session.draft_logits(step))
             token = q.draw(self._rng)
             self._proposed.append((token, q))

@@ -16,7 +16,7 @@ from itertools import takewhile
 from typing import Any
 
 from llama_eagle.drafting.draft_length import DraftLength, RoundCost
-from llama_eagle.drafting.drafter import Drafter
+from llama_eagle.drafting.drafter import Drafter, name_of
 from llama_eagle.errors import EagleError, NativeError
 from llama_eagle.generation.rejection import RejectionSampling
 from llama_eagle.generation.stats import Statistics
@@ -53,7 +53,7 @@ class Rounds:
     def __init__(self, text: TextMemory, plan: Plan) -> None:
         self.text = text
         self.plan = plan
-        self.statistics = Statistics()
+        self.statistics = Statistics(drafter=name_of(plan.drafter))
         self.n_delivered = 0
         self._round: _Round | None = None
         self._full = False

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llama_eagle.drafting.options import MTP, DraftingOptions
+from llama_eagle.drafting.options import DraftingOptions
+from llama_eagle.drafting.resolve import session_options
 from llama_eagle.generation.generate import GenerationResult, generate
 from llama_eagle.generation.options import GenerationOptions, SamplingParams
 from llama_eagle.sessions.models import Context, ModelPair
 from llama_eagle.sessions.open import open_session
-from llama_eagle.sessions.options import ContextOptions, SessionOptions
+from llama_eagle.sessions.options import ContextOptions
 from llama_eagle.sessions.text import Tokenizer
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -29,15 +30,14 @@ class Run:
 def decode(
     pair: ModelPair, prompt: Sequence[int], run: Run, drafting: DraftingOptions = DraftingOptions()
 ) -> GenerationResult:
-    """Generates after `prompt` in a fresh context. The pair's draft is used if `drafting` names it."""
+    """Generates after `prompt` in a fresh context. The pair's draft is used where `drafting` names a model."""
     options = ContextOptions(
         n_ctx=len(prompt) + run.n + drafting.longest + 1, n_threads=run.threads, n_rs_seq=drafting.longest
     )
-    draft = pair.draft if drafting.draft_file is not None or drafting.draft == MTP else None
-    session_options = SessionOptions(drafting.longest, drafting.draft_n_ctx, n_vocab_draft=drafting.draft_vocab)
+    draft = pair.draft if drafting.model is not None else None
     with (
         Context(pair.target, options) as context,
-        open_session(context, draft, session_options) as session,
+        open_session(context, draft, session_options(pair.target.path, drafting)) as session,
     ):
         generation = GenerationOptions(run.n, run.sampling, run.ignore_eos)
         return generate(session, Tokenizer(pair.target), prompt, generation, drafting=drafting)

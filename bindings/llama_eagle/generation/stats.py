@@ -24,6 +24,7 @@ def phases(before: Timings, after: Timings, ms: float, sample_ms: float = 0.0) -
 class Statistics:
     """What the rounds of one generation did. Times in ms over the whole generation, prompt excluded."""
 
+    drafter: str = "none"
     rounds: int = 0
     n_drafted: int = 0
     n_accepted: int = 0
@@ -34,6 +35,7 @@ class Statistics:
 
     def add(self, other: Statistics) -> None:
         """Count another generation in."""
+        self.drafter = other.drafter
         self.rounds += other.rounds
         self.n_drafted += other.n_drafted
         self.n_accepted += other.n_accepted
@@ -70,6 +72,7 @@ class Statistics:
 
     def as_dict(self) -> dict[str, Any]:
         return {
+            "drafter": self.drafter,
             "rounds": self.rounds,
             "n_drafted": self.n_drafted,
             "n_accepted": self.n_accepted,

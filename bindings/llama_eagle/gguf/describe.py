@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from llama_eagle.gguf.header import VALUE_TYPE_NAMES, ArrayRef, Header, read_model
+from llama_eagle.gguf.validate import check_files
 
 SHORT_ARRAY = 128  # elements shown without being asked for
 SHORT_TEXT = 60  # characters of a value in the table
@@ -22,6 +24,7 @@ def describe(path: Path | str, *, full: bool = False) -> dict[str, Any]:
         "path": str(first.path),
         "architecture": first.architecture,
         "version": first.version,
+        "findings": [asdict(finding) for finding in check_files(files)],
         "n_bytes": sum(file.file_size for file in files),
         "keys": {name: _value(first, name, full) for name in first.keys},
         "key_types": {name: _type_name(first, name) for name in first.keys},
@@ -41,9 +44,9 @@ def render(description: dict[str, Any]) -> str:
         f"{description['version']}, {len(tensors)} tensors, {description['n_bytes'] / 2**20:.1f} MiB",
         "",
     ]
-    lines += [f"  {name:<44} {_short(value)}" for name, value in description["keys"].items()]
+    lines += [f"  {_short(name):<44} {_short(value)}" for name, value in description["keys"].items()]
     lines.append("")
-    lines += [f"  {tensor['name']:<44} {tensor['type']:<8} {tensor['shape']}" for tensor in tensors]
+    lines += [f"  {_short(tensor['name']):<44} {tensor['type']:<8} {tensor['shape']}" for tensor in tensors]
     return "\n".join(lines)
 
 
@@ -64,5 +67,5 @@ def _type_name(header: Header, name: str) -> str:
 def _short(value: Any) -> str:
     if isinstance(value, dict):
         return f"{value['length']} x {value['array']}"
-    text = " ".join(str(value).split())
+    text = " ".join(str(value).split())  # one line, whatever a file calls its tensors
     return text if len(text) <= SHORT_TEXT else text[: SHORT_TEXT - 1] + "…"

@@ -29,6 +29,7 @@ VALUE_TYPE_NAMES = {
 STRING, ARRAY = 8, 9
 MAX_DIMS = 4
 MAX_NAME = 64  # bytes of a tensor name, GGML_MAX_NAME
+SPLIT_ID = "llama_eagle.split_id"  # the same in all files of one conversion
 SPLIT_NAME = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
 
@@ -99,6 +100,16 @@ class Header:
             reader = _Reader(file.read(ref.end - ref.start), self.path)
         return list(reader.elements(ref.type_id, ref.count))
 
+    def count_distinct(self, ref: ArrayRef) -> int:
+        """How many strings of an array differ; empty ones count as different."""
+        data, at, seen, n_empty, unpack = self.raw_array(ref), 0, set(), 0, struct.Struct("<Q").unpack_from
+        for _ in range(ref.count):
+            start = at + 8
+            at = start + unpack(data, at)[0]
+            seen.add(data[start:at])
+            n_empty += at == start
+        return len(seen - {b""}) + n_empty
+
     def raw_array(self, ref: ArrayRef) -> bytes:
         """The encoded elements, to compare two arrays without decoding them."""
         with self.path.open("rb") as file:
@@ -114,7 +125,10 @@ class Header:
 
     @property
     def split_count(self) -> int:
-        return int(self.keys.get("split.count", 1))
+        count = self.keys.get("split.count", 1)
+        if type(count) is not int:
+            raise InputError(f"{self.path}: split.count {count!r:.40} is not a number. Convert or download it again.")
+        return count
 
     @property
     def n_vocab(self) -> int:
@@ -154,7 +168,7 @@ def read_model(path: Path | str) -> tuple[Header, list[Header]]:
     if first.split_count <= 1:
         return first, [first]
     match = SPLIT_NAME.search(first.path.name)
-    number = int(first.keys.get("split.no", 0))
+    number = first.keys.get("split.no", 0)
     if match is None or int(match[2]) != first.split_count:
         raise InputError(
             f"{first.path}: one of {first.split_count} splits, but its name is not NAME-00001-of-"
@@ -165,11 +179,35 @@ def read_model(path: Path | str) -> tuple[Header, list[Header]]:
         for i in range(first.split_count)
     ]
     if number != 0:
-        raise InputError(f"{first.path}: this is split {number + 1}. Give the first one: {names[0]}")
+        raise InputError(f"{first.path}: this is not the first split. Give the first one: {names[0]}")
     missing = [name.name for name in names if not name.exists()]
     if missing:
         raise InputError(f"{first.path}: missing split {missing[0]} (expected {len(names)} files in the same folder).")
-    return first, [first, *(read_header(name) for name in names[1:])]
+    files = [first, *(read_header(name) for name in names[1:])]
+    _require_one_conversion(files)
+    return first, files
+
+
+def _require_one_conversion(files: list[Header]) -> None:
+    """Splits that belong together: by number, by the id that our conversions write, and by their tensors."""
+    first, seen = files[0], dict[str, Path]()
+    for number, file in enumerate(files):
+        ids = first.keys.get(SPLIT_ID), file.keys.get(SPLIT_ID)
+        if (file.keys.get("split.no", 0), file.split_count) != (number, len(files)):
+            raise InputError(
+                f"{file.path}: not split {number + 1} of {len(files)}, as its name says. Download it again."
+            )
+        if None not in ids and ids[0] != ids[1]:
+            raise InputError(f"{file.path}: of another conversion than {first.path}. Use the files of one.")
+        for name in file.tensors:
+            if name in seen:
+                raise InputError(f"{file.path}: tensor {name} is in {seen[name]} too. Use the files of one conversion.")
+            seen[name] = file.path
+    total = first.keys.get("split.tensors.count", len(seen))
+    if total != len(seen):
+        raise InputError(
+            f"{first.path}: its splits hold {len(seen)} tensors, {total} belong to it. Download them again."
+        )
 
 
 def check_extents(header: Header) -> None:
@@ -177,7 +215,7 @@ def check_extents(header: Header) -> None:
     available = header.file_size - header.data_offset
     for tensor in header.tensors.values():
         sizes = quant_sizes().get(tensor.type_id)
-        if sizes is not None and (tensor.shape[0] if tensor.shape else 1) % sizes[0]:
+        if sizes is not None and tensor.shape[0] % sizes[0]:
             raise InputError(
                 f"{header.path}: damaged: tensor {tensor.name} has rows of {tensor.shape[0]} elements, "
                 f"which {tensor.type_name} cannot hold (blocks of {sizes[0]}). Convert or download it again."
@@ -329,6 +367,8 @@ def _parse_tensors(reader: _Reader, n_tensors: int) -> dict[str, TensorInfo]:
         n_dims = reader.scalar("I")
         if n_dims > MAX_DIMS or len(name.encode()) >= MAX_NAME or name in tensors:
             raise reader.damaged(f"tensor {name[:MAX_NAME]!r} with {n_dims} dimensions, or named twice")
-        shape = tuple(reader.scalar("Q") for _ in range(n_dims))
+        shape = tuple(reader.scalar("Q") for _ in range(n_dims)) or (1,)
+        if math.prod(shape) >= 1 << 56:  # bytes of the widest type stay below 2^63
+            raise reader.damaged(f"tensor {name!r} has the shape {list(shape)}")
         tensors[name] = TensorInfo(name, shape, reader.scalar("I"), reader.scalar("Q"))
     return tensors

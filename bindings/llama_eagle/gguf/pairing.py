@@ -6,11 +6,16 @@ block k" of its `eagle3.target_layers`.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 from llama_eagle.errors import IncompatibleModels, InputError
-from llama_eagle.gguf.header import ArrayRef, Header
+from llama_eagle.gguf import mtp
+from llama_eagle.gguf.finding import Finding
+from llama_eagle.gguf.header import ArrayRef, Header, read_model
+from llama_eagle.gguf.validate import check_files
 
 DRAFT_ARCHITECTURE = "eagle3"
 
@@ -28,7 +33,19 @@ KNOWN_NON_TARGETS = {
     "adapter": "a LoRA adapter",
     "imatrix": "an importance matrix",
 }
-I64 = 27
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """compatible: no finding is an error. target, draft: what the files say of themselves."""
+
+    compatible: bool
+    target: dict[str, Any]
+    draft: dict[str, Any] | None
+    findings: list[Finding]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 def require_target(header: Header) -> None:
@@ -47,26 +64,75 @@ def require_target(header: Header) -> None:
         raise InputError(f"{header.path}: no tokenizer (tokenizer.ggml.tokens). Convert it again with its tokenizer.")
 
 
-def require_draft(header: Header) -> None:
-    """The file is an EAGLE-3 draft. Raises `InputError` otherwise."""
-    if header.architecture != DRAFT_ARCHITECTURE:
+def require_draft(files: list[Header]) -> None:
+    """The file is an EAGLE-3 draft, or holds an MTP head. Raises `InputError` otherwise."""
+    header = files[0]
+    if header.architecture != DRAFT_ARCHITECTURE and not mtp.has_head(files):
         raise InputError(
-            f"{header.path} is a {header.architecture or 'nameless'} model, not an EAGLE-3 draft. "
+            f"{header.path} is a {header.architecture or 'nameless'} model, not an EAGLE-3 draft, and has no MTP head. "
             "Convert a draft checkpoint first: llama-eagle convert DRAFT --target TARGET -o draft.gguf"
         )
 
 
-def require_pair(target: Header, draft: Header) -> None:
-    """Raises `IncompatibleModels` with the first reason why the two do not fit."""
-    require_target(target)
-    require_draft(draft)
-    for problem in pair_problems(target, draft):
-        raise IncompatibleModels(f"{draft.path} does not fit {target.path}: {problem}")
+def require_models(target: Path | str, draft: Path | str | None = None) -> Header:
+    """The target's header, if it is sound, and so is the draft, and the two fit.
+
+    Raises `InputError` for a file that is none, `IncompatibleModels` for a pair; with the first reason there is.
+    """
+    target_files, draft_files = _read(target, draft)
+    for finding in find(target_files, draft_files):
+        if finding.level == "error" and finding.file:
+            raise InputError(f"{finding.file}: {finding.message}. Convert or download it again.")
+        if finding.level == "error":
+            raise IncompatibleModels(f"{draft} does not fit {target}: {finding.message}")
+    return target_files[0]
 
 
-def pair_problems(target: Header, draft: Header) -> list[str]:
-    """Every reason why the draft cannot run with the target; empty when they fit."""
-    return [*_width_problems(target, draft), *_layer_problems(target, draft), *_vocabulary_problems(target, draft)]
+def check_models(target: Path | str, draft: Path | str | None = None) -> CheckReport:
+    """Everything that `require_models` would refuse, and more. Raises `InputError` for a file that cannot be read, or
+    is no target or no draft."""
+    target_files, draft_files = _read(target, draft)
+    findings = find(target_files, draft_files)
+    is_sound = not any(finding.level == "error" and finding.file for finding in findings)
+    return CheckReport(
+        compatible=not any(finding.level == "error" for finding in findings),
+        target=_target_facts(target_files) if is_sound else {"file": str(target)},
+        draft=None if not draft_files else _draft_facts(draft_files[0]) if is_sound else {"file": str(draft)},
+        findings=findings,
+    )
+
+
+def find(target: list[Header], draft: list[Header] | None) -> list[Finding]:
+    """Every reason why these files cannot run, and every one why they would draft badly. Findings without a file are
+    of the pair: it is looked at when both files are sound."""
+    findings = [finding for files in (target, draft) if files for finding in check_files(files)]
+    if draft is None or any(finding.level == "error" for finding in findings):
+        return findings
+    stored = {name for file in target for name in file.tensors}
+    findings += [Finding("error", problem) for problem in pair_problems(target[0], draft[0], stored)]
+    return findings + [Finding("warning", warning) for warning in _warnings(target[0], draft[0])]
+
+
+def _read(target: Path | str, draft: Path | str | None) -> tuple[list[Header], list[Header] | None]:
+    target_files = read_model(target)[1]
+    require_target(target_files[0])
+    if draft is None:
+        return target_files, None
+    draft_files = read_model(draft)[1]
+    require_draft(draft_files)
+    return target_files, draft_files
+
+
+def pair_problems(target: Header, draft: Header, stored: set[str]) -> list[str]:
+    """Every reason why a sound draft cannot run with a sound target. stored: names of all the target's tensors."""
+    if draft.architecture != DRAFT_ARCHITECTURE:
+        return mtp.problems(target, draft)
+    return [
+        *_width_problems(target, draft),
+        *_ownership_problems(stored, draft),
+        *_layer_problems(target, draft),
+        *_vocabulary_problems(target, draft),
+    ]
 
 
 def n_layers(target: Header) -> int:
@@ -87,21 +153,12 @@ def _width_problems(target: Header, draft: Header) -> Iterator[str]:
                 f"its hidden size {own} differs from the target's {width} and it has no {what} of its own "
                 f"({tensor}). Convert it with its {what}."
             )
-    fc = draft.tensors.get("fc.weight")
-    layers = draft.arch_key("target_layers") or []
-    if fc is None:
-        yield "it has no fc.weight. Convert it again."
-    elif layers and fc.shape[0] != len(layers) * width:
-        yield f"fc.weight takes {fc.shape[0]} values, {len(layers)} layers of {width} give {len(layers) * width}."
 
 
 def _layer_problems(target: Header, draft: Header) -> Iterator[str]:
     layers = draft.arch_key("target_layers")
     last = n_layers(target)
     arch = target.architecture
-    if not layers:
-        yield "it names no target layers (eagle3.target_layers). Convert it again."
-        return
     if arch not in FEATURE_TARGETS:
         yield f"the {arch} architecture does not publish its layer inputs in this build."
     outside = [layer for layer in layers if not 0 <= layer <= last]
@@ -124,7 +181,6 @@ def _vocabulary_problems(target: Header, draft: Header) -> Iterator[str]:
     different = _first_different_token(target, draft)
     if different is not None:
         yield f"token {different[0]} is {different[1]!r} in the target and {different[2]!r} in the draft."
-    yield from _d2t_problems(n_target, draft)
 
 
 def _first_different_token(target: Header, draft: Header) -> tuple[int, str, str] | None:
@@ -141,21 +197,55 @@ def _first_different_token(target: Header, draft: Header) -> tuple[int, str, str
     return None
 
 
-def _d2t_problems(n_vocab: int, draft: Header) -> Iterator[str]:
-    """Ids outside the target's vocabulary would be read as array indices by the engine."""
-    head, d2t = draft.tensors.get("output.weight"), draft.tensors.get("d2t")
-    if d2t is None:
-        if head is not None and head.shape[1] != n_vocab:
-            yield f"its head has {head.shape[1]} rows, the vocabulary {n_vocab} tokens, and there is no d2t map."
+def _ownership_problems(stored: set[str], draft: Header) -> Iterator[str]:
+    """What the draft does not hold must be the target's."""
+    if "token_embd.weight" not in draft.tensors and "token_embd.weight" not in stored:
+        yield "neither it nor the target has embeddings (token_embd.weight)."
+    if "output.weight" in draft.tensors:
         return
-    n_draft = d2t.n_elements
-    if d2t.type_id != I64:
-        yield f"d2t is {d2t.type_name}, expected I64. Convert it again."
-    elif head is not None and head.shape[1] != n_draft:
-        yield f"d2t maps {n_draft} tokens, its head has {head.shape[1]} rows. Convert it again."
-    else:
-        ids = struct.unpack(f"<{n_draft}q", draft.read_tensor_bytes("d2t"))
-        if min(ids) < 0 or max(ids) >= n_vocab:
-            yield f"d2t holds ids from {min(ids)} to {max(ids)}, the vocabulary has {n_vocab}. Convert it again."
-        elif len(set(ids)) != n_draft:
-            yield "d2t maps two draft tokens to the same id. Convert it again."
+    if "d2t" in draft.tensors:
+        yield "it has no head for its own vocabulary. Convert it with --share-head."
+    elif not stored & {"output.weight", "token_embd.weight"}:
+        yield "neither it nor the target has a head (output.weight)."
+
+
+def _warnings(target: Header, draft: Header) -> Iterator[str]:
+    n_ctx, n_ctx_target = (header.arch_key("context_length") or 0 for header in (draft, target))
+    if n_ctx < n_ctx_target:
+        yield f"it was trained for {n_ctx} tokens, the target for {n_ctx_target}: beyond, less is accepted"
+    for name in ("model", "pre"):
+        key = f"tokenizer.ggml.{name}"
+        if target.value(key) != draft.value(key):
+            yield f"{key} is {target.value(key)!r} in the target, {draft.value(key)!r} in the draft"
+
+
+def _target_facts(files: list[Header]) -> dict[str, Any]:
+    target = files[0]
+    return {
+        "file": str(target.path),
+        "name": target.value("general.name"),
+        "architecture": target.architecture,
+        "publishes_layer_inputs": target.architecture in FEATURE_TARGETS,
+        "mtp_head": mtp.has_head(files),
+        "hidden_size": target.arch_key("embedding_length"),
+        "n_layer": n_layers(target),
+        "n_vocab": target.n_vocab,
+        "n_bytes": sum(file.file_size for file in files),
+    }
+
+
+def _draft_facts(draft: Header) -> dict[str, Any]:
+    d2t = draft.tensors.get("d2t")
+    return {
+        "file": str(draft.path),
+        "name": draft.value("general.name"),
+        "producer": draft.arch_key("producer"),
+        "layout": "extended" if "extended" in draft.tensors else "stock",
+        "hidden_size": draft.arch_key("embedding_length"),
+        "target_hidden_size": draft.arch_key("target_hidden_size"),
+        "n_vocab": draft.n_vocab,
+        "n_vocab_draft": d2t.n_elements if d2t else draft.n_vocab,
+        "layer_ids": draft.arch_key("target_layers"),
+        "layer_ids_source": draft.arch_key("target_layers_source"),
+        "n_bytes": draft.file_size,
+    }

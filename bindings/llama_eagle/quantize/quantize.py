@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from llama_eagle.errors import EnvironmentFailure, InputError, NativeError, UsageError
-from llama_eagle.files import check_output, temporary_beside
-from llama_eagle.gguf.header import Header, read_model
+from llama_eagle.files import check_output, refuse_sources, temporary_beside
+from llama_eagle.gguf.header import Header
+from llama_eagle.gguf.validate import read_sound
 from llama_eagle.native import log
 from llama_eagle.native.calls import library
 from llama_eagle.quantize.imatrix import read_imatrix
@@ -178,9 +179,9 @@ def _failure(source: Path, output: Path, status: int) -> Exception:
     if "imatrix" in reason:
         reason = reason.rstrip("!.")
         return InputError(f"{source}: {reason}. Give --imatrix FILE, or choose a type of 3 bits and more.")
-    if "unknown model architecture" in reason or "invalid" in reason or "missing" in reason:
-        return InputError(f"{source}: llama.cpp cannot quantize it: {reason}")
-    return NativeError(f"{source}: quantization failed: {reason}", code=status, call="llama_model_quantize")
+    if any(word in reason for word in ("iostream", "bad_alloc", "failed to open")):
+        return NativeError(f"{output}: quantization failed: {reason}", code=status, call="llama_model_quantize")
+    return InputError(f"{source}: llama.cpp cannot quantize it: {reason}")
 
 
 def quantize(
@@ -193,11 +194,11 @@ def quantize(
     """
     start = time.monotonic()
     source, output = Path(source), Path(output)
-    shards = read_model(source)[1]
+    shards = read_sound(source)[1]
     check_output(output)
-    if output.exists() and output.samefile(source):
-        raise UsageError(f"{output}: source and output are the same file")
-    parameters = _Parameters(shards, ftype, options or QuantizeOptions())
+    options = options or QuantizeOptions()
+    refuse_sources(output, [*(shard.path for shard in shards), *([options.imatrix] if options.imatrix else [])])
+    parameters = _Parameters(shards, ftype, options)
     with temporary_beside(output) as (temporary,):
         log.clear()
         status = _run(source, temporary, parameters)

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from llama_eagle.errors import EnvironmentFailure, InputError
-from llama_eagle.gguf.header import Header, read_model
-from llama_eagle.gguf.pairing import require_draft, require_pair, require_target
+from llama_eagle.gguf.header import read_model
+from llama_eagle.gguf.pairing import require_models
 from llama_eagle.gguf.size import require_memory
 from llama_eagle.native import log
 from llama_eagle.native.calls import library
 from llama_eagle.native.closing import Closing
-from llama_eagle.sessions.options import CACHE_TYPES, FLASH_ATTENTION, ContextOptions, LoadOptions, PairOptions
+from llama_eagle.sessions.options import (
+    CACHE_TYPES,
+    FLASH_ATTENTION,
+    MTP,
+    ContextOptions,
+    LoadOptions,
+    PairOptions,
+)
 
 
 class Model(Closing):
@@ -30,15 +38,7 @@ class Model(Closing):
     @classmethod
     def target(cls, path: Path | str, options: LoadOptions = LoadOptions()) -> Model:
         """Load a file that must be a whole model. Raises `InputError` before loading when it is not."""
-        require_target(read_model(path)[0])
-        return cls(path, options)
-
-    @classmethod
-    def draft(cls, path: Path | str, target: Header, options: LoadOptions = LoadOptions()) -> Model:
-        """Load a draft of `target`. Raises `InputError` or `IncompatibleModels` before loading."""
-        header = read_model(path)[0]
-        require_draft(header)
-        require_pair(target, header)
+        require_models(path)
         return cls(path, options)
 
     @property
@@ -70,7 +70,7 @@ class Model(Closing):
         llama_cpp.llama_backend_init()
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = 0x7FFFFFFF if options.n_gpu_layers < 0 else options.n_gpu_layers
-        params.load_mtp = options.mtp
+        params.load_mtp = options.load_mtp
         params.load_mode = _load_mode(llama_cpp, options)
         params.progress_callback = _progress_callback(llama_cpp, options.on_progress)
         log.clear()
@@ -128,16 +128,17 @@ class Context(Closing):
 
 
 class ModelPair(Closing):
-    """A target and, optionally, its draft. A context manager; `target.close()` and `draft.close()` otherwise."""
+    """A target and, optionally, its draft. A context manager; `close()` otherwise.
+
+    Raises `InputError` or `IncompatibleModels` before anything is loaded when the files are not sound or do not fit.
+    """
 
     def __init__(self, options: PairOptions) -> None:
-        target = read_model(options.target)[0]
-        require_target(target)
-        if options.draft is not None:  # both files are checked before either is loaded
-            require_pair(target, read_model(options.draft)[0])
-        self.target = Model(options.target, options.load)
-        self.draft: Model | None = self.target if options.load.mtp else None
-        if options.draft is not None:
+        own_head = options.draft == MTP
+        require_models(options.target, options.target if own_head else options.draft)
+        self.target = Model(options.target, replace(options.load, load_mtp=own_head))
+        self.draft: Model | None = self.target if own_head else None
+        if options.draft is not None and not own_head:
             try:
                 self.draft = Model(options.draft, _draft_options(options))
             except BaseException:
@@ -164,7 +165,7 @@ def check_rollback(ctx: Any, recurrent: bool, n_rs_seq: int) -> None:
 
 def _draft_options(options: PairOptions) -> LoadOptions:
     layers = options.load.n_gpu_layers if options.draft_gpu_layers is None else options.draft_gpu_layers
-    return LoadOptions(layers, options.load.use_mmap, options.load.use_mlock)
+    return LoadOptions(layers, options.load.use_mmap, options.load.use_mlock, load_mtp=True)
 
 
 def _load_mode(api: Any, options: LoadOptions) -> int:

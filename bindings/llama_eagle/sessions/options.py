@@ -14,6 +14,7 @@ from llama_eagle.native.limits import LONGEST, MAX_CONTEXT, MAX_THREADS
 
 CACHE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
 UNQUANTIZED = ("f32", "f16", "bf16")
+MTP = "mtp"
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 
 
@@ -24,8 +25,8 @@ class LoadOptions:
     n_gpu_layers: int = 0
     use_mmap: bool = True
     use_mlock: bool = False
+    load_mtp: bool = False  # the MTP head as well, where the file has one
     on_progress: Callable[[float], None] | None = None  # called with 0..1
-    mtp: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class ContextOptions:
 
 @dataclass(frozen=True)
 class PairOptions:
-    """How a target and its draft are loaded together. `draft` None: its MTP head if loaded, or nothing."""
+    """How a target and its draft are loaded together. `draft` None: no draft model; `MTP`: the target's own head."""
 
     target: Path | str
     draft: Path | str | None = None

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_eagle.errors import InputError, UsageError
-from llama_eagle.gguf.header import Header
 from llama_eagle.native import calls
 from llama_eagle.native.calls import check, library
 from llama_eagle.native.closing import Closing
@@ -64,7 +63,8 @@ class DraftLike(HasHandle, Protocol):
     """A loaded draft."""
 
     @property
-    def header(self) -> Header: ...
+    def path(self) -> Path:
+        """Its file, the target's for a head of the target's own."""
 
 
 class Session(Protocol):
@@ -96,7 +96,10 @@ class Session(Protocol):
 
 
 class EagleSession(Closing):
-    """A target's context bound to its EAGLE-3 draft. A context manager; owns neither context nor model."""
+    """A target's context bound to its draft: EAGLE-3, or an MTP head, the target's own included.
+
+    A context manager; owns neither context nor model.
+    """
 
     def __init__(
         self,
@@ -118,6 +121,8 @@ class EagleSession(Closing):
         params.n_threads = options.n_threads
         params.type_kv = GGML_TYPE_F32 if options.kv_f32 else GGML_TYPE_F16
         params.path_tgt = str(context.model_path).encode()
+        if draft.path != context.model_path:
+            params.path_dft = str(draft.path).encode()
         params.n_vocab_draft = options.n_vocab_draft
         params.n_base_ids = len(options.base_ids)
         params.base_ids = (ctypes.c_int32 * len(options.base_ids))(*options.base_ids)
@@ -127,6 +132,11 @@ class EagleSession(Closing):
         self._probs = (ctypes.c_float * (options.n_draft_max + 1))()
         self._n = ctypes.c_int32()
         self._n_drafted = 0
+
+    @property
+    def draft_kind(self) -> str:
+        """ "EAGLE-3" or "MTP"."""
+        return str(self._lib.eagle_draft_kind(self._handle).decode())
 
     @property
     def n_past(self) -> int:

@@ -6,7 +6,6 @@
 
 #include "eagle_cuda.cuh"
 #include "eagle_exact_kernels.cuh"
-#include "eagle_gdn.h"
 #include "eagle_gdn_cuda.cuh"
 
 namespace {
@@ -91,7 +90,7 @@ bool eagle_cuda_compute_forward(ggml_backend_cuda_context & ctx, ggml_tensor * n
     case GGML_OP_SOFT_MAX:
         return eagle_cuda::soft_max(ctx, node);
     case GGML_OP_GATED_DELTA_NET:
-        return !eagle_gdn_is_replay(node) && eagle_cuda_gdn(ctx, node);
+        return eagle_cuda_gdn(ctx, node);
     default:
         return false;
     }
@@ -109,8 +108,20 @@ bool eagle_cuda_may_fuse(const ggml_cgraph * graph, int i) {
     return next != GGML_OP_ADD && next != GGML_OP_ROPE;
 }
 
-const void * eagle_cuda_graph_key(const ggml_tensor * first) {
-    return (const char *) first + exact();
+// The nodes of graphs that llama.cpp builds one after the other lie at the same addresses: their shapes tell them
+// apart. Two graphs of one key are no error, ggml compares all nodes before it launches.
+const void * eagle_cuda_graph_key(const ggml_cgraph * graph) {
+    uint64_t key = (uint64_t) (uintptr_t) graph->nodes[0];
+    const auto mix = [&](uint64_t value) { key = (key ^ value) * 0x100000001b3; };
+    mix(exact());
+    mix(graph->n_nodes);
+    for (const ggml_tensor * node :
+         {graph->nodes[0], graph->nodes[graph->n_nodes / 2], graph->nodes[graph->n_nodes - 1]}) {
+        for (const int64_t ne : node->ne) {
+            mix(ne);
+        }
+    }
+    return (const void *) (uintptr_t) key;
 }
 
 void * eagle_cuda_proc_address(const char * name) {

@@ -4,7 +4,13 @@
 
 #include "ggml-cuda/common.cuh"
 
+#if !defined(GGML_USE_HIP) && !defined(GGML_USE_MUSA)
+#define EAGLE_CUDA_KERNELS  // HIP and MUSA compile ggml-cuda's files, and call none of ours
+#endif
+
 using eagle_cuda_compute_t = bool (*)(ggml_backend_cuda_context & ctx, ggml_tensor * node);
+
+#ifdef EAGLE_CUDA_KERNELS
 
 // Runs the node if exactness is on and one of our kernels covers it, or row by row through ggml's `compute`; false
 // leaves it to ggml.
@@ -14,8 +20,29 @@ bool eagle_cuda_compute_forward(ggml_backend_cuda_context & ctx, ggml_tensor * n
 // depends on the number of rows and on where the allocator put them.
 bool eagle_cuda_may_fuse(const ggml_cgraph * graph, int i);
 
-// The key of a captured graph: other kernels run when the switch has been thrown.
-const void * eagle_cuda_graph_key(const ggml_tensor * first);
+// The key of a captured graph. Rounds of different lengths keep a captured graph each, where ggml's key, the first
+// node, has them take it from one another; and other kernels run when the switch has been thrown.
+const void * eagle_cuda_graph_key(const ggml_cgraph * graph);
 
 // eagle_cuda_exact_set, void(bool), and eagle_cuda_exact_get, bool(void), by name; null for other names.
 void * eagle_cuda_proc_address(const char * name);
+
+#else
+
+static bool eagle_cuda_compute_forward(ggml_backend_cuda_context &, ggml_tensor *, eagle_cuda_compute_t) {
+    return false;
+}
+
+static bool eagle_cuda_may_fuse(const ggml_cgraph *, int) {
+    return true;
+}
+
+static const void * eagle_cuda_graph_key(const ggml_cgraph * graph) {
+    return graph->nodes[0];
+}
+
+static void * eagle_cuda_proc_address(const char *) {
+    return nullptr;
+}
+
+#endif

@@ -9,6 +9,7 @@
 namespace {
 
 constexpr int WARPS_PER_BLOCK = 4;
+constexpr int MAX_WINDOW = 32;  // of the convolution; models have 3
 
 // Operands of one replaying Gated DeltaNet; strides in floats.
 struct gdn_args {
@@ -196,6 +197,14 @@ void launch(const gdn_args & a, int64_t S, int n_seqs, cudaStream_t stream) {
 
 }  // namespace
 
+bool eagle_cuda_knows(const ggml_tensor * op) {
+    if (op->op == GGML_OP_EAGLE_CONV_WINDOW) {
+        return op->src[0]->ne[0] <= MAX_WINDOW;
+    }
+    const int64_t S = op->src[2]->ne[0];
+    return S == 16 || S == 32 || S == 64 || S == 128;
+}
+
 void eagle_cuda_gdn_replay(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
     const ggml_tensor * v = dst->src[2];
     const ggml_tensor * records = dst->src[6];
@@ -234,35 +243,59 @@ struct window_args {
     int64_t window2, x1, x2, row;  // floats between sequences, tokens, sequences, sequences
 };
 
-// A thread owns a channel of a sequence: it alone reads and writes that channel's window and records.
-__global__ void conv_window(const window_args a) {
-    const int c = blockIdx.x * blockDim.x + threadIdx.x;
-    const int seq = blockIdx.y;
-    if (c >= a.n_channels) {
-        return;
-    }
-    const int replay = a.n_replay[seq];
-    const int n_head = a.n_tokens - a.n_tail;
-    const int W = a.n_window;
-    const float * x = a.x + seq * a.x2 + c;
-    float * window = a.window + seq * a.window2 + (int64_t) c * W;
-    float * records = a.records + seq * a.row + c;
-    float * out = a.out + ((int64_t) seq * a.n_channels + c) * (W + a.n_tokens);
+constexpr int TILE = 32;  // channels of a block, and columns that it moves at once
+constexpr int TILE_ROWS = 8;
 
-    for (int w = 0; w < W; w++) {
-        const int from = w + replay;
-        out[w] = from < W ? window[from] : records[(int64_t) (from - W) * a.n_channels];
+// Column `at` of window ++ recorded inputs ++ new inputs, for one channel of one sequence.
+__device__ float window_column(const window_args & a, int seq, int c, int replay, int at) {
+    if (at < a.n_window) {
+        return a.window[seq * a.window2 + (int64_t) c * a.n_window + at];
     }
-    for (int t = 0; t < a.n_tokens; t++) {
-        out[W + t] = x[t * a.x1];
+    at -= a.n_window;
+    if (at < replay) {
+        return a.records[seq * a.row + (int64_t) at * a.n_channels + c];
     }
-    if (replay + n_head > 0) {
-        for (int w = 0; w < W; w++) {
-            window[w] = out[n_head + w];
+    return a.x[seq * a.x2 + (at - replay) * a.x1 + c];
+}
+
+// The inputs lie token by token, the output channel by channel: tiles go through shared memory, so that neighbouring
+// threads meet neighbouring floats on both sides. Grid: TILE channels, sequence. Block: channels, TILE_ROWS.
+__global__ void __launch_bounds__(TILE * TILE_ROWS) conv_window(const window_args a) {
+    __shared__ float tile[TILE][TILE + 1];
+    const int c0 = blockIdx.x * TILE, c = c0 + threadIdx.x;
+    const int seq = blockIdx.y;
+    const int thread = threadIdx.y * TILE + threadIdx.x;
+    const bool inside = c < a.n_channels;
+    const int replay = a.n_replay[seq];
+    const int n_head = a.n_tokens - a.n_tail, n_columns = a.n_window + a.n_tokens;
+    const int n_channels = min(TILE, a.n_channels - c0);
+    float * out = a.out + ((int64_t) seq * a.n_channels + c0) * n_columns;
+
+    // Old records and the old window are read before anything is written in place.
+    float moved[MAX_WINDOW / TILE_ROWS];
+    for (int i = 0; i < MAX_WINDOW / TILE_ROWS; i++) {
+        const int w = i * TILE_ROWS + threadIdx.y;
+        moved[i] = inside && w < a.n_window ? window_column(a, seq, c, replay, replay + n_head + w) : 0.0f;
+    }
+    for (int first = 0; first < n_columns; first += TILE) {
+        const int n = min(TILE, n_columns - first);
+        for (int w = threadIdx.y; inside && w < n; w += TILE_ROWS) {
+            tile[threadIdx.x][w] = window_column(a, seq, c, replay, replay + first + w);
+        }
+        __syncthreads();
+        for (int i = thread; i < n_channels * n; i += TILE * TILE_ROWS) {
+            out[(int64_t) (i / n) * n_columns + first + i % n] = tile[i / n][i % n];
+        }
+        __syncthreads();
+    }
+    for (int i = 0; i < MAX_WINDOW / TILE_ROWS; i++) {
+        const int w = i * TILE_ROWS + threadIdx.y;
+        if (inside && w < a.n_window) {
+            a.window[seq * a.window2 + (int64_t) c * a.n_window + w] = moved[i];
         }
     }
-    for (int i = 0; i < a.n_tail; i++) {
-        records[(int64_t) i * a.n_channels] = x[(n_head + i) * a.x1];
+    for (int i = threadIdx.y; inside && i < a.n_tail; i += TILE_ROWS) {
+        a.records[seq * a.row + (int64_t) i * a.n_channels + c] = a.x[seq * a.x2 + (n_head + i) * a.x1 + c];
     }
 }
 
@@ -289,7 +322,7 @@ void eagle_cuda_conv_window(ggml_backend_cuda_context & ctx, ggml_tensor * dst) 
     a.x1 = stride(x, 1);
     a.x2 = stride(x, 2);
     a.row = records ? stride(records, 1) : 0;
-    const dim3 grid((a.n_channels + 127) / 128, (unsigned) x->ne[2]);
-    conv_window<<<grid, 128, 0, ctx.stream()>>>(a);
+    const dim3 grid((a.n_channels + TILE - 1) / TILE, (unsigned) x->ne[2]);
+    conv_window<<<grid, dim3(TILE, TILE_ROWS), 0, ctx.stream()>>>(a);
     CUDA_CHECK(cudaGetLastError());
 }

@@ -27,35 +27,37 @@ struct Device {
     ggml_backend_buffer_type memory, host_memory;
 };
 
-struct Registry {
+// What one call has registered. Never freed: ggml keeps it.
+struct Registration {
+    ggml_backend_reg reg;
     std::vector<std::unique_ptr<Device>> devices;
-    std::mutex mutex;
-    std::map<std::string, int64_t> counts;
 };
 
-Registry & registry() {
-    static Registry r;
-    return r;
+// Nodes that were computed, by operation.
+struct Counts {
+    std::mutex mutex;
+    std::map<std::string, int64_t> nodes;
+};
+
+Counts & counts() {
+    static Counts c;
+    return c;
 }
 
 // --- memory ----------------------------------------------------------------------------------------------------------
 
-struct Memory {
-    std::vector<char> bytes;
-    ggml_backend_buffer_ptr as_host;  // for the CPU backend
-};
-
-Memory & memory_of(ggml_backend_buffer_t buffer) {
-    return *(Memory *) buffer->context;
+// What really holds a buffer's data: memory of the CPU backend.
+ggml_backend_buffer_t host_of(ggml_backend_buffer_t buffer) {
+    return (ggml_backend_buffer_t) buffer->context;
 }
 
 char * bytes_of(const ggml_tensor * t) {
     ggml_backend_buffer_t buffer = t->view_src ? t->view_src->buffer : t->buffer;
-    return memory_of(buffer).bytes.data() + ((uintptr_t) t->data - BASE);
+    return (char *) ggml_backend_buffer_get_base(host_of(buffer)) + ((uintptr_t) t->data - BASE);
 }
 
 const ggml_backend_buffer_i MEMORY = {
-    /* free_buffer   = */ [](ggml_backend_buffer_t buffer) { delete &memory_of(buffer); },
+    /* free_buffer   = */ [](ggml_backend_buffer_t buffer) { ggml_backend_buffer_free(host_of(buffer)); },
     /* get_base      = */ [](ggml_backend_buffer_t) { return (void *) BASE; },
     /* init_tensor   = */ nullptr,
     /* memset_tensor = */ nullptr,
@@ -71,9 +73,7 @@ const ggml_backend_buffer_i MEMORY = {
     /* get_tensor_2d = */ nullptr,
     /* cpy_tensor    = */ nullptr,
     /* clear         = */
-    [](ggml_backend_buffer_t buffer, uint8_t value) {
-        std::fill(memory_of(buffer).bytes.begin(), memory_of(buffer).bytes.end(), (char) value);
-    },
+    [](ggml_backend_buffer_t buffer, uint8_t value) { ggml_backend_buffer_clear(host_of(buffer), value); },
     /* reset         = */ nullptr,
 };
 
@@ -85,9 +85,12 @@ const ggml_backend_buffer_type_i MEMORY_TYPE = {
     /* get_name       = */ [](ggml_backend_buffer_type_t type) { return device_of(type).name.c_str(); },
     /* alloc_buffer   = */
     [](ggml_backend_buffer_type_t type, size_t size) {
-        auto * memory = new Memory{std::vector<char>(size + 1, '\xff'), nullptr};  // NaN, or -1
-        memory->as_host.reset(ggml_backend_cpu_buffer_from_ptr(memory->bytes.data(), memory->bytes.size()));
-        return ggml_backend_buffer_init(type, MEMORY, memory, size);
+        ggml_backend_buffer_t host = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), size);
+        if (!host) {
+            return (ggml_backend_buffer_t) nullptr;
+        }
+        ggml_backend_buffer_clear(host, 0xff);  // NaN, or -1
+        return ggml_backend_buffer_init(type, MEMORY, host, size);
     },
     /* get_alignment  = */ [](ggml_backend_buffer_type_t type) { return device_of(type).alignment; },
     /* get_max_size   = */ nullptr,
@@ -116,6 +119,13 @@ const ggml_backend_buffer_type_i HOST_TYPE = {
 
 // --- computing -------------------------------------------------------------------------------------------------------
 
+// Views in a split may be of anything.
+bool is_computed(const ggml_tensor * node) {
+    const bool is_view = node->op == GGML_OP_NONE || node->op == GGML_OP_RESHAPE || node->op == GGML_OP_VIEW ||
+                         node->op == GGML_OP_PERMUTE || node->op == GGML_OP_TRANSPOSE;
+    return !is_view && !ggml_is_empty(node);
+}
+
 // A split's nodes as the CPU backend sees them: the same in memory of the host.
 class Mirror {
   public:
@@ -125,6 +135,9 @@ class Mirror {
         params.no_alloc = true;
         ctx_.reset(ggml_init(params));
         for (int i = 0; i < graph.n_nodes; i++) {
+            if (!is_computed(graph.nodes[i])) {
+                continue;
+            }
             nodes_.push_back(add(graph.nodes[i]));
             for (int k = 0; k < GGML_MAX_SRC; k++) {
                 const ggml_tensor * src = graph.nodes[i]->src[k];
@@ -153,7 +166,7 @@ class Mirror {
         mine->op = t->op;
         mine->flags = t->flags;
         mine->data = bytes_of(t);
-        mine->buffer = memory_of(buffer).as_host.get();
+        mine->buffer = host_of(buffer);
         ggml_set_name(mine, t->name);
         return mine;
     }
@@ -189,22 +202,14 @@ void align_positions(const Device & device, ggml_tensor * rope) {
     positions->data = base + offset / device.alignment * device.alignment;
 }
 
-bool is_only_a_view(const ggml_tensor * node) {
-    return node->op == GGML_OP_NONE || node->op == GGML_OP_RESHAPE || node->op == GGML_OP_VIEW ||
-           node->op == GGML_OP_PERMUTE || node->op == GGML_OP_TRANSPOSE;
-}
-
 ggml_status compute(ggml_backend_t backend, ggml_cgraph * graph) {
     auto & self = *(Backend *) backend->context;
     const Mirror mirror(*graph);
     for (ggml_tensor * node : mirror.nodes()) {
-        if (is_only_a_view(node) || ggml_is_empty(node)) {
-            continue;
-        }
         GGML_ASSERT(stand_in::computes(node));
         {
-            const std::lock_guard<std::mutex> lock(registry().mutex);
-            registry().counts[ggml_op_name(node->op)]++;
+            const std::lock_guard<std::mutex> lock(counts().mutex);
+            counts().nodes[ggml_op_name(node->op)]++;
         }
         if (node->op == GGML_OP_ARGMAX) {
             argmax(node);
@@ -317,32 +322,34 @@ const ggml_backend_device_i DEVICE = {
 
 const ggml_backend_reg_i REGISTRY = {
     /* get_name         = */ [](ggml_backend_reg_t) { return "stand-in"; },
-    /* get_device_count = */ [](ggml_backend_reg_t) { return registry().devices.size(); },
-    /* get_device       = */ [](ggml_backend_reg_t, size_t i) { return &registry().devices[i]->dev; },
+    /* get_device_count = */ [](ggml_backend_reg_t reg) { return ((Registration *) reg->context)->devices.size(); },
+    /* get_device       = */
+    [](ggml_backend_reg_t reg, size_t i) { return &((Registration *) reg->context)->devices[i]->dev; },
     /* get_proc_address = */ [](ggml_backend_reg_t, const char *) -> void * { return nullptr; },
 };
 
 }  // namespace
 
 void stand_in_register(int32_t n_devices, const char * lacks, int32_t alignment) {
-    static ggml_backend_reg reg = {GGML_BACKEND_API_VERSION, REGISTRY, nullptr};
+    static int n_registered = 0;
+    auto * made = new Registration{{GGML_BACKEND_API_VERSION, REGISTRY, nullptr}, {}};
+    made->reg.context = made;
     for (int32_t i = 0; i < n_devices; i++) {
-        const std::string name = "GPU" + std::to_string(i);
-        registry().devices.push_back(std::make_unique<Device>());
-        Device & device = *registry().devices.back();
-        device.name = name;
-        device.host_name = name + "_Host";
+        made->devices.push_back(std::make_unique<Device>());
+        Device & device = *made->devices.back();
+        device.name = "GPU" + std::to_string(n_registered++);
+        device.host_name = device.name + "_Host";
         device.lacks = lacks;
         device.alignment = (size_t) alignment;
-        device.dev = {DEVICE, &reg, &device};
+        device.dev = {DEVICE, &made->reg, &device};
         device.memory = {MEMORY_TYPE, &device.dev, &device};
         device.host_memory = {HOST_TYPE, &device.dev, &device};
     }
-    ggml_backend_register(&reg);
+    ggml_backend_register(&made->reg);
 }
 
 int64_t stand_in_count(const char * op) {
-    const std::lock_guard<std::mutex> lock(registry().mutex);
-    const auto found = registry().counts.find(op);
-    return found == registry().counts.end() ? 0 : found->second;
+    const std::lock_guard<std::mutex> lock(counts().mutex);
+    const auto found = counts().nodes.find(op);
+    return found == counts().nodes.end() ? 0 : found->second;
 }

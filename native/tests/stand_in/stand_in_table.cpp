@@ -1,7 +1,5 @@
 #include "stand_in_table.h"
 
-#include <cstring>
-
 namespace stand_in {
 
 namespace {
@@ -86,6 +84,9 @@ bool computes(const ggml_tensor * op) {
         return a->ne[1] % 128 == 0;
     case GGML_OP_ROPE:
         return ggml_is_contiguous_2(a);
+    case GGML_OP_EAGLE_GDN:
+    case GGML_OP_EAGLE_CONV_WINDOW:
+        return true;  // as our CUDA kernels
     default:
         return false;
     }

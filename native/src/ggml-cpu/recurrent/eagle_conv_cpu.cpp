@@ -3,6 +3,9 @@
 // ggml's ssm_conv wants each channel's inputs side by side, so every new token is a scatter of its channels and the
 // convolution a sum over four neighbours. Token-major, both run over whole vectors of channels. The sum of a channel
 // keeps ggml's order, and does not depend on which other tokens there are.
+//
+// Both layouts are convolved here, by products and sums that are not fused (native/cmake/EagleSources.cmake): left to
+// the compiler, ggml's loop and ours were fused differently on some CPUs, and replay was not snapshots to the last bit.
 
 #include <algorithm>
 #include <cstring>
@@ -107,9 +110,9 @@ void move_window(const window_op & op, int64_t seq, int64_t c0, int64_t c1) {
     }
 }
 
-// Channels [c0, c1) of one sequence through ggml's ssm_conv, from token-major columns.
+// Channels [c0, c1) of one sequence, from token-major columns: whole vectors of channels.
 template <int K>
-void convolve(const ggml_tensor * dst, int64_t seq, int64_t c0, int64_t c1) {
+void convolve_tokens(const ggml_tensor * dst, int64_t seq, int64_t c0, int64_t c1) {
     const ggml_tensor * kernel = dst->src[1];
     const columns in(dst->src[0], seq);
     const int64_t n = c1 - c0;
@@ -136,39 +139,66 @@ void convolve(const ggml_tensor * dst, int64_t seq, int64_t c0, int64_t c1) {
     }
 }
 
-void convolve_any(const ggml_tensor * dst, int64_t seq, int64_t c0, int64_t c1) {
+// The same from ggml's columns, where a channel's lie side by side.
+template <int K>
+void convolve_channels(const ggml_tensor * dst, int64_t seq, int64_t c0, int64_t c1) {
+    const ggml_tensor * kernel = dst->src[1];
+    const columns in(dst->src[0], seq);
+    for (int64_t c = c0; c < c1; c++) {
+        const float * x = &in.at(0, c);
+        const float * weight = (const float *) ((const char *) kernel->data + c * kernel->nb[1]);
+        for (int64_t t = 0; t < dst->ne[1]; t++) {
+            float sum = 0.0f;
+            for (int k = 0; k < K; k++) {
+                sum += x[t + k] * weight[k];
+            }
+            *((float *) ((char *) dst->data + t * dst->nb[1] + seq * dst->nb[2]) + c) = sum;
+        }
+    }
+}
+
+using convolution = void (*)(const ggml_tensor * dst, int64_t seq, int64_t c0, int64_t c1);
+
+convolution convolution_of(const ggml_tensor * dst) {
+    const bool tokens = eagle_gdn_is_token_major(dst->src[0]);
     switch (dst->src[1]->ne[0]) {
     case 2:
-        return convolve<2>(dst, seq, c0, c1);
+        return tokens ? convolve_tokens<2> : convolve_channels<2>;
     case 3:
-        return convolve<3>(dst, seq, c0, c1);
+        return tokens ? convolve_tokens<3> : convolve_channels<3>;
     case 4:
-        return convolve<4>(dst, seq, c0, c1);
+        return tokens ? convolve_tokens<4> : convolve_channels<4>;
     default:
-        GGML_ABORT("conv kernel size %d", (int) dst->src[1]->ne[0]);
+        return nullptr;
+    }
+}
+
+// This thread's share of `channels` of each sequence, in blocks.
+template <typename Work>
+void for_each_block(const ggml_compute_params * params, int64_t channels, int64_t n_seqs, Work && work) {
+    const int64_t per_seq = (channels + BLOCK - 1) / BLOCK;
+    const int64_t n_units = n_seqs * per_seq;
+    const int64_t each = (n_units + params->nth - 1) / params->nth;
+    const int64_t end = std::min(n_units, each * (params->ith + 1));
+    for (int64_t u = each * params->ith; u < end; u++) {
+        const int64_t c0 = u % per_seq * BLOCK;
+        work(u / per_seq, c0, std::min(c0 + BLOCK, channels));
     }
 }
 
 }  // namespace
 
-bool eagle_cpu_is_conv(const ggml_tensor * dst) {
-    return eagle_gdn_is_replay(dst) || eagle_gdn_is_token_major(dst->src[0]);
+void eagle_cpu_conv_window(const ggml_compute_params * params, ggml_tensor * dst) {
+    const window_op op(dst);
+    for_each_block(params, op.C, dst->ne[2],
+                   [&](int64_t seq, int64_t c0, int64_t c1) { move_window(op, seq, c0, c1); });
 }
 
-void eagle_cpu_conv(const ggml_compute_params * params, ggml_tensor * dst) {
-    const bool is_window = eagle_gdn_is_replay(dst);
-    const int64_t channels = is_window ? dst->ne[1] : dst->ne[0];
-    const int64_t per_seq = (channels + BLOCK - 1) / BLOCK;
-    const int64_t n_units = dst->ne[2] * per_seq;
-    const int64_t each = (n_units + params->nth - 1) / params->nth;
-    const int64_t end = std::min(n_units, each * (params->ith + 1));
-    for (int64_t u = each * params->ith; u < end; u++) {
-        const int64_t c0 = u % per_seq * BLOCK;
-        const int64_t c1 = std::min(c0 + BLOCK, channels);
-        if (is_window) {
-            move_window(window_op(dst), u / per_seq, c0, c1);
-        } else {
-            convolve_any(dst, u / per_seq, c0, c1);
-        }
+bool eagle_cpu_conv(const ggml_compute_params * params, ggml_tensor * dst) {
+    const convolution run = convolution_of(dst);
+    if (!run || dst->src[0]->type != GGML_TYPE_F32 || dst->src[1]->type != GGML_TYPE_F32) {
+        return false;
     }
+    for_each_block(params, dst->ne[0], dst->ne[2], [&](int64_t seq, int64_t c0, int64_t c1) { run(dst, seq, c0, c1); });
+    return true;
 }

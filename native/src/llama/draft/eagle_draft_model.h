@@ -58,6 +58,10 @@ struct DraftModel {
 
     int64_t n_states() const { return (int64_t) states.size(); }  // A
     int32_t target_id(int32_t draft_id) const { return d2t_id.empty() ? draft_id : d2t_id[draft_id]; }
+
+  protected:
+    // The vocabulary map of the draft's file, null: it has none. n_vocab and n_vocab_draft are known.
+    void read_d2t(const ggml_tensor * d2t);
 };
 
 // The kind follows from the draft's architecture. Throws EAGLE_ERR_INCOMPATIBLE when it is none that we know, or does

@@ -1,6 +1,7 @@
 #include "eagle_round.h"
 
 #include "eagle_error.h"
+#include "eagle_round_decode.h"
 #include "eagle_round_state.h"
 #include "llama-memory-recurrent.h"
 

@@ -4,12 +4,11 @@
 
 #include <cstdint>
 
+#include "eagle_round_nodes.h"
 #include "ggml-backend.h"
 #include "ggml.h"
 
-class llama_memory_recurrent;
 class llama_memory_recurrent_context;
-struct eagle_round_state;
 
 // What the builders need of an architecture's graph.
 struct eagle_round_graph {
@@ -28,17 +27,5 @@ ggml_tensor * eagle_round_cells(ggml_context * ctx, const llama_memory_recurrent
 // x [channels, T, n_seqs] -> input of the convolution [window + T, channels, n_seqs]; the window in the cache moves.
 ggml_tensor * eagle_round_conv_input(const eagle_round_graph & graph, ggml_tensor * x);
 
-struct eagle_round_gdn {
-    ggml_tensor * q;  // [S, heads, T, n_seqs]
-    ggml_tensor * k;
-    ggml_tensor * v;  // [S, H, T, n_seqs]
-    ggml_tensor * g;  // [1, H, T, n_seqs]
-    ggml_tensor * beta;
-    ggml_tensor * state;  // [S, S, H, n_seqs], a view of the cache
-};
-
 // Attention output [S, H, T, n_seqs]; the state in the cache moves and the tokens are recorded.
 ggml_tensor * eagle_round_attn(const eagle_round_graph & graph, eagle_round_gdn in);
-
-// Computes the pending replay of one cell into its cache rows, with ordinary operations.
-ggml_status eagle_round_commit_cell(llama_memory_recurrent & mem, ggml_backend_sched_t sched, uint32_t cell);

@@ -35,9 +35,7 @@ Eagle3Model::Eagle3Model(const llama_model & draft, const llama_model & target) 
     read_shapes(draft, target);
     read_tensors(draft, target);
     read_rope(draft);
-    if (draft.d2t) {
-        read_d2t(draft.d2t);
-    }
+    read_d2t(draft.d2t);
 }
 
 void Eagle3Model::read_shapes(const llama_model & draft, const llama_model & target) {
@@ -89,10 +87,6 @@ void Eagle3Model::read_tensors(const llama_model & draft, const llama_model & ta
                             (long long) n_embd, (long long) n_embd_tgt));
     }
     n_vocab_draft = output->ne[1];
-    if (n_vocab_draft != (draft.d2t ? draft.d2t->ne[0] : n_vocab)) {
-        incompatible(
-            format("the draft's head has %lld rows and no vocabulary map of that length", (long long) n_vocab_draft));
-    }
     n_layer = (int64_t) draft.layers.size();
     weight_type = draft.layers[0].wq->type;
     for (const auto & l : draft.layers) {
@@ -129,22 +123,6 @@ void Eagle3Model::read_rope(const llama_model & draft) {
     rope.beta_fast = hparams.yarn_beta_fast;
     rope.beta_slow = hparams.yarn_beta_slow;
     rope.factors = draft.layers[0].rope_freqs;
-}
-
-void Eagle3Model::read_d2t(const ggml_tensor * d2t) {
-    if (d2t->type != GGML_TYPE_I64) {
-        incompatible("the draft's vocabulary map d2t is not I64: convert it again");
-    }
-    std::vector<int64_t> ids(n_vocab_draft);
-    ggml_backend_tensor_get(d2t, ids.data(), 0, ggml_nbytes(d2t));
-    d2t_id.reserve(ids.size());
-    for (int64_t id : ids) {
-        if (id < 0 || id >= n_vocab) {
-            incompatible(format("the draft's vocabulary map names token %lld of a target with %lld", (long long) id,
-                                (long long) n_vocab));
-        }
-        d2t_id.push_back((int32_t) id);
-    }
 }
 
 }  // namespace eagle

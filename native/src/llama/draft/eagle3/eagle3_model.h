@@ -33,7 +33,6 @@ struct Eagle3Model : DraftModel {
     void read_shapes(const llama_model & draft, const llama_model & target);
     void read_tensors(const llama_model & draft, const llama_model & target);
     void read_rope(const llama_model & draft);
-    void read_d2t(const ggml_tensor * d2t);
 };
 
 }  // namespace eagle

@@ -137,6 +137,7 @@ void MtpModel::read_vocabulary(const llama_model & draft, const llama_layer & la
     output_scale = own.shared_head_head ? own.shared_head_head_s : draft.output_s;
     tok_embd = own.embed_tokens ? own.embed_tokens : draft.tok_embd;
     n_vocab_draft = output->ne[1];
+    read_d2t(own.shared_head_head ? nullptr : draft.d2t);
 }
 
 // As the target's context rotates its own blocks.

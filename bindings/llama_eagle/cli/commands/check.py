@@ -25,20 +25,22 @@ def check(
     json: Json = False,
 ) -> None:
     """Say whether a file is sound, and whether a draft fits a target; exit 5 when it does not."""
-    from llama_eagle.convert.check import check_models
+    from llama_eagle.gguf.pairing import check_models
 
     report = check_models(target, draft)
-    problems = [finding.message for finding in report.findings if finding.level == "error"]
+    found = {level: [f for f in report.findings if f.level == level] for level in ("error", "warning")}
+    problems = [finding.message for finding in found["error"]]
+    files = [finding.file or draft for finding in found["error"]]
     exactness = _exactness(target, text, threads, n_gpu_layers) if exact and not problems else None
     if exactness is not None and exactness["difference"] is not None:
         problems.append(_difference_text(target, exactness))
-    for finding in report.findings:
-        if finding.level == "warning":
-            console.warn(f"{draft}: {finding.message}")
+        files.append(target)
+    for finding in found["warning"]:
+        console.warn(f"{finding.file or draft}: {finding.message}")
     if json:
         console.result(report.to_json() | {"problems": problems} | ({"exact": exactness} if exact else {}))
     elif problems:
-        console.data("\n".join(f"{draft or target}: {problem}" for problem in problems))
+        console.data("\n".join(f"{file}: {problem}" for file, problem in zip(files, problems, strict=True)))
     elif draft is None:
         console.data(f"{target}: a sound {report.target['architecture']} model")
     else:

@@ -50,8 +50,11 @@ def evaluate(
     from llama_eagle.bench.prompts import read_prompts, take
     from llama_eagle.bench.report import require_plotting
     from llama_eagle.bench.surroundings import surroundings
+    from llama_eagle.drafting.resolve import resolve
 
-    drafts = drafting.options()
+    choice = resolve(model, drafting.options())
+    drafts = choice.options
+    console.note(choice.why)
     if not drafts.drafts or drafts.n_draft == 0:
         raise UsageError("nothing drafts: there is nothing to evaluate. Give --draft, and n_draft 1 or more, or auto.")
     if plot is not None:

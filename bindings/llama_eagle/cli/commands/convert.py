@@ -14,6 +14,7 @@ from llama_eagle.errors import UsageError
 
 if TYPE_CHECKING:
     from llama_eagle.convert.checkpoint import Checkpoint
+    from llama_eagle.convert.targets import TargetOptions
 
 DIRECT_TYPES = ("auto", "f32", "f16", "bf16", "q8_0")  # others are made by llama.cpp's quantizer from "auto"
 DRAFT_ONLY = ("aux_layers", "rope_base", "norm_before_residual", "norm_output", "absolute_d2t", "share_head", "force")
@@ -59,7 +60,7 @@ def convert(
         if target is not None:
             raise UsageError(f"{source} is not an EAGLE-3 draft: leave out --target, or give the draft's folder.")
         _refuse(given, (*DRAFT_ONLY, "dry_run"), "a target")
-        report = _convert_target(given)
+        report = _convert_target(checkpoint, given)
     _show(report, json)
 
 
@@ -93,8 +94,8 @@ def _convert_draft(checkpoint: Checkpoint, given: dict[str, Any]) -> dict[str, A
     }  # fmt: skip
 
 
-def _convert_target(given: dict[str, Any]) -> dict[str, Any]:
-    from llama_eagle.convert.targets import TargetOptions, convert_target, convert_vision
+def _convert_target(checkpoint: Checkpoint, given: dict[str, Any]) -> dict[str, Any]:
+    from llama_eagle.convert.targets import TargetOptions, convert_target
 
     with console.progress("converting") as on_progress:
         options = TargetOptions(
@@ -106,12 +107,29 @@ def _convert_target(given: dict[str, Any]) -> dict[str, Any]:
             quantize=_quantize_options(given),
             progress=lambda done, total, _name: on_progress(done / max(total, 1)),
         )
-        report = asdict(convert_target(given["source"], given["out"], options))
-        if given["mmproj"]:
-            vision = convert_vision(given["source"], given["mmproj"], options)
-            report["mmproj"] = {"output": str(given["mmproj"]), "outtype": vision.outtype, "n_bytes": vision.n_bytes}
+        mmproj = given["mmproj"]
+        if mmproj is None:
+            report = asdict(convert_target(given["source"], given["out"], options))
+        else:
+            report = _convert_with_vision(checkpoint, given["out"], mmproj, options)
     outputs = [str(path) for path in report.pop("outputs")]
     return {"kind": "target", "source": given["source"], "output": outputs[0], "outputs": outputs, **report}
+
+
+def _convert_with_vision(source: Checkpoint, out: Path, mmproj: Path, options: TargetOptions) -> dict[str, Any]:
+    """Both parts, or none: the vision part waits under another name until the text is written."""
+    from llama_eagle.convert.targets import convert_target, convert_vision
+    from llama_eagle.files import refuse_sources, temporary_beside
+
+    if str(mmproj.resolve()).casefold() == str(out.resolve()).casefold():
+        raise UsageError(f"--mmproj {mmproj} is the output itself. Name another file.")
+    refuse_sources(mmproj, [source.path])
+    with temporary_beside(mmproj) as (middle,):
+        vision = convert_vision(source.source, middle, options)
+        report = asdict(convert_target(source.source, out, options))
+        middle.replace(mmproj)
+    report["mmproj"] = {"output": str(mmproj), "outtype": vision.outtype, "n_bytes": vision.n_bytes}
+    return report
 
 
 def _quantize_options(given: dict[str, Any]) -> Any:

@@ -20,6 +20,8 @@ def inspect(
     from llama_eagle.gguf.describe import describe, render
 
     description = describe(file, full=full)
+    for finding in description["findings"]:
+        console.warn(f"{file}: {finding['message']}")
     if json:
         console.result(description)
     else:

@@ -55,24 +55,27 @@ def generate(
     json: Json = False,
 ) -> None:
     """Generate text, with a draft or without."""
+    from llama_eagle.drafting.resolve import resolve, session_options
     from llama_eagle.generation.generate import generate
     from llama_eagle.native import log
     from llama_eagle.sessions import exact
     from llama_eagle.sessions.models import Context, ModelPair
     from llama_eagle.sessions.open import open_session
-    from llama_eagle.sessions.options import LoadOptions, PairOptions, SessionOptions
+    from llama_eagle.sessions.options import LoadOptions, PairOptions
     from llama_eagle.sessions.text import Tokenizer
 
     given = _read_prompt(prompt)
     log.set_verbose(verbose)
     if drafting.exact:
         exact.set_mode("strict")
-    drafts = drafting.options()
+    choice = resolve(model, drafting.options())
+    drafts = choice.options
+    console.note(choice.why)
     limit = None if length.n_predict == -1 else length.n_predict
     options = GenerationOptions(limit, sampling.params(), length.ignore_eos)
     with console.progress("loading") as on_progress:
         load = LoadOptions(computing.n_gpu_layers, on_progress=on_progress)
-        pair = ModelPair(PairOptions(model, drafts.draft_file, load, drafts.draft_gpu_layers))
+        pair = ModelPair(PairOptions(model, drafts.model, load, drafts.draft_gpu_layers))
     with pair:
         if drafting.exact and (unverified := exact.require(pair.target)):
             console.warn(unverified)
@@ -80,7 +83,7 @@ def generate(
         context_options = computing.context(length.n_ctx(len(ids), pair.target.n_ctx_train), drafts.longest)
         with (
             Context(pair.target, context_options) as context,
-            open_session(context, pair.draft, SessionOptions(drafts.longest, drafts.draft_n_ctx)) as session,
+            open_session(context, pair.draft, session_options(model, drafts)) as session,
         ):
             on_text = None if json else _show
             result = generate(session, Tokenizer(pair.target), ids, options, drafting=drafts, on_text=on_text)

@@ -10,7 +10,7 @@ from llama_eagle.cli.options import Json
 
 def doctor(json: Json = False) -> None:
     """Show versions, the library in use, CPU features and GPU backends; exit 4 when something is wrong."""
-    from llama_eagle.cli.diagnosis import examine, render
+    from llama_eagle.diagnosis import examine, render
 
     report = examine()
     if json:

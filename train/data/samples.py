@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from llama_eagle.errors import ConfigError, InputError
-from llama_eagle.train.documents import Document, Message
+from llama_eagle.train.data.documents import Document, Message
 from numpy.typing import NDArray
 
 MIN_LENGTH = 4  # tokens; a shorter sequence has no slot worth learning

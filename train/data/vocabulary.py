@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 from llama_eagle.errors import UsageError
-from llama_eagle.train.samples import Sample
+from llama_eagle.train.data.samples import Sample
 from numpy.typing import NDArray
 
 

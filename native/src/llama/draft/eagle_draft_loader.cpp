@@ -99,6 +99,21 @@ void load_extended_draft(llama_model_base & model) {
     Loader(model).load();
 }
 
+int64_t load_head_rows(llama_model_base & model, bool mtp_only) {
+    const ggml_tensor * map = mtp_only ? model.ml->get_tensor_meta("d2t") : nullptr;
+    if (!map) {
+        return model.vocab.n_tokens();
+    }
+    model.d2t = model.create_tensor(model.tn(LLM_TENSOR_D2T), {map->ne[0]}, 0);
+    return map->ne[0];
+}
+
+void require_stock_head(const llama_model & model) {
+    if (model.d2t) {
+        throw std::runtime_error("this MTP head has a vocabulary of its own: only the eagle_session interface runs it");
+    }
+}
+
 void require_stock_draft(const llama_model & model) {
     if (model.get_tensor(MARKER)) {
         throw std::runtime_error(

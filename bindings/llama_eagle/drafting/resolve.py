@@ -1,0 +1,78 @@
+"""Which draft is used where none is named, and what the session must know of the one that is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from llama_eagle.drafting.options import DRAFT_VOCAB, LOOKUP, NONE, DraftingOptions
+from llama_eagle.errors import InputError, UsageError
+from llama_eagle.gguf import mtp
+from llama_eagle.gguf.header import read_model
+from llama_eagle.sessions.options import MTP, SessionOptions
+
+Options = TypeVar("Options", bound=DraftingOptions)
+
+
+@dataclass(frozen=True)
+class Choice(Generic[Options]):
+    """`options` with their `draft` set, and why, in a sentence that begins with what drafts."""
+
+    options: Options
+    why: str
+
+
+def resolve(target: Path | str, options: Options) -> Choice[Options]:
+    """What drafts for a target: what the options name, else its own MTP head, else one in a file beside it, else none.
+
+    Raises `InputError` for files that cannot be read.
+    """
+    if options.draft is None:
+        return _found(Path(target), options)
+    if options.draft == NONE:
+        return Choice(options, "nothing drafts, as asked")
+    if options.draft == LOOKUP:
+        return Choice(options, "look-up in the text drafts, as asked")
+    what = "the target's MTP head" if options.draft == MTP else str(options.draft)
+    return Choice(options, f"{what} drafts, as asked")
+
+
+def session_options(target: Path | str, options: DraftingOptions) -> SessionOptions:
+    """For the session that verifies what `options`, resolved, draft.
+
+    Raises `UsageError` for a `draft_vocab` where the draft brings a vocabulary of its own.
+    """
+    file = target if options.model == MTP else options.draft_file
+    header = None if file is None else read_model(file)[0]
+    if header is None or header.architecture not in mtp.ARCHITECTURES:
+        if options.draft_vocab is not None:
+            raise UsageError("draft_vocab trims the head of an MTP draft; no such draft is used. Leave it out.")
+        return SessionOptions(options.longest, options.draft_n_ctx)
+    wanted = DRAFT_VOCAB if options.draft_vocab is None else options.draft_vocab
+    n_rows = wanted if isinstance(wanted, int) and wanted < header.n_vocab else 0
+    base = mtp.base_ids(header) if n_rows else []
+    return SessionOptions(options.longest, options.draft_n_ctx, n_vocab_draft=n_rows, base_ids=base)
+
+
+def _found(target: Path, options: Options) -> Choice[Options]:
+    first, files = read_model(target)
+    if mtp.has_head(files):
+        return Choice(replace(options, draft=MTP), "the target's own MTP head drafts")
+    for path in sorted(first.path.parent.glob("mtp-*.gguf")):
+        if _fits(first.path, path):
+            return Choice(replace(options, draft=path), f"the MTP head in {path.name}, beside the target, drafts")
+    why = "nothing drafts: the target has no MTP head, and no draft was named"
+    return Choice(options if options.drafter is not None else replace(options, draft=NONE), why)
+
+
+def _fits(target: Path, beside: Path) -> bool:
+    """Files are matched by name as well: a folder may hold the heads of several models."""
+    if not target.stem.startswith(beside.stem.removeprefix("mtp-").split(".")[0]):
+        return False
+    try:
+        header = read_model(target)[0]
+        draft, draft_files = read_model(beside)
+    except InputError:
+        return False
+    return mtp.has_head(draft_files) and not mtp.problems(header, draft)

@@ -1,0 +1,50 @@
+"""The next-token-prediction (MTP) head that a checkpoint brings: in the target's own file, or in one beside it.
+
+It is the block behind the last one of the trunk (`blk.{n_layer}.nextn.*`), which llama.cpp loads only when asked to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llama_eagle.gguf.header import ArrayRef, Header
+
+ARCHITECTURES = frozenset({"qwen35", "qwen35moe", "qwen3next"})  # whose head our engine runs
+BASE_LIST = "llama_eagle.draft_vocab"  # the likeliest tokens, likeliest first, for the rows of a trimmed head
+
+
+def has_head(files: Sequence[Header]) -> bool:
+    """Whether a model's files hold an MTP head that can draft."""
+    return files[0].architecture in ARCHITECTURES and _stores(files, "nextn.eh_proj.weight")
+
+
+def is_head_alone(files: Sequence[Header]) -> bool:
+    """Whether they hold the head without the model."""
+    return has_head(files) and not any("blk.0.attn_norm.weight" in file.tensors for file in files)
+
+
+def base_ids(header: Header) -> list[int]:
+    """What the file stores of the likeliest tokens; empty when it stores nothing."""
+    value = header.keys.get(BASE_LIST)
+    return [int(token) for token in header.read_array(value)] if isinstance(value, ArrayRef) else []
+
+
+def problems(target: Header, draft: Header) -> list[str]:
+    """Every reason why the head in `draft` cannot draft for `target`."""
+    found = []
+    for name, what in (("embedding_length", "hidden size"), ("block_count", "number of blocks")):
+        theirs, ours = target.arch_key(name), draft.arch_key(name)
+        if name == "block_count":
+            theirs = int(theirs) - int(target.arch_key("nextn_predict_layers", 0))
+            ours = int(ours) - int(draft.arch_key("nextn_predict_layers", 0))
+        if theirs != ours:
+            found.append(f"its {what} is {ours}, the target's {theirs}. Use the head of this target.")
+    if target.architecture != draft.architecture:
+        found.insert(0, f"it is the head of a {draft.architecture} model, the target is {target.architecture}.")
+    if target.n_vocab != draft.n_vocab:
+        found.append(f"its vocabulary has {draft.n_vocab} tokens, the target's {target.n_vocab}.")
+    return found
+
+
+def _stores(files: Sequence[Header], suffix: str) -> bool:
+    return any(name.endswith(suffix) for file in files for name in file.tensors)

@@ -1,0 +1,86 @@
+"""Whether a GGUF file contradicts itself, before llama.cpp sees it: it aborts on much of what is refused here.
+
+Every key has the type that llama.cpp insists on and a value in range, every tensor the shape that the keys give and a
+type that the graph can take. Of architectures without a table here, only what holds for all is checked. No tensor data
+is read but the draft's vocabulary map.
+
+Source of the tables: llama.cpp's src/llama-model.cpp and src/models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from llama_eagle.errors import InputError
+from llama_eagle.gguf.finding import Finding
+from llama_eagle.gguf.header import Header, TensorInfo, read_model
+from llama_eagle.gguf.validate.eagle3 import check_draft
+from llama_eagle.gguf.validate.keys import COMMON, GENERAL, check_keys
+from llama_eagle.gguf.validate.targets import FAMILIES, check_target, unknown_tensors
+from llama_eagle.gguf.validate.tokenizer import check_tokenizer
+
+ALIGNMENT = 32  # of tensor data in memory, which is the file's own
+OTHER_KINDS = {"clip", "adapter", "imatrix", "mmproj"}  # architectures and types of files without a whole model
+
+
+def read_sound(path: Path | str) -> tuple[Header, list[Header]]:
+    """As `read_model`. Raises `InputError` with the first thing that is wrong with the file."""
+    first, files = read_model(path)
+    for finding in check_files(files):
+        if finding.level == "error":
+            raise InputError(f"{first.path}: {finding.message}. Convert or download it again.")
+    return first, files
+
+
+def check_files(files: list[Header]) -> Iterator[Finding]:
+    """Everything that is wrong with a model, or remarkable. files: as of `read_model`."""
+    first = files[0]
+    tensors = {name: tensor for file in files for name, tensor in file.tensors.items()}
+    errors = [fault for file in files for fault in _check_layout(file)]
+    errors += check_keys(first, GENERAL)
+    is_model = not OTHER_KINDS & {first.architecture, first.keys.get("general.type")}
+    if not errors and is_model:
+        errors += _check_model(first, tensors)
+    yield from (Finding("error", error, str(first.path)) for error in errors)
+    if not errors and is_model and first.architecture in FAMILIES:
+        unknown = unknown_tensors(first, tensors)
+        if unknown:
+            names = ", ".join(unknown[:3]) + (" ..." if len(unknown) > 3 else "")
+            yield Finding(
+                "warning", f"{len(unknown)} tensors are no part of {first.architecture} here: {names}", str(first.path)
+            )
+
+
+def _check_model(first: Header, tensors: dict[str, TensorInfo]) -> list[str]:
+    prefix = f"{first.architecture}."
+    errors = [*check_keys(first, COMMON, prefix=prefix), *check_tokenizer(first)]
+    if not errors:
+        errors += _check_experts(first)
+    if not errors and first.architecture == "eagle3":
+        errors += check_draft(first)
+    elif not errors and first.architecture in FAMILIES:
+        errors += check_target(first, tensors)
+    return errors
+
+
+def _check_layout(file: Header) -> Iterator[str]:
+    """Where a file's tensors lie; that they lie inside was checked when it was read."""
+    for tensor in file.tensors.values():
+        if (file.data_offset + tensor.offset) % ALIGNMENT:
+            yield f"the tensor {tensor.name} is not aligned to {ALIGNMENT} bytes (general.alignment)"
+            return
+
+
+def _check_experts(header: Header) -> Iterator[str]:
+    """llama.cpp's assertions about experts, for all architectures."""
+    n_expert = header.arch_key("expert_count", 0)
+    used = header.arch_key("expert_used_count", 0)
+    n_used = max(used, default=0) if isinstance(used, list) else used
+    groups, groups_used = (header.arch_key(f"expert_group_{name}", 0) for name in ("count", "used_count"))
+    if header.architecture.startswith("hunyuan") and n_expert <= 1:
+        return
+    if n_used > n_expert or (n_expert and not n_used):
+        yield f"{n_used} of {n_expert} experts are used (expert_count, expert_used_count)"
+    if groups and (groups >= n_expert or n_expert % groups or (groups > 1 and not 0 < groups_used < groups)):
+        yield f"{groups_used} of {groups} groups of {n_expert} experts (expert_group_count, expert_group_used_count)"

@@ -1,0 +1,180 @@
+"""EAGLE-3 drafts, in the stock layout and in the extended one."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from llama_eagle.gguf.header import ArrayRef, Header, TensorInfo
+from llama_eagle.gguf.validate.keys import INT_MAX, check_keys
+from llama_eagle.gguf.validate.table import I32, I64, MAX_WIDTH, Block, Key, Tensor, check_tensors, matrix, vector
+
+PREFIX = "eagle3."
+MAX_BLOCKS, MAX_AUX = 64, 64  # of the extended layout
+
+KEYS = (
+    Key("context_length", "u32", 1, INT_MAX, required=True),
+    Key("embedding_length", "u32", 1, MAX_WIDTH, required=True),
+    Key("block_count", "u32", 1, MAX_BLOCKS, required=True),
+    Key("feed_forward_length", "u32s", 1, MAX_WIDTH, required=True),
+    Key("attention.head_count", "u32s", 1, MAX_WIDTH, required=True),
+    Key("attention.head_count_kv", "u32s", 1, MAX_WIDTH),
+    Key("attention.key_length", "u32", 1, MAX_WIDTH),
+    Key("attention.value_length", "u32", 1, MAX_WIDTH),
+    Key("attention.layer_norm_rms_epsilon", "f32", 0, 1, required=True),
+    Key("target_hidden_size", "u32", 1, MAX_WIDTH, required=True),
+    Key("norm_before_residual", "bool"),
+    Key("norm_before_fc", "bool"),
+    Key("norm_output", "bool"),
+    Key("nextn_predict_layers", "u32", 0, 0),
+    Key("expert_count", "u32", 0, 0),
+    Key("rope.freq_base", "f32", 1e-6, 1e30),
+    Key("rope.dimension_count", "u32", 2, MAX_WIDTH),
+)
+
+# Sizes: H draft width, T target width, AT fused width, V target vocabulary, D draft vocabulary, F FFN width, Q and K
+# rows of the projections, d head, R rotary pairs, W input width of a block's attention.
+MODEL = (
+    matrix("fc.weight", "AT", "H"),
+    vector("output_norm.weight", "H"),
+    matrix("output.weight", "H", "D", required=False),
+    matrix("token_embd.weight", "H", "V", required=False),
+    Tensor("d2t", ("D",), required=False, type=I64),
+    vector("rope_freqs.weight", "R", required=False),
+)
+BLOCK = (
+    vector("attn_norm.weight", "H"),
+    vector("ffn_norm.weight", "H"),
+    matrix("attn_q.weight", "W", "Q"),
+    matrix("attn_k.weight", "W", "K"),
+    matrix("attn_v.weight", "W", "K"),
+    matrix("attn_output.weight", "Q", "H"),
+    matrix("ffn_gate.weight", "H", "F"),
+    matrix("ffn_up.weight", "H", "F"),
+    matrix("ffn_down.weight", "F", "H"),
+)
+FIRST_BLOCK = (vector("attn_norm_2.weight", "H"),)
+EXTENDED_MODEL = (Tensor("extended", ("1",), type=I32), vector("fc.bias", "H", required=False))
+EXTENDED_BLOCK = (
+    vector("attn_q.bias", "Q", required=False),
+    vector("attn_k.bias", "K", required=False),
+    vector("attn_v.bias", "K", required=False),
+    vector("attn_output.bias", "H", required=False),
+    vector("attn_q_norm.weight", "d", required=False),
+    vector("attn_k_norm.weight", "d", required=False),
+)
+
+
+def check_draft(header: Header) -> Iterator[str]:
+    """Every reason why the file is no draft that can run, whatever its target."""
+    faults = [*check_keys(header, KEYS, prefix=PREFIX), *_check_layers(header)]
+    yield from faults
+    if faults:
+        return  # sizes that cannot be believed say nothing of tensors
+    yield from _check_attention(header)
+    sizes = _sizes(header)
+    head = header.tensors.get("output.weight")
+    if "d2t" not in header.tensors and head is not None and head.n_elements != sizes["H"] * sizes["V"]:
+        n_rows = head.n_elements // sizes["H"]
+        yield f"its head has {n_rows} rows, the vocabulary {sizes['V']} tokens, and there is no d2t map"
+    yield from check_tensors(_blocks(header, sizes), sizes, header.tensors)
+    yield from _check_layout(header, sizes)
+    yield from _check_map(header, sizes)
+
+
+def is_extended(header: Header) -> bool:
+    return "extended" in header.tensors
+
+
+def _check_layers(header: Header) -> Iterator[str]:
+    layers = header.keys.get("eagle3.target_layers")
+    if not isinstance(layers, ArrayRef):
+        yield "it names no target layers (eagle3.target_layers)"
+    elif layers.type_id not in (4, 5) or not 0 < layers.count <= MAX_AUX:
+        yield f"the key eagle3.target_layers is no array of 1 to {MAX_AUX} 32-bit integers"
+    elif layers.count != 3 and not is_extended(header):
+        yield f"eagle3.target_layers names {layers.count} layers, and it is not marked as of the extended layout"
+
+
+def _first(header: Header, name: str, default: int = 0) -> int:
+    value = header.arch_key(name, default)
+    return int(value[0] if isinstance(value, list) else value)
+
+
+def _check_attention(header: Header) -> Iterator[str]:
+    n_head = _first(header, "attention.head_count")
+    n_head_kv = _first(header, "attention.head_count_kv", n_head)
+    head = _first(header, "attention.key_length", _first(header, "embedding_length") // n_head)
+    value = _first(header, "attention.value_length", _first(header, "embedding_length") // n_head)
+    n_rot = _first(header, "rope.dimension_count", head)
+    if n_head % n_head_kv:
+        yield f"{n_head} heads do not divide into {n_head_kv} groups (eagle3.attention.head_count_kv)"
+    if head != value or not head:
+        yield f"keys of {head} and values of {value} values a head (eagle3.attention.key_length, value_length)"
+    if n_rot % 2 or not 0 < n_rot <= head:
+        yield f"{n_rot} rotary dimensions of heads of {head} (eagle3.rope.dimension_count)"
+
+
+def _sizes(header: Header) -> dict[str, int]:
+    hidden, n_head = _first(header, "embedding_length"), _first(header, "attention.head_count")
+    head = _first(header, "attention.key_length", hidden // n_head)
+    width, n_aux = _first(header, "target_hidden_size"), len(header.arch_key("target_layers"))
+    n_vocab = header.n_vocab or _first(header, "vocab_size")
+    d2t = header.tensors.get("d2t")
+    return {
+        "H": hidden,
+        "T": width,
+        "A": n_aux,
+        "AT": n_aux * width,
+        "F": _first(header, "feed_forward_length"),
+        "Q": n_head * head,
+        "K": _first(header, "attention.head_count_kv", n_head) * head,
+        "d": head,
+        "R": _first(header, "rope.dimension_count", head) // 2,
+        "D": d2t.n_elements if d2t else n_vocab,
+        "V": n_vocab,
+        "L": _first(header, "block_count"),
+    }
+
+
+def _blocks(header: Header, sizes: Mapping[str, int]) -> list[Block]:
+    extended = is_extended(header)
+    model = MODEL + (EXTENDED_MODEL if extended else ())
+    if header.arch_key("norm_before_fc"):
+        model += (vector("enc.output_norm.weight", "AT"),)
+    if extended and "fc_norm.0.weight" in header.tensors:
+        model += tuple(vector(f"fc_norm.{k}.weight", "T") for k in range(sizes["A"]))
+    blocks = [Block(model)]
+    for i in range(sizes["L"]):
+        rows = (*(FIRST_BLOCK if i == 0 else ()), *BLOCK, *(EXTENDED_BLOCK if extended else ()))
+        blocks.append(Block(tuple(_widened(row, first=i == 0) for row in rows), f"blk.{i}."))
+    return blocks
+
+
+def _widened(row: Tensor, *, first: bool) -> Tensor:
+    """The first block's attention takes the embedding beside the features."""
+    return replace(row, shape=tuple(("2*H" if first else "H") if size == "W" else size for size in row.shape))
+
+
+def _check_layout(header: Header, sizes: Mapping[str, int]) -> Iterator[str]:
+    known = {block.prefix + row.name for block in _blocks(header, sizes) for row in block.rows}
+    unknown = [name for name in header.tensors if name not in known and not name.endswith("scale")]
+    if unknown:
+        yield f"it holds tensors that are no part of a draft: {', '.join(unknown[:3])}"
+    if not is_extended(header) and (sizes["L"] != 1 or header.arch_key("norm_output")):
+        yield "it needs the extended layout but is not marked so"
+
+
+def _check_map(header: Header, sizes: Mapping[str, int]) -> Iterator[str]:
+    """Ids outside the target's vocabulary would be read as array indices by the engine."""
+    d2t: TensorInfo | None = header.tensors.get("d2t")
+    if d2t is None or d2t.type_id != I64 or not 0 < d2t.n_elements <= sizes["V"]:
+        if d2t is not None:
+            yield f"d2t is {d2t.type_name} with {d2t.n_elements} ids, expected I64 and 1 to {sizes['V']}"
+        return
+    ids = struct.unpack(f"<{d2t.n_elements}q", header.read_tensor_bytes("d2t"))
+    if min(ids) < 0 or max(ids) >= sizes["V"]:
+        yield f"d2t holds ids from {min(ids)} to {max(ids)}, the vocabulary has {sizes['V']} tokens"
+    elif len(set(ids)) != len(ids):
+        yield "d2t maps two draft tokens to the same id"

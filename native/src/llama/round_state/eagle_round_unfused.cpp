@@ -1,0 +1,185 @@
+#include "eagle_round_unfused.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "eagle_round_state.h"
+#include "ggml-cpp.h"
+#include "llama-memory-recurrent.h"
+
+namespace {
+
+// A strided view of a cell's records: `slots` tokens, [ne0, ne1] floats each, from float `at` of the token's part.
+struct record_part {
+    int64_t slot_floats;
+    int64_t offset;  // of slot 0
+};
+
+ggml_tensor * record_view(ggml_context * ctx, ggml_tensor * records, uint32_t cell, int64_t n_cells, record_part part,
+                          int64_t ne0, int64_t ne1, int64_t slots) {
+    const size_t f = sizeof(float);
+    return ggml_view_4d(ctx, records, ne0, ne1, slots, n_cells, ne0 * f, part.slot_floats * f, records->nb[1],
+                        cell * records->nb[1] + part.offset * f);
+}
+
+// The parts of the Gated DeltaNet record, in the order of eagle_gdn.h.
+struct gdn_parts {
+    record_part k, v, g, beta;
+
+    explicit gdn_parts(const eagle_round_layout & l) {
+        const int64_t floats = l.gdn_floats();
+        const int64_t start = l.gdn_offset();
+        k = {floats, start};
+        v = {floats, start + l.head_dim * l.n_k_heads};
+        g = {floats, v.offset + l.head_dim * l.n_v_heads};
+        beta = {floats, g.offset + l.n_v_heads};
+    }
+};
+
+// Tokens [first, first + n) of a [.., .., T, n_seqs] tensor.
+ggml_tensor * tokens(ggml_context * ctx, ggml_tensor * t, int64_t first, int64_t n) {
+    return ggml_view_4d(ctx, t, t->ne[0], t->ne[1], n, t->ne[3], t->nb[1], t->nb[2], t->nb[3], first * t->nb[2]);
+}
+
+struct gdn_result {
+    ggml_tensor * out;    // [S, H, T, n_seqs]
+    ggml_tensor * state;  // [S * S * H, n_seqs]
+};
+
+gdn_result plain_gdn(ggml_context * ctx, const eagle_round_gdn & in) {
+    const int64_t S = in.v->ne[0];
+    const int64_t H = in.v->ne[1];
+    const int64_t T = in.v->ne[2];
+    const int64_t n_seqs = in.v->ne[3];
+    const size_t f = sizeof(float);
+    ggml_tensor * r =
+        ggml_gated_delta_net(ctx, in.q, in.k, in.v, ggml_cont(ctx, in.g), ggml_cont(ctx, in.beta), in.state, 1);
+    return {ggml_view_4d(ctx, r, S, H, T, n_seqs, S * f, S * H * f, S * H * T * f, 0),
+            ggml_view_2d(ctx, r, S * S * H, n_seqs, S * S * H * f, S * H * T * n_seqs * f)};
+}
+
+eagle_round_gdn gdn_tokens(ggml_context * ctx, const eagle_round_gdn & in, int64_t first, int64_t n) {
+    return {tokens(ctx, in.q, first, n), tokens(ctx, in.k, first, n),    tokens(ctx, in.v, first, n),
+            tokens(ctx, in.g, first, n), tokens(ctx, in.beta, first, n), in.state};
+}
+
+// One layer of eagle_round_commit_cell.
+void commit_layer(ggml_context * ctx, ggml_cgraph * gf, llama_memory_recurrent & mem, size_t il, uint32_t cell) {
+    const eagle_round_layout & l = mem.eagle->layout;
+    ggml_tensor * records = mem.eagle->records[il];
+    const int64_t n = mem.eagle->cells[cell].n_kept;
+    const int64_t S = l.head_dim;
+    const size_t f = sizeof(float);
+    const gdn_parts p(l);
+
+    ggml_tensor * row = ggml_view_1d(ctx, mem.s_l[il], mem.s_l[il]->ne[0], cell * mem.s_l[il]->nb[1]);
+    eagle_round_gdn in;
+    in.k = record_view(ctx, records, cell, 1, p.k, S, l.n_k_heads, n);
+    in.q = in.k;  // the attention output is not used
+    in.v = record_view(ctx, records, cell, 1, p.v, S, l.n_v_heads, n);
+    in.g = record_view(ctx, records, cell, 1, p.g, 1, l.n_v_heads, n);
+    in.beta = record_view(ctx, records, cell, 1, p.beta, 1, l.n_v_heads, n);
+    in.state = ggml_reshape_4d(ctx, row, S, S, l.n_v_heads, 1);
+    const auto result = plain_gdn(ctx, in);
+    ggml_build_forward_expand(gf, ggml_cpy(ctx, result.state, row));
+
+    ggml_tensor * window =
+        ggml_view_2d(ctx, mem.r_l[il], l.conv_window, l.n_channels, l.conv_window * f, cell * mem.r_l[il]->nb[1]);
+    ggml_tensor * x = ggml_view_2d(ctx, records, l.n_channels, n, l.n_channels * f, cell * records->nb[1]);
+    ggml_tensor * all = ggml_concat(ctx, window, ggml_transpose(ctx, x), 0);
+    ggml_tensor * moved = ggml_view_2d(ctx, all, l.conv_window, l.n_channels, all->nb[1], n * f);
+    ggml_build_forward_expand(gf, ggml_cpy(ctx, moved, window));
+}
+
+// A scheduler of our own over the context's backends, so that the main graph stays allocated and reusable.
+ggml_backend_sched_t commit_sched(eagle_round_state & state, ggml_backend_sched_t sched, size_t graph_size) {
+    if (!state.sched) {
+        std::vector<ggml_backend_t> backends;
+        for (int i = 0; i < ggml_backend_sched_get_n_backends(sched); i++) {
+            backends.push_back(ggml_backend_sched_get_backend(sched, i));
+        }
+        state.sched.reset(
+            ggml_backend_sched_new(backends.data(), nullptr, (int) backends.size(), graph_size, false, false));
+    }
+    return state.sched.get();
+}
+
+}  // namespace
+
+// What leaves the undo window advances the cache, the tail only reads it.
+ggml_tensor * eagle_round_unfused_attn(const eagle_round_graph & graph, eagle_round_gdn in) {
+    ggml_context * ctx = graph.ctx;
+    const eagle_round_layout & layout = graph.mctx->get_eagle()->layout;
+    ggml_tensor * cache = in.state;
+    const int64_t n_seqs = in.v->ne[3];
+    const int64_t tail = std::min(in.v->ne[2], layout.n_slots);
+    const int64_t head = in.v->ne[2] - tail;
+    ggml_tensor * out = nullptr;
+    if (head > 0) {
+        const auto result = plain_gdn(ctx, gdn_tokens(ctx, in, 0, head));
+        ggml_build_forward_expand(
+            graph.gf, ggml_cpy(ctx, result.state, ggml_reshape_2d(ctx, cache, result.state->ne[0], n_seqs)));
+        out = result.out;
+        in.state = ggml_reshape_4d(ctx, result.state, cache->ne[0], cache->ne[1], cache->ne[2], n_seqs);
+    }
+    if (tail > 0) {
+        const auto last = gdn_tokens(ctx, in, head, tail);
+        const auto result = plain_gdn(ctx, last);
+        out = out ? ggml_concat(ctx, out, result.out, 2) : result.out;
+        const gdn_parts p(layout);
+        ggml_tensor * records = graph.mctx->get_eagle()->records[graph.il];
+        const uint32_t cell = graph.mctx->get_head();
+        const auto store = [&](ggml_tensor * src, record_part part, int64_t ne0, int64_t ne1) {
+            ggml_build_forward_expand(
+                graph.gf, ggml_cpy(ctx, src, record_view(ctx, records, cell, n_seqs, part, ne0, ne1, tail)));
+        };
+        store(last.k, p.k, layout.head_dim, layout.n_k_heads);
+        store(last.v, p.v, layout.head_dim, layout.n_v_heads);
+        store(last.g, p.g, 1, layout.n_v_heads);
+        store(last.beta, p.beta, 1, layout.n_v_heads);
+    }
+    return out;
+}
+
+ggml_tensor * eagle_round_unfused_conv_input(const eagle_round_graph & graph, ggml_tensor * window, ggml_tensor * x) {
+    ggml_context * ctx = graph.ctx;
+    const eagle_round_layout & layout = graph.mctx->get_eagle()->layout;
+    const int64_t n_seqs = x->ne[2];
+    const int64_t tail = std::min(x->ne[1], layout.n_slots);
+    const int64_t head = x->ne[1] - tail;
+    ggml_tensor * input = ggml_concat(ctx, window, ggml_transpose(ctx, x), 0);
+    ggml_build_forward_expand(graph.gf, input);
+    if (head > 0) {
+        ggml_tensor * moved = ggml_view_3d(ctx, input, window->ne[0], window->ne[1], n_seqs, input->nb[1], input->nb[2],
+                                           head * input->nb[0]);
+        ggml_build_forward_expand(graph.gf, ggml_cpy(ctx, moved, window));
+    }
+    if (tail > 0) {
+        ggml_tensor * last = ggml_view_3d(ctx, x, x->ne[0], tail, n_seqs, x->nb[1], x->nb[2], head * x->nb[1]);
+        ggml_tensor * rec = record_view(ctx, graph.mctx->get_eagle()->records[graph.il], graph.mctx->get_head(), n_seqs,
+                                        {layout.n_channels, 0}, layout.n_channels, 1, tail);
+        ggml_build_forward_expand(graph.gf, ggml_cpy(ctx, last, rec));
+    }
+    return input;
+}
+
+ggml_status eagle_round_commit_cell(llama_memory_recurrent & mem, ggml_backend_sched_t main_sched, uint32_t cell) {
+    constexpr size_t nodes_per_layer = 32;
+    const size_t n_nodes = nodes_per_layer * mem.s_l.size();
+    ggml_init_params params = {n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false), nullptr,
+                               true};
+    ggml_context_ptr ctx(ggml_init(params));
+    ggml_cgraph * gf = ggml_new_graph_custom(ctx.get(), n_nodes, false);
+    for (size_t il = 0; il < mem.s_l.size(); il++) {
+        if (mem.s_l[il]) {
+            commit_layer(ctx.get(), gf, mem, il, cell);
+        }
+    }
+    ggml_backend_sched_t sched = commit_sched(*mem.eagle, main_sched, n_nodes);
+    ggml_backend_sched_synchronize(main_sched);
+    ggml_backend_sched_reset(sched);
+    if (!ggml_backend_sched_alloc_graph(sched, gf)) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    return ggml_backend_sched_graph_compute(sched, gf);
+}

@@ -1,0 +1,151 @@
+"""Mutated GGUF files, each validated, loaded and generated with in a process of its own.
+
+    python tests/fuzz/run.py drafts --cases 20000 --seed 1
+    python tests/fuzz/run.py targets --cases 10000 --seed 1
+    python tests/fuzz/run.py targets --only 4711           # one case again; its file is kept
+
+Prints how the cases ended and, for those that went wrong, what reproduces them; exit 1 if there are any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import os
+import select
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from fixtures.eagle3_checkpoints import CASES, make_draft, make_target_gguf
+from fixtures.tiny_gguf import write_draft, write_target
+from fuzz.gguf_file import mutated
+
+ENVIRONMENT = {**os.environ, "GGML_NO_BACKTRACE": "1"}  # no debugger at an abort
+PATIENCE = 20.0  # seconds for a file that takes a small part of one
+EXTENDED = "everything"  # the draft with biases, norms and more layers
+FAMILIES = ("qwen3", "qwen2", "llama3", "qwen3vl", "qwen3moe", "qwen35moe", "qwen3next")
+LAYERS = 4
+
+
+@dataclass(frozen=True)
+class Seed:
+    """Files to start from; the draft is mutated where there is one, else the target."""
+
+    target: Path
+    draft: Path | None = None
+
+    @property
+    def changed(self) -> Path:
+        return self.draft or self.target
+
+
+def make_seeds(kind: str, folder: Path, families: tuple[str, ...] = FAMILIES) -> list[Seed]:
+    folder.mkdir(parents=True, exist_ok=True)
+    if kind == "drafts":
+        from llama_eagle.convert.drafts import DraftOptions, convert_draft
+
+        stock = Seed(write_target(folder / "target.gguf"), write_draft(folder / "draft.gguf"))
+        other = make_target_gguf(folder / "other.gguf")
+        checkpoint = make_draft(folder / "checkpoint", CASES[EXTENDED])
+        convert_draft(checkpoint, other, folder / "extended.gguf", DraftOptions(outtype="f32"))
+        return [stock, Seed(other, folder / "extended.gguf")]
+    from fixtures.targets import HYBRID, make_target
+    from llama_eagle.convert.targets import TargetOptions, convert_target
+
+    seeds = [Seed(write_target(folder / "qwen35.gguf"))]
+    for family in families:
+        source = make_target(family, folder / family, num_hidden_layers=LAYERS, mtp=family in HYBRID)
+        convert_target(source, folder / f"{family}.gguf", TargetOptions(outtype="bf16"))
+        seeds.append(Seed(folder / f"{family}.gguf"))
+    return seeds
+
+
+class Worker:
+    """A process that is started again after each case that ends it."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[str] | None = None
+
+    def ask(self, line: str) -> str:
+        """How a case ended: the worker's answer, "hang", or the signal that ended it."""
+        if self.process is None:
+            command = [sys.executable, str(Path(__file__).with_name("worker.py"))]
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+            )
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE)
+        answer = self.process.stdout.readline() if ready else ""
+        if answer:
+            return answer.rstrip("\n")
+        self.process.kill()
+        code = self.process.wait()
+        self.process = None
+        return f"signal {-code}" if ready else "hang"
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+
+def run_case(worker: Worker, seeds: list[Seed], number: int, folder: Path) -> str:
+    seed = seeds[number % len(seeds)]
+    path = folder / "case.gguf"
+    path.write_bytes(mutated(seed.changed, number))
+    words = [word for word, n in (("quantize", 7), ("text", 3), ("sample", 4)) if number // 10 % n == 0]
+    if seed.draft is not None:
+        return worker.ask("\t".join((str(seed.target), str(path), *words)))
+    return worker.ask("\t".join((str(path), "-", *words)))
+
+
+def fuzz(kind: str, numbers: range, folder: Path, families: tuple[str, ...] = FAMILIES) -> dict[str, list[int]]:
+    """Ends of the cases -> their numbers. families: of the targets that are mutated."""
+    seeds, worker, ends = make_seeds(kind, folder / "seeds", families), Worker(), collections.defaultdict(list)
+    try:
+        for seed in seeds:  # what is not mutated runs
+            assert worker.ask(f"{seed.target}\t{seed.draft or '-'}\ttext") == "ran", seed
+        for number in numbers:
+            end = run_case(worker, seeds, number, folder)
+            if not end.startswith(("refused", "ran")):
+                print(f"{number}: {end}", file=sys.stderr, flush=True)
+            ends["refused" if end.startswith("refused") else end].append(number)
+    finally:
+        worker.close()
+    return dict(ends)
+
+
+def wrong(ends: dict[str, list[int]]) -> dict[str, list[int]]:
+    return {end: numbers for end, numbers in ends.items() if end not in ("refused", "ran")}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=("drafts", "targets"))
+    parser.add_argument("--cases", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", type=int)
+    arguments = parser.parse_args()
+    if arguments.only is not None:
+        folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
+        seeds, worker = make_seeds(arguments.kind, folder / "seeds"), Worker()
+        print(run_case(worker, seeds, arguments.only, folder), folder / "case.gguf")
+        worker.close()
+        return 0
+    first = arguments.seed * 10_000_000
+    with tempfile.TemporaryDirectory() as name:
+        ends = fuzz(arguments.kind, range(first, first + arguments.cases), Path(name))
+    for end, numbers in sorted(ends.items(), key=lambda item: -len(item[1])):
+        print(f"{len(numbers):6} {end}" + ("" if end in ("refused", "ran") else f"   --only {numbers[0]}"))
+    return 1 if wrong(ends) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""Output files: no source is overwritten, and no ending leaves a temporary file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from llama_eagle.errors import EnvironmentFailure, UsageError
+from llama_eagle.files import refuse_sources, temporary_beside, write_whole
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from llama_eagle.files import temporary_beside
+with temporary_beside(Path(sys.argv[1])) as (outer,), temporary_beside(outer, 2) as (first, second):
+    second.write_bytes(b"half a file")
+    second.replace(outer)
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+def start_holder(output: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, output], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_run_that_is_ended_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    process = start_holder(tmp_path / "out.gguf")
+    assert len(list(tmp_path.iterdir())) == 1
+    process.send_signal(number)
+    assert process.wait(10) == -number
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_next_run_clears_what_a_killed_one_has_left(tmp_path: Path) -> None:
+    output, other = tmp_path / "out.gguf", tmp_path / "other.gguf"
+    living, killed, of_another = start_holder(output), start_holder(output), start_holder(other)
+    for process in (killed, of_another):
+        process.kill()
+        process.wait()
+    assert len(list(tmp_path.iterdir())) == 3
+    write_whole(output, lambda path: path.write_text("whole"))
+    kept = sorted(path.name.split(".")[1] for path in tmp_path.iterdir() if path != output)
+    living.kill()
+    living.wait()
+    assert kept == ["other", "out"]  # another output's, and what a living process holds
+    assert output.read_text() == "whole"
+
+
+def test_handlers_of_a_program_stay(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        with temporary_beside(tmp_path / "x") as (name,):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.01)
+            assert name.parent.exists()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_name_that_is_too_long(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFailure, match="cannot write"):
+        write_whole(tmp_path / ("x" * 250), lambda path: None)
+
+
+def test_sources_are_refused(tmp_path: Path) -> None:
+    """By name, by another name, through links; like a hub cache, whose files are links to blobs."""
+    blobs, folder = tmp_path / "blobs", tmp_path / "snapshot"
+    blobs.mkdir()
+    folder.mkdir()
+    (blobs / "abc").write_text("weights")
+    (folder / "model.safetensors").symlink_to(Path("../blobs/abc"))
+    (folder / "earlier.gguf").write_text("")
+    (folder / "config.json").write_text("{}")
+    os.link(folder / "config.json", tmp_path / "hard")
+    (tmp_path / "soft").symlink_to(folder, target_is_directory=True)
+    names = ["snapshot/model.safetensors", "blobs/abc", "hard", "soft/config.json", "snapshot/../hard"]
+    for name in names:
+        with pytest.raises(UsageError, match="name another output"):
+            refuse_sources(tmp_path / name, [folder])
+    for name in ("snapshot/earlier.gguf", "snapshot/new.gguf"):
+        refuse_sources(tmp_path / name, [folder])
+    with pytest.raises(UsageError):
+        refuse_sources(folder / "earlier.gguf", [folder / "earlier.gguf"])

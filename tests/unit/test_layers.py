@@ -1,0 +1,82 @@
+"""The package's rooms, from bottom to top: no import points upward, and no room outgrows what a reader overlooks."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "bindings/llama_eagle"
+
+# A module may import its own layer and those below it.
+LAYERS = (
+    ("errors",),
+    ("files", "console"),
+    ("native",),
+    ("gguf",),
+    ("quantize",),
+    ("convert",),
+    ("sessions",),
+    ("drafting", "diagnosis"),
+    ("generation",),
+    ("drop_in", "integrations"),
+    ("synthetic", "train"),
+    ("bench",),
+    ("demo",),
+    ("cli",),
+    ("__init__", "__main__"),
+)
+HEIGHT = {room: height for height, layer in enumerate(LAYERS) for room in layer}
+LARGEST_ROOM = 14  # modules side by side
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """(room, file) of everything that the package consists of; a module at the top is a room of its own."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield path.relative_to(PACKAGE).parts[0].removesuffix(".py"), path
+    for room in ("convert", "train", "bench", "demo"):
+        for path in sorted((ROOT / room).rglob("*.py")):
+            if "studies" not in path.parts:
+                yield room, path
+
+
+def imported_rooms(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "llama_eagle" and len(parts) > 1 and parts[1] in HEIGHT:
+                yield parts[1]
+
+
+def test_every_room_has_a_layer() -> None:
+    assert {room for room, _ in modules()} <= HEIGHT.keys()
+
+
+def test_no_import_points_upward() -> None:
+    upward = [
+        f"{path.relative_to(ROOT)}: {room} imports {other}"
+        for room, path in modules()
+        for other in imported_rooms(path)
+        if HEIGHT[other] > HEIGHT[room]
+    ]
+    assert not upward
+
+
+@pytest.mark.parametrize("suffixes", [(".py",), (".cpp", ".h", ".cu", ".cuh")])
+def test_rooms_can_be_overlooked(suffixes: tuple[str, ...]) -> None:
+    folders = [PACKAGE, *(ROOT / name for name in ("convert", "train", "bench", "demo", "native/src"))]
+    crowded = {
+        str(folder.relative_to(ROOT)): len(stems)
+        for top in folders
+        for folder in (top, *top.rglob("*/"))
+        if len(stems := {path.stem for path in folder.iterdir() if path.suffix in suffixes}) > LARGEST_ROOM
+    }
+    assert not crowded

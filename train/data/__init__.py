@@ -1,0 +1,1 @@
+"""What a draft learns from: documents, their tokens, the vocabulary they need, batches."""
