@@ -1,1 +1,4 @@
-"""Hugging Face checkpoints to GGUF: EAGLE-3 drafts and their targets. Pure Python, no native library."""
+"""Hugging Face checkpoints to GGUF: targets and EAGLE-3 drafts.
+
+Pure Python, but for types that llama.cpp's quantizer makes: those load the native library.
+"""

@@ -22,8 +22,18 @@ STORAGE: Final[dict[str, tuple[int, int, int]]] = {
     "bf16": (30, 1, 2),
 }
 
-# `general.file_type` of a model whose matrices have this type.
+# `general.file_type` of a model whose matrices have this type: those that are written without llama.cpp's quantizer.
 FILE_TYPE: Final[dict[str, int]] = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}
+
+# The type that keeps what a safetensors type holds; FP8 and packed integers become BF16.
+_KEPT: Final[dict[str, str]] = {"F16": "f16", "F32": "f32", "F64": "f32"}
+
+QUANTIZATION_VERSION: Final = 2  # of ggml's block formats
+
+
+def kept_type(dtype: str) -> str:
+    """The type of a file that keeps the precision of a stored matrix."""
+    return _KEPT.get(dtype, "bf16")
 
 
 def storage_bytes(shape: tuple[int, ...], outtype: str) -> int:
@@ -136,6 +146,24 @@ def encode(values: np.ndarray, outtype: str) -> np.ndarray:
     return flat.astype({"i32": np.int32, "i64": np.int64}[outtype], copy=False)
 
 
+_EXPONENT: Final = {np.dtype(np.uint16): 0x7F80, np.dtype(np.float16): 0x7C00}
+
+
+def require_finite(piece: np.ndarray) -> np.ndarray:
+    """The values, none of them an infinity or a NaN: all ones in the exponent, which is the fast way for 16 bits."""
+    if piece.dtype == np.float64:
+        with np.errstate(over="ignore"):
+            piece = piece.astype(np.float32)
+    mask = _EXPONENT.get(piece.dtype)
+    if mask is None:
+        finite = piece.dtype.kind != "f" or bool(np.isfinite(piece).all())
+    else:
+        finite = not piece.size or int((piece.view(np.uint16) & mask).max()) != mask
+    if not finite:
+        raise ConversionError("it holds infinities or NaNs; the checkpoint is damaged")
+    return piece
+
+
 def _fp8_table(exponent_bits: int, has_infinity: bool) -> np.ndarray:
     """The 256 values of an 8-bit float with the given exponent width, as float32."""
     mantissa_bits = 7 - exponent_bits
@@ -165,6 +193,8 @@ def fp8_to_f32(codes: np.ndarray, dtype: str, scale: np.ndarray, block: tuple[in
     scale = to_f32(scale)
     if block is None:
         factor = scale.reshape(-1, *(1,) * (codes.ndim - 1)) if scale.ndim < codes.ndim else scale
+        if any(n not in (1, m) for n, m in zip(factor.shape, codes.shape, strict=True)):
+            raise ConversionError(f"its scales have shape {list(scale.shape)}, and config.json has no block size")
         return table[codes] * factor
     grid = (*codes.shape[:-2], -(-codes.shape[-2] // block[0]), -(-codes.shape[-1] // block[1]))
     if scale.shape != grid:

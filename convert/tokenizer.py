@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from llama_eagle.convert.storage import read_text
+from llama_eagle.convert.source.storage import read_text
 from llama_eagle.errors import ConfigError, ConversionError, EagleError
 
 if TYPE_CHECKING:
-    from llama_eagle.convert.checkpoint import Checkpoint
+    from llama_eagle.convert.source import Checkpoint
     from llama_eagle.convert.writer import GGUFOutput
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5  # llama_token_type

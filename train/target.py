@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from llama_eagle.convert.checkpoint import open_checkpoint
+from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.errors import ConfigError, InputError
 from llama_eagle.train.model import Geometry
 from torch import Tensor

@@ -6,86 +6,13 @@ Producers put the same facts in three places: the top level, a nested `eagle_con
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
+from llama_eagle.convert.source.config import Fields, head_size, key_value_heads
 from llama_eagle.errors import ConfigError
 
 WHERE = "config.json"
-MAX_DIMENSION = 1 << 24  # far above any width, vocabulary or context of a model; keeps products within 64 bits
-
-
-class Fields:
-    """Typed reads from a JSON object. A null counts as absent, as transformers has it."""
-
-    def __init__(self, data: dict[str, Any], where: str = WHERE) -> None:
-        self.data = data
-        self.where = where
-
-    def get(self, key: str) -> Any:
-        return self.data.get(key)
-
-    def _bad(self, key: str, expected: str) -> ConfigError:
-        return ConfigError(f"{self.where}: {key} is {str(self.get(key))[:80]!r}, expected {expected}")
-
-    def integer(self, key: str) -> int | None:
-        """A positive integer."""
-        value = self.get(key)
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if value is not None and (type(value) is not int or not 0 < value <= MAX_DIMENSION):
-            raise self._bad(key, f"an integer from 1 to {MAX_DIMENSION}")
-        return value
-
-    def need_integer(self, key: str) -> int:
-        if (value := self.integer(key)) is None:
-            raise ConfigError(f"{self.where}: {key} is missing; is this the config.json of the draft?")
-        return value
-
-    def number(self, key: str) -> float | None:
-        """A finite number."""
-        value = self.get(key)
-        if value is None:
-            return None
-        if type(value) not in (int, float) or not abs(value) < 1e30 or not math.isfinite(value):
-            raise self._bad(key, "a finite number")
-        return float(value)
-
-    def flag(self, key: str) -> bool | None:
-        value = self.get(key)
-        if value is not None and type(value) is not bool:
-            raise self._bad(key, "true or false")
-        return value
-
-    def text(self, key: str) -> str | None:
-        value = self.get(key)
-        if value is not None and not isinstance(value, str):
-            raise self._bad(key, "a text")
-        return value
-
-    def integers(self, key: str) -> list[int] | None:
-        """A non-empty list of integers."""
-        value = self.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, list) or not 0 < len(value) <= 64 or any(type(v) is not int for v in value):
-            raise self._bad(key, "a list of integers")
-        return value
-
-    def texts(self, key: str) -> list[str]:
-        value = self.get(key)
-        if value is None:
-            return []
-        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-            raise self._bad(key, "a list of texts")
-        return value
-
-    def child(self, key: str) -> Fields | None:
-        value = self.get(key)
-        if value is not None and not isinstance(value, dict):
-            raise self._bad(key, "an object")
-        return None if value is None else Fields(value, f"{self.where}: {key}")
 
 
 @dataclass(frozen=True)
@@ -100,6 +27,33 @@ class Geometry:
     n_layer: int | None
     n_ctx: int
     rms_eps: float
+
+
+@dataclass(frozen=True)
+class Window:
+    """Sliding-window attention: a token attends to the last `size` ones, itself among them, in the layers marked."""
+
+    size: int
+    pattern: tuple[bool, ...]
+
+
+def read_window(layer: Fields, n_layer: int) -> tuple[Window | None, str | None]:
+    """The window of a draft of n_layer layers, and a warning where config.json describes other layers than its own."""
+    size, kinds = layer.integer("sliding_window"), layer.texts("layer_types")
+    if size is None or not ("sliding_attention" in kinds or layer.flag("use_sliding_window")):
+        return None, None
+    if not kinds:  # as transformers has it for Qwen: from this layer on
+        first = layer.get("max_window_layers", 0)
+        if type(first) is not int:
+            raise layer.bad("max_window_layers", "an integer")
+        kinds = ["full_attention"] * min(max(first, 0), n_layer) + ["sliding_attention"] * (n_layer - max(first, 0))
+    if len(kinds) != n_layer:
+        note = (
+            f"layer_types speaks of {len(kinds)} layers, {n_layer} are stored: its sliding window of {size} is ignored"
+        )
+        return None, note
+    pattern = tuple(kind == "sliding_attention" for kind in kinds)
+    return (Window(size, pattern) if any(pattern) else None), None
 
 
 @dataclass(frozen=True)
@@ -160,16 +114,7 @@ def _is_speculators(raw: Fields) -> bool:
 
 def _geometry(layer: Fields) -> Geometry:
     hidden, n_head = layer.need_integer("hidden_size"), layer.need_integer("num_attention_heads")
-    n_head_kv = layer.integer("num_key_value_heads") or n_head
-    if n_head % n_head_kv:
-        raise ConfigError(f"{layer.where}: {n_head} attention heads do not divide over {n_head_kv} key-value heads")
-    head_dim = layer.integer("head_dim")
-    if head_dim is None:
-        if hidden % n_head:
-            raise ConfigError(
-                f"{layer.where}: hidden_size {hidden} is no multiple of {n_head} heads; head_dim is needed"
-            )
-        head_dim = hidden // n_head
+    n_head_kv, head_dim = key_value_heads(layer, n_head), head_size(layer, hidden, n_head)
     if head_dim % 2:
         raise ConfigError(f"{layer.where}: head_dim is {head_dim}; rotary embeddings need an even one")
     eps = layer.number("rms_norm_eps")

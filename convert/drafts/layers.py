@@ -36,7 +36,14 @@ def resolve_layer_ids(
     top, nested: eagle_aux_hidden_state_layer_ids at the top level and in eagle_config. override: boundaries the user
     named. Raises ConfigError for ids that cannot be, ConversionError where only the user can tell.
     """
-    ids, shift, source, warning = _convention(n_aux, n_layer, top, nested, speculators, override)
+    if override is not None:
+        ids: Sequence[int] = override
+        shift, source, warning = 0, "--aux-layers", None
+    else:
+        stated = _stated(top, nested, n_aux)
+        ids = [2, n_layer // 2, n_layer - 3] if stated is None else sorted(stated)
+        place = "default" if stated is None else "speculators" if speculators else "nested" if top is None else "top"
+        shift, source, warning = _convention(ids, n_layer, place)
     boundaries = tuple(sorted(i + shift for i in ids))
     if len(boundaries) != n_aux:
         raise ConfigError(f"{source}: {len(boundaries)} layer ids {list(ids)}, but fc fuses {n_aux} features")
@@ -48,41 +55,33 @@ def resolve_layer_ids(
     return LayerIds(boundaries, source, warning)
 
 
-def _convention(
-    n_aux: int,
-    n_layer: int,
-    top: Sequence[int] | None,
-    nested: Sequence[int] | None,
-    speculators: bool,
-    override: Sequence[int] | None,
-) -> tuple[Sequence[int], int, str, str | None]:
-    """(ids, shift to boundaries, rule, warning); the first rule that applies decides."""
-    usual = [2, n_layer // 2, n_layer - 3]
-    if override is not None:
-        return override, 0, "--aux-layers", None
+def _stated(top: Sequence[int] | None, nested: Sequence[int] | None, n_aux: int) -> Sequence[int] | None:
+    """The ids of config.json; None where it has none and the usual three will do."""
     if top is not None and nested is not None and sorted(top) != sorted(nested):
         raise ConfigError(
             f"{WHERE}: layer ids are {top} at the top level but {nested} in eagle_config; use --aux-layers"
         )
     ids = top if top is not None else nested
-    if ids is None:
-        if n_aux != 3:
-            raise ConversionError(
-                f"{WHERE} has no layer ids and fc fuses {n_aux} features; name them with --aux-layers"
-            )
-        return usual, 0, "default for three features", None
-    ids = sorted(ids)
-    if speculators:
+    if ids is None and n_aux != 3:
+        raise ConversionError(f"{WHERE} has no layer ids and fc fuses {n_aux} features; name them with --aux-layers")
+    return ids
+
+
+def _convention(ids: Sequence[int], n_layer: int, place: str) -> tuple[int, str, str | None]:
+    """(shift to boundaries, rule, warning); the first rule that applies decides. place: where the ids were stated."""
+    if place == "default":
+        return 0, "default for three features", None
+    if place == "speculators":
         warning = "the first layer id is 1: if this draft was converted from one of SpecForge, its ids may be outputs"
-        return ids, 0, "speculators: boundaries", f"{warning}; compare with --aux-layers" if ids[0] == 1 else None
+        return 0, "speculators: boundaries", f"{warning}; compare with --aux-layers" if ids[0] == 1 else None
     if ids[-1] == n_layer:
-        return ids, 0, "the last id is the layer count: boundaries", None
+        return 0, "the last id is the layer count: boundaries", None
     if ids[0] == 1:
-        return ids, 1, "the first id is 1: outputs", None
-    if ids == usual:
-        return ids, 0, "the default of SafeAILab and vLLM: boundaries", None
+        return 1, "the first id is 1: outputs", None
+    if ids == [2, n_layer // 2, n_layer - 3]:
+        return 0, "the default of SafeAILab and vLLM: boundaries", None
     if ids[0] == 3 and ids[1:] == [n_layer // 2 - 1, n_layer - 4]:
-        return ids, 1, "the template of SpecForge: outputs", None
-    if top is None:
-        return ids, 1, "in eagle_config only: outputs", "layer ids in eagle_config are taken as outputs"
-    return ids, 0, "at the top level: boundaries", "layer ids at the top level are taken as boundaries"
+        return 1, "the template of SpecForge: outputs", None
+    if place == "nested":
+        return 1, "in eagle_config only: outputs", "layer ids in eagle_config are taken as outputs"
+    return 0, "at the top level: boundaries", "layer ids at the top level are taken as boundaries"

@@ -1,7 +1,6 @@
 """Who made a draft, from evidence in its configuration and its tensor names.
 
-The producer decides no number by itself; it explains a file, chooses which convention an ambiguous one follows, and
-tells the user about known traps.
+The producer decides nothing: it explains a file, and what its maker's files are known to get wrong is told.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def _by_architecture(config: DraftConfig, midlayer: bool) -> str:
     return "unknown"
 
 
-def known_traps(producer: str, config: DraftConfig, rope_base: float, norm_output: bool, overridden: bool) -> list[str]:
+def known_traps(producer: str, *, rope_base: float, norm_output: bool, overridden: bool) -> list[str]:
     """Warnings about what this producer's files are known to get wrong. overridden: the user gave a RoPE base."""
     warnings = []
     if producer in ("AngelSlim", "SafeAILab") and rope_base != 10000 and not overridden:

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
-from llama_eagle.convert.checkpoint import Checkpoint
-from llama_eagle.convert.drafts.config import DraftConfig, read_config
+from llama_eagle.convert.drafts.config import DraftConfig, Window, read_config, read_window
+from llama_eagle.convert.drafts.family import DROPPED, REFUSED, canonical, match, table
 from llama_eagle.convert.drafts.layers import LayerIds, resolve_layer_ids
-from llama_eagle.convert.drafts.mapping import DROPPED, REFUSED, Rule, canonical, expand, match
 from llama_eagle.convert.drafts.producers import Producer, detect_producer, known_traps
 from llama_eagle.convert.drafts.report import DraftOptions
-from llama_eagle.convert.drafts.rope import Rope, read_rope
 from llama_eagle.convert.drafts.target import Target
 from llama_eagle.convert.drafts.vocab import is_identity, map_vocabulary
-from llama_eagle.convert.storage import FLOAT_DTYPES, INTEGER_DTYPES
+from llama_eagle.convert.rope import Rope, draft_rope
+from llama_eagle.convert.source import Checkpoint
+from llama_eagle.convert.source.coded import read_scheme
+from llama_eagle.convert.source.storage import INTEGER_DTYPES
+from llama_eagle.convert.source.weights import Weights
+from llama_eagle.convert.table import Plan, plan
 from llama_eagle.errors import ConfigError, ConversionError
 from llama_eagle.gguf.pairing import FEATURE_TARGETS, LAST_BOUNDARY_TARGETS
 
 MAX_LAYERS = 64
-Tensors = dict[str, str]  # canonical name -> name in the checkpoint
-
-
-@dataclass(frozen=True)
-class Mapped:
-    """A source tensor and the rule that takes it."""
-
-    source: str
-    rule: Rule
 
 
 @dataclass(frozen=True)
@@ -40,9 +34,8 @@ class Flags:
 
 @dataclass(frozen=True)
 class Draft:
-    """A draft, understood. dims: sizes by the letters of drafts/mapping.py; ids: absolute target ids [D], None if D = V
-    and the mapping is the identity; shared_ids: rows to take from the target's head, or None.
-    """
+    """A draft, understood. dims: sizes by the names of drafts/family.py; shared_ids: rows to take from the target's
+    head, or None."""
 
     config: DraftConfig
     producer: Producer
@@ -51,50 +44,68 @@ class Draft:
     flags: Flags
     layer_ids: LayerIds
     rope: Rope
-    ids: np.ndarray | None
+    window: Window | None
     shared_ids: np.ndarray | None
-    mapped: list[Mapped]
-    dropped: dict[str, str]  # name in the checkpoint -> reason
+    weights: Weights
+    plan: Plan
     warnings: list[str]
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """What the questions below are asked of, and what there is to tell the user."""
+
+    config: DraftConfig
+    weights: Weights
+    target: Target
+    options: DraftOptions
+    warnings: list[str] = field(default_factory=list)
 
 
 def read_draft(checkpoint: Checkpoint, target: Target, options: DraftOptions) -> Draft:
     """Raises ConfigError or ConversionError unless configuration, tensors and target fit together."""
     config = read_config(checkpoint.config)
-    tensors = _canonical_names(checkpoint)
-    _refuse_other_networks(config, tensors)
-    warnings: list[str] = []
-    dims, n_layer = _dimensions(checkpoint, config, tensors, target)
-    ids = _vocabulary(checkpoint, config, tensors, dims, options, warnings)
-    mapped, dropped = _apply_table(checkpoint, tensors, dims, n_layer, options, warnings)
-    if ids is not None and dims["D"] == dims["V"] and is_identity(ids):
-        ids = None
-        mapped = [m for m in mapped if m.rule.gguf != "d2t"]
-        dropped[tensors["d2t"]] = "the identity"
-    flags = _flags(config, tensors, dims["A"], options, warnings)
-    shared = _check_ownership(config, tensors, dims, ids, options)
-    layer_ids = _layer_ids(config, dims["A"], target, options, warnings)
+    scheme = read_scheme(checkpoint.config, strict=False)
+    reading = _Reading(config, Weights(checkpoint, canonical, scheme), target, options)
+    _refuse_other_networks(reading)
     geometry = config.geometry
-    rope = read_rope(config.layer, geometry.head_dim, geometry.n_ctx, options.rope_base)
+    rope = draft_rope(config.layer, geometry.head_dim, geometry.n_ctx, options.rope_base)
+    n_layer = _count_layers(reading)
+    dims = {**_dimensions(reading), "n_rot": rope.n_rot}
+    ids = _vocabulary(reading, dims)
+    planned = _match_table(reading, dims, n_layer, ids)
+    flags = _flags(reading, dims["aux"])
+    shared = _check_ownership(reading, dims, ids)
+    layer_ids = _layer_ids(reading, dims["aux"])
     producer = detect_producer(config, checkpoint.names())
-    warnings += rope.warnings
-    warnings += known_traps(producer.name, config, rope.base, flags.norm_output, options.rope_base is not None)
-    warnings += _differences(config, n_layer)
-    return Draft(config, producer, dims, n_layer, flags, layer_ids, rope, ids, shared, mapped, dropped, warnings)
+    window, note = read_window(config.layer, n_layer)
+    overridden = options.rope_base is not None
+    warnings = [
+        *reading.warnings,
+        *rope.warnings,
+        *known_traps(producer.name, rope_base=rope.base, norm_output=flags.norm_output, overridden=overridden),
+        *_differences(config, n_layer),
+        *([note] if note else []),
+    ]
+    return Draft(
+        config=config,
+        producer=producer,
+        dims=dims,
+        n_layer=n_layer,
+        flags=flags,
+        layer_ids=layer_ids,
+        rope=rope,
+        window=window,
+        shared_ids=shared,
+        weights=reading.weights,
+        plan=planned,
+        warnings=warnings,
+    )
 
 
-def _canonical_names(checkpoint: Checkpoint) -> Tensors:
-    tensors: Tensors = {}
-    for name in checkpoint.names():
-        key = canonical(name)
-        if key in tensors:
-            raise ConversionError(f"{checkpoint.source}: {tensors[key]!r} and {name[:200]!r} are the same tensor twice")
-        tensors[key] = name
-    return tensors
-
-
-def _refuse_other_networks(config: DraftConfig, tensors: Tensors) -> None:
+def _refuse_other_networks(reading: _Reading) -> None:
     """Draft heads that are not the network of EAGLE-3, each with its reason."""
+    config, tensors = reading.config, reading.weights
     layer, raw = config.layer, config.raw
     kind = raw.text("speculators_model_type")
     eagle = config.eagle.data if config.eagle else {}
@@ -112,57 +123,68 @@ def _refuse_other_networks(config: DraftConfig, tensors: Tensors) -> None:
         ((eagle.get("parallel_draft_step") or 1) != 1, "it drafts several tokens in parallel (parallel_draft_step)"),
         (activation not in ("silu", "swish"), f"its activation is {activation!r}, not silu"),
     ]
-    reasons += [(True, reason + f" ({tensors[name]})") for name in tensors if (reason := match(REFUSED, name))]
+    reasons += [
+        (True, f"{reason} ({tensors.stored_name(name)})")
+        for name in tensors.names()
+        if (reason := match(REFUSED, name))
+    ]
     for applies, reason in reasons:
         if applies:
             raise ConversionError(f"this draft cannot be converted: {reason}")
     if "fc.weight" not in tensors:
         raise ConversionError("there is no fc.weight: not an EAGLE-3 draft (a target is converted without --target)")
-    if not any(name.endswith("hidden_norm.weight") for name in tensors):
+    if not any(name.endswith("hidden_norm.weight") for name in tensors.names()):
         raise ConversionError("there is no hidden_norm.weight: an EAGLE or EAGLE-2 head, which is another network")
 
 
-def _dimensions(
-    checkpoint: Checkpoint, config: DraftConfig, tensors: Tensors, target: Target
-) -> tuple[dict[str, int], int]:
-    """Sizes by letter, and the layer count. The tensors' own sizes count; shapes are checked against them later."""
+def _count_layers(reading: _Reading) -> int:
+    layers = {int(m[1]) for name in reading.weights.names() if (m := re.match(r"layers\.(\d{1,6})\.", name))}
+    if layers != set(range(len(layers))) or len(layers) > MAX_LAYERS:
+        raise ConversionError(f"layers {sorted(layers)[:8]} are stored; expected 0, 1, ... without gaps")
+    return len(layers)
+
+
+def _dimensions(reading: _Reading) -> dict[str, int]:
+    """Sizes by name. The tensors' own sizes count; shapes are checked against them later."""
+    config, weights, target = reading.config, reading.weights, reading.target
     geometry, width = config.geometry, target.hidden_size
     if config.target_hidden_size not in (None, width):
         raise ConversionError(
             f"the draft was trained for a target of hidden size {config.target_hidden_size}, "
             f"{target.name} has {width}; name the right --target"
         )
-    fc = checkpoint.info(tensors["fc.weight"]).shape
+    fc = weights.shape("fc.weight")
     if len(fc) != 2 or fc[1] == 0 or fc[1] % width or fc[1] // width > 64:
         raise ConversionError(
             f"fc.weight has shape {list(fc)}: its input is no multiple of the hidden size {width} of {target.name}; "
             "name the right --target"
         )
-    n_vocab_draft = target.n_vocab
-    if name := tensors.get("d2t"):
-        n_vocab_draft = checkpoint.info(name).n_elements
-    elif (name := tensors.get("lm_head.weight")) and (shape := checkpoint.info(name).shape):
-        n_vocab_draft = shape[0]
-    head = geometry.head_dim
-    dims = {"H": geometry.hidden_size, "T": width, "A": fc[1] // width, "AT": fc[1], "F": geometry.n_ff}
-    dims |= {"Q": geometry.n_head * head, "K": geometry.n_head_kv * head, "d": head}
-    dims |= {"D": n_vocab_draft, "V": target.n_vocab}
-    layers = {int(m[1]) for name in tensors if (m := re.match(r"layers\.(\d{1,6})\.", name))}
-    if layers != set(range(len(layers))) or len(layers) > MAX_LAYERS:
-        raise ConversionError(f"layers {sorted(layers)[:8]} are stored; expected 0, 1, ... without gaps")
-    return dims, len(layers)
+    return {
+        "embd": geometry.hidden_size,
+        "target": width,
+        "aux": fc[1] // width,
+        "ff": geometry.n_ff,
+        "q": geometry.n_head * geometry.head_dim,
+        "kv": geometry.n_head_kv * geometry.head_dim,
+        "head": geometry.head_dim,
+        "draft_vocab": _draft_tokens(reading),
+        "vocab": target.n_vocab,
+    }
 
 
-def _vocabulary(
-    checkpoint: Checkpoint,
-    config: DraftConfig,
-    tensors: Tensors,
-    dims: dict[str, int],
-    options: DraftOptions,
-    warnings: list[str],
-) -> np.ndarray | None:
-    """Absolute ids [D] if there is a d2t, after checking every statement about the vocabularies."""
-    n_draft, n_vocab = dims["D"], dims["V"]
+def _draft_tokens(reading: _Reading) -> int:
+    weights = reading.weights
+    if "d2t" in weights:
+        return weights.info("d2t").n_elements
+    if "lm_head.weight" in weights and (shape := weights.shape("lm_head.weight")):
+        return shape[0]
+    return reading.target.n_vocab
+
+
+def _vocabulary(reading: _Reading, dims: dict[str, int]) -> np.ndarray | None:
+    """Absolute ids [D] unless the mapping is the identity, after checking every statement about the vocabularies."""
+    config, weights, options = reading.config, reading.weights, reading.options
+    n_draft, n_vocab = dims["draft_vocab"], dims["vocab"]
     stated = config.n_vocab_draft
     if stated is not None and stated != n_draft:
         raise ConfigError(f"config.json: draft_vocab_size is {stated}, but the tensors have {n_draft} rows")
@@ -170,70 +192,47 @@ def _vocabulary(
         message = f"config.json: vocab_size is {config.n_vocab}, but the target has {n_vocab} tokens"
         if not options.force:
             raise ConversionError(f"{message}; name the right --target (--force if they are known to fit)")
-        warnings.append(f"{message}; accepted by --force")
-    name = tensors.get("d2t")
-    if name is None:
+        reading.warnings.append(f"{message}; accepted by --force")
+    if "d2t" not in weights:
         if n_draft != n_vocab:
             raise ConversionError(
                 f"the head has {n_draft} rows for a target of {n_vocab} tokens, and there is no d2t to tell which"
             )
         return None
     for key in ("d2t", "t2d"):
-        if key in tensors and checkpoint.info(tensors[key]).dtype not in INTEGER_DTYPES | {"BOOL", "F32", "F64"}:
-            raise ConversionError(f"{key} is stored as {checkpoint.info(tensors[key]).dtype}, expected integers")
-    t2d = checkpoint.read(tensors["t2d"]) if "t2d" in tensors else None
-    ids, notes = map_vocabulary(checkpoint.read(name), t2d, n_vocab=n_vocab, absolute=options.absolute_d2t)
-    warnings += notes
-    return ids
+        if key in weights and weights.info(key).dtype not in INTEGER_DTYPES | {"BOOL", "F32", "F64"}:
+            raise ConversionError(f"{key} is stored as {weights.info(key).dtype}, expected integers")
+    t2d = weights.read("t2d") if "t2d" in weights else None
+    ids, notes = map_vocabulary(weights.read("d2t"), t2d, n_vocab=n_vocab, absolute=options.absolute_d2t)
+    reading.warnings.extend(notes)
+    weights.replace("d2t", ids)
+    return None if n_draft == n_vocab and is_identity(ids) else ids
 
 
-def _apply_table(
-    checkpoint: Checkpoint,
-    tensors: Tensors,
-    dims: dict[str, int],
-    n_layer: int,
-    options: DraftOptions,
-    warnings: list[str],
-) -> tuple[list[Mapped], dict[str, str]]:
+def _match_table(reading: _Reading, dims: dict[str, int], n_layer: int, ids: np.ndarray | None) -> Plan:
     """Every tensor mapped or dropped for a reason, every required one present, every shape as the table says."""
-    table = expand(n_layer, dims["A"])
-    mapped, dropped = [], {}
-    for name, source in tensors.items():
-        if name in table:
-            rule, layer = table[name]
-            _check_tensor(checkpoint, source, rule, {**dims, "W": dims["H"] * (1 if layer else 2)})
-            continue
-        reason = match(DROPPED, name)
-        if reason is None and not options.force:
+
+    def dropped(name: str) -> str | None:
+        if reason := match(DROPPED, name):
+            return reason
+        stored = reading.weights.stored_name(name)[:200]
+        if not reading.options.force:
             raise ConversionError(
-                f"tensor {source[:200]!r} is not part of an EAGLE-3 draft as far as known; --force converts without it"
+                f"tensor {stored!r} is not part of an EAGLE-3 draft as far as known; --force converts without it"
             )
-        if reason is None:
-            warnings.append(f"tensor {source[:200]!r} is unknown and left out")
-        dropped[source] = reason or "unknown, left out by --force"
-    missing = [rule.source for rule, _ in table.values() if rule.required and rule.source not in tensors]
-    if missing:
-        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
-        raise ConversionError(f"missing: {', '.join(missing[:4])}{more}; is the download complete?")
-    mapped = [Mapped(tensors[name], rule) for name, (rule, _) in table.items() if name in tensors]
-    return mapped, dropped
+        reading.warnings.append(f"tensor {stored!r} is unknown and left out")
+        return "unknown, left out by --force"
+
+    sections = table(n_layer, dims["aux"], reading.config.logit_scale)
+    planned = plan(sections, reading.weights, dims, dropped, finite=True)
+    if ids is None and "d2t" in reading.weights:
+        planned.tensors = [tensor for tensor in planned.tensors if tensor.name != "d2t"]
+        planned.dropped["d2t"] = "the identity"
+    return planned
 
 
-def _check_tensor(checkpoint: Checkpoint, source: str, rule: Rule, dims: dict[str, int]) -> None:
-    info = checkpoint.info(source)
-    expected = tuple(dims[letter] for letter in rule.shape)
-    if rule.transform == "ids":
-        return  # read and checked as a whole, in any shape
-    if info.shape != expected:
-        names = " x ".join(rule.shape)
-        raise ConversionError(
-            f"{source} has shape {list(info.shape)}, expected {list(expected)} ({names}) by config.json and the target"
-        )
-    if info.dtype not in FLOAT_DTYPES:
-        raise ConversionError(f"{source} is stored as {info.dtype}; dequantize the checkpoint first")
-
-
-def _flags(config: DraftConfig, tensors: Tensors, n_aux: int, options: DraftOptions, warnings: list[str]) -> Flags:
+def _flags(reading: _Reading, n_aux: int) -> Flags:
+    config, tensors, options = reading.config, reading.weights, reading.options
     residual = options.norm_before_residual
     residual = config.norm_before_residual if residual is None else residual
     if residual is None and config.is_speculators:
@@ -241,66 +240,66 @@ def _flags(config: DraftConfig, tensors: Tensors, n_aux: int, options: DraftOpti
             "config.json does not say norm_before_residual, and readers of this format differ about its default; "
             "say --norm-before-residual or --no-norm-before-residual"
         )
-    before_fc = _confirmed("norm_before_fc", config.norm_before_fc, "input_norm.weight" in tensors, warnings)
-    each = _confirmed("fc_norm", config.fc_norm, any(name.startswith("fc_norm.") for name in tensors), warnings)
+    before_fc = _confirmed(reading, "norm_before_fc", config.norm_before_fc, "input_norm.weight" in tensors)
+    each = _confirmed(reading, "fc_norm", config.fc_norm, any(name.startswith("fc_norm.") for name in tensors.names()))
     if before_fc and each:
         raise ConfigError("norm_before_fc and fc_norm exclude each other, but this draft has both")
     _check_sets(tensors, n_aux)
-    biased = any(name.endswith("_proj.bias") for name in tensors)
+    biased = any(name.endswith("_proj.bias") for name in tensors.names())
     if config.layer.flag("attention_bias") and not biased:
         raise ConfigError("config.json: attention_bias is true, but no bias is stored; is the download complete?")
     output = config.norm_output if options.norm_output is None else options.norm_output
     return Flags(bool(residual), before_fc, bool(output))
 
 
-def _check_sets(tensors: Tensors, n_aux: int) -> None:
+def _check_sets(tensors: Weights, n_aux: int) -> None:
     """Optional tensors that come all together or not at all."""
     norms = [f"fc_norm.{k}.weight" for k in range(n_aux)]
-    pairs = [[n, n.replace("q_norm", "k_norm")] for n in tensors if ".q_norm." in n]
-    pairs += [[n, n.replace("k_norm", "q_norm")] for n in tensors if ".k_norm." in n]
+    pairs = [[n, n.replace("q_norm", "k_norm")] for n in tensors.names() if ".q_norm." in n]
+    pairs += [[n, n.replace("k_norm", "q_norm")] for n in tensors.names() if ".k_norm." in n]
     for names in (norms, *pairs):
         missing = [name for name in names if name not in tensors]
         if missing and len(missing) < len(names):
             raise ConversionError(f"{missing[0]} is missing, though others of its kind are stored; download again")
 
 
-def _confirmed(flag: str, stated: bool | None, stored: bool, warnings: list[str]) -> bool:
+def _confirmed(reading: _Reading, flag: str, stated: bool | None, stored: bool) -> bool:
     """A flag that the presence of its tensors must confirm."""
     if stated is not None and stated != stored:
         found = "are" if stored else "are not"
         raise ConfigError(f"config.json: {flag} is {str(stated).lower()}, but its weights {found} stored")
     if stored and stated is None:
-        warnings.append(f"{flag} is taken as true: config.json does not state it, but its weights are stored")
+        reading.warnings.append(f"{flag} is taken as true: config.json does not state it, but its weights are stored")
     return stored
 
 
-def _check_ownership(
-    config: DraftConfig, tensors: Tensors, dims: dict[str, int], ids: np.ndarray | None, options: DraftOptions
-) -> np.ndarray | None:
+def _check_ownership(reading: _Reading, dims: dict[str, int], ids: np.ndarray | None) -> np.ndarray | None:
     """What is not stored is the target's, if it fits. Returns the target's rows to copy into the file, or None."""
-    same_width = dims["H"] == dims["T"]
+    tensors = reading.weights
+    same_width = dims["embd"] == dims["target"]
     if "embed_tokens.weight" not in tensors and not same_width:
         raise ConversionError(
-            f"no embed_tokens.weight, and the target's has width {dims['T']}, not {dims['H']}: download again"
+            f"no embed_tokens.weight, and the target's has width {dims['target']}, not {dims['embd']}: download again"
         )
     if "lm_head.weight" in tensors:
         return None
     if not same_width:
         raise ConversionError(
-            f"no lm_head.weight, and the target's has width {dims['T']}, not {dims['H']}: download again"
+            f"no lm_head.weight, and the target's has width {dims['target']}, not {dims['embd']}: download again"
         )
-    if options.share_head:
-        return np.arange(dims["V"]) if ids is None else ids
+    if reading.options.share_head:
+        return np.arange(dims["vocab"]) if ids is None else ids
     if ids is not None:
         raise ConversionError(
-            f"no lm_head.weight for the {dims['D']} draft tokens; --share-head takes the target's rows for them"
+            f"no lm_head.weight for the {dims['draft_vocab']} draft tokens; --share-head takes the target's rows"
         )
-    if config.logit_scale != 1:
+    if reading.config.logit_scale != 1:
         raise ConversionError("logit_scale needs a head of the draft's own; --share-head copies the target's")
     return None
 
 
-def _layer_ids(config: DraftConfig, n_aux: int, target: Target, options: DraftOptions, warnings: list[str]) -> LayerIds:
+def _layer_ids(reading: _Reading, n_aux: int) -> LayerIds:
+    config, target, options, warnings = reading.config, reading.target, reading.options, reading.warnings
     resolved = resolve_layer_ids(
         n_aux=n_aux,
         n_layer=target.n_layer,
@@ -327,8 +326,4 @@ def _differences(config: DraftConfig, n_layer: int) -> list[str]:
     notes = []
     if config.geometry.n_layer not in (None, n_layer):
         notes.append(f"num_hidden_layers is {config.geometry.n_layer}, but {n_layer} are stored")
-    window = config.layer.integer("sliding_window")
-    sliding = "sliding_attention" in config.layer.texts("layer_types") or config.layer.flag("use_sliding_window")
-    if window and sliding:
-        notes.append(f"it was trained with a sliding window of {window} tokens, and will run with full attention")
     return notes

@@ -5,20 +5,23 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-OutType = Literal["auto", "f32", "f16", "bf16", "q8_0"]
+# Options that only EAGLE-3 drafts have.
+EAGLE3_OPTIONS = (
+    "aux_layers", "rope_base", "norm_before_residual", "norm_output", "absolute_d2t", "share_head", "force",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class DraftOptions:
     """Each value but `outtype` overrides what the checkpoint says; None leaves the decision to it.
 
-    outtype: of the matrices; "auto" keeps what is stored. K-quants are made afterwards, from a file of these types.
+    outtype: of the matrices; "auto" keeps what is stored; f32, f16, bf16, q8_0, or any type of llama.cpp's quantizer.
     aux_layers: boundaries (see drafts/layers.py). absolute_d2t: d2t holds target ids, not offsets. share_head: a draft
     without a head takes the target's rows. force: unknown tensors are dropped, a differing vocabulary size accepted.
     pre: llama.cpp's name of the target's pre-tokenizer.
     """
 
-    outtype: OutType = "auto"
+    outtype: str = "auto"
     aux_layers: tuple[int, ...] | None = None
     rope_base: float | None = None
     norm_before_residual: bool | None = None

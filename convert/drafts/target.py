@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from llama_eagle.convert.checkpoint import Checkpoint, open_checkpoint
-from llama_eagle.convert.drafts.config import Fields
 from llama_eagle.convert.dtypes import to_f32
-from llama_eagle.convert.storage import FLOAT_DTYPES
+from llama_eagle.convert.rope import parameters
+from llama_eagle.convert.source import Checkpoint, open_checkpoint
+from llama_eagle.convert.source.config import Fields
+from llama_eagle.convert.source.storage import FLOAT_DTYPES
 from llama_eagle.convert.tokenizer import read_tokenizer
 from llama_eagle.convert.writer import GGUFOutput
 from llama_eagle.errors import ConversionError
@@ -38,7 +39,8 @@ MODEL_TYPES = {
 class Target:
     """name: as it may be published (no local path). architecture: llama.cpp's name, "" when it is not known.
 
-    hidden_size is T, n_layer L (text blocks, MTP layers not counted), n_vocab V. head_rows gives rows [n, T] of the
+    hidden_size is T, n_layer L (text blocks, MTP layers not counted), n_vocab V. uses_mrope:
+    its positions have several components. head_rows gives rows [n, T] of the
     output matrix as float32 for ids [n].
     """
 
@@ -47,6 +49,7 @@ class Target:
     hidden_size: int
     n_layer: int
     n_vocab: int
+    uses_mrope: bool
     write_tokenizer: Callable[[GGUFOutput], None]
     head_rows: Callable[[np.ndarray], np.ndarray]
 
@@ -77,6 +80,7 @@ def _from_gguf(path: Path) -> Target:
         hidden_size=width,
         n_layer=n_layers(header),
         n_vocab=header.n_vocab,
+        uses_mrope=header.arch_key("rope.dimension_sections") is not None,
         write_tokenizer=lambda out: _copy_tokenizer(header, out),
         head_rows=lambda ids: _gguf_rows(parts, ids),
     )
@@ -126,6 +130,7 @@ def _from_checkpoint(checkpoint: Checkpoint, pre: str | None) -> Target:
         hidden_size=text.need_integer("hidden_size"),
         n_layer=text.need_integer("num_hidden_layers"),
         n_vocab=n_vocab,
+        uses_mrope=parameters(text)[0].get("mrope_section") is not None,
         write_tokenizer=tokenizer.write,
         head_rows=lambda ids: _checkpoint_rows(checkpoint, ids),
     )

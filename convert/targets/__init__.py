@@ -1,25 +1,17 @@
 """Targets: Hugging Face checkpoints of the supported families to GGUF.
 
-A new family is one file with a FAMILY and one line here.
+A new family is one file with a FAMILY, and its module in the list below.
 """
 
 from __future__ import annotations
 
-from llama_eagle.convert.targets import (
-    llama,
-    qwen2,
-    qwen3,
-    qwen3moe,
-    qwen3next,
-    qwen3vl,
-    qwen3vlmoe,
-    qwen35,
-    qwen35moe,
-)
+from llama_eagle.convert.targets import llama, qwen2, qwen3, qwen3next, qwen3vl, qwen35
 from llama_eagle.convert.targets.convert import TargetOptions, TargetReport, convert_target, convert_vision
-from llama_eagle.convert.targets.registry import find_family, register
+from llama_eagle.convert.targets.family import find_family, register
 
-for _module in (qwen35, qwen35moe, qwen3next, qwen3, qwen3moe, qwen3vl, qwen3vlmoe, qwen2, llama):
+for _module in (qwen35, qwen3next, qwen3, qwen3vl, qwen2, llama):
     register(_module.FAMILY)
+for _module in (qwen35, qwen3, qwen3vl):
+    register(_module.MOE_FAMILY)
 
 __all__ = ["TargetOptions", "TargetReport", "convert_target", "convert_vision", "find_family"]

@@ -1,10 +1,12 @@
-"""Qwen3.5 dense: Gated DeltaNet blocks with a gated full-attention block after every three of them."""
+"""Qwen3.5: Gated DeltaNet blocks with a gated full-attention block after every three; dense, or with experts and a
+shared one."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from llama_eagle.convert.targets import rows
+from llama_eagle.convert import rows
+from llama_eagle.convert.table import Dims
 from llama_eagle.convert.targets.config import (
     ModelConfig,
     common_keys,
@@ -12,9 +14,11 @@ from llama_eagle.convert.targets.config import (
     hybrid_kinds,
     linear_dims,
     linear_keys,
+    moe_dims,
+    moe_keys,
     mrope_sections,
 )
-from llama_eagle.convert.targets.table import Dims, Family, text_blocks
+from llama_eagle.convert.targets.family import Family, text_blocks
 
 
 def _dims(config: ModelConfig) -> dict[str, int]:
@@ -24,6 +28,16 @@ def _dims(config: ModelConfig) -> dict[str, int]:
 def _keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
     sections = mrope_sections(config, default=[11, 11, 10])
     return {**common_keys(config, dims), **linear_keys(config, dims), "rope.dimension_sections": sections}
+
+
+def _moe_dims(config: ModelConfig) -> dict[str, int]:
+    shared = config.need_integer("shared_expert_intermediate_size")
+    return {**moe_dims(config), **linear_dims(config), "shared_ff": shared}
+
+
+def _moe_keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
+    sections = {"rope.dimension_sections": mrope_sections(config, default=[11, 11, 10])}
+    return {**common_keys(config, dims), **moe_keys(config, dims), **linear_keys(config, dims), **sections}
 
 
 FAMILY = Family(
@@ -36,6 +50,21 @@ FAMILY = Family(
         "model": rows.model_rows(final_norm=rows.PLUS_ONE),
         "full": (*rows.HYBRID_NORMS, *rows.GATED_ATTENTION, *rows.DENSE),
         "linear": (*rows.HYBRID_NORMS, *rows.DELTA_NET, *rows.DENSE),
+        "mtp": rows.MTP,
+    },
+    has_mtp=True,
+)
+
+MOE_FAMILY = Family(
+    arch="qwen35moe",
+    architectures=("Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM"),
+    dims=_moe_dims,
+    keys=_moe_keys,
+    blocks=lambda config: text_blocks(hybrid_kinds(config)),
+    sections={
+        "model": rows.model_rows(final_norm=rows.PLUS_ONE),
+        "full": (*rows.HYBRID_NORMS, *rows.GATED_ATTENTION, *rows.EXPERTS, *rows.SHARED_EXPERT),
+        "linear": (*rows.HYBRID_NORMS, *rows.DELTA_NET, *rows.EXPERTS, *rows.SHARED_EXPERT),
         "mtp": rows.MTP,
     },
     has_mtp=True,

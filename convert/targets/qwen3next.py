@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llama_eagle.convert.targets import rows
+from llama_eagle.convert import rows
+from llama_eagle.convert.table import Dims, Row, Transform
 from llama_eagle.convert.targets.config import (
     ModelConfig,
     common_keys,
@@ -15,7 +16,7 @@ from llama_eagle.convert.targets.config import (
     moe_dims,
     moe_keys,
 )
-from llama_eagle.convert.targets.table import Dims, Family, Row, Transform, text_blocks
+from llama_eagle.convert.targets.family import Family, text_blocks
 
 
 def _split_heads(values: np.ndarray, dims: Dims) -> tuple[np.ndarray, ...]:
@@ -43,7 +44,7 @@ DELTA_NET = (
 
 
 def _dims(config: ModelConfig) -> dict[str, int]:
-    shared = config.integer("shared_expert_intermediate_size")
+    shared = config.need_integer("shared_expert_intermediate_size")
     return {**moe_dims(config), **linear_dims(config), "shared_ff": shared}
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
-from llama_eagle.convert.checkpoint import Checkpoint
+from llama_eagle.convert.source import Checkpoint
+from llama_eagle.convert.table import Dims, Row, Transform, whole_blocks
 from llama_eagle.convert.targets.config import ModelConfig
-from llama_eagle.convert.targets.table import Block, Dims, Family, Row, Transform
+from llama_eagle.convert.targets.family import Block, Family
 from llama_eagle.errors import ConfigError
 
 ARCHITECTURES = (
@@ -65,15 +65,15 @@ SECTIONS = {
 
 def deepstack_layers(config: ModelConfig) -> list[int]:
     """Vision blocks whose output goes into the text model's first blocks."""
-    depth = config.integer("depth")
+    depth = config.need_integer("depth")
     indexes = config.get("deepstack_visual_indexes", [])
     if not isinstance(indexes, list) or any(type(i) is not int or not 0 <= i < depth for i in indexes):
-        raise ConfigError(f"{config.where}: config.json: deepstack_visual_indexes {indexes!r}, {depth} blocks")
+        raise ConfigError(f"{config.where}: deepstack_visual_indexes {indexes!r}, {depth} blocks")
     return indexes
 
 
 def _blocks(config: ModelConfig) -> list[Block]:
-    blocks = [Block("block", f"visual.blocks.{i}.", f"v.blk.{i}.") for i in range(config.integer("depth"))]
+    blocks = [Block("block", f"visual.blocks.{i}.", f"v.blk.{i}.") for i in range(config.need_integer("depth"))]
     for i, index in enumerate(deepstack_layers(config)):
         blocks.append(Block("deepstack", f"visual.deepstack_merger_list.{i}.", f"v.deepstack.{index}."))
     return blocks
@@ -82,30 +82,30 @@ def _blocks(config: ModelConfig) -> list[Block]:
 def _dims(config: ModelConfig) -> dict[str, int]:
     config.require("temporal_patch_size", 2)
     config.require("hidden_act", "gelu_pytorch_tanh", "gelu")
-    embd, merge = config.integer("hidden_size"), config.integer("spatial_merge_size")
-    text = config.root.get("text_config") or {}
-    out = config.integer("out_hidden_size")
-    if text.get("hidden_size") != out:
-        raise ConfigError(f"{config.where}: config.json: vision output {out} is not the text's hidden_size")
+    embd, merge = config.need_integer("hidden_size"), config.need_integer("spatial_merge_size")
+    text = config.root.child("text_config")
+    out = config.need_integer("out_hidden_size")
+    if text is None or text.get("hidden_size") != out:
+        raise ConfigError(f"{config.where}: vision output {out} is not the text's hidden_size")
     return {
         "embd": embd,
-        "ff": config.integer("intermediate_size"),
-        "channels": config.integer("in_channels"),
-        "patch": config.integer("patch_size"),
-        "positions": config.integer("num_position_embeddings"),
+        "ff": config.need_integer("intermediate_size"),
+        "channels": config.need_integer("in_channels"),
+        "patch": config.need_integer("patch_size"),
+        "positions": config.need_integer("num_position_embeddings"),
         "merge": merge,
         "merged": embd * merge * merge,
         "out": out,
-        "n_layer": config.integer("depth"),
+        "n_layer": config.need_integer("depth"),
         "experts": 0,
     }
 
 
 def _keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
     """Keys in the file's own names: "clip" has no single prefix."""
-    text = config.root.get("text_config") or {}
+    text = config.root.child("text_config")
     deepstack = deepstack_layers(config)
-    epsilon = config.number("rms_norm_eps", text) if "rms_norm_eps" in text else 1e-6
+    epsilon = text.need_number("rms_norm_eps") if text and text.get("rms_norm_eps") is not None else 1e-6
     return {
         "has_vision_encoder": True,
         "projector_type": "qwen3vl_merger",
@@ -116,7 +116,7 @@ def _keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
         "vision.embedding_length": dims["embd"],
         "vision.feed_forward_length": dims["ff"],
         "vision.block_count": dims["n_layer"],
-        "vision.attention.head_count": config.integer("num_heads"),
+        "vision.attention.head_count": config.need_integer("num_heads"),
         "vision.attention.layer_norm_epsilon": epsilon,
         "vision.spatial_merge_size": dims["merge"],
         "vision.is_deepstack_layers": [i in deepstack for i in range(dims["n_layer"])],
@@ -139,17 +139,13 @@ def image_statistics(checkpoint: Checkpoint) -> dict[str, list[float]]:
     return found
 
 
-def vision_type(outtype: str) -> Callable[[str, tuple[int, ...]], str]:
+def vision_type(name: str, shape: tuple[int, ...], outtype: str) -> str:
     """The type of each tensor in an mmproj of `outtype`, by llama.cpp's rules."""
-
-    def choose(name: str, shape: tuple[int, ...]) -> str:
-        if len(shape) > 1 and ".patch_embd.weight" in name:
-            return "f16" if outtype == "f16" else "f32"
-        if len(shape) <= 1 or "position_embd" in name:
-            return "f32"
-        return "f16" if outtype == "q8_0" and shape[-1] % 32 else outtype
-
-    return choose
+    if len(shape) > 1 and ".patch_embd.weight" in name:
+        return "f16" if outtype == "f16" else "f32"
+    if len(shape) <= 1 or "position_embd" in name:
+        return "f32"
+    return whole_blocks(shape, outtype)
 
 
 FAMILY = Family(

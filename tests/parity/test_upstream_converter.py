@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 from fixtures import upstream
+from fixtures.dflash import CASES, make_dflash
 from fixtures.targets import FAMILIES, HYBRID, fuse_experts, make_target, store_experts_in_out, store_fp8
+from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target, convert_vision
 
 pytestmark = pytest.mark.slow
@@ -25,7 +27,8 @@ def make(family: str, folder: Path, **more: object) -> Path:
 
 def compare(folder: Path, family: str, outtype: str, *more: str) -> None:
     ours, theirs = folder / "ours.gguf", folder / "theirs.gguf"
-    convert_target(folder, ours, TargetOptions(outtype=outtype, mtp="--no-mtp" not in more))
+    mtp, only = "--no-mtp" not in more, "--mtp" in more
+    convert_target(folder, ours, TargetOptions(outtype=outtype, mtp=mtp, mtp_only=only))
     upstream.convert(folder, theirs, outtype, FAMILIES[family][2], *more)
     assert upstream.differences(ours, theirs, close=CLOSE) == []
 
@@ -44,6 +47,12 @@ def test_other_types(family: str, outtype: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", ["qwen35", "qwen3next"])
 def test_without_mtp(family: str, tmp_path: Path) -> None:
     compare(make(family, tmp_path), family, "bf16", "--no-mtp")
+
+
+@pytest.mark.parametrize("outtype", ["f32", "bf16", "q8_0"])
+@pytest.mark.parametrize("family", HYBRID)
+def test_mtp_alone(family: str, outtype: str, tmp_path: Path) -> None:
+    compare(make(family, tmp_path), family, outtype, "--mtp")
 
 
 def test_fused_experts(tmp_path: Path) -> None:
@@ -91,4 +100,17 @@ def test_vision_tower(family: str, outtype: str, tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours.gguf", tmp_path / "theirs.gguf"
     convert_vision(folder, ours, TargetOptions(outtype=outtype))
     upstream.convert(folder, theirs, outtype, FAMILIES[family][2], "--mmproj")
+    assert upstream.differences(ours, theirs) == []
+
+
+DRAFTS = [(case, "qwen35", "bf16") for case in CASES]
+DRAFTS += [(case, "qwen3", "q8_0") for case in ("dflash", "dflash2", "dspark-speculators")]  # a target without M-RoPE
+
+
+@pytest.mark.parametrize(("case", "family", "outtype"), DRAFTS)
+def test_dflash(case: str, family: str, outtype: str, tmp_path: Path) -> None:
+    folder, target = make_dflash(tmp_path / "draft", CASES[case]), make(family, tmp_path / "target")
+    ours, theirs = tmp_path / "ours.gguf", tmp_path / "theirs.gguf"
+    convert_draft(folder, target, ours, DraftOptions(outtype=outtype))
+    upstream.convert(folder, theirs, outtype, FAMILIES[family][2], "--target-model-dir", str(target))
     assert upstream.differences(ours, theirs) == []

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from llama_eagle.convert.checkpoint import open_checkpoint
+from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.errors import ConfigError, ConversionError, EagleError, EnvironmentFailure
 from safetensors.torch import save_file
 
@@ -72,7 +72,7 @@ def test_values(suffix: str, folder: Path) -> None:
 
 
 def test_a_bin_archive_is_reopened_now_and_then(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llama_eagle.convert.storage.RELOAD_BYTES", 10)
+    monkeypatch.setattr("llama_eagle.convert.source.storage.RELOAD_BYTES", 10)
     torch.save(TENSORS, folder / "pytorch_model.bin")
     checkpoint = open_checkpoint(folder)
     for _ in range(3):

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 from fixtures.eagle3_checkpoints import CASES, LLAMA3, YARN, DraftSpec, draft_tensors, make_draft, make_target_gguf
-from llama_eagle.convert.checkpoint import open_checkpoint
 from llama_eagle.convert.drafts import DraftOptions, DraftReport, convert_draft, is_draft
+from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.errors import ConfigError, ConversionError, EagleError, UsageError
 from safetensors.torch import load_file, save_file
 

@@ -258,7 +258,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any], str]] = {
     "negative size": ("qwen3", {"hidden_size": -64}, "hidden_size"),
     "billions of blocks": ("qwen3", {"num_hidden_layers": 2 * 10**9}, "num_hidden_layers"),
     "billions of experts": ("qwen3moe", {"num_local_experts": 2 * 10**9, "num_experts": 2 * 10**9}, "num_experts"),
-    "odd groups": ("qwen3", {"num_key_value_heads": 3}, "groups"),
+    "odd groups": ("qwen3", {"num_key_value_heads": 3}, "key-value heads"),
     "other activation": ("qwen3", {"hidden_act": "gelu"}, "hidden_act"),
     "sliding window": ("qwen3", {"use_sliding_window": True}, "use_sliding_window"),
     "other rope": ("qwen3", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "longrope"),

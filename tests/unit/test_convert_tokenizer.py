@@ -12,7 +12,7 @@ import gguf
 import pytest
 import transformers
 from fixtures.targets import special_tokens, write_tokenizer
-from llama_eagle.convert.checkpoint import Checkpoint
+from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.tokenizer import CONTROL, NORMAL, UNUSED, USER_DEFINED, read_tokenizer
 from llama_eagle.convert.writer import gguf_output
 from llama_eagle.errors import ConfigError, ConversionError

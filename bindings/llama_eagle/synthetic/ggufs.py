@@ -19,7 +19,6 @@ from llama_eagle.synthetic.cycle import Cycle
 from llama_eagle.synthetic.shapes import SHAPES, Shape
 
 Say = Callable[[str], None]
-WRITTEN_DIRECTLY = ("f32", "bf16", "f16", "q8_0")  # by the converter; other types by llama.cpp's quantizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,15 +139,7 @@ def _convert_target(checkpoint: Path, out: Path, outtype: str) -> None:
 
 
 def _convert_draft(checkpoint: Path, target: Path, out: Path, outtype: str) -> None:
-    if outtype in WRITTEN_DIRECTLY:
-        convert_draft(checkpoint, target, out, DraftOptions(outtype=outtype))
-        return
-    from llama_eagle.quantize.quantize import quantize
-
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix="making-") as temporary:
-        middle = Path(temporary) / "draft-bf16.gguf"
-        convert_draft(checkpoint, target, middle, DraftOptions(outtype="bf16"))
-        quantize(middle, out, outtype)
+    convert_draft(checkpoint, target, out, DraftOptions(outtype=outtype))
 
 
 def _source_hash(converter: bool) -> str:

@@ -13,12 +13,11 @@ from llama_eagle.cli.options import Json, read_layers
 from llama_eagle.errors import UsageError
 
 if TYPE_CHECKING:
-    from llama_eagle.convert.checkpoint import Checkpoint
+    from llama_eagle.convert.source import Checkpoint
     from llama_eagle.convert.targets import TargetOptions
 
-DIRECT_TYPES = ("auto", "f32", "f16", "bf16", "q8_0")  # others are made by llama.cpp's quantizer from "auto"
 DRAFT_ONLY = ("aux_layers", "rope_base", "norm_before_residual", "norm_output", "absolute_d2t", "share_head", "force")
-TARGET_ONLY = ("no_mtp", "split_max_size", "mmproj", "imatrix", "recipe")
+TARGET_ONLY = ("no_mtp", "mtp_only", "calibration", "split_max_size", "mmproj", "imatrix", "recipe")
 
 
 def convert(
@@ -34,6 +33,10 @@ def convert(
     share_head: Annotated[bool, typer.Option("--share-head", help="Draft without a head: the target's rows.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Draft: drop unknown tensors.")] = False,
     no_mtp: Annotated[bool, typer.Option("--no-mtp", help="Target: drop the multi-token-prediction block.")] = False,
+    mtp_only: Annotated[bool, typer.Option("--mtp-only", help="Target: that block alone, as mtp-*.gguf.")] = False,
+    calibration: Annotated[
+        Path | None, typer.Option(metavar="TEXT", help="Target: count tokens for a trimmed draft head.")
+    ] = None,
     split_max_size: Annotated[str | None, typer.Option(metavar="N(M|G)", help="Target: split the file.")] = None,
     mmproj: Annotated[Path | None, typer.Option(metavar="OUT.gguf", help="Target: its vision tower, too.")] = None,
     imatrix: Annotated[Path | None, typer.Option(help="Target: llama.cpp's importance matrix.")] = None,
@@ -45,20 +48,20 @@ def convert(
 ) -> None:
     """Convert a Hugging Face target, or an EAGLE-3 draft, to GGUF."""
     given = dict(locals())
-    from llama_eagle.convert.checkpoint import open_checkpoint
     from llama_eagle.convert.drafts import is_draft
+    from llama_eagle.convert.source import open_checkpoint
 
     if Path(source).is_dir():
         _refuse(given, ("revision",), "a folder")
     checkpoint = open_checkpoint(source, revision=revision)
     if is_draft(checkpoint):
         if target is None:
-            raise UsageError(f"{source} is an EAGLE-3 draft: name its target with --target (folder, hub id or GGUF).")
+            raise UsageError(f"{source} is a draft: name its target with --target (folder, hub id or GGUF).")
         _refuse(given, TARGET_ONLY, "a draft")
         report = _convert_draft(checkpoint, given)
     else:
         if target is not None:
-            raise UsageError(f"{source} is not an EAGLE-3 draft: leave out --target, or give the draft's folder.")
+            raise UsageError(f"{source} is not a draft: leave out --target, or give the draft's folder.")
         _refuse(given, (*DRAFT_ONLY, "dry_run"), "a target")
         report = _convert_target(checkpoint, given)
     _show(report, json)
@@ -66,32 +69,16 @@ def convert(
 
 def _convert_draft(checkpoint: Checkpoint, given: dict[str, Any]) -> dict[str, Any]:
     from llama_eagle.convert.drafts import DraftOptions, convert_draft
-    from llama_eagle.files import temporary_beside
 
-    outtype, out = given["outtype"].lower(), given["out"]
-    direct = outtype in DIRECT_TYPES
     options = DraftOptions(
-        outtype=outtype if direct else "auto",
+        outtype=given["outtype"].lower(),
         aux_layers=read_layers(given["aux_layers"]),
         **{name: given[name] for name in (*DRAFT_ONLY[1:], "dry_run", "pre")},
     )
     with console.progress("converting") as on_progress:
-
-        def meter(done: int, total: int, _name: str) -> None:
-            on_progress(done / max(total, 1))
-
-        if direct or options.dry_run:
-            report = convert_draft(checkpoint, given["target"], out, options, meter)
-            return {"kind": "draft", **report.to_json(), "outtype": outtype}
-        from llama_eagle.quantize.quantize import check_type, quantize
-
-        check_type(outtype)
-        with temporary_beside(out) as (middle,):
-            report = convert_draft(checkpoint, given["target"], middle, options, meter)
-            quantized = quantize(middle, out, outtype)
-    return {
-        "kind": "draft", **report.to_json(), "output": str(out), "outtype": outtype, "n_bytes": quantized.n_bytes
-    }  # fmt: skip
+        meter = lambda done, total, _name: on_progress(done / max(total, 1))  # noqa: E731
+        report = convert_draft(checkpoint, given["target"], given["out"], options, meter)
+    return {"kind": "draft", **report.to_json(), "outtype": options.outtype}
 
 
 def _convert_target(checkpoint: Checkpoint, given: dict[str, Any]) -> dict[str, Any]:
@@ -101,17 +88,17 @@ def _convert_target(checkpoint: Checkpoint, given: dict[str, Any]) -> dict[str, 
         options = TargetOptions(
             outtype=given["outtype"].lower(),
             mtp=not given["no_mtp"],
+            mtp_only=given["mtp_only"],
+            calibration=given["calibration"],
             pre=given["pre"],
-            revision=given["revision"],
             split_max_size=_size(given["split_max_size"]),
             quantize=_quantize_options(given),
             progress=lambda done, total, _name: on_progress(done / max(total, 1)),
         )
-        mmproj = given["mmproj"]
-        if mmproj is None:
-            report = asdict(convert_target(given["source"], given["out"], options))
+        if given["mmproj"] is None:
+            report = asdict(convert_target(checkpoint, given["out"], options))
         else:
-            report = _convert_with_vision(checkpoint, given["out"], mmproj, options)
+            report = _convert_with_vision(checkpoint, given["out"], given["mmproj"], options)
     outputs = [str(path) for path in report.pop("outputs")]
     return {"kind": "target", "source": given["source"], "output": outputs[0], "outputs": outputs, **report}
 
@@ -125,8 +112,8 @@ def _convert_with_vision(source: Checkpoint, out: Path, mmproj: Path, options: T
         raise UsageError(f"--mmproj {mmproj} is the output itself. Name another file.")
     refuse_sources(mmproj, [source.path])
     with temporary_beside(mmproj) as (middle,):
-        vision = convert_vision(source.source, middle, options)
-        report = asdict(convert_target(source.source, out, options))
+        vision = convert_vision(source, middle, options)
+        report = asdict(convert_target(source, out, options))
         middle.replace(mmproj)
     report["mmproj"] = {"output": str(mmproj), "outtype": vision.outtype, "n_bytes": vision.n_bytes}
     return report

@@ -1,10 +1,10 @@
-"""Rows and transforms that several families share."""
+"""Rows and transforms that several families share, drafts included."""
 
 from __future__ import annotations
 
 import numpy as np
 from llama_eagle.convert.dtypes import to_f32
-from llama_eagle.convert.targets.table import Dims, Row, Transform
+from llama_eagle.convert.table import Dims, Row, Transform
 
 # --- transforms -------------------------------------------------------------------------------------------------
 
@@ -13,6 +13,20 @@ def _negative_exp(values: np.ndarray) -> np.ndarray:
     """-exp(A_log), rounded once: float32's exp differs in the last place between libraries."""
     return (-np.exp(to_f32(values).astype(np.float64))).astype(np.float32)
 
+
+def interleave(values: np.ndarray, head: int, n_rot: int) -> np.ndarray:
+    """Rows of each head in the order that llama.cpp rotates adjacent pairs: pair i is rows 2i and 2i + 1, in Hugging
+    Face i and i + n_rot / 2. Rows from n_rot on are not rotated and stay."""
+    order = np.arange(head)
+    order[:n_rot] = np.arange(n_rot).reshape(2, -1).T.reshape(-1)
+    return values.reshape(-1, head, *values.shape[1:])[:, order].reshape(values.shape)
+
+
+PAIRS = Transform(
+    lambda values, dims: interleave(values, dims["head"], dims["n_rot"]),
+    unit="head",
+    note="rows reordered for interleaved rotation",
+)
 
 # Qwen3-Next and Qwen3.5 store RMSNorm weights as their difference from one.
 PLUS_ONE = Transform(lambda values, dims: to_f32(values) + np.float32(1))
@@ -66,16 +80,33 @@ def model_rows(final_norm: Transform | None = None) -> tuple[Row, ...]:
     )
 
 
-ATTENTION = (
-    Row("self_attn.q_proj.weight", "attn_q.weight", ("q", "embd")),
-    Row("self_attn.k_proj.weight", "attn_k.weight", ("kv", "embd")),
-    Row("self_attn.v_proj.weight", "attn_v.weight", ("kv", "embd")),
-    Row("self_attn.o_proj.weight", "attn_output.weight", ("embd", "q")),
-)
-QK_NORMS = (
-    norm("self_attn.q_norm.weight", "attn_q_norm.weight", "head"),
-    norm("self_attn.k_norm.weight", "attn_k_norm.weight", "head"),
-)
+def attention(width: str = "embd", rotary: Transform | None = None) -> tuple[Row, ...]:
+    """width: of the input. rotary: what happens to the rows of q and k."""
+    return (
+        Row("self_attn.q_proj.weight", "attn_q.weight", ("q", width), rotary),
+        Row("self_attn.k_proj.weight", "attn_k.weight", ("kv", width), rotary),
+        Row("self_attn.v_proj.weight", "attn_v.weight", ("kv", width)),
+        Row("self_attn.o_proj.weight", "attn_output.weight", ("embd", "q")),
+    )
+
+
+def qkv_biases(rotary: Transform | None = None, *, required: bool = True) -> tuple[Row, ...]:
+    return (
+        Row("self_attn.q_proj.bias", "attn_q.bias", ("q",), rotary, required),
+        Row("self_attn.k_proj.bias", "attn_k.bias", ("kv",), rotary, required),
+        Row("self_attn.v_proj.bias", "attn_v.bias", ("kv",), None, required),
+    )
+
+
+def qk_norms(transform: Transform | None = None, *, required: bool = True) -> tuple[Row, ...]:
+    return (
+        Row("self_attn.q_norm.weight", "attn_q_norm.weight", ("head",), transform, required),
+        Row("self_attn.k_norm.weight", "attn_k_norm.weight", ("head",), transform, required),
+    )
+
+
+ATTENTION = attention()
+QK_NORMS = qk_norms()
 NORMS = (
     norm("input_layernorm.weight", "attn_norm.weight", "embd"),
     norm("post_attention_layernorm.weight", "ffn_norm.weight", "embd"),
@@ -113,8 +144,7 @@ HYBRID_NORMS = (
 GATED_ATTENTION = (
     Row("self_attn.q_proj.weight", "attn_q.weight", ("2*q", "embd")),  # per head: its query, then its gate
     *ATTENTION[1:],
-    norm("self_attn.q_norm.weight", "attn_q_norm.weight", "head", PLUS_ONE),
-    norm("self_attn.k_norm.weight", "attn_k_norm.weight", "head", PLUS_ONE),
+    *qk_norms(PLUS_ONE),
 )
 MTP = (
     Row("fc.weight", "nextn.eh_proj.weight", ("embd", "2*embd")),

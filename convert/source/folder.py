@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint as a folder: its configuration, its JSON files and its tensors.
+"""Where a conversion starts: a Hugging Face folder or hub id with its configuration, JSON files and tensors.
 
 Tensors are found through model.safetensors, an index of shards, or pytorch_model.bin, in the order transformers
 uses. What a folder says about itself is checked before it is used; every fault ends in one of llama_eagle.errors.
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from llama_eagle.convert.dtypes import to_f32
-from llama_eagle.convert.storage import (
+from llama_eagle.convert.source.storage import (
     FLOAT_DTYPES,
     StoredTensor,
     TensorInfo,
@@ -91,12 +91,16 @@ class Checkpoint:
         return tensors
 
 
-def open_checkpoint(source: str | Path, *, revision: str | None = None, weights: bool = True) -> Checkpoint:
-    """A local folder, or a hub id such as "org/name", which is downloaded unless it is cached.
+def open_checkpoint(
+    source: str | Path | Checkpoint, *, revision: str | None = None, weights: bool = True
+) -> Checkpoint:
+    """A local folder, or a hub id such as "org/name", which is downloaded unless it is cached. An open one is itself.
 
     `weights=False` downloads configuration and tokenizer only. Raises ConfigError or ConversionError for what is
     wrong with the checkpoint, EnvironmentFailure when the hub cannot be reached.
     """
+    if isinstance(source, Checkpoint):
+        return source
     text = os.fspath(source)
     path = Path(text).expanduser()
     try:

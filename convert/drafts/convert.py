@@ -1,0 +1,130 @@
+"""One draft checkpoint to one GGUF, to run beside its target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from llama_eagle.convert.drafts.dflash import convert_dflash
+from llama_eagle.convert.drafts.dflash_config import is_dflash
+from llama_eagle.convert.drafts.family import ARCH, canonical
+from llama_eagle.convert.drafts.producers import looks_like_draft
+from llama_eagle.convert.drafts.reader import Draft, read_draft
+from llama_eagle.convert.drafts.report import DraftOptions, DraftReport, TensorRow
+from llama_eagle.convert.drafts.target import Target, open_target
+from llama_eagle.convert.drafts.write import add_keys, add_tensors, extended_because
+from llama_eagle.convert.quantized import is_direct, write_as
+from llama_eagle.convert.source import Checkpoint, open_checkpoint
+from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output
+from llama_eagle.errors import ConfigError, ConversionError, EagleError, UsageError
+from llama_eagle.files import refuse_sources
+from llama_eagle.gguf.header import read_model
+
+
+def is_draft(checkpoint: Checkpoint) -> bool:
+    """Is this checkpoint a draft head? Decided by its configuration, else by its tensor names."""
+    if looks_like_draft(checkpoint.config) or is_dflash(checkpoint.config):
+        return True
+    try:
+        names = {canonical(name) for name in checkpoint.names()}
+    except EagleError:
+        return False  # a target without readable weights: its own conversion says what is wrong
+    return not names.isdisjoint(("fc.weight", "fc.weight_packed"))
+
+
+def convert_draft(
+    source: str | Path | Checkpoint,
+    target: str | Path,
+    output: str | Path,
+    options: DraftOptions | None = None,
+    progress: Progress | None = None,
+) -> DraftReport:
+    """Writes the draft `source` as `output`, to run beside `target`.
+
+    source: folder, hub id or open checkpoint. target: folder, hub id or GGUF. Raises ConfigError or ConversionError
+    for what is wrong with either (then nothing is written), EnvironmentFailure for the machine.
+    """
+    options = options or DraftOptions()
+    if options.rope_base is not None and not 1 < options.rope_base < 1e30:
+        raise UsageError(f"RoPE base {options.rope_base} is not a number above 1")
+    checkpoint = open_checkpoint(source)
+    path = Path(target).expanduser()
+    files = [part.path for part in read_model(path)[1]] if path.is_file() else [path]
+    refuse_sources(Path(output), [checkpoint.path, *files])
+    goal = open_target(target, pre=options.pre, weights=options.share_head)
+    try:
+        if is_dflash(checkpoint.config):
+            return convert_dflash(checkpoint, goal, Path(output), options, progress)
+        draft = read_draft(checkpoint, goal, options)
+        job = _Job(draft, checkpoint, goal, options)
+        if options.dry_run:
+            return job.report(None, add_tensors(out := GGUFOutput(ARCH), draft, goal, job.plain_type), out.n_bytes)
+        write = lambda path, outtype: job.write(path, outtype, progress)  # noqa: E731
+        report, quantized = write_as(Path(output), options.outtype.lower(), write)
+    except (ConfigError, ConversionError) as error:
+        if str(checkpoint.path) in str(error) or checkpoint.source in str(error):
+            raise
+        raise type(error)(f"{checkpoint.source}: {error}") from error
+    report.output = str(output)
+    if quantized:
+        report.n_bytes = quantized.n_bytes
+    return report
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A draft that is understood, and what is wanted of it."""
+
+    draft: Draft
+    checkpoint: Checkpoint
+    target: Target
+    options: DraftOptions
+
+    @property
+    def plain_type(self) -> str:
+        """Of the file before llama.cpp's quantizer, if that is needed."""
+        outtype = self.options.outtype.lower()
+        return outtype if is_direct(outtype) else "auto"
+
+    def write(self, path: Path, outtype: str, progress: Progress | None) -> DraftReport:
+        with gguf_output(path, arch=ARCH, progress=progress) as out:
+            add_keys(out, self.draft, self.checkpoint, self.target, outtype)
+            rows = add_tensors(out, self.draft, self.target, outtype)
+        return self.report(str(path), rows, out.n_bytes)
+
+    def report(self, output: str | None, rows: list[TensorRow], n_bytes: int) -> DraftReport:
+        draft, checkpoint, target, options = self.draft, self.checkpoint, self.target, self.options
+        because = extended_because(draft)
+        warnings = list(draft.warnings)
+        if because:
+            warnings.append(f"stock llama.cpp will refuse this file; llama-eagle runs it ({', '.join(because)})")
+        fallen = [row.gguf for row in rows if options.outtype == "q8_0" and row.outtype == "f16"]
+        if fallen:
+            warnings.append(f"f16 instead of q8_0, because rows are no multiple of 32: {', '.join(map(str, fallen))}")
+        flags, rope = draft.flags, draft.rope
+        return DraftReport(
+            source=checkpoint.source,
+            revision=checkpoint.revision,
+            target=target.name,
+            target_architecture=target.architecture,
+            output=output,
+            producer=draft.producer.name,
+            evidence=list(draft.producer.evidence),
+            layout="extended" if because else "stock",
+            extended_because=because,
+            layer_ids=list(draft.layer_ids.boundaries),
+            layer_ids_source=draft.layer_ids.source,
+            settings={
+                "outtype": options.outtype,
+                "n_vocab": draft.dims["vocab"],
+                "n_vocab_draft": draft.dims["draft_vocab"],
+                "norm_before_residual": flags.norm_before_residual,
+                "norm_before_fc": flags.norm_before_fc,
+                "norm_output": flags.norm_output,
+                "rope_type": rope.kind,
+                "rope_base": rope.base,
+            },
+            tensors=rows,
+            n_bytes=n_bytes,
+            warnings=warnings,
+        )

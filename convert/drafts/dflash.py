@@ -1,0 +1,202 @@
+"""DFlash, DFlash2 and DSpark drafts, which llama.cpp runs itself, in the layout of its own converter.
+
+They draft a block of tokens at once: attention over features of the target and over the block itself; DFlash2 adds
+local convolutions and a selector of candidates, DSpark a Markov head and one for confidence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from llama_eagle.convert import rows
+from llama_eagle.convert.drafts.dflash_config import DFlashConfig, keys, sizes
+from llama_eagle.convert.drafts.family import ABSOLUTE_IDS, DROPPED, canonical, match
+from llama_eagle.convert.drafts.report import EAGLE3_OPTIONS, DraftOptions, DraftReport, TensorRow
+from llama_eagle.convert.drafts.target import Target
+from llama_eagle.convert.drafts.vocab import map_vocabulary
+from llama_eagle.convert.drafts.write import add_tensor, dropped_rows
+from llama_eagle.convert.general import stored_outtype, write_general
+from llama_eagle.convert.quantized import is_direct, write_as
+from llama_eagle.convert.source import Checkpoint
+from llama_eagle.convert.source.coded import read_scheme
+from llama_eagle.convert.source.weights import Weights
+from llama_eagle.convert.table import Plan, Row, Section, Transform, plan
+from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output
+from llama_eagle.errors import ConfigError, ConversionError, UsageError
+
+ARCH = "dflash"
+
+_HALVES = Transform(
+    lambda v, d: v.reshape(-1, d["head"] // 2, 2, *v.shape[1:]).swapaxes(1, 2).reshape(v.shape),
+    unit="head",
+    note="rows reordered from interleaved pairs to halves",
+)
+_SELECTOR = (
+    Row("candidate_selector.predecessor_codebook", "selector_predecessor.weight", ("vocab", "rank")),
+    Row("candidate_selector.successor_codebook", "selector_successor.weight", ("vocab", "rank")),
+    Row("candidate_selector.hidden_projection.weight", "selector_hidden.weight", ("rank", "embd")),
+)
+_HEADS = (
+    Row("markov_head.markov_w1.weight", "markov_w1.weight", ("vocab", "rank")),
+    Row("markov_head.markov_w2.weight", "markov_w2.weight", ("draft_vocab", "rank")),
+    Row("confidence_head.proj.weight", "conf_proj.weight", ("1", "embd_rank"), required=False),
+    Row("confidence_head.proj.bias", "conf_proj.bias", ("1",), required=False),
+)
+_SINKS = ("self_attn.sinks", "self_attn.sinks.weight", "self_attn.attention_sink_bias")
+
+
+def _convolution(source: str, target: str) -> tuple[Row, ...]:
+    return (
+        Row(f"{source}.base_kernel", f"{target}_base", ("2", "kernel", "embd")),
+        Row(f"{source}.kernel_projection.weight", f"{target}_proj.weight", ("taps", "embd")),
+    )
+
+
+def _layer(config: DFlashConfig) -> tuple[Row, ...]:
+    rotary = _HALVES if config.root.flag("rope_is_neox_style") is False else None
+    convolutions = (*_convolution("attention_conv", "attn_conv"), *_convolution("mlp_conv", "ffn_conv"))
+    return (
+        *rows.NORMS,
+        *rows.attention(rotary=rotary),
+        *rows.qk_norms(rotary),
+        *(Row(name, "attn_sinks.weight", ("heads",), required=False) for name in _SINKS),
+        *rows.DENSE,
+        *(convolutions if config.kind == "DFlash2" else ()),
+    )
+
+
+def _table(config: DFlashConfig, n_layer: int, skipped: set[str]) -> list[Section]:
+    """skipped: GGUF tensors that are left to the target."""
+    model = (
+        Row("fc.weight", "fc.weight", ("embd", "aux*embd")),
+        rows.norm("hidden_norm.weight", "enc.output_norm.weight", "embd"),
+        rows.norm("norm.weight", "output_norm.weight", "embd"),
+        Row("embed_tokens.weight", "token_embd.weight", ("vocab", "embd"), required=False),
+        Row("lm_head.weight", "output.weight", ("draft_vocab", "embd"), required=False),
+        *(_SELECTOR if config.kind == "DFlash2" else ()),
+        *(_HEADS if config.kind == "DSpark" else ()),
+        Row("d2t", "d2t", ("draft_vocab",), ABSOLUTE_IDS, required=False),
+    )
+    layers = [Section(_layer(config), f"layers.{i}.", f"blk.{i}.") for i in range(n_layer)]
+    return [Section(tuple(row for row in model if row.target not in skipped)), *layers]
+
+
+def _dropped(name: str) -> str | None:
+    return "the target's serves" if name in ("lm_head.weight", "embed_tokens.weight") else match(DROPPED, name)
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A draft, understood, and where it comes from."""
+
+    config: DFlashConfig
+    checkpoint: Checkpoint
+    target: Target
+    weights: Weights
+    dims: dict[str, int]
+    plan: Plan
+
+
+def _read(checkpoint: Checkpoint, target: Target) -> _Draft:
+    config = DFlashConfig(checkpoint.config, checkpoint.source)
+    weights = Weights(checkpoint, canonical, read_scheme(checkpoint.config, strict=False))
+    _check_target(config, target)
+    if (checkpoint.path / "mask_embedding.pt").is_file():
+        raise ConversionError("mask_embedding.pt (MiMo) is read by llama.cpp's convert_hf_to_gguf.py only")
+    dims = {**sizes(config), "draft_vocab": _vocabulary(config, weights, target)}
+    skipped = {"token_embd.weight"} if config.root.flag("has_embed_tokens") is False else set()
+    if config.kind == "DSpark" and dims["draft_vocab"] == dims["vocab"]:
+        skipped.add("output.weight")
+    planned = plan(_table(config, dims["n_layer"], skipped), weights, dims, _dropped, finite=True)
+    return _Draft(config, checkpoint, target, weights, dims, planned)
+
+
+def _check_target(config: DFlashConfig, target: Target) -> None:
+    embd, n_vocab = config.need_integer("hidden_size"), config.need_integer("vocab_size")
+    if (embd, n_vocab) != (target.hidden_size, target.n_vocab):
+        raise ConversionError(
+            f"the draft is for a hidden size of {embd} and {n_vocab} tokens, {target.name} has {target.hidden_size} "
+            f"and {target.n_vocab}; name the right --target"
+        )
+    ids = config.boundaries()
+    if min(ids) < 0 or max(ids) > target.n_layer or len(set(ids)) != len(ids):
+        raise ConfigError(f"{config.where}: it reads the boundaries {ids} of a target of {target.n_layer} layers")
+    if config.root.flag("sample_from_anchor") and config.kind != "DSpark":
+        raise ConversionError(f"{config.where}: sample_from_anchor is true, which llama.cpp has for DSpark only")
+
+
+def _vocabulary(config: DFlashConfig, weights: Weights, target: Target) -> int:
+    """Tokens that the draft has rows for. Checks d2t, and has it read as absolute ids."""
+    stated = config.root.integer("draft_vocab_size") or target.n_vocab
+    if "d2t" not in weights:
+        if stated != target.n_vocab:
+            raise ConversionError(f"draft_vocab_size is {stated}, and there is no d2t to tell which tokens")
+        return stated
+    t2d = weights.read("t2d") if "t2d" in weights else None
+    ids, _ = map_vocabulary(weights.read("d2t"), t2d, n_vocab=target.n_vocab)
+    if len(ids) != stated:
+        raise ConfigError(f"{config.where}: draft_vocab_size is {stated}, but d2t has {len(ids)} rows")
+    weights.replace("d2t", ids)
+    return len(ids)
+
+
+def _declare(out: GGUFOutput, draft: _Draft, outtype: str) -> DraftReport:
+    """Keys and tensors; "auto" keeps what is stored."""
+    config, weights, target = draft.config, draft.weights, draft.target
+    outtype = stored_outtype(draft.checkpoint) if outtype == "auto" else outtype
+    write_general(out, draft.checkpoint, draft.plan.tensors, outtype)
+    stated = keys(config, draft.dims)
+    if target.uses_mrope:  # the draft rotates by the first position only
+        stated["rope.dimension_sections"] = [draft.dims["head"] // 2, 0, 0, 0]
+    if config.kind == "DSpark":
+        stated["has_confidence_head"] = "confidence_head.proj.weight" in weights
+    for name, value in stated.items():
+        out.key(f"{ARCH}.{name}", value)
+    target.write_tokenizer(out)
+    if (mask := config.settings.integer("mask_token_id")) is not None:
+        out.key("tokenizer.ggml.mask_token_id", mask)
+    table = [add_tensor(out, weights, tensor, outtype) for tensor in draft.plan.tensors]
+    return _report(draft, [*table, *dropped_rows(weights, draft.plan)], out.n_bytes)
+
+
+def _write(draft: _Draft, path: Path, outtype: str, progress: Progress | None) -> DraftReport:
+    with gguf_output(path, arch=ARCH, progress=progress) as out:
+        return _declare(out, draft, outtype)
+
+
+def _report(draft: _Draft, table: list[TensorRow], n_bytes: int) -> DraftReport:
+    config = draft.config
+    return DraftReport(
+        source=draft.checkpoint.source,
+        revision=draft.checkpoint.revision,
+        target=draft.target.name,
+        target_architecture=draft.target.architecture,
+        output=None,
+        producer=config.kind,
+        evidence=[f"architecture {config.architecture}"],
+        layout="stock",
+        extended_because=[],
+        layer_ids=config.boundaries(),
+        layer_ids_source=f"{config.kind}: as llama.cpp's converter reads them",
+        settings={"block_size": config.block_size, "n_vocab_draft": draft.dims["draft_vocab"]},
+        tensors=table,
+        n_bytes=n_bytes,
+        warnings=[f"llama.cpp runs {config.kind} drafts itself (draft-dflash); llama-eagle's engine does not"],
+    )
+
+
+def convert_dflash(
+    checkpoint: Checkpoint, target: Target, output: Path, options: DraftOptions, progress: Progress | None
+) -> DraftReport:
+    """Writes a DFlash, DFlash2 or DSpark draft. Errors are convert_draft's."""
+    for name in EAGLE3_OPTIONS:
+        if getattr(options, name) not in (None, False):
+            raise UsageError(f"--{name.replace('_', '-')} does not apply to a DFlash draft. Leave it out.")
+    draft, outtype = _read(checkpoint, target), options.outtype.lower()
+    if options.dry_run:
+        return _declare(GGUFOutput(ARCH), draft, outtype if is_direct(outtype) else "auto")
+    report, quantized = write_as(output, outtype, lambda path, kind: _write(draft, path, kind, progress))
+    report.output = str(output)
+    report.n_bytes = quantized.n_bytes if quantized else report.n_bytes
+    return report

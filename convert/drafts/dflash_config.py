@@ -1,0 +1,114 @@
+"""What a DFlash, DFlash2 or DSpark draft says in its config.json, and the GGUF keys that follow from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llama_eagle.convert.rope import rotated
+from llama_eagle.convert.source.config import Fields
+from llama_eagle.convert.table import Dims
+from llama_eagle.convert.targets.config import ModelConfig, common_keys, dense_dims
+from llama_eagle.errors import ConfigError, ConversionError
+
+_DFLASH = ("DFlashDraftModel", "DFlashSpeculator", "DFlash2DraftModel")
+_DSPARK = ("Qwen3DSparkModel", "DSparkDraftModel", "DSparkSpeculator", "Lfm2DSparkDraftModel", "LingDSparkModel")
+_OTHERS = ("Gemma4DSparkModel", "DeepseekV4DSparkModel")  # of other blocks, which only upstream's converter reads
+
+_FACTORS = {
+    "attention_value_scale": "attention.value_scale",
+    "output_multiplier": "logit_scale",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "input_embedding_scale": "embedding_scale",
+}
+_DFLASH2 = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
+
+
+def is_dflash(config: dict[str, Any]) -> bool:
+    """Is this the config.json of a draft that drafts in blocks?"""
+    names = config.get("architectures")
+    known = isinstance(names, list) and any(name in (*_DFLASH, *_DSPARK, *_OTHERS) for name in names)
+    return known or config.get("speculators_model_type") in ("dflash", "dflash2", "dspark")
+
+
+class DFlashConfig(ModelConfig):
+    """Geometry of the blocks: the top level, overlaid by transformer_layer_config. `settings` of the method:
+    dflash_config, before the top level."""
+
+    def __init__(self, config: dict[str, Any], source: str) -> None:
+        super().__init__(config, source, part="transformer_layer_config")
+        inner = self.root.child("dflash_config")
+        self.settings = Fields({**self.data, **(inner.data if inner else {})}, self.where)
+        self.architecture = next(iter(self.root.texts("architectures")), "")
+        if self.architecture in _OTHERS:
+            raise ConversionError(f"{source}: {self.architecture} is read by llama.cpp's convert_hf_to_gguf.py only")
+        is_dspark = self.architecture in _DSPARK or self.root.get("speculators_model_type") == "dspark"
+        is_second = self.settings.get("selector_rank") is not None
+        self.kind = "DSpark" if is_dspark else "DFlash2" if is_second else "DFlash"
+        self.settings.require("markov_head_type", "vanilla")
+        self.require("attention_bias", False)
+
+    @property
+    def block_size(self) -> int:
+        """Tokens drafted at once."""
+        return self.settings.integer("block_size") or 16  # where nothing is stated: that of the authors' drafts
+
+    def boundaries(self) -> list[int]:
+        """What it reads of the target: aux_hidden_state_layer_ids as they are, target_layer_ids as outputs."""
+        if (ids := self.root.integers("aux_hidden_state_layer_ids")) is not None:
+            return ids
+        if (ids := self.settings.integers("target_layer_ids")) is None:
+            raise ConfigError(f"{self.where}: neither target_layer_ids nor aux_hidden_state_layer_ids is there")
+        return [i + 1 for i in ids]
+
+    def samples_from_anchor(self) -> bool:
+        """Does the block's first place draft a token? Where nothing is stated: not in the format of speculators."""
+        stated = self.root.flag("sample_from_anchor")
+        speculators = any(self.root.get(key) for key in ("transformer_layer_config", "aux_hidden_state_layer_ids"))
+        return not speculators if stated is None else stated
+
+
+def sizes(config: DFlashConfig) -> dict[str, int]:
+    dims, settings = dense_dims(config), config.settings
+    kernel, group = settings.integer("conv_kernel_size") or 1, settings.integer("conv_group_size") or dims["embd"]
+    rank = settings.integer("selector_rank") or settings.integer("markov_rank") or 0
+    return {
+        **dims,
+        "aux": len(config.boundaries()),
+        "kernel": kernel,
+        "taps": 2 * kernel * (dims["embd"] // group),
+        "rank": rank,
+        "embd_rank": dims["embd"] + rank,
+    }
+
+
+def keys(config: DFlashConfig, dims: Dims) -> dict[str, Any]:
+    """Without the architecture's prefix."""
+    settings = config.settings
+    found: dict[str, Any] = {"block_count": dims["n_layer"], **common_keys(config, dims)}
+    if config.rope.get("partial_rotary_factor") is not None:
+        found["rope.dimension_count"] = rotated(config.rope, dims["head"])
+    found["block_size"] = config.block_size
+    if config.kind == "DFlash2":
+        found |= {name: settings.need_integer(name) for name in _DFLASH2}
+    found |= {key: settings.need_number(name) for name, key in _FACTORS.items() if settings.get(name)}
+    found |= {"target_layers": config.boundaries(), **_window_keys(config, dims["n_layer"])}
+    causal = settings.flag("causal") if settings.get("is_causal") is None else settings.flag("is_causal")
+    if causal is not None:
+        found["attention.causal"] = causal
+    if config.kind == "DSpark":
+        found["sample_from_anchor"] = config.samples_from_anchor()
+    return found
+
+
+def _window_keys(config: DFlashConfig, n_layer: int) -> dict[str, Any]:
+    settings, kinds = config.settings, config.texts("layer_types")
+    everywhere = settings.flag("use_swa") or False
+    size = settings.integer("swa_window_size") or config.integer("sliding_window")
+    # speculators states no use_sliding_window: the kinds of its layers tell.
+    by_kind = bool(config.root.get("transformer_layer_config")) and "sliding_attention" in kinds
+    if not size or not (everywhere or by_kind or config.flag("use_sliding_window")):
+        return {}
+    pattern = [True] * n_layer if everywhere else [kind == "sliding_attention" for kind in kinds]
+    if len(pattern) != n_layer:
+        raise ConfigError(f"{config.where}: layer_types must have num_hidden_layers ({n_layer}) entries")
+    return {"attention.sliding_window": size, "attention.sliding_window_pattern": pattern}

@@ -1,0 +1,110 @@
+"""An EAGLE-3 draft as one more family: each tensor's name in the checkpoint and in GGUF, its shape, its transform."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from llama_eagle.convert import rows
+from llama_eagle.convert.dtypes import to_f32
+from llama_eagle.convert.table import Dims, Row, Section, Transform
+
+ARCH = "eagle3"
+
+# Sizes besides those of rows.py: target, the target's hidden size; aux, the number of its features; draft_vocab.
+_FEATURES = (
+    Row("fc.weight", "fc.weight", ("embd", "aux*target")),
+    Row("fc.bias", "fc.bias", ("embd",), required=False),
+    Row("input_norm.weight", "enc.output_norm.weight", ("aux*target",), required=False),
+)
+_FC_NORM = (Row("weight", "weight", ("target",), required=False),)
+ABSOLUTE_IDS = Transform(lambda values, dims: values, note="absolute target ids")
+_BIASES = (
+    *rows.qkv_biases(rows.PAIRS, required=False),
+    Row("self_attn.o_proj.bias", "attn_output.bias", ("embd",), required=False),
+)
+
+
+def _vocabulary(logit_scale: float) -> tuple[Row, ...]:
+    def scaled(values: np.ndarray, dims: Dims) -> np.ndarray:
+        return to_f32(values) * np.float32(logit_scale)
+
+    logits = None if logit_scale == 1 else Transform(scaled, unit="1", note=f"times logit_scale {logit_scale:g}")
+    return (
+        rows.norm("norm.weight", "output_norm.weight", "embd"),
+        Row("lm_head.weight", "output.weight", ("draft_vocab", "embd"), logits, required=False),
+        Row("embed_tokens.weight", "token_embd.weight", ("vocab", "embd"), required=False),
+        Row("d2t", "d2t", ("draft_vocab",), ABSOLUTE_IDS, required=False),
+    )
+
+
+def _layer(*, first: bool) -> tuple[Row, ...]:
+    """The first layer's attention reads the embedding beside the features."""
+    before, after = rows.NORMS
+    return (
+        *([rows.norm("hidden_norm.weight", "attn_norm_2.weight", "embd")] if first else ()),
+        before,
+        *rows.attention("2*embd" if first else "embd", rows.PAIRS),
+        *_BIASES,
+        *rows.qk_norms(rows.PAIRS, required=False),
+        after,
+        *rows.DENSE,
+    )
+
+
+def table(n_layer: int, n_aux: int, logit_scale: float = 1.0) -> list[Section]:
+    """Every tensor that a draft of this size may have."""
+    norms = [Section(_FC_NORM, f"fc_norm.{k}.", f"fc_norm.{k}.") for k in range(n_aux)]
+    layers = [Section(_layer(first=i == 0), f"layers.{i}.", f"blk.{i}.") for i in range(n_layer)]
+    return [Section(_FEATURES), *norms, Section(_vocabulary(logit_scale)), *layers]
+
+
+_EXTENDED = re.compile(r"fc\.bias|fc_norm\.\d+\.weight|blk\.\d+\.attn_((q|k|v|output)\.bias|[qk]_norm\.weight)")
+
+
+def is_extended(name: str) -> bool:
+    """Is this GGUF tensor one that stock llama.cpp does not know?"""
+    return bool(_EXTENDED.fullmatch(name))
+
+
+_PREFIXES = ("module.", "model.", "eagle_module.", "draft_model.")
+_LEGACY = {f"aux_norm_{place}.weight": f"fc_norm.{i}.weight" for i, place in enumerate(("low", "mid", "high"))}
+
+# Tensors that are no part of the network as it runs: pattern, reason.
+DROPPED = (
+    (r"t2d", "only checks d2t"),
+    (r"(.*\.)?inv_freq", "RoPE is computed from the configuration"),
+    (r"verifier_.*", "a copy from the target, used in training only"),
+    (r"(optimizer|lr_scheduler|ema)\..*", "training state"),
+    (r"layers\.\d+\.self_attn\.[kv]_(proj\.)?(output_)?scale", "scale of another engine's quantized KV cache"),
+)
+
+# Kinds of draft that are no EAGLE-3 head as described, by a tensor that only they have: pattern, reason.
+REFUSED = (
+    (r".*\.(kv_a_proj_with_mqa|kv_b_proj|q_a_proj)\..*", "its attention is MLA"),
+    (r".*\.mlp\.(experts\..*|gate\.weight|shared_expert.*)", "its MLP is a mixture of experts"),
+    (r"(.*\.)?mask_hidden.*", "it is a P-EAGLE (parallel drafting) head"),
+    (r"(.*\.)?(eh_proj|enorm|hnorm)\..*", "it is an MTP head (eh_proj), or projects before attention"),
+    (r"parallel_draft_heads\..*", "it drafts with parallel heads"),
+    (
+        r".*\.(weight_scale(_inv|_2)?|weight_global_scale|input_scale|qweight|scales|qzeros|g_idx)",
+        "its weights are quantized in a format that is not read (FP8 and packed integers are)",
+    ),
+    (r".*\.mlp\.(gate|up|down)_proj\.bias", "its MLP has biases"),
+    (r"lm_head\.bias", "its output has a bias"),
+    (r".*\.self_attn\.sinks", "its attention has sinks"),
+)
+
+
+def canonical(name: str) -> str:
+    """The name in the table's spelling: without prefixes, the one layer of `midlayer.` numbered."""
+    while prefix := next((p for p in _PREFIXES if name.startswith(p)), None):
+        name = name[len(prefix) :]
+    if name.startswith("midlayer."):
+        name = "layers.0." + name[len("midlayer.") :]
+    return _LEGACY.get(name, name)
+
+
+def match(patterns: tuple[tuple[str, str], ...], name: str) -> str | None:
+    """The reason of the first pattern that the whole name matches."""
+    return next((reason for pattern, reason in patterns if re.fullmatch(pattern, name)), None)

@@ -1,0 +1,70 @@
+"""What the GGUF of a checkpoint says of itself: the `general.*` keys, and the type that keeps its precision."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from llama_eagle.convert.dtypes import FILE_TYPE, QUANTIZATION_VERSION, kept_type
+from llama_eagle.convert.source import Checkpoint
+from llama_eagle.convert.table import Planned
+from llama_eagle.convert.writer import GGUFOutput
+
+
+def write_general(
+    out: GGUFOutput,
+    checkpoint: Checkpoint,
+    tensors: list[Planned],
+    outtype: str,
+    *,
+    kind: str = "model",
+    name: str | None = None,
+) -> None:
+    """kind: "model" or "mmproj". name: by default that of the folder or hub id."""
+    out.key("general.type", kind)
+    out.key("general.name", name or Path(checkpoint.source).name or checkpoint.path.resolve().name)
+    out.key("general.size_label", size_label(tensors))
+    out.key("general.file_type", FILE_TYPE[outtype])
+    out.key("general.quantization_version", QUANTIZATION_VERSION)
+    for key, value in _sampling_keys(checkpoint).items():
+        out.key(key, value, "i32" if key.endswith("top_k") else None)
+
+
+def stored_outtype(checkpoint: Checkpoint) -> str:
+    """The outtype that keeps the checkpoint's own precision: that of its first matrix."""
+    for name in checkpoint.names():
+        info = checkpoint.info(name)
+        if len(info.shape) >= 2:
+            return kept_type(info.dtype)
+    return "bf16"
+
+
+def size_label(tensors: list[Planned]) -> str:
+    """Parameters in words for general.size_label: "4.0B", or "8x3.5B": experts times the size with one of them."""
+    shared = sum(prod(t.shape) for t in tensors if "_exps." not in t.name)
+    experts = [t for t in tensors if "_exps." in t.name]
+    each = sum(prod(t.shape[1:]) for t in experts)
+    label = _rounded(shared + each)
+    return f"{experts[0].shape[0]}x{label}" if experts else label
+
+
+def _rounded(count: int) -> str:
+    units = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
+    limit, unit = next((pair for pair in units if count > pair[0]), units[-1])
+    scaled = count / limit
+    digits = max(2 - len(str(round(scaled)).lstrip("0")), 0)
+    return f"{scaled:.{digits}f}{unit}"
+
+
+def _sampling_keys(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The author's sampling defaults, which llama.cpp's tools take over."""
+    settings = checkpoint.json_file("generation_config.json") or {}
+    keys: dict[str, Any] = {}
+    names = {"top_k": int, "top_p": float, "min_p": float, "temperature": float, "repetition_penalty": float}
+    short = {"temperature": "temp", "repetition_penalty": "penalty_repeat"}
+    for name, kind in names.items():
+        value = settings.get(name)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            keys[f"general.sampling.{short.get(name, name)}"] = kind(value)
+    return keys

@@ -1,0 +1,183 @@
+"""RoPE: the many spellings in config.json, as GGUF keys and a table of frequency factors.
+
+llama.cpp reads the base, linear and YaRN scaling from keys; llama3 scaling becomes `rope_freqs.weight`, by which it
+divides each pair's frequency. So does a draft's YaRN with other than the usual betas, which its graph does not read.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from llama_eagle.convert.source.config import Fields
+from llama_eagle.errors import ConfigError
+
+DEFAULT_BASE = 10000.0  # what the trainers of drafts hard-code
+_BESIDE = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
+
+
+def parameters(config: Fields, prefer: str = "full_attention") -> tuple[Fields, list[str]]:
+    """RoPE settings under today's names, and warnings: rope_parameters, else rope_scaling with rope_theta beside it.
+
+    Of one set per layer type, that of the first layer's type, else of `prefer`. "rope_type" is always there.
+    """
+    found = config.child("rope_parameters") or config.child("rope_scaling") or Fields({}, config.where)
+    per_type = {kind: v for kind in ("full_attention", "sliding_attention") if (v := found.child(kind))}
+    warnings = []
+    if per_type:
+        own = next(iter(config.texts("layer_types")), "")
+        kind = next(kind for kind in (own, prefer, *per_type) if kind in per_type)
+        if len({str(sorted(each.data.items())) for each in per_type.values()}) > 1:
+            warnings.append(f"RoPE differs between layer types; that of {kind} is used")
+        found = per_type[kind]
+    beside = {name: config.get(name) for name in _BESIDE if config.get(name) is not None}
+    kind = (found.text("rope_type") or found.text("type") or "default").lower()
+    given = {name: value for name, value in found.data.items() if value is not None}
+    return Fields({**beside, **given, "rope_type": kind}, found.where), warnings
+
+
+def rotated(params: Fields, head_dim: int) -> int:
+    """How many values of a head are rotated: an even number."""
+    part = params.number("partial_rotary_factor")
+    n_rot = head_dim if part is None else int(head_dim * part)
+    if not 0 < n_rot <= head_dim or n_rot % 2:
+        raise ConfigError(
+            f"{params.where}: partial_rotary_factor is {part}, which rotates {n_rot} of {head_dim} values"
+        )
+    return n_rot
+
+
+def llama3_factors(params: Fields, n_rot: int, precision: type[np.floating] = np.float64) -> np.ndarray:
+    """[n_rot / 2] divisors of the rotary frequencies: long wavelengths are stretched by `factor`, short ones kept,
+    those between mixed smoothly. precision: of the frequencies; llama.cpp's converter computes a target's in float32.
+    """
+    names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings", "rope_theta")
+    factor, low, high, n_orig, base = (params.need_number(name) for name in names)
+    if high <= low:
+        raise ConfigError(f"{params.where}: high_freq_factor {high:g} must exceed low_freq_factor {low:g}")
+    exponents = np.arange(0, n_rot, 2, dtype=precision) / precision(n_rot)
+    turns = n_orig * (precision(1) / precision(base) ** exponents).astype(np.float64) / (2 * math.pi)
+    kept = np.clip((turns - low) / (high - low), 0, 1)
+    return (1 / ((1 - kept) / factor + kept)).astype(np.float32)
+
+
+def linear_keys(params: Fields) -> dict[str, Any]:
+    return {"rope.scaling.type": "linear", "rope.scaling.factor": _factor(params)}
+
+
+def yarn_keys(params: Fields) -> dict[str, Any]:
+    n_orig = int(params.need_number("original_max_position_embeddings"))
+    return {
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": _factor(params),
+        "rope.scaling.original_context_length": n_orig,
+    }
+
+
+def _factor(params: Fields) -> float:
+    factor = params.need_number("factor")
+    if factor < 1:
+        raise ConfigError(f"{params.where}: factor is {factor:g}, expected a number of at least 1")
+    return factor
+
+
+def target_keys(config: Fields, params: Fields) -> dict[str, Any]:
+    """Scaling of a target, whose graph reads YaRN's betas and factor; llama3's factors are a tensor."""
+    kind = params.text("rope_type")
+    if kind in ("default", "mrope", "llama3"):
+        return {}
+    if kind == "linear":
+        return linear_keys(params)
+    if kind != "yarn":
+        raise ConfigError(f"{config.where}: rope_type {kind!r} is not supported (default, linear, yarn, llama3)")
+    names = {"attention_factor": "attn_factor", "beta_fast": "beta_fast", "beta_slow": "beta_slow"}
+    stated = {key: params.need_number(name) for name, key in names.items() if params.get(name) is not None}
+    return {**yarn_keys(params), **{f"rope.scaling.yarn_{key}": value for key, value in stated.items()}}
+
+
+@dataclass(frozen=True)
+class Rope:
+    """A draft's: GGUF keys without the architecture, factors [n_rot / 2] or None, and what to tell the user."""
+
+    base: float
+    n_rot: int
+    kind: str
+    keys: dict[str, Any] = field(default_factory=dict)
+    factors: np.ndarray | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def draft_rope(layer: Fields, head_dim: int, n_ctx: int, base: float | None = None) -> Rope:
+    """Rotary settings of a draft. `base` overrides the configured one; n_ctx is max_position_embeddings."""
+    params, warnings = parameters(layer, prefer="sliding_attention")
+    if base is None:
+        base = params.number("rope_theta")
+    if base is None:
+        base = DEFAULT_BASE
+        warnings.append(f"no RoPE base in config.json: {DEFAULT_BASE:g}, which the trainers hard-code")
+    if base <= 1:
+        raise ConfigError(f"{layer.where}: rope_theta is {base:g}, expected a number above 1")
+    n_rot = rotated(params, head_dim)
+    if n_rot != head_dim:
+        warnings.append(f"{n_rot} of {head_dim} values of a head are rotated (partial_rotary_factor), as vLLM does")
+    kind = params.text("rope_type") or "default"
+    if kind == "dynamic":
+        warnings.append(f"dynamic RoPE scaling begins beyond {n_ctx} tokens; the GGUF describes it up to there")
+    keys, factors = _draft_scaling(Fields({**params.data, "rope_theta": base}, params.where), kind, n_rot)
+    return Rope(base, n_rot, kind, keys, factors, tuple(warnings))
+
+
+def _draft_scaling(params: Fields, kind: str, n_rot: int) -> tuple[dict[str, Any], np.ndarray | None]:
+    if kind in ("default", "mrope", "none", "dynamic"):
+        return {}, None  # for text all position components are equal, so that mrope is plain
+    if kind not in ("linear", "llama3", "yarn"):
+        raise ConfigError(
+            f"{params.where}: RoPE type {kind!r} is not supported (default, linear, dynamic, llama3, yarn)"
+        )
+    _factor(params)
+    if kind == "linear":
+        return linear_keys(params), None
+    if kind == "llama3":
+        return {}, llama3_factors(params, n_rot)
+    return _draft_yarn(params, n_rot)
+
+
+def _draft_yarn(params: Fields, n_rot: int) -> tuple[dict[str, Any], np.ndarray | None]:
+    """Keys, or factors where llama.cpp's fixed betas (32, 1) and rounding would not do."""
+    factor, magnitude = _factor(params), _yarn_magnitude(params)
+    fast, slow = params.number("beta_fast") or 32.0, params.number("beta_slow") or 1.0
+    if (fast, slow) == (32.0, 1.0) and params.flag("truncate") is not False:
+        usual = 1 + 0.1 * math.log(factor)  # llama.cpp multiplies by this by itself
+        scale = {} if math.isclose(magnitude, usual) else {"rope.scaling.attn_factor": magnitude / usual}
+        return {**yarn_keys(params), **scale}, None
+    if not 0 < slow < fast:
+        raise ConfigError(f"{params.where}: beta_fast {fast:g} must exceed beta_slow {slow:g}, and both be positive")
+    stretched = _yarn_stretched(params, n_rot, fast, slow)
+    factors = (1 / (stretched / factor + 1 - stretched)).astype(np.float32)
+    return {"rope.scaling.type": "none", "rope.scaling.attn_factor": magnitude}, factors
+
+
+def _yarn_stretched(params: Fields, n_rot: int, fast: float, slow: float) -> np.ndarray:
+    """[n_rot / 2] from 0 to 1: which part of each pair's frequency is divided by the factor."""
+    n_orig, base = params.need_number("original_max_position_embeddings"), params.need_number("rope_theta")
+
+    def pair(turns: float) -> float:  # the index of the pair that makes so many turns over the original context
+        return n_rot * math.log(n_orig / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+    low, high = pair(fast), pair(slow)
+    if params.flag("truncate") is not False:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, n_rot - 1)
+    return np.clip((np.arange(n_rot // 2) - low) / max(high - low, 0.001), 0, 1)
+
+
+def _yarn_magnitude(params: Fields) -> float:
+    """What queries and keys are multiplied by."""
+    if params.get("attention_factor") is not None:
+        return params.need_number("attention_factor")
+    factor, mscale, all_dim = _factor(params), params.number("mscale"), params.number("mscale_all_dim")
+    if mscale and all_dim:
+        return (0.1 * mscale * math.log(factor) + 1) / (0.1 * all_dim * math.log(factor) + 1)
+    return 0.1 * math.log(factor) + 1

@@ -1,0 +1,231 @@
+"""Declarative tables: which source tensor becomes which GGUF tensor, in which shape, through which transform.
+
+`plan()` matches a table with a checkpoint before anything is written: every stored tensor has a row or a stated reason
+to be dropped, every required one is there, every shape is the one the configuration implies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from llama_eagle.convert.dtypes import require_finite
+from llama_eagle.convert.source.weights import Weights
+from llama_eagle.errors import ConversionError
+
+Dims = Mapping[str, int]
+Shape = tuple[int, ...]
+PIECE = 1 << 20  # elements handled at once, about the cache of a core
+
+# Matrices that llama.cpp reads as float32 only, besides everything with one dimension and every norm.
+_ALWAYS_F32 = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight")
+
+
+@dataclass(frozen=True)
+class Transform:
+    """What happens to one stored array (for experts: to each expert's slice) on its way into the GGUF.
+
+    unit: how many rows must stay together, in names of dims: then the array is transformed in pieces, which saves
+    memory; "" takes it as a whole. note: for the user.
+    """
+
+    apply: Callable[[np.ndarray, Dims], np.ndarray]
+    shape: Callable[[Shape, Dims], Shape] = lambda shape, dims: shape
+    unit: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """source and target are names inside their section; "{e}" stands for an expert's number.
+
+    shape: the stored shape, in names of dims ("2*ff" is a product).
+    Several rows with one target are alternatives: names and shapes decide which one a checkpoint uses.
+    """
+
+    source: str
+    target: str
+    shape: tuple[str, ...]
+    transform: Transform | None = None
+    required: bool = True
+    layout: str = ""  # all experts in one tensor, as "out_in" or "in_out"; where shapes fit both, the others decide
+
+    @property
+    def per_expert(self) -> bool:
+        """Does the output stack one slice per expert?"""
+        return bool(self.layout) or "{e}" in self.source
+
+
+@dataclass(frozen=True)
+class Section:
+    """Rows applied to one block, and the prefixes of its names in the checkpoint and in the GGUF."""
+
+    rows: tuple[Row, ...]
+    source: str = ""
+    target: str = ""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One tensor of the output: where its values come from (no name if it is computed) and what happens to them."""
+
+    name: str
+    shape: Shape
+    load: Callable[[], np.ndarray | Iterable[np.ndarray]]
+    source: str | None = None
+    note: str = ""
+
+
+@dataclass
+class Plan:
+    tensors: list[Planned] = field(default_factory=list)
+    dropped: dict[str, str] = field(default_factory=dict)  # source tensor -> reason
+
+
+def stored_type(name: str, shape: Shape, outtype: str) -> str:
+    """The type of one tensor in a file of `outtype`, by llama.cpp's rules."""
+    if len(shape) <= 1 or name.endswith(("_norm.weight", *_ALWAYS_F32)) or not name.endswith(".weight"):
+        return "f32"
+    return whole_blocks(shape, outtype)
+
+
+def whole_blocks(shape: Shape, outtype: str) -> str:
+    """outtype, or f16 where a row does not hold whole blocks of it."""
+    return "f16" if outtype == "q8_0" and shape[-1] % 32 else outtype
+
+
+def resolve(shape: tuple[str, ...], dims: Dims) -> Shape:
+    """Numbers for a shape rule."""
+    return tuple(math.prod(int(f) if f.isdigit() else dims[f] for f in part.split("*")) for part in shape)
+
+
+def computed(name: str, values: np.ndarray, note: str = "") -> Planned:
+    """A tensor that no checkpoint stores."""
+    return Planned(name, values.shape, partial(np.asarray, values), note=note)
+
+
+def _names(row: Row, section: Section, dims: Dims) -> list[str]:
+    """Source tensors of a row: one, or one per expert."""
+    name = section.source + row.source
+    return [name.replace("{e}", str(e)) for e in range(dims["experts"])] if "{e}" in name else [name]
+
+
+def _fits(row: Row, names: list[str], weights: Weights, dims: Dims) -> bool:
+    wanted = resolve(row.shape, dims)
+    return all(weights.shape(name) == wanted for name in names)
+
+
+def _fused_layout(sections: Sequence[Section], weights: Weights, dims: Dims) -> str | None:
+    """How this checkpoint stores fused experts, decided by the first tensor whose shape fits one layout only."""
+    for section in sections:
+        fused = [row for row in section.rows if row.layout]
+        for source in {row.source for row in fused}:
+            name = section.source + source
+            rows = [row for row in fused if row.source == source]
+            layouts = {row.layout for row in rows if name in weights and _fits(row, [name], weights, dims)}
+            if len(layouts) == 1:
+                return layouts.pop()
+    return None
+
+
+def _present(rows: list[Row], section: Section, weights: Weights, dims: Dims) -> tuple[list[Row], list[str]]:
+    """Of the alternatives for one output tensor, those whose source is stored, and the names that are missing."""
+    present = [row for row in rows if any(name in weights for name in _names(row, section, dims))]
+    if present:
+        return present, [n for row in present for n in _names(row, section, dims) if n not in weights]
+    required = [section.source + row.source for row in rows if row.required]
+    return [], [" or ".join(dict.fromkeys(required))] if required else []
+
+
+def _choose(present: list[Row], section: Section, weights: Weights, dims: Dims, layout: str | None) -> Row:
+    """Of the alternatives that are stored, the one whose shape this is."""
+    fitting = [row for row in present if _fits(row, _names(row, section, dims), weights, dims)]
+    fitting = [row for row in fitting if not row.layout or layout in (None, row.layout)]
+    name = _names(present[0], section, dims)[0]
+    if not fitting:
+        expected = " or ".join(str(list(resolve(row.shape, dims))) for row in present)
+        raise ConversionError(
+            f"{weights.where}: tensor {weights.stored_name(name)} has shape {list(weights.shape(name))}, "
+            f"but config.json implies {expected} ({', '.join(present[0].shape)})"
+        )
+    for each in _names(fitting[0], section, dims):
+        weights.require_numbers(each)
+    return fitting[0]
+
+
+def _pieces(values: np.ndarray, unit: int) -> Iterator[np.ndarray]:
+    """The array in pieces of whole units of rows."""
+    n_rows = max(1, PIECE // max(1, unit * math.prod(values.shape[1:]))) * unit
+    for start in range(0, len(values), n_rows):
+        yield values[start : start + n_rows]
+
+
+def _planned(row: Row, section: Section, weights: Weights, dims: Dims, *, finite: bool) -> Planned:
+    names = _names(row, section, dims)
+    change = row.transform
+    each = resolve(row.shape, dims)[1 if row.layout else 0 :]
+    if change:
+        each = change.shape(each, dims)
+
+    unit = resolve((change.unit,), dims)[0] if change and change.unit else 0 if change else 1
+
+    def arrays() -> Iterator[np.ndarray]:
+        for name in names:
+            for value in weights.slices(name) if row.layout else [weights.read(name)]:
+                pieces = _pieces(value, unit) if unit else [value]
+                yield from map(require_finite, pieces) if finite else pieces
+
+    def load() -> Iterator[np.ndarray]:
+        return (change.apply(value, dims) if change else value for value in arrays())
+
+    name = section.target + row.target
+    shape = (dims["experts"], *each) if row.per_expert else each
+    return Planned(name, shape, load, names[0], change.note if change else "")
+
+
+def plan(
+    sections: Sequence[Section],
+    weights: Weights,
+    dims: Dims,
+    dropped: Callable[[str], str | None],
+    *,
+    finite: bool = False,
+) -> Plan:
+    """Matches the table with the checkpoint.
+
+    dropped: the reason to leave a tensor out that has no row, None to refuse it, because the result would be wrong in
+    silence. finite: infinities and NaNs are an error when the values are read. Raises ConversionError for what does
+    not fit.
+    """
+    result = Plan()
+    layout = _fused_layout(sections, weights, dims)
+    used: set[str] = set()
+    missing: list[str] = []
+    for section in sections:
+        by_target: dict[str, list[Row]] = {}
+        for row in section.rows:
+            by_target.setdefault(row.target, []).append(row)
+        for rows in by_target.values():
+            present, lacking = _present(rows, section, weights, dims)
+            if lacking:
+                missing += lacking
+                used.update(name for row in present for name in _names(row, section, dims))
+            elif present:
+                chosen = _choose(present, section, weights, dims, layout)
+                used.update(_names(chosen, section, dims))
+                result.tensors.append(_planned(chosen, section, weights, dims, finite=finite))
+    result.dropped = {name: _reason(name, weights, dropped) for name in weights.names() if name not in used}
+    if missing:
+        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+        raise ConversionError(f"{weights.where}: missing: {', '.join(missing[:4])}{more}; is the download complete?")
+    return result
+
+
+def _reason(name: str, weights: Weights, dropped: Callable[[str], str | None]) -> str:
+    if reason := dropped(name):
+        return reason
+    shape = list(weights.shape(name))
+    raise ConversionError(f"{weights.where}: tensor {weights.stored_name(name)} {shape} has no place in this model")

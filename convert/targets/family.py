@@ -1,0 +1,104 @@
+"""What a family of targets is, and which one a checkpoint belongs to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from llama_eagle.convert.source.weights import Weights
+from llama_eagle.convert.table import Dims, Row, Section
+from llama_eagle.convert.targets.config import ModelConfig
+from llama_eagle.errors import ConfigError, ConversionError
+
+
+@dataclass(frozen=True)
+class Block:
+    """One application of a family's section: its kind, and the prefixes of its tensors in the checkpoint and in the
+    GGUF."""
+
+    kind: str
+    source: str
+    target: str
+
+
+def text_blocks(kinds: list[str]) -> list[Block]:
+    """The blocks of a text model, of the given kinds."""
+    return [Block(kind, f"layers.{i}.", f"blk.{i}.") for i, kind in enumerate(kinds)]
+
+
+def text_dropped(name: str) -> str | None:
+    """Why a text model leaves a tensor out."""
+    if name.startswith("visual."):
+        return "vision tower: converted by --mmproj"
+    if name.endswith((".rotary_emb.inv_freq", ".attention.masked_bias")):
+        return "computed, not learned"
+    return None
+
+
+@dataclass(frozen=True)
+class Family:
+    """One llama.cpp architecture. Sections are keyed by block kind; "model" rows belong to no block."""
+
+    arch: str
+    architectures: tuple[str, ...]  # values of config.json's `architectures`
+    dims: Callable[[ModelConfig], dict[str, int]]
+    keys: Callable[[ModelConfig, Dims], dict[str, Any]]  # GGUF keys without the "<arch>." prefix
+    sections: Mapping[str, tuple[Row, ...]]
+    blocks: Callable[[ModelConfig], list[Block]]
+    extra: Callable[[ModelConfig, Dims], dict[str, np.ndarray]] = lambda config, dims: {}  # made, not stored
+    dropped: Callable[[str], str | None] = text_dropped  # the reason to leave a tensor out, None to refuse it
+    has_mtp: bool = False
+
+    def table(self, config: ModelConfig, n_mtp: int = 0, *, only_mtp: bool = False) -> list[Section]:
+        """Every section of the file. The MTP block is a full-attention block with rows of its own; alone, it keeps its
+        number, and the model's embeddings, norm and head go with it."""
+        blocks = self.blocks(config)
+        found = [Section(self.sections["model"])]
+        if not only_mtp:
+            found += [Section(self.sections[block.kind], block.source, block.target) for block in blocks]
+        for i in range(n_mtp):
+            target = f"blk.{len(blocks) + i}."
+            found.append(Section(self.sections["full"], f"mtp.layers.{i}.", target))
+            found.append(Section(self.sections["mtp"], "mtp.", target))
+        return found
+
+    def reason(self, name: str, *, only_mtp: bool = False) -> str | None:
+        """Why a stored tensor is left out; None for one that is unknown."""
+        if name.startswith("mtp.") and self.has_mtp:
+            return "MTP block: --no-mtp"
+        return "not of the MTP block: --mtp-only" if only_mtp else self.dropped(name)
+
+
+def mtp_blocks(family: Family, weights: Weights) -> int:
+    """Next-token-prediction blocks in the checkpoint, counted by their tensors: none, one, or an error."""
+    names = [name for name in weights.names() if name.startswith("mtp.")]
+    if not family.has_mtp or not names:
+        return 0
+    numbers = {int(m[1]) for name in names if (m := re.match(r"mtp\.layers\.(\d+)\.", name))}
+    if numbers != {0}:
+        raise ConversionError(
+            f"{weights.where}: it has MTP blocks {sorted(numbers)}, but llama.cpp runs exactly one: "
+            "convert with --no-mtp"
+        )
+    return 1
+
+
+_FAMILIES: dict[str, Family] = {}
+
+
+def register(family: Family) -> None:
+    _FAMILIES.update(dict.fromkeys(family.architectures, family))
+
+
+def find_family(config: dict[str, Any], where: str) -> Family:
+    """The family named by config.json's `architectures`; text_config's own, where it has one, wins."""
+    text = config.get("text_config")
+    names = (text.get("architectures") if isinstance(text, dict) else None) or config.get("architectures")
+    if not isinstance(names, list) or not names:
+        raise ConfigError(f"{where}: config.json names no architecture")
+    if not isinstance(names[0], str) or names[0] not in _FAMILIES:
+        raise ConfigError(f"{where}: architecture {names[0]!r} is not supported; supported: {', '.join(_FAMILIES)}")
+    return _FAMILIES[names[0]]
