@@ -21,18 +21,21 @@ N_TOKENS = 480  # of the tiny targets' text
 
 @dataclass(frozen=True)
 class LoadedHead:
-    """The target itself as the draft: what EagleSession takes."""
+    """A model with the head, the target itself or another, as EagleSession takes it."""
 
     handle: Any
+    path: Path
 
 
 class NativeMtp(NativeDraft):
-    """A session whose drafter is the target's own MTP head; K and V in float32."""
+    """A session whose drafter is the target's own MTP head, or `head`; K and V in float32."""
 
-    def __init__(self, target: NativeTarget, n_steps: int = N_STEPS, model: Any = None, **options: Any) -> None:
+    def __init__(
+        self, target: NativeTarget, n_steps: int = N_STEPS, head: LoadedHead | None = None, **options: Any
+    ) -> None:
         self.hidden, self.n_steps = target.n_embd, n_steps
-        head: Any = LoadedHead(model or target.model)
-        self.session = EagleSession(target, head, SessionOptions(n_steps, kv_f32=True, **options))
+        draft: Any = head or LoadedHead(target.model, target.model_path)
+        self.session = EagleSession(target, draft, SessionOptions(n_steps, kv_f32=True, **options))
 
     def close(self) -> None:
         self.session.close()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import IncompatibleModels, NativeError
 from parity.mtp_reference import MTPReference
 from parity.native_draft import N_STEPS, NativeStep, assert_equal
-from parity.native_mtp import MtpTarget, NativeMtp, Rounds
+from parity.native_mtp import LoadedHead, MtpTarget, NativeMtp, Rounds
 
 pytestmark = pytest.mark.native
 
@@ -40,11 +41,11 @@ def assert_same(found: list[NativeStep], expected: list[NativeStep]) -> None:
 
 
 @contextmanager
-def loaded(path: Path, *, load_mtp: bool = True) -> Iterator[Any]:
+def loaded(path: Path, *, load_mtp: bool = True) -> Iterator[LoadedHead]:
     model = load_model(path, load_mtp=load_mtp)
     import llama_cpp
 
-    yield model
+    yield LoadedHead(model, path)
     llama_cpp.llama_model_free(model)
 
 
@@ -62,7 +63,7 @@ def test_a_file_with_the_head_alone(family: str, tmp_path: Path) -> None:
     with target.open() as context, loaded(path) as companion:
         own = chain_after(context, NativeMtp(context))
         context.api.llama_memory_clear(context.api.llama_get_memory(context.ctx), True)
-        assert_same(chain_after(context, NativeMtp(context, model=companion)), own)
+        assert_same(chain_after(context, NativeMtp(context, head=companion)), own)
 
 
 def test_a_file_with_a_trimmed_head(target: MtpTarget, tmp_path: Path) -> None:
@@ -70,7 +71,7 @@ def test_a_file_with_a_trimmed_head(target: MtpTarget, tmp_path: Path) -> None:
     ids = [470, 3, 88, 11, 402, 5, 300, 41, 129, 7, 0]
     path = write_head_alone(target.gguf, tmp_path / "fast.gguf", N_BLOCKS, ids)
     with target.open(n_ubatch=256) as context, loaded(path) as companion:
-        draft = NativeMtp(context, model=companion)
+        draft = NativeMtp(context, head=companion)
         assert draft.session.draft_ids.tolist() == ids
         rounds = Rounds(target, draft, MTPReference(target.folder, ids))
         rounds.eval(33)
@@ -78,10 +79,10 @@ def test_a_file_with_a_trimmed_head(target: MtpTarget, tmp_path: Path) -> None:
             rounds.round(n_kept)
         draft.close()
         with pytest.raises(NativeError, match=r"n_vocab_draft is 8, but this MTP draft .* 11 tokens: leave it 0"):
-            NativeMtp(context, model=companion, n_vocab_draft=8)
+            NativeMtp(context, head=companion, n_vocab_draft=8)
         params = context.api.llama_context_default_params()
         params.ctx_type = 1  # LLAMA_CONTEXT_TYPE_MTP: llama.cpp's own graph of the head, which knows no map
-        assert not context.api.llama_init_from_model(companion, params)
+        assert not context.api.llama_init_from_model(companion.handle, params)
 
 
 def test_a_draft_before_the_first_token(target: MtpTarget) -> None:
@@ -166,12 +167,36 @@ def test_a_draft_ends_before_it_becomes_too_improbable(target: MtpTarget) -> Non
         draft.close()
 
 
+def greedy_text(target: MtpTarget, lengths: Sequence[int], n: int, **options: Any) -> list[int]:
+    """n tokens after TEXT; round i drafts lengths[i % len(lengths)] tokens."""
+    with target.open(n_rs_seq=8) as context:
+        draft = NativeMtp(context, 8, **options)
+        draft.eval(TEXT[:-1])
+        text = [TEXT[-1]]
+        for n_draft in itertools.cycle(lengths):
+            drafted = draft.session.draft(text[-1], n_draft) if n_draft else []
+            draft.session.verify([text[-1], *drafted])
+            said = draft.session.accept(None)
+            draft.session.commit(len(said))
+            text.extend(said)
+            if len(text) > n:
+                draft.close()
+                return text[:n]
+    raise AssertionError
+
+
+@pytest.mark.parametrize("n_vocab_draft", [0, 64])
+def test_the_text_is_that_without_a_draft(n_vocab_draft: int, target: MtpTarget) -> None:
+    expected = greedy_text(target, [0], 300)
+    assert greedy_text(target, range(9), 300, n_vocab_draft=n_vocab_draft) == expected
+
+
 class TestModelsThatDoNotFit:
     """Each is refused with what was found and what helps, and leaves the context usable."""
 
-    def refused(self, context: NativeTarget, model: Any, message: str) -> None:
+    def refused(self, context: NativeTarget, head: LoadedHead, message: str) -> None:
         with pytest.raises(IncompatibleModels, match=message):
-            NativeMtp(context, model=model)
+            NativeMtp(context, head=head)
         NativeMtp(context).close()
 
     def test_loaded_without_the_head(self, target: MtpTarget) -> None:
@@ -214,4 +239,4 @@ class TestModelsThatDoNotFit:
         target, draft = write_target(tmp_path / "t.gguf", Variant()), write_draft(tmp_path / "d.gguf", Variant())
         refused = pytest.raises(NativeError, match=r"n_vocab_draft is 64, but this EAGLE-3 draft .*: leave it 0")
         with NativeTarget(target, n_rs_seq=5) as context, loaded(draft) as model, refused:
-            NativeMtp(context, model=model, n_vocab_draft=64)
+            NativeMtp(context, head=model, n_vocab_draft=64)

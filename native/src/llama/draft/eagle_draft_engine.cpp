@@ -173,11 +173,16 @@ void DraftEngine::make_following_head() {
                                                  FollowingParams{params_.n_vocab_draft, params_.base_ids});
 }
 
-// llama.cpp keeps token_embd in host memory. A draft on a GPU gets the rows of its own vocabulary there.
+// llama.cpp keeps token_embd in host memory. A draft on a GPU gets the rows of its own vocabulary there, unless they
+// are the rows of its head.
 void DraftEngine::make_lookup() {
     ggml_tensor * all = model_->tok_embd;
     const int64_t n_draft = model_->n_vocab_draft;
     DraftLookup & lookup = tensors_.lookup;
+    if (!reachable(all) && model_->tied) {
+        lookup.table = model_->output;
+        return;
+    }
     if (!reachable(all)) {
         lookup.table = ggml_new_tensor_2d(ctx_.get(), all->type, model_->n_embd, n_draft);
         allocate(lookup.table);
@@ -197,6 +202,9 @@ void DraftEngine::make_lookup() {
 void DraftEngine::set_lookup(int32_t draft_id) {
     const int32_t id = model_->target_id(draft_id);
     const DraftLookup & lookup = tensors_.lookup;
+    if (lookup.table == model_->output) {
+        return;
+    }
     if (lookup.index) {
         ggml_backend_tensor_set(lookup.index, &id, draft_id * sizeof id, sizeof id);
         return;
@@ -364,36 +372,6 @@ int32_t DraftEngine::draft(const DraftRows & rows, int32_t n_steps, float p_min,
     }
     ggml_backend_tensor_get(g.probs, probs, 0, n_drafted_ * sizeof(float));
     return n_drafted_;
-}
-
-int64_t DraftEngine::slots_size(int32_t first, int32_t end) const {
-    int64_t n_bytes = 0;
-    for (const auto * side : {&tensors_.memory.k, &tensors_.memory.v}) {
-        for (const ggml_tensor * t : *side) {
-            n_bytes += (int64_t) t->nb[1] * std::max(0, end - first);
-        }
-    }
-    return n_bytes;
-}
-
-void DraftEngine::save_slots(int32_t first, int32_t end, char * data) const {
-    for (const auto * side : {&tensors_.memory.k, &tensors_.memory.v}) {
-        for (const ggml_tensor * t : *side) {
-            const size_t n_bytes = t->nb[1] * std::max(0, end - first);
-            ggml_backend_tensor_get(t, data, t->nb[1] * first, n_bytes);
-            data += n_bytes;
-        }
-    }
-}
-
-void DraftEngine::load_slots(int32_t first, int32_t end, const char * data) {
-    for (auto * side : {&tensors_.memory.k, &tensors_.memory.v}) {
-        for (ggml_tensor * t : *side) {
-            const size_t n_bytes = t->nb[1] * std::max(0, end - first);
-            ggml_backend_tensor_set(t, data, t->nb[1] * first, n_bytes);
-            data += n_bytes;
-        }
-    }
 }
 
 void DraftEngine::read_step(int32_t step, float * logits, float * hidden) const {

@@ -78,10 +78,7 @@ class DraftEngine {
     // included.
     int32_t draft(const DraftRows & rows, int32_t n_steps, float p_min, llama_token * ids, float * probs);
 
-    // Memory of the slots [first, end): its size in bytes, copied out, copied in.
-    int64_t slots_size(int32_t first, int32_t end) const;
-    void save_slots(int32_t first, int32_t end, char * data) const;
-    void load_slots(int32_t first, int32_t end, const char * data);
+    const DraftMemory & memory() const { return tensors_.memory; }
     // Slots before `first` are not seen any more.
     void forget_slots(int32_t first) { first_ = first; }
     int32_t first_slot() const { return first_; }

@@ -5,17 +5,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "eagle_draft_memory.h"
 #include "ggml-cpp.h"
 
 namespace eagle {
 
 struct DraftModel;
-
-// The draft's own K and V, one slot per position.
-struct DraftMemory {
-    int64_t n_ctx;
-    std::vector<ggml_tensor *> k, v;  // per layer: {n_head_dim * n_head_kv, n_ctx}
-};
 
 // How a drafted id finds its embedding inside the graph.
 struct DraftLookup {

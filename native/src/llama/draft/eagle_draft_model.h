@@ -53,6 +53,7 @@ struct DraftModel {
     ggml_tensor * output;                  // {H, D}
     ggml_tensor * output_scale = nullptr;  // {1}, or null
     ggml_tensor * tok_embd;                // {H, V}
+    bool tied = false;                     // the head's rows are the embeddings
     DraftRope rope;
     std::vector<int32_t> d2t_id;  // draft id -> target id, D entries; empty when D = V
 

@@ -227,7 +227,7 @@ StateHeader Session::state_header() const {
 
 int64_t Session::state_size(const StateHeader & header) const {
     return (int64_t) sizeof header + header.token_bytes() + header.feature_bytes() +
-           engine_.slots_size(header.first_slot, header.end_slot);
+           engine_.memory().size(header.first_slot, header.end_slot);
 }
 
 int64_t Session::state_size() const {
@@ -246,7 +246,7 @@ void Session::save_state(char * data, int64_t size) const {
     std::memcpy(data, pending_tokens_.data(), header.token_bytes());
     data += header.token_bytes();
     engine_.features().read(data);
-    engine_.save_slots(header.first_slot, header.end_slot, data + header.feature_bytes());
+    engine_.memory().save(header.first_slot, header.end_slot, data + header.feature_bytes());
 }
 
 void Session::load_state(const char * data, int64_t size, int32_t n_past) {
@@ -284,7 +284,7 @@ void Session::load_state(const char * data, int64_t size, int32_t n_past) {
     engine_.forget_slots(header.first_slot);
     if (data) {
         engine_.features().write(data, header.n);
-        engine_.load_slots(header.first_slot, header.end_slot, data + header.feature_bytes());
+        engine_.memory().load(header.first_slot, header.end_slot, data + header.feature_bytes());
     }
 }
 

@@ -1,5 +1,6 @@
 #include "eagle_mtp_model.h"
 
+#include <cstring>
 #include <limits>
 #include <string>
 
@@ -136,6 +137,7 @@ void MtpModel::read_vocabulary(const llama_model & draft, const llama_layer & la
     output = own.shared_head_head ? own.shared_head_head : draft.output;
     output_scale = own.shared_head_head ? own.shared_head_head_s : draft.output_s;
     tok_embd = own.embed_tokens ? own.embed_tokens : draft.tok_embd;
+    tied = std::strcmp(output->name, tok_embd->name) == 0;
     n_vocab_draft = output->ne[1];
     read_d2t(own.shared_head_head ? nullptr : draft.d2t);
 }
