@@ -13,6 +13,7 @@
 #include "ggml-backend-impl.h"
 #include "ggml-cpp.h"
 #include "ggml-impl.h"
+#include "stand_in_make.h"
 #include "stand_in_table.h"
 
 namespace {
@@ -22,6 +23,7 @@ constexpr uintptr_t BASE = 0x10000;  // of every buffer: no address of the host
 
 struct Device {
     std::string name, host_name, lacks;
+    stand_in::Make make;
     size_t alignment;
     ggml_backend_device dev;
     ggml_backend_buffer_type memory, host_memory;
@@ -29,6 +31,7 @@ struct Device {
 
 // What one call has registered. Never freed: ggml keeps it.
 struct Registration {
+    stand_in::Make make;
     ggml_backend_reg reg;
     std::vector<std::unique_ptr<Device>> devices;
 };
@@ -211,6 +214,9 @@ ggml_status compute(ggml_backend_t backend, ggml_cgraph * graph) {
             const std::lock_guard<std::mutex> lock(counts().mutex);
             counts().nodes[ggml_op_name(node->op)]++;
         }
+        if (self.device.make.compute && self.device.make.compute(node)) {
+            continue;
+        }
         if (node->op == GGML_OP_ARGMAX) {
             argmax(node);
             continue;
@@ -297,7 +303,8 @@ bool supports_op(ggml_backend_dev_t dev, const ggml_tensor * op) {
             return false;
         }
     }
-    return !is_named(device.lacks, ggml_op_name(op->op)) && stand_in::computes(op);
+    return !is_named(device.lacks, ggml_op_name(op->op)) && stand_in::computes(op) &&
+           (!device.make.knows || device.make.knows(op));
 }
 
 const ggml_backend_device_i DEVICE = {
@@ -320,32 +327,49 @@ const ggml_backend_device_i DEVICE = {
     /* event_synchronize    = */ nullptr,
 };
 
+Registration & registration_of(ggml_backend_reg_t reg) {
+    return *(Registration *) reg->context;
+}
+
+void * get_proc_address(ggml_backend_reg_t reg, const char * name) {
+    auto * address = registration_of(reg).make.proc_address;
+    return address ? address(name) : nullptr;
+}
+
 const ggml_backend_reg_i REGISTRY = {
-    /* get_name         = */ [](ggml_backend_reg_t) { return "stand-in"; },
-    /* get_device_count = */ [](ggml_backend_reg_t reg) { return ((Registration *) reg->context)->devices.size(); },
-    /* get_device       = */
-    [](ggml_backend_reg_t reg, size_t i) { return &((Registration *) reg->context)->devices[i]->dev; },
-    /* get_proc_address = */ [](ggml_backend_reg_t, const char *) -> void * { return nullptr; },
+    /* get_name         = */ [](ggml_backend_reg_t reg) { return registration_of(reg).make.registry; },
+    /* get_device_count = */ [](ggml_backend_reg_t reg) { return registration_of(reg).devices.size(); },
+    /* get_device       = */ [](ggml_backend_reg_t reg, size_t i) { return &registration_of(reg).devices[i]->dev; },
+    /* get_proc_address = */ get_proc_address,
 };
 
-}  // namespace
-
-void stand_in_register(int32_t n_devices, const char * lacks, int32_t alignment) {
-    static int n_registered = 0;
-    auto * made = new Registration{{GGML_BACKEND_API_VERSION, REGISTRY, nullptr}, {}};
+void register_devices(const stand_in::Make & make, int32_t n_devices, const char * lacks, int32_t alignment) {
+    static std::map<std::string, int> n_registered;
+    auto * made = new Registration{make, {GGML_BACKEND_API_VERSION, REGISTRY, nullptr}, {}};
     made->reg.context = made;
     for (int32_t i = 0; i < n_devices; i++) {
         made->devices.push_back(std::make_unique<Device>());
         Device & device = *made->devices.back();
-        device.name = "GPU" + std::to_string(n_registered++);
+        device.name = make.registry + std::to_string(n_registered[make.registry]++);
         device.host_name = device.name + "_Host";
         device.lacks = lacks;
+        device.make = make;
         device.alignment = (size_t) alignment;
         device.dev = {DEVICE, &made->reg, &device};
         device.memory = {MEMORY_TYPE, &device.dev, &device};
         device.host_memory = {HOST_TYPE, &device.dev, &device};
     }
     ggml_backend_register(&made->reg);
+}
+
+}  // namespace
+
+void stand_in_register(int32_t n_devices, const char * lacks, int32_t alignment) {
+    register_devices({"GPU", nullptr, nullptr, nullptr}, n_devices, lacks, alignment);
+}
+
+void stand_in::register_make(const Make & make) {
+    register_devices(make, 1, "", 256);
 }
 
 int64_t stand_in_count(const char * op) {

@@ -1,0 +1,47 @@
+#include "emulated_cuda.h"
+
+#include <cstring>
+
+#include "eagle_cuda.cuh"
+#include "eagle_gdn_cuda.cuh"
+#include "stand_in_make.h"
+
+namespace {
+
+bool leave(ggml_backend_cuda_context &, ggml_tensor *) {
+    return false;
+}
+
+// As ggml_cuda_compute_forward with our patches. Of row_by_row's calls back none is taken: ggml's kernels are not here.
+bool compute(ggml_tensor * node) {
+    ggml_backend_cuda_context ctx;
+    switch (node->op) {
+    case GGML_OP_EAGLE_GDN:
+        eagle_cuda_gdn_replay(ctx, node);
+        return true;
+    case GGML_OP_EAGLE_CONV_WINDOW:
+        eagle_cuda_conv_window(ctx, node);
+        return true;
+    default:
+        return eagle_cuda_compute_forward(ctx, node, leave);
+    }
+}
+
+bool knows(const ggml_tensor * node) {
+    return (node->op != GGML_OP_EAGLE_GDN && node->op != GGML_OP_EAGLE_CONV_WINDOW) || eagle_cuda_knows(node);
+}
+
+void * proc_address(const char * name) {
+    return strcmp(name, "eagle_emulated") == 0 ? (void *) compute : eagle_cuda_proc_address(name);
+}
+
+}  // namespace
+
+void emulated_cuda_register() {
+    stand_in::register_make({"CUDA", compute, knows, proc_address});
+}
+
+bool is_emulated(ggml_backend_dev_t dev) {
+    auto * address = ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(dev), "eagle_emulated");
+    return address != nullptr;
+}

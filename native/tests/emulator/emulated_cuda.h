@@ -1,0 +1,9 @@
+// A device named CUDA0 whose kernels are ours, run by the emulator; what we have no kernel for, the CPU backend
+// computes.
+#pragma once
+
+#include "ggml-backend.h"
+
+void emulated_cuda_register();
+
+bool is_emulated(ggml_backend_dev_t dev);

@@ -1,0 +1,169 @@
+#include "emulator.h"
+
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <vector>
+
+namespace emulator {
+
+dim3 grid_dim, block_dim, block_index, thread_index;
+
+namespace {
+
+constexpr int WARP = 32;
+constexpr size_t STACK_BYTES = 64 << 10;
+
+enum class State { READY, IN_WARP, IN_BLOCK, ENDED };
+
+struct Thread {
+    ucontext_t context;
+    std::unique_ptr<char[]> stack{new char[STACK_BYTES]};
+    jmp_buf jump;  // once it has started: switching contexts costs two system calls, jumping none
+    bool started;
+    State state;
+    dim3 index;
+    float given;  // in a shuffle
+};
+
+std::vector<std::unique_ptr<Thread>> threads;  // kept from launch to launch
+int n_threads;
+Thread * running;
+jmp_buf scheduler;
+const std::function<void()> * body;
+std::mt19937 rng(1);
+
+void run_body() {
+    (*body)();
+    running->state = State::ENDED;
+    _longjmp(scheduler, 1);
+}
+
+void wait(State state) {
+    Thread * self = running;
+    self->state = state;
+    if (_setjmp(self->jump) == 0) {
+        _longjmp(scheduler, 1);
+    }
+}
+
+// Until the thread waits or ends.
+void resume(Thread & t) {
+    running = &t;
+    thread_index = t.index;
+    if (_setjmp(scheduler) != 0) {
+        return;
+    }
+    if (t.started) {
+        _longjmp(t.jump, 1);
+    }
+    t.started = true;
+    setcontext(&t.context);
+}
+
+void start(int i, dim3 block) {
+    if (i == (int) threads.size()) {
+        threads.push_back(std::make_unique<Thread>());
+    }
+    Thread & t = *threads[i];
+    t.state = State::READY;
+    t.started = false;
+    t.index = dim3(i % block.x, i / block.x % block.y, i / (block.x * block.y));
+    getcontext(&t.context);
+    t.context.uc_stack.ss_sp = t.stack.get();
+    t.context.uc_stack.ss_size = STACK_BYTES;
+    makecontext(&t.context, run_body, 0);
+}
+
+// Threads [first, last) go on when all that have not ended wait for the same.
+void release(int first, int last, State state) {
+    for (int i = first; i < last; i++) {
+        if (threads[i]->state != state && threads[i]->state != State::ENDED) {
+            return;
+        }
+    }
+    for (int i = first; i < last; i++) {
+        if (threads[i]->state == state) {
+            threads[i]->state = State::READY;
+        }
+    }
+}
+
+void release_all() {
+    for (int i = 0; i < n_threads; i += WARP) {
+        release(i, std::min(i + WARP, n_threads), State::IN_WARP);
+    }
+    release(0, n_threads, State::IN_BLOCK);
+}
+
+// False when no thread could run: they wait for one another.
+bool run_ready(const std::vector<int> & order) {
+    bool any = false;
+    for (const int i : order) {
+        if (threads[i]->state == State::READY) {
+            any = true;
+            resume(*threads[i]);
+        }
+    }
+    return any;
+}
+
+void run_block(dim3 block) {
+    n_threads = (int) (block.x * block.y * block.z);
+    std::vector<int> order(n_threads);
+    std::iota(order.begin(), order.end(), 0);
+    for (const int i : order) {
+        start(i, block);
+    }
+    while (true) {
+        std::shuffle(order.begin(), order.end(), rng);
+        if (!run_ready(order)) {
+            break;
+        }
+        release_all();
+    }
+    const auto ended = [](int i) { return threads[i]->state == State::ENDED; };
+    if (!std::all_of(order.begin(), order.end(), ended)) {
+        fprintf(stderr, "threads of a block wait for one another for ever\n");
+        abort();
+    }
+}
+
+}  // namespace
+
+void launch(dim3 grid, dim3 block, const std::function<void()> & kernel) {
+    std::vector<unsigned> order(grid.x * grid.y * grid.z);
+    std::iota(order.begin(), order.end(), 0u);
+    std::shuffle(order.begin(), order.end(), rng);
+    grid_dim = grid;
+    block_dim = block;
+    body = &kernel;
+    for (const unsigned i : order) {
+        block_index = dim3(i % grid.x, i / grid.x % grid.y, i / (grid.x * grid.y));
+        run_block(block);
+    }
+}
+
+void synchronize_block() {
+    wait(State::IN_BLOCK);
+    thread_index = running->index;
+}
+
+float shuffle_xor(float value, int mask) {
+    running->given = value;
+    wait(State::IN_WARP);
+    const dim3 at = running->index;
+    const int i = (int) (at.x + block_dim.x * (at.y + block_dim.y * at.z));
+    const float other = threads[i ^ mask]->given;
+    wait(State::IN_WARP);  // nobody gives a new value before all have read this one
+    thread_index = running->index;
+    return other;
+}
+
+}  // namespace emulator

@@ -1,0 +1,26 @@
+// Runs CUDA kernels on the CPU: block after block, and within a block thread after thread, both in random order, each
+// until it has to wait for others. What a kernel leaves to chance differs from run to run.
+
+#pragma once
+
+#include <functional>
+
+struct dim3 {
+    unsigned x, y, z;
+    constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+
+namespace emulator {
+
+void launch(dim3 grid, dim3 block, const std::function<void()> & kernel);
+
+// Of the thread that runs now.
+extern dim3 grid_dim, block_dim, block_index, thread_index;
+
+// Waits for all threads of the block that have not ended.
+void synchronize_block();
+
+// The value that thread `lane ^ mask` of the same warp gave in the same call.
+float shuffle_xor(float value, int mask);
+
+}  // namespace emulator
