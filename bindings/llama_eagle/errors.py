@@ -6,6 +6,8 @@ built-in error that llama-cpp-python raises in such a case, so that code written
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class EagleError(Exception):
     """Base of every expected failure."""
@@ -50,3 +52,10 @@ class NativeError(EagleError, RuntimeError):
 
 class InputError(EagleError, ValueError):
     """A file or text given as input cannot be used: missing, damaged, of the wrong kind, or too long."""
+
+
+def refuse(problems: Mapping[str, bool]) -> None:
+    """Raises `UsageError` with the first problem that is there."""
+    for problem, found in problems.items():
+        if found:
+            raise UsageError(f"{problem}. Correct it.")

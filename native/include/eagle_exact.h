@@ -22,8 +22,8 @@ enum eagle_exact_mode {
 };
 
 // Process-wide; takes effect at the next decode. STRICT must be set before the first model is loaded, for ggml lists
-// its weight layouts once: later it is EAGLE_ERR_STATE. The environment variable EAGLE_EXACT (0, 1, strict) gives the
-// mode at start.
+// its weight layouts once: later it is EAGLE_ERR_STATE. The environment variable LLAMA_EAGLE_EXACT (off, on, strict)
+// gives the mode at start.
 LLAMA_API int32_t eagle_exact_set(int32_t mode);
 LLAMA_API int32_t eagle_exact_get(void);
 

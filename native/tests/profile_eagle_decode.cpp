@@ -5,7 +5,7 @@
 // The scheduler is made to stop wherever the kind of operation changes (llama_context_params.cb_eval), so that each
 // stretch is timed alone; "all, undivided" is the same decode without stops. Times are the least of several runs. The
 // floor is the time to read the weights at the bandwidth that one thread reaches here; GMAC are multiply-adds of one
-// token. EAGLE_EXACT=0 shows ggml's kernels.
+// token. LLAMA_EAGLE_EXACT=0 shows ggml's kernels.
 #include <iterator>
 #include <map>
 #include <string>

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llama_eagle.errors import UsageError
+from llama_eagle.errors import UsageError, refuse
 from llama_eagle.native.limits import LONGEST, MAX_EXACT_DRAFT
 from llama_eagle.sessions.options import MTP
 
@@ -105,10 +105,3 @@ class DraftingOptions:
             raise UsageError(
                 "exact=True promises the text of plain decoding, rejection sampling only its distribution."
             )
-
-
-def refuse(problems: dict[str, bool]) -> None:
-    """Raises `UsageError` with the first problem that is there."""
-    for problem, found in problems.items():
-        if found:
-            raise UsageError(f"{problem}. Correct it.")

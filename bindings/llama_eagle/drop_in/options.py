@@ -11,9 +11,9 @@ from typing import Any
 
 from llama_cpp import Llama
 
-from llama_eagle.drafting.options import NONE, DraftingOptions, refuse
+from llama_eagle.drafting.options import NONE, DraftingOptions
 from llama_eagle.drafting.resolve import Choice, resolve
-from llama_eagle.errors import InputError, UsageError
+from llama_eagle.errors import InputError, UsageError, refuse
 from llama_eagle.gguf.pairing import require_models
 from llama_eagle.gguf.size import require_memory
 from llama_eagle.native.limits import MAX_THREADS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from llama_eagle.errors import UsageError
+from llama_eagle.errors import UsageError, refuse
 
 RANDOM_SEED = 0xFFFFFFFF  # LLAMA_DEFAULT_SEED: the sampler draws its own
 
@@ -27,20 +27,19 @@ class SamplingParams:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        problems = {
-            "temperature must be a number below 1000": not (
-                math.isfinite(self.temperature) and self.temperature < 1000
-            ),
-            "top_k must be 0 or more": self.top_k < 0,
-            "top_p must be in (0, 1]": not 0 < self.top_p <= 1,
-            "min_p must be in [0, 1)": not 0 <= self.min_p < 1,
-            "repeat_penalty must be above 0": not (math.isfinite(self.repeat_penalty) and self.repeat_penalty > 0),
-            "penalty_last_n must be 0 or more": self.penalty_last_n < 0,
-            "seed must be in 0..4294967294": self.seed is not None and not 0 <= self.seed < RANDOM_SEED,
-        }
-        for problem, found in problems.items():
-            if found:
-                raise UsageError(f"{problem}. Correct it.")
+        refuse(
+            {
+                "temperature must be a number below 1000": not (
+                    math.isfinite(self.temperature) and self.temperature < 1000
+                ),
+                "top_k must be 0 or more": self.top_k < 0,
+                "top_p must be in (0, 1]": not 0 < self.top_p <= 1,
+                "min_p must be in [0, 1)": not 0 <= self.min_p < 1,
+                "repeat_penalty must be above 0": not (math.isfinite(self.repeat_penalty) and self.repeat_penalty > 0),
+                "penalty_last_n must be 0 or more": self.penalty_last_n < 0,
+                "seed must be in 0..4294967294": self.seed is not None and not 0 <= self.seed < RANDOM_SEED,
+            }
+        )
 
     @property
     def is_greedy(self) -> bool:

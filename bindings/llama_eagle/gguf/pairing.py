@@ -53,11 +53,11 @@ def require_target(header: Header) -> None:
     arch = header.architecture
     if arch == DRAFT_ARCHITECTURE:
         raise InputError(
-            f"{header.path} is an EAGLE-3 draft, not a target. Give it as -d/--draft and a full model as -m/--model."
+            f"{header.path} is an EAGLE-3 draft, not a target. Give it as the draft, and a full model as the target."
         )
     kind = KNOWN_NON_TARGETS.get(arch) or KNOWN_NON_TARGETS.get(str(header.keys.get("general.type", "")))
     if kind:
-        raise InputError(f"{header.path} is {kind}, not a language model. Give the model's own GGUF as -m/--model.")
+        raise InputError(f"{header.path} is {kind}, not a language model. Give the model's own GGUF.")
     if not arch:
         raise InputError(f"{header.path}: no general.architecture. It is not a llama.cpp model; convert it again.")
     if not header.n_vocab:

@@ -19,7 +19,7 @@ def require_memory(header: Header, n_ctx: int, type_k: int, type_v: int) -> None
     if available is not None and needed > available:
         raise EnvironmentFailure(
             f"{header.path}: no context of {n_ctx} tokens: its K and V memory takes {needed / 2**30:.1f} GiB, "
-            f"{available / 2**30:.1f} GiB are free. Use a smaller --ctx-size or cache type, or free memory."
+            f"{available / 2**30:.1f} GiB are free. Use a smaller n_ctx or cache type, or free memory."
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_void_p
 from functools import cache
 from typing import Any
@@ -90,6 +91,7 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
 @cache
 def library() -> ctypes.CDLL:
     """Our libllama, loaded by llama-cpp-python, with the eagle_* functions declared and versions checked."""
+    _check_environment()
     build.check_versions()
     lib = _llama_cpp()._lib
     for name, (argtypes, restype) in FUNCTIONS.items():
@@ -106,6 +108,15 @@ def library() -> ctypes.CDLL:
     return lib
 
 
+def _check_environment() -> None:
+    """Values that the library would take for something else."""
+    if "EAGLE_EXACT" in os.environ:
+        raise EnvironmentFailure("the variable EAGLE_EXACT is called LLAMA_EAGLE_EXACT now. Rename it.")
+    mode = os.environ.get("LLAMA_EAGLE_EXACT", "")
+    if mode not in ("", "off", "0", "on", "1", "strict"):
+        raise EnvironmentFailure(f"LLAMA_EAGLE_EXACT={mode} is not known: use off, on or strict.")
+
+
 def check(status: int, call: str) -> None:
     """Raise the error for a non-zero status of the C function `call`."""
     if status == OK:
@@ -114,9 +125,7 @@ def check(status: int, call: str) -> None:
     if status == ERR_INCOMPATIBLE:
         raise IncompatibleModels(text)
     if status == ERR_MEMORY:
-        raise NativeError(
-            f"{text}. Use a smaller --ctx-size, cache type or model, or free memory.", code=status, call=call
-        )
+        raise NativeError(f"{text}. Use a smaller n_ctx, cache type or model, or free memory.", code=status, call=call)
     raise NativeError(f"{call}: {text}", code=status, call=call)
 
 

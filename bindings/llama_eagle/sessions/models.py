@@ -79,7 +79,7 @@ class Model(Closing):
         if not self.handle:
             raise InputError(
                 f"{self.path}: llama.cpp could not load it: {log.first_error() or 'no reason given'}. "
-                "Use --verbose for its log; convert the model again if it is an old file."
+                "Its log says more (verbose=True); convert the model again if it is an old file."
             )
 
 
@@ -103,7 +103,7 @@ class Context(Closing):
         if not self.handle:
             raise EnvironmentFailure(
                 f"{model.path}: no context of {options.n_ctx} tokens: {log.first_error() or 'no reason given'}. "
-                "Use a smaller --ctx-size or cache type, or free memory."
+                "Use a smaller n_ctx or cache type, or free memory."
             )
         self.n_ctx = options.n_ctx  # llama.cpp rounds its own up; what the caller asked for is the limit
         try:

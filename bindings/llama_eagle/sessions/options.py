@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from llama_eagle.errors import UsageError
+from llama_eagle.errors import refuse
 from llama_eagle.native.limits import LONGEST, MAX_CONTEXT, MAX_THREADS
 
 CACHE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
@@ -47,22 +47,22 @@ class ContextOptions:
 
     def __post_init__(self) -> None:
         smallest = self.n_rs_seq + 2
-        problems = {
-            f"context size {self.n_ctx} (--ctx-size) is not in 1..{MAX_CONTEXT}": not 0 < self.n_ctx <= MAX_CONTEXT,
-            f"batch size {self.n_batch} is below {smallest}, the longest draft + 2": self.n_batch < smallest,
-            f"ubatch size {self.n_ubatch} is below {smallest}, the longest draft + 2": self.n_ubatch < smallest,
-            f"{self.n_threads} threads are not in 0..{MAX_THREADS}": not 0 <= self.n_threads <= MAX_THREADS,
-            f"flash attention {self.flash_attn!r} is not one of {', '.join(FLASH_ATTENTION)}": (
-                self.flash_attn not in FLASH_ATTENTION
-            ),
-            f"cache type is not one of {', '.join(CACHE_TYPES)}": not {self.type_k, self.type_v} <= CACHE_TYPES.keys(),
-            f"cache type {self.type_v} of V needs flash attention, which is off": (
-                self.flash_attn == "off" and self.type_v not in UNQUANTIZED
-            ),
-        }
-        for problem, found in problems.items():
-            if found:
-                raise UsageError(f"{problem}. Correct it.")
+        refuse(
+            {
+                f"context size {self.n_ctx} (n_ctx) is not in 1..{MAX_CONTEXT}": not 0 < self.n_ctx <= MAX_CONTEXT,
+                f"batch size {self.n_batch} is below {smallest}, the longest draft + 2": self.n_batch < smallest,
+                f"ubatch size {self.n_ubatch} is below {smallest}, the longest draft + 2": self.n_ubatch < smallest,
+                f"{self.n_threads} threads are not in 0..{MAX_THREADS}": not 0 <= self.n_threads <= MAX_THREADS,
+                f"flash attention {self.flash_attn!r} is not one of {', '.join(FLASH_ATTENTION)}": (
+                    self.flash_attn not in FLASH_ATTENTION
+                ),
+                f"cache type is not one of {', '.join(CACHE_TYPES)}": not {self.type_k, self.type_v}
+                <= CACHE_TYPES.keys(),
+                f"cache type {self.type_v} of V needs flash attention, which is off": (
+                    self.flash_attn == "off" and self.type_v not in UNQUANTIZED
+                ),
+            }
+        )
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ class TextStream:
 def chat_prompt(model: Model, system: str, user: str) -> str:
     """A system message and one user turn in the model's own chat template. Raises `InputError` without one."""
     if not model.header.keys.get("tokenizer.chat_template"):
-        raise InputError(f"{model.path} has no chat template. Leave out --system and write the whole prompt.")
+        raise InputError(f"{model.path} has no chat template. Leave out the system message and write the whole prompt.")
     return chat_text(model, [{"role": "system", "content": system}, {"role": "user", "content": user}])
 
 

@@ -1,9 +1,9 @@
 #include "eagle_cpu.h"
 
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
 
+#include "eagle_exact_environment.h"
 #include "eagle_flash_attn.h"
 #include "eagle_mul_mat.h"
 #include "eagle_wide.h"
@@ -12,16 +12,8 @@
 // As in eagle_exact.h, which other libraries read.
 enum mode { OFF = 0, ON = 1, STRICT = 2 };
 
-static int first_mode() {
-    const char * env = getenv("EAGLE_EXACT");
-    if (env != nullptr && strcmp(env, "0") == 0) {
-        return OFF;
-    }
-    return env != nullptr && strcmp(env, "strict") == 0 ? STRICT : ON;
-}
-
 static std::atomic<int> & exact_mode() {
-    static std::atomic<int> mode{first_mode()};
+    static std::atomic<int> mode{eagle_exact_from_environment(ON)};
     return mode;
 }
 

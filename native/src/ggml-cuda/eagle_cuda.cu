@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "eagle_cuda.cuh"
+#include "eagle_exact_environment.h"
 #include "eagle_exact_kernels.cuh"
 #include "eagle_gdn_cuda.cuh"
 
@@ -12,8 +13,7 @@ namespace {
 
 // Off unless asked for: these kernels have not run on a GPU yet, those of the CPU have.
 bool asked_for() {
-    const char * env = getenv("EAGLE_EXACT");
-    return env != nullptr && strcmp(env, "0") != 0;
+    return eagle_exact_from_environment(0) != 0;
 }
 
 std::atomic<bool> & exact() {

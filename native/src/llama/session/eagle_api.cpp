@@ -84,7 +84,7 @@ eagle_session_params merge(const eagle_session_params * given, const llama_model
 struct eagle_session_params eagle_session_default_params(void) {
     eagle_session_params params = {};
     params.struct_size = sizeof params;
-    params.n_draft_max = 8;
+    params.n_draft_max = 16;
     params.type_kv = GGML_TYPE_F16;
     return params;
 }
