@@ -111,7 +111,7 @@ def fuzz(kind: str, numbers: range, folder: Path, families: tuple[str, ...] = FA
     seeds, worker, ends = make_seeds(kind, folder / "seeds", families), Worker(), collections.defaultdict(list)
     try:
         for seed in seeds:  # what is not mutated runs
-            assert worker.ask(f"{seed.target}\t{seed.draft or '-'}\ttext") == "ran", seed
+            assert worker.ask(f"{seed.target}\t{seed.draft or '-'}") == "ran", seed
         for number in numbers:
             end = run_case(worker, seeds, number, folder)
             if not end.startswith(("refused", "ran")):

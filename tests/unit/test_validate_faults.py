@@ -121,6 +121,8 @@ TARGETS: dict[str, tuple[Callable[[File], None], str]] = {
     "F16 decay": (tensor("blk.0.ssm_a", type_id=1), "ssm_a is F16"),
     "inner size": (key("ssm.inner_size", 32), "ssm.inner_size is 32"),
     "integer embeddings": (tensor("token_embd.weight", type_id=26), "token_embd.weight is I32"),
+    "an endless context": (key("context_length", 2**31 - 1), "context_length is 2147483647"),
+    "vision features of another type": (key("n_deepstack_layers", NAN, F32), "n_deepstack_layers is f32"),
     "all experts": (key("expert_count", 2**31), "expert_count is 2147483648"),
     "a block of another kind": (key("full_attention_interval", 2), "is missing"),
 }

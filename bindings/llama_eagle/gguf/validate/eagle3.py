@@ -7,14 +7,25 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from llama_eagle.gguf.header import ArrayRef, Header, TensorInfo
-from llama_eagle.gguf.validate.keys import INT_MAX, check_keys
-from llama_eagle.gguf.validate.table import I32, I64, MAX_WIDTH, Block, Key, Tensor, check_tensors, matrix, vector
+from llama_eagle.gguf.validate.keys import check_keys
+from llama_eagle.gguf.validate.table import (
+    I32,
+    I64,
+    MAX_CONTEXT,
+    MAX_WIDTH,
+    Block,
+    Key,
+    Tensor,
+    check_tensors,
+    matrix,
+    vector,
+)
 
 PREFIX = "eagle3."
 MAX_BLOCKS, MAX_AUX = 64, 64  # of the extended layout
 
 KEYS = (
-    Key("context_length", "u32", 1, INT_MAX, required=True),
+    Key("context_length", "u32", 1, MAX_CONTEXT, required=True),
     Key("embedding_length", "u32", 1, MAX_WIDTH, required=True),
     Key("block_count", "u32", 1, MAX_BLOCKS, required=True),
     Key("feed_forward_length", "u32s", 1, MAX_WIDTH, required=True),

@@ -45,6 +45,7 @@ COMMON = (
     Key("rope.scaling.yarn_beta_slow", "f32", 0, 1e6),
     Key("rope.scaling.yarn_ext_factor", "f32", -1, 1e6),
     Key("rope.scaling.yarn_log_multiplier", "f32", -1e6, 1e6),
+    Key("n_deepstack_layers", "u32", 0, MAX_LAYERS),
     Key("ssm.conv_kernel", "u32", 0, MAX_WIDTH),
     Key("ssm.inner_size", "u32", 0, MAX_WIDTH),
     Key("ssm.state_size", "u32", 0, MAX_WIDTH),

@@ -14,6 +14,7 @@ INTERMEDIATE = (9, 15)  # Q8_1, Q8_K: the other side of a product, never a weigh
 I32, I64 = 26, 27
 
 MAX_WIDTH = 1 << 24  # of any one dimension that a key gives: products of three stay far below 2^63 bytes
+MAX_CONTEXT = 1 << 24  # of what a model was trained for: llama-cpp-python takes memory by it for every tokenization
 MAX_LAYERS = 512  # llama.cpp's own limits
 MAX_EXPERTS = 1024
 

@@ -9,6 +9,7 @@ from llama_eagle.gguf.header import ArrayRef, Header, TensorInfo
 from llama_eagle.gguf.validate.keys import INT_MAX, check_keys
 from llama_eagle.gguf.validate.table import (
     F32,
+    MAX_CONTEXT,
     MAX_EXPERTS,
     MAX_LAYERS,
     MAX_WIDTH,
@@ -21,7 +22,7 @@ from llama_eagle.gguf.validate.table import (
 )  # fmt: skip
 
 REQUIRED = (
-    Key("context_length", "u32", 1, INT_MAX, required=True),
+    Key("context_length", "u32", 1, MAX_CONTEXT, required=True),
     Key("embedding_length", "u32", 1, MAX_WIDTH, required=True),
     Key("block_count", "u32", 1, MAX_LAYERS, required=True),
     Key("attention.head_count", "u32s", 0, MAX_WIDTH, required=True),
