@@ -43,7 +43,7 @@ function(eagle_join target folder)
         target_sources(${target} PRIVATE ${sources})
         # llama is a unity build; our files are compiled alone.
         set_source_files_properties(${sources} TARGET_DIRECTORY ${target} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-        # Contraction is the compiler's choice, and it may choose otherwise in another instance of a template.
+        # Contraction is the compiler's choice, and it may choose differently in another instance of a template.
         set(cuda_sources ${sources})
         list(FILTER cuda_sources INCLUDE REGEX "[.]cu$")
         set_property(SOURCE ${cuda_sources} TARGET_DIRECTORY ${target} APPEND PROPERTY COMPILE_OPTIONS -fmad=false)

@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # An answer that ends by itself: the target spells B to Z after an A.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiny_gguf, "CHAT_TEMPLATE", tiny_gguf.CHAT_TEMPLATE + "A")
-        tiny_gguf.write_target(folder / "qwen3.5-4b.gguf")
+        tiny_gguf.write_target(folder / "qwen3-8b.gguf")
     tiny_gguf.write_draft(folder / "draft.gguf")
     return folder
 

@@ -23,8 +23,8 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show llama.cpp's
 TargetFile = Annotated[Path, typer.Option("--model", "-m", metavar="TARGET.gguf", help="The target model.")]
 GpuLayers = Annotated[int, typer.Option("--n-gpu-layers", "-ngl", help="Layers on the GPU, -1: all.")]
 Threads = Annotated[int, typer.Option("--threads", "-t", min=0, max=MAX_THREADS, help="CPU threads, 0: all cores.")]
-DraftGpuLayers = Annotated[int | None, typer.Option(help="The draft's; default: as the target.")]
-PMin = Annotated[float, typer.Option(help="End a draft when its probability falls below this.")]
+DraftGpuLayers = Annotated[int | None, typer.Option(help="The draft's layers on the GPU; default: as the target.")]
+PMin = Annotated[float, typer.Option(help="End a draft where its probability falls below this.")]
 
 CHAT_CONTEXT = 8192  # tokens, where a conversation is kept
 
@@ -42,16 +42,17 @@ class Drafting:
             help="What drafts; default: the target's MTP head, if it has one.",
         ),
     ] = None
-    lookup: Annotated[bool, typer.Option("--lookup", help="Look up drafts in the text first, while it pays.")] = False
+    lookup: Annotated[bool, typer.Option("--lookup", help="Look drafts up in the text first, while that pays.")] = False
     n_draft: Annotated[str, typer.Option(metavar="K|auto", help="Tokens drafted in a round.")] = "auto"
     n_draft_max: Annotated[
         int, typer.Option(min=1, help="Longest draft: how far a recurrent state can be taken back.")
     ] = DraftingOptions.n_draft_max
     p_min: PMin = DraftingOptions.p_min
     draft_sampling: Annotated[
-        str, typer.Option(metavar="match|rejection", help="rejection: the distribution stays, not the text of a seed.")
+        str,
+        typer.Option(metavar="match|rejection", help="match: the text of plain decoding. rejection: its distribution."),
     ] = DraftingOptions.draft_sampling
-    exact: Annotated[bool, typer.Option("--exact", help="Verify bit by bit as plain decoding computes.")] = False
+    exact: Annotated[bool, typer.Option("--exact", help="Refuse weights that no exact kernel reads.")] = False
     draft_vocab: Annotated[
         str | None, typer.Option(metavar="N|all", help="Rows of an MTP draft's head; default: 32768.")
     ] = None

@@ -392,7 +392,7 @@ class EagleLlama(Llama, Closing):
     ) -> EagleLlama:
         """Download target and draft from the Hugging Face hub; file names may be patterns that match one file.
 
-        The parent's hands `local_dir_use_symlinks` on to a hub client that knows it no more; here it has no effect.
+        `local_dir_use_symlinks` has no effect: the hub client no longer takes it, so the parent's method fails with it.
         """
         where = {"local_dir": local_dir, "cache_dir": cache_dir}
         if draft_repo_id is not None:

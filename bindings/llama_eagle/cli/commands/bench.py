@@ -19,15 +19,19 @@ PROMPT = "Explain in simple words how a sailing boat can sail against the wind."
 
 
 def bench(
-    synthetic: Annotated[str | None, typer.Option(metavar="0.8b|2b|4b|9b|tiny", help="Make such a pair.")] = None,
-    accept: Annotated[str, typer.Option(metavar="P[,P...]", help="Its acceptance.")] = "0.7",
-    outtype: Annotated[str, typer.Option("--type", help="Its type: q8_0, q4_k_m, ...")] = "q8_0",
+    synthetic: Annotated[
+        str | None, typer.Option(metavar="0.8b|2b|4b|9b|tiny", help="A synthetic pair of this shape.")
+    ] = None,
+    accept: Annotated[str, typer.Option(metavar="P[,P...]", help="Acceptance of the synthetic pair.")] = "0.7",
+    outtype: Annotated[str, typer.Option("--type", help="Type of the synthetic target: q8_0, q4_k_m, ...")] = "q8_0",
     draft_type: Annotated[str | None, typer.Option(help="The draft's type; default: as it is.")] = None,
-    model: Annotated[Path | None, typer.Option("--model", "-m", metavar="TARGET.gguf", help="Or: real files.")] = None,
+    model: Annotated[
+        Path | None, typer.Option("--model", "-m", metavar="TARGET.gguf", help="Or a target of your own.")
+    ] = None,
     draft: Annotated[Path | None, typer.Option("--draft", "-d", metavar="DRAFT.gguf")] = None,
     drafter: Annotated[str, typer.Option(metavar="eagle3|mtp", help="A draft, or the target's MTP head.")] = "eagle3",
     draft_vocab: Annotated[str, typer.Option(metavar="N|all", help="Rows of an MTP head that draft.")] = "32768",
-    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="For real files.")] = None,
+    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="The prompt for it.")] = None,
     n_draft: Annotated[str, typer.Option(metavar="N[,N...][,auto]", help="Draft lengths.")] = "1,2,3,4,6,8,auto",
     n_predict: Annotated[int, typer.Option("-n", min=8, help="Tokens of each run.")] = 256,
     threads: Threads = 0,

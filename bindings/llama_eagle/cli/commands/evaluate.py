@@ -33,11 +33,11 @@ class Greedy(Sampling):
 @grouped
 def evaluate(
     model: TargetFile,
-    data: Annotated[list[str], typer.Option(metavar="FILE.jsonl|chat|math", help="Prompts; may be given again.")],
+    data: Annotated[list[str], typer.Option(metavar="FILE.jsonl|chat|math", help="Prompts; may be repeated.")],
     drafting: Measured,
     sampling: Greedy,
     n_predict: Annotated[int, typer.Option("-n", min=2, help="Most tokens of each answer.")] = 256,
-    limit: Annotated[int, typer.Option(min=0, help="Take so many prompts of each category, 0: all.")] = 0,
+    limit: Annotated[int, typer.Option(min=0, help="Prompts to take of each category, 0: all.")] = 0,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past end-of-generation tokens.")] = False,
     threads: Threads = 0,
     n_gpu_layers: GpuLayers = 0,

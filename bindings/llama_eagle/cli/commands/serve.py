@@ -29,8 +29,10 @@ def serve(
     address: Address,
     drafting: Drafting,
     computing: Computing,
-    model: Annotated[Path | None, typer.Option("--model", "-m", metavar="TARGET.gguf")] = None,
-    config: Annotated[Path | None, typer.Option(help="JSON or YAML with models and their drafts, instead.")] = None,
+    model: Annotated[
+        Path | None, typer.Option("--model", "-m", metavar="TARGET.gguf", help="The target model.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Instead: JSON or YAML with models and their drafts.")] = None,
     ctx_size: Annotated[int, typer.Option("--ctx-size", "-c", min=0, help="Tokens, 0: the model's.")] = CHAT_CONTEXT,
     chat_format: Annotated[str | None, typer.Option(help="llama-cpp-python's name of a chat format.")] = None,
     verbose: Verbose = False,
