@@ -107,12 +107,13 @@ def test_a_rearranged_head_needs_the_file(wide: Path) -> None:
             NativeMtp(context, n_vocab_draft=N_ROWS)
 
 
+@pytest.fixture(scope="module")
+def path(wide: Path) -> Path:
+    return with_head(wide, "q8_0")
+
+
 class TestVocabulary:
     """Which tokens have rows."""
-
-    @pytest.fixture(scope="class")
-    def path(self, wide: Path) -> Path:
-        return with_head(wide, "q8_0")
 
     def draft(self, context: NativeTarget, **options: object) -> NativeMtp:
         return NativeMtp(context, n_vocab_draft=N_ROWS, **options)
