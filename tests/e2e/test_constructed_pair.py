@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from llama_eagle.demo.decode import Run, decode
-from llama_eagle.drafting.draft_length import Auto, Fixed
+from llama_eagle.drafting.options import DraftingOptions
+from llama_eagle.generation.run import Run, decode
 from llama_eagle.sessions.models import ModelPair
 from llama_eagle.sessions.options import PairOptions
 from llama_eagle.sessions.text import Tokenizer
@@ -47,8 +47,7 @@ def test_files_of_other_code_are_made_anew(tmp_path: Path, monkeypatch: pytest.M
 def test_rounds_are_as_simulated(files: PairFiles, n_draft: int | str) -> None:
     with ModelPair(PairOptions(files.target, files.draft)) as pair:
         prompt = Tokenizer(pair.target).encode(PROMPT)
-        length = Fixed(n_draft) if isinstance(n_draft, int) else Auto(16)
-        result = decode(pair, prompt, Run(N, threads=1), length)
+        result = decode(pair, prompt, Run(N, threads=1), DraftingOptions(files.draft, n_draft))
     assert result.tokens == files.cycle.expected_tokens(prompt[-1], N)
     assert result.speculative is not None
     if isinstance(n_draft, int):
@@ -60,5 +59,5 @@ def test_rounds_are_as_simulated(files: PairFiles, n_draft: int | str) -> None:
 def test_plain_text_is_as_constructed(files: PairFiles) -> None:
     with ModelPair(PairOptions(files.target)) as pair:
         prompt = Tokenizer(pair.target).encode(PROMPT)
-        result = decode(pair, prompt, Run(N, threads=1), None)
+        result = decode(pair, prompt, Run(N, threads=1))
     assert result.text == files.cycle.expected_text(prompt[-1], N)
