@@ -57,5 +57,7 @@ def restore_state(memory: TextMemory, state: LlamaState) -> None:
         raise
     memory.tokens[: state.n_tokens] = state.input_ids[: state.n_tokens]
     memory.n_tokens = state.n_tokens
+    if known := [int(token) for token in memory.known if token >= 0]:
+        session.note_tokens(known)
     if memory.rows is not None:
         memory.rows[: len(state.scores)] = state.scores

@@ -21,7 +21,7 @@ DRAFT_ARCHITECTURE = "eagle3"
 
 # Architectures whose graph publishes the residual stream at every block, those of our patch 0101 included.
 FEATURE_TARGETS = frozenset({
-    "bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan_vl", "lfm2", "lfm2moe", "llama", "mimo2", "minimax-01",
+    "bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan-dense", "hunyuan_vl", "lfm2", "lfm2moe", "llama", "mimo2", "minimax-01",
     "minimax-m2", "muse-glimmer", "nanbeige", "nemotron_h", "nemotron_h_moe", "qwen2", "qwen3", "qwen35",
     "qwen35moe", "qwen3moe", "qwen3next", "qwen3vl", "qwen3vlmoe", "qwen4exp",
 })  # fmt: skip
@@ -213,6 +213,8 @@ def _warnings(target: Header, draft: Header) -> Iterator[str]:
     n_ctx, n_ctx_target = (header.arch_key("context_length") or 0 for header in (draft, target))
     if n_ctx < n_ctx_target:
         yield f"it was trained for {n_ctx} tokens, the target for {n_ctx_target}: beyond, less is accepted"
+    if window := draft.arch_key("attention.sliding_window"):
+        yield f"it was trained with a window of {window} tokens, this version attends to all: beyond, less is accepted"
     for name in ("model", "pre"):
         key = f"tokenizer.ggml.{name}"
         if target.value(key) != draft.value(key):

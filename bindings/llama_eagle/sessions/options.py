@@ -20,7 +20,7 @@ FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How weights are loaded. `n_gpu_layers` -1 offloads every layer; `mtp`: with the MTP head that drafts."""
+    """How weights are loaded. `n_gpu_layers` -1 offloads every layer."""
 
     n_gpu_layers: int = 0
     use_mmap: bool = True

@@ -127,6 +127,9 @@ class PlainSession(Closing):
         self._round = []
         self._unsettled = False
 
+    def note_tokens(self, ids: Sequence[int]) -> None:
+        """No vocabulary follows the text here."""
+
     def close(self) -> None:
         """Nothing to free: context and model belong to the caller."""
 
