@@ -21,8 +21,8 @@ DRAFT_ARCHITECTURE = "eagle3"
 
 # Architectures whose graph publishes the residual stream at every block, those of our patch 0101 included.
 FEATURE_TARGETS = frozenset({
-    "bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan-dense", "hunyuan_vl", "lfm2", "lfm2moe", "llama", "mimo2", "minimax-01",
-    "minimax-m2", "muse-glimmer", "nanbeige", "nemotron_h", "nemotron_h_moe", "qwen2", "qwen3", "qwen35",
+    "bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan-dense", "hunyuan_vl", "lfm2", "lfm2moe", "llama", "mimo2",
+    "minimax-01", "minimax-m2", "muse-glimmer", "nanbeige", "nemotron_h", "nemotron_h_moe", "qwen2", "qwen3", "qwen35",
     "qwen35moe", "qwen3moe", "qwen3next", "qwen3vl", "qwen3vlmoe", "qwen4exp",
 })  # fmt: skip
 # Those that publish the last boundary (after the last block) before the final norm.
