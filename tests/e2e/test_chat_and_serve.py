@@ -252,7 +252,8 @@ def test_a_configuration_names_the_draft_and_its_settings(tmp_path: Path) -> Non
     from llama_eagle.drop_in.server import EagleModelSettings, read_config
 
     values = {
-        "draft": "d.gguf", "draft_path": "d.gguf", "draft_vocab": 64, "n_draft": 3, "n_draft_max": 8, "p_min": 0.1, "draft_sampling": "rejection",
+        "draft": "d.gguf", "draft_path": "d.gguf", "draft_vocab": 64, "n_draft": 3, "n_draft_max": 8,
+        "p_min": 0.1, "draft_sampling": "rejection",
         "exact": True, "draft_gpu_layers": 1, "draft_n_ctx": 512, "checkpoint_mib": 64, "checkpoint_every": 128,
     }  # fmt: skip
     assert set(values) == set(EAGLE_PARAMETERS) - {"drafter"}  # an object, which a file cannot name

@@ -372,3 +372,50 @@ def test_a_lora_adapter(files: dict[str, Path], tmp_path: Path) -> None:
                 assert draft is None or llm.speculative_stats.n_drafted > 0
     assert texts[None, "draft"] == texts[None, None]
     assert texts[str(adapter), "draft"] == texts[str(adapter), None] != texts[None, None]
+
+
+@pytest.mark.parametrize("draft", [None, "draft"])
+def test_a_text_that_was_cut_is_computed_again(files: dict[str, Path], draft: str | None) -> None:
+    """A recurrent state cannot go back to the cut: what lies between a checkpoint and it is not forgotten."""
+    text = list(b"abcdefghijklmnopqrstuvwxyz" * 4)
+    with load(files, draft=draft, checkpoint_mib=0) as llm, load(files, draft=draft) as other:
+        llm.eval(text)
+        llm.n_tokens = 99
+        llm.eval([ord("x")])
+        assert llm.n_tokens == 100
+        other.eval(text[:99])
+        other.eval([ord("x")])
+        assert (llm.scores[-1] == other.scores[-1]).all()
+
+
+def test_a_closed_instance_says_so(files: dict[str, Path]) -> None:
+    llm = load(files)
+    llm.close()
+    llm.close()
+    for call in (lambda: complete(llm), lambda: llm.tokenize(b"a"), lambda: llm.eval([1]), llm.save_state):
+        with pytest.raises((RuntimeError, ValueError), match="closed"):
+            call()
+
+
+def test_another_thread_does_not_close_it(files: dict[str, Path]) -> None:
+    """Nor does it leave its seed: a completion is one step from its seed to its first token."""
+    errors: list[BaseException] = []
+    with load(files) as llm:
+        from llama_cpp import LogitsProcessorList
+
+        def intrude(tokens: Any, logits: Any) -> Any:
+            def call() -> None:
+                for step in (llm.close, lambda: complete(llm, seed=1)):
+                    try:
+                        step()
+                    except RuntimeError as error:
+                        errors.append(error)
+
+            thread = threading.Thread(target=call)
+            thread.start()
+            thread.join()
+            return logits
+
+        complete(llm, max_tokens=2, logits_processor=LogitsProcessorList([intrude]))
+    assert len(errors) >= 2
+    assert all("in use by another thread" in str(error) for error in errors)

@@ -75,6 +75,7 @@ class EagleLlama(Llama, Closing):
     # Used by properties that the parent's constructor already sets.
     _options = EagleOptions()
     _memory: TextMemory | None = None
+    _is_closed = False
     _flash_attn_given = False
 
     def __init__(self, model_path: str | PathLike[str], **arguments: Any) -> None:
@@ -166,6 +167,16 @@ class EagleLlama(Llama, Closing):
     @model_params.setter
     def model_params(self, value: Any) -> None:
         self._model_params = value
+
+    @property
+    def _model(self) -> Any:
+        """The parent's model, which native code would read after it was freed."""
+        self._require_open()
+        return self._open_model
+
+    @_model.setter
+    def _model(self, value: Any) -> None:
+        self._open_model = value
 
     @property
     def n_tokens(self) -> int:
@@ -345,10 +356,16 @@ class EagleLlama(Llama, Closing):
         longest = self._session.n_draft_max
         self._length = choose_length(n_draft, min(longest, MAX_EXACT_DRAFT) if self._options.exact else longest)
 
+    def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
+        """As the parent's."""
+        self._require_open()
+        return super().tokenize(text, add_bos, special)
+
     def detokenize(
         self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False
     ) -> bytes:
         """As the parent's; a text that grows by a token costs one token."""
+        self._require_open()
         if type(self.tokenizer_) is not LlamaTokenizer or self._memory is None:
             return super().detokenize(list(tokens), None if prev_tokens is None else list(prev_tokens), special)
         return self._growing.detokenize(tokens, special=special)
@@ -410,8 +427,13 @@ class EagleLlama(Llama, Closing):
             self._generation = None
             self._memory = None
             super().close()
+            self._is_closed = True
 
     # --- inside ---
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise RuntimeError("this EagleLlama is closed. Load the model again.")
 
     def _require_memory(self) -> TextMemory:
         if self._memory is None:
