@@ -202,7 +202,7 @@ def test_close(files: dict[str, Path]) -> None:
         ({"draft": "narrow"}, ValueError, "hidden size of 32"),
         ({"draft": "target"}, ValueError, "not an EAGLE-3 draft"),
         ({"target": "draft"}, ValueError, "is an EAGLE-3 draft, not a target"),
-        ({"n_ctx": 2_000_000_000}, RuntimeError, "Use a smaller --ctx-size"),
+        ({"n_ctx": 2_000_000_000}, RuntimeError, "Use a smaller n_ctx"),
         ({"n_ctx": 2}, ValueError, "n_ctx=2 leaves no room for a draft"),
         ({"n_ctx": -5, "draft": None}, ValueError, "Failed to create llama_context: .*n_ctx_seq == 0"),
         ({"n_batch": -3, "draft": None}, ValueError, "n_batch=-3 is negative"),

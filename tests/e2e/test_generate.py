@@ -21,7 +21,7 @@ KEYS = {
     "speculative", "exact", "inexact", "unverified",
 }  # fmt: skip
 SPECULATIVE_KEYS = {
-    "rounds", "n_drafted", "n_accepted", "accept_rate", "mean_emitted", "accepted_per_position", "ms"
+    "drafter", "rounds", "n_drafted", "n_accepted", "accept_rate", "mean_emitted", "accepted_per_position", "ms"
 }  # fmt: skip
 
 
@@ -178,3 +178,17 @@ def test_past_the_drafts_own_context_nothing_is_drafted(target: Path, draft: Pat
     whole, short = run(), run("--draft-ctx-size", 1)  # rounded up to what attention looks at
     assert short["text"] == whole["text"]
     assert 0.5 < short["speculative"]["n_drafted"] / whole["speculative"]["n_drafted"] < 0.8
+
+
+@pytest.mark.parametrize("options", [("--draft", "lookup"), ("--lookup",), ("--draft", "none")])
+def test_look_up_on_the_command_line(target: Path, draft: Path, options: tuple[str, ...]) -> None:
+    """Alone, and before a draft model; the text is that of plain decoding."""
+    given = options if "--draft" in options else (*options, "-d", draft)
+    arguments = ("-m", target, "-p", ALPHABET * 2, "-n", 60, "--temp", 0, "-t", 1, "--json")
+    result = llama_eagle("generate", *arguments, *given).json
+    assert result["text"] == (ALPHABET * 4)[:60]
+    if "none" in options:
+        assert result["speculative"] is None
+    else:
+        assert result["speculative"]["drafter"] == ("look-up" if "lookup" in options else "look-up and EAGLE-3")
+        assert result["speculative"]["n_accepted"] > 20
