@@ -17,8 +17,8 @@ extern "C" {
 
 enum eagle_exact_mode {
     EAGLE_EXACT_OFF = 0,     // llama.cpp's own kernels
-    EAGLE_EXACT_ON = 1,      // the default: ours wherever they can read the weights
-    EAGLE_EXACT_STRICT = 2,  // also refuses weight layouts that only inexact kernels read (AMX, KleidiAI)
+    EAGLE_EXACT_ON = 1,      // the default: ours wherever they can read the weights; on x86 AMX layouts are not offered
+    EAGLE_EXACT_STRICT = 2,  // also refuses weight layouts that only inexact kernels read (KleidiAI)
 };
 
 // Process-wide; takes effect at the next decode. STRICT must be set before the first model is loaded, for ggml lists

@@ -17,23 +17,30 @@ static std::atomic<int> & exact_mode() {
     return mode;
 }
 
-static std::atomic<bool> layouts_listed{false};
+static std::atomic<bool> foreign_layouts_listed{false};
 
 int eagle_cpu_exact_mode(void) {
     return exact_mode().load(std::memory_order_relaxed);
 }
 
 bool eagle_cpu_exact_set(int mode) {
-    if (mode == STRICT && exact_mode() != STRICT && layouts_listed) {
+    if (mode == STRICT && exact_mode() != STRICT && foreign_layouts_listed) {
         return false;
     }
     exact_mode() = mode;
     return true;
 }
 
+// AMX's kernels are inexact, and slower than ours where rows are few. KleidiAI's are inexact too, but nothing of ours
+// stands beside them on ARM.
 bool eagle_allows_foreign_layouts(void) {
-    layouts_listed = true;
-    return eagle_cpu_exact_mode() != STRICT;
+#if defined(__x86_64__) || defined(_M_X64)
+    const bool allowed = eagle_cpu_exact_mode() == OFF;
+#else
+    const bool allowed = eagle_cpu_exact_mode() != STRICT;
+#endif
+    foreign_layouts_listed = foreign_layouts_listed || allowed;
+    return allowed;
 }
 
 bool eagle_one_row_at_a_time(int64_t n_rows) {
