@@ -77,11 +77,11 @@ def test_d2t_outside_the_vocabulary(tmp_path: Path, target: Header) -> None:
 def test_roles(target: Header, tmp_path: Path) -> None:
     draft = draft_of(tmp_path)
     require_target(target)
-    require_draft(draft)
+    require_draft([draft])
     with pytest.raises(InputError, match="is an EAGLE-3 draft, not a target"):
         require_target(draft)
     with pytest.raises(InputError, match="is a qwen35 model, not an EAGLE-3 draft"):
-        require_draft(target)
+        require_draft([target])
 
 
 def test_projector_is_no_target(tmp_path: Path) -> None:
