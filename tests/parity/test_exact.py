@@ -140,7 +140,9 @@ def test_check_exact_on_the_command_line(folder: Path, tmp_path: Path) -> None:
     text.write_text("The quick brown fox jumps over the lazy dog. " * 4)
     found = llama_eagle("check", path, "--exact", "--text", text, "-t", 2, "--json").json
     assert found["exact"]["exact"] is True and found["exact"]["weights"]["exact"] is True
-    outcome = llama_eagle("check", path, "--exact", "-t", 2, LLAMA_EAGLE_EXACT="0")
-    assert outcome.code == 5
-    assert "is not exact: row" in outcome.stdout
+    # Without our kernels one of these types differs on every CPU that has been seen, though not the same one.
+    files = [path, model_file(folder, "qwen35", "f16")]
+    outcomes = [llama_eagle("check", file, "--exact", "-t", 2, LLAMA_EAGLE_EXACT="0") for file in files]
+    assert 5 in {outcome.code for outcome in outcomes}
+    assert any("is not exact: row" in outcome.stdout for outcome in outcomes)
     assert_one_line_error(llama_eagle("check", path, "--exact", "--text", tmp_path / "none"), 3, "cannot be read")
