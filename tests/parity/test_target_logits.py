@@ -13,6 +13,7 @@ import transformers
 from fixtures.native import NativeTarget
 from fixtures.targets import FAMILIES, HYBRID, make_target
 from llama_eagle.convert.targets import TargetOptions, convert_target, qwen2
+from llama_eagle.convert.targets import family as families
 
 pytestmark = pytest.mark.native
 
@@ -102,7 +103,7 @@ def test_an_architecture_that_publishes_nothing_is_named(tmp_path: Path, monkeyp
         arch="qwen2vl",
         keys=lambda config, dims: {**qwen2.FAMILY.keys(config, dims), "rope.dimension_sections": [4, 2, 2, 0]},
     )
-    monkeypatch.setitem(family._FAMILIES, "Qwen2ForCausalLM", family)
+    monkeypatch.setitem(families._FAMILIES, "Qwen2ForCausalLM", family)
     convert_target(folder, tmp_path / "m.gguf", TargetOptions(outtype="f32"))
     with NativeTarget(tmp_path / "m.gguf") as target:
         assert not any(target.publishes(il) for il in range(9))
