@@ -14,7 +14,7 @@ from llama_eagle.gguf.header import read_header
 from llama_eagle.gguf.size import available_bytes, kv_bytes, require_memory
 from llama_eagle.native import build
 
-INFO = {"upstream_commit": "0c1e57098", "patch_hash": "ab", "abi_version": 1, "llama_cpp_python": "0.3.36"}
+INFO = {"upstream_commit": "0c1e57098", "patch_hash": "ab", "abi_version": 2, "llama_cpp_python": "0.3.36"}
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_sound(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"abi_version": 99}, "ABI version 99, these bindings need 1"),
+        ({"abi_version": 99}, "ABI version 99, these bindings need 2"),
         ({"llama_cpp_python": "0.3.1"}, r"was built for 0\.3\.1. Install it: pip install llama-cpp-python==0\.3\.1"),
         ({"patch_hash": None, "abi_version": "x"}, "missing or incomplete"),
     ],
@@ -96,5 +96,5 @@ def test_memory_estimate(tmp_path: Path) -> None:
     available = available_bytes()
     assert available is not None and available > 2**20
     require_memory(header, 100, f16, f16)
-    with pytest.raises(EnvironmentFailure, match=r"GiB are free. Use a smaller --ctx-size"):
+    with pytest.raises(EnvironmentFailure, match=r"GiB are free. Use a smaller n_ctx"):
         require_memory(header, available, f16, f16)
