@@ -31,19 +31,23 @@ def base_ids(header: Header) -> list[int]:
 
 def problems(target: Header, draft: Header) -> list[str]:
     """Every reason why the head in `draft` cannot draft for `target`."""
-    found = []
-    for name, what in (("embedding_length", "hidden size"), ("block_count", "number of blocks")):
-        theirs, ours = target.arch_key(name), draft.arch_key(name)
-        if name == "block_count":
-            theirs = int(theirs) - int(target.arch_key("nextn_predict_layers", 0))
-            ours = int(ours) - int(draft.arch_key("nextn_predict_layers", 0))
-        if theirs != ours:
-            found.append(f"its {what} is {ours}, the target's {theirs}. Use the head of this target.")
     if target.architecture != draft.architecture:
-        found.insert(0, f"it is the head of a {draft.architecture} model, the target is {target.architecture}.")
-    if target.n_vocab != draft.n_vocab:
-        found.append(f"its vocabulary has {draft.n_vocab} tokens, the target's {target.n_vocab}.")
-    return found
+        return [f"it is the head of a {draft.architecture} model, the target is {target.architecture}."]
+    compared = {
+        "hidden size": [header.arch_key("embedding_length") for header in (draft, target)],
+        "number of blocks": [n_layers(header) for header in (draft, target)],
+        "vocabulary": [header.n_vocab for header in (draft, target)],
+    }
+    return [
+        f"its {what} is {ours}, the target's {theirs}. Use the head of this target."
+        for what, (ours, theirs) in compared.items()
+        if ours != theirs
+    ]
+
+
+def n_layers(header: Header) -> int:
+    """Blocks of a model's trunk; MTP blocks, which are stored behind them, do not count."""
+    return int(header.arch_key("block_count", 0)) - int(header.arch_key("nextn_predict_layers", 0))
 
 
 def _stores(files: Sequence[Header], suffix: str) -> bool:

@@ -135,11 +135,6 @@ def pair_problems(target: Header, draft: Header, stored: set[str]) -> list[str]:
     ]
 
 
-def n_layers(target: Header) -> int:
-    """Text layers of a target; multi-token-prediction blocks stored behind them do not count."""
-    return int(target.arch_key("block_count", 0)) - int(target.arch_key("nextn_predict_layers", 0))
-
-
 def _width_problems(target: Header, draft: Header) -> Iterator[str]:
     width = int(target.arch_key("embedding_length", 0))
     expected = int(draft.arch_key("target_hidden_size", draft.arch_key("embedding_length", 0)))
@@ -157,7 +152,7 @@ def _width_problems(target: Header, draft: Header) -> Iterator[str]:
 
 def _layer_problems(target: Header, draft: Header) -> Iterator[str]:
     layers = draft.arch_key("target_layers")
-    last = n_layers(target)
+    last = mtp.n_layers(target)
     arch = target.architecture
     if arch not in FEATURE_TARGETS:
         yield f"the {arch} architecture does not publish its layer inputs in this build."
@@ -230,7 +225,7 @@ def _target_facts(files: list[Header]) -> dict[str, Any]:
         "publishes_layer_inputs": target.architecture in FEATURE_TARGETS,
         "mtp_head": mtp.has_head(files),
         "hidden_size": target.arch_key("embedding_length"),
-        "n_layer": n_layers(target),
+        "n_layer": mtp.n_layers(target),
         "n_vocab": target.n_vocab,
         "n_bytes": sum(file.file_size for file in files),
     }
