@@ -17,7 +17,8 @@ from llama_eagle.convert.tokenizer import read_tokenizer
 from llama_eagle.convert.writer import GGUFOutput
 from llama_eagle.errors import ConversionError
 from llama_eagle.gguf.header import ARRAY, VALUE_TYPE_NAMES, ArrayRef, Header, read_model
-from llama_eagle.gguf.pairing import n_layers, require_target
+from llama_eagle.gguf.mtp import n_layers
+from llama_eagle.gguf.pairing import require_target
 
 HEADS = ("lm_head.weight", "language_model.lm_head.weight")
 EMBEDDINGS = ("model.embed_tokens.weight", "model.language_model.embed_tokens.weight", "embed_tokens.weight")
