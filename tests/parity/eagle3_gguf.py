@@ -33,6 +33,8 @@ class GGUFDraft:
         self.n_rot = self.key("rope.dimension_count", self.head_dim)
         self.eps = self.key("attention.layer_norm_rms_epsilon")
         self.n_layer = self.key("block_count")
+        windowed = self.key("attention.sliding_window_pattern", [False] * self.n_layer)
+        self.windows = [self.key("attention.sliding_window") if one else 0 for one in windowed]
         self.kv: list[list[np.ndarray]] = [[] for _ in range(2 * self.n_layer)]
 
     def key(self, name: str, default: Any = None) -> Any:
@@ -109,6 +111,7 @@ class GGUFDraft:
         keys, values = self.kv[2 * layer], self.kv[2 * layer + 1]
         keys.append(self.rotate(k, position))
         values.append(v)
+        keys, values = keys[-self.windows[layer] :], values[-self.windows[layer] :]
         q = self.rotate(q, position)
         out = np.empty((self.n_head, self.head_dim))
         for head in range(self.n_head):

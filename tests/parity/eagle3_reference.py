@@ -73,6 +73,7 @@ class Eagle3Reference:
         self.norm_before_residual = flags.get("norm_before_residual", False)
         self.norm_output = flags.get("norm_output", False)
         self.n_layer = len({name.split(".")[1] for name in self.w if name.startswith("layers.")})
+        self.windows = _windows(geometry, self.n_layer)
         self.scale = config.get("logit_scale", 1.0)
         self.embedding = self.w.get("embed_tokens.weight", embedding)
         self.head = self.w.get("lm_head.weight", head)
@@ -136,6 +137,8 @@ class Eagle3Reference:
         keys, values = self.kv[2 * layer], self.kv[2 * layer + 1]
         keys.append(self._rotate(k, position))
         values.append(v)
+        seen = slice(-self.windows[layer], None)
+        keys, values = keys[seen], values[seen]
         group = self.n_head // self.n_kv
         all_k = torch.stack(keys).repeat_interleave(group, 1)  # [slots, heads, head_dim]
         all_v = torch.stack(values).repeat_interleave(group, 1)
@@ -162,6 +165,12 @@ class Eagle3Reference:
             position += 1
             steps.append(self.slot(steps[-1].token, steps[-1].hidden, position))
         return steps
+
+
+def _windows(geometry: dict[str, Any], n_layer: int) -> list[int]:
+    """How many slots each layer attends to, its own among them; 0: all."""
+    kinds = geometry.get("layer_types", ["full_attention"] * n_layer)
+    return [geometry["sliding_window"] if kind == "sliding_attention" else 0 for kind in kinds]
 
 
 def _rope(geometry: dict[str, Any], head_dim: int) -> tuple[torch.Tensor, float]:

@@ -33,6 +33,8 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> DenseTarget:
         ("f32", IN_PIECES),
         ("speculators-fc-norm", IN_PIECES),
         ("nvidia-v3", IN_PIECES),
+        ("speculators-window", IN_LARGE_PIECES),
+        ("specforge-windows", IN_PIECES),
         ("everything", IN_PIECES),
         ("everything", IN_LARGE_PIECES),
     ],

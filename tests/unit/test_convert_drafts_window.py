@@ -10,8 +10,9 @@ from typing import Any
 import gguf
 import pytest
 from fixtures.eagle3_checkpoints import CASES, make_draft, make_target_gguf
-from llama_eagle.cli import run
 from llama_eagle.convert.drafts import convert_draft
+from llama_eagle.gguf.header import read_model
+from llama_eagle.gguf.validate import check_files
 
 WINDOWS: dict[str, tuple[int, dict[str, Any], list[bool] | None]] = {
     "one layer": (1, {"sliding_window": 32, "layer_types": ["sliding_attention"]}, [True]),
@@ -52,8 +53,11 @@ def test_a_sliding_window_reaches_the_file(producer: str, case: str, tmp_path: P
     assert ignored == (case == "the target's layers")
 
 
-def test_inspect_says_that_the_window_is_not_heeded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    spec = replace(CASES["specforge"], config={"sliding_window": 32, "layer_types": ["sliding_attention"]})
-    convert_draft(make_draft(tmp_path / "draft", spec), make_target_gguf(tmp_path / "target.gguf"), tmp_path / "o.gguf")
-    assert run(["inspect", str(tmp_path / "o.gguf")]) == 0
-    assert "sliding window of 32 tokens" in capsys.readouterr().err
+def test_a_window_without_its_layers_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "out.gguf"
+    convert_draft(
+        make_draft(tmp_path / "draft", CASES["specforge-windows"]), make_target_gguf(tmp_path / "target.gguf"), file
+    )
+    file.write_bytes(file.read_bytes().replace(b"sliding_window_pattern", b"sliding_window_unknown"))
+    faults = [finding.message for finding in check_files(read_model(file)[1])]
+    assert faults == ["0 blocks with or without a window, of 3 (eagle3.attention.sliding_window_pattern)"]

@@ -208,8 +208,6 @@ def _warnings(target: Header, draft: Header) -> Iterator[str]:
     n_ctx, n_ctx_target = (header.arch_key("context_length") or 0 for header in (draft, target))
     if n_ctx < n_ctx_target:
         yield f"it was trained for {n_ctx} tokens, the target for {n_ctx_target}: beyond, less is accepted"
-    if window := draft.arch_key("attention.sliding_window"):
-        yield f"it was trained with a window of {window} tokens, this version attends to all: beyond, less is accepted"
     for name in ("model", "pre"):
         key = f"tokenizer.ggml.{name}"
         if target.value(key) != draft.value(key):

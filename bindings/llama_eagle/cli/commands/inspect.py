@@ -22,8 +22,6 @@ def inspect(
     description = describe(file, full=full)
     for finding in description["findings"]:
         console.warn(f"{file}: {finding['message']}")
-    if window := description["keys"].get("eagle3.attention.sliding_window"):
-        console.warn(f"{file}: trained with a sliding window of {window} tokens; this version attends to all of them")
     if json:
         console.result(description)
     else:

@@ -38,6 +38,8 @@ KEYS = (
     Key("norm_before_residual", "bool"),
     Key("norm_before_fc", "bool"),
     Key("norm_output", "bool"),
+    Key("attention.sliding_window", "u32", 1, MAX_CONTEXT),
+    Key("attention.sliding_window_pattern", "bool[]"),
     Key("nextn_predict_layers", "u32", 0, 0),
     Key("expert_count", "u32", 0, 0),
     Key("rope.freq_base", "f32", 1e-6, 1e30),
@@ -123,8 +125,17 @@ def _check_attention(header: Header) -> Iterator[str]:
         yield f"{n_head} heads do not divide into {n_head_kv} groups (eagle3.attention.head_count_kv)"
     if head != value or not head:
         yield f"keys of {head} and values of {value} values a head (eagle3.attention.key_length, value_length)"
+    yield from _check_window(header)
     if n_rot % 2 or not 0 < n_rot <= head:
         yield f"{n_rot} rotary dimensions of heads of {head} (eagle3.rope.dimension_count)"
+
+
+def _check_window(header: Header) -> Iterator[str]:
+    if "eagle3.attention.sliding_window" not in header.keys:
+        return
+    pattern, n_layer = header.arch_key("attention.sliding_window_pattern") or [], header.arch_key("block_count")
+    if len(pattern) != n_layer:
+        yield f"{len(pattern)} blocks with or without a window, of {n_layer} (eagle3.attention.sliding_window_pattern)"
 
 
 def _sizes(header: Header) -> dict[str, int]:
@@ -173,7 +184,8 @@ def _check_layout(header: Header, sizes: Mapping[str, int]) -> Iterator[str]:
     unknown = [name for name in header.tensors if name not in known and not name.endswith("scale")]
     if unknown:
         yield f"it holds tensors that are no part of a draft: {', '.join(unknown[:3])}"
-    if not is_extended(header) and (sizes["L"] != 1 or header.arch_key("norm_output")):
+    beyond_stock = sizes["L"] != 1 or header.arch_key("norm_output") or header.arch_key("attention.sliding_window")
+    if not is_extended(header) and beyond_stock:
         yield "it needs the extended layout but is not marked so"
 
 

@@ -319,14 +319,19 @@ void DraftEngine::look_up(const DraftRows & rows) {
     }
 }
 
-// Row r sees the filled slots up to its own, slot + r.
-void DraftEngine::fill_mask(const DraftGraph & g, int32_t slot) {
+// Row r sees the filled ones of the n_window slots up to its own, slot + r.
+void DraftEngine::set_mask(const DraftGraph & g, ggml_tensor * mask, int32_t slot, int32_t n_window) {
+    if (!mask->buffer) {  // no layer uses it
+        return;
+    }
     const ggml_fp16_t visible = ggml_fp32_to_fp16(0.0f), hidden = ggml_fp32_to_fp16(-INFINITY);
     mask_.assign((size_t) g.n_rows() * g.shape.n_kv, hidden);
     for (int32_t r = 0; r < g.n_rows(); r++) {
         const auto row = mask_.begin() + (size_t) r * g.shape.n_kv;
-        std::fill(row + std::min(first_, slot), row + slot + r + 1, visible);
+        const int32_t end = slot + r + 1;
+        std::fill(row + std::max(std::min(first_, slot), end - n_window), row + end, visible);
     }
+    ggml_backend_tensor_set(mask, mask_.data(), 0, ggml_nbytes(mask));
 }
 
 // A slot's number is the position that it is rotated to.
@@ -341,9 +346,8 @@ void DraftEngine::set_inputs(const DraftGraph & g, const DraftRows & rows) {
     slots_.assign(positions_.begin(), positions_.end());
     features_->lines(rows.first, rows.n, lines_);
     look_up(rows);
-    if (g.mask->buffer) {
-        fill_mask(g, slot_of(rows.pos));
-    }
+    set_mask(g, g.mask, first, g.shape.n_kv);
+    set_mask(g, g.mask_window, first, model_->n_window);
     auto set = [](ggml_tensor * t, const void * data) {
         if (t->buffer) {  // an input that the graph does not use is not allocated
             ggml_backend_tensor_set(t, data, 0, ggml_nbytes(t));
@@ -353,7 +357,6 @@ void DraftEngine::set_inputs(const DraftGraph & g, const DraftRows & rows) {
     set(g.embeddings, embeddings_.data());
     set(g.positions, positions_.data());
     set(g.slots, slots_.data());
-    set(g.mask, mask_.data());
 }
 
 int32_t DraftEngine::draft(const DraftRows & rows, int32_t n_steps, float p_min, llama_token * ids, float * probs) {

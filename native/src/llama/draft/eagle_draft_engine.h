@@ -127,7 +127,7 @@ class DraftEngine {
     ggml_status compute(const DraftGraph & graph, EarlyStop * stop);
     DraftGraph & graph(DraftShape shape);
     void set_inputs(const DraftGraph & graph, const DraftRows & rows);
-    void fill_mask(const DraftGraph & graph, int32_t slot);
+    void set_mask(const DraftGraph & graph, ggml_tensor * mask, int32_t slot, int32_t n_window);
     void look_up(const DraftRows & rows);
 };
 

@@ -58,6 +58,7 @@ void GraphBuilder::make_inputs() {
     g.positions = input(GGML_TYPE_I32, g.n_places(), 1);
     g.slots = input(GGML_TYPE_I64, g.n_places(), 1);
     g.mask = input(GGML_TYPE_F16, g.shape.n_kv, g.n_rows());
+    g.mask_window = input(GGML_TYPE_F16, g.shape.n_kv, g.n_rows());
     g.probs = input(GGML_TYPE_F32, std::max(1, g.shape.n_steps), 1);
     ggml_set_output(g.probs);  // its memory is its own throughout the run: EarlyStop reads it meanwhile
 }
@@ -119,8 +120,8 @@ ggml_tensor * GraphBuilder::slots_of(ggml_tensor * kv) {
 
 ggml_tensor * GraphBuilder::attention(size_t il, ggml_tensor * q, Rows rows) {
     q = ggml_permute(ctx, q, 0, 2, 1, 3);
-    ggml_tensor * mask =
-        ggml_view_2d(ctx, g.mask, g.mask->ne[0], rows.count, g.mask->nb[1], rows.first * g.mask->nb[1]);
+    ggml_tensor * all = m.is_windowed(il) ? g.mask_window : g.mask;
+    ggml_tensor * mask = ggml_view_2d(ctx, all, all->ne[0], rows.count, all->nb[1], rows.first * all->nb[1]);
     const float scale = 1.0f / std::sqrt((float) m.n_head_dim);
     ggml_tensor * y = ggml_flash_attn_ext(ctx, q, slots_of(tensors.memory.k[il]), slots_of(tensors.memory.v[il]), mask,
                                           scale, 0.0f, 0.0f);

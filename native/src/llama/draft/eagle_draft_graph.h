@@ -54,6 +54,7 @@ struct DraftGraph {
     ggml_tensor * positions;    // {n_places} I32
     ggml_tensor * slots;        // {n_places} I64: where K and V go
     ggml_tensor * mask;         // {n_kv, rows} F16
+    ggml_tensor * mask_window;  // the same, of windowed layers
 
     ggml_tensor * probs;  // {n_steps}: of each step's token, over the draft's vocabulary
 

@@ -1,5 +1,6 @@
 #include "eagle_draft_loader.h"
 
+#include <array>
 #include <stdexcept>
 #include <string>
 
@@ -17,6 +18,7 @@ class Loader {
     explicit Loader(llama_model_base & model) : m(model), h(model.hparams), optional(model.TENSOR_NOT_REQUIRED) {}
 
     void load() {
+        load_window();
         m.create_tensor(m.tn(LLM_TENSOR_EXTENDED), {1}, 0);
         load_fusion();
         load_vocabulary();
@@ -29,6 +31,18 @@ class Loader {
     llama_model_base & m;
     const llama_hparams & h;
     const int optional;
+
+    // Among the model's keys, which have no arrays. Not in hparams: llama.cpp aborts on a window of this architecture
+    // before it comes to require_stock_draft.
+    void load_window() {
+        std::array<uint32_t, LLAMA_MAX_LAYERS> windowed = {};
+        if (m.ml->get_arr(LLM_KV_ATTENTION_SLIDING_WINDOW_PATTERN, windowed, false)) {
+            std::string & pattern = m.gguf_kv[DRAFT_WINDOW_PATTERN];
+            for (uint32_t il = 0; il < h.n_layer(); il++) {
+                pattern += windowed[il] ? '1' : '0';
+            }
+        }
+    }
 
     void load_fusion() {
         const int64_t n_aux = (int64_t) m.target_layer_ids.size();

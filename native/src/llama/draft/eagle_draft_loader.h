@@ -13,6 +13,9 @@ struct llama_model_loader;
 
 namespace eagle {
 
+// The key under which a loaded draft says which of its layers have the sliding window: a character for each, 0 or 1.
+constexpr const char * DRAFT_WINDOW_PATTERN = "eagle3.attention.sliding_window_pattern";
+
 // True when the file carries the marker tensor that every extended draft has.
 bool draft_is_extended(const llama_model_loader & loader);
 

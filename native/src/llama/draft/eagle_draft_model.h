@@ -41,6 +41,10 @@ struct DraftModel {
     float norm_eps;
     bool norm_output;  // what is fed back is norm(x), not x
 
+    // A row of a windowed layer attends to the last n_window slots, its own among them.
+    int32_t n_window = 0;
+    std::vector<bool> windowed;  // per layer; empty: none is
+
     std::vector<int32_t> states;  // of the target, ascending: boundaries, or FINAL_NORM alone (eagle_boundaries.h)
 
     // The row of a position's states takes the token after it. Its K and V are rotated and kept for `lead` positions
@@ -57,6 +61,7 @@ struct DraftModel {
     DraftRope rope;
     std::vector<int32_t> d2t_id;  // draft id -> target id, D entries; empty when D = V
 
+    bool is_windowed(size_t il) const { return !windowed.empty() && windowed[il]; }
     int64_t n_states() const { return (int64_t) states.size(); }  // A
     int32_t target_id(int32_t draft_id) const { return d2t_id.empty() ? draft_id : d2t_id[draft_id]; }
 

@@ -1,9 +1,9 @@
 #include "eagle3_model.h"
 
 #include <cmath>
-#include <cstring>
 #include <string>
 
+#include "eagle_draft_loader.h"
 #include "eagle_error.h"
 #include "ggml-backend.h"
 #include "llama-arch.h"
@@ -13,9 +13,10 @@ namespace eagle {
 
 namespace {
 
-bool meta_flag(const llama_model & model, const char * key) {
-    char text[8] = {};
-    return llama_model_meta_val_str(&model, key, text, sizeof text) >= 0 && std::strcmp(text, "true") == 0;
+// Empty: the file has no such key.
+std::string meta(const llama_model & model, const char * key) {
+    const auto found = model.gguf_kv.find(key);
+    return found == model.gguf_kv.end() ? "" : found->second;
 }
 
 ggml_tensor * optional(const llama_model & model, const std::string & name) {
@@ -33,6 +34,7 @@ Eagle3Model::Eagle3Model(const llama_model & draft, const llama_model & target) 
     lead = 0;
     device = draft.dev_layer(0);
     read_shapes(draft, target);
+    read_window(draft);
     read_tensors(draft, target);
     read_rope(draft);
     read_d2t(draft.d2t);
@@ -49,7 +51,7 @@ void Eagle3Model::read_shapes(const llama_model & draft, const llama_model & tar
     n_ctx_train = hparams.n_ctx_train;
     norm_eps = hparams.f_norm_rms_eps;
     norm_before_residual = hparams.norm_before_residual;
-    norm_output = meta_flag(draft, "eagle3.norm_output");
+    norm_output = meta(draft, "eagle3.norm_output") == "true";
     states = draft.target_layer_ids;
     const int64_t n_aux = n_states();
 
@@ -69,6 +71,14 @@ void Eagle3Model::read_shapes(const llama_model & draft, const llama_model & tar
     if ((int64_t) draft.vocab.n_tokens() != n_vocab) {
         incompatible(format("the draft's tokenizer has %u tokens, the target's %lld", draft.vocab.n_tokens(),
                             (long long) n_vocab));
+    }
+}
+
+void Eagle3Model::read_window(const llama_model & draft) {
+    const std::string size = meta(draft, "eagle3.attention.sliding_window");
+    n_window = size.empty() ? 0 : std::stoi(size);
+    for (char windowed_here : meta(draft, DRAFT_WINDOW_PATTERN)) {
+        windowed.push_back(n_window > 0 && windowed_here == '1');
     }
 }
 

@@ -31,6 +31,7 @@ struct Eagle3Model : DraftModel {
 
   private:
     void read_shapes(const llama_model & draft, const llama_model & target);
+    void read_window(const llama_model & draft);
     void read_tensors(const llama_model & draft, const llama_model & target);
     void read_rope(const llama_model & draft);
 };
