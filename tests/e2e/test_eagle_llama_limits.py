@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import numpy as np
 import pytest
 from fixtures.llama_pairs import ALPHABET, complete, load, write_lora, write_pairs
-from fixtures.tiny_gguf import END, N_VOCAB
+from fixtures.tiny_gguf import END, N_VOCAB, write_sliding_window_target
 
 pytestmark = pytest.mark.native
 
@@ -419,3 +420,21 @@ def test_another_thread_does_not_close_it(files: dict[str, Path]) -> None:
         complete(llm, max_tokens=2, logits_processor=LogitsProcessorList([intrude]))
     assert len(errors) >= 2
     assert all("in use by another thread" in str(error) for error in errors)
+
+
+def test_a_text_edited_beyond_the_sliding_window_is_read_again(tmp_path: Path) -> None:
+    """llama.cpp frees the cells behind the window: what is left is no context for an earlier place of the text."""
+    target = write_sliding_window_target(tmp_path / "gemma3.gguf", window=16)
+    options = {"draft": None, "n_ctx": 1024, "n_batch": 32, "n_ubatch": 32, "swa_full": False}
+    edited, fresh = (load({"target": target}, **options) for _ in range(2))
+    text = ALPHABET * 24
+    complete(edited, text, temperature=0)
+    cut = text[:300] + "z" + text[301:340]
+    assert complete(edited, cut, temperature=0)["text"] == complete(fresh, cut, temperature=0)["text"]
+    logits = []
+    for llm, n_kept in ((edited, 200), (fresh, 0)):
+        llm.n_tokens = n_kept
+        llm.eval(llm.tokenize(cut[n_kept:207].encode()))
+        logits.append(np.array(llm.eval_logits[-1]))
+        llm.close()
+    np.testing.assert_allclose(*logits, atol=0.01)  # other pieces of a prompt round otherwise

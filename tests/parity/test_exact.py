@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -132,6 +134,28 @@ def test_strict_is_refused_or_holds(folder: Path) -> None:
             assert exact.report(model) == {"exact": True, "mode": "strict", "inexact": [], "unverified": []}
         finally:
             exact.set_mode("on")
+
+
+def test_the_mode_changes_between_graphs_alone(folder: Path) -> None:
+    """Threads of one graph that hear different modes take different kernels, and wait for each other for ever."""
+    script = f"""
+import threading
+from llama_eagle.sessions import exact
+from llama_eagle.sessions.models import Context, Model
+from llama_eagle.sessions.options import ContextOptions
+from llama_eagle.sessions.plain import PlainSession
+with Model({str(model_file(folder, "qwen35", "q8_0"))!r}) as model:
+    with Context(model, ContextOptions(n_ctx=512, n_threads=3)) as context, PlainSession(context) as session:
+        decode = threading.Thread(target=lambda: [session.eval([5] * 5) for _ in range(60)])
+        decode.start()
+        n = 0
+        while decode.is_alive():
+            exact.set_mode("off" if n % 2 else "on")
+            n += 1
+        print("switched", n > 10)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "switched True\n", done.stderr
 
 
 def test_check_exact_on_the_command_line(folder: Path, tmp_path: Path) -> None:

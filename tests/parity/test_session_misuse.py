@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Iterator
 
 import pytest
 from fixtures.tiny_gguf import Variant, write_draft, write_target
 from llama_eagle.errors import IncompatibleModels, NativeError
-from llama_eagle.native.calls import ERR_STATE
+from llama_eagle.native.calls import ERR_ARGUMENT, ERR_STATE, last_error, library
 from llama_eagle.sessions.models import Context, ModelPair
 from llama_eagle.sessions.options import ContextOptions, PairOptions, SessionOptions
 from llama_eagle.sessions.session import EagleSession
@@ -59,3 +60,22 @@ def test_damaged_states(context: Context, pair: ModelPair, field: str, value: in
         with pytest.raises(IncompatibleModels, match="state"):
             session.load_state(bytes(data), len(PROMPT))
         assert session.draft(9, 4) == before  # the session goes on as if nothing had been asked
+
+
+@pytest.mark.parametrize("field, value", [("n_threads", 513), ("n_threads", -1), ("n_ctx_draft", 2**31 - 1)])
+def test_numbers_that_would_end_the_process(context: Context, pair: ModelPair, field: str, value: int) -> None:
+    params = library().eagle_session_default_params()
+    setattr(params, field, value)
+    handle = ctypes.c_void_p()
+    status = library().eagle_session_new(context.handle, pair.draft.handle, ctypes.byref(params), ctypes.byref(handle))
+    assert (status, handle.value) == (ERR_ARGUMENT, None)
+    assert field in last_error()
+
+
+@pytest.mark.parametrize("size", [-1, -(2**63)])
+def test_states_of_negative_size(context: Context, pair: ModelPair, size: int) -> None:
+    with open_session(context, pair) as session:
+        session.eval(PROMPT)
+        data = session.save_state()
+        assert library().eagle_state_load(session._handle, data, size, len(PROMPT)) == ERR_ARGUMENT
+        assert session.draft(9, 4)

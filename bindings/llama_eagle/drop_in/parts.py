@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import llama_cpp
-
 from llama_eagle.errors import EagleError, InputError, UsageError
-from llama_eagle.native import log
+from llama_eagle.native import calls, log
 
 
 @dataclass(frozen=True)
@@ -48,14 +46,12 @@ def explained() -> Iterator[None]:
 
 
 def require_grammar(vocab: Any, grammar: Any) -> None:
-    """Raises `UsageError` for a llama_cpp.LlamaGrammar that cannot be parsed: sampling with it would crash."""
+    """Raises `UsageError` for a llama_cpp.LlamaGrammar that llama.cpp cannot parse, or that would overwhelm it."""
     if grammar is None:
         return
     texts = (grammar._grammar.encode(), grammar._root.encode())
-    sampler = llama_cpp.llama_sampler_init_grammar(vocab, *texts)
-    if not sampler:
-        raise UsageError("the grammar cannot be parsed. Correct it: llama.cpp's grammars/README.md has the syntax.")
-    llama_cpp.llama_sampler_free(sampler)
+    if calls.library().eagle_grammar_check(vocab, *texts) != calls.OK:
+        raise UsageError(f"{calls.last_error()}. Correct it: llama.cpp's grammars/README.md has the syntax.")
 
 
 def download(repo_id: str, pattern: str | None, **where: Any) -> str:

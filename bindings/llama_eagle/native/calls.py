@@ -76,6 +76,7 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_accept": ([c_void_p, c_void_p, TOKENS, POINTER(c_int32)], c_int32),
     "eagle_sample": ([c_void_p, c_void_p, c_int32, TOKENS], c_int32),
     "eagle_choice": ([c_void_p, c_int32, TOKENS, FLOATS], c_int32),
+    "eagle_grammar_check": ([c_void_p, c_char_p, c_char_p], c_int32),
     "eagle_commit": ([c_void_p, c_int32], c_int32),
     "eagle_state_size": ([c_void_p], c_int64),
     "eagle_state_save": ([c_void_p, c_void_p, c_int64], c_int32),
@@ -117,11 +118,16 @@ def _check_environment() -> None:
         raise EnvironmentFailure(f"LLAMA_EAGLE_EXACT={mode} is not known: use off, on or strict.")
 
 
+def last_error() -> str:
+    """What the last failure on this thread was, "" if there was none."""
+    return str(library().eagle_last_error().decode("utf-8", "replace"))
+
+
 def check(status: int, call: str) -> None:
     """Raise the error for a non-zero status of the C function `call`."""
     if status == OK:
         return
-    text = library().eagle_last_error().decode("utf-8", "replace") or f"status {status}"
+    text = last_error() or f"status {status}"
     if status == ERR_INCOMPATIBLE:
         raise IncompatibleModels(text)
     if status == ERR_MEMORY:

@@ -34,6 +34,7 @@ class PlainSession(Closing):
         self.n_past = 0
         self._round: list[int] = []  # rows of the pending round
         self._piece = min(self.n_batch, int(llama_cpp.llama_n_ubatch(self.ctx))) if n_draft_max else self.n_batch
+        self._n_window = int(llama_cpp.llama_model_n_swa(llama_cpp.llama_get_model(self.ctx)))  # 0: none
         self._batch = _Batch(llama_cpp, self.n_batch)
         self._ms: dict[str, Any] = {"eval_ms": 0.0, "verify_ms": 0.0, "commit_ms": 0.0}
 
@@ -101,10 +102,10 @@ class PlainSession(Closing):
         return not self._unsettled
 
     def trim(self, n_past: int) -> bool:
-        """Keep the first `n_past` tokens. False when the recurrent state cannot go back that far."""
+        """Keep the first `n_past` tokens. False when a recurrent state or a sliding window cannot go back that far."""
         if n_past == 0:
             self.reset()
-        elif not self.settle() or (n_past < self.n_past and not self._remove_from(n_past)):
+        elif not self.settle() or (n_past < self.n_past and not self._can_go_back(n_past)):
             return False
         self.n_past = min(n_past, self.n_past)
         return True
@@ -132,6 +133,15 @@ class PlainSession(Closing):
 
     def close(self) -> None:
         """Nothing to free: context and model belong to the caller."""
+
+    def _can_go_back(self, n_past: int) -> bool:
+        """Cut the memory to `n_past` tokens, unless cells that the next token attends to are gone already: without
+        `swa_full` llama.cpp frees those behind the window of the last token, and would go on with what is left."""
+        if self._n_window:
+            first = self._api.llama_memory_seq_pos_min(self._api.llama_get_memory(self.ctx), 0)
+            if first > max(0, n_past - self._n_window):
+                return False
+        return self._remove_from(n_past)
 
     def _remove_from(self, n_past: int) -> bool:
         return bool(self._api.llama_memory_seq_rm(self._api.llama_get_memory(self.ctx), 0, n_past, -1))

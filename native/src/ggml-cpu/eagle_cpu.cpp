@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <cstring>
+#include <mutex>
+#include <shared_mutex>
 
 #include "eagle_exact_environment.h"
 #include "eagle_flash_attn.h"
@@ -19,11 +21,26 @@ static std::atomic<int> & exact_mode() {
 
 static std::atomic<bool> foreign_layouts_listed{false};
 
+// Shared by the graphs that run, so that contexts do not wait for each other.
+static std::shared_mutex & mode_is_read() {
+    static std::shared_mutex mutex;
+    return mutex;
+}
+
+void eagle_graph_begins(void) {
+    mode_is_read().lock_shared();
+}
+
+void eagle_graph_ends(void) {
+    mode_is_read().unlock_shared();
+}
+
 int eagle_cpu_exact_mode(void) {
     return exact_mode().load(std::memory_order_relaxed);
 }
 
 bool eagle_cpu_exact_set(int mode) {
+    const std::unique_lock<std::shared_mutex> no_graph_runs(mode_is_read());
     if (mode == STRICT && exact_mode() != STRICT && foreign_layouts_listed) {
         return false;
     }

@@ -32,7 +32,12 @@ struct ggml_backend_buffer_type * eagle_wide_buffer_type(void);
 // Whether every batch of up to eagle::MAX_ROWS rows multiplies these weights exactly as one row does.
 bool eagle_cpu_exact_weights(const struct ggml_tensor * weights);
 
-// The mode of eagle_exact.h. Setting fails when strictness comes after foreign layouts have been asked for.
+// The mode holds between these two: its threads ask at every node, and must hear the same.
+void eagle_graph_begins(void);
+void eagle_graph_ends(void);
+
+// The mode of eagle_exact.h. Setting waits for the graphs that run, and fails when strictness comes after foreign
+// layouts have been asked for.
 bool eagle_cpu_exact_set(int mode);
 int eagle_cpu_exact_mode(void);
 

@@ -14,6 +14,8 @@ struct eagle_session {
 
 namespace {
 
+constexpr int32_t MAX_DRAFT_POSITIONS = 1 << 26;  // no model is trained for a hundredth of it, and sums stay in 32 bits
+
 using eagle::Error;
 using eagle::format;
 using eagle::guarded;
@@ -68,6 +70,13 @@ eagle_session_params merge(const eagle_session_params * given, const llama_model
     }
     if (params.type_kv != GGML_TYPE_F16 && params.type_kv != GGML_TYPE_F32) {
         throw Error(EAGLE_ERR_ARGUMENT, "type_kv must be F16 or F32");
+    }
+    if (params.n_threads < 0 || params.n_threads > GGML_MAX_N_THREADS) {
+        throw Error(EAGLE_ERR_ARGUMENT, format("n_threads is %d, not 0 to %d", params.n_threads, GGML_MAX_N_THREADS));
+    }
+    if (params.n_ctx_draft < 0 || params.n_ctx_draft > MAX_DRAFT_POSITIONS) {
+        throw Error(EAGLE_ERR_ARGUMENT,
+                    format("n_ctx_draft is %d, not 0 to %d", params.n_ctx_draft, MAX_DRAFT_POSITIONS));
     }
     if (params.n_vocab_draft < 0 || params.n_base_ids < 0) {
         throw Error(EAGLE_ERR_ARGUMENT,
@@ -228,6 +237,9 @@ int32_t eagle_state_save(const eagle_session * session, void * data, int64_t siz
 int32_t eagle_state_load(eagle_session * session, const void * data, int64_t size, int32_t n_past) {
     return guarded("eagle_state_load", [&] {
         require(session, "session");
+        if (size < 0 || (size > 0 && !data)) {
+            throw Error(EAGLE_ERR_ARGUMENT, format("%lld bytes of state at %p", (long long) size, data));
+        }
         session->impl.load_state((const char *) data, size, n_past);
     });
 }

@@ -1,0 +1,90 @@
+#include "eagle_grammar.h"
+
+#include <cstring>
+#include <memory>
+
+#include "eagle_error.h"
+#include "ggml.h"
+#include "llama-grammar.h"
+
+namespace eagle {
+
+namespace {
+
+thread_local int depth = 0;
+thread_local int64_t start_us = 0;  // 0: no clock runs
+thread_local std::string error;
+
+[[noreturn]] void refuse(const std::string & why) {
+    throw Error(EAGLE_ERR_ARGUMENT, "the grammar " + why);
+}
+
+}  // namespace
+
+void require_grammar_size(const char * text) {
+    if (strnlen(text, MAX_GRAMMAR_BYTES + 1) > MAX_GRAMMAR_BYTES) {
+        refuse(format("is longer than %zu bytes", MAX_GRAMMAR_BYTES));
+    }
+}
+
+void require_repetition(uint64_t min_times, uint64_t max_times) {
+    if (max_times < min_times) {
+        refuse(format("repeats something {%llu,%llu} times, more at least than at most", (unsigned long long) min_times,
+                      (unsigned long long) max_times));
+    }
+}
+
+GrammarLevel::GrammarLevel() {
+    if (depth == MAX_GRAMMAR_DEPTH) {
+        refuse(format("is nested deeper than %d levels", MAX_GRAMMAR_DEPTH));
+    }
+    depth++;
+}
+
+GrammarLevel::~GrammarLevel() {
+    depth--;
+}
+
+GrammarClock::GrammarClock() : outermost_(start_us == 0) {
+    if (outermost_) {
+        start_us = ggml_time_us();
+    }
+}
+
+GrammarClock::~GrammarClock() {
+    if (outermost_) {
+        start_us = 0;
+    }
+}
+
+void GrammarStates::add(size_t n_levels) {
+    n_levels_ += n_levels;
+    if (n_levels_ > MAX_GRAMMAR_STATES) {
+        refuse("can be in too many states at one place of the text");
+    }
+    if (start_us != 0 && ggml_time_us() - start_us > MAX_GRAMMAR_SECONDS * int64_t(1'000'000)) {
+        refuse(format("takes more than %d s for one token", MAX_GRAMMAR_SECONDS));
+    }
+}
+
+void note_grammar_error(const char * why) {
+    error = why;
+}
+
+}  // namespace eagle
+
+int32_t eagle_grammar_check(const struct llama_vocab * vocab, const char * text, const char * root) {
+    return eagle::guarded("eagle_grammar_check", [&] {
+        if (vocab == nullptr || text == nullptr || root == nullptr) {
+            throw eagle::Error(EAGLE_ERR_ARGUMENT, "vocab, text or root is null");
+        }
+        eagle::require_grammar_size(text);
+        eagle::note_grammar_error("no rule of that name, or a rule that begins with itself");
+        const std::unique_ptr<llama_grammar, void (*)(llama_grammar *)> grammar(
+            llama_grammar_init_impl(vocab, text, root, false, nullptr, 0, nullptr, 0), llama_grammar_free_impl);
+        if (grammar == nullptr) {
+            throw eagle::Error(EAGLE_ERR_ARGUMENT,
+                               eagle::format("the grammar cannot be parsed: %.200s", eagle::error.c_str()));
+        }
+    });
+}

@@ -1,0 +1,89 @@
+"""Grammars that would end or hang llama.cpp are refused with the reason, and the instance goes on."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fixtures.llama_pairs import complete, load, write_pairs
+from llama_eagle.errors import NativeError, UsageError
+
+pytestmark = pytest.mark.native
+
+
+def gbnf(text: str) -> Any:
+    from llama_cpp import LlamaGrammar
+
+    return LlamaGrammar.from_string(text, verbose=False)
+
+
+LETTERS = "root ::= [a-z ]+"
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    instance = load(write_pairs(tmp_path_factory.mktemp("models")), n_draft=3)
+    yield instance
+    instance.close()
+
+
+def nested(depth: int) -> str:
+    return "root ::= " + "(" * depth + '"a"' + ")" * depth
+
+
+def chained(depth: int) -> str:
+    """Rules that begin with each other."""
+    return "\n".join(["root ::= r0", *(f"r{i} ::= r{i + 1}" for i in range(depth)), f'r{depth} ::= "a"'])
+
+
+def exploding(n_rules: int) -> str:
+    """Each rule leads to the next one in three ways: 3^n places to be at once."""
+    rules = [f"r{i} ::= r{i + 1} [b]? r{i + 1} [c]? r{i + 1}" for i in range(n_rules)]
+    return "\n".join(["root ::= r0", *rules, f"r{n_rules} ::= [a]?"])
+
+
+HOSTILE = {
+    "deep groups": (nested(1001), "nested deeper than 1000"),
+    "very deep groups": (nested(200_000), "nested deeper than 1000"),
+    "a chain of rules": (chained(20_000), "nested deeper than 1000"),
+    "inverted repetition": ('root ::= "a"{5,1}', "more at least than at most"),
+    "too long": ('root ::= "a"' + " " * (1 << 20), "longer than 1048576 bytes"),
+    "not a grammar": ("root ::= (", "cannot be parsed"),
+    "no root": ('other ::= "a"', "cannot be parsed"),
+    "states": (exploding(26), "too many states"),
+    "left recursion": ('root ::= root "a" | "b"', "cannot be parsed"),
+    "left recursion behind what may be empty": ('root ::= o root "a" | "b"\no ::= e e\ne ::= "x"?', "too many states"),
+}
+
+
+@pytest.mark.parametrize("grammar, reason", HOSTILE.values(), ids=HOSTILE)
+def test_is_refused(llm: Any, grammar: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        complete(llm, grammar=gbnf(grammar))
+    assert complete(llm, temperature=0, grammar=gbnf(LETTERS))["text"]
+
+
+@pytest.mark.parametrize("grammar", [nested(999), chained(998), exploding(3)], ids=["groups", "chain", "states"])
+def test_just_inside_the_limits_works(llm: Any, grammar: str) -> None:
+    assert set(complete(llm, temperature=0, grammar=gbnf(grammar))["text"]) <= set("abc")
+
+
+def test_rules_shared_by_many_are_visited_once(llm: Any) -> None:
+    """Each rule begins with the next one, twice: 2^60 ways from the root to the last."""
+    rules = "\n".join(f"r{i} ::= r{i + 1} | r{i + 1} r{i + 1}" for i in range(60))
+    start = time.monotonic()
+    with pytest.raises(UsageError, match="grammar"):
+        complete(llm, grammar=gbnf(f'root ::= r0\n{rules}\nr60 ::= "a"'))
+    assert time.monotonic() - start < 60  # it would be years
+
+
+def test_states_that_explode_within_the_text_end_the_generation_alone(llm: Any) -> None:
+    tail = exploding(26).replace("root", "tail", 1)
+    grammar = gbnf(f'root ::= [a-z ] [a-z ] tail "z"\n{tail}')
+    tokens = llm.generate(llm.tokenize(b"abc"), temp=0.0, grammar=grammar)
+    with pytest.raises(NativeError, match="too many states"):
+        list(itertools.islice(tokens, 10))
+    assert complete(llm, temperature=0)["text"]
