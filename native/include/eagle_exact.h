@@ -9,7 +9,7 @@
 
 #include "eagle.h"
 
-#define EAGLE_EXACT_MAX_ROWS 17  // a draft of 16 and the token before it
+#define EAGLE_EXACT_MAX_ROWS 72  // eight sequences with a draft of 8 and the token before it
 
 #ifdef __cplusplus
 extern "C" {

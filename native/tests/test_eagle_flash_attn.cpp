@@ -39,9 +39,9 @@ struct inputs {
           sinks(random_floats((size_t) a.heads, 4)) {}
 };
 
-// Token t sees the positions before n_kv - 40 + t.
+// Token t sees the positions before n_kv - 80 + t.
 static bool visible(const attention & a, int64_t token, int64_t position) {
-    return position < std::max<int64_t>(1, a.n_kv - 40 + token);
+    return position < std::max<int64_t>(1, a.n_kv - 80 + token);
 }
 
 static ggml_tensor * input(ggml_context * ctx, ggml_type type, int64_t n0, int64_t n1, int64_t n2) {
@@ -148,7 +148,7 @@ static void check_attention(ggml_backend_t backend, const attention & a) {
         check(nmse(a, in, t, y.data()) < (our_kernel ? 1e-6 : 1e-4) || a.max_bias != 0, a.name() + ": accuracy");
         alone.insert(alone.end(), y.begin(), y.end());
     }
-    for (int64_t n : {1, 2, 3, 5, 9, 16, 17}) {
+    for (int64_t n : {1, 2, 3, 5, 9, 16, 17, 18, 33, 64, 72}) {
         for (int threads = 1; threads <= 4; ++threads) {
             const int64_t from = (3 * n + threads) % (inputs::TOKENS + 1 - n);
             const std::vector<float> y = attend(backend, a, in, from, n, threads, threads % 2 * 256);

@@ -168,11 +168,11 @@ struct attention {
 
 constexpr int64_t HEADS = 4, KV_HEADS = 2;
 
-// A mask [n_kv + padding, n]: token t sees the positions before n_kv - 40 + t.
+// A mask [n_kv + padding, n]: token t sees the positions before n_kv - 80 + t.
 floats causal(int64_t n_kv, int from, int n, int padding) {
     floats mask((n_kv + padding) * n, -INFINITY);
     for (int t = 0; t < n; t++) {
-        std::fill_n(mask.begin() + t * (n_kv + padding), n_kv - 40 + from + t, 0.0f);
+        std::fill_n(mask.begin() + t * (n_kv + padding), n_kv - 80 + from + t, 0.0f);
     }
     return mask;
 }
@@ -306,7 +306,8 @@ struct batch {
     int from, n, padding;
 };
 
-constexpr batch BATCHES[] = {{0, 17, 0}, {0, 9, 256}, {3, 5, 0}, {1, 2, 512}, {4, 8, 256}, {8, 6, 0}, {16, 1, 256}};
+constexpr batch BATCHES[] = {{0, 17, 0},  {0, 9, 256}, {3, 5, 0},    {1, 2, 512},
+                             {4, 8, 256}, {8, 6, 0},   {16, 1, 256}, {0, TOKENS, 0}};
 
 floats alone(ggml_backend_t backend, const example & e) {
     floats out;

@@ -19,14 +19,14 @@ from fixtures.targets import make_target
 from llama_eagle.convert.drafts import convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.demo.run import DRAFT, TARGET
-from llama_eagle.native.limits import MAX_EXACT_DRAFT
+from llama_eagle.native import limits
 from llama_eagle.quantize.quantize import quantize
 from llama_eagle.synthetic.ggufs import PairFiles, PairFolder, convert_pair
 
 pytestmark = [pytest.mark.native, pytest.mark.slow]
 
 N_TOKENS = 10_000
-LONGEST = MAX_EXACT_DRAFT
+LONGEST = limits.LONGEST
 TYPES = ("f16", "q8_0", "q4_k_m")
 WIDE = {"hidden_size": 256, "intermediate_size": 512}  # K-quants need rows of 256
 SAMPLED: dict[str, Any] = {"temp": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.0}

@@ -5,8 +5,11 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from fixtures.command import assert_one_line_error, llama_eagle
 from fixtures.targets import make_target
@@ -14,11 +17,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import NativeError
+from llama_eagle.native.closing import Closing
 from llama_eagle.quantize.quantize import quantize
 from llama_eagle.sessions import exact
 from llama_eagle.sessions.exact_check import CheckOptions, check_exact
 from llama_eagle.sessions.models import Model
 from llama_eagle.sessions.options import ContextOptions
+from numpy.typing import NDArray
 
 pytestmark = pytest.mark.native
 
@@ -56,7 +61,7 @@ def random_tokens(model: Model, n: int, seed: int) -> list[int]:
 def test_every_weight_type(folder: Path, outtype: str, flash_attn: str) -> None:
     with Model(model_file(folder, "qwen35", outtype)) as model:
         options = CheckOptions(max_threads=3, context=ContextOptions(n_ctx=512, flash_attn=flash_attn))
-        assert check_exact(model, random_tokens(model, 60, 1), options).difference is None
+        assert check_exact(model, random_tokens(model, 150, 1), options).difference is None
         assert exact.report(model)["exact"] is True
     assert {"device": "CPU", "exact": True, "why": ""} in exact.devices()
 
@@ -65,7 +70,67 @@ def test_every_weight_type(folder: Path, outtype: str, flash_attn: str) -> None:
 def test_every_family(folder: Path, family: str) -> None:
     with Model(model_file(folder, family, "q8_0")) as model:
         options = CheckOptions(max_threads=3, context=ContextOptions(n_ctx=512))
-        assert check_exact(model, random_tokens(model, 60, 2), options).difference is None
+        assert check_exact(model, random_tokens(model, 150, 2), options).difference is None
+
+
+class Sequences(Closing):
+    """A context of `n_seq` sequences, each with a cache of its own."""
+
+    def __init__(self, model: Model, n_seq: int) -> None:
+        import llama_cpp
+
+        self._api: Any = llama_cpp
+        self._n_vocab = model.n_vocab
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max = 128 * n_seq, 512, 512, n_seq
+        params.kv_unified, params.n_threads, params.n_threads_batch = False, 2, 2
+        self._context = llama_cpp.llama_init_from_model(model.handle, params)
+
+    def decode(self, rows: Sequence[tuple[int, int, int]]) -> NDArray[np.float32]:
+        """Logits [len(rows), n_vocab] of one batch of (sequence, position, token)."""
+        batch = self._api.llama_batch_init(len(rows), 0, 1)
+        for i, (sequence, position, token) in enumerate(rows):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = token, position, 1, True
+            batch.seq_id[i][0] = sequence
+        batch.n_tokens = len(rows)
+        assert self._api.llama_decode(self._context, batch) == 0
+        self._api.llama_batch_free(batch)
+        logits = (self._api.llama_get_logits_ith(self._context, i) for i in range(len(rows)))
+        return np.stack([np.ctypeslib.as_array(row, (self._n_vocab,)) for row in logits])
+
+    def close(self) -> None:
+        self._api.llama_free(self._context)
+
+
+def batches_of_sequences(texts: Sequence[Sequence[int]]) -> Iterator[list[tuple[int, int, int]]]:
+    """Up to nine rows of each text a batch, in any order; the first batch has nine of each."""
+    rng = random.Random(3)
+    done = [0] * len(texts)
+    while any(n < len(text) for n, text in zip(done, texts, strict=True)):
+        shares = [rng.randint(0, 9) if any(done) else 9 for _ in texts]
+        order = [s for s, n in enumerate(shares) for _ in range(min(n, len(texts[s]) - done[s]))]
+        rng.shuffle(order)
+        rows = []
+        for s in order:
+            rows.append((s, done[s], texts[s][done[s]]))
+            done[s] += 1
+        if rows:
+            yield rows
+
+
+@pytest.mark.parametrize(("family", "outtype"), [("qwen35", "q4_k_m"), ("qwen35moe", "f16"), ("qwen3", "q4_0")])
+def test_rows_of_eight_sequences(folder: Path, family: str, outtype: str) -> None:
+    """Rows of several sequences, up to 72 together: each has the bits that it has where its sequence is alone."""
+    with Model(model_file(folder, family, outtype)) as model:
+        texts = [random_tokens(model, 40, seed) for seed in range(8)]
+        expected = []
+        for text in texts:
+            with Sequences(model, 1) as alone:
+                expected.append([alone.decode([(0, i, token)])[0] for i, token in enumerate(text)])
+        with Sequences(model, 8) as together:
+            for rows in batches_of_sequences(texts):
+                for (s, position, _), logits in zip(rows, together.decode(rows), strict=True):
+                    assert np.array_equal(logits.view(np.uint32), expected[s][position].view(np.uint32)), (s, position)
 
 
 @pytest.mark.parametrize("cache", ["f16", "q8_0", "f32", "bf16"])

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from llama_eagle.errors import InputError, NativeError, UsageError
-from llama_eagle.native.limits import MAX_EXACT_ROWS
+from llama_eagle.native.limits import LONGEST, MAX_EXACT_ROWS
 from llama_eagle.sessions.models import Context, Model
 from llama_eagle.sessions.options import ContextOptions
 from llama_eagle.sessions.text import Tokenizer
@@ -103,14 +103,17 @@ def _compare(alone: Context, batched: Context, tokens: Sequence[int], options: C
 
 
 def _batches(n_tokens: int, options: CheckOptions) -> Iterator[tuple[int, int, int]]:
-    """(first token, one past the last, threads) of each batch; the first is as long as a batch may be."""
+    """(first token, one past the last, threads) of each batch.
+
+    The first is as long as a batch may be. Of the others about half are a draft's verification.
+    """
     rng = random.Random(options.seed)
     max_threads = options.max_threads or max(2, os.cpu_count() or 2)
     start, n_rows = options.n_prompt, options.max_rows
     while start < n_tokens:
         stop = min(n_tokens, start + n_rows)
         yield start, stop, rng.randint(1, max_threads)
-        start, n_rows = stop, rng.randint(1, options.max_rows)
+        start, n_rows = stop, rng.randint(1, rng.choice((min(LONGEST + 1, options.max_rows), options.max_rows)))
 
 
 def decode_logits(context: Context, tokens: Sequence[int], position: int, *, want_logits: bool = True) -> np.ndarray:

@@ -8,7 +8,7 @@
 
 namespace eagle_cuda {
 
-constexpr int MAX_ROWS = 17;  // EAGLE_EXACT_MAX_ROWS
+constexpr int MAX_ROWS = 72;  // EAGLE_EXACT_MAX_ROWS
 
 // MUL_MAT and MUL_MAT_ID of up to MAX_ROWS rows: Q8_0, Q4_0, Q4_K, Q5_K, Q6_K, F16, BF16, F32.
 bool mul_mat(ggml_backend_cuda_context & ctx, ggml_tensor * node);

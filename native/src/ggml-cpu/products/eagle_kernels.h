@@ -11,7 +11,8 @@
 
 namespace eagle {
 
-constexpr int MAX_ROWS = 17;  // EAGLE_EXACT_MAX_ROWS: larger batches are prompts and go ggml's way
+constexpr int MAX_ROWS = 72;   // EAGLE_EXACT_MAX_ROWS: larger batches are prompts and go ggml's way
+constexpr int CALL_ROWS = 17;  // activation rows that one call of a kernel multiplies
 
 // Plain, interleaved by ggml's repacking, our own (eagle_wide.h), or not ours to read.
 enum class layout { plain, interleaved, wide, foreign };
@@ -25,7 +26,7 @@ struct dot_args {
     size_t w_stride;           // bytes from one row, or group, to the next
     int64_t n_w;               // weight rows; a multiple of the kernel's group
     const char * const * act;  // [n_act] packed activation rows
-    int n_act;                 // 1 .. MAX_ROWS
+    int n_act;                 // 1 .. CALL_ROWS
     float * const * dst;       // [n_act] outputs, n_w floats each
 };
 

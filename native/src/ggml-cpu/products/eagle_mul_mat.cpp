@@ -80,10 +80,10 @@ void pack_rows(const ggml_compute_params * params, const ggml_tensor * x, const 
 
 void dot_rows(const kernel & k, const ggml_tensor * weights, const char * matrix, int64_t begin, int64_t end,
               const char * const * act, float * const * dst, int64_t n_act) {
-    const int64_t most = n_act > MAX_ROWS ? MAX_ROWS - 1 : MAX_ROWS;  // two full tiles
+    const int64_t most = n_act > CALL_ROWS ? CALL_ROWS - 1 : CALL_ROWS;  // two full tiles
     for (int64_t first = 0; first < n_act; first += most) {
         const int n = (int) std::min(most, n_act - first);
-        float * out[MAX_ROWS];
+        float * out[CALL_ROWS];
         for (int j = 0; j < n; ++j) {
             out[j] = dst[first + j] + begin;
         }
@@ -94,7 +94,7 @@ void dot_rows(const kernel & k, const ggml_tensor * weights, const char * matrix
 
 // Rows that one matrix of src0 multiplies: all tokens of all heads that share it, gathered once per chunk.
 struct row_set {
-    static constexpr int MAX = 8 * (MAX_ROWS - 1);
+    static constexpr int MAX = 8 * (CALL_ROWS - 1);
     const char * act[MAX];
     float * dst[MAX];
     int n = 0;

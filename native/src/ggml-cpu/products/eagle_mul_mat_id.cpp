@@ -51,10 +51,10 @@ static void multiply(const ggml_tensor * node, const kernel & k, const char * pa
                      const routed * rows, int64_t n, int64_t begin, int64_t end) {
     const ggml_tensor * w = node->src[0];
     const ggml_tensor * x = node->src[1];
-    for (int64_t first = 0; first < n; first += MAX_ROWS) {
-        const char * act[MAX_ROWS];
-        float * dst[MAX_ROWS];
-        const int64_t count = std::min<int64_t>(MAX_ROWS, n - first);
+    for (int64_t first = 0; first < n; first += CALL_ROWS) {
+        const char * act[CALL_ROWS];
+        float * dst[CALL_ROWS];
+        const int64_t count = std::min<int64_t>(CALL_ROWS, n - first);
         for (int64_t j = 0; j < count; ++j) {
             const routed r = rows[first + j];
             const int64_t i1 = r.slot % x->ne[1];
