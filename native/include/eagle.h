@@ -145,8 +145,9 @@ LLAMA_API int32_t eagle_sample(struct llama_context * ctx, struct llama_sampler 
                                llama_token * id);
 
 // Whether llama_sampler_init_grammar can take this GBNF text (null-terminated UTF-8), beginning at the rule `root`:
-// EAGLE_ERR_ARGUMENT when it cannot be parsed or is beyond a limit of eagle_grammar.h (size, depth, states, time), which
-// llama.cpp's own call would not survive. A grammar whose states explode later in the text makes eagle_sample fail.
+// EAGLE_ERR_ARGUMENT when it cannot be parsed or is beyond a limit of eagle_grammar.h (size, depth, states, time),
+// which llama.cpp's own call would not survive. A grammar whose states explode later in the text makes eagle_sample
+// fail.
 LLAMA_API int32_t eagle_grammar_check(const struct llama_vocab * vocab, const char * text, const char * root);
 
 // The two likeliest tokens of output row `row` of the last decode (-1: the last one), and the gap between their logits.
