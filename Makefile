@@ -3,7 +3,7 @@
 #   make demo        convert, quantize and generate with the demo pair, with and without its draft
 #   make test        lint, native tests and the default Python tests
 #   make test-slow   the long property, distribution and comparison tests
-#   make fuzz        30,000 mutated models: none may end or hang the process
+#   make fuzz        30,000 mutated models, 10,000 saved states, calls in random order: none may end or hang the process
 #   make lint        ruff, mypy, clang-format
 #   make sanitize    native tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make bench       speed on the synthetic 0.8B pair, side by side with llama.cpp's own EAGLE-3
@@ -52,6 +52,7 @@ test-slow: install
 fuzz: install
 	$(BIN)/python tests/fuzz/run.py drafts --cases $(or $(CASES),20000) --seed $(or $(SEED),1)
 	$(BIN)/python tests/fuzz/run.py targets --cases $(or $(CASES),10000) --seed $(or $(SEED),1)
+	LLAMA_EAGLE_FUZZ_CASES=$(or $(CASES),10000) $(BIN)/python -m pytest tests/fuzz/test_checkpoints.py tests/fuzz/test_calls.py
 
 lint: install
 	$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import zlib
 
 import llama_cpp
 import numpy as np
@@ -13,11 +14,25 @@ from llama_eagle.sessions.text_memory import TextMemory
 
 
 class EagleLlamaState(LlamaState):
-    """The parent's saved state and what the draft keeps beside it."""
+    """The parent's saved state and what the draft keeps beside it, with a checksum: llama.cpp aborts on some damage."""
 
     def __init__(self, state: LlamaState, draft_state: bytes) -> None:
         super().__init__(**vars(state))
         self.draft_state = draft_state
+        self.checksum = self._checksum()
+
+    def require_whole(self) -> None:
+        """Raises RuntimeError, as the parent does for states that it cannot load."""
+        if self.checksum != self._checksum():
+            raise RuntimeError("the saved state is damaged: its checksum differs. Evaluate the text again.")
+
+    def _checksum(self) -> int:
+        numbers = f"{self.n_tokens} {self.llama_state_size}".encode()
+        parts = (numbers, self.input_ids.tobytes(), self.llama_state, self.draft_state)
+        checksum = 0
+        for part in parts:
+            checksum = zlib.crc32(part, checksum)
+        return checksum
 
 
 def capture_state(memory: TextMemory, seed: int) -> EagleLlamaState:
@@ -41,6 +56,8 @@ def capture_state(memory: TextMemory, seed: int) -> EagleLlamaState:
 
 def restore_state(memory: TextMemory, state: LlamaState) -> None:
     """Go on from a saved state. From one of the parent's class, the draft starts knowing nothing of the text."""
+    if isinstance(state, EagleLlamaState):
+        state.require_whole()
     memory.reset()
     session = memory.session
     buffer = (ctypes.c_uint8 * state.llama_state_size).from_buffer_copy(state.llama_state)
