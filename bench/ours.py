@@ -16,9 +16,9 @@ from llama_eagle.generation.options import SamplingParams
 from llama_eagle.generation.run import GREEDY, Run, decode
 from llama_eagle.generation.sampling import Sampler
 from llama_eagle.sessions.models import Context, ModelPair
-from llama_eagle.sessions.open import open_session
 from llama_eagle.sessions.options import MTP, ContextOptions, LoadOptions, PairOptions, SessionOptions
 from llama_eagle.sessions.plain import PlainSession
+from llama_eagle.sessions.session import EagleSession
 from llama_eagle.sessions.text import Tokenizer
 
 VERIFY_ROWS = 5
@@ -76,7 +76,7 @@ class Ours:
             Context(self.pair.target, options) as plain_context,
             Context(self.pair.target, rounds) as context,
             PlainSession(plain_context) as plain,
-            open_session(context, self.pair.draft, SessionOptions(VERIFY_ROWS)) as session,
+            EagleSession(context, self.pair.draft, SessionOptions(VERIFY_ROWS)) as session,
             Sampler(GREEDY, self.pair.target.n_vocab) as sampler,
         ):
             plain.eval(self.prompt)

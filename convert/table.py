@@ -15,6 +15,7 @@ import numpy as np
 from llama_eagle.convert.dtypes import require_finite
 from llama_eagle.convert.source.weights import Weights
 from llama_eagle.errors import ConversionError
+from llama_eagle.gguf.validate.table import size_of
 
 Dims = Mapping[str, int]
 Shape = tuple[int, ...]
@@ -99,7 +100,7 @@ def whole_blocks(shape: Shape, outtype: str) -> str:
 
 def resolve(shape: tuple[str, ...], dims: Dims) -> Shape:
     """Numbers for a shape rule."""
-    return tuple(math.prod(int(f) if f.isdigit() else dims[f] for f in part.split("*")) for part in shape)
+    return tuple(size_of(part, dims) for part in shape)
 
 
 def computed(name: str, values: np.ndarray, note: str = "") -> Planned:

@@ -13,6 +13,7 @@ import argparse
 import json
 import statistics
 import tempfile
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,21 +49,30 @@ def one_round(context: RoundContext, rows: int, kept: int) -> None:
         assert context.trim(0, start + kept)
 
 
-def compare_speed(model: RoundModel, n_rs_seq: int, rows: int, kept: int, threads: int, n: int) -> dict[str, Any]:
-    contexts = {mode: model.context(mode=mode, n_rs_seq=n_rs_seq, n_threads=threads) for mode in (SNAPSHOTS, REPLAY)}
+@dataclass(frozen=True)
+class Case:
+    """Decodes of `rows` tokens of which `kept` stay, where `n_rs_seq` can be undone."""
+
+    n_rs_seq: int
+    rows: int
+    kept: int
+
+
+def compare_speed(model: RoundModel, case: Case, threads: int, n: int) -> dict[str, Any]:
+    contexts = {
+        mode: model.context(mode=mode, n_rs_seq=case.n_rs_seq, n_threads=threads) for mode in (SNAPSHOTS, REPLAY)
+    }
     times: dict[str, list[float]] = {mode: [] for mode in contexts}
     for context in contexts.values():
         context.decode({0: [1] * 16})
     for _ in range(n):
         for mode, context in contexts.items():
-            one_round(context, rows, kept)
+            one_round(context, case.rows, case.kept)
             times[mode].append(1000 * (context.cpu_seconds if threads == 1 else context.seconds))
     ms = {mode: statistics.median(values[3:]) for mode, values in times.items()}
     best = {mode: min(values) for mode, values in times.items()}
     return {
-        "rows": rows,
-        "kept": kept,
-        "n_rs_seq": n_rs_seq,
+        **asdict(case),
         "snapshots_ms": ms[SNAPSHOTS],
         "replay_ms": ms[REPLAY],
         "ratio": ms[SNAPSHOTS] / ms[REPLAY],
@@ -85,8 +95,8 @@ def measure(threads: int, n: int) -> dict[str, Any]:
             model = make_model(Path(folder), name)
             result["memory"][name] = compare_memory(model, 8)
             if name == "4B, 9B":
-                for n_rs_seq, rows, kept in ((0, 1, 1), (4, 1, 1), (4, 5, 3), (8, 9, 4)):
-                    result["speed"].append(compare_speed(model, n_rs_seq, rows, kept, threads, n))
+                for case in (Case(0, 1, 1), Case(4, 1, 1), Case(4, 5, 3), Case(8, 9, 4)):
+                    result["speed"].append(compare_speed(model, case, threads, n))
     return result
 
 

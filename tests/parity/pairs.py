@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from fixtures.eagle3_checkpoints import CASES, make_draft
+from fixtures.native import accept
 from fixtures.targets import make_target
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
@@ -66,7 +67,7 @@ def play(session: EagleSession, id_last: int, lengths: list[int]) -> tuple[Trace
             trace.drafts.append(drafted)
             trace.probs.extend(session.draft_probs)
         session.verify([id_last, *drafted])
-        said = session.accept(None)
+        said = accept(session)
         session.commit(len(said))
         trace.text.extend(said)
         id_last = said[-1]

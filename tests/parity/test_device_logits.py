@@ -16,7 +16,7 @@ import pytest
 from fixtures import rpc
 from fixtures.eagle3_checkpoints import CASES, make_draft
 from fixtures.llama_pairs import SOFT, complete, load
-from fixtures.native import NativeTarget
+from fixtures.native import NativeTarget, accept
 from fixtures.rpc import offloading
 from fixtures.targets import make_target
 from fixtures.tiny_gguf import HIDDEN, Variant, write_draft, write_target
@@ -171,7 +171,7 @@ def bytes_of_rounds(target: Path, draft: Path) -> dict[str, int]:
         for name, sampler in {"greedy": None, "greedy chain": greedy, "sampled": dist}.items():
             before = n_received()
             probe.session.verify(ROUND)
-            assert len(probe.session.accept(sampler)) == 1  # the draft is refused: no other row is reached
+            assert len(accept(probe.session, sampler)) == 1  # the draft is refused: no other row is reached
             found[name] = n_received() - before
             probe.session.commit(0)
         probe.api.llama_sampler_free(greedy)
@@ -216,7 +216,7 @@ def tied_choices(target: Path, draft: Path, n_gpu_layers: int) -> dict[int, list
         probe.api.llama_sampler_chain_add(greedy, probe.api.llama_sampler_init_greedy())
         for token in TIES:
             probe.session.verify([token])
-            accepted = [probe.session.accept(sampler) for sampler in (None, greedy)]
+            accepted = [accept(probe.session, sampler) for sampler in (None, greedy)]
             found[token] = [probe.choice(0), *accepted, probe.view(0).copy()]
             probe.session.commit(0)
         probe.session.verify(list(TIES))  # all in one batch
@@ -340,7 +340,7 @@ def reused_graphs(target: Path, draft: Path) -> int:
         probe.session.eval(PROMPT)
         for _ in range(6):
             probe.session.verify(ROUND)
-            probe.session.accept(None)
+            accept(probe.session)
             probe.session.commit(1)
         return int(probe.api.llama_perf_context(probe.ctx).n_reused)
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 pytestmark = pytest.mark.native
 
-FAMILIES = ("qwen35", "qwen35moe", "qwen3next", "qwen3", "qwen3moe", "qwen3vl", "llama3")
+FAMILIES = ("qwen35", "qwen35moe", "qwen3next", "qwen3", "qwen3moe", "qwen3vl", "qwen2", "llama3")
 TYPES = ("q8_0", "q4_k_m", "q4_0", "q6_k", "q5_k_m", "f16")
 WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4}  # K-quants need rows of 256
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from fixtures.mtp_files import write_head_alone
-from fixtures.native import NativeTarget, load_model
+from fixtures.native import NativeTarget, accept, load_model
 from fixtures.targets import make_target
 from fixtures.tiny_gguf import Variant, write_draft, write_target
 from llama_eagle.convert.targets import TargetOptions, convert_target
@@ -176,7 +176,7 @@ def greedy_text(target: MtpTarget, lengths: Sequence[int], n: int, **options: An
         for n_draft in itertools.cycle(lengths):
             drafted = draft.session.draft(text[-1], n_draft) if n_draft else []
             draft.session.verify([text[-1], *drafted])
-            said = draft.session.accept(None)
+            said = accept(draft.session)
             draft.session.commit(len(said))
             text.extend(said)
             if len(text) > n:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from llama_eagle.drafting.options import DRAFT_VOCAB, LOOKUP, NONE, DraftingOptions
 from llama_eagle.errors import InputError, UsageError
 from llama_eagle.gguf import mtp
-from llama_eagle.gguf.header import read_model
+from llama_eagle.gguf.header import Header, Source, read_model
 from llama_eagle.sessions.options import MTP, SessionOptions
 
 Options = TypeVar("Options", bound=DraftingOptions)
@@ -17,62 +17,61 @@ Options = TypeVar("Options", bound=DraftingOptions)
 
 @dataclass(frozen=True)
 class Choice(Generic[Options]):
-    """`options` with their `draft` set, and why, in a sentence that begins with what drafts."""
+    """`options` with their `draft` set, and why, in a sentence that begins with what drafts.
+
+    target: as it was given, or its headers where they had to be read.
+    """
 
     options: Options
     why: str
+    target: Source
 
 
-def resolve(target: Path | str, options: Options) -> Choice[Options]:
+def resolve(target: Source, options: Options) -> Choice[Options]:
     """What drafts for a target: what the options name, else its own MTP head, else one in a file beside it, else none.
 
     Raises `InputError` for files that cannot be read.
     """
     if options.draft is None:
-        return _found(Path(target), options)
-    if options.draft == NONE:
-        return Choice(options, "nothing drafts, as asked")
-    if options.draft == LOOKUP:
-        return Choice(options, "look-up in the text drafts, as asked")
-    what = "the target's MTP head" if options.draft == MTP else str(options.draft)
-    return Choice(options, f"{what} drafts, as asked")
+        return _found(target, options)
+    named = {NONE: "nothing", LOOKUP: "look-up in the text", MTP: "the target's MTP head"}
+    return Choice(options, f"{named.get(str(options.draft), options.draft)} drafts, as asked", target)
 
 
-def session_options(target: Path | str, options: DraftingOptions) -> SessionOptions:
-    """For the session that verifies what `options`, resolved, draft.
+def session_options(draft: Header | None, options: DraftingOptions) -> SessionOptions:
+    """For the session that verifies what `options`, resolved, draft. draft: of the draft model's file, the target's for
+    its own head; None: no model drafts.
 
     Raises `UsageError` for a `draft_vocab` where the draft brings a vocabulary of its own.
     """
-    file = target if options.model == MTP else options.draft_file
-    header = None if file is None else read_model(file)[0]
-    if header is None or header.architecture not in mtp.ARCHITECTURES:
+    if draft is None or draft.architecture not in mtp.ARCHITECTURES:
         if options.draft_vocab is not None:
             raise UsageError("draft_vocab trims the head of an MTP draft; no such draft is used. Leave it out.")
         return SessionOptions(options.longest, options.draft_n_ctx)
     wanted = DRAFT_VOCAB if options.draft_vocab is None else options.draft_vocab
-    n_rows = wanted if isinstance(wanted, int) and wanted < header.n_vocab else 0
-    base = mtp.base_ids(header) if n_rows else []
+    n_rows = wanted if isinstance(wanted, int) and wanted < draft.n_vocab else 0
+    base = mtp.base_ids(draft) if n_rows else []
     return SessionOptions(options.longest, options.draft_n_ctx, n_vocab_draft=n_rows, base_ids=base)
 
 
-def _found(target: Path, options: Options) -> Choice[Options]:
+def _found(target: Source, options: Options) -> Choice[Options]:
     first, files = read_model(target)
     if mtp.has_head(files):
-        return Choice(replace(options, draft=MTP), "the target's own MTP head drafts")
+        return Choice(replace(options, draft=MTP), "the target's own MTP head drafts", files)
     for path in sorted(first.path.parent.glob("mtp-*.gguf")):
-        if _fits(first.path, path):
-            return Choice(replace(options, draft=path), f"the MTP head in {path.name}, beside the target, drafts")
+        if _fits(first, path):
+            why = f"the MTP head in {path.name}, beside the target, drafts"
+            return Choice(replace(options, draft=path), why, files)
     why = "nothing drafts: the target has no MTP head, and no draft was named"
-    return Choice(options if options.drafter is not None else replace(options, draft=NONE), why)
+    return Choice(options if options.drafter is not None else replace(options, draft=NONE), why, files)
 
 
-def _fits(target: Path, beside: Path) -> bool:
+def _fits(target: Header, beside: Path) -> bool:
     """Files are matched by name as well: a folder may hold the heads of several models."""
-    if not target.stem.startswith(beside.stem.removeprefix("mtp-").split(".")[0]):
+    if not target.path.stem.startswith(beside.stem.removeprefix("mtp-").split(".")[0]):
         return False
     try:
-        header = read_model(target)[0]
         draft, draft_files = read_model(beside)
     except InputError:
         return False
-    return mtp.has_head(draft_files) and not mtp.problems(header, draft)
+    return mtp.has_head(draft_files) and not mtp.problems(target, draft)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from llama_eagle.native import calls, log
 from llama_eagle.native.calls import library
@@ -26,10 +25,10 @@ from llama_cpp.llama_tokenizer import LlamaTokenizer  # noqa: E402
 
 from llama_eagle.drafting.choose import choose_drafter, choose_length  # noqa: E402
 from llama_eagle.drafting.resolve import session_options  # noqa: E402
+from llama_eagle.drop_in.attributes import Attributes  # noqa: E402
 from llama_eagle.drop_in.guard import OneThread  # noqa: E402
 from llama_eagle.drop_in.measures import Measures  # noqa: E402
 from llama_eagle.drop_in.options import (  # noqa: E402
-    EagleOptions,
     choose,
     split_arguments,
     with_our_defaults,
@@ -63,7 +62,7 @@ FILTER_ARGUMENTS = ("temp", "top_k", "top_p", "min_p", "typical_p")
 SAMPLER_ARGUMENTS = set(inspect.signature(Llama._init_sampler).parameters) - {"self"}
 
 
-class EagleLlama(Llama, Closing):
+class EagleLlama(Attributes, Closing):
     """A drop-in `llama_cpp.Llama` that drafts.
 
     Beyond the parent's arguments it takes those of `EagleOptions`, `draft_path` first.
@@ -71,12 +70,6 @@ class EagleLlama(Llama, Closing):
     Where it differs: unknown keyword arguments are refused; decode and batch threads are equal unless both are given;
     `flash_attn` is decided by llama.cpp unless given. An instance belongs to one thread at a time.
     """
-
-    # Used by properties that the parent's constructor already sets.
-    _options = EagleOptions()
-    _memory: TextMemory | None = None
-    _is_closed = False
-    _flash_attn_given = False
 
     def __init__(self, model_path: str | PathLike[str], **arguments: Any) -> None:
         self._stack = contextlib.ExitStack()  # close() works from here on, whatever fails
@@ -90,7 +83,7 @@ class EagleLlama(Llama, Closing):
         self._generation: Rounds | None = None
         self._context_is_full = False
         self._measures = Measures()
-        self._session_options = session_options(fspath(model_path), self._options)
+        self._session_options = session_options(self._choice.draft, self._options)
         if self._options.exact:
             exact_mode.set_mode("strict")
         with explained():
@@ -128,98 +121,12 @@ class EagleLlama(Llama, Closing):
         options = self._options
         if options.model == MTP:
             return ModelView(self._model.model, Path(self.model_path))
-        if options.draft_file is None:
+        if self._choice.draft is None:
             return None
         layers = gpu_layers if options.draft_gpu_layers is None else options.draft_gpu_layers
-        draft = Model(options.draft_file, LoadOptions(layers, load_mtp=True))
+        draft = Model(self._choice.draft, LoadOptions(layers, load_mtp=True))
         self._stack.callback(draft.close)
         return draft
-
-    @property
-    def _n_draft_max(self) -> int:
-        """The longest draft that fits into the context at all, 0 when nothing drafts."""
-        longest = self._options.longest
-        if self._parent_arguments.get("draft_model") is not None:
-            longest = longest or self._options.n_draft_max
-        return min(longest, max(int(self._context_params.n_ctx or 1 << 30) - 2, 1))
-
-    # --- what the parent keeps in attributes ---
-
-    @property
-    def context_params(self) -> Any:
-        """The parent fills these in its constructor; what it does not know is filled in here, at each reading."""
-        params = self._context_params
-        params.n_rs_seq = self._n_draft_max
-        if not self._flash_attn_given:
-            params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
-        return params
-
-    @context_params.setter
-    def context_params(self, value: Any) -> None:
-        self._context_params = value
-
-    @property
-    def model_params(self) -> Any:
-        """As `context_params`."""
-        self._model_params.load_mtp = self._options.model == MTP
-        return self._model_params
-
-    @model_params.setter
-    def model_params(self, value: Any) -> None:
-        self._model_params = value
-
-    @property
-    def _model(self) -> Any:
-        """The parent's model, which native code would read after it was freed."""
-        self._require_open()
-        return self._open_model
-
-    @_model.setter
-    def _model(self, value: Any) -> None:
-        self._open_model = value
-
-    @property
-    def n_tokens(self) -> int:
-        """Tokens in memory. Setting it lower cuts the text there.
-
-        A multimodal handler sets it higher after it has put image rows into the context itself. With M-RoPE it counts
-        positions then, as it does in the parent.
-        """
-        return 0 if self._memory is None else self._memory.n_tokens
-
-    @n_tokens.setter
-    def n_tokens(self, value: int) -> None:
-        if self._memory is None:
-            return
-        if 0 <= value <= self._memory.n_tokens:
-            self._memory.is_live = self._memory.is_live and value == self._memory.n_tokens
-            self._memory.n_tokens = value
-        else:
-            self._memory.adopt(value)
-
-    @property
-    def input_ids(self) -> NDArray[np.intc]:
-        return np.zeros(0, dtype=np.intc) if self._memory is None else self._memory.tokens
-
-    @input_ids.setter
-    def input_ids(self, value: NDArray[np.intc]) -> None:
-        if self._memory is not None:
-            self._memory.tokens[: len(value)] = value[: len(self._memory.tokens)]
-
-    @property
-    def scores(self) -> NDArray[np.single]:
-        """Logits after each token with `logits_all`; else one row, those after the last token."""
-        if self._memory is None or not self._memory.is_live:
-            return np.zeros((1, self._n_vocab), dtype=np.single)
-        return self._memory.logits()[np.newaxis] if self._memory.rows is None else self._memory.rows
-
-    @scores.setter
-    def scores(self, value: Any) -> None:
-        """The parent's array of n_batch x n_vocab floats is not kept."""
-
-    @property
-    def _scores(self) -> NDArray[np.single]:
-        return self.scores[: self.n_tokens] if self._logits_all else self.scores
 
     # --- evaluation and generation ---
 
@@ -430,15 +337,6 @@ class EagleLlama(Llama, Closing):
             self._is_closed = True
 
     # --- inside ---
-
-    def _require_open(self) -> None:
-        if self._is_closed:
-            raise RuntimeError("this EagleLlama is closed. Load the model again.")
-
-    def _require_memory(self) -> TextMemory:
-        if self._memory is None:
-            raise UsageError("the model was loaded with vocab_only or is closed: there is no memory. Load it again.")
-        return self._memory
 
     @contextlib.contextmanager
     def _exclusive(self, rounds: Rounds | None = None) -> Iterator[None]:

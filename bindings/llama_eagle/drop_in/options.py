@@ -14,6 +14,7 @@ from llama_cpp import Llama
 from llama_eagle.drafting.options import NONE, DraftingOptions
 from llama_eagle.drafting.resolve import Choice, resolve
 from llama_eagle.errors import InputError, UsageError, refuse
+from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import require_models
 from llama_eagle.gguf.size import require_memory
 from llama_eagle.native.limits import MAX_THREADS
@@ -102,7 +103,16 @@ def refuse_conflicts(options: EagleOptions, given: Mapping[str, Any]) -> None:
             )
 
 
-def choose(model_path: str, options: EagleOptions, given: Mapping[str, Any]) -> Choice[EagleOptions]:
+@dataclass(frozen=True)
+class Loading:
+    """What is to be loaded. draft: of the draft model's file, the target's for its own head; None: no model drafts."""
+
+    options: EagleOptions
+    why: str
+    draft: Header | None = None
+
+
+def choose(model_path: str, options: EagleOptions, given: Mapping[str, Any]) -> Loading:
     """What drafts. Both files are sound and fit, and the context fits into memory; of a vocabulary alone nothing is
     checked.
 
@@ -113,26 +123,28 @@ def choose(model_path: str, options: EagleOptions, given: Mapping[str, Any]) -> 
     if not os.path.exists(model_path):  # noqa: PTH110 (as the parent says it)
         raise InputError(f"Model path does not exist: {model_path}")
     if given.get("vocab_only"):
-        return Choice(options, "nothing drafts: a vocabulary alone is loaded")
+        return Loading(options, "nothing drafts: a vocabulary alone is loaded")
     if given.get("draft_model") is not None:
-        choice = Choice(options, "draft_model drafts, as asked")
+        choice = Choice(options, "draft_model drafts, as asked", model_path)
     else:
         choice = resolve(model_path, options)
     if choice.options is not options:
         try:
             refuse_conflicts(choice.options, given)
         except UsageError as error:
-            choice = Choice(replace(options, draft=NONE), f"nothing drafts: {error}")
-    _check_files(model_path, choice.options, given)
-    return choice
+            choice = Choice(replace(options, draft=NONE), f"nothing drafts: {error}", choice.target)
+    return Loading(choice.options, choice.why, _check_files(choice, given))
 
 
-def _check_files(model_path: str, options: EagleOptions, given: Mapping[str, Any]) -> None:
-    target = require_models(model_path, model_path if options.model == MTP else options.draft_file)
+def _check_files(choice: Choice[EagleOptions], given: Mapping[str, Any]) -> Header | None:
+    """The draft's header."""
+    files = read_model(choice.target)[1]
+    target, draft = require_models(files, files if choice.options.model == MTP else choice.options.draft_file)
     if given.get("n_gpu_layers", 0) == 0:
         n_ctx = given.get("n_ctx", PARENT_PARAMETERS["n_ctx"]) or int(target.arch_key("context_length", 0))
         types = (given.get(name) for name in ("type_k", "type_v"))
         require_memory(target, n_ctx, *(F16 if kind is None else kind for kind in types))
+    return draft
 
 
 def with_our_defaults(given: Mapping[str, Any]) -> dict[str, Any]:

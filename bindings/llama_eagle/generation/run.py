@@ -37,7 +37,7 @@ def decode(
     draft = pair.draft if drafting.model is not None else None
     with (
         Context(pair.target, options) as context,
-        open_session(context, draft, session_options(pair.target.path, drafting)) as session,
+        open_session(context, draft, session_options(draft.header if draft else None, drafting)) as session,
     ):
         generation = GenerationOptions(run.n, run.sampling, run.ignore_eos)
         return generate(session, Tokenizer(pair.target), prompt, generation, drafting=drafting)

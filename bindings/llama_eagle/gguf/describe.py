@@ -8,6 +8,7 @@ from typing import Any
 
 from llama_eagle.gguf.header import VALUE_TYPE_NAMES, ArrayRef, Header, read_model
 from llama_eagle.gguf.validate import check_files
+from llama_eagle.gguf.validate.keys import kind_of
 
 SHORT_ARRAY = 128  # elements shown without being asked for
 SHORT_TEXT = 60  # characters of a value in the table
@@ -27,7 +28,7 @@ def describe(path: Path | str, *, full: bool = False) -> dict[str, Any]:
         "findings": [asdict(finding) for finding in check_files(files)],
         "n_bytes": sum(file.file_size for file in files),
         "keys": {name: _value(first, name, full) for name in first.keys},
-        "key_types": {name: _type_name(first, name) for name in first.keys},
+        "key_types": {name: kind_of(first, name) for name in first.keys},
         "tensors": [
             {"name": tensor.name, "shape": list(tensor.shape), "type": tensor.type_name, "n_bytes": tensor.n_bytes}
             for file in files
@@ -55,13 +56,6 @@ def _value(header: Header, name: str, full: bool) -> Any:
     if isinstance(value, ArrayRef) and value.count > SHORT_ARRAY and not full:
         return {"array": VALUE_TYPE_NAMES[value.type_id], "length": value.count}
     return header.value(name)
-
-
-def _type_name(header: Header, name: str) -> str:
-    value = header.keys[name]
-    if isinstance(value, ArrayRef):
-        return f"{VALUE_TYPE_NAMES[value.type_id]}[]"
-    return VALUE_TYPE_NAMES[header.key_types[name]]
 
 
 def _short(value: Any) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from llama_eagle.errors import InputError
 
@@ -159,12 +159,17 @@ def read_header(path: Path | str) -> Header:
     return header
 
 
-def read_model(path: Path | str) -> tuple[Header, list[Header]]:
+Source: TypeAlias = Path | str | list[Header]  # a model's file, or the headers of all its files, once they are read
+
+
+def read_model(source: Source) -> tuple[Header, list[Header]]:
     """The header of a model and those of all its files: itself, or the splits it names.
 
     Raises `InputError` when a split is missing, or the path is not the first one.
     """
-    first = read_header(path)
+    if isinstance(source, list):
+        return source[0], source
+    first = read_header(source)
     if first.split_count <= 1:
         return first, [first]
     match = SPLIT_NAME.search(first.path.name)

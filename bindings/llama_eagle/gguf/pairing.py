@@ -14,7 +14,7 @@ from typing import Any
 from llama_eagle.errors import IncompatibleModels, InputError
 from llama_eagle.gguf import mtp
 from llama_eagle.gguf.finding import Finding
-from llama_eagle.gguf.header import ArrayRef, Header, read_model
+from llama_eagle.gguf.header import ArrayRef, Header, Source, read_model
 from llama_eagle.gguf.validate import check_files
 
 DRAFT_ARCHITECTURE = "eagle3"
@@ -74,8 +74,8 @@ def require_draft(files: list[Header]) -> None:
         )
 
 
-def require_models(target: Path | str, draft: Path | str | None = None) -> Header:
-    """The target's header, if it is sound, and so is the draft, and the two fit.
+def require_models(target: Source, draft: Source | None = None) -> tuple[Header, Header | None]:
+    """The headers of target and draft, if both are sound and fit.
 
     Raises `InputError` for a file that is none, `IncompatibleModels` for a pair; with the first reason there is.
     """
@@ -84,8 +84,9 @@ def require_models(target: Path | str, draft: Path | str | None = None) -> Heade
         if finding.level == "error" and finding.file:
             raise InputError(f"{finding.file}: {finding.message}. Convert or download it again.")
         if finding.level == "error":
-            raise IncompatibleModels(f"{draft} does not fit {target}: {finding.message}")
-    return target_files[0]
+            assert draft_files is not None
+            raise IncompatibleModels(f"{draft_files[0].path} does not fit {target_files[0].path}: {finding.message}")
+    return target_files[0], draft_files[0] if draft_files else None
 
 
 def check_models(target: Path | str, draft: Path | str | None = None) -> CheckReport:
@@ -113,7 +114,7 @@ def find(target: list[Header], draft: list[Header] | None) -> list[Finding]:
     return findings + [Finding("warning", warning) for warning in _warnings(target[0], draft[0])]
 
 
-def _read(target: Path | str, draft: Path | str | None) -> tuple[list[Header], list[Header] | None]:
+def _read(target: Source, draft: Source | None) -> tuple[list[Header], list[Header] | None]:
     target_files = read_model(target)[1]
     require_target(target_files[0])
     if draft is None:

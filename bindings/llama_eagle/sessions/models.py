@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from llama_eagle.errors import EnvironmentFailure, InputError
-from llama_eagle.gguf.header import read_model
+from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import require_models
 from llama_eagle.gguf.size import require_memory
 from llama_eagle.native import log
@@ -28,8 +28,8 @@ from llama_eagle.sessions.options import (
 class Model(Closing):
     """A loaded GGUF. Free it with `close()`, after the contexts and sessions made from it."""
 
-    def __init__(self, path: Path | str, options: LoadOptions = LoadOptions()) -> None:
-        self.header, self._files = read_model(path)
+    def __init__(self, file: Path | str | Header, options: LoadOptions = LoadOptions()) -> None:
+        self.header = file if isinstance(file, Header) else read_model(file)[0]
         self.path = self.header.path
         self.n_gpu_layers = options.n_gpu_layers
         self.handle: Any = None
@@ -38,8 +38,7 @@ class Model(Closing):
     @classmethod
     def target(cls, path: Path | str, options: LoadOptions = LoadOptions()) -> Model:
         """Load a file that must be a whole model. Raises `InputError` before loading when it is not."""
-        require_models(path)
-        return cls(path, options)
+        return cls(require_models(path)[0], options)
 
     @property
     def n_ctx_train(self) -> int:
@@ -135,12 +134,13 @@ class ModelPair(Closing):
 
     def __init__(self, options: PairOptions) -> None:
         own_head = options.draft == MTP
-        require_models(options.target, options.target if own_head else options.draft)
-        self.target = Model(options.target, replace(options.load, load_mtp=own_head))
+        target = read_model(options.target)[1]
+        header, draft = require_models(target, target if own_head else options.draft)
+        self.target = Model(header, replace(options.load, load_mtp=own_head))
         self.draft: Model | None = self.target if own_head else None
-        if options.draft is not None and not own_head:
+        if draft is not None and not own_head:
             try:
-                self.draft = Model(options.draft, _draft_options(options))
+                self.draft = Model(draft, _draft_options(options))
             except BaseException:
                 self.target.close()
                 raise

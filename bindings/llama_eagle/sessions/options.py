@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llama_eagle.errors import refuse
 from llama_eagle.native.limits import LONGEST, MAX_CONTEXT, MAX_THREADS
+
+if TYPE_CHECKING:
+    from llama_eagle.gguf.header import Source
 
 CACHE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
 UNQUANTIZED = ("f32", "f16", "bf16")
@@ -69,7 +73,7 @@ class ContextOptions:
 class PairOptions:
     """How a target and its draft are loaded together. `draft` None: no draft model; `MTP`: the target's own head."""
 
-    target: Path | str
+    target: Source
     draft: Path | str | None = None
     load: LoadOptions = LoadOptions()
     draft_gpu_layers: int | None = None  # None: as the target

@@ -69,9 +69,6 @@ class PlainSession(Closing):
                 self._unsettled = False
                 start += len(piece)
 
-    def draft(self, id_last: int, n_max: int, p_min: float = 0.0) -> list[int]:
-        return []
-
     def verify(self, ids: Sequence[int]) -> None:
         """Decode the rows of a round, with logits for each; the round stays pending until `commit`."""
         self._require_settled()

@@ -84,7 +84,6 @@ class Session(Protocol):
     @property
     def timings(self) -> Timings: ...
     def eval(self, tokens: Sequence[int]) -> None: ...
-    def draft(self, id_last: int, n_max: int, p_min: float = 0.0) -> list[int]: ...
     def verify(self, ids: Sequence[int]) -> None: ...
     def commit(self, n_kept: int) -> None: ...
     def settle(self) -> bool: ...
@@ -207,15 +206,6 @@ class EagleSession(Closing):
         """Decode `id_last` and the drafted tokens as one batch; the round stays pending until `commit`."""
         array = (ctypes.c_int32 * len(ids))(*ids)
         check(self._lib.eagle_verify(self._handle, array, len(ids)), "eagle_verify")
-
-    def accept(self, sampler: Any) -> list[int]:
-        """Sample row by row while the sample equals the draft: 1 + n_accepted tokens.
-
-        `sampler`: a llama_sampler pointer; None: greedy.
-        """
-        status = self._lib.eagle_accept(self._handle, sampler, self._ids, ctypes.byref(self._n))
-        check(status, "eagle_accept")
-        return list(self._ids[: self._n.value])
 
     def commit(self, n_kept: int) -> None:
         """Keep the first `n_kept` rows of the round, forget the others; 0 undoes it whole."""

@@ -3,44 +3,94 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from llama_eagle import console
+from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import DraftGpuLayers, GpuLayers, Json, PMin, Threads
 from llama_eagle.errors import UsageError
 from llama_eagle.native.limits import LONGEST
+
+if TYPE_CHECKING:
+    from llama_eagle.bench.ours import Job
 
 SYNTHETIC_PROMPT = " A B C"
 PROMPT = "Explain in simple words how a sailing boat can sail against the wind."
 
 
-def bench(
+@dataclass(frozen=True)
+class Pair:
+    """What is measured: a synthetic pair, or files."""
+
     synthetic: Annotated[
         str | None, typer.Option(metavar="0.8b|2b|4b|9b|tiny", help="A synthetic pair of this shape.")
-    ] = None,
-    accept: Annotated[str, typer.Option(metavar="P[,P...]", help="Acceptance of the synthetic pair.")] = "0.7",
-    outtype: Annotated[str, typer.Option("--type", help="Type of the synthetic target: q8_0, q4_k_m, ...")] = "q8_0",
-    draft_type: Annotated[str | None, typer.Option(help="The draft's type; default: as it is.")] = None,
+    ] = None
+    accept: Annotated[str, typer.Option(metavar="P[,P...]", help="Acceptance of the synthetic pair.")] = "0.7"
+    outtype: Annotated[str, typer.Option("--type", help="Type of the synthetic target: q8_0, q4_k_m, ...")] = "q8_0"
+    draft_type: Annotated[str | None, typer.Option(help="The draft's type; default: as it is.")] = None
     model: Annotated[
         Path | None, typer.Option("--model", "-m", metavar="TARGET.gguf", help="Or a target of your own.")
-    ] = None,
-    draft: Annotated[Path | None, typer.Option("--draft", "-d", metavar="DRAFT.gguf")] = None,
-    drafter: Annotated[str, typer.Option(metavar="eagle3|mtp", help="A draft, or the target's MTP head.")] = "eagle3",
-    draft_vocab: Annotated[str, typer.Option(metavar="N|all", help="Rows of an MTP head that draft.")] = "32768",
-    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="The prompt for it.")] = None,
-    n_draft: Annotated[str, typer.Option(metavar="N[,N...][,auto]", help="Draft lengths.")] = "1,2,3,4,6,8,auto",
-    n_predict: Annotated[int, typer.Option("-n", min=8, help="Tokens of each run.")] = 256,
-    threads: Threads = 0,
-    n_gpu_layers: GpuLayers = 0,
-    draft_gpu_layers: DraftGpuLayers = None,
-    p_min: PMin = 0.0,
-    repetitions: Annotated[int, typer.Option(min=1, help="Runs of each kind; medians are reported.")] = 3,
-    chat: Annotated[int, typer.Option(metavar="N", min=0, help="Also stream a chat of N tokens.")] = 0,
-    peers: Annotated[str | None, typer.Option(metavar="upstream", help="Compare with llama.cpp's own driver.")] = None,
+    ] = None
+    draft: Annotated[Path | None, typer.Option("--draft", "-d", metavar="DRAFT.gguf")] = None
+    drafter: Annotated[str, typer.Option(metavar="eagle3|mtp", help="A draft, or the target's MTP head.")] = "eagle3"
+    draft_vocab: Annotated[str, typer.Option(metavar="N|all", help="Rows of an MTP head that draft.")] = "32768"
+    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="The prompt for it.")] = None
+
+    @property
+    def n_rows(self) -> int | None:
+        """Rows of the MTP head that drafts; None: all, or there is no such head. Raises `UsageError`."""
+        return _rows(self.draft_vocab) if self.drafter == "mtp" else None
+
+
+@dataclass(frozen=True)
+class Runs:
+    """How it is measured."""
+
+    n_draft: Annotated[str, typer.Option(metavar="N[,N...][,auto]", help="Draft lengths.")] = "1,2,3,4,6,8,auto"
+    n_predict: Annotated[int, typer.Option("-n", min=8, help="Tokens of each run.")] = 256
+    threads: Threads = 0
+    n_gpu_layers: GpuLayers = 0
+    draft_gpu_layers: DraftGpuLayers = None
+    p_min: PMin = 0.0
+    repetitions: Annotated[int, typer.Option(min=1, help="Runs of each kind; medians are reported.")] = 3
+    chat: Annotated[int, typer.Option(metavar="N", min=0, help="Also stream a chat of N tokens.")] = 0
+    peers: Annotated[str | None, typer.Option(metavar="upstream", help="Compare with llama.cpp's own driver.")] = None
+
+    @property
+    def n_threads(self) -> int:
+        return self.threads or os.cpu_count() or 1
+
+    @property
+    def lengths(self) -> tuple[int | str, ...]:
+        """Raises `UsageError` for what is no length."""
+        return _lengths(self.n_draft)
+
+    def job(self, pair: Pair, target: Path, draft: Path | None, prompt: str) -> Job:
+        """The runs over these files."""
+        from llama_eagle.bench.ours import Job
+
+        return Job(
+            target,
+            draft,
+            prompt,
+            n=self.n_predict,
+            threads=self.n_threads,
+            n_draft_max=max([LONGEST, *(length for length in self.lengths if isinstance(length, int))]),
+            gpu_layers=self.n_gpu_layers,
+            draft_gpu_layers=self.draft_gpu_layers,
+            p_min=self.p_min,
+            draft_vocab=pair.n_rows or 0,
+        )
+
+
+@grouped
+def bench(
+    pair: Pair,
+    runs: Runs,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw speed over draft length.")] = None,
     json: Json = False,
 ) -> None:
@@ -48,17 +98,11 @@ def bench(
     from llama_eagle.bench import report
     from llama_eagle.bench.run import Plan
 
-    if peers not in (None, "upstream"):
-        raise UsageError(f"--peers {peers!r}: the only peer is upstream.")
-    if drafter not in ("eagle3", "mtp"):
-        raise UsageError(f"--drafter {drafter!r}: choose eagle3 or mtp.")
-    if drafter == "mtp" and (draft or draft_type or chat):
-        raise UsageError("--drafter mtp: the head is in the target's file. Leave out --draft, --draft-type and --chat.")
+    _refuse_conflicts(pair, runs)
     if plot is not None:
         report.require_plotting(plot)
-    lengths = _lengths(n_draft)
-    jobs = _jobs(SimpleNamespace(**locals()), lengths)
-    plan = Plan(lengths, repetitions, _peer() if peers else None, chat, console.note)
+    jobs = _jobs(pair, runs)
+    plan = Plan(runs.lengths, runs.repetitions, _peer() if runs.peers else None, runs.chat, console.note)
     results = [_measure(facts, job, plan) for facts, job in jobs]
     if plot is not None:
         report.plot(results, plot)
@@ -70,39 +114,43 @@ def bench(
         console.data(report.summary(result))
 
 
-def _measure(facts: dict[str, Any], job: Any, plan: Any) -> dict[str, Any]:
+def _refuse_conflicts(pair: Pair, runs: Runs) -> None:
+    if runs.peers not in (None, "upstream"):
+        raise UsageError(f"--peers {runs.peers!r}: the only peer is upstream.")
+    if pair.drafter not in ("eagle3", "mtp"):
+        raise UsageError(f"--drafter {pair.drafter!r}: choose eagle3 or mtp.")
+    if pair.drafter == "mtp" and (pair.draft or pair.draft_type or runs.chat):
+        raise UsageError("--drafter mtp: the head is in the target's file. Leave out --draft, --draft-type and --chat.")
+    if (pair.synthetic is None) == (pair.model is None):
+        raise UsageError("give either --synthetic SHAPE, or -m TARGET.gguf with -d DRAFT.gguf.")
+
+
+def _measure(facts: dict[str, Any], job: Job, plan: Any) -> dict[str, Any]:
     from llama_eagle.bench.run import run
     from llama_eagle.bench.surroundings import surroundings
 
     return {**facts, **run(job, plan).as_dict(), "repetitions": plan.repetitions, **surroundings()}
 
 
-def _jobs(given: SimpleNamespace, lengths: tuple[int | str, ...]) -> list[tuple[dict[str, Any], Any]]:
+def _jobs(pair: Pair, runs: Runs) -> list[tuple[dict[str, Any], Job]]:
     """What to measure, with the facts that the report repeats: one job for each acceptance."""
-    if (given.synthetic is None) == (given.model is None):
-        raise UsageError("give either --synthetic SHAPE, or -m TARGET.gguf with -d DRAFT.gguf.")
-    threads = given.threads or os.cpu_count() or 1
-    facts = {"type": given.outtype, "draft_type": given.draft_type, "n": given.n_predict, "threads": threads}
-    facts |= {"drafter": given.drafter, "draft_vocab": _rows(given.draft_vocab) if given.drafter == "mtp" else None}
-    longest = max([LONGEST, *(length for length in lengths if isinstance(length, int))])
-    common = {"n": given.n_predict, "threads": threads, "n_draft_max": longest, "gpu_layers": given.n_gpu_layers}
-    common |= {"draft_gpu_layers": given.draft_gpu_layers, "p_min": given.p_min}
-    common |= {"draft_vocab": facts["draft_vocab"] or 0}
-    if given.synthetic is None:
-        return [_real_job(given, facts, common)]
-    return [_synthetic_job(given, accept, facts, common) for accept in _shares(given.accept)]
+    facts = {"type": pair.outtype, "draft_type": pair.draft_type, "n": runs.n_predict, "threads": runs.n_threads}
+    facts |= {"drafter": pair.drafter, "draft_vocab": pair.n_rows}
+    if pair.model is not None:
+        return [({"model": pair.model.name, "accept": None, **facts, "type": None}, _real_job(pair, runs, pair.model))]
+    return [
+        ({"model": f"synthetic {pair.synthetic}", "accept": accept, **facts}, _synthetic_job(pair, runs, accept))
+        for accept in _shares(pair.accept)
+    ]
 
 
-def _real_job(given: SimpleNamespace, facts: dict[str, Any], common: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-    from llama_eagle.bench.ours import Job
-
-    if given.draft is None and given.drafter == "eagle3":
+def _real_job(pair: Pair, runs: Runs, target: Path) -> Job:
+    draft = pair.draft
+    if draft is None and pair.drafter == "eagle3":
         raise UsageError("-m TARGET.gguf needs its draft: -d DRAFT.gguf, or --drafter mtp.")
-    draft = given.draft
-    if given.draft_type is not None:
-        draft = _in_type(draft, given.draft_type.lower())
-    job = Job(given.model, draft, given.prompt or PROMPT, **common)
-    return {"model": given.model.name, "accept": None, **facts, "type": None}, job
+    if draft is not None and pair.draft_type is not None:
+        draft = _in_type(draft, pair.draft_type.lower())
+    return runs.job(pair, target, draft, pair.prompt or PROMPT)
 
 
 def _in_type(draft: Path, outtype: str) -> Path:
@@ -122,25 +170,20 @@ def _in_type(draft: Path, outtype: str) -> Path:
     return out
 
 
-def _synthetic_job(
-    given: SimpleNamespace, accept: float, facts: dict[str, Any], common: dict[str, Any]
-) -> tuple[dict[str, Any], Any]:
+def _synthetic_job(pair: Pair, runs: Runs, accept: float) -> Job:
     from llama_eagle.bench.cache import cache_dir
-    from llama_eagle.bench.ours import Job
     from llama_eagle.synthetic.ggufs import PairFolder
     from llama_eagle.synthetic.shapes import SHAPES
 
-    shape = given.synthetic
+    shape = str(pair.synthetic)
     if shape not in SHAPES:
         raise UsageError(f"--synthetic {shape!r}: shapes are {', '.join(SHAPES)}.")
     folder = PairFolder(cache_dir() / "synthetic" / shape, shape, fresh=False, say=console.note)
-    outtype, prompt = given.outtype.lower(), given.prompt or SYNTHETIC_PROMPT
-    if given.drafter == "mtp":
-        job = Job(folder.mtp(accept, outtype).target, None, prompt, **common)
-    else:
-        files = folder.files(accept, outtype, given.draft_type and given.draft_type.lower())
-        job = Job(files.target, files.draft, prompt, **common)
-    return {"model": f"synthetic {shape}", "accept": accept, **facts}, job
+    outtype, prompt = pair.outtype.lower(), pair.prompt or SYNTHETIC_PROMPT
+    if pair.drafter == "mtp":
+        return runs.job(pair, folder.mtp(accept, outtype).target, None, prompt)
+    files = folder.files(accept, outtype, pair.draft_type and pair.draft_type.lower())
+    return runs.job(pair, files.target, files.draft, prompt)
 
 
 def _peer() -> Any:

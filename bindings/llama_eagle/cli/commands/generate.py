@@ -75,15 +75,16 @@ def generate(
     options = GenerationOptions(limit, sampling.params(), length.ignore_eos)
     with console.progress("loading") as on_progress:
         load = LoadOptions(computing.n_gpu_layers, on_progress=on_progress)
-        pair = ModelPair(PairOptions(model, drafts.model, load, drafts.draft_gpu_layers))
+        pair = ModelPair(PairOptions(choice.target, drafts.model, load, drafts.draft_gpu_layers))
     with pair:
         if drafting.exact and (unverified := exact.require(pair.target)):
             console.warn(unverified)
         ids = _tokenize(given, prompt.system, pair.target)
+        header = pair.draft.header if pair.draft else None
         context_options = computing.context(length.n_ctx(len(ids), pair.target.n_ctx_train), drafts.longest)
         with (
             Context(pair.target, context_options) as context,
-            open_session(context, pair.draft, session_options(model, drafts)) as session,
+            open_session(context, pair.draft, session_options(header, drafts)) as session,
         ):
             on_text = None if json else _show
             result = generate(session, Tokenizer(pair.target), ids, options, drafting=drafts, on_text=on_text)

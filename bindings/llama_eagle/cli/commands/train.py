@@ -2,62 +2,85 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from llama_eagle import console
+from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import Json, read_layers
 from llama_eagle.errors import EnvironmentFailure, UsageError
 
 DEVICES = ("auto", "cpu", "cuda")
 
 
+@dataclass(frozen=True)
+class Draft:
+    """What is trained."""
+
+    features: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the target's features there.")] = None
+    init: Annotated[str | None, typer.Option(metavar="DRAFT_DIR", help="Start from this draft's weights.")] = None
+    format: Annotated[str, typer.Option("--format", help="specforge or speculators.")] = "specforge"
+    aux_layers: Annotated[str | None, typer.Option(metavar="A,B,C", help="Boundaries the draft reads.")] = None
+    n_vocab_draft: Annotated[int, typer.Option("--draft-vocab", min=1, help="Tokens the draft can propose.")] = 32000
+    ffn_size: Annotated[int | None, typer.Option("--ffn", min=1, help="Width of its MLP, default: target's.")] = None
+    n_steps: Annotated[int, typer.Option("--steps", min=1, max=16, help="Tokens it learns to draft in a row.")] = 5
+
+
+@dataclass(frozen=True)
+class Course:
+    """How it learns."""
+
+    max_length: Annotated[int, typer.Option(min=16, help="Tokens of a sequence.")] = 1024
+    batch_size: Annotated[int, typer.Option(min=1, help="Sequences of a pass.")] = 1
+    accumulate: Annotated[int, typer.Option(min=1, help="Passes of an optimizer step.")] = 1
+    epochs: Annotated[int | None, typer.Option(min=1, help="Over the data; default: 3, up to 10 if small.")] = None
+    learning_rate: Annotated[
+        float | None, typer.Option("--lr", min=0.0, help="Learning rate; default by width: 1e-4 at 2560.")
+    ] = None
+    warmup: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of the steps.")] = 0.03
+    eval_share: Annotated[float, typer.Option(min=0.0, max=0.5, help="Of the data, held out.")] = 0.02
+    eval_every: Annotated[int | None, typer.Option(min=1, help="Steps; default: 20 times.")] = None
+    patience: Annotated[int, typer.Option(min=0, help="Evaluations without gain before it stops, 0: never.")] = 5
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1)] = 0
+
+
+@dataclass(frozen=True)
+class Running:
+    """Where it runs, and what it leaves."""
+
+    save_every: Annotated[int | None, typer.Option(min=1, help="Steps; default: at evaluations.")] = None
+    log_every: Annotated[int | None, typer.Option(min=1, help="Steps between lines of metrics.jsonl.")] = None
+    dtype: Annotated[str, typer.Option(help="auto (bf16 where it is fast), f32, bf16.")] = "auto"
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto"
+    checkpointing: Annotated[bool, typer.Option("--checkpointing", help="Less memory, more computing.")] = False
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in DRAFT_DIR.")] = False
+
+
+@grouped
 def train(
     target: Annotated[str, typer.Option(metavar="FOLDER_OR_HUB_ID", help="The Hugging Face target.")],
     data: Annotated[list[str], typer.Option(metavar="FILE_OR_DIR", help="Text, or chats as JSONL; may be repeated.")],
     out: Annotated[Path, typer.Option("--output", "-o", metavar="DRAFT_DIR")],
-    features: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the target's features there.")] = None,
-    init: Annotated[Path | None, typer.Option(metavar="DRAFT_DIR", help="Start from this draft's weights.")] = None,
-    layout: Annotated[str, typer.Option("--format", help="specforge or speculators.")] = "specforge",
-    aux_layers: Annotated[str | None, typer.Option(metavar="A,B,C", help="Boundaries the draft reads.")] = None,
-    n_vocab_draft: Annotated[int, typer.Option("--draft-vocab", min=1, help="Tokens the draft can propose.")] = 32000,
-    ffn_size: Annotated[int | None, typer.Option("--ffn", min=1, help="Width of its MLP, default: target's.")] = None,
-    n_steps: Annotated[int, typer.Option("--steps", min=1, max=16, help="Tokens it learns to draft in a row.")] = 5,
-    max_length: Annotated[int, typer.Option(min=16, help="Tokens of a sequence.")] = 1024,
-    batch_size: Annotated[int, typer.Option(min=1, help="Sequences of a pass.")] = 1,
-    accumulate: Annotated[int, typer.Option(min=1, help="Passes of an optimizer step.")] = 1,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Over the data; default: 3, up to 10 if small.")] = None,
-    learning_rate: Annotated[
-        float | None, typer.Option("--lr", min=0.0, help="Learning rate; default by width: 1e-4 at 2560.")
-    ] = None,
-    warmup: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of the steps.")] = 0.03,
-    eval_share: Annotated[float, typer.Option(min=0.0, max=0.5, help="Of the data, held out.")] = 0.02,
-    eval_every: Annotated[int | None, typer.Option(min=1, help="Steps; default: 20 times.")] = None,
-    patience: Annotated[int, typer.Option(min=0, help="Evaluations without gain before it stops, 0: never.")] = 5,
-    save_every: Annotated[int | None, typer.Option(min=1, help="Steps; default: at evaluations.")] = None,
-    log_every: Annotated[int | None, typer.Option(min=1, help="Steps between lines of metrics.jsonl.")] = None,
-    dtype: Annotated[str, typer.Option(help="auto (bf16 where it is fast), f32, bf16.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
-    checkpointing: Annotated[bool, typer.Option("--checkpointing", help="Less memory, more computing.")] = False,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1)] = 0,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in DRAFT_DIR.")] = False,
+    draft: Draft,
+    course: Course,
+    running: Running,
     json: Json = False,
 ) -> None:
     """Train an EAGLE-3 draft for a Hugging Face target."""
-    given = dict(locals())
     try:
         from llama_eagle.train.run import train as run
         from llama_eagle.train.settings import DTYPES, FORMATS, Settings
     except ImportError as error:
         raise EnvironmentFailure(f"training needs {error.name}: pip install 'llama-eagle[train]'.") from None
-    for name, value, allowed in (("format", layout, FORMATS), ("dtype", dtype, DTYPES), ("device", device, DEVICES)):
+    chosen = (("format", draft.format, FORMATS), ("dtype", running.dtype, DTYPES), ("device", running.device, DEVICES))
+    for name, value, allowed in chosen:
         if value not in allowed:
             raise UsageError(f"--{name} {value!r}: choose from {', '.join(allowed)}.")
-    given |= {"output": out, "format": layout, "data": tuple(data), "init": None if init is None else str(init)}
-    given["aux_layers"] = read_layers(aux_layers)
-    report = run(Settings(**{name: given[name] for name in Settings.__dataclass_fields__}))
+    options = vars(draft) | vars(course) | vars(running) | {"aux_layers": read_layers(draft.aux_layers)}
+    report = run(Settings(output=out, target=target, data=tuple(data), **options))
     if report is None:  # another process tells
         return
     if json:

@@ -4,7 +4,8 @@ Every key has the type that llama.cpp insists on and a value in range, every ten
 type that the graph can take. Of architectures without a table here, only what holds for all is checked. No tensor data
 is read but the draft's vocabulary map.
 
-Source of the tables: llama.cpp's src/llama-model.cpp and src/models.
+Source of the tables: llama.cpp's src/llama-model.cpp and src/models. The converter's own tables say what is written;
+these say what can be read, whoever wrote it.
 """
 
 from __future__ import annotations

@@ -14,10 +14,13 @@ from llama_eagle.gguf.validate.table import (
     MAX_CONTEXT,
     MAX_WIDTH,
     Block,
+    Heads,
     Key,
     Tensor,
+    check_heads,
     check_tensors,
     matrix,
+    unknown_names,
     vector,
 )
 
@@ -117,17 +120,13 @@ def _first(header: Header, name: str, default: int = 0) -> int:
 
 def _check_attention(header: Header) -> Iterator[str]:
     n_head = _first(header, "attention.head_count")
-    n_head_kv = _first(header, "attention.head_count_kv", n_head)
-    head = _first(header, "attention.key_length", _first(header, "embedding_length") // n_head)
-    value = _first(header, "attention.value_length", _first(header, "embedding_length") // n_head)
-    n_rot = _first(header, "rope.dimension_count", head)
-    if n_head % n_head_kv:
-        yield f"{n_head} heads do not divide into {n_head_kv} groups (eagle3.attention.head_count_kv)"
-    if head != value or not head:
-        yield f"keys of {head} and values of {value} values a head (eagle3.attention.key_length, value_length)"
+    key, value = (
+        _first(header, f"attention.{name}_length", _first(header, "embedding_length") // n_head)
+        for name in ("key", "value")
+    )
+    n_head_kv, n_rot = _first(header, "attention.head_count_kv", n_head), _first(header, "rope.dimension_count", key)
+    yield from check_heads(Heads(n_head, n_head_kv, key, value, n_rot))
     yield from _check_window(header)
-    if n_rot % 2 or not 0 < n_rot <= head:
-        yield f"{n_rot} rotary dimensions of heads of {head} (eagle3.rope.dimension_count)"
 
 
 def _check_window(header: Header) -> Iterator[str]:
@@ -180,9 +179,7 @@ def _widened(row: Tensor, *, first: bool) -> Tensor:
 
 
 def _check_layout(header: Header, sizes: Mapping[str, int]) -> Iterator[str]:
-    known = {block.prefix + row.name for block in _blocks(header, sizes) for row in block.rows}
-    unknown = [name for name in header.tensors if name not in known and not name.endswith("scale")]
-    if unknown:
+    if unknown := unknown_names(_blocks(header, sizes), header.tensors):
         yield f"it holds tensors that are no part of a draft: {', '.join(unknown[:3])}"
     beyond_stock = sizes["L"] != 1 or header.arch_key("norm_output") or header.arch_key("attention.sliding_window")
     if not is_extended(header) and beyond_stock:

@@ -80,6 +80,7 @@ def check_keys(header: Header, keys: tuple[Key, ...], *, prefix: str = "") -> It
 
 
 def kind_of(header: Header, name: str) -> str:
+    """The type that a key is stored with, as in VALUE_TYPE_NAMES; of an array, with [] behind it."""
     value = header.keys[name]
     if isinstance(value, ArrayRef):
         return f"{VALUE_TYPE_NAMES[value.type_id]}[]"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from llama_eagle.gguf.header import TensorInfo
@@ -64,7 +64,7 @@ class Block:
     required: bool = True
 
 
-def resolve(text: str, sizes: Sizes) -> int:
+def size_of(text: str, sizes: Sizes) -> int:
     """The value of a sum of products of numbers and sizes."""
     return sum(math.prod(int(f) if f.isdigit() else sizes[f] for f in part.split("*")) for part in text.split("+"))
 
@@ -81,8 +81,35 @@ def check_tensors(blocks: list[Block], sizes: Sizes, stored: Mapping[str, Tensor
                 yield f"the tensor {block.prefix}{row.name} is missing"
 
 
+def unknown_names(blocks: list[Block], stored: Iterable[str]) -> list[str]:
+    """Names that no table has, but for scales, which any weight may have."""
+    known = {block.prefix + row.name for block in blocks for row in block.rows}
+    return [name for name in stored if name not in known and not name.endswith("scale")]
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Attention heads as the keys give them: their number, and the values of a key, of a value and of the rotation."""
+
+    n: int
+    n_kv: int
+    key: int
+    value: int
+    rotary: int
+
+
+def check_heads(heads: Heads) -> Iterator[str]:
+    """What no attention can do."""
+    if not heads.n or not heads.n_kv or heads.n % heads.n_kv:
+        yield f"{heads.n} heads do not divide into {heads.n_kv} groups (attention.head_count, head_count_kv)"
+    if heads.key != heads.value or not heads.key:
+        yield f"keys of {heads.key} and values of {heads.value} values a head (attention.key_length, value_length)"
+    if heads.rotary % 2 or not 0 < heads.rotary <= heads.key:
+        yield f"{heads.rotary} rotary dimensions of heads of {heads.key} (rope.dimension_count)"
+
+
 def _faults(tensor: TensorInfo, row: Tensor, sizes: Sizes) -> Iterator[str]:
-    wanted = [resolve(text, sizes) for text in row.shape]
+    wanted = [size_of(text, sizes) for text in row.shape]
     found = list(tensor.shape) + [1] * (len(wanted) - len(tensor.shape))
     if found[: len(wanted)] != wanted or any(n != 1 for n in found[len(wanted) :]):
         yield f"the tensor {tensor.name} has shape {list(tensor.shape)}, its keys say {wanted} (ggml order)"

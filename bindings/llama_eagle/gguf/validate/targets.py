@@ -15,10 +15,13 @@ from llama_eagle.gguf.validate.table import (
     MAX_LAYERS,
     MAX_WIDTH,
     Block,
+    Heads,
     Key,
     Tensor,
+    check_heads,
     check_tensors,
     matrix,
+    unknown_names,
     vector,
 )  # fmt: skip
 
@@ -218,10 +221,8 @@ def check_target(header: Header, tensors: dict[str, TensorInfo]) -> Iterator[str
 
 
 def unknown_tensors(header: Header, tensors: dict[str, TensorInfo]) -> list[str]:
-    """Names that the family's table lacks, but for scales, which any weight may have."""
-    keys, family = _Keys(header), FAMILIES[header.architecture]
-    known = {block.prefix + row.name for block in _blocks(keys, family, tensors) for row in block.rows}
-    return [name for name in tensors if name not in known and not name.endswith("scale")]
+    """Names that the family's table lacks."""
+    return unknown_names(_blocks(_Keys(header), FAMILIES[header.architecture], tensors), tensors)
 
 
 def _check_layers(header: Header, family: Family) -> Iterator[str]:
@@ -245,16 +246,12 @@ def _check_layers(header: Header, family: Family) -> Iterator[str]:
 def _check_attention(keys: _Keys, family: Family) -> Iterator[str]:
     n_head = keys.number("attention.head_count")
     n_head_kv = keys.number("attention.head_count_kv", n_head)
-    if not n_head or not n_head_kv or n_head % n_head_kv:
-        yield f"{n_head} heads do not divide into {n_head_kv} groups (attention.head_count, head_count_kv)"
-        return
-    default = keys.number("embedding_length") // n_head
+    default = keys.number("embedding_length") // max(n_head, 1)
     head, value = (keys.number(f"attention.{name}_length", default) for name in ("key", "value"))
     n_rot = keys.number("rope.dimension_count", head)
-    if head != value or not head:
-        yield f"keys of {head} and values of {value} values a head (attention.key_length, value_length)"
-    if n_rot % 2 or not 0 < n_rot <= head or (family.whole_rope and n_rot != head):
-        yield f"{n_rot} rotary dimensions of heads of {head} (rope.dimension_count)"
+    yield from check_heads(Heads(n_head, n_head_kv, head, value, n_rot))
+    if family.whole_rope and n_rot != head:
+        yield f"{n_rot} rotary dimensions of heads of {head}, which this family rotates whole (rope.dimension_count)"
     sections = keys.header.arch_key("rope.dimension_sections", [])
     if family.sections and not (min(sections) >= 0 and 0 < sum(sections[:3]) <= sum(sections) <= head):
         yield f"rotary sections of {sections} in heads of {head} (rope.dimension_sections)"
