@@ -9,6 +9,7 @@ import pytest
 from fixtures.command import assert_one_line_error, llama_eagle
 from fixtures.targets import make_target
 from llama_eagle.convert.targets import TargetOptions, convert_target
+from llama_eagle.gguf import header
 
 pytestmark = pytest.mark.native
 
@@ -62,6 +63,17 @@ def test_the_head_drafts_and_the_text_stays(folder: Path) -> None:
             drafts = "nothing" not in why
             assert (llm.speculative_stats.n_drafted > 0) == drafts
             assert llm.speculative_stats.drafter == ("MTP" if drafts else "none")
+
+
+@pytest.mark.parametrize("draft", [None, "mtp", "apart/mtp-model.gguf"])
+def test_every_file_is_read_once(folder: Path, draft: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    whole = header.read_header
+    monkeypatch.setattr(header, "read_header", lambda path: read.append(Path(path)) or whole(path))
+    target = folder / ("whole.gguf" if draft in (None, "mtp") else "bare/model.gguf")
+    own_file = None if draft in (None, "mtp") else folder / str(draft)
+    load(target, draft=own_file or draft).close()
+    assert read == [target, *([own_file] if own_file else [])]
 
 
 @pytest.mark.parametrize("draft_vocab", [16, 64, "all"])

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.native
 FAMILIES = ("qwen35", "qwen35moe", "qwen3next", "qwen3", "qwen3moe", "qwen3vl", "qwen2", "llama3")
 TYPES = ("q8_0", "q4_k_m", "q4_0", "q6_k", "q5_k_m", "f16")
 WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4}  # K-quants need rows of 256
+SHAPES = {"qwen2": {**WIDE, "head_dim": 64}}  # whose heads are as wide as the model together
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def model_file(folder: Path, family: str, outtype: str) -> Path:
         return path
     source = folder / f"{family}-f16.gguf"
     if not source.is_file():
-        checkpoint = make_target(family, folder / family, **WIDE)
+        checkpoint = make_target(family, folder / family, **SHAPES.get(family, WIDE))
         convert_target(str(checkpoint), source, TargetOptions(outtype="f16"))
     if outtype != "f16":
         quantize(source, path, outtype)

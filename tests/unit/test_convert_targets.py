@@ -13,6 +13,7 @@ import hypothesis
 import numpy as np
 import pytest
 import torch
+from fixtures.command import assert_one_line_error, llama_eagle
 from fixtures.targets import FAMILIES, HYBRID, fuse_experts, make_target, store_experts_in_out, store_fp8
 from hypothesis import strategies as st
 from llama_eagle.convert.targets import TargetOptions, convert_target, convert_vision
@@ -378,3 +379,10 @@ def test_splitting_and_quantizing_exclude_each_other(copy: Callable[..., Path]) 
     folder = copy("qwen3")
     with pytest.raises(UsageError, match="split-max-size"):
         convert_target(folder, folder.parent / "x.gguf", TargetOptions(outtype="q4_k_m", split_max_size=10**6))
+
+
+@pytest.mark.parametrize("option", ["--no-norm-output", "--aux-layers=1,2,3", "--share-head", "--dry-run"])
+def test_the_command_refuses_options_of_drafts(option: str, copy: Callable[..., Path], tmp_path: Path) -> None:
+    outcome = llama_eagle("convert", copy("qwen3"), "-o", tmp_path / "out.gguf", option)
+    name = option.split("=")[0].replace("--no-", "--")
+    assert_one_line_error(outcome, 2, f"{name} does not apply to a target")

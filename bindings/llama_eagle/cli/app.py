@@ -41,7 +41,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 def command() -> Any:
     """The click command behind `llama-eagle`."""
     app = typer.Typer(
-        help="EAGLE-3 speculative decoding for quantized local models, on llama.cpp.",
+        help="EAGLE-3 and MTP speculative decoding for quantized local models, on llama.cpp.",
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -64,4 +64,4 @@ def _version(wanted: bool) -> None:
 def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
-    """EAGLE-3 speculative decoding for quantized local models, on llama.cpp."""
+    """EAGLE-3 and MTP speculative decoding for quantized local models, on llama.cpp."""
