@@ -24,7 +24,8 @@ from llama_eagle.convert.source.storage import (
     open_torch,
     read_json,
 )
-from llama_eagle.errors import ConfigError, ConversionError, EnvironmentFailure
+from llama_eagle.errors import ConfigError, ConversionError
+from llama_eagle.hub import snapshot
 
 __all__ = ["Checkpoint", "TensorInfo", "open_checkpoint"]
 
@@ -125,33 +126,10 @@ def _snapshot_revision(path: Path) -> str | None:
 
 def _download(repo: str, revision: str | None, weights: bool) -> Path:
     patterns = [*SMALL_FILES, "*.safetensors"] if weights else SMALL_FILES
-    path = _snapshot(repo, revision, patterns)
+    path = snapshot(repo, patterns, revision)
     if weights and not any(path.glob("*.safetensors")):
-        path = _snapshot(repo, revision, [*SMALL_FILES, "*.bin"])
+        path = snapshot(repo, [*SMALL_FILES, "*.bin"], revision)
     return path
-
-
-def _snapshot(repo: str, revision: str | None, patterns: list[str]) -> Path:
-    from huggingface_hub import constants, errors, snapshot_download
-
-    try:
-        return Path(snapshot_download(repo, revision=revision, allow_patterns=patterns))
-    except errors.RevisionNotFoundError:
-        raise ConfigError(f"{repo}: the hub has no revision {revision!r} of it") from None
-    except errors.GatedRepoError:
-        raise EnvironmentFailure(f"{repo}: gated; accept its terms on the hub, then run `hf auth login`") from None
-    except errors.RepositoryNotFoundError:
-        raise ConfigError(
-            f"{repo}: neither a folder here nor a repository on the hub (private? `hf auth login`)"
-        ) from None
-    except Exception as error:
-        reason = (
-            "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{type(error).__name__}: the hub did not answer"
-        )
-        raise EnvironmentFailure(
-            f"{repo}: not in the local cache, and {reason}; download it once with `hf download {repo}`, "
-            "or name a local folder"
-        ) from None
 
 
 # --- weight files of a folder -----------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def test_chat(models: Path) -> None:
     assert [line for line in lines if line == ALPHABET] == [ALPHABET] * 3
     stats = [line for line in lines if "rounds" in line and "accepted (by" in line]
     assert "by position: 100% 0%" in stats[0]
-    assert "by position: -" in stats[1]
+    assert any(line.endswith("tokens, nothing drafted") for line in lines)
     assert any(line.startswith("/draft") for line in lines)
     assert outcome.stderr == ""
 
@@ -255,6 +255,7 @@ def test_a_configuration_names_the_draft_and_its_settings(tmp_path: Path) -> Non
         "draft": "d.gguf", "draft_path": "d.gguf", "draft_vocab": 64, "n_draft": 3, "n_draft_max": 8,
         "p_min": 0.1, "draft_sampling": "rejection",
         "exact": True, "draft_gpu_layers": 1, "draft_n_ctx": 512, "checkpoint_mib": 64, "checkpoint_every": 128,
+        "parse_replies": False,
     }  # fmt: skip
     assert set(values) == set(EAGLE_PARAMETERS) - {"drafter"}  # an object, which a file cannot name
     config = {"port": 8123, "models": [{"model": "t.gguf", **values}, {"model": "u.gguf", "n_draft": "auto"}]}

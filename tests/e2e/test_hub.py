@@ -23,7 +23,7 @@ import json, sys
 from llama_eagle import EagleLlama
 try:
     llm = EagleLlama.from_pretrained(n_ctx=256, n_threads=1, verbose=False, n_draft=2, **json.loads(sys.argv[1]))
-except ValueError as error:
+except (ValueError, RuntimeError) as error:
     print(json.dumps({"error": str(error)}))
 else:
     text = llm.create_completion("abc", max_tokens=23, temperature=0)["choices"][0]["text"]
@@ -45,8 +45,9 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-def load(endpoint: str, cache: Path, **arguments: Any) -> dict[str, Any]:
+def load(endpoint: str, cache: Path, offline: bool = False, **arguments: Any) -> dict[str, Any]:
     environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(cache), "HF_HUB_DISABLE_TELEMETRY": "1"}
+    environment |= {"HF_HUB_OFFLINE": "1"} if offline else {}
     command = [sys.executable, "-c", PROGRAM, json.dumps(arguments)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -69,3 +70,19 @@ def test_both_files_come_from_the_hub(endpoint: str, tmp_path: Path) -> None:
 def test_a_pattern_must_match_one_file(endpoint: str, tmp_path: Path) -> None:
     for pattern, found in (("*", r"it matches 2 (README.md, tiny-f32.gguf)"), ("*q8*", "it matches 0 (none)")):
         assert found in load(endpoint, tmp_path, repo_id="me/target", filename=pattern)["error"]
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_without_the_hub(offline: bool, endpoint: str, tmp_path: Path) -> None:
+    """What is in the cache is used; for the rest there is an error at once, with a remedy."""
+    target = {"repo_id": "me/target", "filename": "*f32.gguf"}
+    load(endpoint, tmp_path, **target)
+    nowhere = "http://127.0.0.1:9"
+    assert load(nowhere, tmp_path, offline, **target)["text"] == ALPHABET[3:]
+    error = load(nowhere, tmp_path, offline, **target, draft_repo_id="me/draft")["error"]
+    assert "me/draft: not in the local cache" in error
+    assert "hf download me/draft" in error
+
+
+def test_no_such_repository(endpoint: str, tmp_path: Path) -> None:
+    assert "nor a repository on the hub" in load(endpoint, tmp_path, repo_id="me/none", filename="*")["error"]

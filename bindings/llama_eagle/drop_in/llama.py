@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import time
 import warnings
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
@@ -14,17 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from llama_eagle.native import calls, log
+from llama_eagle.native import callbacks, calls, log
 from llama_eagle.native.calls import library
 
 library()  # before llama_cpp is imported: it must load our build
 
 import llama_cpp  # noqa: E402
 from llama_cpp import Llama, LlamaState  # noqa: E402
+from llama_cpp.llama_chat_format import get_chat_completion_handler  # noqa: E402
 from llama_cpp.llama_tokenizer import LlamaTokenizer  # noqa: E402
 
 from llama_eagle.drafting.choose import choose_drafter, choose_length  # noqa: E402
 from llama_eagle.drafting.resolve import session_options  # noqa: E402
+from llama_eagle.drop_in import chat  # noqa: E402
 from llama_eagle.drop_in.attributes import Attributes  # noqa: E402
 from llama_eagle.drop_in.guard import OneThread  # noqa: E402
 from llama_eagle.drop_in.measures import Measures  # noqa: E402
@@ -36,7 +38,6 @@ from llama_eagle.drop_in.options import (  # noqa: E402
 from llama_eagle.drop_in.parts import (  # noqa: E402
     ContextView,
     ModelView,
-    download,
     explained,
     require_grammar,
 )
@@ -46,6 +47,7 @@ from llama_eagle.errors import UsageError  # noqa: E402
 from llama_eagle.generation.rejection import Chain, RejectionSampling  # noqa: E402
 from llama_eagle.generation.rounds import Plan, Rounds  # noqa: E402
 from llama_eagle.generation.stats import Statistics  # noqa: E402
+from llama_eagle.hub import download  # noqa: E402
 from llama_eagle.native.closing import Closing  # noqa: E402
 from llama_eagle.native.limits import MAX_EXACT_DRAFT  # noqa: E402
 from llama_eagle.sessions import exact as exact_mode  # noqa: E402
@@ -58,6 +60,7 @@ from llama_eagle.sessions.text import Tokenizer  # noqa: E402
 from llama_eagle.sessions.text_memory import TextMemory  # noqa: E402
 
 GENERATE = inspect.signature(Llama.generate)
+CHAT = inspect.signature(Llama.create_chat_completion)
 FILTER_ARGUMENTS = ("temp", "top_k", "top_p", "min_p", "typical_p")
 SAMPLER_ARGUMENTS = set(inspect.signature(Llama._init_sampler).parameters) - {"self"}
 
@@ -67,8 +70,9 @@ class EagleLlama(Attributes, Closing):
 
     Beyond the parent's arguments it takes those of `EagleOptions`, `draft_path` first.
 
-    Where it differs: unknown keyword arguments are refused; decode and batch threads are equal unless both are given;
-    `flash_attn` is decided by llama.cpp unless given. An instance belongs to one thread at a time.
+    Where it differs: unknown keyword arguments are refused; `verbose` is off unless asked for; decode and batch threads
+    are equal unless both are given; `flash_attn` is decided by llama.cpp unless given. An instance belongs to one
+    thread at a time.
     """
 
     def __init__(self, model_path: str | PathLike[str], **arguments: Any) -> None:
@@ -78,10 +82,11 @@ class EagleLlama(Attributes, Closing):
         self._options = self._choice.options
         self._parent_arguments = parent
         self._flash_attn_given = parent.get("flash_attn") is not None
-        log.set_verbose(parent.get("verbose", True))
+        log.set_verbose(parent.get("verbose", False))
         self._one_thread = OneThread("EagleLlama")
         self._generation: Rounds | None = None
         self._context_is_full = False
+        self._prompt: list[int] = []  # of the last completion
         self._measures = Measures()
         self._session_options = session_options(self._choice.draft, self._options)
         if self._options.exact:
@@ -151,6 +156,13 @@ class EagleLlama(Attributes, Closing):
         sampler = self._sampler or self._init_sampler(*args, **kwargs)
         return calls.sample(self._ctx.ctx, sampler.sampler, memory.row)
 
+    def _init_sampler(self, *args: Any, **kwargs: Any) -> Any:
+        """As the parent's; what a logits processor raises reaches the caller."""
+        sampler = super()._init_sampler(*args, **kwargs)
+        for _, custom in sampler.custom_samplers:
+            custom.apply_func = callbacks.guarded(custom.apply_func)
+        return sampler
+
     def generate(self, tokens: Sequence[int], *args: Any, **kwargs: Any) -> Generator[int, Sequence[int] | None, None]:
         """Yield tokens after `tokens`, as the parent does; drafts change how many are computed at once, not which."""
         call = GENERATE.bind(self, tokens, *args, **kwargs)
@@ -215,6 +227,7 @@ class EagleLlama(Attributes, Closing):
         """
         criteria = [*(kwargs.get("stopping_criteria") or ()), lambda *_: self._context_is_full]
         kwargs["stopping_criteria"] = llama_cpp.StoppingCriteriaList(criteria)
+        self._prompt = [] if isinstance(kwargs["prompt"], str) else kwargs["prompt"]
         parts = super()._create_completion(*args, **kwargs)
         with self._measures.completion():
             while True:
@@ -228,10 +241,29 @@ class EagleLlama(Attributes, Closing):
                 with self._measures.reader():
                     yield part
 
-    def create_chat_completion(self, *args: Any, **kwargs: Any) -> Any:
-        """As the parent's, with `timings` in the answer or in its last part."""
-        answer = super().create_chat_completion(*args, **kwargs)
+    def create_chat_completion(
+        self, *args: Any, chat_template_kwargs: Mapping[str, Any] | None = None, **kwargs: Any
+    ) -> Any:
+        """As the parent's, with `timings` in the answer or in its last part.
+
+        Schemas are honoured, and reasoning and calls of tools are told apart from content (`parse_replies`).
+        chat_template_kwargs: for the template, such as {"enable_thinking": False}.
+        """
+        call = CHAT.bind(self, *args, **kwargs)
+        call.apply_defaults()
+        request = chat.prepared(call.arguments)
+        name = str(self.chat_format)
+        handler = self.chat_handler or self._chat_handlers.get(name) or get_chat_completion_handler(name)
+        options = chat.template_options(request) if self.chat_handler is None else {}
+        answer = handler(llama=self, **request, **{**options, **(chat_template_kwargs or {})})
+        if self._options.parse_replies and not chat.is_constrained(request):
+            template = self.metadata.get("tokenizer.chat_template", "")
+            answer = chat.split(answer, lambda: chat.reader(template, request, self._prompt_end()))
         return self._with_timings(answer) if isinstance(answer, dict) else map(self._with_timings, answer)
+
+    def _prompt_end(self) -> str:
+        tokens = self._prompt[-8:]
+        return self.detokenize(tokens, special=True).decode("utf-8", "replace") if len(tokens) else ""
 
     def _with_timings(self, part: Any) -> Any:
         """An answer, or the last part of one, with its timings."""

@@ -34,11 +34,13 @@ class EagleOptions(DraftingOptions):
 
     draft_path: the draft's file, another name of `draft`.
     checkpoint_mib: memory for checkpoints of a recurrent state. checkpoint_every: tokens between them in a long prompt.
+    parse_replies: reasoning and calls of tools are told apart from a chat's content; False: content has it all.
     """
 
     draft_path: str | Path | None = None
     checkpoint_mib: int = 256
     checkpoint_every: int = 1024
+    parse_replies: bool = True
 
     def __post_init__(self) -> None:
         if self.draft_path is not None:
@@ -153,6 +155,7 @@ def with_our_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     threads = arguments.get("n_threads") or arguments.get("n_threads_batch") or os.cpu_count() or 1
     arguments["n_threads"] = arguments.get("n_threads") or threads
     arguments["n_threads_batch"] = arguments.get("n_threads_batch") or threads
+    arguments.setdefault("verbose", False)
     arguments["flash_attn"] = bool(arguments.get("flash_attn"))
     arguments.pop("draft_model", None)
     arguments.pop("logits_all", None)

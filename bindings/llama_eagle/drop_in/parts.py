@@ -1,9 +1,8 @@
-"""Small parts of `EagleLlama`: views of the parent's handles, checks, a download."""
+"""Small parts of `EagleLlama`: views of the parent's handles, checks."""
 
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,18 +51,3 @@ def require_grammar(vocab: Any, grammar: Any) -> None:
     texts = (grammar._grammar.encode(), grammar._root.encode())
     if calls.library().eagle_grammar_check(vocab, *texts) != calls.OK:
         raise UsageError(f"{calls.last_error()}. Correct it: llama.cpp's grammars/README.md has the syntax.")
-
-
-def download(repo_id: str, pattern: str | None, **where: Any) -> str:
-    """The one file of a hub repository that matches, a GGUF by default; `where`: as hf_hub_download takes it.
-
-    Raises `UsageError` when none or several match.
-    """
-    from huggingface_hub import hf_hub_download, list_repo_files
-
-    pattern = pattern or "*.gguf"
-    names = fnmatch.filter(list_repo_files(repo_id), pattern)
-    if len(names) != 1:
-        found = ", ".join(sorted(names)[:5]) or "none"
-        raise UsageError(f"{repo_id}: {pattern!r} must match one file, it matches {len(names)} ({found}). Name one.")
-    return str(hf_hub_download(repo_id, names[0], **where))

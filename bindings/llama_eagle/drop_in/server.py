@@ -45,6 +45,7 @@ class EagleModelSettings(ModelSettings):
     draft_n_ctx: int = Field(default=0, ge=0, description="Positions the draft sees, 0: as the target.")
     checkpoint_mib: int = Field(default=256, ge=0, description="Memory for checkpoints of a recurrent state.")
     checkpoint_every: int = Field(default=1024, ge=1, description="Tokens between them in a long prompt.")
+    parse_replies: bool = Field(default=True, description="Reasoning and tool calls apart from content.")
     logits_all: bool = Field(default=False, description="Whether to return logits; needed for logprobs.")
 
 

@@ -70,6 +70,20 @@ class Statistics:
         """For each draft position, the share accepted among the rounds in which all earlier ones were."""
         return [accepted / tried for accepted, tried in zip(self.accepted_at, self.tried_at, strict=True) if tried]
 
+    def __str__(self) -> str:
+        """In a line, for people."""
+        if not self.rounds:
+            return "no rounds yet"
+        if not self.n_drafted:
+            return f"{self.n_emitted} tokens, nothing drafted"
+        shares = " ".join(f"{share:.0%}" for share in self.accepted_per_position)
+        ms = ", ".join(f"{name} {value:.0f}" for name, value in self.ms.items())
+        return (
+            f"{self.n_emitted} tokens in {self.rounds} rounds, {self.mean_emitted:.2f} a round; {self.drafter}: "
+            f"{self.accept_rate:.0%} of {self.n_drafted} drafted tokens accepted (by position: {shares})"
+            + (f"; ms: {ms}" if ms else "")
+        )
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "drafter": self.drafter,

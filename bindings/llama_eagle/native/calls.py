@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from llama_eagle.errors import EnvironmentFailure, IncompatibleModels, NativeError
-from llama_eagle.native import build, log
+from llama_eagle.native import build, callbacks, log
 from llama_eagle.native.build import library_folder
 
 OK, ERR_ARGUMENT, ERR_STATE, ERR_INCOMPATIBLE, ERR_MEMORY = 0, 1, 2, 3, 4
@@ -136,9 +136,14 @@ def check(status: int, call: str) -> None:
 
 
 def sample(ctx: Any, sampler: Any, row: int) -> int:
-    """The token that a llama_sampler chooses from output row `row` of the last decode (-1: the last one)."""
+    """The token that a llama_sampler chooses from output row `row` of the last decode (-1: the last one).
+
+    What a sampler of Python raises inside it is raised here.
+    """
     token = c_int32()
-    check(library().eagle_sample(ctx, sampler, row, ctypes.byref(token)), "eagle_sample")
+    status = library().eagle_sample(ctx, sampler, row, ctypes.byref(token))
+    callbacks.raise_noted()
+    check(status, "eagle_sample")
     return token.value
 
 

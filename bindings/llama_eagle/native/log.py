@@ -1,8 +1,4 @@
-"""llama.cpp's own log: kept quiet, its last error lines kept for the message of a call that fails.
-
-llama.cpp calls back from inside native code, where a Python exception cannot travel: Ctrl-C pressed there is noted
-and raised by `raise_interrupt()` once the native call has returned.
-"""
+"""llama.cpp's own log: kept quiet, its last error lines kept for the message of a call that fails."""
 
 from __future__ import annotations
 
@@ -11,13 +7,14 @@ import sys
 from collections import deque
 from typing import Any, ClassVar
 
+from llama_eagle.native import callbacks
+
 DEBUG, ERROR, CONTINUE = 1, 4, 5  # ggml_log_level
 
 
 class _State:
     verbose = False
     level = 0
-    interrupted = False
     callback: Any = None
     errors: ClassVar[deque[str]] = deque(maxlen=8)
 
@@ -52,18 +49,6 @@ def clear() -> None:
     _State.errors.clear()
 
 
-def note_interrupt() -> None:
-    """Remember a Ctrl-C that arrived inside a callback."""
-    _State.interrupted = True
-
-
-def raise_interrupt() -> None:
-    """Raise the Ctrl-C that arrived inside a callback."""
-    if _State.interrupted:
-        _State.interrupted = False
-        raise KeyboardInterrupt
-
-
 def _on_log(level: int, text: bytes, _user_data: Any) -> None:
     try:
         if level != CONTINUE:
@@ -74,7 +59,7 @@ def _on_log(level: int, text: bytes, _user_data: Any) -> None:
         if _State.verbose and _State.level != DEBUG:
             sys.stderr.write(line)
             sys.stderr.flush()
-    except KeyboardInterrupt:
-        note_interrupt()
+    except KeyboardInterrupt as error:
+        callbacks.note(error)
     except (OSError, ValueError):
         pass  # stderr is closed: the log has nowhere to go

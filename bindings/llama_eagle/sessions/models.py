@@ -12,7 +12,7 @@ from llama_eagle.errors import EnvironmentFailure, InputError
 from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import require_models
 from llama_eagle.gguf.size import require_memory
-from llama_eagle.native import log
+from llama_eagle.native import callbacks, log
 from llama_eagle.native.calls import library
 from llama_eagle.native.closing import Closing
 from llama_eagle.sessions.options import (
@@ -74,7 +74,7 @@ class Model(Closing):
         params.progress_callback = _progress_callback(llama_cpp, options.on_progress)
         log.clear()
         self.handle = llama_cpp.llama_model_load_from_file(os.fsencode(self.path), params)
-        log.raise_interrupt()
+        callbacks.raise_noted()
         if not self.handle:
             raise InputError(
                 f"{self.path}: llama.cpp could not load it: {log.first_error() or 'no reason given'}. "
@@ -98,7 +98,7 @@ class Context(Closing):
             require_memory(model.header, params.n_ctx, params.type_k, params.type_v)
         log.clear()
         self.handle: Any = llama_cpp.llama_init_from_model(model.handle, params)
-        log.raise_interrupt()
+        callbacks.raise_noted()
         if not self.handle:
             raise EnvironmentFailure(
                 f"{model.path}: no context of {options.n_ctx} tokens: {log.first_error() or 'no reason given'}. "
@@ -185,8 +185,8 @@ def _progress_callback(api: Any, on_progress: Callable[[float], None] | None) ->
         try:
             if on_progress is not None:
                 on_progress(fraction)
-        except KeyboardInterrupt:
-            log.note_interrupt()
+        except KeyboardInterrupt as error:
+            callbacks.note(error)
             return False
         return True
 

@@ -104,7 +104,7 @@ class _Chat:
     def _command(self, text: str) -> None:
         name, _, argument = text.partition(" ")
         if name == "/stats":
-            print(_stats(self.llm.speculative_stats))
+            print(self.llm.speculative_stats)
         elif name == "/draft":
             try:
                 self.llm.set_n_draft(0 if argument == "off" else read_n_draft(argument))
@@ -138,12 +138,3 @@ def _show(piece: str, *, drafted: bool) -> None:
     tinted = drafted and sys.stdout.isatty() and console.use_color()
     sys.stdout.write(f"{TINT}{piece}{PLAIN}" if tinted and piece else piece)
     sys.stdout.flush()
-
-
-def _stats(statistics: Any) -> str:
-    shares = " ".join(f"{share:.0%}" for share in statistics.accepted_per_position) or "-"
-    ms = ", ".join(f"{name} {value:.0f}" for name, value in statistics.ms.items())
-    return (
-        f"{statistics.rounds} rounds, {statistics.mean_emitted:.2f} tokens a round, "
-        f"{statistics.accept_rate:.0%} of drafted tokens accepted (by position: {shares}); ms: {ms}"
-    )

@@ -1,0 +1,162 @@
+"""What `create_chat_completion` does beyond the parent's: schemas are honoured, calls of tools go both ways, reasoning
+and calls are told apart from content."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from llama_cpp import LlamaGrammar
+
+from llama_eagle.drop_in.replies import CALL, CONTENT, REASONING, THINK, Dialect, Part, ReplyReader, Schemas
+from llama_eagle.errors import UsageError
+
+Request = dict[str, Any]  # the arguments of `create_chat_completion`
+FORMATS = ("text", "json_object", "json_schema")
+
+
+def prepared(arguments: Mapping[str, Any]) -> Request:
+    """A request as the parent's handlers take it. Raises `UsageError` for what cannot be honoured."""
+    request = {name: value for name, value in arguments.items() if name != "self"}
+    request["messages"] = read_calls(request["messages"])
+    if request["response_format"] is not None:
+        grammar = schema_grammar(request["response_format"])
+        if grammar is not None:
+            request |= {"grammar": grammar, "response_format": None}
+    return request
+
+
+def is_constrained(request: Request) -> bool:
+    """Whether a grammar says what the reply is: then it is all content."""
+    response_format = request["response_format"] or {}
+    forced = isinstance(request["tool_choice"], Mapping) or isinstance(request["function_call"], Mapping)
+    return request["grammar"] is not None or response_format.get("type") == "json_object" or forced
+
+
+def template_options(request: Request) -> dict[str, Any]:
+    """For the template: a grammar leaves no room for reasoning."""
+    return {"enable_thinking": False} if is_constrained(request) else {}
+
+
+def reader(template: str, request: Request, prompt_end: str) -> ReplyReader:
+    """For the reply to a prompt that ends so."""
+    tools = schemas(request["tools"], request["tool_choice"])
+    return ReplyReader(Dialect.of(template), tools, prompt_end.rstrip().endswith(THINK))
+
+
+def split(answer: Any, make_reader: Callable[[], ReplyReader]) -> Any:
+    """An answer or a stream, its reasoning and calls apart. `make_reader` is called when there is text."""
+    if isinstance(answer, dict):
+        return split_answer(answer, make_reader())
+    return split_stream(answer, make_reader)
+
+
+def schema_grammar(response_format: Mapping[str, Any]) -> LlamaGrammar | None:
+    """The grammar of a format with a schema; None for formats without one, which the parent knows.
+
+    Raises `UsageError` for a format or a schema that cannot be honoured.
+    """
+    kind = response_format.get("type")
+    if kind not in FORMATS:
+        raise UsageError(f"response_format {kind!r} is not one of {', '.join(FORMATS)}. Correct it.")
+    wrapped = response_format.get("json_schema", {}) if kind == "json_schema" else response_format
+    schema = wrapped.get("schema") if isinstance(wrapped, Mapping) else None
+    if schema is None and kind == "json_schema":
+        raise UsageError("response_format json_schema needs json_schema={'schema': {...}}. Add it.")
+    return None if schema is None else grammar_of_schema(json.dumps(schema))
+
+
+def grammar_of_schema(schema: str) -> LlamaGrammar:
+    """Raises `UsageError` for a JSON schema that llama-cpp-python cannot turn into a grammar."""
+    try:
+        return LlamaGrammar.from_json_schema(schema, verbose=False)
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UsageError(f"the JSON schema cannot be turned into a grammar ({reason:.200}). Simplify it.") from None
+
+
+def read_calls(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Messages for a template, which wants the arguments of calls as objects; OpenAI's clients send them as JSON."""
+    return [
+        {**message, "tool_calls": [_read_call(call) for call in message["tool_calls"]]}
+        if message.get("tool_calls")
+        else dict(message)
+        for message in messages
+    ]
+
+
+def _read_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = dict(call.get("function", {}))
+    try:
+        arguments = json.loads(function.get("arguments") or "{}")
+    except (TypeError, ValueError):
+        return dict(call)
+    if isinstance(arguments, dict):
+        function["arguments"] = arguments
+    return {**call, "function": function}
+
+
+def schemas(tools: Iterable[Mapping[str, Any]] | None, tool_choice: Any) -> Schemas:
+    """The tools that a reply may call of itself; one that is forced is the parent's."""
+    if not tools or tool_choice == "none" or isinstance(tool_choice, Mapping):
+        return {}
+    functions = [tool["function"] for tool in tools if tool.get("type", "function") == "function"]
+    return {each["name"]: (each.get("parameters") or {}).get("properties") or {} for each in functions}
+
+
+def split_answer(answer: dict[str, Any], reader: ReplyReader) -> dict[str, Any]:
+    """A whole answer, its reasoning and calls apart."""
+    choice = answer["choices"][0]
+    message = dict(choice["message"])
+    if not isinstance(message.get("content"), str) or message.get("tool_calls"):
+        return answer
+    parts = [*reader.read(message["content"]), *reader.finish()]
+    texts = {kind: "".join(part.text for part in parts if part.kind == kind) for kind in (CONTENT, REASONING)}
+    calls = [_call(part) for part in parts if part.kind == CALL]
+    message["content"] = None if calls and not texts[CONTENT] else texts[CONTENT]
+    if texts[REASONING]:
+        message["reasoning_content"] = texts[REASONING]
+    if calls:
+        message["tool_calls"] = calls
+    reason = "tool_calls" if calls and choice["finish_reason"] == "stop" else choice["finish_reason"]
+    return {**answer, "choices": [{**choice, "message": message, "finish_reason": reason}]}
+
+
+def split_stream(chunks: Iterable[dict[str, Any]], make_reader: Callable[[], ReplyReader]) -> Iterator[dict[str, Any]]:
+    """A streamed answer likewise; `make_reader` is called when its first text is there."""
+    reader: ReplyReader | None = None
+    n_calls = 0
+    for chunk in chunks:
+        choice = chunk["choices"][0]
+        text, reason = choice["delta"].get("content"), choice["finish_reason"]
+        if text is None and (reason is None or reader is None):
+            yield chunk
+            continue
+        reader = reader or make_reader()
+        parts = reader.read(text or "")
+        if reason is not None:
+            parts += reader.finish()
+        told = list(_deltas(parts, n_calls)) or ([{"content": ""}] if choice["logprobs"] else [])
+        for i, delta in enumerate(told):
+            logprobs = choice["logprobs"] if i == 0 else None
+            yield {**chunk, "choices": [{**choice, "delta": delta, "logprobs": logprobs, "finish_reason": None}]}
+        n_calls += sum(part.kind == CALL for part in parts)
+        if reason is not None:
+            reason = "tool_calls" if n_calls and reason == "stop" else reason
+            yield {**chunk, "choices": [{**choice, "delta": {}, "logprobs": None, "finish_reason": reason}]}
+
+
+def _deltas(parts: Iterable[Part], n_calls: int) -> Iterator[dict[str, Any]]:
+    for part in parts:
+        if part.kind == CALL:
+            yield {"tool_calls": [{"index": n_calls, **_call(part)}]}
+            n_calls += 1
+        else:
+            yield {"content" if part.kind == CONTENT else "reasoning_content": part.text}
+
+
+def _call(part: Part) -> dict[str, Any]:
+    function = {"name": part.name, "arguments": part.text}
+    return {"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function}

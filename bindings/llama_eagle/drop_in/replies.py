@@ -1,0 +1,168 @@
+"""What the text of a chat model says: reasoning, content, and calls of tools, as its template writes them.
+
+Qwen3 writes a call as JSON between <tool_call> tags, Qwen3.5 as tags for function and parameters inside them, Llama 3
+as JSON alone. Reasoning stands between <think> tags; a template may open it at the end of the prompt.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+REASONING, CONTENT, CALL = "reasoning", "content", "call"
+THINK, END_THINK = "<think>", "</think>"
+TOOL, END_TOOL = "<tool_call>", "</tool_call>"
+PYTHON_TAG = "<|python_tag|>"
+JSON, XML, BARE = "json", "xml", "bare"  # how calls are written: the first two between tags
+
+Schemas = Mapping[str, Mapping[str, Any]]  # the parameters' types of each tool that may be called
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of one kind. Of a call: the function's name, and its arguments as JSON in `text`."""
+
+    kind: str
+    text: str
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a template has reasoning and calls written."""
+
+    thinks: bool = False
+    calls: str = ""  # JSON, XML or BARE; "": not at all
+
+    @classmethod
+    def of(cls, template: str) -> Dialect:
+        if TOOL in template:
+            calls = XML if "<function=" in template else JSON
+        else:
+            calls = BARE if "ipython" in template and '"parameters"' in template else ""
+        return cls(THINK in template or END_THINK in template, calls)
+
+
+@dataclass
+class ReplyReader:
+    """A reply, piece by piece: `read` what has come, `finish` at its end. Without tags, the text stays as it is."""
+
+    dialect: Dialect
+    tools: Schemas = field(default_factory=dict)
+    is_reasoning: bool = False  # the prompt ends inside <think>
+
+    def __post_init__(self) -> None:
+        self._kind = REASONING if self.is_reasoning else CONTENT
+        self._pending = ""  # not yet told: white space, or what may be the beginning of a tag
+        self._is_fresh = True  # nothing of this kind has been told
+        self._after_tag = self.is_reasoning
+
+    def read(self, text: str) -> list[Part]:
+        self._pending += text
+        return list(self._parts())
+
+    def finish(self) -> list[Part]:
+        """What is left. A call that was not closed, or is none, is content."""
+        rest, self._pending = self._pending, ""
+        if self._kind != CALL:
+            return [Part(self._kind, rest)] if rest else []
+        if self.dialect.calls == BARE:
+            return self._call(rest) or [Part(CONTENT, rest)]
+        return [Part(CONTENT, TOOL + rest)]
+
+    def _parts(self) -> Iterator[Part]:
+        while self._pending:
+            text = self._pending.lstrip()
+            if self._is_fresh and self._after_tag and self._kind != CALL:
+                self._pending = text
+            if self._is_fresh and self._may_call(BARE) and text.startswith(("{", "[", PYTHON_TAG)):
+                self._kind = CALL
+            tag = self._next_tag()
+            if tag is None:
+                yield from self._told(self._n_safe())
+                return
+            before, self._pending = self._pending.split(tag, 1)
+            yield from self._ended(before, tag)
+
+    def _told(self, n: int) -> Iterator[Part]:
+        text, self._pending = self._pending[:n], self._pending[n:]
+        if text:
+            self._is_fresh = False
+            yield Part(self._kind, text)
+
+    def _ended(self, text: str, tag: str) -> Iterator[Part]:
+        if self._kind == CALL:
+            yield from self._call(text) or [Part(CONTENT, TOOL + text + END_TOOL)]
+        elif text.rstrip():
+            yield Part(self._kind, text.rstrip())
+        self._kind = {THINK: REASONING, TOOL: CALL}.get(tag, CONTENT)
+        self._is_fresh = self._after_tag = True
+
+    def _may_call(self, *written: str) -> bool:
+        return self._kind == CONTENT and bool(self.tools) and self.dialect.calls in written
+
+    def _tags(self) -> tuple[str, ...]:
+        """Those that may come next."""
+        if self._kind == CALL:
+            return () if self.dialect.calls == BARE else (END_TOOL,)
+        if self._kind == REASONING:
+            return (END_THINK,)
+        may_think = self.dialect.thinks and self._is_fresh and not self._after_tag
+        first = (THINK,) if may_think and THINK.startswith(self._pending.lstrip()[: len(THINK)]) else ()
+        return (*first, TOOL) if self._may_call(JSON, XML) else first
+
+    def _next_tag(self) -> str | None:
+        found = {self._pending.find(tag): tag for tag in self._tags() if tag in self._pending}
+        return found[min(found)] if found else None
+
+    def _n_safe(self) -> int:
+        """Characters at the front that can be told: no part of a call or of a tag, nor the white space before one."""
+        text, tags = self._pending, self._tags()
+        if self._kind == CALL:
+            return 0
+        for n in range(min(len(text), max(map(len, tags), default=1) - 1), 0, -1):
+            if any(tag.startswith(text[-n:]) for tag in tags):
+                text = text[:-n]
+                break
+        return len(text.rstrip()) if tags else len(text)
+
+    def _call(self, body: str) -> list[Part] | None:
+        read: Callable[[str], Iterator[Part]] = self._xml_call if self.dialect.calls == XML else _json_calls
+        try:
+            calls = list(read(body))
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+        return calls if calls and all(call.name in self.tools for call in calls) else None
+
+    def _xml_call(self, body: str) -> Iterator[Part]:
+        for name, inside in re.findall(r"<function=([^>\n]+)>(.*?)</function>", body, re.DOTALL):
+            types = self.tools.get(name, {})
+            found = re.findall(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", inside, re.DOTALL)
+            arguments = {key: _value(text, types.get(key)) for key, text in found}
+            yield Part(CALL, json.dumps(arguments, ensure_ascii=False), name)
+
+
+def _json_calls(body: str) -> Iterator[Part]:
+    """{"name": ..., "arguments" or "parameters": {...}}, one or several, in a list or one behind the other."""
+    decoder, at = json.JSONDecoder(), 0
+    body = body.strip().removeprefix(PYTHON_TAG).strip()
+    while at < len(body):
+        value, at = decoder.raw_decode(body, at)
+        at += len(body[at:]) - len(body[at:].lstrip("; \n\t"))
+        for call in value if isinstance(value, list) else [value]:
+            arguments = call["arguments"] if "arguments" in call else call["parameters"]
+            text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+            yield Part(CALL, text, call["name"])
+
+
+def _value(text: str, schema: Any) -> Any:
+    """A parameter between tags: text, unless its schema says otherwise."""
+    if isinstance(schema, Mapping) and schema.get("type") == "string":
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

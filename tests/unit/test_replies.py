@@ -1,0 +1,93 @@
+"""Reasoning, content and calls of tools in what models write: whole, and cut anywhere."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llama_eagle.drop_in.replies import CALL, CONTENT, REASONING, Dialect, Part, ReplyReader
+
+QWEN3 = '{%- if tools %}<tool_call>{"name":...}</tool_call>{%- endif %}</think>'
+QWEN35 = "<tool_call>\n<function=example_function_name>\n<parameter=example_parameter_1>\n{{- '<think>\\n' }}"
+LLAMA3 = '{%- if "tools" in message %}"ipython"{{ \'{"name": function name, "parameters": dictionary}\' }}'
+TOOLS = {"add": {"a": {"type": "number"}, "b": {"type": "number"}, "note": {"type": "string"}}, "now": {}}
+ADD = {"a": 1, "b": 2.5, "note": "12"}
+XML_ADD = (
+    "<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\n2.5\n</parameter>\n"
+    "<parameter=note>\n12\n</parameter>\n</function>"
+)
+CASES = {
+    "plain text stays as it is": (QWEN3, False, "  Hello\n\nyou \n", [(CONTENT, "  Hello\n\nyou \n")]),
+    "reasoning": (QWEN3, False, "<think>\nWhy?\n\n</think>\n\nSo.", [(REASONING, "Why?"), (CONTENT, "So.")]),
+    "opened by the prompt": (QWEN35, True, "\nWhy?\n</think>\n\nSo.", [(REASONING, "Why?"), (CONTENT, "So.")]),
+    "cut while reasoning": (QWEN35, True, "Why? Bec", [(REASONING, "Why? Bec")]),
+    "no reasoning": (QWEN3, False, "<think>\n\n</think>\n\nSo.", [(CONTENT, "So.")]),
+    "a tag later is text": (QWEN3, False, "Write <think> here", [(CONTENT, "Write <think> here")]),
+    "a call": (
+        QWEN3, False, f'Let me.\n<tool_call>\n{{"name": "add", "arguments": {json.dumps(ADD)}}}\n</tool_call>',
+        [(CONTENT, "Let me."), (CALL, ADD, "add")],
+    ),
+    "two calls": (
+        QWEN3, False, '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>\n' * 2,
+        [(CALL, {}, "now"), (CALL, {}, "now")],
+    ),
+    "thought, then called": (
+        QWEN35, True, f"I add.\n</think>\n\n<tool_call>\n{XML_ADD}\n</tool_call>",
+        [(REASONING, "I add."), (CALL, ADD, "add")],
+    ),
+    "an unknown tool": (
+        QWEN3, False, '<tool_call>\n{"name": "rm", "arguments": {}}\n</tool_call>',
+        [(CONTENT, '<tool_call>\n{"name": "rm", "arguments": {}}\n</tool_call>')],
+    ),
+    "no JSON": (QWEN3, False, "<tool_call>{]</tool_call> sorry", [(CONTENT, "<tool_call>{]</tool_call>sorry")]),
+    "a call that was cut": (QWEN3, False, '<tool_call>\n{"name"', [(CONTENT, '<tool_call>\n{"name"')]),
+    "Llama": (LLAMA3, False, '{"name": "add", "parameters": ' + json.dumps(ADD) + "}", [(CALL, ADD, "add")]),
+    "Llama, two": (
+        LLAMA3, False, '{"name": "now", "parameters": {}}; {"name": "now", "parameters": {}}',
+        [(CALL, {}, "now"), (CALL, {}, "now")],
+    ),
+    "Llama, other JSON": (LLAMA3, False, '{"a": [1, 2]} is it', [(CONTENT, '{"a": [1, 2]} is it')]),
+    "Llama, text": (LLAMA3, False, 'The {"name": "now"} tool', [(CONTENT, 'The {"name": "now"} tool')]),
+}  # fmt: skip
+
+
+def joined(parts: list[Part]) -> list[tuple]:
+    """Neighbours of one kind as one; calls with their arguments read."""
+    found: list[tuple] = []
+    for part in parts:
+        if part.kind == CALL:
+            found.append((CALL, json.loads(part.text), part.name))
+        elif found and found[-1][0] == part.kind:
+            found[-1] = (part.kind, found[-1][1] + part.text)
+        else:
+            found.append((part.kind, part.text))
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+@given(data=st.data())
+def test_a_reply_is_the_same_however_it_comes(name: str, data: st.DataObject) -> None:
+    template, is_reasoning, text, expected = CASES[name]
+    reader = ReplyReader(Dialect.of(template), TOOLS, is_reasoning)
+    parts: list[Part] = []
+    while text:
+        n = data.draw(st.integers(1, len(text)))
+        parts += reader.read(text[:n])
+        text = text[n:]
+    assert joined(parts + reader.finish()) == expected
+
+
+@given(text=st.text(alphabet='<>/thinktool_ca{}" \n'))
+def test_without_tools_and_reasoning_nothing_changes(text: str) -> None:
+    for template in (LLAMA3, ""):
+        reader = ReplyReader(Dialect.of(template))
+        assert "".join(part.text for part in [*reader.read(text), *reader.finish()]) == text
+
+
+def test_text_is_told_as_soon_as_it_is_known() -> None:
+    reader = ReplyReader(Dialect.of(QWEN3), TOOLS)
+    assert reader.read("Hello <to") == [Part(CONTENT, "Hello")]
+    assert reader.read("ast>") == [Part(CONTENT, " <toast>")]
+    assert ReplyReader(Dialect.of("")).read("Hello ") == [Part(CONTENT, "Hello ")]
