@@ -55,6 +55,10 @@ function(eagle_join target folder)
 endfunction()
 
 eagle_library_targets(${LLAMA_CPP_DIR} EAGLE_LIBRARIES)
+if (LLAMA_EAGLE_SERVER)
+    list(APPEND EAGLE_LIBRARIES llama-server-impl)
+    install(TARGETS llama-server COMPONENT llama_eagle RUNTIME DESTINATION llama_eagle/lib)
+endif()
 foreach (target ${EAGLE_LIBRARIES})
     if (target MATCHES "^ggml-cpu")  # several with GGML_CPU_ALL_VARIANTS
         eagle_join(${target} ggml-cpu)

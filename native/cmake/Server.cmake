@@ -1,0 +1,14 @@
+# llama.cpp's own server, beside the libraries. Its page is built with npm (LLAMA_BUILD_UI) or left out: nothing is
+# downloaded from anywhere else.
+function(eagle_add_server)
+    set(PROJECT_SOURCE_DIR ${LLAMA_CPP_DIR})  # what these folders take for the root
+    set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+    find_package(Threads REQUIRED)
+    add_subdirectory(${LLAMA_CPP_DIR}/tools/ui ${CMAKE_BINARY_DIR}/llama.cpp/tools/ui EXCLUDE_FROM_ALL)
+    add_subdirectory(${LLAMA_CPP_DIR}/tools/server ${CMAKE_BINARY_DIR}/llama.cpp/tools/server EXCLUDE_FROM_ALL)
+endfunction()
+
+eagle_add_server()
+foreach (target llama-server llama-server-impl)
+    set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL OFF)
+endforeach()
