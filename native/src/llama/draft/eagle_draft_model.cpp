@@ -33,6 +33,10 @@ void DraftModel::read_d2t(const ggml_tensor * d2t) {
     }
 }
 
+bool is_known_draft(const llama_model & draft) {
+    return draft.arch == LLM_ARCH_EAGLE3 || MtpModel::runs(draft.arch);
+}
+
 std::unique_ptr<DraftModel> read_draft_model(const llama_model & draft, const llama_context & target) {
     if (draft.arch == LLM_ARCH_EAGLE3) {
         return std::make_unique<Eagle3Model>(draft, target.get_model());

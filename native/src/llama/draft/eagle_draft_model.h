@@ -70,6 +70,9 @@ struct DraftModel {
     void read_d2t(const ggml_tensor * d2t);
 };
 
+// Whether the architecture is of a kind that we know.
+bool is_known_draft(const llama_model & draft);
+
 // The kind follows from the draft's architecture. Throws EAGLE_ERR_INCOMPATIBLE when it is none that we know, or does
 // not fit the target.
 std::unique_ptr<DraftModel> read_draft_model(const llama_model & draft, const llama_context & target);

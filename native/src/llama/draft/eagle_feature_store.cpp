@@ -35,15 +35,19 @@ ggml_tensor * FeatureStore::view(ggml_context * ctx, int64_t feature, int64_t ro
     return rows;
 }
 
-// Sources are taken whole: some buffers know no views of their tensors.
-void FeatureStore::stage(const std::vector<ggml_tensor *> & features) {
-    const int64_t n = features[0]->ne[1];
+// Sources are taken whole where they can: some buffers know no views of their tensors.
+void FeatureStore::stage(const std::vector<ggml_tensor *> & features, int64_t first, int64_t n) {
     if (first_ + n_ + n > capacity_) {
         move_to_front();
     }
-    const ggml_context_ptr ctx = context_for(shape_.n_aux);
+    const ggml_context_ptr ctx = context_for(2 * shape_.n_aux);
     for (int64_t a = 0; a < shape_.n_aux; a++) {
-        ggml_backend_tensor_copy(features[a], view(ctx.get(), a, first_ + n_, n));
+        ggml_tensor * rows = features[a];
+        if (n < rows->ne[1]) {
+            rows = ggml_view_2d(ctx.get(), rows, rows->ne[0], n, rows->nb[1], first * rows->nb[1]);
+            ggml_backend_view_init(rows);
+        }
+        ggml_backend_tensor_copy(rows, view(ctx.get(), a, first_ + n_, n));
     }
 }
 

@@ -23,9 +23,9 @@ class FeatureStore {
 
     int32_t size() const { return n_; }
 
-    // Copies each tensor {T, n}, of feature 0, 1, ..., device to device where the backends can. Rows staged before are
-    // lost. The backends that computed the tensors must be synchronized.
-    void stage(const std::vector<ggml_tensor *> & features);
+    // Copies rows [first, first + n) of each tensor {T, rows}, of feature 0, 1, ..., device to device where the
+    // backends can. Rows staged before are lost. The backends that computed the tensors must be synchronized.
+    void stage(const std::vector<ggml_tensor *> & features, int64_t first, int64_t n);
     // The first n staged rows are kept.
     void keep(int32_t n) { n_ += n; }
     // The first n rows leave; the last ones, beyond the first n.

@@ -1,10 +1,9 @@
 // The C functions of eagle.h: argument checks, timing, errors to status codes. What they do is in eagle_session.cpp.
 
 #include <algorithm>
-#include <cstring>
 
 #include "eagle.h"
-#include "eagle_error.h"
+#include "eagle_arguments.h"
 #include "eagle_sample.h"
 #include "eagle_session.h"
 
@@ -14,11 +13,12 @@ struct eagle_session {
 
 namespace {
 
-constexpr int32_t MAX_DRAFT_POSITIONS = 1 << 26;  // no model is trained for a hundredth of it, and sums stay in 32 bits
-
 using eagle::Error;
 using eagle::format;
 using eagle::guarded;
+using eagle::merge;
+using eagle::require;
+using eagle::require_in_vocabulary;
 using eagle::Session;
 
 class Timer {
@@ -31,61 +31,8 @@ class Timer {
     int64_t start_us_;
 };
 
-template <typename T>
-void require(const T * pointer, const char * what) {
-    if (!pointer) {
-        throw Error(EAGLE_ERR_ARGUMENT, format("%s is null", what));
-    }
-}
-
-void require_in_vocabulary(const llama_token * ids, int32_t n, int64_t n_vocab) {
-    require(ids, "tokens");
-    if (n <= 0) {
-        throw Error(EAGLE_ERR_ARGUMENT, format("%d tokens", n));
-    }
-    for (int32_t i = 0; i < n; i++) {
-        if (ids[i] < 0 || ids[i] >= n_vocab) {
-            throw Error(EAGLE_ERR_ARGUMENT,
-                        format("token %d is outside the vocabulary of %lld", ids[i], (long long) n_vocab));
-        }
-    }
-}
-
 void require_ids(const eagle_session * session, const llama_token * ids, int32_t n) {
     require_in_vocabulary(ids, n, session->impl.engine().model().n_vocab);
-}
-
-// The caller's struct may be shorter (older) than ours; what it does not know keeps its default.
-eagle_session_params merge(const eagle_session_params * given, const llama_model & target) {
-    eagle_session_params params = eagle_session_default_params();
-    if (given) {
-        if (given->struct_size < sizeof(size_t) || given->struct_size > sizeof params) {
-            throw Error(EAGLE_ERR_ARGUMENT, format("params.struct_size is %zu, this library knows up to %zu",
-                                                   given->struct_size, sizeof params));
-        }
-        std::memcpy(&params, given, given->struct_size);
-    }
-    if (params.n_draft_max < 1) {
-        throw Error(EAGLE_ERR_ARGUMENT, format("n_draft_max is %d", params.n_draft_max));
-    }
-    if (params.type_kv != GGML_TYPE_F16 && params.type_kv != GGML_TYPE_F32) {
-        throw Error(EAGLE_ERR_ARGUMENT, "type_kv must be F16 or F32");
-    }
-    if (params.n_threads < 0 || params.n_threads > GGML_MAX_N_THREADS) {
-        throw Error(EAGLE_ERR_ARGUMENT, format("n_threads is %d, not 0 to %d", params.n_threads, GGML_MAX_N_THREADS));
-    }
-    if (params.n_ctx_draft < 0 || params.n_ctx_draft > MAX_DRAFT_POSITIONS) {
-        throw Error(EAGLE_ERR_ARGUMENT,
-                    format("n_ctx_draft is %d, not 0 to %d", params.n_ctx_draft, MAX_DRAFT_POSITIONS));
-    }
-    if (params.n_vocab_draft < 0 || params.n_base_ids < 0) {
-        throw Error(EAGLE_ERR_ARGUMENT,
-                    format("n_vocab_draft is %d, n_base_ids %d", params.n_vocab_draft, params.n_base_ids));
-    }
-    if (params.n_base_ids > 0) {
-        require_in_vocabulary(params.base_ids, params.n_base_ids, llama_vocab_n_tokens(llama_model_get_vocab(&target)));
-    }
-    return params;
 }
 
 }  // namespace

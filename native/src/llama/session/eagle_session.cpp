@@ -1,7 +1,6 @@
 #include "eagle_session.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "eagle_boundaries.h"
 #include "eagle_error.h"
@@ -12,11 +11,9 @@
 
 namespace eagle {
 
-namespace {
-
-DraftParams engine_params(const llama_context * ctx, const eagle_session_params & params) {
+DraftParams draft_params(const llama_context * ctx, const eagle_session_params & params) {
     DraftParams p = {};
-    p.n_ctx = params.n_ctx_draft > 0 ? params.n_ctx_draft : (int32_t) llama_n_ctx(ctx);
+    p.n_ctx = params.n_ctx_draft > 0 ? params.n_ctx_draft : (int32_t) llama_n_ctx_seq(ctx);
     p.n_threads = params.n_threads > 0 ? params.n_threads : llama_n_threads(const_cast<llama_context *>(ctx));
     p.type_kv = (ggml_type) params.type_kv;
     p.n_rows_kept = MAX_PENDING;
@@ -28,18 +25,15 @@ DraftParams engine_params(const llama_context * ctx, const eagle_session_params 
     return p;
 }
 
-}  // namespace
-
 Session::Session(llama_context * ctx, const llama_model & draft, const eagle_session_params & params)
     : ctx_(ctx),
       n_draft_max_(params.n_draft_max),
       n_ctx_((int32_t) llama_n_ctx_seq(ctx)),
       n_batch_((int32_t) llama_n_batch(ctx)),
       n_ubatch_((int32_t) llama_n_ubatch(ctx)),
-      engine_(draft, *ctx, engine_params(ctx, params)) {
+      draft_(draft, *ctx, draft_params(ctx, params)) {
     const llama_model * target = llama_get_model(ctx);
-    const DraftModel & model = engine_.model();
-    width_ = model.n_states() * model.n_embd_tgt;
+    const DraftModel & model = engine().model();
     recurrent_ = llama_model_is_recurrent(target) || llama_model_is_hybrid(target);
     if (recurrent_ && (int32_t) llama_n_rs_seq(ctx) < n_draft_max_) {
         throw Error(EAGLE_ERR_ARGUMENT,
@@ -71,18 +65,16 @@ Session::~Session() {
 }
 
 void Session::release_boundaries() {
-    for (int32_t id : engine_.model().states) {
+    for (int32_t id : engine().model().states) {
         release_on_device(*ctx_, id);
     }
 }
 
 void Session::reset() {
     llama_memory_clear(llama_get_memory(ctx_), false);
-    n_past_ = 0;
     broken_ = false;
     round_.clear();
-    pending_tokens_.clear();
-    engine_.restart();
+    draft_.restart();
 }
 
 void Session::require_ready() const {
@@ -95,18 +87,15 @@ void Session::require_ready() const {
 }
 
 void Session::require_room(int32_t n) const {
-    if (n_past_ + n > n_ctx_) {
+    if (n_past() + n > n_ctx_) {
         throw Error(EAGLE_ERR_CONTEXT_FULL,
-                    format("%d tokens do not fit: the context holds %d and has %d", n, n_ctx_, n_past_));
+                    format("%d tokens do not fit: the context holds %d and has %d", n, n_ctx_, n_past()));
     }
 }
 
-// The last drafted token is verified at n_past + D, and drafted by the row of position n_past + D - 2.
 int32_t Session::n_draft_room() const {
-    const int32_t target_room = n_ctx_ - n_past_ - 1;
-    const int32_t n_slots = (int32_t) std::min<int64_t>(engine_.n_ctx(), engine_.model().n_ctx_train);
-    const int32_t draft_room = n_slots - engine_.slot_of(n_past_) + 1;
-    return n_pending() > 0 ? std::clamp(std::min(target_room, draft_room), 0, n_draft_max_) : 0;
+    const int32_t target_room = n_ctx_ - n_past() - 1;
+    return std::clamp(std::min(target_room, draft_.room()), 0, n_draft_max_);
 }
 
 // Logits of the rows from first_output on.
@@ -118,7 +107,7 @@ void Session::decode(const llama_token * tokens, int32_t n, int32_t first_output
     llama_seq_id zero = 0;
     std::vector<llama_seq_id *> seq(n, &zero);
     for (int32_t i = 0; i < n; i++) {
-        pos[i] = n_past_ + i;
+        pos[i] = n_past() + i;
         logits[i] = i >= first_output;
     }
     broken_ = true;  // until it has worked
@@ -140,10 +129,10 @@ void Session::decode(const llama_token * tokens, int32_t n, int32_t first_output
 void Session::stage_features(int32_t n) {
     llama_synchronize(ctx_);
     std::vector<ggml_tensor *> boundaries;
-    for (int32_t id : engine_.model().states) {
+    for (int32_t id : engine().model().states) {
         boundaries.push_back(boundary_on_device(*ctx_, id, n));
     }
-    engine_.features().stage(boundaries);
+    draft_.stage(boundaries, 0, n);
 }
 
 void Session::eval(const llama_token * tokens, int32_t n) {
@@ -156,159 +145,59 @@ void Session::eval(const llama_token * tokens, int32_t n) {
         n_now = std::min({n - i, n_ubatch_, n_batch_ - i % n_batch_});
         const bool last = i + n_now == n;
         decode(tokens + i, n_now, last ? n_now - 1 : n_now);
-        append_pending(tokens + i, n_now);
+        keep(tokens + i, n_now);
         timings.n_eval += n_now;
     }
 }
 
-// The first n staged rows are kept: they become pending, and their tokens complete the rows before.
-void Session::append_pending(const llama_token * tokens, int32_t n) {
-    if (n_pending() > 0) {
-        pending_tokens_.push_back(tokens[0]);
-    }
-    pending_tokens_.insert(pending_tokens_.end(), tokens + 1, tokens + n);
-    engine_.features().keep(n);
-    engine_.note(tokens, n);
-    n_past_ += n;
-    if (n_pending() > MAX_PENDING) {
-        take_pending(n_pending() - 1);
-    }
+// Of the rows just decoded; the draft may compute, and fail.
+void Session::keep(const llama_token * tokens, int32_t n) {
+    broken_ = true;
+    draft_.keep(tokens, n);
+    broken_ = false;
 }
 
-// The draft takes in the first n pending rows. Past its own memory it sleeps: nothing drafts there.
-void Session::take_pending(int32_t n) {
-    const int32_t n_take = (int32_t) std::clamp<int64_t>(engine_.n_ctx() - engine_.slot_of(pending_pos()), 0, n);
-    if (n_take > 0) {
-        broken_ = true;
-        engine_.take({pending_tokens_.data(), n_take, pending_pos()});
-        broken_ = false;
-    }
-    drop_pending(n);
-}
-
-void Session::drop_pending(int32_t n) {
-    engine_.features().drop(n);
-    pending_tokens_.erase(pending_tokens_.begin(), pending_tokens_.begin() + n);
-}
-
-void Session::trim(int32_t n_past) {
+void Session::trim(int32_t n_kept) {
     require_ready();
-    if (n_past > n_past_) {
-        throw Error(EAGLE_ERR_ARGUMENT, format("cannot keep %d tokens of %d", n_past, n_past_));
+    if (n_kept > n_past()) {
+        throw Error(EAGLE_ERR_ARGUMENT, format("cannot keep %d tokens of %d", n_kept, n_past()));
     }
-    if (n_past == n_past_) {
+    if (n_kept == n_past()) {
         return;
     }
-    if (n_past == 0) {
+    if (n_kept == 0) {
         return reset();
     }
-    if (!llama_memory_seq_rm(llama_get_memory(ctx_), 0, n_past, -1)) {
+    if (!llama_memory_seq_rm(llama_get_memory(ctx_), 0, n_kept, -1)) {
         throw Error(EAGLE_ERR_STATE, format("the recurrent state cannot go back from %d to %d tokens: reset and "
                                             "evaluate again",
-                                            n_past_, n_past));
+                                            n_past(), n_kept));
     }
-    engine_.features().truncate(std::max(0, n_past - pending_pos()));
-    n_past_ = n_past;
-    engine_.forget_slots(std::min(engine_.slot_of(n_past), engine_.first_slot()));
-    pending_tokens_.resize(std::max(0, n_pending() - 1));
-}
-
-StateHeader Session::state_header() const {
-    StateHeader header;
-    header.n_past = n_past_;
-    header.first_slot = engine_.first_slot();
-    header.end_slot = (int32_t) std::min<int64_t>(engine_.slot_of(pending_pos()), engine_.n_ctx());
-    header.pos = pending_pos();
-    header.n = n_pending();
-    header.n_tokens = (int32_t) pending_tokens_.size();
-    header.width = (int32_t) width_;
-    return header;
-}
-
-int64_t Session::state_size(const StateHeader & header) const {
-    return (int64_t) sizeof header + header.token_bytes() + header.feature_bytes() +
-           engine_.memory().size(header.first_slot, header.end_slot);
-}
-
-int64_t Session::state_size() const {
-    return state_size(state_header());
+    draft_.trim(n_kept);
 }
 
 void Session::save_state(char * data, int64_t size) const {
     require_ready();
-    const StateHeader header = state_header();
-    if (size != state_size(header)) {
+    if (size != state_size()) {
         throw Error(EAGLE_ERR_ARGUMENT,
-                    format("%lld bytes for a state of %lld", (long long) size, (long long) state_size(header)));
+                    format("%lld bytes for a state of %lld", (long long) size, (long long) state_size()));
     }
-    std::memcpy(data, &header, sizeof header);
-    data += sizeof header;
-    std::memcpy(data, pending_tokens_.data(), header.token_bytes());
-    data += header.token_bytes();
-    engine_.features().read(data);
-    engine_.memory().save(header.first_slot, header.end_slot, data + header.feature_bytes());
+    draft_.save_state(data);
 }
 
 void Session::load_state(const char * data, int64_t size, int32_t n_past) {
     if (n_past < 0 || n_past > n_ctx_) {
         throw Error(EAGLE_ERR_ARGUMENT, format("%d tokens in a context of %d", n_past, n_ctx_));
     }
-    std::vector<llama_token> tokens;
-    StateHeader header;
-    header.first_slot = engine_.slot_of(n_past);  // what the session is left with when there is no data
-    if (data) {
-        std::memcpy(&header, data, std::min<int64_t>(size, sizeof header));
-        if (size < (int64_t) sizeof header || !header.is_sane(n_past, width_, engine_.n_ctx(), engine_.model().lead) ||
-            size != state_size(header)) {
-            throw Error(EAGLE_ERR_INCOMPATIBLE,
-                        format("not the state of a session with this draft and %d tokens", n_past));
-        }
-        data += sizeof header;
-        tokens.resize(header.n_tokens);
-        std::memcpy(tokens.data(), data, header.token_bytes());
-        data += header.token_bytes();
-    }
-    for (llama_token id : tokens) {
-        if (id < 0 || id >= engine_.model().n_vocab) {
-            throw Error(EAGLE_ERR_INCOMPATIBLE, format("the saved state names token %d", id));
-        }
-    }
-    n_past_ = n_past;
+    draft_.load_state(data, size, n_past);
     broken_ = false;
     round_.clear();
-    pending_tokens_ = std::move(tokens);
-    if (!data && n_past == 0) {
-        return engine_.restart();
-    }
-    engine_.features().truncate(0);
-    engine_.forget_slots(header.first_slot);
-    if (data) {
-        engine_.features().write(data, header.n);
-        engine_.memory().load(header.first_slot, header.end_slot, data + header.feature_bytes());
-    }
 }
 
 int32_t Session::draft(llama_token id_last, int32_t n_max, float p_min, llama_token * ids, float * probs) {
     require_ready();
     const int32_t n_steps = std::min(n_max, n_draft_room());
-    if (n_steps <= 0) {
-        return 0;
-    }
-    std::vector<float> own(n_steps);
-    probs = probs ? probs : own.data();
-    std::vector<llama_token> tokens = pending_tokens_;
-    tokens.push_back(id_last);
-    const int32_t n_drafted = engine_.draft({tokens.data(), n_pending(), pending_pos()}, n_steps, p_min, ids, probs);
-    // The last row stays: only the commit tells whether id_last is really the token that follows it.
-    drop_pending(n_pending() - 1);
-    float confidence = 1.0f;
-    for (int32_t i = 0; i < n_drafted; i++) {
-        confidence *= probs[i];
-        if (confidence < p_min) {
-            return i;
-        }
-    }
-    return n_drafted;
+    return n_steps > 0 ? draft_.draft(id_last, n_steps, p_min, ids, probs) : 0;
 }
 
 void Session::verify(const llama_token * ids, int32_t n) {
@@ -343,12 +232,12 @@ void Session::commit(int32_t n_kept) {
     if (n_kept < 0 || n_kept > n) {
         throw Error(EAGLE_ERR_ARGUMENT, format("cannot keep %d rows of a round of %d", n_kept, n));
     }
-    if (n_kept < n && !llama_memory_seq_rm(llama_get_memory(ctx_), 0, n_past_ + n_kept, -1)) {
+    if (n_kept < n && !llama_memory_seq_rm(llama_get_memory(ctx_), 0, n_past() + n_kept, -1)) {
         broken_ = true;
         throw Error(EAGLE_ERR_STATE, format("the recurrent state cannot undo %d rows", n - n_kept));
     }
     if (n_kept > 0) {
-        append_pending(round_.data(), n_kept);
+        keep(round_.data(), n_kept);
     }
     round_.clear();
 }

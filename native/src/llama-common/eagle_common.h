@@ -1,0 +1,38 @@
+// What llama.cpp's common library and server ask at the call sites of our patches.
+#pragma once
+
+#include <algorithm>
+
+#include "common.h"
+#include "eagle_drafts.h"
+#include "eagle_exact.h"
+
+// Whether our engine drafts with this model, for a kind of speculation or any of those that were asked for.
+inline bool eagle_drafts_of(const common_params_speculative & params, const llama_model * model,
+                            common_speculative_type type = COMMON_SPECULATIVE_TYPE_COUNT) {
+    const auto is_ours = [&](common_speculative_type t) {
+        return (t == COMMON_SPECULATIVE_TYPE_DRAFT_EAGLE3 || t == COMMON_SPECULATIVE_TYPE_DRAFT_MTP) &&
+               (type == COMMON_SPECULATIVE_TYPE_COUNT || t == type);
+    };
+    return eagle_drafts_with(model) && std::any_of(params.types.begin(), params.types.end(), is_ours);
+}
+
+// Who is computed next. A row's bits depend on whether it is read as part of a prompt or of a round, and a prompt's on
+// how it is cut (docs/exactness.md): so prompts are read one at a time and take turns with the slots that generate.
+struct eagle_server_turn {
+    bool is_prompt = false;
+    int n_generating = 0;
+
+    template <typename Slots>
+    void next(const Slots & slots) {
+        using State = decltype(slots.begin()->state);
+        const auto is = [](State state) { return [=](const auto & slot) { return slot.state == state; }; };
+        const bool waits = std::any_of(slots.begin(), slots.end(), is(State::SLOT_STATE_STARTED)) ||
+                           std::any_of(slots.begin(), slots.end(), is(State::SLOT_STATE_PROCESSING_PROMPT));
+        n_generating = (int) std::count_if(slots.begin(), slots.end(), is(State::SLOT_STATE_GENERATING));
+        is_prompt = waits && (n_generating == 0 || !is_prompt);
+    }
+
+    // Such that the rows of all slots that generate are few enough to keep their bits.
+    int longest_draft() const { return EAGLE_EXACT_MAX_ROWS / std::max(1, n_generating) - 1; }
+};

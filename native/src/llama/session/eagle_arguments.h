@@ -1,0 +1,20 @@
+// What the C functions of a session and of a set of drafts check alike.
+#pragma once
+
+#include "eagle_error.h"
+
+namespace eagle {
+
+template <typename T>
+void require(const T * pointer, const char * what) {
+    if (!pointer) {
+        throw Error(EAGLE_ERR_ARGUMENT, format("%s is null", what));
+    }
+}
+
+void require_in_vocabulary(const llama_token * ids, int32_t n, int64_t n_vocab);
+
+// The caller's struct may be shorter (older) than ours; what it does not know keeps its default.
+eagle_session_params merge(const eagle_session_params * given, const llama_model & target);
+
+}  // namespace eagle

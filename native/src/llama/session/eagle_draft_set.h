@@ -1,0 +1,55 @@
+// The drafts of a context's sequences, fed by the context itself: see include/eagle_drafts.h.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "eagle_drafts.h"
+#include "eagle_sequence_draft.h"
+#include "eagle_ubatch_listener.h"
+
+namespace eagle {
+
+class DraftSet : public eagle_ubatch_listener {
+  public:
+    DraftSet(llama_context * ctx, const llama_model & draft, const eagle_session_params & params, int32_t n_seq);
+    ~DraftSet() override;
+
+    const DraftModel & model() const { return sequences_[0].draft->engine().model(); }
+    int64_t n_ctx() const { return params_.n_ctx; }
+    int32_t n_seq() const { return (int32_t) sequences_.size(); }
+
+    void decoded(const llama_ubatch & ubatch) override;
+    void set_text(llama_seq_id seq, const llama_token * tokens, int32_t n);
+    void propose(eagle_draft_request & request, float p_min);
+
+    int64_t state_size(llama_seq_id seq, int32_t n_past);
+    void save_state(llama_seq_id seq, char * data, int64_t size) const;
+    void load_state(llama_seq_id seq, const char * data, int64_t size, int32_t n_past);
+
+  private:
+    struct Sequence {
+        std::unique_ptr<SequenceDraft> draft;  // null: no token yet, but for the first
+        std::vector<llama_token> text;         // per position: the token that the draft took in there, -1: none
+    };
+
+    struct Run {
+        llama_seq_id seq;
+        llama_pos pos;
+        const llama_token * tokens;
+        int32_t first, n;  // rows of the ubatch
+    };
+
+    llama_context * ctx_;
+    const llama_model & draft_;
+    DraftParams params_;
+    std::vector<Sequence> sequences_;
+    bool warned_ = false;
+
+    Sequence & sequence(llama_seq_id seq);
+    void release_boundaries();
+    void append_all(const llama_ubatch & ubatch);
+    void append(const Run & run, const std::vector<ggml_tensor *> & states);
+};
+
+}  // namespace eagle

@@ -1,0 +1,149 @@
+#include "eagle_sequence_draft.h"
+
+#include <cstring>
+
+#include "eagle_error.h"
+
+namespace eagle {
+
+SequenceDraft::SequenceDraft(const llama_model & draft, const llama_context & target, const DraftParams & params)
+    : engine_(draft, target, params), width_(engine_.model().n_states() * engine_.model().n_embd_tgt) {}
+
+void SequenceDraft::restart() {
+    n_past_ = 0;
+    pending_tokens_.clear();
+    engine_.restart();
+}
+
+void SequenceDraft::resume(int32_t n_past) {
+    if (n_past == 0) {
+        return restart();
+    }
+    n_past_ = n_past;
+    pending_tokens_.clear();
+    engine_.features().truncate(0);
+    engine_.forget_slots(engine_.slot_of(n_past));
+}
+
+void SequenceDraft::stage(const std::vector<ggml_tensor *> & states, int32_t first, int32_t n) {
+    engine_.features().stage(states, first, n);
+}
+
+// The rows become pending, and their tokens complete the rows before.
+void SequenceDraft::keep(const llama_token * tokens, int32_t n) {
+    if (n_pending() > 0) {
+        pending_tokens_.push_back(tokens[0]);
+    }
+    pending_tokens_.insert(pending_tokens_.end(), tokens + 1, tokens + n);
+    engine_.features().keep(n);
+    engine_.note(tokens, n);
+    n_past_ += n;
+    if (n_pending() > MAX_PENDING) {
+        take_pending(n_pending() - 1);
+    }
+}
+
+// The draft takes in the first n pending rows. Past its own memory it sleeps: nothing drafts there.
+void SequenceDraft::take_pending(int32_t n) {
+    const int32_t n_take = (int32_t) std::clamp<int64_t>(engine_.n_ctx() - engine_.slot_of(pending_pos()), 0, n);
+    if (n_take > 0) {
+        engine_.take({pending_tokens_.data(), n_take, pending_pos()});
+    }
+    drop_pending(n);
+}
+
+void SequenceDraft::drop_pending(int32_t n) {
+    engine_.features().drop(n);
+    pending_tokens_.erase(pending_tokens_.begin(), pending_tokens_.begin() + n);
+}
+
+void SequenceDraft::trim(int32_t n_past) {
+    engine_.features().truncate(std::max(0, n_past - pending_pos()));
+    n_past_ = n_past;
+    engine_.forget_slots(std::min(engine_.slot_of(n_past), engine_.first_slot()));
+    pending_tokens_.resize(std::max(0, n_pending() - 1));
+}
+
+// The last drafted token is verified at n_past + D, and drafted by the row of position n_past + D - 2.
+int32_t SequenceDraft::room() const {
+    const int32_t n_slots = (int32_t) std::min<int64_t>(engine_.n_ctx(), engine_.model().n_ctx_train);
+    return n_pending() > 0 ? std::max(0, n_slots - engine_.slot_of(n_past_) + 1) : 0;
+}
+
+int32_t SequenceDraft::draft(llama_token id_last, int32_t n_max, float p_min, llama_token * ids, float * probs) {
+    std::vector<float> own(n_max);
+    probs = probs ? probs : own.data();
+    std::vector<llama_token> tokens = pending_tokens_;
+    tokens.push_back(id_last);
+    const int32_t n_drafted = engine_.draft({tokens.data(), n_pending(), pending_pos()}, n_max, p_min, ids, probs);
+    // The last row stays: only what is kept next tells whether id_last is really the token that follows it.
+    drop_pending(n_pending() - 1);
+    float confidence = 1.0f;
+    for (int32_t i = 0; i < n_drafted; i++) {
+        confidence *= probs[i];
+        if (confidence < p_min) {
+            return i;
+        }
+    }
+    return n_drafted;
+}
+
+StateHeader SequenceDraft::state_header() const {
+    StateHeader header;
+    header.n_past = n_past_;
+    header.first_slot = engine_.first_slot();
+    header.end_slot = (int32_t) std::min<int64_t>(engine_.slot_of(pending_pos()), engine_.n_ctx());
+    header.pos = pending_pos();
+    header.n = n_pending();
+    header.n_tokens = (int32_t) pending_tokens_.size();
+    header.width = (int32_t) width_;
+    return header;
+}
+
+int64_t SequenceDraft::state_size(const StateHeader & header) const {
+    return (int64_t) sizeof header + header.token_bytes() + header.feature_bytes() +
+           engine_.memory().size(header.first_slot, header.end_slot);
+}
+
+void SequenceDraft::save_state(char * data) const {
+    const StateHeader header = state_header();
+    std::memcpy(data, &header, sizeof header);
+    data += sizeof header;
+    std::memcpy(data, pending_tokens_.data(), header.token_bytes());
+    data += header.token_bytes();
+    engine_.features().read(data);
+    engine_.memory().save(header.first_slot, header.end_slot, data + header.feature_bytes());
+}
+
+StateHeader SequenceDraft::read_header(const char * data, int64_t size, int32_t n_past) const {
+    StateHeader header;
+    std::memcpy(&header, data, std::min<int64_t>(size, sizeof header));
+    if (size < (int64_t) sizeof header || !header.is_sane(n_past, width_, engine_.n_ctx(), engine_.model().lead) ||
+        size != state_size(header)) {
+        throw Error(EAGLE_ERR_INCOMPATIBLE, format("not the state of a session with this draft and %d tokens", n_past));
+    }
+    return header;
+}
+
+void SequenceDraft::load_state(const char * data, int64_t size, int32_t n_past) {
+    if (!data) {
+        return resume(n_past);
+    }
+    const StateHeader header = read_header(data, size, n_past);
+    data += sizeof header;
+    std::vector<llama_token> tokens(header.n_tokens);
+    std::memcpy(tokens.data(), data, header.token_bytes());
+    data += header.token_bytes();
+    for (llama_token id : tokens) {
+        if (id < 0 || id >= engine_.model().n_vocab) {
+            throw Error(EAGLE_ERR_INCOMPATIBLE, format("the saved state names token %d", id));
+        }
+    }
+    n_past_ = n_past;
+    pending_tokens_ = std::move(tokens);
+    engine_.features().write(data, header.n);
+    engine_.forget_slots(header.first_slot);
+    engine_.memory().load(header.first_slot, header.end_slot, data + header.feature_bytes());
+}
+
+}  // namespace eagle

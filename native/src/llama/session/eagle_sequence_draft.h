@@ -1,0 +1,93 @@
+// What a draft holds of one sequence: the states of the target that wait, and the memory of those that it has taken in.
+// It knows no target context; whoever decodes the target hands the states over.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "eagle.h"
+#include "eagle_draft_engine.h"
+
+namespace eagle {
+
+constexpr uint32_t STATE_MAGIC = 0x45473301;
+
+// Rows that wait for the next draft before they are taken in on their own: plain decode stretches stay cheap.
+constexpr int32_t MAX_PENDING = 64;
+
+// A saved state begins with this; then come the pending rows' tokens and features, then the draft's slots.
+struct StateHeader {
+    uint32_t magic = STATE_MAGIC;
+    int32_t n_past = 0;
+    int32_t first_slot = 0;
+    int32_t end_slot = 0;
+    int32_t pos = 0;  // of the pending rows' states; -1: the row of zeros before a sequence
+    int32_t n = 0;
+    int32_t n_tokens = 0;
+    int32_t width = 0;
+
+    int64_t token_bytes() const { return n_tokens * (int64_t) sizeof(llama_token); }
+    int64_t feature_bytes() const { return (int64_t) n * width * (int64_t) sizeof(float); }
+
+    // Could a sequence with n_past tokens have written it? A row's slot is `lead` after its position.
+    bool is_sane(int32_t n_past_now, int64_t width_now, int64_t n_slots, int32_t lead) const {
+        const int32_t slot = pos + lead;
+        return magic == STATE_MAGIC && n_past == n_past_now && width == width_now && first_slot >= 0 &&
+               first_slot <= slot && end_slot >= 0 && end_slot <= n_slots && slot >= 0 && n >= 0 && n <= MAX_PENDING &&
+               pos == n_past - n && end_slot <= slot && n_tokens == std::max(0, n - 1);
+    }
+};
+
+class SequenceDraft {
+  public:
+    SequenceDraft(const llama_model & draft, const llama_context & target, const DraftParams & params);
+
+    int32_t n_past() const { return n_past_; }
+    const DraftEngine & engine() const { return engine_; }
+
+    // Before the first token; after n_past tokens of which nothing is known.
+    void restart();
+    void resume(int32_t n_past);
+
+    // Copies states of the target: each tensor {T, rows}, `n` rows of it from `first` on. Those staged before are lost.
+    void stage(const std::vector<ggml_tensor *> & states, int32_t first, int32_t n);
+
+    // The first n staged rows are kept; tokens[n] are theirs.
+    void keep(const llama_token * tokens, int32_t n);
+
+    // Keeps the first n_past tokens.
+    void trim(int32_t n_past);
+
+    // The rows before position `first` are not seen any more, those from there on are.
+    void see_from(int32_t first) { engine_.forget_slots(first == 0 ? 0 : engine_.slot_of(first)); }
+
+    // Longest draft that the draft's memory has room for; 0 when no row waits.
+    int32_t room() const;
+    int32_t draft(llama_token id_last, int32_t n_max, float p_min, llama_token * ids, float * probs);
+    void note(const llama_token * ids, int32_t n) { engine_.note(ids, n); }
+
+    int64_t state_size() const { return state_size(state_header()); }
+    void save_state(char * data) const;
+    // data null: as resume(). Throws EAGLE_ERR_INCOMPATIBLE, and nothing is changed, for what it has not saved.
+    void load_state(const char * data, int64_t size, int32_t n_past);
+
+  private:
+    DraftEngine engine_;
+    int64_t width_;  // A*T: a row of target states
+    int32_t n_past_ = 0;
+
+    // The rows in engine_.features() are pending: the last ones before n_past_, not yet taken in by the draft. Each
+    // one's token is that of the next position, so the last row has none until that one is known.
+    std::vector<llama_token> pending_tokens_;
+
+    int32_t n_pending() const { return engine_.features().size(); }
+    int32_t pending_pos() const { return n_past_ - n_pending(); }
+
+    StateHeader state_header() const;
+    int64_t state_size(const StateHeader & header) const;
+    StateHeader read_header(const char * data, int64_t size, int32_t n_past) const;
+    void take_pending(int32_t n);
+    void drop_pending(int32_t n);
+};
+
+}  // namespace eagle
