@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -91,16 +92,61 @@ def use_color() -> bool:
 
 
 @contextmanager
-def progress(label: str) -> Iterator[Callable[[float], None]]:
-    """A progress bar for fractions 0..1, on a terminal only."""
-    if not on_terminal():
-        yield lambda fraction: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+def progress(label: str, after_s: float = 0.0) -> Iterator[Callable[[float], None]]:
+    """A progress bar for fractions 0..1, on a terminal only; it appears after `after_s`, and goes at 1."""
+    bar = Bar(label)
+    bar.start(after_s)
+    try:
+        yield bar.show
+    finally:
+        bar.stop()
 
-    columns = (TextColumn(label), BarColumn(), TextColumn("{task.percentage:3.0f}%"), TimeRemainingColumn())
-    console = Console(stderr=True, no_color=not use_color())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(label, total=1.0)
-        yield lambda fraction: bar.update(task, completed=fraction)
+
+class Bar:
+    """A progress bar that may be started again and again. It moves while native code computes."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._shown: Any = None
+        self._fraction = 0.0
+
+    def start(self, after_s: float = 0.0) -> None:
+        """Appear in `after_s` seconds, unless stopped before; nothing happens but on a terminal."""
+        self._fraction = 0.0
+        if on_terminal():
+            self._timer = threading.Timer(after_s, self._appear)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def show(self, fraction: float) -> None:
+        """So much is done; at 1 the bar goes."""
+        self._fraction = fraction
+        if fraction >= 1:
+            self.stop()
+        with self._lock:
+            if self._shown is not None:
+                self._shown.update(self._shown.task_ids[0], completed=fraction)
+
+    def stop(self) -> None:
+        with self._lock:
+            timer, self._timer = self._timer, None
+            shown, self._shown = self._shown, None
+        if timer is not None:
+            timer.cancel()
+        if shown is not None:
+            shown.stop()
+
+    def _appear(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        columns = (TextColumn(self._label), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
+        console = Console(stderr=True, no_color=not use_color())
+        bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True)
+        bar.add_task(self._label, total=1.0, completed=self._fraction)  # type: ignore[arg-type]
+        with self._lock:
+            if self._timer is not None:  # not stopped meanwhile
+                self._shown = bar
+                bar.start()

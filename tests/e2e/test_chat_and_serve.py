@@ -11,13 +11,15 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyte
 import pytest
 import yaml
 from fixtures.command import assert_one_line_error, llama_eagle
@@ -56,33 +58,50 @@ def test_chat(models: Path) -> None:
 
 
 class Terminal:
-    """A chat on a terminal: what it shows, and keys for it."""
+    """A chat on a terminal of 80 columns: what is on its screen, and keys for it."""
 
     def __init__(self, models: Path, *options: object, **environment: str) -> None:
-        self.shown = ""
         self._master, slave = pty.openpty()
+        self._screen = pyte.Screen(80, 120)
+        self._screen.write_process_input = lambda answer: os.write(self._master, answer.encode())  # cursor reports
+        self._stream = pyte.ByteStream(self._screen)
         pair = ["-m", models / "target.gguf", "-d", models / "draft.gguf", "--n-draft", 2]
         command = [sys.executable, "-m", "llama_eagle", "chat", *pair, "--temp", 0, "-t", 1, *options]
         clean = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
         self.process = subprocess.Popen(
-            [str(word) for word in command], stdin=slave, stdout=slave, stderr=slave,
+            [str(word) for word in command], stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
             env={**clean, "TERM": "xterm", **environment},
         )  # fmt: skip
         os.close(slave)
-        self.see("> ")
+        self._row = 0
+        self.see(self._is_asking)
 
-    def see(self, end: str) -> str:
-        """What is shown up to `end`; fails after half a minute."""
-        seen = ""
-        while not seen.endswith(end):
-            assert select.select([self._master], [], [], 30)[0], f"{end!r} is not shown: {seen!r}"
-            seen += os.read(self._master, 1).decode("latin-1")
-        return seen
+    def lines(self) -> list[str]:
+        return [line.rstrip() for line in self._screen.display]
 
-    def type(self, keys: str) -> str:
+    def see(self, condition: Callable[[], bool]) -> None:
+        """Fails when it does not hold within half a minute."""
+        end = time.monotonic() + 30
+        while not condition():
+            assert select.select([self._master], [], [], max(end - time.monotonic(), 0))[0], self.lines()
+            self._stream.feed(os.read(self._master, 4096))
+
+    def _is_asking(self) -> bool:
+        y = self._screen.cursor.y
+        return y >= self._row and self.lines()[y] == ">"
+
+    def type(self, keys: str) -> list[str]:
         """What is shown for them, up to the next prompt."""
+        first = self._screen.cursor.y
+        self._row = first + 1
         os.write(self._master, keys.encode())
-        return self.see("\n> ").replace("\r\n", "\n")
+        self.see(self._is_asking)
+        return self.lines()[first : self._screen.cursor.y]
+
+    def colors(self, text: str) -> list[str]:
+        """Of each character of the last line that is `text`."""
+        y = max(i for i, line in enumerate(self.lines()) if line == text)
+        return [self._screen.buffer[y][x].fg for x in range(len(text))]
 
     def close(self) -> int:
         os.write(self._master, b"/exit\r")
@@ -91,46 +110,78 @@ class Terminal:
         return code
 
 
-def test_a_terminal_shows_which_tokens_were_drafted(models: Path) -> None:
+@pytest.fixture
+def state(tmp_path: Path) -> dict[str, str]:
+    """Where the chats of a test keep their history."""
+    return {"XDG_STATE_HOME": str(tmp_path)}
+
+
+def test_a_terminal_shows_which_tokens_were_drafted(models: Path, state: dict[str, str]) -> None:
     """Every other letter: in each round one drafted token is right, and the one after it is the target's own."""
-    tinted = "".join(letter if i % 2 == 0 else f"\x1b[36m{letter}\x1b[0m" for i, letter in enumerate(ALPHABET))
-    for environment, expected in (({}, tinted), ({"NO_COLOR": "1"}, ALPHABET)):
-        terminal = Terminal(models, "-n", 26, **environment)
-        assert f"\n{expected}\n" in terminal.type("hello\r")
+    for environment, drafted in (({}, "cyan"), ({"NO_COLOR": "1"}, "default")):
+        terminal = Terminal(models, "-n", 26, **environment, **state)
+        assert ALPHABET in terminal.type("hello\r")
+        assert terminal.colors(ALPHABET) == ["default", drafted] * 13
         terminal.type("/draft off\r")
-        assert f"\n{ALPHABET}\n" in terminal.type("hello\r")
+        terminal.type("hello\r")
+        assert terminal.colors(ALPHABET) == ["default"] * 26
         assert terminal.close() == 0
 
 
-def test_a_terminal_has_a_history_and_blocks(models: Path) -> None:
-    pytest.importorskip("readline")
-    terminal = Terminal(models, "-n", 26)
+def test_a_terminal_has_a_history_and_blocks(models: Path, state: dict[str, str]) -> None:
+    terminal = Terminal(models, "-n", 26, **state)
     terminal.type("first words\r")
+    assert terminal.close() == 0
+    terminal = Terminal(models, "-n", 26, **state)
     arrow_up = "\x1b[A"
-    again = terminal.type(f"{arrow_up}\r")
-    assert "first words" in again
-    assert "\x1b[36mb" in again
-    os.write(terminal._master, b'"""two\r')
-    terminal.see("\u2026 ".encode().decode("latin-1"))
-    assert "\x1b[36mb" in terminal.type('lines"""\r')
+    again = terminal.type(f"{arrow_up}{arrow_up}\r")  # behind the /exit
+    assert again[0] == "> first words"
+    assert ALPHABET in again
+    pasted = terminal.type("\x1b[200~one\ntwo\n\x1b[201~\r")
+    assert (pasted[0], pasted[1].split()[-1], pasted.count(ALPHABET)) == ("> one", "two", 1)
+    assert terminal.type('"""two\rlines"""\r').count(ALPHABET) == 1
     assert terminal.close() == 0
 
 
-def test_ctrl_c_ends_an_answer_not_the_chat(models: Path) -> None:
-    terminal = Terminal(models)  # without -n: the alphabet over and over, to the end of the context
+def test_ctrl_c_ends_an_answer_clears_the_line_and_leaves(models: Path, state: dict[str, str]) -> None:
+    terminal = Terminal(models, **state)  # without -n: the alphabet over and over, to the end of the context
     os.write(terminal._master, b"hello\r")
-    terminal.see("y")
+    terminal.see(lambda: any(line.startswith("abcdef") for line in terminal.lines()))
+    terminal._row = terminal._screen.cursor.y
     terminal.process.send_signal(signal.SIGINT)
-    assert "(interrupted)" in terminal.see("\n> ")
-    assert "rounds" in terminal.type("/stats\r")
-    assert terminal.close() == 0
+    terminal.see(terminal._is_asking)
+    assert "(interrupted)" in terminal.lines()
+    assert any("tokens in" in line for line in terminal.type("/stats\r"))
+    os.write(terminal._master, b"half a line")
+    terminal.see(lambda: terminal.lines()[terminal._screen.cursor.y] == "> half a line")
+    os.write(terminal._master, b"\x03")
+    terminal.see(terminal._is_asking)
+    assert "Ctrl-C again, or /exit, leaves" in terminal.type("\x03")
+    os.write(terminal._master, b"\x03")
+    assert terminal.process.wait(timeout=30) == 0
+
+
+def test_a_conversation_is_kept_and_taken_back(models: Path, tmp_path: Path) -> None:
+    file = tmp_path / "chat.json"
+    said = [
+        "hello", "/system be brief", f"/save {file}", "/retry", "/undo", "/undo", f"/load {file}", "/undo",
+        f"/load {tmp_path / 'none'}", "/think maybe", "/nonsense", "/exit",
+    ]  # fmt: skip
+    outcome = chat(models, "\n".join(said))
+    assert outcome.stdout.count(ALPHABET) == 2
+    messages = json.loads(file.read_text())["messages"]
+    assert [each["role"] for each in messages] == ["system", "user", "assistant"]
+    errors = outcome.stderr.splitlines()
+    found = ("nothing to take back", "cannot be read", "say on, off or hide", "/nonsense is no command")
+    assert len(errors) == len(found)
+    assert all(part in error for part, error in zip(found, errors, strict=True))
 
 
 def test_chat_says_when_the_conversation_no_longer_fits(models: Path) -> None:
     outcome = chat(models, f"{'word ' * 100}\n/clear\nshort\n/draft 99\n", "--ctx-size", 256, "--system", "be brief")
     errors = outcome.stderr.splitlines()
     assert len(errors) == 2
-    assert "exceed context window of 256: /clear" in errors[0]
+    assert "exceed context window of 256: /undo takes" in errors[0]
     assert "neither 'auto' nor a number from 0 to 16" in errors[1]
     assert ALPHABET in outcome.stdout
 
@@ -257,7 +308,7 @@ def test_a_configuration_names_the_draft_and_its_settings(tmp_path: Path) -> Non
         "exact": True, "draft_gpu_layers": 1, "draft_n_ctx": 512, "checkpoint_mib": 64, "checkpoint_every": 128,
         "parse_replies": False,
     }  # fmt: skip
-    assert set(values) == set(EAGLE_PARAMETERS) - {"drafter"}  # an object, which a file cannot name
+    assert set(values) == set(EAGLE_PARAMETERS) - {"drafter", "on_progress"}  # objects, which a file cannot name
     config = {"port": 8123, "models": [{"model": "t.gguf", **values}, {"model": "u.gguf", "n_draft": "auto"}]}
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -10,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.command import llama_eagle
+from fixtures.command import assert_one_line_error, llama_eagle
 from fixtures.tiny_gguf import END, Variant, write_draft, write_target
+from llama_eagle.generation.stats import Statistics
 
 pytestmark = pytest.mark.native
 
@@ -36,7 +38,7 @@ def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_plain(target: Path) -> None:
-    result = llama_eagle("generate", "-m", target, "-p", "abc", "-n", 60, "--temp", 0, "-t", 1, "--json").json
+    result = llama_eagle("generate", "-m", target, "--raw", "-p", "abc", "-n", 60, "--temp", 0, "-t", 1, "--json").json
     assert set(result) == KEYS
     assert result["text"] == (ALPHABET * 4)[3:63]
     assert result["tokens"] == [ord(c) for c in result["text"]]
@@ -51,6 +53,7 @@ def test_the_draft_changes_nothing_but_the_rounds(target: Path, draft: Path, n_d
         target,
         "-d",
         draft,
+        "--raw",
         "-p",
         "abc",
         "-n",
@@ -80,7 +83,7 @@ def test_stops_at_the_end_token_in_the_middle_of_a_round(target: Path, draft: Pa
     for extra in ([], ["-d", draft, "--n-draft", 1], ["-d", draft, "--n-draft", 4]):
         for prompt in ("AB", "ABC"):  # the end token comes as a draft's or as the target's own
             result = llama_eagle(
-                "generate", "-m", target, *extra, "-p", prompt, "-n", 60, "--temp", 0, "-t", 1, "--json"
+                "generate", "-m", target, *extra, "--raw", "-p", prompt, "-n", 60, "--temp", 0, "-t", 1, "--json"
             ).json
             assert prompt + result["text"] == ALPHABET.upper()
             assert result["stop_reason"] == "end"
@@ -88,7 +91,7 @@ def test_stops_at_the_end_token_in_the_middle_of_a_round(target: Path, draft: Pa
 
 
 def test_ignore_eos(target: Path, draft: Path) -> None:
-    arguments = ["-p", "XY", "-n", 10, "--temp", 0, "-t", 1, "--ignore-eos", "--json"]
+    arguments = ["--raw", "-p", "XY", "-n", 10, "--temp", 0, "-t", 1, "--ignore-eos", "--json"]
     plain = llama_eagle("generate", "-m", target, *arguments).json
     speculative = llama_eagle("generate", "-m", target, "-d", draft, "--n-draft", 3, *arguments).json
     assert plain["tokens"] == speculative["tokens"]
@@ -98,7 +101,7 @@ def test_ignore_eos(target: Path, draft: Path) -> None:
 
 @pytest.mark.parametrize("n_draft", [1, 3])
 def test_ends_with_the_context_exactly_where_plain_decoding_does(target: Path, draft: Path, n_draft: int) -> None:
-    arguments = ["-p", "abc", "-n", -1, "--temp", 0, "-t", 1, "--ctx-size", 40, "--json"]
+    arguments = ["--raw", "-p", "abc", "-n", -1, "--temp", 0, "-t", 1, "--ctx-size", 40, "--json"]
     plain = llama_eagle("generate", "-m", target, *arguments).json
     speculative = llama_eagle("generate", "-m", target, "-d", draft, "--n-draft", n_draft, *arguments).json
     assert plain["stop_reason"] == speculative["stop_reason"] == "context"
@@ -109,7 +112,24 @@ def test_ends_with_the_context_exactly_where_plain_decoding_does(target: Path, d
 def test_seeded_sampling_is_the_same_with_the_draft(tmp_path: Path) -> None:
     soft = Variant(sharpness=4.0)
     target, draft = write_target(tmp_path / "t.gguf", soft), write_draft(tmp_path / "d.gguf", soft)
-    arguments = ["-p", "abc", "-n", 80, "--temp", 1.0, "--top-k", 0, "--top-p", 1, "--min-p", 0, "-t", 1, "--json"]
+    arguments = [
+        "--raw",
+        "-p",
+        "abc",
+        "-n",
+        80,
+        "--temp",
+        1.0,
+        "--top-k",
+        0,
+        "--top-p",
+        1,
+        "--min-p",
+        0,
+        "-t",
+        1,
+        "--json",
+    ]
     texts = set()
     for seed in (1, 2):
         plain = llama_eagle("generate", "-m", target, *arguments, "--seed", seed, "--ignore-eos").json
@@ -122,7 +142,21 @@ def test_seeded_sampling_is_the_same_with_the_draft(tmp_path: Path) -> None:
 
 
 def test_repeat_penalty_is_the_same_with_the_draft(target: Path, draft: Path) -> None:
-    arguments = ["-p", "abcabcdabc", "-n", 60, "--temp", 0, "--repeat-penalty", 3, "-t", 1, "--ignore-eos", "--json"]
+    arguments = [
+        "--raw",
+        "-p",
+        "abcabcdabc",
+        "-n",
+        60,
+        "--temp",
+        0,
+        "--repeat-penalty",
+        3,
+        "-t",
+        1,
+        "--ignore-eos",
+        "--json",
+    ]
     plain = llama_eagle("generate", "-m", target, *arguments).json
     assert plain["text"] != (ALPHABET * 4)[3:63]
     assert (
@@ -134,23 +168,23 @@ def test_token_ids_files_and_chat(target: Path, tmp_path: Path) -> None:
     (tmp_path / "prompt.txt").write_text("abc")
     common = ["-n", 4, "--temp", 0, "-t", 1]
     assert llama_eagle("generate", "-m", target, "--tokens", "97,98,99", *common).stdout == "defg\n"
-    assert llama_eagle("generate", "-m", target, "-f", tmp_path / "prompt.txt", *common).stdout == "defg\n"
-    assert llama_eagle("generate", "-m", target, "-f", "-", *common, stdin="abc").stdout == "defg\n"
+    assert llama_eagle("generate", "-m", target, "--raw", "-f", tmp_path / "prompt.txt", *common).stdout == "defg\n"
+    assert llama_eagle("generate", "-m", target, "--raw", "-f", "-", *common, stdin="abc").stdout == "defg\n"
     chat = llama_eagle("generate", "-m", target, "-p", "hi", "--system", "be brief", *common, "--json").json
     assert chat["n_prompt"] == len("system\nbe brief\nuser\nhi\nassistant\n") + 5
     assert chat["text"] == "abcd"
 
 
 def test_nothing_but_data_on_stdout_and_nothing_on_a_stderr_that_is_no_terminal(target: Path) -> None:
-    outcome = llama_eagle("generate", "-m", target, "-p", "abc", "-n", 4, "--temp", 0, "-t", 1)
+    outcome = llama_eagle("generate", "-m", target, "--raw", "-p", "abc", "-n", 4, "--temp", 0, "-t", 1)
     assert (outcome.stdout, outcome.stderr) == ("defg\n", "")
-    verbose = llama_eagle("generate", "-m", target, "-p", "abc", "-n", 4, "--temp", 0, "-t", 1, "-v")
+    verbose = llama_eagle("generate", "-m", target, "--raw", "-p", "abc", "-n", 4, "--temp", 0, "-t", 1, "-v")
     assert verbose.stdout == "defg\n"
     assert "llama_model_loader" in verbose.stderr
 
 
 def test_ctrl_c_leaves_cleanly(target: Path) -> None:
-    command = [sys.executable, "-m", "llama_eagle", "generate", "-m", str(target), "-p", "abc", "-n", "-1"]
+    command = [sys.executable, "-m", "llama_eagle", "generate", "-m", str(target), "--raw", "-p", "abc", "-n", "-1"]
     process = subprocess.Popen(
         [*command, "--temp", "0", "-t", "1", "--ctx-size", "100000"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -165,14 +199,14 @@ def test_ctrl_c_leaves_cleanly(target: Path) -> None:
 
 
 def test_a_reader_that_goes_away_is_no_error(target: Path) -> None:
-    command = f"{sys.executable} -m llama_eagle generate -m {target} -p abc -n 1000 --temp 0 -t 1 | head -c 3"
+    command = f"{sys.executable} -m llama_eagle generate -m {target} --raw -p abc -n 1000 --temp 0 -t 1 | head -c 3"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("def", "")
 
 
 def test_past_the_drafts_own_context_nothing_is_drafted(target: Path, draft: Path) -> None:
     def run(*options: object) -> dict[str, Any]:
-        pair = ("-m", target, "-d", draft, "-p", "abc", "-n", 400, "--temp", 0, "-t", 1, "--n-draft", 1)
+        pair = ("-m", target, "-d", draft, "--raw", "-p", "abc", "-n", 400, "--temp", 0, "-t", 1, "--n-draft", 1)
         return llama_eagle("generate", *pair, *options, "--json").json
 
     whole, short = run(), run("--draft-ctx-size", 1)  # rounded up to what attention looks at
@@ -184,7 +218,7 @@ def test_past_the_drafts_own_context_nothing_is_drafted(target: Path, draft: Pat
 def test_look_up_on_the_command_line(target: Path, draft: Path, options: tuple[str, ...]) -> None:
     """Alone, and before a draft model; the text is that of plain decoding."""
     given = options if "--draft" in options else (*options, "-d", draft)
-    arguments = ("-m", target, "-p", ALPHABET * 2, "-n", 60, "--temp", 0, "-t", 1, "--json")
+    arguments = ("-m", target, "--raw", "-p", ALPHABET * 2, "-n", 60, "--temp", 0, "-t", 1, "--json")
     result = llama_eagle("generate", *arguments, *given).json
     assert result["text"] == (ALPHABET * 4)[:60]
     if "none" in options:
@@ -192,3 +226,53 @@ def test_look_up_on_the_command_line(target: Path, draft: Path, options: tuple[s
     else:
         assert result["speculative"]["drafter"] == ("look-up" if "lookup" in options else "look-up and EAGLE-3")
         assert result["speculative"]["n_accepted"] > 20
+
+
+def test_the_chat_template_is_the_default(target: Path) -> None:
+    common = ("generate", "-m", target, "-n", 4, "--temp", 0, "-t", 1, "--json")
+    assert llama_eagle(*common, "-p", "hi").json["n_prompt"] == len("user\nhi\nassistant\n") + 3
+    assert llama_eagle(*common, "--raw", "-p", "hi").json["n_prompt"] == len("hi")
+    assert_one_line_error(llama_eagle(*common[:-1], "--raw", "-p", "hi", "--system", "x"), 2, "--raw leaves no place")
+
+
+@pytest.mark.parametrize("given", [(), ("--n-draft", 3)])
+def test_stop_texts(target: Path, draft: Path, given: tuple[object, ...]) -> None:
+    drafting = ("-d", draft, *given) if given else ()
+    common = ("generate", "-m", target, *drafting, "--raw", "-p", "abc", "-n", 60, "--temp", 0, "-t", 1, "--json")
+    result = llama_eagle(*common, "--stop", "mno", "--stop", "klx").json
+    assert (result["text"], result["stop_reason"]) == ("defghijkl", "stop")
+    result = llama_eagle(*common, "--stop", "nothing like it").json
+    assert (result["n_generated"], result["stop_reason"]) == (60, "length")
+    assert_one_line_error(llama_eagle(*common[:-1], "--stop", ""), 2, "empty stop text")
+
+
+def test_grammars_and_schemas(target: Path, draft: Path, tmp_path: Path) -> None:
+    common = ("generate", "-m", target, "-p", "abc", "-n", 40, "--temp", 0, "-t", 1, "--json")
+    (tmp_path / "few.gbnf").write_text('root ::= ("x" | "q")+')
+    texts = [llama_eagle(*common, "-d", draft, *more, "--grammar", tmp_path / "few.gbnf").json["text"]
+             for more in ((), ("--n-draft", 0), ("--n-draft", 5))]  # fmt: skip
+    assert texts[0] == texts[1] == texts[2]
+    assert set(texts[0]) <= set("xq")
+    schema = '{"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}'
+    assert json.loads(llama_eagle(*common, "--json-schema", schema).json["text"])["a"] in (1, 2)
+    broken = llama_eagle(*common, "--grammar", "root ::= (")  # of which llama.cpp complains on stderr itself
+    assert (broken.code, broken.json["error"]["type"]) == (2, "UsageError")
+    assert_one_line_error(llama_eagle(*common[:-1], "--json-schema", "{]"), 2, "cannot be turned into a grammar")
+    assert_one_line_error(llama_eagle(*common[:-1], "--json-schema", schema, "--grammar", "x"), 2, "not both")
+
+
+def test_what_is_told_of_a_generation() -> None:
+    from llama_eagle.cli.commands.generate import told
+    from llama_eagle.generation.generate import GenerationResult
+
+    statistics = Statistics("EAGLE-3")
+    statistics.add_round(3, 1, 2)
+    common = {"text": "", "tokens": [1] * 20, "n_prompt": 10, "prompt_ms": 100.0, "decode_ms": 1000.0}
+    fast, slow, alone = (
+        told(GenerationResult(**common, stop_reason="end", speculative=said, plain_ms=plain))
+        for said, plain in ((statistics, 100.0), (statistics, 25.0), (None, None))
+    )
+    assert alone == "prompt: 10 tokens, 100 tokens/s; answer: 20 tokens, 20.0 tokens/s (complete)"
+    assert "20.0 tokens/s, 2.00 tokens a round (complete)" in fast
+    assert fast.endswith("plain decoding: about 10.0 tokens/s, so drafting is 2.00 x as fast")
+    assert "0.50 x as fast: it does not pay here." in slow

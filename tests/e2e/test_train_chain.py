@@ -76,7 +76,7 @@ def test_train_convert_generate(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert command(capsys, "convert", source, *more, "--outtype", "q8_0")[0] == 0
     results = []
     for more in ([], ["-d", draft, "--n-draft", 4]):
-        arguments = ["-m", target, "-p", "the quick brown", "-n", 64, "--temp", 0, "--ignore-eos", "-t", 1]
+        arguments = ["-m", target, "--raw", "-p", "the quick brown", "-n", 64, "--temp", 0, "--ignore-eos", "-t", 1]
         code, result, _ = command(capsys, "generate", *arguments, *more)
         assert code == 0
         results.append(result)

@@ -6,6 +6,8 @@ import random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from llama_eagle.drafting.first_of import FirstOf
 from llama_eagle.drafting.lookup import PromptLookup
 from llama_eagle.drafting.model import ModelDrafter
@@ -16,7 +18,7 @@ from llama_eagle.generation.options import GenerationOptions, SamplingParams
 from llama_eagle.generation.stats import Statistics
 from llama_eagle.sessions.checkpoints import Checkpoint, CheckpointStore
 from llama_eagle.sessions.options import ContextOptions
-from llama_eagle.sessions.text import TextStream
+from llama_eagle.sessions.text import StopText, TextStream
 
 
 class Bytes:
@@ -196,3 +198,17 @@ def test_errors_are_also_the_built_in_ones() -> None:
     assert issubclass(InputError, ValueError)
     assert issubclass(UsageError, ValueError)
     assert issubclass(UsageError, EagleError)
+
+
+@given(
+    text=st.text(alphabet="ab", max_size=12),
+    stops=st.lists(st.text(alphabet="ab", min_size=1, max_size=4), max_size=3),
+    cuts=st.lists(st.integers(0, 12), max_size=4),
+)
+def test_a_stop_text_is_found_wherever_it_is_cut(text: str, stops: list[str], cuts: list[int]) -> None:
+    stop = StopText(stops)
+    ends = sorted({*(cut for cut in cuts if cut < len(text)), len(text)})
+    told = "".join(stop.push(text[start:end]) for start, end in zip([0, *ends], ends, strict=False)) + stop.finish()
+    found = [(at + len(each), at) for each in stops if (at := text.find(each)) >= 0]
+    assert stop.is_met == bool(found)
+    assert told == (text[: min(found)[1]] if found else text)

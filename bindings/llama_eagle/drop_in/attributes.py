@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from llama_cpp import Llama  # noqa: E402
 
 from llama_eagle.drop_in.options import EagleOptions  # noqa: E402
 from llama_eagle.errors import UsageError  # noqa: E402
+from llama_eagle.sessions.models import progress_callback  # noqa: E402
 from llama_eagle.sessions.options import MTP  # noqa: E402
 from llama_eagle.sessions.text_memory import TextMemory  # noqa: E402
 
@@ -46,6 +49,7 @@ class Attributes(Llama):
     def model_params(self) -> Any:
         """As `context_params`."""
         self._model_params.load_mtp = self._options.model == MTP
+        self._model_params.progress_callback = self._on_load
         return self._model_params
 
     @model_params.setter
@@ -104,6 +108,15 @@ class Attributes(Llama):
     @property
     def _scores(self) -> NDArray[np.single]:
         return self.scores[: self.n_tokens] if self._logits_all else self.scores
+
+    @functools.cached_property
+    def _on_load(self) -> Any:
+        """Told by llama.cpp while it loads; kept, because it holds no reference of its own."""
+        return progress_callback(llama_cpp, self._progress("loading"))
+
+    def _progress(self, what: str) -> Callable[[float], None] | None:
+        on_progress = self._options.on_progress
+        return None if on_progress is None else functools.partial(on_progress, what)
 
     @property
     def _n_draft_max(self) -> int:

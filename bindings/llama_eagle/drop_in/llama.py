@@ -118,6 +118,7 @@ class EagleLlama(Attributes, Closing):
         self.set_n_draft(options.n_draft if n_draft_max else "auto")
         store = CheckpointStore(options.checkpoint_mib << 20 if recurrent else 0)
         self._memory = TextMemory(self._session, self._n_vocab, store, options.checkpoint_every)
+        self._memory.on_progress = self._progress("prompt")
         if self._logits_all:
             self._memory.rows = np.empty((self._n_ctx, self._n_vocab), dtype=np.single)
         self._growing = GrowingText(Tokenizer(self._model), self.token_bos())
@@ -129,7 +130,8 @@ class EagleLlama(Attributes, Closing):
         if self._choice.draft is None:
             return None
         layers = gpu_layers if options.draft_gpu_layers is None else options.draft_gpu_layers
-        draft = Model(self._choice.draft, LoadOptions(layers, load_mtp=True))
+        options_of_draft = LoadOptions(layers, load_mtp=True, on_progress=self._progress("loading"))
+        draft = Model(self._choice.draft, options_of_draft)
         self._stack.callback(draft.close)
         return draft
 

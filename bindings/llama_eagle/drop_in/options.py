@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -35,12 +35,14 @@ class EagleOptions(DraftingOptions):
     draft_path: the draft's file, another name of `draft`.
     checkpoint_mib: memory for checkpoints of a recurrent state. checkpoint_every: tokens between them in a long prompt.
     parse_replies: reasoning and calls of tools are told apart from a chat's content; False: content has it all.
+    on_progress: called with "loading" or "prompt" and how much of it is done, 0..1.
     """
 
     draft_path: str | Path | None = None
     checkpoint_mib: int = 256
     checkpoint_every: int = 1024
     parse_replies: bool = True
+    on_progress: Callable[[str, float], None] | None = None
 
     def __post_init__(self) -> None:
         if self.draft_path is not None:

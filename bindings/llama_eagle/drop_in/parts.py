@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llama_eagle.errors import EagleError, InputError, UsageError
-from llama_eagle.native import calls, log
+from llama_eagle.errors import EagleError, InputError
+from llama_eagle.native import callbacks, calls, log
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ def explained() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
+        callbacks.raise_noted()  # Ctrl-C while it loaded
         reason = log.first_error()
         if isinstance(error, EagleError) or not reason:
             raise
@@ -48,6 +49,4 @@ def require_grammar(vocab: Any, grammar: Any) -> None:
     """Raises `UsageError` for a llama_cpp.LlamaGrammar that llama.cpp cannot parse, or that would overwhelm it."""
     if grammar is None:
         return
-    texts = (grammar._grammar.encode(), grammar._root.encode())
-    if calls.library().eagle_grammar_check(vocab, *texts) != calls.OK:
-        raise UsageError(f"{calls.last_error()}. Correct it: llama.cpp's grammars/README.md has the syntax.")
+    calls.check_grammar(vocab, grammar._grammar, grammar._root)

@@ -18,15 +18,29 @@ from llama_eagle.generation.sampling import Sampler
 from llama_eagle.generation.stats import Statistics, phases
 from llama_eagle.sessions.checkpoints import CheckpointStore
 from llama_eagle.sessions.session import Session
-from llama_eagle.sessions.text import TextStream, Tokenizer
+from llama_eagle.sessions.text import StopText, TextStream, Tokenizer
 from llama_eagle.sessions.text_memory import TextMemory
 
 OnText = Callable[[str], None]
+OnProgress = Callable[[float], None]
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Who follows a generation. on_text: gets the text piece by piece. on_prompt: the share of the prompt that is read,
+    0..1. compare: measure at the end what a token of plain decoding takes."""
+
+    on_text: OnText | None = None
+    on_prompt: OnProgress | None = None
+    compare: bool = False
 
 
 @dataclass(frozen=True)
 class GenerationResult:
-    """One generation. `stop_reason`: "end" (of generation token), "length", "context" or "callback"."""
+    """One generation. `stop_reason`: "end" (of generation token), "length", "context" or "stop" (a text to stop at).
+
+    plain_ms: what a token of plain decoding takes here, by two decodes of one row at the end; None: not measured.
+    """
 
     text: str
     tokens: list[int]
@@ -35,6 +49,7 @@ class GenerationResult:
     decode_ms: float
     stop_reason: str
     speculative: Statistics | None
+    plain_ms: float | None = None
 
     @property
     def tokens_per_second(self) -> float:
@@ -62,19 +77,23 @@ def generate(
     *,
     drafting: DraftingOptions = DraftingOptions(),
     length: DraftLength | None = None,
-    on_text: OnText | None = None,
+    watch: Watch = Watch(),
 ) -> GenerationResult:
-    """Evaluate `prompt` (token ids) and generate after it; `on_text` gets the text piece by piece.
+    """Evaluate `prompt` (token ids) and generate after it.
 
     `drafting`: what proposes tokens, beside the draft that the session holds. `length`: a policy that stays from one
     generation to the next, in place of `drafting.n_draft`. Raises `UsageError` for an empty prompt, `InputError` for
     one that leaves no room for a token or holds ids outside the vocabulary.
     """
     _check_prompt(session, tokenizer, prompt)
-    stream = _Stream(TextStream(tokenizer), on_text)
-    with Sampler(options.sampling, tokenizer.n_vocab) as sampler, rejection_sampling(session, drafting, sampler) as own:
+    stream = _Stream(TextStream(tokenizer), StopText(options.stop), watch.on_text)
+    with (
+        Sampler(options.sampling, tokenizer.n_vocab, tokenizer.vocab) as sampler,
+        rejection_sampling(session, drafting, sampler) as own,
+    ):
         start = time.perf_counter()
         text = TextMemory(session, tokenizer.n_vocab, CheckpointStore(0))
+        text.on_progress = watch.on_prompt
         text.extend(prompt)
         for token in prompt[-options.sampling.penalty_last_n :] if options.sampling.has_penalties else ():
             sampler.accept(token)
@@ -89,14 +108,33 @@ def generate(
         stream.finish()
         decode_ms = (time.perf_counter() - prompt_end) * 1e3
     rounds.statistics.ms = phases(before, session.timings, decode_ms, plan.sample_ms)
-    speculative = rounds.statistics if plan.drafter is not None else None
     return GenerationResult(
-        "".join(stream.parts), tokens, len(prompt), (prompt_end - start) * 1e3, decode_ms, reason, speculative
+        text="".join(stream.parts),
+        tokens=tokens,
+        n_prompt=len(prompt),
+        prompt_ms=(prompt_end - start) * 1e3,
+        decode_ms=decode_ms,
+        stop_reason=reason,
+        speculative=rounds.statistics if plan.drafter is not None else None,
+        plain_ms=_plain_ms(session, tokens) if watch.compare and plan.drafter is not None else None,
     )
 
 
+def _plain_ms(session: Session, tokens: Sequence[int]) -> float | None:
+    """The faster of two decodes of one row that are not kept; None where there is no room for one."""
+    if not tokens or session.n_room < 1:
+        return None
+    times = []
+    for _ in range(2):
+        start = time.perf_counter()
+        session.verify(tokens[-1:])
+        times.append((time.perf_counter() - start) * 1e3)
+        session.commit(0)
+    return min(times)
+
+
 def _run(
-    rounds: Rounds, tokenizer: Tokenizer, options: GenerationOptions, deliver: Callable[[int], None]
+    rounds: Rounds, tokenizer: Tokenizer, options: GenerationOptions, deliver: Callable[[int], bool]
 ) -> tuple[list[int], str]:
     """The generated tokens, and why they end."""
     tokens: list[int] = []
@@ -104,7 +142,8 @@ def _run(
         if not options.ignore_eos and tokenizer.is_end(token):
             return tokens, "end"
         tokens.append(token)
-        deliver(token)
+        if deliver(token):
+            return tokens, "stop"
         if len(tokens) == options.max_tokens:
             return tokens, "length"
         rounds.advance(token)
@@ -112,18 +151,22 @@ def _run(
 
 
 class _Stream:
-    """Tokens as text, kept and handed on."""
+    """Tokens as text, kept and handed on, to where it is to stop."""
 
-    def __init__(self, stream: TextStream, on_text: OnText | None) -> None:
+    def __init__(self, stream: TextStream, stop: StopText, on_text: OnText | None) -> None:
         self._stream = stream
+        self._stop = stop
         self._on_text = on_text
         self.parts: list[str] = []
 
-    def push(self, token: int) -> None:
-        self._deliver(self._stream.push((token,)))
+    def push(self, token: int) -> bool:
+        """Whether the text ends here."""
+        self._deliver(self._stop.push(self._stream.push((token,))))
+        return self._stop.is_met
 
     def finish(self) -> None:
-        self._deliver(self._stream.finish())
+        self._deliver(self._stop.push(self._stream.finish()))
+        self._deliver(self._stop.finish())
 
     def _deliver(self, piece: str) -> None:
         self.parts.append(piece)

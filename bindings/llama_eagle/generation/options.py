@@ -15,7 +15,8 @@ class SamplingParams:
     """How the next token is drawn from the target's logits.
 
     `temperature` <= 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0 and `repeat_penalty` 1 switch those off.
-    `penalty_last_n` counts tokens. Raises `UsageError` for values out of range.
+    `penalty_last_n` counts tokens. `grammar`: GBNF that every text must follow, from its rule `root` on.
+    Raises `UsageError` for values out of range.
     """
 
     temperature: float = 0.8
@@ -25,6 +26,7 @@ class SamplingParams:
     repeat_penalty: float = 1.0
     penalty_last_n: int = 64
     seed: int | None = None
+    grammar: str | None = None
 
     def __post_init__(self) -> None:
         refuse(
@@ -52,12 +54,16 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class GenerationOptions:
-    """`max_tokens` None: to the end of the context. `ignore_eos` goes on past end-of-generation tokens."""
+    """`max_tokens` None: to the end of the context. `ignore_eos` goes on past end-of-generation tokens. `stop`: texts
+    before which the generation ends."""
 
     max_tokens: int | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
     ignore_eos: bool = False
+    stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if "" in self.stop:
+            raise UsageError("an empty stop text would end every generation at once. Leave it out.")
         if self.max_tokens is not None and self.max_tokens < 1:
             raise UsageError(f"max_tokens={self.max_tokens}: give 1 or more.")

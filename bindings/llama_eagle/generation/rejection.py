@@ -137,6 +137,6 @@ def rejection_sampling(
         yield None
         return
     ids = session.draft_ids
-    with Sampler(replace(params, repeat_penalty=1.0), len(ids)) as filters:
+    with Sampler(replace(params, repeat_penalty=1.0, grammar=None), len(ids)) as filters:
         draft, target = Chain(filters.handle, ids), Chain(sampler.handle, np.arange(sampler.n_vocab, dtype=np.int32))
         yield RejectionSampling(session, options.p_min, target, draft, params.seed)

@@ -14,13 +14,15 @@ from llama_eagle.native.closing import Closing
 class Sampler(Closing):
     """A llama_sampler chain built from `SamplingParams`. Free it with `close()` or use it as a context manager."""
 
-    def __init__(self, params: SamplingParams, n_vocab: int) -> None:
+    def __init__(self, params: SamplingParams, n_vocab: int, vocab: Any = None) -> None:
+        """vocab: the llama_vocab pointer, for a grammar. Raises `UsageError` for a grammar that cannot be followed."""
         library()
         import llama_cpp
 
         self._api: Any = llama_cpp
         self.n_vocab = n_vocab
         self.params = params
+        self._vocab = vocab
         self.handle: Any = llama_cpp.llama_sampler_chain_init(llama_cpp.llama_sampler_chain_default_params())
         for part in self._parts():
             if not part:
@@ -46,6 +48,9 @@ class Sampler(Closing):
         if params.has_penalties:
             penalty = (params.penalty_last_n, params.repeat_penalty, 0.0, 0.0)
             parts.append(api.llama_sampler_init_penalties(self.n_vocab, *penalty))
+        if params.grammar is not None:
+            calls.check_grammar(self._vocab, params.grammar)
+            parts.append(api.llama_sampler_init_grammar(self._vocab, params.grammar.encode(), b"root"))
         if params.is_greedy:
             return [*parts, api.llama_sampler_init_greedy()]
         if params.top_k > 0:

@@ -8,7 +8,7 @@ from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_siz
 from functools import cache
 from typing import Any
 
-from llama_eagle.errors import EnvironmentFailure, IncompatibleModels, NativeError
+from llama_eagle.errors import EnvironmentFailure, IncompatibleModels, NativeError, UsageError
 from llama_eagle.native import build, callbacks, log
 from llama_eagle.native.build import library_folder
 
@@ -145,6 +145,12 @@ def sample(ctx: Any, sampler: Any, row: int) -> int:
     callbacks.raise_noted()
     check(status, "eagle_sample")
     return token.value
+
+
+def check_grammar(vocab: Any, text: str, root: str = "root") -> None:
+    """Raises `UsageError` for GBNF that llama.cpp cannot parse, or that would overwhelm it."""
+    if library().eagle_grammar_check(vocab, text.encode(), root.encode()) != OK:
+        raise UsageError(f"{last_error()}. Correct it: llama.cpp's grammars/README.md has the syntax.")
 
 
 def _llama_cpp() -> Any:

@@ -71,7 +71,7 @@ class Model(Closing):
         params.n_gpu_layers = 0x7FFFFFFF if options.n_gpu_layers < 0 else options.n_gpu_layers
         params.load_mtp = options.load_mtp
         params.load_mode = _load_mode(llama_cpp, options)
-        params.progress_callback = _progress_callback(llama_cpp, options.on_progress)
+        params.progress_callback = progress_callback(llama_cpp, options.on_progress)
         log.clear()
         self.handle = llama_cpp.llama_model_load_from_file(os.fsencode(self.path), params)
         callbacks.raise_noted()
@@ -178,7 +178,7 @@ def _load_mode(api: Any, options: LoadOptions) -> int:
     return int(modes[options.use_mmap, options.use_mlock])
 
 
-def _progress_callback(api: Any, on_progress: Callable[[float], None] | None) -> Any:
+def progress_callback(api: Any, on_progress: Callable[[float], None] | None) -> Any:
     """Ctrl-C during a load arrives here: returning False makes llama.cpp stop."""
 
     def call(fraction: float, _user_data: Any) -> bool:

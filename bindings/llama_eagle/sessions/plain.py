@@ -11,7 +11,7 @@ from typing import Any
 from llama_eagle.errors import NativeError
 from llama_eagle.native.calls import ERR_COMPUTE, ERR_CONTEXT_FULL, ERR_STATE
 from llama_eagle.native.closing import Closing
-from llama_eagle.sessions.session import ContextLike, Timings, require_room
+from llama_eagle.sessions.session import ContextLike, Timings, piece_of, require_room
 
 NO_ROOM = 1  # llama_decode: no place for the batch in the memory, which is as it was
 
@@ -34,6 +34,7 @@ class PlainSession(Closing):
         self.n_past = 0
         self._round: list[int] = []  # rows of the pending round
         self._piece = min(self.n_batch, int(llama_cpp.llama_n_ubatch(self.ctx))) if n_draft_max else self.n_batch
+        self.n_piece = piece_of(context) if n_draft_max else self.n_batch
         self._n_window = int(llama_cpp.llama_model_n_swa(llama_cpp.llama_get_model(self.ctx)))  # 0: none
         self._batch = _Batch(llama_cpp, self.n_batch)
         self._ms: dict[str, Any] = {"eval_ms": 0.0, "verify_ms": 0.0, "commit_ms": 0.0}

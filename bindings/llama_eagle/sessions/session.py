@@ -73,6 +73,7 @@ class Session(Protocol):
     ctx: Any  # llama_context pointer
     n_ctx: int
     n_batch: int
+    n_piece: int  # tokens that `eval` computes at once: calls of multiples of it have the bits of one call
     n_draft_max: int  # 0: this session verifies no drafts
 
     @property
@@ -112,6 +113,7 @@ class EagleSession(Closing):
         self.ctx = context.handle
         self.n_ctx = context.n_ctx
         self.n_batch = context.n_batch
+        self.n_piece = piece_of(context)
         self.n_draft_max = options.n_draft_max
         self._handle = ctypes.c_void_p()
         params = self._lib.eagle_session_default_params()
@@ -248,6 +250,14 @@ class EagleSession(Closing):
         if self._handle:
             self._lib.eagle_session_free(self._handle)
             self._handle = ctypes.c_void_p()
+
+
+def piece_of(context: ContextLike) -> int:
+    """n_ubatch, where n_batch is a multiple of it; n_batch otherwise."""
+    import llama_cpp
+
+    n_ubatch = int(llama_cpp.llama_n_ubatch(context.handle))
+    return n_ubatch if context.n_batch % n_ubatch == 0 else context.n_batch
 
 
 def require_room(session: Session, n_tokens: int) -> None:

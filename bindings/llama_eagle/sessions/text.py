@@ -26,7 +26,7 @@ class Tokenizer:
         import llama_cpp
 
         self._api: Any = llama_cpp
-        self._vocab = model.vocab
+        self.vocab = model.vocab  # llama_vocab pointer
         self._buffer = ctypes.create_string_buffer(PIECE_BYTES)
         self.n_vocab = int(llama_cpp.llama_vocab_n_tokens(model.vocab))
 
@@ -35,7 +35,7 @@ class Tokenizer:
         data = text.encode("utf-8", "surrogatepass")
         size = len(data) + 8
         tokens = (ctypes.c_int32 * size)()
-        n = self._api.llama_tokenize(self._vocab, data, len(data), tokens, size, add_bos, special)
+        n = self._api.llama_tokenize(self.vocab, data, len(data), tokens, size, add_bos, special)
         if n < 0:
             raise NativeError(f"llama_tokenize needs {-n} tokens for {len(data)} bytes", code=n, call="llama_tokenize")
         return list(tokens[:n])
@@ -46,21 +46,52 @@ class Tokenizer:
         Raises `InputError` for an id that is not in the vocabulary.
         """
         self.require_ids((token,))
-        n = self._api.llama_token_to_piece(self._vocab, token, self._buffer, len(self._buffer), 0, special)
+        n = self._api.llama_token_to_piece(self.vocab, token, self._buffer, len(self._buffer), 0, special)
         if n < 0:
             self._buffer = ctypes.create_string_buffer(-n)
-            n = self._api.llama_token_to_piece(self._vocab, token, self._buffer, -n, 0, special)
+            n = self._api.llama_token_to_piece(self.vocab, token, self._buffer, -n, 0, special)
         return self._buffer.raw[: max(n, 0)]
 
     def is_end(self, token: int) -> bool:
         """Whether the token ends the generation."""
-        return bool(self._api.llama_vocab_is_eog(self._vocab, token))
+        return bool(self._api.llama_vocab_is_eog(self.vocab, token))
 
     def require_ids(self, tokens: Sequence[int]) -> None:
         """Raises `InputError` for an id that is not in the vocabulary: llama.cpp fails later, or ends the process."""
         for token in tokens:
             if not 0 <= token < self.n_vocab:
                 raise InputError(f"token id {token} is not in the vocabulary of {self.n_vocab} tokens. Correct it.")
+
+
+class StopText:
+    """Text up to the first of some texts at which it ends: the one that is complete first. What may be the beginning of
+    one is held back."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = stops
+        self._held = ""
+        self.is_met = False
+
+    def push(self, text: str) -> str:
+        """What can be told now; after a stop text, nothing."""
+        if self.is_met or not self._stops:
+            return "" if self.is_met else text
+        text = self._held + text
+        found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
+        self.is_met = bool(found)
+        safe = min(found)[1] if found else len(text) - self._n_open(text)
+        self._held = "" if found else text[safe:]
+        return text[:safe]
+
+    def finish(self) -> str:
+        """What was held back, and turned out to be no stop text."""
+        held, self._held = self._held, ""
+        return held
+
+    def _n_open(self, text: str) -> int:
+        """Characters at the end that begin a stop text."""
+        longest = min(len(text), max(map(len, self._stops)) - 1)
+        return next((n for n in range(longest, 0, -1) if any(stop.startswith(text[-n:]) for stop in self._stops)), 0)
 
 
 class TextStream:
@@ -78,17 +109,14 @@ class TextStream:
         return self._decoder.decode(b"", final=True)
 
 
-def chat_prompt(model: Model, system: str, user: str) -> str:
-    """A system message and one user turn in the model's own chat template. Raises `InputError` without one."""
-    if not model.header.keys.get("tokenizer.chat_template"):
-        raise InputError(f"{model.path} has no chat template. Leave out the system message and write the whole prompt.")
-    return chat_text(model, [{"role": "system", "content": system}, {"role": "user", "content": user}])
+def has_chat_template(model: Model) -> bool:
+    return bool(model.header.keys.get("tokenizer.chat_template"))
 
 
-def chat_text(model: Model, messages: Sequence[Mapping[str, str]]) -> str:
+def chat_text(model: Model, messages: Sequence[Mapping[str, str]], **options: Any) -> str:
     """Messages (role, content) in the model's own chat template, up to where its answer begins.
 
-    Raises `InputError` without a template.
+    options: for the template, such as enable_thinking=False. Raises `InputError` without a template.
     """
     from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
@@ -97,7 +125,7 @@ def chat_text(model: Model, messages: Sequence[Mapping[str, str]]) -> str:
         raise InputError(f"{model.path} has no chat template. Give it whole prompts instead of messages.")
     bos, eos = (_token_text(model, f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos"))
     formatter = Jinja2ChatFormatter(template=str(template), eos_token=eos, bos_token=bos)
-    return str(formatter(messages=list(messages)).prompt)  # type: ignore[arg-type]
+    return str(formatter(messages=list(messages), **options).prompt)  # type: ignore[arg-type]
 
 
 def _token_text(model: Model, key: str) -> str:

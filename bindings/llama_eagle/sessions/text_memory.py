@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ class TextMemory:
         self.is_live = False
         self.store = store
         self.rows: NDArray[np.single] | None = None  # logits after every token, when they are to be kept
+        self.on_progress: Callable[[float], None] | None = None  # of what is being evaluated, 0..1
         self._every = every
         self.n_vocab = n_vocab
 
@@ -140,21 +141,22 @@ class TextMemory:
         """Evaluate in pieces that end where checkpoints are wanted, one of them where this begins."""
         if len(tokens) and self.n_tokens:
             self._checkpoint()
-        end = self.n_tokens + len(tokens)
+        start, end = self.n_tokens, self.n_tokens + len(tokens)
         stops = {end}
         if self.store.budget:
             stops.update(range(self.n_tokens + self._every, end, self._every))
             stops.update(stop for stop in checkpoints_at if self.n_tokens + CLOSE <= stop < end)
         for stop in sorted(stops):
-            self._evaluate(tokens[len(tokens) - (end - self.n_tokens) : len(tokens) - (end - stop)])
+            self._evaluate(tokens[self.n_tokens - start : stop - start], start, end)
             if stop < end:
                 self._checkpoint()
 
-    def _evaluate(self, tokens: NDArray[np.intc]) -> None:
+    def _evaluate(self, tokens: NDArray[np.intc], begin: int, end: int) -> None:
+        """`tokens` come next, of those from position `begin` to `end` that are wanted."""
         if self.rows is not None:
             self._evaluate_rows(tokens)
             return
-        step = self.session.n_batch  # Ctrl-C is heard between pieces
+        step = self.session.n_piece  # Ctrl-C is heard between pieces
         for start in range(0, len(tokens), step):
             piece = tokens[start : start + step]
             self.is_live = False
@@ -162,6 +164,8 @@ class TextMemory:
             self.tokens[self.n_tokens : self.n_tokens + len(piece)] = piece
             self.n_tokens += len(piece)
             self.row, self.is_live = -1, True
+            if self.on_progress is not None:
+                self.on_progress((self.n_tokens - begin) / (end - begin))
 
     def _evaluate_rows(self, tokens: NDArray[np.intc]) -> None:
         """As rounds that keep every row: the logits of each token are wanted.

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from llama_eagle import console
+from llama_eagle.cli.conversation import Conversation
 from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import (
     CHAT_CONTEXT,
@@ -24,13 +27,20 @@ from llama_eagle.cli.options import (
 from llama_eagle.errors import EagleError, UsageError
 
 HELP = """\
-/stats            rounds and acceptance of the last answer
-/draft K|auto|off tokens drafted in a round
-/clear            forget the conversation
+/retry              answer the last question again
+/undo               take the last question and its answer back
+/clear              forget the conversation
+/system TEXT        another system message; without TEXT, none
+/save FILE          keep the conversation; /load FILE goes on with it
+/think on|off|hide  think before the answer, or do not, or do not show it
+/stats              speed, rounds and acceptance of the last answer
+/draft K|auto|off   tokens drafted in a round
 /help, /exit
-A message that begins with \"\"\" goes on over lines until \"\"\"."""
-BLOCK = '"""'
-TINT, PLAIN = "\033[36m", "\033[0m"  # tokens that had been drafted
+Ctrl-C stops an answer or clears the line; on an empty line, twice, it leaves.
+A pasted text is one message. Alt-Enter begins a new line, and so does Enter
+after \"\"\", until \"\"\"."""
+TINT, DIM, PLAIN = "\033[36m", "\033[2m", "\033[0m"  # tokens that had been drafted; thinking
+FULL = "/undo takes the last question back, /clear begins anew, a larger --ctx-size holds more"
 
 
 @grouped
@@ -40,6 +50,7 @@ def chat(
     sampling: Sampling,
     computing: Computing,
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
+    no_think: Annotated[bool, typer.Option("--no-think", help="Answer without thinking, if the template can.")] = False,
     n_predict: Annotated[int, typer.Option("-n", "--n-predict", help="Tokens of an answer, -1: no limit.")] = -1,
     ctx_size: Annotated[int, typer.Option("--ctx-size", "-c", min=0, help="Tokens, 0: the model's.")] = CHAT_CONTEXT,
     verbose: Verbose = False,
@@ -59,82 +70,190 @@ def chat(
         "max_tokens": None if n_predict < 0 else n_predict,
     }
     options = from_options(drafting.options(), computing.context(max(ctx_size, 1), 0), computing.n_gpu_layers)
-    with contextlib.closing(EagleLlama(model, **{**options, "n_ctx": ctx_size, "verbose": verbose})) as llm:
-        _Chat(llm, system, settings).run()
+    options |= {"n_ctx": ctx_size, "verbose": verbose}
+    talk(Path(model), options, Chat(Conversation(system), settings, thinks=not no_think), EagleLlama)
+
+
+def talk(model: Path, options: dict[str, Any], chat: Chat, make: Callable[..., Any]) -> None:
+    """Load `model` with the arguments `options` of `EagleLlama`, and chat to the end of the input."""
+    bars = {"loading": console.Bar("loading"), "prompt": chat.prompt_bar}
+    bars["loading"].start(after_s=1.0)
+    try:
+        llm = make(model, **options, on_progress=lambda what, done: bars[what].show(done))
+    finally:
+        bars["loading"].stop()
+    with contextlib.closing(llm):
+        console.note(llm.drafter)
+        chat.run(llm)
 
 
 @dataclass
-class _Chat:
-    llm: Any
-    system: str | None
-    sampling: dict[str, Any]
-    messages: list[dict[str, str]] = field(default_factory=list)
+class Chat:
+    """What is said, and how it is shown."""
 
-    def run(self) -> None:
-        with contextlib.suppress(ImportError):
-            import readline  # noqa: F401  (line editing and history for input())
-        self._clear()
+    conversation: Conversation
+    sampling: dict[str, Any]
+    thinks: bool = True
+    shows_thinking: bool = True
+    prompt_bar: console.Bar = field(default_factory=lambda: console.Bar("reading the prompt"))
+    _timings: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, llm: Any) -> None:
+        from platformdirs import user_state_path
+
+        from llama_eagle.cli.lines import make_reader
+
+        self._llm = llm
+        read = make_reader(list(COMMANDS), user_state_path("llama-eagle") / "chat-history")
         console.note("/help lists the commands")
-        while (text := _read_message()) is not None:
-            if text.startswith("/"):
-                if text in ("/exit", "/quit"):
+        is_leaving = False
+        while True:
+            try:
+                text = read()
+            except KeyboardInterrupt:
+                if is_leaving or not sys.stdin.isatty():
                     return
+                is_leaving = True
+                console.note("Ctrl-C again, or /exit, leaves")
+                continue
+            is_leaving = False
+            if text is None or text.strip() in ("/exit", "/quit"):
+                return
+            if text.startswith("/"):
                 self._command(text)
             elif text.strip():
-                self._answer(text)
-
-    def _answer(self, text: str) -> None:
-        """One turn. Ctrl-C ends the answer, what was said of it stays; a failed turn leaves no trace."""
-        self.messages.append({"role": "user", "content": text})
-        said: list[str] = []
-        try:
-            for part in self.llm.create_chat_completion(self.messages, stream=True, **self.sampling):
-                piece = part["choices"][0]["delta"].get("content") or ""
-                said.append(piece)
-                _show(piece, drafted=self.llm.last_token_was_drafted)
-        except KeyboardInterrupt:
-            console.note("\n(interrupted)")
-        except (EagleError, ValueError) as error:
-            self.messages.pop()
-            print(f"error: {in_flags(' '.join(str(error).split()))}: /clear begins anew.", file=sys.stderr)
-            return
-        print(flush=True)
-        self.messages.append({"role": "assistant", "content": "".join(said)})
+                self.conversation.ask(text)
+                self._answer()
 
     def _command(self, text: str) -> None:
         name, _, argument = text.partition(" ")
-        if name == "/stats":
-            print(self.llm.speculative_stats)
-        elif name == "/draft":
-            try:
-                self.llm.set_n_draft(0 if argument == "off" else read_n_draft(argument))
-            except UsageError as error:
-                print(f"error: {error}", file=sys.stderr)
-        elif name == "/clear":
-            self._clear()
-        else:
-            print(HELP)
+        try:
+            command = COMMANDS.get(name)
+            if command is None:
+                raise UsageError(f"{name} is no command. /help lists them.")
+            command(self, argument.strip())
+        except (EagleError, ValueError) as error:
+            print(f"error: {in_flags(str(error))}", file=sys.stderr)
 
-    def _clear(self) -> None:
-        self.messages = [] if self.system is None else [{"role": "system", "content": self.system}]
+    def _answer(self) -> None:
+        """One turn. Ctrl-C ends the answer, what was said of it stays; a failed turn leaves no trace."""
+        view = View(self.shows_thinking)
+        try:
+            self.prompt_bar.start(after_s=1.0)
+            for part in self._stream():
+                self.prompt_bar.stop()
+                view.show(part["choices"][0]["delta"], drafted=self._llm.last_token_was_drafted)
+                self._timings = part.get("timings", self._timings)
+            reason = part["choices"][0]["finish_reason"]
+        except KeyboardInterrupt:
+            reason = "interrupted"
+        except (EagleError, ValueError) as error:
+            self.conversation.undo()
+            print(f"error: {in_flags(' '.join(str(error).split()))}: {FULL}.", file=sys.stderr)
+            return
+        finally:
+            self.prompt_bar.stop()
+        view.end()
+        self.conversation.answer(view.content)
+        self._remark(reason)
+
+    def _stream(self) -> Any:
+        options = {} if self.thinks else {"chat_template_kwargs": {"enable_thinking": False}}
+        return self._llm.create_chat_completion(self.conversation.messages, stream=True, **self.sampling, **options)
+
+    def _remark(self, reason: str) -> None:
+        if reason == "interrupted":
+            console.note("(interrupted)")
+        elif reason == "length" and self._llm.n_tokens >= self._llm.n_ctx() - 1:
+            console.note(f"(the context is full: {FULL})")
+        elif reason == "length":
+            console.note("(cut at -n)")
+
+    def _retry(self, _: str) -> None:
+        self.conversation.ask(self.conversation.undo())
+        self._answer()
+
+    def _undo(self, _: str) -> None:
+        console.note(f"taken back: {self.conversation.undo()}")
+
+    def _system(self, text: str) -> None:
+        self.conversation.system = text or None
+
+    def _save(self, name: str) -> None:
+        self.conversation.save(_path(name))
+
+    def _load(self, name: str) -> None:
+        self.conversation.load(_path(name))
+        console.note(f"{len(self.conversation.turns)} messages")
+
+    def _think(self, how: str) -> None:
+        if how not in ("on", "off", "hide"):
+            raise UsageError(f"/think {how}: say on, off or hide.")
+        self.thinks, self.shows_thinking = how != "off", how == "on"
+
+    def _draft(self, length: str) -> None:
+        self._llm.set_n_draft(0 if length == "off" else read_n_draft(length))
+
+    def _stats(self, _: str) -> None:
+        if self._timings:
+            prompt, answer = (self._timings[f"{name}_per_second"] for name in ("prompt", "predicted"))
+            print(f"prompt: {prompt:.0f} tokens/s; answer: {answer:.1f} tokens/s")
+        print(self._llm.speculative_stats)
 
 
-def _read_message() -> str | None:
-    """One line, or the lines of a block; None at the end of the input."""
-    prompt = "> " if sys.stdin.isatty() else ""
-    try:
-        line = input(prompt)
-        if not line.startswith(BLOCK):
-            return line
-        lines = [line[len(BLOCK) :]]
-        while not lines[-1].endswith(BLOCK):
-            lines.append(input("… " if prompt else ""))
-        return "\n".join(lines)[: -len(BLOCK)]
-    except EOFError:
-        return None
+COMMANDS: dict[str, Callable[[Chat, str], None]] = {
+    "/retry": Chat._retry,
+    "/undo": Chat._undo,
+    "/clear": lambda chat, _: chat.conversation.clear(),
+    "/system": Chat._system,
+    "/save": Chat._save,
+    "/load": Chat._load,
+    "/think": Chat._think,
+    "/stats": Chat._stats,
+    "/draft": Chat._draft,
+    "/help": lambda chat, _: print(HELP),
+}
 
 
-def _show(piece: str, *, drafted: bool) -> None:
-    tinted = drafted and sys.stdout.isatty() and console.use_color()
-    sys.stdout.write(f"{TINT}{piece}{PLAIN}" if tinted and piece else piece)
-    sys.stdout.flush()
+def _path(name: str) -> Path:
+    if not name:
+        raise UsageError("name a file, such as chat.json.")
+    return Path(name).expanduser()
+
+
+class View:
+    """An answer as it comes: thinking dimmed, drafted tokens in colour, both on a terminal only."""
+
+    def __init__(self, shows_thinking: bool) -> None:
+        self.content = ""
+        self._shows_thinking = shows_thinking
+        self._colors = sys.stdout.isatty() and console.use_color()
+        self._is_thinking = False
+
+    def show(self, delta: dict[str, Any], *, drafted: bool) -> None:
+        if thought := delta.get("reasoning_content"):
+            self._think(thought)
+        if piece := delta.get("content"):
+            self._end_thinking()
+            self.content += piece
+            self._write(piece, TINT if drafted else "")
+
+    def end(self) -> None:
+        self._end_thinking()
+        print(flush=True)
+
+    def _think(self, text: str) -> None:
+        if self._shows_thinking:
+            self._write(text, DIM)
+        elif not self._is_thinking:
+            console.note("(thinking)")
+        self._is_thinking = True
+
+    def _end_thinking(self) -> None:
+        if self._is_thinking and self._shows_thinking:
+            self._write("\n\n", "")
+        self._is_thinking = False
+
+    def _write(self, text: str, color: str) -> None:
+        sys.stdout.write(f"{color}{text}{PLAIN}" if color and self._colors else text)
+        sys.stdout.flush()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,19 +15,52 @@ from llama_eagle.cli.options import Computing, Drafting, Json, Sampling, TargetF
 from llama_eagle.errors import InputError, UsageError
 from llama_eagle.generation.options import GenerationOptions
 
+if TYPE_CHECKING:
+    from llama_eagle.drafting.options import DraftingOptions
+    from llama_eagle.drafting.resolve import Choice
+    from llama_eagle.generation.generate import GenerationResult
+    from llama_eagle.sessions.models import Model, ModelPair
+    from llama_eagle.sessions.options import ContextOptions
+
 DEFAULT_CONTEXT = 4096  # tokens, when neither -n nor the prompt asks for more
+LATE_S = 1.0  # what takes longer shows its progress
+ENOUGH = 16  # tokens, before a speed is compared
+WHY = {"end": "complete", "length": "cut at -n", "context": "the context is full", "stop": "at a stop text"}
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """What to continue."""
+    """What to answer or to continue."""
 
-    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="The text to continue.")] = None
+    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="What to answer.")] = None
     prompt_file: Annotated[Path | None, typer.Option("--prompt-file", "-f", help="Read it from a file, - : stdin.")] = (
         None
     )
-    tokens: Annotated[str | None, typer.Option(metavar="1,2,3", help="Token ids instead of text.")] = None
-    system: Annotated[str | None, typer.Option(help="System message: the prompt becomes a chat turn.")] = None
+    tokens: Annotated[str | None, typer.Option(metavar="1,2,3", help="Token ids to continue, instead of text.")] = None
+    system: Annotated[str | None, typer.Option(help="System message.")] = None
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the text itself, without the chat template.")] = False
+    no_think: Annotated[bool, typer.Option("--no-think", help="Answer without thinking, if the template can.")] = False
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the answer may be."""
+
+    stop: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="End before this text; may be repeated.")] = (
+        None
+    )
+    grammar: Annotated[str | None, typer.Option(metavar="FILE|GBNF", help="A grammar the answer follows.")] = None
+    json_schema: Annotated[str | None, typer.Option(metavar="FILE|JSON", help="A JSON schema it follows.")] = None
+
+    def gbnf(self) -> str | None:
+        """The grammar to follow. Raises `UsageError` where there are two, or a schema cannot be one."""
+        if self.grammar is not None and self.json_schema is not None:
+            raise UsageError("give --grammar or --json-schema, not both.")
+        if self.json_schema is None:
+            return None if self.grammar is None else _file_or_text(self.grammar)
+        from llama_eagle.drop_in.chat import grammar_of_schema
+
+        return str(grammar_of_schema(_file_or_text(self.json_schema))._grammar)
 
 
 @dataclass(frozen=True)
@@ -48,47 +81,68 @@ def generate(
     model: TargetFile,
     prompt: Prompt,
     length: Length,
+    form: Form,
     drafting: Drafting,
     sampling: Sampling,
     computing: Computing,
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """Generate text, with a draft or without."""
-    from llama_eagle.drafting.resolve import resolve, session_options
-    from llama_eagle.generation.generate import generate
+    """Answer a prompt, with a draft or without."""
+    from llama_eagle.drafting.resolve import resolve
     from llama_eagle.native import log
     from llama_eagle.sessions import exact
-    from llama_eagle.sessions.models import Context, ModelPair
-    from llama_eagle.sessions.open import open_session
-    from llama_eagle.sessions.options import LoadOptions, PairOptions
-    from llama_eagle.sessions.text import Tokenizer
 
     given = _read_prompt(prompt)
     log.set_verbose(verbose)
     if drafting.exact:
         exact.set_mode("strict")
-    choice = resolve(model, drafting.options())
-    drafts = choice.options
-    console.note(choice.why)
+    params = replace(sampling.params(), grammar=form.gbnf())
     limit = None if length.n_predict == -1 else length.n_predict
-    options = GenerationOptions(limit, sampling.params(), length.ignore_eos)
-    with console.progress("loading") as on_progress:
-        load = LoadOptions(computing.n_gpu_layers, on_progress=on_progress)
-        pair = ModelPair(PairOptions(choice.target, drafts.model, load, drafts.draft_gpu_layers))
-    with pair:
+    options = GenerationOptions(limit, params, length.ignore_eos, tuple(form.stop or ()))
+    choice = resolve(model, drafting.options())
+    console.note(choice.why)
+    with _load(choice, computing) as pair:
         if drafting.exact and (unverified := exact.require(pair.target)):
             console.warn(unverified)
-        ids = _tokenize(given, prompt.system, pair.target)
-        header = pair.draft.header if pair.draft else None
-        context_options = computing.context(length.n_ctx(len(ids), pair.target.n_ctx_train), drafts.longest)
-        with (
-            Context(pair.target, context_options) as context,
-            open_session(context, pair.draft, session_options(header, drafts)) as session,
-        ):
-            on_text = None if json else _show
-            result = generate(session, Tokenizer(pair.target), ids, options, drafting=drafts, on_text=on_text)
+        ids = _tokenize(given, prompt, pair.target, think=params.grammar is None and not prompt.no_think)
+        context = computing.context(length.n_ctx(len(ids), pair.target.n_ctx_train), choice.options.longest)
+        result = _generate(pair, choice.options, context, ids, options, json)
         _report(result, exact.report(pair.target) if json else None)
+
+
+def _load(choice: Choice[DraftingOptions], computing: Computing) -> ModelPair:
+    from llama_eagle.sessions.models import ModelPair
+    from llama_eagle.sessions.options import LoadOptions, PairOptions
+
+    drafts = choice.options
+    with console.progress("loading", after_s=LATE_S) as on_progress:
+        load = LoadOptions(computing.n_gpu_layers, on_progress=on_progress)
+        return ModelPair(PairOptions(choice.target, drafts.model, load, drafts.draft_gpu_layers))
+
+
+def _generate(
+    pair: ModelPair,
+    drafts: DraftingOptions,
+    context_options: ContextOptions,
+    ids: list[int],
+    options: GenerationOptions,
+    json: bool,
+) -> GenerationResult:
+    from llama_eagle.drafting.resolve import session_options
+    from llama_eagle.generation.generate import Watch, generate
+    from llama_eagle.sessions.models import Context
+    from llama_eagle.sessions.open import open_session
+    from llama_eagle.sessions.text import Tokenizer
+
+    header = pair.draft.header if pair.draft else None
+    with (
+        Context(pair.target, context_options) as context,
+        open_session(context, pair.draft, session_options(header, drafts)) as session,
+        console.progress("reading the prompt", after_s=LATE_S) as on_prompt,
+    ):
+        watch = Watch(None if json else _show, on_prompt, compare=console.on_terminal() and not json)
+        return generate(session, Tokenizer(pair.target), ids, options, drafting=drafts, watch=watch)
 
 
 def _show(text: str) -> None:
@@ -96,18 +150,32 @@ def _show(text: str) -> None:
     sys.stdout.flush()
 
 
-def _report(result: Any, exact_report: dict[str, Any] | None) -> None:
+def _report(result: GenerationResult, exact_report: dict[str, Any] | None) -> None:
     """One JSON object with what holds for the weights, or a line for people."""
     if exact_report is not None:
         held = {key: exact_report[key] for key in ("exact", "inexact", "unverified")}
         console.result(result.as_dict() | held)
         return
     console.data("")
-    statistics = result.speculative
-    drafting = f", {statistics.mean_emitted:.2f} tokens a round" if statistics else ""
-    console.note(
-        f"{len(result.tokens)} tokens, {result.tokens_per_second:.1f} tokens/s{drafting} ({result.stop_reason})"
+    console.note(told(result))
+
+
+def told(result: GenerationResult) -> str:
+    """What a generation did, for people."""
+    prompt = result.n_prompt / result.prompt_ms * 1e3 if result.prompt_ms else 0.0
+    text = (
+        f"prompt: {result.n_prompt} tokens, {prompt:.0f} tokens/s; "
+        f"answer: {len(result.tokens)} tokens, {result.tokens_per_second:.1f} tokens/s"
     )
+    if result.speculative is not None:
+        text += f", {result.speculative.mean_emitted:.2f} tokens a round"
+    text += f" ({WHY[result.stop_reason]})"
+    if result.plain_ms is None or len(result.tokens) < ENOUGH:
+        return text
+    plain = 1e3 / result.plain_ms
+    gain = result.tokens_per_second / plain
+    text += f"\nplain decoding: about {plain:.1f} tokens/s, so drafting is {gain:.2f} x as fast"
+    return text if gain > 1 else f"{text}: it does not pay here. Try --n-draft auto, or --draft none"
 
 
 def _read_prompt(given: Prompt) -> str | list[int]:
@@ -142,10 +210,26 @@ def _read_file(file: Path | None) -> str:
         raise InputError(f"{file}: not UTF-8 text (byte {error.start}). Convert it to UTF-8.") from None
 
 
-def _tokenize(prompt: str | list[int], system: str | None, target: Any) -> list[int]:
-    from llama_eagle.sessions.text import Tokenizer, chat_prompt
+def _file_or_text(given: str) -> str:
+    """What a file holds, if it is the name of one."""
+    try:
+        is_file = Path(given).is_file()
+    except OSError:  # too long for a name
+        is_file = False
+    return str(_read_file(Path(given))) if is_file else given
 
-    if isinstance(prompt, list):
-        return prompt
-    text = prompt if system is None else chat_prompt(target, system, prompt)
-    return Tokenizer(target).encode(text, add_bos=system is None)
+
+def _tokenize(text: str | list[int], prompt: Prompt, target: Model, *, think: bool) -> list[int]:
+    """Ids as they are; text by the model's chat template, unless it has none or `raw` is asked for."""
+    from llama_eagle.sessions.text import Tokenizer, chat_text, has_chat_template
+
+    if isinstance(text, list):
+        return text
+    if prompt.raw and prompt.system is not None:
+        raise UsageError("--raw leaves no place for a --system message. Leave one out.")
+    if prompt.raw or (prompt.system is None and not has_chat_template(target)):
+        return Tokenizer(target).encode(text)
+    system = [] if prompt.system is None else [{"role": "system", "content": prompt.system}]
+    options = {} if think else {"enable_thinking": False}
+    whole = chat_text(target, [*system, {"role": "user", "content": text}], **options)
+    return Tokenizer(target).encode(whole, add_bos=False)

@@ -1,0 +1,96 @@
+"""What a person types: on a terminal with editing, history and pasted blocks; otherwise line by line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+BLOCK = '"""'
+
+
+def make_reader(commands: Sequence[str], history: Path) -> Callable[[], str | None]:
+    """Reads a message; None at the end of the input. Ctrl-C is a KeyboardInterrupt.
+
+    commands: completed with the tab key. history: of all chats; kept in memory where the file cannot be written.
+    """
+    return _Typed(commands, history) if sys.stdin.isatty() and sys.stdout.isatty() else read_lines
+
+
+def read_lines() -> str | None:
+    """One line, or the lines of a block between triple quotes."""
+    prompt = "> " if sys.stdin.isatty() else ""
+    try:
+        line = input(prompt)
+        if not line.startswith(BLOCK):
+            return line
+        lines = [line[len(BLOCK) :]]
+        while not lines[-1].endswith(BLOCK):
+            lines.append(input("… " if prompt else ""))
+        return "\n".join(lines)[: -len(BLOCK)]
+    except EOFError:
+        return None
+
+
+class _Typed:
+    """A pasted text stays one message, lines and all; Alt-Enter begins a new line, Enter sends."""
+
+    def __init__(self, commands: Sequence[str], history: Path) -> None:
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.completion import WordCompleter
+        from prompt_toolkit.key_binding import KeyBindings
+
+        keys = KeyBindings()
+        keys.add("enter")(_send)
+        keys.add("c-c")(_clear)
+        keys.add("escape", "enter")(lambda event: event.current_buffer.insert_text("\n"))
+        completer = WordCompleter(list(commands), sentence=True)
+        self._session: Any = PromptSession(
+            "> ",
+            history=_history(history),
+            key_bindings=keys,
+            multiline=True,
+            completer=completer,
+            complete_while_typing=False,
+            prompt_continuation=lambda width, number, wrapped: "… ".rjust(width),
+        )
+
+    def __call__(self) -> str | None:
+        try:
+            text = str(self._session.prompt())
+        except EOFError:
+            return None
+        return text[len(BLOCK) : -len(BLOCK)] if _is_block(text) else text
+
+
+def _send(event: Any) -> None:
+    """Enter: in a block that is open, a new line."""
+    text = event.current_buffer.text
+    if text.startswith(BLOCK) and not _is_block(text):
+        event.current_buffer.insert_text("\n")
+    else:
+        event.current_buffer.validate_and_handle()
+
+
+def _clear(event: Any) -> None:
+    """Ctrl-C: the line goes; on an empty one it is a KeyboardInterrupt."""
+    if event.current_buffer.text:
+        event.current_buffer.reset()
+    else:
+        event.app.exit(exception=KeyboardInterrupt)
+
+
+def _is_block(text: str) -> bool:
+    return len(text) >= 2 * len(BLOCK) and text.startswith(BLOCK) and text.endswith(BLOCK)
+
+
+def _history(path: Path) -> Any:
+    from prompt_toolkit.history import FileHistory, InMemoryHistory
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+    except OSError:
+        return InMemoryHistory()
+    return FileHistory(str(path))
