@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from llama_eagle import console
 from llama_eagle.bench.evaluate import Evaluation, Score, total
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 OVERALL = "overall"
+SHOWN = 5  # positions of a draft in the table, which fits 80 columns; --json has all
 
 
 def as_dict(job: Evaluation, scores: dict[str, Score]) -> dict[str, Any]:
@@ -27,19 +26,15 @@ def as_dict(job: Evaluation, scores: dict[str, Score]) -> dict[str, Any]:
     }
 
 
-def table(report: dict[str, Any]) -> Table:
+def table(report: dict[str, Any]) -> Any:
     """A row for each category and one for all."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     title = (
         f"{report['model']} with {report['draft']}, {report['n_draft']} drafted a round, {report['threads']} threads"
     )
-    out = Table(title=title, caption="p1, p2, ...: accepted there when all before it were", box=SIMPLE_HEAD)
-    positions = min(8, len(report[OVERALL]["accepted_per_position"]))
-    headings = ("", "turns", "tokens", "a round", "plain tok/s", "tok/s", "x plain", *_position_names(positions))
-    for heading in headings:
-        out.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+    caption = "p1, p2, ...: accepted there when all before it were"
+    positions = min(SHOWN, len(report[OVERALL]["accepted_per_position"]))
+    headings = ("", "turns", "tokens", "a\nround", "plain\ntok/s", "tok/s", "x\nplain", *_position_names(positions))
+    out = console.compact_table(headings, title=title, caption=caption)
     rows = dict(report["categories"])
     if len(rows) > 1:
         rows[OVERALL] = report[OVERALL]

@@ -4,38 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from llama_eagle import console
 from llama_eagle.errors import EnvironmentFailure, UsageError
 from llama_eagle.files import check_output
 
-if TYPE_CHECKING:
-    from rich.table import Table
 
-
-def table(result: dict[str, Any]) -> Table:
+def table(result: dict[str, Any]) -> Any:
     """Rows: plain decoding, then each draft length of ours and of upstream; "a round": tokens emitted."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     title = f"{result['model']}, {result['type']}, {result['n']} tokens, {result['threads']} threads"
     if result["accept"] is not None:
         title += f", acceptance {result['accept']:g}"
     if result["drafter"] == "mtp":
         title += f", MTP head of {result['draft_vocab'] or 'all'} tokens"
-    out = Table(title=title, caption="ms of a mean round", box=SIMPLE_HEAD)
-    for heading in ("", "drafted", "tok/s", "x plain", "accepted", "a round", "round", "verify", "draft", "python"):
-        out.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+    caption = "n: tokens drafted in a round; round, verify, draft: ms of a mean round"
+    headings = ("", "n", "tok/s", "x plain", "accepted", "a round", "round", "verify", "draft", "python")
+    out = console.compact_table(headings, title=title, caption=caption)
     plain = result["plain_tps"]
-    out.add_row("plain", "", f"{plain:.2f}", "1.00")
+    out.add_row("ours", "plain", f"{plain:.2f}", "1.00")
     if upstream := result["upstream_plain_tps"]:
-        out.add_row("upstream plain", "", f"{upstream:.2f}", f"{upstream / plain:.2f}")
+        out.add_row("upstream", "plain", f"{upstream:.2f}", f"{upstream / plain:.2f}")
     for who in ("ours", "upstream"):
         for row in result[who]:
             out.add_row(who, *_cells(row, plain))
-    out.add_row("sampled, 0.8", *_cells(result["sampled"], plain))
+    out.add_row("sampled", *_cells(result["sampled"], plain))
     if result["chat"]:
-        out.add_row("streamed chat", *_cells(result["chat"], plain))
+        out.add_row("streamed", *_cells(result["chat"], plain))
     return out
 
 

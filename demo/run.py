@@ -6,12 +6,12 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llama_eagle import console
 from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.synthetic.ggufs import Say, convert_pair
 
 if TYPE_CHECKING:
     from llama_eagle.bench.evaluate import Score
-    from rich.table import Table
 
 HERE = Path(__file__).parent
 TARGET, DRAFT, HELD_OUT = HERE / "target", HERE / "draft", HERE / "held-out.jsonl"
@@ -67,13 +67,10 @@ class DemoResult:
             "text": self.text,
         }
 
-    def table(self) -> Table:
-        from rich.box import SIMPLE_HEAD
-        from rich.table import Table
-
+    def table(self) -> Any:
         positions = [f"accepted\nat {i + 1}" for i in range(N_DRAFT)]
         headings = ("type", "answers", "plain\ntok/s", "drafting\ntok/s", "tokens\na round", *positions, "same\ntext")
-        table = Table(*headings, box=SIMPLE_HEAD, title=f"{N_DRAFT} tokens drafted a round")
+        table = console.compact_table(headings, title=f"{N_DRAFT} tokens drafted a round")
         for c in self.comparisons:
             shares = [f"{share:.0%}" for share in c.accepted_per_position]
             table.add_row(

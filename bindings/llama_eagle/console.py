@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -54,6 +54,17 @@ def table(value: Any) -> None:
 
     color = sys.stdout.isatty() and use_color()
     Console(no_color=not color, width=None if sys.stdout.isatty() else TABLE_WIDTH).print(value)
+
+
+def compact_table(headings: Sequence[str], *, title: str, caption: str | None = None) -> Any:
+    """A rich table without rows yet, narrow enough for 80 columns; columns of digits are never cut."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    out = Table(title=title, caption=caption, box=SIMPLE_HEAD, pad_edge=False, padding=0)
+    for i, heading in enumerate(headings):
+        out.add_column(heading, justify="right" if i else "left", no_wrap=bool(i))
+    return out
 
 
 def result(value: dict[str, Any]) -> None:

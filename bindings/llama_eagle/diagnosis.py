@@ -14,6 +14,7 @@ from llama_eagle.sessions import exact
 
 PACKAGES = ("llama-eagle", "llama-cpp-python", "gguf", "numpy", "safetensors", "huggingface_hub")
 DEVICE_GPUS = (1, 2)  # ggml_backend_dev_type: discrete, integrated
+DEVICES = (0, *DEVICE_GPUS)  # and the CPU
 
 
 def examine() -> dict[str, Any]:
@@ -79,13 +80,22 @@ def _cpu_features() -> list[str]:
     return re.findall(r"(\w+) = 1", text.partition("CPU :")[2])
 
 
+def devices() -> list[dict[str, Any]]:
+    """Name, description and memory in MiB of what models can run on, the CPU first."""
+    return sorted(_devices(calls.library(), DEVICES), key=lambda device: bool(device["name"] != "CPU"))
+
+
 def _gpu_backends(ggml: Any) -> list[dict[str, Any]]:
+    return _devices(ggml, DEVICE_GPUS)
+
+
+def _devices(ggml: Any, kinds: tuple[int, ...]) -> list[dict[str, Any]]:
     """libllama's handle also finds the symbols of the ggml libraries it is linked with."""
     count, get = ggml.ggml_backend_dev_count, ggml.ggml_backend_dev_get
     count.restype = ctypes.c_size_t
     get.restype, get.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
-    devices = [ctypes.c_void_p(get(i)) for i in range(count())]
-    return [_device(ggml, device) for device in devices if ggml.ggml_backend_dev_type(device) in DEVICE_GPUS]
+    found = [ctypes.c_void_p(get(i)) for i in range(count())]
+    return [_device(ggml, device) for device in found if ggml.ggml_backend_dev_type(device) in kinds]
 
 
 def _device(ggml: Any, device: ctypes.c_void_p) -> dict[str, Any]:

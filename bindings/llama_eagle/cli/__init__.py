@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from llama_eagle import console
@@ -51,7 +52,9 @@ def run(arguments: Sequence[str]) -> int:
         return _failed("UsageError", f"{error.format_message()} See llama-eagle --help.", USAGE)
     except (KeyboardInterrupt, typer.Abort):
         return _failed("Interrupted", "interrupted", INTERRUPTED)
-    except (BrokenPipeError, SystemExit):  # typer's own answer to a reader that is gone is to exit
+    except (BrokenPipeError, SystemExit):  # typer exits where a reader is gone, and after shell completion
+        with suppress(BrokenPipeError):
+            sys.stdout.flush()
         _forget_stdout()
         return 0
     except OSError as error:

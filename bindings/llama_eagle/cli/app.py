@@ -22,35 +22,40 @@ from llama_eagle.cli.commands import (
     train,
 )
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    "convert": convert.convert,
-    "quantize": quantize.quantize,
-    "train": train.train,
-    "check": check.check,
-    "demo": demo.demo,
-    "bench": bench.bench,
-    "evaluate": evaluate.evaluate,
-    "generate": generate.generate,
-    "chat": chat.chat,
-    "serve": serve.serve,
-    "inspect": inspect.inspect,
-    "doctor": doctor.doctor,
+# Each with an example; the first words of its help fit into a line of 80 columns.
+COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
+    "convert": (convert.convert, "llama-eagle convert Qwen/Qwen3-8B -o qwen3-8b.gguf --outtype q4_k_m"),
+    "quantize": (quantize.quantize, "llama-eagle quantize model-f16.gguf model-q4_k_m.gguf q4_k_m"),
+    "train": (train.train, "llama-eagle train --target Qwen/Qwen3-0.6B --data chats.jsonl -o my-draft"),
+    "check": (check.check, "llama-eagle check target.gguf draft.gguf"),
+    "demo": (demo.demo, "llama-eagle demo --work build/demo"),
+    "bench": (bench.bench, "llama-eagle bench --synthetic 0.8b --n-draft 2,4,auto"),
+    "evaluate": (evaluate.evaluate, "llama-eagle evaluate -m target.gguf -d draft.gguf --data chat --limit 10"),
+    "generate": (generate.generate, 'llama-eagle generate -m target.gguf -p "Why is the sky blue?"'),
+    "chat": (chat.chat, "llama-eagle chat -m target.gguf -d draft.gguf"),
+    "serve": (serve.serve, "llama-eagle serve -m target.gguf -d draft.gguf --port 8000"),
+    "inspect": (inspect.inspect, "llama-eagle inspect model.gguf"),
+    "doctor": (doctor.doctor, "llama-eagle doctor"),
 }
+ABOUT = "EAGLE-3 and MTP speculative decoding for quantized local models, on llama.cpp."
 
 
 def command() -> Any:
-    """The click command behind `llama-eagle`."""
+    """The click command behind `llama-eagle`, with the defaults of the user's configuration file."""
+    from llama_eagle.cli.config import read_defaults
+
     app = typer.Typer(
-        help="EAGLE-3 and MTP speculative decoding for quantized local models, on llama.cpp.",
-        add_completion=False,
+        help=ABOUT,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for name, function in COMMANDS.items():
-        app.command(name)(function)
+    for name, (function, example) in COMMANDS.items():
+        app.command(name, epilog=f"Example: {example}")(function)
     app.callback()(_root)
-    return typer.main.get_command(app)
+    root: Any = typer.main.get_command(app)
+    root.context_settings["default_map"] = read_defaults(root.commands)
+    return root
 
 
 def _version(wanted: bool) -> None:
@@ -61,7 +66,19 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _devices(wanted: bool) -> None:
+    if wanted:
+        from llama_eagle.diagnosis import devices
+
+        for device in devices():
+            print(f"{device['name']}: {device['description']}, {device['free_mib']} of {device['total_mib']} MiB free")
+        raise typer.Exit
+
+
 def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    list_devices: bool = typer.Option(
+        False, "--list-devices", callback=_devices, is_eager=True, help="Print what models can run on."
+    ),
 ) -> None:
     """EAGLE-3 and MTP speculative decoding for quantized local models, on llama.cpp."""

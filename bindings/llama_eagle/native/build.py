@@ -13,7 +13,6 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 from llama_eagle.errors import EnvironmentFailure
@@ -99,6 +98,8 @@ def check_versions() -> None:
 
     Struct layouts cross the ctypes border unchecked: a mismatch would corrupt memory instead of failing.
     """
+    from importlib import metadata  # slow to import, and every command imports this module
+
     info = build_info()
     if info.abi_version != ABI_VERSION:
         raise EnvironmentFailure(

@@ -94,7 +94,10 @@ def bench(
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw speed over draft length.")] = None,
     json: Json = False,
 ) -> None:
-    """Measure decoding speed: plain, with the draft at each length, and llama.cpp's own EAGLE-3 or MTP."""
+    """Measure decoding speed: plain, and with drafts of each length.
+
+    With --peers upstream, llama.cpp's own EAGLE-3 or MTP runs on the same files in turn.
+    """
     from llama_eagle.bench import report
     from llama_eagle.bench.run import Plan
 

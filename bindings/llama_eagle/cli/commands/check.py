@@ -24,7 +24,7 @@ def check(
     n_gpu_layers: GpuLayers = 0,
     json: Json = False,
 ) -> None:
-    """Say whether a file is sound, and whether a draft fits a target; exit 5 when it does not."""
+    """Check a file, or whether a draft fits a target; exit 5 if not."""
     from llama_eagle.gguf.pairing import check_models
 
     report = check_models(target, draft)

@@ -19,7 +19,10 @@ def demo(
     ] = 1,
     json: Json = False,
 ) -> None:
-    """Convert and quantize a small trained pair, and answer questions with its draft and without."""
+    """Convert a small trained pair, and answer with its draft.
+
+    The same questions are answered without the draft, and the texts are compared.
+    """
     from llama_eagle.demo.run import run_demo
 
     result = run_demo(work, threads, say=console.note)

@@ -9,7 +9,7 @@ from llama_eagle.cli.options import Json
 
 
 def doctor(json: Json = False) -> None:
-    """Show versions, the library in use, CPU features and GPU backends; exit 4 when something is wrong."""
+    """Show versions, library and devices; exit 4 if one is wrong."""
     from llama_eagle.diagnosis import examine, render
 
     report = examine()

@@ -44,7 +44,7 @@ def evaluate(
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw acceptance and speed.")] = None,
     json: Json = False,
 ) -> None:
-    """Measure a draft on prompts: acceptance by position, tokens a round, speed over plain decoding."""
+    """Measure a draft on prompts: acceptance, tokens a round, speed."""
     from llama_eagle.bench import evaluate as evaluation
     from llama_eagle.bench.evaluation_report import as_dict, plot_scores, summary, table
     from llama_eagle.bench.prompts import read_prompts, take

@@ -37,7 +37,10 @@ def serve(
     chat_format: Annotated[str | None, typer.Option(help="llama-cpp-python's name of a chat format.")] = None,
     verbose: Verbose = False,
 ) -> None:
-    """Serve the OpenAI API (llama-cpp-python's server) with a draft behind it."""
+    """Serve the OpenAI API with a draft behind it.
+
+    It is llama-cpp-python's server.
+    """
     if (model is None) == (config is None):
         raise UsageError("give either --model (and --draft) or --config.")
     from llama_eagle.drop_in.options import from_options

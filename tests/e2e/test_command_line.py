@@ -1,0 +1,60 @@
+"""What all commands share: help, completion, defaults of one's own, devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fixtures.command import assert_one_line_error, llama_eagle
+from fixtures.tiny_gguf import write_target
+from llama_eagle.cli.app import COMMANDS
+
+
+def test_help_is_whole_in_80_columns() -> None:
+    outcome = llama_eagle("--help", COLUMNS="80")
+    assert "..." not in outcome.stdout.split("Commands:")[1]
+    assert max(map(len, outcome.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_an_example(command: str) -> None:
+    outcome = llama_eagle(command, "--help", COLUMNS="80")
+    assert COMMANDS[command][1] in " ".join(outcome.stdout.split())
+    assert max(map(len, outcome.stdout.splitlines())) <= 80
+
+
+def test_shells_complete_commands() -> None:
+    outcome = llama_eagle(_LLAMA_EAGLE_COMPLETE="complete_bash", COMP_WORDS="llama-eagle ge", COMP_CWORD="1")
+    assert (outcome.code, outcome.stdout.split()) == (0, ["generate"])
+
+
+@pytest.mark.native
+def test_devices() -> None:
+    outcome = llama_eagle("--list-devices")
+    assert outcome.code == 0
+    assert outcome.stdout.startswith("CPU: ")
+
+
+class TestOwnDefaults:
+    @pytest.mark.native
+    def test_for_all_and_for_one(self, tmp_path: Path) -> None:
+        config = tmp_path / "config.toml"
+        target = write_target(tmp_path / "target.gguf")
+        config.write_text(f'temp = 0.0\nthreads = 1\n[generate]\nn-predict = 4\nmodel = "{target}"\nraw = true\n')
+        arguments = ("generate", "-p", "abc", "--json")
+        assert llama_eagle(*arguments, LLAMA_EAGLE_CONFIG=str(config)).json["text"] == "defg"
+        assert llama_eagle(*arguments, "-n", 2, LLAMA_EAGLE_CONFIG=str(config)).json["text"] == "de"
+
+    @pytest.mark.parametrize(
+        ("text", "part"),
+        [
+            ("x = 1", "no command has an option x"),
+            ("[generate]\nx = 1", "generate has no option x"),
+            ("[gen]", "[gen] is no command"),
+            ("[", "not TOML"),
+        ],
+    )
+    def test_mistakes(self, text: str, part: str, tmp_path: Path) -> None:
+        (tmp_path / "config.toml").write_text(text)
+        outcome = llama_eagle("inspect", "x.gguf", LLAMA_EAGLE_CONFIG=str(tmp_path / "config.toml"))
+        assert_one_line_error(outcome, 3, part)

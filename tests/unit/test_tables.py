@@ -1,0 +1,58 @@
+"""Tables for people fit a terminal of 80 columns, digits and all."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from llama_eagle.bench import evaluation_report, report
+from llama_eagle.demo.run import Comparison, DemoResult
+from rich.console import Console
+from rich.table import Table
+
+ROW = {
+    "tps": 1234.56, "accept_rate": 0.987, "mean_emitted": 12.34, "round_ms": 1234.5, "verify_ms": 1234.5,
+    "draft_ms": 123.4, "python_share": 0.123,
+}  # fmt: skip
+SCORE = {
+    "n_turns": 480, "n_same": 480, "n_tokens": 122880, "mean_emitted": 3.21, "plain_tps": 1234.56, "tps": 1234.56,
+    "over_plain": 12.34, "accepted_per_position": [0.98] * 9,
+}  # fmt: skip
+
+
+def bench() -> Table:
+    rows = [{"n_draft": length, **ROW} for length in (1, 16, "auto")]
+    return report.table({
+        "model": "Qwen3.5-0.8B-a-long-name.gguf", "type": "q4_k_m", "n": 256, "threads": 64, "accept": 0.7,
+        "drafter": "mtp", "draft_vocab": 32768, "plain_tps": 123.45, "upstream_plain_tps": 123.45, "ours": rows,
+        "upstream": rows, "sampled": rows[0], "chat": rows[0],
+    })  # fmt: skip
+
+
+def evaluate() -> Table:
+    return evaluation_report.table({
+        "model": "model.gguf", "draft": "draft.gguf", "n_draft": 16, "threads": 64,
+        "overall": SCORE, "categories": {"a category": SCORE, "chat": SCORE},
+    })  # fmt: skip
+
+
+def demo() -> Table:
+    one = Comparison("q4_k_m", "t", "d", True, True, 20, 0.98, 3.21, [0.98] * 4, 2770.0, 1453.0)
+    return DemoResult("?", "!", (one, one)).table()
+
+
+@pytest.mark.parametrize("make", [bench, evaluate, demo])
+def test_tables_fit(make: object) -> None:
+    out = io.StringIO()
+    assert callable(make)
+    Console(file=out, width=80).print(make())
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "…" not in out.getvalue()
+    text = out.getvalue()
+    digits = {
+        bench: ("1234.56", "0.987", "12.34"),
+        evaluate: ("122880", "12.34", "0.98"),
+        demo: ("2770", "1453", "98%"),
+    }
+    assert all(value in text for value in digits[make])
