@@ -126,12 +126,31 @@ def draft_rope(layer: Fields, head_dim: int, n_ctx: int, base: float | None = No
     if kind == "dynamic":
         warnings.append(f"dynamic RoPE scaling begins beyond {n_ctx} tokens; the GGUF describes it up to there")
     keys, factors = _draft_scaling(Fields({**params.data, "rope_theta": base}, params.where), kind, n_rot)
-    return Rope(base, n_rot, kind, keys, factors, tuple(warnings))
+    return Rope(base, n_rot, kind, {**keys, **_draft_sections(params, n_rot)}, factors, tuple(warnings))
+
+
+def sections(params: Fields, default: list[int] | None = None) -> list[int]:
+    """Rotary pairs for time, height, width, and a fourth that is zero. Raises `ConfigError` where none are named."""
+    named = params.get("mrope_section", default)
+    if not isinstance(named, list) or not 3 <= len(named) <= 4 or any(type(n) is not int or n < 0 for n in named):
+        raise ConfigError(f"{params.where}: mrope_section is {named!r}, expected three numbers")
+    return [*named, 0][:4]
+
+
+def _draft_sections(params: Fields, n_rot: int) -> dict[str, Any]:
+    """M-RoPE, as keys that llama.cpp does not read of a draft: for text all parts of a position are equal."""
+    if params.get("mrope_section") is None:
+        return {}
+    named = sections(params)
+    if not 0 < sum(named) <= n_rot // 2:
+        raise ConfigError(f"{params.where}: mrope_section is {named[:3]}, but {n_rot // 2} pairs are rotated")
+    interleaved = {"rope.mrope_interleaved": True} if params.flag("mrope_interleaved") else {}
+    return {"rope.dimension_sections": named, **interleaved}
 
 
 def _draft_scaling(params: Fields, kind: str, n_rot: int) -> tuple[dict[str, Any], np.ndarray | None]:
     if kind in ("default", "mrope", "none", "dynamic"):
-        return {}, None  # for text all position components are equal, so that mrope is plain
+        return {}, None
     if kind not in ("linear", "llama3", "yarn"):
         raise ConfigError(
             f"{params.where}: RoPE type {kind!r} is not supported (default, linear, dynamic, llama3, yarn)"

@@ -134,18 +134,6 @@ def linear_keys(config: ModelConfig, dims: Any) -> dict[str, Any]:
     }
 
 
-def mrope_sections(config: ModelConfig, default: list[int] | None = None) -> list[int]:
-    """Rotary pairs for time, height, width, and a fourth that is zero."""
-    sections = config.rope.get("mrope_section", default)
-    if (
-        not isinstance(sections, list)
-        or not 3 <= len(sections) <= 4
-        or any(type(n) is not int or n < 0 for n in sections)
-    ):
-        raise ConfigError(f"{config.where}: mrope_section is {sections!r}, expected three numbers")
-    return [*sections, 0][:4]
-
-
 def hybrid_kinds(config: ModelConfig) -> list[str]:
     """Block kinds of a model with Gated DeltaNet blocks."""
     return ["linear" if kind == "linear_attention" else "full" for kind in config.layer_types()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llama_eagle.convert import rows
+from llama_eagle.convert import rope, rows
 from llama_eagle.convert.table import Dims
 from llama_eagle.convert.targets.config import (
     ModelConfig,
@@ -16,7 +16,6 @@ from llama_eagle.convert.targets.config import (
     linear_keys,
     moe_dims,
     moe_keys,
-    mrope_sections,
 )
 from llama_eagle.convert.targets.family import Family, text_blocks
 
@@ -26,7 +25,7 @@ def _dims(config: ModelConfig) -> dict[str, int]:
 
 
 def _keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
-    sections = mrope_sections(config, default=[11, 11, 10])
+    sections = rope.sections(config.rope, default=[11, 11, 10])
     return {**common_keys(config, dims), **linear_keys(config, dims), "rope.dimension_sections": sections}
 
 
@@ -36,7 +35,7 @@ def _moe_dims(config: ModelConfig) -> dict[str, int]:
 
 
 def _moe_keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
-    sections = {"rope.dimension_sections": mrope_sections(config, default=[11, 11, 10])}
+    sections = {"rope.dimension_sections": rope.sections(config.rope, default=[11, 11, 10])}
     return {**common_keys(config, dims), **moe_keys(config, dims), **linear_keys(config, dims), **sections}
 
 

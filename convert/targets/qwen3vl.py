@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llama_eagle.convert import rows
+from llama_eagle.convert import rope, rows
 from llama_eagle.convert.table import Dims
 from llama_eagle.convert.targets.config import (
     ModelConfig,
@@ -13,7 +13,6 @@ from llama_eagle.convert.targets.config import (
     full_attention,
     moe_dims,
     moe_keys,
-    mrope_sections,
 )
 from llama_eagle.convert.targets.family import Family, text_blocks
 from llama_eagle.convert.targets.vision import deepstack_layers
@@ -24,7 +23,7 @@ def _keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
     vision = ModelConfig(config.root.data, config.source, part="vision_config")
     return {
         **common_keys(config, dims),
-        "rope.dimension_sections": mrope_sections(config),
+        "rope.dimension_sections": rope.sections(config.rope),
         "n_deepstack_layers": len(deepstack_layers(vision)) if config.root.get("vision_config") else 0,
     }
 

@@ -5,7 +5,7 @@
 //     thread is eagle_last_error(). No exception and no abort crosses this boundary.
 //   - Handles are opaque. A session belongs to one thread at a time.
 //   - Option structs begin with their own size, so that older callers keep working; fill them with *_default().
-//   - Positions and counts are in tokens. Row means one token of a batch.
+//   - Positions and counts are in tokens. Row means one token of a batch, or one row of an image.
 //
 // One round
 //   eagle_draft(id_last) -> ids[D]           propose up to D tokens after id_last
@@ -116,8 +116,21 @@ LLAMA_API int32_t eagle_n_draft_room(const eagle_session * session);
 // row of the last token. n must fit into the context (EAGLE_ERR_CONTEXT_FULL otherwise, nothing is changed).
 LLAMA_API int32_t eagle_eval(eagle_session * session, const llama_token * tokens, int32_t n);
 
+// Appends the rows of an image to both memories, like eagle_eval: `rows` [n, llama_model_n_embd_inp(target)] are what
+// the vision encoder made of it, channels for later layers (deepstack) included. A draft reads of each row what stands
+// before those channels, where it would read a token's embedding.
+//   positions    [3, n]: time, height and width of each row, counted from the position of the next row
+//   n_positions  how many positions the image takes: the row after it stands there. At most n
+// The target rotates by them, and so does a draft with M-RoPE: an MTP head of such a target, an EAGLE-3 draft whose
+// file says so (eagle3.rope.dimension_sections). Others count rows. EAGLE_ERR_INCOMPATIBLE for a target without M-RoPE
+// and for a draft of another width than the target.
+//
+// A row of an image counts as a token in n_past, in the room that is left, and everywhere else in this file.
+LLAMA_API int32_t eagle_eval_embeddings(eagle_session * session, const float * rows, int32_t n,
+                                        const llama_pos * positions, int32_t n_positions);
+
 // Keeps the first n_past tokens of both memories. EAGLE_ERR_STATE when the recurrent state cannot go back that far:
-// reset and evaluate again.
+// reset and evaluate again. EAGLE_ERR_ARGUMENT when they end within an image.
 LLAMA_API int32_t eagle_trim(eagle_session * session, int32_t n_past);
 
 // --- round -----------------------------------------------------------------------------------------------------
@@ -189,7 +202,7 @@ LLAMA_API int32_t eagle_state_save(const eagle_session * session, void * data, i
 
 // llama_state_* has put n_past tokens into the target's memory: the session goes on after them, with the draft's memory
 // from `data` (EAGLE_ERR_INCOMPATIBLE when it was saved by another draft or with other positions). data null: the draft
-// knows nothing of them and drafts by what follows.
+// knows nothing of them and drafts by what follows; none of them may be the row of an image.
 LLAMA_API int32_t eagle_state_load(eagle_session * session, const void * data, int64_t size, int32_t n_past);
 
 // --- measurements ----------------------------------------------------------------------------------------------

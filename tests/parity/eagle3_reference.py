@@ -79,6 +79,9 @@ class Eagle3Reference:
         self.head = self.w.get("lm_head.weight", head)
         self.target_ids = self._target_ids()
         self.inv_freq, self.magnitude = _rope(geometry, self.head_dim)
+        self.parts = position_parts(
+            geometry.get("rope_parameters") or geometry.get("rope_scaling") or {}, self.inv_freq
+        )
         self.reset()
 
     def _target_ids(self) -> torch.Tensor:
@@ -105,13 +108,17 @@ class Eagle3Reference:
             features = torch.cat([self.norm(part, f"fc_norm.{i}.weight") for i, part in enumerate(parts)])
         return linear(features, self.w["fc.weight"], self.w.get("fc.bias"))
 
-    def slot(self, token: int, hidden: torch.Tensor, position: int) -> Step:
-        """Adds one slot: (token, g or the previous step's hidden) at a RoPE position."""
+    def slot(self, token: int | torch.Tensor, hidden: torch.Tensor, position: int | torch.Tensor) -> Step:
+        """Adds one slot: (token, g or the previous step's hidden) at a RoPE position, one number or with M-RoPE three.
+
+        token: its id, or the row [H] of an image.
+        """
         assert self.embedding is not None and self.head is not None
         x = hidden
         for i in range(self.n_layer):
             at = f"layers.{i}."
-            residual, y = x, self.norm(self.embedding[token] if i == 0 else x, at + "input_layernorm.weight")
+            embedded = self.embedding[token] if isinstance(token, int) else token
+            residual, y = x, self.norm(embedded if i == 0 else x, at + "input_layernorm.weight")
             if i == 0:
                 normed = self.norm(hidden, at + "hidden_norm.weight")
                 y = torch.cat([y, normed])
@@ -125,7 +132,7 @@ class Eagle3Reference:
         token = int(self.target_ids[int(logits.argmax())])
         return Step(logits, normed if self.norm_output else x, token)
 
-    def _attention(self, layer: int, y: torch.Tensor, position: int) -> torch.Tensor:
+    def _attention(self, layer: int, y: torch.Tensor, position: int | torch.Tensor) -> torch.Tensor:
         at = f"layers.{layer}.self_attn."
 
         def project(name: str, heads: int) -> torch.Tensor:
@@ -146,11 +153,11 @@ class Eagle3Reference:
         out = torch.einsum("hs,shd->hd", scores.softmax(-1), all_v).reshape(-1)
         return linear(out, self.w[at + "o_proj.weight"], self.w.get(at + "o_proj.bias"))
 
-    def _rotate(self, x: torch.Tensor, position: int) -> torch.Tensor:
+    def _rotate(self, x: torch.Tensor, position: int | torch.Tensor) -> torch.Tensor:
         """Halves rotated against each other (NeoX); what the frequencies do not cover stays."""
         n_rot = 2 * len(self.inv_freq)
         a, b, rest = x[:, : n_rot // 2], x[:, n_rot // 2 : n_rot], x[:, n_rot:]
-        angle = position * self.inv_freq
+        angle = (position if isinstance(position, int) else position[self.parts]) * self.inv_freq
         cos, sin = angle.cos() * self.magnitude, angle.sin() * self.magnitude
         return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], -1)
 
@@ -171,6 +178,20 @@ def _windows(geometry: dict[str, Any], n_layer: int) -> list[int]:
     """How many slots each layer attends to, its own among them; 0: all."""
     kinds = geometry.get("layer_types", ["full_attention"] * n_layer)
     return [geometry["sliding_window"] if kind == "sliding_attention" else 0 for kind in kinds]
+
+
+def position_parts(params: dict[str, Any], inv_freq: torch.Tensor) -> torch.Tensor:
+    """[n_rot / 2]: by which part of an M-RoPE position (time, height, width) each pair turns.
+
+    As transformers' Qwen3-VL does interleaved (recomposition_frequencies), and its Qwen2-VL in blocks.
+    """
+    parts = torch.zeros(len(inv_freq), dtype=torch.long)
+    time, height, width = params.get("mrope_section") or (len(inv_freq), 0, 0)
+    if params.get("mrope_interleaved"):
+        parts[1 : 3 * height : 3], parts[2 : 3 * width : 3] = 1, 2
+    else:
+        parts[time : time + height], parts[time + height : time + height + width] = 1, 2
+    return parts
 
 
 def _rope(geometry: dict[str, Any], head_dim: int) -> tuple[torch.Tensor, float]:

@@ -3,8 +3,8 @@
 It reads a checkpoint folder of Qwen3.5, Qwen3.5-MoE or Qwen3-Next by itself and is the judge of what runs from the
 converted file: the target's hidden states and tokens in, logits over the draft vocabulary and next hidden states out.
 
-Row p of a sequence pairs token x_p with h_{p-1}, the target's hidden state behind its final norm one position earlier,
-and stands at RoPE position p. Row 0 has zeros for h.
+Row p of a sequence pairs token x_p with h_{p-1}, the target's hidden state behind its final norm one row earlier, and
+stands one position behind that row: in a text at RoPE position p. Row 0 has zeros for h.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import transformers
+from parity.eagle3_reference import position_parts
 from safetensors.torch import load_file
 from torch.nn.functional import linear, silu
 
@@ -57,6 +58,7 @@ class MTPReference:
         rope = self.config.get("rope_parameters") or self.config
         n_rot = int(self.head_dim * rope.get("partial_rotary_factor", 1.0))
         self.inv_freq = rope["rope_theta"] ** -(torch.arange(0, n_rot, 2).float() / n_rot)
+        self.parts = position_parts(rope, self.inv_freq)
         self.reset()
 
     @property
@@ -88,29 +90,31 @@ class MTPReference:
             steps.append(self.row(steps[-1].token, steps[-1].hidden))
         return steps
 
-    def row(self, token: int, hidden: torch.Tensor) -> Step:
-        """Adds one row: a token and the state [H] before it, the target's or the previous step's."""
+    def row(self, token: int | torch.Tensor, hidden: torch.Tensor, position: int | torch.Tensor | None = None) -> Step:
+        """Adds one row: a token, or a row [H] of an image, and the state [H] before it, the target's or the previous
+        step's. position: one number, or with M-RoPE three; None: how many rows there are."""
         x = self.project(token, hidden)
-        x = x + self._attention(self._norm(x, "layers.0.input_layernorm"))
+        place = self.n_rows if position is None else position
+        x = x + self._attention(self._norm(x, "layers.0.input_layernorm"), place)
         x = x + self._mlp(self._norm(x, "layers.0.post_attention_layernorm"))
         state = self._norm(x, "norm")
         logits = linear(state, self.head)
         return Step(logits, state, int(self.draft_ids[int(logits.argmax())]))
 
-    def project(self, token: int, hidden: torch.Tensor) -> torch.Tensor:
+    def project(self, token: int | torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
         """What enters the block: the embedding comes first."""
-        embedding = self._norm(self.w["embed_tokens.weight"][token], "pre_fc_norm_embedding")
+        embedded = self.w["embed_tokens.weight"][token] if isinstance(token, int) else token
+        embedding = self._norm(embedded, "pre_fc_norm_embedding")
         return linear(torch.cat([embedding, self._norm(hidden, "pre_fc_norm_hidden")]), self.w["fc.weight"])
 
     def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * (1 + self.w[f"{name}.weight"])
 
-    def _attention(self, x: torch.Tensor) -> torch.Tensor:
+    def _attention(self, x: torch.Tensor, position: int | torch.Tensor) -> torch.Tensor:
         at = "layers.0.self_attn."
         query_and_gate = linear(x, self.w[at + "q_proj.weight"]).view(self.n_head, 2 * self.head_dim)
         query, gate = query_and_gate.split(self.head_dim, dim=-1)
         key = linear(x, self.w[at + "k_proj.weight"]).view(self.n_kv, self.head_dim)
-        position = self.n_rows
         query = self._rotate(self._norm(query, at + "q_norm"), position)
         self.keys.append(self._rotate(self._norm(key, at + "k_norm"), position))
         self.values.append(linear(x, self.w[at + "v_proj.weight"]).view(self.n_kv, self.head_dim))
@@ -120,11 +124,12 @@ class MTPReference:
         out = torch.einsum("hr,rhd->hd", scores.softmax(-1), values)
         return linear((out * gate.sigmoid()).reshape(-1), self.w[at + "o_proj.weight"])
 
-    def _rotate(self, x: torch.Tensor, position: int) -> torch.Tensor:
+    def _rotate(self, x: torch.Tensor, position: int | torch.Tensor) -> torch.Tensor:
         """Halves of the rotary part against each other; text has the same position in every M-RoPE section."""
+        angle = (position if isinstance(position, int) else position[self.parts]) * self.inv_freq
         half = len(self.inv_freq)
         a, b, rest = x[:, :half], x[:, half : 2 * half], x[:, 2 * half :]
-        cos, sin = (position * self.inv_freq).cos(), (position * self.inv_freq).sin()
+        cos, sin = angle.cos(), angle.sin()
         return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], -1)
 
     def _mlp(self, x: torch.Tensor) -> torch.Tensor:

@@ -143,6 +143,18 @@ def test_rope_base_override(tmp_path: Path, target: Path) -> None:
     assert not any("--rope-base" in warning for warning in done.report.warnings)
 
 
+def test_mrope_sections(tmp_path: Path, target: Path) -> None:
+    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [3, 3, 2]}
+    done = convert(tmp_path, target, DraftSpec(rope=rope))
+    assert done.keys["eagle3.rope.dimension_sections"] == [3, 3, 2, 0]
+    assert "eagle3.rope.mrope_interleaved" not in done.keys
+    done = convert(tmp_path, target, DraftSpec(rope={**rope, "mrope_interleaved": True}))
+    assert done.keys["eagle3.rope.mrope_interleaved"] is True
+    for wrong in ([24, 20, 20], [3, 3], [0, 0, 0], "3"):
+        with pytest.raises(ConfigError, match="mrope_section"):
+            convert(tmp_path, target, DraftSpec(rope={**rope, "mrope_section": wrong}))
+
+
 # --- vocabulary map ----------------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ LAYERS = (
     ("gguf",),
     ("quantize",),
     ("convert",),
+    ("vision",),
     ("sessions",),
     ("drafting", "diagnosis"),
     ("generation",),

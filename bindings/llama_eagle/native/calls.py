@@ -66,6 +66,7 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_n_past": ([c_void_p], c_int32),
     "eagle_n_draft_room": ([c_void_p], c_int32),
     "eagle_eval": ([c_void_p, TOKENS, c_int32], c_int32),
+    "eagle_eval_embeddings": ([c_void_p, FLOATS, c_int32, TOKENS, c_int32], c_int32),
     "eagle_trim": ([c_void_p, c_int32], c_int32),
     "eagle_draft": ([c_void_p, c_int32, c_int32, c_float, TOKENS, FLOATS, POINTER(c_int32)], c_int32),
     "eagle_draft_step": ([c_void_p, c_int32, FLOATS, FLOATS], c_int32),

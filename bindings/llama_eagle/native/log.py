@@ -23,9 +23,16 @@ def install() -> None:
     """Route llama.cpp's log here. llama-cpp-python installs its own callback on import; this one replaces it."""
     import llama_cpp
 
+    llama_cpp.llama_log_set(callback(), ctypes.c_void_p(0))
+
+
+def callback() -> Any:
+    """The C function that takes lines of llama.cpp's log, and of libmtmd's."""
+    import llama_cpp
+
     if _State.callback is None:
         _State.callback = llama_cpp.llama_log_callback(_on_log)
-    llama_cpp.llama_log_set(_State.callback, ctypes.c_void_p(0))
+    return _State.callback
 
 
 def set_verbose(verbose: bool) -> None:

@@ -8,11 +8,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from llama_eagle.errors import NativeError
-from llama_eagle.native.calls import ERR_COMPUTE, ERR_CONTEXT_FULL, ERR_STATE
+import numpy as np
+
+from llama_eagle.errors import IncompatibleModels, NativeError
+from llama_eagle.native.calls import ERR_ARGUMENT, ERR_COMPUTE, ERR_CONTEXT_FULL, ERR_STATE
 from llama_eagle.native.closing import Closing
 from llama_eagle.sessions.session import ContextLike, Timings, piece_of, require_room
+from llama_eagle.vision.rows import EmbeddedRows, RowPositions
 
+MAGIC = b"llama-eagle plain "  # what a saved state begins with
+N_PARTS = 4  # of a position in llama.cpp's batches of image rows; the fourth is 0
 NO_ROOM = 1  # llama_decode: no place for the batch in the memory, which is as it was
 
 
@@ -21,6 +26,7 @@ class PlainSession(Closing):
 
     # A decode may have run whose tokens are not counted: Ctrl-C came before `n_past` or `_round` were set.
     _unsettled = False
+    _half_an_image = False  # likewise: and llama.cpp cannot take the rows that were read out of a recurrent state
 
     def __init__(self, context: ContextLike, n_draft_max: int = 0) -> None:
         import llama_cpp
@@ -33,9 +39,12 @@ class PlainSession(Closing):
         self.n_draft_max = n_draft_max
         self.n_past = 0
         self._round: list[int] = []  # rows of the pending round
+        self._positions = RowPositions()
+        model = llama_cpp.llama_get_model(self.ctx)
+        self._recurrent = bool(llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model))
+        self._n_window = int(llama_cpp.llama_model_n_swa(model))  # 0: none
         self._piece = min(self.n_batch, int(llama_cpp.llama_n_ubatch(self.ctx))) if n_draft_max else self.n_batch
         self.n_piece = piece_of(context) if n_draft_max else self.n_batch
-        self._n_window = int(llama_cpp.llama_model_n_swa(llama_cpp.llama_get_model(self.ctx)))  # 0: none
         self._batch = _Batch(llama_cpp, self.n_batch)
         self._ms: dict[str, Any] = {"eval_ms": 0.0, "verify_ms": 0.0, "commit_ms": 0.0}
 
@@ -62,13 +71,30 @@ class PlainSession(Closing):
         require_room(self, len(tokens))
         self._require_settled()
         with self._timed("eval"):
-            start = 0
-            while start < len(tokens):
-                piece = tokens[start : start + min(self._piece, self.n_batch - start % self.n_batch)]
-                self._decode(piece, all_rows=False)
-                self.n_past += len(piece)
+            for start, end in self._pieces(len(tokens)):
+                self._decode(tokens[start:end], all_rows=False)
+                self.n_past += end - start
                 self._unsettled = False
-                start += len(piece)
+
+    def eval_rows(self, rows: EmbeddedRows) -> None:
+        """Append the rows of an image, in pieces like tokens. Raises `InputError` when they do not fit."""
+        require_room(self, rows.n)
+        self._require_settled()
+        first = self._positions.at(self.n_past)
+        with self._timed("eval"):
+            self._half_an_image = self._recurrent
+            for start, end in self._pieces(rows.n):
+                self._run(self._batch.embedded(rows, start, end, first))
+            self._positions.add(self.n_past, rows)
+            self.n_past += rows.n
+            self._unsettled = self._half_an_image = False
+
+    def _pieces(self, n: int) -> Iterator[tuple[int, int]]:
+        start = 0
+        while start < n:
+            end = min(n, start + min(self._piece, self.n_batch - start % self.n_batch))
+            yield start, end
+            start = end
 
     def verify(self, ids: Sequence[int]) -> None:
         """Decode the rows of a round, with logits for each; the round stays pending until `commit`."""
@@ -96,16 +122,20 @@ class PlainSession(Closing):
         """Undo what an interrupted or failed call has left behind; False when only `reset` helps."""
         if self._unsettled or self._round:
             self._round = []
-            self._unsettled = not self._remove_from(self.n_past)
+            self._unsettled = self._half_an_image or not self._remove_from(self.n_past)
         return not self._unsettled
 
     def trim(self, n_past: int) -> bool:
         """Keep the first `n_past` tokens. False when a recurrent state or a sliding window cannot go back that far."""
         if n_past == 0:
             self.reset()
+        elif not self._positions.is_cut(n_past):
+            text = f"{n_past} tokens end within an image: keep all of it or nothing"
+            raise NativeError(text, code=ERR_ARGUMENT, call="trim")
         elif not self.settle() or (n_past < self.n_past and not self._can_go_back(n_past)):
             return False
         self.n_past = min(n_past, self.n_past)
+        self._positions.truncate(self.n_past)
         return True
 
     def reset(self) -> None:
@@ -114,14 +144,22 @@ class PlainSession(Closing):
         if memory:  # an encoder has none
             self._api.llama_memory_clear(memory, True)
         self.n_past = 0
+        self._positions.clear()
         self._round = []
-        self._unsettled = False
+        self._unsettled = self._half_an_image = False
 
     def save_state(self) -> bytes:
-        return b""
+        """Where the rows of images stand; llama_state_* saves the rest."""
+        return MAGIC + self._positions.save()
 
     def load_state(self, data: bytes | None, n_past: int) -> None:
-        """Go on after the `n_past` tokens that llama_state_* has put into the memory."""
+        """Go on after the `n_past` tokens that llama_state_* has put into the memory.
+
+        `data` None: none of them is the row of an image. Raises `IncompatibleModels` for another session's data.
+        """
+        if data is not None and not data.startswith(MAGIC):
+            raise IncompatibleModels("not the state of a session without a draft")
+        self._positions.load(b"" if data is None else data[len(MAGIC) :])
         self.n_past = n_past
         self._round = []
         self._unsettled = False
@@ -133,16 +171,22 @@ class PlainSession(Closing):
         """Nothing to free: context and model belong to the caller."""
 
     def _can_go_back(self, n_past: int) -> bool:
-        """Cut the memory to `n_past` tokens, unless cells that the next token attends to are gone already: without
-        `swa_full` llama.cpp frees those behind the window of the last token, and would go on with what is left."""
-        if self._n_window:
-            first = self._api.llama_memory_seq_pos_min(self._api.llama_get_memory(self.ctx), 0)
-            if first > max(0, n_past - self._n_window):
-                return False
+        """Cut the memory to `n_past` tokens, if llama.cpp will have what comes before them.
+
+        Without `swa_full` it frees cells behind the window of the last token, and would go on with what is left. How
+        far a recurrent state goes back it counts in positions, of which an image's rows share one.
+        """
+        memory, position = self._api.llama_get_memory(self.ctx), self._positions.at(n_past)
+        if self._n_window and self._api.llama_memory_seq_pos_min(memory, 0) > max(0, position - self._n_window):
+            return False
+        across_image = self._recurrent and self._positions.has_image_from(n_past)
+        if across_image and self._api.llama_memory_seq_pos_max(memory, 0) >= position:
+            return False
         return self._remove_from(n_past)
 
     def _remove_from(self, n_past: int) -> bool:
-        return bool(self._api.llama_memory_seq_rm(self._api.llama_get_memory(self.ctx), 0, n_past, -1))
+        position = self._positions.at(n_past)
+        return bool(self._api.llama_memory_seq_rm(self._api.llama_get_memory(self.ctx), 0, position, -1))
 
     def _require_settled(self) -> None:
         if self._round:
@@ -153,12 +197,15 @@ class PlainSession(Closing):
 
     def _decode(self, tokens: Sequence[int], *, all_rows: bool) -> None:
         """The caller clears `_unsettled` once it has counted the tokens."""
-        self._unsettled = True
-        status = self._api.llama_decode(self.ctx, self._batch.fill(tokens, self.n_past, all_rows=all_rows))
+        self._run(self._batch.fill(tokens, self._positions.at(self.n_past), all_rows=all_rows))
+
+    def _run(self, batch: Any) -> None:
+        was_unsettled, self._unsettled = self._unsettled, True
+        status = self._api.llama_decode(self.ctx, batch)
         if status:
-            self._unsettled = status != NO_ROOM
+            self._unsettled = was_unsettled or status != NO_ROOM
             code = ERR_CONTEXT_FULL if status == NO_ROOM else ERR_COMPUTE
-            raise NativeError(f"llama_decode of {len(tokens)} rows failed: {status}", code=code, call="llama_decode")
+            raise NativeError(f"llama_decode of {batch.n_tokens} rows failed: {status}", code=code, call="llama_decode")
         self._api.llama_synchronize(self.ctx)
 
     @contextmanager
@@ -180,7 +227,8 @@ class _Batch:
         self._sequence = ctypes.pointer(ctypes.c_int32(0))
         self._sequences = (ctypes.POINTER(ctypes.c_int32) * size)(*[self._sequence] * size)
         self._rows = (ctypes.c_int8 * size)()
-        self.batch = api.llama_batch(
+        self._make = api.llama_batch
+        self.batch = self._make(
             token=self._tokens,
             pos=self._positions,
             n_seq_id=self._n_seq,
@@ -188,11 +236,30 @@ class _Batch:
             logits=self._rows,
         )
 
-    def fill(self, tokens: Sequence[int], n_past: int, *, all_rows: bool) -> Any:
+    def fill(self, tokens: Sequence[int], first: int, *, all_rows: bool) -> Any:
+        """Tokens from position `first` on."""
         n = len(tokens)
         self._tokens[:n] = list(tokens)
-        self._positions[:n] = list(range(n_past, n_past + n))
+        self._positions[:n] = list(range(first, first + n))
         for row in range(n):
             self._rows[row] = int(all_rows or row == n - 1)
         self.batch.n_tokens = n
         return self.batch
+
+    def embedded(self, rows: EmbeddedRows, start: int, end: int, first: int) -> Any:
+        """The rows [start, end) of an image that begins at position `first`; logits of its last one."""
+        n = end - start
+        parts = np.zeros((N_PARTS, n), np.int32)
+        parts[: len(rows.positions)] = rows.positions[:, start:end] + first
+        for row in range(n):
+            self._rows[row] = int(start + row == rows.n - 1)
+        values = ctypes.addressof(rows.values.contents) + start * rows.width * ctypes.sizeof(ctypes.c_float)
+        self._parts = parts  # lives as long as the batch is read
+        return self._make(
+            n_tokens=n,
+            embd=ctypes.cast(values, ctypes.POINTER(ctypes.c_float)),
+            pos=parts.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
+            n_seq_id=self._n_seq,
+            seq_id=self._sequences,
+            logits=self._rows,
+        )

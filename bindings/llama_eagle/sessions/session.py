@@ -20,6 +20,7 @@ from llama_eagle.native import calls
 from llama_eagle.native.calls import check, library
 from llama_eagle.native.closing import Closing
 from llama_eagle.sessions.options import SessionOptions
+from llama_eagle.vision.rows import EmbeddedRows
 
 GGML_TYPE_F32, GGML_TYPE_F16 = 0, 1
 
@@ -68,7 +69,7 @@ class DraftLike(HasHandle, Protocol):
 
 
 class Session(Protocol):
-    """What the round loop needs. Positions and counts in tokens."""
+    """What the round loop needs. Counts in tokens, of which a row of an image is one."""
 
     ctx: Any  # llama_context pointer
     n_ctx: int
@@ -85,6 +86,7 @@ class Session(Protocol):
     @property
     def timings(self) -> Timings: ...
     def eval(self, tokens: Sequence[int]) -> None: ...
+    def eval_rows(self, rows: EmbeddedRows) -> None: ...
     def verify(self, ids: Sequence[int]) -> None: ...
     def commit(self, n_kept: int) -> None: ...
     def settle(self) -> bool: ...
@@ -195,6 +197,14 @@ class EagleSession(Closing):
         array = (ctypes.c_int32 * len(tokens))(*tokens)
         check(self._lib.eagle_eval(self._handle, array, len(tokens)), "eagle_eval")
 
+    def eval_rows(self, rows: EmbeddedRows) -> None:
+        """Append the rows of an image to both memories. Raises `InputError` when they do not fit."""
+        require_room(self, rows.n)
+        status = self._lib.eagle_eval_embeddings(
+            self._handle, rows.values, rows.n, rows.positions_pointer, rows.n_positions
+        )
+        check(status, "eagle_eval_embeddings")
+
     def draft(self, id_last: int, n_max: int, p_min: float = 0.0) -> list[int]:
         """Up to `n_max` tokens that may follow `id_last`, the token sampled last and not yet in memory."""
         if n_max > self.n_draft_max:
@@ -220,7 +230,10 @@ class EagleSession(Closing):
         return self.trim(self.n_past)
 
     def trim(self, n_past: int) -> bool:
-        """Keep the first `n_past` tokens. False when the recurrent state cannot go back that far: reset and eval."""
+        """Keep the first `n_past` tokens. False when the recurrent state cannot go back that far: reset and eval.
+
+        Raises `NativeError` when they end within an image.
+        """
         status = self._lib.eagle_trim(self._handle, n_past)
         if status == calls.ERR_STATE:
             return False
@@ -240,8 +253,8 @@ class EagleSession(Closing):
     def load_state(self, data: bytes | None, n_past: int) -> None:
         """Go on after the `n_past` tokens that llama_state_* has put into the target's memory.
 
-        `data` None: the draft knows nothing of them. `note_tokens` tells it their ids. Raises `IncompatibleModels` for
-        another session's data.
+        `data` None: the draft knows nothing of them, and none is the row of an image. `note_tokens` tells it their ids.
+        Raises `IncompatibleModels` for another session's data.
         """
         status = self._lib.eagle_state_load(self._handle, data, len(data) if data else 0, n_past)
         check(status, "eagle_state_load")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_eagle.errors import UsageError
+from llama_eagle.errors import InputError, UsageError
 from llama_eagle.native.limits import MAX_EXACT_ROWS
 from llama_eagle.sessions.checkpoints import CheckpointStore, capture, restore
 from llama_eagle.sessions.session import Session
+from llama_eagle.vision.in_text import FIRST_ID, PicturesInText, cut_before
 
-NO_TOKEN = -1  # what stands for a row of an image
+NO_TOKEN = -1  # what stands for a row of an image that somebody else has put into the context
 CLOSE = 8  # tokens: a checkpoint this near makes another one useless
 TAIL = 8  # tokens at a prompt's end that the next turn often writes differently (its generation prompt)
 
@@ -20,12 +21,22 @@ TAIL = 8  # tokens at a prompt's end that the next turn often writes differently
 class TextMemory:
     """Tokens in memory, the logits after the last of them, and checkpoints of the recurrent state on the way.
 
+    A picture is a token of its own, `FIRST_ID` or below, repeated for each of its rows: `pictures` knows which.
+
     `tokens[:n_tokens]` are in the session's memory. `row` is the context's output row with the logits after the last
     one, while `is_live`: a state that was loaded or cut has no logits until something is evaluated.
     """
 
-    def __init__(self, session: Session, n_vocab: int, store: CheckpointStore, every: int = 1024) -> None:
+    def __init__(
+        self,
+        session: Session,
+        n_vocab: int,
+        store: CheckpointStore,
+        every: int = 1024,
+        pictures: PicturesInText | None = None,
+    ) -> None:
         self.session = session
+        self.pictures = pictures
         self.n_tokens = session.n_past  # of what the session holds already, the ids are not known
         self.tokens: NDArray[np.intc] = np.full(session.n_ctx, NO_TOKEN, dtype=np.intc)
         self.row = -1
@@ -56,10 +67,11 @@ class TextMemory:
         if not len(tokens):
             raise UsageError("the prompt is empty: there is nothing to continue. Give at least one token.")
         wanted = np.asarray(tokens, dtype=np.intc)
+        self._require_room(wanted)
         shared = self._shared(wanted)
         if shared == len(wanted) == self.n_tokens and self.is_live:
             return 0
-        self.rewind(min(shared, len(wanted) - 1))
+        self.rewind(cut_before(wanted, min(shared, len(wanted) - 1), self.pictures))
         fresh = wanted[self.n_tokens :]
         # Another text may leave this one where this one leaves the text before, or at the prompt's end.
         self._extend(fresh, checkpoints_at={shared, len(wanted) - TAIL})
@@ -91,6 +103,7 @@ class TextMemory:
 
     def rewind(self, n_tokens: int) -> None:
         """Keep at most the first `n_tokens`: fewer where only a checkpoint or nothing can be gone back to."""
+        n_tokens = cut_before(self.tokens, n_tokens, self.pictures)
         sound = self.session.settle()
         kept = self.session.n_past
         if not sound or n_tokens < kept:
@@ -125,7 +138,17 @@ class TextMemory:
     def _shared(self, wanted: NDArray[np.intc]) -> int:
         n = min(self.n_tokens, len(wanted))
         different = np.flatnonzero(self.tokens[:n] != wanted[:n])
-        return int(different[0]) if len(different) else n
+        shared = int(different[0]) if len(different) else n
+        return min(cut_before(text, shared, self.pictures) for text in (self.known, wanted))
+
+    def _require_room(self, wanted: NDArray[np.intc]) -> None:
+        """Raises `InputError` for a text with pictures that the context does not hold: before one is encoded."""
+        n_rows = int(np.count_nonzero(wanted <= FIRST_ID))
+        if n_rows and len(wanted) > self.session.n_ctx:
+            raise InputError(
+                f"the text takes {len(wanted)} tokens, {n_rows} of them for pictures, and the context holds "
+                f"{self.session.n_ctx}. Give smaller pictures or use a larger n_ctx."
+            )
 
     def _rewound(self, n_tokens: int) -> int:
         session = self.session
@@ -146,6 +169,8 @@ class TextMemory:
         if self.store.budget:
             stops.update(range(self.n_tokens + self._every, end, self._every))
             stops.update(stop for stop in checkpoints_at if self.n_tokens + CLOSE <= stop < end)
+            stops = {start + cut_before(tokens, stop - start, self.pictures) for stop in stops} - {start}
+            stops.update(start + behind for behind in _ends_of_images(tokens))
         for stop in sorted(stops):
             self._evaluate(tokens[self.n_tokens - start : stop - start], start, end)
             if stop < end:
@@ -153,33 +178,49 @@ class TextMemory:
 
     def _evaluate(self, tokens: NDArray[np.intc], begin: int, end: int) -> None:
         """`tokens` come next, of those from position `begin` to `end` that are wanted."""
+        longest = self.session.n_piece  # Ctrl-C is heard between pieces
         if self.rows is not None:
-            self._evaluate_rows(tokens)
-            return
-        step = self.session.n_piece  # Ctrl-C is heard between pieces
-        for start in range(0, len(tokens), step):
-            piece = tokens[start : start + step]
-            self.is_live = False
-            self.session.eval(piece.tolist())
-            self.tokens[self.n_tokens : self.n_tokens + len(piece)] = piece
-            self.n_tokens += len(piece)
-            self.row, self.is_live = -1, True
+            # As rounds that keep every row, for the logits of each token. Few at a time, with a draft and without:
+            # then each row has the bits that it has alone.
+            longest = min(self.session.n_draft_max + 1 if self.session.n_draft_max else longest, MAX_EXACT_ROWS)
+        for piece in self._pieces(tokens, longest):
+            if self.rows is None or piece[0] <= FIRST_ID:
+                self._append(piece)
+            else:
+                self._append_rows(piece.tolist())
             if self.on_progress is not None:
                 self.on_progress((self.n_tokens - begin) / (end - begin))
 
-    def _evaluate_rows(self, tokens: NDArray[np.intc]) -> None:
-        """As rounds that keep every row: the logits of each token are wanted.
+    def _append_rows(self, piece: list[int]) -> None:
+        self.session.verify(piece)
+        for row, token in enumerate(piece):
+            self.note(token, row)
+        self.session.commit(len(piece))
 
-        Few rows at a time, with a draft and without: then each row has the bits that it has alone.
-        """
-        longest = self.session.n_draft_max + 1 if self.session.n_draft_max else self.session.n_batch
-        step = min(longest, MAX_EXACT_ROWS)
-        for start in range(0, len(tokens), step):
-            piece = tokens[start : start + step].tolist()
-            self.session.verify(piece)
-            for row, token in enumerate(piece):
-                self.note(token, row)
-            self.session.commit(len(piece))
+    def _append(self, piece: NDArray[np.intc]) -> None:
+        self.is_live = False
+        if self.pictures is not None and piece[0] <= FIRST_ID:
+            self.session.eval_rows(self.pictures.rows(int(piece[0])))
+        else:
+            self.session.eval(piece.tolist())
+        end = self.n_tokens + len(piece)
+        if self.rows is not None:
+            self.rows[self.n_tokens : end] = 0  # a picture's rows have no logits
+        self.tokens[self.n_tokens : end] = piece
+        self.n_tokens = end
+        self.row, self.is_live = -1, True
+
+    def _pieces(self, tokens: NDArray[np.intc], longest: int) -> Iterator[NDArray[np.intc]]:
+        """A picture is a piece; tokens between pictures come in pieces of at most `longest`."""
+        start = 0
+        while start < len(tokens):
+            if tokens[start] <= FIRST_ID and self.pictures is not None:
+                end = start + self.pictures.n_rows(int(tokens[start]))
+            else:
+                following = np.flatnonzero(tokens[start:] <= FIRST_ID)
+                end = min(start + longest, start + int(following[0]) if len(following) else len(tokens))
+            yield tokens[start:end]
+            start = max(end, start + 1)
 
     def _checkpoint(self) -> None:
         """Remember the recurrent state here, unless one nearby will do."""
@@ -191,3 +232,9 @@ class TextMemory:
         checkpoint = capture(self.session.ctx, self.n_tokens)
         if checkpoint is not None:
             self.store.add(checkpoint)
+
+
+def _ends_of_images(tokens: NDArray[np.intc]) -> list[int]:
+    """Where a text goes on after a picture: there a question about it is often put differently."""
+    is_image = tokens <= FIRST_ID
+    return [int(i) + 1 for i in np.flatnonzero(is_image[:-1] & ~is_image[1:])]

@@ -47,6 +47,7 @@ KEYS = (
     Key("expert_count", "u32", 0, 0),
     Key("rope.freq_base", "f32", 1e-6, 1e30),
     Key("rope.dimension_count", "u32", 2, MAX_WIDTH),
+    Key("rope.mrope_interleaved", "bool"),
 )
 
 # Sizes: H draft width, T target width, AT fused width, V target vocabulary, D draft vocabulary, F FFN width, Q and K
@@ -127,6 +128,20 @@ def _check_attention(header: Header) -> Iterator[str]:
     n_head_kv, n_rot = _first(header, "attention.head_count_kv", n_head), _first(header, "rope.dimension_count", key)
     yield from check_heads(Heads(n_head, n_head_kv, key, value, n_rot))
     yield from _check_window(header)
+    yield from _check_sections(header, n_rot // 2)
+
+
+def _check_sections(header: Header, n_pairs: int) -> Iterator[str]:
+    name = "rope.dimension_sections"
+    array = header.keys.get(PREFIX + name)
+    if array is None:
+        return
+    if not isinstance(array, ArrayRef) or array.type_id not in (4, 5) or array.count != 4:
+        yield f"the key {PREFIX}{name} is no array of four 32-bit integers"
+        return
+    sections = header.arch_key(name)
+    if min(sections) < 0 or sum(sections) > n_pairs:
+        yield f"rotary sections of {sections}, but {n_pairs} pairs are rotated ({PREFIX}{name})"
 
 
 def _check_window(header: Header) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 #include "eagle_error.h"
 #include "eagle_weight_file.h"
@@ -23,6 +22,22 @@ int32_t round_up(int32_t n, int32_t step) {
 }
 
 }  // namespace
+
+DraftRows DraftRows::first_of(int32_t n_rows) const {
+    DraftRows some = *this;
+    some.n = n_rows;
+    return some;
+}
+
+DraftRows DraftRows::after(int32_t n_taken) const {
+    DraftRows rest = *this;
+    rest.n -= n_taken;
+    rest.row += n_taken;
+    rest.first += n_taken;
+    rest.tokens = tokens ? tokens + n_taken : nullptr;
+    rest.embeddings = embeddings ? embeddings + n_taken * width : nullptr;
+    return rest;
+}
 
 // A device may lack an operation, or have it for other types and head sizes only. ggml's would abort at the first
 // round.
@@ -283,12 +298,12 @@ ggml_status DraftEngine::compute(const DraftGraph & g, EarlyStop * stop) {
     return status == GGML_STATUS_ABORTED ? GGML_STATUS_SUCCESS : status;
 }
 
-const DraftGraph & DraftEngine::run(DraftRows rows, int32_t n_steps, EarlyStop * stop) {
-    while (rows.n > MAX_ROWS) {
-        run({rows.tokens, MAX_ROWS, rows.pos, rows.first}, 0);
-        rows = {rows.tokens + MAX_ROWS, rows.n - MAX_ROWS, rows.pos + MAX_ROWS, rows.first + MAX_ROWS};
+const DraftGraph & DraftEngine::run(const DraftRows & rows, int32_t n_steps, EarlyStop * stop) {
+    if (rows.n > MAX_ROWS) {
+        run(rows.first_of(MAX_ROWS), 0);
+        return run(rows.after(MAX_ROWS), n_steps, stop);
     }
-    const int32_t end = slot_of(rows.pos) + rows.n + std::max(0, n_steps - 1);
+    const int32_t end = slot_of(rows.row) + rows.n + std::max(0, n_steps - 1);
     if (end > n_ctx()) {
         throw Error(EAGLE_ERR_CONTEXT_FULL,
                     format("position %d is past the draft's memory of %lld", end, (long long) n_ctx()));
@@ -310,6 +325,10 @@ void DraftEngine::look_up(const DraftRows & rows) {
     embeddings_.resize(rows.n * model_->n_embd);
     for (int32_t i = 0; i < rows.n; i++) {
         float * out = embeddings_.data() + i * model_->n_embd;
+        if (rows.embeddings) {
+            std::copy_n(rows.embeddings + i * rows.width, model_->n_embd, out);
+            continue;
+        }
         ggml_backend_tensor_get(table, row.data(), rows.tokens[i] * table->nb[1], row.size());
         if (table->type == GGML_TYPE_F32) {
             std::memcpy(out, row.data(), row.size());
@@ -334,20 +353,36 @@ void DraftEngine::set_mask(const DraftGraph & g, ggml_tensor * mask, int32_t slo
     ggml_backend_tensor_set(mask, mask_.data(), 0, ggml_nbytes(mask));
 }
 
-// A slot's number is the position that it is rotated to.
-void DraftEngine::set_inputs(const DraftGraph & g, const DraftRows & rows) {
-    const int32_t first = slot_of(rows.pos);
-    positions_.assign(g.n_places(), 0);
-    std::iota(positions_.begin(), positions_.begin() + rows.n, first);
-    for (int32_t step = 0; step < g.shape.n_steps; step++) {
-        const int32_t row = rows.n - 1 + step;
-        positions_[g.place_alone(row)] = first + row;
+// Row i of `rows` or after them stands at `place`, where `stride` rows stand side by side. It is rotated by the place
+// of the target's row, part by part, or by the number of its slot.
+void DraftEngine::place_row(const DraftGraph & g, const DraftRows & rows, int32_t i, int32_t place, int32_t stride) {
+    const int32_t row = rows.row + i;
+    slots_[place] = slot_of(row);
+    if (g.n_parts == 1) {
+        positions_[place] = slot_of(row);
+        return;
     }
-    slots_.assign(positions_.begin(), positions_.end());
+    int32_t * parts = &positions_[(place - place % stride) * g.n_parts + place % stride];
+    for (int32_t part = 0; part < RowPositions::N_PARTS; part++) {
+        parts[part * stride] = rows.positions.at(row, part) + model_->lead;
+    }
+    parts[RowPositions::N_PARTS * stride] = model_->rope.rest_is_time ? parts[0] : 0;
+}
+
+void DraftEngine::set_inputs(const DraftGraph & g, const DraftRows & rows) {
+    positions_.assign(g.n_parts * g.n_places(), 0);
+    slots_.assign(g.n_places(), 0);
+    for (int32_t i = 0; i < rows.n; i++) {
+        place_row(g, rows, i, i, rows.n);
+    }
+    for (int32_t step = 0; step < g.shape.n_steps; step++) {
+        const int32_t i = rows.n - 1 + step;
+        place_row(g, rows, i, g.place_alone(i), 1);
+    }
     features_->lines(rows.first, rows.n, lines_);
     look_up(rows);
-    set_mask(g, g.mask, first, g.shape.n_kv);
-    set_mask(g, g.mask_window, first, model_->n_window);
+    set_mask(g, g.mask, slot_of(rows.row), g.shape.n_kv);
+    set_mask(g, g.mask_window, slot_of(rows.row), model_->n_window);
     auto set = [](ggml_tensor * t, const void * data) {
         if (t->buffer) {  // an input that the graph does not use is not allocated
             ggml_backend_tensor_set(t, data, 0, ggml_nbytes(t));

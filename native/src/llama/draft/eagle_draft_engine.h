@@ -11,16 +11,23 @@
 #include "eagle_draft_model.h"
 #include "eagle_feature_store.h"
 #include "eagle_following_head.h"
+#include "eagle_row_positions.h"
 
 namespace eagle {
 
-// Consecutive rows: row i takes the target's states of position pos + i, which are in row first + i of the store, and
-// tokens[i], the token at position pos + i + 1.
+// Consecutive rows: row i takes the target's states of its row `row` + i, which are in row first + i of the store, and
+// what the target read in the row after that: tokens[i], or in an image embeddings[i * width], its first H numbers.
 struct DraftRows {
     const llama_token * tokens;
     int32_t n;
-    int32_t pos;
+    int32_t row;
+    const RowPositions & positions;
     int32_t first = 0;
+    const float * embeddings = nullptr;  // null: tokens
+    int64_t width = 0;
+
+    DraftRows first_of(int32_t n_rows) const;
+    DraftRows after(int32_t n_taken) const;
 };
 
 struct DraftParams {
@@ -64,8 +71,8 @@ class DraftEngine {
     // As before the first token of a sequence: an empty memory, and the rows of zeros that stand before it.
     void restart();
 
-    // Where the row of a position's states keeps its K and V.
-    int32_t slot_of(int32_t pos) const { return pos + model_->lead; }
+    // Where the row of the states of the target's row keeps its K and V.
+    int32_t slot_of(int32_t row) const { return row + model_->lead; }
 
     // The text uses these tokens: a head that follows it gets rows for them.
     void note(const llama_token * ids, int32_t n);
@@ -123,11 +130,12 @@ class DraftEngine {
     bool reachable(const ggml_tensor * tensor) const;
     void allocate(ggml_tensor * tensor);
 
-    const DraftGraph & run(DraftRows rows, int32_t n_steps, EarlyStop * stop = nullptr);
+    const DraftGraph & run(const DraftRows & rows, int32_t n_steps, EarlyStop * stop = nullptr);
     ggml_status compute(const DraftGraph & graph, EarlyStop * stop);
     DraftGraph & graph(DraftShape shape);
     void set_inputs(const DraftGraph & graph, const DraftRows & rows);
     void set_mask(const DraftGraph & graph, ggml_tensor * mask, int32_t slot, int32_t n_window);
+    void place_row(const DraftGraph & graph, const DraftRows & rows, int32_t i, int32_t place, int32_t stride);
     void look_up(const DraftRows & rows);
 };
 

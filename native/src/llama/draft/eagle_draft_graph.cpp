@@ -24,7 +24,8 @@ bool DraftShape::operator<(const DraftShape & other) const {
 DraftGraph::DraftGraph(const DraftModel & model, const DraftTensors & tensors, DraftShape shape)
     : shape(shape),
       n_apart((int32_t) std::max<size_t>(1, tensors.alignment / sizeof(int32_t))),
-      n_bulk((shape.n_in + n_apart - 1) / n_apart * n_apart) {
+      n_bulk((shape.n_in + n_apart - 1) / n_apart * n_apart),
+      n_parts(model.rope.has_sections() ? GGML_MROPE_SECTIONS : 1) {
     const size_t n_nodes = MAX_NODES_PER_STEP * model.n_layer * (shape.n_steps + 1) + 16 * model.n_states();
     ggml_init_params params = {};
     params.mem_size = 2 * n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false);
@@ -55,7 +56,7 @@ ggml_tensor * GraphBuilder::input(ggml_type type, int64_t ne0, int64_t ne1) {
 void GraphBuilder::make_inputs() {
     g.state_lines = input(GGML_TYPE_I32, m.n_states() * g.shape.n_in, 1);
     g.embeddings = input(GGML_TYPE_F32, m.n_embd, g.shape.n_in);
-    g.positions = input(GGML_TYPE_I32, g.n_places(), 1);
+    g.positions = input(GGML_TYPE_I32, g.n_parts * g.n_places(), 1);
     g.slots = input(GGML_TYPE_I64, g.n_places(), 1);
     g.mask = input(GGML_TYPE_F16, g.shape.n_kv, g.n_rows());
     g.mask_window = input(GGML_TYPE_F16, g.shape.n_kv, g.n_rows());
@@ -88,10 +89,10 @@ ggml_tensor * GraphBuilder::last_row(ggml_tensor * x) {
     return ggml_cont(ctx, ggml_view_2d(ctx, x, x->ne[0], 1, x->nb[1], (x->ne[1] - 1) * x->nb[1]));
 }
 
-// Of positions or slots.
-ggml_tensor * GraphBuilder::places(ggml_tensor * x, Rows rows) {
+// Of positions or slots, of n_parts each.
+ggml_tensor * GraphBuilder::places(ggml_tensor * x, Rows rows, int32_t n_parts) {
     const int32_t first = rows.first == 0 ? 0 : g.place_alone(rows.first);
-    return ggml_view_1d(ctx, x, rows.count, first * x->nb[0]);
+    return ggml_view_1d(ctx, x, n_parts * rows.count, n_parts * first * x->nb[0]);
 }
 
 ggml_tensor * GraphBuilder::split_heads(ggml_tensor * x, int64_t n_head, Rows rows) {
@@ -100,9 +101,30 @@ ggml_tensor * GraphBuilder::split_heads(ggml_tensor * x, int64_t n_head, Rows ro
 
 ggml_tensor * GraphBuilder::heads(ggml_tensor * x, ggml_tensor * head_norm, Rows rows) {
     const DraftRope & r = m.rope;
-    return ggml_rope_ext(ctx, head_norm ? norm(x, head_norm) : x, places(g.positions, rows), r.factors, r.n_dims,
-                         r.type, r.n_ctx_orig, r.freq_base, r.freq_scale, r.ext_factor, r.attn_factor, r.beta_fast,
-                         r.beta_slow);
+    ggml_tensor * at = places(g.positions, rows, g.n_parts);
+    x = head_norm ? norm(x, head_norm) : x;
+    if (!r.has_sections()) {
+        return ggml_rope_ext(ctx, x, at, r.factors, r.n_dims, r.type, r.n_ctx_orig, r.freq_base, r.freq_scale,
+                             r.ext_factor, r.attn_factor, r.beta_fast, r.beta_slow);
+    }
+    int sections[GGML_MROPE_SECTIONS];
+    std::copy(r.sections.begin(), r.sections.end(), sections);
+    return ggml_rope_multi(ctx, r.pairs_adjacent ? halves_of_pairs(x) : x, at, r.factors, r.n_dims, sections, r.type,
+                           r.n_ctx_orig, r.freq_base, r.freq_scale, r.ext_factor, r.attn_factor, r.beta_fast,
+                           r.beta_slow);
+}
+
+// The rotated values of each head (0, 1), (2, 3), ... as (0, n/2), (1, n/2 + 1), ...: M-RoPE pairs the halves. Queries
+// and keys alike, so that their products stay what they are.
+ggml_tensor * GraphBuilder::halves_of_pairs(ggml_tensor * x) {
+    const int64_t n_rot = m.rope.n_dims, n_heads = x->ne[1], n_rows = x->ne[2];
+    ggml_tensor * rotated = ggml_view_4d(ctx, x, 2, n_rot / 2, n_heads, n_rows, 2 * x->nb[0], x->nb[1], x->nb[2], 0);
+    rotated = ggml_cont_3d(ctx, ggml_permute(ctx, rotated, 1, 0, 2, 3), n_rot, n_heads, n_rows);
+    if (n_rot == x->ne[0]) {
+        return rotated;
+    }
+    ggml_tensor * rest = ggml_view_3d(ctx, x, x->ne[0] - n_rot, n_heads, n_rows, x->nb[1], x->nb[2], n_rot * x->nb[0]);
+    return ggml_concat(ctx, rotated, ggml_cont(ctx, rest), 0);
 }
 
 void GraphBuilder::store_kv(size_t il, ggml_tensor * k, ggml_tensor * v, Rows rows) {

@@ -43,6 +43,7 @@ struct DraftGraph {
     // ignore the offset of a view that is not: ggml-vulkan's ROPE took other rows' positions.
     const int32_t n_apart;
     const int32_t n_bulk;
+    const int32_t n_parts;  // of a position: 4 with M-RoPE. Of the rows read together, part after part
 
     ggml_context_ptr ctx;
     ggml_gallocr_ptr alloc;
@@ -51,7 +52,7 @@ struct DraftGraph {
     // inputs; rows are the n_in given ones, then one per further step
     ggml_tensor * state_lines;  // {A*n_in} I32: where the states lie in the store's table
     ggml_tensor * embeddings;   // {H, n_in}
-    ggml_tensor * positions;    // {n_places} I32
+    ggml_tensor * positions;    // {n_parts * n_places} I32
     ggml_tensor * slots;        // {n_places} I64: where K and V go
     ggml_tensor * mask;         // {n_kv, rows} F16
     ggml_tensor * mask_window;  // the same, of windowed layers

@@ -2,6 +2,7 @@
 // the target, a head, an embedding table. Its kinds are in eagle3/ and mtp/.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -19,6 +20,14 @@ struct DraftRope {
     int n_ctx_orig;
     float freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow;
     ggml_tensor * factors;  // {n_dims/2} F32, or null
+
+    // M-RoPE: which rotated pairs turn by time, height, width and a fourth part; type says in which order. All 0:
+    // plain.
+    std::array<int, GGML_MROPE_SECTIONS> sections = {};
+    bool rest_is_time = false;    // the fourth part is the time, not 0: for pairs that the sections leave over
+    bool pairs_adjacent = false;  // the weights' rows have a pair side by side
+
+    bool has_sections() const { return sections[0] + sections[1] + sections[2] > 0; }
 };
 
 struct DraftModel {

@@ -53,7 +53,8 @@ class GraphBuilder {
     void make_inputs();
     ggml_tensor * states();
     ggml_tensor * embed(ggml_tensor * draft_id);
-    ggml_tensor * places(ggml_tensor * x, Rows rows);
+    ggml_tensor * places(ggml_tensor * x, Rows rows, int32_t n_parts = 1);
+    ggml_tensor * halves_of_pairs(ggml_tensor * x);
     ggml_tensor * slots_of(ggml_tensor * kv);
     void predict(ggml_tensor * x);
     ggml_tensor * output(ggml_tensor * t);

@@ -96,6 +96,20 @@ int32_t eagle_eval(eagle_session * session, const llama_token * tokens, int32_t 
     });
 }
 
+int32_t eagle_eval_embeddings(eagle_session * session, const float * rows, int32_t n, const llama_pos * positions,
+                              int32_t n_positions) {
+    return guarded("eagle_eval_embeddings", [&] {
+        require(session, "session");
+        require(rows, "rows");
+        require(positions, "positions");
+        if (n <= 0) {
+            throw Error(EAGLE_ERR_ARGUMENT, format("%d rows", n));
+        }
+        Timer timer(session->impl.timings.eval_ms);
+        session->impl.eval_embeddings({rows, n, positions, n_positions});
+    });
+}
+
 int32_t eagle_trim(eagle_session * session, int32_t n_past) {
     return guarded("eagle_trim", [&] {
         require(session, "session");

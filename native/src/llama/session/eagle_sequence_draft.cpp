@@ -11,6 +11,7 @@ SequenceDraft::SequenceDraft(const llama_model & draft, const llama_context & ta
 
 void SequenceDraft::restart() {
     n_past_ = 0;
+    positions_.clear();
     pending_tokens_.clear();
     engine_.restart();
 }
@@ -20,6 +21,7 @@ void SequenceDraft::resume(int32_t n_past) {
         return restart();
     }
     n_past_ = n_past;
+    positions_.clear();
     pending_tokens_.clear();
     engine_.features().truncate(0);
     engine_.forget_slots(engine_.slot_of(n_past));
@@ -43,12 +45,35 @@ void SequenceDraft::keep(const llama_token * tokens, int32_t n) {
     }
 }
 
-// The draft takes in the first n pending rows. Past its own memory it sleeps: nothing drafts there.
-void SequenceDraft::take_pending(int32_t n) {
-    const int32_t n_take = (int32_t) std::clamp<int64_t>(engine_.n_ctx() - engine_.slot_of(pending_pos()), 0, n);
-    if (n_take > 0) {
-        engine_.take({pending_tokens_.data(), n_take, pending_pos()});
+// The draft takes in all rows but the last: each reads the image row after its own.
+void SequenceDraft::keep_embedded(const float * values, int64_t width, const std::vector<llama_pos> & parts,
+                                  llama_pos end) {
+    if (n_pending() > 0) {
+        take_pending(n_pending() - 1);
+    } else {
+        values += width;  // no row waits for the first one
     }
+    const int32_t n = (int32_t) parts.size() / RowPositions::N_PARTS;
+    positions_.add(n_past_, parts, end);
+    engine_.features().keep(n);
+    n_past_ += n;
+    const int32_t n_take = n_pending() - 1;
+    take({nullptr, n_take, pending_row(), positions_, 0, values, width});
+    engine_.features().drop(n_take);
+}
+
+// Past its own memory the draft sleeps: nothing drafts there.
+void SequenceDraft::take(const DraftRows & rows) {
+    const int64_t n_slots = engine_.n_ctx() - engine_.slot_of(rows.row);
+    const DraftRows fitting = rows.first_of((int32_t) std::clamp<int64_t>(n_slots, 0, rows.n));
+    if (fitting.n > 0) {
+        engine_.take(fitting);
+    }
+}
+
+// The draft takes in the first n pending rows.
+void SequenceDraft::take_pending(int32_t n) {
+    take({pending_tokens_.data(), n, pending_row(), positions_});
     drop_pending(n);
 }
 
@@ -58,8 +83,9 @@ void SequenceDraft::drop_pending(int32_t n) {
 }
 
 void SequenceDraft::trim(int32_t n_past) {
-    engine_.features().truncate(std::max(0, n_past - pending_pos()));
+    engine_.features().truncate(std::max(0, n_past - pending_row()));
     n_past_ = n_past;
+    positions_.truncate(n_past);
     engine_.forget_slots(std::min(engine_.slot_of(n_past), engine_.first_slot()));
     pending_tokens_.resize(std::max(0, n_pending() - 1));
 }
@@ -75,7 +101,8 @@ int32_t SequenceDraft::draft(llama_token id_last, int32_t n_max, float p_min, ll
     probs = probs ? probs : own.data();
     std::vector<llama_token> tokens = pending_tokens_;
     tokens.push_back(id_last);
-    const int32_t n_drafted = engine_.draft({tokens.data(), n_pending(), pending_pos()}, n_max, p_min, ids, probs);
+    const DraftRows rows = {tokens.data(), n_pending(), pending_row(), positions_};
+    const int32_t n_drafted = engine_.draft(rows, n_max, p_min, ids, probs);
     // The last row stays: only what is kept next tells whether id_last is really the token that follows it.
     drop_pending(n_pending() - 1);
     float confidence = 1.0f;
@@ -92,16 +119,17 @@ StateHeader SequenceDraft::state_header() const {
     StateHeader header;
     header.n_past = n_past_;
     header.first_slot = engine_.first_slot();
-    header.end_slot = (int32_t) std::min<int64_t>(engine_.slot_of(pending_pos()), engine_.n_ctx());
-    header.pos = pending_pos();
+    header.end_slot = (int32_t) std::min<int64_t>(engine_.slot_of(pending_row()), engine_.n_ctx());
+    header.pos = pending_row();
     header.n = n_pending();
     header.n_tokens = (int32_t) pending_tokens_.size();
     header.width = (int32_t) width_;
+    header.n_placed = (int32_t) positions_.save().size();
     return header;
 }
 
 int64_t SequenceDraft::state_size(const StateHeader & header) const {
-    return (int64_t) sizeof header + header.token_bytes() + header.feature_bytes() +
+    return (int64_t) sizeof header + header.placed_bytes() + header.token_bytes() + header.feature_bytes() +
            engine_.memory().size(header.first_slot, header.end_slot);
 }
 
@@ -109,6 +137,8 @@ void SequenceDraft::save_state(char * data) const {
     const StateHeader header = state_header();
     std::memcpy(data, &header, sizeof header);
     data += sizeof header;
+    std::memcpy(data, positions_.save().data(), header.placed_bytes());
+    data += header.placed_bytes();
     std::memcpy(data, pending_tokens_.data(), header.token_bytes());
     data += header.token_bytes();
     engine_.features().read(data);
@@ -131,6 +161,13 @@ void SequenceDraft::load_state(const char * data, int64_t size, int32_t n_past) 
     }
     const StateHeader header = read_header(data, size, n_past);
     data += sizeof header;
+    std::vector<int32_t> placed(header.n_placed);
+    std::memcpy(placed.data(), data, header.placed_bytes());
+    data += header.placed_bytes();
+    RowPositions positions;
+    if (!positions.load(placed, n_past)) {
+        throw Error(EAGLE_ERR_INCOMPATIBLE, "the saved state places the rows of an image where none can be");
+    }
     std::vector<llama_token> tokens(header.n_tokens);
     std::memcpy(tokens.data(), data, header.token_bytes());
     data += header.token_bytes();
@@ -140,6 +177,7 @@ void SequenceDraft::load_state(const char * data, int64_t size, int32_t n_past) 
         }
     }
     n_past_ = n_past;
+    positions_ = std::move(positions);
     pending_tokens_ = std::move(tokens);
     engine_.features().write(data, header.n);
     engine_.forget_slots(header.first_slot);

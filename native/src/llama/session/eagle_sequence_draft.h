@@ -10,22 +10,25 @@
 
 namespace eagle {
 
-constexpr uint32_t STATE_MAGIC = 0x45473301;
+constexpr uint32_t STATE_MAGIC = 0x45473302;
 
 // Rows that wait for the next draft before they are taken in on their own: plain decode stretches stay cheap.
 constexpr int32_t MAX_PENDING = 64;
 
-// A saved state begins with this; then come the pending rows' tokens and features, then the draft's slots.
+// A saved state begins with this; then come the places of image rows, the pending rows' tokens and features, then the
+// draft's slots.
 struct StateHeader {
     uint32_t magic = STATE_MAGIC;
     int32_t n_past = 0;
     int32_t first_slot = 0;
     int32_t end_slot = 0;
-    int32_t pos = 0;  // of the pending rows' states; -1: the row of zeros before a sequence
+    int32_t pos = 0;  // first row whose states are pending; -1: the row of zeros before a sequence
     int32_t n = 0;
     int32_t n_tokens = 0;
     int32_t width = 0;
+    int32_t n_placed = 0;  // numbers that say where the rows of images stand
 
+    int64_t placed_bytes() const { return n_placed * (int64_t) sizeof(int32_t); }
     int64_t token_bytes() const { return n_tokens * (int64_t) sizeof(llama_token); }
     int64_t feature_bytes() const { return (int64_t) n * width * (int64_t) sizeof(float); }
 
@@ -34,7 +37,7 @@ struct StateHeader {
         const int32_t slot = pos + lead;
         return magic == STATE_MAGIC && n_past == n_past_now && width == width_now && first_slot >= 0 &&
                first_slot <= slot && end_slot >= 0 && end_slot <= n_slots && slot >= 0 && n >= 0 && n <= MAX_PENDING &&
-               pos == n_past - n && end_slot <= slot && n_tokens == std::max(0, n - 1);
+               pos == n_past - n && end_slot <= slot && n_tokens == std::max(0, n - 1) && n_placed >= 0;
     }
 };
 
@@ -55,7 +58,14 @@ class SequenceDraft {
     // The first n staged rows are kept; tokens[n] are theirs.
     void keep(const llama_token * tokens, int32_t n);
 
-    // Keeps the first n_past tokens.
+    // The same with rows of an image, n of them, which the target read from `values` [n, width]: parts [n,
+    // RowPositions::N_PARTS] say where they stand, and the row after them stands at `end`.
+    void keep_embedded(const float * values, int64_t width, const std::vector<llama_pos> & parts, llama_pos end);
+
+    // Where the target's rows stand.
+    const RowPositions & positions() const { return positions_; }
+
+    // Keeps the first n_past rows.
     void trim(int32_t n_past);
 
     // The rows before position `first` are not seen any more, those from there on are.
@@ -75,17 +85,19 @@ class SequenceDraft {
     DraftEngine engine_;
     int64_t width_;  // A*T: a row of target states
     int32_t n_past_ = 0;
+    RowPositions positions_;  // of these rows
 
     // The rows in engine_.features() are pending: the last ones before n_past_, not yet taken in by the draft. Each
-    // one's token is that of the next position, so the last row has none until that one is known.
+    // one's token is that of the next row, so the last row has none until that one is known.
     std::vector<llama_token> pending_tokens_;
 
     int32_t n_pending() const { return engine_.features().size(); }
-    int32_t pending_pos() const { return n_past_ - n_pending(); }
+    int32_t pending_row() const { return n_past_ - n_pending(); }
 
     StateHeader state_header() const;
     int64_t state_size(const StateHeader & header) const;
     StateHeader read_header(const char * data, int64_t size, int32_t n_past) const;
+    void take(const DraftRows & rows);
     void take_pending(int32_t n);
     void drop_pending(int32_t n);
 };

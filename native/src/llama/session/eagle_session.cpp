@@ -107,22 +107,41 @@ void Session::decode(const llama_token * tokens, int32_t n, int32_t first_output
     llama_seq_id zero = 0;
     std::vector<llama_seq_id *> seq(n, &zero);
     for (int32_t i = 0; i < n; i++) {
-        pos[i] = n_past() + i;
+        pos[i] = position(n_past() + i);
         logits[i] = i >= first_output;
     }
+    run({n, ids.data(), nullptr, pos.data(), n_seq.data(), seq.data(), logits.data()});
+}
+
+// parts [n, N_PARTS]; `last`: logits of the last row.
+void Session::decode_embeddings(const float * values, const std::vector<llama_pos> & parts, bool last) {
+    const int32_t n = (int32_t) parts.size() / RowPositions::N_PARTS;
+    std::vector<llama_pos> pos(GGML_MROPE_SECTIONS * (size_t) n);  // part after part, the fourth is 0
+    for (int32_t i = 0; i < (int32_t) parts.size(); i++) {
+        pos[(i % RowPositions::N_PARTS) * n + i / RowPositions::N_PARTS] = parts[i];
+    }
+    std::vector<int32_t> n_seq(n, 1);
+    std::vector<int8_t> logits(n);
+    llama_seq_id zero = 0;
+    std::vector<llama_seq_id *> seq(n, &zero);
+    logits[n - 1] = last;
+    run({n, nullptr, const_cast<float *>(values), pos.data(), n_seq.data(), seq.data(), logits.data()});
+}
+
+void Session::run(const llama_batch & batch) {
     broken_ = true;  // until it has worked
-    const int32_t rc =
-        llama_decode(ctx_, {n, ids.data(), nullptr, pos.data(), n_seq.data(), seq.data(), logits.data()});
+    const int32_t rc = llama_decode(ctx_, batch);
     if (rc == 0) {
-        stage_features(n);
+        stage_features(batch.n_tokens);
         broken_ = false;
         return;
     }
     if (rc == 1) {
         broken_ = false;
-        throw Error(EAGLE_ERR_CONTEXT_FULL, format("llama_decode found no room for %d tokens", n));
+        throw Error(EAGLE_ERR_CONTEXT_FULL, format("llama_decode found no room for %d tokens", batch.n_tokens));
     }
-    throw Error(rc == 2 ? EAGLE_ERR_ABORTED : EAGLE_ERR_COMPUTE, format("llama_decode of %d tokens failed: %d", n, rc));
+    throw Error(rc == 2 ? EAGLE_ERR_ABORTED : EAGLE_ERR_COMPUTE,
+                format("llama_decode of %d tokens failed: %d", batch.n_tokens, rc));
 }
 
 // Of the n rows just decoded.
@@ -150,6 +169,52 @@ void Session::eval(const llama_token * tokens, int32_t n) {
     }
 }
 
+void Session::require_parts(const EmbeddedRows & rows) const {
+    const llama_model * target = llama_get_model(ctx_);
+    const int type = (int) llama_model_rope_type(target);
+    if (type != GGML_ROPE_TYPE_MROPE && type != GGML_ROPE_TYPE_IMROPE) {
+        throw Error(EAGLE_ERR_INCOMPATIBLE,
+                    format("images are read by targets with M-RoPE, not by %s", target->arch_name().c_str()));
+    }
+    if (engine().model().n_embd != target->hparams.n_embd) {
+        throw Error(EAGLE_ERR_INCOMPATIBLE,
+                    format("a draft of hidden size %lld cannot take rows of an image of width %u: draft without it",
+                           (long long) engine().model().n_embd, target->hparams.n_embd));
+    }
+    llama_pos time = 0;
+    for (int32_t i = 0; i < RowPositions::N_PARTS * rows.n; i++) {
+        const bool is_time = i < rows.n;
+        if (rows.parts[i] < (is_time ? time : 0) || rows.parts[i] >= rows.n_pos) {
+            throw Error(EAGLE_ERR_ARGUMENT, format("row %d of %d stands at %d of %d positions, or goes back in time",
+                                                   i % rows.n, rows.n, rows.parts[i], rows.n_pos));
+        }
+        time = is_time ? rows.parts[i] : time;
+    }
+}
+
+void Session::eval_embeddings(const EmbeddedRows & rows) {
+    require_ready();
+    require_parts(rows);
+    require_room(rows.n);
+    const int64_t width = llama_model_n_embd_inp(llama_get_model(ctx_));
+    const llama_pos first = position(n_past());
+    int32_t n_now;
+    for (int32_t i = 0; i < rows.n; i += n_now) {  // in pieces as eval() makes them
+        n_now = std::min({rows.n - i, n_ubatch_, n_batch_ - i % n_batch_});
+        std::vector<llama_pos> parts;
+        for (int32_t row = i; row < i + n_now; row++) {
+            for (int32_t part = 0; part < RowPositions::N_PARTS; part++) {
+                parts.push_back(first + rows.parts[part * rows.n + row]);
+            }
+        }
+        decode_embeddings(rows.values + i * width, parts, i + n_now == rows.n);
+        broken_ = true;  // the draft may compute, and fail
+        draft_.keep_embedded(rows.values + i * width, width, parts, first + rows.n_pos);
+        broken_ = false;
+        timings.n_eval += n_now;
+    }
+}
+
 // Of the rows just decoded; the draft may compute, and fail.
 void Session::keep(const llama_token * tokens, int32_t n) {
     broken_ = true;
@@ -168,7 +233,15 @@ void Session::trim(int32_t n_kept) {
     if (n_kept == 0) {
         return reset();
     }
-    if (!llama_memory_seq_rm(llama_get_memory(ctx_), 0, n_kept, -1)) {
+    const RowPositions & positions = draft_.positions();
+    if (!positions.is_cut(n_kept)) {
+        throw Error(EAGLE_ERR_ARGUMENT, format("%d tokens end within an image: keep all of it or nothing", n_kept));
+    }
+    llama_memory_t memory = llama_get_memory(ctx_);
+    // llama.cpp counts how far a recurrent state goes back in positions, of which an image's rows share one.
+    const bool across_image =
+        recurrent_ && positions.has_image_from(n_kept) && llama_memory_seq_pos_max(memory, 0) >= position(n_kept);
+    if (across_image || !llama_memory_seq_rm(memory, 0, position(n_kept), -1)) {
         throw Error(EAGLE_ERR_STATE, format("the recurrent state cannot go back from %d to %d tokens: reset and "
                                             "evaluate again",
                                             n_past(), n_kept));
@@ -232,7 +305,7 @@ void Session::commit(int32_t n_kept) {
     if (n_kept < 0 || n_kept > n) {
         throw Error(EAGLE_ERR_ARGUMENT, format("cannot keep %d rows of a round of %d", n_kept, n));
     }
-    if (n_kept < n && !llama_memory_seq_rm(llama_get_memory(ctx_), 0, n_past() + n_kept, -1)) {
+    if (n_kept < n && !llama_memory_seq_rm(llama_get_memory(ctx_), 0, position(n_past() + n_kept), -1)) {
         broken_ = true;
         throw Error(EAGLE_ERR_STATE, format("the recurrent state cannot undo %d rows", n - n_kept));
     }

@@ -11,6 +11,14 @@ namespace eagle {
 // What a draft of one sequence of the context needs.
 DraftParams draft_params(const llama_context * ctx, const eagle_session_params & params);
 
+// Rows of an image.
+struct EmbeddedRows {
+    const float * values;  // [n, n_embd_inp of the target]
+    int32_t n;
+    const llama_pos * parts;  // [RowPositions::N_PARTS, n]: time, height, width, from the position of the next row on
+    int32_t n_pos;            // the row after the last one stands so many positions after the first
+};
+
 class Session {
   public:
     Session(llama_context * ctx, const llama_model & draft, const eagle_session_params & params);
@@ -20,6 +28,7 @@ class Session {
     int32_t n_past() const { return draft_.n_past(); }
     int32_t n_draft_room() const;
     void eval(const llama_token * tokens, int32_t n);
+    void eval_embeddings(const EmbeddedRows & rows);
     void trim(int32_t n_kept);
 
     int64_t state_size() const { return draft_.state_size(); }
@@ -49,7 +58,11 @@ class Session {
     void release_boundaries();
     void require_ready() const;
     void require_room(int32_t n) const;
+    void require_parts(const EmbeddedRows & rows) const;
+    llama_pos position(int32_t row) const { return draft_.positions().at(row); }
     void decode(const llama_token * tokens, int32_t n, int32_t first_output);
+    void decode_embeddings(const float * values, const std::vector<llama_pos> & parts, bool last);
+    void run(const llama_batch & batch);
     void stage_features(int32_t n);
     void keep(const llama_token * tokens, int32_t n);
 };

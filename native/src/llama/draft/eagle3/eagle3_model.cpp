@@ -1,6 +1,8 @@
 #include "eagle3_model.h"
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
 
 #include "eagle_draft_loader.h"
@@ -133,6 +135,24 @@ void Eagle3Model::read_rope(const llama_model & draft) {
     rope.beta_fast = hparams.yarn_beta_fast;
     rope.beta_slow = hparams.yarn_beta_slow;
     rope.factors = draft.layers[0].rope_freqs;
+    read_sections(draft);
+}
+
+// Pairs that the sections leave over turn by the time.
+void Eagle3Model::read_sections(const llama_model & draft) {
+    const auto & given = draft.hparams.rope_sections;
+    const int n_given = std::accumulate(given.begin(), given.end(), 0);
+    if (n_given == 0) {
+        return;
+    }
+    if (n_given > rope.n_dims / 2) {
+        incompatible(format("the draft's M-RoPE sections name %d pairs, %d are rotated", n_given, rope.n_dims / 2));
+    }
+    std::copy(given.begin(), given.end(), rope.sections.begin());
+    rope.sections[3] += rope.n_dims / 2 - n_given;
+    rope.rest_is_time = true;
+    rope.pairs_adjacent = rope.type == GGML_ROPE_TYPE_NORMAL;
+    rope.type = meta(draft, "eagle3.rope.mrope_interleaved") == "true" ? GGML_ROPE_TYPE_IMROPE : GGML_ROPE_TYPE_MROPE;
 }
 
 }  // namespace eagle

@@ -34,6 +34,7 @@ struct Eagle3Model : DraftModel {
     void read_window(const llama_model & draft);
     void read_tensors(const llama_model & draft, const llama_model & target);
     void read_rope(const llama_model & draft);
+    void read_sections(const llama_model & draft);
 };
 
 }  // namespace eagle

@@ -1,5 +1,6 @@
 #include "eagle_mtp_model.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -14,18 +15,8 @@ namespace eagle {
 
 namespace {
 
-constexpr float NEVER_ROTATED = 1e30f;  // divides the angle
-
 [[noreturn]] void incompatible(const std::string & what) {
     throw Error(EAGLE_ERR_INCOMPATIBLE, what);
-}
-
-// Does this pair of rotary dimensions take its angle from one of the three positions that text has in common? Pairs
-// that the sections leave over take it from a fourth, which is 0 for text.
-bool rotates(int64_t pair, int rope_type, const int * sections) {
-    const int64_t n = sections[0] + sections[1] + sections[2] + sections[3];
-    const int64_t sector = pair % n;
-    return rope_type == GGML_ROPE_TYPE_IMROPE ? sector < 3 * sections[sector % 3] : sector < n - sections[3];
 }
 
 }  // namespace
@@ -147,7 +138,10 @@ void MtpModel::read_rope(const llama_context & context) {
     const llama_model & target = context.get_model();
     const llama_cparams & cparams = context.get_cparams();
     rope.n_dims = (int) target.hparams.n_rot();
-    rope.type = GGML_ROPE_TYPE_NEOX;
+    rope.type = (int) llama_model_rope_type(&target);
+    if (rope.type == GGML_ROPE_TYPE_MROPE || rope.type == GGML_ROPE_TYPE_IMROPE) {
+        std::copy_n(target.hparams.rope_sections.begin(), rope.sections.size(), rope.sections.begin());
+    }
     rope.n_ctx_orig = (int) cparams.n_ctx_orig_yarn;
     rope.freq_base = cparams.rope_freq_base;
     rope.freq_scale = cparams.rope_freq_scale;
@@ -156,38 +150,11 @@ void MtpModel::read_rope(const llama_context & context) {
     rope.beta_fast = cparams.yarn_beta_fast;
     rope.beta_slow = cparams.yarn_beta_slow;
     rope.factors = nullptr;
-    make_rope_factors(target);
-}
-
-// M-RoPE gives text plain positions, except for pairs that belong to none of its sections: those are not rotated.
-void MtpModel::make_rope_factors(const llama_model & target) {
-    const int type = (int) llama_model_rope_type(&target);
-    if (type == GGML_ROPE_TYPE_NEOX) {
-        return;
-    }
-    std::vector<float> factors(rope.n_dims / 2, 1.0f);
-    bool all = true;
-    for (size_t i = 0; i < factors.size(); i++) {
-        if (!rotates((int64_t) i, type, target.hparams.rope_sections.data())) {
-            factors[i] = NEVER_ROTATED;
-            all = false;
-        }
-    }
-    if (all) {
-        return;
-    }
-    ctx_.reset(ggml_init({ggml_tensor_overhead(), nullptr, true}));
-    rope.factors = ggml_new_tensor_1d(ctx_.get(), GGML_TYPE_F32, (int64_t) factors.size());
-    buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(ctx_.get(), ggml_backend_dev_buffer_type(device)));
-    if (!buffer_) {
-        throw Error(EAGLE_ERR_MEMORY, "no memory for the draft's rotary factors");
-    }
-    ggml_backend_tensor_set(rope.factors, factors.data(), 0, ggml_nbytes(rope.factors));
 }
 
 std::vector<ggml_tensor **> MtpModel::weights() {
-    std::vector<ggml_tensor **> all = {&enorm,  &hnorm,       &attn_norm,   &q_norm, &k_norm,       &ffn_norm,
-                                       &router, &shared_gate, &output_norm, &output, &output_scale, &rope.factors};
+    std::vector<ggml_tensor **> all = {&enorm,  &hnorm,       &attn_norm,   &q_norm, &k_norm,      &ffn_norm,
+                                       &router, &shared_gate, &output_norm, &output, &output_scale};
     for (MtpLinear * l : {&eh_proj, &wq, &wk, &wv, &wo, &dense.gate, &dense.up, &dense.down, &experts.gate, &experts.up,
                           &experts.down, &gate_up, &shared.gate, &shared.up, &shared.down}) {
         all.push_back(&l->weight);

@@ -44,16 +44,12 @@ struct MtpModel : DraftModel {
     float expert_scale;  // of the chosen experts' weights, which sum to 1; 0 or 1: none
 
   private:
-    ggml_context_ptr ctx_;  // of rope.factors
-    ggml_backend_buffer_ptr buffer_;
-
     void require_fit(const llama_model & draft, const llama_model & target) const;
     void read_shapes(const llama_model & draft, const llama_model & target);
     void read_block(const llama_layer & layer);
     void read_feed_forward(const llama_layer & layer);
     void read_vocabulary(const llama_model & draft, const llama_layer & layer);
     void read_rope(const llama_context & target);
-    void make_rope_factors(const llama_model & target);
 };
 
 }  // namespace eagle

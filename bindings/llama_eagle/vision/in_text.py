@@ -1,0 +1,116 @@
+"""Pictures in a text of token ids: each is a negative id, repeated for each of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_eagle.errors import InputError, UsageError
+from llama_eagle.vision.encoder import MARKER, Frame, VisionEncoder
+from llama_eagle.vision.pictures import Picture, key_of, open_picture
+from llama_eagle.vision.rows import EmbeddedRows
+
+FIRST_ID = -2  # -1 is a row of which nothing is known
+
+Encode = Callable[[str], list[int]]
+
+
+@dataclass
+class _Entry:
+    key: str
+    frame: Frame
+    picture: Picture | None  # None: its rows may be in memory, its file is gone
+
+
+class PicturesInText:
+    """The pictures that texts have named, by id. The same picture has the same id, so that texts can be compared."""
+
+    def __init__(self, encoder: VisionEncoder, on_encode: Callable[[Picture, int], None] | None = None) -> None:
+        self.encoder = encoder
+        self.n_encoded = 0  # pictures
+        self._on_encode = on_encode
+        self._entries: dict[int, _Entry] = {}
+        self._ids: dict[str, int] = {}
+
+    def picture(self, data: bytes, name: str) -> Picture:
+        """The picture in a file's bytes; one that a text holds already is not decoded again."""
+        entry = self._entries.get(self._ids.get(key_of(data), 0))
+        return entry.picture if entry and entry.picture else open_picture(data, name)
+
+    def ids(self, picture: Picture) -> list[int]:
+        """What stands for a picture in a text: the tokens before it, its rows, the tokens behind."""
+        if picture.key not in self._ids:
+            self._add(picture.key, self.encoder.frame(picture))
+        at = self._ids[picture.key]
+        entry = self._entries[at]
+        entry.picture = entry.picture or picture
+        return [*entry.frame.before, *[at] * entry.frame.n_rows, *entry.frame.behind]
+
+    def join(self, texts: Sequence[str], pictures: Sequence[Picture], encode: Encode) -> list[int]:
+        """Texts with a picture between each two. `encode` gives a text's ids; the first one's begin the text."""
+        ids = encode(texts[0])
+        for picture, text in zip(pictures, texts[1:], strict=True):
+            ids += self.ids(picture) + encode(text)
+        return ids
+
+    def insert(self, prompt: str, pictures: Sequence[Picture], encode: Encode) -> list[int]:
+        """A prompt's ids with pictures for its markers, or before it where it has none."""
+        texts = prompt.split(MARKER)
+        if len(texts) == 1:
+            texts = [""] * len(pictures) + texts
+        if len(texts) - 1 != len(pictures):
+            raise UsageError(
+                f"the prompt has {len(texts) - 1} markers {MARKER} for {len(pictures)} pictures. Give one for each."
+            )
+        return self.join(texts, pictures, encode)
+
+    def rows(self, at: int) -> EmbeddedRows:
+        """The rows of a picture, encoded now. Raises `InputError` for an id of which no pixels are there."""
+        entry = self._entries.get(at)
+        if entry is None or entry.picture is None:
+            raise InputError("the text holds a picture that is not there any more. Give it again.")
+        if self._on_encode is not None:
+            self._on_encode(entry.picture, entry.frame.n_rows)
+        rows = self.encoder.encode(entry.picture)
+        self.n_encoded += 1
+        return rows
+
+    def n_rows(self, at: int) -> int:
+        return self._entries[at].frame.n_rows if at in self._entries else 1
+
+    def keep(self, *texts: NDArray[np.intc] | Sequence[int]) -> None:
+        """Pictures that none of these texts holds are forgotten, but not their ids."""
+        held = {int(at) for text in texts for at in np.unique(np.asarray(text, np.intc)) if at <= FIRST_ID}
+        for at, entry in self._entries.items():
+            if at not in held:
+                entry.picture = None
+
+    def describe(self, text: NDArray[np.intc]) -> dict[int, tuple[str, Frame]]:
+        """The pictures of a text, for `adopt`."""
+        held = {int(at) for at in np.unique(text) if at <= FIRST_ID}
+        return {at: (self._entries[at].key, self._entries[at].frame) for at in held if at in self._entries}
+
+    def adopt(self, text: NDArray[np.intc], described: dict[int, tuple[str, Frame]]) -> NDArray[np.intc]:
+        """The text of another table, in the ids of this one."""
+        renamed = {at: self._ids.get(key) or self._add(key, frame) for at, (key, frame) in described.items()}
+        return np.array([renamed.get(int(token), int(token)) for token in text], dtype=np.intc)
+
+    def _add(self, key: str, frame: Frame) -> int:
+        at = FIRST_ID - len(self._entries)
+        self._entries[at] = _Entry(key, frame, None)
+        self._ids[key] = at
+        return at
+
+
+def cut_before(text: NDArray[np.intc] | Sequence[int], n: int, pictures: PicturesInText | None) -> int:
+    """The largest number of rows up to `n` that ends within no picture."""
+    if pictures is None or not 0 < n < len(text) or text[n] > -2 or text[n] != text[n - 1]:
+        return n
+    first = n
+    while first > 0 and text[first - 1] == text[n]:
+        first -= 1
+    size = pictures.n_rows(int(text[n]))
+    return first + (n - first) // size * size

@@ -1,0 +1,150 @@
+"""Pictures from files, data URLs and, where that is allowed, from other machines: checked before they are decoded."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import io
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llama_eagle.errors import InputError, UsageError
+
+MAX_PIXELS = 100_000_000
+MAX_BYTES = 64 << 20
+TIMEOUT = 20.0  # seconds, for a picture from another machine
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture's file. name: for messages. key: its hash, the same for the same rows. width, height: pixels, as it is
+    seen."""
+
+    name: str
+    key: str
+    width: int
+    height: int
+    data: bytes
+
+    def pixels(self) -> bytes:
+        """RGB, line by line."""
+        return bytes(_decoded(self.data, self.name).tobytes())
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where pictures named by an address may come from, beside data URLs. folder: local files below it."""
+
+    folder: Path | None = None
+    remote: bool = False
+
+
+def key_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def open_picture(data: bytes, name: str) -> Picture:
+    """The picture in a file's bytes, decoded once to see that it can be. Raises `InputError` where it cannot."""
+    image = _decoded(data, name)
+    return Picture(name, key_of(data), image.width, image.height, data)
+
+
+def _decoded(data: bytes, name: str) -> Any:
+    """A PIL image, turned as its EXIF says. Raises `InputError` for what is no picture, damaged or huge."""
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(io.BytesIO(data)) as opened:
+            _require_size(opened.width, opened.height, name)
+            return ImageOps.exif_transpose(opened).convert("RGB")
+    except InputError:
+        raise
+    except Image.DecompressionBombError as error:
+        raise InputError(f"{name}: {error}. Scale it down.") from None
+    except Exception as error:  # each format's decoder raises its own
+        reason = "it is in no format of pictures" if isinstance(error, Image.UnidentifiedImageError) else str(error)
+        raise InputError(f"{name} cannot be read as a picture: {reason}. Give a sound PNG or JPEG.") from None
+
+
+def _require_size(width: int, height: int, name: str) -> None:
+    if width * height > MAX_PIXELS:
+        raise InputError(
+            f"{name} has {width} x {height} pixels, more than {MAX_PIXELS // 10**6} million. Scale it down."
+        )
+
+
+def read_file(path: str | Path) -> bytes:
+    """Raises `InputError` when it cannot be read."""
+    path = Path(path)
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise InputError(f"{path} has more than {MAX_BYTES >> 20} MiB. Give a smaller picture.")
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}). Give a picture's file.") from None
+
+
+def fetch(url: str, sources: Sources, name: str) -> bytes:
+    """The file that an OpenAI message's image_url names. Raises `UsageError` for an address that is not allowed."""
+    scheme = urllib.parse.urlsplit(url[:200]).scheme.lower()
+    if scheme == "data":
+        return _data_of(url, name)
+    if scheme in ("http", "https"):
+        if not sources.remote:
+            raise UsageError(
+                f"{name} is the address {url[:80]}: pictures from other machines are not fetched. Send a data URL, or "
+                "allow them (image_urls=True)."
+            )
+        return _download(url, name)
+    if scheme in ("file", "") or Path(url).is_absolute():
+        return read_file(_allowed_file(url, sources, name))
+    raise UsageError(f"{name}: {scheme}: is no kind of address that pictures are read from. Send a data URL.")
+
+
+def _data_of(url: str, name: str) -> bytes:
+    head, comma, body = url.partition(",")
+    if not comma or not head.endswith(";base64"):
+        raise InputError(f"{name}: the data URL is not of the form data:image/png;base64,... Correct it.")
+    if len(body) > MAX_BYTES * 4 // 3:
+        raise InputError(f"{name} has more than {MAX_BYTES >> 20} MiB. Give a smaller picture.")
+    try:
+        return base64.b64decode(body, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InputError(f"{name}: its data URL is no base64 ({error}). Correct it.") from None
+
+
+def _allowed_file(url: str, sources: Sources, name: str) -> Path:
+    path = Path(urllib.request.url2pathname(urllib.parse.urlsplit(url).path)) if url.startswith("file:") else Path(url)
+    if sources.folder is None:
+        raise UsageError(f"{name} is a local file: reading those is not allowed. Send a data URL, or set image_folder.")
+    folder = Path(sources.folder).resolve()
+    found = (folder / path).resolve()
+    if not found.is_relative_to(folder):
+        raise UsageError(f"{name}: {path} is not below image_folder, {folder}. Move it there, or send a data URL.")
+    return found
+
+
+class _SameKind(urllib.request.HTTPRedirectHandler):
+    """Follows redirections to http and https only."""
+
+    def redirect_request(self, *args: Any) -> urllib.request.Request | None:
+        new = super().redirect_request(*args)
+        if new is not None and urllib.parse.urlsplit(new.full_url).scheme not in ("http", "https"):
+            return None
+        return new
+
+
+def _download(url: str, name: str) -> bytes:
+    try:
+        with urllib.request.build_opener(_SameKind).open(url, timeout=TIMEOUT) as answer:
+            data = bytes(answer.read(MAX_BYTES + 1))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name}: {url[:80]} cannot be fetched ({error}). Send a data URL.") from None
+    if len(data) > MAX_BYTES:
+        raise InputError(f"{name} has more than {MAX_BYTES >> 20} MiB. Give a smaller picture.")
+    return data

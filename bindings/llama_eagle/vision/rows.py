@@ -1,0 +1,96 @@
+"""What a row is: for sessions, for the trainer and for their tests, one definition.
+
+A text with images is a sequence of rows. A token is one row; an image of height x width patches, after the encoder's
+merging, is height * width rows, line by line, and nothing else: what frames it are tokens.
+
+- A target reads in a token's row its embedding, in an image's row what the encoder made of that patch: [T], behind it
+  channels that later blocks add (deepstack), if any.
+- A draft reads in row i the target's features of row i, captured after those channels were added, and the input of row
+  i + 1: that embedding, or the first T numbers of that image row.
+- With M-RoPE a row stands at (time, height, width). Text goes on by one in all three. An image's rows share one time
+  and count lines and columns from there; the row after it stands max(height, width) later in all three.
+- A draft whose file has M-RoPE sections stands where the target stands; another one's row stands at its own number.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+N_PARTS = 3  # of a position: time, height, width
+
+
+def image_positions(height: int, width: int) -> NDArray[np.int32]:
+    """[N_PARTS, height * width], from the position of the image's first row."""
+    lines, columns = np.divmod(np.arange(height * width, dtype=np.int32), np.int32(width))
+    return np.stack([np.zeros_like(lines), lines, columns])
+
+
+def n_positions(height: int, width: int) -> int:
+    """How far after an image's first row the row behind the image stands."""
+    return max(height, width)
+
+
+@dataclass(frozen=True)
+class EmbeddedRows:
+    """An image's rows. `values`: pointer to float32 [n, width], valid as long as their encoder encodes nothing else.
+    positions: [N_PARTS, n] int32. n_positions: as above."""
+
+    values: Any
+    n: int
+    width: int
+    positions: NDArray[np.int32]
+    n_positions: int
+
+    @property
+    def positions_pointer(self) -> Any:
+        return self.positions.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
+
+    def as_array(self) -> NDArray[np.float32]:
+        """View [n, width]."""
+        return np.ctypeslib.as_array(self.values, shape=(self.n, self.width))
+
+
+class RowPositions:
+    """Where the rows of one sequence stand, in time: what eagle_row_positions.cpp does for a session with a draft."""
+
+    def __init__(self) -> None:
+        self._images: list[tuple[int, int, int]] = []  # first row, one past the last, position after it
+
+    def at(self, row: int) -> int:
+        """The position of a row; of one that is not there yet, if tokens come."""
+        for first, end, after in reversed(self._images):
+            if row >= end:
+                return after + row - end
+            if row >= first:
+                return self.at(first - 1) + 1
+        return row
+
+    def add(self, row: int, rows: EmbeddedRows) -> None:
+        self._images.append((row, row + rows.n, self.at(row) + rows.n_positions))
+
+    def truncate(self, n_rows: int) -> None:
+        """The first `n_rows` stay; of an image all or nothing does."""
+        self._images = [image for image in self._images if image[1] <= n_rows]
+
+    def clear(self) -> None:
+        self._images = []
+
+    def is_cut(self, row: int) -> bool:
+        """Whether rows can be cut before this one: those of an image go together."""
+        return not any(first < row < end for first, end, _ in self._images)
+
+    def has_image_from(self, row: int) -> bool:
+        """Whether a row of an image is at `row` or after it."""
+        return bool(self._images) and self._images[-1][1] > row
+
+    def save(self) -> bytes:
+        return np.array(self._images, np.int32).tobytes()
+
+    def load(self, data: bytes) -> None:
+        images = np.frombuffer(data, np.int32).reshape(-1, 3).tolist()
+        self._images = [(int(first), int(end), int(after)) for first, end, after in images]
