@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +20,8 @@ from llama_eagle.sessions.exact import require, set_mode
 from llama_eagle.sessions.models import ModelPair
 from llama_eagle.sessions.options import LoadOptions, PairOptions
 from llama_eagle.sessions.text import Tokenizer, chat_text
+from llama_eagle.vision.encoder import MARKER, VisionEncoder, require_encoder
+from llama_eagle.vision.in_text import PicturesInText
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class Evaluation:
     threads: int = 0
     gpu_layers: int = 0
     ignore_eos: bool = False
+    mmproj: Path | None = None
 
 
 @dataclass
@@ -89,10 +94,17 @@ def evaluate(job: Evaluation, on_progress: Callable[[float], None] = lambda frac
     if drafting.exact:
         set_mode("strict")
     load = LoadOptions(job.gpu_layers)
-    with ModelPair(PairOptions(job.target, drafting.model, load, drafting.draft_gpu_layers)) as pair:
+    pairing = PairOptions(job.target, drafting.model, load, drafting.draft_gpu_layers)
+    with ModelPair(pairing) as pair, contextlib.ExitStack() as stack:
         if drafting.exact:
             require(pair.target)
-        answerer = _Answerer(job, pair)
+        pictures = None
+        if job.mmproj is not None:
+            require_encoder(job.mmproj, pair.target.header, drafting.draft_file)
+            threads, use_gpu = job.threads or os.cpu_count() or 1, job.gpu_layers != 0
+            encoder = VisionEncoder(job.mmproj, pair.target.handle, n_threads=threads, use_gpu=use_gpu)
+            pictures = PicturesInText(stack.enter_context(encoder))
+        answerer = _Answerer(job, pair, pictures)
         for prompt in job.prompts:
             answerer.encode(prompt, prompt.opening)  # one that does not fit is known before minutes of measuring
         next(answerer.turns(job.prompts[0]))  # pages the files in
@@ -121,8 +133,8 @@ def total(scores: Iterable[Score]) -> Score:
 class _Answerer:
     """A loaded pair that answers prompts in both ways."""
 
-    def __init__(self, job: Evaluation, pair: ModelPair) -> None:
-        self.job, self.pair = job, pair
+    def __init__(self, job: Evaluation, pair: ModelPair, pictures: PicturesInText | None) -> None:
+        self.job, self.pair, self.pictures = job, pair, pictures
         self.tokenizer = Tokenizer(pair.target)
         self.run = Run(job.n, job.threads, job.sampling, job.ignore_eos)
 
@@ -138,11 +150,12 @@ class _Answerer:
             messages.append({"role": "assistant", "content": plain.text})
 
     def both(self, ids: list[int]) -> tuple[GenerationResult, GenerationResult]:
-        return decode(self.pair, ids, self.run), decode(self.pair, ids, self.run, self.job.drafting)
+        plain = decode(self.pair, ids, self.run, pictures=self.pictures)
+        return plain, decode(self.pair, ids, self.run, self.job.drafting, self.pictures)
 
     def encode(self, prompt: Prompt, content: str | list[Message]) -> list[int]:
         text = content if isinstance(content, str) else chat_text(self.pair.target, content)
-        ids = self.tokenizer.encode(text, add_bos=text is content)
+        ids = self._tokens(prompt, text, add_bos=text is content)
         limit = self.pair.target.n_ctx_train
         if len(ids) + self.job.n > limit:
             raise InputError(
@@ -150,3 +163,14 @@ class _Answerer:
                 f"of {limit}. Shorten the prompt or generate fewer tokens (-n)."
             )
         return ids
+
+    def _tokens(self, prompt: Prompt, text: str, *, add_bos: bool) -> list[int]:
+        """The text's ids; the images of turns that are still to come are left out."""
+        if not prompt.images:
+            return self.tokenizer.encode(text, add_bos=add_bos)
+        if self.pictures is None:
+            raise InputError(f"{prompt.source}: has images. Give the target's vision encoder (--mmproj).")
+        shown = prompt.images[: text.count(MARKER)]
+        found = [self.pictures.open(path, f"{prompt.source}: {path}") for path in shown]
+        encode = self.tokenizer.encode
+        return self.pictures.insert(text, found, lambda part, first: encode(part, add_bos=add_bos and first))

@@ -3,6 +3,7 @@
     {"question_id": 1, "category": "math", "turns": ["A first question", "one about its answer"]}
     {"messages": [{"role": "user", "content": "A question"}]}          # an answer at the end is left out
     {"prompt": "A text to go on with, without the chat template"}
+    {"images": ["a.png"], "turns": ["What is in <__media__>?"]}        # files beside this one, where the markers are
 
 `category` may stand in any of them.
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from llama_eagle.errors import InputError
+from llama_eagle.vision.encoder import MARKER
 
 DATA = Path(__file__).parent / "data"
 OWN = {path.stem: path for path in sorted(DATA.glob("*.jsonl"))}
@@ -34,6 +36,7 @@ class Prompt:
     turns: tuple[str, ...] = ()
     messages: tuple[Message, ...] = ()
     text: str | None = None
+    images: tuple[Path, ...] = ()  # for the markers <__media__> of all turns, in their order
 
     @property
     def opening(self) -> str | list[Message]:
@@ -86,16 +89,28 @@ def _prompt(line: bytes, source: str) -> Prompt:
     category = record.get("category", DEFAULT_CATEGORY)
     if not _is_text(category):
         raise InputError(f"{source}: category is {category!r}, not a name. Correct or remove it.")
+    images = _images(record, source)
     if "turns" in record:
-        return Prompt(source, category, turns=_turns(record["turns"], source))
+        return Prompt(source, category, turns=_turns(record["turns"], source), images=images)
     if "messages" in record:
         *messages, last = _messages(record["messages"], source)
-        return Prompt(source, category, turns=(last["content"],), messages=tuple(messages))
+        return Prompt(source, category, turns=(last["content"],), messages=tuple(messages), images=images)
     if "prompt" in record:
         if not _is_text(record["prompt"]):
             raise InputError(f"{source}: prompt is not a text. Give a string that is not empty.")
-        return Prompt(source, category, text=record["prompt"])
+        return Prompt(source, category, text=record["prompt"], images=images)
     raise InputError(f"{source}: has none of turns, messages and prompt. Add one.")
+
+
+def _images(record: dict[str, Any], source: str) -> tuple[Path, ...]:
+    value = record.get("images", [])
+    if not isinstance(value, list) or not all(_is_text(name) for name in value):
+        raise InputError(f"{source}: images is not a list of file names. Correct it.")
+    n_markers = json.dumps([record.get(name) for name in ("turns", "messages", "prompt")]).count(MARKER)
+    if value and n_markers != len(value):
+        raise InputError(f"{source}: {len(value)} images, but {n_markers} markers {MARKER}. Give one for each.")
+    folder = Path(source.rpartition(":")[0]).parent
+    return tuple(folder / name for name in value)
 
 
 def _turns(value: Any, source: str) -> tuple[str, ...]:

@@ -13,32 +13,38 @@ from llama_eagle.files import temporary_beside
 
 @dataclass
 class Conversation:
-    """system: what every conversation begins with; None: nothing."""
+    """system: what every conversation begins with; None: nothing. images: parts for the next question."""
 
     system: str | None = None
     turns: list[dict[str, Any]] = field(default_factory=list)  # from the user and the assistant in turn
+    images: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def messages(self) -> list[dict[str, Any]]:
         return [*([] if self.system is None else [{"role": "system", "content": self.system}]), *self.turns]
 
     def ask(self, text: str) -> None:
-        self.turns.append({"role": "user", "content": text})
+        content = [*self.images, {"type": "text", "text": text}] if self.images else text
+        self.turns.append({"role": "user", "content": content})
+        self.images = []
 
     def answer(self, text: str) -> None:
         self.turns.append({"role": "assistant", "content": text})
 
     def undo(self) -> str:
-        """Take the last question and its answer back; the question. Raises `UsageError` when there is none."""
+        """Take the last question and its answer back; the question, whose images wait for the next one.
+
+        Raises `UsageError` when there is none.
+        """
         for at in range(len(self.turns) - 1, -1, -1):
             if self.turns[at]["role"] == "user":
-                text = str(self.turns[at]["content"])
+                *self.images, text = _parts(self.turns[at]["content"])
                 del self.turns[at:]
-                return text
+                return str(text["text"])
         raise UsageError("there is nothing to take back: nothing has been said yet.")
 
     def clear(self) -> None:
-        self.turns = []
+        self.turns, self.images = [], []
 
     def save(self, path: Path) -> None:
         """As JSON: OpenAI's messages. Raises `InputError` when the file cannot be written."""
@@ -53,7 +59,7 @@ class Conversation:
         """Go on with a saved one. Raises `InputError` for a file that holds none."""
         try:
             messages = json.loads(path.read_text("utf-8"))["messages"]
-            said = [{"role": str(each["role"]), "content": str(each["content"])} for each in messages]
+            said = [{"role": str(each["role"]), "content": _content(each["content"])} for each in messages]
         except OSError as error:
             raise InputError(
                 f"{path}: cannot be read ({error.strerror}). Give a file that /save has written."
@@ -63,3 +69,19 @@ class Conversation:
         is_system = bool(said) and said[0]["role"] == "system"
         self.system = said[0]["content"] if is_system else None
         self.turns = said[1:] if is_system else said
+
+
+def _parts(content: Any) -> list[dict[str, Any]]:
+    """What a message holds, its text last."""
+    return content if isinstance(content, list) else [{"type": "text", "text": content}]
+
+
+def _content(saved: Any) -> Any:
+    """Raises TypeError or KeyError for what `ask` and `answer` do not make."""
+    if not isinstance(saved, list):
+        return str(saved)
+    *images, text = saved
+    return [
+        *({"type": "image_url", "image_url": {"url": str(part["image_url"]["url"])}} for part in images),
+        {"type": "text", "text": str(text["text"])},
+    ]

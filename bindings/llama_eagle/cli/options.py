@@ -99,6 +99,15 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class Vision:
+    """Images beside the text."""
+
+    mmproj: Annotated[
+        Path | None, typer.Option(metavar="MMPROJ.gguf", help="The target's vision encoder: images can be read then.")
+    ] = None
+
+
+@dataclass(frozen=True)
 class Computing:
     """Where and how the target is computed."""
 
@@ -146,6 +155,7 @@ FLAGS = {
     "type_k": "--cache-type-k",
     "type_v": "--cache-type-v",
     "draft_n_ctx": "--draft-ctx-size",
+    "mmproj_path": "--mmproj",
 }
 _NAMES = re.compile(rf"(?<![\w.'-])({'|'.join(FLAGS)})(?!\w)")
 

@@ -29,6 +29,7 @@ from llama_eagle.drafting.resolve import session_options  # noqa: E402
 from llama_eagle.drop_in import chat  # noqa: E402
 from llama_eagle.drop_in.attributes import Attributes  # noqa: E402
 from llama_eagle.drop_in.guard import OneThread  # noqa: E402
+from llama_eagle.drop_in.images import ImageChat  # noqa: E402
 from llama_eagle.drop_in.measures import Measures  # noqa: E402
 from llama_eagle.drop_in.options import (  # noqa: E402
     choose,
@@ -58,6 +59,9 @@ from llama_eagle.sessions.options import MTP, LoadOptions  # noqa: E402
 from llama_eagle.sessions.session import DraftLike, EagleSession  # noqa: E402
 from llama_eagle.sessions.text import Tokenizer  # noqa: E402
 from llama_eagle.sessions.text_memory import TextMemory  # noqa: E402
+from llama_eagle.vision.encoder import VisionEncoder  # noqa: E402
+from llama_eagle.vision.in_text import PicturesInText, with_markers  # noqa: E402
+from llama_eagle.vision.pictures import Sources  # noqa: E402
 
 GENERATE = inspect.signature(Llama.generate)
 CHAT = inspect.signature(Llama.create_chat_completion)
@@ -117,7 +121,8 @@ class EagleLlama(Attributes, Closing):
         self._drafter = choose_drafter(self._session, options, self.draft_model)
         self.set_n_draft(options.n_draft if n_draft_max else "auto")
         store = CheckpointStore(options.checkpoint_mib << 20 if recurrent else 0)
-        self._memory = TextMemory(self._session, self._n_vocab, store, options.checkpoint_every)
+        pictures = self._open_pictures(int(given.get("n_gpu_layers", 0)))
+        self._memory = TextMemory(self._session, self._n_vocab, store, options.checkpoint_every, pictures)
         self._memory.on_progress = self._progress("prompt")
         if self._logits_all:
             self._memory.rows = np.empty((self._n_ctx, self._n_vocab), dtype=np.single)
@@ -134,6 +139,18 @@ class EagleLlama(Attributes, Closing):
         draft = Model(self._choice.draft, options_of_draft)
         self._stack.callback(draft.close)
         return draft
+
+    def _open_pictures(self, gpu_layers: int) -> PicturesInText | None:
+        options = self._options
+        if options.mmproj_path is None:
+            return None
+        path = Path(options.mmproj_path)
+        encoder = VisionEncoder(path, self._model.model, n_threads=self.n_threads_batch, use_gpu=gpu_layers != 0)
+        self._stack.callback(encoder.close)
+        pictures = PicturesInText(encoder)
+        folder = None if options.image_folder is None else Path(options.image_folder)
+        self.chat_handler = ImageChat(pictures, Sources(folder, options.image_urls))
+        return pictures
 
     # --- evaluation and generation ---
 
@@ -195,6 +212,8 @@ class EagleLlama(Attributes, Closing):
         require_grammar(self._model.vocab, arguments["grammar"])
         sampler: Any = self._init_sampler(**{name: arguments[name] for name in SAMPLER_ARGUMENTS & arguments.keys()})
         self._sampler = sampler
+        if memory.pictures is not None:
+            memory.pictures.keep(memory.known, tokens)
         start = time.perf_counter()
         if arguments["reset"]:
             n_evaluated = memory.become(tokens)
@@ -301,6 +320,19 @@ class EagleLlama(Attributes, Closing):
         """As the parent's."""
         self._require_open()
         return super().tokenize(text, add_bos, special)
+
+    def tokenize_images(self, prompt: str, images: Sequence[bytes | str | PathLike[str]]) -> list[int]:
+        """Ids for `create_completion` and `generate`, with images in the places of the markers `<__media__>`.
+
+        `images`: files, or what is in them. Where the prompt has no marker they come first. A row of an image is a
+        negative id. Raises `InputError` or `UsageError` for images that cannot be read, or do not match the markers.
+        """
+        pictures = self._require_memory().pictures
+        if pictures is None:
+            raise UsageError("the model was loaded without mmproj_path: it reads no images. Load it with one.")
+        found = [pictures.open(image, f"image {n}") for n, image in enumerate(images, start=1)]
+        special = Tokenizer(self._model)
+        return pictures.insert(with_markers(prompt, len(found)), found, special.encode_piece)
 
     def detokenize(
         self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False

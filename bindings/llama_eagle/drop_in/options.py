@@ -19,6 +19,7 @@ from llama_eagle.gguf.pairing import require_models
 from llama_eagle.gguf.size import require_memory
 from llama_eagle.native.limits import MAX_THREADS
 from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions
+from llama_eagle.vision.encoder import require_encoder
 
 PARENT_PARAMETERS = {
     name: parameter.default
@@ -33,12 +34,17 @@ class EagleOptions(DraftingOptions):
     """Raises `UsageError` for values out of range. Beside those of `DraftingOptions`:
 
     draft_path: the draft's file, another name of `draft`.
+    mmproj_path: the target's vision encoder: chats may hold images then. Messages carry them as data URLs, as files
+        below `image_folder`, and with `image_urls` as addresses of other machines.
     checkpoint_mib: memory for checkpoints of a recurrent state. checkpoint_every: tokens between them in a long prompt.
     parse_replies: reasoning and calls of tools are told apart from a chat's content; False: content has it all.
     on_progress: called with "loading" or "prompt" and how much of it is done, 0..1.
     """
 
     draft_path: str | Path | None = None
+    mmproj_path: str | Path | None = None
+    image_folder: str | Path | None = None
+    image_urls: bool = False
     checkpoint_mib: int = 256
     checkpoint_every: int = 1024
     parse_replies: bool = True
@@ -87,6 +93,10 @@ def _refuse_values(given: Mapping[str, Any]) -> None:
 def refuse_conflicts(options: EagleOptions, given: Mapping[str, Any]) -> None:
     """What cannot work, with drafts or at all. Raises `UsageError`."""
     _refuse_values(given)
+    if options.mmproj_path is not None:
+        for name in ("chat_handler", "vocab_only", "embedding"):
+            if given.get(name):
+                raise UsageError(f"mmproj_path and {name} exclude each other. Leave one out.")
     if options.draft_file is not None and given.get("draft_model") is not None:
         raise UsageError("draft and draft_model exclude each other. Leave one out.")
     if not options.drafts and given.get("draft_model") is None:
@@ -144,6 +154,8 @@ def _check_files(choice: Choice[EagleOptions], given: Mapping[str, Any]) -> Head
     """The draft's header."""
     files = read_model(choice.target)[1]
     target, draft = require_models(files, files if choice.options.model == MTP else choice.options.draft_file)
+    if choice.options.mmproj_path is not None:
+        require_encoder(Path(choice.options.mmproj_path), target, draft)
     if given.get("n_gpu_layers", 0) == 0:
         n_ctx = given.get("n_ctx", PARENT_PARAMETERS["n_ctx"]) or int(target.arch_key("context_length", 0))
         types = (given.get(name) for name in ("type_k", "type_v"))

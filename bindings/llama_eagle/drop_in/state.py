@@ -8,17 +8,21 @@ import zlib
 import llama_cpp
 import numpy as np
 from llama_cpp import LlamaState
+from numpy.typing import NDArray
 
-from llama_eagle.errors import IncompatibleModels
+from llama_eagle.errors import IncompatibleModels, InputError
 from llama_eagle.sessions.text_memory import TextMemory
+from llama_eagle.vision.in_text import FIRST_ID, Frame
 
 
 class EagleLlamaState(LlamaState):
-    """The parent's saved state and what the draft keeps beside it, with a checksum: llama.cpp aborts on some damage."""
+    """The parent's saved state, what the draft keeps beside it, and the pictures of the text, by their ids in it; with
+    a checksum: llama.cpp aborts on some damage."""
 
-    def __init__(self, state: LlamaState, draft_state: bytes) -> None:
+    def __init__(self, state: LlamaState, draft_state: bytes, pictures: dict[int, tuple[str, Frame]]) -> None:
         super().__init__(**vars(state))
         self.draft_state = draft_state
+        self.pictures = pictures
         self.checksum = self._checksum()
 
     def require_whole(self) -> None:
@@ -51,7 +55,8 @@ def capture_state(memory: TextMemory, seed: int) -> EagleLlamaState:
         llama_state_size=written,
         seed=seed,
     )
-    return EagleLlamaState(state, memory.session.save_state())
+    pictures = memory.pictures.describe(memory.known) if memory.pictures is not None else {}
+    return EagleLlamaState(state, memory.session.save_state(), pictures)
 
 
 def restore_state(memory: TextMemory, state: LlamaState) -> None:
@@ -60,6 +65,7 @@ def restore_state(memory: TextMemory, state: LlamaState) -> None:
         state.require_whole()
     memory.reset()
     session = memory.session
+    text = _text_of(memory, state)
     buffer = (ctypes.c_uint8 * state.llama_state_size).from_buffer_copy(state.llama_state)
     if llama_cpp.llama_state_set_data(session.ctx, buffer, state.llama_state_size) != state.llama_state_size:
         memory.reset()
@@ -68,13 +74,27 @@ def restore_state(memory: TextMemory, state: LlamaState) -> None:
     try:
         session.load_state(draft_state or None, state.n_tokens)
     except IncompatibleModels:  # another draft's, or another size of its memory: the draft begins anew
+        if (text <= FIRST_ID).any():
+            memory.reset()
+            raise
         session.load_state(None, state.n_tokens)
     except BaseException:
         memory.reset()
         raise
-    memory.tokens[: state.n_tokens] = state.input_ids[: state.n_tokens]
+    memory.tokens[: state.n_tokens] = text
     memory.n_tokens = state.n_tokens
     if known := [int(token) for token in memory.known if token >= 0]:
         session.note_tokens(known)
     if memory.rows is not None:
         memory.rows[: len(state.scores)] = state.scores
+
+
+def _text_of(memory: TextMemory, state: LlamaState) -> NDArray[np.intc]:
+    """The saved tokens, its pictures by their ids here. Raises `InputError` where no picture can be."""
+    text = np.asarray(state.input_ids[: state.n_tokens], dtype=np.intc)
+    pictures = state.pictures if isinstance(state, EagleLlamaState) else {}
+    if memory.pictures is not None:
+        return memory.pictures.adopt(text, pictures)
+    if pictures:
+        raise InputError("the saved state holds images. Load the model with its mmproj_path.")
+    return text

@@ -38,6 +38,8 @@ class GrowingText:
         return b"".join([self._piece(token, special) for token in tokens])
 
     def _piece(self, token: int, special: bool) -> bytes:
+        if token < 0:  # a row of an image
+            return b""
         piece = self._pieces.get((token, special))
         if piece is None:
             piece = self._pieces[token, special] = self._tokenizer.piece(token, special=special)

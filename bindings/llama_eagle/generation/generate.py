@@ -20,6 +20,7 @@ from llama_eagle.sessions.checkpoints import CheckpointStore
 from llama_eagle.sessions.session import Session
 from llama_eagle.sessions.text import StopText, TextStream, Tokenizer
 from llama_eagle.sessions.text_memory import TextMemory
+from llama_eagle.vision.in_text import FIRST_ID, PicturesInText
 
 OnText = Callable[[str], None]
 OnProgress = Callable[[float], None]
@@ -77,25 +78,28 @@ def generate(
     *,
     drafting: DraftingOptions = DraftingOptions(),
     length: DraftLength | None = None,
+    pictures: PicturesInText | None = None,
     watch: Watch = Watch(),
 ) -> GenerationResult:
     """Evaluate `prompt` (token ids) and generate after it.
 
-    `drafting`: what proposes tokens, beside the draft that the session holds. `length`: a policy that stays from one
-    generation to the next, in place of `drafting.n_draft`. Raises `UsageError` for an empty prompt, `InputError` for
-    one that leaves no room for a token or holds ids outside the vocabulary.
+    `pictures`: those that the prompt holds, as negative ids. `drafting`: what proposes tokens, beside the draft that
+    the session holds. `length`: a policy that stays from one generation to the next, in place of `drafting.n_draft`.
+    Raises `UsageError` for an empty prompt, `InputError` for one that leaves no room for a token or holds ids outside
+    the vocabulary.
     """
-    _check_prompt(session, tokenizer, prompt)
+    tokens_of_text = [token for token in prompt if pictures is None or token > FIRST_ID]
+    _check_prompt(session, tokenizer, prompt, tokens_of_text)
     stream = _Stream(TextStream(tokenizer), StopText(options.stop), watch.on_text)
     with (
         Sampler(options.sampling, tokenizer.n_vocab, tokenizer.vocab) as sampler,
         rejection_sampling(session, drafting, sampler) as own,
     ):
         start = time.perf_counter()
-        text = TextMemory(session, tokenizer.n_vocab, CheckpointStore(0))
+        text = TextMemory(session, tokenizer.n_vocab, CheckpointStore(0), pictures=pictures)
         text.on_progress = watch.on_prompt
         text.extend(prompt)
-        for token in prompt[-options.sampling.penalty_last_n :] if options.sampling.has_penalties else ():
+        for token in tokens_of_text[-options.sampling.penalty_last_n :] if options.sampling.has_penalties else ():
             sampler.accept(token)
         prompt_end, before = time.perf_counter(), session.timings
         length = length or choose_length(drafting.n_draft, session.n_draft_max)
@@ -174,10 +178,10 @@ class _Stream:
             self._on_text(piece)
 
 
-def _check_prompt(session: Session, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
+def _check_prompt(session: Session, tokenizer: Tokenizer, prompt: Sequence[int], of_text: Sequence[int]) -> None:
     if not prompt:
         raise UsageError("the prompt is empty: there is nothing to continue. Give at least one token.")
-    tokenizer.require_ids(prompt)
+    tokenizer.require_ids(of_text)
     if len(prompt) > session.n_room:
         raise InputError(
             f"the prompt has {len(prompt)} tokens, {session.n_room} fit into the context. "

@@ -13,6 +13,7 @@ from llama_eagle.sessions.models import Context, ModelPair
 from llama_eagle.sessions.open import open_session
 from llama_eagle.sessions.options import ContextOptions
 from llama_eagle.sessions.text import Tokenizer
+from llama_eagle.vision.in_text import PicturesInText
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -28,7 +29,11 @@ class Run:
 
 
 def decode(
-    pair: ModelPair, prompt: Sequence[int], run: Run, drafting: DraftingOptions = DraftingOptions()
+    pair: ModelPair,
+    prompt: Sequence[int],
+    run: Run,
+    drafting: DraftingOptions = DraftingOptions(),
+    pictures: PicturesInText | None = None,
 ) -> GenerationResult:
     """Generates after `prompt` in a fresh context. The pair's draft is used where `drafting` names a model."""
     options = ContextOptions(
@@ -40,4 +45,4 @@ def decode(
         open_session(context, draft, session_options(draft.header if draft else None, drafting)) as session,
     ):
         generation = GenerationOptions(run.n, run.sampling, run.ignore_eos)
-        return generate(session, Tokenizer(pair.target), prompt, generation, drafting=drafting)
+        return generate(session, Tokenizer(pair.target), prompt, generation, drafting=drafting, pictures=pictures)

@@ -40,6 +40,10 @@ class Tokenizer:
             raise NativeError(f"llama_tokenize needs {-n} tokens for {len(data)} bytes", code=n, call="llama_tokenize")
         return list(tokens[:n])
 
+    def encode_piece(self, text: str, is_first: bool) -> list[int]:
+        """Token ids of a piece of a longer text."""
+        return self.encode(text, add_bos=is_first)
+
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """The bytes of one token, which may be a part of a character; control tokens are empty unless `special`.
 

@@ -67,7 +67,7 @@ class TextMemory:
         if not len(tokens):
             raise UsageError("the prompt is empty: there is nothing to continue. Give at least one token.")
         wanted = np.asarray(tokens, dtype=np.intc)
-        self._require_room(wanted)
+        self.require_room(wanted)
         shared = self._shared(wanted)
         if shared == len(wanted) == self.n_tokens and self.is_live:
             return 0
@@ -141,9 +141,9 @@ class TextMemory:
         shared = int(different[0]) if len(different) else n
         return min(cut_before(text, shared, self.pictures) for text in (self.known, wanted))
 
-    def _require_room(self, wanted: NDArray[np.intc]) -> None:
+    def require_room(self, wanted: Sequence[int] | NDArray[np.intc]) -> None:
         """Raises `InputError` for a text with pictures that the context does not hold: before one is encoded."""
-        n_rows = int(np.count_nonzero(wanted <= FIRST_ID))
+        n_rows = int(np.count_nonzero(np.asarray(wanted) <= FIRST_ID))
         if n_rows and len(wanted) > self.session.n_ctx:
             raise InputError(
                 f"the text takes {len(wanted)} tokens, {n_rows} of them for pictures, and the context holds "

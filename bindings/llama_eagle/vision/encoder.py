@@ -37,8 +37,11 @@ class Frame:
         return self.height * self.width
 
 
-def require_encoder(path: Path, target: Header) -> Header:
-    """The file is an encoder that was made with this target. Raises `InputError` or `IncompatibleModels`."""
+def require_encoder(path: Path, target: Header, draft: Header | None = None) -> None:
+    """The file is an encoder of this target, whose rows the draft can read too.
+
+    Raises `InputError` or `IncompatibleModels`.
+    """
     header, _ = read_model(path)
     kind = header.keys.get("clip.projector_type") or header.keys.get("clip.vision.projector_type")
     if header.architecture != "clip" or kind is None:
@@ -56,7 +59,12 @@ def require_encoder(path: Path, target: Header) -> Header:
             f"{path} makes rows of {found[0]} numbers with {found[1]} further layers, {target.path} reads {wanted[0]} "
             f"with {wanted[1]}: it belongs to another model. Give the mmproj of this target."
         )
-    return header
+    width = wanted[0] if draft is None else int(draft.arch_key("embedding_length", wanted[0]))
+    if draft is not None and width != wanted[0]:
+        raise IncompatibleModels(
+            f"{draft.path} has hidden size {width}, the target {wanted[0]}: such a draft cannot read the rows of an "
+            "image. Leave the draft out, or the images."
+        )
 
 
 class VisionEncoder(Closing):

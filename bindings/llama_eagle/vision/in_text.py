@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from os import PathLike
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llama_eagle.errors import InputError, UsageError
 from llama_eagle.vision.encoder import MARKER, Frame, VisionEncoder
-from llama_eagle.vision.pictures import Picture, key_of, open_picture
+from llama_eagle.vision.pictures import Picture, key_of, open_picture, read_file
 from llama_eagle.vision.rows import EmbeddedRows
 
 FIRST_ID = -2  # -1 is a row of which nothing is known
 
-Encode = Callable[[str], list[int]]
+Encode = Callable[[str, bool], list[int]]  # a piece of text, and whether it begins the whole
 
 
 @dataclass
@@ -23,6 +24,11 @@ class _Entry:
     key: str
     frame: Frame
     picture: Picture | None  # None: its rows may be in memory, its file is gone
+
+
+def with_markers(prompt: str, n_pictures: int) -> str:
+    """A prompt that has a marker for each picture: those of one that has none come first."""
+    return prompt if MARKER in prompt else MARKER * n_pictures + prompt
 
 
 class PicturesInText:
@@ -40,6 +46,12 @@ class PicturesInText:
         entry = self._entries.get(self._ids.get(key_of(data), 0))
         return entry.picture if entry and entry.picture else open_picture(data, name)
 
+    def open(self, image: bytes | str | PathLike[str], name: str) -> Picture:
+        """A picture from a file, or from what is in one. Raises `InputError` when it cannot be read."""
+        if isinstance(image, bytes):
+            return self.picture(image, name)
+        return self.picture(read_file(image), str(image))
+
     def ids(self, picture: Picture) -> list[int]:
         """What stands for a picture in a text: the tokens before it, its rows, the tokens behind."""
         if picture.key not in self._ids:
@@ -50,17 +62,15 @@ class PicturesInText:
         return [*entry.frame.before, *[at] * entry.frame.n_rows, *entry.frame.behind]
 
     def join(self, texts: Sequence[str], pictures: Sequence[Picture], encode: Encode) -> list[int]:
-        """Texts with a picture between each two. `encode` gives a text's ids; the first one's begin the text."""
-        ids = encode(texts[0])
+        """The ids of texts with a picture between each two."""
+        ids = encode(texts[0], True)
         for picture, text in zip(pictures, texts[1:], strict=True):
-            ids += self.ids(picture) + encode(text)
+            ids += self.ids(picture) + (encode(text, False) if text else [])
         return ids
 
     def insert(self, prompt: str, pictures: Sequence[Picture], encode: Encode) -> list[int]:
-        """A prompt's ids with pictures for its markers, or before it where it has none."""
+        """A prompt's ids, with pictures for its markers. Raises `UsageError` when there are not as many."""
         texts = prompt.split(MARKER)
-        if len(texts) == 1:
-            texts = [""] * len(pictures) + texts
         if len(texts) - 1 != len(pictures):
             raise UsageError(
                 f"the prompt has {len(texts) - 1} markers {MARKER} for {len(pictures)} pictures. Give one for each."

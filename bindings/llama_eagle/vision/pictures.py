@@ -9,7 +9,9 @@ import io
 import urllib.error
 import urllib.parse
 import urllib.request
+import warnings
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -59,26 +61,25 @@ def _decoded(data: bytes, name: str) -> Any:
     from PIL import Image, ImageOps
 
     try:
-        with Image.open(io.BytesIO(data)) as opened:
-            _require_size(opened.width, opened.height, name)
+        with warnings.catch_warnings(), Image.open(io.BytesIO(data)) as opened:
+            warnings.simplefilter("ignore")
+            if opened.width * opened.height > MAX_PIXELS:
+                raise _too_large(name)
             return ImageOps.exif_transpose(opened).convert("RGB")
     except InputError:
         raise
-    except Image.DecompressionBombError as error:
-        raise InputError(f"{name}: {error}. Scale it down.") from None
+    except Image.DecompressionBombError:  # PIL's own limit, which is higher
+        raise _too_large(name) from None
     except Exception as error:  # each format's decoder raises its own
         reason = "it is in no format of pictures" if isinstance(error, Image.UnidentifiedImageError) else str(error)
         raise InputError(f"{name} cannot be read as a picture: {reason}. Give a sound PNG or JPEG.") from None
 
 
-def _require_size(width: int, height: int, name: str) -> None:
-    if width * height > MAX_PIXELS:
-        raise InputError(
-            f"{name} has {width} x {height} pixels, more than {MAX_PIXELS // 10**6} million. Scale it down."
-        )
+def _too_large(name: str) -> InputError:
+    return InputError(f"{name} has more than {MAX_PIXELS // 10**6} million pixels. Scale it down.")
 
 
-def read_file(path: str | Path) -> bytes:
+def read_file(path: str | PathLike[str]) -> bytes:
     """Raises `InputError` when it cannot be read."""
     path = Path(path)
     try:

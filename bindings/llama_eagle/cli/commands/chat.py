@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import sys
 from collections.abc import Callable
@@ -21,10 +22,12 @@ from llama_eagle.cli.options import (
     Sampling,
     TargetFile,
     Verbose,
+    Vision,
     in_flags,
     read_n_draft,
 )
 from llama_eagle.errors import EagleError, UsageError
+from llama_eagle.vision.pictures import read_file
 
 HELP = """\
 /retry              answer the last question again
@@ -35,6 +38,7 @@ HELP = """\
 /think on|off|hide  think before the answer, or do not, or do not show it
 /stats              speed, rounds and acceptance of the last answer
 /draft K|auto|off   tokens drafted in a round
+/image FILE         show an image with the next message; may be repeated
 /help, /exit
 Ctrl-C stops an answer or clears the line; on an empty line, twice, it leaves.
 A pasted text is one message. Alt-Enter begins a new line, and so does Enter
@@ -46,6 +50,7 @@ FULL = "/undo takes the last question back, /clear begins anew, a larger --ctx-s
 @grouped
 def chat(
     model: TargetFile,
+    vision: Vision,
     drafting: Drafting,
     sampling: Sampling,
     computing: Computing,
@@ -70,7 +75,7 @@ def chat(
         "max_tokens": None if n_predict < 0 else n_predict,
     }
     options = from_options(drafting.options(), computing.context(max(ctx_size, 1), 0), computing.n_gpu_layers)
-    options |= {"n_ctx": ctx_size, "verbose": verbose}
+    options |= {"n_ctx": ctx_size, "verbose": verbose, "mmproj_path": vision.mmproj}
     talk(Path(model), options, Chat(Conversation(system), settings, thinks=not no_think), EagleLlama)
 
 
@@ -194,6 +199,13 @@ class Chat:
     def _draft(self, length: str) -> None:
         self._llm.set_n_draft(0 if length == "off" else read_n_draft(length))
 
+    def _image(self, name: str) -> None:
+        data = read_file(_path(name))
+        n_tokens = len(self._llm.tokenize_images("", [data]))
+        console.note(f"{name}: {n_tokens} tokens, with the next message")
+        url = f"data:image/*;base64,{base64.b64encode(data).decode()}"
+        self.conversation.images.append({"type": "image_url", "image_url": {"url": url}})
+
     def _stats(self, _: str) -> None:
         if self._timings:
             prompt, answer = (self._timings[f"{name}_per_second"] for name in ("prompt", "predicted"))
@@ -211,13 +223,14 @@ COMMANDS: dict[str, Callable[[Chat, str], None]] = {
     "/think": Chat._think,
     "/stats": Chat._stats,
     "/draft": Chat._draft,
+    "/image": Chat._image,
     "/help": lambda chat, _: print(HELP),
 }
 
 
 def _path(name: str) -> Path:
     if not name:
-        raise UsageError("name a file, such as chat.json.")
+        raise UsageError("name a file.")
     return Path(name).expanduser()
 
 

@@ -11,7 +11,7 @@ import typer
 
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import Drafting, GpuLayers, Json, Sampling, TargetFile, Threads
+from llama_eagle.cli.options import Drafting, GpuLayers, Json, Sampling, TargetFile, Threads, Vision
 from llama_eagle.errors import UsageError
 
 
@@ -34,6 +34,7 @@ class Greedy(Sampling):
 def evaluate(
     model: TargetFile,
     data: Annotated[list[str], typer.Option(metavar="FILE.jsonl|chat|math", help="Prompts; may be repeated.")],
+    vision: Vision,
     drafting: Measured,
     sampling: Greedy,
     n_predict: Annotated[int, typer.Option("-n", min=2, help="Most tokens of each answer.")] = 256,
@@ -61,7 +62,9 @@ def evaluate(
         require_plotting(plot)
     prompts = take(read_prompts(data), limit)
     threads = threads or os.cpu_count() or 1
-    job = evaluation.Evaluation(model, prompts, n_predict, drafts, sampling.params(), threads, n_gpu_layers, ignore_eos)
+    job = evaluation.Evaluation(
+        model, prompts, n_predict, drafts, sampling.params(), threads, n_gpu_layers, ignore_eos, vision.mmproj
+    )
     with console.progress("evaluating") as on_progress:
         scores = evaluation.evaluate(job, on_progress)
     report = {"data": data, **as_dict(job, scores), **surroundings()}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +14,7 @@ import typer
 
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import Computing, Drafting, Json, Sampling, TargetFile, Verbose
+from llama_eagle.cli.options import Computing, Drafting, Json, Sampling, TargetFile, Verbose, Vision
 from llama_eagle.errors import InputError, UsageError
 from llama_eagle.generation.options import GenerationOptions
 
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from llama_eagle.generation.generate import GenerationResult
     from llama_eagle.sessions.models import Model, ModelPair
     from llama_eagle.sessions.options import ContextOptions
+    from llama_eagle.vision.in_text import PicturesInText
+    from llama_eagle.vision.pictures import Picture
 
 DEFAULT_CONTEXT = 4096  # tokens, when neither -n nor the prompt asks for more
 LATE_S = 1.0  # what takes longer shows its progress
@@ -40,6 +45,10 @@ class Prompt:
     system: Annotated[str | None, typer.Option(help="System message.")] = None
     raw: Annotated[bool, typer.Option("--raw", help="Continue the text itself, without the chat template.")] = False
     no_think: Annotated[bool, typer.Option("--no-think", help="Answer without thinking, if the template can.")] = False
+    image: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="An image, for <__media__> in the prompt or before it; may be repeated."),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,7 @@ def generate(
     prompt: Prompt,
     length: Length,
     form: Form,
+    vision: Vision,
     drafting: Drafting,
     sampling: Sampling,
     computing: Computing,
@@ -94,6 +104,8 @@ def generate(
     from llama_eagle.sessions import exact
 
     given = _read_prompt(prompt)
+    if prompt.image and (vision.mmproj is None or isinstance(given, list)):
+        raise UsageError("--image needs --mmproj and a prompt that is text.")
     log.set_verbose(verbose)
     if drafting.exact:
         exact.set_mode("strict")
@@ -102,12 +114,13 @@ def generate(
     options = GenerationOptions(limit, params, length.ignore_eos, tuple(form.stop or ()))
     choice = resolve(model, drafting.options())
     console.note(choice.why)
-    with _load(choice, computing) as pair:
+    with _load(choice, computing) as pair, _open_pictures(vision, computing, pair) as pictures:
         if drafting.exact and (unverified := exact.require(pair.target)):
             console.warn(unverified)
-        ids = _tokenize(given, prompt, pair.target, think=params.grammar is None and not prompt.no_think)
+        think = params.grammar is None and not prompt.no_think
+        ids = _tokenize(given, prompt, pair.target, pictures, think=think)
         context = computing.context(length.n_ctx(len(ids), pair.target.n_ctx_train), choice.options.longest)
-        result = _generate(pair, choice.options, context, ids, options, json)
+        result = _generate(pair, choice.options, context, ids, options, pictures, json)
         _report(result, exact.report(pair.target) if json else None)
 
 
@@ -121,12 +134,32 @@ def _load(choice: Choice[DraftingOptions], computing: Computing) -> ModelPair:
         return ModelPair(PairOptions(choice.target, drafts.model, load, drafts.draft_gpu_layers))
 
 
+@contextlib.contextmanager
+def _open_pictures(vision: Vision, computing: Computing, pair: ModelPair) -> Iterator[PicturesInText | None]:
+    """The target's vision encoder, if there is one."""
+    from llama_eagle.vision.encoder import VisionEncoder, require_encoder
+    from llama_eagle.vision.in_text import PicturesInText
+
+    if vision.mmproj is None:
+        yield None
+        return
+    require_encoder(vision.mmproj, pair.target.header, pair.draft.header if pair.draft else None)
+    threads, use_gpu = computing.threads or os.cpu_count() or 1, computing.n_gpu_layers != 0
+    with VisionEncoder(vision.mmproj, pair.target.handle, n_threads=threads, use_gpu=use_gpu) as encoder:
+        yield PicturesInText(encoder, on_encode=_note_picture)
+
+
+def _note_picture(picture: Picture, n_rows: int) -> None:
+    console.note(f"reading {picture.name}: {picture.width} x {picture.height} pixels, {n_rows} tokens")
+
+
 def _generate(
     pair: ModelPair,
     drafts: DraftingOptions,
     context_options: ContextOptions,
     ids: list[int],
     options: GenerationOptions,
+    pictures: PicturesInText | None,
     json: bool,
 ) -> GenerationResult:
     from llama_eagle.drafting.resolve import session_options
@@ -142,7 +175,7 @@ def _generate(
         console.progress("reading the prompt", after_s=LATE_S) as on_prompt,
     ):
         watch = Watch(None if json else _show, on_prompt, compare=console.on_terminal() and not json)
-        return generate(session, Tokenizer(pair.target), ids, options, drafting=drafts, watch=watch)
+        return generate(session, Tokenizer(pair.target), ids, options, drafting=drafts, pictures=pictures, watch=watch)
 
 
 def _show(text: str) -> None:
@@ -219,17 +252,26 @@ def _file_or_text(given: str) -> str:
     return str(_read_file(Path(given))) if is_file else given
 
 
-def _tokenize(text: str | list[int], prompt: Prompt, target: Model, *, think: bool) -> list[int]:
+def _tokenize(
+    given: str | list[int], prompt: Prompt, target: Model, pictures: PicturesInText | None, *, think: bool
+) -> list[int]:
     """Ids as they are; text by the model's chat template, unless it has none or `raw` is asked for."""
     from llama_eagle.sessions.text import Tokenizer, chat_text, has_chat_template
+    from llama_eagle.vision.in_text import with_markers
 
-    if isinstance(text, list):
-        return text
+    if isinstance(given, list):
+        return given
     if prompt.raw and prompt.system is not None:
         raise UsageError("--raw leaves no place for a --system message. Leave one out.")
-    if prompt.raw or (prompt.system is None and not has_chat_template(target)):
-        return Tokenizer(target).encode(text)
-    system = [] if prompt.system is None else [{"role": "system", "content": prompt.system}]
-    options = {} if think else {"enable_thinking": False}
-    whole = chat_text(target, [*system, {"role": "user", "content": text}], **options)
-    return Tokenizer(target).encode(whole, add_bos=False)
+    images = prompt.image or []
+    text = with_markers(given, len(images)) if pictures else given
+    is_chat = not prompt.raw and (prompt.system is not None or has_chat_template(target))
+    if is_chat:
+        system = [] if prompt.system is None else [{"role": "system", "content": prompt.system}]
+        options = {} if think else {"enable_thinking": False}
+        text = chat_text(target, [*system, {"role": "user", "content": text}], **options)
+    tokenizer = Tokenizer(target)
+    if pictures is None:
+        return tokenizer.encode(text, add_bos=not is_chat)
+    found = [pictures.open(image, str(image)) for image in images]
+    return pictures.insert(text, found, lambda part, first: tokenizer.encode(part, add_bos=first and not is_chat))

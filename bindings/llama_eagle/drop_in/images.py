@@ -1,0 +1,91 @@
+"""Chats with images: OpenAI's messages in, each picture's rows in the place of its address."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llama_cpp.llama_chat_format import get_chat_completion_handler
+
+from llama_eagle.errors import InputError, UsageError
+from llama_eagle.vision.in_text import Encode, PicturesInText
+from llama_eagle.vision.pictures import Picture, Sources, fetch
+
+
+class ImageChat:
+    """The chat handler of an `EagleLlama` with a vision encoder: what its chat format does, and pictures."""
+
+    def __init__(self, pictures: PicturesInText, sources: Sources) -> None:
+        self.pictures = pictures
+        self.sources = sources
+
+    def __call__(self, *, llama: Any, messages: Sequence[Mapping[str, Any]], **arguments: Any) -> Any:
+        """Raises `InputError` or `UsageError` for an image that cannot be read, before anything is computed."""
+        handler = llama._chat_handlers.get(llama.chat_format) or get_chat_completion_handler(llama.chat_format)
+        chat = _Chat(self, f"<|picture {secrets.token_hex(8)}|>", [])
+        turns = [chat.as_text(message) for message in messages]
+        return handler(llama=_WithImages(llama, chat), messages=turns, **arguments)
+
+
+@dataclass
+class _Chat:
+    """One request. marker: what stands for a picture while the template is at work; no text holds it."""
+
+    handler: ImageChat
+    marker: str
+    found: list[Picture]
+
+    def as_text(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """A message of parts as one of text, which every template takes."""
+        content = message.get("content")
+        parts = content if isinstance(content, list) else []
+        return {**message, "content": "".join(map(self._text_of, parts)) if parts else content}
+
+    def _text_of(self, part: Any) -> str:
+        if not _is_image(part):
+            if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
+                kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+                raise UsageError(f"a message has a part of type {kind!r}. Send text and image_url parts.")
+            return str(part["text"])
+        address = part["image_url"]
+        url = address.get("url") if isinstance(address, Mapping) else address
+        name = f"image {len(self.found) + 1}"
+        if not isinstance(url, str):
+            raise UsageError(f"{name} has no url. Send a data URL.")
+        data = fetch(url, self.handler.sources, name)
+        self.found.append(self.handler.pictures.picture(data, name))
+        return self.marker
+
+    def tokens(self, text: str, encode: Encode) -> list[int]:
+        texts = text.split(self.marker)
+        if len(texts) - 1 != len(self.found):
+            raise InputError(
+                f"the chat template renders {len(texts) - 1} of {len(self.found)} images. Use one that keeps the "
+                "text of all messages."
+            )
+        return self.handler.pictures.join(texts, self.found, encode)
+
+
+def _is_image(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") == "image_url" and part.get("image_url") is not None
+
+
+class _WithImages:
+    """An `EagleLlama` for a chat handler: its tokens of a text have pictures in their places."""
+
+    def __init__(self, llama: Any, chat: _Chat) -> None:
+        self._llama = llama
+        self._chat = chat
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._llama, name)
+
+    def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
+        def encode(part: str, is_first: bool) -> list[int]:
+            return list(self._llama.tokenize(part.encode(), add_bos=add_bos and is_first, special=special))
+
+        tokens = self._chat.tokens(text.decode(), encode)
+        self._llama._require_memory().require_room(tokens)
+        return tokens
