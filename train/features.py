@@ -12,13 +12,15 @@ from torch import Tensor
 
 
 class Batch(NamedTuple):
-    """The draft's view of some samples, padded at the end. tokens: [B, S]; mask: [B, S], false where padded; features:
-    [B, S, A * T]; final: [B, S, T]."""
+    """Some samples, padded at the end: rows as llama_eagle/vision/rows.py defines them. tokens: [B, S]; mask: [B, S],
+    false where padded; features: [B, S, A * T]; final: [B, S, T]; embedded: [B, S, T], the rows' inputs, None where
+    each is its token's embedding."""
 
     tokens: Tensor
     mask: Tensor
     features: Tensor
     final: Tensor
+    embedded: Tensor | None = None
 
 
 class FeatureSource(Protocol):
@@ -38,12 +40,9 @@ class OnlineFeatures:
         samples = [self.samples[n] for n in numbers]
         tokens = pad([torch.from_numpy(sample.tokens) for sample in samples]).long().to(self.target.device)
         mask = pad([torch.from_numpy(sample.mask) for sample in samples]).to(self.target.device)
-        features, final = self.target.run(tokens, **self._vision(samples, tokens))
-        whole = (tokens, mask, features, final)
-        if not any(sample.first for sample in samples):
-            return Batch(*whole)
-        views = [slice(sample.first, len(sample.tokens)) for sample in samples]
-        return Batch(*(pad([row[view] for row, view in zip(part, views, strict=True)]) for part in whole))
+        vision = self._vision(samples, tokens)
+        features, final, embedded = self.target.run(tokens, **vision)
+        return Batch(tokens, mask, features, final, embedded if vision else None)
 
     def _vision(self, samples: Sequence[Sample], tokens: Tensor) -> dict[str, Tensor]:
         if self.images is None or not any(sample.images for sample in samples):

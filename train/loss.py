@@ -73,11 +73,15 @@ class TrainingPass(nn.Module):
         for name, tensor in frozen.items():
             self.register_buffer(name, tensor, persistent=False)
 
-    def forward(self, tokens: Tensor, mask: Tensor, features: Tensor, final: Tensor) -> Outcome:
+    def forward(
+        self, tokens: Tensor, mask: Tensor, features: Tensor, final: Tensor, embedded: Tensor | None = None
+    ) -> Outcome:
         """tokens: [B, S]. mask: [B, S], true for tokens to be predicted. features: [B, S, A * T]. final: [B, S, T], the
-        target's last hidden state after its norm."""
+        target's last hidden state after its norm. embedded: [B, S, T], the rows' inputs, None: the tokens' embeddings.
+        """
         teacher = self._teach(mask, final)
-        steps = self.draft.unroll(self.embedding[tokens], features, self.n_steps, checkpointing=self.checkpointing)
+        embedded = self.embedding[tokens] if embedded is None else embedded
+        steps = self.draft.unroll(embedded, features, self.n_steps, checkpointing=self.checkpointing)
         # Step k's slot i is judged by the teacher's row at position i + 1 + k.
         first = [int((teacher.position <= k).sum()) for k in range(len(steps))]
         rows = [

@@ -1,7 +1,8 @@
 """Features on disk: the target is run once over all samples, and training reads them through a memory map.
 
     index.json          what the features are of, and how many samples are done
-    features.bin        rows of A * T features and T of the last hidden state, one for each token of the draft's view
+    features.bin        rows of A * T features and T of the last hidden state, one for each token
+    images.bin          rows of T, what the vision tower made of images, one for each of their tokens, if there are any
     frozen.safetensors  the target's embeddings, head and norm, so that training need not load it again
 
 Writing goes on where it stopped, if target, data and settings are the same.
@@ -21,23 +22,28 @@ from llama_eagle.files import write_whole
 from llama_eagle.train.data.samples import Sample, digest
 from llama_eagle.train.features import Batch, FeatureSource, pad
 from llama_eagle.train.target import Frozen, TargetInfo
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-INDEX, ROWS, FROZEN = "index.json", "features.bin", "frozen.safetensors"
+INDEX, ROWS, IMAGES, FROZEN = "index.json", "features.bin", "images.bin", "frozen.safetensors"
 SAVE_EVERY = 64  # samples
+NO_TOKEN = -1
 
 
 class FeatureStore:
-    """A FeatureSource, once `write` has filled it. device: where batches go."""
+    """A FeatureSource, once `write` has filled it. device: where batches go. An image's rows are those of the target's
+    image token."""
 
     def __init__(
         self, folder: Path, info: TargetInfo, samples: Sequence[Sample], dtype: torch.dtype, device: torch.device
     ) -> None:
+        self.image_token = int(info.config.image_token_id) if info.has_vision else NO_TOKEN
         self.folder, self.samples, self.device = folder, samples, device
         self.n_final = int(info.text.hidden_size)
         self.width = (len(info.aux_layers) + 1) * self.n_final
-        self.ends = np.cumsum([len(sample.tokens) - sample.first for sample in samples])
+        self.ends = np.cumsum([len(sample.tokens) for sample in samples])
+        self.image_ends = np.cumsum([self._is_image(sample).sum() for sample in samples])
         self.identity = {
             "target": [[file.name, *_stamp(file)] for file in sorted(info.folder.glob("*.safetensors"))],
             "aux_layers": list(info.aux_layers),
@@ -47,7 +53,10 @@ class FeatureStore:
             "rows": int(self.ends[-1]),
         }
         self.n_done = self._read_index()
-        self.rows = self._map(dtype)
+        self.rows = self._map(ROWS, int(self.ends[-1]), self.width, dtype)
+        n_image_rows = int(self.image_ends[-1])
+        self.image_rows = self._map(IMAGES, n_image_rows, self.n_final, dtype) if n_image_rows else None
+        self.embedding: Tensor | None = None  # of the target, once it is needed
 
     @property
     def is_complete(self) -> bool:
@@ -55,11 +64,20 @@ class FeatureStore:
 
     def batch(self, numbers: Sequence[int]) -> Batch:
         samples = [self.samples[n] for n in numbers]
-        tokens = pad([torch.from_numpy(sample.tokens[sample.first :]) for sample in samples]).long()
-        mask = pad([torch.from_numpy(sample.mask[sample.first :]) for sample in samples])
+        tokens = pad([torch.from_numpy(sample.tokens) for sample in samples]).long()
+        mask = pad([torch.from_numpy(sample.mask) for sample in samples])
         rows = pad([self._rows(n) for n in numbers]).to(self.device)
         features, final = rows[..., : -self.n_final], rows[..., -self.n_final :]
-        return Batch(tokens.to(self.device), mask.to(self.device), features, final)
+        embedded = self._embedded(numbers, tokens) if any(sample.images for sample in samples) else None
+        return Batch(tokens.to(self.device), mask.to(self.device), features, final, embedded)
+
+    def _embedded(self, numbers: Sequence[int], tokens: Tensor) -> Tensor:
+        """[B, S, T]: embeddings, and the rows of images."""
+        if self.embedding is None:
+            self.embedding = load_file(self.folder / FROZEN)["embedding"]
+        embedded = self.embedding[tokens]
+        embedded[tokens == self.image_token] = torch.cat([self._images(n) for n in numbers]).to(embedded.dtype)
+        return embedded.to(self.device)
 
     def write(
         self, source: FeatureSource, frozen: Frozen, batch_size: int, on_progress: Callable[[float], None]
@@ -73,6 +91,9 @@ class FeatureStore:
             for i, n in enumerate(numbers):
                 rows = self._rows(n)
                 rows.copy_(torch.cat([batch.features[i], batch.final[i]], dim=-1)[: len(rows)])
+                if batch.embedded is not None:
+                    is_image = torch.from_numpy(self._is_image(self.samples[n])).to(batch.embedded.device)
+                    self._images(n).copy_(batch.embedded[i, : len(rows)][is_image])
             self.n_done = numbers[-1] + 1
             if numbers[0] // SAVE_EVERY != self.n_done // SAVE_EVERY or self.n_done == len(self.samples):
                 self._write_index()
@@ -85,6 +106,14 @@ class FeatureStore:
     def _rows(self, n: int) -> Tensor:
         start = int(self.ends[n - 1]) if n else 0
         return self.rows[start : int(self.ends[n])]
+
+    def _images(self, n: int) -> Tensor:
+        assert self.image_rows is not None
+        start = int(self.image_ends[n - 1]) if n else 0
+        return self.image_rows[start : int(self.image_ends[n])]
+
+    def _is_image(self, sample: Sample) -> NDArray[np.bool_]:
+        return np.asarray(sample.tokens == self.image_token)
 
     def _read_index(self) -> int:
         path = self.folder / INDEX
@@ -105,11 +134,11 @@ class FeatureStore:
         text = json.dumps({"n_done": self.n_done, "identity": self.identity})
         write_whole(self.folder / INDEX, lambda path: path.write_text(text))
 
-    def _map(self, dtype: torch.dtype) -> Tensor:
-        """All rows, [rows, width]. A new file takes its space as it is filled."""
-        n_values = int(self.ends[-1]) * self.width
+    def _map(self, name: str, n_rows: int, width: int, dtype: torch.dtype) -> Tensor:
+        """All rows of a file, [rows, width]. A new one takes its space as it is filled."""
+        n_values = n_rows * width
         n_bytes = n_values * dtype.itemsize
-        path = self.folder / ROWS
+        path = self.folder / name
         self.folder.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.stat().st_size != n_bytes:
             if self.n_done:
@@ -118,7 +147,7 @@ class FeatureStore:
                 raise EnvironmentFailure(f"{self.folder}: the features need {n_bytes / 2**30:.1f} GiB; free some.")
             with path.open("wb") as file:
                 file.truncate(n_bytes)
-        return torch.from_file(str(path), shared=True, size=n_values, dtype=dtype).view(-1, self.width)
+        return torch.from_file(str(path), shared=True, size=n_values, dtype=dtype).view(-1, width)
 
 
 def _stamp(file: Path) -> tuple[int, int]:

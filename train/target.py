@@ -106,25 +106,26 @@ class Target:
         gain = norm(torch.ones_like(norm.weight)).float()  # some store the gain less 1
         return Frozen(self.model.get_input_embeddings().weight, self.model.get_output_embeddings().weight, gain)
 
-    def run(self, tokens: Tensor, **vision: Tensor) -> tuple[Tensor, Tensor]:
-        """(features [B, S, A * T], normed last hidden state [B, S, T]) of tokens [B, S], padded at the end.
+    def run(self, tokens: Tensor, **vision: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(features [B, S, A * T], normed last hidden state [B, S, T], inputs of the first block [B, S, T]) of tokens
+        [B, S], padded at the end. The inputs of an image's rows are the vision tower's main output.
 
         vision: pixel_values, image_grid_thw, mm_token_type_ids. Raises ConfigError when the forward pass does not go
         through the blocks that were hooked.
         """
         with torch.no_grad(), self._captured() as seen:
             final = self.model.model(input_ids=tokens, use_cache=False, **vision).last_hidden_state
-        wrong = [k for k in self.info.aux_layers if len(seen[k]) != 1 or seen[k][0].shape != final.shape]
+        wrong = [k for k in (*self.info.aux_layers, 0) if len(seen[k]) != 1 or seen[k][0].shape != final.shape]
         if wrong:
             raise ConfigError(
                 f"{self.info.architecture}: boundary {wrong[0]} was seen {len(seen[wrong[0]])} times in a pass: its "
                 "forward does not go through its blocks, or not in this shape. It cannot be a target here."
             )
-        return torch.cat([seen[k][0] for k in self.info.aux_layers], dim=-1), final
+        return torch.cat([seen[k][0] for k in self.info.aux_layers], dim=-1), final, seen[0][0]
 
     @contextmanager
     def _captured(self) -> Iterator[dict[int, list[Tensor]]]:
-        seen: dict[int, list[Tensor]] = {k: [] for k in self.info.aux_layers}
+        seen: dict[int, list[Tensor]] = {k: [] for k in (0, *self.info.aux_layers)}
 
         def hook_at(k: int) -> Any:
             def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -133,7 +134,7 @@ class Target:
             return hook
 
         blocks = self.model.get_decoder().layers
-        handles = [blocks[k].register_forward_pre_hook(hook_at(k), with_kwargs=True) for k in self.info.aux_layers]
+        handles = [blocks[k].register_forward_pre_hook(hook_at(k), with_kwargs=True) for k in seen]
         try:
             yield seen
         finally:

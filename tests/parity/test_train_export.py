@@ -53,7 +53,7 @@ class Pair:
 def chain_in_torch(pair: Pair, tokens: list[int]) -> list[torch.Tensor]:
     """Logits of a greedy chain, by the training code: the last slot of a sequence that grows by each drafted token."""
     frozen = pair.target.frozen()
-    features, _ = pair.target.run(torch.tensor([tokens[:-1]]))
+    features, _, _ = pair.target.run(torch.tensor([tokens[:-1]]))
     found = []
     with torch.no_grad():
         for k in range(N_STEPS):

@@ -87,7 +87,7 @@ def image_samples(folder: Path, tmp_path: Path) -> tuple[list[Sample], OnlineFea
 
 @pytest.mark.parametrize("family", ["qwen35", "qwen3vl"])
 def test_images_are_seen_by_the_target(family: str, tmp_path: Path) -> None:
-    """Against transformers' own hidden states of each conversation alone; the draft's view starts after the image."""
+    """Against transformers' own hidden states of each conversation alone; the draft's view holds the image's rows."""
     folder = make_training_target(family, tmp_path / "target", seed=1)
     samples, source = image_samples(folder, tmp_path)
     batch = source.batch([0, 1, 2])
@@ -103,14 +103,36 @@ def test_images_are_seen_by_the_target(family: str, tmp_path: Path) -> None:
             vision = {**pixels, "mm_token_type_ids": is_image.int()}
         with torch.no_grad():
             hidden = model.model(tokens, output_hidden_states=True, **vision).hidden_states
-        n = len(sample.tokens) - sample.first
-        assert not is_image[0, sample.first :].any()
-        assert sample.first == (int(is_image[0].nonzero().max()) + 1 if sample.images else 0)
-        assert batch.tokens[i, :n].tolist() == tokens[0, sample.first :].tolist()
-        assert_close(batch.features[i, :n], torch.cat([hidden[k][0, sample.first :] for k in (4, 5, 6)], dim=-1))
-    assert (
-        source.batch([0]).features - batch.features[:1, : len(samples[0].tokens) - samples[0].first]
-    ).abs().max() < 1e-3
+            embedded = model.get_input_embeddings()(tokens)
+            if sample.images:
+                rows = model.model.get_image_features(pixels["pixel_values"], pixels["image_grid_thw"]).pooler_output
+                embedded[is_image] = torch.cat(rows)
+        n = len(sample.tokens)
+        assert batch.tokens[i, :n].tolist() == tokens[0].tolist()
+        assert_close(batch.features[i, :n], torch.cat([hidden[k][0] for k in (4, 5, 6)], dim=-1))
+        assert batch.embedded is not None
+        assert_close(batch.embedded[i, :n], embedded[0])
+    assert source.batch([1]).embedded is None
+    assert (source.batch([0]).features - batch.features[:1, : len(samples[0].tokens)]).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("family", ["qwen35", "qwen3vl"])
+def test_stored_features_hold_images(family: str, tmp_path: Path) -> None:
+    folder = make_training_target(family, tmp_path / "target", seed=1)
+    samples, source = image_samples(folder, tmp_path)
+    info, cpu = source.target.info, torch.device("cpu")
+    store = FeatureStore(tmp_path / "features", info, samples, torch.float32, cpu)
+    store.write(source, source.target.frozen(), 2, lambda fraction: None)
+    again = FeatureStore(tmp_path / "features", info, samples, torch.float32, cpu)
+    assert again.is_complete
+    for numbers in ([0, 1, 2], [2], [1], [0, 1]):
+        found, expected = again.batch(numbers), source.batch(numbers)
+        for i, n in enumerate(numbers):  # what stands in the padding does not matter
+            length = len(samples[n].tokens)
+            assert_close(found.features[i, :length], expected.features[i, :length])
+            assert (found.embedded is None) == (expected.embedded is None)
+            if found.embedded is not None and expected.embedded is not None:
+                assert_close(found.embedded[i, :length], expected.embedded[i, :length])
 
 
 def test_bad_images_are_named_by_line(tmp_path: Path) -> None:
@@ -204,9 +226,9 @@ def test_stored_features_are_the_online_ones(tmp_path: Path) -> None:
     assert source.n_left == 0
     done = store()
     assert done.is_complete
-    for found, expected in zip(
-        done.batch([3, 0, 2]), OnlineFeatures(target, None, samples).batch([3, 0, 2]), strict=True
-    ):
+    stored, online = done.batch([3, 0, 2]), OnlineFeatures(target, None, samples).batch([3, 0, 2])
+    assert stored.embedded is online.embedded is None
+    for found, expected in zip(stored[:4], online[:4], strict=True):
         valid = expected.new_ones(expected.shape, dtype=torch.bool)
         for i, n in enumerate((40, 20, 5)):
             valid[i, n:] = False  # what is padded differs, and is masked

@@ -1,11 +1,12 @@
-"""Features after an image: those that the native side captures, with its own vision tower and M-RoPE positions."""
+"""Rows of images: those that train/ learns from are those that a session drafts from.
+
+Inputs, features and positions of every row, with libmtmd's vision tower and transformers', and a draft's logits.
+"""
 
 from __future__ import annotations
 
-import ctypes
-import io
 from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,22 @@ import pytest
 import torch
 from fixtures.native import NativeTarget
 from fixtures.training import make_training_target
+from fixtures.vision_files import png
+from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target, convert_vision
+from llama_eagle.sessions.models import Model
+from llama_eagle.sessions.options import SessionOptions
+from llama_eagle.sessions.plain import PlainSession
+from llama_eagle.sessions.session import EagleSession
+from llama_eagle.sessions.text import Tokenizer
 from llama_eagle.train.data.samples import Sample
-from llama_eagle.train.features import OnlineFeatures
-from llama_eagle.train.target import Target, load_images, read_target
-from PIL import Image
+from llama_eagle.train.export import DraftOf, export_draft
+from llama_eagle.train.features import Batch, OnlineFeatures
+from llama_eagle.train.model import Eagle3Draft
+from llama_eagle.train.target import Images, Target, load_images, read_target
+from llama_eagle.vision.encoder import VisionEncoder
+from llama_eagle.vision.in_text import FIRST_ID, PicturesInText
+from llama_eagle.vision.rows import image_positions, n_positions
 
 pytestmark = pytest.mark.native
 
@@ -26,92 +38,139 @@ LAYERS = (4, 5, 6)
 # Relative to the largest value: two vision towers, one of them with F16 kernels. No MoE family is here, because that
 # difference is enough to choose another expert now and then; on text they agree (test_train_features.py).
 TOLERANCE = 1e-2
+PROMPT = "What is in <__media__>? The quick brown fox jumps over the lazy dog. And <__media__> then"
 
 
-class Vision:
-    """libmtmd with a vision tower, beside a NativeTarget."""
+@dataclass(frozen=True)
+class Both:
+    """One target on both sides, and a text with two images: its ids in the native side's way, and a sample."""
 
-    def __init__(self, native: NativeTarget, mmproj: Path) -> None:
-        import llama_cpp.mtmd_cpp as mtmd
+    folder: Path
+    target: Target
+    images: Images
+    native: NativeTarget
+    pictures: PicturesInText
+    ids: list[int]
+    sample: Sample
 
-        self.native, self.mtmd = native, mtmd
-        params = mtmd.mtmd_context_params_default()
-        params.use_gpu, params.print_timings, params.warmup, params.n_threads = False, False, False, 1
-        params.flash_attn_type = native.api.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        self.ctx = mtmd.mtmd_init_from_file(str(mmproj).encode(), native.model, params)
-        assert self.ctx
+    def batch(self) -> Batch:
+        return OnlineFeatures(self.target, self.images, [self.sample]).batch([0])
 
-    def close(self) -> None:
-        self.mtmd.mtmd_free(self.ctx)
-
-    @contextmanager
-    def _chunks(self, prompt: str, png: bytes) -> Iterator[Any]:
-        """prompt has one media marker for the image."""
-        buffer = (ctypes.c_uint8 * len(png)).from_buffer_copy(png)
-        bitmap = self.mtmd.mtmd_helper_bitmap_init_from_buf(self.ctx, buffer, len(png), False)
-        chunks = self.mtmd.mtmd_input_chunks_init()
-        text = self.mtmd.mtmd_input_text(prompt.encode(), len(prompt.encode()), False, True)
-        bitmaps = (self.mtmd.mtmd_bitmap_p_ctypes * 1)(bitmap)
-        assert self.mtmd.mtmd_tokenize(self.ctx, chunks, ctypes.byref(text), bitmaps, 1) == 0
-        try:
-            yield chunks
-        finally:
-            self.mtmd.mtmd_input_chunks_free(chunks)
-            self.mtmd.mtmd_bitmap_free(bitmap)
-
-    def run(self, prompt: str, png: bytes, image_token: int) -> tuple[list[int], int, dict[int, np.ndarray]]:
-        """All tokens, how many follow the image, and the features of those."""
-        mtmd, native = self.mtmd, self.native
-        tokens: list[int] = []
-        with self._chunks(prompt, png) as chunks:
-            for i in range(mtmd.mtmd_input_chunks_size(chunks)):
-                chunk, n = mtmd.mtmd_input_chunks_get(chunks, i), ctypes.c_size_t()
-                if mtmd.mtmd_input_chunk_get_type(chunk) == mtmd.MTMD_INPUT_CHUNK_TYPE_IMAGE:
-                    tokens += [image_token] * mtmd.mtmd_input_chunk_get_n_tokens(chunk)
-                else:
-                    found = mtmd.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(n))
-                    tokens += found[: n.value]
-            n_past = native.api.llama_pos()
-            status = mtmd.mtmd_helper_eval_chunks(self.ctx, native.ctx, chunks, 0, 0, 512, False, ctypes.byref(n_past))
-        assert status == 0
-        n_after = tokens[::-1].index(image_token)
-        return tokens, n_after, {il: native._feature(il, n_after) for il in native.layers}
+    def runs(self) -> Iterator[list[int]]:
+        """Tokens, or the rows of one image."""
+        start = 0
+        for i in range(1, len(self.ids) + 1):
+            if i == len(self.ids) or (self.ids[i] <= FIRST_ID) != (self.ids[i - 1] <= FIRST_ID):
+                yield self.ids[start:i]
+                start = i
 
 
-def noise(path: Path, size: tuple[int, int]) -> bytes:
-    """A picture whose size neither side changes."""
-    pixels = np.random.default_rng(1).integers(0, 256, (size[1], size[0], 3), np.uint8)
-    data = io.BytesIO()
-    Image.fromarray(pixels).save(data, "PNG")
-    path.write_bytes(data.getvalue())
-    return data.getvalue()
+class HasHandle:
+    def __init__(self, native: NativeTarget) -> None:
+        self.handle = native.model
+        self.vocab = native.api.llama_model_get_vocab(native.model)
 
 
-@pytest.mark.parametrize("family", ["qwen35", "qwen3vl"])
-def test_features_after_an_image_are_those_of_the_native_side(family: str, tmp_path: Path) -> None:
-    folder = make_training_target(family, tmp_path / "target", seed=1)
+@pytest.fixture(scope="module", params=["qwen35", "qwen3vl"])
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
+    tmp_path = tmp_path_factory.mktemp(request.param)
+    folder = make_training_target(request.param, tmp_path / "target", seed=1)
     convert_target(folder, tmp_path / "target.gguf", TargetOptions(outtype="f32"))
     convert_vision(folder, tmp_path / "mmproj.gguf", TargetOptions(outtype="f32"))
     target = Target(read_target(folder, LAYERS), torch.float32, torch.device("cpu"))
     images = load_images(target.info)
     assert images is not None
-    png = noise(tmp_path / "a.png", (160, 96))
-    with NativeTarget(tmp_path / "target.gguf", layers=LAYERS) as native:
-        tower = Vision(native, tmp_path / "mmproj.gguf")
-        marker = tower.mtmd.mtmd_default_marker().decode()
-        prompt = f"What is in {marker}? The quick brown fox jumps over the lazy dog."
-        tokens, n_after, expected = tower.run(prompt, png, images.token)
-        tower.close()
-    assert tokens.count(images.token) == 15
+    files = [tmp_path / "a.png", tmp_path / "b.png"]
+    for path, data in zip(files, (png(1, 160, 96), png(2, 64, 128)), strict=True):
+        path.write_bytes(data)  # of sizes that neither side changes
+    with NativeTarget(tmp_path / "target.gguf", layers=LAYERS, n_rs_seq=3) as native:
+        model = HasHandle(native)
+        with VisionEncoder(tmp_path / "mmproj.gguf", model.handle, n_threads=1) as encoder:
+            pictures = PicturesInText(encoder)
+            found = [pictures.open(path, "") for path in files]
+            ids = pictures.insert(PROMPT, found, Tokenizer(model).encode_piece)
+            tokens = np.array([images.token if i <= FIRST_ID else i for i in ids], np.int32)
+            sample = Sample("", tokens, np.ones(len(ids), np.bool_), tuple(files))
+            yield Both(tmp_path, target, images, native, pictures, ids, sample)
 
-    def error(features: torch.Tensor) -> Any:
-        parts = zip(features[:, -n_after:].chunk(len(LAYERS), dim=-1), LAYERS, strict=True)
-        return max(np.abs(part[0].numpy() - expected[il]).max() / np.abs(expected[il]).max() for part, il in parts)
 
-    everything = np.ones(len(tokens), np.bool_)
-    sample = Sample("", np.array(tokens, np.int32), everything, (tmp_path / "a.png",))
-    assert error(OnlineFeatures(target, images, [sample]).batch([0]).features) < TOLERANCE
-    rows = torch.tensor([tokens])
-    assert error(target.run(rows)[0]) > 5 * TOLERANCE  # an image that is not seen shows
-    vision = {**images.pixels([tmp_path / "a.png"], ""), "mm_token_type_ids": torch.zeros_like(rows)}
-    assert error(target.run(rows, **vision)[0]) > 5 * TOLERANCE  # and so do positions that run on through it
+def relative(found: Any, expected: Any) -> float:
+    return float(np.abs(np.asarray(found) - np.asarray(expected)).max() / np.abs(np.asarray(expected)).max())
+
+
+def test_inputs_and_features(both: Both) -> None:
+    batch, native = both.batch(), both.native
+    assert batch.embedded is not None
+    session = PlainSession(native)
+    table = both.target.frozen().embedding
+    start = 0
+    for run in both.runs():
+        if run[0] <= FIRST_ID:
+            rows = both.pictures.rows(run[0])
+            inputs = rows.as_array()[:, : native.n_embd].copy()
+            session.eval_rows(rows)
+        else:
+            inputs = table[torch.tensor(run)].numpy()
+            session.eval(run)
+        end = start + len(run)
+        assert relative(batch.embedded[0, start:end], inputs) < TOLERANCE
+        for part, layer in zip(batch.features[0, start:end].chunk(len(LAYERS), -1), LAYERS, strict=True):
+            assert relative(part, native._feature(layer, len(run))) < TOLERANCE
+        start = end
+    session.reset()
+    tokens = torch.from_numpy(both.sample.tokens).long()[None]
+    blind = both.target.run(tokens)[0]  # an image that is not seen shows
+    assert relative(blind[0, -5:], batch.features[0, -5:]) > 2 * TOLERANCE
+    pixels = both.images.pixels(both.sample.images, "")  # and so do positions that run on through it
+    unplaced = both.target.run(tokens, **pixels, mm_token_type_ids=torch.zeros_like(tokens))[0]
+    assert relative(unplaced[0, -5:], batch.features[0, -5:]) > 2 * TOLERANCE
+
+
+def test_rows_and_positions(both: Both) -> None:
+    """The definition, libmtmd's rows and transformers' positions."""
+    tokens = torch.from_numpy(both.sample.tokens).long()[None]
+    kinds = (tokens == both.images.token).int()
+    grid = both.images.pixels(both.sample.images, "")["image_grid_thw"]
+    expected = both.target.model.model.get_rope_index(tokens, kinds, image_grid_thw=grid)[0][:, 0].numpy()
+    found, position = [], 0
+    for run in both.runs():
+        if run[0] > FIRST_ID:
+            found.append(np.tile(np.arange(len(run)), (3, 1)) + position)
+            position += len(run)
+            continue
+        rows = both.pictures.rows(run[0])
+        frame = both.pictures.describe(np.array(run))[run[0]][1]
+        assert np.array_equal(rows.positions, image_positions(frame.height, frame.width))
+        assert rows.n == len(run) == both.images.n_tokens(both.sample.images[len(found) // 2], "")
+        found.append(rows.positions + position)
+        position += n_positions(frame.height, frame.width)
+    assert np.array_equal(np.concatenate(found, axis=1), expected)
+
+
+def test_a_draft_learns_what_it_drafts_from(both: Both) -> None:
+    """The logits of the last row, which attends to every other, of a draft in training and of its export."""
+    batch, info = both.batch(), both.target.info
+    torch.manual_seed(5)
+    ids = torch.arange(0, info.n_vocab, 3)
+    draft = Eagle3Draft(info.geometry(len(ids), None))
+    frozen = both.target.frozen()
+    export_draft(
+        draft, both.folder / "draft", layout="speculators", draft_ids=ids, embedding=frozen.embedding,
+        target=DraftOf(info.architecture, str(info.folder), info.aux_layers),
+    )  # fmt: skip
+    draft.load_state_dict({name: value.bfloat16().float() for name, value in draft.state_dict().items()})
+    with torch.no_grad():
+        (step,) = draft.unroll(batch.embedded, batch.features, 1)
+        expected = draft.lm_head(draft.norm(step[0, -1]))
+    path = both.folder / "draft.gguf"
+    convert_draft(both.folder / "draft", both.native.model_path, path, DraftOptions(outtype="f32"))
+    with Model(path) as model, EagleSession(both.native, model, SessionOptions(3, kv_f32=True)) as session:
+        *runs, last = both.runs()
+        for run in [*runs, last[:-2]]:
+            if run[0] <= FIRST_ID:
+                session.eval_rows(both.pictures.rows(run[0]))
+            else:
+                session.eval(run)
+        session.draft(last[-2], 1)
+        assert relative(session.draft_logits(0), expected) < TOLERANCE
+        session.reset()

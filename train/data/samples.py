@@ -18,19 +18,18 @@ MIN_LENGTH = 4  # tokens; a shorter sequence has no slot worth learning
 
 @dataclass(frozen=True)
 class Sample:
-    """tokens: [n] int32. mask: [n], true for the tokens to be predicted. images: files, in the order of their tokens.
-    first: where the draft's view begins, after the last image: there it begins when it runs."""
+    """tokens: [n] int32, an image's token once for each of its rows. mask: [n], true for the tokens to be predicted.
+    images: files, in the order of their tokens."""
 
     source: str
     tokens: NDArray[np.int32]
     mask: NDArray[np.bool_]
     images: tuple[Path, ...] = ()
-    first: int = 0
 
     @property
     def n_learned(self) -> int:
-        """Tokens that some slot predicts: the view's first two are none's prediction."""
-        return int(self.mask[self.first + 2 :].sum())
+        """Tokens that some slot predicts: the first two are none's prediction."""
+        return int(self.mask[2:].sum())
 
 
 @dataclass(frozen=True)
@@ -51,9 +50,7 @@ class SampleMaker:
 
     def make(self, documents: Iterable[Document]) -> list[Sample]:
         """Samples of at most max_length tokens. A text is cut into several, a conversation at the end of one."""
-        samples = [
-            s for document in documents for s in self._samples(document) if len(s.tokens) - s.first >= MIN_LENGTH
-        ]
+        samples = [s for document in documents for s in self._samples(document) if len(s.tokens) >= MIN_LENGTH]
         kept = [sample for sample in samples if sample.n_learned]
         if not kept:
             raise InputError(
@@ -134,12 +131,12 @@ class SampleMaker:
         for place, image in zip(places, images, strict=True):
             repeats[place] = self.images.n_tokens(image, document.source)
         tokens, mask = np.repeat(tokens, repeats), np.repeat(mask, repeats)
-        first = int(np.flatnonzero(tokens == self.images.token)[-1]) + 1
-        if first >= self.max_length:
+        end = int(np.flatnonzero(tokens == self.images.token)[-1]) + 1
+        if end >= self.max_length:
             raise InputError(
-                f"{document.source}: its images end at token {first}, past --max-length {self.max_length}; raise it."
+                f"{document.source}: its images end at token {end}, past --max-length {self.max_length}; raise it."
             )
-        return Sample(document.source, tokens[: self.max_length], mask[: self.max_length], images, first)
+        return Sample(document.source, tokens[: self.max_length], mask[: self.max_length], images)
 
 
 def digest(samples: Iterable[Sample]) -> str:

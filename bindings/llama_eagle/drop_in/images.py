@@ -23,7 +23,7 @@ class ImageChat:
 
     def __call__(self, *, llama: Any, messages: Sequence[Mapping[str, Any]], **arguments: Any) -> Any:
         """Raises `InputError` or `UsageError` for an image that cannot be read, before anything is computed."""
-        handler = llama._chat_handlers.get(llama.chat_format) or get_chat_completion_handler(llama.chat_format)
+        handler: Any = llama._chat_handlers.get(llama.chat_format) or get_chat_completion_handler(llama.chat_format)
         chat = _Chat(self, f"<|picture {secrets.token_hex(8)}|>", [])
         turns = [chat.as_text(message) for message in messages]
         return handler(llama=_WithImages(llama, chat), messages=turns, **arguments)

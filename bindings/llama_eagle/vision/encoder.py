@@ -95,8 +95,9 @@ class VisionEncoder(Closing):
     def frame(self, picture: Picture) -> Frame:
         """What a picture becomes in a text. Nothing is computed: only its size is looked at."""
         with self._chunks(picture, None) as chunks:
-            before, behind = [], []
-            found = None
+            before: list[int] = []
+            behind: list[int] = []
+            found: tuple[int, int] | None = None
             for chunk in chunks:
                 if self._is_image(chunk):
                     found = self._grid(chunk)
