@@ -20,8 +20,16 @@ struct kind {
 static const kind KINDS[] = {{"q8_0", GGML_TYPE_Q8_0, layout::plain, layout::wide},
                              {"q4_K", GGML_TYPE_Q4_K, layout::interleaved, layout::wide},
                              {"q6_K", GGML_TYPE_Q6_K, layout::plain, layout::wide},
-                             {"q4_0", GGML_TYPE_Q4_0, layout::interleaved, layout::interleaved},
                              {"q5_K", GGML_TYPE_Q5_K, layout::plain, layout::wide},
+                             {"q4_0", GGML_TYPE_Q4_0, layout::interleaved, layout::wide},
+                             {"iq4_xs", GGML_TYPE_IQ4_XS, layout::plain, layout::wide},
+                             {"iq4_nl", GGML_TYPE_IQ4_NL, layout::interleaved, layout::wide},
+                             {"q3_K", GGML_TYPE_Q3_K, layout::plain, layout::wide},
+                             {"q5_0", GGML_TYPE_Q5_0, layout::plain, layout::wide},
+                             {"q5_1", GGML_TYPE_Q5_1, layout::plain, layout::wide},
+                             {"q4_1", GGML_TYPE_Q4_1, layout::plain, layout::wide},
+                             {"q2_K", GGML_TYPE_Q2_K, layout::interleaved, layout::wide},
+                             {"mxfp4", GGML_TYPE_MXFP4, layout::plain, layout::wide},
                              {"f16", GGML_TYPE_F16, layout::plain, layout::plain},
                              {"bf16", GGML_TYPE_BF16, layout::plain, layout::plain},
                              {"f32", GGML_TYPE_F32, layout::plain, layout::plain}};
@@ -93,7 +101,7 @@ static void bench_kind(ggml_backend_t backend, const kind & k, int threads, int6
             one[0] = least[0];
             one[1] = least[1];
         }
-        printf("%-5s rows %3d  ggml %8.2f ms x%5.2f  exact %8.2f ms x%5.2f  %5.1f GB/s  exact/ggml %.2f\n", k.name,
+        printf("%-6s rows %3d  ggml %8.2f ms x%5.2f  exact %8.2f ms x%5.2f  %5.1f GB/s  exact/ggml %.2f\n", k.name,
                (int) n, 1e3 * least[0], least[0] / one[0], 1e3 * least[1], least[1] / one[1], gigabytes / least[1],
                least[1] / least[0]);
         fflush(stdout);

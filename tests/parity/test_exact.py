@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 pytestmark = pytest.mark.native
 
 FAMILIES = ("qwen35", "qwen35moe", "qwen3next", "qwen3", "qwen3moe", "qwen3vl", "qwen2", "llama3")
-TYPES = ("q8_0", "q4_k_m", "q4_0", "q6_k", "q5_k_m", "f16")
+TYPES = ("q8_0", "q4_k_m", "q4_0", "q6_k", "q5_k_m", "f16", "iq4_xs", "iq4_nl", "q3_k_m", "q5_1", "q2_k")
 WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4}  # K-quants need rows of 256
 SHAPES = {"qwen2": {**WIDE, "head_dim": 64}}  # whose heads are as wide as the model together
 

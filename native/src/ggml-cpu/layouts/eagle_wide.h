@@ -14,38 +14,96 @@ namespace eagle {
 
 constexpr int WIDE = 16;
 
-// 32 values of each row. Codes have 128 added, value k of row r is qs[k / 4][4 * r + k % 4].
-struct block_q8_0_wide {
-    uint16_t d[WIDE];
-    uint8_t qs[8][4 * WIDE];
+// Codes of N vectors; a vector has four values of each row, value k of row r in byte 4 * r + k. The LOW lower bits of
+// 8 / LOW vectors share the bytes of one, the first in the lowest bits; their HIGH upper bits likewise.
+template <int N, int LOW, int HIGH = 0>
+struct wide_codes {
+    static constexpr int VECTORS = N, LOW_BITS = LOW, HIGH_BITS = HIGH;
+    uint8_t low[N * LOW / 8][4 * WIDE];
+    uint8_t high[N * HIGH / 8][4 * WIDE];
 };
 
-// 256 values of each row. Sub-block s (32 values) is eight vectors of codes, two vectors to one in ql[s]. Scales and
-// mins have 6 bits. Byte i of scales[0] holds scale i, of scales[1] min i, of scales[2] the low nibbles of scale and
-// min 4 + i, whose high bits top the former two. Mins 1 and 2 are exchanged, and 5 and 6.
+template <int N, int LOW>
+struct wide_codes<N, LOW, 0> {
+    static constexpr int VECTORS = N, LOW_BITS = LOW, HIGH_BITS = 0;
+    uint8_t low[N * LOW / 8][4 * WIDE];
+};
+
+// 32 values of each row.
+
+struct block_q8_0_wide {
+    uint16_t d[WIDE];
+    wide_codes<8, 8> codes;  // with 128 added
+};
+
+// Q4_0 and IQ4_NL
+struct block_q4_0_wide {
+    uint16_t d[WIDE];
+    wide_codes<8, 4> codes;
+};
+
+struct block_q4_1_wide {
+    uint16_t d[WIDE];
+    uint16_t m[WIDE];
+    wide_codes<8, 4> codes;
+};
+
+struct block_q5_0_wide {
+    uint16_t d[WIDE];
+    wide_codes<8, 4, 1> codes;
+};
+
+struct block_q5_1_wide {
+    uint16_t d[WIDE];
+    uint16_t m[WIDE];
+    wide_codes<8, 4, 1> codes;
+};
+
+struct block_mxfp4_wide {
+    uint8_t e[WIDE];
+    wide_codes<8, 4> codes;
+};
+
+// 256 values of each row. The scales of a row are packed as in the plain type, by 4 bytes in turn.
+
+struct block_q2_K_wide {
+    uint16_t d[WIDE];
+    uint16_t dmin[WIDE];
+    uint8_t scales[4][WIDE][4];
+    wide_codes<64, 2> codes;
+};
+
+struct block_q3_K_wide {
+    uint16_t d[WIDE];
+    uint8_t scales[3][WIDE][4];
+    wide_codes<64, 2, 1> codes;
+};
+
 struct block_q4_K_wide {
     uint16_t d[WIDE];
     uint16_t dmin[WIDE];
     uint8_t scales[3][WIDE][4];
-    uint8_t ql[8][4][4 * WIDE];
+    wide_codes<64, 4> codes;
 };
 
-// The same with a fifth bit of each code: bit v of qh[s] is that of vector v.
 struct block_q5_K_wide {
     uint16_t d[WIDE];
     uint16_t dmin[WIDE];
     uint8_t scales[3][WIDE][4];
-    uint8_t qh[8][4 * WIDE];
-    uint8_t ql[8][4][4 * WIDE];
+    wide_codes<64, 4, 1> codes;
 };
 
-// 256 values of each row. Sub-block s (16 values) is four vectors of codes: their low nibbles lie in ql[s], two vectors
-// to one, their high bits in qh[s], all four.
 struct block_q6_K_wide {
     uint16_t d[WIDE];
-    int8_t scales[8][WIDE][2];  // of sub-blocks 2p and 2p + 1
-    uint8_t qh[16][4 * WIDE];
-    uint8_t ql[16][2][4 * WIDE];
+    uint8_t scales[4][WIDE][4];
+    wide_codes<64, 4, 2> codes;
+};
+
+struct block_iq4_xs_wide {
+    uint16_t d[WIDE];
+    uint16_t scales_h[WIDE];
+    uint8_t scales_l[WIDE][4];
+    wide_codes<64, 4> codes;
 };
 
 // Whether weights of this type and shape can have the layout.

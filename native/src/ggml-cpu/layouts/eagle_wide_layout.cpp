@@ -1,7 +1,6 @@
 // Plain blocks of WIDE rows to one wide block, and back.
 #define GGML_COMMON_DECL_CPP
 #include <cstring>
-#include <utility>
 
 #include "eagle_kernels.h"
 #include "eagle_wide.h"
@@ -10,27 +9,8 @@
 namespace eagle {
 namespace {
 
-// `row[r]` is the block of row r.
-void join(const block_q8_0 * const * row, block_q8_0_wide & w) {
-    for (int r = 0; r < WIDE; ++r) {
-        w.d[r] = row[r]->d;
-        for (int k = 0; k < 32; ++k) {
-            w.qs[k / 4][4 * r + k % 4] = (uint8_t) (row[r]->qs[k] ^ 0x80);
-        }
-    }
-}
-
-void split(const block_q8_0_wide & w, block_q8_0 * const * row) {
-    for (int r = 0; r < WIDE; ++r) {
-        row[r]->d = w.d[r];
-        for (int k = 0; k < 32; ++k) {
-            row[r]->qs[k] = (int8_t) (w.qs[k / 4][4 * r + k % 4] ^ 0x80);
-        }
-    }
-}
-
 // Four bytes at once: shifts stay within each, the masks see to that.
-constexpr uint32_t LOW = 0x0f0f0f0f, HIGH = 0xf0f0f0f0, BIT = 0x01010101;
+constexpr uint32_t LOW = 0x0f0f0f0f, BYTES = 0x01010101;
 
 uint32_t word(const uint8_t * bytes) {
     uint32_t w;
@@ -42,158 +22,319 @@ void put(uint8_t * bytes, uint32_t w) {
     memcpy(bytes, &w, sizeof(w));
 }
 
-// Of 64 values of a plain block, the first 32 are low nibbles, the others the high nibbles of the same bytes.
-template <typename Plain, typename Wide>
-void join_nibbles(const Plain & b, int r, Wide & w) {
-    for (int s = 0; s < 8; s += 2) {
-        for (int i = 0; i < 4; ++i) {
-            const uint32_t even = word(b.qs + 16 * s + 8 * i), odd = word(b.qs + 16 * s + 8 * i + 4);
-            put(w.ql[s][i] + 4 * r, (even & LOW) | (odd & LOW) << 4);
-            put(w.ql[s + 1][i] + 4 * r, (even >> 4 & LOW) | (odd & HIGH));
+// --- the codes of a plain block, four to a word, in the order of their values ----------------------------------------
+
+// Every HALF values are the low nibbles of as many bytes, and the next HALF the high ones.
+template <int HALF>
+void get_nibbles(const uint8_t * qs, int n_bytes, uint32_t * c) {
+    for (int at = 0; at < n_bytes; at += HALF) {
+        for (int i = 0; i < HALF / 4; ++i) {
+            const uint32_t w = word(qs + at + 4 * i);
+            c[at / 2 + i] = w & LOW;
+            c[at / 2 + HALF / 4 + i] = w >> 4 & LOW;
         }
     }
 }
 
-template <typename Plain, typename Wide>
-void split_nibbles(const Wide & w, int r, Plain & b) {
-    for (int s = 0; s < 8; s += 2) {
-        for (int i = 0; i < 4; ++i) {
-            const uint32_t low = word(w.ql[s][i] + 4 * r), high = word(w.ql[s + 1][i] + 4 * r);
-            put(b.qs + 16 * s + 8 * i, (low & LOW) | (high & LOW) << 4);
-            put(b.qs + 16 * s + 8 * i + 4, (low >> 4 & LOW) | (high & HIGH));
+template <int HALF>
+void set_nibbles(const uint32_t * c, int n_bytes, uint8_t * qs) {
+    for (int at = 0; at < n_bytes; at += HALF) {
+        for (int i = 0; i < HALF / 4; ++i) {
+            put(qs + at + 4 * i, (c[at / 2 + i] & LOW) | (c[at / 2 + HALF / 4 + i] & LOW) << 4);
         }
     }
 }
 
-void join_fifth_bits(const block_q4_K &, int, block_q4_K_wide &) {}
-void split_fifth_bits(const block_q4_K_wide &, int, block_q4_K &) {}
-
-// Bit s of byte k of a plain block belongs to value k of sub-block s.
-void join_fifth_bits(const block_q5_K & b, int r, block_q5_K_wide & w) {
-    for (int s = 0; s < 8; ++s) {
-        uint32_t bits = 0;
-        for (int v = 0; v < 8; ++v) {
-            bits |= (word(b.qh + 4 * v) >> s & BIT) << v;
-        }
-        put(w.qh[s] + 4 * r, bits);
+// Of 128 values, each 32 are two bits of the same 32 bytes.
+void get_crumbs(const uint8_t * qs, int shift, uint32_t * c) {
+    for (int v = 0; v < 64; ++v) {
+        const uint32_t w = word(qs + v / 32 * 32 + v % 8 * 4);
+        c[v] |= (w >> (2 * (v / 8 % 4)) & 3 * BYTES) << shift;
     }
 }
 
-void split_fifth_bits(const block_q5_K_wide & w, int r, block_q5_K & b) {
+void set_crumbs(const uint32_t * c, int shift, uint8_t * qs) {
+    memset(qs, 0, 64);
+    for (int v = 0; v < 64; ++v) {
+        uint8_t * at = qs + v / 32 * 32 + v % 8 * 4;
+        put(at, word(at) | (c[v] >> shift & 3 * BYTES) << (2 * (v / 8 % 4)));
+    }
+}
+
+// Bit s of byte k belongs to value k of the 32 of sub-block s.
+void get_bits(const uint8_t * qh, int shift, uint32_t * c) {
+    for (int v = 0; v < 64; ++v) {
+        c[v] |= (word(qh + v % 8 * 4) >> (v / 8) & BYTES) << shift;
+    }
+}
+
+void set_bits(const uint32_t * c, int shift, uint8_t * qh) {
+    memset(qh, 0, 32);
+    for (int v = 0; v < 64; ++v) {
+        put(qh + v % 8 * 4, word(qh + v % 8 * 4) | (c[v] >> shift & BYTES) << (v / 8));
+    }
+}
+
+// Bit k of 32 belongs to value k.
+void get_fifth_bits(const uint8_t * qh, uint32_t * c) {
+    for (int k = 0; k < 32; ++k) {
+        c[k / 4] |= (word(qh) >> k & 1u) << (8 * (k % 4) + 4);
+    }
+}
+
+void set_fifth_bits(const uint32_t * c, uint8_t * qh) {
+    uint32_t bits = 0;
+    for (int k = 0; k < 32; ++k) {
+        bits |= (c[k / 4] >> (8 * (k % 4) + 4) & 1u) << k;
+    }
+    put(qh, bits);
+}
+
+void get_codes(const block_q8_0 & b, uint32_t * c) {
     for (int v = 0; v < 8; ++v) {
-        uint32_t bits = 0;
-        for (int s = 0; s < 8; ++s) {
-            bits |= (word(w.qh[s] + 4 * r) >> v & BIT) << s;
-        }
-        put(b.qh + 4 * v, bits);
+        c[v] = word((const uint8_t *) b.qs + 4 * v) ^ 0x80 * BYTES;
     }
 }
 
-// Bytes 0..3, 4..7 and 8..11 of a plain block's scales are scales[0], [1] and [2], but for the order of the mins.
-void exchange_mins(uint8_t * scales) {
-    std::swap(scales[5], scales[6]);  // mins 1 and 2, and the high bits of mins 5 and 6
-    const uint8_t min5 = scales[9] & 0xf0, min6 = scales[10] & 0xf0;
-    scales[9] = (uint8_t) ((scales[9] & 15) | min6);
-    scales[10] = (uint8_t) ((scales[10] & 15) | min5);
-}
-
-// Q4_K and Q5_K
-template <typename Plain, typename Wide>
-void join(const Plain * const * row, Wide & w) {
-    for (int r = 0; r < WIDE; ++r) {
-        uint8_t scales[12];
-        memcpy(scales, row[r]->scales, sizeof(scales));
-        exchange_mins(scales);
-        for (int i = 0; i < 3; ++i) {
-            memcpy(w.scales[i][r], scales + 4 * i, 4);
-        }
-        w.d[r] = row[r]->data.data.d;
-        w.dmin[r] = row[r]->data.data.dmin;
-        join_nibbles(*row[r], r, w);
-        join_fifth_bits(*row[r], r, w);
+void set_codes(const uint32_t * c, block_q8_0 & b) {
+    for (int v = 0; v < 8; ++v) {
+        put((uint8_t *) b.qs + 4 * v, c[v] ^ 0x80 * BYTES);
     }
 }
 
-template <typename Plain, typename Wide>
-void split(const Wide & w, Plain * const * row) {
-    for (int r = 0; r < WIDE; ++r) {
-        for (int i = 0; i < 3; ++i) {
-            memcpy(row[r]->scales + 4 * i, w.scales[i][r], 4);
+template <typename Plain>
+void get_codes(const Plain & b, uint32_t * c) {  // Q4_0, Q4_1, IQ4_NL, MXFP4, IQ4_XS
+    get_nibbles<16>(b.qs, sizeof(b.qs), c);
+}
+
+template <typename Plain>
+void set_codes(const uint32_t * c, Plain & b) {
+    set_nibbles<16>(c, sizeof(b.qs), b.qs);
+}
+
+template <typename Plain>
+void get_codes_5(const Plain & b, uint32_t * c) {
+    get_nibbles<16>(b.qs, 16, c);
+    get_fifth_bits(b.qh, c);
+}
+
+template <typename Plain>
+void set_codes_5(const uint32_t * c, Plain & b) {
+    set_nibbles<16>(c, 16, b.qs);
+    set_fifth_bits(c, b.qh);
+}
+
+void get_codes(const block_q5_0 & b, uint32_t * c) {
+    get_codes_5(b, c);
+}
+void set_codes(const uint32_t * c, block_q5_0 & b) {
+    set_codes_5(c, b);
+}
+void get_codes(const block_q5_1 & b, uint32_t * c) {
+    get_codes_5(b, c);
+}
+void set_codes(const uint32_t * c, block_q5_1 & b) {
+    set_codes_5(c, b);
+}
+
+void get_codes(const block_q2_K & b, uint32_t * c) {
+    memset(c, 0, 64 * sizeof(*c));
+    get_crumbs(b.qs, 0, c);
+}
+
+void set_codes(const uint32_t * c, block_q2_K & b) {
+    set_crumbs(c, 0, b.qs);
+}
+
+void get_codes(const block_q3_K & b, uint32_t * c) {
+    memset(c, 0, 64 * sizeof(*c));
+    get_crumbs(b.qs, 0, c);
+    get_bits(b.hmask, 2, c);
+}
+
+void set_codes(const uint32_t * c, block_q3_K & b) {
+    set_crumbs(c, 0, b.qs);
+    set_bits(c, 2, b.hmask);
+}
+
+void get_codes(const block_q4_K & b, uint32_t * c) {
+    get_nibbles<32>(b.qs, 128, c);
+}
+
+void set_codes(const uint32_t * c, block_q4_K & b) {
+    set_nibbles<32>(c, 128, b.qs);
+}
+
+void get_codes(const block_q5_K & b, uint32_t * c) {
+    get_nibbles<32>(b.qs, 128, c);
+    get_bits(b.qh, 4, c);
+}
+
+void set_codes(const uint32_t * c, block_q5_K & b) {
+    set_nibbles<32>(c, 128, b.qs);
+    set_bits(c, 4, b.qh);
+}
+
+void get_codes(const block_q6_K & b, uint32_t * c) {
+    get_nibbles<64>(b.ql, 128, c);
+    get_crumbs(b.qh, 4, c);
+}
+
+void set_codes(const uint32_t * c, block_q6_K & b) {
+    set_nibbles<64>(c, 128, b.ql);
+    set_crumbs(c, 4, b.qh);
+}
+
+// --- codes of one row among those of a group -------------------------------------------------------------------------
+
+// BITS of each code from bit `shift` up.
+template <int BITS>
+void join_bits(const uint32_t * c, int n, int shift, int r, uint8_t (*out)[4 * WIDE]) {
+    constexpr int PER = 8 / BITS;
+    constexpr uint32_t MASK = ((1u << BITS) - 1) * BYTES;
+    for (int i = 0; i < n / PER; ++i) {
+        uint32_t w = 0;
+        for (int v = 0; v < PER; ++v) {
+            w |= (c[PER * i + v] >> shift & MASK) << (BITS * v);
         }
-        exchange_mins(row[r]->scales);
-        row[r]->data.data.d = w.d[r];
-        row[r]->data.data.dmin = w.dmin[r];
-        split_nibbles(w, r, *row[r]);
-        split_fifth_bits(w, r, *row[r]);
+        put(out[i] + 4 * r, w);
     }
 }
 
-// The codes of a plain block: of 128 values, those of the second 32 share bytes with the fourth's, and so on.
-void codes_of(const block_q6_K & b, uint8_t * codes) {
-    for (int half = 0; half < 2; ++half) {
-        const uint8_t *ql = b.ql + 64 * half, *qh = b.qh + 32 * half;
-        uint8_t * c = codes + 128 * half;
-        for (int k = 0; k < 32; ++k) {
-            c[k] = (uint8_t) ((ql[k] & 15) | (qh[k] & 3) << 4);
-            c[k + 32] = (uint8_t) ((ql[k + 32] & 15) | (qh[k] >> 2 & 3) << 4);
-            c[k + 64] = (uint8_t) (ql[k] >> 4 | (qh[k] >> 4 & 3) << 4);
-            c[k + 96] = (uint8_t) (ql[k + 32] >> 4 | (qh[k] >> 6) << 4);
-        }
+template <int BITS>
+void split_bits(const uint8_t (*in)[4 * WIDE], int n, int shift, int r, uint32_t * c) {
+    constexpr int PER = 8 / BITS;
+    constexpr uint32_t MASK = ((1u << BITS) - 1) * BYTES;
+    for (int v = 0; v < n; ++v) {
+        c[v] |= (word(in[v / PER] + 4 * r) >> (BITS * (v % PER)) & MASK) << shift;
     }
 }
 
-void set_codes(block_q6_K & b, const uint8_t * codes) {
-    for (int half = 0; half < 2; ++half) {
-        uint8_t *ql = b.ql + 64 * half, *qh = b.qh + 32 * half;
-        const uint8_t * c = codes + 128 * half;
-        for (int k = 0; k < 32; ++k) {
-            ql[k] = (uint8_t) ((c[k] & 15) | (c[k + 64] & 15) << 4);
-            ql[k + 32] = (uint8_t) ((c[k + 32] & 15) | (c[k + 96] & 15) << 4);
-            qh[k] = (uint8_t) (c[k] >> 4 | c[k + 32] >> 4 << 2 | c[k + 64] >> 4 << 4 | c[k + 96] >> 4 << 6);
-        }
+template <typename Codes>
+void join_codes(const uint32_t * c, int r, Codes & out) {
+    join_bits<Codes::LOW_BITS>(c, Codes::VECTORS, 0, r, out.low);
+    if constexpr (Codes::HIGH_BITS > 0) {
+        join_bits<Codes::HIGH_BITS>(c, Codes::VECTORS, Codes::LOW_BITS, r, out.high);
     }
 }
 
-void join(const block_q6_K * const * row, block_q6_K_wide & w) {
-    for (int r = 0; r < WIDE; ++r) {
-        uint8_t codes[256];
-        codes_of(*row[r], codes);
-        w.d[r] = row[r]->d;
-        for (int s = 0; s < 16; ++s) {
-            w.scales[s / 2][r][s % 2] = row[r]->scales[s];
-            for (int k = 0; k < 4; ++k) {
-                const uint8_t *c = codes + 16 * s + k, at = (uint8_t) (4 * r + k);
-                w.ql[s][0][at] = (uint8_t) ((c[0] & 15) | (c[4] & 15) << 4);
-                w.ql[s][1][at] = (uint8_t) ((c[8] & 15) | (c[12] & 15) << 4);
-                w.qh[s][at] = (uint8_t) (c[0] >> 4 | c[4] >> 4 << 2 | c[8] >> 4 << 4 | c[12] >> 4 << 6);
-            }
-        }
+template <typename Codes>
+void split_codes(const Codes & in, int r, uint32_t * c) {
+    memset(c, 0, Codes::VECTORS * sizeof(*c));
+    split_bits<Codes::LOW_BITS>(in.low, Codes::VECTORS, 0, r, c);
+    if constexpr (Codes::HIGH_BITS > 0) {
+        split_bits<Codes::HIGH_BITS>(in.high, Codes::VECTORS, Codes::LOW_BITS, r, c);
     }
 }
 
-void split(const block_q6_K_wide & w, block_q6_K * const * row) {
-    for (int r = 0; r < WIDE; ++r) {
-        uint8_t codes[256];
-        row[r]->d = w.d[r];
-        for (int s = 0; s < 16; ++s) {
-            row[r]->scales[s] = w.scales[s / 2][r][s % 2];
-            for (int k = 0; k < 16; ++k) {
-                const int at = 4 * r + k % 4, v = k / 4;
-                codes[16 * s + k] =
-                    (uint8_t) ((w.ql[s][v / 2][at] >> (4 * (v % 2)) & 15) | (w.qh[s][at] >> (2 * v) & 3) << 4);
-            }
-        }
-        set_codes(*row[r], codes);
+// --- scales ----------------------------------------------------------------------------------------------------------
+
+// Calls `copy` with each scale of a plain block and its place in row r of the wide one.
+template <typename Plain, typename Wide, typename Copy>
+void each_scale(Plain & b, Wide & w, int r, Copy copy) {
+    copy(b.d, w.d[r]);
+}
+
+template <typename Copy>
+void each_scale(block_q4_1 & b, block_q4_1_wide & w, int r, Copy copy) {
+    copy(b.data.data.d, w.d[r]);
+    copy(b.data.data.m, w.m[r]);
+}
+
+template <typename Copy>
+void each_scale(block_q5_1 & b, block_q5_1_wide & w, int r, Copy copy) {
+    copy(b.data.data.d, w.d[r]);
+    copy(b.data.data.m, w.m[r]);
+}
+
+template <typename Copy>
+void each_scale(block_mxfp4 & b, block_mxfp4_wide & w, int r, Copy copy) {
+    copy(b.e, w.e[r]);
+}
+
+template <typename Copy>
+void each_scale(block_iq4_xs & b, block_iq4_xs_wide & w, int r, Copy copy) {
+    copy(b.d, w.d[r]);
+    copy(b.scales_h, w.scales_h[r]);
+    for (int k = 0; k < 4; ++k) {
+        copy(b.scales_l[k], w.scales_l[r][k]);
     }
 }
 
-template <typename Plain, typename Wide, typename Plains, typename Wides, typename Turn>
-void each_block(const ggml_tensor * t, Plains * plain, Wides * wide, Turn turn) {
+template <typename Plain, typename Wide, typename Copy>
+void each_packed_scale(Plain & b, Wide & w, int r, Copy copy) {
+    for (size_t k = 0; k < sizeof(b.scales); ++k) {
+        copy(b.scales[k], w.scales[k / 4][r][k % 4]);
+    }
+}
+
+template <typename Plain, typename Wide, typename Copy>
+void each_scale_and_min(Plain & b, Wide & w, int r, Copy copy) {
+    copy(b.data.data.d, w.d[r]);
+    copy(b.data.data.dmin, w.dmin[r]);
+    each_packed_scale(b, w, r, copy);
+}
+
+template <typename Copy>
+void each_scale(block_q2_K & b, block_q2_K_wide & w, int r, Copy copy) {
+    each_scale_and_min(b, w, r, copy);
+}
+
+template <typename Copy>
+void each_scale(block_q3_K & b, block_q3_K_wide & w, int r, Copy copy) {
+    copy(b.d, w.d[r]);
+    each_packed_scale(b, w, r, copy);
+}
+
+template <typename Copy>
+void each_scale(block_q4_K & b, block_q4_K_wide & w, int r, Copy copy) {
+    each_scale_and_min(b, w, r, copy);
+}
+
+template <typename Copy>
+void each_scale(block_q5_K & b, block_q5_K_wide & w, int r, Copy copy) {
+    each_scale_and_min(b, w, r, copy);
+}
+
+template <typename Copy>
+void each_scale(block_q6_K & b, block_q6_K_wide & w, int r, Copy copy) {
+    copy(b.d, w.d[r]);
+    each_packed_scale(b, w, r, copy);
+}
+
+// --- blocks ----------------------------------------------------------------------------------------------------------
+
+struct join {
+    template <typename Plain, typename Wide>
+    void operator()(Plain * const * row, Wide & w) const {
+        for (int r = 0; r < WIDE; ++r) {
+            uint32_t c[decltype(w.codes)::VECTORS];
+            get_codes(*row[r], c);
+            join_codes(c, r, w.codes);
+            each_scale(*row[r], w, r, [](const auto & plain, auto & wide) { wide = plain; });
+        }
+    }
+};
+
+struct split {
+    template <typename Plain, typename Wide>
+    void operator()(Plain * const * row, Wide & w) const {
+        for (int r = 0; r < WIDE; ++r) {
+            uint32_t c[decltype(w.codes)::VECTORS];
+            split_codes(w.codes, r, c);
+            set_codes(c, *row[r]);
+            each_scale(*row[r], w, r, [](auto & plain, const auto & wide) { plain = wide; });
+        }
+    }
+};
+
+template <typename Plain, typename Wide, typename Turn>
+void each_block(const ggml_tensor * t, Plain * plain, Wide * wide, Turn turn) {
     static_assert(sizeof(Wide) == WIDE * sizeof(Plain), "a group takes the bytes of its rows");
     const int64_t blocks = t->ne[0] / ggml_blck_size(t->type);
     for (int64_t g = 0; g < ggml_nrows(t) / WIDE; ++g) {
         for (int64_t b = 0; b < blocks; ++b) {
-            Plains * row[WIDE];
+            Plain * row[WIDE];
             for (int r = 0; r < WIDE; ++r) {
                 row[r] = plain + (g * WIDE + r) * blocks + b;
             }
@@ -202,24 +343,37 @@ void each_block(const ggml_tensor * t, Plains * plain, Wides * wide, Turn turn) 
     }
 }
 
-template <typename P, typename W>
-struct blocks {
-    using plain = P;
-    using wide = W;
-};
-
-// Calls `use` with the blocks of a type that has the layout.
-template <typename Use>
-void with_blocks(ggml_type type, Use use) {
-    switch (type) {
+template <typename Turn>
+void turn_blocks(const ggml_tensor * t, void * plain, void * wide, Turn turn) {
+    switch (t->type) {
     case GGML_TYPE_Q8_0:
-        return use(blocks<block_q8_0, block_q8_0_wide>());
+        return each_block(t, (block_q8_0 *) plain, (block_q8_0_wide *) wide, turn);
+    case GGML_TYPE_Q4_0:
+        return each_block(t, (block_q4_0 *) plain, (block_q4_0_wide *) wide, turn);
+    case GGML_TYPE_Q4_1:
+        return each_block(t, (block_q4_1 *) plain, (block_q4_1_wide *) wide, turn);
+    case GGML_TYPE_Q5_0:
+        return each_block(t, (block_q5_0 *) plain, (block_q5_0_wide *) wide, turn);
+    case GGML_TYPE_Q5_1:
+        return each_block(t, (block_q5_1 *) plain, (block_q5_1_wide *) wide, turn);
+    case GGML_TYPE_IQ4_NL:
+        return each_block(t, (block_iq4_nl *) plain, (block_q4_0_wide *) wide, turn);
+    case GGML_TYPE_MXFP4:
+        return each_block(t, (block_mxfp4 *) plain, (block_mxfp4_wide *) wide, turn);
+    case GGML_TYPE_Q2_K:
+        return each_block(t, (block_q2_K *) plain, (block_q2_K_wide *) wide, turn);
+    case GGML_TYPE_Q3_K:
+        return each_block(t, (block_q3_K *) plain, (block_q3_K_wide *) wide, turn);
     case GGML_TYPE_Q4_K:
-        return use(blocks<block_q4_K, block_q4_K_wide>());
+        return each_block(t, (block_q4_K *) plain, (block_q4_K_wide *) wide, turn);
     case GGML_TYPE_Q5_K:
-        return use(blocks<block_q5_K, block_q5_K_wide>());
+        return each_block(t, (block_q5_K *) plain, (block_q5_K_wide *) wide, turn);
+    case GGML_TYPE_Q6_K:
+        return each_block(t, (block_q6_K *) plain, (block_q6_K_wide *) wide, turn);
+    case GGML_TYPE_IQ4_XS:
+        return each_block(t, (block_iq4_xs *) plain, (block_iq4_xs_wide *) wide, turn);
     default:
-        return use(blocks<block_q6_K, block_q6_K_wide>());
+        GGML_ABORT("no wide layout of %s", ggml_type_name(t->type));
     }
 }
 
@@ -231,21 +385,11 @@ bool takes_wide(const ggml_tensor * w) {
 }
 
 void to_wide(const ggml_tensor * w, const void * plain, void * wide) {
-    with_blocks(w->type, [&](auto type) {
-        using Plain = typename decltype(type)::plain;
-        using Wide = typename decltype(type)::wide;
-        each_block<Plain, Wide>(w, (const Plain *) plain, (Wide *) wide,
-                                [](const Plain * const * row, Wide & block) { join(row, block); });
-    });
+    turn_blocks(w, const_cast<void *>(plain), wide, join());
 }
 
 void from_wide(const ggml_tensor * w, const void * wide, void * plain) {
-    with_blocks(w->type, [&](auto type) {
-        using Plain = typename decltype(type)::plain;
-        using Wide = typename decltype(type)::wide;
-        each_block<Plain, Wide>(w, (Plain *) plain, (const Wide *) wide,
-                                [](Plain * const * row, const Wide & block) { split(block, row); });
-    });
+    turn_blocks(w, plain, const_cast<void *>(wide), split());
 }
 
 }  // namespace eagle

@@ -25,7 +25,7 @@ struct bf16_t {
 template <typename Type>
 struct tile_float {
     using elem = typename Type::elem;
-    static constexpr int STEP = 4;
+    static constexpr int STEP = 4, ROWS = TILE_ROWS;
 
     // SIDE weight rows side by side: the values of the activations are loaded once for them.
     template <int NR, int SIDE>

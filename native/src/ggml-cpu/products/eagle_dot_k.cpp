@@ -176,7 +176,7 @@ struct q6_K {
 
 template <typename Type>
 struct tile_k {
-    static constexpr int STEP = 1;
+    static constexpr int STEP = 1, ROWS = TILE_ROWS;
     // Q6_K's sums share the scale of the products, so both stay in one integer.
     static constexpr bool ONE_SCALE = sizeof(typename Type::block) == sizeof(block_q6_K);
 

@@ -43,7 +43,7 @@ struct act_q4_0 {
 };
 
 struct tile_q4_0_x8 {
-    static constexpr int STEP = 8;
+    static constexpr int STEP = 8, ROWS = TILE_ROWS;
 
     template <int NR>
     static void run(const dot_args & a, const char * const * act, float * const * dst, int64_t i) {
@@ -85,7 +85,7 @@ struct tile_q4_0_x8 {
 
 // Plain layout, for tensors whose row count is no multiple of eight: one weight row at a time, 256 bits wide.
 struct tile_q4_0 {
-    static constexpr int STEP = 1;
+    static constexpr int STEP = 1, ROWS = TILE_ROWS;
 
     template <int NR>
     static void run(const dot_args & a, const char * const * act, float * const * dst, int64_t i) {

@@ -86,7 +86,7 @@ inline vi four_mins(const uint8_t (*mn)[8], int half) {
 }
 
 struct tile_q4_K_x8 {
-    static constexpr int STEP = 8;
+    static constexpr int STEP = 8, ROWS = TILE_ROWS;
 
     // Adds sub-blocks 2c and 2c + 1 of one superblock for NR rows: nibbles of `w`, scales of the pair.
     template <int NR>

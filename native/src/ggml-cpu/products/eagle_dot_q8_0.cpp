@@ -84,7 +84,7 @@ inline vi dot_block(vi, vi w, vi a) {
 
 struct tile_q8_0 {
     static constexpr int VECS = 2;
-    static constexpr int STEP = VECS * ROWS_PER_VEC;
+    static constexpr int STEP = VECS * ROWS_PER_VEC, ROWS = TILE_ROWS;
 
     template <int NR>
     static void run(const dot_args & a, const char * const * act, float * const * dst, int64_t i) {

@@ -97,23 +97,37 @@ const kernel * interleaved_kernel(enum ggml_type type) {
     return nullptr;
 }
 
-// Without VNNI the sums of Q8_0's unsigned codes would saturate.
 const kernel * wide_kernel(enum ggml_type type) {
 #ifdef EAGLE_SIMD
     switch (type) {
+    case GGML_TYPE_Q4_0:
+        return &kernel_q4_0_wide;
+    case GGML_TYPE_Q4_1:
+        return &kernel_q4_1_wide;
+    case GGML_TYPE_Q5_0:
+        return &kernel_q5_0_wide;
+    case GGML_TYPE_Q5_1:
+        return &kernel_q5_1_wide;
+    case GGML_TYPE_Q8_0:
+        return &kernel_q8_0_wide;
+    case GGML_TYPE_IQ4_NL:
+        return &kernel_iq4_nl_wide;
+    case GGML_TYPE_MXFP4:
+        return &kernel_mxfp4_wide;
+    case GGML_TYPE_Q2_K:
+        return &kernel_q2_K_wide;
+    case GGML_TYPE_Q3_K:
+        return &kernel_q3_K_wide;
     case GGML_TYPE_Q4_K:
         return &kernel_q4_K_wide;
     case GGML_TYPE_Q5_K:
         return &kernel_q5_K_wide;
     case GGML_TYPE_Q6_K:
         return &kernel_q6_K_wide;
+    case GGML_TYPE_IQ4_XS:
+        return &kernel_iq4_xs_wide;
     default:
         break;
-    }
-#endif
-#ifdef EAGLE_SIMD_VNNI
-    if (type == GGML_TYPE_Q8_0) {
-        return &kernel_q8_0_wide;
     }
 #endif
     (void) type;

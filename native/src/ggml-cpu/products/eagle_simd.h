@@ -75,6 +75,27 @@ template <int N>
 inline vi v_sra32(vi a) {
     return _mm512_srai_epi32(a, N);
 }
+template <int N>
+inline vi v_shr32(vi a) {
+    return _mm512_srli_epi32(a, N);
+}
+inline vi v_set1_32(int v) {
+    return _mm512_set1_epi32(v);
+}
+// a where x > y, else b.
+inline vi v_select_above(vi x, vi y, vi a, vi b) {
+    return _mm512_mask_mov_epi32(b, _mm512_cmpgt_epi32_mask(x, y), a);
+}
+// The byte of the table that each byte of x, below 16, stands for.
+inline vi v_lookup(const uint8_t * table, vi x) {
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *) table)), x);
+}
+inline vi v_load_u8(const uint8_t * p) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *) p));
+}
+inline vi v_load_u16(const uint16_t * p) {
+    return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *) p));
+}
 inline vi v_bcast32(const void * p) {
     int32_t v;
     memcpy(&v, p, sizeof(v));
@@ -100,6 +121,9 @@ inline vi v_dpwssd(vi acc, vi a, vi b) {
 }
 inline vf v_float(vi a) {
     return _mm512_cvtepi32_ps(a);
+}
+inline vf v_as_float(vi a) {
+    return _mm512_castsi512_ps(a);
 }
 inline vf v_zerof() {
     return _mm512_setzero_ps();
@@ -182,6 +206,25 @@ template <int N>
 inline vi v_sra32(vi a) {
     return _mm256_srai_epi32(a, N);
 }
+template <int N>
+inline vi v_shr32(vi a) {
+    return _mm256_srli_epi32(a, N);
+}
+inline vi v_set1_32(int v) {
+    return _mm256_set1_epi32(v);
+}
+inline vi v_select_above(vi x, vi y, vi a, vi b) {
+    return _mm256_blendv_epi8(b, a, _mm256_cmpgt_epi32(x, y));
+}
+inline vi v_lookup(const uint8_t * table, vi x) {
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) table)), x);
+}
+inline vi v_load_u8(const uint8_t * p) {
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *) p));
+}
+inline vi v_load_u16(const uint16_t * p) {
+    return _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *) p));
+}
 inline vi v_bcast32(const void * p) {
     int32_t v;
     memcpy(&v, p, sizeof(v));
@@ -214,9 +257,21 @@ inline vi v_dpbusd(vi acc, vi u, vi s) {
 inline vi v_dpwssd(vi acc, vi a, vi b) {
     return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));
 }
+inline vi v_maddubs(vi u, vi s) {
+    return _mm256_maddubs_epi16(u, s);
+}
+inline vi v_madd16(vi a, vi b) {
+    return _mm256_madd_epi16(a, b);
+}
+inline vi v_add16(vi a, vi b) {
+    return _mm256_add_epi16(a, b);
+}
 #endif
 inline vf v_float(vi a) {
     return _mm256_cvtepi32_ps(a);
+}
+inline vf v_as_float(vi a) {
+    return _mm256_castsi256_ps(a);
 }
 inline vf v_zerof() {
     return _mm256_setzero_ps();
@@ -251,6 +306,11 @@ inline vf v_load_bf16(const void * p) {
 #if defined(EAGLE_SIMD_512)
 #define EAGLE_SIMD_VNNI 1
 #endif
+
+// The low 16 bits of a below those of b, lane by lane.
+inline vi v_pair16(vi a, vi b) {
+    return v_or(v_and(a, v_set1_32(0xffff)), v_shl32<16>(b));
+}
 
 // Asks for the BYTES bytes that lie DISTANCE bytes ahead of p. Weights stream from memory once, and the hardware's
 // prefetchers lose the thread when several rows are read side by side.

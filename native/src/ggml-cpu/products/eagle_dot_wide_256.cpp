@@ -1,0 +1,203 @@
+// Weights in blocks of 256 in our own layout: a lane is a weight row, so four activations are broadcast to all of them.
+// Scales are small integers: a whole block is summed in integers.
+#include "eagle_pack_k.h"
+#include "eagle_tile.h"
+#include "eagle_wide_codes.h"
+
+#ifdef EAGLE_SIMD
+
+namespace eagle {
+namespace {
+
+// A block's weights are asked for by eighths: all at once they would fill the queue of misses. Memory-bound passes want
+// them nearer.
+template <int NR, typename Block>
+inline void prefetch_eighth(const Block & w, int part, int i) {
+    constexpr int BYTES = sizeof(w) / 8, DISTANCE = NR <= 3 ? AHEAD / 2 : AHEAD;
+    if (part == 0) {
+        prefetch_ahead<BYTES, DISTANCE>((const char *) &w + i * BYTES);
+    }
+}
+
+// --- scales ----------------------------------------------------------------------------------------------------------
+
+// The four signed bytes of each lane.
+inline void bytes_of(vi x, vi * out) {
+    out[0] = v_sra32<24>(v_shl32<24>(x));
+    out[1] = v_sra32<24>(v_shl32<16>(x));
+    out[2] = v_sra32<24>(v_shl32<8>(x));
+    out[3] = v_sra32<24>(x);
+}
+
+inline vi and_8(vi x, int mask) {
+    return v_and(x, v_set1_8(mask));
+}
+
+inline vi scale_bytes(const uint8_t (*scales)[4], int part) {
+    return v_load(scales[LANES * part]);
+}
+
+struct q2_K : plain_codes<block_q2_K_wide> {
+    static constexpr int SUB = 16, MAX = 3, OFFSET = 0;
+    static inline void scales(const block & w, int part, vi * scale, vi * min) {
+        for (int i = 0; i < 4; ++i) {
+            const vi u = scale_bytes(w.scales[i], part);
+            bytes_of(and_8(u, 15), scale + 4 * i);
+            bytes_of(and_8(v_shr16<4>(u), 15), min + 4 * i);
+        }
+    }
+};
+
+struct q3_K : plain_codes<block_q3_K_wide> {
+    static constexpr int SUB = 16, MAX = 7, OFFSET = 4;
+    static inline void scales(const block & w, int part, vi * scale, vi *) {
+        const vi u[2] = {scale_bytes(w.scales[0], part), scale_bytes(w.scales[1], part)};
+        const vi top = scale_bytes(w.scales[2], part);
+        const vi tops[4] = {top, v_shr16<2>(top), v_shr16<4>(top), v_shr16<6>(top)};
+        for (int i = 0; i < 4; ++i) {
+            const vi low = i < 2 ? u[i] : v_shr16<4>(u[i - 2]);
+            bytes_of(v_or(and_8(low, 15), v_shl16<4>(and_8(tops[i], 3))), scale + 4 * i);
+        }
+        for (int i = 0; i < 16; ++i) {
+            scale[i] = v_sub32(scale[i], v_set1_32(32));
+        }
+    }
+};
+
+// The first four scales and mins have their six bits in a byte. Of the others the low nibbles share one, and the high
+// bits are above the first four.
+template <typename Block, int LARGEST>
+struct q45_K : plain_codes<Block> {
+    static constexpr int SUB = 32, MAX = LARGEST, OFFSET = 0;
+    static inline vi last_four(vi low, vi first) { return v_or(and_8(low, 15), and_8(v_shr16<2>(first), 0x30)); }
+    static inline void scales(const Block & w, int part, vi * scale, vi * min) {
+        const vi u0 = scale_bytes(w.scales[0], part), u1 = scale_bytes(w.scales[1], part);
+        const vi u2 = scale_bytes(w.scales[2], part);
+        bytes_of(and_8(u0, 63), scale);
+        bytes_of(last_four(u2, u0), scale + 4);
+        bytes_of(and_8(u1, 63), min);
+        bytes_of(last_four(v_shr16<4>(u2), u1), min + 4);
+    }
+};
+
+using q4_K = q45_K<block_q4_K_wide, 15>;
+using q5_K = q45_K<block_q5_K_wide, 31>;
+
+struct q6_K : plain_codes<block_q6_K_wide> {
+    static constexpr int SUB = 16, MAX = 63, OFFSET = 32;
+    static inline void scales(const block & w, int part, vi * scale, vi *) {
+        for (int i = 0; i < 4; ++i) {
+            bytes_of(scale_bytes(w.scales[i], part), scale + 4 * i);
+        }
+    }
+};
+
+struct iq4_xs : table_codes<block_iq4_xs_wide, iq4_values> {
+    static constexpr int SUB = 32;
+    static inline void scales(const block & w, int part, vi * scale, vi *) {
+        vi low = v_load(w.scales_l[LANES * part]), high = v_shl32<4>(v_load_u16(w.scales_h + LANES * part));
+        for (int s = 0; s < 8; ++s) {
+            scale[s] = v_sub32(v_or(v_and(low, v_set1_32(15)), v_and(high, v_set1_32(0x30))), v_set1_32(32));
+            low = v_shr32<4>(low);
+            high = v_shr32<2>(high);
+        }
+    }
+};
+
+// --- products --------------------------------------------------------------------------------------------------------
+
+template <typename Type>
+struct tile_256 {
+    using block = typename Type::block;
+    using way = products<Type::MAX>;
+    static constexpr int STEP = WIDE, ROWS = way::ROWS, SCALES = 256 / Type::SUB;
+
+    // 16-bit pairs of neighbours times the sums of their activations.
+    static inline vi sum_of(const vi * pair, const act256 & x) {
+        const int16_t * sums = Type::SUB == 16 ? x.sums16 : x.sums32;
+        vi sum = v_zero();
+        for (int p = 0; p < SCALES / 2; ++p) {
+            sum = v_dpwssd(sum, pair[p], v_bcast32(sums + 2 * p));
+        }
+        return sum;
+    }
+
+    // Codes with an offset take away its multiple of the scales; mins take away themselves.
+    template <int NR>
+    static inline void add_block(vf * acc, const block & w, int part, const act256 * const * x) {
+        vi scale[SCALES], min[SCALES], pair[SCALES / 2], sum[NR];
+        Type::scales(w, part, scale, min);
+        for (int p = 0; p < SCALES / 2; ++p) {
+            pair[p] =
+                Type::OFFSET != 0 ? v_pair16(scale[2 * p], scale[2 * p + 1]) : v_pair16(min[2 * p], min[2 * p + 1]);
+        }
+        for (int i = 0; i < SCALES; ++i) {
+            scale[i] = way::scale(scale[i]);
+        }
+        for (int j = 0; j < NR; ++j) {
+            sum[j] = Type::OFFSET != 0 ? v_mul32(sum_of(pair, *x[j]), v_set1_32(-Type::OFFSET)) : v_zero();
+        }
+        for (int s = 0; s < 8; ++s) {
+            prefetch_eighth<NR>(w, part, s);
+            const int8_t * qs[NR];
+            for (int j = 0; j < NR; ++j) {
+                qs[j] = x[j]->qs + 32 * s;
+            }
+            add_32<Type, true, NR>(sum, w, s, part, scale + 32 / Type::SUB * s, qs);
+        }
+        const vf d = v_load_f16(w.d + LANES * part);
+        for (int j = 0; j < NR; ++j) {
+            acc[j] = v_fma(v_float(sum[j]), v_mul(d, v_set1f(x[j]->d)), acc[j]);
+        }
+        if constexpr (Type::OFFSET == 0) {
+            const vf dmin = v_load_f16(w.dmin + LANES * part);
+            for (int j = 0; j < NR; ++j) {
+                acc[j] = v_fnma(v_float(sum_of(pair, *x[j])), v_mul(dmin, v_set1f(x[j]->d)), acc[j]);
+            }
+        }
+    }
+
+    template <int NR>
+    static void run(const dot_args & a, const char * const * act, float * const * dst, int64_t i) {
+        const block * w = (const block *) (a.w + i / WIDE * a.w_stride);
+        vf acc[PARTS][NR];
+        for (int part = 0; part < PARTS; ++part) {
+            for (int j = 0; j < NR; ++j) {
+                acc[part][j] = v_zerof();
+            }
+        }
+        for (int64_t b = 0; b < a.n / 256; ++b) {
+            const act256 * x[NR];
+            for (int j = 0; j < NR; ++j) {
+                x[j] = (const act256 *) act[j] + b;
+            }
+            for (int part = 0; part < PARTS; ++part) {
+                add_block<NR>(acc[part], w[b], part, x);
+                forget_loads();
+            }
+        }
+        for (int part = 0; part < PARTS; ++part) {
+            for (int j = 0; j < NR; ++j) {
+                v_storef(dst[j] + i + LANES * part, acc[part][j]);
+            }
+        }
+    }
+};
+
+template <typename Type>
+constexpr kernel wide_256(ggml_type type) {
+    return {type, WIDE, 256, act_size_k, pack_k, run_tiles<tile_256<Type>>};
+}
+
+}  // namespace
+
+const kernel kernel_q2_K_wide = wide_256<q2_K>(GGML_TYPE_Q2_K);
+const kernel kernel_q3_K_wide = wide_256<q3_K>(GGML_TYPE_Q3_K);
+const kernel kernel_q4_K_wide = wide_256<q4_K>(GGML_TYPE_Q4_K);
+const kernel kernel_q5_K_wide = wide_256<q5_K>(GGML_TYPE_Q5_K);
+const kernel kernel_q6_K_wide = wide_256<q6_K>(GGML_TYPE_Q6_K);
+const kernel kernel_iq4_xs_wide = wide_256<iq4_xs>(GGML_TYPE_IQ4_XS);
+
+}  // namespace eagle
+
+#endif  // EAGLE_SIMD

@@ -1,0 +1,160 @@
+// Weights in blocks of 32 in our own layout: a lane is a weight row, so four activations are broadcast to all of them.
+#include "eagle_pack.h"
+#include "eagle_tile.h"
+#include "eagle_wide_codes.h"
+
+#ifdef EAGLE_SIMD
+
+namespace eagle {
+namespace {
+
+// --- activations -----------------------------------------------------------------------------------------------------
+
+struct act {
+    float d;
+    union {
+        int32_t shift;  // minus the codes' offset times the sum of qs
+        float sum;      // d times the sum of qs, for weights with a minimum
+    };
+    int8_t qs[32];
+};
+
+size_t act_size(const kernel &, int64_t n) {
+    return ((size_t) (n / 32) * sizeof(act) + 63) / 64 * 64;
+}
+
+template <typename Type>
+void pack(const kernel &, const float * x, void * row, int64_t, int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+        act & y = ((act *) row)[b];
+        y.d = pack32(x + 32 * b, y.qs);
+        int sum = 0;
+        for (int8_t q : y.qs) {
+            sum += q;
+        }
+        if constexpr (Type::HAS_MIN) {
+            y.sum = y.d * (float) sum;
+        } else {
+            y.shift = -Type::OFFSET * sum;
+        }
+    }
+}
+
+// --- weights ---------------------------------------------------------------------------------------------------------
+
+template <typename Codes>
+struct with_scale : Codes {
+    static constexpr int SUB = 32;
+    static constexpr bool HAS_MIN = false;
+    static inline vf scale(const typename Codes::block & w, int part) { return v_load_f16(w.d + LANES * part); }
+};
+
+template <typename Codes>
+struct with_min : with_scale<Codes> {
+    static constexpr bool HAS_MIN = true;
+    static constexpr int OFFSET = 0;
+    static inline vf min(const typename Codes::block & w, int part) { return v_load_f16(w.m + LANES * part); }
+};
+
+struct q4_0 : with_scale<plain_codes<block_q4_0_wide>> {
+    static constexpr int MAX = 15, OFFSET = 8;
+};
+struct q4_1 : with_min<plain_codes<block_q4_1_wide>> {
+    static constexpr int MAX = 15;
+};
+struct q5_0 : with_scale<plain_codes<block_q5_0_wide>> {
+    static constexpr int MAX = 31, OFFSET = 16;
+};
+struct q5_1 : with_min<plain_codes<block_q5_1_wide>> {
+    static constexpr int MAX = 31;
+};
+struct q8_0 : with_scale<plain_codes<block_q8_0_wide>> {
+    static constexpr int MAX = 255, OFFSET = 128;
+};
+using iq4_nl = with_scale<table_codes<block_q4_0_wide, iq4_values>>;
+
+// Half of 2^(e - 127): the values of the codes are doubled. Below the normal numbers the bit moves into the fraction.
+struct mxfp4 : table_codes<block_mxfp4_wide, mxfp4_values> {
+    static constexpr int SUB = 32;
+    static constexpr bool HAS_MIN = false;
+    static inline vf scale(const block & w, int part) {
+        const vi e = v_load_u8(w.e + LANES * part), normal = v_shl32<23>(v_sub32(e, v_set1_32(1)));
+        return v_as_float(v_select_above(e, v_set1_32(1), normal, v_shl32<21>(v_add32(e, v_set1_32(1)))));
+    }
+};
+
+// --- products --------------------------------------------------------------------------------------------------------
+
+template <typename Type>
+struct tile_32 {
+    using block = typename Type::block;
+    static constexpr int STEP = WIDE, ROWS = products<Type::MAX>::ROWS;
+
+    template <int NR>
+    static inline void add_block(vf * acc, const block & w, int part, const act * const * x) {
+        vi sum[NR];
+        const int8_t * qs[NR];
+        for (int j = 0; j < NR; ++j) {
+            sum[j] = Type::HAS_MIN ? v_zero() : v_bcast32(&x[j]->shift);
+            qs[j] = x[j]->qs;
+        }
+        add_32<Type, false, NR>(sum, w, 0, part, nullptr, qs);
+        const vf d = Type::scale(w, part);
+        for (int j = 0; j < NR; ++j) {
+            acc[j] = v_fma(v_float(sum[j]), v_mul(d, v_set1f(x[j]->d)), acc[j]);
+        }
+        if constexpr (Type::HAS_MIN) {
+            const vf m = Type::min(w, part);
+            for (int j = 0; j < NR; ++j) {
+                acc[j] = v_fma(m, v_set1f(x[j]->sum), acc[j]);
+            }
+        }
+    }
+
+    template <int NR>
+    static void run(const dot_args & a, const char * const * rows, float * const * dst, int64_t i) {
+        const block * w = (const block *) (a.w + i / WIDE * a.w_stride);
+        const act * x[NR];
+        vf acc[PARTS][NR];
+        for (int j = 0; j < NR; ++j) {
+            x[j] = (const act *) rows[j];
+            for (int part = 0; part < PARTS; ++part) {
+                acc[part][j] = v_zerof();
+            }
+        }
+        for (int64_t b = 0; b < a.n / 32; ++b) {
+            prefetch_ahead<sizeof(block)>(w + b);
+            for (int part = 0; part < PARTS; ++part) {
+                add_block<NR>(acc[part], w[b], part, x);
+                forget_loads();
+            }
+            for (int j = 0; j < NR; ++j) {
+                ++x[j];
+            }
+        }
+        for (int part = 0; part < PARTS; ++part) {
+            for (int j = 0; j < NR; ++j) {
+                v_storef(dst[j] + i + LANES * part, acc[part][j]);
+            }
+        }
+    }
+};
+
+template <typename Type>
+constexpr kernel wide_32(ggml_type type) {
+    return {type, WIDE, 32, act_size, pack<Type>, run_tiles<tile_32<Type>>};
+}
+
+}  // namespace
+
+const kernel kernel_q4_0_wide = wide_32<q4_0>(GGML_TYPE_Q4_0);
+const kernel kernel_q4_1_wide = wide_32<q4_1>(GGML_TYPE_Q4_1);
+const kernel kernel_q5_0_wide = wide_32<q5_0>(GGML_TYPE_Q5_0);
+const kernel kernel_q5_1_wide = wide_32<q5_1>(GGML_TYPE_Q5_1);
+const kernel kernel_q8_0_wide = wide_32<q8_0>(GGML_TYPE_Q8_0);
+const kernel kernel_iq4_nl_wide = wide_32<iq4_nl>(GGML_TYPE_IQ4_NL);
+const kernel kernel_mxfp4_wide = wide_32<mxfp4>(GGML_TYPE_MXFP4);
+
+}  // namespace eagle
+
+#endif  // EAGLE_SIMD

@@ -1,0 +1,254 @@
+// What the kernels of our own layout share: the codes of a vector, and their products with activations, by lanes.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include "eagle_simd.h"
+#include "eagle_wide.h"
+
+#ifdef EAGLE_SIMD
+
+namespace eagle {
+
+constexpr int PARTS = WIDE / LANES;  // vectors that hold one value (or four bytes) of each row
+constexpr int VECTORS = 8;           // of codes, in the 32 values that are multiplied at a time
+
+// --- loops without a loop --------------------------------------------------------------------------------------------
+
+#if defined(__GNUC__)
+#define EAGLE_INLINE __attribute__((always_inline))
+#else
+#define EAGLE_INLINE
+#endif
+
+// What was read before is read again, instead of being kept in registers that there are too few of.
+inline void forget_loads() {
+#if defined(__GNUC__)
+    asm volatile("" ::: "memory");
+#endif
+}
+
+template <typename F, int... I>
+EAGLE_INLINE inline void unroll(std::integer_sequence<int, I...>, F && f) {
+    (f(std::integral_constant<int, I>()), ...);
+}
+
+// Calls f with 0 to N - 1, as constants.
+template <int N, typename F>
+EAGLE_INLINE inline void unroll(F && f) {
+    unroll(std::make_integer_sequence<int, N>(), f);
+}
+
+// --- codes -----------------------------------------------------------------------------------------------------------
+
+// Bits of each byte moved up (BY > 0) or down. They cross into the next byte: mask what comes out.
+template <int BY>
+inline vi move_bits(vi x) {
+    if constexpr (BY == 0) {
+        return x;
+    } else if constexpr (BY > 0) {
+        return v_shl16<BY>(x);
+    } else {
+        return v_shr16<-BY>(x);
+    }
+}
+
+template <int BITS>
+inline vi bits(int from) {
+    return v_set1_8(((1 << BITS) - 1) << from);
+}
+
+// Vector K of the 32 values of sub-block s: unsigned codes.
+template <int K, typename Codes>
+inline vi code_of(const Codes & c, int s, int part) {
+    constexpr int LOW = Codes::LOW_BITS, HIGH = Codes::HIGH_BITS, PER = 8 / LOW;
+    const vi low = v_load(c.low[VECTORS / PER * s + K / PER] + 4 * LANES * part);
+    if constexpr (LOW == 8) {
+        return low;
+    } else {
+        const vi q = v_and(move_bits<-LOW *(K % PER)>(low), bits<LOW>(0));
+        if constexpr (HIGH == 0) {
+            return q;
+        } else {
+            constexpr int PER_HIGH = 8 / HIGH;
+            const vi high = v_load(c.high[VECTORS / PER_HIGH * s + K / PER_HIGH] + 4 * LANES * part);
+            return v_or(q, v_and(move_bits<LOW - HIGH *(K % PER_HIGH)>(high), bits<HIGH>(LOW)));
+        }
+    }
+}
+
+// --- products --------------------------------------------------------------------------------------------------------
+//
+// Each way has sums of `RUN` vectors of codes (at most MAX each) with one row's activations, opened, added to and
+// closed into 32-bit lanes. Every step is exact, so all ways give the same integers.
+
+#ifdef EAGLE_SIMD_VNNI
+
+template <int MAX>
+struct products {
+    using sums = vi;
+    static constexpr int RUN = VECTORS, ROWS = 8;
+    static inline vi scale(vi s) { return s; }
+    template <bool SCALED>
+    static inline vi open(vi sum) {
+        return SCALED ? v_zero() : sum;
+    }
+    template <typename Type, int K, typename Block>
+    static inline vi codes(const Block & w, int s, int part) {
+        return Type::template code<K>(w, s, part);
+    }
+    static inline void add(vi & p, vi q, vi x) { p = v_dpbusd(p, q, x); }
+    template <bool SCALED>
+    static inline vi close(vi sum, vi p, vi scale) {
+        return SCALED ? v_add32(sum, v_mul32(p, scale)) : p;
+    }
+};
+
+#else
+
+// The compiler would make trees of these sums, whose branches do not fit the registers.
+inline void keep_chain(vi & sum) {
+#if defined(__GNUC__)
+    asm("" : "+x"(sum));
+#else
+    (void) sum;
+#endif
+}
+
+inline void add_products(vi & sum, vi q, vi x) {
+    sum = v_add16(sum, v_maddubs(q, x));
+    keep_chain(sum);
+}
+
+// Pairs of products are 16 bits wide: as many are added up there as cannot overflow.
+template <int MAX>
+struct products {
+    using sums = vi;
+    static constexpr int FIT = 32767 / (2 * 127 * MAX), RUN = FIT >= 8 ? 8 : FIT >= 4 ? 4 : 2, ROWS = 8;
+    static_assert(FIT >= RUN, "codes are too large");
+    static inline vi scale(vi s) { return v_pair16(s, s); }
+    template <bool SCALED>
+    static inline vi open(vi) {
+        return v_zero();
+    }
+    template <typename Type, int K, typename Block>
+    static inline vi codes(const Block & w, int s, int part) {
+        return Type::template code<K>(w, s, part);
+    }
+    static inline void add(vi & p, vi q, vi x) { add_products(p, q, x); }
+    template <bool SCALED>
+    static inline vi close(vi sum, vi p, vi scale) {
+        return v_add32(sum, v_madd16(p, SCALED ? scale : v_set1_16(1)));
+    }
+};
+
+struct vi_pair {
+    vi high, low;
+};
+
+// Codes of 8 bits: their halves are multiplied each on its own.
+template <>
+struct products<255> {
+    using sums = vi_pair;
+    static constexpr int RUN = VECTORS, ROWS = 5;
+    static inline vi scale(vi s) { return v_pair16(s, s); }
+    template <bool SCALED>
+    static inline vi_pair open(vi) {
+        return {v_zero(), v_zero()};
+    }
+    template <typename Type, int K, typename Block>
+    static inline vi_pair codes(const Block & w, int s, int part) {
+        return Type::template halves<K>(w, s, part);
+    }
+    static inline void add(vi_pair & p, vi_pair q, vi x) {
+        add_products(p.high, q.high, x);
+        add_products(p.low, q.low, x);
+    }
+    template <bool SCALED>
+    static inline vi close(vi sum, vi_pair p, vi scale) {
+        const vi s = SCALED ? scale : v_set1_16(1);
+        return v_add32(v_add32(sum, v_madd16(p.high, v_shl16<4>(s))), v_madd16(p.low, s));
+    }
+};
+
+#endif
+
+// Adds 32 values of each weight row times NR rows of activations to `sum`. A scale belongs to Type::SUB values.
+template <typename Type, bool SCALED, int NR, typename Block>
+EAGLE_INLINE inline void add_32(vi * sum, const Block & w, int s, int part, const vi * scale,
+                                const int8_t * const * x) {
+    using way = products<Type::MAX>;
+    constexpr int RUN = std::min(way::RUN, Type::SUB / 4);
+    unroll<VECTORS / RUN>([&](auto run) EAGLE_INLINE {
+        typename way::sums p[NR];
+        for (int j = 0; j < NR; ++j) {
+            p[j] = way::template open<SCALED>(sum[j]);
+        }
+        unroll<RUN>([&](auto k) EAGLE_INLINE {
+            constexpr int K = decltype(run)::value * RUN + decltype(k)::value;
+            const auto q = way::template codes<Type, K>(w, s, part);
+            for (int j = 0; j < NR; ++j) {
+                way::add(p[j], q, v_bcast32(x[j] + 4 * K));
+            }
+        });
+        const vi by = SCALED ? scale[decltype(run)::value * RUN * 4 / Type::SUB] : v_zero();
+        for (int j = 0; j < NR; ++j) {
+            sum[j] = way::template close<SCALED>(sum[j], p[j], by);
+        }
+    });
+}
+
+// --- what codes stand for --------------------------------------------------------------------------------------------
+
+// What each code of four bits stands for, OFFSET added.
+struct iq4_values {
+    static constexpr int OFFSET = 128, MAX = 255;
+    static constexpr uint8_t TABLE[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+    static constexpr uint8_t HIGH[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 9, 10, 11, 12, 13, 15};  // halves of the above
+    static constexpr uint8_t LOW[16] = {1, 8, 13, 15, 15, 13, 10, 6, 1, 13, 9, 6, 5, 5, 9, 1};
+};
+
+struct mxfp4_values {
+    static constexpr int OFFSET = 12, MAX = 24;
+    static constexpr uint8_t TABLE[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+};
+
+// Codes that are multiplied as they are, and those that a table gives.
+template <typename Block>
+struct plain_codes {
+    using block = Block;
+    template <int K>
+    static inline vi code(const Block & w, int s, int part) {
+        return code_of<K>(w.codes, s, part);
+    }
+#ifndef EAGLE_SIMD_VNNI
+    template <int K>
+    static inline vi_pair halves(const Block & w, int s, int part) {
+        const vi q = code_of<K>(w.codes, s, part);
+        return {v_and(v_shr16<4>(q), v_set1_8(15)), v_and(q, v_set1_8(15))};
+    }
+#endif
+};
+
+template <typename Block, typename Values>
+struct table_codes {
+    using block = Block;
+    static constexpr int MAX = Values::MAX, OFFSET = Values::OFFSET;
+    template <int K>
+    static inline vi code(const Block & w, int s, int part) {
+        return v_lookup(Values::TABLE, code_of<K>(w.codes, s, part));
+    }
+#ifndef EAGLE_SIMD_VNNI
+    template <int K>
+    static inline vi_pair halves(const Block & w, int s, int part) {
+        const vi q = code_of<K>(w.codes, s, part);
+        return {v_lookup(Values::HIGH, q), v_lookup(Values::LOW, q)};
+    }
+#endif
+};
+
+}  // namespace eagle
+
+#endif  // EAGLE_SIMD
