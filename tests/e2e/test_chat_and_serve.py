@@ -1,4 +1,4 @@
-"""`llama-eagle chat` and `llama-eagle serve`, the latter with a real OpenAI client on loopback."""
+"""`llama-eagle chat` and `llama-eagle serve --python`, the latter with a real OpenAI client on loopback."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from fixtures.tiny_gguf import write_draft, write_target
 pytestmark = pytest.mark.native
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+PYTHON = ("serve", "--python")
 DRAFT_OPTIONS = ("--p-min", 0.1, "--draft-gpu-layers", 0, "--draft-ctx-size", 512)
 
 
@@ -203,7 +204,7 @@ def server(models: Path, request: pytest.FixtureRequest) -> Iterator[str]:
         }  # fmt: skip
         (models / "config.yaml").write_text(yaml.safe_dump({"host": "127.0.0.1", "port": 0, "models": [entry]}))
         arguments = ["--config", models / "config.yaml"]
-    command = [sys.executable, "-m", "llama_eagle", "serve", *map(str, arguments)]
+    command = [sys.executable, "-m", "llama_eagle", "serve", "--python", *map(str, arguments)]
     clean = {
         name: value for name, value in os.environ.items() if name not in ("HOST", "PORT", "MODEL", "CACHE", "SEED")
     }
@@ -321,20 +322,26 @@ def test_a_configuration_names_the_draft_and_its_settings(tmp_path: Path) -> Non
 
 def test_serve_refusals(models: Path, tmp_path: Path) -> None:
     target = ["-m", models / "target.gguf"]
-    assert_one_line_error(llama_eagle("serve"), 2, "either --model")
-    assert_one_line_error(llama_eagle("serve", *target, "--config", "x"), 2, "either --model")
-    assert_one_line_error(llama_eagle("serve", "-m", models / "none.gguf", "--port", 0), 3, "does not exist")
-    assert_one_line_error(llama_eagle("serve", *target, "-d", *target[1:], "--port", 0), 3, "not an EAGLE-3 draft")
-    outcome = llama_eagle("serve", *target, "--port", 0, "--chat-format", "x")
+    assert_one_line_error(llama_eagle(*PYTHON), 2, "either --model")
+    assert_one_line_error(llama_eagle(*PYTHON, *target, "--config", "x"), 2, "either --model")
+    assert_one_line_error(
+        llama_eagle(*PYTHON, "-m", models / "none.gguf", "--port", 0), 3, "does not exist"
+    )
+    assert_one_line_error(
+        llama_eagle(*PYTHON, *target, "-d", *target[1:], "--port", 0), 3, "not an EAGLE-3 draft"
+    )
+    outcome = llama_eagle(*PYTHON, *target, "--port", 0, "--chat-format", "x")
     assert_one_line_error(outcome, 2, "Invalid chat handler: x")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        assert_one_line_error(llama_eagle("serve", *target, "--port", taken.getsockname()[1]), 4, "cannot listen on")
+        assert_one_line_error(
+            llama_eagle(*PYTHON, *target, "--port", taken.getsockname()[1]), 4, "cannot listen on"
+        )
     for content, message in (
         ("{", "not valid"),
         ("{}", "names no models"),
         ('{"models": [{"model": 3}]}', "models.0.model"),
     ):
         (tmp_path / "bad.json").write_text(content)
-        assert_one_line_error(llama_eagle("serve", "--config", tmp_path / "bad.json"), 3, message)
+        assert_one_line_error(llama_eagle(*PYTHON, "--config", tmp_path / "bad.json"), 3, message)

@@ -23,7 +23,7 @@ LAYERS = (
     ("sessions",),
     ("drafting", "diagnosis"),
     ("generation",),
-    ("drop_in", "integrations"),
+    ("drop_in", "integrations", "serving"),
     ("synthetic", "train"),
     ("bench",),
     ("demo",),

@@ -17,6 +17,15 @@ inline bool eagle_drafts_of(const common_params_speculative & params, const llam
     return eagle_drafts_with(model) && std::any_of(params.types.begin(), params.types.end(), is_ours);
 }
 
+struct common_speculative;
+
+// The kind that drafted last for a slot, "none" before.
+std::string eagle_last_drafter(const common_speculative * spec, llama_seq_id seq);
+
+// The draft's part of a slot's file. What cannot be loaded costs drafts, not the slot.
+void eagle_save_slot(common_speculative * spec, llama_seq_id seq, llama_context * ctx, const std::string & path);
+void eagle_load_slot(common_speculative * spec, llama_seq_id seq, llama_context * ctx, const std::string & path);
+
 // Who is computed next. A row's bits depend on whether it is read as part of a prompt or of a round, and a prompt's on
 // how it is cut (docs/exactness.md): so prompts are read one at a time and take turns with the slots that generate.
 struct eagle_server_turn {

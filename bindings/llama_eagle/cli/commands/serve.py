@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import socket
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +14,7 @@ import typer
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import CHAT_CONTEXT, Computing, Drafting, Verbose
-from llama_eagle.errors import EnvironmentFailure, UsageError
+from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,9 @@ class Address:
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8000
     api_key: Annotated[str | None, typer.Option(envvar="LLAMA_EAGLE_API_KEY", help="Clients must present it.")] = None
+    no_api_key: Annotated[
+        bool, typer.Option("--no-api-key", help="Let everybody in who reaches another address than loopback.")
+    ] = False
 
 
 @grouped
@@ -32,33 +37,91 @@ def serve(
     model: Annotated[
         Path | None, typer.Option("--model", "-m", metavar="TARGET.gguf", help="The target model.")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="Instead: JSON or YAML with models and their drafts.")] = None,
-    ctx_size: Annotated[int, typer.Option("--ctx-size", "-c", min=0, help="Tokens, 0: the model's.")] = CHAT_CONTEXT,
-    chat_format: Annotated[str | None, typer.Option(help="llama-cpp-python's name of a chat format.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Instead: JSON or YAML with a model and its draft.")] = None,
+    ctx_size: Annotated[
+        int, typer.Option("--ctx-size", "-c", min=0, help="Tokens of each conversation, 0: the model's.")
+    ] = CHAT_CONTEXT,
+    parallel: Annotated[int, typer.Option("--parallel", "-np", help="Conversations at once, up to 16.")] = 4,
+    python: Annotated[bool, typer.Option("--python", help="llama-cpp-python's server instead.")] = False,
+    chat_format: Annotated[str | None, typer.Option(help="With --python: a chat format's name.")] = None,
     verbose: Verbose = False,
+    further: Annotated[
+        list[str] | None, typer.Argument(metavar="-- LLAMA-SERVER-OPTIONS", help="Handed on as they are.")
+    ] = None,
 ) -> None:
-    """Serve the OpenAI API with a draft behind it.
-
-    It is llama-cpp-python's server.
-    """
+    """Serve the OpenAI and Anthropic APIs and a page: llama.cpp's server, with a draft on our engine."""
     if (model is None) == (config is None):
         raise UsageError("give either --model (and --draft) or --config.")
-    from llama_eagle.drop_in.options import from_options
-    from llama_eagle.drop_in.server import EagleModelSettings, ServerSettings, create_app, read_config
+    if python:
+        from llama_eagle.cli.commands.serve_python import serve_python
 
+        return serve_python(address, drafting, computing, model, config, ctx_size, chat_format, verbose)
+    if chat_format is not None:
+        raise UsageError("--chat-format belongs to --python. Here: -- --chat-template NAME, or the model's own.")
+    from llama_eagle.serving import options as serving
+    from llama_eagle.serving.process import run
+
+    lookup = drafting.lookup
+    options = serving.ServerOptions(
+        model=model or Path(),
+        drafting=replace(drafting, lookup=False).options(),
+        lookup=lookup,
+        context=computing.context(max(ctx_size, 1), 0),
+        n_ctx=ctx_size,
+        n_gpu_layers=computing.n_gpu_layers,
+        host=address.host,
+        port=address.port,
+        api_key=address.api_key,
+        open_to_all=address.no_api_key,
+        parallel=parallel,
+        verbose=verbose,
+        extra=tuple(further or ()),
+    )
     if config is not None:
-        settings = read_config(config)
-        server, models = ServerSettings.model_validate(settings.model_dump(exclude={"models"})), settings.models
-    else:
-        server = ServerSettings(host=address.host, port=address.port, api_key=address.api_key)
-        options = from_options(drafting.options(), computing.context(max(ctx_size, 1), 0), computing.n_gpu_layers)
-        given = {"model": str(model), "n_ctx": ctx_size, "chat_format": chat_format, "verbose": verbose}
-        models = [EagleModelSettings(**{**options, **given})]
-    listener = _listen(server.host, server.port)  # before a model is loaded for nothing
-    _run(create_app(server, models), listener, server, verbose)
+        options = serving.from_config(config, read_settings(config), options)
+    choice = serving.checked(options)
+    console.note(choice.why)
+    require_free(options.host, options.port)
+    words, variables = serving.words(options, choice.options), serving.variables(options, choice.options)
+    raise typer.Exit(run(words, variables, options.verbose))
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def read_settings(path: Path) -> Mapping[str, Any]:
+    """A JSON or YAML file. Raises `InputError` when it is none, `EnvironmentFailure` where YAML cannot be read."""
+    try:
+        text = path.read_text()
+        settings = (_yaml_loader() if path.suffix in (".yaml", ".yml") else json.loads)(text)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}).") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not valid: {' '.join(str(error).split())}") from None
+    if not isinstance(settings, dict) or not settings.get("models"):
+        raise InputError(f"{path}: it names no models. Give an entry in `models`.")
+    return settings
+
+
+def _yaml_loader() -> Callable[[str], Any]:
+    try:
+        import yaml
+    except ImportError:
+        raise EnvironmentFailure("a YAML file needs PyYAML: pip install pyyaml, or write it as JSON.") from None
+
+    def load(text: str) -> Any:
+        try:
+            return yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ValueError(str(error)) from None
+
+    return load
+
+
+def require_free(host: str, port: int) -> None:
+    """Before a model is loaded for nothing. Raises `EnvironmentFailure`."""
+    if not host.endswith(".sock"):
+        listen(host, port).close()
+
+
+def listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -69,18 +132,3 @@ def _listen(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}:{port} ({error.strerror or error}). Choose another --host or --port."
         ) from None
     return listener
-
-
-def _run(app: Any, listener: socket.socket, server: Any, verbose: bool) -> None:
-    import uvicorn
-
-    config = uvicorn.Config(
-        app,
-        log_level="info" if verbose else "warning",
-        ssl_keyfile=server.ssl_keyfile,
-        ssl_certfile=server.ssl_certfile,
-    )
-    scheme = "https" if server.ssl_certfile else "http"
-    listener.listen()  # whoever reads the line may connect at once
-    console.data(f"listening on {scheme}://{server.host}:{listener.getsockname()[1]}")
-    uvicorn.Server(config).run(sockets=[listener])

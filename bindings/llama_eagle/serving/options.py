@@ -1,0 +1,178 @@
+"""What `serve` is asked for, as the words and variables that llama.cpp's server understands."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from llama_eagle.drafting.options import LOOKUP, DraftingOptions
+from llama_eagle.drafting.resolve import Choice, resolve, session_options
+from llama_eagle.errors import UsageError, refuse
+from llama_eagle.gguf.header import Header, read_model
+from llama_eagle.gguf.pairing import DRAFT_ARCHITECTURE, require_models
+from llama_eagle.gguf.size import require_memory
+from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions
+
+AUTO_LONGEST = 8  # the server's own control of the length takes less where less pays
+MAX_SLOTS = 16
+KEYS = ("--api-key", "--api-key-file")
+OURS = ("--host", "--port", "--model", "-m", "--parallel", "-np", "--ctx-size", "-c")  # the checks have seen these
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """One target, served. `n_ctx`: tokens of each slot, 0: the model's; that of `context` is not used.
+
+    parallel: conversations held at once. api_key: clients must present it; `open_to_all`: whoever reaches the address
+    may use it. extra: further words for llama-server. Raises `UsageError` for what cannot work.
+    """
+
+    model: Path
+    drafting: DraftingOptions
+    context: ContextOptions
+    n_ctx: int = 0
+    lookup: bool = False  # in the text first, before the draft
+    n_gpu_layers: int = 0
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_key: str | None = None
+    open_to_all: bool = False
+    parallel: int = 4
+    alias: str | None = None
+    verbose: bool = False
+    extra: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        has_key = bool(self.api_key) or any(word.split("=")[0] in KEYS for word in self.extra)
+        taken = next((word for word in self.extra if word.split("=")[0] in OURS), None)
+        refuse(
+            {
+                f"parallel={self.parallel} is not 1 to {MAX_SLOTS}": not 1 <= self.parallel <= MAX_SLOTS,
+                f"{taken} after -- would go past our checks. Give it before --": taken is not None,
+                "the key is empty. Give another, or leave it out": self.api_key == "",
+                f"everybody who reaches {self.host} could use this server. Give --api-key, or say --no-api-key": (
+                    not (has_key or self.open_to_all or is_local(self.host))
+                ),
+                "draft_sampling='rejection' is not in this server. Leave it out, or serve with --python": (
+                    self.drafting.draft_sampling != "match"
+                ),
+            }
+        )
+
+
+def is_local(host: str) -> bool:
+    """Whether only this machine reaches it."""
+    if host == "localhost" or host.endswith(".sock"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def checked(options: ServerOptions) -> Choice[DraftingOptions]:
+    """What drafts. Both files are sound and fit, and the slots' contexts fit into memory: nothing is loaded.
+
+    Raises `InputError`, `IncompatibleModels`, `UsageError` or `EnvironmentFailure`.
+    """
+    choice = resolve(options.model, options.drafting)
+    draft = choice.options.model
+    target = require_models(options.model, options.model if draft == MTP else draft)
+    if options.n_gpu_layers == 0:
+        types = (CACHE_TYPES[options.context.type_k], CACHE_TYPES[options.context.type_v])
+        require_memory(target, total_context(options, target), *types)
+    return choice
+
+
+def total_context(options: ServerOptions, target: Header) -> int:
+    """Tokens of all slots."""
+    return options.parallel * (options.n_ctx or int(target.arch_key("context_length", 4096)))
+
+
+def words(options: ServerOptions, drafts: DraftingOptions) -> list[str]:
+    """llama-server's command line. `drafts`: resolved."""
+    context, target = options.context, read_model(options.model)[0]
+    threads = str(context.n_threads or os.cpu_count() or 1)
+    given = {
+        "--model": target.path, "--host": options.host, "--port": options.port, "--parallel": options.parallel,
+        "--ctx-size": total_context(options, target), "--threads": threads, "--threads-batch": threads,
+        # One piece of a prompt is one graph: cut elsewhere, its rows would have other bits.
+        "--batch-size": context.n_ubatch, "--ubatch-size": context.n_ubatch,
+        "--flash-attn": context.flash_attn, "--cache-type-k": context.type_k, "--cache-type-v": context.type_v,
+        "--n-gpu-layers": "all" if options.n_gpu_layers < 0 else options.n_gpu_layers,
+        "--fit": "off", "--cors-origins": "localhost", "--cache-ram": 1024,
+        "--log-verbosity": 4 if options.verbose else 3, "--log-colors": "off",
+        "--alias": options.alias or target.path.stem,
+    }  # fmt: skip
+    flags = ["--no-kv-unified", "--metrics", "--offline"]
+    pairs = [str(word) for pair in given.items() for word in pair]
+    return [*pairs, *flags, *_drafting_words(options, drafts), *options.extra]
+
+
+def variables(options: ServerOptions, drafts: DraftingOptions) -> dict[str, str]:
+    """What llama-server and our part of it read from the environment: a key is seen by nobody there."""
+    found = {"LLAMA_API_KEY": options.api_key or "", "LLAMA_EAGLE_EXACT": "strict" if drafts.exact else ""}
+    if drafts.model is not None:
+        found["LLAMA_EAGLE_DRAFT_VOCAB"] = str(session_options(options.model, drafts).n_vocab_draft)
+        found["LLAMA_EAGLE_DRAFT_CTX"] = str(drafts.draft_n_ctx)
+        found["LLAMA_EAGLE_DRAFT_LENGTH"] = "auto" if drafts.n_draft == "auto" else "fixed"
+    return {name: value for name, value in found.items() if value}
+
+
+def _drafting_words(options: ServerOptions, drafts: DraftingOptions) -> Iterator[str]:
+    kinds = list(_kinds(drafts, options.lookup))
+    if not kinds or drafts.n_draft == 0:
+        return
+    yield from ("--spec-type", ",".join(kinds))
+    n_draft = min(AUTO_LONGEST, drafts.n_draft_max) if drafts.n_draft == "auto" else drafts.n_draft
+    yield from ("--spec-draft-n-max", str(n_draft), "--spec-draft-p-min", str(drafts.p_min))
+    if drafts.draft_file is not None:
+        layers = options.n_gpu_layers if drafts.draft_gpu_layers is None else drafts.draft_gpu_layers
+        yield from ("--spec-draft-model", str(drafts.draft_file))
+        yield from ("--spec-draft-ngl", "all" if layers < 0 else str(layers))
+
+
+def _kinds(drafts: DraftingOptions, lookup: bool) -> Iterator[str]:
+    if drafts.draft == LOOKUP or lookup:
+        yield "ngram-simple"
+    if drafts.model == MTP:
+        yield "draft-mtp"
+    elif drafts.draft_file is not None:
+        is_eagle = read_model(drafts.draft_file)[0].architecture == DRAFT_ARCHITECTURE
+        yield "draft-eagle3" if is_eagle else "draft-mtp"
+
+
+# Names of a configuration file's entry: those of DraftingOptions and ContextOptions, and these.
+_CONTEXT = ("type_k", "type_v", "n_threads", "n_ubatch")
+_FIELDS = ("model", "n_ctx", "n_gpu_layers", "parallel", "verbose")
+_DRAFTING = ("draft", "n_draft", "n_draft_max", "p_min", "exact", "draft_gpu_layers", "draft_n_ctx", "draft_vocab")
+_IGNORED = ("n_threads_batch", "n_batch")  # one number of threads, one size of pieces
+
+
+def from_config(path: Path, settings: Mapping[str, Any], base: ServerOptions) -> ServerOptions:
+    """`base` as a configuration file changes it: {host, port, api_key, models: [{model, draft, n_ctx, ...}]}.
+
+    Raises `UsageError` for what only the Python server knows.
+    """
+    models = settings.get("models") or []
+    if len(models) != 1 or not isinstance(models[0], Mapping) or not isinstance(models[0].get("model"), str):
+        raise UsageError(f"{path}: it names {len(models)} models, this server serves one. Or serve with --python.")
+    entry = dict(models[0])
+    entry["draft"] = entry.pop("draft_path", None) or entry.get("draft")
+    drafting = {name: entry.pop(name) for name in _DRAFTING if name in entry}
+    context = {name: entry.pop(name) for name in _CONTEXT if name in entry}
+    fields = {name: entry.pop(name) for name in _FIELDS if name in entry}
+    fields |= {name: settings[name] for name in ("host", "port", "api_key", "parallel") if name in settings}
+    fields["alias"] = entry.pop("model_alias", None)
+    unknown = [*(set(entry) - {*_IGNORED}), *(set(settings) - {"host", "port", "api_key", "parallel", "models"})]
+    if unknown:
+        raise UsageError(f"{path}: {sorted(unknown)[0]} is not known to this server. Leave it out, or use --python.")
+    try:
+        fields["model"] = Path(fields["model"])
+        return replace(base, drafting=DraftingOptions(**drafting), context=replace(base.context, **context), **fields)
+    except TypeError as error:
+        raise UsageError(f"{path}: {error}. Correct it.") from None

@@ -1,0 +1,109 @@
+"""llama-server as a process of ours: it ends when we end, and what it logs is said our way."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from llama_eagle import console
+from llama_eagle.errors import EnvironmentFailure
+from llama_eagle.native.build import library_folder
+
+INTERRUPTED = 130
+PATIENCE = 1.5  # seconds for it to end by itself
+PR_SET_PDEATHSIG = 1
+
+_LINE = re.compile(r"^[\d.]+ (?P<level>[A-Z]) (?P<text>.*)$")
+_LISTENING = re.compile(r"listening on (?P<address>\S+)")
+
+
+def find_server() -> Path:
+    """llama-server of our build. Raises `EnvironmentFailure` when it was left out."""
+    for name in ("llama-server", "llama-server.exe"):
+        if (path := library_folder() / name).exists():
+            return path
+    raise EnvironmentFailure(
+        f"{library_folder()} has no llama-server: it was built with LLAMA_EAGLE_SERVER=OFF. Build it with ON, or use "
+        "serve --python."
+    )
+
+
+def run(words: Sequence[str], variables: Mapping[str, str], verbose: bool) -> int:
+    """Serves until a signal or the server's own end; our exit status. Says "listening on URL" on stdout.
+
+    Raises `EnvironmentFailure` when it ends by itself.
+    """
+    process = subprocess.Popen(
+        [str(find_server()), *words],
+        env={**os.environ, **variables},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # Ctrl-C comes to us alone: a second one would end it in the middle of its end
+        preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+    )
+    status: list[int] = []
+    with _signals(process, status):
+        last = _follow(process, verbose)
+        code = process.wait()
+    if status:
+        return status[0]
+    raise EnvironmentFailure(f"llama-server ended with status {code}: {last or 'no reason given'}. See --verbose.")
+
+
+def _follow(process: subprocess.Popen[str], verbose: bool) -> str:
+    """Reads its log to the end; the last complaint."""
+    complaints: deque[str] = deque(maxlen=1)
+    announced = False
+    for line in process.stdout or ():
+        found = _LINE.match(line.rstrip("\n"))
+        level, text = (found["level"], found["text"]) if found else ("", line.rstrip("\n"))
+        if not announced and (address := _LISTENING.search(text)):
+            announced = True
+            console.data(address.group(0))
+            sys.stdout.flush()
+        if level == "E" or (not found and "error" in text.lower()):
+            complaints.append(" ".join(text.split()))
+        if verbose or (level in ("E", "W") and announced):
+            print(console.printable(text), file=sys.stderr, flush=True)
+    return complaints[0] if complaints else ""
+
+
+@contextlib.contextmanager
+def _signals(process: subprocess.Popen[str], status: list[int]) -> Iterator[None]:
+    """SIGINT and SIGTERM end it, and it has `PATIENCE` seconds for that."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        if not status:
+            status.append(INTERRUPTED if number == signal.SIGINT else 0)
+            process.terminate()
+            signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+
+    def kill(_number: int, _frame: FrameType | None) -> None:
+        process.kill()
+
+    handlers: dict[int, Callable[..., Any]] = {signal.SIGINT: end, signal.SIGTERM: end, signal.SIGALRM: kill}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _die_with_parent() -> None:
+    """Not even our own violent end leaves it running."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,73 @@
+// How long drafts should be: by each sequence's acceptance, and by what rows and drafted tokens cost, measured.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+class eagle_pace {
+  public:
+    eagle_pace(int n_seq, int n_max) : n_max_(n_max), rates_(n_seq, 0.6), idle_(n_seq, 0) {}
+
+    // A decode of so many rows took so long; tokens were drafted in so long.
+    void decoded(int n_rows, double ms) {
+        for (double * sum : {&n_, &x_, &y_, &xx_, &xy_}) {
+            *sum *= MEMORY;
+        }
+        n_ += 1;
+        x_ += n_rows;
+        y_ += ms;
+        xx_ += (double) n_rows * n_rows;
+        xy_ += n_rows * ms;
+    }
+
+    void drafted(int n_tokens, double ms) {
+        if (n_tokens > 0) {
+            token_ms_ += (ms / n_tokens - token_ms_) * (token_ms_ == 0 ? 1.0 : 0.1);
+        }
+    }
+
+    void accepted(int seq, int n_drafted, int n_accepted) {
+        for (int i = 0; i < std::min(n_drafted, n_accepted + 1); i++) {
+            rates_[seq] += ((i < n_accepted ? 1.0 : 0.0) - rates_[seq]) * 0.05;
+        }
+    }
+
+    // Tokens to draft for a sequence of n that are decoded together: the most tokens per time. Where none pays, one is
+    // tried now and then.
+    int length(int seq, int n) {
+        int best = 0;
+        for (int k = 1; k <= n_max_; k++) {
+            best = speed(seq, k, n) > speed(seq, best, n) ? k : best;
+        }
+        idle_[seq] = best > 0 ? 0 : idle_[seq] + 1;
+        return best == 0 && idle_[seq] % RETRY == 0 ? 1 : best;
+    }
+
+  private:
+    static constexpr double MEMORY = 0.98;
+    static constexpr int RETRY = 24;
+
+    int n_max_;
+    std::vector<double> rates_;  // per sequence: share of drafted tokens that are accepted
+    std::vector<int> idle_;
+    double n_ = 0, x_ = 0, y_ = 0, xx_ = 0, xy_ = 0;  // of the line through rows and times
+    double token_ms_ = 0;
+
+    // Emitted tokens of this sequence per ms of the round.
+    double speed(int seq, int k, int n) const {
+        const double r = std::min(rates_[seq], 0.99);
+        return (1 - std::pow(r, k + 1)) / (1 - r) / (decode_ms(n * (k + 1)) + n * k * token_ms_);
+    }
+
+    // Before the rows have differed, one more costs a tenth of the first.
+    double decode_ms(int n_rows) const {
+        if (n_ == 0) {
+            return 10 + n_rows;
+        }
+        const double mean_x = x_ / n_, mean_y = y_ / n_, spread = xx_ / n_ - mean_x * mean_x;
+        const double guess = mean_y / (10 + mean_x);
+        const double slope = spread > 0.5 ? std::max(0.0, (xy_ / n_ - mean_x * mean_y) / spread) : guess;
+        return std::max(0.1 * mean_y, mean_y + slope * (n_rows - mean_x)) + 1e-6;
+    }
+};

@@ -1,0 +1,184 @@
+"""`llama-eagle serve`: its options, its end, what it refuses, and the APIs with a real client."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from fixtures.command import assert_one_line_error, llama_eagle
+from fixtures.serving import Served, serve
+from fixtures.tiny_gguf import write_draft, write_target
+
+pytestmark = pytest.mark.native
+
+ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+KEY = "correct-horse"
+CONTEXT = ("-c", 512, "-t", 1, "--n-draft", 2)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    write_target(folder / "target.gguf")
+    write_draft(folder / "draft.gguf")
+    return folder
+
+
+def pair(models: Path) -> list[object]:
+    return ["-m", models / "target.gguf", "-d", models / "draft.gguf"]
+
+
+@pytest.fixture(scope="module", params=["options", "config"])
+def server(models: Path, request: pytest.FixtureRequest) -> Iterator[Served]:
+    """As --config the same settings, in a file that the Python server would read too."""
+    arguments: list[object] = [*pair(models), *CONTEXT]
+    if request.param == "config":
+        entry = {
+            "model": str(models / "target.gguf"), "draft_path": str(models / "draft.gguf"), "n_draft": 2, "n_ctx": 512,
+            "n_threads": 1, "n_threads_batch": 1, "verbose": False, "model_alias": "tiny",
+        }  # fmt: skip
+        settings = {"host": "127.0.0.1", "port": 0, "api_key": KEY, "models": [entry]}
+        (models / "config.yaml").write_text(yaml.safe_dump(settings))
+        arguments = ["--config", models / "config.yaml"]
+    with serve(*arguments, LLAMA_EAGLE_API_KEY=KEY) as running:
+        yield running
+
+
+def client(server: Served) -> Any:
+    import openai
+
+    return openai.OpenAI(base_url=f"{server.address}/v1", api_key=KEY)
+
+
+def test_openai_client(server: Served) -> None:
+    api = client(server)
+    assert len(api.models.list().data) == 1
+    question = [{"role": "user", "content": "hello"}]
+    answer = api.chat.completions.create(model="tiny", messages=question, max_tokens=26, temperature=0)
+    assert answer.choices[0].message.content == ALPHABET
+    assert answer.usage.completion_tokens == 26
+    assert answer.timings["draft_n_accepted"] > 0
+    stream = api.chat.completions.create(model="tiny", messages=question, max_tokens=26, temperature=0, stream=True)
+    parts = [part.choices[0].delta.content or "" for part in stream if part.choices]
+    assert "".join(parts) == ALPHABET
+    stopped = api.completions.create(model="tiny", prompt="abc", max_tokens=20, temperature=0, stop="h")
+    assert (stopped.choices[0].text, stopped.choices[0].finish_reason) == ("defg", "stop")
+    scored = api.completions.create(model="tiny", prompt="abc", max_tokens=4, temperature=0, logprobs=2)
+    assert [entry["token"] for entry in scored.choices[0].logprobs.content] == list("defg")
+    reply = api.responses.create(model="tiny", input="hello", max_output_tokens=26, temperature=0)
+    assert reply.output_text == ALPHABET
+
+
+def test_a_schema_is_kept(server: Served) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    question = [{"role": "user", "content": "hello"}]
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    api = client(server)
+    answer = api.chat.completions.create(
+        model="tiny", messages=question, max_tokens=200, temperature=0, response_format=form
+    )
+    text = answer.choices[0].message.content
+    assert text.lstrip().startswith("{")
+
+
+def test_the_messages_api(server: Served) -> None:
+    body = {"model": "tiny", "max_tokens": 26, "temperature": 0, "messages": [{"role": "user", "content": "hello"}]}
+    status, answer = server.post("/v1/messages", body, x_api_key=KEY)
+    assert (status, answer["content"][0]["text"]) == (200, ALPHABET)
+
+
+def test_keys(server: Served) -> None:
+    for given in ("", "Bearer wrong", f"Bearer {KEY[:-1]}", f"Bearer {KEY}x"):
+        assert server.post("/completion", {"prompt": "a", "n_predict": 1}, Authorization=given)[0] == 401
+    assert server.post("/completion", {"prompt": "a", "n_predict": 1}, Authorization=f"Bearer {KEY}")[0] == 200
+    assert server.get("/health")[0] == 200
+    assert KEY not in Path(f"/proc/{server.process.pid}/cmdline").read_text()
+    for child in children(server.process.pid):
+        assert KEY not in Path(f"/proc/{child}/cmdline").read_text()
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+BAD: list[tuple[str, Any, int]] = [
+    ("/completion", b"{", 400),
+    ("/completion", {"prompt": "abc", "grammar": "root ::= ("}, 400),
+    ("/completion", {"prompt": "abc", "json_schema": {"type": 3}}, 400),
+    ("/v1/chat/completions", {"messages": "x"}, 400),
+    ("/completion", {"prompt": [99999]}, 400),
+    ("/completion", {"prompt": "a " * 5000}, 400),
+    ("/completion", b" " * (33 << 20), 413),
+    ("/nowhere", {}, 404),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "expected"), BAD)
+def test_bad_requests_are_the_clients_fault(server: Served, path: str, body: Any, expected: int) -> None:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    assert server.send("POST", path, data, Authorization=f"Bearer {KEY}")[0] == expected
+    assert server.process.poll() is None
+    test_the_messages_api(server)
+
+
+def test_ends_in_time(models: Path) -> None:
+    """In the middle of an answer too, with our exit status, and with nothing left running."""
+    for number, expected in ((signal.SIGINT, 130), (signal.SIGTERM, 0)):
+        with serve(*pair(models), "-c", 4096, "-t", 1) as server:
+            connection = server.connect()
+            body = json.dumps({"prompt": "abc", "n_predict": 4000, "stream": True})
+            connection.request("POST", "/completion", body, {"Content-Type": "application/json"})
+            connection.getresponse().read(200)
+            started = children(server.process.pid)
+            server.process.send_signal(number)
+            begin = time.monotonic()
+            assert server.process.wait(timeout=10) == expected
+            assert time.monotonic() - begin < 5  # 2 promised, on a machine that has nothing else to do
+            assert len(started) == 1
+            assert not os.path.exists(f"/proc/{started[0]}")  # noqa: PTH110
+
+
+def test_nothing_outlives_us(models: Path) -> None:
+    with serve(*pair(models), *CONTEXT) as server:
+        (child,) = children(server.process.pid)
+        server.process.kill()
+        server.process.wait(timeout=10)
+        for _ in range(100):
+            if not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split()[2]:
+                return
+            time.sleep(0.1)
+    pytest.fail("llama-server goes on")
+
+
+def test_refusals(models: Path, tmp_path: Path) -> None:
+    target = ["-m", models / "target.gguf"]
+    assert_one_line_error(llama_eagle("serve"), 2, "either --model")
+    assert_one_line_error(llama_eagle("serve", *target, "--config", "x"), 2, "either --model")
+    assert_one_line_error(llama_eagle("serve", "-m", models / "none.gguf", "--port", 0), 3, "none.gguf")
+    assert_one_line_error(llama_eagle("serve", *target, "-d", *target[1:], "--port", 0), 3, "not an EAGLE-3 draft")
+    assert_one_line_error(llama_eagle("serve", *target, "--host", "0.0.0.0", "--port", 0), 2, "--no-api-key")
+    assert_one_line_error(llama_eagle("serve", *target, "--", "--host", "0.0.0.0"), 2, "before --")
+    assert_one_line_error(llama_eagle("serve", *target, "--parallel", 17), 2, "not 1 to 16")
+    assert_one_line_error(llama_eagle("serve", *target, "--chat-format", "x"), 2, "--chat-template")
+    assert_one_line_error(llama_eagle("serve", *target, "--port", 0, "--", "--no-such"), 4, "no-such")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert_one_line_error(llama_eagle("serve", *target, "--port", taken.getsockname()[1]), 4, "cannot listen on")
+    two = {"models": [{"model": "a.gguf"}, {"model": "b.gguf"}]}
+    for content, message, code in (
+        ("{", "not valid", 3),
+        ("{}", "names no models", 3),
+        (json.dumps(two), "--python", 2),
+        (json.dumps({"models": [{"model": "a.gguf", "chat_format": "x"}]}), "chat_format", 2),
+    ):
+        (tmp_path / "bad.json").write_text(content)
+        assert_one_line_error(llama_eagle("serve", "--config", tmp_path / "bad.json"), code, message)

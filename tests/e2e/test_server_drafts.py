@@ -1,0 +1,140 @@
+"""llama.cpp's server on our engine: many clients at once read what each would read alone and without a draft."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.serving import Served, serve
+from fixtures.targets import make_target
+from llama_eagle.convert.targets import TargetOptions, convert_target
+from llama_eagle.demo.run import DRAFT, TARGET
+from llama_eagle.synthetic.ggufs import convert_pair
+
+pytestmark = pytest.mark.native
+
+N_CLIENTS = 8
+CONTEXT = ("-c", 512, "-t", 1)
+
+
+@pytest.fixture(scope="module")
+def eagle3(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
+    """The trained demo pair: recurrent, with an EAGLE-3 draft whose tokens are often right."""
+    target, draft = convert_pair(TARGET, DRAFT, tmp_path_factory.mktemp("demo"), "q8_0")
+    return ["-m", target, "-d", draft]
+
+
+@pytest.fixture(scope="module")
+def mtp(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
+    """Random weights with an MTP head: near ties, and drafts that are mostly wrong."""
+    folder = tmp_path_factory.mktemp("mtp")
+    checkpoint = make_target("qwen35", folder / "target", seed=5, dtype="float32", mtp=True)
+    convert_target(checkpoint, folder / "target.gguf", TargetOptions(outtype="f16"))
+    return ["-m", folder / "target.gguf", "-d", "mtp"]
+
+
+@pytest.fixture(params=["eagle3", "mtp"])
+def pair(request: pytest.FixtureRequest) -> list[object]:
+    return list(request.getfixturevalue(request.param))
+
+
+def requests(n: int, seed: int) -> list[dict[str, Any]]:
+    """Prompts, lengths and samplers at random; half of them greedy."""
+    rng = random.Random(seed)
+    return [
+        {
+            "prompt": rng.choices(range(5, 300), k=rng.randint(1, 60)),
+            "n": rng.randint(1, 48),
+            "temperature": rng.choice([0, 0.9]),
+            "seed": i,
+            "ignore_eos": True,
+            "cache_prompt": False,
+        }
+        for i in range(n)
+    ]
+
+
+def answers(server: Served, asked: list[dict[str, Any]], n_clients: int) -> list[list[int]]:
+    with ThreadPoolExecutor(n_clients) as pool:
+        return list(pool.map(lambda request: server.complete(**request), asked))
+
+
+def test_many_clients_read_what_each_reads_alone(pair: list[object]) -> None:
+    asked = requests(32, seed=1)
+    with serve(*pair[:2], "-d", "none", "--parallel", 1, *CONTEXT) as server:
+        expected = answers(server, asked, 1)
+    with serve(*pair, "--n-draft", 4, "--parallel", N_CLIENTS, *CONTEXT) as server:
+        with ThreadPoolExecutor(2) as strangers:
+            for i in range(8):
+                strangers.submit(server.hang_up, [7, 8, 9 + i], 400, 300 * i)
+            assert answers(server, asked, N_CLIENTS) == expected
+        _, metrics = server.get("/metrics")
+        assert answers(server, asked[:4], 1) == expected[:4]
+    assert sum(len(tokens) for tokens in expected) > 500
+    assert float(metrics.split("spec_decode_num_draft_tokens_total ")[-1].split()[0]) > 500
+
+
+@pytest.fixture(scope="module")
+def demo(eagle3: list[object], tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Path]]:
+    slots = tmp_path_factory.mktemp("slots")
+    options = ["--n-draft", 4, "--parallel", 2, *CONTEXT, "--", "--slot-save-path", slots]
+    with serve(*eagle3, *options) as server:
+        yield server, slots
+
+
+def ask(server: Served, slot: int, prompt: list[int], n: int = 24) -> dict[str, Any]:
+    body = {"prompt": prompt, "n_predict": n, "return_tokens": True, "id_slot": slot, "temperature": 0}
+    status, answer = server.post("/completion", {**body, "ignore_eos": True, "cache_prompt": True})
+    assert status == 200
+    return dict(answer)
+
+
+def test_statistics_reach_the_client(demo: tuple[Served, Path]) -> None:
+    server, _ = demo
+    timings = ask(server, 0, [40, 41, 42])["timings"]
+    assert 0 < timings["draft_n_accepted"] <= timings["draft_n"]
+    slot = server.get("/slots")[1][0]
+    assert (slot["drafter"], slot["n_draft"]) == ("draft-eagle3", 0)
+
+
+def test_two_conversations_in_turn_read_only_what_is_new(demo: tuple[Served, Path]) -> None:
+    server, _ = demo
+    texts = {slot: [50 + slot] * 100 for slot in (0, 1)}
+    for _turn in range(3):
+        for slot, text in texts.items():
+            answer = ask(server, slot, text)
+            if len(text) > 100:
+                assert answer["timings"]["prompt_n"] <= 40
+            texts[slot] = [*text, *answer["tokens"], 60, 61, 62]
+
+
+def test_a_saved_slot_keeps_its_draft(demo: tuple[Served, Path]) -> None:
+    """Where the draft knows the text it proposes what it would have proposed had nothing been saved."""
+    server, slots = demo
+    text = [70, 71, 72] * 40
+    text += ask(server, 0, text)["tokens"]
+    assert server.post("/slots/0?action=save", {"filename": "a.bin"})[0] == 200
+    straight = ask(server, 0, [*text, 9, 10, 11])
+    assert (slots / "a.bin.draft").stat().st_size > 1000
+    ask(server, 1, [5, 6, 7])
+    assert server.post("/slots/1?action=restore", {"filename": "a.bin"})[0] == 200
+    restored = ask(server, 1, [*text, 9, 10, 11])
+    assert restored["tokens"] == straight["tokens"]
+    for name in ("prompt_n", "draft_n", "draft_n_accepted"):
+        assert restored["timings"][name] == straight["timings"][name]
+    (slots / "a.bin.draft").write_bytes(b"damaged")
+    assert server.post("/slots/1?action=restore", {"filename": "a.bin"})[0] == 200
+    assert ask(server, 1, [*text, 9, 10, 11])["tokens"] == straight["tokens"]
+
+
+def test_several_answers_to_one_question(demo: tuple[Served, Path]) -> None:
+    server, _ = demo
+    body = {"prompt": "Once", "n": 2, "max_tokens": 12, "temperature": 0}
+    status, answer = server.post("/v1/completions", body)
+    assert status == 200
+    assert len({choice["text"] for choice in answer["choices"]}) == 1
+    assert len(answer["choices"]) == 2
