@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Compiles our CUDA sources, and llama.cpp's dispatch that calls them, for the architectures we support. Needs nvcc, no
-# GPU and no cuBLAS: where the toolkit lacks cuBLAS headers, they come from the PyPI package nvidia-cublas.
+# GPU and no cuBLAS: where the toolkit lacks cuBLAS headers, they come from the PyPI package nvidia-cublas. Prints the most
+# registers of a kernel and the bytes that spill, by architecture; fails when a kernel of ours spills.
 #
 #   native/tests/compile_cuda.sh PATCHED_LLAMA_CPP     a tree made by native/cmake/upstream.py prepare
 set -euo pipefail
@@ -26,12 +27,30 @@ ours=(-fmad=false)  # as native/cmake/EagleSources.cmake
 flags=(-std=c++17 -O2 -use_fast_math -extended-lambda --compiler-options -fPIC -DGGML_CUDA_PEER_MAX_BATCH_SIZE=128
     -DGGML_SCHED_MAX_COPIES=4 -I "$upstream/ggml/include" -I "$upstream/ggml/src" -I "$native/include"
     -I "$native/src/ggml-cuda" "${headers[@]}")
-for arch in 80 89 90 120; do
+architectures=(${ARCHITECTURES:-75 80 86 89 90 120})
+for arch in "${architectures[@]}"; do
     flags+=(-gencode "arch=compute_$arch,code=sm_$arch")
 done
+
+# Reads ptxas's report: which kernel for which architecture, then its stack frame and spills, then its registers.
+summary='
+    /Compiling entry function/ { arch = $NF; gsub(/[^a-z0-9_]/, "", arch) }
+    / bytes spill stores/ { spilled[arch] += $5 }
+    / Used [0-9]+ registers/ { for (i = 1; i < NF; i++) if ($i == "Used" && $(i + 1) > most[arch]) most[arch] = $(i + 1) }
+    END {
+        for (arch in most) {
+            printf "  %s: at most %d registers, %d bytes spill\n", arch, most[arch], spilled[arch]
+            bad += spilled[arch]
+        }
+        exit bad > 0
+    }'
 for source in "$native"/src/ggml-cuda/*.cu; do
     echo "$(basename "$source")"
-    "$nvcc" "${flags[@]}" "${ours[@]}" -c "$source" -o "$work/object.o"
+    "$nvcc" "${flags[@]}" "${ours[@]}" -Xptxas -v -c "$source" -o "$work/object.o" 2>"$work/report" || {
+        cat "$work/report"
+        exit 1
+    }
+    awk "$summary" "$work/report" | sort
 done
 echo ggml-cuda.cu
 "$nvcc" "${flags[@]}" -c "$upstream/ggml/src/ggml-cuda/ggml-cuda.cu" -o "$work/object.o"
