@@ -324,20 +324,14 @@ def test_serve_refusals(models: Path, tmp_path: Path) -> None:
     target = ["-m", models / "target.gguf"]
     assert_one_line_error(llama_eagle(*PYTHON), 2, "either --model")
     assert_one_line_error(llama_eagle(*PYTHON, *target, "--config", "x"), 2, "either --model")
-    assert_one_line_error(
-        llama_eagle(*PYTHON, "-m", models / "none.gguf", "--port", 0), 3, "does not exist"
-    )
-    assert_one_line_error(
-        llama_eagle(*PYTHON, *target, "-d", *target[1:], "--port", 0), 3, "not an EAGLE-3 draft"
-    )
+    assert_one_line_error(llama_eagle(*PYTHON, "-m", models / "none.gguf", "--port", 0), 3, "does not exist")
+    assert_one_line_error(llama_eagle(*PYTHON, *target, "-d", *target[1:], "--port", 0), 3, "not an EAGLE-3 draft")
     outcome = llama_eagle(*PYTHON, *target, "--port", 0, "--chat-format", "x")
     assert_one_line_error(outcome, 2, "Invalid chat handler: x")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        assert_one_line_error(
-            llama_eagle(*PYTHON, *target, "--port", taken.getsockname()[1]), 4, "cannot listen on"
-        )
+        assert_one_line_error(llama_eagle(*PYTHON, *target, "--port", taken.getsockname()[1]), 4, "cannot listen on")
     for content, message in (
         ("{", "not valid"),
         ("{}", "names no models"),

@@ -18,6 +18,7 @@ from llama_eagle.cli.commands import (
     generate,
     inspect,
     quantize,
+    run,
     serve,
     train,
 )
@@ -33,6 +34,8 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "evaluate": (evaluate.evaluate, "llama-eagle evaluate -m target.gguf -d draft.gguf --data chat --limit 10"),
     "generate": (generate.generate, 'llama-eagle generate -m target.gguf -p "Why is the sky blue?"'),
     "chat": (chat.chat, "llama-eagle chat -m target.gguf -d draft.gguf"),
+    "run": (run.run, "llama-eagle run Qwen/Qwen3-8B"),
+    "pairs": (run.pairs, "llama-eagle pairs"),
     "serve": (serve.serve, "llama-eagle serve -m target.gguf -d draft.gguf --port 8000"),
     "inspect": (inspect.inspect, "llama-eagle inspect model.gguf"),
     "doctor": (doctor.doctor, "llama-eagle doctor"),

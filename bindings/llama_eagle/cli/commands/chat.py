@@ -64,8 +64,15 @@ def chat(
     from llama_eagle.drop_in.llama import EagleLlama
     from llama_eagle.drop_in.options import from_options
 
+    options = from_options(drafting.options(), computing.context(max(ctx_size, 1), 0), computing.n_gpu_layers)
+    options |= {"n_ctx": ctx_size, "verbose": verbose, "mmproj_path": vision.mmproj}
+    talk(model, options, Chat(Conversation(system), settings_of(sampling, n_predict), not no_think), EagleLlama)
+
+
+def settings_of(sampling: Sampling, n_predict: int) -> dict[str, Any]:
+    """For `create_chat_completion`. Raises `UsageError` for values out of range."""
     params = sampling.params()
-    settings: dict[str, Any] = {
+    return {
         "temperature": params.temperature,
         "top_k": params.top_k,
         "top_p": params.top_p,
@@ -74,9 +81,6 @@ def chat(
         "seed": params.seed,
         "max_tokens": None if n_predict < 0 else n_predict,
     }
-    options = from_options(drafting.options(), computing.context(max(ctx_size, 1), 0), computing.n_gpu_layers)
-    options |= {"n_ctx": ctx_size, "verbose": verbose, "mmproj_path": vision.mmproj}
-    talk(Path(model), options, Chat(Conversation(system), settings, thinks=not no_think), EagleLlama)
 
 
 def talk(model: Path, options: dict[str, Any], chat: Chat, make: Callable[..., Any]) -> None:
