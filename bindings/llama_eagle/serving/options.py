@@ -80,8 +80,8 @@ def checked(options: ServerOptions) -> Choice[DraftingOptions]:
     Raises `InputError`, `IncompatibleModels`, `UsageError` or `EnvironmentFailure`.
     """
     choice = resolve(options.model, options.drafting)
-    draft = choice.options.model
-    target = require_models(options.model, options.model if draft == MTP else draft)
+    draft, files = choice.options.model, read_model(choice.target)[1]
+    target, _ = require_models(files, files if draft == MTP else draft)
     if options.n_gpu_layers == 0:
         types = (CACHE_TYPES[options.context.type_k], CACHE_TYPES[options.context.type_v])
         require_memory(target, total_context(options, target), *types)
@@ -117,7 +117,8 @@ def variables(options: ServerOptions, drafts: DraftingOptions) -> dict[str, str]
     """What llama-server and our part of it read from the environment: a key is seen by nobody there."""
     found = {"LLAMA_API_KEY": options.api_key or "", "LLAMA_EAGLE_EXACT": "strict" if drafts.exact else ""}
     if drafts.model is not None:
-        found["LLAMA_EAGLE_DRAFT_VOCAB"] = str(session_options(options.model, drafts).n_vocab_draft)
+        header = read_model(options.model if drafts.model == MTP else drafts.model)[0]
+        found["LLAMA_EAGLE_DRAFT_VOCAB"] = str(session_options(header, drafts).n_vocab_draft)
         found["LLAMA_EAGLE_DRAFT_CTX"] = str(drafts.draft_n_ctx)
         found["LLAMA_EAGLE_DRAFT_LENGTH"] = "auto" if drafts.n_draft == "auto" else "fixed"
     return {name: value for name, value in found.items() if value}
