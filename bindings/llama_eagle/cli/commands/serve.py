@@ -53,7 +53,7 @@ def serve(
     if (model is None) == (config is None):
         raise UsageError("give either --model (and --draft) or --config.")
     if python:
-        from llama_eagle.cli.commands.serve_python import serve_python
+        from llama_eagle.cli.serve_python import serve_python
 
         return serve_python(address, drafting, computing, model, config, ctx_size, chat_format, verbose)
     if chat_format is not None:
