@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from llama_eagle.drafting.options import LOOKUP, DraftingOptions
-from llama_eagle.drafting.resolve import Choice, resolve, session_options
+from llama_eagle.drafting.resolve import resolve, session_options
 from llama_eagle.errors import UsageError, refuse
-from llama_eagle.gguf.header import Header, read_model
+from llama_eagle.gguf.header import Header
 from llama_eagle.gguf.pairing import DRAFT_ARCHITECTURE, require_models
 from llama_eagle.gguf.size import require_memory
 from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions
@@ -74,58 +74,72 @@ def is_local(host: str) -> bool:
         return False
 
 
-def checked(options: ServerOptions) -> Choice[DraftingOptions]:
-    """What drafts. Both files are sound and fit, and the slots' contexts fit into memory: nothing is loaded.
+@dataclass(frozen=True)
+class Checked:
+    """What is served. `drafts`: resolved, and why. draft: the header of the draft model, the target's for its own head;
+    None: no model drafts."""
+
+    options: ServerOptions
+    drafts: DraftingOptions
+    why: str
+    target: Header
+    draft: Header | None
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens of all slots."""
+        return self.options.parallel * (self.options.n_ctx or int(self.target.arch_key("context_length", 4096)))
+
+
+def check(options: ServerOptions) -> Checked:
+    """Both files are sound and fit, and the slots' contexts fit into memory: nothing is loaded.
 
     Raises `InputError`, `IncompatibleModels`, `UsageError` or `EnvironmentFailure`.
     """
     choice = resolve(options.model, options.drafting)
-    draft, files = choice.options.model, read_model(choice.target)[1]
-    target, _ = require_models(files, files if draft == MTP else draft)
+    model, files = choice.options.model, read_model(choice.target)[1]
+    target, draft = require_models(files, files if model == MTP else model)
+    found = Checked(options, choice.options, choice.why, target, draft)
     if options.n_gpu_layers == 0:
         types = (CACHE_TYPES[options.context.type_k], CACHE_TYPES[options.context.type_v])
-        require_memory(target, total_context(options, target), *types)
-    return choice
+        require_memory(target, found.n_ctx, *types)
+    return found
 
 
-def total_context(options: ServerOptions, target: Header) -> int:
-    """Tokens of all slots."""
-    return options.parallel * (options.n_ctx or int(target.arch_key("context_length", 4096)))
-
-
-def words(options: ServerOptions, drafts: DraftingOptions) -> list[str]:
-    """llama-server's command line. `drafts`: resolved."""
-    context, target = options.context, read_model(options.model)[0]
+def words(served: Checked) -> list[str]:
+    """llama-server's command line."""
+    options, context = served.options, served.options.context
     threads = str(context.n_threads or os.cpu_count() or 1)
     given = {
-        "--model": target.path, "--host": options.host, "--port": options.port, "--parallel": options.parallel,
-        "--ctx-size": total_context(options, target), "--threads": threads, "--threads-batch": threads,
+        "--model": served.target.path, "--host": options.host, "--port": options.port, "--parallel": options.parallel,
+        "--ctx-size": served.n_ctx, "--threads": threads, "--threads-batch": threads,
         # One piece of a prompt is one graph: cut elsewhere, its rows would have other bits.
         "--batch-size": context.n_ubatch, "--ubatch-size": context.n_ubatch,
         "--flash-attn": context.flash_attn, "--cache-type-k": context.type_k, "--cache-type-v": context.type_v,
         "--n-gpu-layers": "all" if options.n_gpu_layers < 0 else options.n_gpu_layers,
         "--fit": "off", "--cors-origins": "localhost", "--cache-ram": 1024,
         "--log-verbosity": 4 if options.verbose else 3, "--log-colors": "off",
-        "--alias": options.alias or target.path.stem,
+        "--alias": options.alias or served.target.path.stem,
     }  # fmt: skip
     flags = ["--no-kv-unified", "--metrics", "--offline"]
     pairs = [str(word) for pair in given.items() for word in pair]
-    return [*pairs, *flags, *_drafting_words(options, drafts), *options.extra]
+    return [*pairs, *flags, *_drafting_words(served), *options.extra]
 
 
-def variables(options: ServerOptions, drafts: DraftingOptions) -> dict[str, str]:
+def variables(served: Checked) -> dict[str, str]:
     """What llama-server and our part of it read from the environment: a key is seen by nobody there."""
-    found = {"LLAMA_API_KEY": options.api_key or "", "LLAMA_EAGLE_EXACT": "strict" if drafts.exact else ""}
+    drafts = served.drafts
+    found = {"LLAMA_API_KEY": served.options.api_key or "", "LLAMA_EAGLE_EXACT": "strict" if drafts.exact else ""}
     if drafts.model is not None:
-        header = read_model(options.model if drafts.model == MTP else drafts.model)[0]
-        found["LLAMA_EAGLE_DRAFT_VOCAB"] = str(session_options(header, drafts).n_vocab_draft)
+        found["LLAMA_EAGLE_DRAFT_VOCAB"] = str(session_options(served.draft, drafts).n_vocab_draft)
         found["LLAMA_EAGLE_DRAFT_CTX"] = str(drafts.draft_n_ctx)
         found["LLAMA_EAGLE_DRAFT_LENGTH"] = "auto" if drafts.n_draft == "auto" else "fixed"
     return {name: value for name, value in found.items() if value}
 
 
-def _drafting_words(options: ServerOptions, drafts: DraftingOptions) -> Iterator[str]:
-    kinds = list(_kinds(drafts, options.lookup))
+def _drafting_words(served: Checked) -> Iterator[str]:
+    drafts, options = served.drafts, served.options
+    kinds = list(_kinds(served))
     if not kinds or drafts.n_draft == 0:
         return
     yield from ("--spec-type", ",".join(kinds))
@@ -137,14 +151,11 @@ def _drafting_words(options: ServerOptions, drafts: DraftingOptions) -> Iterator
         yield from ("--spec-draft-ngl", "all" if layers < 0 else str(layers))
 
 
-def _kinds(drafts: DraftingOptions, lookup: bool) -> Iterator[str]:
-    if drafts.draft == LOOKUP or lookup:
+def _kinds(served: Checked) -> Iterator[str]:
+    if served.drafts.draft == LOOKUP or served.options.lookup:
         yield "ngram-simple"
-    if drafts.model == MTP:
-        yield "draft-mtp"
-    elif drafts.draft_file is not None:
-        is_eagle = read_model(drafts.draft_file)[0].architecture == DRAFT_ARCHITECTURE
-        yield "draft-eagle3" if is_eagle else "draft-mtp"
+    if served.draft is not None:
+        yield "draft-eagle3" if served.draft.architecture == DRAFT_ARCHITECTURE else "draft-mtp"
 
 
 # Names of a configuration file's entry: those of DraftingOptions and ContextOptions, and these.

@@ -79,11 +79,10 @@ def serve(
     )
     if config is not None:
         options = serving.from_config(config, read_settings(config), options)
-    choice = serving.checked(options)
-    console.note(choice.why)
+    served = serving.check(options)
+    console.note(served.why)
     require_free(options.host, options.port)
-    words, variables = serving.words(options, choice.options), serving.variables(options, choice.options)
-    raise typer.Exit(run(words, variables, options.verbose))
+    raise typer.Exit(run(serving.words(served), serving.variables(served), options.verbose))
 
 
 def read_settings(path: Path) -> Mapping[str, Any]:

@@ -21,6 +21,19 @@ int32_t round_up(int32_t n, int32_t step) {
     return (n + step - 1) / step * step;
 }
 
+ggml_context_ptr context_for(size_t n_tensors) {
+    ggml_init_params params = {};
+    params.mem_size = n_tensors * ggml_tensor_overhead();
+    params.no_alloc = true;
+    return ggml_context_ptr(ggml_init(params));
+}
+
+void set_input(ggml_tensor * t, const void * data) {
+    if (t->buffer) {  // an input that the graph does not use is not allocated
+        ggml_backend_tensor_set(t, data, 0, ggml_nbytes(t));
+    }
+}
+
 }  // namespace
 
 DraftRows DraftRows::first_of(int32_t n_rows) const {
@@ -42,7 +55,10 @@ DraftRows DraftRows::after(int32_t n_taken) const {
 // A device may lack an operation, or have it for other types and head sizes only. ggml's would abort at the first
 // round.
 DraftEngine::DraftEngine(const llama_model & draft, const llama_context & target, const DraftParams & params)
-    : draft_(draft), params_(params), model_(read_draft_model(draft, target)) {
+    : draft_(draft),
+      params_(params),
+      model_(read_draft_model(draft, target)),
+      n_ctx_(round_up((int32_t) params.n_ctx, KV_STEP)) {
     place(model_->device);
     const ggml_tensor * node = first_unsupported();
     if (!node) {
@@ -65,31 +81,40 @@ DraftEngine::DraftEngine(const llama_model & draft, const llama_context & target
 
 // Everything of the draft that lies on its device.
 void DraftEngine::place(ggml_backend_dev_t device) {
-    features_.reset();
+    sequences_.clear();
     following_.reset();
     buffers_.clear();
     tensors_ = {};
     make_backend(device);
-    const FeatureShape shape = {model_->n_states(), model_->n_embd_tgt, params_.n_rows_kept, params_.n_rows_staged};
-    features_ = std::make_unique<FeatureStore>(backend_.get(), shape);
-    ggml_init_params init = {};
-    init.mem_size = (64 * model_->n_layer + 64) * ggml_tensor_overhead();
-    init.no_alloc = true;
-    ctx_.reset(ggml_init(init));
+    ctx_ = context_for(64 * model_->n_layer + 64);
     make_following_head();
     for (ggml_tensor ** weight : model_->weights()) {
         mirror(*weight);
     }
     make_lookup();
-    make_memory();
-    tensors_.states = features_->table();
     tensors_.alignment = ggml_backend_get_alignment(backend_.get());
-    restart();
+    add_sequence();
+}
+
+int32_t DraftEngine::add_sequence() {
+    const int32_t seq = (int32_t) sequences_.size();
+    const FeatureShape shape = {model_->n_states(), model_->n_embd_tgt, params_.n_rows_kept, params_.n_rows_staged};
+    Sequence added;
+    added.features = std::make_unique<FeatureStore>(backend_.get(), shape);
+    added.ctx = context_for(2 * model_->n_layer);
+    DraftPlace place;
+    make_memory(place.memory, added.ctx.get());
+    place.states = added.features->table();
+    tensors_.places.push_back(std::move(place));
+    sequences_.push_back(std::move(added));
+    restart(seq);
+    return seq;
 }
 
 // Of a round's graph and of a long prompt's; null: the device computes them all.
 const ggml_tensor * DraftEngine::first_unsupported() const {
-    for (const DraftShape & shape : {DraftShape{1, 2, KV_STEP}, DraftShape{MAX_ROWS, 1, (int32_t) n_ctx()}}) {
+    const DraftShape round = {{{0, 1}}, 2, KV_STEP}, prompt = {{{0, MAX_ROWS}}, 1, (int32_t) n_ctx()};
+    for (const DraftShape & shape : {round, prompt}) {
         const DraftGraph probe(*model_, tensors_, shape);
         for (int i = 0; i < ggml_graph_n_nodes(probe.gf); i++) {
             const ggml_tensor * node = ggml_graph_node(probe.gf, i);
@@ -101,9 +126,9 @@ const ggml_tensor * DraftEngine::first_unsupported() const {
     return nullptr;
 }
 
-void DraftEngine::restart() {
-    features_->start(model_->lead);
-    forget_slots(0);
+void DraftEngine::restart(int32_t seq) {
+    features(seq).start(model_->lead);
+    forget_slots(seq, 0);
 }
 
 void DraftEngine::make_backend(ggml_backend_dev_t device) {
@@ -237,21 +262,21 @@ void DraftEngine::note(const llama_token * ids, int32_t n) {
     }
 }
 
-void DraftEngine::make_memory() {
-    DraftMemory & memory = tensors_.memory;
-    memory.n_ctx = round_up((int32_t) params_.n_ctx, KV_STEP);
+void DraftEngine::make_memory(DraftMemory & memory, ggml_context * ctx) {
+    memory.n_ctx = n_ctx_;
     for (int64_t il = 0; il < model_->n_layer; il++) {
         for (auto * side : {&memory.k, &memory.v}) {
             const int64_t width = model_->n_head_dim * model_->n_head_kv;
-            side->push_back(ggml_new_tensor_2d(ctx_.get(), params_.type_kv, width, memory.n_ctx));
+            side->push_back(ggml_new_tensor_2d(ctx, params_.type_kv, width, memory.n_ctx));
             allocate(side->back());
         }
     }
 }
 
-DraftGraph & DraftEngine::graph(DraftShape shape) {
+// Graphs of several parts are rarely met again: of those only the last one stays.
+DraftGraph & DraftEngine::graph(const DraftShape & shape) {
     const bool outgrown = !graphs_.empty() && graphs_.begin()->first.n_kv != shape.n_kv;
-    if (outgrown || graphs_.size() > MAX_GRAPHS) {  // each has memory of its own
+    if (outgrown || shape.n_parts() > 1 || graphs_.size() > MAX_GRAPHS) {  // each has memory of its own
         graphs_.clear();
         last_ = nullptr;
     }
@@ -275,13 +300,16 @@ bool EarlyStop::is_due() {
     if (n_steps == graph->shape.n_steps) {
         return false;
     }
-    const float prob = ((const float *) graph->probs->data)[n_steps];
-    if (prob < 0.0f) {
+    const size_t n = confidence.size();
+    const float * probs = (const float *) graph->probs->data + n_steps * n;
+    if (*std::min_element(probs, probs + n) < 0.0f) {
         return false;
     }
     n_steps++;
-    confidence *= prob;
-    return confidence < p_min;
+    for (size_t i = 0; i < n; i++) {
+        confidence[i] *= probs[i];
+    }
+    return *std::max_element(confidence.begin(), confidence.end()) < p_min;
 }
 
 // ggml asks on its first thread after each node, and that thread has written the probability when it is one's turn.
@@ -290,7 +318,8 @@ ggml_status DraftEngine::compute(const DraftGraph & g, EarlyStop * stop) {
         return ggml_backend_graph_compute(backend_.get(), g.gf);
     }
     stop->graph = &g;
-    const std::vector<float> unknown(g.shape.n_steps, -1.0f);
+    stop->confidence.assign(g.shape.parts.size(), 1.0f);
+    const std::vector<float> unknown(g.shape.n_steps * g.shape.parts.size(), -1.0f);
     ggml_backend_tensor_set(g.probs, unknown.data(), 0, unknown.size() * sizeof(float));
     set_abort_callback_(backend_.get(), [](void * s) { return ((EarlyStop *) s)->is_due(); }, stop);
     const ggml_status status = ggml_backend_graph_compute(backend_.get(), g.gf);
@@ -298,18 +327,23 @@ ggml_status DraftEngine::compute(const DraftGraph & g, EarlyStop * stop) {
     return status == GGML_STATUS_ABORTED ? GGML_STATUS_SUCCESS : status;
 }
 
-const DraftGraph & DraftEngine::run(const DraftRows & rows, int32_t n_steps, EarlyStop * stop) {
-    if (rows.n > MAX_ROWS) {
-        run(rows.first_of(MAX_ROWS), 0);
-        return run(rows.after(MAX_ROWS), n_steps, stop);
+const DraftGraph & DraftEngine::run(std::vector<DraftRows> parts, int32_t n_steps, EarlyStop * stop) {
+    DraftShape shape = {{}, n_steps, 0};
+    for (DraftRows & rows : parts) {
+        while (rows.n > MAX_ROWS) {
+            run({rows.first_of(MAX_ROWS)}, 0);
+            rows = rows.after(MAX_ROWS);
+        }
+        const int32_t end = slot_of(rows.row) + rows.n + std::max(0, n_steps - 1);
+        if (end > n_ctx()) {
+            throw Error(EAGLE_ERR_CONTEXT_FULL,
+                        format("position %d is past the draft's memory of %lld", end, (long long) n_ctx()));
+        }
+        shape.parts.push_back({rows.seq, rows.n});
+        shape.n_kv = std::max(shape.n_kv, std::min(round_up(end, KV_STEP), (int32_t) n_ctx()));
     }
-    const int32_t end = slot_of(rows.row) + rows.n + std::max(0, n_steps - 1);
-    if (end > n_ctx()) {
-        throw Error(EAGLE_ERR_CONTEXT_FULL,
-                    format("position %d is past the draft's memory of %lld", end, (long long) n_ctx()));
-    }
-    DraftGraph & g = graph({rows.n, n_steps, std::min(round_up(end, KV_STEP), (int32_t) n_ctx())});
-    set_inputs(g, rows);
+    DraftGraph & g = graph(shape);
+    set_inputs(g, parts);
     const ggml_status status = compute(g, stop);
     if (status != GGML_STATUS_SUCCESS) {
         throw Error(status == GGML_STATUS_ABORTED ? EAGLE_ERR_ABORTED : EAGLE_ERR_COMPUTE,
@@ -318,13 +352,15 @@ const DraftGraph & DraftEngine::run(const DraftRows & rows, int32_t n_steps, Ear
     return g;
 }
 
+// Appends the rows' embeddings.
 void DraftEngine::look_up(const DraftRows & rows) {
     const ggml_tensor * table = model_->tok_embd;
     const auto * traits = ggml_get_type_traits(table->type);
     std::vector<char> row(table->nb[1]);
-    embeddings_.resize(rows.n * model_->n_embd);
+    const size_t n_before = embeddings_.size();
+    embeddings_.resize(n_before + rows.n * model_->n_embd);
     for (int32_t i = 0; i < rows.n; i++) {
-        float * out = embeddings_.data() + i * model_->n_embd;
+        float * out = embeddings_.data() + n_before + i * model_->n_embd;
         if (rows.embeddings) {
             std::copy_n(rows.embeddings + i * rows.width, model_->n_embd, out);
             continue;
@@ -338,77 +374,101 @@ void DraftEngine::look_up(const DraftRows & rows) {
     }
 }
 
-// Row r sees the filled ones of the n_window slots up to its own, slot + r.
-void DraftEngine::set_mask(const DraftGraph & g, ggml_tensor * mask, int32_t slot, int32_t n_window) {
+// A part's row r sees the filled ones of the n_window slots up to its own, slot + r.
+void DraftEngine::set_mask(const DraftGraph & g, ggml_tensor * mask, const std::vector<DraftRows> & parts,
+                           int32_t n_window) {
     if (!mask->buffer) {  // no layer uses it
         return;
     }
     const ggml_fp16_t visible = ggml_fp32_to_fp16(0.0f), hidden = ggml_fp32_to_fp16(-INFINITY);
-    mask_.assign((size_t) g.n_rows() * g.shape.n_kv, hidden);
-    for (int32_t r = 0; r < g.n_rows(); r++) {
-        const auto row = mask_.begin() + (size_t) r * g.shape.n_kv;
-        const int32_t end = slot + r + 1;
-        std::fill(row + std::max(std::min(first_, slot), end - n_window), row + end, visible);
+    mask_.assign((size_t) g.shape.n_rows() * g.shape.n_kv, hidden);
+    for (size_t p = 0; p < parts.size(); p++) {
+        const int32_t slot = slot_of(parts[p].row), first = std::min(first_slot(parts[p].seq), slot);
+        for (int32_t r = 0; r < g.shape.n_rows(p); r++) {
+            const auto row = mask_.begin() + (size_t) (g.mask_row(p) + r) * g.shape.n_kv;
+            const int32_t end = slot + r + 1;
+            std::fill(row + std::max(first, end - n_window), row + end, visible);
+        }
     }
     ggml_backend_tensor_set(mask, mask_.data(), 0, ggml_nbytes(mask));
 }
 
-// Row i of `rows` or after them stands at `place`, where `stride` rows stand side by side. It is rotated by the place
+// Row i of `rows` or after them is in place `place` of a group of n that begins at `group`. It is rotated by the place
 // of the target's row, part by part, or by the number of its slot.
-void DraftEngine::place_row(const DraftGraph & g, const DraftRows & rows, int32_t i, int32_t place, int32_t stride) {
+void DraftEngine::set_position(const DraftGraph & g, const DraftRows & rows, int32_t i, int32_t group, int32_t place,
+                               int32_t n) {
     const int32_t row = rows.row + i;
-    slots_[place] = slot_of(row);
-    if (g.n_parts == 1) {
-        positions_[place] = slot_of(row);
+    if (g.n_position_parts == 1) {
+        positions_[group + place] = slot_of(row);
         return;
     }
-    int32_t * parts = &positions_[(place - place % stride) * g.n_parts + place % stride];
+    int32_t * parts = &positions_[group * g.n_position_parts + place];
     for (int32_t part = 0; part < RowPositions::N_PARTS; part++) {
-        parts[part * stride] = rows.positions.at(row, part) + model_->lead;
+        parts[part * n] = rows.positions->at(row, part) + model_->lead;
     }
-    parts[RowPositions::N_PARTS * stride] = model_->rope.rest_is_time ? parts[0] : 0;
+    parts[RowPositions::N_PARTS * n] = model_->rope.rest_is_time ? parts[0] : 0;
 }
 
-void DraftEngine::set_inputs(const DraftGraph & g, const DraftRows & rows) {
-    positions_.assign(g.n_parts * g.n_places(), 0);
-    slots_.assign(g.n_places(), 0);
-    for (int32_t i = 0; i < rows.n; i++) {
-        place_row(g, rows, i, i, rows.n);
-    }
-    for (int32_t step = 0; step < g.shape.n_steps; step++) {
-        const int32_t i = rows.n - 1 + step;
-        place_row(g, rows, i, g.place_alone(i), 1);
-    }
-    features_->lines(rows.first, rows.n, lines_);
-    look_up(rows);
-    set_mask(g, g.mask, slot_of(rows.row), g.shape.n_kv);
-    set_mask(g, g.mask_window, slot_of(rows.row), model_->n_window);
-    auto set = [](ggml_tensor * t, const void * data) {
-        if (t->buffer) {  // an input that the graph does not use is not allocated
-            ggml_backend_tensor_set(t, data, 0, ggml_nbytes(t));
+void DraftEngine::set_places(const DraftGraph & g, const std::vector<DraftRows> & parts) {
+    positions_.assign(g.n_position_parts * g.n_positions(), 0);
+    slots_.assign(g.n_slots(), 0);
+    int32_t given = 0;
+    for (size_t p = 0; p < parts.size(); p++) {
+        const DraftRows & rows = parts[p];
+        for (int32_t i = 0; i < rows.n; i++) {
+            set_position(g, rows, i, 0, given++, g.shape.n_in());
+            slots_[g.slot_of_part(p) + i] = slot_of(rows.row) + i;
         }
-    };
-    set(g.state_lines, lines_.data());
-    set(g.embeddings, embeddings_.data());
-    set(g.positions, positions_.data());
-    set(g.slots, slots_.data());
+        for (int32_t step = 0; step < g.shape.n_steps; step++) {
+            const int32_t i = rows.n - 1 + step;
+            set_position(g, rows, i, g.position_of_step(step), (int32_t) p, g.shape.n_parts());
+            slots_[g.slot_of_step(p, step)] = slot_of(rows.row) + i;
+        }
+    }
 }
 
-int32_t DraftEngine::draft(const DraftRows & rows, int32_t n_steps, float p_min, llama_token * ids, float * probs) {
-    EarlyStop stop = {p_min};
-    const DraftGraph & g = run(rows, n_steps, p_min > 0.0f ? &stop : nullptr);
+void DraftEngine::set_inputs(const DraftGraph & g, const std::vector<DraftRows> & parts) {
+    std::vector<int32_t> last_rows;
+    int32_t n = 0;
+    embeddings_.clear();
+    for (size_t p = 0; p < parts.size(); p++) {
+        features(parts[p].seq).lines(parts[p].first, parts[p].n, lines_);
+        set_input(g.state_lines[p], lines_.data());
+        look_up(parts[p]);
+        last_rows.push_back((n += parts[p].n) - 1);
+    }
+    set_places(g, parts);
+    set_mask(g, g.mask, parts, g.shape.n_kv);
+    set_mask(g, g.mask_window, parts, model_->n_window);
+    set_input(g.embeddings, embeddings_.data());
+    set_input(g.positions, positions_.data());
+    set_input(g.slots, slots_.data());
+    set_input(g.last_rows, last_rows.data());
+}
+
+int32_t DraftEngine::draft(const std::vector<DraftRows> & parts, int32_t n_steps, float p_min,
+                           const std::vector<DraftOut> & out) {
+    EarlyStop stop;
+    stop.p_min = p_min;
+    const DraftGraph & g = run(parts, n_steps, p_min > 0.0f ? &stop : nullptr);
     last_ = &g;
     n_drafted_ = stop.graph ? stop.n_steps : n_steps;
+    const size_t n = parts.size();
+    std::vector<int32_t> ids(n);
+    std::vector<float> probs(n * n_drafted_);
+    ggml_backend_tensor_get(g.probs, probs.data(), 0, probs.size() * sizeof(float));
     for (int32_t step = 0; step < n_drafted_; step++) {
-        int32_t id;
-        ggml_backend_tensor_get(g.ids[step], &id, 0, sizeof id);
-        if (id < 0 || id >= model_->n_vocab_draft) {
-            throw Error(EAGLE_ERR_COMPUTE, format("the draft on %s chose token %d of %lld: its logits are no numbers",
-                                                  device(), id, (long long) model_->n_vocab_draft));
+        ggml_backend_tensor_get(g.ids[step], ids.data(), 0, n * sizeof(int32_t));
+        for (size_t p = 0; p < n; p++) {
+            if (ids[p] < 0 || ids[p] >= model_->n_vocab_draft) {
+                throw Error(EAGLE_ERR_COMPUTE,
+                            format("the draft on %s chose token %d of %lld: its logits are no numbers", device(),
+                                   ids[p], (long long) model_->n_vocab_draft));
+            }
+            out[p].ids[step] = model_->target_id(ids[p]);
+            out[p].probs[step] = probs[step * n + p];
         }
-        ids[step] = model_->target_id(id);
     }
-    ggml_backend_tensor_get(g.probs, probs, 0, n_drafted_ * sizeof(float));
     return n_drafted_;
 }
 
@@ -417,10 +477,10 @@ void DraftEngine::read_step(int32_t step, float * logits, float * hidden) const 
         throw Error(EAGLE_ERR_ARGUMENT, format("step %d was not drafted", step));
     }
     if (logits) {
-        ggml_backend_tensor_get(last_->logits[step], logits, 0, ggml_nbytes(last_->logits[step]));
+        ggml_backend_tensor_get(last_->logits[step], logits, 0, last_->logits[step]->nb[1]);
     }
     if (hidden) {
-        ggml_backend_tensor_get(last_->hidden[step], hidden, 0, ggml_nbytes(last_->hidden[step]));
+        ggml_backend_tensor_get(last_->hidden[step], hidden, 0, last_->hidden[step]->nb[1]);
     }
 }
 

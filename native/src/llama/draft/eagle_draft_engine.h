@@ -15,13 +15,15 @@
 
 namespace eagle {
 
-// Consecutive rows: row i takes the target's states of its row `row` + i, which are in row first + i of the store, and
-// what the target read in the row after that: tokens[i], or in an image embeddings[i * width], its first H numbers.
+// Consecutive rows of a sequence: row i takes the states of the target's row `row` + i, which are in row first + i of
+// the sequence's store, and what the target read in the row after that: tokens[i], or in an image embeddings[i *
+// width], its first H numbers.
 struct DraftRows {
     const llama_token * tokens;
     int32_t n;
     int32_t row;
-    const RowPositions & positions;
+    const RowPositions * positions;
+    int32_t seq;
     int32_t first = 0;
     const float * embeddings = nullptr;  // null: tokens
     int64_t width = 0;
@@ -43,14 +45,20 @@ struct DraftParams {
     std::vector<llama_token> base_ids;  // for that head
 };
 
-// Watches a graph while it runs: has a drafted token made the whole draft too improbable?
+// Watches a graph while it runs: has a drafted token made the whole draft too improbable, for every part?
 struct EarlyStop {
     float p_min;
     const DraftGraph * graph = nullptr;
     int32_t n_steps = 0;  // drafted so far
-    float confidence = 1.0f;
+    std::vector<float> confidence;
 
     bool is_due();
+};
+
+// What draft() is to write for one part: n_steps entries each.
+struct DraftOut {
+    llama_token * ids;
+    float * probs;
 };
 
 class DraftEngine {
@@ -58,18 +66,21 @@ class DraftEngine {
     DraftEngine(const llama_model & draft, const llama_context & target, const DraftParams & params);
 
     const DraftModel & model() const { return *model_; }
-    int64_t n_ctx() const { return tensors_.memory.n_ctx; }
+    int64_t n_ctx() const { return n_ctx_; }
     int64_t n_graphs() const { return n_graphs_; }
     const char * device() const { return ggml_backend_name(backend_.get()); }
     // Why it is not the device that the draft was loaded to; empty: it is.
     const std::string & notice() const { return notice_; }
 
+    // Sequence 0 is there from the beginning; adds one and returns its number.
+    int32_t add_sequence();
+
     // The rows that take() and draft() name.
-    FeatureStore & features() { return *features_; }
-    const FeatureStore & features() const { return *features_; }
+    FeatureStore & features(int32_t seq) { return *sequences_[seq].features; }
+    const FeatureStore & features(int32_t seq) const { return *sequences_[seq].features; }
 
     // As before the first token of a sequence: an empty memory, and the rows of zeros that stand before it.
-    void restart();
+    void restart(int32_t seq);
 
     // Where the row of the states of the target's row keeps its K and V.
     int32_t slot_of(int32_t row) const { return row + model_->lead; }
@@ -78,29 +89,38 @@ class DraftEngine {
     void note(const llama_token * ids, int32_t n);
 
     // Takes the rows into the memory.
-    void take(const DraftRows & rows) { run(rows, 0); }
+    void take(const DraftRows & rows) { run({rows}, 0); }
 
-    // Takes the rows in and drafts up to n_steps tokens after the last; ids are the target's. All in one graph, which
-    // a CPU leaves at the first token whose cumulative probability is below p_min. Returns the tokens drafted, that one
-    // included.
-    int32_t draft(const DraftRows & rows, int32_t n_steps, float p_min, llama_token * ids, float * probs);
+    // Takes the rows in and drafts up to n_steps tokens after each part's last; ids are the target's. All in one graph,
+    // which a CPU leaves where the cumulative probability of every part is below p_min. Returns the tokens drafted,
+    // those included. The parts are of different sequences.
+    int32_t draft(const std::vector<DraftRows> & parts, int32_t n_steps, float p_min,
+                  const std::vector<DraftOut> & out);
 
-    const DraftMemory & memory() const { return tensors_.memory; }
+    const DraftMemory & memory(int32_t seq) const { return tensors_.places[seq].memory; }
     // Slots before `first` are not seen any more.
-    void forget_slots(int32_t first) { first_ = first; }
-    int32_t first_slot() const { return first_; }
+    void forget_slots(int32_t seq, int32_t first) { sequences_[seq].first = first; }
+    int32_t first_slot(int32_t seq) const { return sequences_[seq].first; }
 
-    // Of the last draft(): logits over the draft's vocabulary {D} and the hidden state fed on {H}; null: not wanted.
+    // Of the last draft(), its first part: logits over the draft's vocabulary {D} and the hidden state fed on {H};
+    // null: not wanted.
     void read_step(int32_t step, float * logits, float * hidden) const;
 
   private:
+    struct Sequence {
+        std::unique_ptr<FeatureStore> features;
+        ggml_context_ptr ctx;  // of its memory
+        int32_t first = 0;     // slots before it were never filled
+    };
+
     const llama_model & draft_;
     DraftParams params_;
     std::unique_ptr<DraftModel> model_;
     std::string notice_;
     ggml_backend_ptr backend_;
-    std::unique_ptr<FeatureStore> features_;
-    ggml_context_ptr ctx_;  // tensors_ and mirrored weights
+    int64_t n_ctx_;
+    std::vector<Sequence> sequences_;
+    ggml_context_ptr ctx_;  // the look-up's tensors and mirrored weights
     std::vector<ggml_backend_buffer_ptr> buffers_;
     std::unique_ptr<FollowingHead> following_;  // null: the head is fixed
     DraftTensors tensors_;
@@ -109,7 +129,6 @@ class DraftEngine {
     const DraftGraph * last_ = nullptr;
     int32_t n_drafted_ = 0;  // steps of last_ that were computed
     int64_t n_graphs_ = 0;
-    int32_t first_ = 0;  // slots before it were never filled
 
     std::vector<float> embeddings_;
     std::vector<int32_t> positions_;
@@ -120,7 +139,7 @@ class DraftEngine {
     void place(ggml_backend_dev_t device);
     const ggml_tensor * first_unsupported() const;
     void make_backend(ggml_backend_dev_t device);
-    void make_memory();
+    void make_memory(DraftMemory & memory, ggml_context * ctx);
     void make_lookup();
     void make_following_head();
     void set_lookup(int32_t draft_id);
@@ -130,12 +149,14 @@ class DraftEngine {
     bool reachable(const ggml_tensor * tensor) const;
     void allocate(ggml_tensor * tensor);
 
-    const DraftGraph & run(const DraftRows & rows, int32_t n_steps, EarlyStop * stop = nullptr);
+    const DraftGraph & run(std::vector<DraftRows> parts, int32_t n_steps, EarlyStop * stop = nullptr);
     ggml_status compute(const DraftGraph & graph, EarlyStop * stop);
-    DraftGraph & graph(DraftShape shape);
-    void set_inputs(const DraftGraph & graph, const DraftRows & rows);
-    void set_mask(const DraftGraph & graph, ggml_tensor * mask, int32_t slot, int32_t n_window);
-    void place_row(const DraftGraph & graph, const DraftRows & rows, int32_t i, int32_t place, int32_t stride);
+    DraftGraph & graph(const DraftShape & shape);
+    void set_inputs(const DraftGraph & graph, const std::vector<DraftRows> & parts);
+    void set_places(const DraftGraph & graph, const std::vector<DraftRows> & parts);
+    void set_position(const DraftGraph & graph, const DraftRows & rows, int32_t i, int32_t group, int32_t place,
+                      int32_t n);
+    void set_mask(const DraftGraph & graph, ggml_tensor * mask, const std::vector<DraftRows> & parts, int32_t n_window);
     void look_up(const DraftRows & rows);
 };
 

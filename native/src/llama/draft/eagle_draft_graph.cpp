@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <tuple>
 
 #include "eagle_graph_builder.h"
@@ -10,23 +11,52 @@ namespace eagle {
 
 namespace {
 
-constexpr size_t MAX_NODES_PER_STEP = 128;
+constexpr size_t MAX_NODES_PER_STEP = 128;  // and layer
+constexpr size_t MAX_NODES_PER_PART = 32;   // of these
 
 // ARGMAX on CUDA gives -1, which names no row, where no logit is above -FLT_MAX: all of them NaN, say.
 constexpr float LIMIT = 3e38f;
 
 }  // namespace
 
+bool DraftPart::operator<(const DraftPart & other) const {
+    return std::tie(seq, n_in) < std::tie(other.seq, other.n_in);
+}
+
 bool DraftShape::operator<(const DraftShape & other) const {
-    return std::tie(n_in, n_steps, n_kv) < std::tie(other.n_in, other.n_steps, other.n_kv);
+    return std::tie(n_steps, n_kv, parts) < std::tie(other.n_steps, other.n_kv, other.parts);
+}
+
+int32_t DraftShape::n_in() const {
+    return std::accumulate(parts.begin(), parts.end(), 0, [](int32_t n, const DraftPart & p) { return n + p.n_in; });
+}
+
+int32_t DraftShape::n_rows() const {
+    return n_in() + n_parts() * (n_steps > 1 ? n_steps - 1 : 0);
+}
+
+int32_t DraftGraph::slot_of_part(size_t part) const {
+    int32_t slot = 0;
+    for (size_t p = 0; p < part; p++) {
+        slot += apart(shape.parts[p].n_in) + n_apart * shape.n_steps;
+    }
+    return slot;
+}
+
+int32_t DraftGraph::mask_row(size_t part) const {
+    int32_t row = 0;
+    for (size_t p = 0; p < part; p++) {
+        row += shape.n_rows(p);
+    }
+    return row;
 }
 
 DraftGraph::DraftGraph(const DraftModel & model, const DraftTensors & tensors, DraftShape shape)
     : shape(shape),
       n_apart((int32_t) std::max<size_t>(1, tensors.alignment / sizeof(int32_t))),
-      n_bulk((shape.n_in + n_apart - 1) / n_apart * n_apart),
-      n_parts(model.rope.has_sections() ? GGML_MROPE_SECTIONS : 1) {
-    const size_t n_nodes = MAX_NODES_PER_STEP * model.n_layer * (shape.n_steps + 1) + 16 * model.n_states();
+      n_position_parts(model.rope.has_sections() ? GGML_MROPE_SECTIONS : 1) {
+    const size_t n_per_step = MAX_NODES_PER_STEP + MAX_NODES_PER_PART * shape.parts.size();
+    const size_t n_nodes = n_per_step * model.n_layer * (shape.n_steps + 1) + 16 * model.n_states();
     ggml_init_params params = {};
     params.mem_size = 2 * n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false);
     params.no_alloc = true;
@@ -37,11 +67,10 @@ DraftGraph::DraftGraph(const DraftModel & model, const DraftTensors & tensors, D
 
 void GraphBuilder::build() {
     make_inputs();
-    const int32_t n_in = g.shape.n_in;
-    ggml_tensor * hidden = decode(g.embeddings, enter(states()), {0, n_in}, g.shape.n_steps > 0);
+    ggml_tensor * hidden = decode(g.embeddings, enter(states()), {GIVEN, g.shape.n_in()}, g.shape.n_steps > 0);
     for (int32_t step = 0; step < g.shape.n_steps; step++) {
         if (step > 0) {
-            hidden = decode(embed(g.ids.back()), g.hidden.back(), {n_in + step - 1, 1}, true);
+            hidden = decode(embed(g.ids.back()), g.hidden.back(), {step, g.shape.n_parts()}, true);
         }
         predict(hidden);
     }
@@ -54,26 +83,33 @@ ggml_tensor * GraphBuilder::input(ggml_type type, int64_t ne0, int64_t ne1) {
 }
 
 void GraphBuilder::make_inputs() {
-    g.state_lines = input(GGML_TYPE_I32, m.n_states() * g.shape.n_in, 1);
-    g.embeddings = input(GGML_TYPE_F32, m.n_embd, g.shape.n_in);
-    g.positions = input(GGML_TYPE_I32, g.n_parts * g.n_places(), 1);
-    g.slots = input(GGML_TYPE_I64, g.n_places(), 1);
-    g.mask = input(GGML_TYPE_F16, g.shape.n_kv, g.n_rows());
-    g.mask_window = input(GGML_TYPE_F16, g.shape.n_kv, g.n_rows());
-    g.probs = input(GGML_TYPE_F32, std::max(1, g.shape.n_steps), 1);
+    for (const DraftPart & part : g.shape.parts) {
+        g.state_lines.push_back(input(GGML_TYPE_I32, m.n_states() * part.n_in, 1));
+    }
+    g.embeddings = input(GGML_TYPE_F32, m.n_embd, g.shape.n_in());
+    g.positions = input(GGML_TYPE_I32, g.n_position_parts * g.n_positions(), 1);
+    g.slots = input(GGML_TYPE_I64, g.n_slots(), 1);
+    g.last_rows = input(GGML_TYPE_I32, g.shape.n_parts(), 1);
+    g.mask = input(GGML_TYPE_F16, g.shape.n_kv, g.shape.n_rows());
+    g.mask_window = input(GGML_TYPE_F16, g.shape.n_kv, g.shape.n_rows());
+    g.probs = input(GGML_TYPE_F32, g.shape.n_parts() * std::max(1, g.shape.n_steps), 1);
     ggml_set_output(g.probs);  // its memory is its own throughout the run: EarlyStop reads it meanwhile
 }
 
 // {A*T, n_in}
 ggml_tensor * GraphBuilder::states() {
-    ggml_tensor * lines = ggml_get_rows(ctx, tensors.states, g.state_lines);
-    return ggml_reshape_2d(ctx, lines, m.n_states() * m.n_embd_tgt, g.shape.n_in);
+    ggml_tensor * all = nullptr;
+    for (size_t p = 0; p < g.shape.parts.size(); p++) {
+        ggml_tensor * lines = ggml_get_rows(ctx, tensors.places[g.shape.parts[p].seq].states, g.state_lines[p]);
+        all = all ? ggml_concat(ctx, all, lines, 1) : lines;
+    }
+    return ggml_reshape_2d(ctx, all, m.n_states() * m.n_embd_tgt, g.shape.n_in());
 }
 
 ggml_tensor * GraphBuilder::embed(ggml_tensor * draft_id) {
     const DraftLookup & lookup = tensors.lookup;
     ggml_tensor * row = lookup.index ? ggml_get_rows(ctx, lookup.index, draft_id) : draft_id;
-    return ggml_get_rows(ctx, lookup.table, ggml_reshape_1d(ctx, row, 1));
+    return ggml_get_rows(ctx, lookup.table, ggml_reshape_1d(ctx, row, g.shape.n_parts()));
 }
 
 ggml_tensor * GraphBuilder::norm(ggml_tensor * x, ggml_tensor * weight) {
@@ -85,14 +121,44 @@ ggml_tensor * GraphBuilder::linear(ggml_tensor * weight, ggml_tensor * bias, ggm
     return bias ? ggml_add(ctx, y, bias) : y;
 }
 
-ggml_tensor * GraphBuilder::last_row(ggml_tensor * x) {
+ggml_tensor * GraphBuilder::last_rows(ggml_tensor * x) {
+    if (x->ne[1] == g.shape.n_parts()) {
+        return x;
+    }
+    if (g.shape.n_parts() > 1) {
+        return ggml_get_rows(ctx, x, g.last_rows);
+    }
     return ggml_cont(ctx, ggml_view_2d(ctx, x, x->ne[0], 1, x->nb[1], (x->ne[1] - 1) * x->nb[1]));
 }
 
-// Of positions or slots, of n_parts each.
-ggml_tensor * GraphBuilder::places(ggml_tensor * x, Rows rows, int32_t n_parts) {
-    const int32_t first = rows.first == 0 ? 0 : g.place_alone(rows.first);
-    return ggml_view_1d(ctx, x, n_parts * rows.count, n_parts * first * x->nb[0]);
+ggml_tensor * GraphBuilder::positions(Rows rows) {
+    const int32_t first = rows.are_last() ? g.position_of_step(rows.step) : 0;
+    return ggml_view_1d(ctx, g.positions, g.n_position_parts * rows.count,
+                        g.n_position_parts * first * g.positions->nb[0]);
+}
+
+ggml_tensor * GraphBuilder::slots(size_t part, Rows rows) {
+    const int32_t first = rows.are_last() ? g.slot_of_step(part, rows.step) : g.slot_of_part(part);
+    const int32_t n = rows.are_last() ? 1 : g.shape.parts[part].n_in;
+    return ggml_view_1d(ctx, g.slots, n, first * g.slots->nb[0]);
+}
+
+// The part's rows of x {.., .., rows} or {.., rows}.
+ggml_tensor * GraphBuilder::part_of(ggml_tensor * x, size_t part, Rows rows) {
+    if (g.shape.n_parts() == 1) {
+        return x;
+    }
+    int64_t first = (int64_t) part, n = 1;
+    if (!rows.are_last()) {
+        const auto & parts = g.shape.parts;
+        first = std::accumulate(parts.begin(), parts.begin() + part, 0,
+                                [](int32_t sum, const DraftPart & p) { return sum + p.n_in; });
+        n = parts[part].n_in;
+    }
+    if (x->ne[2] == 1) {
+        return ggml_view_2d(ctx, x, x->ne[0], n, x->nb[1], first * x->nb[1]);
+    }
+    return ggml_view_3d(ctx, x, x->ne[0], x->ne[1], n, x->nb[1], x->nb[2], first * x->nb[2]);
 }
 
 ggml_tensor * GraphBuilder::split_heads(ggml_tensor * x, int64_t n_head, Rows rows) {
@@ -101,7 +167,7 @@ ggml_tensor * GraphBuilder::split_heads(ggml_tensor * x, int64_t n_head, Rows ro
 
 ggml_tensor * GraphBuilder::heads(ggml_tensor * x, ggml_tensor * head_norm, Rows rows) {
     const DraftRope & r = m.rope;
-    ggml_tensor * at = places(g.positions, rows, g.n_parts);
+    ggml_tensor * at = positions(rows);
     x = head_norm ? norm(x, head_norm) : x;
     if (!r.has_sections()) {
         return ggml_rope_ext(ctx, x, at, r.factors, r.n_dims, r.type, r.n_ctx_orig, r.freq_base, r.freq_scale,
@@ -128,10 +194,13 @@ ggml_tensor * GraphBuilder::halves_of_pairs(ggml_tensor * x) {
 }
 
 void GraphBuilder::store_kv(size_t il, ggml_tensor * k, ggml_tensor * v, Rows rows) {
-    ggml_tensor * slots = places(g.slots, rows);
     k = ggml_reshape_2d(ctx, k, m.n_head_dim * m.n_head_kv, rows.count);
-    ggml_build_forward_expand(g.gf, ggml_set_rows(ctx, tensors.memory.k[il], k, slots));
-    ggml_build_forward_expand(g.gf, ggml_set_rows(ctx, tensors.memory.v[il], v, slots));
+    for (size_t p = 0; p < g.shape.parts.size(); p++) {
+        const DraftMemory & memory = tensors.places[g.shape.parts[p].seq].memory;
+        ggml_tensor * to = slots(p, rows);
+        ggml_build_forward_expand(g.gf, ggml_set_rows(ctx, memory.k[il], part_of(k, p, rows), to));
+        ggml_build_forward_expand(g.gf, ggml_set_rows(ctx, memory.v[il], part_of(v, p, rows), to));
+    }
 }
 
 ggml_tensor * GraphBuilder::slots_of(ggml_tensor * kv) {
@@ -141,14 +210,25 @@ ggml_tensor * GraphBuilder::slots_of(ggml_tensor * kv) {
 }
 
 ggml_tensor * GraphBuilder::attention(size_t il, ggml_tensor * q, Rows rows) {
-    q = ggml_permute(ctx, q, 0, 2, 1, 3);
+    ggml_tensor * all = nullptr;
+    for (size_t p = 0; p < g.shape.parts.size(); p++) {
+        ggml_tensor * y = attention_of(p, il, part_of(q, p, rows), rows);
+        all = all ? ggml_concat(ctx, all, y, 1) : y;
+    }
+    return all;
+}
+
+ggml_tensor * GraphBuilder::attention_of(size_t part, size_t il, ggml_tensor * q, Rows rows) {
+    const DraftMemory & memory = tensors.places[g.shape.parts[part].seq].memory;
+    const int64_t n = q->ne[2];
+    const int32_t first = g.mask_row(part) + (rows.are_last() ? g.shape.parts[part].n_in - 1 + rows.step : 0);
     ggml_tensor * all = m.is_windowed(il) ? g.mask_window : g.mask;
-    ggml_tensor * mask = ggml_view_2d(ctx, all, all->ne[0], rows.count, all->nb[1], rows.first * all->nb[1]);
+    ggml_tensor * mask = ggml_view_2d(ctx, all, all->ne[0], n, all->nb[1], first * all->nb[1]);
     const float scale = 1.0f / std::sqrt((float) m.n_head_dim);
-    ggml_tensor * y = ggml_flash_attn_ext(ctx, q, slots_of(tensors.memory.k[il]), slots_of(tensors.memory.v[il]), mask,
-                                          scale, 0.0f, 0.0f);
+    ggml_tensor * y = ggml_flash_attn_ext(ctx, ggml_permute(ctx, q, 0, 2, 1, 3), slots_of(memory.k[il]),
+                                          slots_of(memory.v[il]), mask, scale, 0.0f, 0.0f);
     ggml_prec_set_acc(y, GGML_PREC_F32);
-    return ggml_reshape_2d(ctx, y, m.n_head_dim * m.n_head, rows.count);
+    return ggml_reshape_2d(ctx, y, m.n_head_dim * m.n_head, n);
 }
 
 void GraphBuilder::predict(ggml_tensor * x) {
@@ -159,9 +239,10 @@ void GraphBuilder::predict(ggml_tensor * x) {
     }
     ggml_tensor * id = ggml_argmax(ctx, tensors.on_cpu ? logits : ggml_clamp(ctx, logits, -LIMIT, LIMIT));
     ggml_tensor * prob = ggml_soft_max(ctx, logits);
-    prob = ggml_get_rows(ctx, ggml_reshape_2d(ctx, prob, 1, m.n_vocab_draft), id);
-    ggml_tensor * place = ggml_view_1d(ctx, g.probs, 1, g.ids.size() * sizeof(float));
-    ggml_build_forward_expand(g.gf, ggml_cpy(ctx, prob, place));
+    const int64_t n = g.shape.n_parts();
+    prob = ggml_get_rows(ctx, ggml_reshape_3d(ctx, prob, 1, m.n_vocab_draft, n), ggml_reshape_2d(ctx, id, 1, n));
+    ggml_tensor * place = ggml_view_1d(ctx, g.probs, n, g.ids.size() * n * sizeof(float));
+    ggml_build_forward_expand(g.gf, ggml_cpy(ctx, ggml_reshape_1d(ctx, prob, n), place));
     g.logits.push_back(output(logits));
     g.ids.push_back(output(id));
     g.hidden.push_back(output(m.norm_output ? normed : x));

@@ -1,6 +1,7 @@
 #include "eagle_draft_set.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 #include "eagle_boundaries.h"
@@ -38,11 +39,10 @@ int32_t run_length(const llama_ubatch & ubatch, int32_t first) {
 }  // namespace
 
 DraftSet::DraftSet(llama_context * ctx, const llama_model & draft, const eagle_session_params & params, int32_t n_seq)
-    : ctx_(ctx), draft_(draft), params_(draft_params(ctx, params)), sequences_(n_seq) {
+    : ctx_(ctx), params_(draft_params(ctx, params)), engine_(draft, *ctx, params_), sequences_(n_seq) {
     if (ctx->eagle_listener) {
         throw Error(EAGLE_ERR_STATE, "the context feeds other drafts already: free them first");
     }
-    sequence(0);
     try {
         for (int32_t id : model().states) {
             capture_on_device(*ctx_, id);
@@ -68,7 +68,9 @@ void DraftSet::release_boundaries() {
 DraftSet::Sequence & DraftSet::sequence(llama_seq_id seq) {
     Sequence & s = sequences_[seq];
     if (!s.draft) {
-        s.draft = std::make_unique<SequenceDraft>(draft_, *ctx_, params_);
+        const int32_t seq_of_engine = n_engine_ == 0 ? 0 : engine_.add_sequence();
+        n_engine_++;
+        s.draft = std::make_unique<SequenceDraft>(engine_, seq_of_engine);
     }
     return s;
 }
@@ -131,21 +133,59 @@ void DraftSet::set_text(llama_seq_id seq, const llama_token * tokens, int32_t n)
     s.draft->see_from(first);
 }
 
-void DraftSet::propose(eagle_draft_request & request, float p_min) {
-    Sequence & s = sequences_[request.seq];
-    if (!s.draft || request.pos > s.draft->n_past()) {
-        return;
+// Those whose sequences have states to draft from, and room; n_max is what there is room for.
+std::vector<eagle_draft_request *> DraftSet::drafting(eagle_draft_request * requests, int32_t n) {
+    std::vector<eagle_draft_request *> found;
+    for (eagle_draft_request * r = requests; r < requests + n; r++) {
+        Sequence & s = sequences_[r->seq];
+        if (!s.draft || r->pos > s.draft->n_past()) {
+            continue;
+        }
+        go_to(*s.draft, r->pos);
+        r->n_max = std::min(r->n_max, s.draft->room());
+        if (r->n_max > 0) {
+            found.push_back(r);
+        }
     }
-    go_to(*s.draft, request.pos);
-    const int32_t n_max = std::min(request.n_max, s.draft->room());
-    if (n_max <= 0) {
-        return;
-    }
+    return found;
+}
+
+void DraftSet::propose(eagle_draft_request * requests, int32_t n, float p_min) {
+    const std::vector<eagle_draft_request *> asked = drafting(requests, n);
     try {
-        request.n_out = s.draft->draft(request.id_last, n_max, p_min, request.ids, nullptr);
+        draft_all(asked, p_min);
     } catch (...) {
-        s.draft->resume(request.pos);
+        for (const eagle_draft_request * r : asked) {
+            sequences_[r->seq].draft->resume(r->pos);
+        }
         throw;
+    }
+}
+
+void DraftSet::draft_all(const std::vector<eagle_draft_request *> & asked, float p_min) {
+    if (asked.empty()) {
+        return;
+    }
+    int32_t n_steps = 0, room = INT32_MAX;
+    for (const eagle_draft_request * r : asked) {
+        n_steps = std::max(n_steps, r->n_max);
+        room = std::min(room, sequences_[r->seq].draft->room());
+    }
+    n_steps = std::min(n_steps, room);
+    std::vector<llama_token> ids(asked.size() * n_steps);
+    std::vector<float> probs(ids.size());
+    std::vector<DraftRows> parts;
+    std::vector<DraftOut> out;
+    for (size_t i = 0; i < asked.size(); i++) {
+        parts.push_back(sequences_[asked[i]->seq].draft->rows_to_draft(asked[i]->id_last));
+        out.push_back({&ids[i * n_steps], &probs[i * n_steps]});
+    }
+    const int32_t n_drafted = engine_.draft(parts, n_steps, p_min, out);
+    for (size_t i = 0; i < asked.size(); i++) {
+        eagle_draft_request & r = *asked[i];
+        const int32_t n_good = sequences_[r.seq].draft->drafted(out[i].probs, n_drafted, p_min);
+        r.n_out = std::min(n_good, r.n_max);
+        std::copy_n(out[i].ids, r.n_out, r.ids);
     }
 }
 

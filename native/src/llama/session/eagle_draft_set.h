@@ -15,13 +15,14 @@ class DraftSet : public eagle_ubatch_listener {
     DraftSet(llama_context * ctx, const llama_model & draft, const eagle_session_params & params, int32_t n_seq);
     ~DraftSet() override;
 
-    const DraftModel & model() const { return sequences_[0].draft->engine().model(); }
+    const DraftModel & model() const { return engine_.model(); }
     int64_t n_ctx() const { return params_.n_ctx; }
     int32_t n_seq() const { return (int32_t) sequences_.size(); }
 
     void decoded(const llama_ubatch & ubatch) override;
     void set_text(llama_seq_id seq, const llama_token * tokens, int32_t n);
-    void propose(eagle_draft_request & request, float p_min);
+    // All in one graph.
+    void propose(eagle_draft_request * requests, int32_t n, float p_min);
 
     int64_t state_size(llama_seq_id seq, int32_t n_past);
     void save_state(llama_seq_id seq, char * data, int64_t size) const;
@@ -29,7 +30,7 @@ class DraftSet : public eagle_ubatch_listener {
 
   private:
     struct Sequence {
-        std::unique_ptr<SequenceDraft> draft;  // null: no token yet, but for the first
+        std::unique_ptr<SequenceDraft> draft;  // null: no token yet
         std::vector<llama_token> text;         // per position: the token that the draft took in there, -1: none
     };
 
@@ -41,13 +42,16 @@ class DraftSet : public eagle_ubatch_listener {
     };
 
     llama_context * ctx_;
-    const llama_model & draft_;
     DraftParams params_;
+    DraftEngine engine_;
+    int32_t n_engine_ = 0;  // sequences of the engine that are taken
     std::vector<Sequence> sequences_;
     bool warned_ = false;
 
     Sequence & sequence(llama_seq_id seq);
     void release_boundaries();
+    std::vector<eagle_draft_request *> drafting(eagle_draft_request * requests, int32_t n);
+    void draft_all(const std::vector<eagle_draft_request *> & asked, float p_min);
     void append_all(const llama_ubatch & ubatch);
     void append(const Run & run, const std::vector<ggml_tensor *> & states);
 };

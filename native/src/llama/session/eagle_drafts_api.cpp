@@ -69,9 +69,7 @@ int32_t eagle_drafts_propose(eagle_drafts * drafts, struct eagle_draft_request *
             require_in_vocabulary(&requests[i].id_last, 1, drafts->impl.model().n_vocab);
             requests[i].n_out = 0;
         }
-        for (int32_t i = 0; i < n; i++) {
-            drafts->impl.propose(requests[i], p_min);
-        }
+        drafts->impl.propose(requests, n, p_min);
     });
 }
 

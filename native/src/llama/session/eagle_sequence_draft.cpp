@@ -6,14 +6,14 @@
 
 namespace eagle {
 
-SequenceDraft::SequenceDraft(const llama_model & draft, const llama_context & target, const DraftParams & params)
-    : engine_(draft, target, params), width_(engine_.model().n_states() * engine_.model().n_embd_tgt) {}
+SequenceDraft::SequenceDraft(DraftEngine & engine, int32_t seq)
+    : engine_(engine), seq_(seq), width_(engine.model().n_states() * engine.model().n_embd_tgt) {}
 
 void SequenceDraft::restart() {
     n_past_ = 0;
     positions_.clear();
     pending_tokens_.clear();
-    engine_.restart();
+    engine_.restart(seq_);
 }
 
 void SequenceDraft::resume(int32_t n_past) {
@@ -23,12 +23,12 @@ void SequenceDraft::resume(int32_t n_past) {
     n_past_ = n_past;
     positions_.clear();
     pending_tokens_.clear();
-    engine_.features().truncate(0);
-    engine_.forget_slots(engine_.slot_of(n_past));
+    features().truncate(0);
+    engine_.forget_slots(seq_, engine_.slot_of(n_past));
 }
 
 void SequenceDraft::stage(const std::vector<ggml_tensor *> & states, int32_t first, int32_t n) {
-    engine_.features().stage(states, first, n);
+    features().stage(states, first, n);
 }
 
 // The rows become pending, and their tokens complete the rows before.
@@ -37,7 +37,7 @@ void SequenceDraft::keep(const llama_token * tokens, int32_t n) {
         pending_tokens_.push_back(tokens[0]);
     }
     pending_tokens_.insert(pending_tokens_.end(), tokens + 1, tokens + n);
-    engine_.features().keep(n);
+    features().keep(n);
     engine_.note(tokens, n);
     n_past_ += n;
     if (n_pending() > MAX_PENDING) {
@@ -55,11 +55,11 @@ void SequenceDraft::keep_embedded(const float * values, int64_t width, const std
     }
     const int32_t n = (int32_t) parts.size() / RowPositions::N_PARTS;
     positions_.add(n_past_, parts, end);
-    engine_.features().keep(n);
+    features().keep(n);
     n_past_ += n;
     const int32_t n_take = n_pending() - 1;
-    take({nullptr, n_take, pending_row(), positions_, 0, values, width});
-    engine_.features().drop(n_take);
+    take({nullptr, n_take, pending_row(), &positions_, seq_, 0, values, width});
+    features().drop(n_take);
 }
 
 // Past its own memory the draft sleeps: nothing drafts there.
@@ -73,20 +73,20 @@ void SequenceDraft::take(const DraftRows & rows) {
 
 // The draft takes in the first n pending rows.
 void SequenceDraft::take_pending(int32_t n) {
-    take({pending_tokens_.data(), n, pending_row(), positions_});
+    take({pending_tokens_.data(), n, pending_row(), &positions_, seq_});
     drop_pending(n);
 }
 
 void SequenceDraft::drop_pending(int32_t n) {
-    engine_.features().drop(n);
+    features().drop(n);
     pending_tokens_.erase(pending_tokens_.begin(), pending_tokens_.begin() + n);
 }
 
 void SequenceDraft::trim(int32_t n_past) {
-    engine_.features().truncate(std::max(0, n_past - pending_row()));
+    features().truncate(std::max(0, n_past - pending_row()));
     n_past_ = n_past;
     positions_.truncate(n_past);
-    engine_.forget_slots(std::min(engine_.slot_of(n_past), engine_.first_slot()));
+    engine_.forget_slots(seq_, std::min(engine_.slot_of(n_past), engine_.first_slot(seq_)));
     pending_tokens_.resize(std::max(0, n_pending() - 1));
 }
 
@@ -96,29 +96,29 @@ int32_t SequenceDraft::room() const {
     return n_pending() > 0 ? std::max(0, n_slots - engine_.slot_of(n_past_) + 1) : 0;
 }
 
-int32_t SequenceDraft::draft(llama_token id_last, int32_t n_max, float p_min, llama_token * ids, float * probs) {
-    std::vector<float> own(n_max);
-    probs = probs ? probs : own.data();
-    std::vector<llama_token> tokens = pending_tokens_;
-    tokens.push_back(id_last);
-    const DraftRows rows = {tokens.data(), n_pending(), pending_row(), positions_};
-    const int32_t n_drafted = engine_.draft(rows, n_max, p_min, ids, probs);
+DraftRows SequenceDraft::rows_to_draft(llama_token id_last) {
+    tokens_to_draft_ = pending_tokens_;
+    tokens_to_draft_.push_back(id_last);
+    return {tokens_to_draft_.data(), n_pending(), pending_row(), &positions_, seq_};
+}
+
+int32_t SequenceDraft::drafted(const float * probs, int32_t n, float p_min) {
     // The last row stays: only what is kept next tells whether id_last is really the token that follows it.
     drop_pending(n_pending() - 1);
     float confidence = 1.0f;
-    for (int32_t i = 0; i < n_drafted; i++) {
+    for (int32_t i = 0; i < n; i++) {
         confidence *= probs[i];
         if (confidence < p_min) {
             return i;
         }
     }
-    return n_drafted;
+    return n;
 }
 
 StateHeader SequenceDraft::state_header() const {
     StateHeader header;
     header.n_past = n_past_;
-    header.first_slot = engine_.first_slot();
+    header.first_slot = engine_.first_slot(seq_);
     header.end_slot = (int32_t) std::min<int64_t>(engine_.slot_of(pending_row()), engine_.n_ctx());
     header.pos = pending_row();
     header.n = n_pending();
@@ -130,7 +130,7 @@ StateHeader SequenceDraft::state_header() const {
 
 int64_t SequenceDraft::state_size(const StateHeader & header) const {
     return (int64_t) sizeof header + header.placed_bytes() + header.token_bytes() + header.feature_bytes() +
-           engine_.memory().size(header.first_slot, header.end_slot);
+           engine_.memory(seq_).size(header.first_slot, header.end_slot);
 }
 
 void SequenceDraft::save_state(char * data) const {
@@ -141,8 +141,8 @@ void SequenceDraft::save_state(char * data) const {
     data += header.placed_bytes();
     std::memcpy(data, pending_tokens_.data(), header.token_bytes());
     data += header.token_bytes();
-    engine_.features().read(data);
-    engine_.memory().save(header.first_slot, header.end_slot, data + header.feature_bytes());
+    features().read(data);
+    engine_.memory(seq_).save(header.first_slot, header.end_slot, data + header.feature_bytes());
 }
 
 StateHeader SequenceDraft::read_header(const char * data, int64_t size, int32_t n_past) const {
@@ -179,9 +179,9 @@ void SequenceDraft::load_state(const char * data, int64_t size, int32_t n_past) 
     n_past_ = n_past;
     positions_ = std::move(positions);
     pending_tokens_ = std::move(tokens);
-    engine_.features().write(data, header.n);
-    engine_.forget_slots(header.first_slot);
-    engine_.memory().load(header.first_slot, header.end_slot, data + header.feature_bytes());
+    features().write(data, header.n);
+    engine_.forget_slots(seq_, header.first_slot);
+    engine_.memory(seq_).load(header.first_slot, header.end_slot, data + header.feature_bytes());
 }
 
 }  // namespace eagle

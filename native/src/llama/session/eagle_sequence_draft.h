@@ -43,10 +43,10 @@ struct StateHeader {
 
 class SequenceDraft {
   public:
-    SequenceDraft(const llama_model & draft, const llama_context & target, const DraftParams & params);
+    // `seq` of the engine, which outlives it.
+    SequenceDraft(DraftEngine & engine, int32_t seq);
 
     int32_t n_past() const { return n_past_; }
-    const DraftEngine & engine() const { return engine_; }
 
     // Before the first token; after n_past tokens of which nothing is known.
     void restart();
@@ -69,11 +69,15 @@ class SequenceDraft {
     void trim(int32_t n_past);
 
     // The rows before position `first` are not seen any more, those from there on are.
-    void see_from(int32_t first) { engine_.forget_slots(first == 0 ? 0 : engine_.slot_of(first)); }
+    void see_from(int32_t first) { engine_.forget_slots(seq_, first == 0 ? 0 : engine_.slot_of(first)); }
 
     // Longest draft that the draft's memory has room for; 0 when no row waits.
     int32_t room() const;
-    int32_t draft(llama_token id_last, int32_t n_max, float p_min, llama_token * ids, float * probs);
+
+    // The rows to draft from, id_last among their tokens: valid until the sequence changes. Then what came of it: the
+    // tokens before the one that makes the draft less probable than p_min.
+    DraftRows rows_to_draft(llama_token id_last);
+    int32_t drafted(const float * probs, int32_t n, float p_min);
     void note(const llama_token * ids, int32_t n) { engine_.note(ids, n); }
 
     int64_t state_size() const { return state_size(state_header()); }
@@ -82,7 +86,8 @@ class SequenceDraft {
     void load_state(const char * data, int64_t size, int32_t n_past);
 
   private:
-    DraftEngine engine_;
+    DraftEngine & engine_;
+    int32_t seq_;
     int64_t width_;  // A*T: a row of target states
     int32_t n_past_ = 0;
     RowPositions positions_;  // of these rows
@@ -90,8 +95,11 @@ class SequenceDraft {
     // The rows in engine_.features() are pending: the last ones before n_past_, not yet taken in by the draft. Each
     // one's token is that of the next row, so the last row has none until that one is known.
     std::vector<llama_token> pending_tokens_;
+    std::vector<llama_token> tokens_to_draft_;
 
-    int32_t n_pending() const { return engine_.features().size(); }
+    FeatureStore & features() { return engine_.features(seq_); }
+    const FeatureStore & features() const { return engine_.features(seq_); }
+    int32_t n_pending() const { return features().size(); }
     int32_t pending_row() const { return n_past_ - n_pending(); }
 
     StateHeader state_header() const;

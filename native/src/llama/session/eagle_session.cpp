@@ -31,7 +31,8 @@ Session::Session(llama_context * ctx, const llama_model & draft, const eagle_ses
       n_ctx_((int32_t) llama_n_ctx_seq(ctx)),
       n_batch_((int32_t) llama_n_batch(ctx)),
       n_ubatch_((int32_t) llama_n_ubatch(ctx)),
-      draft_(draft, *ctx, draft_params(ctx, params)) {
+      engine_(draft, *ctx, draft_params(ctx, params)),
+      draft_(engine_, 0) {
     const llama_model * target = llama_get_model(ctx);
     const DraftModel & model = engine().model();
     recurrent_ = llama_model_is_recurrent(target) || llama_model_is_hybrid(target);
@@ -270,7 +271,13 @@ void Session::load_state(const char * data, int64_t size, int32_t n_past) {
 int32_t Session::draft(llama_token id_last, int32_t n_max, float p_min, llama_token * ids, float * probs) {
     require_ready();
     const int32_t n_steps = std::min(n_max, n_draft_room());
-    return n_steps > 0 ? draft_.draft(id_last, n_steps, p_min, ids, probs) : 0;
+    if (n_steps <= 0) {
+        return 0;
+    }
+    std::vector<float> own(n_steps);
+    probs = probs ? probs : own.data();
+    const int32_t n = engine_.draft({draft_.rows_to_draft(id_last)}, n_steps, p_min, {{ids, probs}});
+    return draft_.drafted(probs, n, p_min);
 }
 
 void Session::verify(const llama_token * ids, int32_t n) {

@@ -41,7 +41,7 @@ class Session {
     void commit(int32_t n_kept);
     void note(const llama_token * ids, int32_t n) { draft_.note(ids, n); }
 
-    const DraftEngine & engine() const { return draft_.engine(); }
+    const DraftEngine & engine() const { return engine_; }
     eagle_timings timings = {};
 
   private:
@@ -50,6 +50,7 @@ class Session {
     int32_t n_ctx_;
     int32_t n_batch_;
     int32_t n_ubatch_;
+    DraftEngine engine_;
     SequenceDraft draft_;
     bool recurrent_;
     bool broken_ = false;             // a decode failed: only reset helps

@@ -59,10 +59,10 @@ class Eagle3Builder : public GraphBuilder {
         if (!output) {
             return nullptr;
         }
-        if (last && rows.count > 1) {
-            x = last_row(x);
-            residual = last_row(residual);
-            rows = {rows.first + rows.count - 1, 1};
+        if (last && !rows.are_last()) {
+            x = last_rows(x);
+            residual = last_rows(residual);
+            rows = one_each();
         }
         ggml_tensor * q = heads(split_heads(linear(l.wq, l.bq, x), m.n_head, rows), l.q_norm, rows);
         ggml_tensor * attended = ggml_add(ctx, linear(l.wo, l.bo, attention(il, q, rows)), residual);

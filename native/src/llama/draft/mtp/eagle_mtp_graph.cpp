@@ -32,10 +32,10 @@ class MtpBuilder : public GraphBuilder {
         if (!output) {
             return nullptr;
         }
-        if (rows.count > 1) {
-            x = last_row(x);
-            residual = last_row(residual);
-            rows = {rows.first + rows.count - 1, 1};
+        if (!rows.are_last()) {
+            x = last_rows(x);
+            residual = last_rows(residual);
+            rows = one_each();
         }
         ggml_tensor * attended = ggml_add(ctx, scaled(m.wo, gated_attention(x, rows)), residual);
         ggml_tensor * normed = norm(attended, m.ffn_norm);

@@ -1,0 +1,45 @@
+// Lengths of drafts: long where they are accepted and rows are cheap, short where many share the batch, none where they
+// do not pay, and tried again now and then.
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "../src/llama-common/eagle_pace.h"
+
+namespace {
+
+void require(bool condition, const char * what) {
+    if (!condition) {
+        std::fprintf(stderr, "failed: %s\n", what);
+        std::exit(1);
+    }
+}
+
+// Rounds of one sequence whose drafts are accepted up to n_good tokens; a row costs row_ms beside the 10 of a decode.
+eagle_pace after_rounds(int n_good, double row_ms) {
+    eagle_pace pace(8, 8);
+    for (int round = 0; round < 200; round++) {
+        const int n = round % 9;
+        pace.drafted(n, n * 0.5);
+        pace.decoded(1 + n, 10 + (1 + n) * row_ms);
+        pace.accepted(0, n, std::min(n, n_good));
+    }
+    return pace;
+}
+
+}  // namespace
+
+int main() {
+    eagle_pace good = after_rounds(8, 0.5);
+    require(good.length(0, 1) == 8, "all that is accepted is drafted");
+    eagle_pace bad = after_rounds(0, 0.5);
+    int n_tried = 0;
+    for (int round = 0; round < 240; round++) {
+        n_tried += bad.length(0, 1);
+    }
+    require(n_tried >= 5 && n_tried <= 20, "what is never accepted is tried now and then");
+    eagle_pace shared = after_rounds(2, 3.0);
+    require(shared.length(0, 8) <= shared.length(0, 1), "dear rows are not spent where eight share them");
+    require(good.length(1, 1) > 0, "a sequence that has not begun is given a draft");
+    std::puts("ok");
+}
