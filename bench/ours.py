@@ -48,7 +48,7 @@ class Job:
         longest = n_draft if isinstance(n_draft, int) else self.n_draft_max
         rows = None if self.draft else self.draft_vocab or "all"
         options = DraftingOptions(self.draft or MTP, n_draft, longest, self.p_min, draft_vocab=rows)
-        return dataclasses.replace(options, draft_gpu_layers=self.draft_gpu_layers)
+        return dataclasses.replace(options, draft_gpu_layers=self.draft_gpu_layers, lookup=False)
 
 
 class Ours:

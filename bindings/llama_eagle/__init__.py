@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from llama_eagle.native.build import redirect_llama_cpp
 
 if TYPE_CHECKING:
-    from llama_eagle.drafting.draft_length import Auto, Fixed
+    from llama_eagle.drafting.auto import Auto
+    from llama_eagle.drafting.draft_length import Fixed
     from llama_eagle.drafting.lookup import PromptLookup
     from llama_eagle.drop_in.llama import EagleLlama
     from llama_eagle.generation.generate import GenerationResult, generate
@@ -38,7 +39,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Auto": "drafting.draft_length",
+    "Auto": "drafting.auto",
     "Fixed": "drafting.draft_length",
     "EagleLlama": "drop_in.llama",
     "GenerationResult": "generation.generate",

@@ -23,7 +23,8 @@ KEYS = {
     "speculative", "exact", "inexact", "unverified",
 }  # fmt: skip
 SPECULATIVE_KEYS = {
-    "drafter", "rounds", "n_drafted", "n_accepted", "accept_rate", "mean_emitted", "accepted_per_position", "ms"
+    "drafter", "rounds", "rounds_of", "n_drafted", "n_accepted", "accept_rate", "mean_emitted",
+    "accepted_per_position", "ms",
 }  # fmt: skip
 
 
@@ -214,18 +215,31 @@ def test_past_the_drafts_own_context_nothing_is_drafted(target: Path, draft: Pat
     assert 0.5 < short["speculative"]["n_drafted"] / whole["speculative"]["n_drafted"] < 0.8
 
 
-@pytest.mark.parametrize("options", [("--draft", "lookup"), ("--lookup",), ("--draft", "none")])
-def test_look_up_on_the_command_line(target: Path, draft: Path, options: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("options", "who"),
+    [
+        (("--draft", "lookup"), "look-up"),
+        (("--draft", "lookup", "--n-draft", "4"), "look-up"),
+        ((), "look-up and EAGLE-3"),
+        (("--lookup", "--n-draft", "4"), "look-up and EAGLE-3"),
+        (("--no-lookup",), "EAGLE-3"),
+        (("--n-draft", "4"), "EAGLE-3"),
+        (("--draft", "none"), None),
+    ],
+)
+def test_look_up_on_the_command_line(target: Path, draft: Path, options: tuple[str, ...], who: str | None) -> None:
     """Alone, and before a draft model; the text is that of plain decoding."""
     given = options if "--draft" in options else (*options, "-d", draft)
     arguments = ("-m", target, "--raw", "-p", ALPHABET * 2, "-n", 60, "--temp", 0, "-t", 1, "--json")
     result = llama_eagle("generate", *arguments, *given).json
     assert result["text"] == (ALPHABET * 4)[:60]
-    if "none" in options:
+    if who is None:
         assert result["speculative"] is None
     else:
-        assert result["speculative"]["drafter"] == ("look-up" if "lookup" in options else "look-up and EAGLE-3")
-        assert result["speculative"]["n_accepted"] > 20
+        assert result["speculative"]["drafter"] == who
+        assert set(result["speculative"]["rounds_of"]) <= {"look-up", "EAGLE-3", "none"}
+        if "4" in options:  # "auto" decides by time
+            assert result["speculative"]["n_accepted"] > 20
 
 
 def test_the_chat_template_is_the_default(target: Path) -> None:
@@ -266,13 +280,13 @@ def test_what_is_told_of_a_generation() -> None:
     from llama_eagle.generation.generate import GenerationResult
 
     statistics = Statistics("EAGLE-3")
-    statistics.add_round(3, 1, 2)
+    statistics.add_round(3, 1, 2, "EAGLE-3")
     common = {"text": "", "tokens": [1] * 20, "n_prompt": 10, "prompt_ms": 100.0, "decode_ms": 1000.0}
     fast, slow, alone = (
         told(GenerationResult(**common, stop_reason="end", speculative=said, plain_ms=plain))
         for said, plain in ((statistics, 100.0), (statistics, 25.0), (None, None))
     )
     assert alone == "prompt: 10 tokens, 100 tokens/s; answer: 20 tokens, 20.0 tokens/s (complete)"
-    assert "20.0 tokens/s, 2.00 tokens a round (complete)" in fast
+    assert "20.0 tokens/s, 2.00 tokens a round (EAGLE-3 1) (complete)" in fast
     assert fast.endswith("plain decoding: about 10.0 tokens/s, so drafting is 2.00 x as fast")
     assert "0.50 x as fast: it does not pay here." in slow

@@ -57,7 +57,7 @@ def test_the_head_drafts_and_the_text_stays(folder: Path) -> None:
         ("bare/model.gguf", None): "nothing drafts: the target has no MTP head, and no draft was named",
     }
     for (name, draft), why in choices.items():
-        with load(folder / name, draft=draft, n_draft=4) as llm:
+        with load(folder / name, draft=draft, n_draft=4) as llm:  # "auto" would look up first
             assert llm.drafter == why
             assert texts(llm) == expected
             drafts = "nothing" not in why
@@ -89,7 +89,7 @@ def test_the_command_says_what_drafts(folder: Path) -> None:
     arguments = ["--tokens", "1,2,3,4,5,6", "-n", 30, "--temp", 0, "-t", 1, "--json", "-m"]
     drafted = llama_eagle("generate", *arguments, folder / "whole.gguf").json
     plain = llama_eagle("generate", *arguments, folder / "whole.gguf", "--draft", "none").json
-    assert drafted["speculative"]["drafter"] == "MTP"
+    assert drafted["speculative"]["drafter"] == "look-up and MTP"
     assert plain["speculative"] is None
     assert drafted["tokens"] == plain["tokens"]
 

@@ -9,7 +9,9 @@ from itertools import pairwise
 from statistics import mean
 
 import pytest
-from llama_eagle.drafting.draft_length import Acceptance, Auto, Costs, DraftLength, Fixed, RoundCost
+from llama_eagle.drafting.acceptance import Acceptance
+from llama_eagle.drafting.auto import Auto
+from llama_eagle.drafting.draft_length import DraftLength, Fixed, RoundCost
 from llama_eagle.errors import UsageError
 
 # ms of a whole round by draft length, Qwen3.5-0.8B shape, Q8_0, 2 cores: llama.cpp's own speculative decoding (as
@@ -56,6 +58,46 @@ def simulate(
     return n_emitted / ms * 1e3, chosen
 
 
+class Bursts:
+    """Another program, which slows this one for a tenth of a second to two seconds, half of the time."""
+
+    SLOWER = 1.7
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self._busy, self._left = False, 0.0
+
+    def stretch(self, ms: float) -> float:
+        """What so much work takes."""
+        total = 0.0
+        while True:
+            pace = self.SLOWER if self._busy else 1.0
+            if ms * pace <= self._left:
+                self._left -= ms * pace
+                return total + ms * pace
+            total += self._left
+            ms -= self._left / pace
+            self._busy, self._left = not self._busy, 1e3 * self._rng.uniform(0.1, 2.0)
+
+
+def disturbed_speed(length: DraftLength, acceptance: float, costs: dict[int, float], seed: int) -> float:
+    """Tokens per second over 1024 tokens."""
+    rng, bursts = random.Random(seed), Bursts(seed)
+    ms, n_emitted, last = 0.0, 0, -1
+    while n_emitted < 1024:
+        n_draft = length.choose(16)
+        n_accepted = 0
+        while n_accepted < n_draft and rng.random() < acceptance:
+            n_accepted += 1
+        round_ms = bursts.stretch(
+            interpolate(costs, n_draft) * (1 + rng.gauss(0, 0.03)) + REBUILD_MS * (n_draft != last)
+        )
+        draft_ms = round_ms * DRAFT_SHARE if n_draft else 0.0
+        length.observe(RoundCost(n_draft, n_accepted, draft_ms, round_ms - draft_ms))
+        last, ms, n_emitted = n_draft, ms + round_ms, n_emitted + n_accepted + 1
+    return n_emitted / ms * 1e3
+
+
 def expected_speed(n_draft: int, acceptance: float, costs: dict[int, float]) -> float:
     """Tokens per ms."""
     return sum(acceptance**i for i in range(n_draft + 1)) / interpolate(costs, n_draft)
@@ -63,15 +105,14 @@ def expected_speed(n_draft: int, acceptance: float, costs: dict[int, float]) -> 
 
 def share_of_best(chosen: Sequence[int], acceptance: float, costs: dict[int, float]) -> float:
     """Mean of the expected speed of the chosen lengths, over that of the best length."""
-    best = max(expected_speed(n, acceptance, costs) for n in (0, *Auto.LENGTHS))
+    best = max(expected_speed(n, acceptance, costs) for n in Auto.LENGTHS)
     return mean(expected_speed(n, acceptance, costs) for n in chosen) / best
 
 
 def auto_over_best_fixed(acceptance: float, costs: dict[int, float]) -> float:
     """Mean speed of Auto over five seeds, divided by that of the best fixed length."""
     best = max(
-        mean(simulate(Fixed(n), lambda _: acceptance, 1500, costs, seed)[0] for seed in range(5))
-        for n in (0, *Auto.LENGTHS)
+        mean(simulate(Fixed(n), lambda _: acceptance, 1500, costs, seed)[0] for seed in range(5)) for n in Auto.LENGTHS
     )
     return mean(simulate(Auto(16), lambda _: acceptance, 1500, costs, seed)[0] for seed in range(5)) / best
 
@@ -95,6 +136,13 @@ def test_between_the_two(acceptance: float) -> None:
     assert auto_over_best_fixed(acceptance, CHEAP) > 0.95
 
 
+@pytest.mark.parametrize("acceptance", [0.1, 0.5, 0.9])
+def test_another_program_misleads_it_little(acceptance: float) -> None:
+    seeds = range(4)
+    best = max(mean(disturbed_speed(Fixed(n), acceptance, CHEAP, seed) for seed in seeds) for n in Auto.LENGTHS)
+    assert mean(disturbed_speed(Auto(16), acceptance, CHEAP, seed) for seed in seeds) > 0.91 * best
+
+
 @pytest.mark.parametrize(("before", "after"), [(0.9, 0.1), (0.1, 0.9), (0.8, 0.3), (0.3, 0.9)])
 def test_follows_a_change_within_thirty_rounds(before: float, after: float) -> None:
     """After 30 rounds the lengths chosen promise at least 85 % of the best speed there is, in most runs."""
@@ -105,12 +153,12 @@ def test_follows_a_change_within_thirty_rounds(before: float, after: float) -> N
     assert followed >= 15  # of 20: in the others a probe of one token met with a bad one
 
 
-LOOKED_AT_ALL = 8 * (Auto.LOOK_EVERY + Auto.STAY)  # rounds
+LOOKED_AT_ALL = 1500  # rounds
 
 
 @pytest.mark.parametrize(
     ("before", "after", "n_rounds"),
-    [(CHEAP, LONG_DEAR, 30), (LONG_DEAR, CHEAP, LOOKED_AT_ALL), (CHEAP, SLOW, 40), (SLOW, CHEAP, LOOKED_AT_ALL)],
+    [(CHEAP, LONG_DEAR, 60), (LONG_DEAR, CHEAP, LOOKED_AT_ALL), (CHEAP, SLOW, 40), (SLOW, CHEAP, LOOKED_AT_ALL)],
     ids=["long drafts dearer", "long drafts cheaper", "all dearer", "all cheaper"],
 )
 def test_follows_costs_that_change_twofold(before: dict[int, float], after: dict[int, float], n_rounds: int) -> None:
@@ -143,7 +191,7 @@ def test_near_the_end_of_the_context_the_limit_holds() -> None:
 def test_lengths_are_left_rarely() -> None:
     """Every change of length may build a graph."""
     chosen = simulate(Auto(16), lambda _: 0.8, 1000, CHEAP, 4)[1]
-    assert sum(a != b for a, b in pairwise(chosen)) < 60
+    assert sum(a != b for a, b in pairwise(chosen)) < 100
 
 
 def test_acceptance_is_per_position() -> None:
@@ -152,19 +200,6 @@ def test_acceptance_is_per_position() -> None:
         acceptance.observe(2, 1)  # the first always, the second never
     assert acceptance.expected_emitted(1) == pytest.approx(2, abs=0.15)
     assert acceptance.expected_emitted(2) == pytest.approx(2.1, abs=0.3)
-
-
-def test_costs_ignore_the_first_measurement_and_interpolate() -> None:
-    costs = Costs()
-    assert costs.estimate(3) is None
-    costs.observe(1, 500.0)
-    costs.observe(1, 30.0)
-    assert costs.known(1)
-    assert costs.estimate(1) == 30
-    for _ in range(2):
-        costs.observe(5, 60.0)
-    assert costs.estimate(3) == pytest.approx(45)
-    assert costs.estimate(9) == pytest.approx(90)
 
 
 def test_refusals() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llama_eagle.drafting.first_of import FirstOf
 from llama_eagle.drafting.lookup import PromptLookup
 from llama_eagle.drafting.model import ModelDrafter
 from llama_eagle.drafting.options import DraftingOptions
@@ -45,7 +44,8 @@ def test_statistics_read_well() -> None:
 def test_statistics() -> None:
     statistics = Statistics()
     for n_draft, n_accepted in ((3, 3), (3, 0), (2, 1), (0, 0)):
-        statistics.add_round(n_draft, n_accepted, n_accepted + 1)
+        statistics.add_round(n_draft, n_accepted, n_accepted + 1, "MTP" if n_draft else "none")
+    assert statistics.rounds_of == {"MTP": 3, "none": 1}
     assert statistics.accepted_per_position == [2 / 3, 1 / 2, 1.0]
     assert statistics.accept_rate == 4 / 8
     assert statistics.mean_emitted == 8 / 4
@@ -96,41 +96,6 @@ def test_prompt_lookup_against_a_search_by_hand() -> None:
                 expected = tokens[ends[-1] : ends[-1] + 4]
                 break
         assert lookup.draft(last, 4) == expected
-
-
-class Oracle:
-    """Proposes what it is told to, and records what it is asked."""
-
-    def __init__(self, proposed: list[int]) -> None:
-        self.proposed = proposed
-        self.asked = 0
-
-    def begin(self, tokens: Any) -> None: ...
-
-    def accept(self, tokens: Any) -> None: ...
-
-    def draft(self, id_last: int, n_max: int) -> list[int]:
-        self.asked += 1
-        return self.proposed[:n_max]
-
-
-def test_the_one_that_pays_is_asked() -> None:
-    first, second = Oracle([1, 2, 3]), Oracle([4, 5])
-    both = FirstOf(first, second)
-    both.begin([7])
-    for _ in range(40):  # the first is always right
-        assert both.draft(7, 8) == [1, 2, 3]
-        both.accept([7, 1, 2, 3])
-    assert second.asked == 0
-    for _ in range(40):  # the first is wrong from here on, the second right
-        both.accept([7, 4, 5] if both.draft(7, 8) == [4, 5] else [7])
-    assert second.asked > 25
-    first.asked = 0
-    for _ in range(40):
-        both.accept([7, 4, 5] if both.draft(7, 8) == [4, 5] else [7])
-    assert 1 <= first.asked <= 5
-    first.proposed = []
-    assert both.draft(7, 1) == [4]
 
 
 def test_the_parents_draft_models_see_all_tokens() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,9 +14,6 @@ from llama_eagle.errors import UsageError
 from llama_eagle.generation.options import SamplingParams
 from llama_eagle.native.limits import MAX_THREADS
 from llama_eagle.sessions.options import ContextOptions, LoadOptions
-
-if TYPE_CHECKING:
-    from llama_eagle.drafting.drafter import Drafter
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, also for failures.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show llama.cpp's log on stderr.")]
@@ -42,7 +39,12 @@ class Drafting:
             help="What drafts; default: the target's MTP head, if it has one.",
         ),
     ] = None
-    lookup: Annotated[bool, typer.Option("--lookup", help="Look drafts up in the text first, while that pays.")] = False
+    lookup: Annotated[
+        bool | None,
+        typer.Option(
+            "--lookup/--no-lookup", help="Look drafts up in the text first, where that pays; default: beside a draft."
+        ),
+    ] = DraftingOptions.lookup
     n_draft: Annotated[str, typer.Option(metavar="K|auto", help="Tokens drafted in a round.")] = "auto"
     n_draft_max: Annotated[
         int, typer.Option(min=1, help="Longest draft: how far a recurrent state can be taken back.")
@@ -71,7 +73,7 @@ class Drafting:
             draft_gpu_layers=self.draft_gpu_layers,
             draft_n_ctx=self.draft_ctx_size,
             draft_vocab=_read_vocab(self.draft_vocab),
-            drafter=_lookup() if self.lookup else None,
+            lookup=self.lookup,
         )
 
 
@@ -186,9 +188,3 @@ def read_layers(text: str | None) -> tuple[int, ...] | None:
         return None if text is None else tuple(int(part) for part in text.split(","))
     except ValueError:
         raise UsageError(f"--aux-layers {text!r}: give numbers separated by commas, such as 2,12,21.") from None
-
-
-def _lookup() -> Drafter:
-    from llama_eagle.drafting.lookup import PromptLookup
-
-    return PromptLookup()

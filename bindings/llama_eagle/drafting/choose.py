@@ -4,27 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from llama_eagle.drafting.draft_length import Auto, DraftLength, Fixed
+from llama_eagle.drafting.auto import Auto
+from llama_eagle.drafting.draft_length import DraftLength, Fixed
 from llama_eagle.drafting.drafter import Drafter
-from llama_eagle.drafting.first_of import FirstOf
 from llama_eagle.drafting.lookup import PromptLookup
 from llama_eagle.drafting.model import ModelDrafter
-from llama_eagle.drafting.options import LOOKUP, DraftingOptions
+from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.drafting.session_draft import SessionDraft
+from llama_eagle.drafting.several import Several
 from llama_eagle.errors import UsageError
 from llama_eagle.native.limits import MAX_EXACT_DRAFT
 from llama_eagle.sessions.session import EagleSession, Session
 
 
-def choose_drafter(session: Session, options: DraftingOptions, draft_model: Any = None) -> Drafter | None:
-    """What proposes tokens for `session`; None: nothing does. `draft_model`: one of llama-cpp-python's own."""
-    first = PromptLookup() if options.draft == LOOKUP and options.drafter is None else options.drafter
+def choose_drafters(session: Session, options: DraftingOptions, draft_model: Any = None) -> list[Drafter]:
+    """What proposes tokens for `session`: the one that is asked first, and its draft model.
+
+    `draft_model`: one of llama-cpp-python's own, for a session without one.
+    """
+    first = options.drafter or (PromptLookup() if options.looks_up else None)
+    found: list[Drafter] = [] if first is None else [first]
     if isinstance(session, EagleSession):
-        own = SessionDraft(session, options.p_min)
-        return own if first is None else FirstOf(first, own)
-    if first is not None:
-        return first
-    return None if draft_model is None else ModelDrafter(draft_model)
+        found.append(SessionDraft(session, options.p_min))
+    elif draft_model is not None and not found:
+        found.append(ModelDrafter(draft_model))
+    return found
 
 
 def choose_length(n_draft: int | str, longest: int) -> DraftLength:
@@ -33,7 +37,29 @@ def choose_length(n_draft: int | str, longest: int) -> DraftLength:
     Raises `UsageError` for anything else.
     """
     if n_draft == "auto":
-        return Auto(max(min(longest, MAX_EXACT_DRAFT), 1))
+        return Auto(_longest_auto(longest))
     if not isinstance(n_draft, int) or not 0 <= n_draft <= longest:
         raise UsageError(f"n_draft={n_draft!r} is neither 'auto' nor a number from 0 to {longest}. Correct it.")
     return Fixed(n_draft)
+
+
+def combine(drafters: list[Drafter], n_draft: int | str, longest: int) -> tuple[Drafter | None, DraftLength]:
+    """Who is asked in each round, and how much: where there is a choice, both are decided at once.
+
+    Raises `UsageError` as `choose_length` does.
+    """
+    length = choose_length(n_draft, longest)
+    if not drafters or n_draft == 0 or isinstance(drafters[0], SessionDraft):
+        return (drafters[0] if drafters else None), length
+    if n_draft != "auto" and len(drafters) == 1:
+        return drafters[0], length
+    second = drafters[1] if len(drafters) > 1 else None
+    if n_draft == "auto":
+        several = Several(drafters[0], second, _longest_auto(longest))
+    else:
+        several = Several(drafters[0], second, longest, (int(n_draft),))
+    return several, several
+
+
+def _longest_auto(longest: int) -> int:
+    return max(min(longest, MAX_EXACT_DRAFT), 1)

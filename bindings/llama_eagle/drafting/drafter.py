@@ -22,3 +22,8 @@ class Drafter(Protocol):
 def name_of(drafter: Drafter | None) -> str:
     """What reports call it; of a class that is not ours, its name."""
     return "none" if drafter is None else str(getattr(drafter, "name", type(drafter).__name__))
+
+
+def who_drafted(drafter: Drafter | None, n_draft: int) -> str:
+    """The name of what proposed the `n_draft` tokens of the last round; "none" for none."""
+    return str(getattr(drafter, "used", name_of(drafter))) if n_draft else "none"

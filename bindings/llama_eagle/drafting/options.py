@@ -32,7 +32,9 @@ class DraftingOptions:
         distribution stays; more are kept at high temperatures, and a seed gives another text.
     exact: verification computes each row as plain decoding would, to the last bit; refused where it cannot.
     draft_gpu_layers: None: as the target. draft_n_ctx: positions the draft sees, 0: as the target.
-    drafter: another source of drafts, such as `PromptLookup()`; beside a draft, it is asked first while it pays.
+    lookup: whether drafts are looked up in the text so far first, where that pays; None: beside a draft model, with
+        n_draft="auto" and draft_sampling="match".
+    drafter: another source of drafts, in place of the look-up; beside a draft, it is asked first while it pays.
 
     Raises `UsageError` for values out of range.
     """
@@ -46,6 +48,7 @@ class DraftingOptions:
     draft_gpu_layers: int | None = None
     draft_n_ctx: int = 0
     draft_vocab: int | str | None = None
+    lookup: bool | None = None
     drafter: Drafter | None = None
 
     def __post_init__(self) -> None:
@@ -72,6 +75,10 @@ class DraftingOptions:
                 f"exact verification goes up to drafts of {MAX_EXACT_DRAFT} tokens, not {self.n_draft}. Lower n_draft "
                 "or leave exact out."
             )
+        if self.lookup is False and self.draft == LOOKUP:
+            raise UsageError("draft='lookup' and lookup=False contradict each other. Leave one out.")
+        if self.lookup and self.drafter is not None:
+            raise UsageError("lookup and drafter name two things to ask first. Leave one out.")
         if self.draft_sampling == "rejection":
             self._check_rejection()
 
@@ -88,7 +95,15 @@ class DraftingOptions:
     @property
     def drafts(self) -> bool:
         """Whether these options name something that drafts."""
-        return self.draft not in (None, NONE) or self.drafter is not None
+        return self.draft not in (None, NONE) or self.drafter is not None or bool(self.lookup)
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether drafts are looked up in the text, alone or first."""
+        if self.lookup is None:
+            beside = self.model is not None and self.n_draft == "auto" and self.draft_sampling == "match"
+            return self.drafter is None and (self.draft == LOOKUP or beside)
+        return self.lookup
 
     @property
     def longest(self) -> int:
@@ -97,7 +112,7 @@ class DraftingOptions:
         return longest if self.drafts else 0
 
     def _check_rejection(self) -> None:
-        if self.model is None or self.drafter is not None:
+        if self.model is None or self.drafter is not None or self.lookup:
             raise UsageError(
                 "draft_sampling='rejection' draws from the draft model: it needs draft and takes no other drafter."
             )

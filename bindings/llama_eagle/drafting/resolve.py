@@ -32,10 +32,16 @@ def resolve(target: Source, options: Options) -> Choice[Options]:
 
     Raises `InputError` for files that cannot be read.
     """
-    if options.draft is None:
-        return _found(target, options)
+    choice = _found(target, options) if options.draft is None else _asked_for(target, options)
+    if choice.options.model is not None and choice.options.looks_up:
+        return replace(choice, why=f"{choice.why}; look-up in the text goes first where that pays")
+    return choice
+
+
+def _asked_for(target: Source, options: Options) -> Choice[Options]:
     named = {NONE: "nothing", LOOKUP: "look-up in the text", MTP: "the target's MTP head"}
-    return Choice(options, f"{named.get(str(options.draft), options.draft)} drafts, as asked", target)
+    what = LOOKUP if options.draft == NONE and options.lookup else str(options.draft)
+    return Choice(options, f"{named.get(what, what)} drafts, as asked", target)
 
 
 def session_options(draft: Header | None, options: DraftingOptions) -> SessionOptions:
@@ -63,6 +69,8 @@ def _found(target: Source, options: Options) -> Choice[Options]:
             why = f"the MTP head in {path.name}, beside the target, drafts"
             return Choice(replace(options, draft=path), why, files)
     why = "nothing drafts: the target has no MTP head, and no draft was named"
+    if options.lookup:
+        return Choice(replace(options, draft=LOOKUP), "look-up in the text drafts, as asked", files)
     return Choice(options if options.drafter is not None else replace(options, draft=NONE), why, files)
 
 

@@ -24,7 +24,7 @@ from llama_cpp import Llama, LlamaState  # noqa: E402
 from llama_cpp.llama_chat_format import get_chat_completion_handler  # noqa: E402
 from llama_cpp.llama_tokenizer import LlamaTokenizer  # noqa: E402
 
-from llama_eagle.drafting.choose import choose_drafter, choose_length  # noqa: E402
+from llama_eagle.drafting.choose import choose_drafters, combine  # noqa: E402
 from llama_eagle.drafting.resolve import session_options  # noqa: E402
 from llama_eagle.drop_in import chat  # noqa: E402
 from llama_eagle.drop_in.attributes import Attributes  # noqa: E402
@@ -118,7 +118,7 @@ class EagleLlama(Attributes, Closing):
         draft = self._load_draft(int(given.get("n_gpu_layers", 0)))
         self._session = open_session(view, draft, replace(self._session_options, n_draft_max=n_draft_max))
         self._stack.callback(self._session.close)
-        self._drafter = choose_drafter(self._session, options, self.draft_model)
+        self._drafters = choose_drafters(self._session, options, self.draft_model)
         self.set_n_draft(options.n_draft if n_draft_max else "auto")
         store = CheckpointStore(options.checkpoint_mib << 20 if recurrent else 0)
         pictures = self._open_pictures(int(given.get("n_gpu_layers", 0)))
@@ -314,7 +314,8 @@ class EagleLlama(Attributes, Closing):
     def set_n_draft(self, n_draft: int | str) -> None:
         """Tokens drafted in a round from the next generation on: a number up to `n_draft_max`, or "auto"."""
         longest = self._session.n_draft_max
-        self._length = choose_length(n_draft, min(longest, MAX_EXACT_DRAFT) if self._options.exact else longest)
+        longest = min(longest, MAX_EXACT_DRAFT) if self._options.exact else longest
+        self._drafter, self._length = combine(self._drafters, n_draft, longest)
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
         """As the parent's."""

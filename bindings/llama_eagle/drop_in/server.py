@@ -40,6 +40,7 @@ class EagleModelSettings(ModelSettings):
     draft_sampling: str = Field(default="match", description="match or rejection.")
     exact: bool = Field(default=False, description="Verify bit by bit as plain decoding computes.")
     draft_gpu_layers: int | None = Field(default=None, description="The draft's layers on the GPU.")
+    lookup: bool | None = Field(default=None, description="Look drafts up in the text first, where that pays.")
     drafter: Any = Field(default=None, exclude=True, description="Another source of drafts, from Python only.")
     draft_vocab: int | str | None = Field(default=None, description="Rows of an MTP draft's head, or all.")
     draft_n_ctx: int = Field(default=0, ge=0, description="Positions the draft sees, 0: as the target.")

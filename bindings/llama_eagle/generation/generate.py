@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llama_eagle.drafting.choose import choose_drafter, choose_length
+from llama_eagle.drafting.choose import choose_drafters, combine
 from llama_eagle.drafting.draft_length import DraftLength
 from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.errors import InputError, UsageError
@@ -84,9 +84,9 @@ def generate(
     """Evaluate `prompt` (token ids) and generate after it.
 
     `pictures`: those that the prompt holds, as negative ids. `drafting`: what proposes tokens, beside the draft that
-    the session holds. `length`: a policy that stays from one generation to the next, in place of `drafting.n_draft`.
-    Raises `UsageError` for an empty prompt, `InputError` for one that leaves no room for a token or holds ids outside
-    the vocabulary.
+    the session holds. `length`: a policy that stays from one generation to the next, in place of `drafting.n_draft`;
+    only the first source drafts then. Raises `UsageError` for an empty prompt, `InputError` for one that leaves no room
+    for a token or holds ids outside the vocabulary.
     """
     tokens_of_text = [token for token in prompt if pictures is None or token > FIRST_ID]
     _check_prompt(session, tokenizer, prompt, tokens_of_text)
@@ -102,8 +102,11 @@ def generate(
         for token in tokens_of_text[-options.sampling.penalty_last_n :] if options.sampling.has_penalties else ():
             sampler.accept(token)
         prompt_end, before = time.perf_counter(), session.timings
-        length = length or choose_length(drafting.n_draft, session.n_draft_max)
-        plan = Plan(sampler.handle, own or choose_drafter(session, drafting), length, own, options.max_tokens)
+        drafters = choose_drafters(session, drafting)
+        drafter = drafters[0] if drafters else None
+        if length is None:
+            drafter, length = combine(drafters, drafting.n_draft, session.n_draft_max)
+        plan = Plan(sampler.handle, own or drafter, length, own, options.max_tokens)
         rounds = Rounds(text, plan)
         try:
             tokens, reason = _run(rounds, tokenizer, options, stream.push)

@@ -16,7 +16,7 @@ from itertools import takewhile
 from typing import Any
 
 from llama_eagle.drafting.draft_length import DraftLength, RoundCost
-from llama_eagle.drafting.drafter import Drafter, name_of
+from llama_eagle.drafting.drafter import Drafter, name_of, who_drafted
 from llama_eagle.errors import EagleError, NativeError
 from llama_eagle.generation.rejection import RejectionSampling
 from llama_eagle.generation.stats import Statistics
@@ -97,22 +97,22 @@ class Rounds:
 
     def finish(self, *, stopped: bool = False) -> None:
         """End the pending round: what has been noted stays. `stopped`: the listener wants no further token."""
-        current, self._round = self._round, None
+        plan, current, self._round = self.plan, self._round, None
         if current is None:
             return
         start = time.perf_counter()
         n_kept = current.row + 1
         self.text.session.commit(n_kept)
-        if self.plan.drafter is not None:
-            self.plan.drafter.accept(current.rows[:n_kept])
+        if plan.drafter is not None:
+            plan.drafter.accept(current.rows[:n_kept])
         n_draft = len(current.rows) - 1
         refused = current.sampled > current.row and current.rows[n_kept : n_kept + 1] != [self._last]
         if stopped and not refused:  # whether the rest would have been accepted is not known
             n_draft = min(n_draft, current.row)
         else:
             verify_ms = current.verify_ms + (time.perf_counter() - start) * 1e3
-            self.plan.length.observe(RoundCost(n_draft, current.row, current.draft_ms, verify_ms))
-        self.statistics.add_round(n_draft, current.row, current.sampled)
+            plan.length.observe(RoundCost(n_draft, current.row, current.draft_ms, verify_ms))
+        self.statistics.add_round(n_draft, current.row, current.sampled, who_drafted(plan.drafter, n_draft))
 
     def _start(self, token: int) -> _Round | None:
         """The next round; None when the context is full."""

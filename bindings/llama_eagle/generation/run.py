@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from llama_eagle.drafting.draft_length import DraftLength
 from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.drafting.resolve import session_options
 from llama_eagle.generation.generate import GenerationResult, generate
@@ -34,8 +35,12 @@ def decode(
     run: Run,
     drafting: DraftingOptions = DraftingOptions(),
     pictures: PicturesInText | None = None,
+    length: DraftLength | None = None,
 ) -> GenerationResult:
-    """Generates after `prompt` in a fresh context. The pair's draft is used where `drafting` names a model."""
+    """Generates after `prompt` in a fresh context. The pair's draft is used where `drafting` names a model.
+
+    `length`: a policy in place of `drafting.n_draft`.
+    """
     options = ContextOptions(
         n_ctx=len(prompt) + run.n + drafting.longest + 1, n_threads=run.threads, n_rs_seq=drafting.longest
     )
@@ -45,4 +50,6 @@ def decode(
         open_session(context, draft, session_options(draft.header if draft else None, drafting)) as session,
     ):
         generation = GenerationOptions(run.n, run.sampling, run.ignore_eos)
-        return generate(session, Tokenizer(pair.target), prompt, generation, drafting=drafting, pictures=pictures)
+        return generate(
+            session, Tokenizer(pair.target), prompt, generation, drafting=drafting, length=length, pictures=pictures
+        )

@@ -26,6 +26,7 @@ class Statistics:
 
     drafter: str = "none"
     rounds: int = 0
+    rounds_of: dict[str, int] = field(default_factory=dict)  # by what drafted them
     n_drafted: int = 0
     n_accepted: int = 0
     n_emitted: int = 0
@@ -37,6 +38,8 @@ class Statistics:
         """Count another generation in."""
         self.drafter = other.drafter
         self.rounds += other.rounds
+        for name, n_rounds in other.rounds_of.items():
+            self.rounds_of[name] = self.rounds_of.get(name, 0) + n_rounds
         self.n_drafted += other.n_drafted
         self.n_accepted += other.n_accepted
         self.n_emitted += other.n_emitted
@@ -47,8 +50,9 @@ class Statistics:
         for name, value in other.ms.items():
             self.ms[name] = self.ms.get(name, 0.0) + value
 
-    def add_round(self, n_draft: int, n_accepted: int, n_emitted: int) -> None:
+    def add_round(self, n_draft: int, n_accepted: int, n_emitted: int, drafter: str) -> None:
         self.rounds += 1
+        self.rounds_of[drafter] = self.rounds_of.get(drafter, 0) + 1
         self.n_drafted += n_draft
         self.n_accepted += n_accepted
         self.n_emitted += n_emitted
@@ -88,6 +92,7 @@ class Statistics:
         return {
             "drafter": self.drafter,
             "rounds": self.rounds,
+            "rounds_of": self.rounds_of,
             "n_drafted": self.n_drafted,
             "n_accepted": self.n_accepted,
             "accept_rate": self.accept_rate,

@@ -201,7 +201,7 @@ def told(result: GenerationResult) -> str:
         f"answer: {len(result.tokens)} tokens, {result.tokens_per_second:.1f} tokens/s"
     )
     if result.speculative is not None:
-        text += f", {result.speculative.mean_emitted:.2f} tokens a round"
+        text += f", {result.speculative.mean_emitted:.2f} tokens a round ({_by_drafter(result.speculative)})"
     text += f" ({WHY[result.stop_reason]})"
     if result.plain_ms is None or len(result.tokens) < ENOUGH:
         return text
@@ -209,6 +209,10 @@ def told(result: GenerationResult) -> str:
     gain = result.tokens_per_second / plain
     text += f"\nplain decoding: about {plain:.1f} tokens/s, so drafting is {gain:.2f} x as fast"
     return text if gain > 1 else f"{text}: it does not pay here. Try --n-draft auto, or --draft none"
+
+
+def _by_drafter(statistics: Statistics) -> str:
+    return ", ".join(f"{name} {n_rounds}" for name, n_rounds in sorted(statistics.rounds_of.items()))
 
 
 def _read_prompt(given: Prompt) -> str | list[int]:

@@ -1,0 +1,96 @@
+"""What rounds of each length take on this machine, one after the other.
+
+    python bench/studies/record_rounds.py TARGET.gguf DRAFT.gguf|mtp -o TRACE.json [--cycles 40] [--disturb]
+
+A cycle has three rounds of each length, in an order of its own: the first shows what a change of length costs.
+--disturb: another process computes on one core half of the time, in bursts of a tenth of a second to two seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from llama_eagle.drafting.draft_length import RoundCost
+from llama_eagle.drafting.options import DraftingOptions
+from llama_eagle.generation.run import Run, decode
+from llama_eagle.sessions.models import ModelPair
+from llama_eagle.sessions.options import MTP, PairOptions
+from llama_eagle.sessions.text import Tokenizer
+
+LENGTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
+STAY = 3
+BURST = (0.1, 2.0)  # seconds
+
+
+class Recorder:
+    """A policy that follows a script, and keeps what it is told."""
+
+    def __init__(self, cycles: int) -> None:
+        rng = random.Random(1)
+        self.script = [n for _ in range(cycles) for n in rng.sample(LENGTHS, len(LENGTHS)) for _ in range(STAY)]
+        self.seen: list[RoundCost] = []
+
+    def choose(self, n_max: int) -> int:
+        at = len(self.seen)
+        return min(self.script[at], n_max) if at < len(self.script) else 0
+
+    def observe(self, round_cost: RoundCost) -> None:
+        self.seen.append(round_cost)
+
+
+def compute_now_and_then(parent: int) -> None:
+    rng = random.Random(2)
+    while os.getppid() == parent:  # which may be killed
+        end = time.monotonic() + rng.uniform(*BURST)
+        while time.monotonic() < end:
+            sum(range(1000))
+        time.sleep(rng.uniform(*BURST))
+
+
+@contextmanager
+def disturbance(wanted: bool) -> Iterator[None]:
+    other = multiprocessing.get_context("spawn").Process(target=compute_now_and_then, args=(os.getpid(),), daemon=True)
+    if wanted:
+        other.start()
+    try:
+        yield
+    finally:
+        if wanted:
+            other.terminate()
+            other.join()
+
+
+def record(target: Path, draft: str, cycles: int, disturb: bool) -> list[list[float]]:
+    """[n_draft, draft ms, verify ms] of each round."""
+    recorder = Recorder(cycles)
+    drafting = DraftingOptions(draft, n_draft_max=max(LENGTHS), lookup=False)
+    with ModelPair(PairOptions(target, MTP if draft == MTP else Path(draft))) as pair, disturbance(disturb):
+        prompt = Tokenizer(pair.target).encode(" A B C")
+        n = len(recorder.script) * 5 // 2
+        decode(pair, prompt, Run(n), drafting, length=recorder)
+    rounds = recorder.seen[: len(recorder.script)]
+    return [[r.n_draft, round(r.draft_ms, 2), round(r.verify_ms, 2)] for r in rounds]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("draft", help="a file, or mtp")
+    parser.add_argument("-o", "--out", type=Path, required=True)
+    parser.add_argument("--cycles", type=int, default=40)
+    parser.add_argument("--disturb", action="store_true")
+    args = parser.parse_args()
+    rounds = record(args.target, args.draft, args.cycles, args.disturb)
+    args.out.write_text(json.dumps(rounds).replace("], [", "],\n[") + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""The draft length that promises the most tokens per second."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from llama_eagle.drafting.acceptance import Acceptance
+from llama_eagle.drafting.draft_length import RoundCost
+from llama_eagle.drafting.round_times import RoundTimes
+from llama_eagle.errors import UsageError
+from llama_eagle.native.limits import LONGEST
+
+
+class Auto:
+    """Takes the length with the most tokens per second by measured acceptance and measured times.
+
+    Few lengths are candidates, and one is left only for a gain, because each has graphs of its own. Another one is
+    tried where it may be faster by what is not known of it, if the gain over the rounds to come outweighs what the
+    trial costs. When plain decoding is fastest that is what brings a draft now and then.
+    """
+
+    LENGTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
+    GAIN = 1.03  # how much faster a length must promise to be
+    TRIAL = 2  # rounds
+    OPTIMISM = 1.0  # standard deviations
+    LIKELY = 0.25  # the chance that it is so
+    HORIZON = (30, 300)  # rounds to come, least and most: as many as there were
+    SWITCH = 0.15  # of a round: what going there and back costs
+    NEW_TEXT = 1 / 400  # the chance in a round that drafts are accepted differently from now on
+    GOOD = 0.75  # the acceptance to hope for then
+    NEW_COSTS = 1 / 50_000  # the chance in a round that a length takes half the time from now on
+    SECOND_LOOK = 3  # tokens drafted after a probe that was accepted
+    PROBE_SHARE = 0.015  # of the time, at most, goes into probes
+    PROBE_EVERY = 8  # rounds, at least
+
+    def __init__(
+        self,
+        n_max: int = LONGEST,
+        times: RoundTimes | None = None,
+        lengths: Sequence[int] = LENGTHS,
+    ) -> None:
+        if n_max < 1:
+            raise UsageError(f"a longest draft of {n_max} tokens: give 1 or more.")
+        self.n_max = n_max
+        self.acceptance = Acceptance(n_max)
+        self.times = times or RoundTimes()
+        self._candidates = [n for n in lengths if n <= n_max] or [n_max]
+        self.current = 3 if 3 in self._candidates else self._candidates[-1]
+        self._trial = 0  # rounds left of it
+        self._tried = 0  # its length
+        self._rounds = 0
+        self._idle = 0  # rounds since something was drafted here
+
+    def choose(self, n_max: int) -> int:
+        return min(self._tried if self._trial else self.current, n_max)
+
+    def observe(self, round_cost: RoundCost) -> None:
+        n = round_cost.n_draft
+        self.times.observe(n, round_cost.verify_ms, round_cost.draft_ms if n else None)
+        self.acceptance.observe(n, round_cost.n_accepted)
+        self._rounds += 1
+        self._idle = 0 if n else self._idle + 1
+        self._trial = max(self._trial - 1, 0)
+        if not self._trial:
+            self._reconsider(promising=0 < n <= 2 * round_cost.n_accepted)
+
+    def rest(self) -> None:
+        """A round went to another drafter."""
+        self._idle += 1
+
+    def speed(self, n_draft: int) -> float:
+        """Tokens per ms that a length promises."""
+        return self.acceptance.expected_emitted(n_draft) / self.times.estimate(n_draft)
+
+    def is_worth_a_probe(self, n_draft: int, speed: float, ms: float) -> bool:
+        """Whether it is time to see how `n_draft` tokens do now, while rounds of `ms` reach a `speed` without it."""
+        good = max(_emitted(n, self.GOOD) / self.times.estimate(n) for n in self._candidates)
+        loss = self.times.estimate(n_draft) / ms * max(1 - self.speed(n_draft) / speed, 0.0)
+        due = max(_interval(loss, self.NEW_TEXT, good / speed - 1), loss / self.PROBE_SHARE, self.PROBE_EVERY)
+        return self._idle >= due
+
+    def _reconsider(self, *, promising: bool) -> None:
+        emitted = self.acceptance.emitted()
+        times = {n: self.times.estimate(n) for n in self._candidates}
+        speeds = {n: emitted[n] / times[n] for n in self._candidates}
+        best = max(speeds, key=speeds.__getitem__)
+        if speeds[best] > self.GAIN * speeds[self.current]:
+            self.current = best
+        if self.current == 0 and promising:
+            self._try(min(self.SECOND_LOOK, self.n_max), 1)
+        elif self.current == 0 and self._n_probe and self.is_worth_a_probe(self._n_probe, speeds[0], times[0]):
+            self._try(self._n_probe, 1)
+        else:
+            worth = {n: self._worth(n, speeds, times) for n in self._candidates if n != self.current}
+            if worth and max(worth.values()) > 0:
+                self._try(max(worth, key=worth.__getitem__), self.TRIAL if self.current else 1)
+
+    @property
+    def _n_probe(self) -> int:
+        """The shortest draft, 0 where there is none."""
+        return min((n for n in self._candidates if n), default=0)
+
+    def _try(self, n_draft: int, n_rounds: int) -> None:
+        self._trial, self._tried = n_rounds, n_draft
+
+    def _worth(self, n: int, speeds: dict[int, float], times: dict[int, float]) -> float:
+        """Of a trial, in rounds at the current length."""
+        share = speeds[n] / speeds[self.current]
+        loss = self.TRIAL * times[n] / times[self.current] * max(1 - share, 0.0) + self.SWITCH
+        least, most = self.HORIZON
+        to_come = min(max(self._rounds, least), most)
+        gain = share * (1 + self.OPTIMISM * self.times.deviation(n)) / self.GAIN - 1
+        if self.times.age(n) >= _interval(loss, self.NEW_COSTS, 2 * share - 1):
+            gain = max(gain, 2 * share - 1)
+        return self.LIKELY * gain * to_come - loss
+
+
+def _emitted(n_draft: int, acceptance: float) -> float:
+    return sum(acceptance**i for i in range(n_draft + 1))
+
+
+def _interval(loss: float, rate: float, gain: float) -> float:
+    """Rounds between trials of something that costs `loss`, and from some round on brings `gain` in each, which happens
+    at a `rate`: where the trials cost as much as the rounds that pass until it is noticed."""
+    return (2 * loss / (rate * gain)) ** 0.5 if gain > 0 else inf

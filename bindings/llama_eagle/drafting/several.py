@@ -1,0 +1,114 @@
+"""Several sources of drafts, of which each round takes the one that promises the most tokens per second."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from llama_eagle.drafting.acceptance import Acceptance
+from llama_eagle.drafting.auto import Auto
+from llama_eagle.drafting.draft_length import RoundCost
+from llama_eagle.drafting.drafter import Drafter, name_of
+from llama_eagle.drafting.round_times import RoundTimes
+
+
+class Several:
+    """A drafter and the policy of its lengths in one: `first`, `second` or, where neither pays, nothing.
+
+    `first` is asked in every round, and what it says is compared with the text that follows, whether it was verified or
+    not. So it should be cheap, as a look-up is: while asking it takes time that matters, it is asked only now and then
+    unless it pays. `second` may cost what it likes; while it is not asked, less and less is held for known of it, until
+    a few rounds show how it does now. `lengths`: those that a draft may have, one alone for a fixed length.
+    """
+
+    ASK_ANYWAY = 12  # rounds after which a `first` that takes time is asked again
+    CHEAP = 0.05  # of a plain round
+
+    def __init__(
+        self, first: Drafter, second: Drafter | None, n_max: int, lengths: Sequence[int] = Auto.LENGTHS
+    ) -> None:
+        self.name = " and ".join(name_of(drafter) for drafter in (first, second) if drafter is not None)
+        self.used = "none"  # what proposed the round that is being verified
+        self._first, self._second = first, second
+        self._lengths = [n for n in lengths if n <= n_max] or [n_max]
+        self._times = RoundTimes()
+        self._acceptance = Acceptance(n_max)
+        self._auto = Auto(n_max, self._times, self._lengths if second is not None else (0,))
+        self._said: list[int] = []  # by `first` in the last round
+        self._follows: list[int] = []  # tokens of the text in their place
+        self._asking_ms = 0.0
+        self._since_asked = 0
+
+    def begin(self, tokens: Sequence[int]) -> None:
+        self._said, self._follows = [], []
+        for drafter in (self._first, self._second):
+            if drafter is not None:
+                drafter.begin(tokens)
+
+    def choose(self, n_max: int) -> int:
+        """The longest draft there may be: how long it gets, `draft` decides by who drafts."""
+        return n_max
+
+    def draft(self, id_last: int, n_max: int) -> list[int]:
+        self._compare(id_last)
+        self._said = said = self._ask_first(id_last, n_max)
+        n_second = self._auto.choose(n_max)
+        length = self._length_of_first(len(said))
+        if length and self._first_pays(length, n_second):
+            self.used = name_of(self._first)
+            return said[:length]
+        self.used = name_of(self._second) if n_second else "none"
+        return self._second.draft(id_last, n_second) if self._second is not None and n_second else []
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        self._follows = list(tokens[1:])
+        for drafter in (self._first, self._second):
+            if drafter is not None:
+                drafter.accept(tokens)
+
+    def observe(self, round_cost: RoundCost) -> None:
+        if self.used == name_of(self._first) and round_cost.n_draft:
+            self._times.observe(round_cost.n_draft, round_cost.verify_ms)
+            self._auto.rest()
+        else:
+            self._auto.observe(round_cost)
+
+    def _ask_first(self, id_last: int, n_max: int) -> list[int]:
+        dear = self._asking_ms > self.CHEAP * self._times.estimate(0)
+        if dear and self.used != name_of(self._first) and self._since_asked < self.ASK_ANYWAY:
+            self._since_asked += 1
+            return []
+        start = time.perf_counter()
+        said = list(self._first.draft(id_last, n_max))[:n_max]
+        ms = (time.perf_counter() - start) * 1e3
+        self._asking_ms += 0.2 * (min(ms, 2 * self._asking_ms) - self._asking_ms) if self._asking_ms else ms
+        self._since_asked = 0
+        return said
+
+    def _compare(self, id_last: int) -> None:
+        """What `first` said in the last round with what came."""
+        came = [*self._follows, id_last]
+        pairs = list(zip(self._said, came, strict=False))
+        n_right = next((i for i, (said, token) in enumerate(pairs) if said != token), len(pairs))
+        if pairs:
+            self._acceptance.observe(len(pairs), n_right)
+        self._said = []
+
+    def _first_pays(self, length: int, n_second: int) -> bool:
+        """`second` is asked where it promises more, until its times are known, and when it is due for another look."""
+        if n_second and not self._times.draft.is_settled:
+            return False
+        speed = self._speed_of_first(length)
+        if speed <= self._auto.speed(n_second):
+            return False
+        return not n_second or not self._auto.is_worth_a_probe(n_second, speed, self._ms_of_first(length))
+
+    def _length_of_first(self, n_said: int) -> int:
+        lengths = [n for n in self._lengths if 0 < n <= n_said] or [n_said]
+        return max(lengths, key=self._speed_of_first)
+
+    def _speed_of_first(self, n_draft: int) -> float:
+        return self._acceptance.expected_emitted(n_draft) / self._ms_of_first(n_draft)
+
+    def _ms_of_first(self, n_draft: int) -> float:
+        return self._times.verify.estimate(n_draft + 1) + self._asking_ms

@@ -1,0 +1,150 @@
+"""Several drafters over texts that suit one of them or none, on recorded costs: what is taken, and what that costs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from llama_eagle.drafting.auto import Auto
+from llama_eagle.drafting.draft_length import Fixed, RoundCost
+from llama_eagle.drafting.drafter import who_drafted
+from llama_eagle.drafting.several import Several
+
+# ms of a verification by rows and of a draft by tokens: Qwen3.5-0.8B shape, Q8_0, two cores (docs/performance.md).
+VERIFY = {1: 26.7, 2: 28.2, 3: 28.4, 4: 30.8, 5: 34.8, 7: 43.5, 9: 50.1, 13: 66.0, 17: 82.0}
+DRAFT_TOKEN = 1.2
+HALF = 600  # tokens
+
+
+class Knows:
+    """Says what follows, right with a chance that depends on the place; silent where that is None."""
+
+    def __init__(self, name: str, text: Sequence[int], right: Callable[[int], float | None], ms: float) -> None:
+        self.name, self.token_ms = name, ms
+        self._text, self._right = text, right
+        self._rng = random.Random(name)
+        self._at = 0
+        self.ms = 0.0  # of drafts so far
+
+    def begin(self, tokens: Sequence[int]) -> None:
+        self._at = len(tokens)
+
+    def draft(self, id_last: int, n_max: int) -> list[int]:
+        right = self._right(self._at)
+        if right is None:
+            return []
+        self.ms += self.token_ms * n_max
+        follows = self._text[self._at + 1 : self._at + 1 + n_max]
+        return [token if self._rng.random() < right else -1 for token in follows]
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        self._at += len(tokens)
+
+
+def verify_ms(n_rows: int) -> float:
+    sizes = sorted(VERIFY)
+    high = next(i for i, size in enumerate(sizes) if size >= n_rows)
+    if sizes[high] == n_rows:
+        return VERIFY[n_rows]
+    low_size, high_size = sizes[high - 1], sizes[high]
+    share = (n_rows - low_size) / (high_size - low_size)
+    return VERIFY[low_size] + share * (VERIFY[high_size] - VERIFY[low_size])
+
+
+def play(text: list[int], drafter: Any, length: Any, sources: list[Knows]) -> tuple[float, list[str]]:
+    """ms for the whole text, and what drafted each round."""
+    rng = random.Random(5)
+    drafter.begin(text[:1])
+    at, total, used = 1, 0.0, []
+    while at < len(text) - 1:
+        before = sum(source.ms for source in sources)
+        n_max = length.choose(min(16, len(text) - 1 - at))
+        drafted = drafter.draft(text[at], n_max) if n_max else []
+        draft_ms = sum(source.ms for source in sources) - before
+        n_right = next((i for i, token in enumerate(drafted) if token != text[at + 1 + i]), len(drafted))
+        ms = verify_ms(len(drafted) + 1) * (1 + rng.gauss(0, 0.03))
+        drafter.accept(text[at : at + 1 + n_right])
+        length.observe(RoundCost(len(drafted), n_right, draft_ms, ms))
+        used.append(who_drafted(drafter, len(drafted)))
+        total += draft_ms + ms
+        at += n_right + 1
+    return total, used
+
+
+def by_half(first: float | None, second: float | None) -> Callable[[int], float | None]:
+    return lambda at: first if at < HALF else second
+
+
+TEXTS: dict[str, tuple[Callable[[int], float | None], Callable[[int], float | None]]] = {
+    "the model fails halfway": (by_half(0.1, 0.9), by_half(0.8, 0.05)),
+    "look-up fails halfway": (by_half(0.95, 0.05), by_half(0.6, 0.6)),
+    "look-up falls silent halfway": (by_half(0.95, None), by_half(0.6, 0.6)),
+    "both fail halfway": (by_half(0.9, 0.1), by_half(0.8, 0.1)),
+    "the model alone is good": (by_half(0.1, 0.1), by_half(0.8, 0.8)),
+    "nothing helps": (by_half(0.1, 0.1), by_half(0.1, 0.1)),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_faster_one_is_taken(name: str) -> None:
+    """Over the whole text within five percent of the better one at its best length, and three of plain decoding."""
+    text = list(range(2 * HALF))
+    look_up, model = TEXTS[name]
+
+    def sources() -> list[Knows]:
+        return [Knows("look-up", text, look_up, 0.0), Knows("model", text, model, DRAFT_TOKEN)]
+
+    alone = []
+    for i in (0, 1):
+        for n in Auto.LENGTHS:
+            source = sources()[i]
+            alone.append(play(text, source, Fixed(n), [source])[0])
+    first, second = sources()
+    both = Several(first, second, 16)
+    ms, used = play(text, both, both, [first, second])
+    plain = alone[0]
+    assert min(alone) / ms > (0.97 if min(alone) > 0.98 * plain else 0.95)
+    assert set(used) <= {"look-up", "model", "none"}
+
+
+def test_look_up_alone_takes_long_drafts_where_they_are_right_and_none_where_not() -> None:
+    def look_up() -> Knows:
+        return Knows("look-up", text, by_half(0.97, 0.05), 0.0)
+
+    text = list(range(2 * HALF))
+    source = look_up()
+    alone = Several(source, None, 16)
+    ms, used = play(text, alone, alone, [source])
+    assert used[20:60] == ["look-up"] * 40
+    source = look_up()
+    good_half = play(text[: HALF + 1], source, Fixed(16), [source])[0]
+    assert ms < 1.05 * (good_half + HALF * VERIFY[1])
+
+
+def test_a_fixed_length_stays_and_the_better_one_drafts() -> None:
+    text = list(range(2 * HALF))
+    first = Knows("look-up", text, by_half(0.9, 0.1), 0.0)
+    second = Knows("model", text, by_half(0.2, 0.8), DRAFT_TOKEN)
+    both = Several(first, second, 16, (4,))
+    _, used = play(text, both, both, [first, second])
+    assert used[5:50].count("look-up") > 40
+    assert used[-50:].count("model") > 40
+    assert both.draft(1, 2) == [] or len(both.draft(1, 2)) <= 2
+
+
+def test_a_first_that_takes_time_is_asked_rarely_unless_it_pays() -> None:
+    text = list(range(2 * HALF))
+    asked = []
+
+    class Slow(Knows):
+        def draft(self, id_last: int, n_max: int) -> list[int]:
+            asked.append(self._at)
+            both._asking_ms = 50.0  # what a clock would have shown
+            return super().draft(id_last, n_max)
+
+    first, second = Slow("slow", text, by_half(0.05, 0.05), 0.0), Knows("model", text, by_half(0.8, 0.8), DRAFT_TOKEN)
+    both = Several(first, second, 16)
+    _, used = play(text, both, both, [first, second])
+    assert len(asked) < len(used) / 8
