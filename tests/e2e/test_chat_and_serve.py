@@ -305,7 +305,7 @@ def test_a_configuration_names_the_draft_and_its_settings(tmp_path: Path) -> Non
 
     values = {
         "draft": "d.gguf", "draft_path": "d.gguf", "draft_vocab": 64, "n_draft": 3, "n_draft_max": 8,
-        "p_min": 0.1, "draft_sampling": "rejection",
+        "p_min": 0.1, "draft_sampling": "rejection", "lookup": False,
         "exact": True, "draft_gpu_layers": 1, "draft_n_ctx": 512, "checkpoint_mib": 64, "checkpoint_every": 128,
         "parse_replies": False,
     }  # fmt: skip
