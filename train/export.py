@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +11,23 @@ from typing import Any
 
 import torch
 from llama_eagle.convert.drafts.layers import resolve_layer_ids
+from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.errors import ConfigError
 from llama_eagle.files import write_whole
 from llama_eagle.train.model import Eagle3Draft, Geometry
+from llama_eagle.train.mtp.head import MTPHead, head_tensors
+from llama_eagle.train.target import TargetInfo
 from safetensors.torch import save_file
 from torch import Tensor
 
 DRAFT_FILES = ("model.safetensors", "config.json")
+# Of an MTP head's folder: the target's, as far as it has them.
+HEAD_TEXTS = (
+    "tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja", "vocab.json",
+    "merges.txt",
+)  # fmt: skip
+HEAD_SHARES = ("model.embed_tokens.weight", "language_model.embed_tokens.weight", "lm_head.weight", "model.norm.weight",
+               "language_model.norm.weight")  # fmt: skip
 
 
 def check_layer_ids(layout: str, aux_layers: tuple[int, ...], n_layer: int) -> None:
@@ -61,6 +72,23 @@ def export_draft(
     config = _CONFIGS[layout](draft.geometry, _layer_ids(layout, target.aux_layers), target)
     folder.mkdir(parents=True, exist_ok=True)
     weights, settings = (folder / name for name in DRAFT_FILES)
+    write_whole(weights, lambda path: save_file(tensors, path, metadata={"format": "pt"}))
+    write_whole(settings, lambda path: path.write_text(json.dumps(config, indent=2) + "\n"))
+
+
+def export_head(head: MTPHead, info: TargetInfo, folder: Path) -> None:
+    """Writes a checkpoint that `convert --mtp-only` reads: the target's settings and tokenizer, the head, and what else
+    of the target such a file holds. Each file appears whole, or not at all."""
+    target = open_checkpoint(info.folder)
+    shared = [name for name in target.names() if name.endswith(HEAD_SHARES) and not name.startswith("mtp.")]
+    tensors = {name: torch.tensor(target.read_f32(name)).bfloat16() for name in shared} | head_tensors(head)
+    config = json.loads((info.folder / "config.json").read_text())
+    config.get("text_config", config)["mtp_num_hidden_layers"] = 1
+    folder.mkdir(parents=True, exist_ok=True)
+    weights, settings = (folder / name for name in DRAFT_FILES)
+    for text in HEAD_TEXTS:
+        if (info.folder / text).is_file():
+            shutil.copyfile(info.folder / text, folder / text)
     write_whole(weights, lambda path: save_file(tensors, path, metadata={"format": "pt"}))
     write_whole(settings, lambda path: path.write_text(json.dumps(config, indent=2) + "\n"))
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from llama_eagle.train.model import Eagle3Draft
+from llama_eagle.train.mtp.head import MTPHead
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
@@ -56,7 +57,7 @@ class TrainingPass(nn.Module):
 
     def __init__(
         self,
-        draft: Eagle3Draft,
+        draft: Eagle3Draft | MTPHead,
         embedding: Tensor,
         head: Tensor,
         draft_ids: Tensor,
@@ -80,8 +81,8 @@ class TrainingPass(nn.Module):
         target's last hidden state after its norm. embedded: [B, S, T], the rows' inputs, None: the tokens' embeddings.
         """
         teacher = self._teach(mask, final)
-        embedded = self.embedding[tokens] if embedded is None else embedded
-        steps = self.draft.unroll(embedded, features, self.n_steps, checkpointing=self.checkpointing)
+        given = self.embedding[tokens] if embedded is None else embedded, features, final
+        steps = self.draft.unroll(*given, self.n_steps, checkpointing=self.checkpointing)
         # Step k's slot i is judged by the teacher's row at position i + 1 + k.
         first = [int((teacher.position <= k).sum()) for k in range(len(steps))]
         rows = [

@@ -98,11 +98,13 @@ class Eagle3Draft(nn.Module):
         self.norm = RMSNorm(g.hidden_size, g.rms_eps)
         self.lm_head = _linear(g.hidden_size, g.n_vocab_draft)
 
-    def unroll(self, embedded: Tensor, features: Tensor, n_steps: int, *, checkpointing: bool = False) -> list[Tensor]:
+    def unroll(
+        self, embedded: Tensor, features: Tensor, final: Tensor, n_steps: int, *, checkpointing: bool = False
+    ) -> list[Tensor]:
         """Hidden states before the final norm: of step k, [B, S - 2 - k, H].
 
-        embedded: [B, S, H], the tokens' embeddings; features: [B, S, A * T]. Slots whose token or prediction lies past
-        the end are left out, so later steps have fewer.
+        embedded: [B, S, H], the tokens' embeddings; features: [B, S, A * T]; final: not used. Slots whose token or
+        prediction lies past the end are left out, so later steps have fewer.
         """
         n_slots = embedded.shape[1] - 2
         shared = self._share(embedded)

@@ -16,12 +16,14 @@ from llama_eagle.train.data.batches import split_held_out
 from llama_eagle.train.data.documents import read_documents
 from llama_eagle.train.data.samples import Sample, SampleMaker, digest
 from llama_eagle.train.data.vocabulary import choose_vocabulary, count_tokens
-from llama_eagle.train.export import DRAFT_FILES, DraftOf, check_layer_ids, export_draft
+from llama_eagle.train.export import DRAFT_FILES, HEAD_TEXTS, DraftOf, check_layer_ids, export_draft, export_head
 from llama_eagle.train.features import FeatureSource, OnlineFeatures
 from llama_eagle.train.initial import Earlier, make_draft, read_earlier
 from llama_eagle.train.loop import Lesson, Loop
 from llama_eagle.train.loss import TrainingPass
 from llama_eagle.train.memory import keep_freed_memory
+from llama_eagle.train.model import Eagle3Draft
+from llama_eagle.train.mtp.head import MTPHead, make_head, require_head_target
 from llama_eagle.train.settings import Settings
 from llama_eagle.train.store import FeatureStore
 from llama_eagle.train.target import (
@@ -77,8 +79,11 @@ def train(settings: Settings) -> Report | None:
 def _train(settings: Settings) -> Report | None:
     accelerator, dtype = _accelerator(settings)
     _check_output(settings)
-    info = read_target(settings.target, settings.aux_layers)
-    check_layer_ids(settings.format, info.aux_layers, info.text.num_hidden_layers)
+    info = read_target(settings.target, () if settings.mtp else settings.aux_layers)
+    if settings.mtp:
+        require_head_target(info)
+    else:
+        check_layer_ids(settings.format, info.aux_layers, info.text.num_hidden_layers)
     tokenizer, images = load_tokenizer(info.folder), load_images(info)
     samples = SampleMaker(tokenizer, settings.max_length, images).make(read_documents(settings.data))
     split = split_held_out(len(samples), settings.eval_share, settings.seed)
@@ -139,12 +144,11 @@ def _draft(
     settings: Settings, info: TargetInfo, frozen: Frozen, ids: torch.Tensor, earlier: Earlier | None
 ) -> tuple[TrainingPass, Callable[[], None]]:
     """A draft before its first step, within its training pass, and what writes it."""
+    if settings.mtp:
+        head = make_head(info, frozen, ids, settings.seed)
+        return _pass(settings, head, frozen, ids), lambda: export_head(head, info, settings.output)
     ffn_size = earlier.ffn_size if earlier is not None else settings.ffn_size
     draft = make_draft(info.geometry(len(ids), ffn_size), frozen, ids, settings.seed, earlier)
-    model = TrainingPass(
-        draft, frozen.embedding, frozen.head, ids, n_steps=settings.n_steps, checkpointing=settings.checkpointing
-    )
-
     name = Path(settings.target)
 
     def export() -> None:
@@ -157,7 +161,13 @@ def _draft(
             target=DraftOf(str(name.resolve() if name.is_dir() else name), info.architecture, info.aux_layers),
         )
 
-    return model, export
+    return _pass(settings, draft, frozen, ids), export
+
+
+def _pass(settings: Settings, draft: Eagle3Draft | MTPHead, frozen: Frozen, ids: torch.Tensor) -> TrainingPass:
+    return TrainingPass(
+        draft, frozen.embedding, frozen.head, ids, n_steps=settings.n_steps, checkpointing=settings.checkpointing
+    )
 
 
 def _run(loop: Loop, settings: Settings, accelerator: Any, same: dict[str, Any]) -> None:
@@ -200,7 +210,8 @@ def _multiplies_bf16() -> bool:
 def _check_output(settings: Settings) -> None:
     if settings.output.exists() and not settings.output.is_dir():
         raise UsageError(f"{settings.output} is a file; -o names the folder of the draft.")
-    _refuse_foreign(settings.output, "-o", (state.FILE, metrics.METRICS, metrics.PLOT, *DRAFT_FILES))
+    own = (*DRAFT_FILES, *(HEAD_TEXTS if settings.mtp else ()))
+    _refuse_foreign(settings.output, "-o", (state.FILE, metrics.METRICS, metrics.PLOT, *own))
     if settings.features is not None:
         _refuse_foreign(settings.features, "--features", (store.INDEX, store.ROWS, store.FROZEN))
     has_state = (settings.output / state.FILE).exists()

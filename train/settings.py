@@ -25,6 +25,7 @@ class Settings:
     resume: bool = False
     checkpointing: bool = False
     dtype: str = "auto"
+    mtp: bool = False  # train the target's own next-token-prediction head instead of an EAGLE-3 draft
     init: str | None = None  # the folder of a draft to start from, which brings its vocabulary and width
     aux_layers: tuple[int, ...] | None = None  # boundaries; None: [2, L // 2, L - 3], from 4 up with vision
     n_vocab_draft: int = 32000

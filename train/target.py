@@ -121,7 +121,8 @@ class Target:
                 f"{self.info.architecture}: boundary {wrong[0]} was seen {len(seen[wrong[0]])} times in a pass: its "
                 "forward does not go through its blocks, or not in this shape. It cannot be a target here."
             )
-        return torch.cat([seen[k][0] for k in self.info.aux_layers], dim=-1), final, seen[0][0]
+        aux = [*(seen[k][0] for k in self.info.aux_layers), final[..., :0]]
+        return torch.cat(aux, dim=-1), final, seen[0][0]
 
     @contextmanager
     def _captured(self) -> Iterator[dict[int, list[Tensor]]]:
@@ -237,6 +238,8 @@ def _first_line(error: Exception) -> str:
 def _boundaries(named: Sequence[int] | None, n_layer: int, has_vision: bool) -> tuple[int, ...]:
     """What every implementation reads by default, or the user's own. 0 is the embedding, which a draft has anyway, and
     n_layer is not handed out by llama.cpp."""
+    if named is not None and not named:  # an MTP head reads none
+        return ()
     first = FIRST_AFTER_DEEPSTACK if has_vision else 2
     found = tuple(sorted(named)) if named is not None else (first, n_layer // 2, n_layer - 3)
     if len(set(found)) != len(found) or not 0 < found[0] <= found[-1] < n_layer:

@@ -32,8 +32,8 @@ class Bytes:
 def test_statistics_read_well() -> None:
     statistics = Statistics("MTP")
     assert str(statistics) == "no rounds yet"
-    statistics.add_round(2, 2, 3)
-    statistics.add_round(2, 1, 2)
+    statistics.add_round(2, 2, 3, "MTP")
+    statistics.add_round(2, 1, 2, "MTP")
     statistics.ms = {"draft": 1.4, "verify": 10.6}
     assert str(statistics) == (
         "5 tokens in 2 rounds, 2.50 a round; MTP: 75% of 4 drafted tokens accepted (by position: 100% 50%); "

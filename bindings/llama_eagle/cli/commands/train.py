@@ -20,6 +20,7 @@ DEVICES = ("auto", "cpu", "cuda")
 class Draft:
     """What is trained."""
 
+    mtp: Annotated[bool, typer.Option("--mtp", help="The target's own MTP head instead of an EAGLE-3 draft.")] = False
     features: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the target's features there.")] = None
     init: Annotated[str | None, typer.Option(metavar="DRAFT_DIR", help="Start from this draft's weights.")] = None
     format: Annotated[str, typer.Option("--format", help="specforge or speculators.")] = "specforge"
@@ -69,7 +70,7 @@ def train(
     running: Running,
     json: Json = False,
 ) -> None:
-    """Train an EAGLE-3 draft for a Hugging Face target."""
+    """Train an EAGLE-3 draft for a Hugging Face target, or the target's own MTP head."""
     try:
         from llama_eagle.train.run import train as run
         from llama_eagle.train.settings import DTYPES, FORMATS, Settings
@@ -79,6 +80,8 @@ def train(
     for name, value, allowed in chosen:
         if value not in allowed:
             raise UsageError(f"--{name} {value!r}: choose from {', '.join(allowed)}.")
+    if draft.mtp and (draft.init or draft.aux_layers or draft.ffn_size or draft.format != "specforge"):
+        raise UsageError("--mtp: the head has the target's shape. Leave out --init, --aux-layers, --ffn and --format.")
     options = vars(draft) | vars(course) | vars(running) | {"aux_layers": read_layers(draft.aux_layers)}
     report = run(Settings(output=out, target=target, data=tuple(data), **options))
     if report is None:  # another process tells

@@ -1,0 +1,100 @@
+"""The MTP head in training against the reference, token by token; and its way into a GGUF that drafts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from fixtures.training import make_training_target, write_jsonl
+from llama_eagle.errors import ConfigError
+from llama_eagle.train.metrics import read_metrics
+from llama_eagle.train.mtp.head import head_tensors, make_head
+from llama_eagle.train.run import train
+from llama_eagle.train.settings import Settings
+from llama_eagle.train.target import Target, read_target
+from parity.mtp_reference import MTPReference, TargetStates
+from safetensors.torch import load_file
+
+N_STEPS = 4
+SENTENCES = ["The quick brown fox jumps over the lazy dog. ", "We'll see 12345 times, isn't it? ", "def verify(ids): "]
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a random head, so that all its parts count."""
+    return make_training_target("qwen35", tmp_path_factory.mktemp("target"), mtp=True, dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_training_target("qwen35", tmp_path_factory.mktemp("bare"), dtype="float32")
+
+
+@pytest.fixture
+def settings(bare: Path, tmp_path: Path) -> Settings:
+    texts = ({"text": SENTENCES[i % 3] * 3 + SENTENCES[(i + 1) % 3] * 2} for i in range(26))
+    data = write_jsonl(tmp_path / "text.jsonl", *texts)
+    return Settings(
+        tmp_path / "head", str(bare), (str(data),), mtp=True, device="cpu", dtype="f32", n_steps=3, max_length=32,
+        batch_size=4, epochs=6, learning_rate=3e-3, eval_share=0.1, eval_every=5, save_every=4, log_every=1,
+    )  # fmt: skip
+
+
+def test_every_step_is_the_references(target: Path) -> None:
+    """Row j of step k: what a draft of k + 1 tokens from there computes when it is fed the text's own tokens."""
+    info = read_target(target, ())
+    frozen = Target(info, torch.float32, torch.device("cpu")).frozen()
+    head = make_head(info, frozen, torch.arange(info.n_vocab), seed=0)
+    tokens = torch.randint(0, info.n_vocab, (12,), generator=torch.Generator().manual_seed(3)).tolist()
+    states = TargetStates(target).hidden(tokens)
+    with torch.no_grad():
+        steps = head.unroll(frozen.embedding[torch.tensor([tokens])], states[None], states[None], N_STEPS)
+        found = [head.norm(step)[0] for step in steps]
+    reference = MTPReference(target)
+    for j in range(1, len(tokens) - 1):
+        reference.reset()
+        reference.prefill(tokens[:j], states)
+        hidden = states[j - 1]
+        for k in range(min(N_STEPS, len(tokens) - 1 - j)):
+            step = reference.row(tokens[j + k], hidden)
+            hidden = step.hidden
+            error = (found[k][j - 1] - hidden).abs().max() / hidden.abs().max()
+            assert error < 1e-4, (j, k)
+
+
+def test_a_stored_head_is_where_training_starts(target: Path) -> None:
+    info = read_target(target, ())
+    frozen = Target(info, torch.float32, torch.device("cpu")).frozen()
+    head = make_head(info, frozen, torch.arange(info.n_vocab), seed=0)
+    stored = {name: tensor for name, tensor in load_file(target / "model.safetensors").items() if "mtp." in name}
+    assert {name: tensor.shape for name, tensor in head_tensors(head).items()} == {
+        name: tensor.shape for name, tensor in stored.items()
+    }
+    for name, tensor in head_tensors(head).items():
+        assert torch.allclose(tensor.float(), stored[name].float(), atol=1e-2, rtol=1e-2), name
+
+
+def test_it_learns_goes_on_and_becomes_a_file(settings: Settings, bare: Path, tmp_path: Path) -> None:
+    from llama_eagle.convert.targets import TargetOptions, convert_target
+    from llama_eagle.gguf import mtp
+    from llama_eagle.gguf.header import read_model
+
+    report = train(settings)
+    assert report is not None
+    losses = [
+        sum(record["losses"]) for record in read_metrics(settings.output / "metrics.jsonl") if not record["held_out"]
+    ]
+    assert losses[-1] < 0.9 * losses[0]
+    convert_target(settings.output, tmp_path / "mtp-model.gguf", TargetOptions(outtype="f32", mtp_only=True))
+    convert_target(bare, tmp_path / "model.gguf", TargetOptions(outtype="f32"))
+    header, files = read_model(tmp_path / "mtp-model.gguf")
+    assert mtp.has_head(files)
+    assert not mtp.problems(read_model(tmp_path / "model.gguf")[0], header)
+
+
+def test_other_targets_are_refused(settings: Settings, tmp_path: Path) -> None:
+    other = make_training_target("qwen3", tmp_path / "other")
+    with pytest.raises(ConfigError, match="--mtp: heads are trained for Qwen3_5ForCausalLM"):
+        train(replace(settings, target=str(other)))

@@ -1,0 +1,1 @@
+"""The next-token-prediction head of a target, in training."""
