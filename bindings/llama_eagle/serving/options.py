@@ -12,7 +12,7 @@ from typing import Any
 from llama_eagle.drafting.options import LOOKUP, DraftingOptions
 from llama_eagle.drafting.resolve import resolve, session_options
 from llama_eagle.errors import UsageError, refuse
-from llama_eagle.gguf.header import Header
+from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import DRAFT_ARCHITECTURE, require_models
 from llama_eagle.gguf.size import require_memory
 from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions

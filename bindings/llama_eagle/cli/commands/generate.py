@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from llama_eagle.drafting.options import DraftingOptions
     from llama_eagle.drafting.resolve import Choice
     from llama_eagle.generation.generate import GenerationResult
+    from llama_eagle.generation.stats import Statistics
     from llama_eagle.sessions.models import Model, ModelPair
     from llama_eagle.sessions.options import ContextOptions
     from llama_eagle.vision.in_text import PicturesInText

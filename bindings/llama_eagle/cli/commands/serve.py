@@ -61,11 +61,10 @@ def serve(
     from llama_eagle.serving import options as serving
     from llama_eagle.serving.process import run
 
-    lookup = drafting.lookup
     options = serving.ServerOptions(
         model=model or Path(),
-        drafting=replace(drafting, lookup=False).options(),
-        lookup=lookup,
+        drafting=replace(drafting, lookup=None).options(),
+        lookup=bool(drafting.lookup),
         context=computing.context(max(ctx_size, 1), 0),
         n_ctx=ctx_size,
         n_gpu_layers=computing.n_gpu_layers,
