@@ -86,6 +86,8 @@ def _train(settings: Settings) -> Report | None:
         check_layer_ids(settings.format, info.aux_layers, info.text.num_hidden_layers)
     tokenizer, images = load_tokenizer(info.folder), load_images(info)
     samples = SampleMaker(tokenizer, settings.max_length, images).make(read_documents(settings.data))
+    if settings.mtp and any(sample.images for sample in samples):
+        raise ConfigError("--mtp: heads are trained on text alone. Leave samples with images out of the data.")
     split = split_held_out(len(samples), settings.eval_share, settings.seed)
     counts = count_tokens((samples[n] for n in split.train), info.n_vocab)
     earlier = read_earlier(Path(settings.init)) if settings.init is not None else None

@@ -11,8 +11,12 @@ import gguf
 import numpy as np
 import pytest
 from fixtures.eagle3_checkpoints import CASES, DraftSpec, make_draft, make_target_gguf
+from fixtures.targets import make_target
 from llama_eagle.convert.drafts import convert_draft
+from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import InputError
+from llama_eagle.gguf.header import read_model
+from llama_eagle.gguf.mtp import step_share
 from llama_eagle.gguf.pairing import CheckReport, check_models
 
 
@@ -132,3 +136,25 @@ def test_files_of_other_kinds(pair: tuple[Path, Path], tmp_path: Path) -> None:
     cut.write_bytes(cut.read_bytes()[:3000])
     with pytest.raises(InputError):
         check_models(pair[0], cut)
+
+
+@pytest.mark.parametrize("family", ["qwen35", "qwen35moe"])
+def test_what_a_token_drafted_by_the_own_head_costs(family: str, tmp_path: Path) -> None:
+    """In bytes read, counted here by what is multiplied: of the experts, those that a token is sent to."""
+    source = make_target(family, tmp_path / "source", mtp=True)
+    convert_target(source, tmp_path / "target.gguf", TargetOptions(outtype="f32"))
+    tensors = {t.name: int(t.n_bytes) for t in gguf.GGUFReader(tmp_path / "target.gguf").tensors}
+    config = json.loads((source / "config.json").read_text())
+    config = config.get("text_config", config)
+    used = config.get("num_experts_per_tok", 1) / config.get("num_experts", 1)
+    head_mark = f"blk.{config['num_hidden_layers']}."
+    parts = {True: 0.0, False: 0.0}
+    for name, n_bytes in tensors.items():
+        if name not in ("token_embd.weight", "output.weight"):
+            parts[name.startswith(head_mark)] += n_bytes * (used if "_exps." in name else 1)
+    output = tensors.get("output.weight", tensors["token_embd.weight"])
+    found = check_models(tmp_path / "target.gguf", None).target["mtp_step_share"]
+    assert found == {"all": pytest.approx((parts[True] + output) / (parts[False] + output), abs=1e-4)}
+    assert step_share(read_model(tmp_path / "target.gguf")[1], 0) == pytest.approx(
+        parts[True] / (parts[False] + output)
+    )

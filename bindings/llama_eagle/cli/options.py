@@ -56,7 +56,7 @@ class Drafting:
     ] = DraftingOptions.draft_sampling
     exact: Annotated[bool, typer.Option("--exact", help="Refuse weights that no exact kernel reads.")] = False
     draft_vocab: Annotated[
-        str | None, typer.Option(metavar="N|all", help="Rows of an MTP draft's head; default: 32768.")
+        str | None, typer.Option(metavar="N|all", help="Rows of an MTP draft's head; default: 16384.")
     ] = None
     draft_gpu_layers: DraftGpuLayers = DraftingOptions.draft_gpu_layers
     draft_ctx_size: Annotated[int, typer.Option(min=0, help="Positions the draft sees, 0: as the target.")] = 0

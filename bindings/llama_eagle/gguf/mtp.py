@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llama_eagle.gguf.header import ArrayRef, Header
+from llama_eagle.gguf.header import ArrayRef, Header, TensorInfo
 
 ARCHITECTURES = frozenset({"qwen35", "qwen35moe", "qwen3next"})  # whose head our engine runs
 BASE_LIST = "llama_eagle.draft_vocab"  # the likeliest tokens, likeliest first, for the rows of a trimmed head
@@ -48,6 +48,29 @@ def problems(target: Header, draft: Header) -> list[str]:
 def n_layers(header: Header) -> int:
     """Blocks of a model's trunk; MTP blocks, which are stored behind them, do not count."""
     return int(header.arch_key("block_count", 0)) - int(header.arch_key("nextn_predict_layers", 0))
+
+
+def step_share(files: Sequence[Header], n_rows: int) -> float:
+    """What a drafted token reads, of what plain decoding reads for one: the head's block and `n_rows` of the output
+    matrix, against the trunk with the whole of it. On a CPU that is about the time that drafting a token costs."""
+    mark = f"blk.{n_layers(files[0])}."
+    tensors = [tensor for file in files for tensor in file.tensors.values() if tensor.name != "rope_freqs.weight"]
+    named = {tensor.name: tensor for tensor in tensors}
+    output = named.get("output.weight") or named["token_embd.weight"]
+    output_bytes = output.n_bytes or 0
+    rest = [tensor for tensor in tensors if tensor.name not in ("output.weight", "token_embd.weight")]
+    head = sum(_bytes_read(files[0], tensor) for tensor in rest if tensor.name.startswith(mark))
+    trunk = sum(_bytes_read(files[0], tensor) for tensor in rest if not tensor.name.startswith(mark))
+    return (head + output_bytes * min(n_rows / files[0].n_vocab, 1.0)) / (trunk + output_bytes)
+
+
+def _bytes_read(header: Header, tensor: TensorInfo) -> float:
+    """For one token: of experts, those that it is sent to."""
+    n_bytes = tensor.n_bytes or 0
+    if "_exps" not in tensor.name:
+        return float(n_bytes)
+    used = header.arch_key("expert_used_count", 1)
+    return n_bytes * int(used[0] if isinstance(used, list) else used) / int(header.arch_key("expert_count", 1))
 
 
 def _stores(files: Sequence[Header], suffix: str) -> bool:

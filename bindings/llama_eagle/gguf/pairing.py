@@ -34,6 +34,8 @@ KNOWN_NON_TARGETS = {
     "imatrix": "an importance matrix",
 }
 
+HEAD_ROWS = (8192, 16384, 32768)  # whose cost a check tells
+
 
 @dataclass(frozen=True)
 class CheckReport:
@@ -215,6 +217,12 @@ def _warnings(target: Header, draft: Header) -> Iterator[str]:
             yield f"{key} is {target.value(key)!r} in the target, {draft.value(key)!r} in the draft"
 
 
+def _step_shares(files: list[Header]) -> dict[str, float]:
+    """What a token drafted by the target's own head costs, of a plain decode, by rows of its output matrix."""
+    rows = {str(n): n for n in HEAD_ROWS if n < files[0].n_vocab} | {"all": files[0].n_vocab}
+    return {name: round(mtp.step_share(files, n), 4) for name, n in rows.items()}
+
+
 def _target_facts(files: list[Header]) -> dict[str, Any]:
     target = files[0]
     return {
@@ -223,6 +231,7 @@ def _target_facts(files: list[Header]) -> dict[str, Any]:
         "architecture": target.architecture,
         "publishes_layer_inputs": target.architecture in FEATURE_TARGETS,
         "mtp_head": mtp.has_head(files),
+        "mtp_step_share": _step_shares(files) if mtp.has_head(files) else None,
         "hidden_size": target.arch_key("embedding_length"),
         "n_layer": mtp.n_layers(target),
         "n_vocab": target.n_vocab,

@@ -37,7 +37,7 @@ class Pair:
     ] = None
     draft: Annotated[Path | None, typer.Option("--draft", "-d", metavar="DRAFT.gguf")] = None
     drafter: Annotated[str, typer.Option(metavar="eagle3|mtp", help="A draft, or the target's MTP head.")] = "eagle3"
-    draft_vocab: Annotated[str, typer.Option(metavar="N|all", help="Rows of an MTP head that draft.")] = "32768"
+    draft_vocab: Annotated[str, typer.Option(metavar="N|all", help="Rows of an MTP head that draft.")] = "16384"
     prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="The prompt for it.")] = None
 
     @property

@@ -42,7 +42,7 @@ def check(
     elif problems:
         console.data("\n".join(f"{file}: {problem}" for file, problem in zip(files, problems, strict=True)))
     elif draft is None:
-        console.data(f"{target}: a sound {report.target['architecture']} model")
+        console.data(f"{target}: a sound {report.target['architecture']} model{_head_text(report.target)}")
     else:
         console.data(f"{draft} fits {target}")
     if exactness is not None and not problems and not json:
@@ -51,6 +51,14 @@ def check(
         )
     if problems:
         raise typer.Exit(CHECK_FAILED)
+
+
+def _head_text(target: dict[str, Any]) -> str:
+    """What drafting with its own head costs, if it has one."""
+    if not target["mtp_head"]:
+        return ""
+    shares = ", ".join(f"{share:.1%} with {rows}" for rows, share in target["mtp_step_share"].items())
+    return f"; a token drafted by its MTP head reads, of what a decode reads, by rows of the head: {shares}"
 
 
 def _exactness(target: Path, text: Path | None, threads: int, n_gpu_layers: int) -> dict[str, Any]:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from llama_eagle.drafting.options import DraftingOptions
     from llama_eagle.drafting.resolve import Choice
     from llama_eagle.generation.generate import GenerationResult
-    from llama_eagle.generation.stats import Statistics
     from llama_eagle.sessions.models import Model, ModelPair
     from llama_eagle.sessions.options import ContextOptions
     from llama_eagle.vision.in_text import PicturesInText
@@ -212,7 +211,7 @@ def told(result: GenerationResult) -> str:
     return text if gain > 1 else f"{text}: it does not pay here. Try --n-draft auto, or --draft none"
 
 
-def _by_drafter(statistics: Statistics) -> str:
+def _by_drafter(statistics: Any) -> str:
     return ", ".join(f"{name} {n_rounds}" for name, n_rounds in sorted(statistics.rounds_of.items()))
 
 
