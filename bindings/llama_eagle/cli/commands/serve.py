@@ -49,7 +49,10 @@ def serve(
         list[str] | None, typer.Argument(metavar="-- LLAMA-SERVER-OPTIONS", help="Handed on as they are.")
     ] = None,
 ) -> None:
-    """Serve the OpenAI and Anthropic APIs and a page: llama.cpp's server, with a draft on our engine."""
+    """Serve the OpenAI and Anthropic APIs and a page, with a draft.
+
+    It is llama.cpp's server on our engine.
+    """
     if (model is None) == (config is None):
         raise UsageError("give either --model (and --draft) or --config.")
     if python:

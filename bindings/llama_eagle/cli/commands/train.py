@@ -70,7 +70,7 @@ def train(
     running: Running,
     json: Json = False,
 ) -> None:
-    """Train an EAGLE-3 draft for a Hugging Face target, or the target's own MTP head."""
+    """Train an EAGLE-3 draft, or a target's MTP head (--mtp)."""
     try:
         from llama_eagle.train.run import train as run
         from llama_eagle.train.settings import DTYPES, FORMATS, Settings
