@@ -100,7 +100,7 @@ def evaluate(job: Evaluation, on_progress: Callable[[float], None] = lambda frac
             require(pair.target)
         pictures = None
         if job.mmproj is not None:
-            require_encoder(job.mmproj, pair.target.header, drafting.draft_file)
+            require_encoder(job.mmproj, pair.target.header, pair.draft.header if pair.draft else None)
             threads, use_gpu = job.threads or os.cpu_count() or 1, job.gpu_layers != 0
             encoder = VisionEncoder(job.mmproj, pair.target.handle, n_threads=threads, use_gpu=use_gpu)
             pictures = PicturesInText(stack.enter_context(encoder))

@@ -233,13 +233,13 @@ def test_a_saved_state_holds_images(target: VisionTarget, kind: str, tmp_path: P
         memory = (ctypes.c_uint8 * size)()
         native.api.llama_state_get_data(native.ctx, memory, size)
         saved, n_past = session.save_state(), session.n_past
-        expected = session.draft(7, N_STEPS)
+        expected = session.draft(7, N_STEPS) if isinstance(session, EagleSession) else []
         session.eval([7])
         logits = last_logits(native)
         session.reset()
         assert native.api.llama_state_set_data(native.ctx, memory, size) == size
         session.load_state(saved, n_past)
-        assert session.draft(7, N_STEPS) == expected
+        assert not isinstance(session, EagleSession) or session.draft(7, N_STEPS) == expected
         session.eval([7])
         assert np.array_equal(last_logits(native), logits)
         assert session.trim(0)

@@ -160,7 +160,7 @@ def test_a_draft_learns_what_it_drafts_from(both: Both) -> None:
     )  # fmt: skip
     draft.load_state_dict({name: value.bfloat16().float() for name, value in draft.state_dict().items()})
     with torch.no_grad():
-        (step,) = draft.unroll(batch.embedded, batch.features, 1)
+        (step,) = draft.unroll(batch.embedded, batch.features, batch.final, 1)
         expected = draft.lm_head(draft.norm(step[0, -1]))
     path = both.folder / "draft.gguf"
     convert_draft(both.folder / "draft", both.native.model_path, path, DraftOptions(outtype="f32"))

@@ -7,33 +7,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llama_cpp.llama_chat_format import get_chat_completion_handler
-
 from llama_eagle.errors import InputError, UsageError
 from llama_eagle.vision.in_text import Encode, PicturesInText
 from llama_eagle.vision.pictures import Picture, Sources, fetch
 
 
-class ImageChat:
-    """The chat handler of an `EagleLlama` with a vision encoder: what its chat format does, and pictures."""
+class ImageReader:
+    """Reads the images of chats. sources: where they may come from."""
 
     def __init__(self, pictures: PicturesInText, sources: Sources) -> None:
         self.pictures = pictures
         self.sources = sources
 
-    def __call__(self, *, llama: Any, messages: Sequence[Mapping[str, Any]], **arguments: Any) -> Any:
-        """Raises `InputError` or `UsageError` for an image that cannot be read, before anything is computed."""
-        handler: Any = llama._chat_handlers.get(llama.chat_format) or get_chat_completion_handler(llama.chat_format)
+    def read(self, llama: Any, messages: Sequence[Mapping[str, Any]]) -> tuple[Any, list[dict[str, Any]]]:
+        """What a chat handler of text takes: an instance that knows where images stand, and messages of text.
+
+        Raises `InputError` or `UsageError` for an image that cannot be read.
+        """
         chat = _Chat(self, f"<|picture {secrets.token_hex(8)}|>", [])
         turns = [chat.as_text(message) for message in messages]
-        return handler(llama=_WithImages(llama, chat), messages=turns, **arguments)
+        return _WithImages(llama, chat), turns
 
 
 @dataclass
 class _Chat:
     """One request. marker: what stands for a picture while the template is at work; no text holds it."""
 
-    handler: ImageChat
+    reader: ImageReader
     marker: str
     found: list[Picture]
 
@@ -54,8 +54,8 @@ class _Chat:
         name = f"image {len(self.found) + 1}"
         if not isinstance(url, str):
             raise UsageError(f"{name} has no url. Send a data URL.")
-        data = fetch(url, self.handler.sources, name)
-        self.found.append(self.handler.pictures.picture(data, name))
+        data = fetch(url, self.reader.sources, name)
+        self.found.append(self.reader.pictures.picture(data, name))
         return self.marker
 
     def tokens(self, text: str, encode: Encode) -> list[int]:
@@ -65,7 +65,7 @@ class _Chat:
                 f"the chat template renders {len(texts) - 1} of {len(self.found)} images. Use one that keeps the "
                 "text of all messages."
             )
-        return self.handler.pictures.join(texts, self.found, encode)
+        return self.reader.pictures.join(texts, self.found, encode)
 
 
 def _is_image(part: Any) -> bool:

@@ -29,7 +29,7 @@ from llama_eagle.drafting.resolve import session_options  # noqa: E402
 from llama_eagle.drop_in import chat  # noqa: E402
 from llama_eagle.drop_in.attributes import Attributes  # noqa: E402
 from llama_eagle.drop_in.guard import OneThread  # noqa: E402
-from llama_eagle.drop_in.images import ImageChat  # noqa: E402
+from llama_eagle.drop_in.images import ImageReader  # noqa: E402
 from llama_eagle.drop_in.measures import Measures  # noqa: E402
 from llama_eagle.drop_in.options import (  # noqa: E402
     choose,
@@ -92,6 +92,7 @@ class EagleLlama(Attributes, Closing):
         self._context_is_full = False
         self._prompt: list[int] = []  # of the last completion
         self._measures = Measures()
+        self._images: ImageReader | None = None
         self._session_options = session_options(self._choice.draft, self._options)
         if self._options.exact:
             exact_mode.set_mode("strict")
@@ -149,7 +150,7 @@ class EagleLlama(Attributes, Closing):
         self._stack.callback(encoder.close)
         pictures = PicturesInText(encoder)
         folder = None if options.image_folder is None else Path(options.image_folder)
-        self.chat_handler = ImageChat(pictures, Sources(folder, options.image_urls))
+        self._images = ImageReader(pictures, Sources(folder, options.image_urls))
         return pictures
 
     # --- evaluation and generation ---
@@ -273,10 +274,13 @@ class EagleLlama(Attributes, Closing):
         call = CHAT.bind(self, *args, **kwargs)
         call.apply_defaults()
         request = chat.prepared(call.arguments)
+        llama: Any = self
+        if self._images is not None:
+            llama, request["messages"] = self._images.read(self, request["messages"])
         name = str(self.chat_format)
         handler = self.chat_handler or self._chat_handlers.get(name) or get_chat_completion_handler(name)
         options = chat.template_options(request) if self.chat_handler is None else {}
-        answer = handler(llama=self, **request, **{**options, **(chat_template_kwargs or {})})
+        answer = handler(llama=llama, **request, **{**options, **(chat_template_kwargs or {})})
         if self._options.parse_replies and not chat.is_constrained(request):
             template = self.metadata.get("tokenizer.chat_template", "")
             answer = chat.split(answer, lambda: chat.reader(template, request, self._prompt_end()))

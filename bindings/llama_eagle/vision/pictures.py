@@ -61,11 +61,12 @@ def _decoded(data: bytes, name: str) -> Any:
     from PIL import Image, ImageOps
 
     try:
-        with warnings.catch_warnings(), Image.open(io.BytesIO(data)) as opened:
-            warnings.simplefilter("ignore")
-            if opened.width * opened.height > MAX_PIXELS:
-                raise _too_large(name)
-            return ImageOps.exif_transpose(opened).convert("RGB")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PIL's own, of sizes near its limit
+            with Image.open(io.BytesIO(data)) as opened:
+                if opened.width * opened.height > MAX_PIXELS:
+                    raise _too_large(name)
+                return ImageOps.exif_transpose(opened).convert("RGB")
     except InputError:
         raise
     except Image.DecompressionBombError:  # PIL's own limit, which is higher
