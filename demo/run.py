@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ TYPES = ("q8_0", "q4_k_m")
 N_TOKENS = 256  # of each answer
 N_DRAFT = 4
 N_PROMPTS = 10  # of each category of HELD_OUT
+PADDED_TOKENS, PADDED_PROMPTS = 128, 3  # likewise, of the padded pair, which is a hundred times as slow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,14 +102,44 @@ def run_demo(work: Path, threads: int = 1, say: Say = lambda text: None) -> Demo
     return DemoResult(QUESTION, _answer(*files[TYPES[0]], threads), tuple(comparisons))
 
 
-def _score(target: Path, draft: Path, threads: int) -> Score:
+def compare_padded(work: Path, say: Say = lambda text: None) -> Comparison:
+    """The pair at the cost of a 0.8B (demo/widen.py), on all cores; its GGUFs are made once. Raises as `run_demo`."""
+    from llama_eagle.demo.widen import widen_pair
+
+    folder = work / "padded"
+    files = folder / "target-q8_0.gguf", folder / "draft-q8_0.gguf"
+    try:
+        if not all(file.is_file() for file in files):
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder) as checkpoints:
+                say("padding the pair to the size of a 0.8B: 1.6 GB for a minute, 0.8 GB that stay")
+                files = convert_pair(*widen_pair(TARGET, DRAFT, Path(checkpoints)), folder, "q8_0", say)
+    except OSError as error:
+        raise EnvironmentFailure(f"{work}: cannot be written ({error.strerror}). Choose another folder.") from None
+    say("answering with the padded pair")
+    return _compare("q8_0", *files, _score(*files, os.cpu_count() or 1, PADDED_PROMPTS, PADDED_TOKENS))
+
+
+def told(padded: Comparison) -> str:
+    """What the padded pair shows, for people."""
+    same = "the same text" if padded.equal else "another text" if padded.exact else "nearly the same text"
+    gain = padded.speculative_tps / padded.plain_tps
+    return (
+        "The demo model, padded to the size of a 0.8B in Q8_0 (most entries are zero, all are read and multiplied):\n"
+        f"plain {padded.plain_tps:.1f} tokens/s, drafting {padded.speculative_tps:.1f} tokens/s, "
+        f"{gain:.2f} x as fast; {padded.mean_emitted:.2f} tokens a round, {same}.\n"
+        "Its draft is smaller than that of a real 0.8B would be."
+    )
+
+
+def _score(target: Path, draft: Path, threads: int, n_prompts: int = N_PROMPTS, n_tokens: int = N_TOKENS) -> Score:
     from llama_eagle.bench.evaluate import Evaluation, evaluate, total
     from llama_eagle.bench.prompts import read_prompts, take
     from llama_eagle.drafting.options import DraftingOptions
 
-    prompts = take(read_prompts([str(HELD_OUT)]), N_PROMPTS)
+    prompts = take(read_prompts([str(HELD_OUT)]), n_prompts)
     drafting = DraftingOptions(draft, N_DRAFT)
-    return total(evaluate(Evaluation(target, prompts, N_TOKENS, drafting, threads=threads)).values())
+    return total(evaluate(Evaluation(target, prompts, n_tokens, drafting, threads=threads)).values())
 
 
 def _compare(outtype: str, target: Path, draft: Path, score: Score) -> Comparison:

@@ -42,3 +42,21 @@ def test_the_text_is_english_about_django(demo: dict[str, Any]) -> None:
 def test_unwritable_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert_one_line_error(llama_eagle("demo", "--work", tmp_path / "file"), 4, "cannot be written")
+
+
+@pytest.mark.slow
+def test_the_padded_pair_says_the_same(tmp_path: Path) -> None:
+    outcome = llama_eagle("demo", "--work", tmp_path, "--padded", "--json")
+    assert outcome.code == 0, outcome
+    padded = outcome.json["padded"]
+    assert padded["equal"] is True
+    assert padded["mean_emitted"] > 1.6
+    assert Path(padded["target"]).stat().st_size > 0.8e9
+    assert [path.name for path in (tmp_path / "padded").iterdir() if path.is_dir()] == []
+
+
+def test_what_is_told_of_the_padded_pair() -> None:
+    from llama_eagle.demo.run import Comparison, told
+
+    text = told(Comparison("q8_0", "t", "d", True, True, 6, 0.3, 2.2, [0.5], 20.0, 32.0))
+    assert "plain 20.0 tokens/s, drafting 32.0 tokens/s, 1.60 x as fast; 2.20 tokens a round, the same text" in text

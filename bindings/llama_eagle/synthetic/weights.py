@@ -48,7 +48,7 @@ class Tensor:
 
     @property
     def n_bytes(self) -> int:
-        return int(np.prod(self.shape)) * {"BF16": 2, "I64": 8, "BOOL": 1}[self.dtype]
+        return int(np.prod(self.shape)) * {"BF16": 2, "F32": 4, "I64": 8, "BOOL": 1}[self.dtype]
 
 
 def bf16(values: Array) -> NDArray[np.uint16]:
