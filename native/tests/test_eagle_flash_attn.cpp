@@ -36,7 +36,19 @@ struct inputs {
         : q(random_floats((size_t) (a.dk * TOKENS * a.heads), 1)),
           k(random_floats((size_t) (a.dk * a.n_kv * a.kv_heads), 2)),
           v(random_floats((size_t) (a.dv * a.n_kv * a.kv_heads), 3)),
-          sinks(random_floats((size_t) a.heads, 4)) {}
+          sinks(random_floats((size_t) a.heads, 4)) {
+        if (ggml_is_quantized(a.type)) {
+            round_off(a.type, a.dk, k);
+            round_off(a.type, a.dv, v);
+        }
+    }
+
+    // What a cache of this type keeps.
+    static void round_off(ggml_type type, int64_t width, std::vector<float> & x) {
+        std::vector<char> data(ggml_row_size(type, width) * (x.size() / width));
+        ggml_quantize_chunk(type, x.data(), data.data(), 0, (int64_t) x.size() / width, width, nullptr);
+        ggml_get_type_traits(type)->to_float(data.data(), x.data(), (int64_t) x.size());
+    }
 };
 
 // Token t sees the positions before n_kv - 80 + t.
@@ -168,6 +180,8 @@ int main() {
              attention{96, 96, 2, 1, 300, GGML_TYPE_F16, false, 30.0f, 0},
              attention{128, 64, 6, 2, 1024, GGML_TYPE_BF16, false, 0, 8.0f},
              attention{16, 16, 2, 2, 41, GGML_TYPE_F16, false, 0, 0},
+             attention{128, 128, 8, 2, 1100, GGML_TYPE_Q8_0, true, 0, 0},
+             attention{64, 96, 4, 2, 600, GGML_TYPE_Q4_0, false, 0, 0},
              attention{40, 40, 4, 2, 700, GGML_TYPE_F16, false, 0, 0},  // ggml's kernel
          }) {
         check_attention(backend, a);

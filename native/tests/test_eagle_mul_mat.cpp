@@ -152,6 +152,35 @@ static void check_wide(ggml_backend_t backend, ggml_type type) {
     eagle_cpu_exact_set(1);
 }
 
+// Whatever tuning asks for, the bits are the same.
+static void check_tuning(ggml_type type) {
+    const int64_t cols = 768, rows = 32, n = 11;
+    const eagle::kernel * k = eagle::find_kernel(type, layout::wide);
+    const std::vector<float> values = random_floats((size_t) (cols * rows), 8), x = random_floats(cols * n, 9);
+    const weights w(type, cols, rows, values.data(), layout::wide);
+    if (!w.readable) {
+        return;
+    }
+    const size_t size = k->act_size(*k, cols);
+    std::vector<char> packed(size * n + 64);
+    std::vector<std::vector<float>> out(n, std::vector<float>(rows));
+    const char * act[n];
+    float * dst[n];
+    for (int64_t j = 0; j < n; ++j) {
+        char * to = eagle::align64(packed.data()) + j * size;
+        k->pack(*k, x.data() + j * cols, to, cols, 0, cols / k->pack_block);
+        act[j] = to;
+        dst[j] = out[j].data();
+    }
+    std::vector<std::vector<float>> first;
+    for (eagle::tuning tune : {eagle::tuning{0, 0}, {1, 4096}, {4, 32768}, {6, 64}, {100, 0}}) {
+        k->dot({k, cols, (const char *) w.tensor->data, w.tensor->nb[1] * k->group, rows, act, (int) n, dst, tune});
+        first = first.empty() ? out : first;
+        check(out == first, std::string(ggml_type_name(type)) + ": rows " + std::to_string(tune.rows) + ", ahead " +
+                                std::to_string(tune.ahead));
+    }
+}
+
 // Rows of widths that are no multiple of a vector, and zero activations.
 static void check_ragged(ggml_backend_t backend) {
     for (ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16}) {
@@ -188,6 +217,7 @@ int main() {
                            GGML_TYPE_Q5_K, GGML_TYPE_Q6_K, GGML_TYPE_IQ4_XS}) {
         check_type(backend, type, layout::wide);
         check_wide(backend, type);
+        check_tuning(type);
     }
     check_ragged(backend);
     ggml_backend_free(backend);

@@ -17,6 +17,10 @@ namespace {
 constexpr int64_t SEGMENT = 512;  // cache positions that are summed together
 constexpr int TILE = 16;          // query rows (heads of a group times tokens) that share one pass over a segment
 
+bool in_floats(const ggml_tensor * t) {
+    return t->type == GGML_TYPE_F32 || t->type == GGML_TYPE_F16 || t->type == GGML_TYPE_BF16;
+}
+
 struct shape {
     const ggml_tensor *q, *k, *v, *mask, *sinks;
     int64_t dk, dv, n_kv, tokens, heads, group, segments, tiles;
@@ -33,7 +37,32 @@ struct shape {
         tiles = (group * tokens + TILE - 1) / TILE;
     }
     int64_t rows() const { return tokens * heads * q->ne[3]; }
+    // Floats of one thread: scores, then a segment's keys and values where they are quantized.
+    int64_t scratch() const {
+        return TILE * SEGMENT + SEGMENT * (in_floats(k) ? 0 : dk) + SEGMENT * (in_floats(v) ? 0 : dv);
+    }
     int64_t partial() const { return dv + LANES; }  // floats: dv sums, the maximum, the sum of weights, padding
+};
+
+// Positions of a segment, of one key head: as they lie in the cache, or turned into floats once for all rows.
+struct cells {
+    ggml_type type;
+    const char * data;  // at position 0 of the segment
+    size_t stride;
+
+    cells(const ggml_tensor * t, const char * at, int64_t begin, int64_t end, float * scratch)
+        : type(t->type), data(at), stride(t->nb[1]) {
+        if (in_floats(t)) {
+            return;
+        }
+        const ggml_to_float_t to_float = ggml_get_type_traits(t->type)->to_float;
+        for (int64_t i = begin; i < end; ++i) {
+            to_float(at + i * stride, scratch + i * t->ne[0], t->ne[0]);
+        }
+        type = GGML_TYPE_F32;
+        data = (const char *) scratch;
+        stride = (size_t) t->ne[0] * sizeof(float);
+    }
 };
 
 // What the scores go through after the product.
@@ -121,17 +150,22 @@ bool weigh(float * s, int64_t n, float & top, float & sum) {
     return true;
 }
 
+// The scores of one row, from the products to what the softmax takes.
 void apply_rule(float * s, const pass & p, int row, const score_rule & rule) {
     const int64_t n = p.end - p.begin;
-    for (int64_t i = 0; i < n; ++i) {
-        s[i] *= rule.scale;
-        if (rule.softcap != 0.0f) {
-            s[i] = rule.softcap * tanhf(s[i]);
-        }
+    for (int64_t i = 0; i < n; i += LANES) {
+        v_storef(s + i, v_mul(v_loadf(s + i), v_set1f(rule.scale)));
+    }
+    for (int64_t i = 0; i < n && rule.softcap != 0.0f; ++i) {
+        s[i] = rule.softcap * tanhf(s[i]);
     }
     if (p.mask[row] != nullptr) {
         const uint16_t * mask = p.mask[row] + p.begin;
-        for (int64_t i = 0; i < n; ++i) {
+        int64_t i = 0;
+        for (; i + LANES <= n; i += LANES) {
+            v_storef(s + i, v_fma(v_set1f(p.slope[row]), v_load_f16(mask + i), v_loadf(s + i)));
+        }
+        for (; i < n; ++i) {
             s[i] = std::fma(p.slope[row], f16_to_float(mask[i]), s[i]);
         }
     }
@@ -209,17 +243,15 @@ void mix_all(const char * v, size_t stride, int64_t n, int64_t dv, const float *
     }
 }
 
-void mix_type(const shape & s, const char * v, int64_t n, const float * w, float * const * out, int rows) {
-    switch (s.v->type) {
+void mix_type(const cells & v, int64_t begin, int64_t n, int64_t dv, const float * w, float * const * out, int rows) {
+    const char * at = v.data + begin * v.stride;
+    switch (v.type) {
     case GGML_TYPE_F32:
-        mix_all<GGML_TYPE_F32>(v, s.v->nb[1], n, s.dv, w, out, rows);
-        break;
+        return mix_all<GGML_TYPE_F32>(at, v.stride, n, dv, w, out, rows);
     case GGML_TYPE_F16:
-        mix_all<GGML_TYPE_F16>(v, s.v->nb[1], n, s.dv, w, out, rows);
-        break;
+        return mix_all<GGML_TYPE_F16>(at, v.stride, n, dv, w, out, rows);
     default:
-        mix_all<GGML_TYPE_BF16>(v, s.v->nb[1], n, s.dv, w, out, rows);
-        break;
+        return mix_all<GGML_TYPE_BF16>(at, v.stride, n, dv, w, out, rows);
     }
 }
 
@@ -243,15 +275,15 @@ void trim(pass & p, int64_t n) {
     p.begin = p.begin / LANES * LANES;
 }
 
-void run_pass(const shape & s, const pass & p, const score_rule & rule, const char * k, const char * v,
+void run_pass(const shape & s, const pass & p, const score_rule & rule, const cells & k, const cells & v,
               float * scores) {
     if (p.begin < p.end) {
         float * rows[TILE];
         for (int j = 0; j < p.n; ++j) {
             rows[j] = scores + j * SEGMENT;
         }
-        const kernel & dot = *find_kernel(s.k->type, layout::plain);
-        dot.dot({&dot, s.dk, k + p.begin * s.k->nb[1], s.k->nb[1], p.end - p.begin, p.query, p.n, rows});
+        const kernel & dot = *find_kernel(k.type, layout::plain);
+        dot.dot({&dot, s.dk, k.data + p.begin * k.stride, k.stride, p.end - p.begin, p.query, p.n, rows});
     }
     int n = 0;
     float * out[TILE];
@@ -269,7 +301,7 @@ void run_pass(const shape & s, const pass & p, const score_rule & rule, const ch
         }
     }
     if (n > 0) {
-        mix_type(s, v + p.begin * s.v->nb[1], p.end - p.begin, scores, out, n);
+        mix_type(v, p.begin, p.end - p.begin, s.dv, scores, out, n);
     }
 }
 
@@ -294,8 +326,12 @@ void run_unit(const shape & s, const score_rule & rule, int64_t u, float * parti
                                               start;
     }
     trim(p, std::min(SEGMENT, s.n_kv - start));
-    run_pass(s, p, rule, (const char *) s.k->data + start * s.k->nb[1] + h * s.k->nb[2] + i3 * s.k->nb[3],
-             (const char *) s.v->data + start * s.v->nb[1] + hv * s.v->nb[2] + i3 * s.v->nb[3], scores);
+    float *floats = scores + TILE * SEGMENT, *values = floats + (in_floats(s.k) ? 0 : SEGMENT * s.dk);
+    const cells k(s.k, (const char *) s.k->data + start * s.k->nb[1] + h * s.k->nb[2] + i3 * s.k->nb[3], p.begin, p.end,
+                  floats);
+    const cells v(s.v, (const char *) s.v->data + start * s.v->nb[1] + hv * s.v->nb[2] + i3 * s.v->nb[3], p.begin,
+                  p.end, values);
+    run_pass(s, p, rule, k, v, scores);
 }
 
 // Joins the segments of one row, in order.
@@ -323,31 +359,30 @@ void join(const shape & s, const float * partial, float * out, const float * sin
     }
 }
 
-size_t scores_size() {
-    return (size_t) TILE * SEGMENT * sizeof(float);
+bool readable(const ggml_tensor * t) {
+    return t->nb[0] == ggml_type_size(t->type) && (in_floats(t) || ggml_get_type_traits(t->type)->to_float != nullptr);
 }
 
 }  // namespace
 
 bool takes_flash_attn(const ggml_tensor * node) {
     const ggml_tensor *q = node->src[0], *k = node->src[1], *v = node->src[2];
-    const bool floats = k->type == GGML_TYPE_F16 || k->type == GGML_TYPE_BF16 || k->type == GGML_TYPE_F32;
-    return q->ne[1] <= MAX_ROWS && q->type == GGML_TYPE_F32 && floats && v->type == k->type && v->ne[0] % LANES == 0 &&
-           q->ne[2] % k->ne[2] == 0 && k->ne[2] % v->ne[2] == 0 && k->ne[3] == v->ne[3] && q->ne[3] % k->ne[3] == 0 &&
-           q->nb[0] == sizeof(float) && k->nb[0] == ggml_type_size(k->type) && v->nb[0] == ggml_type_size(v->type);
+    return q->ne[1] <= MAX_ROWS && q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float) && readable(k) &&
+           readable(v) && v->ne[0] % LANES == 0 && q->ne[2] % k->ne[2] == 0 && k->ne[2] % v->ne[2] == 0 &&
+           k->ne[3] == v->ne[3] && q->ne[3] % k->ne[3] == 0;
 }
 
 size_t flash_attn_work_size(int n_threads, const ggml_tensor * node) {
     const shape s(node);
-    return n_threads * scores_size() + (size_t) (s.rows() * s.segments * s.partial()) * sizeof(float) + 64;
+    return (size_t) (n_threads * s.scratch() + s.rows() * s.segments * s.partial()) * sizeof(float) + 64;
 }
 
 void flash_attn(const ggml_compute_params * params, ggml_tensor * node) {
     const shape s(node);
     const score_rule rule(node);
     float * work = (float *) align64(params->wdata);
-    float * scores = work + params->ith * TILE * SEGMENT;
-    float * partials = work + params->nth * TILE * SEGMENT;
+    float * scores = work + params->ith * s.scratch();
+    float * partials = work + params->nth * s.scratch();
     if (params->ith == 0) {
         ggml_threadpool_chunk_set(params->threadpool, params->nth);
     }

@@ -9,13 +9,11 @@
 namespace eagle {
 namespace {
 
-// A block's weights are asked for by eighths: all at once they would fill the queue of misses. Memory-bound passes want
-// them nearer.
-template <int NR, typename Block>
-inline void prefetch_eighth(const Block & w, int part, int i) {
-    constexpr int BYTES = sizeof(w) / 8, DISTANCE = NR <= 3 ? AHEAD / 2 : AHEAD;
+// A block's weights are asked for by eighths: all at once they would fill the queue of misses.
+template <typename Block>
+EAGLE_INLINE inline void prefetch_eighth(const Block & w, int part, int i, int ahead) {
     if (part == 0) {
-        prefetch_ahead<BYTES, DISTANCE>((const char *) &w + i * BYTES);
+        prefetch_ahead<sizeof(w) / 8>((const char *) &w + i * (sizeof(w) / 8), ahead);
     }
 }
 
@@ -124,7 +122,7 @@ struct tile_256 {
 
     // Codes with an offset take away its multiple of the scales; mins take away themselves.
     template <int NR>
-    static inline void add_block(vf * acc, const block & w, int part, const act256 * const * x) {
+    static inline void add_block(vf * acc, const block & w, int part, const act256 * const * x, int ahead) {
         vi scale[SCALES], min[SCALES], pair[SCALES / 2], sum[NR];
         Type::scales(w, part, scale, min);
         for (int p = 0; p < SCALES / 2; ++p) {
@@ -138,7 +136,7 @@ struct tile_256 {
             sum[j] = Type::OFFSET != 0 ? v_mul32(sum_of(pair, *x[j]), v_set1_32(-Type::OFFSET)) : v_zero();
         }
         for (int s = 0; s < 8; ++s) {
-            prefetch_eighth<NR>(w, part, s);
+            prefetch_eighth(w, part, s, ahead);
             const int8_t * qs[NR];
             for (int j = 0; j < NR; ++j) {
                 qs[j] = x[j]->qs + 32 * s;
@@ -166,13 +164,15 @@ struct tile_256 {
                 acc[part][j] = v_zerof();
             }
         }
+        const int own = NR <= 3 ? AHEAD / 2 : AHEAD;  // memory-bound passes want them nearer
+        const int ahead = a.tune.ahead > 0 ? a.tune.ahead : own;
         for (int64_t b = 0; b < a.n / 256; ++b) {
             const act256 * x[NR];
             for (int j = 0; j < NR; ++j) {
                 x[j] = (const act256 *) act[j] + b;
             }
             for (int part = 0; part < PARTS; ++part) {
-                add_block<NR>(acc[part], w[b], part, x);
+                add_block<NR>(acc[part], w[b], part, x, ahead);
                 forget_loads();
             }
         }
@@ -186,7 +186,7 @@ struct tile_256 {
 
 template <typename Type>
 constexpr kernel wide_256(ggml_type type) {
-    return {type, WIDE, 256, act_size_k, pack_k, run_tiles<tile_256<Type>>};
+    return {type, WIDE, 256, act_size_k, pack_k, run_tiles<tile_256<Type>>, true};
 }
 
 }  // namespace

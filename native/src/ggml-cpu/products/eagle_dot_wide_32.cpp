@@ -122,8 +122,9 @@ struct tile_32 {
                 acc[part][j] = v_zerof();
             }
         }
+        const int ahead = a.tune.ahead > 0 ? a.tune.ahead : AHEAD;
         for (int64_t b = 0; b < a.n / 32; ++b) {
-            prefetch_ahead<sizeof(block)>(w + b);
+            prefetch_ahead<sizeof(block)>(w + b, ahead);
             for (int part = 0; part < PARTS; ++part) {
                 add_block<NR>(acc[part], w[b], part, x);
                 forget_loads();
@@ -142,7 +143,7 @@ struct tile_32 {
 
 template <typename Type>
 constexpr kernel wide_32(ggml_type type) {
-    return {type, WIDE, 32, act_size, pack<Type>, run_tiles<tile_32<Type>>};
+    return {type, WIDE, 32, act_size, pack<Type>, run_tiles<tile_32<Type>>, true};
 }
 
 }  // namespace

@@ -19,6 +19,12 @@ enum class layout { plain, interleaved, wide, foreign };
 
 struct kernel;
 
+// What changes no bit (eagle_tuning.h); 0: the kernel's own choice.
+struct tuning {
+    int rows;   // most activation rows of one pass over the weights
+    int ahead;  // bytes from the weights in use to those asked for
+};
+
 struct dot_args {
     const struct kernel * k;
     int64_t n;                 // values per row
@@ -28,6 +34,7 @@ struct dot_args {
     const char * const * act;  // [n_act] packed activation rows
     int n_act;                 // 1 .. CALL_ROWS
     float * const * dst;       // [n_act] outputs, n_w floats each
+    tuning tune = {};
 };
 
 struct kernel {
@@ -38,6 +45,7 @@ struct kernel {
     // Packs blocks [begin, end) of a row of n values.
     void (*pack)(const kernel & k, const float * x, void * act, int64_t n, int64_t begin, int64_t end);
     void (*dot)(const dot_args & args);
+    bool tunable = false;  // whether it looks at dot_args::tune
 };
 
 // The next address that vectors may be stored at; work buffers have 64 bytes to spare for it.

@@ -1,6 +1,7 @@
 #include "eagle_mul_mat.h"
 
 #include "eagle_cpu.h"
+#include "eagle_tuning.h"
 #include "ggml-backend-impl.h"
 #include "ggml-cpu-impl.h"
 #ifdef GGML_USE_CPU_REPACK
@@ -78,17 +79,18 @@ void pack_rows(const ggml_compute_params * params, const ggml_tensor * x, const 
     }
 }
 
-void dot_rows(const kernel & k, const ggml_tensor * weights, const char * matrix, int64_t begin, int64_t end,
-              const char * const * act, float * const * dst, int64_t n_act) {
+void dot_rows(const kernel & k, const weight_rows & w, tuning tune, const char * const * act, float * const * dst,
+              int64_t n_act) {
     const int64_t most = n_act > CALL_ROWS ? CALL_ROWS - 1 : CALL_ROWS;  // two full tiles
+    const size_t row = w.tensor->nb[1];
     for (int64_t first = 0; first < n_act; first += most) {
         const int n = (int) std::min(most, n_act - first);
         float * out[CALL_ROWS];
         for (int j = 0; j < n; ++j) {
-            out[j] = dst[first + j] + begin;
+            out[j] = dst[first + j] + w.begin;
         }
-        k.dot({&k, weights->ne[0], matrix + begin * weights->nb[1], weights->nb[1] * k.group, end - begin, act + first,
-               n, out});
+        k.dot(
+            {&k, w.tensor->ne[0], w.matrix + w.begin * row, row * k.group, w.end - w.begin, act + first, n, out, tune});
     }
 }
 
@@ -132,6 +134,7 @@ void mul_mat(const ggml_compute_params * params, ggml_tensor * node, const kerne
     const int64_t step = std::clamp<int64_t>((share + 15) / 16 * 16, 16, 256);
     const int64_t chunks = (w->ne[1] + step - 1) / step;
     const int64_t per_set = x->ne[1] * (x->ne[2] / w->ne[2]) * (x->ne[3] / w->ne[3]);
+    trial run(k, w->ne[0], (int64_t) ggml_nbytes(w), per_set);
     for (int64_t c = params->ith; c < chunks * matrices; c = ggml_threadpool_chunk_add(params->threadpool, 1)) {
         const int64_t i02 = c / chunks % w->ne[2], i03 = c / chunks / w->ne[2];
         const char * matrix = (const char *) w->data + i02 * w->nb[2] + i03 * w->nb[3];
@@ -139,8 +142,11 @@ void mul_mat(const ggml_compute_params * params, ggml_tensor * node, const kerne
         for (int64_t first = 0; first < per_set; first += row_set::MAX) {
             row_set rows;
             gather(node, k, work, i02, i03, first, rows);
-            dot_rows(k, w, matrix, begin, std::min(begin + step, w->ne[1]), rows.act, rows.dst, rows.n);
+            dot_rows(k, {w, matrix, begin, std::min(begin + step, w->ne[1])}, run.tune, rows.act, rows.dst, rows.n);
         }
+    }
+    if (params->ith == 0) {
+        run.end();
     }
 }
 

@@ -21,9 +21,16 @@ void mul_mat(const struct ggml_compute_params * params, struct ggml_tensor * nod
 size_t mul_mat_id_work_size(const struct ggml_tensor * node, const kernel & k);
 void mul_mat_id(const struct ggml_compute_params * params, struct ggml_tensor * node, const kernel & k);
 
-// Multiplies weight rows [begin, end) of one matrix by any number of rows.
-void dot_rows(const kernel & k, const struct ggml_tensor * weights, const char * matrix, int64_t begin, int64_t end,
-              const char * const * act, float * const * dst, int64_t n_act);
+// Weight rows [begin, end) of one matrix.
+struct weight_rows {
+    const struct ggml_tensor * tensor;
+    const char * matrix;
+    int64_t begin, end;
+};
+
+// Multiplies them by any number of rows.
+void dot_rows(const kernel & k, const weight_rows & w, tuning tune, const char * const * act, float * const * dst,
+              int64_t n_act);
 
 // Packs the rows of src1 into `work`, this thread's share; no barrier.
 void pack_rows(const struct ggml_compute_params * params, const struct ggml_tensor * x, const kernel & k, char * work);

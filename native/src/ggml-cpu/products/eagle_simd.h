@@ -18,6 +18,12 @@
 
 #include <cstring>
 
+#if defined(__GNUC__)
+#define EAGLE_INLINE __attribute__((always_inline))
+#else
+#define EAGLE_INLINE
+#endif
+
 // Multiplications and additions are written as explicit fused operations everywhere; no kernel may leave the compiler a
 // choice to contract, because two instantiations of a template could then round differently.
 namespace eagle {
@@ -312,13 +318,15 @@ inline vi v_pair16(vi a, vi b) {
     return v_or(v_and(a, v_set1_32(0xffff)), v_shl32<16>(b));
 }
 
-// Asks for the BYTES bytes that lie DISTANCE bytes ahead of p. Weights stream from memory once, and the hardware's
+// Asks for the BYTES bytes that lie `distance` bytes ahead of p. Weights stream from memory once, and the hardware's
 // prefetchers lose the thread when several rows are read side by side.
 constexpr int AHEAD = 16384;
-template <int BYTES, int DISTANCE = AHEAD>
-inline void prefetch_ahead(const void * p) {
+//
+// Inline, always: GCC takes calls of a function that only asks for memory for calls without effect, and drops them.
+template <int BYTES>
+EAGLE_INLINE inline void prefetch_ahead(const void * p, int distance = AHEAD) {
     for (int i = 0; i < BYTES; i += 64) {
-        _mm_prefetch((const char *) p + DISTANCE + i, _MM_HINT_T0);
+        _mm_prefetch((const char *) p + distance + i, _MM_HINT_T0);
     }
 }
 

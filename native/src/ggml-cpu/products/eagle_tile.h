@@ -2,6 +2,8 @@
 // that accumulators stay in registers.
 #pragma once
 
+#include <algorithm>
+
 #include "eagle_kernels.h"
 #include "eagle_simd.h"
 
@@ -29,7 +31,8 @@ inline void run_pass(const dot_args & a, int first, int n, int64_t i) {
 // As few passes as registers allow, of nearly equal size: the weights are unpacked in each.
 template <typename Tile>
 void run_tiles(const dot_args & a) {
-    const int passes = (a.n_act + Tile::ROWS - 1) / Tile::ROWS;
+    const int most = a.tune.rows > 0 ? std::min(a.tune.rows, Tile::ROWS) : Tile::ROWS;
+    const int passes = (a.n_act + most - 1) / most;
     for (int64_t i = 0; i < a.n_w; i += Tile::STEP) {
         for (int p = 0; p < passes; ++p) {
             const int first = a.n_act * p / passes;

@@ -17,12 +17,6 @@ constexpr int VECTORS = 8;           // of codes, in the 32 values that are mult
 
 // --- loops without a loop --------------------------------------------------------------------------------------------
 
-#if defined(__GNUC__)
-#define EAGLE_INLINE __attribute__((always_inline))
-#else
-#define EAGLE_INLINE
-#endif
-
 // What was read before is read again, instead of being kept in registers that there are too few of.
 inline void forget_loads() {
 #if defined(__GNUC__)

@@ -1,0 +1,74 @@
+#include "eagle_tuning.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+
+namespace eagle {
+
+// The first is the kernels' own choice. Caches and prefetchers differ: how far ahead to ask for weights, and whether
+// many accumulators or two passes over unpacked weights are cheaper.
+static constexpr tuning WAYS[] = {{0, 0}, {0, 4096}, {0, 8192}, {0, 16384}, {0, 32768}, {4, 0}};
+static constexpr int N_WAYS = std::size(WAYS), RUNS = 8 * N_WAYS;
+static constexpr int64_t LEAST_BYTES = 256 << 10;  // less takes too short to be timed
+static constexpr float GAIN = 0.98f;               // a way must be this much faster than the kernel's own
+
+// Least times per byte. Threads of other graphs may write at the same time: a lost sample is no loss.
+struct record {
+    std::atomic<int> runs;
+    std::atomic<float> least[N_WAYS];
+
+    int best() const {
+        int found = 0;
+        for (int i = 1; i < N_WAYS; ++i) {
+            const float bar = found == 0 ? GAIN * least[0] : least[found].load();
+            found = least[i] < bar ? i : found;
+        }
+        return found;
+    }
+};
+
+static bool switched_off() {
+    static const char * value = getenv("LLAMA_EAGLE_TUNE");
+    static const bool off = value != nullptr && (strcmp(value, "off") == 0 || strcmp(value, "0") == 0);
+    return off;
+}
+
+// One for each type, width and number of rows, by classes: activations of long rows compete with weights for caches.
+static record & record_of(const kernel & k, int64_t n, int64_t n_rows) {
+    static record records[GGML_TYPE_COUNT][3][3];
+    const int width = n <= 1536 ? 0 : n <= 4096 ? 1 : 2, rows = n_rows == 1 ? 0 : n_rows <= 3 ? 1 : 2;
+    return records[k.type][width][rows];
+}
+
+trial::trial(const kernel & k, int64_t n, int64_t bytes, int64_t n_rows) : bytes_(bytes) {
+    if (!k.tunable || switched_off()) {
+        return;
+    }
+    record & r = record_of(k, n, n_rows);
+    const int runs = r.runs.load(std::memory_order_relaxed);
+    if (runs >= RUNS) {
+        tune = WAYS[r.best()];
+    } else if (bytes >= LEAST_BYTES && n_rows <= CALL_ROWS) {
+        way_ = runs % N_WAYS;
+        tune = WAYS[way_];
+        record_ = &r;
+        start_ = std::chrono::steady_clock::now();
+    }
+}
+
+void trial::end() {
+    if (record_ == nullptr) {
+        return;
+    }
+    const std::chrono::duration<float> seconds = std::chrono::steady_clock::now() - start_;
+    std::atomic<float> & least = record_->least[way_];
+    const float now = seconds.count() / (float) bytes_, before = least;
+    if (before == 0.0f || now < before) {
+        least = now;
+    }
+    record_->runs.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace eagle

@@ -1,0 +1,28 @@
+// What a product may do in several ways without changing a bit of it: tried on the products of the first decodes.
+#pragma once
+
+#include <stdint.h>
+
+#include <chrono>
+
+#include "eagle_kernels.h"
+
+namespace eagle {
+
+// One product of a matrix, by `tune`. While the best way is not known, each way takes its turn; end() notes its time.
+class trial {
+  public:
+    // `bytes` of weights with `n` values a row, times n_rows rows.
+    trial(const kernel & k, int64_t n, int64_t bytes, int64_t n_rows);
+    void end();  // by one thread
+
+    tuning tune = {};
+
+  private:
+    struct record * record_ = nullptr;  // null: nothing to find out
+    int way_ = 0;
+    int64_t bytes_;
+    std::chrono::steady_clock::time_point start_;
+};
+
+}  // namespace eagle
