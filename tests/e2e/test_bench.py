@@ -100,9 +100,12 @@ def test_report(tmp_path: Path) -> None:
 def test_the_targets_own_head(rows: str, tmp_path: Path) -> None:
     """The constructed acceptance with all rows; 512 of the text's 2048 words draft less."""
     options = ("--synthetic", "tiny", "--drafter", "mtp", "-n", 200, "-t", 1, "--repetitions", 1, "--n-draft", 3)
-    outcome = llama_eagle("bench", *options, "--draft-vocab", rows, "--json", LLAMA_EAGLE_CACHE=str(tmp_path))
+    chat = ("--chat", 60)
+    outcome = llama_eagle("bench", *options, *chat, "--draft-vocab", rows, "--json", LLAMA_EAGLE_CACHE=str(tmp_path))
     assert outcome.code == 0, outcome
     report = outcome.json
+    assert report["chat"]["n_draft"] == 3
+    assert report["chat"]["accept_rate"] == pytest.approx(report["ours"][0]["accept_rate"], abs=0.2)
     assert (report["drafter"], report["draft_vocab"]) == ("mtp", 512 if rows == "512" else None)
     (made,) = (tmp_path / "llama-eagle" / "synthetic" / "tiny").glob("*.gguf")
     assert made.name == "mtp-0.7-q8_0.gguf"

@@ -60,8 +60,12 @@ def kill_at(step: int, command: list[str], folder: Path) -> int:
     return int(read_metrics(folder / "metrics.jsonl")[-1]["step"])
 
 
-def test_killed_twice_and_resumed(arguments: list[str], tmp_path: Path) -> None:
-    """The same loss curve and the same draft as a run that was left alone."""
+@pytest.mark.parametrize("kind", ["draft", "head"])
+def test_killed_twice_and_resumed(kind: str, arguments: list[str], tmp_path: Path) -> None:
+    """The same loss curve and the same draft, or MTP head, as a run that was left alone."""
+    if kind == "head":
+        target = make_training_target("qwen35", tmp_path / "target")
+        arguments = [*arguments, "--mtp", "--target", str(target)]  # the last --target counts
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     report = run(llama_eagle(*arguments, "-o", whole))
     resumed = llama_eagle(*arguments, "-o", cut, "--save-every", 7)

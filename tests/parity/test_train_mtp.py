@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from fixtures.training import make_training_target, write_jsonl
 from llama_eagle.errors import ConfigError
-from llama_eagle.train.metrics import read_metrics
+from llama_eagle.train.metrics import Journal, read_metrics
 from llama_eagle.train.mtp.head import head_tensors, make_head
 from llama_eagle.train.run import train
 from llama_eagle.train.settings import Settings
@@ -98,3 +99,25 @@ def test_other_targets_are_refused(settings: Settings, tmp_path: Path) -> None:
     other = make_training_target("qwen3", tmp_path / "other")
     with pytest.raises(ConfigError, match="--mtp: heads are trained for Qwen3_5ForCausalLM"):
         train(replace(settings, target=str(other)))
+
+
+def test_an_interrupted_run_goes_on_as_if_it_had_not_been(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same head; tests/e2e/test_train_processes.py kills one."""
+    train(settings)
+    cut = replace(settings, output=tmp_path / "cut")
+    write = Journal.write
+
+    def stopping(self: Journal, record: dict[str, Any]) -> None:
+        write(self, record)
+        if record["step"] == 7:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "write", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            train(cut)
+    train(replace(cut, resume=True))
+    for name in ("model.safetensors", "config.json"):
+        assert (cut.output / name).read_bytes() == (settings.output / name).read_bytes()

@@ -122,8 +122,8 @@ def _refuse_conflicts(pair: Pair, runs: Runs) -> None:
         raise UsageError(f"--peers {runs.peers!r}: the only peer is upstream.")
     if pair.drafter not in ("eagle3", "mtp"):
         raise UsageError(f"--drafter {pair.drafter!r}: choose eagle3 or mtp.")
-    if pair.drafter == "mtp" and (pair.draft or pair.draft_type or runs.chat):
-        raise UsageError("--drafter mtp: the head is in the target's file. Leave out --draft, --draft-type and --chat.")
+    if pair.drafter == "mtp" and (pair.draft or pair.draft_type):
+        raise UsageError("--drafter mtp: the head is in the target's file. Leave out --draft and --draft-type.")
     if (pair.synthetic is None) == (pair.model is None):
         raise UsageError("give either --synthetic SHAPE, or -m TARGET.gguf with -d DRAFT.gguf.")
 
