@@ -17,7 +17,8 @@ class Auto:
 
     Few lengths are candidates, and one is left only for a gain, because each has graphs of its own. Another one is
     tried where it may be faster by what is not known of it, if the gain over the rounds to come outweighs what the
-    trial costs. When plain decoding is fastest that is what brings a draft now and then.
+    trial costs. When plain decoding is fastest, a short draft shows now and then whether that has changed: the dearer
+    it is and the less a good one would bring, the rarer.
     """
 
     LENGTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
