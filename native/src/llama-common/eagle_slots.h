@@ -1,5 +1,5 @@
-// What the server's slots ask of the drafts, included by common/speculative.cpp behind common_speculative: the kind that
-// drafted last, and a slot's files. Beside a slot's file lies one of the same name and ".draft".
+// What the server's slots ask of the drafts, included by common/speculative.cpp behind common_speculative: the kind
+// that drafted last, and a slot's files. Beside a slot's file lies one of the same name and ".draft".
 #pragma once
 
 #include <fstream>

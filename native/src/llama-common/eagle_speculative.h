@@ -114,7 +114,5 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
     }
 
     // 0: not given.
-    static int32_t number_from(const char * variable) {
-        return std::atoi(text_from(variable).c_str());
-    }
+    static int32_t number_from(const char * variable) { return std::atoi(text_from(variable).c_str()); }
 };
