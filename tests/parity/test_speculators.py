@@ -146,7 +146,7 @@ def test_a_trained_draft_loads_in_the_package(n_draft: int, tmp_path: Path) -> N
     with torch.no_grad():  # theirs pairs a slot's features with the token in the same place
         model(features[:, :-1], tokens[:, 1:], torch.zeros(1, 11, dtype=torch.long), ttt_steps=N_STEPS)
         stored = pair.target.frozen().embedding.bfloat16().float()
-        hidden = pair.draft.unroll(stored[tokens], features, N_STEPS)
+        hidden = pair.draft.unroll(stored[tokens], features, features, N_STEPS)
         ours = [pair.draft.lm_head(pair.draft.norm(x[0])) for x in hidden]
     assert len(ours) == len(steps) == N_STEPS
     for found, expected in zip(ours, steps, strict=True):

@@ -60,7 +60,7 @@ def chain_in_torch(pair: Pair, tokens: list[int]) -> list[torch.Tensor]:
             padded = torch.tensor([[*tokens, 0]])  # unroll leaves out slots without a token to predict
             embedded = frozen.embedding[padded]
             wide = torch.nn.functional.pad(features, (0, 0, 0, len(padded[0]) - features.shape[1]))
-            hidden = pair.draft.unroll(embedded, wide, k + 1)[k][0, -1]
+            hidden = pair.draft.unroll(embedded, wide, wide, k + 1)[k][0, -1]
             found.append(pair.draft.lm_head(pair.draft.norm(hidden)))
             tokens = [*tokens, int(pair.ids[found[-1].argmax()])]
     return found
