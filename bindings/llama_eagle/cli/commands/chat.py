@@ -27,7 +27,6 @@ from llama_eagle.cli.options import (
     read_n_draft,
 )
 from llama_eagle.errors import EagleError, UsageError
-from llama_eagle.vision.pictures import read_file
 
 HELP = """\
 /retry              answer the last question again
@@ -204,6 +203,8 @@ class Chat:
         self._llm.set_n_draft(0 if length == "off" else read_n_draft(length))
 
     def _image(self, name: str) -> None:
+        from llama_eagle.vision.pictures import read_file
+
         data = read_file(_path(name))
         n_tokens = len(self._llm.tokenize_images("", [data]))
         console.note(f"{name}: {n_tokens} tokens, with the next message")
