@@ -9,7 +9,8 @@ from importlib import metadata
 from typing import Any
 
 from llama_eagle.errors import EagleError
-from llama_eagle.native import build, calls
+from llama_eagle.native.build import library_folder
+from llama_eagle.native.calls import library
 from llama_eagle.sessions import exact
 
 PACKAGES = ("llama-eagle", "llama-cpp-python", "gguf", "numpy", "safetensors", "huggingface_hub")
@@ -30,12 +31,12 @@ def examine() -> dict[str, Any]:
         "problems": [],
     }
     try:
-        report["library_path"] = str(build.library_folder())
-        library = calls.library()
-        report["upstream_commit"] = library.eagle_upstream_commit().decode()
-        report["patch_hash"] = library.eagle_patch_hash().decode()
+        report["library_path"] = str(library_folder())
+        llama = library()
+        report["upstream_commit"] = llama.eagle_upstream_commit().decode()
+        report["patch_hash"] = llama.eagle_patch_hash().decode()
         report["cpu_features"] = _cpu_features()
-        report["gpu_backends"] = _gpu_backends(library)
+        report["gpu_backends"] = _gpu_backends(llama)
         report["exact"] = exact.devices()
     except EagleError as error:
         report["problems"].append(str(error))
@@ -82,7 +83,7 @@ def _cpu_features() -> list[str]:
 
 def devices() -> list[dict[str, Any]]:
     """Name, description and memory in MiB of what models can run on, the CPU first."""
-    return sorted(_devices(calls.library(), DEVICES), key=lambda device: bool(device["name"] != "CPU"))
+    return sorted(_devices(library(), DEVICES), key=lambda device: bool(device["name"] != "CPU"))
 
 
 def _gpu_backends(ggml: Any) -> list[dict[str, Any]]:

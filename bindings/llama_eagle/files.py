@@ -1,9 +1,10 @@
-"""Output files: checked before work begins, and whole or not there at all."""
+"""Output files: checked before work begins, and whole or not there at all. And files of settings."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
 import secrets
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from llama_eagle.errors import EnvironmentFailure, UsageError
+from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 
 
 def explain(error: OSError, path: Path, need: int) -> EnvironmentFailure:
@@ -38,6 +39,33 @@ def check_output(path: Path, need: int = 0) -> None:
     free = shutil.disk_usage(folder).free
     if need > free:
         raise EnvironmentFailure(f"{path} needs {need / 1e9:.2f} GB, but only {free / 1e9:.2f} GB are free in {folder}")
+
+
+def read_json_or_yaml(path: Path) -> Any:
+    """What a file of settings holds. Raises `InputError` when it cannot be read or is not valid, `EnvironmentFailure`
+    where YAML cannot be read."""
+    try:
+        text = path.read_text()
+        return (_yaml_loader() if path.suffix in (".yaml", ".yml") else json.loads)(text)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}).") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not valid: {' '.join(str(error).split())}") from None
+
+
+def _yaml_loader() -> Callable[[str], Any]:
+    try:
+        import yaml
+    except ImportError:
+        raise EnvironmentFailure("a YAML file needs PyYAML: pip install pyyaml, or write it as JSON.") from None
+
+    def load(text: str) -> Any:
+        try:
+            return yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ValueError(str(error)) from None
+
+    return load
 
 
 def refuse_sources(output: Path, sources: Iterable[Path]) -> None:

@@ -7,8 +7,7 @@ runs, and nothing else is replaced.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from llama_eagle.drop_in.llama import EagleLlama
 from llama_eagle.drop_in.options import EAGLE_PARAMETERS, PARENT_PARAMETERS
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
+from llama_eagle.files import read_json_or_yaml
 from llama_eagle.native.limits import LONGEST
 
 try:
@@ -105,36 +105,16 @@ def create_app(server_settings: ServerSettings, models: list[EagleModelSettings]
 
 def read_config(path: Path) -> EagleConfigFile:
     """A JSON or YAML file with the server's settings and `models`. Raises `InputError` for what it cannot be."""
+    data = read_json_or_yaml(path)
     try:
-        text = path.read_text()
-        data = _yaml_loader()(text) if path.suffix in (".yaml", ".yml") else json.loads(text)
         config = EagleConfigFile.model_validate(data)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}).") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise InputError(f"{path}: {where}: {first['msg']}. Correct it.") from None
-    except ValueError as error:
-        raise InputError(f"{path}: not valid: {error}") from None
     if not config.models:
         raise InputError(f"{path}: it names no models. Give at least one entry in `models`.")
     return config
-
-
-def _yaml_loader() -> Callable[[str], Any]:
-    try:
-        import yaml
-    except ImportError:
-        raise EnvironmentFailure("a YAML file needs PyYAML: pip install pyyaml, or write it as JSON.") from None
-
-    def load(text: str) -> Any:
-        try:
-            return yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ValueError(" ".join(str(error).split())) from None
-
-    return load
 
 
 @contextmanager

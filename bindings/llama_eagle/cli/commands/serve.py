@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +14,7 @@ from llama_eagle import console
 from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import CHAT_CONTEXT, Computing, Drafting, Verbose
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
+from llama_eagle.files import read_json_or_yaml
 
 
 @dataclass(frozen=True)
@@ -88,32 +88,11 @@ def serve(
 
 
 def read_settings(path: Path) -> Mapping[str, Any]:
-    """A JSON or YAML file. Raises `InputError` when it is none, `EnvironmentFailure` where YAML cannot be read."""
-    try:
-        text = path.read_text()
-        settings = (_yaml_loader() if path.suffix in (".yaml", ".yml") else json.loads)(text)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}).") from None
-    except ValueError as error:
-        raise InputError(f"{path}: not valid: {' '.join(str(error).split())}") from None
+    """The file of `--config`. Raises as `read_json_or_yaml`, and `InputError` where it names no models."""
+    settings = read_json_or_yaml(path)
     if not isinstance(settings, dict) or not settings.get("models"):
         raise InputError(f"{path}: it names no models. Give an entry in `models`.")
     return settings
-
-
-def _yaml_loader() -> Callable[[str], Any]:
-    try:
-        import yaml
-    except ImportError:
-        raise EnvironmentFailure("a YAML file needs PyYAML: pip install pyyaml, or write it as JSON.") from None
-
-    def load(text: str) -> Any:
-        try:
-            return yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ValueError(str(error)) from None
-
-    return load
 
 
 def require_free(host: str, port: int) -> None:
