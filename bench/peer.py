@@ -31,6 +31,8 @@ class PeerJob:
     n: int
     threads: int
     gpu_layers: int = 0
+    type_k: str = "f16"
+    type_v: str = "f16"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +44,15 @@ class Peer:
 
     def decode(self, job: PeerJob) -> float:
         """Plain decoding with llama-bench: tokens per second over job.n tokens from an empty context."""
-        command = ["llama-bench", "-m", str(job.model), "-p", "0", "-n", str(job.n), "-r", "1", "-o", "json"]
-        output = self._run([*command, "-t", str(job.threads), "-ngl", str(job.gpu_layers)])
+        return self._bench(job, "-p", "0", "-n", str(job.n))
+
+    def read(self, job: PeerJob) -> float:
+        """Reading a prompt of job.n tokens with llama-bench: tokens per second."""
+        return self._bench(job, "-p", str(job.n), "-n", "0")
+
+    def _bench(self, job: PeerJob, *arguments: str) -> float:
+        where = ["-t", str(job.threads), "-ngl", str(job.gpu_layers), "-ctk", job.type_k, "-ctv", job.type_v]
+        output = self._run(["llama-bench", "-m", str(job.model), "-r", "1", "-o", "json", *where, *arguments])
         return float(json.loads(output)[0]["avg_ts"])
 
     def speculate(self, job: PeerJob, draft: Path | None, prompt: str, n_draft: int) -> Measurement:
@@ -52,6 +61,7 @@ class Peer:
         threads, layers = str(job.threads), str(job.gpu_layers)
         command = [
             *("llama-speculative-simple", "-m", str(job.model), "-t", threads, "-tb", threads, "-ngl", layers),
+            *("-ctk", job.type_k, "-ctv", job.type_v),
             *("--spec-draft-n-max", str(n_draft), "-p", prompt, "-n", str(job.n), "--temp", "0"),
             *("-c", str(len(prompt) + job.n + 512), "--spec-type", "draft-eagle3" if draft else "draft-mtp"),
         ]

@@ -11,7 +11,45 @@ from llama_eagle.errors import EnvironmentFailure, UsageError
 from llama_eagle.files import check_output
 
 
-def table(result: dict[str, Any]) -> Any:
+def tables(result: dict[str, Any]) -> list[Any]:
+    """Speed; what a step costs; prompts, where they were measured."""
+    return [
+        _speeds(result),
+        *([_steps(result)] if result["steps"] else []),
+        *([_prompts(result)] if result["prompts"] else []),
+    ]
+
+
+def _steps(result: dict[str, Any]) -> Any:
+    """A row of ms and one of plain decodes for each depth."""
+    n_most = len(result["steps"][0]["verify_ms"])
+    title = "ms of a step behind so many tokens, and how many decodes that is"
+    caption = "draft: of 4 tokens; 1, 2, ...: a verification of so many rows"
+    out = console.compact_table(
+        ("tokens", "decode", "draft", *map(str, range(1, n_most + 1))), title=title, caption=caption
+    )
+    for costs in result["steps"]:
+        decode, draft = costs["decode_ms"], costs["draft_ms"]
+        out.add_row(str(costs["depth"]), *(f"{ms:.1f}" for ms in (decode, draft, *costs["verify_ms"])))
+        out.add_row("", *(f"{ms / decode:.2f}" for ms in (decode, draft, *costs["verify_ms"])))
+    return out
+
+
+def _prompts(result: dict[str, Any]) -> Any:
+    out = console.compact_table(("prompt", "tok/s", "with a draft", "x plain", "upstream"), title="reading a prompt")
+    for costs in result["prompts"]:
+        upstream = costs["upstream_tps"]
+        cells = (costs["plain_tps"], costs["draft_tps"])
+        out.add_row(
+            str(costs["n"]),
+            *(f"{tps:.0f}" for tps in cells),
+            f"{costs['draft_over_plain']:.3f}",
+            "" if upstream is None else f"{upstream:.0f}",
+        )
+    return out
+
+
+def _speeds(result: dict[str, Any]) -> Any:
     """Rows: plain decoding, then each draft length of ours and of upstream; "a round": tokens emitted."""
     title = f"{result['model']}, {result['type']}, {result['n']} tokens, {result['threads']} threads"
     if result["accept"] is not None:
@@ -39,8 +77,15 @@ def summary(result: dict[str, Any]) -> str:
     if result["best_over_upstream"] is not None:
         lines.append(f"best over upstream's     {result['best_over_upstream']:.2f}")
     lines.append(f"sampled over greedy      {result['sampled']['over_greedy']:.3f}")
-    lines.append(f"verify of 5 / decode     {result['verify5_over_decode1']:.2f}")
+    lines.append(_memory_line(result["memory"], result["steps"][0]["decode_ms"]))
     return "\n".join(lines)
+
+
+def _memory_line(memory: dict[str, Any], decode_ms: float) -> str:
+    """How near a decode comes to the time that reading its weights takes."""
+    size, best = memory["decode_bytes"] / 1e6, memory["read_rate"] / 1e9
+    reached = memory["decode_bytes"] / decode_ms / 1e6
+    return f"a decode reads           {size:.0f} MB at {reached:.1f} GB/s; this machine reads {best:.1f} GB/s"
 
 
 def require_plotting(path: Path) -> None:
@@ -58,26 +103,39 @@ def require_plotting(path: Path) -> None:
 
 
 def plot(results: Sequence[dict[str, Any]], path: Path) -> None:
-    """Tokens per second over the draft length, one line per acceptance: ours solid, upstream dashed, plain dotted."""
+    """Two panels: tokens per second over the draft length, a color for each acceptance; a verification's time over its
+    rows, one color for each depth."""
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
-    for color, result in zip(pyplot.rcParams["axes.prop_cycle"].by_key()["color"] * 3, results, strict=False):
-        label = "" if result["accept"] is None else f", acceptance {result['accept']:g}"
-        for who, style in (("ours", "o-"), ("upstream", "s--")):
-            points = [(r["n_draft"], r["tps"]) for r in result[who] if r["n_draft"] != "auto"]
-            if points:
-                axes.plot(*zip(*points, strict=True), style, color=color, label=f"{who}{label}")
-        for row in result["ours"]:
-            if row["n_draft"] == "auto":
-                axes.axhline(row["tps"], color=color, linewidth=0.8, label=f"ours, auto{label}")
-    axes.axhline(results[0]["plain_tps"], color="gray", linestyle=":", label="plain")
-    axes.set(xlabel="tokens drafted in a round", ylabel="tokens/s", ylim=(0, None))
-    axes.set_title(f"{results[0]['model']}, {results[0]['type']}, {results[0]['threads']} threads")
-    axes.set_xticks(sorted({r["n_draft"] for result in results for r in result["ours"] if r["n_draft"] != "auto"}))
-    figure.legend(fontsize="small", loc="outside right upper")
+    figure, (speeds, steps) = pyplot.subplots(1, 2, figsize=(12, 4.5), layout="constrained")
+    colors = pyplot.rcParams["axes.prop_cycle"].by_key()["color"] * 3
+    for color, result in zip(colors, results, strict=False):
+        _plot_speeds(speeds, result, color)
+    speeds.axhline(results[0]["plain_tps"], color="gray", linestyle=":", label="plain")
+    speeds.set(xlabel="tokens drafted in a round", ylabel="tokens/s", ylim=(0, None))
+    speeds.set_xticks(sorted({r["n_draft"] for result in results for r in result["ours"] if r["n_draft"] != "auto"}))
+    for color, costs in zip(colors, results[0]["steps"], strict=False):
+        rows = range(1, len(costs["verify_ms"]) + 1)
+        steps.plot(rows, costs["verify_ms"], "o-", color=color, label=f"verification behind {costs['depth']} tokens")
+        steps.axhline(costs["decode_ms"], color=color, linestyle=":", label="a decode there")
+    steps.set(xlabel="rows", ylabel="ms", ylim=(0, None))
+    figure.suptitle(f"{results[0]['model']}, {results[0]['type']}, {results[0]['threads']} threads")
+    for axes in (speeds, steps):
+        axes.legend(fontsize="small")
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
+
+
+def _plot_speeds(axes: Any, result: dict[str, Any], color: str) -> None:
+    """Ours solid, upstream dashed, `auto` a thin line."""
+    label = "" if result["accept"] is None else f", acceptance {result['accept']:g}"
+    for who, style in (("ours", "o-"), ("upstream", "s--")):
+        points = [(r["n_draft"], r["tps"]) for r in result[who] if r["n_draft"] != "auto"]
+        if points:
+            axes.plot(*zip(*points, strict=True), style, color=color, label=f"{who}{label}")
+    for row in result["ours"]:
+        if row["n_draft"] == "auto":
+            axes.axhline(row["tps"], color=color, linewidth=0.8, label=f"ours, auto{label}")
 
 
 def _cells(row: dict[str, Any], plain: float) -> list[str]:

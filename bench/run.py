@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llama_eagle.bench.measurement import Measurement, middle
 from llama_eagle.bench.peer import Peer, PeerJob
+
+if TYPE_CHECKING:
+    from llama_eagle.bench.costs import PromptCosts, StepCosts
+    from llama_eagle.bench.memory import MemoryUse
 
 Length = int | str  # tokens drafted in a round, or "auto"
 
@@ -21,6 +25,8 @@ class Plan:
     repetitions: int
     peer: Peer | None
     n_chat: int = 0  # tokens that are also streamed as a chat
+    depths: tuple[int, ...] = (64,)  # tokens in memory when the cost of a step is measured
+    prompts: tuple[int, ...] = ()  # lengths of prompts whose reading is measured
     say: Callable[[str], None] = lambda text: None
 
 
@@ -47,7 +53,9 @@ class Results:
     upstream_plain: float | None
     sampled: Sampled
     chat: Measurement | None
-    verify_over_decode: float
+    steps: list[StepCosts]
+    prompts: list[PromptCosts]
+    memory: MemoryUse
 
     @property
     def best_over_plain(self) -> float:
@@ -67,19 +75,23 @@ class Results:
             "chat": self.chat and {"n_draft": self.sampled.n_draft, **dataclasses.asdict(self.chat)},
             "best_over_plain": self.best_over_plain,
             "best_over_upstream": self.best_over_upstream,
-            "verify5_over_decode1": self.verify_over_decode,
+            "steps": [costs.as_dict() for costs in self.steps],
+            "prompts": [costs.as_dict() for costs in self.prompts],
+            "memory": self.memory.as_dict(),
         }
 
 
 def run(job: Any, plan: Plan) -> Results:
     """Measures `job` (bench.ours.Job). The models stay loaded throughout; each run has a context of its own."""
     from llama_eagle.bench.chat import stream_chat
+    from llama_eagle.bench.costs import step_costs
+    from llama_eagle.bench.memory import memory_use
     from llama_eagle.bench.ours import loaded
 
     plain: list[Measurement] = []
     runs: dict[tuple[str, Length], list[Measurement]] = {}
     peer_plain: list[float] = []
-    peer_job = PeerJob(job.target, job.n, job.threads, job.gpu_layers)
+    peer_job = PeerJob(job.target, job.n, job.threads, job.gpu_layers, job.type_k, job.type_v)
     with loaded(job) as ours:
         ours.plain()  # pages the files in
         for repetition in range(plan.repetitions):
@@ -96,7 +108,9 @@ def run(job: Any, plan: Plan) -> Results:
         mine = {length: m for (who, length), m in medians.items() if who == "ours"}
         fastest = max(mine, key=lambda length: mine[length].tps)
         sampled = _sampled(ours, fastest, plan.repetitions)
-        ratio = ours.verify_over_decode()
+        steps = list(step_costs(ours, plan.depths))
+        prompts = list(_prompts(ours, plan, peer_job)) if plan.prompts else []
+        memory = memory_use(job.target, job.threads)
     chat = [stream_chat(job, plan.n_chat, fastest) for _ in range(plan.repetitions if plan.n_chat else 0)]
     return Results(
         plain=middle(plain),
@@ -105,8 +119,18 @@ def run(job: Any, plan: Plan) -> Results:
         upstream_plain=median(peer_plain) if peer_plain else None,
         sampled=sampled,
         chat=middle(chat) if chat else None,
-        verify_over_decode=ratio,
+        steps=steps,
+        prompts=prompts,
+        memory=memory,
     )
+
+
+def _prompts(ours: Any, plan: Plan, peer_job: PeerJob) -> Iterator[PromptCosts]:
+    from llama_eagle.bench.costs import prompt_costs
+
+    for costs in prompt_costs(ours, plan.prompts, plan.repetitions):
+        upstream = plan.peer and plan.peer.read(dataclasses.replace(peer_job, n=costs.n))
+        yield dataclasses.replace(costs, upstream_tps=upstream)
 
 
 def _sampled(ours: Any, length: Length, repetitions: int) -> Sampled:

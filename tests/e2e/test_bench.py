@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from fixtures.command import assert_one_line_error, llama_eagle
 from llama_eagle.bench import peer
+from llama_eagle.bench.costs import MOST_ROWS
 from llama_eagle.bench.measurement import Measurement, middle
+from llama_eagle.bench.memory import decode_bytes
 from llama_eagle.bench.peer import Peer, PeerJob
+from llama_eagle.gguf.header import Header, TensorInfo
 from llama_eagle.synthetic.cycle import Cycle
 from llama_eagle.synthetic.shapes import SHAPES
 
@@ -48,6 +51,10 @@ def test_figures_of_the_peer(tmp_path: Path) -> None:
         (("--synthetic", "3b"), "3b"),
         (("--synthetic", "tiny", "--accept", "70"), "--accept"),
         (("--synthetic", "tiny", "--n-draft", "0"), "--n-draft"),
+        (("--synthetic", "tiny", "--depths", "1k"), "--depths"),
+        (("--synthetic", "tiny", "--depths", ""), "--depths"),
+        (("--synthetic", "tiny", "--prompts", "0"), "--prompts"),
+        (("--synthetic", "tiny", "--cache-type-k", "q9"), "cache type"),
         (("--synthetic", "tiny", "--peers", "vllm"), "upstream"),
         (("--synthetic", "tiny", "--drafter", "dflash"), "dflash"),
         (("--synthetic", "tiny", "--drafter", "mtp", "--draft-type", "q8_0"), "--draft-type"),
@@ -84,7 +91,11 @@ def test_report(tmp_path: Path) -> None:
     assert [row["n_draft"] for row in report["ours"]] == [2, "auto"]
     assert report["best_over_plain"] == pytest.approx(max(r["tps"] for r in report["ours"]) / report["plain_tps"])
     assert (report["upstream"], report["best_over_upstream"]) == ([], None)
-    assert report["verify5_over_decode1"] > 0
+    (costs,) = report["steps"]
+    assert costs["depth"] == 64
+    assert len(costs["verify_ms"]) == MOST_ROWS
+    assert costs["verify_over_decode"][4] == pytest.approx(costs["verify_ms"][4] / costs["decode_ms"])
+    assert report["prompts"] == []
     assert report["hardware"]["cores"] >= 1
     for row in report["ours"]:
         assert row["draft_ms"] + row["verify_ms"] <= row["round_ms"]
@@ -93,6 +104,45 @@ def test_report(tmp_path: Path) -> None:
     assert report["chat"]["mean_emitted"] == pytest.approx(report["ours"][0]["mean_emitted"], rel=0.2)
     assert 0 < report["chat"]["python_share"] < 1
     assert plot.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.mark.native
+def test_steps_and_prompts_in_a_quantized_memory(tmp_path: Path) -> None:
+    options = ("--synthetic", "tiny", "-n", 8, "-t", 1, "--repetitions", 1, "--n-draft", 2)
+    what = ("--depths", "200,32", "--prompts", "40,700", "--cache-type-k", "q8_0", "--cache-type-v", "q8_0")
+    report = llama_eagle("bench", *options, *what, "--json", LLAMA_EAGLE_CACHE=str(tmp_path)).json
+    assert [costs["depth"] for costs in report["steps"]] == [32, 200]
+    assert [costs["n"] for costs in report["prompts"]] == [40, 700]
+    for costs in report["prompts"]:
+        assert costs["draft_over_plain"] == pytest.approx(costs["draft_tps"] / costs["plain_tps"])
+        assert costs["upstream_tps"] is None
+    text = llama_eagle("bench", *options, *what, LLAMA_EAGLE_CACHE=str(tmp_path))
+    assert text.code == 0, text
+    assert all(len(line) <= 80 for line in text.stdout.splitlines())
+
+
+def test_bytes_of_a_decode(tmp_path: Path) -> None:
+    """A dense target's file but its embeddings and its MTP head; of a mixture, the experts in use."""
+    shape = {"block_count": 3, "nextn_predict_layers": 1, "expert_count": 8, "expert_used_count": 2}
+    tensors = {
+        "token_embd.weight": 100,
+        "output.weight": 7,
+        "blk.0.ffn_down_exps.weight": 80,
+        "blk.0.ffn_down_shexp.weight": 5,
+        "blk.1.attn_q.weight": 11,
+        "blk.2.attn_q.weight": 1000,
+    }
+    assert decode_bytes([_header(shape, tensors)]) == 4 * (7 + 80 * 2 // 8 + 5 + 11)
+    del tensors["output.weight"]
+    assert decode_bytes([_header(shape, tensors)]) == 4 * (100 + 20 + 5 + 11)
+    assert decode_bytes([_header({"block_count": 3}, tensors)]) == 4 * (100 + 80 + 5 + 11 + 1000)
+
+
+def _header(keys: dict[str, int], sizes: dict[str, int]) -> Header:
+    """F32 tensors of so many elements."""
+    tensors = {name: TensorInfo(name, (n,), 0, 0) for name, n in sizes.items()}
+    values = {"general.architecture": "qwen35moe", **{f"qwen35moe.{key}": n for key, n in keys.items()}}
+    return Header(Path("target.gguf"), 3, values, tensors, 0, 0, {})
 
 
 @pytest.mark.native

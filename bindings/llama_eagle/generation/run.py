@@ -27,6 +27,8 @@ class Run:
     threads: int = 0
     sampling: SamplingParams = GREEDY
     ignore_eos: bool = True
+    type_k: str = ContextOptions.type_k
+    type_v: str = ContextOptions.type_v
 
 
 def decode(
@@ -42,7 +44,11 @@ def decode(
     `length`: a policy in place of `drafting.n_draft`.
     """
     options = ContextOptions(
-        n_ctx=len(prompt) + run.n + drafting.longest + 1, n_threads=run.threads, n_rs_seq=drafting.longest
+        n_ctx=len(prompt) + run.n + drafting.longest + 1,
+        n_threads=run.threads,
+        type_k=run.type_k,
+        type_v=run.type_v,
+        n_rs_seq=drafting.longest,
     )
     draft = pair.draft if drafting.model is not None else None
     with (

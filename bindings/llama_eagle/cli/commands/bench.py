@@ -14,9 +14,12 @@ from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import DraftGpuLayers, GpuLayers, Json, PMin, Threads
 from llama_eagle.errors import UsageError
 from llama_eagle.native.limits import LONGEST
+from llama_eagle.sessions.options import ContextOptions
 
 if TYPE_CHECKING:
     from llama_eagle.bench.ours import Job
+    from llama_eagle.bench.peer import Peer
+    from llama_eagle.bench.run import Plan
 
 SYNTHETIC_PROMPT = " A B C"
 PROMPT = "Explain in simple words how a sailing boat can sail against the wind."
@@ -60,6 +63,15 @@ class Runs:
     chat: Annotated[int, typer.Option(metavar="N", min=0, help="Also stream a chat of N tokens.")] = 0
     peers: Annotated[str | None, typer.Option(metavar="upstream", help="Compare with llama.cpp's own driver.")] = None
 
+    depths: Annotated[
+        str, typer.Option(metavar="N[,N...]", help="Tokens in memory when a step's cost is measured.")
+    ] = "64"
+    prompts: Annotated[
+        str, typer.Option(metavar="N[,N...]", help="Also read prompts of these lengths, with a draft and without.")
+    ] = ""
+    cache_type_k: Annotated[str, typer.Option(help="Type of the K memory: f16, q8_0, ...")] = ContextOptions.type_k
+    cache_type_v: Annotated[str, typer.Option(help="Type of the V memory.")] = ContextOptions.type_v
+
     @property
     def n_threads(self) -> int:
         return self.threads or os.cpu_count() or 1
@@ -84,7 +96,18 @@ class Runs:
             draft_gpu_layers=self.draft_gpu_layers,
             p_min=self.p_min,
             draft_vocab=pair.n_rows or 0,
+            type_k=self.cache_type_k,
+            type_v=self.cache_type_v,
         )
+
+    def plan(self, peer: Peer | None) -> Plan:
+        """Raises `UsageError` for what is no number."""
+        from llama_eagle.bench.run import Plan
+
+        depths, prompts = _numbers("--depths", self.depths), _numbers("--prompts", self.prompts)
+        if not depths:
+            raise UsageError("--depths: give at least one number.")
+        return Plan(self.lengths, self.repetitions, peer, self.chat, depths, prompts, console.note)
 
 
 @grouped
@@ -99,13 +122,13 @@ def bench(
     With --peers upstream, llama.cpp's own EAGLE-3 or MTP runs on the same files in turn.
     """
     from llama_eagle.bench import report
-    from llama_eagle.bench.run import Plan
 
     _refuse_conflicts(pair, runs)
     if plot is not None:
         report.require_plotting(plot)
+    runs.plan(None)  # what it refuses is refused before the files are made
     jobs = _jobs(pair, runs)
-    plan = Plan(runs.lengths, runs.repetitions, _peer() if runs.peers else None, runs.chat, console.note)
+    plan = runs.plan(_peer() if runs.peers else None)
     results = [_measure(facts, job, plan) for facts, job in jobs]
     if plot is not None:
         report.plot(results, plot)
@@ -113,7 +136,8 @@ def bench(
         console.result(results[0] if len(results) == 1 else {**results[0], "by_accept": results})
         return
     for result in results:
-        console.table(report.table(result))
+        for table in report.tables(result):
+            console.table(table)
         console.data(report.summary(result))
 
 
@@ -128,7 +152,7 @@ def _refuse_conflicts(pair: Pair, runs: Runs) -> None:
         raise UsageError("give either --synthetic SHAPE, or -m TARGET.gguf with -d DRAFT.gguf.")
 
 
-def _measure(facts: dict[str, Any], job: Job, plan: Any) -> dict[str, Any]:
+def _measure(facts: dict[str, Any], job: Job, plan: Plan) -> dict[str, Any]:
     from llama_eagle.bench.run import run
     from llama_eagle.bench.surroundings import surroundings
 
@@ -189,7 +213,7 @@ def _synthetic_job(pair: Pair, runs: Runs, accept: float) -> Job:
     return runs.job(pair, files.target, files.draft, prompt)
 
 
-def _peer() -> Any:
+def _peer() -> Peer:
     from llama_eagle.bench.peer import build_peer
 
     console.note("building llama.cpp's tools, unless they are in the cache")
@@ -207,6 +231,13 @@ def _rows(text: str) -> int | None:
     if text != "all" and not (text.isdigit() and int(text) > 0):
         raise UsageError(f"--draft-vocab {text!r}: give a number of tokens from 1, or all.")
     return None if text == "all" else int(text)
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise UsageError(f"{option} {text!r}: give numbers of tokens from 1, such as 512,8192.")
+    return tuple(int(part) for part in parts)
 
 
 def _shares(text: str) -> list[float]:

@@ -1,0 +1,114 @@
+"""What each step costs: a decode, a verification by its rows, a draft, with more and more in memory; and a prompt."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from statistics import median
+from typing import Any
+
+from llama_eagle.bench.ours import Ours
+from llama_eagle.drafting.resolve import session_options
+from llama_eagle.sessions.models import Context
+from llama_eagle.sessions.plain import PlainSession
+from llama_eagle.sessions.session import EagleSession, Session
+
+MOST_ROWS = 9
+N_DRAFT = 4
+N_TIMES = 12
+FIRST = 300  # prompts count up from this token: ordinary ones in every vocabulary
+N_WORDS = 1000  # and begin anew after so many
+
+
+@dataclasses.dataclass(frozen=True)
+class StepCosts:
+    """Median ms of one step behind `depth` tokens; `verify_ms[i]` is that of i + 1 rows."""
+
+    depth: int
+    decode_ms: float
+    draft_ms: float  # of N_DRAFT tokens
+    verify_ms: list[float]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "verify_over_decode": [ms / self.decode_ms for ms in self.verify_ms]}
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptCosts:
+    """Median tokens/s of reading a prompt of `n` tokens, without a draft and with it."""
+
+    n: int
+    plain_tps: float
+    draft_tps: float
+    upstream_tps: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "draft_over_plain": self.draft_tps / self.plain_tps}
+
+
+def step_costs(ours: Ours, depths: Sequence[int]) -> Iterator[StepCosts]:
+    """For each depth, in rising order. What the rows say has no influence on their cost."""
+    ids = _tokens(MOST_ROWS)
+    with _sessions(ours, max(depths) + N_TIMES * (MOST_ROWS + 1), MOST_ROWS) as (plain, drafting):
+        for depth in sorted(depths):
+            for session in (plain, drafting):
+                _fill(session, depth)
+            decodes, drafts = [], []
+            verifications: list[list[float]] = [[] for _ in range(MOST_ROWS)]
+            for _ in range(N_TIMES):
+                for n_rows, mine in enumerate(verifications, 1):
+                    decodes.append(_timed(partial(plain.verify, ids[:1])))
+                    plain.commit(1)
+                    drafts.append(_timed(partial(drafting.draft, ids[0], N_DRAFT)))
+                    mine.append(_timed(partial(drafting.verify, ids[:n_rows])))
+                    drafting.commit(1)
+            yield StepCosts(depth, median(decodes), median(drafts), [median(mine) for mine in verifications])
+
+
+def prompt_costs(ours: Ours, lengths: Sequence[int], repetitions: int) -> Iterator[PromptCosts]:
+    """For each length, without and with a draft in turn."""
+    with _sessions(ours, max(lengths), N_DRAFT) as sessions:
+        for n in lengths:
+            times: tuple[list[float], list[float]] = ([], [])
+            for _ in range(repetitions):
+                for session, mine in zip(sessions, times, strict=True):
+                    session.reset()
+                    mine.append(_timed(partial(session.eval, _tokens(n))))
+            plain, draft = (n / median(mine) * 1e3 for mine in times)
+            yield PromptCosts(n, plain, draft)
+
+
+@contextmanager
+def _sessions(ours: Ours, n_tokens: int, n_rows: int) -> Iterator[tuple[PlainSession, EagleSession]]:
+    """One without a draft and one with it, each in a context of its own for `n_tokens`."""
+    assert ours.pair.draft is not None
+    options = dataclasses.replace(ours.job.context, n_ctx=n_tokens + MOST_ROWS + N_DRAFT + 1)
+    longest = dataclasses.replace(ours.job.drafting(N_DRAFT), n_draft_max=n_rows)
+    with (
+        Context(ours.pair.target, options) as plain,
+        Context(ours.pair.target, dataclasses.replace(options, n_rs_seq=n_rows)) as context,
+        PlainSession(plain) as without,
+        EagleSession(context, ours.pair.draft, session_options(ours.pair.draft.header, longest)) as session,
+    ):
+        yield without, session
+
+
+def _fill(session: Session, depth: int) -> None:
+    """What was measured at the depth before may have gone further than this one."""
+    if session.n_past > depth:
+        session.reset()
+    session.eval(_tokens(depth - session.n_past))
+
+
+def _tokens(n: int) -> list[int]:
+    return [FIRST + i % N_WORDS for i in range(n)]
+
+
+def _timed(call: Callable[[], object]) -> float:
+    """ms."""
+    start = time.perf_counter()
+    call()
+    return (time.perf_counter() - start) * 1e3
