@@ -1,8 +1,10 @@
-"""What each step costs: a decode, a verification by its rows, a draft, with more and more in memory; and a prompt."""
+"""What each step costs: a decode, a verification by its rows, a draft, with more and more in memory; a prompt; and the
+bytes that a decode must read."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +14,7 @@ from typing import Any
 
 from llama_eagle.bench.ours import Ours
 from llama_eagle.drafting.resolve import session_options
+from llama_eagle.gguf.header import Header
 from llama_eagle.sessions.models import Context
 from llama_eagle.sessions.plain import PlainSession
 from llama_eagle.sessions.session import EagleSession, Session
@@ -20,6 +23,7 @@ MOST_ROWS = 9
 N_DRAFT = 4
 N_TIMES = 12
 FIRST = 300  # prompts count up from this token: ordinary ones in every vocabulary
+BLOCK = re.compile(r"blk\.(\d+)\.")
 N_WORDS = 1000  # and begin anew after so many
 
 
@@ -47,6 +51,25 @@ class PromptCosts:
 
     def as_dict(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "draft_over_plain": self.draft_tps / self.plain_tps}
+
+
+def decode_bytes(files: list[Header]) -> int:
+    """Bytes of the weights that one token's decode reads: of a mixture, as many experts as it uses.
+
+    Not counted: the embeddings, of which it reads a row, unless they are the head too; and the MTP head, which drafts.
+    """
+    first = files[0]
+    n_blocks = int(first.arch_key("block_count", 0)) - int(first.arch_key("nextn_predict_layers", 0))
+    n_experts = int(first.arch_key("expert_count", 0))
+    share = int(first.arch_key("expert_used_count", 0)) / n_experts if n_experts else 1.0
+    tensors = {name: tensor for file in files for name, tensor in file.tensors.items()}
+    total = 0.0
+    for name, tensor in tensors.items():
+        block = BLOCK.match(name)
+        if (block and int(block[1]) >= n_blocks) or (name == "token_embd.weight" and "output.weight" in tensors):
+            continue
+        total += (tensor.n_bytes or 0) * (share if "_exps." in name else 1.0)
+    return int(total)
 
 
 def step_costs(ours: Ours, depths: Sequence[int]) -> Iterator[StepCosts]:

@@ -12,7 +12,6 @@ from llama_eagle.bench.peer import Peer, PeerJob
 
 if TYPE_CHECKING:
     from llama_eagle.bench.costs import PromptCosts, StepCosts
-    from llama_eagle.bench.memory import MemoryUse
 
 Length = int | str  # tokens drafted in a round, or "auto"
 
@@ -55,7 +54,7 @@ class Results:
     chat: Measurement | None
     steps: list[StepCosts]
     prompts: list[PromptCosts]
-    memory: MemoryUse
+    memory: dict[str, float]  # decode_bytes: what a decode reads; read_rate: bytes a second that the machine reads
 
     @property
     def best_over_plain(self) -> float:
@@ -77,16 +76,17 @@ class Results:
             "best_over_upstream": self.best_over_upstream,
             "steps": [costs.as_dict() for costs in self.steps],
             "prompts": [costs.as_dict() for costs in self.prompts],
-            "memory": self.memory.as_dict(),
+            "memory": self.memory,
         }
 
 
 def run(job: Any, plan: Plan) -> Results:
     """Measures `job` (bench.ours.Job). The models stay loaded throughout; each run has a context of its own."""
     from llama_eagle.bench.chat import stream_chat
-    from llama_eagle.bench.costs import step_costs
-    from llama_eagle.bench.memory import memory_use
+    from llama_eagle.bench.costs import decode_bytes, step_costs
     from llama_eagle.bench.ours import loaded
+    from llama_eagle.bench.surroundings import read_rate
+    from llama_eagle.gguf.header import read_model
 
     plain: list[Measurement] = []
     runs: dict[tuple[str, Length], list[Measurement]] = {}
@@ -110,7 +110,7 @@ def run(job: Any, plan: Plan) -> Results:
         sampled = _sampled(ours, fastest, plan.repetitions)
         steps = list(step_costs(ours, plan.depths))
         prompts = list(_prompts(ours, plan, peer_job)) if plan.prompts else []
-        memory = memory_use(job.target, job.threads)
+        memory = {"decode_bytes": decode_bytes(read_model(job.target)[1]), "read_rate": read_rate(job.threads)}
     chat = [stream_chat(job, plan.n_chat, fastest) for _ in range(plan.repetitions if plan.n_chat else 0)]
     return Results(
         plain=middle(plain),

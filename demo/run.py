@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from llama_eagle.synthetic.ggufs import Say, convert_pair
 
 if TYPE_CHECKING:
     from llama_eagle.bench.evaluate import Score
+    from llama_eagle.generation.generate import OnText
 
 HERE = Path(__file__).parent
 TARGET, DRAFT, HELD_OUT = HERE / "target", HERE / "draft", HERE / "held-out.jsonl"
@@ -22,6 +24,7 @@ TYPES = ("q8_0", "q4_k_m")
 N_TOKENS = 256  # of each answer
 N_DRAFT = 4
 N_PROMPTS = 10  # of each category of HELD_OUT
+PADDED_BYTES = 2_400_000_000  # of disk, while it is made
 PADDED_TOKENS, PADDED_PROMPTS = 128, 3  # likewise, of the padded pair, which is a hundred times as slow
 
 
@@ -89,21 +92,29 @@ class DemoResult:
         return table
 
 
-def run_demo(work: Path, threads: int = 1, say: Say = lambda text: None) -> DemoResult:
-    """Runs the demo in `work`, where its GGUFs stay. Raises EnvironmentFailure when it cannot be written."""
+Files = dict[str, tuple[Path, Path]]  # the target's and the draft's by type
+
+
+def convert_demo(work: Path, say: Say = lambda text: None) -> Files:
+    """The pair in each of TYPES, in `work`, where it stays. Raises EnvironmentFailure when that cannot be written."""
     try:
-        files = {outtype: convert_pair(TARGET, DRAFT, work / outtype, outtype, say) for outtype in TYPES}
+        return {outtype: convert_pair(TARGET, DRAFT, work / outtype, outtype, say) for outtype in TYPES}
     except OSError as error:
         raise EnvironmentFailure(f"{work}: cannot be written ({error.strerror}). Choose another folder.") from None
+
+
+def run_demo(files: Files, threads: int = 1, say: Say = lambda text: None, on_text: OnText | None = None) -> DemoResult:
+    """The answer to QUESTION, which `on_text` gets as it comes, then the comparisons."""
+    answer = _answer(*files[TYPES[0]], threads, on_text)
     comparisons = []
     for outtype, (target, draft) in files.items():
         say(f"answering with {target.name} and {draft.name}")
         comparisons.append(_compare(outtype, target, draft, _score(target, draft, threads)))
-    return DemoResult(QUESTION, _answer(*files[TYPES[0]], threads), tuple(comparisons))
+    return DemoResult(QUESTION, answer, tuple(comparisons))
 
 
 def compare_padded(work: Path, say: Say = lambda text: None) -> Comparison:
-    """The pair at the cost of a 0.8B (demo/widen.py), on all cores; its GGUFs are made once. Raises as `run_demo`."""
+    """The pair at the cost of a 0.8B (demo/widen.py), on all cores; its GGUFs are made once. Raises as convert_demo."""
     from llama_eagle.demo.widen import widen_pair
 
     folder = work / "padded"
@@ -111,6 +122,7 @@ def compare_padded(work: Path, say: Say = lambda text: None) -> Comparison:
     try:
         if not all(file.is_file() for file in files):
             folder.mkdir(parents=True, exist_ok=True)
+            _require_disk(folder)
             with tempfile.TemporaryDirectory(dir=folder) as checkpoints:
                 say("padding the pair to the size of a 0.8B: 1.6 GB for a minute, 0.8 GB that stay")
                 files = convert_pair(*widen_pair(TARGET, DRAFT, Path(checkpoints)), folder, "q8_0", say)
@@ -118,6 +130,13 @@ def compare_padded(work: Path, say: Say = lambda text: None) -> Comparison:
         raise EnvironmentFailure(f"{work}: cannot be written ({error.strerror}). Choose another folder.") from None
     say("answering with the padded pair")
     return _compare("q8_0", *files, _score(*files, os.cpu_count() or 1, PADDED_PROMPTS, PADDED_TOKENS))
+
+
+def _require_disk(folder: Path) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < PADDED_BYTES:
+        text = f"{folder}: the padded pair takes {PADDED_BYTES / 1e9} GB while it is made, {free / 1e9:.1f} GB are free"
+        raise EnvironmentFailure(f"{text}. Free some, or leave it out with --no-padded.")
 
 
 def told(padded: Comparison) -> str:
@@ -163,8 +182,9 @@ def _compare(outtype: str, target: Path, draft: Path, score: Score) -> Compariso
     )
 
 
-def _answer(target: Path, draft: Path, threads: int) -> str:
+def _answer(target: Path, draft: Path, threads: int, on_text: OnText | None) -> str:
     from llama_eagle.drafting.options import DraftingOptions
+    from llama_eagle.generation.generate import Watch
     from llama_eagle.generation.run import Run, decode
     from llama_eagle.sessions.models import ModelPair
     from llama_eagle.sessions.options import PairOptions
@@ -173,4 +193,4 @@ def _answer(target: Path, draft: Path, threads: int) -> str:
     with ModelPair(PairOptions(target, draft)) as pair:
         prompt = Tokenizer(pair.target).encode(chat_text(pair.target, [{"role": "user", "content": QUESTION}]))
         drafting = DraftingOptions(draft, N_DRAFT)
-        return decode(pair, prompt, Run(N_TOKENS, threads, ignore_eos=False), drafting).text
+        return decode(pair, prompt, Run(N_TOKENS, threads, ignore_eos=False), drafting, watch=Watch(on_text)).text

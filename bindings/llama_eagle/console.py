@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+TINT, DIM, PLAIN = "\033[36m", "\033[2m", "\033[0m"  # tokens that had been drafted; thinking
 TABLE_WIDTH = 110  # of a table that goes to a file or a pipe
 # What steers a terminal instead of being shown: control characters, and those that turn the direction of writing.
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -46,6 +47,17 @@ def printable(text: str) -> str:
 def data(text: str) -> None:
     """A line of data, in text mode."""
     print(printable(text))
+
+
+def stream(text: str, drafted: bool = False) -> None:
+    """A piece of an answer as it comes, in colour what had been drafted."""
+    write(text, TINT if drafted else "")
+
+
+def write(text: str, color: str) -> None:
+    """A piece of a line of data, in `color` on a terminal."""
+    sys.stdout.write(f"{color}{text}{PLAIN}" if color and sys.stdout.isatty() and use_color() else text)
+    sys.stdout.flush()
 
 
 def table(value: Any) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from fixtures.command import assert_one_line_error, llama_eagle
 from llama_eagle.bench import peer
-from llama_eagle.bench.costs import MOST_ROWS
+from llama_eagle.bench.costs import MOST_ROWS, decode_bytes
 from llama_eagle.bench.measurement import Measurement, middle
-from llama_eagle.bench.memory import decode_bytes
 from llama_eagle.bench.peer import Peer, PeerJob
 from llama_eagle.gguf.header import Header, TensorInfo
 from llama_eagle.synthetic.cycle import Cycle

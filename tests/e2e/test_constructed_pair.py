@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from llama_eagle.drafting.options import DraftingOptions
+from llama_eagle.generation.generate import Watch
 from llama_eagle.generation.run import Run, decode
 from llama_eagle.sessions.models import ModelPair
 from llama_eagle.sessions.options import PairOptions
@@ -54,6 +55,18 @@ def test_rounds_are_as_simulated(files: PairFiles, n_draft: int | str) -> None:
         expected = files.cycle.simulate(prompt[-1], N, n_draft)
         assert result.speculative.rounds == pytest.approx(expected.rounds, abs=1)
         assert result.speculative.accepted_per_position == pytest.approx(expected.accepted_per_position, abs=0.03)
+
+
+def test_a_listener_hears_what_was_drafted(files: PairFiles) -> None:
+    """The constructed words are pieces of their own: as many were drafted as the rounds accepted."""
+    pieces: list[tuple[str, bool]] = []
+    with ModelPair(PairOptions(files.target, files.draft)) as pair:
+        prompt = Tokenizer(pair.target).encode(PROMPT)
+        watch = Watch(lambda text, drafted: pieces.append((text, drafted)))
+        result = decode(pair, prompt, Run(N, threads=1), DraftingOptions(files.draft, 3), watch=watch)
+    assert "".join(text for text, _ in pieces) == result.text
+    assert result.speculative is not None
+    assert sum(drafted for _, drafted in pieces) == pytest.approx(result.speculative.n_accepted, abs=1)
 
 
 def test_plain_text_is_as_constructed(files: PairFiles) -> None:

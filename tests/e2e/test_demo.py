@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fixtures.command import assert_one_line_error, llama_eagle
+from llama_eagle.demo.run import Comparison, compare_padded, told
+from llama_eagle.errors import EnvironmentFailure
 
 pytestmark = pytest.mark.native
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    outcome = llama_eagle("demo", "--work", tmp_path_factory.mktemp("demo"), "--json")
+    outcome = llama_eagle("demo", "--work", tmp_path_factory.mktemp("demo"), "--no-padded", "--json")
     assert outcome.code == 0, outcome
     return outcome.json
 
@@ -44,9 +47,16 @@ def test_unwritable_folder(tmp_path: Path) -> None:
     assert_one_line_error(llama_eagle("demo", "--work", tmp_path / "file"), 4, "cannot be written")
 
 
+def test_no_room_for_the_padded_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = type(shutil.disk_usage(tmp_path))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**12, 10**12, 10**9))
+    with pytest.raises(EnvironmentFailure, match=r"takes 2\.4 GB while it is made, 1\.0 GB are free.*--no-padded"):
+        compare_padded(tmp_path)
+
+
 @pytest.mark.slow
 def test_the_padded_pair_says_the_same(tmp_path: Path) -> None:
-    outcome = llama_eagle("demo", "--work", tmp_path, "--padded", "--json")
+    outcome = llama_eagle("demo", "--work", tmp_path, "--json")
     assert outcome.code == 0, outcome
     padded = outcome.json["padded"]
     assert padded["equal"] is True
@@ -56,7 +66,5 @@ def test_the_padded_pair_says_the_same(tmp_path: Path) -> None:
 
 
 def test_what_is_told_of_the_padded_pair() -> None:
-    from llama_eagle.demo.run import Comparison, told
-
     text = told(Comparison("q8_0", "t", "d", True, True, 6, 0.3, 2.2, [0.5], 20.0, 32.0))
     assert "plain 20.0 tokens/s, drafting 32.0 tokens/s, 1.60 x as fast; 2.20 tokens a round, the same text" in text

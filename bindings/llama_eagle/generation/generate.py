@@ -22,14 +22,17 @@ from llama_eagle.sessions.text import StopText, TextStream, Tokenizer
 from llama_eagle.sessions.text_memory import TextMemory
 from llama_eagle.vision.in_text import FIRST_ID, PicturesInText
 
-OnText = Callable[[str], None]
+OnText = Callable[[str, bool], None]
 OnProgress = Callable[[float], None]
 
 
 @dataclass(frozen=True)
 class Watch:
-    """Who follows a generation. on_text: gets the text piece by piece. on_prompt: the share of the prompt that is read,
-    0..1. compare: measure at the end what a token of plain decoding takes."""
+    """Who follows a generation.
+
+    on_text: gets the text piece by piece, and whether what completes the piece had been drafted. on_prompt: the share
+    of the prompt that is read, 0..1. compare: measure at the end what a token of plain decoding takes.
+    """
 
     on_text: OnText | None = None
     on_prompt: OnProgress | None = None
@@ -141,7 +144,7 @@ def _plain_ms(session: Session, tokens: Sequence[int]) -> float | None:
 
 
 def _run(
-    rounds: Rounds, tokenizer: Tokenizer, options: GenerationOptions, deliver: Callable[[int], bool]
+    rounds: Rounds, tokenizer: Tokenizer, options: GenerationOptions, deliver: Callable[[int, bool], bool]
 ) -> tuple[list[int], str]:
     """The generated tokens, and why they end."""
     tokens: list[int] = []
@@ -149,7 +152,7 @@ def _run(
         if not options.ignore_eos and tokenizer.is_end(token):
             return tokens, "end"
         tokens.append(token)
-        if deliver(token):
+        if deliver(token, rounds.was_drafted):
             return tokens, "stop"
         if len(tokens) == options.max_tokens:
             return tokens, "length"
@@ -166,19 +169,19 @@ class _Stream:
         self._on_text = on_text
         self.parts: list[str] = []
 
-    def push(self, token: int) -> bool:
+    def push(self, token: int, drafted: bool) -> bool:
         """Whether the text ends here."""
-        self._deliver(self._stop.push(self._stream.push((token,))))
+        self._deliver(self._stop.push(self._stream.push((token,))), drafted)
         return self._stop.is_met
 
     def finish(self) -> None:
         self._deliver(self._stop.push(self._stream.finish()))
         self._deliver(self._stop.finish())
 
-    def _deliver(self, piece: str) -> None:
+    def _deliver(self, piece: str, drafted: bool = False) -> None:
         self.parts.append(piece)
         if self._on_text is not None and piece:
-            self._on_text(piece)
+            self._on_text(piece, drafted)
 
 
 def _check_prompt(session: Session, tokenizer: Tokenizer, prompt: Sequence[int], of_text: Sequence[int]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from llama_eagle.drafting.draft_length import DraftLength
 from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.drafting.resolve import session_options
-from llama_eagle.generation.generate import GenerationResult, generate
+from llama_eagle.generation.generate import GenerationResult, Watch, generate
 from llama_eagle.generation.options import GenerationOptions, SamplingParams
 from llama_eagle.sessions.models import Context, ModelPair
 from llama_eagle.sessions.open import open_session
@@ -38,6 +38,7 @@ def decode(
     drafting: DraftingOptions = DraftingOptions(),
     pictures: PicturesInText | None = None,
     length: DraftLength | None = None,
+    watch: Watch = Watch(),
 ) -> GenerationResult:
     """Generates after `prompt` in a fresh context. The pair's draft is used where `drafting` names a model.
 
@@ -57,5 +58,12 @@ def decode(
     ):
         generation = GenerationOptions(run.n, run.sampling, run.ignore_eos)
         return generate(
-            session, Tokenizer(pair.target), prompt, generation, drafting=drafting, length=length, pictures=pictures
+            session,
+            Tokenizer(pair.target),
+            prompt,
+            generation,
+            drafting=drafting,
+            length=length,
+            pictures=pictures,
+            watch=watch,
         )

@@ -42,7 +42,6 @@ HELP = """\
 Ctrl-C stops an answer or clears the line; on an empty line, twice, it leaves.
 A pasted text is one message. Alt-Enter begins a new line, and so does Enter
 after \"\"\", until \"\"\"."""
-TINT, DIM, PLAIN = "\033[36m", "\033[2m", "\033[0m"  # tokens that had been drafted; thinking
 FULL = "/undo takes the last question back, /clear begins anew, a larger --ctx-size holds more"
 
 
@@ -245,7 +244,6 @@ class View:
     def __init__(self, shows_thinking: bool) -> None:
         self.content = ""
         self._shows_thinking = shows_thinking
-        self._colors = sys.stdout.isatty() and console.use_color()
         self._is_thinking = False
 
     def show(self, delta: dict[str, Any], *, drafted: bool) -> None:
@@ -254,7 +252,7 @@ class View:
         if piece := delta.get("content"):
             self._end_thinking()
             self.content += piece
-            self._write(piece, TINT if drafted else "")
+            console.stream(piece, drafted)
 
     def end(self) -> None:
         self._end_thinking()
@@ -262,16 +260,12 @@ class View:
 
     def _think(self, text: str) -> None:
         if self._shows_thinking:
-            self._write(text, DIM)
+            console.write(text, console.DIM)
         elif not self._is_thinking:
             console.note("(thinking)")
         self._is_thinking = True
 
     def _end_thinking(self) -> None:
         if self._is_thinking and self._shows_thinking:
-            self._write("\n\n", "")
+            console.stream("\n\n")
         self._is_thinking = False
-
-    def _write(self, text: str, color: str) -> None:
-        sys.stdout.write(f"{color}{text}{PLAIN}" if color and self._colors else text)
-        sys.stdout.flush()

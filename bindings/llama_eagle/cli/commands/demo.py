@@ -18,26 +18,30 @@ def demo(
         int, typer.Option("--threads", "-t", min=1, max=MAX_THREADS, help="CPU threads: it is tiny.")
     ] = 1,
     padded: Annotated[
-        bool, typer.Option("--padded", help="Also at the cost of a 0.8B: two minutes, 2.4 GB of disk.")
-    ] = False,
+        bool, typer.Option("--padded/--no-padded", help="Also at the cost of a 0.8B: a minute or two, 2.4 GB of disk.")
+    ] = True,
     json: Json = False,
 ) -> None:
     """Convert a small trained pair, and answer with its draft.
 
-    The same questions are answered without the draft, and the texts are compared.
+    The same questions are answered without the draft, and the texts are compared: by the pair as it is, and padded with
+    zeros to the cost of a 0.8B, where drafting pays.
     """
     from dataclasses import asdict
 
-    from llama_eagle.demo.run import compare_padded, run_demo, told
+    from llama_eagle.demo.run import QUESTION, compare_padded, convert_demo, run_demo, told
 
-    result = run_demo(work, threads, say=console.note)
+    files = convert_demo(work, say=console.note)
+    if not json:
+        console.data(f"{QUESTION} (what was drafted is in colour)\n")
+    result = run_demo(files, threads, say=console.note, on_text=None if json else console.stream)
+    if not json:
+        console.data("\n")
+        console.table(result.table())
     large = compare_padded(work, say=console.note) if padded else None
     if json:
         console.result(result.as_dict() | ({"padded": asdict(large)} if large else {}))
-    else:
-        console.data(f"{result.prompt}\n\n{result.text}\n")
-        console.table(result.table())
-        if large is not None:
-            console.data(told(large))
+    elif large is not None:
+        console.data(told(large))
     if not result.as_promised or (large is not None and large.exact and not large.equal):
         raise typer.Exit(5)

@@ -174,13 +174,8 @@ def _generate(
         open_session(context, pair.draft, session_options(header, drafts)) as session,
         console.progress("reading the prompt", after_s=LATE_S) as on_prompt,
     ):
-        watch = Watch(None if json else _show, on_prompt, compare=console.on_terminal() and not json)
+        watch = Watch(None if json else console.stream, on_prompt, compare=console.on_terminal() and not json)
         return generate(session, Tokenizer(pair.target), ids, options, drafting=drafts, pictures=pictures, watch=watch)
-
-
-def _show(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
 
 
 def _report(result: GenerationResult, exact_report: dict[str, Any] | None) -> None:
