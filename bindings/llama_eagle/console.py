@@ -6,10 +6,13 @@ import io
 import json
 import os
 import re
+import shutil
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 TINT, DIM, PLAIN = "\033[36m", "\033[2m", "\033[0m"  # tokens that had been drafted; thinking
@@ -89,12 +92,12 @@ def result(value: dict[str, Any]) -> None:
 def note(text: str) -> None:
     """A remark for a person, on a terminal only."""
     if on_terminal():
-        print(printable(text), file=sys.stderr)
+        _tell(text)
 
 
 def warn(text: str) -> None:
     """Something the user should know wherever stderr goes; the same fact is a field of --json."""
-    print(f"warning: {printable(' '.join(text.split()))}", file=sys.stderr)
+    _tell(f"warning: {' '.join(text.split())}")
 
 
 def failure(kind: str, message: str, code: int) -> None:
@@ -103,7 +106,17 @@ def failure(kind: str, message: str, code: int) -> None:
         if _State.json:
             result({"error": {"type": kind, "message": message, "exit_code": code}})
     with suppress(OSError):
-        print(f"error: {printable(message)}", file=sys.stderr)
+        _tell(f"error: {message}")
+
+
+def _tell(text: str) -> None:
+    """On stderr; a terminal gets lines that end between words."""
+    lines = printable(text).split("\n")
+    if on_terminal():
+        width = shutil.get_terminal_size().columns
+        fill = partial(textwrap.wrap, width=max(width, 20), break_long_words=False, break_on_hyphens=False)
+        lines = [part for line in lines for part in fill(line) or [""]]
+    print("\n".join(lines), file=sys.stderr)
 
 
 def on_terminal() -> bool:

@@ -203,7 +203,7 @@ def told(result: GenerationResult) -> str:
     plain = 1e3 / result.plain_ms
     gain = result.tokens_per_second / plain
     text += f"\nplain decoding: about {plain:.1f} tokens/s, so drafting is {gain:.2f} x as fast"
-    return text if gain > 1 else f"{text}: it does not pay here. Try --n-draft auto, or --draft none"
+    return text if gain > 1 else f"{text}: it does not pay here (--draft none leaves it out)"
 
 
 def _by_drafter(statistics: Any) -> str:

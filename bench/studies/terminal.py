@@ -1,0 +1,95 @@
+"""What the commands look like on a terminal: recordings of 80 and 120 columns, to be looked at.
+
+    python bench/studies/terminal.py [-o build/terminal] [--columns 80 120] [NAME...]
+
+Each command runs in a terminal of that size with the demo's files; what it has shown at the end is written to
+NAME-COLUMNS.txt. Lines wider than the terminal are listed: prose may be, tables may not. Needs pexpect and pyte.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pexpect
+import pyte
+
+LINES = 40
+WIDE = 2000  # columns of a terminal that no line is too wide for
+TIMEOUT_S = 600
+ROOT = Path(__file__).resolve().parents[2]
+TARGET, DRAFT = "build/demo/q8_0/target-q8_0.gguf", "build/demo/q8_0/draft-q8_0.gguf"
+QUESTION = "How does Django handle signals?"
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A command, and what is typed whenever it waits for a line."""
+
+    arguments: Sequence[str]
+    typed: Sequence[str] = ()
+
+
+RECORDINGS = {
+    "help": Recording(["--help"]),
+    "demo": Recording(["demo", "--no-padded"]),
+    "generate": Recording(["generate", "-m", TARGET, "-d", DRAFT, "-n", "64", "-p", QUESTION]),
+    "generate-help": Recording(["generate", "--help"]),
+    "chat": Recording(["chat", "-m", TARGET, "-d", DRAFT, "-n", "64"], ["/help", QUESTION, "/stats", "/what", "/exit"]),
+    "run": Recording(["run", TARGET, "-n", "32"], [QUESTION, "/exit"]),
+    "convert": Recording(
+        ["convert", "demo/target", "-o", "build/terminal/target.gguf", "--outtype", "q8_0", "--force"]
+    ),
+    "inspect": Recording(["inspect", TARGET]),
+    "check": Recording(["check", TARGET, DRAFT]),
+    "bench": Recording(["bench", "--synthetic", "tiny", "-n", "64", "--repetitions", "1", "--prompts", "256"]),
+    "evaluate": Recording(["evaluate", "-m", TARGET, "-d", DRAFT, "--data", "demo/held-out.jsonl", "--limit", "2"]),
+    "doctor": Recording(["doctor"]),
+    "error": Recording(["generate", "-m", "build/demo/none.gguf", "-p", "a"]),
+}
+
+
+def record(recording: Recording, columns: int) -> bytes:
+    """All that the command sends to a terminal of this size."""
+    command = [str(Path(sys.executable).parent / "llama-eagle"), *recording.arguments]
+    child = pexpect.spawn(command[0], command[1:], dimensions=(LINES, columns), timeout=TIMEOUT_S, cwd=str(ROOT))
+    sent = b""
+    for line in recording.typed:
+        child.expect(rb"> ")
+        sent += child.before + child.after
+        child.sendline(line)
+    child.expect(pexpect.EOF)
+    return sent + child.before
+
+
+def shown(sent: bytes, columns: int) -> list[str]:
+    """The lines that a terminal shows, those that have left it at the top included."""
+    screen = pyte.HistoryScreen(columns, LINES, history=10_000, ratio=1e-9)
+    pyte.ByteStream(screen).feed(sent)
+    left = ["".join(line[i].data for i in range(columns)) for line in screen.history.top]
+    lines = [line.rstrip() for line in (*left, *screen.display)]
+    return lines[: max((i for i, line in enumerate(lines, 1) if line), default=0)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", choices=[*RECORDINGS, []], help="default: all")
+    parser.add_argument("-o", "--out", type=Path, default=ROOT / "build" / "terminal")
+    parser.add_argument("--columns", type=int, nargs="+", default=[80, 120])
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name in args.names or RECORDINGS:
+        for columns in args.columns:
+            (ROOT / "build" / "terminal.gguf").unlink(missing_ok=True)
+            sent = record(RECORDINGS[name], columns)
+            (args.out / f"{name}-{columns}.txt").write_text("\n".join(shown(sent, columns)) + "\n")
+            for line in shown(sent, WIDE):
+                if len(line) > columns:
+                    print(f"{name}, {columns} columns: {len(line)}: {line[:60]}...")
+
+
+if __name__ == "__main__":
+    main()
