@@ -1,0 +1,81 @@
+"""The server's web page in headless Chromium: a chat turn streams, its draft statistics show, a picture goes along."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.serving import Served, serve
+from fixtures.tiny_gguf import write_draft, write_target
+from fixtures.vision_files import make_vision_files, png
+
+pytestmark = [pytest.mark.native, pytest.mark.slow]
+
+ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+PATIENCE = 60_000  # ms
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    if path is None:
+        pytest.skip("no browser: install the system's chromium")
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+def open_page(browser: Any, server: Served) -> Any:
+    if server.get("/")[0] != 200:
+        pytest.skip("this build has no page: install with -C cmake.define.LLAMA_BUILD_UI=ON")
+    page = browser.new_page()
+    page.set_default_timeout(PATIENCE)
+    page.goto(server.address)
+    return page
+
+
+def ask(page: Any, text: str) -> None:
+    """Types it and sends it."""
+    box = page.get_by_role("textbox").first
+    box.click()
+    page.keyboard.type(text)
+    page.keyboard.press("Enter")
+
+
+def test_a_turn_streams_and_shows_its_drafts(browser: Any, tmp_path: Path) -> None:
+    pair = ["-m", write_target(tmp_path / "target.gguf"), "-d", write_draft(tmp_path / "draft.gguf")]
+    with serve(*pair, "-c", 1024, "-t", 1, "--n-draft", 2, "--", "-n", 400) as server:
+        page = open_page(browser, server)
+        requests: list[Any] = []
+        page.on("request", lambda request: requests.append(request))
+        ask(page, "hello")
+        page.get_by_text(ALPHABET).first.wait_for()
+        statistics = page.get_by_text("drafted").first
+        statistics.wait_for()
+        accepted, drafted = (int(word) for word in statistics.inner_text().split() if word.isdigit())
+        assert 0 < accepted < drafted
+        (sent,) = [r.post_data_json for r in requests if r.url.endswith("/chat/completions")]
+        assert sent["stream"]
+        page.close()
+
+
+def test_a_picture_can_be_attached(browser: Any, tmp_path: Path) -> None:
+    files = make_vision_files("qwen35", tmp_path)
+    (tmp_path / "picture.png").write_bytes(png(1))
+    options = ["-c", 1024, "-t", 1, "--", "--mmproj", files.mmproj, "--chat-template", "chatml", "-n", 8]
+    with serve("-m", files.target, "-d", "none", *options) as server:
+        page = open_page(browser, server)
+        page.locator("input[type=file]").first.set_input_files(tmp_path / "picture.png")
+        page.get_by_alt_text("picture.png").first.wait_for()
+        with page.expect_response(lambda response: response.url.endswith("/chat/completions")) as answer:
+            ask(page, "what is in it")
+        content = answer.value.request.post_data_json["messages"][-1]["content"]
+        assert answer.value.status == 200
+        assert "image_url" in {part["type"] for part in content}
+        page.close()
