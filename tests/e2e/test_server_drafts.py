@@ -99,6 +99,22 @@ def test_lengths_that_adapt_change_no_text(eagle3: list[object]) -> None:
     assert sum(n for n, _ in drafts(found)) > 0
 
 
+@pytest.mark.slow
+def test_a_thousand_requests(pair: list[object]) -> None:
+    """Lengths of drafts that adapt, random starts and ends, a stream that is left for every fifth request."""
+    asked = requests(1000, seed=3)
+    rng = random.Random(4)
+    leavers = [(rng.choices(range(5, 300), k=rng.randint(1, 60)), rng.randint(1, 9000)) for _ in range(200)]
+    with serve(*pair[:2], "-d", "none", "--parallel", 1, *CONTEXT) as server:
+        expected = texts(answers(server, asked, 1))
+    with serve(*pair, "--parallel", N_CLIENTS, *CONTEXT) as server, ThreadPoolExecutor(1) as stranger:
+        for prompt, after in leavers:
+            stranger.submit(server.hang_up, prompt, 400, after)
+        found = answers(server, asked, N_CLIENTS)
+    assert texts(found) == expected
+    assert sum(n for n, _ in drafts(found)) > 1000
+
+
 @pytest.fixture(scope="module")
 def demo(eagle3: list[object], tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Path]]:
     slots = tmp_path_factory.mktemp("slots")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import socket
+import time
 import urllib.parse
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fixtures.serving import Served, serve
 from fixtures.tiny_gguf import write_draft, write_target
@@ -16,8 +20,11 @@ from fixtures.tiny_gguf import write_draft, write_target
 pytestmark = [pytest.mark.native, pytest.mark.slow]
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+N_CLIENTS = 16
+SOAK_SECONDS = float(os.environ.get("LLAMA_EAGLE_SOAK_SECONDS", "600"))
 N_WARM, N_DROPPED, N_BAD, N_GOOD = 400, 200, 5000, 400
 ALLOWED_MIB = 24  # of growth after the warm-up
+ALLOWED_SLOPE = 0.1  # MiB a minute
 
 
 def resident_mib(server: Served) -> float:
@@ -61,6 +68,66 @@ def throw(server: Served, seed: int) -> None:
                 pass
         except ConnectionResetError:
             pass
+
+
+def read_slowly(server: Served, seed: int) -> None:
+    """A stream, a few bytes at a time: the others do not wait for it."""
+    connection = server.connect()
+    body = json.dumps({"prompt": "abc", "n_predict": 100, "temperature": 0, "stream": True})
+    connection.request("POST", "/completion", body, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    text = b""
+    while piece := response.read(random.Random(seed).choice([64, 512])):
+        text += piece
+        time.sleep(0.02)
+    connection.close()
+    said = "".join(json.loads(line[5:])["content"] for line in text.decode().splitlines() if line.startswith("data:"))
+    assert said == (ALPHABET * 4)[3:103]
+
+
+def slope(samples: list[tuple[float, float]]) -> float:
+    """MiB per minute, of (seconds, MiB)."""
+    return float(np.polyfit([at / 60 for at, _ in samples], [size for _, size in samples], 1)[0])
+
+
+def test_ten_minutes(tmp_path: Path) -> None:
+    """16 clients without a pause, who ask, leave, read slowly and send what cannot be read: memory stays as it is."""
+    write_target(tmp_path / "target.gguf")
+    write_draft(tmp_path / "draft.gguf")
+    pair = ["-m", tmp_path / "target.gguf", "-d", tmp_path / "draft.gguf"]
+    jobs = [drop] * N_DROPPED + [throw] * N_BAD + [read_slowly] * 100
+    random.Random(1).shuffle(jobs)
+    end = time.monotonic() + SOAK_SECONDS
+    done: list[Callable[[Served, int], None]] = []
+
+    def client(number: int) -> int:
+        """Asks, with strange requests spread over the time between. How many were answered."""
+        mine, n = jobs[number::N_CLIENTS], 0
+        start, n_jobs = time.monotonic(), len(mine)
+        while time.monotonic() < end or mine:
+            while mine and (n_jobs - len(mine)) / n_jobs < (time.monotonic() - start) / (0.9 * SOAK_SECONDS):
+                job = mine.pop()
+                job(server, len(mine) * N_CLIENTS + number)
+                done.append(job)
+            ask(server, n * N_CLIENTS + number)
+            n += 1
+        return n
+
+    options = ["-c", 512, "-t", 1, "--parallel", 16, "--", "--cache-ram", 0]
+    samples: list[tuple[float, float]] = []
+    with serve(*pair, *options) as server, ThreadPoolExecutor(N_CLIENTS) as pool:
+        begin = time.monotonic()
+        clients = [pool.submit(client, number) for number in range(N_CLIENTS)]
+        while not all(running.done() for running in clients):
+            samples.append((time.monotonic() - begin, resident_mib(server)))
+            time.sleep(SOAK_SECONDS / 120)
+        answered = sum(running.result() for running in clients)
+        assert server.process.poll() is None
+    warm = samples[len(samples) // 3 :]
+    ends = f"{warm[0][1]:.1f} to {warm[-1][1]:.1f} MiB, {slope(warm):.3f} MiB a minute"
+    print(f"{answered} answers, {len(done)} others, {ends}")
+    assert len(done) == len(jobs)
+    assert slope(warm) < ALLOWED_SLOPE
 
 
 def test_nothing_is_lost_and_nothing_grows(tmp_path: Path) -> None:
