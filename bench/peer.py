@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -21,6 +22,7 @@ from llama_eagle.errors import EnvironmentFailure
 NATIVE = Path(__file__).resolve().parent.parent / "native"
 REPAIRS = ("0001-amx-tile-config-barrier.patch",)  # without it a gcc 12 build dies on AMX machines: no baseline at all
 TOOLS = ("llama-speculative-simple", "llama-bench", "mtp-rounds")
+SERVER = "llama-server"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,15 +100,15 @@ class Peer:
         return done.stdout
 
 
-def build_peer(log: Path | None = None) -> Peer:
+def build_peer(log: Path | None = None, tools: Sequence[str] = TOOLS) -> Peer:
     """Compiles the tools into the user's cache, once for each pinned source. Takes minutes the first time."""
     upstream = _upstream_module()
     pin = upstream.pinned()
     folder = cache_dir() / "peers" / f"llama.cpp-{pin['llama_cpp_commit']}"
     binaries = folder / "build" / "bin"
-    if not all((binaries / tool).is_file() for tool in TOOLS):
+    if not all((binaries / tool).is_file() for tool in tools):
         source = _prepare_source(upstream, pin, folder / "source")
-        _compile(source, folder / "build", pin["llama_cpp_commit"], log or folder / "build.log")
+        _compile(source, folder / "build", pin["llama_cpp_commit"], log or folder / "build.log", tools)
     return Peer(binaries, pin["llama_cpp_commit"])
 
 
@@ -142,11 +144,11 @@ def _prepare_source(upstream: ModuleType, pin: dict[str, str], dest: Path) -> Pa
     return dest
 
 
-def _compile(source: Path, build: Path, commit: str, log: Path) -> None:
+def _compile(source: Path, build: Path, commit: str, log: Path, tools: Sequence[str]) -> None:
     options = [f"-DLLAMA_CPP_DIR={source}", f"-DEAGLE_NATIVE={NATIVE}", f"-DEAGLE_UPSTREAM_COMMIT={commit}"]
     extra = [o for o in shlex.split(os.environ.get("CMAKE_ARGS", "")) if not o.startswith("-DLLAMA_BUILD")]
     configure = ["cmake", "-S", str(Path(__file__).parent / "upstream"), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release"]
-    compile_ = ["cmake", "--build", str(build), "--parallel", str(os.cpu_count() or 1), "--target", *TOOLS]
+    compile_ = ["cmake", "--build", str(build), "--parallel", str(os.cpu_count() or 1), "--target", *tools]
     with log.open("w") as file:
         for command in ([*configure, *options, *extra], compile_):
             try:

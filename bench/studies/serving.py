@@ -1,0 +1,227 @@
+"""Total speed of llama-server with several clients: ours and upstream's unmodified one, with a draft and without.
+
+    python bench/studies/serving.py [--synthetic 0.8b] [--accept 0.7] [--clients 1 2 4 8] [-n 128] [--runs 1] [--json]
+
+Every server runs throughout, and they are asked in turns, so that drift of the machine meets all alike: medians. A
+client asks once for n tokens; the speed is all clients' tokens over the time from the first request to the last answer,
+the prompts included. `generate` is the same library in this process, for one client to be compared with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from llama_eagle.bench.cache import cache_dir
+from llama_eagle.bench.ours import Job, loaded
+from llama_eagle.bench.peer import SERVER, TOOLS, Peer, build_peer
+from llama_eagle.bench.surroundings import surroundings
+from llama_eagle.synthetic.cycle import word
+from llama_eagle.synthetic.ggufs import PairFolder
+
+TIMEOUT = 120  # seconds until a server answers; reached only when something is wrong
+OURS, OURS_PLAIN = "ours, draft", "ours, plain"
+UPSTREAM_PLAIN = "upstream, plain"
+GENERATE, GENERATE_PLAIN = "generate, draft", "generate, plain"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all servers are started with, and asked for."""
+
+    target: Path
+    draft: Path
+    n: int
+    n_draft: str
+    threads: int
+    slots: int
+    n_ctx: int  # tokens of each slot
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def ours(setting: Setting, draft: bool) -> list[str]:
+    """`llama-eagle serve`."""
+    drafting = ["-d", str(setting.draft), "--n-draft", setting.n_draft] if draft else ["-d", "none"]
+    return [
+        *(sys.executable, "-m", "llama_eagle", "serve", "-m", str(setting.target), *drafting),
+        *("-c", str(setting.n_ctx), "--parallel", str(setting.slots), "--threads", str(setting.threads)),
+    ]
+
+
+def upstream(setting: Setting, peer: Peer, n_draft: int) -> list[str]:
+    """llama.cpp's own server, drafting n_draft tokens a round."""
+    threads = str(setting.threads)
+    command = [
+        *(str(peer.folder / SERVER), "--model", str(setting.target), "--threads", threads, "--threads-batch", threads),
+        *("--ctx-size", str(setting.n_ctx * setting.slots), "--parallel", str(setting.slots), "--fit", "off"),
+    ]
+    if n_draft:
+        command += ["--spec-type", "draft-eagle3", "--spec-draft-model", str(setting.draft)]
+        command += ["--spec-draft-n-max", str(n_draft)]
+    return command
+
+
+@contextmanager
+def serving(command: list[str]) -> Iterator[str]:
+    """The server's address, from its first healthy answer on."""
+    port = free_port()
+    process = subprocess.Popen([*command, "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        wait_for(address, process)
+        yield address
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=30)
+
+
+def wait_for(address: str, process: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + TIMEOUT
+    while process.poll() is None and time.monotonic() < end:
+        try:
+            urllib.request.urlopen(f"{address}/health", timeout=TIMEOUT).close()
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+        else:
+            return
+    raise SystemExit(f"{process.args!r} does not answer")
+
+
+def complete(address: str, rank: int, n: int) -> dict[str, Any]:
+    """n tokens after three words of the constructed pair's cycle, from the rank-th on."""
+    prompt = "".join(f" {word(rank + i)}" for i in range(3))
+    body = {"prompt": prompt, "n_predict": n, "temperature": 0, "ignore_eos": True, "cache_prompt": False}
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{address}/completion", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+        return dict(json.load(response))
+
+
+def measure(address: str, n_clients: int, n: int) -> dict[str, float]:
+    """Tokens per second of all, and of the drafted tokens the share that was accepted."""
+    with ThreadPoolExecutor(n_clients) as pool:
+        start = time.perf_counter()
+        answers = list(pool.map(lambda client: complete(address, 100 * client, n), range(n_clients)))
+        seconds = time.perf_counter() - start
+    if any(answer["tokens_predicted"] != n for answer in answers):
+        raise SystemExit("an answer is shorter than it was asked for")
+    drafted = sum(answer["timings"].get("draft_n", 0) for answer in answers)
+    accepted = sum(answer["timings"].get("draft_n_accepted", 0) for answer in answers)
+    rounds = n_clients * n - accepted
+    return {
+        "tps": n_clients * n / seconds,
+        "drafted_a_round": drafted / rounds,
+        "accept_rate": accepted / drafted if drafted else 0.0,
+    }
+
+
+def middle(runs: list[dict[str, float]]) -> dict[str, float]:
+    return {name: median(run[name] for run in runs) for name in runs[0]}
+
+
+def commands(setting: Setting, lengths: list[int]) -> dict[str, list[str]]:
+    """Command lines by name; upstream's only where its lengths are asked for."""
+    found = {OURS_PLAIN: ours(setting, draft=False), OURS: ours(setting, draft=True)}
+    if lengths:
+        peer = build_peer(tools=(*TOOLS, SERVER))
+        found[UPSTREAM_PLAIN] = upstream(setting, peer, 0)
+        found |= {f"upstream, draft of {n}": upstream(setting, peer, n) for n in lengths}
+    return found
+
+
+def run(setting: Setting, clients: list[int], lengths: list[int], n_runs: int) -> dict[str, Any]:
+    """By way and number of clients, and `generate`'s speed with a draft and without."""
+    job = Job(setting.target, setting.draft, " A B C", setting.n, setting.threads, n_draft_max=8)
+    n_draft = int(setting.n_draft) if setting.n_draft.isdigit() else setting.n_draft
+    with ExitStack() as stack:
+        here = stack.enter_context(loaded(job))
+        addresses = {
+            name: stack.enter_context(serving(command)) for name, command in commands(setting, lengths).items()
+        }
+        ways: dict[tuple[str, int], Callable[[], dict[str, float]]] = {
+            (name, k): lambda address=address, k=k: measure(address, k, setting.n)  # type: ignore[misc]
+            for k in clients
+            for name, address in addresses.items()
+        }
+        ways[(GENERATE_PLAIN, 1)] = lambda: {"tps": here.plain().tps}
+        ways[(GENERATE, 1)] = lambda: {"tps": here.speculate(n_draft).tps}
+        for name, address in addresses.items():
+            print(f"{name}: {measure(address, 1, 16)['tps']:.1f} tokens/s after loading", file=sys.stderr)
+        found: dict[tuple[str, int], list[dict[str, float]]] = {}
+        for _ in range(n_runs):
+            for key, call in ways.items():
+                found.setdefault(key, []).append(call())
+    results: dict[str, Any] = {}
+    for (name, k), runs in found.items():
+        results.setdefault(name, {})[k] = middle(runs)
+    return results
+
+
+def table(results: dict[str, Any], clients: list[int]) -> Iterator[str]:
+    yield "| tokens/s of all clients | " + " | ".join(map(str, clients)) + " |"
+    yield "|" + "---|" * (len(clients) + 1)
+    for name, found in results.items():
+        cells = (f"{found[k]['tps']:.1f}" if k in found else "" for k in clients)
+        yield f"| {name} | " + " | ".join(cells) + " |"
+    peers = [found for name, found in results.items() if name.startswith("upstream")]
+    draft, plain = results[OURS], results[OURS_PLAIN]
+    over = {
+        "draft over plain": [draft[k]["tps"] / plain[k]["tps"] for k in clients],
+        "draft over upstream's best": [
+            draft[k]["tps"] / max(peer[k]["tps"] for peer in peers) for k in clients if peers
+        ],
+        "draft over generate's": [draft[k]["tps"] / results[GENERATE][1]["tps"] for k in clients if k == 1],
+        "tokens drafted a round": [draft[k]["drafted_a_round"] for k in clients],
+    }
+    for name, values in over.items():
+        yield f"| {name} | " + " | ".join(f"{value:.2f}" for value in values) + " |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--synthetic", default="0.8b", metavar="SHAPE")
+    parser.add_argument("--accept", type=float, default=0.7)
+    parser.add_argument("--type", default="q8_0")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--n-draft", default="auto", help="of ours")
+    parser.add_argument("--upstream", type=int, nargs="*", default=[1, 3], metavar="N", help="its draft lengths")
+    parser.add_argument("-n", type=int, default=128, help="tokens of each client")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--slots", type=int, default=8)
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the servers end with it
+    folder = PairFolder(cache_dir() / "synthetic" / args.synthetic, args.synthetic, fresh=False, say=print)
+    files = folder.files(args.accept, args.type, None)
+    setting = Setting(files.target, files.draft, args.n, args.n_draft, args.threads, args.slots, args.n + 128)
+    results = run(setting, args.clients, args.upstream, args.runs)
+    if args.json:
+        facts = {name: getattr(args, name) for name in ("synthetic", "accept", "type", "n", "threads", "slots", "runs")}
+        print(json.dumps({**facts, "results": results, **surroundings()}, indent=2))
+        return
+    print("\n".join(table(results, args.clients)))
+
+
+if __name__ == "__main__":
+    main()
