@@ -27,17 +27,25 @@ eagle_pace after_rounds(int n_good, double row_ms) {
     return pace;
 }
 
+int tries(eagle_pace & pace, int n_rounds) {
+    int found = 0;
+    for (int round = 0; round < n_rounds; round++) {
+        found += pace.length(0, 1);
+    }
+    return found;
+}
+
 }  // namespace
 
 int main() {
     eagle_pace good = after_rounds(8, 0.5);
     require(good.length(0, 1) == 8, "all that is accepted is drafted");
     eagle_pace bad = after_rounds(0, 0.5);
-    int n_tried = 0;
-    for (int round = 0; round < 240; round++) {
-        n_tried += bad.length(0, 1);
-    }
-    require(n_tried >= 5 && n_tried <= 20, "what is never accepted is tried now and then");
+    const int at_first = tries(bad, 240), later = tries(bad, 240);
+    require(at_first >= 2 && at_first <= 6, "what is never accepted is tried now and then");
+    require(later < at_first, "and ever more seldom");
+    bad.began(0);
+    require(tries(bad, 240) >= at_first, "but for another text");
     eagle_pace shared = after_rounds(2, 3.0);
     require(shared.length(0, 8) <= shared.length(0, 1), "dear rows are not spent where eight share them");
     require(good.length(1, 1) > 0, "a sequence that has not begun is given a draft");

@@ -7,7 +7,7 @@
 
 class eagle_pace {
   public:
-    eagle_pace(int n_seq, int n_max) : n_max_(n_max), rates_(n_seq, 0.6), idle_(n_seq, 0) {}
+    eagle_pace(int n_seq, int n_max) : n_max_(n_max), rates_(n_seq, 0.6), idle_(n_seq, 0), wait_(n_seq, FIRST_WAIT) {}
 
     // A decode of so many rows took so long; tokens were drafted in so long.
     void decoded(int n_rows, double ms) {
@@ -33,24 +33,34 @@ class eagle_pace {
         }
     }
 
+    // Another text, which may be easier.
+    void began(int seq) { wait_[seq] = FIRST_WAIT; }
+
     // Tokens to draft for a sequence of n that are decoded together: the most tokens per time. Where none pays, one is
-    // tried now and then.
+    // tried now and then, ever more seldom.
     int length(int seq, int n) {
         int best = 0;
         for (int k = 1; k <= n_max_; k++) {
             best = speed(seq, k, n) > speed(seq, best, n) ? k : best;
         }
-        idle_[seq] = best > 0 ? 0 : idle_[seq] + 1;
-        return best == 0 && idle_[seq] % RETRY == 0 ? 1 : best;
+        if (best > 0) {
+            wait_[seq] = FIRST_WAIT;
+            idle_[seq] = 0;
+        } else if (++idle_[seq] >= wait_[seq]) {
+            wait_[seq] = std::min(2 * wait_[seq], LONGEST_WAIT);
+            idle_[seq] = 0;
+            return 1;
+        }
+        return best;
     }
 
   private:
     static constexpr double MEMORY = 0.98;
-    static constexpr int RETRY = 24;
+    static constexpr int FIRST_WAIT = 24, LONGEST_WAIT = 384;  // rounds
 
     int n_max_;
-    std::vector<double> rates_;  // per sequence: share of drafted tokens that are accepted
-    std::vector<int> idle_;
+    std::vector<double> rates_;     // per sequence: share of drafted tokens that are accepted
+    std::vector<int> idle_, wait_;  // per sequence: rounds since the last draft, and until the next try
     double n_ = 0, x_ = 0, y_ = 0, xx_ = 0, xy_ = 0;  // of the line through rows and times
     double token_ms_ = 0;
 

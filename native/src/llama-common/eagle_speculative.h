@@ -32,6 +32,7 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
 
     void begin(llama_seq_id seq_id, const llama_tokens & prompt) override {
         eagle_drafts_text(drafts_, seq_id, prompt.data(), (int32_t) prompt.size());
+        pace_.began(seq_id);
     }
 
     // The context has handed the states over itself. A decode after draft() is a round.
