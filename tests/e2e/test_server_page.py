@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from fixtures.serving import Served, serve
@@ -18,13 +19,18 @@ ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 PATIENCE = 60_000  # ms
 
 
+def skip(reason: str) -> NoReturn:
+    warnings.warn(reason, stacklevel=2)  # pytest's summary has warnings, and reasons of skipped tests only if asked
+    pytest.skip(reason)
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     path = shutil.which("chromium") or shutil.which("google-chrome")
     if path is None:
-        pytest.skip("no browser: install the system's chromium")
+        skip("no browser: install the system's chromium")
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield running
@@ -32,8 +38,8 @@ def browser() -> Iterator[Any]:
 
 
 def open_page(browser: Any, server: Served) -> Any:
-    if server.get("/")[0] != 200:
-        pytest.skip("this build has no page: install with -C cmake.define.LLAMA_BUILD_UI=ON")
+    if server.get("/", Accept_Encoding="gzip")[0] == 404:
+        skip("this build has no page: install with -C cmake.define.LLAMA_BUILD_UI=ON")
     page = browser.new_page()
     page.set_default_timeout(PATIENCE)
     page.goto(server.address)
