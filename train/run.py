@@ -90,7 +90,7 @@ def _train(settings: Settings) -> Report | None:
         raise ConfigError("--mtp: heads are trained on text alone. Leave samples with images out of the data.")
     split = split_held_out(len(samples), settings.eval_share, settings.seed)
     counts = count_tokens((samples[n] for n in split.train), info.n_vocab)
-    earlier = read_earlier(Path(settings.init)) if settings.init is not None else None
+    earlier = read_earlier(Path(settings.init)) if settings.init is not None and not settings.mtp else None
     ids = _vocabulary(settings, counts, control_tokens(info, tokenizer), earlier)
     coverage = float(counts[ids].sum() / counts.sum())
     if accelerator.is_main_process:
@@ -147,7 +147,7 @@ def _draft(
 ) -> tuple[TrainingPass, Callable[[], None]]:
     """A draft before its first step, within its training pass, and what writes it."""
     if settings.mtp:
-        head = make_head(info, frozen, ids, settings.seed)
+        head = make_head(info, frozen, ids, settings.seed, Path(settings.init) if settings.init else None)
         return _pass(settings, head, frozen, ids), lambda: export_head(head, info, settings.output)
     ffn_size = earlier.ffn_size if earlier is not None else settings.ffn_size
     draft = make_draft(info.geometry(len(ids), ffn_size), frozen, ids, settings.seed, earlier)

@@ -21,7 +21,7 @@ from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.demo.run import DRAFT, TARGET
 from llama_eagle.native import limits
 from llama_eagle.quantize.quantize import quantize
-from llama_eagle.synthetic.ggufs import PairFiles, PairFolder, convert_pair
+from llama_eagle.synthetic.ggufs import MTPFile, PairFiles, PairFolder, convert_pair
 
 pytestmark = [pytest.mark.native, pytest.mark.slow]
 
@@ -122,7 +122,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> PairFolder:
     return PairFolder(tmp_path_factory.mktemp("constructed") / "pair", "tiny")
 
 
-def known_tokens(files: PairFiles, prompt: Sequence[int]) -> list[int]:
+def known_tokens(files: PairFiles | MTPFile, prompt: Sequence[int]) -> list[int]:
     return files.cycle.expected_tokens(prompt[-1], N_TOKENS)
 
 
@@ -167,3 +167,36 @@ def test_plain_decoding_says_what_is_known(constructed: tuple[PairFiles, Any]) -
     prompt = llm.tokenize(b" A B C")
     llm.set_n_draft(0)
     assert generate(llm, prompt, GREEDY) == known_tokens(files, prompt)
+
+
+@pytest.fixture(scope="module", params=["all", 1024])
+def own_head(folder: PairFolder, request: pytest.FixtureRequest) -> Iterator[tuple[MTPFile, Any]]:
+    """A target that drafts with its own head: whole, or with rows for a third of the text's words at first."""
+    files = folder.mtp(0.9, "q8_0")
+    llm = load(files.target, draft="mtp", draft_vocab=request.param, lookup=False)
+    yield files, llm
+    llm.close()
+
+
+@pytest.mark.parametrize("n_draft", range(1, LONGEST + 1))
+def test_every_draft_length_of_the_own_head_is_plain_decoding(own_head: tuple[MTPFile, Any], n_draft: int) -> None:
+    files, llm = own_head
+    prompt = llm.tokenize(b" A B C")
+    llm.reset()
+    llm.set_n_draft(n_draft)
+    assert generate(llm, prompt, GREEDY) == known_tokens(files, prompt)
+    assert llm.speculative_stats.n_accepted > N_TOKENS // 10
+
+
+@pytest.mark.parametrize("draft_vocab", ["all", 1024])
+def test_the_own_head_with_a_seed(folder: PairFolder, draft_vocab: int | str) -> None:
+    files = folder.mtp(0.9, "q8_0")
+    texts = []
+    for draft in ("none", "mtp"):
+        llm = load(files.target, draft=draft, n_draft=4, **({"draft_vocab": draft_vocab} if draft == "mtp" else {}))
+        texts.append(generate(llm, llm.tokenize(b" A B C"), HOT))
+        if draft == "mtp":
+            assert llm.speculative_stats.n_accepted > N_TOKENS // 10
+            assert texts[0] != known_tokens(files, llm.tokenize(b" A B C"))
+        llm.close()
+    assert texts[0] == texts[1]

@@ -65,15 +65,23 @@ def test_the_head_drafts_and_the_text_stays(folder: Path) -> None:
             assert llm.speculative_stats.drafter == ("MTP" if drafts else "none")
 
 
-@pytest.mark.parametrize("draft", [None, "mtp", "apart/mtp-model.gguf"])
-def test_every_file_is_read_once(folder: Path, draft: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("target", "draft", "beside"),
+    [
+        ("whole.gguf", None, None),
+        ("whole.gguf", "mtp", None),
+        ("bare/model.gguf", "apart/mtp-model.gguf", "apart/mtp-model.gguf"),
+        ("apart/model-f32.gguf", None, "apart/mtp-model.gguf"),
+    ],
+)
+def test_every_file_is_read_once(
+    folder: Path, target: str, draft: str | None, beside: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read: list[Path] = []
     whole = header.read_header
     monkeypatch.setattr(header, "read_header", lambda path: read.append(Path(path)) or whole(path))
-    target = folder / ("whole.gguf" if draft in (None, "mtp") else "bare/model.gguf")
-    own_file = None if draft in (None, "mtp") else folder / str(draft)
-    load(target, draft=own_file or draft).close()
-    assert read == [target, *([own_file] if own_file else [])]
+    load(folder / target, draft=folder / draft if draft and "/" in draft else draft).close()
+    assert read == [folder / name for name in (target, beside) if name]
 
 
 @pytest.mark.parametrize("draft_vocab", [16, 64, "all"])

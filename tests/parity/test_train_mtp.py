@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from fixtures.training import make_training_target, write_jsonl
-from llama_eagle.errors import ConfigError
+from llama_eagle.errors import ConfigError, InputError
 from llama_eagle.train.metrics import Journal, read_metrics
 from llama_eagle.train.mtp.head import head_tensors, make_head
 from llama_eagle.train.run import train
@@ -75,6 +75,17 @@ def test_a_stored_head_is_where_training_starts(target: Path) -> None:
     }
     for name, tensor in head_tensors(head).items():
         assert torch.allclose(tensor.float(), stored[name].float(), atol=1e-2, rtol=1e-2), name
+
+
+def test_an_earlier_head_is_gone_on_with(target: Path, bare: Path, settings: Settings) -> None:
+    info = read_target(bare, ())
+    frozen = Target(info, torch.float32, torch.device("cpu")).frozen()
+    head = make_head(info, frozen, torch.arange(info.n_vocab), seed=0, earlier=target)
+    stored = load_file(target / "model.safetensors")
+    for name, tensor in head_tensors(head).items():
+        assert torch.allclose(tensor.float(), stored[name].float(), atol=1e-2, rtol=1e-2), name
+    with pytest.raises(InputError, match="has no MTP head"):
+        train(replace(settings, init=str(bare)))
 
 
 def test_it_learns_goes_on_and_becomes_a_file(settings: Settings, bare: Path, tmp_path: Path) -> None:

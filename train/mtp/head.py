@@ -9,11 +9,12 @@ norms their whole gain, which Qwen3.5 stores less 1.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from llama_eagle.convert.source import open_checkpoint
-from llama_eagle.errors import ConfigError
+from llama_eagle.errors import ConfigError, InputError
 from llama_eagle.train.model import Memory, Mlp, RMSNorm, attend, rotate
 from llama_eagle.train.target import Frozen, TargetInfo
 from torch import Tensor, nn
@@ -136,13 +137,13 @@ def require_head_target(info: TargetInfo) -> None:
         )
 
 
-def make_head(info: TargetInfo, frozen: Frozen, draft_ids: Tensor, seed: int) -> MTPHead:
-    """The head in the target's checkpoint; where there is none, one that passes the state on into a copy of the
-    target's last block with attention."""
+def make_head(info: TargetInfo, frozen: Frozen, draft_ids: Tensor, seed: int, earlier: Path | None = None) -> MTPHead:
+    """The head in the folder `earlier` that this trainer wrote, else that in the target's checkpoint; where there is
+    none, one that passes the state on into a copy of the target's last block with attention."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         head = MTPHead(_geometry(info), frozen.head[draft_ids.to(frozen.head.device)].float())
-    stored = stored_head(info)
+    stored = stored_head(info.folder) if earlier is None else _earlier_head(earlier)
     start = stored or _last_block(info)
     with torch.no_grad():
         for name, parameter in head.named_parameters():
@@ -160,20 +161,27 @@ def head_tensors(head: MTPHead) -> dict[str, Tensor]:
     return {f"mtp.{name}": (p.detach().cpu().float() - _offset(name)).bfloat16() for name, p in parameters}
 
 
-def stored_head(info: TargetInfo) -> dict[str, Tensor]:
-    """The `mtp.` tensors of the target's checkpoint without that prefix."""
-    return _tensors(info, "mtp.")
+def stored_head(folder: Path) -> dict[str, Tensor]:
+    """The `mtp.` tensors of a checkpoint without that prefix."""
+    return _tensors(folder, "mtp.")
+
+
+def _earlier_head(folder: Path) -> dict[str, Tensor]:
+    found = stored_head(folder)
+    if not found:
+        raise InputError(f"--init {folder}: its checkpoint has no MTP head. Name the folder of an earlier --mtp run.")
+    return found
 
 
 def _last_block(info: TargetInfo) -> dict[str, Tensor]:
     number = max(i for i, kind in enumerate(info.text.layer_types) if kind == "full_attention")
-    found = _tensors(info, f"layers.{number}.")
+    found = _tensors(info.folder, f"layers.{number}.")
     return {f"layers.0.{name}": tensor for name, tensor in found.items()}
 
 
-def _tensors(info: TargetInfo, mark: str) -> dict[str, Tensor]:
+def _tensors(folder: Path, mark: str) -> dict[str, Tensor]:
     """Those with `mark` in their names, by what follows it."""
-    checkpoint = open_checkpoint(info.folder)
+    checkpoint = open_checkpoint(folder)
     return {
         name.partition(mark)[2]: torch.tensor(checkpoint.read_f32(name))
         for name in checkpoint.names()

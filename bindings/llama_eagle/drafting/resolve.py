@@ -19,12 +19,18 @@ Options = TypeVar("Options", bound=DraftingOptions)
 class Choice(Generic[Options]):
     """`options` with their `draft` set, and why, in a sentence that begins with what drafts.
 
-    target: as it was given, or its headers where they had to be read.
+    target: as it was given, or its headers where they had to be read. beside: likewise of a head in a file of its own.
     """
 
     options: Options
     why: str
     target: Source
+    beside: list[Header] | None = None
+
+    @property
+    def draft(self) -> Source | None:
+        """What is loaded beside the target: as `PairOptions` takes it."""
+        return self.beside or self.options.model
 
 
 def resolve(target: Source, options: Options) -> Choice[Options]:
@@ -65,21 +71,22 @@ def _found(target: Source, options: Options) -> Choice[Options]:
     if mtp.has_head(files):
         return Choice(replace(options, draft=MTP), "the target's own MTP head drafts", files)
     for path in sorted(first.path.parent.glob("mtp-*.gguf")):
-        if _fits(first, path):
+        if draft := _fitting(first, path):
             why = f"the MTP head in {path.name}, beside the target, drafts"
-            return Choice(replace(options, draft=path), why, files)
+            return Choice(replace(options, draft=path), why, files, draft)
     why = "nothing drafts: the target has no MTP head, and no draft was named"
     if options.lookup:
         return Choice(replace(options, draft=LOOKUP), "look-up in the text drafts, as asked", files)
     return Choice(options if options.drafter is not None else replace(options, draft=NONE), why, files)
 
 
-def _fits(target: Header, beside: Path) -> bool:
-    """Files are matched by name as well: a folder may hold the heads of several models."""
+def _fitting(target: Header, beside: Path) -> list[Header] | None:
+    """The head's headers, if it is the target's. Files are matched by name as well: a folder may hold the heads of
+    several models."""
     if not target.path.stem.startswith(beside.stem.removeprefix("mtp-").split(".")[0]):
-        return False
+        return None
     try:
-        draft, draft_files = read_model(beside)
+        draft, files = read_model(beside)
     except InputError:
-        return False
-    return mtp.has_head(draft_files) and not mtp.problems(target, draft)
+        return None
+    return files if mtp.has_head(files) and not mtp.problems(target, draft) else None

@@ -153,7 +153,7 @@ def choose(model_path: str, options: EagleOptions, given: Mapping[str, Any]) -> 
 def _check_files(choice: Choice[EagleOptions], given: Mapping[str, Any]) -> Header | None:
     """The draft's header."""
     files = read_model(choice.target)[1]
-    target, draft = require_models(files, files if choice.options.model == MTP else choice.options.draft_file)
+    target, draft = require_models(files, files if choice.draft == MTP else choice.draft)
     if choice.options.mmproj_path is not None:
         require_encoder(Path(choice.options.mmproj_path), target, draft)
     if given.get("n_gpu_layers", 0) == 0:

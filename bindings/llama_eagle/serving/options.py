@@ -97,8 +97,8 @@ def check(options: ServerOptions) -> Checked:
     Raises `InputError`, `IncompatibleModels`, `UsageError` or `EnvironmentFailure`.
     """
     choice = resolve(options.model, options.drafting)
-    model, files = choice.options.model, read_model(choice.target)[1]
-    target, draft = require_models(files, files if model == MTP else model)
+    files = read_model(choice.target)[1]
+    target, draft = require_models(files, files if choice.draft == MTP else choice.draft)
     found = Checked(options, choice.options, choice.why, target, draft)
     if options.n_gpu_layers == 0:
         types = (CACHE_TYPES[options.context.type_k], CACHE_TYPES[options.context.type_v])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llama_eagle.errors import refuse
@@ -74,7 +73,7 @@ class PairOptions:
     """How a target and its draft are loaded together. `draft` None: no draft model; `MTP`: the target's own head."""
 
     target: Source
-    draft: Path | str | None = None
+    draft: Source | None = None
     load: LoadOptions = LoadOptions()
     draft_gpu_layers: int | None = None  # None: as the target
 

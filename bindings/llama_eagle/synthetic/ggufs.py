@@ -20,6 +20,8 @@ from llama_eagle.synthetic.shapes import SHAPES, Shape
 
 Say = Callable[[str], None]
 
+MTP_WORDS = 6800  # of the text that an MTP head drafts: the fixed rows of one that is trimmed to 8192 have them all
+
 
 @dataclasses.dataclass(frozen=True)
 class PairFiles:
@@ -71,7 +73,8 @@ class PairFolder:
     def mtp(self, accept: float, outtype: str, *, rare: int = 0) -> MTPFile:
         """A target with an MTP head that accepts so much. `rare`: it repeats a text of that many words, of any ids."""
         shape = SHAPES[self.shape]
-        cycle = Cycle(shape.n_vocab, rare or shape.n_draft_vocab, accept, self.seed, mtp=True, rare=rare > 0)
+        n_words = rare or min(shape.n_draft_vocab, MTP_WORDS)
+        cycle = Cycle(shape.n_vocab, n_words, accept, self.seed, mtp=True, rare=rare > 0)
         name = f"mtp-{accept:g}" + (f"-rare-{rare}" if rare else "")
         target = self.path / f"{name}-{outtype}.gguf"
         with self._open():

@@ -128,10 +128,9 @@ def _load(choice: Choice[DraftingOptions], computing: Computing) -> ModelPair:
     from llama_eagle.sessions.models import ModelPair
     from llama_eagle.sessions.options import LoadOptions, PairOptions
 
-    drafts = choice.options
     with console.progress("loading", after_s=LATE_S) as on_progress:
         load = LoadOptions(computing.n_gpu_layers, on_progress=on_progress)
-        return ModelPair(PairOptions(choice.target, drafts.model, load, drafts.draft_gpu_layers))
+        return ModelPair(PairOptions(choice.target, choice.draft, load, choice.options.draft_gpu_layers))
 
 
 @contextlib.contextmanager

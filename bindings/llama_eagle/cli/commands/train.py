@@ -80,8 +80,8 @@ def train(
     for name, value, allowed in chosen:
         if value not in allowed:
             raise UsageError(f"--{name} {value!r}: choose from {', '.join(allowed)}.")
-    if draft.mtp and (draft.init or draft.aux_layers or draft.ffn_size or draft.format != "specforge"):
-        raise UsageError("--mtp: the head has the target's shape. Leave out --init, --aux-layers, --ffn and --format.")
+    if draft.mtp and (draft.aux_layers or draft.ffn_size or draft.format != "specforge"):
+        raise UsageError("--mtp: the head has the target's shape. Leave out --aux-layers, --ffn and --format.")
     options = vars(draft) | vars(course) | vars(running) | {"aux_layers": read_layers(draft.aux_layers)}
     report = run(Settings(output=out, target=target, data=tuple(data), **options))
     if report is None:  # another process tells
