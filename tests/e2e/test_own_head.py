@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fixtures.command import assert_one_line_error, llama_eagle
 from fixtures.targets import make_target
+from gguf import GGUFReader
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.gguf import header
 
@@ -91,6 +94,22 @@ def test_a_trimmed_head_changes_no_text(folder: Path, draft_vocab: int | str) ->
     for n_draft in (1, 7, 16):
         with load(folder / "whole.gguf", n_draft=n_draft, draft_vocab=draft_vocab) as llm:
             assert texts(llm) == expected
+
+
+def test_a_head_of_nans_changes_no_text(folder: Path, tmp_path: Path) -> None:
+    """No checkpoint with one is converted; a file may have been damaged since."""
+    path = tmp_path / "damaged.gguf"
+    shutil.copyfile(folder / "whole.gguf", path)
+    reader = GGUFReader(path, "r+")
+    norm = next(tensor for tensor in reader.tensors if tensor.name.endswith("nextn.shared_head_norm.weight"))
+    norm.data[:] = np.nan
+    reader.data.flush()
+    with load(folder / "whole.gguf", draft="none") as plain:
+        expected = texts(plain)
+    for draft_vocab in (64, "all"):
+        with load(path, n_draft=4, draft_vocab=draft_vocab) as llm:
+            assert texts(llm) == expected
+            assert llm.speculative_stats.n_accepted < llm.speculative_stats.n_drafted / 10
 
 
 def test_the_command_says_what_drafts(folder: Path) -> None:
