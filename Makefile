@@ -3,16 +3,21 @@
 #   make demo        convert, quantize and generate with the demo pair, with and without its draft
 #   make test        lint, native tests and the default Python tests
 #   make test-slow   the long property, distribution and comparison tests
-#   make fuzz        30,000 mutated models, 10,000 saved states, calls in random order: none may end or hang the process
+#   make fuzz        30,000 mutated models, 10,000 saved states, 5,000 requests, calls in random order, 1,000
+#                    interruptions: none may end or hang the process
 #   make lint        ruff, mypy, clang-format
 #   make sanitize    native tests under AddressSanitizer and UndefinedBehaviorSanitizer
+#   make soak        10,000 completions with drafts: memory, threads and descriptors do not grow
+#   make lock        requirements.lock again: what dev and build need, by version and hash
 #   make bench       speed on the synthetic 0.8B pair, side by side with llama.cpp's own EAGLE-3
 #
+# LOCKED=1 installs what requirements.lock names, and nothing else: make test LOCKED=1
 # CMAKE_ARGS reaches the native build: make demo CMAKE_ARGS=-DGGML_CUDA=on
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+TOOLS := "scikit-build-core>=1.0" "cmake>=3.25" "ninja>=1.11" "pip>=25.1"
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 FORMATTED = $(shell find native -name '*.cpp' -o -name '*.h' -o -name '*.c' -o -name '*.cu' -o -name '*.cuh')
 
@@ -21,17 +26,21 @@ NATIVE := $(shell find native -type f) CMakeLists.txt
 MODULES := $(sort $(shell find bindings convert demo bench train -name '*.py' -not -path '*/__pycache__/*' 2>/dev/null))
 INSTALLED := $(VENV)/installed-$(shell echo '$(MODULES) $(CMAKE_ARGS)' | cksum | cut -d' ' -f1)
 
-.PHONY: demo test test-slow fuzz lint format sanitize bench install clean
+.PHONY: demo test test-slow fuzz soak lock lint format sanitize bench install clean
 .DELETE_ON_ERROR:
 
 install: $(INSTALLED)
 
 $(VENV)/dependencies: pyproject.toml native/UPSTREAM
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet --upgrade "scikit-build-core>=1.0" "cmake>=3.25" "ninja>=1.11" "pip>=25.1"
-	# Only its Python layer: the library is ours.
+	# Of llama-cpp-python only its Python layer: the library is ours.
+ifdef LOCKED
+	CMAKE_ARGS=-DLLAMA_BUILD=OFF $(PIP) install --quiet --require-hashes --requirement requirements.lock
+else
+	$(PIP) install --quiet --upgrade $(TOOLS)
 	CMAKE_ARGS=-DLLAMA_BUILD=OFF $(PIP) install --quiet --no-build-isolation "llama-cpp-python==$(shell sed -n 's/^version=//p' native/UPSTREAM)"
 	$(PIP) install --quiet --group dev
+endif
 	touch $@
 
 $(INSTALLED): $(VENV)/dependencies $(NATIVE)
@@ -52,7 +61,16 @@ test-slow: install
 fuzz: install
 	$(BIN)/python tests/fuzz/run.py drafts --cases $(or $(CASES),20000) --seed $(or $(SEED),1)
 	$(BIN)/python tests/fuzz/run.py targets --cases $(or $(CASES),10000) --seed $(or $(SEED),1)
-	LLAMA_EAGLE_FUZZ_CASES=$(or $(CASES),10000) $(BIN)/python -m pytest tests/fuzz/test_checkpoints.py tests/fuzz/test_calls.py
+	$(BIN)/python tests/fuzz/interrupt.py --cases $(or $(CASES),1000) --seed $(or $(SEED),1)
+	LLAMA_EAGLE_FUZZ_CASES=$(or $(CASES),10000) $(BIN)/python -m pytest tests/fuzz/test_checkpoints.py tests/fuzz/test_calls.py tests/fuzz/test_requests.py
+
+soak: install
+	LLAMA_EAGLE_SOAK=$(or $(CASES),10000) $(BIN)/python -m pytest tests/fuzz/test_soak.py
+
+lock: $(VENV)/dependencies
+	$(PIP) install --quiet uv
+	printf '%s\n' $(TOOLS) | $(BIN)/uv pip compile - pyproject.toml --group dev --universal --python-version 3.10 --generate-hashes \
+	    --custom-compile-command "make lock" --quiet --output-file requirements.lock
 
 lint: install
 	$(BIN)/ruff check .

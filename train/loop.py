@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from llama_eagle import console
 from llama_eagle.errors import EagleError
+from llama_eagle.native.callbacks import held
 from llama_eagle.train.data.batches import BatchPlan, Split
 from llama_eagle.train.data.samples import Sample
 from llama_eagle.train.features import FeatureSource
@@ -52,6 +54,7 @@ class Loop:
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
         self.progress = Progress()
         self.totals = self._fresh_totals()
+        self.norm = torch.zeros(())  # of the last step's gradient
         self.clock, self.n_tokens = time.perf_counter(), 0
 
     def restore(self, state: State) -> None:
@@ -63,30 +66,47 @@ class Loop:
         return State(identity, self.progress, self.bare.draft.state_dict(), self.optimizer.state_dict())
 
     def run(self, journal: Journal | None, identity: dict[str, Any]) -> None:
-        """journal: None on all processes but the first."""
+        """journal: None on all processes but the first. Ctrl-C leaves the state after the last whole step on disk."""
         progress = self.progress
         self.clock = time.perf_counter()
-        while not progress.done:
-            norm = self._train_step(progress.step)
-            progress.step += 1
-            if journal is not None:
-                journal.advance(progress.step)
-            last = progress.step == self.n_steps
-            if last or progress.step % self.log_every == 0:
-                self._log(journal, norm)
-            trained = time.perf_counter()
-            if last or progress.step % self.eval_every == 0:
-                self._judge(journal)
-            progress.done = progress.done or last
-            if (progress.done or progress.step % self.save_every == 0) and self.accelerator.is_main_process:
-                save_state(self.state(identity), self.settings.output)
-            self.clock += time.perf_counter() - trained  # tokens_per_s is of training alone
+        try:
+            while not progress.done:
+                if progress.seen == progress.step:
+                    self._train_step(progress.step)
+                self._look(journal, identity)
+        except KeyboardInterrupt:
+            with held():
+                if progress.seen < progress.step:
+                    self._log(journal)
+                self._save(identity)
+            console.note(f"stopped after step {progress.step} of {self.n_steps}; --resume goes on from there")
+            raise
 
-    def _train_step(self, step: int) -> torch.Tensor:
-        """One optimizer step; the norm of its gradient."""
-        rate = self.rate * schedule(step, self.n_steps, self.settings.warmup)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+    def _look(self, journal: Journal | None, identity: dict[str, Any]) -> None:
+        """Log, judge and save, where that is due after a step."""
+        progress = self.progress
+        if journal is not None:
+            journal.advance(progress.step)
+        self._log(journal)
+        trained = time.perf_counter()
+        last = progress.step == self.n_steps
+        is_due = last or progress.step % self.eval_every == 0
+        summary = self._evaluate() if is_due and self.lesson.split.held_out else None
+        with held():
+            if is_due:
+                self._judge(journal, summary)
+            progress.seen, progress.done = progress.step, progress.done or last
+            if progress.done or progress.step % self.save_every == 0:
+                self._save(identity)
+        self.clock += time.perf_counter() - trained  # tokens_per_s is of training alone
+
+    def _save(self, identity: dict[str, Any]) -> None:
+        if self.accelerator.is_main_process:
+            save_state(self.state(identity), self.settings.output)
+
+    def _train_step(self, step: int) -> None:
+        """One optimizer step, whole or not at all."""
+        self.optimizer.zero_grad(set_to_none=True)
         mine = self.plan.batches(step)[self.accelerator.process_index :: self.accelerator.num_processes]
         for i, numbers in enumerate(mine):
             batch = self.lesson.source.batch([self.lesson.split.train[n] for n in numbers])
@@ -96,30 +116,36 @@ class Loop:
                 outcome = self.model(*batch)
                 self.accelerator.backward(outcome.loss / len(mine))
             self.totals.add(outcome.losses, outcome.counts)
-        norm = self.accelerator.clip_grad_norm_(self.bare.draft.parameters(), MAX_GRADIENT_NORM)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return torch.as_tensor(norm)
+        self.norm = torch.as_tensor(self.accelerator.clip_grad_norm_(self.bare.draft.parameters(), MAX_GRADIENT_NORM))
+        rate = self.rate * schedule(step, self.n_steps, self.settings.warmup)
+        with held():
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            self.optimizer.step()
+            self.progress.step += 1
 
-    def _log(self, journal: Journal | None, norm: torch.Tensor) -> None:
+    def _log(self, journal: Journal | None) -> None:
+        """Where it is due, and was not done before an interruption."""
+        is_due = self.progress.step == self.n_steps or self.progress.step % self.log_every == 0
+        if not is_due or not self.totals.n:
+            return
         summary = self.totals.summary(self.accelerator)
         self.totals = self._fresh_totals()
-        if not math.isfinite(sum(summary["losses"])) or not math.isfinite(float(norm)):
+        if not math.isfinite(sum(summary["losses"])) or not math.isfinite(float(self.norm)):
             raise EagleError(f"the loss is no longer finite at step {self.progress.step}; use a smaller --lr.")
         now = time.perf_counter()
         speed = self.n_tokens * self.accelerator.num_processes / (now - self.clock)
         self.clock, self.n_tokens = now, 0
         rate = self.optimizer.param_groups[0]["lr"]
-        self._write(journal, False, {**summary, "lr": rate, "gradient_norm": float(norm), "tokens_per_s": speed})
+        self._write(journal, False, {**summary, "lr": rate, "gradient_norm": float(self.norm), "tokens_per_s": speed})
 
-    def _judge(self, journal: Journal | None) -> None:
+    def _judge(self, journal: Journal | None, summary: dict[str, Any] | None) -> None:
         """Held-out acceptance: the best draft so far is exported; too many worse ones end the run."""
         progress = self.progress
-        if not self.lesson.split.held_out:
+        if summary is None:
             if progress.step == self.n_steps:
                 self._export()
             return
-        summary = self._evaluate()
         self._write(journal, True, summary)
         if summary["mean_emitted"] > progress.best:
             progress.best, progress.n_worse = summary["mean_emitted"], 0

@@ -16,10 +16,11 @@ FILE = "training_state.pt"
 
 @dataclass
 class Progress:
-    """step: optimizer steps done. best: the best held-out mean_emitted. n_worse: evaluations since. done: finished, or
-    stopped early."""
+    """step: optimizer steps done. seen: the last of them after which the run was logged and judged, where that was due.
+    best: the best held-out mean_emitted. n_worse: evaluations since. done: finished, or stopped early."""
 
     step: int = 0
+    seen: int = 0
     best: float = 0.0
     n_worse: int = 0
     done: bool = False
@@ -61,5 +62,8 @@ def load_state(folder: Path, expected: dict[str, Any]) -> State:
     for name in {**expected, **state.identity}:
         before, now = state.identity.get(name), expected.get(name)
         if before != now:
-            raise ConfigError(f"{path}: started with {name} {before}, not {now}; resume with the same, or start again.")
+            raise ConfigError(
+                f"{path}: started with {name} {before}, not {now}. Give what it was started with, or name "
+                "another folder to start anew."
+            )
     return state

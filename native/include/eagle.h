@@ -36,7 +36,7 @@ enum eagle_status {
     EAGLE_ERR_MEMORY = 4,        // an allocation failed
     EAGLE_ERR_CONTEXT_FULL = 5,  // the batch does not fit into what is left of the context
     EAGLE_ERR_COMPUTE = 6,       // llama_decode or a graph failed; the session must be reset
-    EAGLE_ERR_ABORTED = 7,       // the abort callback stopped the computation; the session must be reset
+    EAGLE_ERR_ABORTED = 7,       // the computation was stopped; with a recurrent state the session must be reset
     EAGLE_ERR_INTERNAL = 8,      // our bug
 };
 
@@ -128,6 +128,18 @@ LLAMA_API int32_t eagle_eval(eagle_session * session, const llama_token * tokens
 // A row of an image counts as a token in n_past, in the room that is left, and everywhere else in this file.
 LLAMA_API int32_t eagle_eval_embeddings(eagle_session * session, const float * rows, int32_t n,
                                         const llama_pos * positions, int32_t n_positions);
+
+// llama_decode for a context without a session: EAGLE_ERR_CONTEXT_FULL where it finds no room, EAGLE_ERR_ABORTED where
+// it was stopped; then, as after EAGLE_ERR_COMPUTE, a recurrent state is lost, and keys and values are as before.
+// may_stop: 0 to compute it to its end whatever eagle_hear_interrupts says. n_done: the rows of the batch, once they
+// are in the memory; untouched by failures.
+LLAMA_API int32_t eagle_decode(struct llama_context * ctx, const struct llama_batch * batch, int32_t may_stop,
+                               int32_t * n_done);
+
+// From now on SIGINT stops what this thread computes on the CPU in eagle_eval, eagle_eval_embeddings and eagle_decode
+// (EAGLE_ERR_ABORTED); the program's own handler has it afterwards. 0: no longer. Nothing is stopped where
+// the program has no handler, and on Windows.
+LLAMA_API void eagle_hear_interrupts(int32_t wanted);
 
 // Keeps the first n_past tokens of both memories. EAGLE_ERR_STATE when the recurrent state cannot go back that far:
 // reset and evaluate again. EAGLE_ERR_ARGUMENT when they end within an image.

@@ -211,3 +211,11 @@ def test_help_imports_nothing_heavy() -> None:
     assert "llama_eagle.cli.app" in loaded
     assert not loaded & {"numpy", "rich", "rich.console", "torch", "llama_cpp", "gguf"}
     assert llama_eagle().stdout == outcome.stdout
+
+
+@pytest.mark.parametrize("mib", [400, 700, 1000])
+def test_too_few_addresses_are_an_error(mib: int, models: Path) -> None:
+    """And not the end of the process, as ggml has it."""
+    limit = f"ulimit -v {mib << 10}; "
+    outcome = in_shell("", "generate", "-m", models / "target.gguf", "--raw", "-p", "abc", before=limit)
+    assert_one_line_error(outcome, ENVIRONMENT, "limit of address space", "ulimit -v")

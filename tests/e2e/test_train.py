@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fixtures.command import assert_one_line_error, llama_eagle
 from fixtures.training import chat, make_training_target, write_jsonl
 from llama_eagle.errors import ConfigError, EagleError, InputError, UsageError
 from llama_eagle.train import loop as training_loop
+from llama_eagle.train import run as training_run
+from llama_eagle.train.loss import TrainingPass
 from llama_eagle.train.metrics import Journal, mean_emitted, read_metrics
 from llama_eagle.train.run import train
 from llama_eagle.train.settings import Settings
+from llama_eagle.train.state import FILE
 from safetensors.torch import load_file
 
 SENTENCES = ["The quick brown fox jumps over the lazy dog. ", "We'll see 12345 times, isn't it? ", "def verify(ids): "]
@@ -77,30 +83,47 @@ def test_training_learns_and_reports(settings: Settings) -> None:
     assert load_file(folder / "model.safetensors")["lm_head.weight"].shape == (96, 32)
 
 
-def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = Journal.write
+def interrupted(where: tuple[Any, str], n_calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the middle of that call, when it has done its work."""
+    owner, name = where
+    original, calls = getattr(owner, name), itertools.count(1)
 
-    def stopping(self: Journal, record: dict[str, Any]) -> None:
-        write(self, record)
-        if record["step"] == step:
-            raise KeyboardInterrupt
+    def call(*arguments: Any, **options: Any) -> Any:
+        result = original(*arguments, **options)
+        if next(calls) == n_calls:
+            signal.raise_signal(signal.SIGINT)
+        return result
 
-    monkeypatch.setattr(Journal, "write", stopping)
+    monkeypatch.setattr(owner, name, call)
 
 
-@pytest.mark.parametrize("offline", [False, True])
+LOSSES = (TrainingPass, "forward"), 7
+# Where, at which call, and the last whole step then. Every fourth is saved, every fifth judged.
+PLACES = {
+    "online": (*LOSSES, 5),
+    "offline": (*LOSSES, 5),
+    "step": ((torch.optim.AdamW, "step"), 7, 7),
+    "journal": ((Journal, "write"), 7, 6),
+    "judging": ((training_loop.Loop, "_evaluate"), 2, 10),
+    "export": ((training_run, "export_draft"), 1, 5),
+    "saving": ((training_loop, "save_state"), 1, 4),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
 def test_a_resumed_run_has_the_same_curve(
-    offline: bool, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if offline:
+    if place == "offline":
         settings = replace(settings, features=tmp_path / "features")
     train(settings)
     cut = replace(settings, output=tmp_path / "cut")
+    where, n_calls, n_steps = PLACES[place]
     with monkeypatch.context() as patch:
-        stop_at(7, patch)
+        interrupted(where, n_calls, patch)
         with pytest.raises(KeyboardInterrupt):
             train(cut)
-    assert curve(cut.output)[-1]["step"] == 7  # past the state of step 4: three steps are done again
+    assert torch.load(cut.output / FILE, weights_only=True)["progress"]["step"] == n_steps
     with pytest.raises(UsageError, match="--resume"):
         train(cut)
     train(replace(cut, resume=True))

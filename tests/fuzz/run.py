@@ -90,6 +90,17 @@ class Worker:
         self.process = None
         return f"signal {-code}" if ready else "hang"
 
+    def restart(self) -> None:
+        self.close()
+        self.process = None
+
+    @property
+    def peak_mib(self) -> int:
+        """The most memory that the process has had, 0 where the system does not tell or there is none."""
+        status = Path(f"/proc/{self.process.pid}/status") if self.process is not None else None
+        lines = status.read_text().splitlines() if status is not None and status.exists() else []
+        return next((int(line.split()[1]) >> 10 for line in lines if line.startswith("VmHWM")), 0)
+
     def close(self) -> None:
         if self.process is not None:
             self.process.kill()
@@ -112,8 +123,12 @@ def fuzz(kind: str, numbers: range, folder: Path, families: tuple[str, ...] = FA
     try:
         for seed in seeds:  # what is not mutated runs
             assert worker.ask(f"{seed.target}\t{seed.draft or '-'}") == "ran", seed
+        enough_mib = 2 * worker.peak_mib
         for number in numbers:
             end = run_case(worker, seeds, number, folder)
+            if worker.peak_mib > enough_mib:
+                end = f"memory: {worker.peak_mib} MiB"
+                worker.restart()
             if not end.startswith(("refused", "ran")):
                 print(f"{number}: {end}", file=sys.stderr, flush=True)
             ends["refused" if end.startswith("refused") else end].append(number)

@@ -126,6 +126,7 @@ TARGETS: dict[str, tuple[Callable[[File], None], str]] = {
     "an endless context": (key("context_length", 2**31 - 1), "context_length is 2147483647"),
     "vision features of another type": (key("n_deepstack_layers", NAN, F32), "n_deepstack_layers is f32"),
     "all experts": (key("expert_count", 2**31), "expert_count is 2147483648"),
+    "a tokenizer that is none": (key("tokenizer.ggml.model", b"none", STRING), "no tokenizer"),
     "a block of another kind": (key("full_attention_interval", 2), "is missing"),
 }
 

@@ -7,6 +7,7 @@ Data goes to stdout, progress and notes to stderr. Expected failures are one lin
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,16 +22,26 @@ USAGE, BUG, INTERRUPTED = 2, 1, 130
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    console.prepare_streams()
-    console.use_json("--json" in arguments)
-    code = run(arguments)
+    try:
+        console.prepare_streams()
+        console.use_json("--json" in arguments)
+        code = _flushed(run(arguments))
+    except KeyboardInterrupt:  # before `run` or after it
+        code = INTERRUPTED
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while Python ends is no traceback
+    sys.exit(code)
+
+
+def _flushed(code: int) -> int:
+    """`code`, or another where the output cannot be written."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         _forget_stdout()
     except OSError as error:
-        code = _refused(error)
-    sys.exit(code)
+        return _refused(error)
+    return code
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -96,7 +96,7 @@ class EagleLlama(Attributes, Closing):
         self._session_options = session_options(self._choice.draft, self._options)
         if self._options.exact:
             exact_mode.set_mode("strict")
-        with explained():
+        with callbacks.held(), explained():
             super().__init__(fspath(model_path), **with_our_defaults(parent))
         try:
             if not parent.get("vocab_only"):

@@ -15,6 +15,7 @@ from llama_eagle.errors import IncompatibleModels, InputError
 from llama_eagle.gguf import mtp
 from llama_eagle.gguf.finding import Finding
 from llama_eagle.gguf.header import ArrayRef, Header, Source, read_model
+from llama_eagle.gguf.size import require_addresses
 from llama_eagle.gguf.validate import check_files
 
 DRAFT_ARCHITECTURE = "eagle3"
@@ -33,6 +34,8 @@ KNOWN_NON_TARGETS = {
     "adapter": "a LoRA adapter",
     "imatrix": "an importance matrix",
 }
+
+NO_TOKENIZER = ("none", "no_vocab")  # kinds for which llama.cpp asserts at every text
 
 HEAD_ROWS = (8192, 16384, 32768)  # whose cost a check tells
 
@@ -62,7 +65,7 @@ def require_target(header: Header) -> None:
         raise InputError(f"{header.path} is {kind}, not a language model. Give the model's own GGUF.")
     if not arch:
         raise InputError(f"{header.path}: no general.architecture. It is not a llama.cpp model; convert it again.")
-    if not header.n_vocab:
+    if not header.n_vocab or header.keys.get("tokenizer.ggml.model") in NO_TOKENIZER:
         raise InputError(f"{header.path}: no tokenizer (tokenizer.ggml.tokens). Convert it again with its tokenizer.")
 
 
@@ -79,7 +82,8 @@ def require_draft(files: list[Header]) -> None:
 def require_models(target: Source, draft: Source | None = None) -> tuple[Header, Header | None]:
     """The headers of target and draft, if both are sound and fit.
 
-    Raises `InputError` for a file that is none, `IncompatibleModels` for a pair; with the first reason there is.
+    Raises `InputError` for a file that is none, `IncompatibleModels` for a pair, with the first reason there is; then
+    `EnvironmentFailure` where the process may not take the addresses for both.
     """
     target_files, draft_files = _read(target, draft)
     for finding in find(target_files, draft_files):
@@ -88,6 +92,7 @@ def require_models(target: Source, draft: Source | None = None) -> tuple[Header,
         if finding.level == "error":
             assert draft_files is not None
             raise IncompatibleModels(f"{draft_files[0].path} does not fit {target_files[0].path}: {finding.message}")
+    require_addresses({file.path: file for file in (*target_files, *(draft_files or ()))}.values())
     return target_files[0], draft_files[0] if draft_files else None
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
+import threading
 from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_void_p
 from functools import cache
 from typing import Any
@@ -67,6 +69,8 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_n_draft_room": ([c_void_p], c_int32),
     "eagle_eval": ([c_void_p, TOKENS, c_int32], c_int32),
     "eagle_eval_embeddings": ([c_void_p, FLOATS, c_int32, TOKENS, c_int32], c_int32),
+    "eagle_decode": ([c_void_p, c_void_p, c_int32, POINTER(c_int32)], c_int32),
+    "eagle_hear_interrupts": ([c_int32], None),
     "eagle_trim": ([c_void_p, c_int32], c_int32),
     "eagle_draft": ([c_void_p, c_int32, c_int32, c_float, TOKENS, FLOATS, POINTER(c_int32)], c_int32),
     "eagle_draft_step": ([c_void_p, c_int32, FLOATS, FLOATS], c_int32),
@@ -146,6 +150,12 @@ def sample(ctx: Any, sampler: Any, row: int) -> int:
     callbacks.raise_noted()
     check(status, "eagle_sample")
     return token.value
+
+
+def hear_interrupts() -> None:
+    """Ctrl-C stops what this thread evaluates, where it would be a KeyboardInterrupt here."""
+    is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    library().eagle_hear_interrupts(is_ours and threading.current_thread() is threading.main_thread())
 
 
 def check_grammar(vocab: Any, text: str, root: str = "root") -> None:

@@ -73,8 +73,13 @@ class Model(Closing):
         params.load_mode = _load_mode(llama_cpp, options)
         params.progress_callback = progress_callback(llama_cpp, options.on_progress)
         log.clear()
-        self.handle = llama_cpp.llama_model_load_from_file(os.fsencode(self.path), params)
-        callbacks.raise_noted()
+        try:
+            with callbacks.held():
+                self.handle = llama_cpp.llama_model_load_from_file(os.fsencode(self.path), params)
+            callbacks.raise_noted()
+        except BaseException:
+            self.close()
+            raise
         if not self.handle:
             raise InputError(
                 f"{self.path}: llama.cpp could not load it: {log.first_error() or 'no reason given'}. "
@@ -179,16 +184,16 @@ def _load_mode(api: Any, options: LoadOptions) -> int:
 
 
 def progress_callback(api: Any, on_progress: Callable[[float], None] | None) -> Any:
-    """Ctrl-C during a load arrives here: returning False makes llama.cpp stop."""
+    """Returning False makes llama.cpp stop: at Ctrl-C, and when `on_progress` raises."""
 
     def call(fraction: float, _user_data: Any) -> bool:
         try:
             if on_progress is not None:
                 on_progress(fraction)
-        except KeyboardInterrupt as error:
+        except BaseException as error:
             callbacks.note(error)
             return False
-        return True
+        return not callbacks.is_interrupted()
 
     return api.llama_progress_callback(call)
 

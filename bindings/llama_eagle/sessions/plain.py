@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from llama_eagle.errors import IncompatibleModels, NativeError
-from llama_eagle.native.calls import ERR_ARGUMENT, ERR_COMPUTE, ERR_CONTEXT_FULL, ERR_STATE
+from llama_eagle.native import calls
+from llama_eagle.native.calls import ERR_ARGUMENT, ERR_CONTEXT_FULL, ERR_STATE
 from llama_eagle.native.closing import Closing
 from llama_eagle.sessions.session import ContextLike, Timings, piece_of, require_room
 from llama_eagle.vision.rows import EmbeddedRows, RowPositions
 
 MAGIC = b"llama-eagle plain "  # what a saved state begins with
 N_PARTS = 4  # of a position in llama.cpp's batches of image rows; the fourth is 0
-NO_ROOM = 1  # llama_decode: no place for the batch in the memory, which is as it was
 
 
 class PlainSession(Closing):
@@ -32,12 +32,14 @@ class PlainSession(Closing):
         import llama_cpp
 
         self._api: Any = llama_cpp
+        self._lib = calls.library()
         self._keep = context
         self.ctx = context.handle
         self.n_ctx = context.n_ctx
         self.n_batch = context.n_batch
         self.n_draft_max = n_draft_max
         self.n_past = 0
+        self._n_done = ctypes.c_int32()  # rows of the last decode, if it came to its end
         self._round: list[int] = []  # rows of the pending round
         self._positions = RowPositions()
         model = llama_cpp.llama_get_model(self.ctx)
@@ -84,7 +86,7 @@ class PlainSession(Closing):
         with self._timed("eval"):
             self._half_an_image = self._recurrent
             for start, end in self._pieces(rows.n):
-                self._run(self._batch.embedded(rows, start, end, first))
+                self._run(self._batch.embedded(rows, start, end, first), may_stop=True)
             self._positions.add(self.n_past, rows)
             self.n_past += rows.n
             self._unsettled = self._half_an_image = False
@@ -122,7 +124,7 @@ class PlainSession(Closing):
         """Undo what an interrupted or failed call has left behind; False when only `reset` helps."""
         if self._unsettled or self._round:
             self._round = []
-            self._unsettled = self._half_an_image or not self._remove_from(self.n_past)
+            self._unsettled = self._is_lost or not self._remove_from(self.n_past)
         return not self._unsettled
 
     def trim(self, n_past: int) -> bool:
@@ -170,6 +172,11 @@ class PlainSession(Closing):
     def close(self) -> None:
         """Nothing to free: context and model belong to the caller."""
 
+    @property
+    def _is_lost(self) -> bool:
+        """A recurrent state that has taken in the half of something: only `reset` helps."""
+        return self._half_an_image or (self._unsettled and self._recurrent and not self._n_done.value)
+
     def _can_go_back(self, n_past: int) -> bool:
         """Cut the memory to `n_past` tokens, if llama.cpp will have what comes before them.
 
@@ -197,16 +204,15 @@ class PlainSession(Closing):
 
     def _decode(self, tokens: Sequence[int], *, all_rows: bool) -> None:
         """The caller clears `_unsettled` once it has counted the tokens."""
-        self._run(self._batch.fill(tokens, self._positions.at(self.n_past), all_rows=all_rows))
+        self._run(self._batch.fill(tokens, self._positions.at(self.n_past), all_rows=all_rows), may_stop=not all_rows)
 
-    def _run(self, batch: Any) -> None:
-        was_unsettled, self._unsettled = self._unsettled, True
-        status = self._api.llama_decode(self.ctx, batch)
-        if status:
-            self._unsettled = was_unsettled or status != NO_ROOM
-            code = ERR_CONTEXT_FULL if status == NO_ROOM else ERR_COMPUTE
-            raise NativeError(f"llama_decode of {batch.n_tokens} rows failed: {status}", code=code, call="llama_decode")
-        self._api.llama_synchronize(self.ctx)
+    def _run(self, batch: Any, *, may_stop: bool) -> None:
+        calls.hear_interrupts()
+        was_unsettled, self._n_done.value, self._unsettled = self._unsettled, 0, True
+        status = self._lib.eagle_decode(self.ctx, ctypes.byref(batch), may_stop, ctypes.byref(self._n_done))
+        if status == ERR_CONTEXT_FULL:
+            self._unsettled = was_unsettled
+        calls.check(status, "eagle_decode")
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:

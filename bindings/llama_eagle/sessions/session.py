@@ -194,12 +194,14 @@ class EagleSession(Closing):
         Raises `InputError` when they do not fit.
         """
         require_room(self, len(tokens))
+        calls.hear_interrupts()
         array = (ctypes.c_int32 * len(tokens))(*tokens)
         check(self._lib.eagle_eval(self._handle, array, len(tokens)), "eagle_eval")
 
     def eval_rows(self, rows: EmbeddedRows) -> None:
         """Append the rows of an image to both memories. Raises `InputError` when they do not fit."""
         require_room(self, rows.n)
+        calls.hear_interrupts()
         status = self._lib.eagle_eval_embeddings(
             self._handle, rows.values, rows.n, rows.positions_pointer, rows.n_positions
         )

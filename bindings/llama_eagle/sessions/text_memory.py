@@ -155,10 +155,23 @@ class TextMemory:
         if session.trim(n_tokens):
             return n_tokens
         checkpoint = self.store.best(n_tokens)
-        if checkpoint is not None and restore(session.ctx, checkpoint) and session.trim(checkpoint.n_past):
+        is_back = checkpoint is not None and restore(session.ctx, checkpoint)
+        if is_back and (session.trim(checkpoint.n_past) or self._revived(checkpoint.n_past)):
             return checkpoint.n_past
         session.reset()
         return 0
+
+    def _revived(self, n_past: int) -> bool:
+        """Go on at a checkpoint that was put back, after a decode that was stopped half-way: the draft begins anew."""
+        import llama_cpp
+
+        known = self.tokens[:n_past].tolist()
+        memory = llama_cpp.llama_get_memory(self.session.ctx)
+        if min(known, default=-1) < 0 or not llama_cpp.llama_memory_seq_rm(memory, 0, n_past, -1):
+            return False
+        self.session.load_state(None, n_past)
+        self.session.note_tokens(known)
+        return True
 
     def _extend(self, tokens: NDArray[np.intc], checkpoints_at: Iterable[int] = ()) -> None:
         """Evaluate in pieces that end where checkpoints are wanted, one of them where this begins."""

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "eagle_boundaries.h"
+#include "eagle_decode.h"
 #include "eagle_error.h"
 #include "eagle_sample.h"
 #include "llama-context.h"
@@ -100,7 +101,7 @@ int32_t Session::n_draft_room() const {
 }
 
 // Logits of the rows from first_output on.
-void Session::decode(const llama_token * tokens, int32_t n, int32_t first_output) {
+void Session::decode(const llama_token * tokens, int32_t n, int32_t first_output, bool may_stop) {
     std::vector<llama_token> ids(tokens, tokens + n);
     std::vector<llama_pos> pos(n);
     std::vector<int32_t> n_seq(n, 1);
@@ -111,7 +112,7 @@ void Session::decode(const llama_token * tokens, int32_t n, int32_t first_output
         pos[i] = position(n_past() + i);
         logits[i] = i >= first_output;
     }
-    run({n, ids.data(), nullptr, pos.data(), n_seq.data(), seq.data(), logits.data()});
+    run({n, ids.data(), nullptr, pos.data(), n_seq.data(), seq.data(), logits.data()}, may_stop);
 }
 
 // parts [n, N_PARTS]; `last`: logits of the last row.
@@ -126,23 +127,20 @@ void Session::decode_embeddings(const float * values, const std::vector<llama_po
     llama_seq_id zero = 0;
     std::vector<llama_seq_id *> seq(n, &zero);
     logits[n - 1] = last;
-    run({n, nullptr, const_cast<float *>(values), pos.data(), n_seq.data(), seq.data(), logits.data()});
+    run({n, nullptr, const_cast<float *>(values), pos.data(), n_seq.data(), seq.data(), logits.data()}, true);
 }
 
-void Session::run(const llama_batch & batch) {
+void Session::run(const llama_batch & batch, bool may_stop) {
     broken_ = true;  // until it has worked
-    const int32_t rc = llama_decode(ctx_, batch);
-    if (rc == 0) {
-        stage_features(batch.n_tokens);
-        broken_ = false;
-        return;
+    try {
+        eagle::decode(*ctx_, batch, may_stop);
+    } catch (const Error & error) {
+        // llama.cpp takes back the keys and values of a batch that was stopped, but no half of a recurrent state
+        broken_ = error.status != EAGLE_ERR_CONTEXT_FULL && (recurrent_ || error.status != EAGLE_ERR_ABORTED);
+        throw;
     }
-    if (rc == 1) {
-        broken_ = false;
-        throw Error(EAGLE_ERR_CONTEXT_FULL, format("llama_decode found no room for %d tokens", batch.n_tokens));
-    }
-    throw Error(rc == 2 ? EAGLE_ERR_ABORTED : EAGLE_ERR_COMPUTE,
-                format("llama_decode of %d tokens failed: %d", batch.n_tokens, rc));
+    stage_features(batch.n_tokens);
+    broken_ = false;
 }
 
 // Of the n rows just decoded.
@@ -164,7 +162,7 @@ void Session::eval(const llama_token * tokens, int32_t n) {
     for (int32_t i = 0; i < n; i += n_now) {
         n_now = std::min({n - i, n_ubatch_, n_batch_ - i % n_batch_});
         const bool last = i + n_now == n;
-        decode(tokens + i, n_now, last ? n_now - 1 : n_now);
+        decode(tokens + i, n_now, last ? n_now - 1 : n_now, true);
         keep(tokens + i, n_now);
         timings.n_eval += n_now;
     }
@@ -286,7 +284,7 @@ void Session::verify(const llama_token * ids, int32_t n) {
     if (n > n_draft_max_ + 1) {
         throw Error(EAGLE_ERR_ARGUMENT, format("a round of %d rows, but n_draft_max is %d", n, n_draft_max_));
     }
-    decode(ids, n, 0);
+    decode(ids, n, 0, false);
     round_.assign(ids, ids + n);
 }
 

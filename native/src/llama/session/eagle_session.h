@@ -61,9 +61,9 @@ class Session {
     void require_room(int32_t n) const;
     void require_parts(const EmbeddedRows & rows) const;
     llama_pos position(int32_t row) const { return draft_.positions().at(row); }
-    void decode(const llama_token * tokens, int32_t n, int32_t first_output);
+    void decode(const llama_token * tokens, int32_t n, int32_t first_output, bool may_stop);
     void decode_embeddings(const float * values, const std::vector<llama_pos> & parts, bool last);
-    void run(const llama_batch & batch);
+    void run(const llama_batch & batch, bool may_stop);
     void stage_features(int32_t n);
     void keep(const llama_token * tokens, int32_t n);
 };
