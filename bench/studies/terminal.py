@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,8 @@ import pyte
 
 LINES = 40
 WIDE = 2000  # columns of a terminal that no line is too wide for
-TIMEOUT_S = 600
+IDLE_S = 1.0  # without output: does it wait for a line?
+LONGEST_S = 300
 ROOT = Path(__file__).resolve().parents[2]
 TARGET, DRAFT = "build/demo/q8_0/target-q8_0.gguf", "build/demo/q8_0/draft-q8_0.gguf"
 QUESTION = "How does Django handle signals?"
@@ -39,7 +41,7 @@ RECORDINGS = {
     "generate": Recording(["generate", "-m", TARGET, "-d", DRAFT, "-n", "64", "-p", QUESTION]),
     "generate-help": Recording(["generate", "--help"]),
     "chat": Recording(["chat", "-m", TARGET, "-d", DRAFT, "-n", "64"], ["/help", QUESTION, "/stats", "/what", "/exit"]),
-    "run": Recording(["run", TARGET, "-n", "32"], [QUESTION, "/exit"]),
+    "run": Recording(["run", TARGET], [QUESTION, "/exit"]),
     "convert": Recording(
         ["convert", "demo/target", "-o", "build/terminal/target.gguf", "--outtype", "q8_0", "--force"]
     ),
@@ -52,24 +54,37 @@ RECORDINGS = {
 }
 
 
-def record(recording: Recording, columns: int) -> bytes:
-    """All that the command sends to a terminal of this size."""
+def record(recording: Recording, columns: int) -> tuple[list[str], list[str]]:
+    """What a terminal of this size shows in the end, and what one shows that no line is too wide for."""
     command = [str(Path(sys.executable).parent / "llama-eagle"), *recording.arguments]
-    child = pexpect.spawn(command[0], command[1:], dimensions=(LINES, columns), timeout=TIMEOUT_S, cwd=str(ROOT))
-    sent = b""
-    for line in recording.typed:
-        child.expect(rb"> ")
-        sent += child.before + child.after
-        child.sendline(line)
-    child.expect(pexpect.EOF)
-    return sent + child.before
+    child = pexpect.spawn(command[0], command[1:], dimensions=(LINES, columns), timeout=IDLE_S, cwd=str(ROOT))
+    screens = [pyte.HistoryScreen(width, LINES, history=10_000, ratio=1e-9) for width in (columns, WIDE)]
+    setattr(screens[0], "write_process_input", child.send)  # noqa: B010  prompt_toolkit asks where the cursor is
+    streams = [pyte.ByteStream(screen) for screen in screens]
+    typed = iter(recording.typed)
+    deadline = time.monotonic() + LONGEST_S
+    while time.monotonic() < deadline:
+        try:
+            sent = child.read_nonblocking(1 << 16)
+        except pexpect.TIMEOUT:  # it waits, or it thinks
+            if _is_asking(screens[0]):
+                child.send(f"{next(typed, '/exit')}\r")
+        except pexpect.EOF:
+            return shown(screens[0]), shown(screens[1])
+        else:
+            for stream in streams:
+                stream.feed(sent)
+    child.close(force=True)
+    raise SystemExit(f"{' '.join(recording.arguments)}: not done after {LONGEST_S} s")
 
 
-def shown(sent: bytes, columns: int) -> list[str]:
-    """The lines that a terminal shows, those that have left it at the top included."""
-    screen = pyte.HistoryScreen(columns, LINES, history=10_000, ratio=1e-9)
-    pyte.ByteStream(screen).feed(sent)
-    left = ["".join(line[i].data for i in range(columns)) for line in screen.history.top]
+def _is_asking(screen: pyte.Screen) -> bool:
+    return bool(screen.display[screen.cursor.y].rstrip() == ">")
+
+
+def shown(screen: pyte.HistoryScreen) -> list[str]:
+    """Its lines, those that have left it at the top included."""
+    left = ["".join(line[i].data for i in range(screen.columns)) for line in screen.history.top]
     lines = [line.rstrip() for line in (*left, *screen.display)]
     return lines[: max((i for i, line in enumerate(lines, 1) if line), default=0)]
 
@@ -84,9 +99,9 @@ def main() -> None:
     for name in args.names or RECORDINGS:
         for columns in args.columns:
             (ROOT / "build" / "terminal.gguf").unlink(missing_ok=True)
-            sent = record(RECORDINGS[name], columns)
-            (args.out / f"{name}-{columns}.txt").write_text("\n".join(shown(sent, columns)) + "\n")
-            for line in shown(sent, WIDE):
+            lines, unwrapped = record(RECORDINGS[name], columns)
+            (args.out / f"{name}-{columns}.txt").write_text("\n".join(lines) + "\n")
+            for line in unwrapped:
                 if len(line) > columns:
                     print(f"{name}, {columns} columns: {len(line)}: {line[:60]}...")
 
