@@ -111,11 +111,17 @@ def _geometry(g: Geometry) -> dict[str, Any]:
         "num_hidden_layers": 1,
         "num_key_value_heads": g.n_head_kv,
         "rms_norm_eps": g.rms_eps,
-        "rope_parameters": {"rope_theta": g.rope_base, "rope_type": "default"},
+        "rope_parameters": {"rope_theta": g.rope_base, "rope_type": "default", **_sections(g)},
         "rope_theta": g.rope_base,
         "tie_word_embeddings": False,
         "vocab_size": g.n_vocab,
     }
+
+
+def _sections(g: Geometry) -> dict[str, Any]:
+    if g.sections is None:
+        return {}
+    return {"mrope_section": list(g.sections.sizes), "mrope_interleaved": g.sections.interleaved}
 
 
 def _flags(g: Geometry) -> dict[str, Any]:

@@ -8,19 +8,21 @@ from typing import NamedTuple, Protocol
 import torch
 from llama_eagle.train.data.samples import Sample
 from llama_eagle.train.target import Images, Target
+from llama_eagle.vision.rows import text_positions
 from torch import Tensor
 
 
 class Batch(NamedTuple):
     """Some samples, padded at the end: rows as llama_eagle/vision/rows.py defines them. tokens: [B, S]; mask: [B, S],
-    false where padded; features: [B, S, A * T]; final: [B, S, T]; embedded: [B, S, T], the rows' inputs, None where
-    each is its token's embedding."""
+    false where padded; features: [B, S, A * T]; final: [B, S, T]; embedded: [B, S, T], the rows' inputs, and positions:
+    [B, S, 3], None where all rows are tokens."""
 
     tokens: Tensor
     mask: Tensor
     features: Tensor
     final: Tensor
     embedded: Tensor | None = None
+    positions: Tensor | None = None
 
 
 class FeatureSource(Protocol):
@@ -42,7 +44,9 @@ class OnlineFeatures:
         mask = pad([torch.from_numpy(sample.mask) for sample in samples]).to(self.target.device)
         vision = self._vision(samples, tokens)
         features, final, embedded = self.target.run(tokens, **vision)
-        return Batch(tokens, mask, features, final, embedded if vision else None)
+        if self.images is None or not vision:
+            return Batch(tokens, mask, features, final)
+        return Batch(tokens, mask, features, final, embedded, positions(samples, self.images.token).to(tokens.device))
 
     def _vision(self, samples: Sequence[Sample], tokens: Tensor) -> dict[str, Tensor]:
         if self.images is None or not any(sample.images for sample in samples):
@@ -50,6 +54,12 @@ class OnlineFeatures:
         each = [self.images.pixels(sample.images, sample.source) for sample in samples if sample.images]
         joined = {name: torch.cat([pixels[name] for pixels in each]).to(tokens.device) for name in each[0]}
         return {**joined, "mm_token_type_ids": (tokens == self.images.token).int()}
+
+
+def positions(samples: Sequence[Sample], image_token: int) -> Tensor:
+    """[B, S, 3], where the rows stand; padded rows nowhere."""
+    places = [text_positions(sample.tokens == image_token, sample.grids) for sample in samples]
+    return pad([torch.from_numpy(each).long() for each in places])
 
 
 def pad(rows: Sequence[Tensor]) -> Tensor:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from llama_eagle.errors import ConfigError, InputError
-from llama_eagle.train.model import Eagle3Draft, Geometry
+from llama_eagle.train.model import Eagle3Draft, Geometry, Sections
 from llama_eagle.train.target import Frozen
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -16,11 +17,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Earlier:
-    """A trained draft to start from. tensors: by the names of `Eagle3Draft`; draft_ids: [D], what it can propose."""
+    """A trained draft to start from. tensors: by the names of `Eagle3Draft`; draft_ids: [D], what it can propose;
+    sections: of its M-RoPE, None without."""
 
     folder: Path
     tensors: dict[str, Tensor]
     draft_ids: Tensor
+    sections: Sections | None
 
     @property
     def ffn_size(self) -> int:
@@ -31,13 +34,15 @@ def read_earlier(folder: Path) -> Earlier:
     """A folder that this trainer wrote, in either layout. Raises InputError for what is none."""
     try:
         found = load_file(folder / "model.safetensors")
-    except (OSError, SafetensorError) as error:
+        config = json.loads((folder / "config.json").read_text())
+    except (OSError, SafetensorError, ValueError) as error:
         raise InputError(f"--init {folder}: no draft to start from: {error}") from None
     found = {name.replace("layers.0.", "midlayer."): tensor for name, tensor in found.items()}
     if not {"d2t", "midlayer.mlp.up_proj.weight"} <= found.keys():
         raise InputError(f"--init {folder}: not a draft of this trainer; it has no d2t or no midlayer.")
     offsets = found.pop("d2t")
-    return Earlier(folder, found, offsets + torch.arange(len(offsets)))
+    sections = Sections.read(config.get("transformer_layer_config", config).get("rope_parameters"))
+    return Earlier(folder, found, offsets + torch.arange(len(offsets)), sections)
 
 
 def make_draft(

@@ -75,14 +75,18 @@ class TrainingPass(nn.Module):
             self.register_buffer(name, tensor, persistent=False)
 
     def forward(
-        self, tokens: Tensor, mask: Tensor, features: Tensor, final: Tensor, embedded: Tensor | None = None
+        self,
+        tokens: Tensor,
+        mask: Tensor,
+        features: Tensor,
+        final: Tensor,
+        embedded: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> Outcome:
-        """tokens: [B, S]. mask: [B, S], true for tokens to be predicted. features: [B, S, A * T]. final: [B, S, T], the
-        target's last hidden state after its norm. embedded: [B, S, T], the rows' inputs, None: the tokens' embeddings.
-        """
+        """As `Batch` has them. mask: true for tokens to be predicted. final: behind the target's last norm."""
         teacher = self._teach(mask, final)
         given = self.embedding[tokens] if embedded is None else embedded, features, final
-        steps = self.draft.unroll(*given, self.n_steps, checkpointing=self.checkpointing)
+        steps = self.draft.unroll(*given, self.n_steps, positions=positions, checkpointing=self.checkpointing)
         # Step k's slot i is judged by the teacher's row at position i + 1 + k.
         first = [int((teacher.position <= k).sum()) for k in range(len(steps))]
         rows = [

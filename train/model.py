@@ -7,7 +7,9 @@ Parameters have the names and shapes of a published checkpoint.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +18,35 @@ from torch.utils.checkpoint import checkpoint
 
 
 @dataclass(frozen=True)
+class Sections:
+    """M-RoPE: how many rotary pairs turn by time, height and width; the rest turns by time. interleaved: the pairs of
+    height and width are every third one, from the second and the third on, instead of behind those of time."""
+
+    sizes: tuple[int, int, int]
+    interleaved: bool
+
+    @staticmethod
+    def read(rope: Mapping[str, Any] | None) -> Sections | None:
+        """Of a configuration's `rope_parameters`; None where they name no sections."""
+        sizes = (rope or {}).get("mrope_section")
+        interleaved = bool((rope or {}).get("mrope_interleaved"))
+        return None if sizes is None else Sections((sizes[0], sizes[1], sizes[2]), interleaved)
+
+    def parts(self, n_pairs: int) -> Tensor:
+        """[n_pairs], the part of a position that each pair turns by."""
+        found = torch.zeros(n_pairs, dtype=torch.long)
+        time, height, width = self.sizes
+        if self.interleaved:
+            found[1 : 3 * height : 3], found[2 : 3 * width : 3] = 1, 2
+        else:
+            found[time : time + height], found[time + height : time + height + width] = 1, 2
+        return found
+
+
+@dataclass(frozen=True)
 class Geometry:
-    """Sizes of a draft. Its width is the target's, so that it shares the target's embeddings."""
+    """Sizes of a draft. Its width is the target's, so that it shares the target's embeddings. sections: None: a row
+    stands at its number, also in and behind an image."""
 
     hidden_size: int
     n_head: int
@@ -30,6 +59,7 @@ class Geometry:
     n_ctx: int
     rms_eps: float
     rope_base: float
+    sections: Sections | None = None
 
 
 class RMSNorm(nn.Module):
@@ -82,7 +112,7 @@ class Shared:
 
     token_part: Tensor  # [B, S, Q + 2K]: the embedding's half of the q, k and v projections
     hidden_weight: Tensor  # [Q + 2K, H]: the other half's weights
-    cos: Tensor  # [positions, head_dim / 2]
+    cos: Tensor  # [S, head_dim / 2], or [B, 1, S, head_dim / 2]
     sin: Tensor
 
 
@@ -99,15 +129,23 @@ class Eagle3Draft(nn.Module):
         self.lm_head = _linear(g.hidden_size, g.n_vocab_draft)
 
     def unroll(
-        self, embedded: Tensor, features: Tensor, final: Tensor, n_steps: int, *, checkpointing: bool = False
+        self,
+        embedded: Tensor,
+        features: Tensor,
+        final: Tensor,
+        n_steps: int,
+        *,
+        positions: Tensor | None = None,
+        checkpointing: bool = False,
     ) -> list[Tensor]:
         """Hidden states before the final norm: of step k, [B, S - 2 - k, H].
 
-        embedded: [B, S, H], the tokens' embeddings; features: [B, S, A * T]; final: not used. Slots whose token or
-        prediction lies past the end are left out, so later steps have fewer.
+        embedded: [B, S, H], the tokens' embeddings; features: [B, S, A * T]; final: not used; positions: [B, S, 3],
+        None: of a text without images. Slots whose token or prediction lies past the end are left out, so later steps
+        have fewer.
         """
         n_slots = embedded.shape[1] - 2
-        shared = self._share(embedded)
+        shared = self._share(embedded, positions)
         hidden = self.fc(features[:, :n_slots])
         memory: Memory = ()
         steps: list[Tensor] = []
@@ -120,19 +158,22 @@ class Eagle3Draft(nn.Module):
             steps.append(hidden)
         return steps
 
-    def _share(self, embedded: Tensor) -> Shared:
+    def _share(self, embedded: Tensor, positions: Tensor | None) -> Shared:
         """A token brings the same embedding into whichever slot takes it, so its half of q, k, v is projected once."""
         attention, block = self.midlayer.self_attn, self.midlayer
         weight = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])
         token_weight, hidden_weight = weight.split(self.geometry.hidden_size, dim=1)
         token_part = linear(block.input_layernorm(embedded), token_weight)
-        cos, sin = self._rotation(embedded.shape[1], embedded.device)
+        cos, sin = self._rotation(embedded, positions)
         return Shared(token_part, hidden_weight, cos, sin)
 
-    def _rotation(self, n_positions: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        g = self.geometry
+    def _rotation(self, embedded: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
+        g, device = self.geometry, embedded.device
         exponents = torch.arange(0, g.head_dim, 2, device=device, dtype=torch.float32) / g.head_dim
-        angles = torch.arange(n_positions, device=device)[:, None] * g.rope_base**-exponents
+        places = torch.arange(embedded.shape[1], device=device)[:, None]
+        if g.sections is not None and positions is not None:
+            places = positions[:, None, :, g.sections.parts(len(exponents))]
+        angles = places * g.rope_base**-exponents
         return angles.cos(), angles.sin()
 
     def _step(self, hidden: Tensor, k: int, shared: Shared, memory: Memory) -> tuple[Tensor, Memory]:
@@ -141,7 +182,8 @@ class Eagle3Draft(nn.Module):
         batch, n, _ = hidden.shape
         qkv = linear(block.hidden_norm(hidden), shared.hidden_weight) + shared.token_part[:, 1 + k : 1 + k + n]
         qkv = qkv.view(batch, n, -1, g.head_dim).transpose(1, 2)
-        rotated = rotate(qkv[:, : g.n_head + g.n_head_kv], shared.cos[k : k + n], shared.sin[k : k + n])
+        cos, sin = (table[..., k : k + n, :] for table in (shared.cos, shared.sin))
+        rotated = rotate(qkv[:, : g.n_head + g.n_head_kv], cos, sin)
         q, key = rotated.split([g.n_head, g.n_head_kv], dim=1)
         memory = (*memory, (key, qkv[:, g.n_head + g.n_head_kv :]))
         x = hidden + block.self_attn.o_proj(attend(q, memory).transpose(1, 2).flatten(2))
@@ -149,7 +191,7 @@ class Eagle3Draft(nn.Module):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding with halves against each other (NeoX). x: [..., n, d]; cos, sin: [n, d / 2]."""
+    """Rotary embedding with halves against each other (NeoX). x: [..., n, d]; cos, sin: [..., n, d / 2]."""
     cos, sin = cos.to(x.dtype), sin.to(x.dtype)
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)

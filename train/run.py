@@ -22,7 +22,7 @@ from llama_eagle.train.initial import Earlier, make_draft, read_earlier
 from llama_eagle.train.loop import Lesson, Loop
 from llama_eagle.train.loss import TrainingPass
 from llama_eagle.train.memory import keep_freed_memory
-from llama_eagle.train.model import Eagle3Draft
+from llama_eagle.train.model import Eagle3Draft, Sections
 from llama_eagle.train.mtp.head import MTPHead, make_head, require_head_target
 from llama_eagle.train.settings import Settings
 from llama_eagle.train.store import FeatureStore
@@ -150,7 +150,8 @@ def _draft(
         head = make_head(info, frozen, ids, settings.seed, Path(settings.init) if settings.init else None)
         return _pass(settings, head, frozen, ids), lambda: export_head(head, info, settings.output)
     ffn_size = earlier.ffn_size if earlier is not None else settings.ffn_size
-    draft = make_draft(info.geometry(len(ids), ffn_size), frozen, ids, settings.seed, earlier)
+    geometry = info.geometry(len(ids), ffn_size, _sections(settings, info, earlier))
+    draft = make_draft(geometry, frozen, ids, settings.seed, earlier)
     name = Path(settings.target)
 
     def export() -> None:
@@ -164,6 +165,15 @@ def _draft(
         )
 
     return _pass(settings, draft, frozen, ids), export
+
+
+def _sections(settings: Settings, info: TargetInfo, earlier: Earlier | None) -> Sections | None:
+    """Raises ConfigError where `mrope` has nothing to go by, or contradicts the draft to start from."""
+    found = earlier.sections if earlier is not None else info.sections
+    if settings.mrope and found is None:
+        whose = info.folder if earlier is None else earlier.folder
+        raise ConfigError(f"--mrope: {whose} has no mrope_section. Leave --mrope out.")
+    return found if settings.mrope or earlier is not None else None
 
 
 def _pass(settings: Settings, draft: Eagle3Draft | MTPHead, frozen: Frozen, ids: torch.Tensor) -> TrainingPass:

@@ -27,6 +27,7 @@ class Settings:
     dtype: str = "auto"
     mtp: bool = False  # train the target's own next-token-prediction head instead of an EAGLE-3 draft
     init: str | None = None  # the folder of a draft to start from, which brings its vocabulary and width
+    mrope: bool = False  # the draft stands in images where the target stands; with `init` it does as that one did
     aux_layers: tuple[int, ...] | None = None  # boundaries; None: [2, L // 2, L - 3], from 4 up with vision
     n_vocab_draft: int = 32000
     ffn_size: int | None = None  # None: the target's

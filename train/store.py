@@ -20,7 +20,7 @@ import torch
 from llama_eagle.errors import ConfigError, EnvironmentFailure, InputError
 from llama_eagle.files import write_whole
 from llama_eagle.train.data.samples import Sample, digest
-from llama_eagle.train.features import Batch, FeatureSource, pad
+from llama_eagle.train.features import Batch, FeatureSource, pad, positions
 from llama_eagle.train.target import Frozen, TargetInfo
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
@@ -68,8 +68,10 @@ class FeatureStore:
         mask = pad([torch.from_numpy(sample.mask) for sample in samples])
         rows = pad([self._rows(n) for n in numbers]).to(self.device)
         features, final = rows[..., : -self.n_final], rows[..., -self.n_final :]
-        embedded = self._embedded(numbers, tokens) if any(sample.images for sample in samples) else None
-        return Batch(tokens.to(self.device), mask.to(self.device), features, final, embedded)
+        given = tokens.to(self.device), mask.to(self.device), features, final
+        if not any(sample.images for sample in samples):
+            return Batch(*given)
+        return Batch(*given, self._embedded(numbers, tokens), positions(samples, self.image_token).to(self.device))
 
     def _embedded(self, numbers: Sequence[int], tokens: Tensor) -> Tensor:
         """[B, S, T]: embeddings, and the rows of images."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.errors import ConfigError, InputError
-from llama_eagle.train.model import Geometry
+from llama_eagle.train.model import Geometry, Sections
 from torch import Tensor
 
 TEXT_TARGETS = (
@@ -47,7 +47,12 @@ class TargetInfo:
     def n_vocab(self) -> int:
         return int(self.text.vocab_size)
 
-    def geometry(self, n_vocab_draft: int, ffn_size: int | None) -> Geometry:
+    @property
+    def sections(self) -> Sections | None:
+        """By which the target rotates; None: by one position."""
+        return Sections.read(self.text.rope_parameters)
+
+    def geometry(self, n_vocab_draft: int, ffn_size: int | None, sections: Sections | None = None) -> Geometry:
         """A draft of this target's width and attention."""
         text = self.text
         return Geometry(
@@ -62,6 +67,7 @@ class TargetInfo:
             n_ctx=text.max_position_embeddings,
             rms_eps=text.rms_norm_eps,
             rope_base=float((text.rope_parameters or {}).get("rope_theta", 10000.0)),
+            sections=sections,
         )
 
 
@@ -150,10 +156,11 @@ class Images:
     processor: Any
     token: int
 
-    def n_tokens(self, path: Path, source: str) -> int:
-        """Rows that the image becomes. source: the data's file and line, for the error."""
-        grid = self.pixels([path], source)["image_grid_thw"]
-        return int(grid.prod()) // self.processor.merge_size**2
+    def grid(self, path: Path, source: str) -> tuple[int, int]:
+        """Height and width of the image in rows. source: the data's file and line, for the error."""
+        _, height, width = self.pixels([path], source)["image_grid_thw"][0].tolist()
+        merged = self.processor.merge_size
+        return height // merged, width // merged
 
     def pixels(self, paths: Sequence[Path], source: str) -> dict[str, Tensor]:
         """pixel_values and image_grid_thw of images in turn."""

@@ -214,11 +214,31 @@ def test_a_run_starts_from_an_earlier_draft(settings: Settings, tmp_path: Path, 
     assert curve(better.output)[0]["losses"][0] < curve(settings.output)[0]["losses"][0]
 
 
+@pytest.mark.parametrize("layout", ["specforge", "speculators"])
+def test_a_draft_with_the_positions_of_its_target(settings: Settings, tmp_path: Path, layout: str) -> None:
+    """Its file says so, and a run that starts from it keeps them."""
+    target = make_training_target("qwen35-text", tmp_path / "target", hidden_size=32, intermediate_size=48)
+    flat = replace(settings, target=str(target), format=layout, output=tmp_path / "flat")
+    first = replace(flat, mrope=True, output=tmp_path / "first")
+    second = replace(flat, init=str(first.output), output=tmp_path / "second")
+    found = []
+    for run in (flat, first, second):
+        train(run)
+        config = json.loads((run.output / "config.json").read_text())
+        rope = config.get("transformer_layer_config", config)["rope_parameters"]
+        found.append((rope.get("mrope_section"), rope.get("mrope_interleaved")))
+    assert found == [(None, None), ([3, 3, 2], True), ([3, 3, 2], True)]
+    with pytest.raises(ConfigError, match="flat has no mrope_section"):
+        train(replace(flat, mrope=True, init=str(flat.output), output=tmp_path / "third"))
+
+
 def test_what_a_run_cannot_start_from(settings: Settings, target: Path, tmp_path: Path) -> None:
     train(settings)
     with pytest.raises(InputError, match="no draft to start from"):
         train(replace(settings, output=tmp_path / "a", init=str(tmp_path)))
     with pytest.raises(InputError, match="not a draft of this trainer"):
         train(replace(settings, output=tmp_path / "b", init=str(target)))
+    with pytest.raises(ConfigError, match=r"target.* has no mrope_section"):
+        train(replace(settings, output=tmp_path / "d", mrope=True))
     with pytest.raises(ConfigError, match=r"fc.weight is \[32, 96\], and \[32, 64\] here"):
         train(replace(settings, output=tmp_path / "c", init=str(settings.output), aux_layers=(2, 3)))

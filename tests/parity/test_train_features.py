@@ -133,6 +133,9 @@ def test_stored_features_hold_images(family: str, tmp_path: Path) -> None:
             assert (found.embedded is None) == (expected.embedded is None)
             if found.embedded is not None and expected.embedded is not None:
                 assert_close(found.embedded[i, :length], expected.embedded[i, :length])
+            assert (found.positions is None) == (expected.positions is None)
+            if found.positions is not None and expected.positions is not None:
+                assert found.positions.equal(expected.positions)
 
 
 def test_bad_images_are_named_by_line(tmp_path: Path) -> None:

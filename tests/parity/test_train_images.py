@@ -26,11 +26,11 @@ from llama_eagle.sessions.text import Tokenizer
 from llama_eagle.train.data.samples import Sample
 from llama_eagle.train.export import DraftOf, export_draft
 from llama_eagle.train.features import Batch, OnlineFeatures
-from llama_eagle.train.model import Eagle3Draft
+from llama_eagle.train.model import Eagle3Draft, Sections
 from llama_eagle.train.target import Images, Target, load_images, read_target
 from llama_eagle.vision.encoder import VisionEncoder
 from llama_eagle.vision.in_text import FIRST_ID, PicturesInText
-from llama_eagle.vision.rows import image_positions, n_positions
+from llama_eagle.vision.rows import image_positions, n_positions, text_positions
 
 pytestmark = pytest.mark.native
 
@@ -90,7 +90,8 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
             found = [pictures.open(path, "") for path in files]
             ids = pictures.insert(PROMPT, found, Tokenizer(model).encode_piece)
             tokens = np.array([images.token if i <= FIRST_ID else i for i in ids], np.int32)
-            sample = Sample("", tokens, np.ones(len(ids), np.bool_), tuple(files))
+            grids = tuple(images.grid(path, "") for path in files)
+            sample = Sample("", tokens, np.ones(len(ids), np.bool_), tuple(files), grids)
             yield Both(tmp_path, target, images, native, pictures, ids, sample)
 
 
@@ -141,18 +142,22 @@ def test_rows_and_positions(both: Both) -> None:
         rows = both.pictures.rows(run[0])
         frame = both.pictures.describe(np.array(run))[run[0]][1]
         assert np.array_equal(rows.positions, image_positions(frame.height, frame.width))
-        assert rows.n == len(run) == both.images.n_tokens(both.sample.images[len(found) // 2], "")
+        assert rows.n == len(run) and both.sample.grids[len(found) // 2] == (frame.height, frame.width)
         found.append(rows.positions + position)
         position += n_positions(frame.height, frame.width)
     assert np.array_equal(np.concatenate(found, axis=1), expected)
+    assert np.array_equal(text_positions(both.sample.tokens == both.images.token, both.sample.grids).T, expected)
 
 
-def test_a_draft_learns_what_it_drafts_from(both: Both) -> None:
+@pytest.mark.parametrize("sections", [None, "target", Sections((3, 2, 2), False)], ids=["1-D", "target", "in blocks"])
+def test_a_draft_learns_what_it_drafts_from(both: Both, sections: Any) -> None:
     """The logits of the last row, which attends to every other, of a draft in training and of its export."""
     batch, info = both.batch(), both.target.info
     torch.manual_seed(5)
     ids = torch.arange(0, info.n_vocab, 3)
-    draft = Eagle3Draft(info.geometry(len(ids), None))
+    draft = Eagle3Draft(info.geometry(len(ids), None, info.sections if sections == "target" else sections))
+    for projection in (draft.midlayer.self_attn.q_proj, draft.midlayer.self_attn.k_proj):
+        torch.nn.init.normal_(projection.weight, std=0.3)  # attention that depends on places
     frozen = both.target.frozen()
     export_draft(
         draft, both.folder / "draft", layout="speculators", draft_ids=ids, embedding=frozen.embedding,
@@ -160,8 +165,10 @@ def test_a_draft_learns_what_it_drafts_from(both: Both) -> None:
     )  # fmt: skip
     draft.load_state_dict({name: value.bfloat16().float() for name, value in draft.state_dict().items()})
     with torch.no_grad():
-        (step,) = draft.unroll(batch.embedded, batch.features, batch.final, 1)
-        expected = draft.lm_head(draft.norm(step[0, -1]))
+        given = batch.embedded, batch.features, batch.final, 1
+        (step,), (flat,) = draft.unroll(*given, positions=batch.positions), draft.unroll(*given)
+        expected, elsewhere = (draft.lm_head(draft.norm(x[0, -1])) for x in (step, flat))
+    assert (relative(elsewhere, expected) > 2 * TOLERANCE) == (sections is not None)
     path = both.folder / "draft.gguf"
     convert_draft(both.folder / "draft", both.native.model_path, path, DraftOptions(outtype="f32"))
     with Model(path) as model, EagleSession(both.native, model, SessionOptions(3, kv_f32=True)) as session:

@@ -19,12 +19,13 @@ MIN_LENGTH = 4  # tokens; a shorter sequence has no slot worth learning
 @dataclass(frozen=True)
 class Sample:
     """tokens: [n] int32, an image's token once for each of its rows. mask: [n], true for the tokens to be predicted.
-    images: files, in the order of their tokens."""
+    images: files, in the order of their tokens. grids: height and width of each in rows."""
 
     source: str
     tokens: NDArray[np.int32]
     mask: NDArray[np.bool_]
     images: tuple[Path, ...] = ()
+    grids: tuple[tuple[int, int], ...] = ()
 
     @property
     def n_learned(self) -> int:
@@ -41,7 +42,7 @@ class Piece:
 
 
 class SampleMaker:
-    """images: how many tokens an image becomes, see target.py; None when the target has no vision."""
+    """images: how many rows an image becomes, see target.py; None when the target has no vision."""
 
     def __init__(self, tokenizer: Any, max_length: int, images: Any = None) -> None:
         self.tokenizer = tokenizer
@@ -127,16 +128,16 @@ class SampleMaker:
             raise InputError(
                 f"{document.source}: {len(images)} images, but the chat template renders {len(places)} image tokens."
             )
+        grids = tuple(self.images.grid(image, document.source) for image in images)
         repeats = np.ones(len(tokens), np.int64)
-        for place, image in zip(places, images, strict=True):
-            repeats[place] = self.images.n_tokens(image, document.source)
+        repeats[places] = [height * width for height, width in grids]
         tokens, mask = np.repeat(tokens, repeats), np.repeat(mask, repeats)
         end = int(np.flatnonzero(tokens == self.images.token)[-1]) + 1
         if end >= self.max_length:
             raise InputError(
                 f"{document.source}: its images end at token {end}, past --max-length {self.max_length}; raise it."
             )
-        return Sample(document.source, tokens[: self.max_length], mask[: self.max_length], images)
+        return Sample(document.source, tokens[: self.max_length], mask[: self.max_length], images, grids)
 
 
 def digest(samples: Iterable[Sample]) -> str:

@@ -78,12 +78,20 @@ class MTPHead(nn.Module):
         self.lm_head = OutputRows(output_rows)
 
     def unroll(
-        self, embedded: Tensor, features: Tensor, final: Tensor, n_steps: int, *, checkpointing: bool = False
+        self,
+        embedded: Tensor,
+        features: Tensor,
+        final: Tensor,
+        n_steps: int,
+        *,
+        positions: Tensor | None = None,
+        checkpointing: bool = False,
     ) -> list[Tensor]:
         """As `Eagle3Draft.unroll`: of step k, the states before the final norm of rows 1..S - 2 - k, [B, S - 2 - k, H].
 
-        final: [B, S, H], the target's states behind its final norm. features: not used.
+        final: [B, S, H], the target's states behind its final norm. features: not used; positions: None, of text.
         """
+        assert positions is None
         n_rows = embedded.shape[1] - 1
         before = torch.cat([torch.zeros_like(final[:, :1]), final[:, : n_rows - 1]], dim=1)
         memory: Memory = ()

@@ -15,6 +15,7 @@ merging, is height * width rows, line by line, and nothing else: what frames it 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,18 @@ def image_positions(height: int, width: int) -> NDArray[np.int32]:
 def n_positions(height: int, width: int) -> int:
     """How far after an image's first row the row behind the image stands."""
     return max(height, width)
+
+
+def text_positions(is_image: NDArray[np.bool_], grids: Sequence[tuple[int, int]]) -> NDArray[np.int32]:
+    """[n, N_PARTS], where the rows of a text stand. is_image: [n]. grids: height and width of its images, in turn."""
+    found = np.empty((len(is_image), N_PARTS), np.int32)
+    images, row, position = iter(grids), 0, 0
+    while row < len(found):
+        height, width = next(images) if is_image[row] else (1, 1)
+        end = row + height * width
+        found[row:end] = position + image_positions(height, width).T
+        row, position = end, position + n_positions(height, width)
+    return found
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ class Draft:
     mtp: Annotated[bool, typer.Option("--mtp", help="The target's own MTP head instead of an EAGLE-3 draft.")] = False
     features: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the target's features there.")] = None
     init: Annotated[str | None, typer.Option(metavar="DRAFT_DIR", help="Start from this draft's weights.")] = None
+    mrope: Annotated[bool, typer.Option("--mrope", help="It stands in images where its target does.")] = False
     format: Annotated[str, typer.Option("--format", help="specforge or speculators.")] = "specforge"
     aux_layers: Annotated[str | None, typer.Option(metavar="A,B,C", help="Boundaries the draft reads.")] = None
     n_vocab_draft: Annotated[int, typer.Option("--draft-vocab", min=1, help="Tokens the draft can propose.")] = 32000
@@ -80,8 +81,8 @@ def train(
     for name, value, allowed in chosen:
         if value not in allowed:
             raise UsageError(f"--{name} {value!r}: choose from {', '.join(allowed)}.")
-    if draft.mtp and (draft.aux_layers or draft.ffn_size or draft.format != "specforge"):
-        raise UsageError("--mtp: the head has the target's shape. Leave out --aux-layers, --ffn and --format.")
+    if draft.mtp and (draft.aux_layers or draft.ffn_size or draft.mrope or draft.format != "specforge"):
+        raise UsageError("--mtp: the head has the target's shape. Leave out --aux-layers, --ffn, --mrope and --format.")
     options = vars(draft) | vars(course) | vars(running) | {"aux_layers": read_layers(draft.aux_layers)}
     report = run(Settings(output=out, target=target, data=tuple(data), **options))
     if report is None:  # another process tells
