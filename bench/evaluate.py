@@ -106,7 +106,7 @@ def evaluate(job: Evaluation, on_progress: Callable[[float], None] = lambda frac
             pictures = PicturesInText(stack.enter_context(encoder))
         answerer = _Answerer(job, pair, pictures)
         for prompt in job.prompts:
-            answerer.encode(prompt, prompt.opening)  # one that does not fit is known before minutes of measuring
+            answerer.encode(prompt, prompt.given)  # one that does not fit is known before minutes of measuring
         next(answerer.turns(job.prompts[0]))  # pages the files in
         for i, prompt in enumerate(job.prompts):
             score = scores.setdefault(prompt.category, Score())

@@ -39,9 +39,10 @@ class Prompt:
     images: tuple[Path, ...] = ()  # for the markers <__media__> of all turns, in their order
 
     @property
-    def opening(self) -> str | list[Message]:
-        """What the first answer follows: a text, or messages."""
-        return self.text or [*self.messages, {"role": "user", "content": self.turns[0]}]
+    def given(self) -> str | list[Message]:
+        """What there is before the first answer: a text, or messages of all turns, with nothing said between them."""
+        asked = [[{"role": "user", "content": turn}, {"role": "assistant", "content": ""}] for turn in self.turns]
+        return self.text or [*self.messages, *(message for turn in asked for message in turn)][:-1]
 
 
 def read_prompts(files: Iterable[str]) -> list[Prompt]:

@@ -84,6 +84,10 @@ def test_evaluate(files: VisionFiles) -> None:
     assert outcome.code == 0, outcome
     overall = outcome.json["overall"]
     assert (overall["n_turns"], overall["n_same"]) == (3, 3)
+    record = {"turns": ["tell me", "and <__media__>" * 4], "images": ["large.png"] * 4}
+    path.write_text(f"{path.read_text()}{json.dumps(record)}\n")  # found before the others are measured
+    full = llama_eagle("evaluate", *models(files, *options))
+    assert_in_json_error(full.json, "jsonl:3: 10143 tokens")
     blind = llama_eagle("evaluate", "-m", files.target, "-d", files.draft, *options)
     assert_in_json_error(blind.json, "--mmproj")
 
