@@ -240,10 +240,10 @@ def _final_names(path: Path, count: int) -> list[Path]:
     return [path.with_name(f"{stem}-{i + 1:05d}-of-{count:05d}.gguf") for i in range(count)]
 
 
-def _write(out: GGUFOutput, path: Path, progress: Progress | None) -> list[Path]:
+def _write(out: GGUFOutput, path: Path, progress: Progress | None, more: float) -> list[Path]:
     shards = out.shards()
     final = _final_names(path, len(shards))
-    check_output(path, out.n_bytes)
+    check_output(path, round(out.n_bytes * (1 + more)))
     meter = _Meter(out.n_bytes, progress)
     with temporary_beside(path, len(shards)) as temporary, ThreadPoolExecutor(2) as pool:
         try:
@@ -258,15 +258,16 @@ def _write(out: GGUFOutput, path: Path, progress: Progress | None) -> list[Path]
 
 @contextlib.contextmanager
 def gguf_output(
-    path: str | Path, *, arch: str, split_max_size: int = 0, progress: Progress | None = None
+    path: str | Path, *, arch: str, split_max_size: int = 0, progress: Progress | None = None, more: float = 0.0
 ) -> Iterator[GGUFOutput]:
     """A GGUF file being described; it is written when the block ends without an exception.
 
     split_max_size: bytes of tensor data per file; above it, files named NAME-00001-of-0000N.gguf are written.
+    more: room that the disk must have besides, as a share of this file.
     Raises ConversionError (bad source data), EnvironmentFailure (disk full, folder not writable); then no file is
     left, and an existing one of that name is untouched.
     """
     out = GGUFOutput(arch, split_max_size)
     check_output(Path(path))
     yield out
-    out.written = _write(out, Path(path), progress)
+    out.written = _write(out, Path(path), progress, more)

@@ -86,7 +86,7 @@ class FeatureStore:
     ) -> None:
         """Fills what is not done yet, in the samples' order."""
         tensors = {name: tensor.detach().cpu().clone() for name, tensor in vars(frozen).items()}
-        save_file(tensors, self.folder / FROZEN)
+        write_whole(self.folder / FROZEN, lambda path: save_file(tensors, path))
         while self.n_done < len(self.samples):
             numbers = range(self.n_done, min(self.n_done + batch_size, len(self.samples)))
             batch = source.batch(numbers)

@@ -138,6 +138,25 @@ def progress(label: str, after_s: float = 0.0) -> Iterator[Callable[[float], Non
         bar.stop()
 
 
+@contextmanager
+def progress_later(label: str) -> Iterator[Callable[[float], None]]:
+    """The same, for work that begins when it is first told of."""
+    bar = Bar(label)
+    is_shown = False
+
+    def show(fraction: float) -> None:
+        nonlocal is_shown
+        if not is_shown:
+            bar.start()
+        is_shown = True
+        bar.show(fraction)
+
+    try:
+        yield show
+    finally:
+        bar.stop()
+
+
 class Bar:
     """A progress bar that may be started again and again. It moves while native code computes."""
 

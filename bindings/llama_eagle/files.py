@@ -80,6 +80,15 @@ def refuse_sources(output: Path, sources: Iterable[Path]) -> None:
                 raise UsageError(f"{output} is {file}, which is read: name another output.")
 
 
+def refuse_existing(outputs: Iterable[Path], overwrite: bool) -> None:
+    """Raises UsageError if one of `outputs`, or the parts of a split one, is a file already, unless that is wanted."""
+    for output in () if overwrite else outputs:
+        parts = re.compile(rf"{re.escape(output.name.removesuffix('.gguf'))}-\d{{5}}-of-\d{{5}}\.gguf")
+        beside = output.parent.iterdir() if output.parent.is_dir() else ()
+        if found := [file for file in beside if (file == output or parts.fullmatch(file.name)) and file.is_file()]:
+            raise UsageError(f"{found[0]} exists: name another output, or --overwrite it.")
+
+
 @contextlib.contextmanager
 def temporary_beside(path: Path, count: int = 1) -> Iterator[list[Path]]:
     """Names of `count` temporary files in a hidden folder beside `path`. The folder goes at the end, as on SIGTERM and
@@ -151,4 +160,5 @@ def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
     """`write` fills a temporary file that then takes the name `path`: the file appears whole, or not at all."""
     with temporary_beside(path) as (temporary,):
         write(temporary)
+        temporary.chmod(temporary.parent.stat().st_mode & 0o666)  # as of any file: safetensors' are the owner's alone
         temporary.replace(path)

@@ -59,7 +59,7 @@ def convert_draft(
         job = _Job(draft, checkpoint, goal, options)
         if options.dry_run:
             return job.report(None, add_tensors(out := GGUFOutput(ARCH), draft, goal, job.plain_type), out.n_bytes)
-        write = lambda path, outtype: job.write(path, outtype, progress)  # noqa: E731
+        write = lambda path, outtype, more: job.write(path, outtype, progress, more)  # noqa: E731
         report, quantized = write_as(Path(output), options.outtype.lower(), write)
     except (ConfigError, ConversionError) as error:
         if str(checkpoint.path) in str(error) or checkpoint.source in str(error):
@@ -86,8 +86,8 @@ class _Job:
         outtype = self.options.outtype.lower()
         return outtype if is_direct(outtype) else "auto"
 
-    def write(self, path: Path, outtype: str, progress: Progress | None) -> DraftReport:
-        with gguf_output(path, arch=ARCH, progress=progress) as out:
+    def write(self, path: Path, outtype: str, progress: Progress | None, more: float) -> DraftReport:
+        with gguf_output(path, arch=ARCH, progress=progress, more=more) as out:
             add_keys(out, self.draft, self.checkpoint, self.target, outtype)
             rows = add_tensors(out, self.draft, self.target, outtype)
         return self.report(str(path), rows, out.n_bytes)

@@ -160,8 +160,8 @@ def _declare(out: GGUFOutput, draft: _Draft, outtype: str) -> DraftReport:
     return _report(draft, [*table, *dropped_rows(weights, draft.plan)], out.n_bytes)
 
 
-def _write(draft: _Draft, path: Path, outtype: str, progress: Progress | None) -> DraftReport:
-    with gguf_output(path, arch=ARCH, progress=progress) as out:
+def _write(draft: _Draft, path: Path, outtype: str, progress: Progress | None, more: float) -> DraftReport:
+    with gguf_output(path, arch=ARCH, progress=progress, more=more) as out:
         return _declare(out, draft, outtype)
 
 
@@ -196,7 +196,7 @@ def convert_dflash(
     draft, outtype = _read(checkpoint, target), options.outtype.lower()
     if options.dry_run:
         return _declare(GGUFOutput(ARCH), draft, outtype if is_direct(outtype) else "auto")
-    report, quantized = write_as(output, outtype, lambda path, kind: _write(draft, path, kind, progress))
+    report, quantized = write_as(output, outtype, lambda path, kind, more: _write(draft, path, kind, progress, more))
     report.output = str(output)
     report.n_bytes = quantized.n_bytes if quantized else report.n_bytes
     return report

@@ -60,6 +60,7 @@ class TargetReport:
     n_mtp: int
     seconds: float
     dropped: dict[str, int] = field(default_factory=dict)  # reason -> number of source tensors
+    warnings: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -131,8 +132,8 @@ def _report(out: GGUFOutput, model: _Model, outtype: str, start: float) -> Targe
     )
 
 
-def _convert(checkpoint: Checkpoint, output: Path, outtype: str, options: TargetOptions) -> TargetReport:
-    """Writes one GGUF of a type that needs no quantizer."""
+def _convert(checkpoint: Checkpoint, output: Path, outtype: str, options: TargetOptions, more: float) -> TargetReport:
+    """Writes one GGUF of a type that needs no quantizer. more: as in gguf_output()."""
     start = time.monotonic()
     family = find_family(checkpoint.config, checkpoint.source)
     model = _match(checkpoint, family, ModelConfig(checkpoint.config, checkpoint.source), options)
@@ -140,14 +141,18 @@ def _convert(checkpoint: Checkpoint, output: Path, outtype: str, options: Target
     tokenizer = read_tokenizer(checkpoint, model.dims["vocab"], pre=options.pre)
     text = options.calibration
     vocabulary = calibration.draft_vocabulary(checkpoint, tokenizer, text) if text else []
-    with gguf_output(output, arch=family.arch, split_max_size=options.split_max_size, progress=options.progress) as out:
+    split, progress = options.split_max_size, options.progress
+    with gguf_output(output, arch=family.arch, split_max_size=split, progress=progress, more=more) as out:
         write_general(out, checkpoint, model.plan.tensors, outtype, name=options.name)
         _write_keys(out, model)
         tokenizer.write(out)
         out.key(calibration.KEY, vocabulary, "u32")
         for tensor in model.plan.tensors:
             out.tensor(tensor.name, tensor.shape, tensor.load, stored_type(tensor.name, tensor.shape, outtype))
-    return _report(out, model, outtype, start)
+    report = _report(out, model, outtype, start)
+    if not tokenizer.chat_templates:
+        report.warnings.append(f"{checkpoint.source}: has no chat template: `generate` and `chat` need one to answer")
+    return report
 
 
 def convert_vision(
@@ -202,8 +207,8 @@ def convert_target(
     if options.split_max_size and (quantize or not is_direct(outtype)):
         raise UsageError(f"--split-max-size works with plain {', '.join(FILE_TYPE)} files, not with the quantizer")
 
-    def write(path: Path, kind: str) -> TargetReport:
-        return _convert(checkpoint, path, stored_outtype(checkpoint) if kind == "auto" else kind, options)
+    def write(path: Path, kind: str, more: float) -> TargetReport:
+        return _convert(checkpoint, path, stored_outtype(checkpoint) if kind == "auto" else kind, options, more)
 
     report, quantized = write_as(output, outtype, write, quantize)
     if quantized:

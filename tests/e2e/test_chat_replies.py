@@ -74,6 +74,38 @@ def collected(chunks: Any) -> dict[str, Any]:
     return {"message": message, "finish_reason": choice["finish_reason"]}
 
 
+SUBTRACT = {"type": "function", "function": {"name": "subtract", "parameters": {"type": "object", "properties": {}}}}
+
+
+@pytest.mark.parametrize("tools", [[ADD], [SUBTRACT, ADD]])
+def test_a_call_that_is_required(tools: list[Any], chatting: tuple[str, Any]) -> None:
+    """Of a model that would say anything else, the second time from a grammar that leaves no choice but numbers."""
+    _, llm = chatting
+    options = {"tools": tools, "tool_choice": "required", "max_tokens": 400, "temperature": 0}
+    names = {tool["function"]["name"] for tool in tools}
+    for seed in range(3):
+        whole = llm.create_chat_completion(ASKED, seed=seed, **options)["choices"][0]
+        if whole["finish_reason"] == "length":  # a random model may go on with digits for ever
+            assert whole["message"]["content"].startswith('{"name"')
+            continue
+        assert whole["finish_reason"] == "tool_calls"
+        (call,) = whole["message"]["tool_calls"]
+        assert call["function"]["name"] in names
+        assert isinstance(json.loads(call["function"]["arguments"]), dict)
+    said_so = '{"name": "add", "arguments": {"a": 1, "b": 2}}'
+    for stream in (False, True):
+        answer = said(llm, said_so, stream=stream, **{**options, "max_tokens": 100})
+        choice = collected(answer) if stream else answer["choices"][0]
+        assert choice["finish_reason"] == "tool_calls"
+        assert choice["message"]["tool_calls"][0]["function"]["name"] == "add"
+        assert json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"]) == {"a": 1, "b": 2}
+
+
+def test_what_cannot_be_required(chatting: tuple[str, Any]) -> None:
+    with pytest.raises(UsageError, match="needs tools"):
+        chatting[1].create_chat_completion(ASKED, tool_choice="required")
+
+
 def test_a_call_of_a_tool(chatting: tuple[str, Any]) -> None:
     family, llm = chatting
     answer = said(llm, REPLIES[family], tools=[ADD])["choices"][0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import os
 import sys
 import tarfile
 from dataclasses import replace
@@ -50,7 +51,7 @@ def test_conversion_leaves_its_source_alone(name: str, tmp_path: Path) -> None:
     (tmp_path / "hard").hardlink_to(source / "model.safetensors")
     before = contents(tmp_path)
     for arguments in (["-o", source / name], ["-o", tmp_path / "out.gguf", "--mmproj", source / name]):
-        outcome = llama_eagle("convert", source, *arguments, "--outtype", "bf16")
+        outcome = llama_eagle("convert", source, *arguments, "--outtype", "bf16", "--overwrite")
         assert_one_line_error(outcome, USAGE, name, "name another output")
     assert contents(tmp_path) == before
 
@@ -59,7 +60,7 @@ def test_a_draft_is_not_written_over_its_target(tmp_path: Path) -> None:
     target, draft = make_target_gguf(tmp_path / "target.gguf"), make_draft(tmp_path / "draft", DraftSpec())
     before = contents(tmp_path)
     for name in ("target.gguf", "draft/model.safetensors"):
-        outcome = llama_eagle("convert", draft, "--target", target, "-o", tmp_path / name)
+        outcome = llama_eagle("convert", draft, "--target", target, "-o", tmp_path / name, "--overwrite")
         assert_one_line_error(outcome, USAGE, name, "name another output")
     assert contents(tmp_path) == before
 
@@ -70,9 +71,52 @@ def test_quantization_leaves_its_sources_alone(tmp_path: Path) -> None:
     imatrix.write_bytes(source.read_bytes())
     before = contents(tmp_path)
     for output in (source, imatrix):
-        outcome = llama_eagle("quantize", source, output, "q8_0", "--imatrix", imatrix)
+        outcome = llama_eagle("quantize", source, output, "q8_0", "--imatrix", imatrix, "--overwrite")
         assert_one_line_error(outcome, USAGE, output.name, "name another output")
     assert contents(tmp_path) == before
+
+
+def test_an_output_is_replaced_only_when_asked(tmp_path: Path) -> None:
+    source = make_target("qwen3vl", tmp_path / "source")
+    (source / "preprocessor_config.json").write_text('{"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}')
+    out, vision, small = (tmp_path / name for name in ("out.gguf", "vision.gguf", "small.gguf"))
+    commands = {
+        out: ["convert", source, "-o", out],
+        vision: ["convert", source, "-o", tmp_path / "other.gguf", "--mmproj", vision],
+        small: ["quantize", make_target_gguf(tmp_path / "target.gguf"), small, "q8_0"],
+    }
+    for path, command in commands.items():
+        path.write_text("something dear")
+        assert_one_line_error(llama_eagle(*command), USAGE, f"{path} exists", "--overwrite")
+        assert path.read_text() == "something dear"
+        assert llama_eagle(*command, "--overwrite").code == 0
+        assert path.read_bytes().startswith(b"GGUF")
+    (tmp_path / "parts-00001-of-00002.gguf").write_text("something dear")
+    outcome = llama_eagle("convert", source, "-o", tmp_path / "parts.gguf", "--split-max-size", "1M")
+    assert_one_line_error(outcome, USAGE, "parts-00001-of-00002.gguf exists")
+
+
+def test_outputs_have_ordinary_modes(target: Path, tmp_path: Path) -> None:
+    data = write_jsonl(tmp_path / "data.jsonl", *({"text": "The quick brown fox. " * 5} for _ in range(8)))
+    course = ["--draft-vocab", 64, "--steps", 2, "--max-length", 16, "--epochs", 1, "--features", tmp_path / "features"]
+    done = llama_eagle("train", "--target", target, "--data", data, "-o", tmp_path / "draft", *course)
+    assert done.code == 0, done.stderr
+    assert llama_eagle("convert", target, "-o", tmp_path / "out.gguf", "--outtype", "q4_0").code == 0
+    ordinary = 0o666 & ~(mask := os.umask(0))
+    os.umask(mask)
+    made = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.name: path.stat().st_mode & 0o777 for path in made} == {path.name: ordinary for path in made}
+
+
+def test_a_checkpoint_without_chat_template_says_so(target: Path, tmp_path: Path) -> None:
+    bare = make_target("qwen3", tmp_path / "bare", num_hidden_layers=2)
+    for name in ("chat_template.jinja", "tokenizer_config.json"):
+        (bare / name).unlink(missing_ok=True)
+    outcome = llama_eagle("convert", bare, "-o", tmp_path / "bare.gguf")
+    assert outcome.code == 0
+    assert "no chat template" in outcome.stderr
+    assert outcome.stdout.startswith(f"{tmp_path / 'bare.gguf'}: bf16, ")  # the type that "auto" found
+    assert llama_eagle("convert", target, "-o", tmp_path / "whole.gguf").stderr == ""
 
 
 def test_text_and_vision_or_neither(tmp_path: Path) -> None:

@@ -76,11 +76,11 @@ def make_jobs(folder: Path) -> dict[str, Job]:
     pair = ["-m", str(target), "-d", str(draft), "-t", "1"]
     course = ["--device", "cpu", "--dtype", "f32", "--draft-vocab", "96", "--steps", "2", "--max-length", "32"]
     course += ["--batch-size", "4", "--epochs", "3", "--eval-every", "5", "--save-every", "5", "--eval-share", "0.1"]
-    convert = ["convert", str(source), "-o", f"{OUT}/text.gguf", "--outtype"]
+    convert = ["convert", str(source), "--overwrite", "-o", f"{OUT}/text.gguf", "--outtype"]
     return {
         "convert": Job([*convert, "bf16", "--mmproj", f"{OUT}/vision.gguf"]),
         "convert and quantize": Job([*convert, "q4_0"]),
-        "quantize": Job(["quantize", str(target), f"{OUT}/out.gguf", "q4_0", "-t", "1"]),
+        "quantize": Job(["quantize", str(target), f"{OUT}/out.gguf", "q4_0", "-t", "1", "--overwrite"]),
         "train": Job(
             ["train", "--target", str(learner), "--data", str(data), "-o", f"{OUT}/draft", *course],
             same=False,

@@ -17,6 +17,7 @@ from llama_eagle.sessions.options import ContextOptions, LoadOptions
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, also for failures.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show llama.cpp's log on stderr.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output that exists.")]
 TargetFile = Annotated[Path, typer.Option("--model", "-m", metavar="TARGET.gguf", help="The target model.")]
 GpuLayers = Annotated[int, typer.Option("--n-gpu-layers", "-ngl", help="Layers on the GPU, -1: all.")]
 Threads = Annotated[int, typer.Option("--threads", "-t", min=0, max=MAX_THREADS, help="CPU threads, 0: all cores.")]

@@ -10,9 +10,20 @@ from typing import Any
 
 from llama_cpp import LlamaGrammar
 
-from llama_eagle.drop_in.replies import CALL, CONTENT, REASONING, THINK, Dialect, Part, ReplyReader, Schemas
+from llama_eagle.drop_in.replies import (
+    CALL,
+    CONTENT,
+    REASONING,
+    THINK,
+    Dialect,
+    Part,
+    ReplyReader,
+    RequiredCall,
+    Schemas,
+)
 from llama_eagle.errors import UsageError
 
+Reader = ReplyReader | RequiredCall
 Request = dict[str, Any]  # the arguments of `create_chat_completion`
 FORMATS = ("text", "json_object", "json_schema")
 
@@ -21,11 +32,30 @@ def prepared(arguments: Mapping[str, Any]) -> Request:
     """A request as the parent's handlers take it. Raises `UsageError` for what cannot be honoured."""
     request = {name: value for name, value in arguments.items() if name != "self"}
     request["messages"] = read_calls(request["messages"])
+    if is_required(request):
+        return request | {"grammar": _grammar_of_calls(request), "tool_choice": "auto", "response_format": None}
     if request["response_format"] is not None:
         grammar = schema_grammar(request["response_format"])
         if grammar is not None:
             request |= {"grammar": grammar, "response_format": None}
     return request
+
+
+def is_required(request: Mapping[str, Any]) -> bool:
+    """Whether the reply must be a call of some tool."""
+    return bool(request["tool_choice"] == "required")
+
+
+def _grammar_of_calls(request: Request) -> LlamaGrammar:
+    if not request["tools"] or request["grammar"] is not None:
+        raise UsageError("tool_choice='required' needs tools, and makes a grammar of them. Give tools and no grammar.")
+    functions = [tool["function"] for tool in request["tools"]]
+    return grammar_of_schema(json.dumps({"anyOf": [_schema_of_call(function) for function in functions]}))
+
+
+def _schema_of_call(function: Mapping[str, Any]) -> dict[str, Any]:
+    properties = {"name": {"const": function["name"]}, "arguments": function.get("parameters") or {"type": "object"}}
+    return {"type": "object", "properties": properties, "required": list(properties)}
 
 
 def is_constrained(request: Request) -> bool:
@@ -46,7 +76,7 @@ def reader(template: str, request: Request, prompt_end: str) -> ReplyReader:
     return ReplyReader(Dialect.of(template), tools, prompt_end.rstrip().endswith(THINK))
 
 
-def split(answer: Any, make_reader: Callable[[], ReplyReader]) -> Any:
+def split(answer: Any, make_reader: Callable[[], Reader]) -> Any:
     """An answer or a stream, its reasoning and calls apart. `make_reader` is called when there is text."""
     if isinstance(answer, dict):
         return split_answer(answer, make_reader())
@@ -106,7 +136,7 @@ def schemas(tools: Iterable[Mapping[str, Any]] | None, tool_choice: Any) -> Sche
     return {each["name"]: (each.get("parameters") or {}).get("properties") or {} for each in functions}
 
 
-def split_answer(answer: dict[str, Any], reader: ReplyReader) -> dict[str, Any]:
+def split_answer(answer: dict[str, Any], reader: Reader) -> dict[str, Any]:
     """A whole answer, its reasoning and calls apart."""
     choice = answer["choices"][0]
     message = dict(choice["message"])
@@ -124,9 +154,9 @@ def split_answer(answer: dict[str, Any], reader: ReplyReader) -> dict[str, Any]:
     return {**answer, "choices": [{**choice, "message": message, "finish_reason": reason}]}
 
 
-def split_stream(chunks: Iterable[dict[str, Any]], make_reader: Callable[[], ReplyReader]) -> Iterator[dict[str, Any]]:
+def split_stream(chunks: Iterable[dict[str, Any]], make_reader: Callable[[], Reader]) -> Iterator[dict[str, Any]]:
     """A streamed answer likewise; `make_reader` is called when its first text is there."""
-    reader: ReplyReader | None = None
+    reader: Reader | None = None
     n_calls = 0
     for chunk in chunks:
         choice = chunk["choices"][0]

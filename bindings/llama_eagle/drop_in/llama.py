@@ -42,6 +42,7 @@ from llama_eagle.drop_in.parts import (  # noqa: E402
     explained,
     require_grammar,
 )
+from llama_eagle.drop_in.replies import RequiredCall  # noqa: E402
 from llama_eagle.drop_in.state import capture_state, restore_state  # noqa: E402
 from llama_eagle.drop_in.text import GrowingText  # noqa: E402
 from llama_eagle.errors import UsageError  # noqa: E402
@@ -281,7 +282,9 @@ class EagleLlama(Attributes, Closing):
         handler = self.chat_handler or self._chat_handlers.get(name) or get_chat_completion_handler(name)
         options = chat.template_options(request) if self.chat_handler is None else {}
         answer = handler(llama=llama, **request, **{**options, **(chat_template_kwargs or {})})
-        if self._options.parse_replies and not chat.is_constrained(request):
+        if chat.is_required(call.arguments):
+            answer = chat.split(answer, RequiredCall)
+        elif self._options.parse_replies and not chat.is_constrained(request):
             template = self.metadata.get("tokenizer.chat_template", "")
             answer = chat.split(answer, lambda: chat.reader(template, request, self._prompt_end()))
         return self._with_timings(answer) if isinstance(answer, dict) else map(self._with_timings, answer)

@@ -46,6 +46,25 @@ class Dialect:
         return cls(THINK in template or END_THINK in template, calls)
 
 
+class RequiredCall:
+    """A reply that a grammar has made {"name": ..., "arguments": {...}}: read like `ReplyReader`."""
+
+    def __init__(self) -> None:
+        self._text = ""
+
+    def read(self, text: str) -> list[Part]:
+        self._text += text
+        return []
+
+    def finish(self) -> list[Part]:
+        """The call; what was cut before its end is content."""
+        try:
+            call = json.loads(self._text)
+        except ValueError:
+            return [Part(CONTENT, self._text)]
+        return [Part(CALL, json.dumps(call["arguments"], ensure_ascii=False), call["name"])]
+
+
 @dataclass
 class ReplyReader:
     """A reply, piece by piece: `read` what has come, `finish` at its end. Without tags, the text stays as it is."""

@@ -15,6 +15,7 @@ DEBUG, ERROR, CONTINUE = 1, 4, 5  # ggml_log_level
 class _State:
     verbose = False
     level = 0
+    line = ""
     callback: Any = None
     errors: ClassVar[deque[str]] = deque(maxlen=8)
 
@@ -50,6 +51,11 @@ def first_error() -> str:
     return _State.errors[0] if _State.errors else ""
 
 
+def last_line() -> str:
+    """The newest line of llama.cpp, or what there is of it."""
+    return _State.line
+
+
 def clear() -> None:
     """Forget the errors so far, before a call whose failure should be explained; others may have taken the log."""
     install()
@@ -61,6 +67,7 @@ def _on_log(level: int, text: bytes, _user_data: Any) -> None:
         if level != CONTINUE:
             _State.level = level
         line = text.decode("utf-8", "replace")
+        _State.line = _State.line + line if level == CONTINUE else line
         if _State.level == ERROR and line.strip():
             _State.errors.append(line.strip())
         if _State.verbose and _State.level != DEBUG:

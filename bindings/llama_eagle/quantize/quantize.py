@@ -8,7 +8,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from llama_eagle.native.calls import library
 from llama_eagle.quantize.imatrix import read_imatrix
 
 _BUFFER = 256 << 20  # bytes of rows in memory at once
+_TENSOR = re.compile(r"\[\s*(\d+)/\s*(\d+)\]")  # how a line about a tensor begins: its number, and of how many
 _ALIASES = {"q3_k": "q3_k_m", "q4_k": "q4_k_m", "q5_k": "q5_k_m"}
 
 
@@ -38,6 +39,7 @@ class QuantizeOptions:
     recipe: str | None = None
     threads: int = 0
     requantize: bool = False  # allow quantized input, which costs quality
+    progress: Callable[[float], None] | None = None  # the share of the tensors that is done
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ def _matching(entries: dict[str, np.ndarray], shards: list[Header], path: Path) 
     return found
 
 
-def _run(source: Path, target: Path, parameters: _Parameters) -> int:
+def _run(source: Path, target: Path, parameters: _Parameters, progress: Callable[[float], None] | None) -> int:
     """llama_model_quantize on a thread, so that Ctrl-C ends the wait; the native work then runs into a deleted file."""
     result: list[int] = []
 
@@ -166,6 +168,8 @@ def _run(source: Path, target: Path, parameters: _Parameters) -> int:
     thread.start()
     while thread.is_alive():
         thread.join(0.2)
+        if progress is not None and (tensor := _TENSOR.match(log.last_line())):
+            progress((int(tensor[1]) - 1) / int(tensor[2]))
     return result[0] if result else -1
 
 
@@ -201,7 +205,7 @@ def quantize(
     parameters = _Parameters(shards, ftype, options)
     with temporary_beside(output) as (temporary,):
         log.clear()
-        status = _run(source, temporary, parameters)
+        status = _run(source, temporary, parameters, options.progress)
         if status != 0:
             raise _failure(source, output, status)
         n_bytes = temporary.stat().st_size

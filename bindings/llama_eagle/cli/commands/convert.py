@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,11 +11,11 @@ import typer
 
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import Json, read_layers
+from llama_eagle.cli.options import Json, Overwrite, read_layers
 from llama_eagle.errors import UsageError
 
 if TYPE_CHECKING:
-    from llama_eagle.convert.drafts import DraftOptions
+    from llama_eagle.convert.drafts import DraftOptions, DraftReport
     from llama_eagle.convert.source import Checkpoint
     from llama_eagle.convert.targets import TargetOptions
     from llama_eagle.quantize.quantize import QuantizeOptions
@@ -88,14 +89,18 @@ def convert(
     outtype: Annotated[str, typer.Option(help="auto (as stored), f32, f16, bf16, q8_0, q4_k_m, ...")] = "auto",
     pre: Annotated[str | None, typer.Option(help="llama.cpp's name of the pre-tokenizer.")] = None,
     revision: Annotated[str | None, typer.Option(help="Of a hub id.")] = None,
+    overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
     """Convert a Hugging Face target, or an EAGLE-3 draft, to GGUF."""
     from llama_eagle.convert.drafts import is_draft
     from llama_eagle.convert.source import open_checkpoint
+    from llama_eagle.files import refuse_existing
 
     if revision is not None and Path(source).is_dir():
         raise UsageError("--revision does not apply to a folder. Leave it out.")
+    if not of_draft.dry_run:
+        refuse_existing([out, *([of_target.mmproj] if of_target.mmproj else [])], overwrite)
     checkpoint = open_checkpoint(source, revision=revision)
     if is_draft(checkpoint):
         if target is None:
@@ -117,14 +122,29 @@ def _convert_draft(checkpoint: Checkpoint, target: str, out: Path, options: Draf
     with console.progress("converting") as on_progress:
         meter = lambda done, total, _name: on_progress(done / max(total, 1))  # noqa: E731
         report = convert_draft(checkpoint, target, out, options, meter)
-    return {"kind": "draft", **report.to_json(), "outtype": options.outtype}
+    return {"kind": "draft", **report.to_json(), "outtype": _chosen(options.outtype, report)}
+
+
+def _watched(options: QuantizeOptions | None, on_progress: Callable[[float], None]) -> QuantizeOptions:
+    from llama_eagle.quantize.quantize import QuantizeOptions
+
+    return replace(options or QuantizeOptions(), progress=on_progress)
+
+
+def _chosen(outtype: str, report: DraftReport) -> str:
+    """The type of a draft's matrices: what "auto" found."""
+    kinds = [row.outtype for row in report.tensors if row.gguf and row.outtype and len(row.shape) > 1]
+    return max(kinds, key=kinds.count) if outtype == "auto" and kinds else outtype
 
 
 def _convert_target(checkpoint: Checkpoint, out: Path, options: TargetOptions, mmproj: Path | None) -> dict[str, Any]:
+    from llama_eagle.convert.quantized import is_direct
     from llama_eagle.convert.targets import convert_target
 
-    with console.progress("converting") as on_progress:
+    with console.progress("converting") as on_progress, console.progress_later("quantizing") as on_quantize:
         options = replace(options, progress=lambda done, total, _name: on_progress(done / max(total, 1)))
+        if options.quantize is not None or not is_direct(options.outtype):
+            options = replace(options, quantize=_watched(options.quantize, on_quantize))
         if mmproj is None:
             report = asdict(convert_target(checkpoint, out, options))
         else:

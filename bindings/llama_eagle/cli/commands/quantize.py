@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from llama_eagle import console
-from llama_eagle.cli.options import Json, Threads
+from llama_eagle.cli.options import Json, Overwrite, Threads
 from llama_eagle.errors import UsageError
 
 
@@ -22,9 +23,11 @@ def quantize(
     recipe: Annotated[str | None, typer.Option(help="A named set of types by tensor, such as for speculation.")] = None,
     requantize: Annotated[bool, typer.Option("--requantize", help="Take quantized input; costs quality.")] = False,
     threads: Threads = 0,
+    overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
     """Quantize a GGUF with llama.cpp's own quantizer."""
+    from llama_eagle.files import refuse_existing
     from llama_eagle.quantize import quantize as quantizer
 
     options = quantizer.QuantizeOptions(
@@ -35,7 +38,9 @@ def quantize(
         threads=threads,
         requantize=requantize,
     )
-    report = quantizer.quantize(source, out, outtype.lower(), options)
+    refuse_existing([out], overwrite)
+    with console.progress("quantizing", after_s=1.0) as on_progress:
+        report = quantizer.quantize(source, out, outtype.lower(), replace(options, progress=on_progress))
     if json:
         console.result({"output": str(out), "outtype": outtype.lower(), "n_bytes": report.n_bytes})
     else:
