@@ -2,9 +2,9 @@
 //
 // eagle_session (eagle.h) decodes the target itself. Here the caller calls llama_decode with any batch; the states of
 // the target reach the drafts inside that call. A sequence that goes back (llama_memory_seq_rm) needs no call either:
-// its next rows begin where it went back to. Rows of embeddings, and positions that no decode of this context has
-// computed (a state that was loaded), leave a gap that the draft does not see: it costs accepted drafts, never the
-// text.
+// its next rows begin where it went back to. The rows of an image are rows of embeddings with M-RoPE positions, line by
+// line. Positions that no decode of this context has computed (a state that was loaded), and images that the draft
+// cannot read (eagle_eval_embeddings), leave a gap that it does not see: it costs accepted drafts, never the text.
 //
 // Statuses, texts of failures and threads as in eagle.h. One eagle_drafts for a context, and no eagle_session beside
 // it.
@@ -31,8 +31,8 @@ LLAMA_API void eagle_drafts_free(eagle_drafts * drafts);
 // "EAGLE-3" or "MTP"; static storage.
 LLAMA_API const char * eagle_drafts_kind(const eagle_drafts * drafts);
 
-// The sequence's memory holds tokens[n] now: what the draft has taken in of another text is forgotten, and what it has
-// of this one is used again.
+// The sequence's memory holds tokens[n] now, and images between them: what the draft has taken in of another text is
+// forgotten, and what it has of this one is used again.
 LLAMA_API int32_t eagle_drafts_text(eagle_drafts * drafts, llama_seq_id seq, const llama_token * tokens, int32_t n);
 
 struct eagle_draft_request {
@@ -48,12 +48,12 @@ struct eagle_draft_request {
 LLAMA_API int32_t eagle_drafts_propose(eagle_drafts * drafts, struct eagle_draft_request * requests, int32_t n,
                                        float p_min);
 
-// A sequence's part, as eagle_state_*: of a sequence with n_past tokens in memory. Size 0: it knows nothing worth
-// saving. load must follow whatever put the tokens into the target's memory; data null: as if nothing had been saved.
-LLAMA_API int64_t eagle_drafts_state_size(eagle_drafts * drafts, llama_seq_id seq, int32_t n_past);
+// A sequence's part, as eagle_state_*: of a sequence whose next row stands at `pos`. Size 0: it knows nothing worth
+// saving. load must follow whatever put the rows into the target's memory; data null: as if nothing had been saved.
+LLAMA_API int64_t eagle_drafts_state_size(eagle_drafts * drafts, llama_seq_id seq, llama_pos pos);
 LLAMA_API int32_t eagle_drafts_state_save(eagle_drafts * drafts, llama_seq_id seq, void * data, int64_t size);
 LLAMA_API int32_t eagle_drafts_state_load(eagle_drafts * drafts, llama_seq_id seq, const void * data, int64_t size,
-                                          int32_t n_past);
+                                          llama_pos pos);
 
 #ifdef __cplusplus
 }

@@ -22,6 +22,27 @@ llama_pos RowPositions::at(int32_t row, int32_t part) const {
     return row;
 }
 
+int32_t RowPositions::row_at(llama_pos pos) const {
+    for (auto image = images_.rbegin(); image != images_.rend(); ++image) {
+        if (pos >= image->end) {
+            return image->end_row() + (pos - image->end);
+        }
+        if (pos > image->parts[0]) {
+            return image->end_row();
+        }
+    }
+    return pos;
+}
+
+// After its last row, and at its time.
+bool RowPositions::continues(int32_t row, const llama_pos * parts) const {
+    if (images_.empty() || images_.back().end_row() != row) {
+        return false;
+    }
+    const llama_pos * last = &images_.back().parts[(images_.back().size() - 1) * N_PARTS];
+    return parts[0] == last[0] && std::lexicographical_compare(last, last + N_PARTS, parts, parts + N_PARTS);
+}
+
 void RowPositions::add(int32_t row, const std::vector<llama_pos> & parts, llama_pos end) {
     images_.push_back({row, end, parts});
 }

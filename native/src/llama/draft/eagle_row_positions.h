@@ -16,6 +16,13 @@ class RowPositions {
     // Of a row that is there or comes later, if all that come are tokens. The row of zeros before a sequence is -1.
     llama_pos at(int32_t row, int32_t part = 0) const;
 
+    // The row at this position, or the one that comes there if all that come are tokens; within an image the row after
+    // it, which stands elsewhere.
+    int32_t row_at(llama_pos pos) const;
+
+    // Does a row with these parts continue the image that ends before `row`?
+    bool continues(int32_t row, const llama_pos * parts) const;
+
     // n rows from `row` on: `parts` [n, N_PARTS] of each, and the position of the row after them.
     void add(int32_t row, const std::vector<llama_pos> & parts, llama_pos end);
 

@@ -10,33 +10,78 @@
 #include "llama-batch.h"
 #include "llama-context.h"
 #include "llama-impl.h"
+#include "llama-model.h"
 
 namespace eagle {
 
 namespace {
 
-constexpr llama_token UNKNOWN = -1;
+// Where the next row stands.
+llama_pos end_of(const SequenceDraft & draft) {
+    return draft.positions().at(draft.n_past());
+}
 
-// Goes back to n_past tokens, or on to there over a gap.
-void go_to(SequenceDraft & draft, int32_t n_past) {
-    if (n_past == 0 || n_past > draft.n_past()) {
-        draft.resume(n_past);
-    } else if (n_past < draft.n_past()) {
-        draft.trim(n_past);
+// Can a row at `pos` come next, when the draft has gone back there?
+bool can_go_to(const SequenceDraft & draft, llama_pos pos) {
+    const int32_t row = draft.positions().row_at(pos);
+    return row > 0 && row <= draft.n_past() && draft.positions().at(row) == pos;
+}
+
+// Goes back to `pos`, or on to there over a gap. Of the rows before a gap nothing is known: as many are counted as
+// there are positions.
+void go_to(SequenceDraft & draft, llama_pos pos) {
+    if (!can_go_to(draft, pos)) {
+        draft.resume(pos);
+    } else if (draft.positions().row_at(pos) < draft.n_past()) {
+        draft.trim(draft.positions().row_at(pos));
     }
 }
 
-// Rows from `first` on that are consecutive tokens of one sequence.
+// A draft reads an image's rows as it reads its own embeddings, and where they stand by M-RoPE.
+void require_readable(const llama_ubatch & ubatch, const DraftModel & draft, int64_t n_embd_tgt) {
+    if (ubatch.token || ubatch.n_pos < (uint32_t) RowPositions::N_PARTS || draft.n_embd != n_embd_tgt) {
+        throw Error(EAGLE_ERR_INCOMPATIBLE,
+                    format("a draft of hidden size %lld cannot take rows of width %lld with %u positions",
+                           (long long) draft.n_embd, (long long) n_embd_tgt, ubatch.n_pos));
+    }
+}
+
+// In a saved state: how many rows there are, and their tokens.
+int64_t text_bytes(int32_t n_rows) {
+    return (int64_t) sizeof n_rows + n_rows * (int64_t) sizeof(llama_token);
+}
+
 int32_t run_length(const llama_ubatch & ubatch, int32_t first) {
     int32_t n = 1;
     while (first + n < (int32_t) ubatch.n_tokens && ubatch.seq_id[first + n][0] == ubatch.seq_id[first][0] &&
-           ubatch.pos[first + n] == ubatch.pos[first] + n) {
+           (ubatch.embd || ubatch.pos[first + n] == ubatch.pos[first] + n)) {
         n++;
     }
     return n;
 }
 
 }  // namespace
+
+// Of one sequence: consecutive tokens, or rows of an image.
+struct DraftSet::Run {
+    const llama_ubatch & ubatch;
+    int32_t first, n;
+
+    llama_seq_id seq() const { return ubatch.seq_id[first][0]; }
+    llama_pos pos() const { return ubatch.pos[first]; }
+    const llama_token * tokens() const { return ubatch.token + first; }
+
+    // [n, RowPositions::N_PARTS]
+    std::vector<llama_pos> parts() const {
+        std::vector<llama_pos> parts;
+        for (int32_t i = first; i < first + n; i++) {
+            for (int32_t part = 0; part < RowPositions::N_PARTS; part++) {
+                parts.push_back(ubatch.pos[part * ubatch.n_tokens + i]);
+            }
+        }
+        return parts;
+    }
+};
 
 DraftSet::DraftSet(llama_context * ctx, const llama_model & draft, const eagle_session_params & params, int32_t n_seq)
     : ctx_(ctx), params_(draft_params(ctx, params)), engine_(draft, *ctx, params_), sequences_(n_seq) {
@@ -88,8 +133,8 @@ void DraftSet::decoded(const llama_ubatch & ubatch) {
 }
 
 void DraftSet::append_all(const llama_ubatch & ubatch) {
-    if (!ubatch.token || ubatch.embd) {
-        return;
+    if (ubatch.embd) {
+        require_readable(ubatch, model(), llama_get_model(ctx_)->hparams.n_embd);
     }
     ggml_backend_sched_synchronize(ctx_->get_sched());
     std::vector<ggml_tensor *> states;
@@ -99,36 +144,68 @@ void DraftSet::append_all(const llama_ubatch & ubatch) {
     int32_t n;
     for (int32_t i = 0; i < (int32_t) ubatch.n_tokens; i += n) {
         n = run_length(ubatch, i);
-        const llama_seq_id seq = ubatch.seq_id[i][0];
-        if (seq >= 0 && seq < n_seq()) {
-            append({seq, ubatch.pos[i], ubatch.token + i, i, n}, states);
+        const Run run = {ubatch, i, n};
+        if (run.seq() >= 0 && run.seq() < n_seq()) {
+            append(run, states);
         }
     }
 }
 
 void DraftSet::append(const Run & run, const std::vector<ggml_tensor *> & states) {
-    Sequence & s = sequence(run.seq);
-    go_to(*s.draft, run.pos);
+    Sequence & s = sequence(run.seq());
+    SequenceDraft & draft = *s.draft;
     try {
-        s.draft->stage(states, run.first, run.n);
-        s.draft->keep(run.tokens, run.n);
+        if (run.ubatch.embd) {
+            append_image(draft, run, states);
+        } else {
+            append_tokens(draft, run, states);
+        }
     } catch (...) {
-        s.draft->resume(run.pos + run.n);
+        draft.resume(run.pos() + 1);  // whatever comes next comes after a gap
         throw;
     }
-    s.text.resize(std::max<size_t>(s.text.size(), run.pos + run.n), UNKNOWN);
-    std::copy_n(run.tokens, run.n, s.text.begin() + run.pos);
+    s.text.resize(draft.n_past() - run.n, UNKNOWN);
+    if (run.ubatch.embd) {
+        s.text.resize(draft.n_past(), IMAGE);
+    } else {
+        s.text.insert(s.text.end(), run.tokens(), run.tokens() + run.n);
+    }
 }
 
-// The draft sees its memory from where text and tokens agree up to the end.
+void DraftSet::append_tokens(SequenceDraft & draft, const Run & run, const std::vector<ggml_tensor *> & states) {
+    go_to(draft, run.pos());
+    draft.stage(states, run.first, run.n);
+    draft.keep(run.tokens(), run.n);
+}
+
+// An image may come in several pieces, which all begin at its time. The row after it stands behind its lines and
+// columns.
+void DraftSet::append_image(SequenceDraft & draft, const Run & run, const std::vector<ggml_tensor *> & states) {
+    const std::vector<llama_pos> parts = run.parts();
+    llama_pos end = *std::max_element(parts.begin(), parts.end()) + 1;
+    if (draft.positions().continues(draft.n_past(), parts.data())) {
+        end = std::max(end, end_of(draft));
+    } else {
+        go_to(draft, run.pos());
+    }
+    const int64_t width = llama_model_n_embd_inp(llama_get_model(ctx_));
+    draft.stage(states, run.first, run.n);
+    draft.keep_embedded(run.ubatch.embd + run.first * width, width, parts, end);
+}
+
+// The draft sees its memory from where text and tokens agree up to the end. An image is taken for the one that it was
+// where the text behind it is the same.
 void DraftSet::set_text(llama_seq_id seq, const llama_token * tokens, int32_t n) {
     Sequence & s = sequences_[seq];
     if (!s.draft) {
         return;
     }
     int32_t first = s.draft->n_past();
-    while (first > 0 && first <= n && s.text[first - 1] == tokens[first - 1]) {
-        first--;
+    for (; first > 0; first--) {
+        const llama_token seen = s.text[first - 1];
+        if (seen != IMAGE && (n == 0 || seen != tokens[--n])) {
+            break;
+        }
     }
     s.draft->see_from(first);
 }
@@ -138,7 +215,7 @@ std::vector<eagle_draft_request *> DraftSet::drafting(eagle_draft_request * requ
     std::vector<eagle_draft_request *> found;
     for (eagle_draft_request * r = requests; r < requests + n; r++) {
         Sequence & s = sequences_[r->seq];
-        if (!s.draft || r->pos > s.draft->n_past()) {
+        if (!s.draft || !can_go_to(*s.draft, r->pos)) {
             continue;
         }
         go_to(*s.draft, r->pos);
@@ -189,39 +266,52 @@ void DraftSet::draft_all(const std::vector<eagle_draft_request *> & asked, float
     }
 }
 
+int64_t DraftSet::n_ctx() const {
+    return llama_n_ctx_seq(ctx_);
+}
+
 // The text, then the draft's own state.
-int64_t DraftSet::state_size(llama_seq_id seq, int32_t n_past) {
+int64_t DraftSet::state_size(llama_seq_id seq, llama_pos pos) {
     Sequence & s = sequences_[seq];
-    if (!s.draft || n_past <= 0 || n_past > s.draft->n_past()) {
+    if (!s.draft || !can_go_to(*s.draft, pos)) {
         return 0;
     }
-    go_to(*s.draft, n_past);
-    return n_past * (int64_t) sizeof(llama_token) + s.draft->state_size();
+    go_to(*s.draft, pos);
+    return text_bytes(s.draft->n_past()) + s.draft->state_size();
 }
 
 void DraftSet::save_state(llama_seq_id seq, char * data, int64_t size) const {
     const Sequence & s = sequences_[seq];
-    const int64_t n_text = s.draft ? s.draft->n_past() * (int64_t) sizeof(llama_token) : 0;
-    if (!s.draft || size != n_text + s.draft->state_size()) {
+    const int32_t n_rows = s.draft ? s.draft->n_past() : 0;
+    if (!s.draft || size != text_bytes(n_rows) + s.draft->state_size()) {
         throw Error(EAGLE_ERR_ARGUMENT, format("sequence %d has no state of %lld bytes", seq, (long long) size));
     }
-    std::memcpy(data, s.text.data(), n_text);
-    s.draft->save_state(data + n_text);
+    std::vector<llama_token> text = s.text;
+    text.resize(n_rows, UNKNOWN);
+    std::memcpy(data, &n_rows, sizeof n_rows);
+    std::memcpy(data + sizeof n_rows, text.data(), n_rows * sizeof(llama_token));
+    s.draft->save_state(data + text_bytes(n_rows));
 }
 
-void DraftSet::load_state(llama_seq_id seq, const char * data, int64_t size, int32_t n_past) {
+void DraftSet::load_state(llama_seq_id seq, const char * data, int64_t size, llama_pos pos) {
     Sequence & s = sequence(seq);
-    const int64_t n_text = n_past * (int64_t) sizeof(llama_token);
-    s.draft->resume(n_past);
+    s.draft->resume(pos);
+    s.text.assign(pos, UNKNOWN);
     if (!data) {
         return;
     }
-    if (size <= n_text) {
-        throw Error(EAGLE_ERR_INCOMPATIBLE, format("%lld bytes are no state of %d tokens", (long long) size, n_past));
+    int32_t n_rows = 0;
+    std::memcpy(&n_rows, data, std::min<int64_t>(size, sizeof n_rows));
+    if (n_rows < 0 || n_rows > n_ctx() || size <= text_bytes(n_rows)) {
+        throw Error(EAGLE_ERR_INCOMPATIBLE, format("%lld bytes are no state of a sequence", (long long) size));
     }
-    s.draft->load_state(data + n_text, size - n_text, n_past);
-    s.text.resize(n_past);
-    std::memcpy(s.text.data(), data, n_text);
+    s.draft->load_state(data + text_bytes(n_rows), size - text_bytes(n_rows), n_rows);
+    if (end_of(*s.draft) != pos) {
+        s.draft->resume(pos);
+        throw Error(EAGLE_ERR_INCOMPATIBLE, format("not the state of a sequence that ends at position %d", pos));
+    }
+    s.text.resize(n_rows);
+    std::memcpy(s.text.data(), data + sizeof n_rows, n_rows * sizeof(llama_token));
 }
 
 }  // namespace eagle

@@ -16,7 +16,7 @@ class DraftSet : public eagle_ubatch_listener {
     ~DraftSet() override;
 
     const DraftModel & model() const { return engine_.model(); }
-    int64_t n_ctx() const { return params_.n_ctx; }
+    int64_t n_ctx() const;  // of a sequence
     int32_t n_seq() const { return (int32_t) sequences_.size(); }
 
     void decoded(const llama_ubatch & ubatch) override;
@@ -24,22 +24,20 @@ class DraftSet : public eagle_ubatch_listener {
     // All in one graph.
     void propose(eagle_draft_request * requests, int32_t n, float p_min);
 
-    int64_t state_size(llama_seq_id seq, int32_t n_past);
+    int64_t state_size(llama_seq_id seq, llama_pos pos);
     void save_state(llama_seq_id seq, char * data, int64_t size) const;
-    void load_state(llama_seq_id seq, const char * data, int64_t size, int32_t n_past);
+    void load_state(llama_seq_id seq, const char * data, int64_t size, llama_pos pos);
 
   private:
     struct Sequence {
         std::unique_ptr<SequenceDraft> draft;  // null: no token yet
-        std::vector<llama_token> text;         // per position: the token that the draft took in there, -1: none
+        std::vector<llama_token> text;         // per row: the token that the draft took in there, or one of those below
     };
 
-    struct Run {
-        llama_seq_id seq;
-        llama_pos pos;
-        const llama_token * tokens;
-        int32_t first, n;  // rows of the ubatch
-    };
+    static constexpr llama_token UNKNOWN = -1;  // the draft has not seen the row
+    static constexpr llama_token IMAGE = -2;
+
+    struct Run;  // rows of a ubatch
 
     llama_context * ctx_;
     DraftParams params_;
@@ -54,6 +52,8 @@ class DraftSet : public eagle_ubatch_listener {
     void draft_all(const std::vector<eagle_draft_request *> & asked, float p_min);
     void append_all(const llama_ubatch & ubatch);
     void append(const Run & run, const std::vector<ggml_tensor *> & states);
+    void append_tokens(SequenceDraft & draft, const Run & run, const std::vector<ggml_tensor *> & states);
+    void append_image(SequenceDraft & draft, const Run & run, const std::vector<ggml_tensor *> & states);
 };
 
 }  // namespace eagle

@@ -73,11 +73,11 @@ int32_t eagle_drafts_propose(eagle_drafts * drafts, struct eagle_draft_request *
     });
 }
 
-int64_t eagle_drafts_state_size(eagle_drafts * drafts, llama_seq_id seq, int32_t n_past) {
+int64_t eagle_drafts_state_size(eagle_drafts * drafts, llama_seq_id seq, llama_pos pos) {
     int64_t size = 0;
     guarded("eagle_drafts_state_size", [&] {
         require_sequence(drafts, seq);
-        size = drafts->impl.state_size(seq, n_past);
+        size = drafts->impl.state_size(seq, pos);
     });
     return size;
 }
@@ -91,12 +91,12 @@ int32_t eagle_drafts_state_save(eagle_drafts * drafts, llama_seq_id seq, void * 
 }
 
 int32_t eagle_drafts_state_load(eagle_drafts * drafts, llama_seq_id seq, const void * data, int64_t size,
-                                int32_t n_past) {
+                                llama_pos pos) {
     return guarded("eagle_drafts_state_load", [&] {
         require_sequence(drafts, seq);
-        if (n_past < 0 || n_past > drafts->impl.n_ctx()) {
-            throw Error(EAGLE_ERR_ARGUMENT, format("%d tokens in a sequence", n_past));
+        if (pos < 0 || pos > drafts->impl.n_ctx()) {
+            throw Error(EAGLE_ERR_ARGUMENT, format("a sequence that ends at position %d", pos));
         }
-        drafts->impl.load_state(seq, (const char *) data, size, n_past);
+        drafts->impl.load_state(seq, (const char *) data, size, pos);
     });
 }
