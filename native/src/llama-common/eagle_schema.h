@@ -1,0 +1,80 @@
+// What JSON and a JSON schema from a stranger may cost: readers and converters recurse as deep as they go. Each limit
+// ends in an exception that says so, which the server answers with 400.
+#pragma once
+
+#include <chrono>
+#include <stdexcept>
+#include <string>
+
+constexpr int EAGLE_MAX_JSON_DEPTH = 1000;
+constexpr int EAGLE_MAX_SCHEMA_DEPTH = 1000;    // references followed, and optional properties of an object
+constexpr size_t EAGLE_MAX_SCHEMA_NAME = 4096;  // of a property or reference
+constexpr std::chrono::seconds EAGLE_SCHEMA_TIME(10);
+
+// Whether arrays and objects in this text are nested no deeper.
+inline bool eagle_is_shallow(const std::string & json) {
+    int depth = 0;
+    bool quoted = false;
+    for (size_t i = 0; i < json.size(); i++) {
+        const char c = json[i];
+        if (quoted) {
+            i += c == '\\';
+            quoted = c != '"';
+        } else if (c == '"') {
+            quoted = true;
+        } else if (c == '[' || c == '{') {
+            if (++depth > EAGLE_MAX_JSON_DEPTH) {
+                return false;
+            }
+        } else if (c == ']' || c == '}') {
+            depth--;
+        }
+    }
+    return true;
+}
+
+inline void eagle_require_shallow(const std::string & json) {
+    if (!eagle_is_shallow(json)) {
+        throw std::runtime_error("it is nested deeper than " + std::to_string(EAGLE_MAX_JSON_DEPTH) + " levels");
+    }
+}
+
+// Regular expressions that recurse over every character are run on it.
+inline void eagle_require_schema_name(const std::string & name) {
+    if (name.size() > EAGLE_MAX_SCHEMA_NAME) {
+        throw std::invalid_argument("a name in the schema is longer than " + std::to_string(EAGLE_MAX_SCHEMA_NAME) +
+                                    " bytes");
+    }
+}
+
+// One level of the recursion over a schema, as long as it lives; the time runs from the outermost one.
+class eagle_schema_level {
+  public:
+    eagle_schema_level() {
+        if (depth() == 0) {
+            start() = std::chrono::steady_clock::now();
+        }
+        if (depth() == EAGLE_MAX_SCHEMA_DEPTH) {
+            throw std::invalid_argument("the schema is nested deeper than " + std::to_string(EAGLE_MAX_SCHEMA_DEPTH) +
+                                        " levels");
+        }
+        if (std::chrono::steady_clock::now() - start() > EAGLE_SCHEMA_TIME) {
+            throw std::invalid_argument("the schema takes more than " + std::to_string(EAGLE_SCHEMA_TIME.count()) +
+                                        " s");
+        }
+        depth()++;
+    }
+    ~eagle_schema_level() { depth()--; }
+    eagle_schema_level(const eagle_schema_level &) = delete;
+    eagle_schema_level & operator=(const eagle_schema_level &) = delete;
+
+  private:
+    static int & depth() {
+        static thread_local int value = 0;
+        return value;
+    }
+    static std::chrono::steady_clock::time_point & start() {
+        static thread_local std::chrono::steady_clock::time_point value;
+        return value;
+    }
+};

@@ -1,0 +1,120 @@
+"""JSON and schemas that would end or hang llama.cpp's server are the client's fault, and the server goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from e2e.test_grammar_limits import HOSTILE, exploding
+from fixtures.serving import Served, serve
+from fixtures.tiny_gguf import write_target
+from fixtures.upstream import source_folder
+
+pytestmark = pytest.mark.native
+
+DEEP = 20_000
+SCHEMAS = {
+    "arrays": '{"type": "array", "items": ' * DEEP + "{}" + "}" * DEEP,
+    "objects": '{"type": "object", "properties": {"a": ' * DEEP + "{}" + "}}" * DEEP,
+    "alternatives": '{"anyOf": [' * DEEP + "{}" + "]}" * DEEP,
+    "a chain of references": json.dumps(
+        {
+            "$ref": "#/$defs/0",
+            "$defs": {str(i): {"type": "array", "items": {"$ref": f"#/$defs/{i + 1}"}} for i in range(DEEP)}
+            | {str(DEEP): {}},
+        }
+    ),
+    "many optional properties": json.dumps({"type": "object", "properties": {str(i): {} for i in range(DEEP)}}),
+    "a long name": json.dumps({"type": "object", "properties": {"%" * 200_000: {}}, "required": ["%" * 200_000]}),
+    "a long reference": json.dumps({"$ref": "#/" + "%" * 200_000}),
+    "a name that the rest must not have": json.dumps(
+        {"type": "object", "properties": {"x" * 4000: {}}, "additionalProperties": {"type": "string"}}
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    path = tmp_path_factory.mktemp("model") / "target.gguf"
+    write_target(path)
+    template = source_folder() / "models/templates/Qwen3.5-4B.jinja"  # it knows tools
+    options = ("-d", "none", "-c", 2048, "-t", 1, "--parallel", 2, "--", "--chat-template-file", template)
+    with serve("-m", path, *options) as running:
+        yield running
+
+
+def works(server: Served) -> bool:
+    return server.process.poll() is None and server.post("/completion", {"prompt": "abc", "n_predict": 2})[0] == 200
+
+
+HERE = "the schema"
+FORM = {"type": "json_schema", "json_schema": {"name": "n", "schema": HERE}}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": HERE}}
+CHAT = {"max_tokens": 2, "messages": [{"role": "user", "content": "a"}]}
+REQUESTS: list[tuple[str, dict[str, Any]]] = [
+    ("/completion", {"prompt": "abc", "n_predict": 2, "json_schema": HERE}),
+    ("/v1/chat/completions", {**CHAT, "response_format": FORM}),
+    ("/v1/chat/completions", {**CHAT, "tools": [TOOL], "tool_choice": "required"}),
+]
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_schemas(server: Served, name: str) -> None:
+    """As a form of the answer, in both APIs, and as a tool's parameters."""
+    for path, request in REQUESTS:
+        body = json.dumps(request).replace(json.dumps(HERE), SCHEMAS[name])
+        status, answer = server.send("POST", path, body.encode())
+        assert status == 400, (path, status, str(answer)[:200])
+        assert works(server)
+
+
+BODIES: dict[str, Any] = {
+    "brackets": "[" * 100_000,
+    "objects": '{"prompt": "a", "x": ' + '{"a": ' * 100_000 + "1" + "}" * 100_001,
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_bodies(server: Served, name: str) -> None:
+    assert server.send("POST", "/completion", BODIES[name].encode())[0] == 400
+    assert works(server)
+
+
+def test_arguments_of_earlier_calls(server: Served) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "[" * 100_000 + "]" * 100_000}}
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    status, _ = server.post("/v1/chat/completions", {"messages": [*messages, messages[0]], "max_tokens": 2})
+    assert status == 400
+    assert works(server)
+
+
+@pytest.mark.parametrize("name", sorted(set(HOSTILE) - {"too long"}))  # that one is long by spaces at its end
+def test_grammars(server: Served, name: str) -> None:
+    body = {"prompt": "abc", "n_predict": 10, "grammar": HOSTILE[name][0]}
+    assert server.post("/completion", body)[0] == 400
+    assert works(server)
+
+
+def test_states_that_explode_within_the_text_end_that_request_alone(server: Served) -> None:
+    tail = exploding(26).replace("root", "tail", 1)
+    grammar = f'root ::= [a-z ] [a-z ] tail "z"\n{tail}'
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(server.complete, "abc", 40, temperature=0)
+        status, answer = server.post("/completion", {"prompt": "abc", "n_predict": 10, "grammar": grammar})
+        assert (status, len(other.result()["tokens"])) == (500, 40)
+    assert "too many states" in str(answer)
+    assert works(server)
+
+
+def test_what_is_within_the_limits_works(server: Served) -> None:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(100):
+        schema = {"type": "array", "items": schema}
+    wide = {"type": "object", "properties": {f"name{i}": {"type": "integer"} for i in range(50)}}
+    for given in (schema, wide):
+        body = {"prompt": "abc", "n_predict": 8, "json_schema": given, "temperature": 0}
+        status, answer = server.post("/completion", body)
+        assert status == 200 and answer["content"].lstrip()[:1] in ("[", "{")
