@@ -49,5 +49,9 @@ int main() {
     eagle_pace shared = after_rounds(2, 3.0);
     require(shared.length(0, 8) <= shared.length(0, 1), "dear rows are not spent where eight share them");
     require(good.length(1, 1) > 0, "a sequence that has not begun is given a draft");
+    require(good.free_length(0, 0.2, 8, 1) == 0, "guesses give way to drafts that are right");
+    require(bad.free_length(0, 0.95, 8, 1) == 8, "and are taken where drafts are wrong");
+    require(bad.free_length(0, 0.95, 3, 1) == 3, "as many as there are");
+    require(bad.free_length(0, 0.0, 8, 1) == 0, "unless they are wrong, too");
     std::puts("ok");
 }

@@ -39,10 +39,7 @@ class eagle_pace {
     // Tokens to draft for a sequence of n that are decoded together: the most tokens per time. Where none pays, one is
     // tried now and then, ever more seldom.
     int length(int seq, int n) {
-        int best = 0;
-        for (int k = 1; k <= n_max_; k++) {
-            best = speed(seq, k, n) > speed(seq, best, n) ? k : best;
-        }
+        const int best = longest_worth(rates_[seq], n_max_, n, token_ms_);
         if (best > 0) {
             wait_[seq] = FIRST_WAIT;
             idle_[seq] = 0;
@@ -52,6 +49,14 @@ class eagle_pace {
             return 1;
         }
         return best;
+    }
+
+    // The same for tokens that cost nothing to draft, up to n_max, each right with that probability; 0 where the
+    // sequence's own drafts promise more.
+    int free_length(int seq, double rate, int n_max, int n) const {
+        const int own = longest_worth(rates_[seq], n_max_, n, token_ms_);
+        const int best = longest_worth(rate, n_max, n, 0);
+        return speed(rate, best, n, 0) >= speed(rates_[seq], own, n, token_ms_) ? best : 0;
     }
 
   private:
@@ -64,10 +69,18 @@ class eagle_pace {
     double n_ = 0, x_ = 0, y_ = 0, xx_ = 0, xy_ = 0;  // of the line through rows and times
     double token_ms_ = 0;
 
-    // Emitted tokens of this sequence per ms of the round.
-    double speed(int seq, int k, int n) const {
-        const double r = std::min(rates_[seq], 0.99);
-        return (1 - std::pow(r, k + 1)) / (1 - r) / (decode_ms(n * (k + 1)) + n * k * token_ms_);
+    int longest_worth(double rate, int n_max, int n, double token_ms) const {
+        int best = 0;
+        for (int k = 1; k <= n_max; k++) {
+            best = speed(rate, k, n, token_ms) > speed(rate, best, n, token_ms) ? k : best;
+        }
+        return best;
+    }
+
+    // Emitted tokens of a sequence per ms of the round.
+    double speed(double rate, int k, int n, double token_ms) const {
+        const double r = std::min(rate, 0.99);
+        return (1 - std::pow(r, k + 1)) / (1 - r) / (decode_ms(n * (k + 1)) + n * k * token_ms);
     }
 
     // Before the rows have differed, one more costs a tenth of the first.

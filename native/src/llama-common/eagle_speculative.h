@@ -2,17 +2,87 @@
 // common/speculative.cpp, behind the interface that it derives from, which has no header of its own.
 #pragma once
 
+#include <memory>
 #include <stdexcept>
 
 #include "eagle_common.h"
+#include "eagle_lookup.h"
 #include "eagle_pace.h"
+#include "ggml-cpp.h"
+#include "gguf.h"
+
+// The likeliest tokens, as a file with an MTP head may store them for a trimmed head.
+static std::vector<llama_token> eagle_base_ids(const char * path) {
+    const gguf_context_ptr file(gguf_init_from_file(path, {true, nullptr}));
+    const int64_t key = file ? gguf_find_key(file.get(), "llama_eagle.draft_vocab") : -1;
+    if (key < 0 || gguf_get_kv_type(file.get(), key) != GGUF_TYPE_ARRAY ||
+        gguf_get_arr_type(file.get(), key) != GGUF_TYPE_UINT32) {
+        return {};
+    }
+    const auto * ids = (const llama_token *) gguf_get_arr_data(file.get(), key);
+    return {ids, ids + gguf_get_arr_n(file.get(), key)};
+}
+
+// What all that draft for the same slots learn from their rounds.
+struct eagle_rounds {
+    eagle_pace pace;
+    int64_t drafted_at_us = 0;  // 0: no round has begun
+
+    // A decode after drafting is a round.
+    void decoded(const common_batch & batch) {
+        if (drafted_at_us > 0) {
+            pace.decoded((int) batch.size(), (double) (ggml_time_us() - drafted_at_us) / 1000.0);
+            drafted_at_us = 0;
+        }
+    }
+};
+
+static int eagle_n_drafting(const common_speculative_draft_params_vec & dparams) {
+    return (int) std::count_if(dparams.begin(), dparams.end(), [](const auto & dp) { return dp.drafting; });
+}
+
+// Asked before the draft, and cheap; it drafts where that promises more tokens per time.
+struct common_speculative_impl_eagle_lookup : public common_speculative_impl {
+    common_speculative_impl_eagle_lookup(const common_params_speculative & params, uint32_t n_seq,
+                                         std::shared_ptr<eagle_rounds> rounds)
+        : common_speculative_impl(COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE, n_seq, params.draft.n_max),
+          rounds_(std::move(rounds)),
+          texts_(n_seq) {}
+
+    void begin(llama_seq_id seq_id, const llama_tokens & prompt) override { texts_[seq_id].begin(prompt); }
+
+    bool process(const common_batch & batch) override {
+        rounds_->decoded(batch);
+        return true;
+    }
+
+    void draft(common_speculative_draft_params_vec & dparams) override {
+        const int n = eagle_n_drafting(dparams);
+        for (llama_seq_id seq = 0; seq < (llama_seq_id) n_seq; seq++) {
+            const auto & dp = dparams[seq];
+            if (dp.drafting) {
+                llama_tokens ids =
+                    texts_[seq].draft(*dp.prompt, dp.id_last, dp.n_max > 0 ? std::min(dp.n_max, n_max) : n_max);
+                ids.resize(rounds_->pace.free_length(seq, texts_[seq].rate(), (int) ids.size(), n));
+                *dp.result = std::move(ids);
+            }
+        }
+        rounds_->drafted_at_us = ggml_time_us();
+    }
+
+    void accept(llama_seq_id /*seq_id*/, uint16_t /*n_accepted*/, bool /*is_other*/) override {}
+
+  private:
+    std::shared_ptr<eagle_rounds> rounds_;
+    std::vector<eagle_lookup> texts_;  // per sequence
+};
 
 struct common_speculative_impl_eagle : public common_speculative_impl {
     common_speculative_impl_eagle(common_speculative_type type, const common_params_speculative & params,
-                                  uint32_t n_seq)
+                                  uint32_t n_seq, std::shared_ptr<eagle_rounds> rounds)
         : common_speculative_impl(type, n_seq, params.draft.n_max),
           p_min_(params.draft.p_min),
-          pace_((int) n_seq, params.draft.n_max),
+          rounds_(std::move(rounds)),
           drafted_(n_seq, llama_tokens(params.draft.n_max)),
           n_proposed_(n_seq, 0) {
         eagle_session_params p = eagle_session_default_params();
@@ -21,6 +91,10 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
         p.path_dft = params.draft.mparams.path.empty() ? p.path_tgt : params.draft.mparams.path.c_str();
         p.n_ctx_draft = number_from("LLAMA_EAGLE_DRAFT_CTX");
         p.n_vocab_draft = type == COMMON_SPECULATIVE_TYPE_DRAFT_MTP ? number_from("LLAMA_EAGLE_DRAFT_VOCAB") : 0;
+        const std::vector<llama_token> base_ids =
+            p.n_vocab_draft > 0 ? eagle_base_ids(p.path_dft) : std::vector<llama_token>();
+        p.n_base_ids = (int32_t) base_ids.size();
+        p.base_ids = base_ids.data();
         if (eagle_drafts_new(params.draft.ctx_tgt, params.draft.eagle_model, &p, (int32_t) n_seq, &drafts_) !=
             EAGLE_OK) {
             throw std::runtime_error(eagle_last_error());
@@ -32,15 +106,12 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
 
     void begin(llama_seq_id seq_id, const llama_tokens & prompt) override {
         eagle_drafts_text(drafts_, seq_id, prompt.data(), (int32_t) prompt.size());
-        pace_.began(seq_id);
+        rounds_->pace.began(seq_id);
     }
 
-    // The context has handed the states over itself. A decode after draft() is a round.
+    // The context has handed the states over itself.
     bool process(const common_batch & batch) override {
-        if (drafted_at_us_ > 0) {
-            pace_.decoded((int) batch.size(), (double) (ggml_time_us() - drafted_at_us_) / 1000.0);
-            drafted_at_us_ = 0;
-        }
+        rounds_->decoded(batch);
         return true;
     }
 
@@ -57,28 +128,28 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
             n_proposed_[r.seq] = r.n_out;
             n_drafted += r.n_out;
         }
-        drafted_at_us_ = ggml_time_us();
-        pace_.drafted(n_drafted, (double) (drafted_at_us_ - start_us) / 1000.0);
+        rounds_->drafted_at_us = ggml_time_us();
+        rounds_->pace.drafted(n_drafted, (double) (rounds_->drafted_at_us - start_us) / 1000.0);
     }
 
     // A sequence's next rows tell where it went back to.
     void accept(llama_seq_id seq_id, uint16_t n_accepted, bool is_other) override {
         if (!is_other) {
-            pace_.accepted(seq_id, (int) n_proposed_[seq_id], n_accepted);
+            rounds_->pace.accepted(seq_id, (int) n_proposed_[seq_id], n_accepted);
         }
     }
 
-    // Of a sequence with n_past tokens in the target's memory; empty: nothing is known of it.
-    std::vector<char> save(llama_seq_id seq, int32_t n_past) const {
-        std::vector<char> data(eagle_drafts_state_size(drafts_, seq, n_past));
+    // Of a sequence whose next row stands at `pos`; empty: nothing is known of it.
+    std::vector<char> save(llama_seq_id seq, llama_pos pos) const {
+        std::vector<char> data(eagle_drafts_state_size(drafts_, seq, pos));
         const bool saved =
             !data.empty() && eagle_drafts_state_save(drafts_, seq, data.data(), (int64_t) data.size()) == EAGLE_OK;
         return saved ? data : std::vector<char>();
     }
 
-    void load(llama_seq_id seq, int32_t n_past, const std::vector<char> & data) {
+    void load(llama_seq_id seq, llama_pos pos, const std::vector<char> & data) {
         const char * given = data.empty() ? nullptr : data.data();
-        if (eagle_drafts_state_load(drafts_, seq, given, (int64_t) data.size(), n_past) != EAGLE_OK) {
+        if (eagle_drafts_state_load(drafts_, seq, given, (int64_t) data.size(), pos) != EAGLE_OK) {
             SPC_WRN("the draft begins anew: %s\n", eagle_last_error());
         }
     }
@@ -86,14 +157,13 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
   private:
     eagle_drafts * drafts_ = nullptr;
     float p_min_;
-    eagle_pace pace_;
+    std::shared_ptr<eagle_rounds> rounds_;
     const bool adapts_ = text_from("LLAMA_EAGLE_DRAFT_LENGTH") == "auto";
-    int64_t drafted_at_us_ = 0;          // 0: no round has begun
     std::vector<llama_tokens> drafted_;  // per sequence
     std::vector<int32_t> n_proposed_;
 
     std::vector<eagle_draft_request> make_requests(const common_speculative_draft_params_vec & dparams) {
-        const int n = (int) std::count_if(dparams.begin(), dparams.end(), [](const auto & dp) { return dp.drafting; });
+        const int n = eagle_n_drafting(dparams);
         std::vector<eagle_draft_request> requests;
         for (llama_seq_id seq = 0; seq < (llama_seq_id) n_seq; seq++) {
             const auto & dp = dparams[seq];
@@ -101,7 +171,7 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
                 continue;
             }
             const int32_t longest = dp.n_max > 0 ? std::min(dp.n_max, n_max) : n_max;
-            const int32_t length = adapts_ ? std::min(longest, pace_.length(seq, n)) : longest;
+            const int32_t length = adapts_ ? std::min(longest, rounds_->pace.length(seq, n)) : longest;
             if (length > 0) {
                 requests.push_back({seq, dp.pos0, dp.id_last, length, drafted_[seq].data(), 0});
             }
@@ -117,3 +187,21 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
     // 0: not given.
     static int32_t number_from(const char * variable) { return std::atoi(text_from(variable).c_str()); }
 };
+
+// Ours in the place of upstream's, null where it stays. `rounds`: of all that were made before, null before the first.
+static std::unique_ptr<common_speculative_impl> eagle_make_impl(common_speculative_type type,
+                                                                const common_params_speculative & params,
+                                                                uint32_t n_seq,
+                                                                std::shared_ptr<eagle_rounds> & rounds) {
+    const llama_model * model = params.draft.eagle_model;
+    if (!rounds) {
+        rounds = std::make_shared<eagle_rounds>(eagle_rounds{eagle_pace((int) n_seq, params.draft.n_max)});
+    }
+    if (eagle_drafts_of(params, model, type)) {
+        return std::make_unique<common_speculative_impl_eagle>(type, params, n_seq, rounds);
+    }
+    if (type == COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE && eagle_drafts_of(params, model)) {
+        return std::make_unique<common_speculative_impl_eagle_lookup>(params, n_seq, rounds);
+    }
+    return nullptr;
+}
