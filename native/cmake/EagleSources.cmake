@@ -66,7 +66,7 @@ foreach (target ${EAGLE_LIBRARIES})
         eagle_join(${target} ggml-cpu)
     elseif (target MATCHES "^(llama|ggml-base|ggml-cuda)$")
         eagle_join(${target} ${target})
-    elseif (target STREQUAL llama-common)
+    elseif (target MATCHES "^(llama-common|mtmd)$")
         eagle_include(${target} llama-common)
     elseif (target MATCHES "^ggml-(hip|musa)$")
         eagle_include(${target} ggml-cuda)  # they compile ggml-cuda's files, without our kernels

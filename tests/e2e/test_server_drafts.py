@@ -13,7 +13,7 @@ from fixtures.serving import Served, serve
 from fixtures.targets import make_target
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.demo.run import DRAFT, TARGET
-from llama_eagle.synthetic.ggufs import convert_pair
+from llama_eagle.synthetic.ggufs import MTPFile, PairFolder, convert_pair
 
 pytestmark = pytest.mark.native
 
@@ -135,7 +135,15 @@ def test_statistics_reach_the_client(demo: tuple[Served, Path]) -> None:
     timings = ask(server, 0, [40, 41, 42])["timings"]
     assert 0 < timings["draft_n_accepted"] <= timings["draft_n"]
     slot = server.get("/slots")[1][0]
-    assert (slot["drafter"], slot["n_draft"]) == ("draft-eagle3", 0)
+    assert slot["drafter"] == "draft-eagle3" and 1 <= slot["n_draft"] <= 4
+    for name in ("drafted", "accepted"):
+        total = server.metric(f"spec_decode_num_{name.replace('drafted', 'draft')}_tokens_total")
+        assert server.metric(f'drafter_{name}_tokens_total{{drafter="draft-eagle3"}}') == total > 0
+    accepted, rounds, per_round = (
+        server.metric(f'drafter_{name}{{drafter="draft-eagle3"}}')
+        for name in ("accepted_tokens_total", "rounds_total", "tokens_per_round")
+    )
+    assert per_round == pytest.approx(1 + accepted / rounds, rel=1e-4)
 
 
 def test_two_conversations_in_turn_read_only_what_is_new(demo: tuple[Served, Path]) -> None:
@@ -169,9 +177,51 @@ def test_a_saved_slot_keeps_its_draft(demo: tuple[Served, Path]) -> None:
 
 
 def test_several_answers_to_one_question(demo: tuple[Served, Path]) -> None:
+    """Each drafts as it would alone: the draft's memory is copied with the target's."""
     server, _ = demo
-    body = {"prompt": "Once", "n": 2, "max_tokens": 12, "temperature": 0}
-    status, answer = server.post("/v1/completions", body)
-    assert status == 200
-    assert len({choice["text"] for choice in answer["choices"]}) == 1
-    assert len(answer["choices"]) == 2
+    texts: set[str] = set()
+    n_drafted = []
+    for n in (1, 2):
+        before = server.metric("spec_decode_num_draft_tokens_total")
+        body = {"prompt": [40, 41, 42] * 20, "n": n, "max_tokens": 24, "temperature": 0, "cache_prompt": False}
+        status, answer = server.post("/v1/completions", body)
+        assert (status, len(answer["choices"])) == (200, n)
+        texts |= {choice["text"] for choice in answer["choices"]}
+        n_drafted.append(server.metric("spec_decode_num_draft_tokens_total") - before)
+    assert len(texts) == 1
+    assert n_drafted[1] == 2 * n_drafted[0] > 0
+
+
+@pytest.fixture(scope="module")
+def rare(tmp_path_factory: pytest.TempPathFactory) -> tuple[MTPFile, Path]:
+    """A target that repeats 40 words of any ids and whose head knows them; and a copy that names them the likeliest."""
+    folder = PairFolder(tmp_path_factory.mktemp("rare") / "tiny", "tiny", keep=True)
+    found = folder.mtp(1.0, "q8_0", rare=40)
+    text, copy = folder.path / "words.txt", folder.path / "copy.gguf"
+    text.write_text(found.cycle.expected_text(START, 40))
+    convert_target(folder.path / "mtp-1-rare-40", copy, TargetOptions(outtype="q8_0", calibration=text))
+    return found, copy
+
+
+START = 300  # a token
+TRIMMED = ("-d", "mtp", "--draft-vocab", 64, "--parallel", 1, *CONTEXT)
+
+
+def test_a_trimmed_head_has_the_likeliest_tokens(rare: tuple[MTPFile, Path]) -> None:
+    """In the first 30 words: those that the text has had get rows anyway."""
+    accepted = []
+    for target in (rare[0].target, rare[1]):
+        with serve("-m", target, *TRIMMED, "--n-draft", 3) as server:
+            answer = server.complete([START], 30, temperature=0)
+        assert answer["tokens"] == rare[0].cycle.expected_tokens(START, 30)
+        accepted.append(answer["timings"]["draft_n_accepted"])
+    assert accepted[0] < 5 and accepted[1] > 15
+
+
+def test_a_text_that_repeats_is_looked_up(rare: tuple[MTPFile, Path]) -> None:
+    """Beside a draft whose length adapts, unless told otherwise."""
+    expected = rare[0].cycle.expected_tokens(START, 300)
+    for options, looks_up in (((), True), (("--no-lookup",), False), (("--n-draft", 3), False)):
+        with serve("-m", rare[0].target, *TRIMMED, *options) as server:
+            assert server.complete([START], 300, temperature=0)["tokens"] == expected
+            assert (server.metric('drafter_accepted_tokens_total{drafter="ngram-simple"}') > 20) == looks_up

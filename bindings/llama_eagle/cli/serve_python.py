@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llama_eagle import console
-from llama_eagle.cli.options import Computing, Drafting
+from llama_eagle.cli.options import Computing, Drafting, Vision
 
 if TYPE_CHECKING:
     from llama_eagle.cli.commands.serve import Address
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 def serve_python(
     address: Address,
+    vision: Vision,
     drafting: Drafting,
     computing: Computing,
     model: Path | None,
@@ -34,7 +35,10 @@ def serve_python(
     else:
         server = ServerSettings(host=address.host, port=address.port, api_key=address.api_key)
         options = from_options(drafting.options(), computing.context(max(ctx_size, 1), 0), computing.n_gpu_layers)
-        given = {"model": str(model), "n_ctx": ctx_size, "chat_format": chat_format, "verbose": verbose}
+        given = {
+            "model": str(model), "n_ctx": ctx_size, "chat_format": chat_format, "verbose": verbose,
+            "mmproj_path": None if vision.mmproj is None else str(vision.mmproj),
+        }  # fmt: skip
         models = [EagleModelSettings(**{**options, **given})]
     listener = listen(server.host, server.port)  # before a model is loaded for nothing
     _run(create_app(server, models), listener, server, verbose)

@@ -46,6 +46,9 @@ class EagleModelSettings(ModelSettings):
     draft_n_ctx: int = Field(default=0, ge=0, description="Positions the draft sees, 0: as the target.")
     checkpoint_mib: int = Field(default=256, ge=0, description="Memory for checkpoints of a recurrent state.")
     checkpoint_every: int = Field(default=1024, ge=1, description="Tokens between them in a long prompt.")
+    mmproj_path: str | None = Field(default=None, description="The model's vision encoder: messages may hold images.")
+    image_folder: str | None = Field(default=None, description="Messages may name files below it.")
+    image_urls: bool = Field(default=False, description="Messages may name http and https addresses.")
     parse_replies: bool = Field(default=True, description="Reasoning and tool calls apart from content.")
     logits_all: bool = Field(default=False, description="Whether to return logits; needed for logprobs.")
 

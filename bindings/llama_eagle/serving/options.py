@@ -9,18 +9,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from llama_eagle.drafting.options import LOOKUP, DraftingOptions
+from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.drafting.resolve import resolve, session_options
 from llama_eagle.errors import UsageError, refuse
 from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import DRAFT_ARCHITECTURE, require_models
 from llama_eagle.gguf.size import require_memory
 from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions
+from llama_eagle.vision.encoder import require_encoder
 
 AUTO_LONGEST = 8  # the server's own control of the length takes less where less pays
 MAX_SLOTS = 16
 KEYS = ("--api-key", "--api-key-file")
-OURS = ("--host", "--port", "--model", "-m", "--parallel", "-np", "--ctx-size", "-c")  # the checks have seen these
+OURS = (  # the checks have seen these
+    "--host", "--port", "--model", "-m", "--parallel", "-np", "--ctx-size", "-c", "--mmproj", "-mm",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class ServerOptions:
     drafting: DraftingOptions
     context: ContextOptions
     n_ctx: int = 0
-    lookup: bool = False  # in the text first, before the draft
+    mmproj: Path | None = None  # the target's vision encoder
     n_gpu_layers: int = 0
     host: str = "127.0.0.1"
     port: int = 8000
@@ -99,6 +102,8 @@ def check(options: ServerOptions) -> Checked:
     choice = resolve(options.model, options.drafting)
     files = read_model(choice.target)[1]
     target, draft = require_models(files, files if choice.draft == MTP else choice.draft)
+    if options.mmproj is not None:
+        require_encoder(options.mmproj, target, draft)
     found = Checked(options, choice.options, choice.why, target, draft)
     if options.n_gpu_layers == 0:
         types = (CACHE_TYPES[options.context.type_k], CACHE_TYPES[options.context.type_v])
@@ -122,6 +127,8 @@ def words(served: Checked) -> list[str]:
         "--alias": options.alias or served.target.path.stem,
     }  # fmt: skip
     flags = ["--no-kv-unified", "--metrics", "--offline"]
+    if options.mmproj is not None:
+        given["--mmproj"] = options.mmproj
     pairs = [str(word) for pair in given.items() for word in pair]
     return [*pairs, *flags, *_drafting_words(served), *options.extra]
 
@@ -152,7 +159,7 @@ def _drafting_words(served: Checked) -> Iterator[str]:
 
 
 def _kinds(served: Checked) -> Iterator[str]:
-    if served.drafts.draft == LOOKUP or served.options.lookup:
+    if served.drafts.looks_up:
         yield "ngram-simple"
     if served.draft is not None:
         yield "draft-eagle3" if served.draft.architecture == DRAFT_ARCHITECTURE else "draft-mtp"
@@ -161,7 +168,9 @@ def _kinds(served: Checked) -> Iterator[str]:
 # Names of a configuration file's entry: those of DraftingOptions and ContextOptions, and these.
 _CONTEXT = ("type_k", "type_v", "n_threads", "n_ubatch")
 _FIELDS = ("model", "n_ctx", "n_gpu_layers", "parallel", "verbose")
-_DRAFTING = ("draft", "n_draft", "n_draft_max", "p_min", "exact", "draft_gpu_layers", "draft_n_ctx", "draft_vocab")
+_DRAFTING = (
+    "draft", "n_draft", "n_draft_max", "p_min", "exact", "draft_gpu_layers", "draft_n_ctx", "draft_vocab", "lookup",
+)  # fmt: skip
 _IGNORED = ("n_threads_batch", "n_batch")  # one number of threads, one size of pieces
 
 
@@ -180,6 +189,8 @@ def from_config(path: Path, settings: Mapping[str, Any], base: ServerOptions) ->
     fields = {name: entry.pop(name) for name in _FIELDS if name in entry}
     fields |= {name: settings[name] for name in ("host", "port", "api_key", "parallel") if name in settings}
     fields["alias"] = entry.pop("model_alias", None)
+    mmproj = entry.pop("mmproj_path", None)
+    fields["mmproj"] = None if mmproj is None else Path(str(mmproj))
     unknown = [*(set(entry) - {*_IGNORED}), *(set(settings) - {"host", "port", "api_key", "parallel", "models"})]
     if unknown:
         raise UsageError(f"{path}: {sorted(unknown)[0]} is not known to this server. Leave it out, or use --python.")

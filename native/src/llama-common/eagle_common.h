@@ -22,6 +22,12 @@ struct common_speculative;
 // The kind that drafted last for a slot, "none" before.
 std::string eagle_last_drafter(const common_speculative * spec, llama_seq_id seq);
 
+// Drafted and accepted tokens, rounds and tokens a round by drafter, in Prometheus' format.
+std::string eagle_metrics(const common_speculative * spec);
+
+// The slot `to` holds what `from` holds.
+void eagle_copy_slot(common_speculative * spec, llama_seq_id from, llama_seq_id to, llama_context * ctx);
+
 // The draft's part of a slot's file. What cannot be loaded costs drafts, not the slot.
 void eagle_save_slot(common_speculative * spec, llama_seq_id seq, llama_context * ctx, const std::string & path);
 void eagle_load_slot(common_speculative * spec, llama_seq_id seq, llama_context * ctx, const std::string & path);

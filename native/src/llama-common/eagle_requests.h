@@ -1,6 +1,7 @@
 // What llama.cpp's server asks before it serves a request.
 #pragma once
 
+#include <cstdint>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -12,6 +13,18 @@ inline void eagle_require_remote_media() {
     if (!allowed || std::string(allowed) != "1") {
         throw std::invalid_argument("this server fetches no URLs: send the data as data:image/...;base64,...");
     }
+}
+
+// Pixels of a picture, which is decoded as a whole.
+constexpr int64_t EAGLE_MAX_PIXELS = 100'000'000;
+
+inline bool eagle_is_picture_size(int64_t width, int64_t height) {
+    return width * height <= EAGLE_MAX_PIXELS;
+}
+
+inline std::string eagle_bad_media() {
+    return "an image or sound cannot be read, or has more than " + std::to_string(EAGLE_MAX_PIXELS / 1'000'000) +
+           " million pixels: send a sound PNG or JPEG";
 }
 
 // Bytes of a request's body; longer ones are answered with 413.

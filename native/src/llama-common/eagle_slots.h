@@ -1,9 +1,11 @@
 // What the server's slots ask of the drafts, included by common/speculative.cpp behind common_speculative: the kind
-// that drafted last, and a slot's files. Beside a slot's file lies one of the same name and ".draft".
+// that drafted last, counters, and a slot's copy and files. Beside a slot's file lies one of the same name and
+// ".draft".
 #pragma once
 
 #include <fstream>
 #include <iterator>
+#include <sstream>
 
 static const std::string EAGLE_DRAFT_SUFFIX = ".draft";
 
@@ -18,7 +20,8 @@ static common_speculative_impl_eagle * eagle_impl_of(common_speculative * spec) 
     return nullptr;
 }
 
-static int32_t eagle_n_past(llama_context * ctx, llama_seq_id seq) {
+// Where the sequence's next row stands.
+static llama_pos eagle_end(llama_context * ctx, llama_seq_id seq) {
     return llama_memory_seq_pos_max(llama_get_memory(ctx), seq) + 1;
 }
 
@@ -26,9 +29,44 @@ std::string eagle_last_drafter(const common_speculative * spec, llama_seq_id seq
     return spec && spec->impl_last[seq] ? common_speculative_type_to_str(spec->impl_last[seq]->type) : "none";
 }
 
+std::string eagle_metrics(const common_speculative * spec) {
+    struct counter {
+        const char * name;
+        const char * meaning;
+        double (*value)(const common_speculative_impl & impl);
+    };
+    static const counter COUNTERS[] = {
+        {"drafted_tokens_total", "Tokens drafted", [](const auto & impl) { return (double) impl.n_gen_tokens; }},
+        {"accepted_tokens_total", "Drafted tokens accepted",
+         [](const auto & impl) { return (double) impl.n_acc_tokens; }},
+        {"rounds_total", "Rounds with a draft", [](const auto & impl) { return (double) impl.n_call_accept; }},
+        {"tokens_per_round", "Mean tokens of a round with a draft",
+         [](const auto & impl) { return 1.0 + (double) impl.n_acc_tokens / std::max<size_t>(impl.n_call_accept, 1); }},
+    };
+    std::ostringstream text;
+    for (const counter & c : COUNTERS) {
+        const std::string name = std::string("llamacpp:drafter_") + c.name;
+        const bool is_total = name.find("_total") != std::string::npos;
+        text << "# HELP " << name << " " << c.meaning << ", by drafter\n"
+             << "# TYPE " << name << (is_total ? " counter\n" : " gauge\n");
+        for (size_t i = 0; spec && i < spec->impls.size(); i++) {
+            const common_speculative_impl & impl = *spec->impls[i];
+            text << name << "{drafter=\"" << common_speculative_type_to_str(impl.type) << "\"} " << c.value(impl)
+                 << "\n";
+        }
+    }
+    return text.str();
+}
+
+void eagle_copy_slot(common_speculative * spec, llama_seq_id from, llama_seq_id to, llama_context * ctx) {
+    if (auto * impl = eagle_impl_of(spec)) {
+        impl->load(to, eagle_end(ctx, to), impl->save(from, eagle_end(ctx, from)));
+    }
+}
+
 void eagle_save_slot(common_speculative * spec, llama_seq_id seq, llama_context * ctx, const std::string & path) {
     auto * impl = eagle_impl_of(spec);
-    const std::vector<char> data = impl ? impl->save(seq, eagle_n_past(ctx, seq)) : std::vector<char>();
+    const std::vector<char> data = impl ? impl->save(seq, eagle_end(ctx, seq)) : std::vector<char>();
     if (data.empty()) {
         std::remove((path + EAGLE_DRAFT_SUFFIX).c_str());  // of an older save
         return;
@@ -39,6 +77,6 @@ void eagle_save_slot(common_speculative * spec, llama_seq_id seq, llama_context 
 void eagle_load_slot(common_speculative * spec, llama_seq_id seq, llama_context * ctx, const std::string & path) {
     if (auto * impl = eagle_impl_of(spec)) {
         std::ifstream file(path + EAGLE_DRAFT_SUFFIX, std::ios::binary);
-        impl->load(seq, eagle_n_past(ctx, seq), {std::istreambuf_iterator<char>(file), {}});
+        impl->load(seq, eagle_end(ctx, seq), {std::istreambuf_iterator<char>(file), {}});
     }
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ import typer
 
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import CHAT_CONTEXT, Computing, Drafting, Verbose
+from llama_eagle.cli.options import CHAT_CONTEXT, Computing, Drafting, Verbose, Vision
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 from llama_eagle.files import read_json_or_yaml
 
@@ -32,6 +32,7 @@ class Address:
 @grouped
 def serve(
     address: Address,
+    vision: Vision,
     drafting: Drafting,
     computing: Computing,
     model: Annotated[
@@ -58,7 +59,7 @@ def serve(
     if python:
         from llama_eagle.cli.serve_python import serve_python
 
-        return serve_python(address, drafting, computing, model, config, ctx_size, chat_format, verbose)
+        return serve_python(address, vision, drafting, computing, model, config, ctx_size, chat_format, verbose)
     if chat_format is not None:
         raise UsageError("--chat-format belongs to --python. Here: -- --chat-template NAME, or the model's own.")
     from llama_eagle.serving import options as serving
@@ -66,8 +67,8 @@ def serve(
 
     options = serving.ServerOptions(
         model=model or Path(),
-        drafting=replace(drafting, lookup=None).options(),
-        lookup=bool(drafting.lookup),
+        drafting=drafting.options(),
+        mmproj=vision.mmproj,
         context=computing.context(max(ctx_size, 1), 0),
         n_ctx=ctx_size,
         n_gpu_layers=computing.n_gpu_layers,
