@@ -45,7 +45,7 @@ endif
 
 $(INSTALLED): $(VENV)/dependencies $(NATIVE)
 	rm -f $(VENV)/installed-*
-	CMAKE_ARGS="$(CMAKE_ARGS)" $(PIP) install --quiet --no-build-isolation --no-deps -C cmake.define.LLAMA_EAGLE_TESTS=ON -C cmake.define.GGML_RPC=ON -e .
+	CMAKE_ARGS="$(CMAKE_ARGS)" $(PIP) install --quiet --no-build-isolation --no-deps -C cmake.define.LLAMA_EAGLE_TESTS=ON -e .
 	touch $@
 
 demo: install

@@ -19,7 +19,7 @@ def stream_chat(job: Job, n: int, n_draft: int | str) -> Measurement:
     from llama_eagle.drop_in.options import from_options
 
     context = ContextOptions(n_ctx=n + ROOM, n_threads=job.threads)
-    llm = EagleLlama(job.target, verbose=False, **from_options(job.drafting(n_draft), context, job.gpu_layers))
+    llm = EagleLlama(job.target, verbose=False, **from_options(job.drafting(n_draft), context, job.load))
     with contextlib.closing(llm):
         list(llm.create_chat_completion(_messages(job), stream=True, temperature=0, max_tokens=8))  # imports, caches
         start = time.perf_counter()

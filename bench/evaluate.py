@@ -34,7 +34,7 @@ class Evaluation:
     drafting: DraftingOptions
     sampling: SamplingParams = GREEDY
     threads: int = 0
-    gpu_layers: int = 0
+    load: LoadOptions = LoadOptions()
     ignore_eos: bool = False
     mmproj: Path | None = None
 
@@ -93,15 +93,14 @@ def evaluate(job: Evaluation, on_progress: Callable[[float], None] = lambda frac
     drafting = job.drafting
     if drafting.exact:
         set_mode("strict")
-    load = LoadOptions(job.gpu_layers)
-    pairing = PairOptions(job.target, drafting.model, load, drafting.draft_gpu_layers)
+    pairing = PairOptions(job.target, drafting.model, job.load, drafting.draft_gpu_layers)
     with ModelPair(pairing) as pair, contextlib.ExitStack() as stack:
         if drafting.exact:
             require(pair.target)
         pictures = None
         if job.mmproj is not None:
             require_encoder(job.mmproj, pair.target.header, pair.draft.header if pair.draft else None)
-            threads, use_gpu = job.threads or os.cpu_count() or 1, job.gpu_layers != 0
+            threads, use_gpu = job.threads or os.cpu_count() or 1, job.load.n_gpu_layers != 0
             encoder = VisionEncoder(job.mmproj, pair.target.handle, n_threads=threads, use_gpu=use_gpu)
             pictures = PicturesInText(stack.enter_context(encoder))
         answerer = _Answerer(job, pair, pictures)

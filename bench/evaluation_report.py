@@ -20,6 +20,7 @@ def as_dict(job: Evaluation, scores: dict[str, Score]) -> dict[str, Any]:
         "n_draft": job.drafting.n_draft,
         "temperature": job.sampling.temperature,
         "threads": job.threads,
+        "rpc_servers": list(job.load.rpc_servers),
         "exact": job.drafting.exact,
         OVERALL: total(scores.values()).as_dict(),
         "categories": {category: score.as_dict() for category, score in scores.items()},

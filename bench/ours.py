@@ -29,7 +29,7 @@ class Job:
     n: int
     threads: int
     n_draft_max: int
-    gpu_layers: int = 0
+    load: LoadOptions = LoadOptions()
     draft_gpu_layers: int | None = None  # None: as the target
     p_min: float = 0.0  # a draft ends where its cumulative probability falls below this
     draft_vocab: int = 0  # rows of an MTP head; 0: all
@@ -43,7 +43,7 @@ class Job:
 
     @property
     def pair(self) -> PairOptions:
-        return PairOptions(self.target, self.draft or MTP, LoadOptions(self.gpu_layers), self.draft_gpu_layers)
+        return PairOptions(self.target, self.draft or MTP, self.load, self.draft_gpu_layers)
 
     def drafting(self, n_draft: int | str) -> DraftingOptions:
         longest = n_draft if isinstance(n_draft, int) else self.n_draft_max

@@ -91,7 +91,7 @@ def run(job: Any, plan: Plan) -> Results:
     plain: list[Measurement] = []
     runs: dict[tuple[str, Length], list[Measurement]] = {}
     peer_plain: list[float] = []
-    peer_job = PeerJob(job.target, job.n, job.threads, job.gpu_layers, job.type_k, job.type_v)
+    peer_job = PeerJob(job.target, job.n, job.threads, job.load.n_gpu_layers, job.type_k, job.type_v)
     with loaded(job) as ours:
         ours.plain()  # pages the files in
         for repetition in range(plan.repetitions):

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import ctypes
 import platform
 import re
+from dataclasses import replace
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from llama_eagle.errors import EagleError
+from llama_eagle.native import rpc
 from llama_eagle.native.build import library_folder
 from llama_eagle.native.calls import library
 from llama_eagle.sessions import exact
+from llama_eagle.sessions.devices import DEVICES, GPUS, devices_of_kind, placement, told
+from llama_eagle.sessions.models import Model
+from llama_eagle.sessions.options import LoadOptions
 
 PACKAGES = ("llama-eagle", "llama-cpp-python", "gguf", "numpy", "safetensors", "huggingface_hub")
-DEVICE_GPUS = (1, 2)  # ggml_backend_dev_type: discrete, integrated
-DEVICES = (0, *DEVICE_GPUS)  # and the CPU
 
 
-def examine() -> dict[str, Any]:
-    """Everything a report of trouble needs. `problems` is empty when the library loads."""
+def examine(load: LoadOptions = LoadOptions(), model: Path | None = None) -> dict[str, Any]:
+    """Everything a report of trouble needs. `problems` is empty when the library loads and the servers answer.
+
+    model: of which `placement` says where its layers would lie; nothing of it is loaded.
+    """
     report: dict[str, Any] = {
         "versions": _versions(),
         "upstream_commit": None,
@@ -28,6 +34,8 @@ def examine() -> dict[str, Any]:
         "cpu_features": [],
         "gpu_backends": [],
         "exact": [],
+        "rpc_servers": [],
+        "placement": [],
         "problems": [],
     }
     try:
@@ -36,8 +44,10 @@ def examine() -> dict[str, Any]:
         report["upstream_commit"] = llama.eagle_upstream_commit().decode()
         report["patch_hash"] = llama.eagle_patch_hash().decode()
         report["cpu_features"] = _cpu_features()
-        report["gpu_backends"] = _gpu_backends(llama)
+        report["gpu_backends"] = devices_of_kind(GPUS)
         report["exact"] = exact.devices()
+        report["rpc_servers"] = [_remote(device) for server in load.rpc_servers for device in rpc.ask(server)]
+        report["placement"] = _placement(model, load) if model else []
     except EagleError as error:
         report["problems"].append(str(error))
     return report
@@ -56,9 +66,24 @@ def render(report: dict[str, Any]) -> str:
         f"{'GPU':<20} {gpu['name']}: {gpu['description']}, {gpu['free_mib']} of {gpu['total_mib']} MiB free"
         for gpu in report["gpu_backends"]
     ] or [f"{'GPU':<20} none in this build"]
+    lines += [
+        f"{'RPC':<20} {device['server']}: {device['free_mib']} of {device['total_mib']} MiB free"
+        for device in report["rpc_servers"]
+    ]
+    if report["placement"]:
+        lines.append(f"{'layers':<20} {told(report['placement'])}")
     lines += [f"{'exact':<20} {entry['device']}: {entry['why'] or 'yes'}" for entry in report["exact"]]
     lines += [f"problem: {problem}" for problem in report["problems"]]
     return "\n".join(lines)
+
+
+def _remote(device: rpc.RemoteDevice) -> dict[str, Any]:
+    return {"server": device.server, "free_mib": device.free >> 20, "total_mib": device.total >> 20}
+
+
+def _placement(model: Path, load: LoadOptions) -> list[dict[str, Any]]:
+    with Model.target(model, replace(load, no_alloc=True, use_mmap=False)) as target:
+        return placement(target.handle)
 
 
 def _versions() -> dict[str, str]:
@@ -83,30 +108,4 @@ def _cpu_features() -> list[str]:
 
 def devices() -> list[dict[str, Any]]:
     """Name, description and memory in MiB of what models can run on, the CPU first."""
-    return sorted(_devices(library(), DEVICES), key=lambda device: bool(device["name"] != "CPU"))
-
-
-def _gpu_backends(ggml: Any) -> list[dict[str, Any]]:
-    return _devices(ggml, DEVICE_GPUS)
-
-
-def _devices(ggml: Any, kinds: tuple[int, ...]) -> list[dict[str, Any]]:
-    """libllama's handle also finds the symbols of the ggml libraries it is linked with."""
-    count, get = ggml.ggml_backend_dev_count, ggml.ggml_backend_dev_get
-    count.restype = ctypes.c_size_t
-    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
-    found = [ctypes.c_void_p(get(i)) for i in range(count())]
-    return [_device(ggml, device) for device in found if ggml.ggml_backend_dev_type(device) in kinds]
-
-
-def _device(ggml: Any, device: ctypes.c_void_p) -> dict[str, Any]:
-    for function in (ggml.ggml_backend_dev_name, ggml.ggml_backend_dev_description):
-        function.restype = ctypes.c_char_p
-    free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    ggml.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
-    return {
-        "name": ggml.ggml_backend_dev_name(device).decode(),
-        "description": ggml.ggml_backend_dev_description(device).decode(),
-        "free_mib": free.value >> 20,
-        "total_mib": total.value >> 20,
-    }
+    return sorted(devices_of_kind(DEVICES), key=lambda device: bool(device["name"] != "CPU"))

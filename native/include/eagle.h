@@ -49,6 +49,13 @@ LLAMA_API const char * eagle_upstream_commit(void);  // llama.cpp commit this li
 LLAMA_API const char * eagle_patch_hash(void);       // sha256 over the applied patch series; static storage
 LLAMA_API const char * eagle_last_error(void);  // this thread's last failure, "" if none; valid until its next call
 
+// The HOST:PORT of an RPC server that ctx computes on and that is gone, "" while all are there: what the context holds
+// is lost, and its model has to be loaded again. Valid as long as the context.
+LLAMA_API const char * eagle_lost_server(const struct llama_context * ctx);
+
+// Where a layer lies, 0..llama_model_n_layer(model); that number itself: the head. Null for other numbers.
+LLAMA_API ggml_backend_dev_t eagle_layer_device(const struct llama_model * model, int32_t layer);
+
 // --- session ---------------------------------------------------------------------------------------------------
 
 struct eagle_session_params {

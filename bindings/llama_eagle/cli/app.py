@@ -26,6 +26,7 @@ from llama_eagle.cli.commands import (
 # Each with an example; the first words of its help fit into a line of 80 columns.
 COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "convert": (convert.convert, "llama-eagle convert Qwen/Qwen3-8B -o qwen3-8b.gguf --outtype q4_k_m"),
+    "export": (convert.export, "llama-eagle export draft.gguf --target Qwen/Qwen3-8B --to vllm -o qwen3-8b-eagle3"),
     "quantize": (quantize.quantize, "llama-eagle quantize model-f16.gguf model-q4_k_m.gguf q4_k_m"),
     "train": (train.train, "llama-eagle train --target Qwen/Qwen3-0.6B --data chats.jsonl -o my-draft"),
     "check": (check.check, "llama-eagle check target.gguf draft.gguf"),
@@ -37,6 +38,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "run": (run.run, "llama-eagle run Qwen/Qwen3-8B"),
     "pairs": (run.pairs, "llama-eagle pairs"),
     "serve": (serve.serve, "llama-eagle serve -m target.gguf -d draft.gguf --port 8000"),
+    "rpc-server": (serve.rpc_server, "llama-eagle rpc-server --host 192.168.1.20 --port 50052"),
     "inspect": (inspect.inspect, "llama-eagle inspect model.gguf"),
     "doctor": (doctor.doctor, "llama-eagle doctor"),
 }

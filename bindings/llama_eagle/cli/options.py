@@ -13,6 +13,7 @@ from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.errors import UsageError
 from llama_eagle.generation.options import SamplingParams
 from llama_eagle.native.limits import MAX_THREADS
+from llama_eagle.native.rpc import read_servers
 from llama_eagle.sessions.options import ContextOptions, LoadOptions
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, also for failures.")]
@@ -111,11 +112,28 @@ class Vision:
 
 
 @dataclass(frozen=True)
-class Computing:
+class Devices:
+    """Where layers lie: this machine's GPUs, and other machines."""
+
+    n_gpu_layers: GpuLayers = LoadOptions.n_gpu_layers
+    rpc: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT,...", help="RPC servers that take layers too (rpc-server).")
+    ] = None
+    tensor_split: Annotated[
+        str | None, typer.Option("--tensor-split", "-ts", metavar="N,...", help="Shares of servers, then of GPUs.")
+    ] = None
+
+    def load(self) -> LoadOptions:
+        """Raises `UsageError` for what is no server, or no share."""
+        servers, shares = read_servers(self.rpc), _read_shares(self.tensor_split)
+        return LoadOptions(self.n_gpu_layers, tensor_split=shares, rpc_servers=servers)
+
+
+@dataclass(frozen=True)
+class Computing(Devices):
     """Where and how the target is computed."""
 
     threads: Threads = ContextOptions.n_threads
-    n_gpu_layers: GpuLayers = LoadOptions.n_gpu_layers
     batch_size: Annotated[int, typer.Option("--batch-size", "-b", help="Tokens per decode call.")] = (
         ContextOptions.n_batch
     )
@@ -159,6 +177,7 @@ FLAGS = {
     "type_v": "--cache-type-v",
     "draft_n_ctx": "--draft-ctx-size",
     "mmproj_path": "--mmproj",
+    "rpc_servers": "--rpc",
 }
 _NAMES = re.compile(rf"(?<![\w.'-])({'|'.join(FLAGS)})(?!\w)")
 
@@ -175,6 +194,13 @@ def read_n_draft(text: str) -> int | str:
     if not text.isdigit():
         raise UsageError(f"draft length {text!r} (n_draft): give a number of 0 or more, or auto.")
     return int(text)
+
+
+def _read_shares(text: str | None) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise UsageError(f"tensor_split {text!r}: give shares separated by commas, such as 3,1.") from None
 
 
 def _read_vocab(text: str | None) -> int | str | None:

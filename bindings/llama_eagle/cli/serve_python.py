@@ -34,7 +34,7 @@ def serve_python(
         server, models = ServerSettings.model_validate(settings.model_dump(exclude={"models"})), settings.models
     else:
         server = ServerSettings(host=address.host, port=address.port, api_key=address.api_key)
-        options = from_options(drafting.options(), computing.context(max(ctx_size, 1), 0), computing.n_gpu_layers)
+        options = from_options(drafting.options(), computing.context(max(ctx_size, 1), 0), computing.load())
         given = {
             "model": str(model), "n_ctx": ctx_size, "chat_format": chat_format, "verbose": verbose,
             "mmproj_path": None if vision.mmproj is None else str(vision.mmproj),

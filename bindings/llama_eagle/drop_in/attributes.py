@@ -18,8 +18,9 @@ from llama_cpp import Llama  # noqa: E402
 
 from llama_eagle.drop_in.options import EagleOptions  # noqa: E402
 from llama_eagle.errors import UsageError  # noqa: E402
+from llama_eagle.sessions.devices import set_devices  # noqa: E402
 from llama_eagle.sessions.models import progress_callback  # noqa: E402
-from llama_eagle.sessions.options import MTP  # noqa: E402
+from llama_eagle.sessions.options import MTP, LoadOptions  # noqa: E402
 from llama_eagle.sessions.text_memory import TextMemory  # noqa: E402
 
 
@@ -48,6 +49,8 @@ class Attributes(Llama):
     @property
     def model_params(self) -> Any:
         """As `context_params`."""
+        if self._options.rpc_servers:
+            set_devices(self._model_params, LoadOptions(rpc_servers=self._options.rpc_servers))
         self._model_params.load_mtp = self._options.model == MTP
         self._model_params.progress_callback = self._on_load
         return self._model_params

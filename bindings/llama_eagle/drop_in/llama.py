@@ -33,6 +33,7 @@ from llama_eagle.drop_in.images import ImageReader  # noqa: E402
 from llama_eagle.drop_in.measures import Measures  # noqa: E402
 from llama_eagle.drop_in.options import (  # noqa: E402
     choose,
+    load_options,
     split_arguments,
     with_our_defaults,
 )
@@ -54,9 +55,10 @@ from llama_eagle.native.closing import Closing  # noqa: E402
 from llama_eagle.native.limits import MAX_EXACT_DRAFT  # noqa: E402
 from llama_eagle.sessions import exact as exact_mode  # noqa: E402
 from llama_eagle.sessions.checkpoints import CheckpointStore  # noqa: E402
+from llama_eagle.sessions.devices import draft_options  # noqa: E402
 from llama_eagle.sessions.models import Model, check_rollback  # noqa: E402
 from llama_eagle.sessions.open import open_session  # noqa: E402
-from llama_eagle.sessions.options import MTP, LoadOptions  # noqa: E402
+from llama_eagle.sessions.options import MTP  # noqa: E402
 from llama_eagle.sessions.session import DraftLike, EagleSession  # noqa: E402
 from llama_eagle.sessions.text import Tokenizer  # noqa: E402
 from llama_eagle.sessions.text_memory import TextMemory  # noqa: E402
@@ -98,7 +100,7 @@ class EagleLlama(Attributes, Closing):
         if self._options.exact:
             exact_mode.set_mode("strict")
         with callbacks.held(), explained():
-            super().__init__(fspath(model_path), **with_our_defaults(parent))
+            super().__init__(fspath(model_path), **with_our_defaults(parent, given))
         try:
             if not parent.get("vocab_only"):
                 self._bind(parent)
@@ -117,7 +119,7 @@ class EagleLlama(Attributes, Closing):
         n_draft_max = self._n_draft_max
         check_rollback(self._ctx.ctx, recurrent, n_draft_max)
         view = ContextView(self._ctx.ctx, Path(self.model_path), self._n_ctx, self.n_batch)
-        draft = self._load_draft(int(given.get("n_gpu_layers", 0)))
+        draft = self._load_draft(given)
         self._session = open_session(view, draft, replace(self._session_options, n_draft_max=n_draft_max))
         self._stack.callback(self._session.close)
         self._drafters = choose_drafters(self._session, options, self.draft_model)
@@ -130,15 +132,14 @@ class EagleLlama(Attributes, Closing):
             self._memory.rows = np.empty((self._n_ctx, self._n_vocab), dtype=np.single)
         self._growing = GrowingText(Tokenizer(self._model), self.token_bos())
 
-    def _load_draft(self, gpu_layers: int) -> DraftLike | None:
+    def _load_draft(self, given: dict[str, Any]) -> DraftLike | None:
         options = self._options
         if options.model == MTP:
             return ModelView(self._model.model, Path(self.model_path))
         if self._choice.draft is None:
             return None
-        layers = gpu_layers if options.draft_gpu_layers is None else options.draft_gpu_layers
-        options_of_draft = LoadOptions(layers, load_mtp=True, on_progress=self._progress("loading"))
-        draft = Model(self._choice.draft, options_of_draft)
+        load = draft_options(self._model.model, load_options(given, options), options.draft_gpu_layers)
+        draft = Model(self._choice.draft, replace(load, on_progress=self._progress("loading")))
         self._stack.callback(draft.close)
         return draft
 
@@ -163,11 +164,20 @@ class EagleLlama(Attributes, Closing):
             self._require_memory().extend(tokens)
 
     def reset(self) -> None:
-        """Forget everything."""
-        if self._memory is not None:
+        """Forget everything. Where an RPC server has died, the models are loaded again: it must be back."""
+        if self._lost_server:
+            state = self.__getstate__()
+            self.close()
+            self.__init__(**state)  # type: ignore[misc]
+        elif self._memory is not None:
             with self._exclusive():
                 self._end_generation()
                 self._memory.reset()
+
+    @property
+    def _lost_server(self) -> str:
+        """HOST:PORT of a server that is gone, "" while all are there."""
+        return "" if self._is_closed else str(library().eagle_lost_server(self._ctx.ctx).decode())
 
     def sample(self, *args: Any, idx: int | None = None, **kwargs: Any) -> int:
         """As the parent's. `idx` may be the last token's only."""

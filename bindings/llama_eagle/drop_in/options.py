@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,9 @@ from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import require_models
 from llama_eagle.gguf.size import require_memory
 from llama_eagle.native.limits import MAX_THREADS
-from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions
+from llama_eagle.native.rpc import read_servers
+from llama_eagle.sessions.devices import require_servers
+from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions, LoadOptions
 from llama_eagle.vision.encoder import require_encoder
 
 PARENT_PARAMETERS = {
@@ -37,6 +39,7 @@ class EagleOptions(DraftingOptions):
     mmproj_path: the target's vision encoder: chats may hold images then. Messages carry them as data URLs, as files
         below `image_folder`, and with `image_urls` as addresses of other machines.
     checkpoint_mib: memory for checkpoints of a recurrent state. checkpoint_every: tokens between them in a long prompt.
+    rpc_servers: HOST:PORT,... or a list of them: machines that take layers of the target too.
     parse_replies: reasoning and calls of tools are told apart from a chat's content; False: content has it all.
     on_progress: called with "loading" or "prompt" and how much of it is done, 0..1.
     """
@@ -47,6 +50,7 @@ class EagleOptions(DraftingOptions):
     image_urls: bool = False
     checkpoint_mib: int = 256
     checkpoint_every: int = 1024
+    rpc_servers: str | Sequence[str] | None = None
     parse_replies: bool = True
     on_progress: Callable[[str, float], None] | None = None
 
@@ -56,6 +60,7 @@ class EagleOptions(DraftingOptions):
                 raise UsageError("draft and draft_path name the same thing. Leave one out.")
             object.__setattr__(self, "draft", self.draft_path)
         super().__post_init__()
+        object.__setattr__(self, "rpc_servers", read_servers(self.rpc_servers))
         refuse(
             {
                 f"checkpoint_mib={self.checkpoint_mib} is negative": self.checkpoint_mib < 0,
@@ -156,16 +161,18 @@ def _check_files(choice: Choice[EagleOptions], given: Mapping[str, Any]) -> Head
     target, draft = require_models(files, files if choice.draft == MTP else choice.draft)
     if choice.options.mmproj_path is not None:
         require_encoder(Path(choice.options.mmproj_path), target, draft)
-    if given.get("n_gpu_layers", 0) == 0:
+    load = load_options(given, choice.options)
+    require_servers(load, files, None if choice.options.model == MTP else draft)
+    if load.n_gpu_layers == 0:
         n_ctx = given.get("n_ctx", PARENT_PARAMETERS["n_ctx"]) or int(target.arch_key("context_length", 0))
         types = (given.get(name) for name in ("type_k", "type_v"))
         require_memory(target, n_ctx, *(F16 if kind is None else kind for kind in types))
     return draft
 
 
-def with_our_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
+def with_our_defaults(given: Mapping[str, Any], options: EagleOptions) -> dict[str, Any]:
     """The parent's arguments: equal threads for one row and for many, as a verification is both."""
-    arguments = dict(given)
+    arguments = {**given, "n_gpu_layers": load_options(given, options).n_gpu_layers}
     threads = arguments.get("n_threads") or arguments.get("n_threads_batch") or os.cpu_count() or 1
     arguments["n_threads"] = arguments.get("n_threads") or threads
     arguments["n_threads_batch"] = arguments.get("n_threads_batch") or threads
@@ -176,7 +183,14 @@ def with_our_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def from_options(drafting: DraftingOptions, context: ContextOptions, n_gpu_layers: int) -> dict[str, Any]:
+def load_options(given: Mapping[str, Any], options: EagleOptions) -> LoadOptions:
+    """How the parent loads the target."""
+    names = ("n_gpu_layers", "split_mode", "main_gpu", "tensor_split", "use_mmap", "use_mlock")
+    found = {name: given[name] for name in names if given.get(name) is not None}
+    return LoadOptions(**found, rpc_servers=tuple(options.rpc_servers or ()))
+
+
+def from_options(drafting: DraftingOptions, context: ContextOptions, load: LoadOptions) -> dict[str, Any]:
     """The arguments of `EagleLlama` that say the same as the options of a session."""
     ours = {field.name: getattr(drafting, field.name) for field in fields(drafting)}
     threads = {"n_threads": context.n_threads, "n_threads_batch": context.n_threads} if context.n_threads else {}
@@ -190,5 +204,7 @@ def from_options(drafting: DraftingOptions, context: ContextOptions, n_gpu_layer
         "n_ubatch": context.n_ubatch,
         "type_k": CACHE_TYPES[context.type_k],
         "type_v": CACHE_TYPES[context.type_v],
-        "n_gpu_layers": n_gpu_layers,
+        "n_gpu_layers": load.n_gpu_layers,
+        "rpc_servers": load.rpc_servers,
+        "tensor_split": list(load.tensor_split) or None,
     }

@@ -93,9 +93,7 @@ class _Factory:
         return EagleLlama.from_pretrained(**self._arguments(given))
 
     def _arguments(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The server also passes `rpc_servers` and `mul_mat_q`, which its own Llama ignores."""
-        if given.get("rpc_servers"):
-            raise UsageError("rpc_servers is not supported by llama_cpp.Llama. Leave it out.")
+        """The server also passes `mul_mat_q`, which its own Llama ignores."""
         taken = {*PARENT_PARAMETERS, "model_path", "repo_id", "filename"}
         return {**{name: value for name, value in given.items() if name in taken}, **self._ours}
 

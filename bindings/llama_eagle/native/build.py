@@ -34,6 +34,7 @@ class BuildInfo:
     llama_cpp_python: str
     compiler: str = ""
     build_type: str = ""
+    rpc_protocol: str = ""  # MAJOR.MINOR; "": this build has no RPC
 
 
 def find_library_folder() -> Path | None:
@@ -88,6 +89,7 @@ def build_info() -> BuildInfo:
             llama_cpp_python=str(content["llama_cpp_python"]),
             compiler=str(content.get("compiler", "")),
             build_type=str(content.get("build_type", "")),
+            rpc_protocol=str(content.get("rpc_protocol", "")),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EnvironmentFailure(f"{path}: missing or incomplete ({error!r}). {REBUILD}") from error

@@ -58,6 +58,8 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_upstream_commit": ([], c_char_p),
     "eagle_patch_hash": ([], c_char_p),
     "eagle_last_error": ([], c_char_p),
+    "eagle_lost_server": ([c_void_p], c_char_p),
+    "eagle_layer_device": ([c_void_p, c_int32], c_void_p),
     "eagle_session_default_params": ([], SessionParams),
     "eagle_session_new": ([c_void_p, c_void_p, POINTER(SessionParams), POINTER(c_void_p)], c_int32),
     "eagle_session_free": ([c_void_p], None),

@@ -15,7 +15,9 @@ from llama_eagle.errors import UsageError, refuse
 from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import DRAFT_ARCHITECTURE, require_models
 from llama_eagle.gguf.size import require_memory
-from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions
+from llama_eagle.native.rpc import read_servers
+from llama_eagle.sessions.devices import last_device, require_servers
+from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions, LoadOptions
 from llama_eagle.vision.encoder import require_encoder
 
 AUTO_LONGEST = 8  # the server's own control of the length takes less where less pays
@@ -39,7 +41,7 @@ class ServerOptions:
     context: ContextOptions
     n_ctx: int = 0
     mmproj: Path | None = None  # the target's vision encoder
-    n_gpu_layers: int = 0
+    load: LoadOptions = LoadOptions()
     host: str = "127.0.0.1"
     port: int = 8000
     api_key: str | None = None
@@ -105,7 +107,8 @@ def check(options: ServerOptions) -> Checked:
     if options.mmproj is not None:
         require_encoder(options.mmproj, target, draft)
     found = Checked(options, choice.options, choice.why, target, draft)
-    if options.n_gpu_layers == 0:
+    require_servers(options.load, files, None if choice.draft == MTP else draft)
+    if options.load.n_gpu_layers == 0:
         types = (CACHE_TYPES[options.context.type_k], CACHE_TYPES[options.context.type_v])
         require_memory(target, found.n_ctx, *types)
     return found
@@ -121,7 +124,7 @@ def words(served: Checked) -> list[str]:
         # One piece of a prompt is one graph: cut elsewhere, its rows would have other bits.
         "--batch-size": context.n_ubatch, "--ubatch-size": context.n_ubatch,
         "--flash-attn": context.flash_attn, "--cache-type-k": context.type_k, "--cache-type-v": context.type_v,
-        "--n-gpu-layers": "all" if options.n_gpu_layers < 0 else options.n_gpu_layers,
+        "--n-gpu-layers": _layers(options.load.n_gpu_layers),
         "--fit": "off", "--cors-origins": "localhost", "--cache-ram": 1024,
         "--log-verbosity": 4 if options.verbose else 3, "--log-colors": "off",
         "--alias": options.alias or served.target.path.stem,
@@ -130,7 +133,7 @@ def words(served: Checked) -> list[str]:
     if options.mmproj is not None:
         given["--mmproj"] = options.mmproj
     pairs = [str(word) for pair in given.items() for word in pair]
-    return [*pairs, *flags, *_drafting_words(served), *options.extra]
+    return [*pairs, *flags, *_device_words(options.load), *_drafting_words(served), *options.extra]
 
 
 def variables(served: Checked) -> dict[str, str]:
@@ -153,9 +156,22 @@ def _drafting_words(served: Checked) -> Iterator[str]:
     n_draft = min(AUTO_LONGEST, drafts.n_draft_max) if drafts.n_draft == "auto" else drafts.n_draft
     yield from ("--spec-draft-n-max", str(n_draft), "--spec-draft-p-min", str(drafts.p_min))
     if drafts.draft_file is not None:
-        layers = options.n_gpu_layers if drafts.draft_gpu_layers is None else drafts.draft_gpu_layers
+        layers = options.load.n_gpu_layers if drafts.draft_gpu_layers is None else drafts.draft_gpu_layers
         yield from ("--spec-draft-model", str(drafts.draft_file))
-        yield from ("--spec-draft-ngl", "all" if layers < 0 else str(layers))
+        yield from ("--spec-draft-ngl", _layers(layers))
+        if options.load.rpc_servers:
+            yield from ("--spec-draft-device", last_device(options.load))
+
+
+def _device_words(load: LoadOptions) -> Iterator[str]:
+    if load.rpc_servers:
+        yield from ("--rpc", ",".join(load.rpc_servers))
+    if load.tensor_split:
+        yield from ("--tensor-split", ",".join(map(str, load.tensor_split)))
+
+
+def _layers(n: int) -> str:
+    return "all" if n < 0 else str(n)
 
 
 def _kinds(served: Checked) -> Iterator[str]:
@@ -167,7 +183,8 @@ def _kinds(served: Checked) -> Iterator[str]:
 
 # Names of a configuration file's entry: those of DraftingOptions and ContextOptions, and these.
 _CONTEXT = ("type_k", "type_v", "n_threads", "n_ubatch")
-_FIELDS = ("model", "n_ctx", "n_gpu_layers", "parallel", "verbose")
+_LOADING = ("n_gpu_layers", "rpc_servers", "tensor_split")
+_FIELDS = ("model", "n_ctx", "parallel", "verbose")
 _DRAFTING = (
     "draft", "n_draft", "n_draft_max", "p_min", "exact", "draft_gpu_layers", "draft_n_ctx", "draft_vocab", "lookup",
 )  # fmt: skip
@@ -186,6 +203,7 @@ def from_config(path: Path, settings: Mapping[str, Any], base: ServerOptions) ->
     entry["draft"] = entry.pop("draft_path", None) or entry.get("draft")
     drafting = {name: entry.pop(name) for name in _DRAFTING if name in entry}
     context = {name: entry.pop(name) for name in _CONTEXT if name in entry}
+    loading = {name: entry.pop(name) for name in _LOADING if name in entry}
     fields = {name: entry.pop(name) for name in _FIELDS if name in entry}
     fields |= {name: settings[name] for name in ("host", "port", "api_key", "parallel") if name in settings}
     fields["alias"] = entry.pop("model_alias", None)
@@ -196,6 +214,8 @@ def from_config(path: Path, settings: Mapping[str, Any], base: ServerOptions) ->
         raise UsageError(f"{path}: {sorted(unknown)[0]} is not known to this server. Leave it out, or use --python.")
     try:
         fields["model"] = Path(fields["model"])
-        return replace(base, drafting=DraftingOptions(**drafting), context=replace(base.context, **context), **fields)
+        loading["rpc_servers"] = read_servers(loading.get("rpc_servers", base.load.rpc_servers))
+        fields["context"], fields["load"] = replace(base.context, **context), replace(base.load, **loading)
+        return replace(base, drafting=DraftingOptions(**drafting), **fields)
     except TypeError as error:
         raise UsageError(f"{path}: {error}. Correct it.") from None

@@ -1,4 +1,4 @@
-"""llama-server as a process of ours: it ends when we end, and what it logs is said our way."""
+"""llama.cpp's servers as processes of ours: they end when we end, and what llama-server logs is said our way."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 from llama_eagle import console
 from llama_eagle.errors import EnvironmentFailure
+from llama_eagle.native import rpc
 from llama_eagle.native.build import library_folder
 
 INTERRUPTED = 130
@@ -27,40 +29,65 @@ _LINE = re.compile(r"^[\d.]+ (?P<level>[A-Z]) (?P<text>.*)$")
 _LISTENING = re.compile(r"listening on (?P<address>\S+)")
 
 
-def find_server() -> Path:
-    """llama-server of our build. Raises `EnvironmentFailure` when it was left out."""
-    for name in ("llama-server", "llama-server.exe"):
+def _find(program: str, remedy: str) -> Path:
+    """A program of our build. Raises `EnvironmentFailure` when it was left out."""
+    for name in (program, f"{program}.exe"):
         if (path := library_folder() / name).exists():
             return path
-    raise EnvironmentFailure(
-        f"{library_folder()} has no llama-server: it was built with LLAMA_EAGLE_SERVER=OFF. Build it with ON, or use "
-        "serve --python."
-    )
+    raise EnvironmentFailure(f"{library_folder()} has no {program}: {remedy}.")
 
 
 def run(words: Sequence[str], variables: Mapping[str, str], verbose: bool) -> int:
-    """Serves until a signal or the server's own end; our exit status. Says "listening on URL" on stdout.
+    """llama-server, until a signal or its own end; our exit status. Says "listening on URL" on stdout.
 
     Raises `EnvironmentFailure` when it ends by itself.
     """
-    process = subprocess.Popen(
-        [str(find_server()), *words],
-        env={**os.environ, **variables},
+    program = _find("llama-server", "it was built with LLAMA_EAGLE_SERVER=OFF. Build it with ON, or use serve --python")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    process = _start([str(program), *words], {**os.environ, **variables}, **pipes)
+    return _until_end(process, lambda: _follow(process, verbose), "See --verbose.")
+
+
+def run_rpc_server(words: Sequence[str], endpoint: str) -> int:
+    """ggml's RPC server, likewise; `endpoint`: where it is reached from here."""
+    program = _find("ggml-rpc-server", "it was built with GGML_RPC=OFF. Build it with ON")
+    process = _start([str(program), *words], {**os.environ}, stdout=sys.stderr)
+    return _until_end(process, lambda: _announce(process, endpoint), "Its last lines say why.")
+
+
+def _announce(process: subprocess.Popen[str], endpoint: str) -> str:
+    """Once it answers, says where it listens and what it has; then waits for its end."""
+    while process.poll() is None:
+        with contextlib.suppress(EnvironmentFailure):
+            devices = [f"{device.free >> 20} of {device.total >> 20} MiB free" for device in rpc.ask(endpoint)]
+            console.data(f"listening on {endpoint}, {'; '.join(devices)}")
+            sys.stdout.flush()
+            break
+        time.sleep(0.1)
+    process.wait()
+    return ""
+
+
+def _start(command: Sequence[str], variables: Mapping[str, str], **pipes: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        env=variables,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
         start_new_session=True,  # Ctrl-C comes to us alone: a second one would end it in the middle of its end
         preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+        **pipes,
     )
+
+
+def _until_end(process: subprocess.Popen[str], follow: Callable[[], str], remedy: str) -> int:
     status: list[int] = []
     with _signals(process, status):
-        last = _follow(process, verbose)
+        last = follow()
         code = process.wait()
     if status:
         return status[0]
-    raise EnvironmentFailure(f"llama-server ended with status {code}: {last or 'no reason given'}. See --verbose.")
+    name = Path(str(process.args[0])).stem  # type: ignore[index]
+    raise EnvironmentFailure(f"{name} ended with status {code}: {last or 'no reason given'}. {remedy}")
 
 
 def _follow(process: subprocess.Popen[str], verbose: bool) -> str:

@@ -15,6 +15,7 @@ from llama_eagle.gguf.size import require_memory
 from llama_eagle.native import callbacks, log
 from llama_eagle.native.calls import library
 from llama_eagle.native.closing import Closing
+from llama_eagle.sessions.devices import draft_options, placement, require_servers, set_devices
 from llama_eagle.sessions.options import (
     CACHE_TYPES,
     FLASH_ATTENTION,
@@ -69,7 +70,9 @@ class Model(Closing):
         llama_cpp.llama_backend_init()
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = 0x7FFFFFFF if options.n_gpu_layers < 0 else options.n_gpu_layers
-        params.load_mtp = options.load_mtp
+        params.main_gpu, params.split_mode = options.main_gpu, options.split_mode
+        set_devices(params, options)
+        params.load_mtp, params.no_alloc = options.load_mtp, options.no_alloc
         params.load_mode = _load_mode(llama_cpp, options)
         params.progress_callback = progress_callback(llama_cpp, options.on_progress)
         log.clear()
@@ -141,14 +144,21 @@ class ModelPair(Closing):
         own_head = options.draft == MTP
         target = read_model(options.target)[1]
         header, draft = require_models(target, target if own_head else options.draft)
+        require_servers(options.load, target, None if own_head else draft)
         self.target = Model(header, replace(options.load, load_mtp=own_head))
         self.draft: Model | None = self.target if own_head else None
         if draft is not None and not own_head:
             try:
-                self.draft = Model(draft, _draft_options(options))
+                load = replace(options.load, on_progress=None)
+                self.draft = Model(draft, draft_options(self.target.handle, load, options.draft_gpu_layers))
             except BaseException:
                 self.target.close()
                 raise
+
+    @property
+    def placement(self) -> list[dict[str, Any]]:
+        """Where the target's layers lie: as `devices.placement`."""
+        return placement(self.target.handle)
 
     def close(self) -> None:
         if self.draft is not None:
@@ -166,11 +176,6 @@ def check_rollback(ctx: Any, recurrent: bool, n_rs_seq: int) -> None:
             f"the context can take back {found} tokens of its recurrent state, {n_rs_seq} were asked for: this "
             "architecture has no rollback in this build. Generate without a draft."
         )
-
-
-def _draft_options(options: PairOptions) -> LoadOptions:
-    layers = options.load.n_gpu_layers if options.draft_gpu_layers is None else options.draft_gpu_layers
-    return LoadOptions(layers, options.load.use_mmap, options.load.use_mlock, load_mtp=True)
 
 
 def _load_mode(api: Any, options: LoadOptions) -> int:

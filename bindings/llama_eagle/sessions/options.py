@@ -6,7 +6,7 @@ Light enough for the command line to import before it knows what it will do.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from llama_eagle.errors import refuse
@@ -18,18 +18,54 @@ if TYPE_CHECKING:
 CACHE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
 UNQUANTIZED = ("f32", "f16", "bf16")
 MTP = "mtp"
+SPLIT_NONE, SPLIT_LAYER = 0, 1
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How weights are loaded. `n_gpu_layers` -1 offloads every layer."""
+    """How weights are loaded. `n_gpu_layers` -1 offloads every layer.
+
+    `split_mode` (llama.cpp's LLAMA_SPLIT_MODE_*) says how several GPUs share the layers, `tensor_split` in which
+    proportions; with SPLIT_NONE all are on the one that `main_gpu` numbers.
+
+    rpc_servers: HOST:PORT of machines that take layers too, before this machine's GPUs: where servers are named,
+    `n_gpu_layers` 0 means all. devices: ggml's own devices to choose among, instead of all.
+    """
 
     n_gpu_layers: int = 0
+    main_gpu: int = 0
+    split_mode: int = SPLIT_LAYER
+    tensor_split: Sequence[float] = ()
+    rpc_servers: Sequence[str] = ()
+    devices: Sequence[int] = ()
     use_mmap: bool = True
     use_mlock: bool = False
     load_mtp: bool = False  # the MTP head as well, where the file has one
+    no_alloc: bool = False  # the headers alone: nothing can be computed
     on_progress: Callable[[float], None] | None = None  # called with 0..1
+
+    def __post_init__(self) -> None:
+        refuse(
+            {
+                "tensor_split has a negative share, or no positive one": len(self.tensor_split) > 0
+                and (min(self.tensor_split) < 0 or max(self.tensor_split) == 0)
+            }
+        )
+        if self.rpc_servers and self.n_gpu_layers == 0:
+            object.__setattr__(self, "n_gpu_layers", -1)
+
+
+def of_draft(target: LoadOptions, n_gpu_layers: int | None) -> LoadOptions:
+    """How a target's draft is loaded, `n_gpu_layers` None: as many layers as the target's.
+
+    A draft is too small to share: one GPU has it whole, `main_gpu`, or the first with a share if that one has none.
+    """
+    gpu, shares = target.main_gpu, list(target.tensor_split)
+    if target.split_mode != SPLIT_NONE and any(shares) and not (0 <= gpu < len(shares) and shares[gpu]):
+        gpu = next(i for i, share in enumerate(shares) if share)
+    layers = target.n_gpu_layers if n_gpu_layers is None else n_gpu_layers
+    return replace(target, n_gpu_layers=layers, main_gpu=gpu, split_mode=SPLIT_NONE, tensor_split=(), load_mtp=True)
 
 
 @dataclass(frozen=True)

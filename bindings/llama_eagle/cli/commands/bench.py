@@ -11,7 +11,7 @@ import typer
 
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import DraftGpuLayers, GpuLayers, Json, PMin, Threads
+from llama_eagle.cli.options import Devices, DraftGpuLayers, Json, PMin, Threads
 from llama_eagle.errors import UsageError
 from llama_eagle.native.limits import LONGEST
 from llama_eagle.sessions.options import ContextOptions
@@ -50,13 +50,12 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Runs:
+class Runs(Devices):
     """How it is measured."""
 
     n_draft: Annotated[str, typer.Option(metavar="N[,N...][,auto]", help="Draft lengths.")] = "1,2,3,4,6,8,auto"
     n_predict: Annotated[int, typer.Option("-n", min=8, help="Tokens of each run.")] = 256
     threads: Threads = 0
-    n_gpu_layers: GpuLayers = 0
     draft_gpu_layers: DraftGpuLayers = None
     p_min: PMin = 0.0
     repetitions: Annotated[int, typer.Option(min=1, help="Runs of each kind; medians are reported.")] = 3
@@ -92,7 +91,7 @@ class Runs:
             n=self.n_predict,
             threads=self.n_threads,
             n_draft_max=max([LONGEST, *(length for length in self.lengths if isinstance(length, int))]),
-            gpu_layers=self.n_gpu_layers,
+            load=self.load(),
             draft_gpu_layers=self.draft_gpu_layers,
             p_min=self.p_min,
             draft_vocab=pair.n_rows or 0,
@@ -144,6 +143,8 @@ def bench(
 def _refuse_conflicts(pair: Pair, runs: Runs) -> None:
     if runs.peers not in (None, "upstream"):
         raise UsageError(f"--peers {runs.peers!r}: the only peer is upstream.")
+    if runs.peers and runs.rpc:
+        raise UsageError("--peers upstream is built without RPC. Leave one of --peers and --rpc out.")
     if pair.drafter not in ("eagle3", "mtp"):
         raise UsageError(f"--drafter {pair.drafter!r}: choose eagle3 or mtp.")
     if pair.drafter == "mtp" and (pair.draft or pair.draft_type):
@@ -162,7 +163,7 @@ def _measure(facts: dict[str, Any], job: Job, plan: Plan) -> dict[str, Any]:
 def _jobs(pair: Pair, runs: Runs) -> list[tuple[dict[str, Any], Job]]:
     """What to measure, with the facts that the report repeats: one job for each acceptance."""
     facts = {"type": pair.outtype, "draft_type": pair.draft_type, "n": runs.n_predict, "threads": runs.n_threads}
-    facts |= {"drafter": pair.drafter, "draft_vocab": pair.n_rows}
+    facts |= {"drafter": pair.drafter, "draft_vocab": pair.n_rows, "rpc_servers": list(runs.load().rpc_servers)}
     if pair.model is not None:
         return [({"model": pair.model.name, "accept": None, **facts, "type": None}, _real_job(pair, runs, pair.model))]
     return [

@@ -26,7 +26,7 @@ from llama_eagle.cli.options import (
     in_flags,
     read_n_draft,
 )
-from llama_eagle.errors import EagleError, UsageError
+from llama_eagle.errors import EagleError, NativeError, UsageError
 
 HELP = """\
 /retry              answer the last question again
@@ -62,7 +62,7 @@ def chat(
     from llama_eagle.drop_in.llama import EagleLlama
     from llama_eagle.drop_in.options import from_options
 
-    options = from_options(drafting.options(), computing.context(max(ctx_size, 1), 0), computing.n_gpu_layers)
+    options = from_options(drafting.options(), computing.context(max(ctx_size, 1), 0), computing.load())
     options |= {"n_ctx": ctx_size, "verbose": verbose, "mmproj_path": vision.mmproj}
     talk(model, options, Chat(Conversation(system), settings_of(sampling, n_predict), not no_think), EagleLlama)
 
@@ -154,6 +154,10 @@ class Chat:
             reason = part["choices"][0]["finish_reason"]
         except KeyboardInterrupt:
             reason = "interrupted"
+        except NativeError as error:
+            self.conversation.undo()
+            self._recover(error)
+            return
         except (EagleError, ValueError) as error:
             self.conversation.undo()
             print(f"error: {in_flags(' '.join(str(error).split()))}: {FULL}.", file=sys.stderr)
@@ -163,6 +167,11 @@ class Chat:
         view.end()
         self.conversation.answer(view.content)
         self._remark(reason)
+
+    def _recover(self, error: EagleError) -> None:
+        """After a failed computation: the next message begins on an empty memory, of a server that is back."""
+        print(f"error: {in_flags(' '.join(str(error).split()))}", file=sys.stderr)
+        self._llm.reset()
 
     def _stream(self) -> Any:
         options = {} if self.thinks else {"chat_template_kwargs": {"enable_thinking": False}}

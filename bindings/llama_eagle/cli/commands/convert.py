@@ -1,4 +1,4 @@
-"""`llama-eagle convert SOURCE -o OUT.gguf`"""
+"""`llama-eagle convert SOURCE -o OUT.gguf` and `llama-eagle export DRAFT -o FOLDER`"""
 
 from __future__ import annotations
 
@@ -206,3 +206,29 @@ def _size(text: str | None) -> int:
     if unit not in units or not number.isdigit() or int(number) == 0:
         raise UsageError(f"--split-max-size {text!r}: give a number with M or G, such as 2G.")
     return int(number) * units[unit]
+
+
+@grouped
+def export(
+    draft: Annotated[str, typer.Argument(metavar="DRAFT", help="A checkpoint's folder, a hub id, or a GGUF.")],
+    out: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="A new folder.")],
+    to: Annotated[str, typer.Option(metavar="vllm|sglang|speculators", help="The engine that will read it.")],
+    target: Annotated[str, typer.Option(help="The draft's target: folder, hub id or GGUF.")],
+    of_draft: OfDraft,
+    json: Json = False,
+) -> None:
+    """Hand an EAGLE-3 draft over to vLLM, SGLang or speculators.
+
+    Values stay as they are stored (BF16, F16 or F32). What the engine cannot express is refused by name.
+    """
+    from llama_eagle.convert.export import export_draft
+
+    if of_draft.dry_run or of_draft.share_head:
+        raise UsageError("--dry-run and --share-head do not apply to an export. Leave them out.")
+    report = export_draft(draft, target, out, to, of_draft.options("auto", None))
+    for warning in report.warnings:
+        console.warn(warning)
+    if json:
+        console.result(report.to_json())
+    else:
+        console.data(f"{report.output}: {report.dtype}, {report.n_bytes / 2**20:.1f} MiB, layers {report.layer_ids}")

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 from llama_eagle import console
-from llama_eagle.cli.options import Json
+from llama_eagle.cli.groups import grouped
+from llama_eagle.cli.options import Devices, Json
 
 
-def doctor(json: Json = False) -> None:
+@grouped
+def doctor(
+    devices: Devices,
+    model: Annotated[
+        Path | None, typer.Option("--model", "-m", metavar="TARGET.gguf", help="Also show where its layers would lie.")
+    ] = None,
+    json: Json = False,
+) -> None:
     """Show versions, library and devices; exit 4 if one is wrong."""
     from llama_eagle.diagnosis import examine, render
 
-    report = examine()
+    report = examine(devices.load(), model)
     if json:
         console.result(report)
     else:

@@ -11,7 +11,7 @@ import typer
 
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import Drafting, GpuLayers, Json, Sampling, TargetFile, Threads, Vision
+from llama_eagle.cli.options import Devices, Drafting, Json, Sampling, TargetFile, Threads, Vision
 from llama_eagle.errors import UsageError
 
 
@@ -37,11 +37,11 @@ def evaluate(
     vision: Vision,
     drafting: Measured,
     sampling: Greedy,
+    devices: Devices,
     n_predict: Annotated[int, typer.Option("-n", min=2, help="Most tokens of each answer.")] = 256,
     limit: Annotated[int, typer.Option(min=0, help="Prompts to take of each category, 0: all.")] = 0,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past end-of-generation tokens.")] = False,
     threads: Threads = 0,
-    n_gpu_layers: GpuLayers = 0,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw acceptance and speed.")] = None,
     json: Json = False,
 ) -> None:
@@ -63,7 +63,7 @@ def evaluate(
     prompts = take(read_prompts(data), limit)
     threads = threads or os.cpu_count() or 1
     job = evaluation.Evaluation(
-        model, prompts, n_predict, drafts, sampling.params(), threads, n_gpu_layers, ignore_eos, vision.mmproj
+        model, prompts, n_predict, drafts, sampling.params(), threads, devices.load(), ignore_eos, vision.mmproj
     )
     with console.progress("evaluating") as on_progress:
         scores = evaluation.evaluate(job, on_progress)

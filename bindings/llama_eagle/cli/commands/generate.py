@@ -121,15 +121,15 @@ def generate(
         ids = _tokenize(given, prompt, pair.target, pictures, think=think)
         context = computing.context(length.n_ctx(len(ids), pair.target.n_ctx_train), choice.options.longest)
         result = _generate(pair, choice.options, context, ids, options, pictures, json)
-        _report(result, exact.report(pair.target) if json else None)
+        _report(result, {**exact.report(pair.target), "placement": pair.placement} if json else None)
 
 
 def _load(choice: Choice[DraftingOptions], computing: Computing) -> ModelPair:
     from llama_eagle.sessions.models import ModelPair
-    from llama_eagle.sessions.options import LoadOptions, PairOptions
+    from llama_eagle.sessions.options import PairOptions
 
     with console.progress("loading", after_s=LATE_S) as on_progress:
-        load = LoadOptions(computing.n_gpu_layers, on_progress=on_progress)
+        load = replace(computing.load(), on_progress=on_progress)
         return ModelPair(PairOptions(choice.target, choice.draft, load, choice.options.draft_gpu_layers))
 
 
@@ -143,7 +143,7 @@ def _open_pictures(vision: Vision, computing: Computing, pair: ModelPair) -> Ite
         yield None
         return
     require_encoder(vision.mmproj, pair.target.header, pair.draft.header if pair.draft else None)
-    threads, use_gpu = computing.threads or os.cpu_count() or 1, computing.n_gpu_layers != 0
+    threads, use_gpu = computing.threads or os.cpu_count() or 1, computing.load().n_gpu_layers != 0
     with VisionEncoder(vision.mmproj, pair.target.handle, n_threads=threads, use_gpu=use_gpu) as encoder:
         yield PicturesInText(encoder, on_encode=_note_picture)
 
@@ -177,10 +177,10 @@ def _generate(
         return generate(session, Tokenizer(pair.target), ids, options, drafting=drafts, pictures=pictures, watch=watch)
 
 
-def _report(result: GenerationResult, exact_report: dict[str, Any] | None) -> None:
-    """One JSON object with what holds for the weights, or a line for people."""
-    if exact_report is not None:
-        held = {key: exact_report[key] for key in ("exact", "inexact", "unverified")}
+def _report(result: GenerationResult, weights: dict[str, Any] | None) -> None:
+    """One JSON object with what holds for the weights and where they lie, or a line for people."""
+    if weights is not None:
+        held = {key: weights[key] for key in ("exact", "inexact", "unverified", "placement")}
         console.result(result.as_dict() | held)
         return
     console.data("")

@@ -52,7 +52,7 @@ def run(
     from llama_eagle.drop_in.llama import EagleLlama
     from llama_eagle.drop_in.options import from_options
 
-    options = from_options(drafts, context, computing.n_gpu_layers) | {"n_ctx": ctx_size, "verbose": verbose}
+    options = from_options(drafts, context, computing.load()) | {"n_ctx": ctx_size, "verbose": verbose}
     talk(ready.target, options, Chat(Conversation(system), settings_of(sampling, -1)), EagleLlama)
 
 

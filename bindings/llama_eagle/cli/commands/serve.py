@@ -1,7 +1,8 @@
-"""`llama-eagle serve`"""
+"""`llama-eagle serve` and `llama-eagle rpc-server`"""
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import CHAT_CONTEXT, Computing, Drafting, Verbose, Vision
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 from llama_eagle.files import read_json_or_yaml
+from llama_eagle.native.limits import MAX_THREADS
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def serve(
         mmproj=vision.mmproj,
         context=computing.context(max(ctx_size, 1), 0),
         n_ctx=ctx_size,
-        n_gpu_layers=computing.n_gpu_layers,
+        load=computing.load(),
         host=address.host,
         port=address.port,
         api_key=address.api_key,
@@ -113,3 +115,32 @@ def listen(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}:{port} ({error.strerror or error}). Choose another --host or --port."
         ) from None
     return listener
+
+
+def rpc_server(
+    host: Annotated[str, typer.Option(help="IPv4 address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 50052,
+    threads: Annotated[int, typer.Option("--threads", "-t", min=0, max=MAX_THREADS, help="0: all cores.")] = 0,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,...", help="Devices to offer (--list-devices); default: GPUs, or the CPU."),
+    ] = None,
+    cache: Annotated[
+        bool, typer.Option("--cache", help="Keep weights on disk: the next load need not send them.")
+    ] = False,
+) -> None:
+    """Lend this machine's memory and processors to --rpc elsewhere.
+
+    It is ggml's RPC server: experimental and not secure. There is no password and no encryption, and whoever reaches
+    the port can make this process read, write and run what they like. Never open it to a network that you do not trust.
+    It serves one client at a time.
+    """
+    from llama_eagle.serving.process import run_rpc_server
+
+    address = "127.0.0.1" if host == "localhost" else host
+    require_free(address, port)
+    words = ["--host", address, "--port", str(port), "--threads", str(threads or os.cpu_count() or 1)]
+    words += ["--device", device] if device else []
+    words += ["--cache"] if cache else []
+    reached = "127.0.0.1" if address == "0.0.0.0" else address
+    raise typer.Exit(run_rpc_server(words, f"{reached}:{port}"))

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "eagle_lost_server.h"
 #include "llama-graph.h"
 
 namespace {
@@ -65,6 +66,7 @@ bool eagle_device_logits::keep(ggml_backend_sched_t sched, const llm_graph_resul
 void eagle_device_logits::read(const ggml_tensor * tensor, void * data, size_t offset, size_t size) {
     ggml_backend_tensor_get_async(backend_, tensor, data, offset, size);
     ggml_backend_synchronize(backend_);
+    eagle::require_server(backend_);
 }
 
 void eagle_device_logits::fetch(float * host, int64_t row) {

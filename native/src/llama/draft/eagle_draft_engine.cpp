@@ -1,11 +1,14 @@
 #include "eagle_draft_engine.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "eagle_error.h"
+#include "eagle_lost_server.h"
 #include "eagle_weight_file.h"
 #include "ggml-backend.h"
+#include "ggml-impl.h"
 #include "llama-impl.h"
 #include "llama-model.h"
 
@@ -16,6 +19,9 @@ namespace {
 constexpr int32_t MAX_ROWS = 512;  // rows per graph: bounds the compute buffer of a long prompt
 constexpr int32_t KV_STEP = 256;   // attention looks at a multiple of this: fewer graphs
 constexpr size_t MAX_GRAPHS = 128;
+constexpr uint64_t OUR_UIDS = 1ull << 63;  // ggml counts its own from 1
+
+std::atomic<uint64_t> n_graphs_of_all = 0;
 
 int32_t round_up(int32_t n, int32_t step) {
     return (n + step - 1) / step * step;
@@ -141,6 +147,7 @@ void DraftEngine::make_backend(ggml_backend_dev_t device) {
     if (set_threads) {
         set_threads(backend_.get(), params_.n_threads);
     }
+    tensors_.is_remote = ggml_backend_reg_name(ggml_backend_dev_backend_reg(device)) == std::string("RPC");
     tensors_.on_cpu = ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU;
     if (tensors_.on_cpu) {  // others are asked, if at all, out of step
         set_abort_callback_ = (ggml_backend_set_abort_callback_t) ggml_backend_reg_get_proc_address(
@@ -291,6 +298,7 @@ DraftGraph & DraftEngine::graph(const DraftShape & shape) {
         throw Error(EAGLE_ERR_MEMORY, "no memory for the draft's graph");
     }
     n_graphs_++;
+    made->gf->uid = OUR_UIDS | n_graphs_of_all++;
     slot = std::move(made);
     return *slot;
 }
@@ -455,10 +463,15 @@ int32_t DraftEngine::draft(const std::vector<DraftRows> & parts, int32_t n_steps
     n_drafted_ = stop.graph ? stop.n_steps : n_steps;
     const size_t n = parts.size();
     std::vector<int32_t> ids(n);
-    std::vector<float> probs(n * n_drafted_);
+    std::vector<float> probs(n * n_drafted_ * (tensors_.is_remote ? 2 : 1));
     ggml_backend_tensor_get(g.probs, probs.data(), 0, probs.size() * sizeof(float));
+    require_server(backend_.get());
     for (int32_t step = 0; step < n_drafted_; step++) {
-        ggml_backend_tensor_get(g.ids[step], ids.data(), 0, n * sizeof(int32_t));
+        if (tensors_.is_remote) {
+            std::copy_n(probs.begin() + (n_drafted_ + step) * n, n, ids.begin());
+        } else {
+            ggml_backend_tensor_get(g.ids[step], ids.data(), 0, n * sizeof(int32_t));
+        }
         for (size_t p = 0; p < n; p++) {
             if (ids[p] < 0 || ids[p] >= model_->n_vocab_draft) {
                 throw Error(EAGLE_ERR_COMPUTE,

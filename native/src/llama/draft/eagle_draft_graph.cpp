@@ -92,7 +92,7 @@ void GraphBuilder::make_inputs() {
     g.last_rows = input(GGML_TYPE_I32, g.shape.n_parts(), 1);
     g.mask = input(GGML_TYPE_F16, g.shape.n_kv, g.shape.n_rows());
     g.mask_window = input(GGML_TYPE_F16, g.shape.n_kv, g.shape.n_rows());
-    g.probs = input(GGML_TYPE_F32, g.shape.n_parts() * std::max(1, g.shape.n_steps), 1);
+    g.probs = input(GGML_TYPE_F32, g.shape.n_parts() * std::max(1, g.shape.n_steps) * (tensors.is_remote ? 2 : 1), 1);
     ggml_set_output(g.probs);  // its memory is its own throughout the run: EarlyStop reads it meanwhile
 }
 
@@ -241,11 +241,20 @@ void GraphBuilder::predict(ggml_tensor * x) {
     ggml_tensor * prob = ggml_soft_max(ctx, logits);
     const int64_t n = g.shape.n_parts();
     prob = ggml_get_rows(ctx, ggml_reshape_3d(ctx, prob, 1, m.n_vocab_draft, n), ggml_reshape_2d(ctx, id, 1, n));
-    ggml_tensor * place = ggml_view_1d(ctx, g.probs, n, g.ids.size() * n * sizeof(float));
-    ggml_build_forward_expand(g.gf, ggml_cpy(ctx, ggml_reshape_1d(ctx, prob, n), place));
+    keep_number(ggml_reshape_1d(ctx, prob, n), g.ids.size());
+    if (tensors.is_remote) {  // as float: exact, ids are below 2^24
+        keep_number(id, g.shape.n_steps + g.ids.size());
+    }
     g.logits.push_back(output(logits));
     g.ids.push_back(output(id));
     g.hidden.push_back(output(m.norm_output ? normed : x));
+}
+
+// One number per part, in the n-th row of probs.
+void GraphBuilder::keep_number(ggml_tensor * x, size_t n) {
+    const int64_t n_parts = g.shape.n_parts();
+    ggml_tensor * place = ggml_view_1d(ctx, g.probs, n_parts, n * n_parts * sizeof(float));
+    ggml_build_forward_expand(g.gf, ggml_cpy(ctx, x, place));
 }
 
 ggml_tensor * GraphBuilder::output(ggml_tensor * t) {

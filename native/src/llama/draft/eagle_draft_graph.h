@@ -30,6 +30,7 @@ struct DraftTensors {
     DraftLookup lookup;
     size_t alignment = 1;  // of the device's buffers, in bytes
     bool on_cpu = false;
+    bool is_remote = false;  // each reading waits for the network
 };
 
 // One sequence's share of a graph.
@@ -76,7 +77,9 @@ struct DraftGraph {
     ggml_tensor * mask;                      // {n_kv, rows} F16
     ggml_tensor * mask_window;               // the same, of windowed layers
 
-    ggml_tensor * probs;  // {parts, n_steps}: of each step's tokens, over the draft's vocabulary
+    // {parts, n_steps}: of each step's tokens, over the draft's vocabulary. On a remote device as many numbers again
+    // follow, the tokens themselves: one reading has it all.
+    ggml_tensor * probs;
 
     // outputs per step
     std::vector<ggml_tensor *> ids;     // {parts} I32, draft vocabulary

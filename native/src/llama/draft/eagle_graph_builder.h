@@ -64,6 +64,7 @@ class GraphBuilder {
     ggml_tensor * halves_of_pairs(ggml_tensor * x);
     ggml_tensor * slots_of(ggml_tensor * kv);
     void predict(ggml_tensor * x);
+    void keep_number(ggml_tensor * x, size_t n);
     ggml_tensor * output(ggml_tensor * t);
 };
 

@@ -3,6 +3,7 @@
 #include "eagle.h"
 #include "eagle_arguments.h"
 #include "eagle_interrupt.h"
+#include "eagle_lost_server.h"
 
 namespace eagle {
 
@@ -13,6 +14,7 @@ void decode(llama_context & ctx, const llama_batch & batch, bool may_stop) {
         throw Error(EAGLE_ERR_CONTEXT_FULL, format("llama_decode found no room for %d tokens", batch.n_tokens));
     }
     if (rc != 0) {
+        require_servers(ctx);
         throw Error(rc == 2 ? EAGLE_ERR_ABORTED : EAGLE_ERR_COMPUTE,
                     format("llama_decode of %d tokens failed: %d", batch.n_tokens, rc));
     }

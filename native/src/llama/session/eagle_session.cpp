@@ -5,6 +5,7 @@
 #include "eagle_boundaries.h"
 #include "eagle_decode.h"
 #include "eagle_error.h"
+#include "eagle_lost_server.h"
 #include "eagle_sample.h"
 #include "llama-context.h"
 #include "llama-ext.h"
@@ -255,6 +256,7 @@ void Session::save_state(char * data, int64_t size) const {
                     format("%lld bytes for a state of %lld", (long long) size, (long long) state_size()));
     }
     draft_.save_state(data);
+    require_servers(*ctx_);
 }
 
 void Session::load_state(const char * data, int64_t size, int32_t n_past) {

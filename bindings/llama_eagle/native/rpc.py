@@ -1,0 +1,147 @@
+"""RPC servers: asked over a connection of our own before llama.cpp meets them, then registered as devices.
+
+The protocol is that of ggml-rpc.cpp: a command byte, the length of the request (u64), the request; the answer likewise
+without a command. A server serves one client at a time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from llama_eagle.errors import EnvironmentFailure, UsageError
+from llama_eagle.native import build
+from llama_eagle.native.calls import library
+
+GET_DEVICE_MEMORY, HELLO, DEVICE_COUNT = 11, 14, 15
+CAPABILITIES = bytes(24)  # none but TCP
+PATIENCE_S = 5.0
+MAX_SERVERS = 16  # GGML_RPC_MAX_SERVERS
+MAX_DEVICES = 16  # of a server that is believed
+
+
+@dataclass(frozen=True)
+class RemoteDevice:
+    """A device of a server. Bytes, as the server sees them."""
+
+    server: str
+    index: int
+    free: int
+    total: int
+
+
+def read_servers(text: str | Sequence[str] | None) -> tuple[str, ...]:
+    """HOST:PORT,... or a list of them, each once. Raises `UsageError` for anything else."""
+    parts = text.split(",") if isinstance(text, str) else list(text or ())
+    servers = tuple(part.strip() for part in parts)
+    for server in servers:
+        _address(server)
+    if len(set(servers)) != len(servers) or len(servers) > MAX_SERVERS:
+        raise UsageError(f"rpc_servers names a server twice, or more than {MAX_SERVERS}. Correct it.")
+    return servers
+
+
+def ask(server: str) -> list[RemoteDevice]:
+    """The devices of a server. Raises `EnvironmentFailure` when it cannot be reached or used."""
+    protocol = build.build_info().rpc_protocol
+    if not protocol:
+        raise EnvironmentFailure("this build has no RPC: it was made with GGML_RPC=OFF. Build it with ON.")
+    with _connected(server) as connection:
+        hello = _request(connection, HELLO, CAPABILITIES)
+        found = f"{hello[0]}.{hello[1]}"
+        if len(hello) != 4 + len(CAPABILITIES) or not _is_spoken(found, protocol):
+            raise EnvironmentFailure(
+                f"RPC server {server}: it speaks protocol {found}, this build speaks {protocol}. Use one version of "
+                "llama-eagle, or llama.cpp of its time, on all machines."
+            )
+        (count,) = struct.unpack("<I", _request(connection, DEVICE_COUNT, b"", 4))
+        memory = [_request(connection, GET_DEVICE_MEMORY, struct.pack("<I", i), 16) for i in range(count)]
+        return [RemoteDevice(server, i, *struct.unpack("<QQ", answer)) for i, answer in enumerate(memory)]
+
+
+def _is_spoken(found: str, protocol: str) -> bool:
+    """As ggml decides: the same major version, and no newer minor one."""
+    (major, minor), (our_major, our_minor) = (map(int, version.split(".")) for version in (found, protocol))
+    return major == our_major and minor <= our_minor
+
+
+def _address(server: str) -> tuple[str, int]:
+    host, _, port = server.rpartition(":")
+    if not host or ":" in host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise UsageError(f"rpc_servers: {server!r} is no HOST:PORT. Give an IPv4 address or a name, and a port.")
+    return host, int(port)
+
+
+@contextmanager
+def _connected(server: str) -> Iterator[socket.socket]:
+    """Says of a connection that fails what may be wrong."""
+    try:
+        connection = socket.create_connection(_address(server), PATIENCE_S)
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"RPC server {server}: it cannot be reached ({error.strerror or error}). Start llama-eagle rpc-server "
+            "there with --host and --port, or correct the address."
+        ) from None
+    try:
+        with connection:
+            yield connection
+    except TimeoutError:
+        raise EnvironmentFailure(
+            f"RPC server {server}: no answer in {PATIENCE_S:.0f} s. It serves another client, or is no RPC server."
+        ) from None
+    except (OSError, EOFError, struct.error):
+        raise EnvironmentFailure(
+            f"RPC server {server}: it does not answer as an RPC server of protocol {build.build_info().rpc_protocol}. "
+            "Use one version of llama-eagle, or llama.cpp of its time, on all machines."
+        ) from None
+
+
+def _request(connection: socket.socket, command: int, data: bytes, n_expected: int | None = None) -> bytes:
+    connection.sendall(struct.pack("<BQ", command, len(data)) + data)
+    (size,) = struct.unpack("<Q", _read(connection, 8))
+    if size > 1024 or n_expected not in (None, size):
+        raise EOFError
+    return _read(connection, size)
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            raise EOFError
+        data += part
+    return data
+
+
+def handles(servers: Sequence[str]) -> list[int]:
+    """ggml's devices of these servers, in order. They are not among those that llama.cpp takes unasked."""
+    ggml: Any = library()
+    add = _add_server(ggml)
+    found = []
+    for server in servers:
+        registry = add(server.encode())
+        if not registry:
+            raise EnvironmentFailure(f"RPC server {server}: it is gone, or has no device. Start it again.")
+        found += [ggml.ggml_backend_reg_dev_get(registry, i) for i in range(ggml.ggml_backend_reg_dev_count(registry))]
+    return found
+
+
+def _add_server(ggml: Any) -> Any:
+    for name, arguments, result in (
+        ("ggml_backend_reg_by_name", [ctypes.c_char_p], ctypes.c_void_p),
+        ("ggml_backend_reg_get_proc_address", [ctypes.c_void_p, ctypes.c_char_p], ctypes.c_void_p),
+        ("ggml_backend_reg_dev_count", [ctypes.c_void_p], ctypes.c_size_t),
+        ("ggml_backend_reg_dev_get", [ctypes.c_void_p, ctypes.c_size_t], ctypes.c_void_p),
+    ):
+        function = getattr(ggml, name)
+        function.argtypes, function.restype = arguments, result
+    address = ggml.ggml_backend_reg_get_proc_address(
+        ggml.ggml_backend_reg_by_name(b"RPC"), b"ggml_backend_rpc_add_server"
+    )
+    return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(address)

@@ -1,0 +1,111 @@
+"""A draft as it is handed over: Hugging Face's names and rows, layer ids as boundaries, values as they are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from llama_eagle.convert.drafts.config import Geometry, Window
+from llama_eagle.convert.drafts.reader import Draft, Flags, read_draft
+from llama_eagle.convert.drafts.report import DraftOptions
+from llama_eagle.convert.drafts.target import Target
+from llama_eagle.convert.dtypes import to_bf16, to_f16, to_f32
+from llama_eagle.convert.rope import parameters
+from llama_eagle.convert.source import Checkpoint
+from llama_eagle.errors import ConversionError
+
+DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}  # safetensors' names and torch's
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """shape in NumPy order; dtype by safetensors' name; load() gives BF16 as bit patterns (uint16)."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    load: Callable[[], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Network:
+    """ids: target ids [D] of the draft's tokens, None where they are the target's own. tensors: by the names of
+    drafts/family.py, without d2t. rope: `rope_parameters` of config.json."""
+
+    geometry: Geometry
+    n_layer: int
+    n_aux: int
+    target_width: int
+    n_vocab: int
+    n_vocab_draft: int
+    flags: Flags
+    boundaries: tuple[int, ...]
+    rope: dict[str, Any]
+    window: Window | None
+    logit_scale: float
+    ids: np.ndarray | None
+    tensors: dict[str, Tensor]
+
+    @property
+    def dtype(self) -> str:
+        """Of the matrices."""
+        return self.tensors["fc.weight"].dtype
+
+    def has(self, part: str) -> bool:
+        """Whether a tensor's name ends so."""
+        return any(name.endswith(part) for name in self.tensors)
+
+
+def of_checkpoint(checkpoint: Checkpoint, target: Target, options: DraftOptions) -> Network:
+    """Raises as `read_draft`, and ConversionError for weights that are coded."""
+    draft = read_draft(checkpoint, target, options)
+    params, _ = parameters(draft.config.layer, prefer="sliding_attention")
+    mapped = {tensor.source for tensor in draft.plan.tensors if tensor.source}
+    tensors = {
+        name: _stored(draft, name)
+        for name in draft.weights.names()
+        if name in mapped and name != "d2t"
+    }
+    ids = draft.weights.read("d2t") if "d2t" in draft.weights and "d2t" not in draft.plan.dropped else None
+    dims = draft.dims
+    return Network(
+        geometry=draft.config.geometry,
+        n_layer=draft.n_layer,
+        n_aux=dims["aux"],
+        target_width=dims["target"],
+        n_vocab=dims["vocab"],
+        n_vocab_draft=dims["draft_vocab"],
+        flags=draft.flags,
+        boundaries=draft.layer_ids.boundaries,
+        rope={**params.data, "rope_theta": draft.rope.base},
+        window=draft.window,
+        logit_scale=draft.config.logit_scale,
+        ids=ids,
+        tensors=in_one_dtype(tensors),
+    )
+
+
+def _stored(draft: Draft, name: str) -> Tensor:
+    info = draft.weights.info(name)
+    if info.dtype not in DTYPES:
+        raise ConversionError(
+            f"tensor {info.name} is stored as {info.dtype}: export takes BF16, F16 and F32. Dequantize the checkpoint."
+        )
+    return Tensor(tuple(info.shape), info.dtype, lambda: draft.weights.read(name))
+
+
+def in_one_dtype(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Those in F32 become what the matrices are, where that changes no value: GGUF keeps norms in F32."""
+    dtype = tensors["fc.weight"].dtype
+    return {name: _narrowed(tensor, dtype) for name, tensor in tensors.items()}
+
+
+def _narrowed(tensor: Tensor, dtype: str) -> Tensor:
+    if tensor.dtype != "F32" or dtype == "F32" or len(tensor.shape) > 1:
+        return tensor
+    narrow = to_bf16 if dtype == "BF16" else to_f16
+    values = tensor.load()
+    if not np.array_equal(to_f32(narrow(values)), values):
+        return tensor
+    return Tensor(tensor.shape, dtype, lambda: narrow(tensor.load()))
