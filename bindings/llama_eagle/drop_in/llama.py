@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from llama_eagle.native import callbacks, calls, log
+from llama_eagle.native import callbacks, calls, log, rpc
 from llama_eagle.native.calls import library
 
 library()  # before llama_cpp is imported: it must load our build
@@ -165,19 +165,17 @@ class EagleLlama(Attributes, Closing):
 
     def reset(self) -> None:
         """Forget everything. Where an RPC server has died, the models are loaded again: it must be back."""
-        if self._lost_server:
+        if not self._is_closed and calls.lost_server(self._ctx.ctx):
+            for server in self._options.rpc_servers or ():
+                rpc.ask(server)  # or nothing has changed, and the next call may find it
             state = self.__getstate__()
             self.close()
+            self._is_closed = False
             self.__init__(**state)  # type: ignore[misc]
         elif self._memory is not None:
             with self._exclusive():
                 self._end_generation()
                 self._memory.reset()
-
-    @property
-    def _lost_server(self) -> str:
-        """HOST:PORT of a server that is gone, "" while all are there."""
-        return "" if self._is_closed else str(library().eagle_lost_server(self._ctx.ctx).decode())
 
     def sample(self, *args: Any, idx: int | None = None, **kwargs: Any) -> int:
         """As the parent's. `idx` may be the last token's only."""

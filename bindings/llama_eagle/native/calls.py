@@ -142,6 +142,11 @@ def check(status: int, call: str) -> None:
     raise NativeError(f"{call}: {text}", code=status, call=call)
 
 
+def lost_server(ctx: Any) -> str:
+    """HOST:PORT of an RPC server that a context computes on and that is gone, "" while all are there."""
+    return str(library().eagle_lost_server(ctx).decode())
+
+
 def sample(ctx: Any, sampler: Any, row: int) -> int:
     """The token that a llama_sampler chooses from output row `row` of the last decode (-1: the last one).
 

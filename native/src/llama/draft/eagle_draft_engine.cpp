@@ -354,6 +354,7 @@ const DraftGraph & DraftEngine::run(std::vector<DraftRows> parts, int32_t n_step
     set_inputs(g, parts);
     const ggml_status status = compute(g, stop);
     if (status != GGML_STATUS_SUCCESS) {
+        require_server(backend_.get());
         throw Error(status == GGML_STATUS_ABORTED ? EAGLE_ERR_ABORTED : EAGLE_ERR_COMPUTE,
                     format("the draft's graph failed: %s", ggml_status_to_string(status)));
     }

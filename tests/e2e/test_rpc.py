@@ -1,0 +1,278 @@
+"""Layers on other machines: the same text, a server that dies, and servers that cannot be used."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fixtures.command import assert_one_line_error, llama_eagle
+from fixtures.rpc import HOST, Meter, Program, free_port, rpc_program
+from fixtures.serving import serve
+from llama_eagle import EagleLlama
+from llama_eagle.demo.run import DRAFT, TARGET
+from llama_eagle.errors import EnvironmentFailure, NativeError, UsageError
+from llama_eagle.generation.run import GREEDY
+from llama_eagle.generation.sampling import Sampler
+from llama_eagle.gguf.header import read_header
+from llama_eagle.native import rpc
+from llama_eagle.sessions import devices
+from llama_eagle.sessions.models import Context, ModelPair
+from llama_eagle.sessions.options import ContextOptions, LoadOptions, PairOptions, SessionOptions
+from llama_eagle.sessions.session import EagleSession
+from llama_eagle.synthetic.ggufs import convert_pair
+
+pytestmark = pytest.mark.native
+
+PROMPT = "Tell me of boats."
+N = 40
+SETTINGS = ("-p", PROMPT, "--raw", "-n", N, "-t", 1, "--temp", 0, "--no-lookup", "--ignore-eos")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return convert_pair(TARGET, DRAFT, tmp_path_factory.mktemp("demo"), "q8_0")
+
+
+@pytest.fixture
+def server() -> Iterator[Program]:
+    with rpc_program() as program:
+        yield program
+
+
+def tokens(target: Path, draft: Path | str, *more: object) -> tuple[list[int], dict[str, object]]:
+    length = ("--n-draft", 4) if draft != "none" else ()
+    done = llama_eagle("generate", "-m", target, "-d", draft, *SETTINGS, *length, "--json", *more)
+    assert done.code == 0, done.stderr
+    return done.json["tokens"], done.json
+
+
+def test_the_text_of_one_machine(pair: tuple[Path, Path], server: Program) -> None:
+    expected, _ = tokens(*pair)
+    with rpc_program() as second:
+        found, report = tokens(*pair, "--rpc", f"{server.endpoint},{second.endpoint}", "--tensor-split", "1,1")
+        assert found == expected
+        servers = [part["server"] for part in report["placement"]]  # type: ignore[attr-defined]
+        assert servers == [server.endpoint, second.endpoint]
+        assert report["placement"][1]["head"]  # type: ignore[index]
+    assert report["speculative"]["n_accepted"] > 0  # type: ignore[index]
+    plain, report = tokens(pair[0], "none", "--rpc", server.endpoint, "-ngl", 2)
+    assert plain == expected
+    assert [part["server"] for part in report["placement"]] == [None, server.endpoint]  # type: ignore[attr-defined]
+
+
+def test_doctor_says_where_layers_would_lie(pair: tuple[Path, Path], server: Program) -> None:
+    found = llama_eagle("doctor", "-m", pair[0], "--rpc", server.endpoint, "-ngl", 2, "--json").json
+    last = read_header(pair[0]).arch_key("block_count") - 1
+    assert found["rpc_servers"][0]["server"] == server.endpoint
+    assert found["rpc_servers"][0]["total_mib"] > 0
+    local, remote = found["placement"]
+    assert local == {"device": "CPU", "server": None, "layers": [0, last - 1], "head": False}
+    assert remote == {"device": "RPC0", "server": server.endpoint, "layers": [last, last], "head": True}
+
+
+def test_commands_take_servers(pair: tuple[Path, Path], server: Program, tmp_path: Path) -> None:
+    target, draft = pair
+    talk = llama_eagle(
+        "chat", "-m", target, "-d", draft, "--rpc", server.endpoint, "-n", 8, "--temp", 0, stdin="Hello.\n"
+    )
+    assert talk.code == 0 and talk.stdout.strip(), talk.stderr
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"prompt": PROMPT}) + "\n")
+    scores = llama_eagle(
+        "evaluate", "-m", target, "-d", draft, "--data", prompts, "-n", 12, "--rpc", server.endpoint, "--json"
+    ).json
+    assert scores["rpc_servers"] == [server.endpoint]
+    assert scores["overall"]["n_same"] == scores["overall"]["n_turns"] == 1
+    runs = ("--n-draft", "3", "-n", 8, "--repetitions", 1)
+    measured = llama_eagle("bench", "-m", target, "-d", draft, *runs, "--rpc", server.endpoint, "--json").json
+    assert measured["plain_tps"] > 0 and measured["rpc_servers"] == [server.endpoint]
+
+
+def test_serve(pair: tuple[Path, Path], server: Program) -> None:
+    target, draft = pair
+    settings = ("-m", target, "-d", draft, "-c", 256, "-t", 1)
+    prompt = list(range(5, 25))
+    with serve(*settings) as alone:
+        expected = alone.complete(prompt, N, temperature=0, ignore_eos=True)["tokens"]
+    with serve(*settings, "--rpc", server.endpoint) as served:
+        assert served.complete(prompt, N, temperature=0, ignore_eos=True)["tokens"] == expected
+        server.kill()
+        status, answer = served.post("/completion", {"prompt": prompt, "n_predict": N})
+        assert status == 500, answer
+        assert served.process.poll() is None
+
+
+@pytest.mark.parametrize("drafts", [True, False])
+def test_a_server_that_dies(pair: tuple[Path, Path], server: Program, drafts: bool) -> None:
+    draft = {"draft": pair[1], "n_draft": 3} if drafts else {"draft": "none"}
+    llm = EagleLlama(pair[0], rpc_servers=server.endpoint, n_ctx=256, n_threads=1, **draft)
+    prompt = llm.tokenize(PROMPT.encode())
+    text = [token for token, _ in zip(llm.generate(prompt, temp=0.0), range(N), strict=False)]
+    running = llm.generate(prompt, temp=0.0)
+    begun = [next(running) for _ in range(5)]
+    server.kill()
+    with pytest.raises(NativeError, match=f"RPC server {server.endpoint} is gone"):
+        begun += list(running)
+    assert begun == text[: len(begun)]  # nothing of what was lost became text
+    with pytest.raises(NativeError, match="is gone"):
+        next(llm.generate(prompt, temp=0.0))
+    with pytest.raises(EnvironmentFailure, match="cannot be reached"):
+        llm.reset()
+    server.start()
+    llm.reset()
+    assert [token for token, _ in zip(llm.generate(prompt, temp=0.0), range(N), strict=False)] == text
+    llm.close()
+
+
+def test_a_session_of_a_dead_server_says_so(pair: tuple[Path, Path], server: Program) -> None:
+    load = LoadOptions(rpc_servers=(server.endpoint,))
+    with (
+        ModelPair(PairOptions(*pair, load)) as models,
+        Context(models.target, ContextOptions(256, n_threads=1, n_rs_seq=3)) as context,
+        EagleSession(context, models.draft, SessionOptions(3)) as session,
+    ):
+        session.eval([5, 6, 7])
+        server.kill()
+        with pytest.raises(NativeError, match="is gone"):
+            session.verify([8])
+
+
+def test_a_round_in_bytes(pair: tuple[Path, Path], server: Program) -> None:
+    """To the server go tokens, positions, masks and small graphs of the state; from it come choices, no logits."""
+    meter = Meter(server.endpoint)
+    load = LoadOptions(rpc_servers=(meter.endpoint,))
+    with (
+        ModelPair(PairOptions(*pair, load)) as models,
+        Context(models.target, ContextOptions(256, n_threads=1, n_rs_seq=3)) as context,
+        EagleSession(context, models.draft, SessionOptions(3)) as session,
+        Sampler(GREEDY, models.target.n_vocab) as sampler,
+    ):
+        session.eval([5, 6, 7])
+        sizes = []
+        for _ in range(12):
+            before = meter.n_sent, meter.n_received
+            drafted = session.draft(8, 3)
+            session.verify([8, *drafted])
+            for row in range(4):
+                sampler.sample(session.ctx, row)
+            session.commit(4)
+            sizes.append((meter.n_sent - before[0], meter.n_received - before[1]))
+    n_vocab = read_header(pair[0]).n_vocab
+    answers = [received for _, received in sizes]
+    assert max(answers[2:]) < 512 < 4 * n_vocab  # of four rows of logits not one
+    graphs = sizes[0][0]  # the first round sends them all
+    assert min(sent for sent, _ in sizes[2:]) < graphs / 3
+
+
+# --- servers that cannot be used -----------------------------------------------------------------------------------
+
+
+def answering(*answers: bytes) -> int:
+    """The port of something that gives these answers to whoever connects, one per message, and hangs up."""
+    listener = socket.create_server((HOST, 0))
+
+    def run() -> None:
+        while True:
+            client, _ = listener.accept()
+            with client:
+                for answer in answers:
+                    client.recv(1024)
+                    client.sendall(answer)
+
+    threading.Thread(target=run, daemon=True).start()
+    return int(listener.getsockname()[1])
+
+
+def message(data: bytes) -> bytes:
+    return struct.pack("<Q", len(data)) + data
+
+
+def hello(major: int, minor: int = 0) -> bytes:
+    return message(bytes((major, minor, 0, 0)) + bytes(24))
+
+
+@pytest.mark.parametrize(
+    ("answers", "why"),
+    [
+        ([hello(6)], "it speaks protocol 6.0, this build speaks 7.0"),
+        ([hello(7, 9)], "it speaks protocol 7.9"),
+        ([], "it does not answer as an RPC server"),
+        ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "it does not answer as an RPC server"),
+    ],
+)
+def test_wrong_servers(pair: tuple[Path, Path], answers: list[bytes], why: str) -> None:
+    endpoint = f"{HOST}:{answering(*answers)}"
+    done = llama_eagle("generate", "-m", pair[0], "-d", "none", *SETTINGS, "--rpc", endpoint)
+    assert done.code == 4 and why in done.stderr and endpoint in done.stderr, done.stderr
+
+
+def test_nobody_there(pair: tuple[Path, Path]) -> None:
+    port = free_port()
+    for command in ("generate", "serve"):
+        settings = SETTINGS if command == "generate" else ()
+        done = llama_eagle(command, "-m", pair[0], "-d", "none", *settings, "--rpc", f"{HOST}:{port}")
+        assert done.code == 4 and "cannot be reached" in done.stderr, done.stderr
+
+
+def test_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rpc, "PATIENCE_S", 0.2)
+    listener = socket.create_server((HOST, 0))  # takes connections, says nothing: a server that has a client
+    with pytest.raises(EnvironmentFailure, match="It serves another client"):
+        rpc.ask(f"{HOST}:{listener.getsockname()[1]}")
+    listener.close()
+
+
+@pytest.mark.parametrize("given", ["host", "host:0", "host:99999", ":50052", "::1:50052", "a:1,a:1"])
+def test_no_servers(given: str) -> None:
+    with pytest.raises(UsageError, match="rpc_servers"):
+        rpc.read_servers(given)
+    assert_one_line_error(llama_eagle("doctor", "--rpc", given), 2, "--rpc")
+
+
+def test_too_little_memory(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = hello(7), message(struct.pack("<I", 1)), message(struct.pack("<QQ", 1000, 1000))
+    load = LoadOptions(rpc_servers=(f"{HOST}:{answering(*answers)}",))
+    devices.require_servers(load, pair[0])
+    monkeypatch.setattr(devices, "available_bytes", lambda: 1000)
+    with pytest.raises(EnvironmentFailure, match="all machines together have less free"):
+        devices.require_servers(load, pair[0])
+
+
+def test_shares(pair: tuple[Path, Path]) -> None:
+    for shares in ("x", "-1,2", "0,0"):
+        outcome = llama_eagle("doctor", "--tensor-split", shares)
+        assert_one_line_error(outcome, 2, "--tensor-split")
+
+
+# --- the server's command ------------------------------------------------------------------------------------------
+
+
+def test_rpc_server_listens_on_loopback_and_ends() -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "llama_eagle", "rpc-server", "--port", str(port), "-t", "1"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert re.fullmatch(rf"listening on 127\.0\.0\.1:{port}, \d+ of \d+ MiB free\n", line), line
+    assert rpc.ask(f"{HOST}:{port}")[0].total > 0
+    taken = llama_eagle("rpc-server", "--port", port)
+    assert_one_line_error(taken, 4, "cannot listen", str(port))
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(30) == 0
+    with pytest.raises(EnvironmentFailure, match="cannot be reached"):
+        rpc.ask(f"{HOST}:{port}")
+
+
+def test_rpc_server_warns_of_trust() -> None:
+    text = " ".join(llama_eagle("rpc-server", "--help").stdout.split())
+    assert "not secure" in text and "Never open it to a network that you do not trust" in text
