@@ -26,7 +26,6 @@ from typing import Any
 
 from llama_eagle.bench.ours import Job, Ours
 from llama_eagle.bench.surroundings import surroundings
-from llama_eagle.native import rpc
 from llama_eagle.native.build import library_folder
 from llama_eagle.sessions.models import ModelPair
 from llama_eagle.sessions.options import LoadOptions
@@ -163,24 +162,24 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
+    if not given.json:
+        print("delay ms  plain tok/s  tok/s  x plain  a round  bytes/token to, from  bytes/round to, from", flush=True)
+    rows = []
     with network(given.threads) as net:
-        rpc.ask(net.endpoint)
         load = LoadOptions(rpc_servers=(net.endpoint,))
         job = Job(given.target, given.draft, PROMPT, given.n, given.threads, given.n_draft, load)
         with ModelPair(job.pair) as pair:
-            ours = Ours(job, pair)
-            ours.plain()  # graphs are made
-            rows = [measure(ours, net, float(delay), given.n_draft) for delay in given.delay.split(",")]
+            for delay in given.delay.split(","):
+                rows.append(measure(Ours(job, pair), net, float(delay), given.n_draft))
+                if not given.json:
+                    show(rows[-1])
     if given.json:
         print(json.dumps({"rows": [asdict(row) for row in rows], **surroundings()}))
-        return
-    print("delay ms  plain tok/s  tok/s  x plain  a round  bytes/token to, from  bytes/round to, from")
-    for row in rows:
-        speed = (
-            f"{row.delay:8.1f}  {row.plain_tps:11.2f}  {row.tps:5.2f}  {row.over_plain:7.2f}  {row.mean_emitted:7.2f}"
-        )
-        sizes = [f"{n:10.0f}" for n in (*row.bytes_token, *row.bytes_round)]
-        print(speed, *sizes)
+
+
+def show(row: Row) -> None:
+    speed = f"{row.delay:8.1f}  {row.plain_tps:11.2f}  {row.tps:5.2f}  {row.over_plain:7.2f}  {row.mean_emitted:7.2f}"
+    print(speed, *(f"{n:10.0f}" for n in (*row.bytes_token, *row.bytes_round)), flush=True)
 
 
 if __name__ == "__main__":
