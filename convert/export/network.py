@@ -62,11 +62,7 @@ def of_checkpoint(checkpoint: Checkpoint, target: Target, options: DraftOptions)
     draft = read_draft(checkpoint, target, options)
     params, _ = parameters(draft.config.layer, prefer="sliding_attention")
     mapped = {tensor.source for tensor in draft.plan.tensors if tensor.source}
-    tensors = {
-        name: _stored(draft, name)
-        for name in draft.weights.names()
-        if name in mapped and name != "d2t"
-    }
+    tensors = {name: _stored(draft, name) for name in draft.weights.names() if name in mapped and name != "d2t"}
     ids = draft.weights.read("d2t") if "d2t" in draft.weights and "d2t" not in draft.plan.dropped else None
     dims = draft.dims
     return Network(

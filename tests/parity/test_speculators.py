@@ -14,8 +14,19 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 import torch
-from fixtures.eagle3_checkpoints import CASES, LLAMA3, N_VOCAB, YARN, DraftSpec, draft_tensors, make_target_gguf
+from fixtures.eagle3_checkpoints import (
+    CASES,
+    LLAMA3,
+    N_VOCAB,
+    YARN,
+    DraftSpec,
+    draft_tensors,
+    make_draft,
+    make_target_gguf,
+)
+from fixtures.targets import make_target
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
+from llama_eagle.convert.export import export_draft
 from parity.eagle3_gguf import GGUFDraft
 from parity.test_train_export import Pair
 from safetensors.torch import load_file
@@ -151,3 +162,33 @@ def test_a_trained_draft_loads_in_the_package(n_draft: int, tmp_path: Path) -> N
     assert len(ours) == len(steps) == N_STEPS
     for found, expected in zip(ours, steps, strict=True):
         assert (found - expected[: len(found)]).abs().max() < 1e-4 * expected.abs().max()
+
+
+@pytest.mark.parametrize("name", ["plain", "qwen3", "fc-norm-norm-output", "norm-before-fc", "two-layers"])
+def test_an_exported_gguf_loads_in_the_package(name: str, tmp_path: Path) -> None:
+    """`export --to speculators` of a GGUF in BF16: every weight arrives, and the logits are the draft's."""
+    eagle3 = import_speculators()
+    spec = replace(JUDGED[name], embedding=True)
+    source, target = make_draft(tmp_path / "source", spec), make_target("qwen3", tmp_path / "target", seed=1)
+    convert_draft(source, target, tmp_path / "d.gguf")
+    export_draft(tmp_path / "d.gguf", target, tmp_path / "out", "speculators")
+    config = eagle3.Eagle3SpeculatorConfig.from_pretrained(tmp_path / "out")
+    config.transformer_layer_config._attn_implementation = "eager"
+    model = eagle3.Eagle3DraftModel.from_pretrained(tmp_path / "out", config=config).float().eval()
+    loaded = model.state_dict()
+    for tensor_name, tensor in load_file(tmp_path / "out/model.safetensors").items():
+        assert torch.equal(loaded[tensor_name].to(tensor.dtype), tensor), tensor_name
+    steps: list[torch.Tensor] = []
+    model.lm_head.register_forward_hook(lambda module, args, out: steps.append(out[0]))
+    random = torch.Generator().manual_seed(3)
+    tokens = torch.randint(0, 480, (1, N_SLOTS), generator=random)
+    features = torch.randn(1, N_SLOTS, spec.n_aux * spec.target_hidden, generator=random)
+    with torch.no_grad():
+        model(features, tokens, torch.zeros(1, N_SLOTS, dtype=torch.long), ttt_steps=1)
+    convert_draft(source, target, tmp_path / "f32.gguf", DraftOptions(outtype="f32"))
+    draft = GGUFDraft(tmp_path / "f32.gguf")
+    for position in range(N_SLOTS):
+        fused = draft.fuse(features[0, position].double().numpy())
+        logits, _, _ = draft.slot(int(tokens[0, position]), fused, position)
+        expected = steps[0][position].numpy()
+        assert np.abs(logits - expected).max() < 1e-4 * np.abs(expected).max()

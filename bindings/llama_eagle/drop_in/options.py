@@ -162,7 +162,7 @@ def _check_files(choice: Choice[EagleOptions], given: Mapping[str, Any]) -> Head
     if choice.options.mmproj_path is not None:
         require_encoder(Path(choice.options.mmproj_path), target, draft)
     load = load_options(given, choice.options)
-    require_servers(load, files, None if choice.options.model == MTP else draft)
+    require_servers(load, files, None if choice.draft == MTP else draft)
     if load.n_gpu_layers == 0:
         n_ctx = given.get("n_ctx", PARENT_PARAMETERS["n_ctx"]) or int(target.arch_key("context_length", 0))
         types = (given.get(name) for name in ("type_k", "type_v"))

@@ -162,8 +162,13 @@ def _measure(facts: dict[str, Any], job: Job, plan: Plan) -> dict[str, Any]:
 
 def _jobs(pair: Pair, runs: Runs) -> list[tuple[dict[str, Any], Job]]:
     """What to measure, with the facts that the report repeats: one job for each acceptance."""
-    facts: dict[str, Any] = {"type": pair.outtype, "draft_type": pair.draft_type, "n": runs.n_predict, "threads": runs.n_threads}
-    facts |= {"drafter": pair.drafter, "draft_vocab": pair.n_rows, "rpc_servers": list(runs.load().rpc_servers)}
+    facts: dict[str, Any] = {"type": pair.outtype, "draft_type": pair.draft_type, "n": runs.n_predict}
+    facts |= {
+        "threads": runs.n_threads,
+        "drafter": pair.drafter,
+        "draft_vocab": pair.n_rows,
+        "rpc_servers": list(runs.load().rpc_servers),
+    }
     if pair.model is not None:
         return [({"model": pair.model.name, "accept": None, **facts, "type": None}, _real_job(pair, runs, pair.model))]
     return [

@@ -1,6 +1,6 @@
 """What to expect of a target spread over machines by RPC, on paper: bytes and time of a round, speed by acceptance.
 
-    python bench/studies/cluster_on_paper.py [--bandwidth 256] [--memory 128] [--network 1.25] [--rtt 0.2]
+    python bench/studies/cluster/on_paper.py [--bandwidth 256] [--memory 128] [--network 1.25] [--rtt 0.2]
 
 Nothing is measured here but GRAPH_BYTES. Decoding is taken to be bound by reading weights, each machine computes while
 the others wait, and everything that crosses goes through the client, as in ggml's RPC.
