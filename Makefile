@@ -8,6 +8,7 @@
 #   make lint        ruff, mypy, clang-format
 #   make sanitize    native tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make soak        10,000 completions with drafts: memory, threads and descriptors do not grow
+#   make walk        README from top to bottom in a fresh clone: its commands, options and examples
 #   make lock        requirements.lock again: what dev and build need, by version and hash
 #   make bench       speed on the synthetic 0.8B pair, side by side with llama.cpp's own EAGLE-3
 #
@@ -26,7 +27,7 @@ NATIVE := $(shell find native -type f) CMakeLists.txt
 MODULES := $(sort $(shell find bindings convert demo bench train -name '*.py' -not -path '*/__pycache__/*' 2>/dev/null))
 INSTALLED := $(VENV)/installed-$(shell echo '$(MODULES) $(CMAKE_ARGS)' | cksum | cut -d' ' -f1)
 
-.PHONY: demo test test-slow fuzz soak lock lint format sanitize bench install clean
+.PHONY: demo test test-slow fuzz soak walk lock lint format sanitize bench install clean
 .DELETE_ON_ERROR:
 
 install: $(INSTALLED)
@@ -66,6 +67,12 @@ fuzz: install
 
 soak: install
 	LLAMA_EAGLE_SOAK=$(or $(CASES),10000) $(BIN)/python -m pytest tests/fuzz/test_soak.py
+
+walk:
+	rm -rf build/walk
+	git clone --quiet . build/walk
+	$(MAKE) -C build/walk demo
+	cd build/walk && .venv/bin/python -m pytest tests/e2e/test_readme.py tests/e2e/test_docs.py
 
 lock: $(VENV)/dependencies
 	$(PIP) install --quiet uv

@@ -1,0 +1,111 @@
+"""README, walked from top to bottom: its commands run as they stand, on tiny models with the names it uses, and its
+tables say what there is. `make walk` does it in a fresh clone, from `make demo` on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fixtures.command import llama_eagle
+from fixtures.eagle3_checkpoints import DraftSpec, make_draft
+from fixtures.hub import serve_hub
+from fixtures.targets import make_target
+
+pytestmark = pytest.mark.native
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "README.md").read_text()
+OF_THE_CLONE = ("git clone", "make ", ". .venv", "CMAKE_ARGS=")  # what `make walk` does, or a build
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+)
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+
+
+COMMANDS = [line for block in blocks("sh") for line in block.splitlines() if not line.startswith(OF_THE_CLONE)]
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The repositories that README names."""
+    folder = tmp_path_factory.mktemp("hub")
+    for family, name, mtp in (("qwen35", "Qwen/Qwen3.5-4B", True), ("qwen3", "Qwen/Qwen3-8B", False)):
+        target = make_target(family, folder / name, mtp=mtp)
+        (target / "chat_template.jinja").write_text(TEMPLATE)
+    make_draft(folder / "AngelSlim/Qwen3-8B_eagle3", DraftSpec(producer="AngelSlim"))
+    with serve_hub(folder) as endpoint:
+        yield endpoint
+
+
+def test_every_command_of_its_examples_runs(hub: str, tmp_path: Path) -> None:
+    """In their order, in one folder, as the reader does."""
+    assert len(COMMANDS) >= 6
+    given = {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / "hf"), "LLAMA_EAGLE_CACHE": str(tmp_path / "cache")}
+    for line in COMMANDS:
+        name, *words = shlex.split(line, comments=True)
+        assert name == "llama-eagle", line
+        command = [sys.executable, "-m", "llama_eagle", *words]
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            input="Hello.\n",
+            capture_output=True,
+            text=True,
+            env={**os.environ, **given},
+            check=False,
+        )
+        assert done.returncode == 0, (line, done.stderr)
+        assert done.stdout.strip(), line
+    assert {"qwen3-8b.gguf", "draft.gguf", "qwen3.5-4b.gguf"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_its_table_of_commands_is_the_help() -> None:
+    told = re.findall(r"^\| `([a-z]+)` \|", TEXT, re.MULTILINE)
+    known = re.findall(r"^  ([a-z]+)  ", llama_eagle("--help").stdout, re.MULTILINE)
+    assert sorted(told) == sorted(known)
+
+
+def test_its_options_are_those_of_the_commands() -> None:
+    helps = {name: llama_eagle(name, "--help").stdout for name in ("generate", "chat", "serve", "evaluate", "run")}
+    table = TEXT[TEXT.index("| option | meaning |") :].partition("\n\n")[0]
+    for option in re.findall(r"`(--[a-z-]+)", table):
+        for name in ("generate", "chat", "serve", "evaluate"):
+            assert option in helps[name], (option, name)
+    sentence = re.search(r"`generate` also takes ([^.]*)\.", TEXT)
+    assert sentence is not None
+    assert all(option in helps["generate"] for option in re.findall(r"`(--[a-z-]+)", sentence[1]))
+    assert all(option in llama_eagle("--help").stdout for option in ("--install-completion", "--list-devices"))
+    assert all(option in helps["run"] for option in ("--list", "--clear"))
+
+
+def test_its_defaults_are_read(tmp_path: Path) -> None:
+    (defaults,) = blocks("toml")
+    (tmp_path / "config.toml").write_text(defaults)
+    outcome = llama_eagle("doctor", "--json", LLAMA_EAGLE_CONFIG=str(tmp_path / "config.toml"))
+    assert outcome.code == 0, outcome
+    (tmp_path / "config.toml").write_text(defaults.replace("temp", "tempo"))
+    assert llama_eagle("doctor", LLAMA_EAGLE_CONFIG=str(tmp_path / "config.toml")).code == 3
+
+
+def test_what_it_links_to_is_there() -> None:
+    links = re.findall(r"\]\(([^)#]+)", TEXT)
+    assert links
+    assert [link for link in links if "://" not in link and not (ROOT / link.replace("\n", "")).exists()] == []
+
+
+def test_its_versions_are_the_pinned_ones() -> None:
+    pinned = dict(line.split("=", 1) for line in (ROOT / "native/UPSTREAM").read_text().splitlines() if "=" in line)
+    assert set(re.findall(r"llama-cpp-python==([\d.]+)", TEXT)) == {pinned["version"]}
+    codes = llama_eagle("nothing", "--json")
+    assert codes.code == json.loads(codes.stdout)["error"]["exit_code"] == 2
