@@ -223,6 +223,7 @@ LOAD_IN_LITTLE_MEMORY = """
 import resource, sys
 from pathlib import Path
 from llama_eagle import EagleLlama
+from llama_eagle.errors import EnvironmentFailure
 target, draft = sys.argv[1:]
 common = {"n_threads": 1, "verbose": False}
 small = EagleLlama(target, n_ctx=256, **common)
@@ -231,7 +232,7 @@ resource.setrlimit(resource.RLIMIT_AS, (address_space + (100 << 20),) * 2)
 for draft_path in (None, draft):
     try:
         EagleLlama(target, draft_path=draft_path, n_ctx=4_000_000, **common)
-    except ValueError as error:
+    except EnvironmentFailure as error:
         print(error)
 print(small.create_completion("abc", max_tokens=3, temperature=0)["choices"][0]["text"])
 """
@@ -245,7 +246,7 @@ def test_out_of_memory_at_load_is_an_error(files: dict[str, Path]) -> None:
     *refusals, text = done.stdout.splitlines()
     assert text == "def", done.stderr
     assert len(refusals) == 2
-    assert all("Failed to create llama_context: " in refusal for refusal in refusals)
+    assert all("the limit of address space leaves 0.1 GiB" in refusal for refusal in refusals)
 
 
 def test_the_vocabulary_alone_has_no_memory(files: dict[str, Path]) -> None:
