@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from fixtures.eagle3_checkpoints import CASES, make_draft
@@ -14,7 +15,7 @@ from fixtures.targets import make_target
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.sessions.models import Context, ModelPair
-from llama_eagle.sessions.options import ContextOptions, LoadOptions, PairOptions, SessionOptions
+from llama_eagle.sessions.options import MTP, ContextOptions, LoadOptions, PairOptions, SessionOptions
 from llama_eagle.sessions.session import EagleSession
 
 ALL, N_LAYER, N_DRAFT, N_UBATCH = 99, 8, 3, 32
@@ -27,7 +28,7 @@ Layers = tuple[int, int]  # of target and draft on other devices
 @dataclass(frozen=True)
 class Files:
     target: Path
-    draft: Path
+    draft: Path | str  # MTP: the target's own head
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,13 @@ def make_pair(family: str, folder: Path) -> Files:
     spec = replace(CASES["shared-head"], dtype="float32")
     convert_draft(make_draft(folder / "draft", spec, seed=3), made.target, made.draft, DraftOptions(outtype="f32"))
     return made
+
+
+def make_own_head(family: str, folder: Path, **options: Any) -> Files:
+    """A target that drafts with its own head, random weights in float32."""
+    checkpoint = make_target(family, folder / "target", seed=2, dtype="float32", mtp=True, **options)
+    convert_target(checkpoint, folder / "target.gguf", TargetOptions(outtype="f32"))
+    return Files(folder / "target.gguf", MTP)
 
 
 @contextmanager

@@ -1,33 +1,37 @@
 """A hybrid target with and without a draft on GPUs, at every offload: the CPU's logits, drafts and text.
 
-The GPUs are stand-ins (fixtures.gpus). Prompts of 32 rows and more are where a GPU offloads work on weights that lie
-in host memory, and takes with it what it thinks it knows.
+The GPUs are stand-ins, or those of the build (fixtures.gpus). Prompts of 32 rows and more are where a GPU offloads work
+on weights that lie in host memory, and takes with it what it thinks it knows.
 """
 
 from __future__ import annotations
 
+import ctypes
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
-from fixtures.gpus import Gpus, gpus, n_computed
+from fixtures.gpus import IS_REAL, Gpus, count, gpus, kinds
 from fixtures.native import NativeTarget
 from fixtures.targets import make_target
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.quantize.quantize import QuantizeOptions, quantize
+from llama_eagle.sessions.options import MTP
+from llama_eagle.vision.rows import EmbeddedRows, image_positions, n_positions
 from parity.pairs import (
     ALL,
     HOST,
     N_DRAFT,
     N_LAYER,
-    TOLERANCE,
     Files,
     Layers,
     Trace,
     load_log,
+    make_own_head,
     make_pair,
     play,
     session_on,
@@ -35,28 +39,40 @@ from parity.pairs import (
 
 pytestmark = pytest.mark.native
 
-OURS = ("EAGLE_GDN", "EAGLE_CONV_WINDOW")
-KINDS = {
-    "cuda": Gpus(),  # computes our operations
-    "vulkan": Gpus(lacks=OURS),
-    "two": Gpus(n_devices=2),
-    "two-vulkan": Gpus(n_devices=2, lacks=OURS),
-}
 LENGTHS = [1, 31, 32, 33, 700]
 OFFLOADS = {"none": HOST, "draft": (0, ALL), "few": (N_LAYER // 2, ALL), "target": (ALL, 0), "all": (ALL, ALL)}
-TOKENS = np.random.default_rng(5).integers(0, 480, max(LENGTHS) + 8).tolist()
+OWN_HEAD = {"none": HOST, "head": (1, 0), "block": (2, 0), "few": (N_LAYER // 2, 0), "all": (ALL, 0)}
+TOKENS = np.random.default_rng(5).integers(0, 470, max(LENGTHS) + 8).tolist()
 N_CTX = 1024
+N_EMBD = 64  # of the tiny targets
 
 
-@pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS.keys())
-def elsewhere(request: pytest.FixtureRequest) -> Iterator[Executor]:
-    with gpus(request.param) as pool:
-        yield pool
+@dataclass(frozen=True)
+class On:
+    """A process that has GPUs, and how near to the CPU they are."""
+
+    pool: Executor
+    tolerance: float
+
+
+@pytest.fixture(scope="module", params=kinds().values(), ids=kinds().keys())
+def elsewhere(request: pytest.FixtureRequest) -> Iterator[On]:
+    given: Gpus = request.param
+    with gpus(given) as pool:
+        yield On(pool, given.tolerance)
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
-    return make_pair("qwen35", tmp_path_factory.mktemp("pair"))
+def eagle3(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return make_pair("qwen35", tmp_path_factory.mktemp("eagle3"))
+
+
+@pytest.fixture(scope="module", params=["eagle3", "mtp", "mtp-tied"])
+def files(request: pytest.FixtureRequest, eagle3: Files, tmp_path_factory: pytest.TempPathFactory) -> Files:
+    if request.param == "eagle3":
+        return eagle3
+    folder = tmp_path_factory.mktemp(request.param)
+    return make_own_head("qwen35", folder, tie_word_embeddings=request.param == "mtp-tied")
 
 
 def logits(target: Path, n_prompt: int, n_gpu_layers: int) -> np.ndarray:
@@ -69,35 +85,108 @@ def logits(target: Path, n_prompt: int, n_gpu_layers: int) -> np.ndarray:
     return np.concatenate(parts)
 
 
+@pytest.mark.parametrize("n_prompt", LENGTHS)
+def test_logits(elsewhere: On, eagle3: Files, n_prompt: int) -> None:
+    expected = logits(eagle3.target, n_prompt, 0)
+    for n_gpu_layers in (0, 1, N_LAYER // 2, ALL):
+        found = elsewhere.pool.submit(logits, eagle3.target, n_prompt, n_gpu_layers).result()
+        off = np.abs(found - expected).max() / np.abs(expected).max()
+        assert off <= elsewhere.tolerance, f"{n_gpu_layers} layers on the GPU: logits off by {off:.2g}"
+
+
+def several_sequences(target: Path, n_gpu_layers: int) -> np.ndarray:
+    """Logits of three sequences whose last tokens are taken back, each by another number."""
+    from llama_eagle.bench.round_context import RoundModel
+
+    context = RoundModel(target, n_gpu_layers).context(n_rs_seq=N_DRAFT, n_seq_max=3)
+    rows = [context.decode({0: TOKENS[:33], 1: TOKENS[5:12], 2: TOKENS[:40]})]
+    for seq, n_past in ((0, 30), (1, 6), (2, 38)):
+        assert context.trim(seq, n_past)
+    for n in (1, 4, 3):
+        rows.append(context.decode({seq: TOKENS[seq : seq + n] for seq in range(3)}))
+    return np.concatenate(rows)
+
+
+def test_several_sequences(elsewhere: On, eagle3: Files) -> None:
+    expected = several_sequences(eagle3.target, 0)
+    found = elsewhere.pool.submit(several_sequences, eagle3.target, ALL).result()
+    assert np.abs(found - expected).max() <= 1e-3 * np.abs(expected).max()  # a cache in F16
+
+
+# --- drafts and text --------------------------------------------------------------------------------------------------
+
+
 def rounds(files: Files, layers: Layers, n_prompt: int) -> Trace:
     with session_on(files, layers, n_ubatch=512, n_ctx=N_CTX) as session:
         session.eval(TOKENS[:n_prompt])
         return play(session, TOKENS[n_prompt], [N_DRAFT] * 6)[0]
 
 
-@pytest.mark.parametrize("n_prompt", LENGTHS)
-def test_logits(elsewhere: Executor, files: Files, n_prompt: int) -> None:
-    expected = logits(files.target, n_prompt, 0)
-    for n_gpu_layers in (0, 1, N_LAYER // 2, ALL):
-        found = elsewhere.submit(logits, files.target, n_prompt, n_gpu_layers).result()
-        off = np.abs(found - expected).max() / np.abs(expected).max()
-        assert off <= TOLERANCE, f"{n_gpu_layers} layers on the GPU: logits off by {off:.2g}"
+def offloads(files: Files) -> dict[str, Layers]:
+    return OWN_HEAD if files.draft == MTP else OFFLOADS
+
+
+def require_same(found: Trace, expected: Trace, tolerance: float, name: str) -> None:
+    assert (found.drafts, found.text) == (expected.drafts, expected.text), name
+    assert np.allclose(found.probs, expected.probs, rtol=0, atol=tolerance), name
 
 
 @pytest.mark.parametrize("n_prompt", LENGTHS)
-def test_drafts_and_text(elsewhere: Executor, files: Files, n_prompt: int) -> None:
+def test_drafts_and_text(elsewhere: On, files: Files, n_prompt: int) -> None:
     expected = rounds(files, HOST, n_prompt)
-    for name, layers in OFFLOADS.items():
-        found = elsewhere.submit(rounds, files, layers, n_prompt).result()
-        assert (found.drafts, found.text) == (expected.drafts, expected.text), name
-        assert np.allclose(found.probs, expected.probs, rtol=0, atol=TOLERANCE), name
+    for name, layers in offloads(files).items():
+        found = elsewhere.pool.submit(rounds, files, layers, n_prompt).result()
+        require_same(found, expected, elsewhere.tolerance, name)
+
+
+@dataclass(frozen=True)
+class Image:
+    """Rows as a vision encoder would make them, of noise."""
+
+    height: int
+    width: int
+
+    def embedded(self) -> EmbeddedRows:
+        n = self.height * self.width
+        rows = np.random.default_rng(n).standard_normal((n, N_EMBD)).astype(np.float32)
+        values = rows.ctypes.data_as(ctypes.POINTER(ctypes.c_float))  # which keeps rows alive
+        places = image_positions(self.height, self.width)
+        return EmbeddedRows(values, n, N_EMBD, places, n_positions(self.height, self.width))
+
+
+IMAGES: dict[str, Sequence[Image | int]] = {  # a number: so many tokens
+    "small": [Image(2, 3), 9],
+    "large": [5, Image(6, 8), 3],
+    "both": [40, Image(7, 5), 2, Image(1, 4), 33],
+}
+
+
+def rounds_behind_images(files: Files, layers: Layers, text: Sequence[Image | int]) -> Trace:
+    with session_on(files, layers, n_ubatch=512, n_ctx=N_CTX) as session:
+        for part in text:
+            if isinstance(part, Image):
+                session.eval_rows(part.embedded())
+            else:
+                session.eval(TOKENS[:part])
+        return play(session, TOKENS[0], [N_DRAFT] * 4)[0]
+
+
+@pytest.mark.parametrize("text", IMAGES.values(), ids=IMAGES.keys())
+def test_images(elsewhere: On, files: Files, text: Sequence[Image | int]) -> None:
+    expected = rounds_behind_images(files, HOST, text)
+    for name, layers in offloads(files).items():
+        found = elsewhere.pool.submit(rounds_behind_images, files, layers, text).result()
+        require_same(found, expected, elsewhere.tolerance, name)
+
+
+# --- weights and work -------------------------------------------------------------------------------------------------
 
 
 def weight_buffers(target: Path, n_gpu_layers: int) -> set[str]:
     return set(re.findall(r"(\S+) model buffer size", load_log(target, n_gpu_layers)))
 
 
-def test_layouts_of_the_cpu(elsewhere: Executor, tmp_path: Path) -> None:
+def test_layouts_of_the_cpu(elsewhere: On, tmp_path: Path) -> None:
     """Where no layer is offloaded, weights have the layouts that they have without a GPU."""
     checkpoint = make_target("qwen3", tmp_path / "target", hidden_size=256, intermediate_size=256)
     convert_target(checkpoint, tmp_path / "f16.gguf", TargetOptions(outtype="f16"))
@@ -105,13 +194,18 @@ def test_layouts_of_the_cpu(elsewhere: Executor, tmp_path: Path) -> None:
     expected = weight_buffers(tmp_path / "q8_0.gguf", 0)
     if expected == {"CPU"}:
         pytest.skip("this CPU rearranges no weights")
-    assert elsewhere.submit(weight_buffers, tmp_path / "q8_0.gguf", 0).result() == expected
+    assert elsewhere.pool.submit(weight_buffers, tmp_path / "q8_0.gguf", 0).result() == expected
 
 
-def test_gpus_compute(elsewhere: Executor, files: Files) -> None:
+@pytest.mark.skipif(IS_REAL, reason="a real device does not count its work")
+def test_gpus_compute(elsewhere: On, eagle3: Files) -> None:
     """Not only their names are there: large batches are offloaded without a layer on a GPU, and what is theirs too."""
-    before = elsewhere.submit(n_computed, "MUL_MAT").result()
-    elsewhere.submit(logits, files.target, 33, 0).result()
-    offloaded = elsewhere.submit(n_computed, "MUL_MAT").result()
-    elsewhere.submit(logits, files.target, 1, ALL).result()
-    assert before < offloaded < elsewhere.submit(n_computed, "MUL_MAT").result()
+    before = elsewhere.pool.submit(count, "MUL_MAT").result()
+    elsewhere.pool.submit(logits, eagle3.target, 33, 0).result()
+    offloaded = elsewhere.pool.submit(count, "MUL_MAT").result()
+    elsewhere.pool.submit(logits, eagle3.target, 1, ALL).result()
+    assert before < offloaded < elsewhere.pool.submit(count, "MUL_MAT").result()
+
+
+def test_layers_are_offloaded(elsewhere: On, eagle3: Files) -> None:
+    assert f"offloaded {N_LAYER + 1}/{N_LAYER + 1}" in elsewhere.pool.submit(load_log, eagle3.target, ALL).result()

@@ -36,15 +36,20 @@ struct Registration {
     std::vector<std::unique_ptr<Device>> devices;
 };
 
-// Nodes that were computed, by operation.
+// What the devices did: nodes computed, by operation, and what stand_in.h names.
 struct Counts {
     std::mutex mutex;
-    std::map<std::string, int64_t> nodes;
+    std::map<std::string, int64_t> n;
 };
 
 Counts & counts() {
     static Counts c;
     return c;
+}
+
+void count(const char * what, int64_t n = 1) {
+    const std::lock_guard<std::mutex> lock(counts().mutex);
+    counts().n[what] += n;
 }
 
 // --- memory ----------------------------------------------------------------------------------------------------------
@@ -66,6 +71,8 @@ const ggml_backend_buffer_i MEMORY = {
     /* memset_tensor = */ nullptr,
     /* set_tensor    = */
     [](ggml_backend_buffer_t, ggml_tensor * t, const void * data, size_t offset, size_t size) {
+        count("writes");
+        count("bytes written", (int64_t) size);
         memcpy(bytes_of(t) + offset, data, size);
     },
     /* get_tensor    = */
@@ -93,6 +100,7 @@ const ggml_backend_buffer_type_i MEMORY_TYPE = {
             return (ggml_backend_buffer_t) nullptr;
         }
         ggml_backend_buffer_clear(host, 0xff);  // NaN, or -1
+        count("buffers");
         return ggml_backend_buffer_init(type, MEMORY, host, size);
     },
     /* get_alignment  = */ [](ggml_backend_buffer_type_t type) { return device_of(type).alignment; },
@@ -205,21 +213,31 @@ void align_positions(const Device & device, ggml_tensor * rope) {
     positions->data = base + offset / device.alignment * device.alignment;
 }
 
+// As ggml-vulkan.
+void require_alignment(const Device & device, const ggml_tensor * delta_net) {
+    for (const ggml_tensor * src : delta_net->src) {
+        const char * base = src ? (const char *) ggml_backend_buffer_get_base(src->buffer) : nullptr;
+        GGML_ASSERT(!src || ((const char *) src->data - base) % device.alignment == 0);
+    }
+}
+
 ggml_status compute(ggml_backend_t backend, ggml_cgraph * graph) {
     auto & self = *(Backend *) backend->context;
     const Mirror mirror(*graph);
     for (ggml_tensor * node : mirror.nodes()) {
         GGML_ASSERT(stand_in::computes(node));
-        {
-            const std::lock_guard<std::mutex> lock(counts().mutex);
-            counts().nodes[ggml_op_name(node->op)]++;
-        }
+        count(ggml_op_name(node->op));
+        count("nodes");
         if (self.device.make.compute && self.device.make.compute(node)) {
+            count("own kernels");
             continue;
         }
         if (node->op == GGML_OP_ARGMAX) {
             argmax(node);
             continue;
+        }
+        if (node->op == GGML_OP_GATED_DELTA_NET) {
+            require_alignment(self.device, node);
         }
         if (node->op == GGML_OP_ROPE) {
             align_positions(self.device, node);
@@ -372,8 +390,7 @@ void stand_in::register_make(const Make & make) {
     register_devices(make, 1, "", 256);
 }
 
-int64_t stand_in_count(const char * op) {
+int64_t stand_in_count(const char * what) {
     const std::lock_guard<std::mutex> lock(counts().mutex);
-    const auto found = counts().nodes.find(op);
-    return found == counts().nodes.end() ? 0 : found->second;
+    return counts().n[what];
 }

@@ -14,5 +14,6 @@ struct eagle_round_layout {
 
     int64_t gdn_floats() const { return head_dim * (n_k_heads + n_v_heads) + 2 * n_v_heads; }
     int64_t gdn_offset() const { return n_slots * n_channels; }
-    int64_t row_floats() const { return n_slots * (n_channels + gdn_floats()); }
+    // A multiple of 256 bytes: ggml-vulkan aborts where a view that its Gated DeltaNet reads is not aligned.
+    int64_t row_floats() const { return (n_slots * (n_channels + gdn_floats()) + 63) / 64 * 64; }
 };

@@ -46,6 +46,11 @@ struct gdn_result {
     ggml_tensor * state;  // [S * S * H, n_seqs]
 };
 
+// The operation wants its gates in one piece. A view that begins elsewhere may lie where a device cannot read.
+ggml_tensor * in_one_piece(ggml_context * ctx, ggml_tensor * t) {
+    return ggml_is_contiguous(t) && t->view_offs == 0 ? t : ggml_cont(ctx, t);
+}
+
 gdn_result plain_gdn(ggml_context * ctx, const eagle_round_gdn & in) {
     const int64_t S = in.v->ne[0];
     const int64_t H = in.v->ne[1];
@@ -53,7 +58,7 @@ gdn_result plain_gdn(ggml_context * ctx, const eagle_round_gdn & in) {
     const int64_t n_seqs = in.v->ne[3];
     const size_t f = sizeof(float);
     ggml_tensor * r =
-        ggml_gated_delta_net(ctx, in.q, in.k, in.v, ggml_cont(ctx, in.g), ggml_cont(ctx, in.beta), in.state, 1);
+        ggml_gated_delta_net(ctx, in.q, in.k, in.v, in_one_piece(ctx, in.g), in_one_piece(ctx, in.beta), in.state, 1);
     return {ggml_view_4d(ctx, r, S, H, T, n_seqs, S * f, S * H * f, S * H * T * f, 0),
             ggml_view_2d(ctx, r, S * S * H, n_seqs, S * S * H * f, S * H * T * n_seqs * f)};
 }

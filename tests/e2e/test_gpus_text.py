@@ -1,0 +1,90 @@
+"""`EagleLlama` on GPUs: the CPU's text with and without a draft, at every offload and with images.
+
+The GPUs are stand-ins, or those of the build (fixtures.gpus).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.gpus import gpus, kinds
+from fixtures.vision_files import make_vision_files, png
+from llama_eagle.demo.run import DRAFT, QUESTION, TARGET
+from llama_eagle.synthetic.constructed import write_pair
+from llama_eagle.synthetic.ggufs import convert_pair
+
+pytestmark = pytest.mark.native
+
+OFFLOADS = (0, 1, 4, -1)
+LONG = "The documentation describes settings, views and signals of an application in more detail. " * 6
+
+
+@dataclass(frozen=True)
+class Pair:
+    target: Path
+    draft: Path | str
+    prompt: str
+    mmproj: Path | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    text: str
+    n_accepted: int
+
+
+@pytest.fixture(scope="module", params=kinds().values(), ids=kinds().keys())
+def elsewhere(request: pytest.FixtureRequest) -> Iterator[Executor]:
+    with gpus(request.param) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module", params=["demo", "synthetic"])
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "demo":
+        return Pair(*convert_pair(TARGET, DRAFT, folder, "f32"), LONG + QUESTION)
+    made = write_pair(folder)
+    return Pair(*convert_pair(made.target, made.draft, folder, "f32"), "Count: A B C")
+
+
+@pytest.fixture(scope="module", params=["eagle3", "mtp"])
+def with_images(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    files = make_vision_files("qwen35", tmp_path_factory.mktemp(request.param), mtp=request.param == "mtp")
+    return Pair(files.target, files.draft, "<__media__>what is this<__media__>", files.mmproj)
+
+
+def answer(pair: Pair, n_gpu_layers: int, draft: bool) -> Answer:
+    from llama_eagle import EagleLlama
+
+    options: dict[str, Any] = {"draft": pair.draft, "n_draft": 4} if draft else {"draft": "none"}
+    options |= {"n_ctx": 1024, "n_threads": 1, "n_gpu_layers": n_gpu_layers, "mmproj_path": pair.mmproj}
+    with EagleLlama(pair.target, **options) as llm:
+        prompt: Any = pair.prompt
+        if pair.mmproj is not None:
+            prompt = llm.tokenize_images(prompt, [png(1), png(2, 160, 96)])
+        text = llm.create_completion(prompt, max_tokens=40, temperature=0)["choices"][0]["text"]
+        return Answer(text, llm.speculative_stats.n_accepted if draft else 0)
+
+
+def require_same_text(pool: Executor, pair: Pair) -> None:
+    expected = answer(pair, 0, draft=False).text
+    assert expected
+    for n_gpu_layers in OFFLOADS:
+        for draft in (False, True):
+            found = pool.submit(answer, pair, n_gpu_layers, draft).result()
+            assert found.text == expected, f"{n_gpu_layers} layers on the GPU, draft: {draft}"
+            assert not draft or pair.mmproj or found.n_accepted > 0  # a draft of random weights is seldom right
+
+
+def test_text(elsewhere: Executor, pair: Pair) -> None:
+    require_same_text(elsewhere, pair)
+
+
+def test_text_behind_images(elsewhere: Executor, with_images: Pair) -> None:
+    require_same_text(elsewhere, with_images)
