@@ -1,4 +1,4 @@
-"""Speed of drafting over plain decoding with the target on an RPC server behind a slow network, and what crosses it.
+"""Speed of drafting over plain decoding with the target on an RPC server behind a slow network; what crosses it.
 
     python bench/studies/cluster/rpc_latency.py TARGET.gguf DRAFT.gguf [--delay 0,0.2,1,5] [--n-draft 4] [-n 96] [--json]
 
