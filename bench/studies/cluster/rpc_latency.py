@@ -1,6 +1,6 @@
 """Speed of drafting over plain decoding with the target on an RPC server behind a slow network; what crosses it.
 
-    python bench/studies/cluster/rpc_latency.py TARGET.gguf DRAFT.gguf [--delay 0,0.2,1,5] [--n-draft 4] [-n 96] [--json]
+    python bench/studies/cluster/rpc_latency.py TARGET.gguf DRAFT.gguf [--delay 0,0.2,1,5] [--n-draft 4] [-n 96]
 
 A proxy between client and server, both here, holds every byte back for the delay, in each direction: a round trip takes
 twice that. Server and client share the cores, so times say what latency does and not what two machines would do.
