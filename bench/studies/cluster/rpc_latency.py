@@ -169,6 +169,7 @@ def main() -> None:
         load = LoadOptions(rpc_servers=(net.endpoint,))
         job = Job(given.target, given.draft, PROMPT, given.n, given.threads, given.n_draft, load)
         with ModelPair(job.pair) as pair:
+            Ours(replace(job, n=8), pair).plain()  # what is asked of a server once
             for delay in given.delay.split(","):
                 rows.append(measure(Ours(job, pair), net, float(delay), given.n_draft))
                 if not given.json:

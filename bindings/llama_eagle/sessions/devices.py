@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -150,13 +150,13 @@ def _functions() -> Any:
     """libllama's handle also finds the symbols of the ggml libraries it is linked with."""
     ggml: Any = library()
     size, device = ctypes.c_size_t, ctypes.c_void_p
-    types: dict[str, tuple[list[Any], Callable[..., Any]]] = {
+    types: dict[str, tuple[list[Any], Any]] = {
         "ggml_backend_dev_count": ([], size),
         "ggml_backend_dev_get": ([size], device),
         "ggml_backend_dev_type": ([device], ctypes.c_int),
         "ggml_backend_dev_name": ([device], ctypes.c_char_p),
         "ggml_backend_dev_description": ([device], ctypes.c_char_p),
-        "ggml_backend_dev_memory": ([device, ctypes.POINTER(size), ctypes.POINTER(size)], None),  # type: ignore[dict-item]
+        "ggml_backend_dev_memory": ([device, ctypes.POINTER(size), ctypes.POINTER(size)], None),
     }
     for name, (arguments, result) in types.items():
         function = getattr(ggml, name)
