@@ -174,6 +174,18 @@ def test_a_round_in_bytes(pair: tuple[Path, Path], server: Program) -> None:
     assert min(sent for sent, _ in sizes[2:]) < graphs / 3
 
 
+def test_a_server_of_upstream(pair: tuple[Path, Path], server: Program) -> None:
+    """It keeps one graph, answers to each copy, and serves the same text."""
+    expected, _ = tokens(*pair)
+    meter = Meter(server.endpoint, as_upstream=True)
+    settings = {"draft": pair[1], "n_draft": 4, "lookup": False, "n_ctx": 256, "n_threads": 1}
+    with EagleLlama(pair[0], rpc_servers=meter.endpoint, **settings) as llm:
+        prompt = llm.tokenize(PROMPT.encode())
+        found = [token for token, _ in zip(llm.generate(prompt, temp=0.0), range(N), strict=False)]
+        assert found == expected
+        assert llm.speculative_stats.n_accepted > 0 or llm.speculative_totals.n_accepted > 0
+
+
 # --- servers that cannot be used -----------------------------------------------------------------------------------
 
 
