@@ -113,21 +113,30 @@ Choice choose(llama_context * ctx, int32_t row) {
     return chosen_on_device(ctx, row, choice) ? choice : choose(logits_of(ctx, row), n_vocab_of(ctx));
 }
 
+bool few_candidates(llama_context * ctx, llama_sampler * chain, int32_t row, std::vector<llama_token_data> & out) {
+    llama_sampler * first = nullptr;
+    const int64_t n_vocab = n_vocab_of(ctx);
+    const int32_t k = start_of(chain, first) == Start::TOP_K ? kept_by(first) : 0;
+    if (k <= 0 || k > MAX_TOP_K || k >= n_vocab || sampled_on_device(ctx, row)) {
+        return false;
+    }
+    top_candidates(logits_of(ctx, row), n_vocab, k, out);
+    return true;
+}
+
 llama_token sample(llama_context * ctx, llama_sampler * chain, int32_t row) {
     if (sampled_on_device(ctx, row)) {
         return llama_sampler_sample(chain, ctx, row);
     }
     llama_sampler * first = nullptr;
-    const Start start = start_of(chain, first);
     llama_token id;
-    if (start == Start::GREEDY) {
+    if (start_of(chain, first) == Start::GREEDY) {
         id = greedy(ctx, row);
     } else {
         std::vector<llama_token_data> candidates;
-        const int64_t n_vocab = n_vocab_of(ctx);
-        const int32_t k = start == Start::TOP_K ? kept_by(first) : 0;
-        const bool few = 0 < k && k <= MAX_TOP_K && k < n_vocab;
-        top_candidates(logits_of(ctx, row), n_vocab, few ? k : n_vocab, candidates);
+        if (!few_candidates(ctx, chain, row, candidates)) {
+            top_candidates(logits_of(ctx, row), n_vocab_of(ctx), (int32_t) n_vocab_of(ctx), candidates);
+        }
         id = apply(chain, candidates);
     }
     llama_sampler_accept(chain, id);

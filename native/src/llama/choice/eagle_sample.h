@@ -15,6 +15,10 @@ namespace eagle {
 // the whole row, with equal logits at the border and in the order of equal ones too.
 void top_candidates(const float * logits, int64_t n, int32_t k, std::vector<llama_token_data> & out);
 
+// The top candidates of a row for a chain that begins with top-k; false where it needs the whole row, or the device has
+// chosen.
+bool few_candidates(llama_context * ctx, llama_sampler * chain, int32_t row, std::vector<llama_token_data> & out);
+
 // The lowest id among the largest logits. Only where the device has not chosen are the row's logits brought here.
 llama_token greedy(llama_context * ctx, int32_t row);
 
