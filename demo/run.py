@@ -1,8 +1,9 @@
-"""The demo job: convert and quantize the trained pair, answer questions with its draft and without, compare."""
+"""The demo job: convert and quantize the trained pair, answer with the draft, with the target's head and without."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import shutil
 import tempfile
@@ -10,15 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llama_eagle import console
+from llama_eagle.convert.source import Checkpoint, open_checkpoint
 from llama_eagle.errors import EnvironmentFailure
+from llama_eagle.sessions.options import MTP
 from llama_eagle.synthetic.ggufs import Say, convert_pair
+from llama_eagle.synthetic.weights import Tensor, write_checkpoint
 
 if TYPE_CHECKING:
     from llama_eagle.bench.evaluate import Score
     from llama_eagle.generation.generate import OnText
 
 HERE = Path(__file__).parent
-TARGET, DRAFT, HELD_OUT = HERE / "target", HERE / "draft", HERE / "held-out.jsonl"
+TARGET, DRAFT, HEAD, HELD_OUT = HERE / "target", HERE / "draft", HERE / "head", HERE / "held-out.jsonl"
 QUESTION = "How does Django handle signals?"
 TYPES = ("q8_0", "q4_k_m")
 N_TOKENS = 256  # of each answer
@@ -30,12 +34,16 @@ PADDED_TOKENS, PADDED_PROMPTS = 128, 3  # likewise, of the padded pair, which is
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Both ways of decoding with the files of one type, over prompts from documents that nothing was trained on."""
+    """Both ways of decoding with the files of one type, over prompts from documents that nothing was trained on.
+
+    drafter: "EAGLE-3", or "MTP" for the target's own head; draft: the file that it is in.
+    """
 
     outtype: str
+    drafter: str
     target: str
     draft: str
-    equal: bool  # every answer has the same tokens with the draft and without
+    equal: bool  # every answer has the same tokens with drafts and without
     exact: bool  # it must: this machine's kernels give a row the same bits alone and in a batch
     n_answers: int
     accept_rate: float
@@ -75,13 +83,13 @@ class DemoResult:
 
     def table(self) -> Any:
         positions = [f"accepted\nat {i + 1}" for i in range(N_DRAFT)]
-        headings = ("type", "answers", "plain\ntok/s", "drafting\ntok/s", "tokens\na round", *positions, "same\ntext")
+        headings = ("type", "drafter", "plain\ntok/s", "drafting\ntok/s", "tokens\na round", *positions, "same\ntext")
         table = console.compact_table(headings, title=f"{N_DRAFT} tokens drafted a round")
         for c in self.comparisons:
             shares = [f"{share:.0%}" for share in c.accepted_per_position]
             table.add_row(
                 c.outtype,
-                str(c.n_answers),
+                c.drafter,
                 f"{c.plain_tps:.0f}",
                 f"{c.speculative_tps:.0f}",
                 f"{c.mean_emitted:.2f}",
@@ -98,7 +106,9 @@ Files = dict[str, tuple[Path, Path]]  # the target's and the draft's by type
 def convert_demo(work: Path, say: Say = lambda text: None) -> Files:
     """The pair in each of TYPES, in `work`, where it stays. Raises EnvironmentFailure when that cannot be written."""
     try:
-        return {outtype: convert_pair(TARGET, DRAFT, work / outtype, outtype, say) for outtype in TYPES}
+        with tempfile.TemporaryDirectory() as folder:
+            whole = join_head(TARGET, HEAD, Path(folder) / "target")
+            return {outtype: convert_pair(whole, DRAFT, work / outtype, outtype, say) for outtype in TYPES}
     except OSError as error:
         raise EnvironmentFailure(f"{work}: cannot be written ({error.strerror}). Choose another folder.") from None
 
@@ -108,9 +118,26 @@ def run_demo(files: Files, threads: int = 1, say: Say = lambda text: None, on_te
     answer = _answer(*files[TYPES[0]], threads, on_text)
     comparisons = []
     for outtype, (target, draft) in files.items():
-        say(f"answering with {target.name} and {draft.name}")
-        comparisons.append(_compare(outtype, target, draft, _score(target, draft, threads)))
+        for drafts in (draft, MTP):
+            say(f"answering with {target.name} and {'its own head' if drafts == MTP else draft.name}")
+            comparisons.append(_compare(outtype, target, drafts, _score(target, drafts, threads)))
     return DemoResult(QUESTION, answer, tuple(comparisons))
+
+
+def join_head(target: Path, head: Path, folder: Path) -> Path:
+    """Writes `folder`: the target's checkpoint with its MTP head in it, as checkpoints with a head are published."""
+    source, headed = open_checkpoint(target), open_checkpoint(head)
+    shutil.copytree(target, folder, ignore=shutil.ignore_patterns("*.safetensors", "config.json"), dirs_exist_ok=True)
+    config = source.config | {"mtp_num_hidden_layers": 1}
+    (folder / "config.json").write_text(json.dumps(config, indent=2), "utf-8")
+    heads = [_as_it_is(headed, name) for name in headed.names() if name.startswith("mtp.")]
+    write_checkpoint(folder, [*(_as_it_is(source, name) for name in source.names()), *heads])
+    return folder
+
+
+def _as_it_is(source: Checkpoint, name: str) -> Tensor:
+    values = source.read_f32(name)
+    return Tensor(name, values.shape, lambda low, high: values[low:high])
 
 
 def compare_padded(work: Path, say: Say = lambda text: None) -> Comparison:
@@ -151,7 +178,9 @@ def told(padded: Comparison) -> str:
     )
 
 
-def _score(target: Path, draft: Path, threads: int, n_prompts: int = N_PROMPTS, n_tokens: int = N_TOKENS) -> Score:
+def _score(
+    target: Path, draft: Path | str, threads: int, n_prompts: int = N_PROMPTS, n_tokens: int = N_TOKENS
+) -> Score:
     from llama_eagle.bench.evaluate import Evaluation, evaluate, total
     from llama_eagle.bench.prompts import read_prompts, take
     from llama_eagle.drafting.options import DraftingOptions
@@ -161,7 +190,7 @@ def _score(target: Path, draft: Path, threads: int, n_prompts: int = N_PROMPTS, 
     return total(evaluate(Evaluation(target, prompts, n_tokens, drafting, threads=threads)).values())
 
 
-def _compare(outtype: str, target: Path, draft: Path, score: Score) -> Comparison:
+def _compare(outtype: str, target: Path, draft: Path | str, score: Score) -> Comparison:
     from llama_eagle.sessions.exact import report
     from llama_eagle.sessions.models import Model
 
@@ -169,8 +198,9 @@ def _compare(outtype: str, target: Path, draft: Path, score: Score) -> Compariso
         exact = report(model)["exact"]
     return Comparison(
         outtype=outtype,
+        drafter="MTP" if draft == MTP else "EAGLE-3",
         target=str(target),
-        draft=str(draft),
+        draft=str(target if draft == MTP else draft),
         equal=score.n_same == score.n_turns,
         exact=exact,
         n_answers=score.n_turns,

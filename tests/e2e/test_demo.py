@@ -23,7 +23,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_both_types_say_the_same_with_the_draft_and_without(demo: dict[str, Any]) -> None:
     assert demo["equal"] is True
-    assert [c["outtype"] for c in demo["comparisons"]] == ["q8_0", "q4_k_m"]
+    ways = [(outtype, drafter) for outtype in ("q8_0", "q4_k_m") for drafter in ("EAGLE-3", "MTP")]
+    assert [(c["outtype"], c["drafter"]) for c in demo["comparisons"]] == ways
     for comparison in demo["comparisons"]:
         assert comparison["equal"] and comparison["n_answers"] == 20
         assert Path(comparison["target"]).read_bytes()[:4] == Path(comparison["draft"]).read_bytes()[:4] == b"GGUF"
@@ -31,7 +32,8 @@ def test_both_types_say_the_same_with_the_draft_and_without(demo: dict[str, Any]
 
 def test_the_draft_is_worth_its_while(demo: dict[str, Any]) -> None:
     for comparison in demo["comparisons"]:
-        assert comparison["mean_emitted"] >= 2.1  # 2.3 over all prompts: demo/README.md
+        least = {"EAGLE-3": 2.1, "MTP": 1.7}[comparison["drafter"]]  # over all prompts 2.3 and 1.9: demo/README.md
+        assert comparison["mean_emitted"] >= least
         assert len(comparison["accepted_per_position"]) == 4
         assert comparison["mean_emitted"] == pytest.approx(1 + 4 * comparison["accept_rate"], abs=0.05)
 
@@ -66,5 +68,5 @@ def test_the_padded_pair_says_the_same(tmp_path: Path) -> None:
 
 
 def test_what_is_told_of_the_padded_pair() -> None:
-    text = told(Comparison("q8_0", "t", "d", True, True, 6, 0.3, 2.2, [0.5], 20.0, 32.0))
+    text = told(Comparison("q8_0", "EAGLE-3", "t", "d", True, True, 6, 0.3, 2.2, [0.5], 20.0, 32.0))
     assert "plain 20.0 tokens/s, drafting 32.0 tokens/s, 1.60 x as fast; 2.20 tokens a round, the same text" in text

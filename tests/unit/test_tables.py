@@ -37,7 +37,7 @@ def evaluate() -> Table:
 
 
 def demo() -> Table:
-    one = Comparison("q4_k_m", "t", "d", True, True, 20, 0.98, 3.21, [0.98] * 4, 2770.0, 1453.0)
+    one = Comparison("q4_k_m", "EAGLE-3", "t", "d", True, True, 20, 0.98, 3.21, [0.98] * 4, 2770.0, 1453.0)
     return DemoResult("?", "!", (one, one)).table()
 
 
