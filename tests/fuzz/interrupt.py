@@ -38,7 +38,7 @@ from fixtures.training import make_training_target, write_jsonl
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
 INTERRUPTED = 130
 PATIENCE = 10.0  # seconds from the signal to the end; this machine may be busy
-WHOLE = 120.0  # for a run that is left alone
+WHOLE = 600.0  # for a run that is left alone
 SENTENCES = ("The quick brown fox jumps over the lazy dog. ", "We'll see 12345 times, isn't it? ", "def verify(ids): ")
 
 

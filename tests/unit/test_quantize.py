@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 from collections import Counter
 from pathlib import Path
@@ -55,6 +56,31 @@ def write_legacy_imatrix(path: Path, entries: dict[str, np.ndarray], calls: int 
         parts.append(head + (values * calls).astype("<f4").tobytes())
     path.write_bytes(b"".join(parts))
     return path
+
+
+def test_it_tells_how_far_it_is(model: Path, tmp_path: Path) -> None:
+    told: list[float] = []
+    quantize(model, tmp_path / "out.gguf", "iq4_xs", QuantizeOptions(threads=1, progress=told.append))
+    assert told == sorted(told)
+    assert told[0] == 0
+    assert 0.5 < told[-1] < 1  # never full while work goes on
+
+
+def test_room_for_both_files_is_looked_for_first(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of the checkpoint's type, and the one that is made of it."""
+    from llama_eagle import files
+
+    n_bytes = model.stat().st_size  # bf16
+    usage = shutil.disk_usage(tmp_path)
+    for share, fits in ((1.2, False), (1.9, True)):
+        free = usage._replace(free=int(share * n_bytes))
+        monkeypatch.setattr(files.shutil, "disk_usage", lambda _, free=free: free)
+        if fits:
+            convert_target(model.parent, tmp_path / "out.gguf", TargetOptions(outtype="q5_0"))
+        else:
+            with pytest.raises(EnvironmentFailure, match=r"only .* GB are free"):
+                convert_target(model.parent, tmp_path / "out.gguf", TargetOptions(outtype="q5_0"))
+        assert [path.name for path in tmp_path.iterdir()] == ["out.gguf"] * fits
 
 
 def test_q4_k_m_runs(model: Path, tmp_path: Path) -> None:

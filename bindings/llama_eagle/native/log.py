@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from llama_eagle.native import callbacks
@@ -15,7 +17,7 @@ DEBUG, ERROR, CONTINUE = 1, 4, 5  # ggml_log_level
 class _State:
     verbose = False
     level = 0
-    line = ""
+    listener: Callable[[str], None] | None = None
     callback: Any = None
     errors: ClassVar[deque[str]] = deque(maxlen=8)
 
@@ -51,9 +53,14 @@ def first_error() -> str:
     return _State.errors[0] if _State.errors else ""
 
 
-def last_line() -> str:
-    """The newest line of llama.cpp, or what there is of it."""
-    return _State.line
+@contextmanager
+def told_to(listener: Callable[[str], None]) -> Iterator[None]:
+    """Each piece of llama.cpp's log goes to `listener` as well, on the thread that writes it."""
+    _State.listener = listener
+    try:
+        yield
+    finally:
+        _State.listener = None
 
 
 def clear() -> None:
@@ -67,7 +74,8 @@ def _on_log(level: int, text: bytes, _user_data: Any) -> None:
         if level != CONTINUE:
             _State.level = level
         line = text.decode("utf-8", "replace")
-        _State.line = _State.line + line if level == CONTINUE else line
+        if _State.listener is not None:
+            _State.listener(line)
         if _State.level == ERROR and line.strip():
             _State.errors.append(line.strip())
         if _State.verbose and _State.level != DEBUG:

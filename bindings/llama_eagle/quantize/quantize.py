@@ -160,16 +160,19 @@ def _run(source: Path, target: Path, parameters: _Parameters, progress: Callable
     """llama_model_quantize on a thread, so that Ctrl-C ends the wait; the native work then runs into a deleted file."""
     result: list[int] = []
 
+    def hear(line: str) -> None:
+        if progress is not None and (tensor := _TENSOR.match(line)):
+            progress((int(tensor[1]) - 1) / int(tensor[2]))
+
     def work() -> None:
         call = _api().llama_model_quantize
         result.append(call(os.fsencode(source), os.fsencode(target), ctypes.byref(parameters.struct)))
 
     thread = threading.Thread(target=work, name="quantize", daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(0.2)
-        if progress is not None and (tensor := _TENSOR.match(log.last_line())):
-            progress((int(tensor[1]) - 1) / int(tensor[2]))
+    with log.told_to(hear):
+        thread.start()
+        while thread.is_alive():
+            thread.join(0.2)
     return result[0] if result else -1
 
 
