@@ -303,6 +303,8 @@ def main() -> int:
     numbers = range(first, first + arguments.cases)
     if arguments.only is not None:
         numbers = range(arguments.only, arguments.only + 1)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job, and what it starts
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as name:
         return 1 if fuzz(numbers, Path(name)) else 0
 
