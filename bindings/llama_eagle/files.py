@@ -97,8 +97,8 @@ def temporary_beside(path: Path, count: int = 1) -> Iterator[list[Path]]:
     clear_temporaries(path)
     folder = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     with contextlib.ExitStack() as held:
-        held.callback(shutil.rmtree, folder, ignore_errors=True)
         held.enter_context(_removed_when_ended(folder))
+        held.callback(_remove, folder)  # while the signals are still heard
         try:
             folder.mkdir()
         except OSError as error:
@@ -107,6 +107,15 @@ def temporary_beside(path: Path, count: int = 1) -> Iterator[list[Path]]:
         if lock is not None:
             held.callback(os.close, lock)
         yield [folder / f"{number}-{path.name}" if number else folder / path.name for number in range(count)]
+
+
+def _remove(folder: Path) -> None:
+    """Also where Ctrl-C comes meanwhile."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except KeyboardInterrupt:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def clear_temporaries(path: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from llama_eagle.errors import EnvironmentFailure, UsageError
@@ -39,6 +41,22 @@ def test_a_run_that_is_ended_leaves_nothing(number: signal.Signals, tmp_path: Pa
     process.send_signal(number)
     assert process.wait(10) == -number
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_cleaning_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remove, calls = shutil.rmtree, []
+
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL  # it would end here, and the folder stay
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        remove(*arguments, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(tmp_path / "out.gguf", lambda path: path.write_text("whole"))
+    assert [path.name for path in tmp_path.iterdir()] == ["out.gguf"]
 
 
 def test_the_next_run_clears_what_a_killed_one_has_left(tmp_path: Path) -> None:
