@@ -155,8 +155,11 @@ class TextMemory:
         if session.trim(n_tokens):
             return n_tokens
         checkpoint = self.store.best(n_tokens)
-        is_back = checkpoint is not None and restore(session.ctx, checkpoint)
-        if is_back and (session.trim(checkpoint.n_past) or self._revived(checkpoint.n_past)):
+        if (
+            checkpoint is not None
+            and restore(session.ctx, checkpoint)
+            and (session.trim(checkpoint.n_past) or self._revived(checkpoint.n_past))
+        ):
             return checkpoint.n_past
         session.reset()
         return 0
