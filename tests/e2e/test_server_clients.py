@@ -184,7 +184,7 @@ def test_pictures(tmp_path: Path) -> None:
     import openai
 
     files = make_vision_files("qwen35", tmp_path)
-    options = ["-c", 512, "-t", 1, "--parallel", 2, "--", "--mmproj", files.mmproj, "--chat-template", "chatml"]
+    options = ["-c", 512, "-t", 1, "--parallel", 2, "--mmproj", files.mmproj, "--", "--chat-template", "chatml"]
     with serve("-m", files.target, "-d", "none", *options) as server:
         api = openai.OpenAI(base_url=f"{server.address}/v1", api_key="none")
         texts = {seed: picture_said(api, seed) for seed in (1, 2)}

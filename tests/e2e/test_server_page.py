@@ -74,7 +74,7 @@ def test_a_turn_streams_and_shows_its_drafts(browser: Any, tmp_path: Path) -> No
 def test_a_picture_can_be_attached(browser: Any, tmp_path: Path) -> None:
     files = make_vision_files("qwen35", tmp_path)
     (tmp_path / "picture.png").write_bytes(png(1))
-    options = ["-c", 1024, "-t", 1, "--", "--mmproj", files.mmproj, "--chat-template", "chatml", "-n", 8]
+    options = ["-c", 1024, "-t", 1, "--mmproj", files.mmproj, "--", "--chat-template", "chatml", "-n", 8]
     with serve("-m", files.target, "-d", "none", *options) as server:
         page = open_page(browser, server)
         page.locator("input[type=file]").first.set_input_files(tmp_path / "picture.png")
