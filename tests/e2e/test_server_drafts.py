@@ -112,7 +112,7 @@ def test_a_thousand_requests(pair: list[object]) -> None:
             stranger.submit(server.hang_up, prompt, 400, after)
         found = answers(server, asked, N_CLIENTS)
     assert texts(found) == expected
-    assert sum(n for n, _ in drafts(found)) > 1000
+    assert sum(n for n, _ in drafts(found)) > 200
 
 
 @pytest.fixture(scope="module")
