@@ -7,7 +7,7 @@ import io
 import pytest
 from llama_eagle.bench import evaluation_report, report
 from llama_eagle.demo.run import Comparison, DemoResult
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 
 ROW = {
@@ -20,13 +20,18 @@ SCORE = {
 }  # fmt: skip
 
 
-def bench() -> Table:
+def bench() -> Group:
+    steps = [{"depth": 32768, "decode_ms": 1234.5, "draft_ms": 123.4, "verify_ms": [1234.5] * 8}]
+    prompts = [
+        {"n": 32768, "plain_tps": 1234.5, "draft_tps": 1234.5, "draft_over_plain": 1.012, "upstream_tps": 1234.5}
+    ]
     rows = [{"n_draft": length, **ROW} for length in (1, 16, "auto")]
-    return report.table({
+    tables = report.tables({
         "model": "Qwen3.5-0.8B-a-long-name.gguf", "type": "q4_k_m", "n": 256, "threads": 64, "accept": 0.7,
         "drafter": "mtp", "draft_vocab": 32768, "plain_tps": 123.45, "upstream_plain_tps": 123.45, "ours": rows,
-        "upstream": rows, "sampled": rows[0], "chat": rows[0],
+        "upstream": rows, "sampled": rows[0], "chat": rows[0], "steps": steps, "prompts": prompts,
     })  # fmt: skip
+    return Group(*tables)
 
 
 def evaluate() -> Table:
