@@ -20,7 +20,7 @@ pytestmark = pytest.mark.native
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 KEYS = {
     "text", "tokens", "n_prompt", "n_generated", "prompt_ms", "decode_ms", "tokens_per_second", "stop_reason",
-    "speculative", "exact", "inexact", "unverified",
+    "speculative", "draft_device", "exact", "inexact", "unverified",
 }  # fmt: skip
 SPECULATIVE_KEYS = {
     "drafter", "rounds", "rounds_of", "n_drafted", "n_accepted", "accept_rate", "mean_emitted",
@@ -68,6 +68,7 @@ def test_the_draft_changes_nothing_but_the_rounds(target: Path, draft: Path, n_d
         "--json",
     ).json
     assert result["text"] == (ALPHABET * 4)[3:63]
+    assert result["draft_device"] == "CPU"
     speculative = result["speculative"]
     assert set(speculative) == SPECULATIVE_KEYS
     assert set(speculative["ms"]) == {"draft", "verify", "sample", "commit", "python"}

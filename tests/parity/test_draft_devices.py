@@ -254,11 +254,7 @@ class OnDevice:
 def drafts_on_device(files: Files, layers: Layers) -> OnDevice:
     trace = drafts_on(files, layers)
     with session_on(files, layers) as session:
-        texts = []
-        for call in (session._lib.eagle_draft_device, session._lib.eagle_draft_notice):
-            call.restype = ctypes.c_char_p
-            texts.append(call(session._handle).decode())
-    return OnDevice(trace, texts[0], texts[1])
+        return OnDevice(trace, session.draft_device, session.draft_notice)
 
 
 def test_each_row_has_its_own_position(dense: Files) -> None:
@@ -281,7 +277,7 @@ def test_a_device_that_lacks_an_operation(dense: Files) -> None:
 def test_a_draft_without_numbers(dense: Files, tmp_path: Path) -> None:
     """Logits that are NaN, of which ARGMAX chooses none: drafts are useless, the text is the target's."""
     broken = replace(dense, draft=tmp_path / "draft.gguf")
-    broken.draft.write_bytes(dense.draft.read_bytes())
+    Path(broken.draft).write_bytes(Path(dense.draft).read_bytes())
     (norm,) = (t for t in gguf.GGUFReader(broken.draft, "r+").tensors if t.name == "output_norm.weight")
     norm.data[:] = np.nan
     with gpus() as pool:

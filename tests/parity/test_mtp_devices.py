@@ -45,7 +45,7 @@ def drafts_on(path: Path, n_gpu_layers: int, n_vocab_draft: int) -> Trace:
             trace.probs.extend(probs)
             trace.vocabularies.append(draft.session.draft_ids.tolist())
             draft.verify([id_last, *ids], n_kept)
-        device = draft.session._lib.eagle_draft_device(draft.session._handle).decode()
+        device = draft.session.draft_device
         draft.close()
     return replace(trace, device=device)
 

@@ -122,6 +122,8 @@ class EagleLlama(Attributes, Closing):
         draft = self._load_draft(given)
         self._session = open_session(view, draft, replace(self._session_options, n_draft_max=n_draft_max))
         self._stack.callback(self._session.close)
+        if isinstance(self._session, EagleSession) and self._session.draft_notice:
+            warnings.warn(self._session.draft_notice, stacklevel=4)
         self._drafters = choose_drafters(self._session, options, self.draft_model)
         self.set_n_draft(options.n_draft if n_draft_max else "auto")
         store = CheckpointStore(options.checkpoint_mib << 20 if recurrent else 0)
@@ -315,6 +317,11 @@ class EagleLlama(Attributes, Closing):
     def drafter(self) -> str:
         """What drafts, and why, in one sentence."""
         return self._choice.why
+
+    @property
+    def draft_device(self) -> str | None:
+        """Where a draft model runs, by ggml's name of the device; None: there is none."""
+        return self._session.draft_device if isinstance(self._session, EagleSession) else None
 
     @property
     def speculative_totals(self) -> Statistics:

@@ -45,6 +45,7 @@ class GenerationResult:
     """One generation. `stop_reason`: "end" (of generation token), "length", "context" or "stop" (a text to stop at).
 
     plain_ms: what a token of plain decoding takes here, by three decodes of one row at the end; None: not measured.
+    draft_device: where a draft model ran, by ggml's name of the device; None: not told.
     """
 
     text: str
@@ -55,6 +56,7 @@ class GenerationResult:
     stop_reason: str
     speculative: Statistics | None
     plain_ms: float | None = None
+    draft_device: str | None = None
 
     @property
     def tokens_per_second(self) -> float:
@@ -70,6 +72,7 @@ class GenerationResult:
             "decode_ms": round(self.decode_ms, 3),
             "tokens_per_second": round(self.tokens_per_second, 3),
             "stop_reason": self.stop_reason,
+            "draft_device": self.draft_device,
             "speculative": self.speculative.as_dict() if self.speculative else None,
         }
 

@@ -143,6 +143,16 @@ class EagleSession(Closing):
         return str(self._lib.eagle_draft_kind(self._handle).decode())
 
     @property
+    def draft_device(self) -> str:
+        """Where the draft runs, by ggml's name of the device."""
+        return str(self._lib.eagle_draft_device(self._handle).decode())
+
+    @property
+    def draft_notice(self) -> str:
+        """Why that is not the device that the draft was loaded to; "": it is."""
+        return str(self._lib.eagle_draft_notice(self._handle).decode())
+
+    @property
     def n_past(self) -> int:
         """Tokens committed."""
         return int(self._lib.eagle_n_past(self._handle))

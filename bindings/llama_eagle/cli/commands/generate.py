@@ -165,6 +165,7 @@ def _generate(
     from llama_eagle.generation.generate import Watch, generate
     from llama_eagle.sessions.models import Context
     from llama_eagle.sessions.open import open_session
+    from llama_eagle.sessions.session import EagleSession
     from llama_eagle.sessions.text import Tokenizer
 
     header = pair.draft.header if pair.draft else None
@@ -173,8 +174,13 @@ def _generate(
         open_session(context, pair.draft, session_options(header, drafts)) as session,
         console.progress("reading the prompt", after_s=LATE_S) as on_prompt,
     ):
+        device = session.draft_device if isinstance(session, EagleSession) else None
+        if isinstance(session, EagleSession) and session.draft_notice:
+            console.warn(session.draft_notice)
         watch = Watch(None if json else console.stream, on_prompt, compare=console.on_terminal() and not json)
-        return generate(session, Tokenizer(pair.target), ids, options, drafting=drafts, pictures=pictures, watch=watch)
+        tokenizer = Tokenizer(pair.target)
+        result = generate(session, tokenizer, ids, options, drafting=drafts, pictures=pictures, watch=watch)
+        return replace(result, draft_device=device)
 
 
 def _report(result: GenerationResult, weights: dict[str, Any] | None) -> None:

@@ -24,9 +24,20 @@ bool has_room(llm_graph_result & graph) {
 }
 
 // Of a view, only the tensor behind it could be kept from being overwritten.
-bool can_stay(const ggml_tensor * logits) {
+bool is_plain(const ggml_tensor * logits) {
     return logits && !logits->view_src && logits->type == GGML_TYPE_F32 && ggml_is_contiguous(logits) &&
-           ggml_is_matrix(logits) && 1 <= logits->ne[1] && logits->ne[1] <= MAX_ROWS;
+           ggml_is_matrix(logits) && 1 <= logits->ne[1];
+}
+
+// Null: the device lacks an operation.
+ggml_tensor * add_choice(llm_graph_result & graph, ggml_tensor * logits, ggml_backend_dev_t dev) {
+    ggml_tensor * choice = eagle::choice_nodes(graph.get_ctx(), logits, dev);
+    if (choice) {
+        ggml_set_name(choice, "eagle_choice");
+        ggml_set_output(choice);
+        ggml_build_forward_expand(graph.get_gf(), choice);
+    }
+    return choice;
 }
 
 }  // namespace
@@ -34,14 +45,18 @@ bool can_stay(const ggml_tensor * logits) {
 void eagle_device_logits::append_choice(llm_graph_result & graph, ggml_backend_dev_t dev) {
     ggml_tensor * logits = graph.get_logits();
     choice_ = nullptr;
-    if (!wanted || !is_gpu(dev) || !can_stay(logits) || !has_room(graph)) {
+    if (!wanted || !is_gpu(dev) || !is_plain(logits) || logits->ne[1] > MAX_ROWS || !has_room(graph)) {
         return;
     }
-    choice_ = eagle::choice_nodes(graph.get_ctx(), logits, dev);
-    if (choice_) {
-        ggml_set_name(choice_, "eagle_choice");
-        ggml_set_output(choice_);
-        ggml_build_forward_expand(graph.get_gf(), choice_);
+    choice_ = add_choice(graph, logits, dev);
+}
+
+// Twice as many rows take more than a choice among MAX_ROWS.
+void eagle_device_logits::reserve_choice(llm_graph_result & graph, ggml_backend_dev_t dev) const {
+    ggml_tensor * logits = graph.get_logits();
+    if (wanted && is_gpu(dev) && is_plain(logits) && logits->ne[1] < 2 * MAX_ROWS && has_room(graph)) {
+        const int64_t n_rows = std::min(logits->ne[1], MAX_ROWS);
+        add_choice(graph, ggml_view_2d(graph.get_ctx(), logits, logits->ne[0], n_rows, logits->nb[1], 0), dev);
     }
 }
 

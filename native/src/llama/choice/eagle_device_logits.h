@@ -24,6 +24,9 @@ class eagle_device_logits {
     // After a graph is built and before it is allocated. dev: the device of the target's head.
     void append_choice(llm_graph_result & graph, ggml_backend_dev_t dev);
 
+    // The same for a graph that only tells how much memory the decodes to come need.
+    void reserve_choice(llm_graph_result & graph, ggml_backend_dev_t dev) const;
+
     // After a decode's last graph: true when the decode's logits stay where they are. out_ids: token of the batch, per
     // row. Rows that come from several graphs, or in another order than their tokens, do not stay.
     bool keep(ggml_backend_sched_t sched, const llm_graph_result & graph, const std::vector<int32_t> & out_ids);

@@ -19,6 +19,7 @@ namespace {
 constexpr int32_t MAX_ROWS = 512;  // rows per graph: bounds the compute buffer of a long prompt
 constexpr int32_t KV_STEP = 256;   // attention looks at a multiple of this: fewer graphs
 constexpr size_t MAX_GRAPHS = 128;
+constexpr size_t COPY_BYTES = 16 << 20;
 constexpr uint64_t OUR_UIDS = 1ull << 63;  // ggml counts its own from 1
 
 std::atomic<uint64_t> n_graphs_of_all = 0;
@@ -220,29 +221,44 @@ void DraftEngine::make_following_head() {
                                                  FollowingParams{params_.n_vocab_draft, params_.base_ids});
 }
 
-// llama.cpp keeps token_embd in host memory. A draft on a GPU gets the rows of its own vocabulary there, unless they
-// are the rows of its head.
+// llama.cpp keeps token_embd in host memory. A draft on a GPU finds the rows in its head or the target's, if one was
+// loaded from the same tensor; else it gets copies of those of its own vocabulary.
 void DraftEngine::make_lookup() {
     ggml_tensor * all = model_->tok_embd;
-    const int64_t n_draft = model_->n_vocab_draft;
     DraftLookup & lookup = tensors_.lookup;
     if (!reachable(all) && model_->tied) {
         lookup.table = model_->output;
         return;
     }
-    if (!reachable(all)) {
-        lookup.table = ggml_new_tensor_2d(ctx_.get(), all->type, model_->n_embd, n_draft);
-        allocate(lookup.table);
-    } else {
-        lookup.table = all;
-        if (model_->d2t_id.empty()) {
-            return;
-        }
-        lookup.index = ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_I32, 1, n_draft);
-        allocate(lookup.index);
+    if (!reachable(all) && model_->tied_head && reachable(model_->tied_head)) {
+        all = model_->tied_head;
     }
-    for (int32_t id = 0; id < n_draft; id++) {
-        set_lookup(id);
+    if (!reachable(all)) {
+        lookup.table = ggml_new_tensor_2d(ctx_.get(), all->type, model_->n_embd, model_->n_vocab_draft);
+        allocate(lookup.table);
+        copy_embeddings();
+        return;
+    }
+    lookup.table = all;
+    if (!model_->d2t_id.empty()) {
+        lookup.index = ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_I32, 1, model_->n_vocab_draft);
+        allocate(lookup.index);
+        ggml_backend_tensor_set(lookup.index, model_->d2t_id.data(), 0, ggml_nbytes(lookup.index));
+    }
+}
+
+// Many rows at a time: a device takes about as long for a row as for a megabyte.
+void DraftEngine::copy_embeddings() {
+    const size_t row_size = model_->tok_embd->nb[1];
+    const int64_t n_rows = model_->n_vocab_draft, n_at_once = std::max<int64_t>(1, COPY_BYTES / row_size);
+    std::vector<char> rows(std::min(n_rows, n_at_once) * row_size);
+    for (int64_t first = 0; first < n_rows; first += n_at_once) {
+        const int64_t n = std::min(n_at_once, n_rows - first);
+        for (int64_t i = 0; i < n; i++) {
+            const size_t from = model_->target_id((int32_t) (first + i)) * row_size;
+            ggml_backend_tensor_get(model_->tok_embd, rows.data() + i * row_size, from, row_size);
+        }
+        ggml_backend_tensor_set(tensors_.lookup.table, rows.data(), first * row_size, n * row_size);
     }
 }
 

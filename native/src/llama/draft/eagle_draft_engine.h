@@ -141,6 +141,7 @@ class DraftEngine {
     void make_backend(ggml_backend_dev_t device);
     void make_memory(DraftMemory & memory, ggml_context * ctx);
     void make_lookup();
+    void copy_embeddings();
     void make_following_head();
     void set_lookup(int32_t draft_id);
     void mirror(ggml_tensor *& tensor);

@@ -1,5 +1,7 @@
 #include "eagle_draft_model.h"
 
+#include <cstring>
+
 #include "eagle3_model.h"
 #include "eagle_error.h"
 #include "eagle_mtp_model.h"
@@ -7,6 +9,10 @@
 #include "llama-model.h"
 
 namespace eagle {
+
+bool DraftModel::are_tied(const ggml_tensor * embeddings, const ggml_tensor * head) {
+    return std::strcmp(embeddings->name, head->name) == 0;
+}
 
 void DraftModel::read_d2t(const ggml_tensor * d2t) {
     if (n_vocab_draft != (d2t ? d2t->ne[0] : n_vocab)) {

@@ -67,6 +67,7 @@ struct DraftModel {
     ggml_tensor * output_scale = nullptr;  // {1}, or null
     ggml_tensor * tok_embd;                // {H, V}
     bool tied = false;                     // the head's rows are the embeddings
+    ggml_tensor * tied_head = nullptr;     // {H, V}: a head of the target's with these rows, perhaps on another device
     DraftRope rope;
     std::vector<int32_t> d2t_id;  // draft id -> target id, D entries; empty when D = V
 
@@ -75,6 +76,9 @@ struct DraftModel {
     int32_t target_id(int32_t draft_id) const { return d2t_id.empty() ? draft_id : d2t_id[draft_id]; }
 
   protected:
+    // Whether a model's head was loaded from the tensor of its embeddings.
+    static bool are_tied(const ggml_tensor * embeddings, const ggml_tensor * head);
+
     // The vocabulary map of the draft's file, null: it has none. n_vocab and n_vocab_draft are known.
     void read_d2t(const ggml_tensor * d2t);
 };

@@ -94,6 +94,10 @@ void Eagle3Model::read_tensors(const llama_model & draft, const llama_model & ta
     output_norm = draft.output_norm;
     output = draft.output ? draft.output : target.output;
     tok_embd = draft.tok_embd ? draft.tok_embd : target.tok_embd;
+    if (!draft.tok_embd && are_tied(target.tok_embd, target.output)) {
+        tied_head = target.output;
+        tied = output == tied_head;
+    }
     if ((!draft.output || !draft.tok_embd) && n_embd != n_embd_tgt) {
         incompatible(format("a draft of hidden size %lld needs its own embedding and head beside a target of size %lld",
                             (long long) n_embd, (long long) n_embd_tgt));

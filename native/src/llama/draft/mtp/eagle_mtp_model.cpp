@@ -1,7 +1,6 @@
 #include "eagle_mtp_model.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <string>
 
@@ -128,7 +127,7 @@ void MtpModel::read_vocabulary(const llama_model & draft, const llama_layer & la
     output = own.shared_head_head ? own.shared_head_head : draft.output;
     output_scale = own.shared_head_head ? own.shared_head_head_s : draft.output_s;
     tok_embd = own.embed_tokens ? own.embed_tokens : draft.tok_embd;
-    tied = std::strcmp(output->name, tok_embd->name) == 0;
+    tied = are_tied(tok_embd, output);
     n_vocab_draft = output->ne[1];
     read_d2t(own.shared_head_head ? nullptr : draft.d2t);
 }

@@ -1,0 +1,31 @@
+"""How a draft is loaded beside its target: whole, on one GPU."""
+
+from __future__ import annotations
+
+import pytest
+from llama_eagle.sessions.options import SPLIT_LAYER, SPLIT_NONE, LoadOptions, of_draft
+
+ROW = 2  # llama.cpp's number of another split
+
+
+@pytest.mark.parametrize(
+    ("target", "gpu"),
+    [
+        (LoadOptions(), 0),
+        (LoadOptions(main_gpu=2), 2),
+        (LoadOptions(main_gpu=1, split_mode=SPLIT_NONE, tensor_split=(1, 0)), 1),  # no split, no shares
+        (LoadOptions(tensor_split=(0, 0, 3)), 2),
+        (LoadOptions(tensor_split=(0, 1, 3), main_gpu=2), 2),
+        (LoadOptions(tensor_split=(0, 1), main_gpu=7), 1),
+        (LoadOptions(main_gpu=1, split_mode=ROW), 1),
+    ],
+)
+def test_gpu_of_the_draft(target: LoadOptions, gpu: int) -> None:
+    found = of_draft(target, None)
+    assert (found.main_gpu, found.split_mode, tuple(found.tensor_split)) == (gpu, SPLIT_NONE, ())
+
+
+def test_layers_of_the_draft() -> None:
+    target = LoadOptions(7, split_mode=SPLIT_LAYER, use_mmap=False)
+    assert [of_draft(target, layers).n_gpu_layers for layers in (None, 0, -1)] == [7, 0, -1]
+    assert not of_draft(target, None).use_mmap and of_draft(target, None).load_mtp
