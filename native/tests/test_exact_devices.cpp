@@ -1,5 +1,6 @@
 // Exactness of every device that has it: a token's results have the same bits alone and at any place of a batch, with
-// any padding of the cache, and agree with the CPU's. Runs on the CPU and on every CUDA device; without one it says so.
+// any padding of the cache, and agree with the CPU's. Runs on the CPU, on every CUDA device (without one it says so),
+// and in part on the emulated one.
 
 #include <cmath>
 #include <cstdio>
@@ -12,9 +13,11 @@
 #include <vector>
 
 #include "eagle_exact.h"
+#include "emulated_cuda.h"
 #include "ggml-backend.h"
 #include "ggml-cpp.h"
 #include "ggml.h"
+#include "stand_in.h"
 
 namespace {
 
@@ -89,8 +92,9 @@ struct graph {
         ggml_cgraph * g = ggml_new_graph(ctx.get());
         ggml_build_forward_expand(g, out);
         ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors(ctx.get(), backend));
-        const bool cpu = ggml_backend_dev_type(ggml_backend_get_device(backend)) == GGML_BACKEND_DEVICE_TYPE_CPU;
-        for (int i = 0; i < (cpu ? 1 : 4); i++) {
+        ggml_backend_dev_t dev = ggml_backend_get_device(backend);
+        const bool captures = ggml_backend_dev_type(dev) != GGML_BACKEND_DEVICE_TYPE_CPU && !is_emulated(dev);
+        for (int i = 0; i < (captures ? 4 : 1); i++) {
             for (const auto & [t, data] : inputs) {
                 ggml_backend_tensor_set(t, data.data(), 0, data.size());
             }
@@ -302,16 +306,43 @@ std::vector<example> examples() {
     return out;
 }
 
+// The emulator takes its time: each of our kernels once, in the smallest shapes that have all of it.
+std::vector<example> examples_of_our_kernels() {
+    std::vector<example> out;
+    for (ggml_type type : {GGML_TYPE_Q8_0, GGML_TYPE_Q4_0, GGML_TYPE_Q4_K, GGML_TYPE_Q5_K, GGML_TYPE_Q6_K,
+                           GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_F32}) {
+        out.push_back(multiply(type, 768, 9));
+    }
+    out.push_back(multiply(GGML_TYPE_F16, 75, 9));
+    out.push_back(experts(GGML_TYPE_Q8_0, 1));
+    out.push_back(experts(GGML_TYPE_F16, 2));
+    for (ggml_type type : {GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_F32, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0}) {
+        out.push_back(attend({type, 128, 256, false, 0, 0}));
+    }
+    out.push_back(attend({GGML_TYPE_F16, 64, 512, true, 0, 0}));
+    out.push_back(attend({GGML_TYPE_F16, 80, 256, false, 30, 8}));
+    out.push_back(attend_by_products(256));
+    out.push_back(delta_net());
+    return out;
+}
+
 struct batch {
     int from, n, padding;
 };
 
-constexpr batch BATCHES[] = {{0, 17, 0},  {0, 9, 256}, {3, 5, 0},    {1, 2, 512},
-                             {4, 8, 256}, {8, 6, 0},   {16, 1, 256}, {0, TOKENS, 0}};
+// Tokens 0 to n_tokens, alone and in batches.
+struct scope {
+    int n_tokens;
+    std::vector<batch> batches;
+};
 
-floats alone(ggml_backend_t backend, const example & e) {
+const scope WHOLE = {
+    TOKENS, {{0, 17, 0}, {0, 9, 256}, {3, 5, 0}, {1, 2, 512}, {4, 8, 256}, {8, 6, 0}, {16, 1, 256}, {0, TOKENS, 0}}};
+const scope SMALL = {9, {{0, 9, 256}, {3, 5, 0}, {1, 2, 512}, {8, 1, 256}}};
+
+floats alone(ggml_backend_t backend, const example & e, const scope & s) {
     floats out;
-    for (int t = 0; t < TOKENS; t++) {
+    for (int t = 0; t < s.n_tokens; t++) {
         const floats one = e.run(backend, t, 1, 0);
         out.insert(out.end(), one.begin(), one.end());
     }
@@ -319,9 +350,9 @@ floats alone(ggml_backend_t backend, const example & e) {
 }
 
 // The first batch in which a token's bits are not those it has alone; null if there is none.
-const batch * first_difference(ggml_backend_t backend, const example & e, const floats & single) {
-    const size_t width = single.size() / TOKENS;
-    for (const batch & b : BATCHES) {
+const batch * first_difference(ggml_backend_t backend, const example & e, const floats & single, const scope & s) {
+    const size_t width = single.size() / s.n_tokens;
+    for (const batch & b : s.batches) {
         const floats together = e.run(backend, b.from, b.n, b.padding);
         if (memcmp(together.data(), &single[b.from * width], together.size() * sizeof(float)) != 0) {
             return &b;
@@ -339,15 +370,15 @@ double nmse(const floats & x, const floats & reference) {
     return error / power;
 }
 
-void test_device(ggml_backend_t backend, ggml_backend_t cpu) {
+void test_device(ggml_backend_t backend, ggml_backend_t cpu, const std::vector<example> & examples, const scope & s) {
     const std::string device = ggml_backend_name(backend);
-    for (const example & e : examples()) {
-        const floats single = alone(backend, e);
-        if (const batch * b = first_difference(backend, e, single)) {
+    for (const example & e : examples) {
+        const floats single = alone(backend, e, s);
+        if (const batch * b = first_difference(backend, e, single, s)) {
             check(false, device + " " + e.name + ": tokens " + std::to_string(b->from) + ".." +
                              std::to_string(b->from + b->n - 1) + ", padding " + std::to_string(b->padding));
         }
-        check(nmse(single, alone(cpu, e)) < MAX_NMSE, device + " " + e.name + ": far from the CPU");
+        check(nmse(single, alone(cpu, e, s)) < MAX_NMSE, device + " " + e.name + ": far from the CPU");
     }
 }
 
@@ -356,7 +387,7 @@ void test_switched_off(ggml_backend_t backend) {
     int different = 0;
     check(eagle_exact_set(EAGLE_EXACT_OFF) == EAGLE_OK, "switching off");
     for (const example & e : examples()) {
-        different += first_difference(backend, e, alone(backend, e)) != nullptr;
+        different += first_difference(backend, e, alone(backend, e, WHOLE), WHOLE) != nullptr;
     }
     check(eagle_exact_set(EAGLE_EXACT_ON) == EAGLE_OK, "switching on");
     check(different > 0, std::string(ggml_backend_name(backend)) + ": exact even when switched off");
@@ -366,19 +397,29 @@ void test_switched_off(ggml_backend_t backend) {
 
 int main() {
     ggml_backend_load_all();
+    emulated_cuda_register();
     check(eagle_exact_set(EAGLE_EXACT_ON) == EAGLE_OK, "switching on");
     ggml_backend_ptr cpu(ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr));
-    test_device(cpu.get(), cpu.get());
+    test_device(cpu.get(), cpu.get(), examples(), WHOLE);
     test_switched_off(cpu.get());
     int n_cuda = 0;
     for (size_t i = 0; i < ggml_backend_dev_count(); i++) {
         ggml_backend_dev_t device = ggml_backend_dev_get(i);
-        if (std::string(ggml_backend_reg_name(ggml_backend_dev_backend_reg(device))) == "CUDA") {
-            ggml_backend_ptr backend(ggml_backend_dev_init(device, nullptr));
-            test_device(backend.get(), cpu.get());
-            test_switched_off(backend.get());
-            n_cuda++;
+        if (std::string(ggml_backend_reg_name(ggml_backend_dev_backend_reg(device))) != "CUDA") {
+            continue;
         }
+        ggml_backend_ptr backend(ggml_backend_dev_init(device, nullptr));
+        if (is_emulated(device)) {
+            for (const example & e : examples_of_our_kernels()) {
+                const int64_t n_before = stand_in_count("own kernels");
+                test_device(backend.get(), cpu.get(), {e}, SMALL);
+                check(stand_in_count("own kernels") > n_before, e.name + ": the CPU computed it");
+            }
+            continue;
+        }
+        test_device(backend.get(), cpu.get(), examples(), WHOLE);
+        test_switched_off(backend.get());
+        n_cuda++;
     }
     if (n_cuda == 0) {
         printf("not run: CUDA kernels, for no CUDA device is present\n");

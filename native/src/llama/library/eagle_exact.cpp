@@ -13,7 +13,7 @@
 namespace {
 
 constexpr const char * NO_KERNEL = "no exact kernel reads this here";
-constexpr const char * NOT_ASKED = "exact on CUDA only when asked for: EAGLE_EXACT=1, exact=True or --exact";
+constexpr const char * NOT_ASKED = "exact on CUDA only when asked for: LLAMA_EAGLE_EXACT=1, exact=True or --exact";
 constexpr const char * UNVERIFIED =
     "CUDA kernels have not been verified on a GPU: run llama-eagle check --exact -ngl -1";
 
