@@ -6,6 +6,7 @@
 #   make fuzz        30,000 mutated models, 10,000 saved states, 5,000 requests, calls in random order, 1,000
 #                    interruptions: none may end or hang the process
 #   make lint        ruff, mypy, clang-format
+#   make test-vulkan the tests of devices on a build with Vulkan; Mesa's software device will do (docs/building.md)
 #   make sanitize    native tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make soak        10,000 completions with drafts: memory, threads and descriptors do not grow
 #   make walk        README from top to bottom in a fresh clone: its commands, options and examples
@@ -27,7 +28,7 @@ NATIVE := $(shell find native -type f) CMakeLists.txt
 MODULES := $(sort $(shell find bindings convert demo bench train -name '*.py' -not -path '*/__pycache__/*' 2>/dev/null))
 INSTALLED := $(VENV)/installed-$(shell echo '$(MODULES) $(CMAKE_ARGS)' | cksum | cut -d' ' -f1)
 
-.PHONY: demo test test-slow fuzz soak walk lock lint format sanitize bench install clean
+.PHONY: demo test test-slow test-vulkan fuzz soak walk lock lint format sanitize bench install clean
 .DELETE_ON_ERROR:
 
 install: $(INSTALLED)
@@ -58,6 +59,13 @@ test: lint install
 test-slow: install
 	$(PIP) install --quiet --group integrations
 	$(BIN)/python -m pytest -m slow
+
+test-vulkan: install
+	$(BIN)/cmake -S . -B build/vulkan -G Ninja -DGGML_VULKAN=ON -DLLAMA_EAGLE_SERVER=OFF \
+	    -DPython3_EXECUTABLE=$(CURDIR)/$(BIN)/python $(CMAKE_ARGS)
+	$(BIN)/cmake --build build/vulkan --target ggml-vulkan
+	LLAMA_EAGLE_TEST_GPU=vulkan=$(CURDIR)/build/vulkan/bin/libggml-vulkan.so \
+	    $(BIN)/python -m pytest tests/parity/test_gpus.py tests/e2e/test_gpus_text.py
 
 fuzz: install
 	$(BIN)/python tests/fuzz/run.py drafts --cases $(or $(CASES),20000) --seed $(or $(SEED),1)

@@ -4,8 +4,10 @@
 
 #include "ggml-cuda/common.cuh"
 
-#if !defined(GGML_USE_HIP) && !defined(GGML_USE_MUSA)
-#define EAGLE_CUDA_KERNELS  // HIP and MUSA compile ggml-cuda's files, and call none of ours
+// HIP and MUSA compile ggml-cuda's files, and call none of ours. HIP's compiler takes them
+// (native/tests/compile_hip.sh), but no AMD GPU has run them.
+#if !defined(GGML_USE_MUSA) && (!defined(GGML_USE_HIP) || defined(EAGLE_HIP_KERNELS))
+#define EAGLE_CUDA_KERNELS
 #endif
 
 using eagle_cuda_compute_t = bool (*)(ggml_backend_cuda_context & ctx, ggml_tensor * node);

@@ -78,7 +78,7 @@ struct gdn_row {
 
 // Grid: value head, sequence, block of rows. Block: lanes of a row, rows.
 template <int S>
-__global__ void __launch_bounds__(32 * WARPS_PER_BLOCK) gdn_replay(const gdn_args a) {
+__global__ void __launch_bounds__(ggml_cuda_get_physical_warp_size() * WARPS_PER_BLOCK) gdn_replay(const gdn_args a) {
     const int head = blockIdx.x;
     const int seq = blockIdx.y;
     const int j = blockIdx.z * WARPS_PER_BLOCK + threadIdx.y;

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Compiles for AMD GPUs what a ROCm build has of us: llama.cpp's dispatch with the call sites of our patches, and, though
+# such a build leaves them out, our CUDA sources. Needs clang with its HIP headers and device libraries, no GPU and no
+# ROCm: on Debian 12 the packages hipcc and rocm-device-libs. Headers of HIP 5.7 and hipBLAS, which llama.cpp wants and
+# Debian 12 lacks, are those of Debian 13: unpack its libamdhip64-dev, libhipblas-dev and librocblas-dev (dpkg -x).
+#
+#   native/tests/compile_hip.sh PATCHED_LLAMA_CPP [FOLDER_WITH_HEADERS]
+set -euo pipefail
+
+upstream=${1:?usage: compile_hip.sh PATCHED_LLAMA_CPP [FOLDER_WITH_HEADERS]}
+headers=${2:-/usr/include}
+native=$(cd "$(dirname "$0")/.." && pwd)
+clang=${HIP_CLANG:-$(find /opt/rocm/llvm/bin /usr/lib/llvm-*/bin -name clang++ 2>/dev/null | tail -1)}
+libraries=${HIP_DEVICE_LIB_PATH:-$(dirname "$(find /opt/rocm /usr/lib -name ockl.bc 2>/dev/null | head -1)")}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# HIP 6 gives the last argument a default, and llama.cpp relies on it.
+cat >"$work/hip_6.h" <<'SHIM'
+#include <hip/hip_runtime.h>
+#if HIP_VERSION_MAJOR < 6
+static inline hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event) {
+    return hipStreamWaitEvent(stream, event, 0);
+}
+#endif
+SHIM
+
+flags=(-x hip -std=c++17 -O2 -w -fPIC -c -o "$work/object.o" "--rocm-device-lib-path=$libraries" -isystem "$headers"
+    -include "$work/hip_6.h" -D__HIP_PLATFORM_AMD__ -DGGML_USE_HIP -DGGML_CUDA_PEER_MAX_BATCH_SIZE=128
+    -DGGML_SCHED_MAX_COPIES=4 -I "$upstream/ggml/include" -I "$upstream/ggml/src" -I "$native/include"
+    -I "$native/src/ggml-cuda")
+for arch in ${ARCHITECTURES:-gfx906 gfx90a gfx1030 gfx1100}; do  # 64 threads a warp, 64, 32, 32
+    for source in "$native"/src/ggml-cuda/*.cu; do
+        "$clang" "${flags[@]}" "--offload-arch=$arch" -ffp-contract=off -DEAGLE_HIP_KERNELS "$source"
+    done
+    echo "our sources compile for $arch"
+done
+"$clang" "${flags[@]}" --offload-arch=gfx1030 "$upstream/ggml/src/ggml-cuda/ggml-cuda.cu"
+echo "llama.cpp's dispatch compiles with our patches"
