@@ -1,6 +1,7 @@
 """Replay against snapshots: time of a decode that is almost only recurrent state, and memory kept for rollback.
 
     python bench/studies/round_state.py --threads 2 --json out.json
+    python bench/studies/round_state.py --n-gpu-layers -1 --rows 17      # on a GPU, rounds of 1 to 17 rows
 
 The models have a real one's recurrent layers and heads with everything else tiny (n_embd 32, one attention layer), so
 the Gated DeltaNet, its convolution and the state traffic remain. The two contexts take turns within one run: ratios
@@ -24,7 +25,10 @@ from llama_eagle.synthetic.recurrent import Shape, write_recurrent
 MODELS = {"0.8B": (18, 16, 16), "4B, 9B": (24, 16, 32), "27B": (48, 16, 48), "35B-A3B": (30, 16, 32)}
 
 
-def make_model(folder: Path, name: str) -> RoundModel:
+CASES_OF = "4B, 9B"
+
+
+def make_model(folder: Path, name: str, n_gpu_layers: int) -> RoundModel:
     n_layer, k_heads, v_heads = MODELS[name]
     shape = Shape(
         n_layer=n_layer + 1,
@@ -35,7 +39,7 @@ def make_model(folder: Path, name: str) -> RoundModel:
         v_heads=v_heads,
         quantized=True,
     )
-    return RoundModel(write_recurrent(folder / "model.gguf", "qwen35", shape))
+    return RoundModel(write_recurrent(folder / "model.gguf", "qwen35", shape), n_gpu_layers)
 
 
 def one_round(context: RoundContext, rows: int, kept: int) -> None:
@@ -88,15 +92,21 @@ def compare_memory(model: RoundModel, n_rs_seq: int) -> dict[str, float]:
     return {"state_mib": state, "replay_mib": replay, "snapshots_mib": snapshots, "ratio": snapshots / replay}
 
 
-def measure(threads: int, n: int) -> dict[str, Any]:
+def cases(rows: int) -> list[Case]:
+    """Rounds of 1 to `rows` rows of which half are kept; 0: those of docs/round-state.md."""
+    if rows == 0:
+        return [Case(0, 1, 1), Case(4, 1, 1), Case(4, 5, 3), Case(8, 9, 4)]
+    return [Case(rows - 1, n, (n + 1) // 2) for n in range(1, rows + 1)]
+
+
+def measure(threads: int, n: int, n_gpu_layers: int, rows: int) -> dict[str, Any]:
     result: dict[str, Any] = {"threads": threads, "speed": [], "memory": {}}
-    for name in MODELS:
+    for name in [CASES_OF] if rows else MODELS:
         with tempfile.TemporaryDirectory() as folder:
-            model = make_model(Path(folder), name)
+            model = make_model(Path(folder), name, n_gpu_layers)
             result["memory"][name] = compare_memory(model, 8)
-            if name == "4B, 9B":
-                for case in (Case(0, 1, 1), Case(4, 1, 1), Case(4, 5, 3), Case(8, 9, 4)):
-                    result["speed"].append(compare_speed(model, case, threads, n))
+            if name == CASES_OF:
+                result["speed"] = [compare_speed(model, case, threads, n) for case in cases(rows)]
     return result
 
 
@@ -104,9 +114,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--runs", type=int, default=60, help="rounds per measurement")
+    parser.add_argument("--n-gpu-layers", type=int, default=0, help="-1: all")
+    parser.add_argument("--rows", type=int, default=0, help="rounds of 1 to so many rows, of one model")
     parser.add_argument("--json", type=Path, help="also write the result there")
     args = parser.parse_args()
-    result = measure(args.threads, args.runs)
+    result = measure(args.threads, args.runs, 99 if args.n_gpu_layers < 0 else args.n_gpu_layers, args.rows)
     for row in result["speed"]:
         print(
             f"n_rs_seq {row['n_rs_seq']}, {row['rows']} rows, {row['kept']} kept: "

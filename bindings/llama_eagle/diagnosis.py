@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,30 @@ from llama_eagle.sessions.options import LoadOptions
 PACKAGES = ("llama-eagle", "llama-cpp-python", "gguf", "numpy", "safetensors", "huggingface_hub")
 
 
+@dataclass(frozen=True)
+class Backend:
+    """What happens on a backend's devices, and how we know: a row of the table in docs/gpu.md."""
+
+    recurrent_state: str
+    draft: str
+    evidence: str
+
+
+_ORDINARY, _GGML = "ordinary operations", "ggml's operations"
+BACKENDS = {  # by the name of ggml's registry
+    "CUDA": Backend("own kernels", _GGML, "emulated; compiled; placement on a stand-in"),
+    "ROCm": Backend(_ORDINARY, _GGML, "compiled"),
+    "MUSA": Backend(_ORDINARY, _GGML, "read, not built"),
+    "Vulkan": Backend(_ORDINARY, _GGML, "run here on Mesa's software device"),
+    "MTL": Backend(_ORDINARY, _GGML, "read, not built"),
+    "SYCL": Backend(_ORDINARY, _GGML, "read, not built"),
+    "OpenCL": Backend(_ORDINARY, "on the CPU: no ARGMAX", "read, not built; the way to the CPU on a stand-in"),
+    "WebGPU": Backend(_ORDINARY, _GGML, "read, not built"),
+    "CANN": Backend("on the CPU: no GATED_DELTA_NET", _GGML, "read, not built"),
+    "RPC": Backend(_ORDINARY, _GGML, "run here on loopback"),
+}
+
+
 def examine(load: LoadOptions = LoadOptions(), model: Path | None = None) -> dict[str, Any]:
     """Everything a report of trouble needs. `problems` is empty when the library loads and the servers answer.
 
@@ -33,6 +57,7 @@ def examine(load: LoadOptions = LoadOptions(), model: Path | None = None) -> dic
         "library_path": None,
         "cpu_features": [],
         "gpu_backends": [],
+        "backends": [],
         "exact": [],
         "rpc_servers": [],
         "placement": [],
@@ -45,6 +70,7 @@ def examine(load: LoadOptions = LoadOptions(), model: Path | None = None) -> dic
         report["patch_hash"] = llama.eagle_patch_hash().decode()
         report["cpu_features"] = _cpu_features()
         report["gpu_backends"] = devices_of_kind(GPUS)
+        report["backends"] = backends({gpu["backend"] for gpu in report["gpu_backends"]})
         report["exact"] = exact.devices()
         report["rpc_servers"] = [_remote(device) for server in load.rpc_servers for device in rpc.ask(server)]
         report["placement"] = _placement(model, load) if model else []
@@ -67,6 +93,10 @@ def render(report: dict[str, Any]) -> str:
         for gpu in report["gpu_backends"]
     ] or [f"{'GPU':<20} none in this build"]
     lines += [
+        f"{row['backend']:<20} recurrent state: {row['recurrent_state']}; draft: {row['draft']}; {row['evidence']}"
+        for row in report["backends"]
+    ]
+    lines += [
         f"{'RPC':<20} {device['server']}: {device['free_mib']} of {device['total_mib']} MiB free"
         for device in report["rpc_servers"]
     ]
@@ -84,6 +114,12 @@ def _remote(device: rpc.RemoteDevice) -> dict[str, Any]:
 def _placement(model: Path, load: LoadOptions) -> list[dict[str, Any]]:
     with Model.target(model, replace(load, no_alloc=True, use_mmap=False)) as target:
         return placement(target.handle)
+
+
+def backends(names: set[str]) -> list[dict[str, str]]:
+    """What is known of these backends of ggml; "RPC" has its server's address in brackets behind it."""
+    unknown = Backend("not known", "not known", "never looked at")
+    return [{"backend": name, **asdict(BACKENDS.get(name.split("[")[0], unknown))} for name in sorted(names)]
 
 
 def _versions() -> dict[str, str]:

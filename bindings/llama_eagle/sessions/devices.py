@@ -124,7 +124,7 @@ def _names(handle: int) -> dict[str, Any]:
 
 
 def devices_of_kind(kinds: Sequence[int]) -> list[dict[str, Any]]:
-    """`name`, `description`, `free_mib` and `total_mib` of this machine's devices."""
+    """`name`, `backend`, `description`, `free_mib` and `total_mib` of this machine's devices."""
     return [_described(handle) for handle in _local_handles(kinds)]
 
 
@@ -140,6 +140,7 @@ def _described(handle: int) -> dict[str, Any]:
     ggml.ggml_backend_dev_memory(handle, ctypes.byref(free), ctypes.byref(total))
     return {
         "name": ggml.ggml_backend_dev_name(handle).decode(),
+        "backend": ggml.ggml_backend_reg_name(ggml.ggml_backend_dev_backend_reg(handle)).decode(),
         "description": ggml.ggml_backend_dev_description(handle).decode(),
         "free_mib": free.value >> 20,
         "total_mib": total.value >> 20,
@@ -156,6 +157,8 @@ def _functions() -> Any:
         "ggml_backend_dev_type": ([device], ctypes.c_int),
         "ggml_backend_dev_name": ([device], ctypes.c_char_p),
         "ggml_backend_dev_description": ([device], ctypes.c_char_p),
+        "ggml_backend_dev_backend_reg": ([device], device),
+        "ggml_backend_reg_name": ([device], ctypes.c_char_p),
         "ggml_backend_dev_memory": ([device, ctypes.POINTER(size), ctypes.POINTER(size)], None),
     }
     for name, (arguments, result) in types.items():

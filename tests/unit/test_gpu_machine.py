@@ -1,0 +1,56 @@
+"""bench/gpu_machine.py: a step that fails stops no other, and the page says what happened."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+from llama_eagle.bench import gpu_machine
+from llama_eagle.bench.gpu_machine import Failed, Machine, Result, page, perform
+
+
+def machine(folder: Path, minutes: float = 1) -> Machine:
+    return Machine("stand-in", folder, argparse.Namespace(quick=True, backend_library=None, minutes=minutes))
+
+
+def fails(machine: Machine, result: Result) -> None:
+    raise Failed("it | broke")
+
+
+def breaks(machine: Machine, result: Result) -> None:
+    result.data = {"a": int("no number")}
+
+
+def prints(machine: Machine, result: Result) -> None:
+    result.summary = machine.run("sh", "-c", "echo said; echo noise >&2")[1].strip()
+
+
+def exits(machine: Machine, result: Result) -> None:
+    machine.run("sh", "-c", "echo why >&2; exit 7")
+
+
+def test_steps_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = {"fails": fails, "breaks": breaks, "prints": prints, "exits": exits}
+    monkeypatch.setattr(gpu_machine, "STEPS", steps)
+    found = {result.name: result for result in perform(machine(tmp_path))}
+    assert {name: result.ok for name, result in found.items()} == {
+        "fails": False, "breaks": False, "prints": True, "exits": False,
+    }  # fmt: skip
+    assert found["prints"].summary == "said"
+    assert found["exits"].summary == "sh ended with 7: why"
+    assert "noise" in (tmp_path / "prints.log").read_text()
+    lines = page(machine(tmp_path), list(found.values())).splitlines()
+    assert "| fails | NO | 0 | it   broke |" in lines
+    assert "| prints | yes | 0 | said |" in lines
+
+
+def test_no_time_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_machine, "STEPS", {"prints": prints})
+    (result,) = perform(machine(tmp_path, minutes=0))
+    assert (result.ok, result.summary) == (None, "no time was left")
+
+
+def test_nothing_is_tested_that_was_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_machine, "STEPS", {"build": fails, "prints": prints})
+    assert [result.name for result in perform(machine(tmp_path))] == ["build"]
