@@ -30,6 +30,7 @@ class Pair:
     draft: Path | str
     prompt: str
     mmproj: Path | None = None
+    is_chat: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def elsewhere(request: pytest.FixtureRequest) -> Iterator[Executor]:
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     folder = tmp_path_factory.mktemp(request.param)
     if request.param == "demo":
-        return Pair(*convert_pair(TARGET, DRAFT, folder, "f32"), LONG + QUESTION)
+        return Pair(*convert_pair(TARGET, DRAFT, folder, "f32"), LONG + QUESTION, is_chat=True)
     made = write_pair(folder)
     return Pair(*convert_pair(made.target, made.draft, folder, "f32"), "Count: A B C")
 
@@ -68,7 +69,12 @@ def answer(pair: Pair, n_gpu_layers: int, draft: bool) -> Answer:
         prompt: Any = pair.prompt
         if pair.mmproj is not None:
             prompt = llm.tokenize_images(prompt, [png(1), png(2, 160, 96)])
-        text = llm.create_completion(prompt, max_tokens=40, temperature=0)["choices"][0]["text"]
+        if pair.is_chat:
+            messages = [{"role": "user", "content": prompt}]
+            said = llm.create_chat_completion(messages, max_tokens=40, temperature=0)["choices"][0]
+            text = said["message"]["content"]
+        else:
+            text = llm.create_completion(prompt, max_tokens=40, temperature=0)["choices"][0]["text"]
         return Answer(text, llm.speculative_stats.n_accepted if draft else 0)
 
 

@@ -40,8 +40,9 @@ from parity.pairs import (
 pytestmark = pytest.mark.native
 
 LENGTHS = [1, 31, 32, 33, 700]
-OFFLOADS = {"none": HOST, "draft": (0, ALL), "few": (N_LAYER // 2, ALL), "target": (ALL, 0), "all": (ALL, ALL)}
-OWN_HEAD = {"none": HOST, "head": (1, 0), "block": (2, 0), "few": (N_LAYER // 2, 0), "all": (ALL, 0)}
+FEW = N_LAYER // 2
+OFFLOADS = {"none": HOST, "draft or head": (0, ALL), "few": (FEW, ALL), "target or block": (ALL, 0), "all": (ALL, ALL)}
+OWN_HEAD = {"none": HOST, "draft or head": (1, 0), "few": (FEW, 0), "target or block": (2, 0), "all": (ALL, 0)}
 TOKENS = np.random.default_rng(5).integers(0, 470, max(LENGTHS) + 8).tolist()
 N_CTX = 1024
 N_EMBD = 64  # of the tiny targets
@@ -75,23 +76,31 @@ def files(request: pytest.FixtureRequest, eagle3: Files, tmp_path_factory: pytes
     return make_own_head("qwen35", folder, tie_word_embeddings=request.param == "mtp-tied")
 
 
-def logits(target: Path, n_prompt: int, n_gpu_layers: int) -> np.ndarray:
-    """[n + 8, vocab]: a prompt, single tokens, and a batch short enough to be undone."""
-    given = {"n_ctx": N_CTX, "n_gpu_layers": n_gpu_layers, "n_rs_seq": N_DRAFT}
-    with NativeTarget(target, **given) as native:
-        parts = [native.decode(TOKENS[:n_prompt])[0]]
-        parts += [native.decode([token])[0] for token in TOKENS[n_prompt : n_prompt + 4]]
-        parts.append(native.decode(TOKENS[n_prompt + 4 : n_prompt + 8])[0])
-    return np.concatenate(parts)
+def logits(target: Path, n_gpu_layers: int) -> dict[int, np.ndarray]:
+    """[n + 8, vocab] for each length: a prompt, single tokens, and a batch short enough to be undone."""
+    found = {}
+    with NativeTarget(target, n_ctx=N_CTX, n_gpu_layers=n_gpu_layers, n_rs_seq=N_DRAFT) as native:
+        for n in LENGTHS:
+            native.api.llama_memory_clear(native.api.llama_get_memory(native.ctx), True)
+            native.n_past = 0
+            parts = [native.decode(TOKENS[:n])[0]]
+            parts += [native.decode([token])[0] for token in TOKENS[n : n + 4]]
+            parts.append(native.decode(TOKENS[n + 4 : n + 8])[0])
+            found[n] = np.concatenate(parts)
+    return found
 
 
-@pytest.mark.parametrize("n_prompt", LENGTHS)
-def test_logits(elsewhere: On, eagle3: Files, n_prompt: int) -> None:
-    expected = logits(eagle3.target, n_prompt, 0)
-    for n_gpu_layers in (0, 1, N_LAYER // 2, ALL):
-        found = elsewhere.pool.submit(logits, eagle3.target, n_prompt, n_gpu_layers).result()
-        off = np.abs(found - expected).max() / np.abs(expected).max()
-        assert off <= elsewhere.tolerance, f"{n_gpu_layers} layers on the GPU: logits off by {off:.2g}"
+@pytest.fixture(scope="module")
+def expected_logits(eagle3: Files) -> dict[int, np.ndarray]:
+    return logits(eagle3.target, 0)
+
+
+@pytest.mark.parametrize("n_gpu_layers", [0, 1, FEW, ALL])
+def test_logits(elsewhere: On, eagle3: Files, expected_logits: dict[int, np.ndarray], n_gpu_layers: int) -> None:
+    found = elsewhere.pool.submit(logits, eagle3.target, n_gpu_layers).result()
+    for n, expected in expected_logits.items():
+        off = np.abs(found[n] - expected).max() / np.abs(expected).max()
+        assert off <= elsewhere.tolerance, f"after a prompt of {n} tokens: logits off by {off:.2g}"
 
 
 def several_sequences(target: Path, n_gpu_layers: int) -> np.ndarray:
@@ -116,29 +125,6 @@ def test_several_sequences(elsewhere: On, eagle3: Files) -> None:
 # --- drafts and text --------------------------------------------------------------------------------------------------
 
 
-def rounds(files: Files, layers: Layers, n_prompt: int) -> Trace:
-    with session_on(files, layers, n_ubatch=512, n_ctx=N_CTX) as session:
-        session.eval(TOKENS[:n_prompt])
-        return play(session, TOKENS[n_prompt], [N_DRAFT] * 6)[0]
-
-
-def offloads(files: Files) -> dict[str, Layers]:
-    return OWN_HEAD if files.draft == MTP else OFFLOADS
-
-
-def require_same(found: Trace, expected: Trace, tolerance: float, name: str) -> None:
-    assert (found.drafts, found.text) == (expected.drafts, expected.text), name
-    assert np.allclose(found.probs, expected.probs, rtol=0, atol=tolerance), name
-
-
-@pytest.mark.parametrize("n_prompt", LENGTHS)
-def test_drafts_and_text(elsewhere: On, files: Files, n_prompt: int) -> None:
-    expected = rounds(files, HOST, n_prompt)
-    for name, layers in offloads(files).items():
-        found = elsewhere.pool.submit(rounds, files, layers, n_prompt).result()
-        require_same(found, expected, elsewhere.tolerance, name)
-
-
 @dataclass(frozen=True)
 class Image:
     """Rows as a vision encoder would make them, of noise."""
@@ -154,29 +140,41 @@ class Image:
         return EmbeddedRows(values, n, N_EMBD, places, n_positions(self.height, self.width))
 
 
-IMAGES: dict[str, Sequence[Image | int]] = {  # a number: so many tokens
-    "small": [Image(2, 3), 9],
-    "large": [5, Image(6, 8), 3],
-    "both": [40, Image(7, 5), 2, Image(1, 4), 33],
+TEXTS: dict[str, Sequence[Image | int]] = {  # a number: so many tokens
+    **{f"{n} tokens": [n] for n in LENGTHS},
+    "a small image": [Image(2, 3), 9],
+    "a large image": [5, Image(6, 8), 3],
+    "images": [40, Image(7, 5), 2, Image(1, 4), 33],
 }
 
 
-def rounds_behind_images(files: Files, layers: Layers, text: Sequence[Image | int]) -> Trace:
+def rounds(files: Files, layers: Layers) -> dict[str, Trace]:
+    """After each text."""
+    found = {}
     with session_on(files, layers, n_ubatch=512, n_ctx=N_CTX) as session:
-        for part in text:
-            if isinstance(part, Image):
-                session.eval_rows(part.embedded())
-            else:
-                session.eval(TOKENS[:part])
-        return play(session, TOKENS[0], [N_DRAFT] * 4)[0]
+        for name, text in TEXTS.items():
+            session.reset()
+            for part in text:
+                if isinstance(part, Image):
+                    session.eval_rows(part.embedded())
+                else:
+                    session.eval(TOKENS[:part])
+            found[name] = play(session, TOKENS[-1], [N_DRAFT] * 5)[0]
+    return found
 
 
-@pytest.mark.parametrize("text", IMAGES.values(), ids=IMAGES.keys())
-def test_images(elsewhere: On, files: Files, text: Sequence[Image | int]) -> None:
-    expected = rounds_behind_images(files, HOST, text)
-    for name, layers in offloads(files).items():
-        found = elsewhere.pool.submit(rounds_behind_images, files, layers, text).result()
-        require_same(found, expected, elsewhere.tolerance, name)
+@pytest.fixture(scope="module")
+def expected_rounds(files: Files) -> dict[str, Trace]:
+    return rounds(files, HOST)
+
+
+@pytest.mark.parametrize("offload", ["none", "draft or head", "few", "target or block", "all"])
+def test_drafts_and_text(elsewhere: On, files: Files, expected_rounds: dict[str, Trace], offload: str) -> None:
+    layers = (OWN_HEAD if files.draft == MTP else OFFLOADS)[offload]
+    found = elsewhere.pool.submit(rounds, files, layers).result()
+    for name, expected in expected_rounds.items():
+        assert (found[name].drafts, found[name].text) == (expected.drafts, expected.text), name
+        assert np.allclose(found[name].probs, expected.probs, rtol=0, atol=elsewhere.tolerance), name
 
 
 # --- weights and work -------------------------------------------------------------------------------------------------
@@ -201,9 +199,9 @@ def test_layouts_of_the_cpu(elsewhere: On, tmp_path: Path) -> None:
 def test_gpus_compute(elsewhere: On, eagle3: Files) -> None:
     """Not only their names are there: large batches are offloaded without a layer on a GPU, and what is theirs too."""
     before = elsewhere.pool.submit(count, "MUL_MAT").result()
-    elsewhere.pool.submit(logits, eagle3.target, 33, 0).result()
+    elsewhere.pool.submit(logits, eagle3.target, 0).result()
     offloaded = elsewhere.pool.submit(count, "MUL_MAT").result()
-    elsewhere.pool.submit(logits, eagle3.target, 1, ALL).result()
+    elsewhere.pool.submit(logits, eagle3.target, ALL).result()
     assert before < offloaded < elsewhere.pool.submit(count, "MUL_MAT").result()
 
 
