@@ -10,8 +10,10 @@ set -euo pipefail
 upstream=${1:?usage: compile_hip.sh PATCHED_LLAMA_CPP [FOLDER_WITH_HEADERS]}
 headers=${2:-/usr/include}
 native=$(cd "$(dirname "$0")/.." && pwd)
-clang=${HIP_CLANG:-$(find /opt/rocm/llvm/bin /usr/lib/llvm-*/bin -name clang++ 2>/dev/null | tail -1)}
-libraries=${HIP_DEVICE_LIB_PATH:-$(dirname "$(find /opt/rocm /usr/lib -name ockl.bc 2>/dev/null | head -1)")}
+newest() { { find "${@:2}" -name "$1" 2>/dev/null || true; } | sort | tail -1; }
+clang=${HIP_CLANG:-$(newest clang++ /opt/rocm/llvm/bin /usr/lib/llvm-*/bin)}
+libraries=${HIP_DEVICE_LIB_PATH:-$(dirname "$(newest ockl.bc /opt/rocm /usr/lib)")}
+rocm=${ROCM_PATH:-$([[ -e /opt/rocm ]] && echo /opt/rocm || echo /usr)}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -25,7 +27,7 @@ static inline hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event
 #endif
 SHIM
 
-flags=(-x hip -std=c++17 -O2 -w -fPIC -c -o "$work/object.o" "--rocm-device-lib-path=$libraries" -isystem "$headers"
+flags=(-x hip -std=c++17 -O2 -w -fPIC -c -o "$work/object.o" "--rocm-path=$rocm" "--rocm-device-lib-path=$libraries" -isystem "$headers"
     -include "$work/hip_6.h" -D__HIP_PLATFORM_AMD__ -DGGML_USE_HIP -DGGML_CUDA_PEER_MAX_BATCH_SIZE=128
     -DGGML_SCHED_MAX_COPIES=4 -I "$upstream/ggml/include" -I "$upstream/ggml/src" -I "$native/include"
     -I "$native/src/ggml-cuda")
