@@ -1,13 +1,20 @@
-"""bench/gpu_machine.py: a step that fails stops no other, and the page says what happened."""
+"""native/tests/gpu_machine.py: a step that fails stops no other, and the page says what happened."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from llama_eagle.bench import gpu_machine
-from llama_eagle.bench.gpu_machine import Failed, Machine, Result, page, perform
+
+sys.path.append(str(Path(__file__).parents[2] / "native" / "tests"))
+gpu_machine: Any = importlib.import_module("gpu_machine")
+Failed, page, perform = gpu_machine.Failed, gpu_machine.page, gpu_machine.perform
+Machine: Any = gpu_machine.Machine
+Result: Any = gpu_machine.Result
 
 
 def machine(folder: Path, minutes: float = 1) -> Machine:

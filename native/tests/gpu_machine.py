@@ -1,7 +1,7 @@
 """Everything to find out on a machine with a GPU, in half an hour: builds, tests, measures, writes a page of results.
 
-    python bench/gpu_machine.py cuda OUT                  # or vulkan
-    python bench/gpu_machine.py stand-in OUT --quick      # the rehearsal, without any GPU
+    python native/tests/gpu_machine.py cuda OUT                  # or vulkan
+    python native/tests/gpu_machine.py stand-in OUT --quick      # the rehearsal, without any GPU
 
 Run it in a clone. It needs Python, make, a C++ compiler and the backend's toolkit. OUT gets results.json, results.md
 and a log of each step. A step that fails does not stop the others; what no time is left for is reported as not run.
@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv" / "bin" / "python"
 TYPES = ("f16", "q8_0", "q4_k_m")  # of the demo target, for exactness
 LONGEST = 17  # rows of a round
