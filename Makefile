@@ -71,7 +71,7 @@ fuzz: install
 	$(BIN)/python tests/fuzz/run.py drafts --cases $(or $(CASES),20000) --seed $(or $(SEED),1)
 	$(BIN)/python tests/fuzz/run.py targets --cases $(or $(CASES),10000) --seed $(or $(SEED),1)
 	$(BIN)/python tests/fuzz/interrupt.py --cases $(or $(CASES),1000) --seed $(or $(SEED),1)
-	LLAMA_EAGLE_FUZZ_CASES=$(or $(CASES),10000) $(BIN)/python -m pytest tests/fuzz/test_checkpoints.py tests/fuzz/test_calls.py tests/fuzz/test_requests.py
+	LLAMA_EAGLE_FUZZ_CASES=$(or $(CASES),10000) $(BIN)/python -m pytest -m "" tests/fuzz/test_checkpoints.py tests/fuzz/test_calls.py tests/fuzz/test_requests.py
 
 soak: install
 	LLAMA_EAGLE_SOAK=$(or $(CASES),10000) $(BIN)/python -m pytest tests/fuzz/test_soak.py

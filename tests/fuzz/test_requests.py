@@ -16,7 +16,7 @@ from fixtures.tiny_gguf import write_draft, write_target
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-pytestmark = pytest.mark.native
+pytestmark = [pytest.mark.native, pytest.mark.slow]
 
 CASES = int(os.environ.get("LLAMA_EAGLE_FUZZ_CASES", "150")) // 2
 LONGEST = 64  # tokens of an answer: what may be long by right is not what is looked for
