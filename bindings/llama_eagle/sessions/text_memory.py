@@ -155,14 +155,13 @@ class TextMemory:
         if session.trim(n_tokens):
             return n_tokens
         checkpoint = self.store.best(n_tokens)
-        if (
-            checkpoint is not None
-            and restore(session.ctx, checkpoint)
-            and (session.trim(checkpoint.n_past) or self._revived(checkpoint.n_past))
-        ):
+        if checkpoint is not None and restore(session.ctx, checkpoint) and self._goes_on_at(checkpoint.n_past):
             return checkpoint.n_past
         session.reset()
         return 0
+
+    def _goes_on_at(self, n_past: int) -> bool:
+        return self.session.trim(n_past) or self._revived(n_past)
 
     def _revived(self, n_past: int) -> bool:
         """Go on at a checkpoint that was put back, after a decode that was stopped half-way: the draft begins anew."""
