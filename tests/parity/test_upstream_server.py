@@ -15,7 +15,7 @@ from fixtures.serving import free_port
 from fixtures.upstream import source_folder
 from llama_eagle.bench.peer import SERVER, TOOLS, build_peer
 from llama_eagle.demo.run import DRAFT, TARGET
-from llama_eagle.serving.process import find_server
+from llama_eagle.native.build import library_folder
 from llama_eagle.synthetic.ggufs import convert_pair
 
 pytestmark = [pytest.mark.native, pytest.mark.slow]
@@ -65,8 +65,8 @@ def outcome(case: ET.Element) -> Iterator[ET.Element]:
 def test_what_passes_there_passes_here(files: tuple[Path, Path], copy: Path) -> None:
     target, draft = files
     theirs = outcomes(copy, build_peer(tools=(*TOOLS, SERVER)).folder / SERVER, target)
-    ours = outcomes(copy, find_server(), target)
-    drafting = outcomes(copy, find_server(), target, draft)
+    ours = outcomes(copy, library_folder() / SERVER, target)
+    drafting = outcomes(copy, library_folder() / SERVER, target, draft)
     assert list(theirs.values()).count("passed") > 100
     for found in (ours, drafting):
         worse = {name for name, how in theirs.items() if how == "passed" and found[name] != "passed"}
