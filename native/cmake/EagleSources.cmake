@@ -74,7 +74,7 @@ endif()
 foreach (target ${EAGLE_LIBRARIES})
     if (target MATCHES "^ggml-cpu")  # several with GGML_CPU_ALL_VARIANTS
         eagle_join(${target} ggml-cpu)
-    elseif (target MATCHES "^(llama|ggml-base|ggml-cuda|ggml-rpc)$")
+    elseif (target MATCHES "^(llama|ggml|ggml-cuda|ggml-rpc)$")
         eagle_join(${target} ${target})
         target_include_directories(${target} PRIVATE ${LLAMA_CPP_DIR}/ggml/src)
     elseif (target MATCHES "^(llama-common|mtmd)$")
