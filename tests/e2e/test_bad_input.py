@@ -123,6 +123,7 @@ def test_closed_streams(models: Path, redirection: str) -> None:
     outcome = in_shell(redirection, "chat", "-m", models / "target.gguf", "-n", 3, "-t", 1)
     assert (outcome.code, outcome.stderr) == (0, "")
     copy = models / "copy.gguf"
+    copy.unlink(missing_ok=True)  # what is there is not replaced
     assert in_shell(redirection, "quantize", models / "target.gguf", copy, "f16", "-t", 1).code == 0
     assert copy.read_bytes()[:4] == b"GGUF"
 

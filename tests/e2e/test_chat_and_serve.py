@@ -307,7 +307,7 @@ def test_a_configuration_names_the_draft_and_its_settings(tmp_path: Path) -> Non
         "draft": "d.gguf", "draft_path": "d.gguf", "draft_vocab": 64, "n_draft": 3, "n_draft_max": 8,
         "p_min": 0.1, "draft_sampling": "rejection", "lookup": False,
         "exact": True, "draft_gpu_layers": 1, "draft_n_ctx": 512, "checkpoint_mib": 64, "checkpoint_every": 128,
-        "parse_replies": False,
+        "parse_replies": False, "rpc_servers": "127.0.0.1:50052",
     }  # fmt: skip
     objects, images = {"drafter", "on_progress"}, {"mmproj_path", "image_folder", "image_urls"}
     # A file cannot name objects, and images are llama.cpp's server's: this one is for `serve --python`.

@@ -205,6 +205,6 @@ def from_options(drafting: DraftingOptions, context: ContextOptions, load: LoadO
         "type_k": CACHE_TYPES[context.type_k],
         "type_v": CACHE_TYPES[context.type_v],
         "n_gpu_layers": load.n_gpu_layers,
-        "rpc_servers": load.rpc_servers,
+        "rpc_servers": ",".join(load.rpc_servers) or None,
         "tensor_split": list(load.tensor_split) or None,
     }
