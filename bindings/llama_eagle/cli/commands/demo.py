@@ -22,7 +22,7 @@ def demo(
     ] = True,
     json: Json = False,
 ) -> None:
-    """Convert a small trained pair, and answer with its draft and with its own head.
+    """Convert a small trained pair, and answer with both its drafts.
 
     The same questions are answered without drafts, and the texts are compared: by the pair as it is, and padded with
     zeros to the cost of a 0.8B, where drafting pays.

@@ -98,7 +98,11 @@ struct pass {
 };
 
 inline vf exp_v(vf x) {
+#if !defined(EAGLE_SIMD_512) && defined(__AVX512F__) && defined(__AVX512DQ__)  // ggml's is wider there than ours
+    return _mm512_castps512_ps256(ggml_v_expf(_mm512_zextps256_ps512(x)));
+#else
     return ggml_v_expf(x);
+#endif
 }
 #ifdef EAGLE_SIMD_512
 inline vf sub_v(vf a, vf b) {
