@@ -227,8 +227,8 @@ class EagleLlama(Attributes, Closing):
         if memory.pictures is not None:
             memory.pictures.keep(memory.known, tokens)
         start = time.perf_counter()
-        if arguments["reset"]:
-            n_evaluated = memory.become(tokens)
+        if arguments["reset"] or memory.must_become(tokens):
+            n_evaluated = memory.become(tokens if arguments["reset"] else memory.known.tolist())
         else:
             memory.extend(tokens)
             n_evaluated = len(tokens)

@@ -77,6 +77,10 @@ class TextMemory:
         self._extend(fresh, checkpoints_at={shared, len(wanted) - TAIL})
         return len(fresh)
 
+    def must_become(self, more: Sequence[int]) -> bool:
+        """Whether there are no logits to go on from without `more` tokens: after a cut, or before any text."""
+        return not len(more) and not self.is_live and not (self.known == NO_TOKEN).any()
+
     def extend(self, tokens: Sequence[int]) -> None:
         """Evaluate tokens after those of the text."""
         self.restore()

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <thread>
 #include <tuple>
 
 #include "eagle.h"
@@ -23,22 +24,32 @@ std::atomic<bool> in_use{false};  // one thread at a time: the handler is the pr
 volatile std::sig_atomic_t interrupted = 0;
 struct sigaction before = {};
 
-void note(int) {
-    interrupted = 1;
+std::atomic<int> n_noting{0};
+
+// The signal may come to any thread, and late: one that finds us gone goes on to the program's own handler.
+void note(int number, siginfo_t * info, void * context) {
+    n_noting++;
+    if (in_use) {
+        interrupted = 1;
+    } else if (before.sa_flags & SA_SIGINFO) {
+        before.sa_sigaction(number, info, context);
+    } else {
+        before.sa_handler(number);
+    }
+    n_noting--;
 }
 
 bool begin_to_hear() {
     if (in_use.exchange(true)) {
         return false;
     }
-    interrupted = 0;
-    struct sigaction ours = {};
     const bool has_handler =
         sigaction(SIGINT, nullptr, &before) == 0 &&
         ((before.sa_flags & SA_SIGINFO) || (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN));
-    ours.sa_handler = note;
+    struct sigaction ours = {};
+    ours.sa_sigaction = note;
     ours.sa_mask = before.sa_mask;
-    ours.sa_flags = before.sa_flags & SA_ONSTACK;
+    ours.sa_flags = SA_SIGINFO | (before.sa_flags & SA_ONSTACK);
     if (has_handler && sigaction(SIGINT, &ours, nullptr) == 0) {
         return true;
     }
@@ -46,10 +57,15 @@ bool begin_to_hear() {
     return false;
 }
 
+// Raises what was noted: not before, since a callback on the way, the log's, would take it and lose it.
 void cease_to_hear() {
     sigaction(SIGINT, &before, nullptr);
     in_use = false;
+    while (n_noting > 0) {
+        std::this_thread::yield();
+    }
     if (interrupted) {
+        interrupted = 0;
         raise(SIGINT);
     }
 }
