@@ -101,11 +101,11 @@ def measure(target: Target, library: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--library", type=Path, help="libeagle-stand-in; default: the newest in build/")
+    parser.add_argument("--lib", type=Path, help="libeagle-stand-in; default: the newest in build/")
     parser.add_argument("--json", type=Path, help="also write the result there")
     args = parser.parse_args()
     built = sorted(ROOT.glob("build/*/bin/libeagle-stand-in.*"), key=lambda path: path.stat().st_mtime)
-    library = args.library or (built[-1] if built else sys.exit("build the native tests first: make install"))
+    library = args.lib or (built[-1] if built else sys.exit("build the native tests first: make install"))
     result = {name: measure(target, library) for name, target in TARGETS.items()}
     for name, row in result.items():
         counts = [

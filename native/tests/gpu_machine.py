@@ -68,7 +68,7 @@ class Machine:
     def __init__(self, name: str, out: Path, options: argparse.Namespace) -> None:
         self.name, self.backend, self.out = name, BACKENDS[name], out
         self.quick: bool = options.quick
-        self.library = ROOT / "build" / f"gpu-{name}" / "bin"
+        self.lib_folder = ROOT / "build" / f"gpu-{name}" / "bin"
         self.joined: Path | None = options.backend_library and options.backend_library.resolve()
         self.end = time.monotonic() + 60 * options.minutes
         self.step = ""
@@ -89,7 +89,7 @@ class Machine:
         if self.joined:
             found["LLAMA_EAGLE_TEST_GPU"] = f"{self.name}={self.joined}"
         elif self.backend.shows:
-            found |= {"LLAMA_EAGLE_LIB_PATH": str(self.library), self.backend.shows: "0" if visible else ""}
+            found |= {"LLAMA_EAGLE_LIB_PATH": str(self.lib_folder), self.backend.shows: "0" if visible else ""}
         return found
 
     def run(self, *command: object, visible: bool = True, cwd: Path = ROOT, fails: bool = True) -> tuple[int, str]:
@@ -132,7 +132,7 @@ def build(machine: Machine, result: Result) -> None:
     if not machine.is_built:
         result.summary = "the package"
         return
-    cmake, folder = PYTHON.parent / "cmake", machine.library.parent
+    cmake, folder = PYTHON.parent / "cmake", machine.lib_folder.parent
     options = ["-G", "Ninja", "-DLLAMA_EAGLE_TESTS=ON", "-DLLAMA_EAGLE_SERVER=OFF", f"-DPython3_EXECUTABLE={PYTHON}"]
     machine.run(cmake, "-S", ROOT, "-B", folder, *options, *machine.backend.cmake)
     machine.run(cmake, "--build", folder, "--parallel", os.cpu_count() or 1)
@@ -149,7 +149,7 @@ def devices(machine: Machine, result: Result) -> None:
 
 
 def programs(machine: Machine) -> list[Path]:
-    folders = [machine.library] if machine.is_built else sorted(ROOT.glob("build/cp*/bin"))
+    folders = [machine.lib_folder] if machine.is_built else sorted(ROOT.glob("build/cp*/bin"))
     return sorted(path for path in folders[-1].glob("test_*") if os.access(path, os.X_OK) and path.is_file())
 
 
@@ -174,7 +174,7 @@ def sanitizer(machine: Machine, result: Result) -> None:
         return
     for check in ("memcheck", "racecheck"):
         for name in ("test_gdn_replay", "test_exact_devices"):
-            machine.run(tool, "--tool", check, "--error-exitcode", 1, machine.library / name)
+            machine.run(tool, "--tool", check, "--error-exitcode", 1, machine.lib_folder / name)
     result.summary = "memcheck and racecheck find nothing in test_gdn_replay and test_exact_devices"
 
 
