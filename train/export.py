@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from llama_eagle.convert.drafts.layers import resolve_layer_ids
+from llama_eagle.convert.export.engines import speculators_header
 from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.errors import ConfigError
 from llama_eagle.files import write_whole
@@ -148,17 +149,9 @@ def _specforge(g: Geometry, ids: list[int], target: DraftOf) -> dict[str, Any]:
 
 
 def _speculators(g: Geometry, ids: list[int], target: DraftOf) -> dict[str, Any]:
-    proposal = {"proposal_type": "greedy", "speculative_tokens": 5}
+    verifier = {"name_or_path": target.name, "architectures": [target.architecture]}
     return {
-        "architectures": ["Eagle3DraftModel"],
-        "speculators_model_type": "eagle3",
-        "speculators_version": "0.9.0",
-        "speculators_config": {
-            "algorithm": "eagle3",
-            "default_proposal_method": "greedy",
-            "proposal_methods": [proposal],
-            "verifier": {"name_or_path": target.name, "architectures": [target.architecture]},
-        },
+        **speculators_header(verifier, n_draft=5),
         **_flags(g),
         "eagle_aux_hidden_state_layer_ids": ids,
         "transformer_layer_config": {"model_type": "llama", **_geometry(g)},

@@ -116,10 +116,8 @@ def _flags(network: Network) -> dict[str, Any]:
     }
 
 
-def _speculators(network: Network, verifier: str | None) -> dict[str, Any]:
-    """vLLM reads this format too, and takes what it lacks from the layer's settings. Layer ids are boundaries."""
-    layer = {**_layer(network), **({"num_aux_hidden_states": network.n_aux} if network.n_aux != 3 else {})}
-    proposal = {"proposal_type": "greedy", "speculative_tokens": N_DRAFT}
+def speculators_header(verifier: dict[str, Any], n_draft: int) -> dict[str, Any]:
+    """What a config.json of the speculators package begins with; verifier: name_or_path and architectures."""
     return {
         "architectures": ["Eagle3DraftModel"],
         "speculators_model_type": "eagle3",
@@ -127,9 +125,17 @@ def _speculators(network: Network, verifier: str | None) -> dict[str, Any]:
         "speculators_config": {
             "algorithm": "eagle3",
             "default_proposal_method": "greedy",
-            "proposal_methods": [proposal],
-            "verifier": {"name_or_path": verifier, "architectures": []},
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": n_draft}],
+            "verifier": verifier,
         },
+    }
+
+
+def _speculators(network: Network, verifier: str | None) -> dict[str, Any]:
+    """vLLM reads this format too, and takes what it lacks from the layer's settings. Layer ids are boundaries."""
+    layer = {**_layer(network), **({"num_aux_hidden_states": network.n_aux} if network.n_aux != 3 else {})}
+    return {
+        **speculators_header({"name_or_path": verifier, "architectures": []}, N_DRAFT),
         "draft_vocab_size": network.n_vocab_draft,
         **_flags(network),
         "eagle_aux_hidden_state_layer_ids": list(network.boundaries),

@@ -126,19 +126,33 @@ def known_tokens(files: PairFiles | MTPFile, prompt: Sequence[int]) -> list[int]
     return files.cycle.expected_tokens(prompt[-1], N_TOKENS)
 
 
-@pytest.mark.parametrize("outtype", TYPES)
-def test_constructed_pair_with_a_seed(folder: PairFolder, outtype: str) -> None:
-    """Hot enough to leave the cycle now and then."""
-    files = folder.files(0.9, outtype)
+def assert_same_with_a_seed(files: PairFiles | MTPFile, plain: dict[str, Any], drafting: dict[str, Any]) -> None:
+    """Loaded with these options, the sampled text is one and the same, and not the known one."""
     texts = []
-    for draft in (None, files.draft):
-        llm = load(files.target, draft, n_draft=4)
+    for options in (plain, drafting):
+        llm = load(files.target, n_draft=4, **options)
         texts.append(generate(llm, llm.tokenize(b" A B C"), HOT))
-        if draft is not None:
+        if options is drafting:
             assert llm.speculative_stats.n_accepted > N_TOKENS // 10
             assert texts[0] != known_tokens(files, llm.tokenize(b" A B C"))
         llm.close()
     assert texts[0] == texts[1]
+
+
+def assert_drafts_change_nothing(files: PairFiles | MTPFile, llm: Any, n_draft: int) -> int:
+    """The greedy text after the prompt is the known one; returns the prompt's last token."""
+    prompt = llm.tokenize(b" A B C")
+    llm.reset()
+    llm.set_n_draft(n_draft)
+    assert generate(llm, prompt, GREEDY) == known_tokens(files, prompt)
+    return int(prompt[-1])
+
+
+@pytest.mark.parametrize("outtype", TYPES)
+def test_constructed_pair_with_a_seed(folder: PairFolder, outtype: str) -> None:
+    """Hot enough to leave the cycle now and then."""
+    files = folder.files(0.9, outtype)
+    assert_same_with_a_seed(files, {}, {"draft": files.draft})
 
 
 @pytest.fixture(scope="module")
@@ -152,14 +166,9 @@ def constructed(folder: PairFolder) -> Iterator[tuple[PairFiles, Any]]:
 @pytest.mark.parametrize("n_draft", range(1, LONGEST + 1))
 def test_every_draft_length_is_plain_decoding(constructed: tuple[PairFiles, Any], n_draft: int) -> None:
     files, llm = constructed
-    prompt = llm.tokenize(b" A B C")
-    llm.reset()
-    llm.set_n_draft(n_draft)
-    assert generate(llm, prompt, GREEDY) == known_tokens(files, prompt)
-    statistics = llm.speculative_stats
-    assert statistics.accept_rate == pytest.approx(
-        files.cycle.simulate(prompt[-1], N_TOKENS, n_draft).accept_rate, abs=0.01
-    )
+    last = assert_drafts_change_nothing(files, llm, n_draft)
+    expected = files.cycle.simulate(last, N_TOKENS, n_draft).accept_rate
+    assert llm.speculative_stats.accept_rate == pytest.approx(expected, abs=0.01)
 
 
 def test_plain_decoding_says_what_is_known(constructed: tuple[PairFiles, Any]) -> None:
@@ -181,22 +190,10 @@ def own_head(folder: PairFolder, request: pytest.FixtureRequest) -> Iterator[tup
 @pytest.mark.parametrize("n_draft", range(1, LONGEST + 1))
 def test_every_draft_length_of_the_own_head_is_plain_decoding(own_head: tuple[MTPFile, Any], n_draft: int) -> None:
     files, llm = own_head
-    prompt = llm.tokenize(b" A B C")
-    llm.reset()
-    llm.set_n_draft(n_draft)
-    assert generate(llm, prompt, GREEDY) == known_tokens(files, prompt)
+    assert_drafts_change_nothing(files, llm, n_draft)
     assert llm.speculative_stats.n_accepted > N_TOKENS // 10
 
 
 @pytest.mark.parametrize("draft_vocab", ["all", 1024])
 def test_the_own_head_with_a_seed(folder: PairFolder, draft_vocab: int | str) -> None:
-    files = folder.mtp(0.9, "q8_0")
-    texts = []
-    for draft in ("none", "mtp"):
-        llm = load(files.target, draft=draft, n_draft=4, **({"draft_vocab": draft_vocab} if draft == "mtp" else {}))
-        texts.append(generate(llm, llm.tokenize(b" A B C"), HOT))
-        if draft == "mtp":
-            assert llm.speculative_stats.n_accepted > N_TOKENS // 10
-            assert texts[0] != known_tokens(files, llm.tokenize(b" A B C"))
-        llm.close()
-    assert texts[0] == texts[1]
+    assert_same_with_a_seed(folder.mtp(0.9, "q8_0"), {"draft": "none"}, {"draft": "mtp", "draft_vocab": draft_vocab})

@@ -20,7 +20,7 @@ from fixtures.native import NativeTarget
 from fixtures.vision_target import N_TOKENS, Part, VisionTarget
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.native import calls
-from llama_eagle.native.calls import TOKENS, check
+from llama_eagle.native.calls import TOKENS, check, library
 from llama_eagle.sessions.models import Model
 from llama_eagle.sessions.options import SessionOptions
 from llama_eagle.sessions.plain import PlainSession
@@ -63,7 +63,7 @@ class Drafts:
     """Of a plain session's context, sequence 0."""
 
     def __init__(self, plain: PlainSession, draft: Any) -> None:
-        self.plain, self.lib = plain, calls.library()
+        self.plain, self.lib = plain, library()
         for name, (arguments, result) in FUNCTIONS.items():
             function = getattr(self.lib, name)
             function.argtypes, function.restype = arguments, result

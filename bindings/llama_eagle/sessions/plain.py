@@ -12,7 +12,7 @@ import numpy as np
 
 from llama_eagle.errors import IncompatibleModels, NativeError
 from llama_eagle.native import calls
-from llama_eagle.native.calls import ERR_ARGUMENT, ERR_CONTEXT_FULL, ERR_STATE
+from llama_eagle.native.calls import ERR_ARGUMENT, ERR_CONTEXT_FULL, ERR_STATE, library
 from llama_eagle.native.closing import Closing
 from llama_eagle.sessions.session import ContextLike, Timings, piece_of, require_room
 from llama_eagle.vision.rows import EmbeddedRows, RowPositions
@@ -32,7 +32,7 @@ class PlainSession(Closing):
         import llama_cpp
 
         self._api: Any = llama_cpp
-        self._lib = calls.library()
+        self._lib = library()
         self._keep = context
         self.ctx = context.handle
         self.n_ctx = context.n_ctx
