@@ -130,7 +130,7 @@ def wait_for(address: str, process: subprocess.Popen[bytes]) -> None:
 def complete(address: str, rank: int, n: int) -> dict[str, Any]:
     """n tokens after three words of the constructed pair's cycle, from the rank-th on."""
     prompt = "".join(f" {word(rank + i)}" for i in range(3))
-    body = {"prompt": prompt, "n_predict": n, "temperature": 0, "ignore_eos": True, "cache_prompt": False}
+    body = {"prompt": prompt, "n_predict": n, "temperature": 0, "cache_prompt": False}
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{address}/completion", json.dumps(body).encode(), headers)
     with urllib.request.urlopen(request, timeout=TIMEOUT) as response:

@@ -30,6 +30,8 @@ static const kind KINDS[] = {{"q8_0", GGML_TYPE_Q8_0, layout::plain, layout::wid
                              {"q4_1", GGML_TYPE_Q4_1, layout::plain, layout::wide},
                              {"q2_K", GGML_TYPE_Q2_K, layout::interleaved, layout::wide},
                              {"mxfp4", GGML_TYPE_MXFP4, layout::plain, layout::wide},
+                             {"iq3_xxs", GGML_TYPE_IQ3_XXS, layout::plain, layout::plain},
+                             {"iq3_s", GGML_TYPE_IQ3_S, layout::plain, layout::plain},
                              {"f16", GGML_TYPE_F16, layout::plain, layout::plain},
                              {"bf16", GGML_TYPE_BF16, layout::plain, layout::plain},
                              {"f32", GGML_TYPE_F32, layout::plain, layout::plain}};
@@ -69,17 +71,16 @@ struct products {
     }
 };
 
-static weight_set copies(const kind & k, layout l, int64_t rows, int64_t cols, const std::vector<float> & values) {
+static weight_set copies(const kind & k, layout l, int64_t rows, int64_t cols, const std::vector<char> & quantized) {
     weight_set set;
-    const int64_t size = (int64_t) ggml_row_size(k.type, cols) * rows;
-    for (int64_t used = 0; used < BYTES; used += size) {
-        set.emplace_back(new weights(k.type, cols, rows, values.data(), l));
+    for (int64_t used = 0; used < BYTES; used += (int64_t) quantized.size()) {
+        set.emplace_back(new weights(k.type, cols, rows, quantized, l));
     }
     return set;
 }
 
 static void bench_kind(ggml_backend_t backend, const kind & k, int threads, int64_t rows, int64_t cols) {
-    const std::vector<float> values = random_floats((size_t) (rows * cols), 1);
+    const std::vector<char> values = quantize(k.type, random_floats((size_t) (rows * cols), 1).data(), rows, cols);
     const clockid_t clock = threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC;
     const weight_set theirs = copies(k, k.theirs, rows, cols, values);
     const weight_set own = k.ours == k.theirs ? weight_set() : copies(k, k.ours, rows, cols, values);

@@ -42,7 +42,13 @@ inline ggml_backend_buffer_type_t buffer_type(eagle::layout layout) {
     return nullptr;
 }
 
-// Weights of one type in memory, quantized from `values` (rows x cols).
+inline std::vector<char> quantize(ggml_type type, const float * values, int64_t rows, int64_t cols) {
+    std::vector<char> data(ggml_row_size(type, cols) * rows);
+    ggml_quantize_chunk(type, values, data.data(), 0, rows, cols, nullptr);
+    return data;
+}
+
+// Weights of one type in memory: of `matrices`, each rows x cols.
 struct weights {
     ggml_context * ctx = nullptr;
     ggml_tensor * tensor = nullptr;
@@ -50,6 +56,10 @@ struct weights {
     bool readable = false;  // whether the layout asked for exists on this CPU
 
     weights(ggml_type type, int64_t cols, int64_t rows, const float * values, eagle::layout layout,
+            int64_t matrices = 1)
+        : weights(type, cols, rows, quantize(type, values, rows * matrices, cols), layout, matrices) {}
+
+    weights(ggml_type type, int64_t cols, int64_t rows, const std::vector<char> & quantized, eagle::layout layout,
             int64_t matrices = 1) {
         const ggml_backend_buffer_type_t where = buffer_type(layout);
         if (where == nullptr) {
@@ -61,9 +71,7 @@ struct weights {
         buffer = ggml_backend_alloc_ctx_tensors_from_buft(ctx, where);
         readable = layout == eagle::layout::plain || tensor->extra != nullptr;
         if (readable) {
-            std::vector<char> data(ggml_nbytes(tensor));
-            ggml_quantize_chunk(type, values, data.data(), 0, rows * matrices, cols, nullptr);
-            ggml_backend_tensor_set(tensor, data.data(), 0, data.size());
+            ggml_backend_tensor_set(tensor, quantized.data(), 0, quantized.size());
         }
     }
     weights(const weights &) = delete;

@@ -64,9 +64,8 @@ static double nmse(const weights & w, const float * dequantized, const std::vect
 static void check_accuracy(ggml_backend_t backend, const weights & w, const weights & their_w, ggml_type type,
                            const std::vector<float> & values, const std::vector<float> & x, const std::string & name) {
     const int64_t cols = w.tensor->ne[0], rows = w.tensor->ne[1];
-    std::vector<char> quantized(ggml_row_size(type, cols) * rows);
+    const std::vector<char> quantized = quantize(type, values.data(), rows, cols);
     std::vector<float> plain(values.size());
-    ggml_quantize_chunk(type, values.data(), quantized.data(), 0, rows, cols, nullptr);
     if (type == GGML_TYPE_F32) {
         plain = values;
     } else {
@@ -128,8 +127,7 @@ static void check_wide(ggml_backend_t backend, ggml_type type) {
     if (!w.readable) {
         return;
     }
-    std::vector<char> in(ggml_nbytes(w.tensor)), out(in.size());
-    ggml_quantize_chunk(type, values.data(), in.data(), 0, rows, cols, nullptr);
+    std::vector<char> in = quantize(type, values.data(), rows, cols), out(in.size());
     ggml_backend_tensor_get(w.tensor, out.data(), 0, out.size());
     check(in == out, name + ": read back");
     const size_t group = eagle::WIDE * w.tensor->nb[1];  // groups of rows come and go alone, too
@@ -204,9 +202,9 @@ static void check_ragged(ggml_backend_t backend) {
 
 int main() {
     ggml_backend_t backend = ggml_backend_cpu_init();
-    for (ggml_type type :
-         {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0, GGML_TYPE_Q4_K, GGML_TYPE_Q5_K,
-          GGML_TYPE_Q6_K, GGML_TYPE_Q5_0, GGML_TYPE_Q3_K, GGML_TYPE_IQ4_NL, GGML_TYPE_IQ4_XS}) {
+    for (ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0, GGML_TYPE_Q4_K,
+                           GGML_TYPE_Q5_K, GGML_TYPE_Q6_K, GGML_TYPE_Q5_0, GGML_TYPE_Q3_K, GGML_TYPE_IQ4_NL,
+                           GGML_TYPE_IQ4_XS, GGML_TYPE_IQ3_XXS, GGML_TYPE_IQ3_S}) {
         check_type(backend, type, layout::plain);
     }
     for (ggml_type type : {GGML_TYPE_Q4_0, GGML_TYPE_Q4_K, GGML_TYPE_Q2_K, GGML_TYPE_IQ4_NL}) {

@@ -4,8 +4,7 @@
 // products of four values stay below 2^15, so scale multiplication is a 16-bit multiply-add and the superblock stays in
 // integers.
 #define GGML_COMMON_DECL_CPP
-#include "eagle_pack_k.h"
-#include "eagle_tile.h"
+#include "eagle_tile_k.h"
 #include "ggml-common.h"
 
 #ifdef EAGLE_SIMD
@@ -13,10 +12,8 @@
 namespace eagle {
 namespace {
 
-constexpr int VECS = 256 / (4 * LANES);
-
 struct superblock {
-    vi q[VECS];     // unsigned bytes, VECS * 4 * LANES = 256
+    vi q[VECS];     // unsigned bytes
     vi s[VECS];     // scale of each int32 lane in its low 16 bits, the high ones zero
     __m256i low;    // 16-bit factors of the activation sums
     float d, dlow;  // value = d * scaled products + dlow * factored sums
@@ -34,14 +31,6 @@ inline __m128i scales_and_mins(const uint8_t * packed) {
 
 inline __m512i halves(int lo, int hi) {
     return _mm512_inserti64x4(_mm512_set1_epi16((short) lo), _mm256_set1_epi16((short) hi), 1);
-}
-
-inline void spread_scales32(__m128i sm, vi * s) {
-    const __m512i all = _mm512_cvtepu8_epi32(sm);
-    const __m512i one = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
-    for (int v = 0; v < VECS; ++v) {
-        s[v] = _mm512_permutexvar_epi32(_mm512_add_epi32(one, _mm512_set1_epi32(2 * v)), all);
-    }
 }
 
 inline void nibbles(const uint8_t * qs, vi * q) {
@@ -81,13 +70,6 @@ inline vi widen(__m256i a) {
 }
 
 #else
-
-inline void spread_scales32(__m128i sm, vi * s) {
-    const __m256i all = _mm256_cvtepu8_epi32(sm);
-    for (int v = 0; v < VECS; ++v) {
-        s[v] = _mm256_permutevar8x32_epi32(all, _mm256_set1_epi32(v));
-    }
-}
 
 inline void nibbles(const uint8_t * qs, vi * q) {
     for (int v = 0; v < VECS; v += 2) {
@@ -175,8 +157,9 @@ struct q6_K {
 };
 
 template <typename Type>
-struct tile_k {
-    static constexpr int STEP = 1, ROWS = TILE_ROWS;
+struct with_sums : Type {
+    using unpacked = superblock;
+    static constexpr int ROWS = TILE_ROWS;
     // Q6_K's sums share the scale of the products, so both stay in one integer.
     static constexpr bool ONE_SCALE = sizeof(typename Type::block) == sizeof(block_q6_K);
 
@@ -190,33 +173,13 @@ struct tile_k {
         acc = v_fma(v_float(sum), v_mul(v_set1f(u.d), dx), acc);
         return ONE_SCALE ? acc : v_fma(v_float(low), v_mul(v_set1f(u.dlow), dx), acc);
     }
-
-    template <int NR>
-    static void run(const dot_args & a, const char * const * act, float * const * dst, int64_t i) {
-        const typename Type::block * w = (const typename Type::block *) (a.w + i * a.w_stride);
-        vf acc[NR];
-        for (int j = 0; j < NR; ++j) {
-            acc[j] = v_zerof();
-        }
-        for (int64_t b = 0; b < a.n / 256; ++b) {
-            prefetch_ahead<sizeof(w[b])>(w + b);
-            superblock u;
-            Type::unpack(w[b], u);
-            for (int j = 0; j < NR; ++j) {
-                acc[j] = add(acc[j], u, ((const act256 *) act[j])[b]);
-            }
-        }
-        for (int j = 0; j < NR; ++j) {
-            dst[j][i] = v_sum(acc[j]);
-        }
-    }
 };
 
 }  // namespace
 
-const kernel kernel_q4_K = {GGML_TYPE_Q4_K, 1, 256, act_size_k, pack_k, run_tiles<tile_k<q4_K>>};
-const kernel kernel_q5_K = {GGML_TYPE_Q5_K, 1, 256, act_size_k, pack_k, run_tiles<tile_k<q5_K>>};
-const kernel kernel_q6_K = {GGML_TYPE_Q6_K, 1, 256, act_size_k, pack_k, run_tiles<tile_k<q6_K>>};
+const kernel kernel_q4_K = plain_k<with_sums<q4_K>>(GGML_TYPE_Q4_K);
+const kernel kernel_q5_K = plain_k<with_sums<q5_K>>(GGML_TYPE_Q5_K);
+const kernel kernel_q6_K = plain_k<with_sums<q6_K>>(GGML_TYPE_Q6_K);
 
 }  // namespace eagle
 

@@ -74,6 +74,10 @@ const kernel * simd_kernel(enum ggml_type type) {
         return &kernel_q5_K;
     case GGML_TYPE_Q6_K:
         return &kernel_q6_K;
+    case GGML_TYPE_IQ3_XXS:
+        return &kernel_iq3_xxs;
+    case GGML_TYPE_IQ3_S:
+        return &kernel_iq3_s;
     default:
         break;
     }

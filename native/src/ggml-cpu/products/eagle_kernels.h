@@ -57,7 +57,7 @@ inline char * align64(void * p) {
 const kernel * find_kernel(enum ggml_type type, layout l);
 
 extern const kernel kernel_f32, kernel_f16, kernel_bf16, kernel_q8_0, kernel_q4_0_x8, kernel_q4_0, kernel_q4_K_x8,
-    kernel_q4_K, kernel_q5_K, kernel_q6_K;
+    kernel_q4_K, kernel_q5_K, kernel_q6_K, kernel_iq3_xxs, kernel_iq3_s;
 extern const kernel kernel_q4_0_wide, kernel_q4_1_wide, kernel_q5_0_wide, kernel_q5_1_wide, kernel_q8_0_wide,
     kernel_iq4_nl_wide, kernel_mxfp4_wide;
 extern const kernel kernel_q2_K_wide, kernel_q3_K_wide, kernel_q4_K_wide, kernel_q5_K_wide, kernel_q6_K_wide,
