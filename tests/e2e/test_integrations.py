@@ -1,12 +1,16 @@
-"""LangChain's and LlamaIndex's adapters, which construct `llama_cpp.Llama` themselves, with a draft behind them."""
+"""LangChain's and LlamaIndex's adapters, which construct `llama_cpp.Llama` themselves, with a draft behind them;
+instructor and outlines, which are given one.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Literal
 
 import llama_eagle  # before llama_cpp: it decides which library that loads
 import pytest
 from fixtures.tiny_gguf import write_draft, write_target
+from pydantic import BaseModel
 
 pytestmark = pytest.mark.native
 
@@ -66,3 +70,37 @@ def test_llama_index(pair: dict[str, str]) -> None:
     assert llm.complete("abc").text == ALPHABET[3:]
     assert "".join(part.delta or "" for part in llm.stream_complete("abc")) == ALPHABET[3:]
     assert llm._model.speculative_stats.n_accepted > 0
+
+
+class Answer(BaseModel):
+    letters: Literal["abcdefgh"]
+    count: Literal[8]
+
+
+@pytest.mark.slow
+def test_instructor(pair: dict[str, str]) -> None:
+    import instructor
+
+    with llama_eagle.EagleLlama(pair["model_path"], draft=pair["draft_path"], **COMMON) as llm:
+        create = instructor.patch(create=llm.create_chat_completion_openai_v1, mode=instructor.Mode.JSON_SCHEMA)
+        question = [{"role": "user", "content": "hello"}]
+        answer = create(messages=question, response_model=Answer, temperature=0, max_tokens=100)
+        assert answer.model_dump() == {"letters": "abcdefgh", "count": 8}
+        assert llm.speculative_stats.n_emitted > 0
+
+
+@pytest.mark.slow
+def test_outlines(pair: dict[str, str]) -> None:
+    """Its automaton is a logits processor with a memory: it is asked once for each token, whatever was drafted."""
+    import outlines
+
+    texts = []
+    for draft in (pair["draft_path"], None):
+        with llama_eagle.EagleLlama(pair["model_path"], draft=draft, **COMMON) as llm:
+            model = outlines.from_llamacpp(llm)
+            assert model("hello", Literal["abcdefgh", "zzz"], max_tokens=50, temperature=0) == "abcdefgh"
+            assert "".join(model.stream("hello", Literal["abcdefgh"], max_tokens=50, temperature=0)) == "abcdefgh"
+            texts.append(model("hello", outlines.regex("[a-m]{40}[0-9]{3}"), max_tokens=60, temperature=0))
+            assert draft is None or llm.speculative_stats.n_accepted > 0
+    assert texts[0] == texts[1]
+    assert re.fullmatch("[a-m]{40}[0-9]{3}", texts[0])
