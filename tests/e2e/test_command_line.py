@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 from fixtures.command import assert_one_line_error, llama_eagle
 from fixtures.tiny_gguf import write_target
+from llama_eagle.cli import main
 from llama_eagle.cli.app import COMMANDS
 
 
@@ -26,6 +28,14 @@ def test_every_command_has_an_example(command: str) -> None:
 def test_shells_complete_commands() -> None:
     outcome = llama_eagle(_LLAMA_EAGLE_COMPLETE="complete_bash", COMP_WORDS="llama-eagle ge", COMP_CWORD="1")
     assert (outcome.code, outcome.stdout.split()) == (0, ["generate"])
+
+
+def test_a_program_that_runs_a_command_keeps_its_signals() -> None:
+    """Left to the system, its next Ctrl-C would end it without a word."""
+    before = [signal.getsignal(number) for number in signal.valid_signals()]
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert [signal.getsignal(number) for number in signal.valid_signals()] == before
 
 
 @pytest.mark.native

@@ -21,7 +21,6 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
-    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -29,8 +28,6 @@ from hypothesis.stateful import (
 pytestmark = pytest.mark.native
 
 CASES = int(os.environ.get("LLAMA_EAGLE_FUZZ_CASES", "150")) // 10
-# Real Ctrl-C only in a process of its own, as `make fuzz` starts it: one that comes late would end all other tests.
-SIGNALS = "LLAMA_EAGLE_FUZZ_CASES" in os.environ
 N_CTX = 256
 Pair = tuple[Any, Any]
 
@@ -116,7 +113,6 @@ class Calls(RuleBasedStateMachine):
     def length(self, n: Any) -> None:
         self.pair[1].set_n_draft(n)
 
-    @precondition(lambda _: SIGNALS)
     @rule(after=st.floats(0, 0.004))
     def interrupt(self, after: float) -> None:
         """A real signal, somewhere in a completion; then both begin anew."""

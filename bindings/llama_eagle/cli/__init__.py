@@ -20,7 +20,8 @@ USAGE, BUG, INTERRUPTED = 2, 1, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and exit with its code."""
+    """Run one command and exit with its code. Without `arguments` it is what this process was started for."""
+    is_program = arguments is None
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         console.prepare_streams()
@@ -28,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = _flushed(run(arguments))
     except KeyboardInterrupt:  # before `run` or after it
         code = INTERRUPTED
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if is_program and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while Python ends is no traceback
     sys.exit(code)
 
