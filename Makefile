@@ -61,8 +61,9 @@ test-slow: install
 	$(BIN)/python -m pytest -m slow
 
 test-vulkan: install
+	headers=$$(native/tests/vulkan_headers.sh build/vulkan-headers) && \
 	$(BIN)/cmake -S . -B build/vulkan -G Ninja -DGGML_VULKAN=ON -DLLAMA_EAGLE_SERVER=OFF \
-	    -DPython3_EXECUTABLE=$(CURDIR)/$(BIN)/python $(CMAKE_ARGS)
+	    -DPython3_EXECUTABLE=$(CURDIR)/$(BIN)/python $$headers $(CMAKE_ARGS)
 	$(BIN)/cmake --build build/vulkan --target ggml-vulkan
 	LLAMA_EAGLE_TEST_GPU=vulkan=$(CURDIR)/build/vulkan/bin/libggml-vulkan.so \
 	    $(BIN)/python -m pytest tests/parity/test_gpus.py tests/e2e/test_gpus_text.py

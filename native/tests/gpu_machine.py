@@ -134,6 +134,8 @@ def build(machine: Machine, result: Result) -> None:
         return
     cmake, folder = PYTHON.parent / "cmake", machine.lib_folder.parent
     options = ["-G", "Ninja", "-DLLAMA_EAGLE_TESTS=ON", "-DLLAMA_EAGLE_SERVER=OFF", f"-DPython3_EXECUTABLE={PYTHON}"]
+    if machine.name == "vulkan":
+        options += machine.run(ROOT / "native/tests/vulkan_headers.sh", ROOT / "build/vulkan-headers")[1].split()
     machine.run(cmake, "-S", ROOT, "-B", folder, *options, *machine.backend.cmake)
     machine.run(cmake, "--build", folder, "--parallel", os.cpu_count() or 1)
     result.summary = "the package, and the library with " + " ".join(machine.backend.cmake)

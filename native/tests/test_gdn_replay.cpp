@@ -1,6 +1,6 @@
 // The replaying operations of eagle_gdn.h on every device that knows them: against a float64 reference, and on the CPU
 // bit for bit against ggml's own gated_delta_net, concat and ssm_conv fed with the replayed and the new tokens. Our own
-// convolution is compared bit for bit with itself, token by token.
+// convolution is compared bit for bit with itself, token by token. test_gdn_replay_64 is for the emulator alone.
 
 #include <algorithm>
 #include <cmath>
@@ -12,6 +12,7 @@
 
 #include "eagle_gdn.h"
 #include "emulated_cuda.h"
+#include "emulator.h"
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
 #include "ggml-cpp.h"
@@ -419,7 +420,7 @@ int main() {
     for (size_t i = 0; i < ggml_backend_dev_count(); i++) {
         ggml_backend_dev_t dev = ggml_backend_dev_get(i);
         const std::string name = ggml_backend_reg_name(ggml_backend_dev_backend_reg(dev));
-        if (name == "CPU" || name == "CUDA") {
+        if (emulator::WARP_SIZE == 32 ? name == "CPU" || name == "CUDA" : is_emulated(dev)) {
             test_device(dev);
         }
     }

@@ -10,8 +10,11 @@ from fixtures.programs import ROOT, run_program
 
 pytestmark = pytest.mark.native
 
+NAMES = sorted(path.stem for path in ROOT.glob("native/tests/test_*.cpp"))
+ON_WARPS_OF_64 = ["test_exact_devices_64", "test_gdn_replay_64"]
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in ROOT.glob("native/tests/test_*.cpp")))
+
+@pytest.mark.parametrize("name", NAMES + ON_WARPS_OF_64)
 def test_program(name: str) -> None:
     done = run_program(name)
     assert done.returncode == 0, f"{name} ended with {done.returncode}\n{done.stdout[-4000:]}{done.stderr[-4000:]}"

@@ -11,7 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-GUIDES = [ROOT / "CONTRIBUTING.md", ROOT / "docs/architecture.md", ROOT / "docs/upstream.md"]
+NAMED = ("architecture", "exactness", "gpu", "upstream")
+GUIDES = [ROOT / "CONTRIBUTING.md", *(ROOT / f"docs/{name}.md" for name in NAMED)]
 # Where a guide's file names begin: at the root, in the package, or in the library's sources.
 STARTS = [ROOT, ROOT / "bindings/llama_eagle", ROOT / "native/src/llama"]
 OURS = re.compile(r"\b(?:LLAMA_)?EAGLE_(?:EXACT|RS|DEBUG|API_KEY|LIB_PATH|CACHE)\b|\bLLAMA_CPP_SOURCE_DIR\b")

@@ -20,6 +20,7 @@ bool compute(ggml_tensor * node) {
         eagle_cuda_gdn_replay(ctx, node);
         return true;
     case GGML_OP_EAGLE_CONV_WINDOW:
+        emulator::watch_writes(node->data, ggml_nbytes(node));
         eagle_cuda_conv_window(ctx, node);
         return true;
     default:
@@ -44,4 +45,8 @@ void emulated_cuda_register() {
 bool is_emulated(ggml_backend_dev_t dev) {
     auto * address = ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(dev), "eagle_emulated");
     return address != nullptr;
+}
+
+const void * emulated_cuda_graph_key(const ggml_cgraph * graph) {
+    return eagle_cuda_graph_key(graph);
 }

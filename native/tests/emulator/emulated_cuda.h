@@ -7,3 +7,6 @@
 void emulated_cuda_register();
 
 bool is_emulated(ggml_backend_dev_t dev);
+
+// Where ggml-cuda keeps what it captured of a graph.
+const void * emulated_cuda_graph_key(const ggml_cgraph * graph);

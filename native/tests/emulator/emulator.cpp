@@ -6,9 +6,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <random>
+#include <set>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace emulator {
@@ -17,7 +21,6 @@ dim3 grid_dim, block_dim, block_index, thread_index;
 
 namespace {
 
-constexpr int WARP = 32;
 constexpr size_t STACK_BYTES = 64 << 10;
 
 enum class State { READY, IN_WARP, IN_BLOCK, ENDED };
@@ -96,11 +99,47 @@ void release(int first, int last, State state) {
 }
 
 void release_all() {
-    for (int i = 0; i < n_threads; i += WARP) {
-        release(i, std::min(i + WARP, n_threads), State::IN_WARP);
+    for (int i = 0; i < n_threads; i += WARP_SIZE) {
+        release(i, std::min(i + WARP_SIZE, n_threads), State::IN_WARP);
     }
     release(0, n_threads, State::IN_BLOCK);
 }
+
+int thread_in_block() {
+    const dim3 at = running->index;
+    return (int) (at.x + block_dim.x * (at.y + block_dim.y * at.z));
+}
+
+// --- writes -------------------------------------------------------------------------------------------------------
+
+constexpr uintptr_t SECTOR_BYTES = 32;
+
+// An instruction, a thread or a warp of the block that runs now, and for warps the how many-th time.
+using Instruction = const void *;
+std::map<std::pair<Instruction, int>, int> times;
+std::map<std::tuple<Instruction, int, int>, std::set<uintptr_t>> requests;
+uintptr_t watched_begin, watched_end;
+Writes writes;
+
+void count_write(uintptr_t address, Instruction instruction) {
+    if (address < watched_begin || address >= watched_end) {
+        return;
+    }
+    const int thread = thread_in_block();
+    const int time = times[{instruction, thread}]++;
+    requests[{instruction, thread / WARP_SIZE, time}].insert(address / SECTOR_BYTES);
+}
+
+void count_requests_of_block() {
+    for (const auto & [_, sectors] : requests) {
+        writes.n_requests++;
+        writes.n_sectors += (int64_t) sectors.size();
+    }
+    requests.clear();
+    times.clear();
+}
+
+// --- blocks -------------------------------------------------------------------------------------------------------
 
 // False when no thread could run: they wait for one another.
 bool run_ready(const std::vector<int> & order) {
@@ -147,6 +186,7 @@ void launch(dim3 grid, dim3 block, const std::function<void()> & kernel) {
     for (const unsigned i : order) {
         block_index = dim3(i % grid.x, i / grid.x % grid.y, i / (grid.x * grid.y));
         run_block(block);
+        count_requests_of_block();
     }
 }
 
@@ -158,12 +198,42 @@ void synchronize_block() {
 float shuffle_xor(float value, int mask) {
     running->given = value;
     wait(State::IN_WARP);
-    const dim3 at = running->index;
-    const int i = (int) (at.x + block_dim.x * (at.y + block_dim.y * at.z));
-    const float other = threads[i ^ mask]->given;
+    const float other = threads[thread_in_block() ^ mask]->given;
     wait(State::IN_WARP);  // nobody gives a new value before all have read this one
     thread_index = running->index;
     return other;
 }
 
+void watch_writes(const void * begin, size_t n_bytes) {
+    watched_begin = (uintptr_t) begin;
+    watched_end = watched_begin + n_bytes;
+    writes = {};
+}
+
+Writes watched_writes() {
+    return writes;
+}
+
 }  // namespace emulator
+
+// What a compiler calls at every access with -fsanitize=thread. The sanitizer itself is not linked.
+#define HOOK extern "C" __attribute__((visibility("hidden"), used)) void
+
+HOOK __tsan_init() {}
+HOOK __tsan_func_entry(void *) {}
+HOOK __tsan_func_exit() {}
+HOOK __tsan_read1(void *) {}
+HOOK __tsan_read2(void *) {}
+HOOK __tsan_read4(void *) {}
+HOOK __tsan_read8(void *) {}
+HOOK __tsan_read16(void *) {}
+HOOK __tsan_read_range(void *, size_t) {}
+HOOK __tsan_write_range(void *, size_t) {}
+HOOK __tsan_write1(void *) {}
+HOOK __tsan_write2(void *) {}
+HOOK __tsan_write8(void *) {}
+HOOK __tsan_write16(void *) {}
+
+HOOK __tsan_write4(void * address) {
+    emulator::count_write((uintptr_t) address, __builtin_return_address(0));
+}

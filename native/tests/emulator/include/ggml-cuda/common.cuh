@@ -30,7 +30,7 @@
 #define blockIdx emulator::block_index
 #define threadIdx emulator::thread_index
 
-constexpr int WARP_SIZE = 32;
+constexpr int WARP_SIZE = 32;  // ggml-cuda's, also where more threads make a warp
 constexpr int64_t MATRIX_ROW_PADDING = 512;
 
 using cudaStream_t = int;
@@ -77,7 +77,7 @@ struct ggml_cuda_device_info {
 };
 
 inline const ggml_cuda_device_info & ggml_cuda_info() {
-    static const ggml_cuda_device_info info = {{{WARP_SIZE}}};
+    static const ggml_cuda_device_info info = {{{emulator::WARP_SIZE}}};
     return info;
 }
 
@@ -86,7 +86,7 @@ inline int ggml_cuda_get_device() {
 }
 
 constexpr int ggml_cuda_get_physical_warp_size() {
-    return WARP_SIZE;
+    return emulator::WARP_SIZE;
 }
 
 template <int width = WARP_SIZE>
