@@ -7,8 +7,7 @@
 
 class eagle_pace {
   public:
-    eagle_pace(int n_seq, int n_max)
-        : n_max_(n_max), rates_(n_seq, 0.6), seen_(n_seq, 5), idle_(n_seq, 0), wait_(n_seq, FIRST_WAIT) {}
+    eagle_pace(int n_seq, int n_max) : n_max_(n_max), rates_(n_seq, 0.6), seen_(n_seq, 5) {}
 
     // A decode of so many rows took so long; tokens were drafted in so long. What other programs held up counts in
     // part.
@@ -42,29 +41,39 @@ class eagle_pace {
     }
 
     // Another text, which may be easier.
-    void began(int seq) { wait_[seq] = FIRST_WAIT; }
+    void began(int) { wait_ = FIRST_WAIT; }
 
-    // Tokens to draft for a sequence of n that are decoded together: the most tokens per time. Where none pays, one is
-    // tried now and then, ever more seldom.
-    int length(int seq, int n) {
-        const int best = longest_worth(rates_[seq], n_max_, n, token_ms_);
+    // Tokens to draft for each of these sequences, which are decoded together: the most tokens per time. One length
+    // for all: llama.cpp decodes sequences with different numbers of rows in parts, and each part reads all weights.
+    // Where none pays, one is tried now and then, ever more seldom. So many sequences together for the first time draft
+    // nothing: beside that is seen what drafts cost.
+    int length(const std::vector<int> & seqs) {
+        is_known_.resize(std::max(is_known_.size(), seqs.size() + 1));
+        if (!is_known_[seqs.size()]) {
+            is_known_[seqs.size()] = true;
+            return 0;
+        }
+        const int best = longest_worth(rates_of(seqs), n_max_, token_ms_);
         if (best > 0) {
-            wait_[seq] = FIRST_WAIT;
-            idle_[seq] = 0;
-        } else if (++idle_[seq] >= wait_[seq]) {
-            wait_[seq] = std::min(2 * wait_[seq], LONGEST_WAIT);
-            idle_[seq] = 0;
+            wait_ = FIRST_WAIT;
+            idle_ = 0;
+        } else if (++idle_ >= wait_) {
+            wait_ = std::min(2 * wait_, LONGEST_WAIT);
+            idle_ = 0;
             return 1;
         }
         return best;
     }
 
-    // The same for tokens that cost nothing to draft, up to n_max, each right with that probability; 0 where the
-    // sequence's own drafts promise more.
-    int free_length(int seq, double rate, int n_max, int n) const {
-        const int own = longest_worth(rates_[seq], n_max_, n, token_ms_);
-        const int best = longest_worth(rate, n_max, n, 0);
-        return speed(rate, best, n, 0) >= speed(rates_[seq], own, n, token_ms_) ? best : 0;
+    // The same for up to n_max tokens of a sequence that cost nothing to draft, each right with that probability, where
+    // `length` are drafted for each of `seqs`; 0 where the sequence's own drafts promise more.
+    int free_length(int seq, double rate, int n_max, const std::vector<int> & seqs, int length) const {
+        if (seqs.size() > 1) {
+            return n_max >= length && rate >= rates_[seq] ? length : 0;
+        }
+        const std::vector<double> own_rate = {rates_[seq]}, free_rate = {rate};
+        const int own = longest_worth(own_rate, n_max_, token_ms_), best = longest_worth(free_rate, n_max, 0);
+        return speed(free_rate, best, 0) >= speed(own_rate, own, token_ms_) ? best : 0;
     }
 
   private:
@@ -72,24 +81,38 @@ class eagle_pace {
     static constexpr int FIRST_WAIT = 24, LONGEST_WAIT = 384;  // rounds
 
     int n_max_;
-    std::vector<double> rates_;     // per sequence: share of drafted tokens that are accepted
-    std::vector<int> seen_;         // drafted tokens that a rate is the mean of
-    std::vector<int> idle_, wait_;  // per sequence: rounds since the last draft, and until the next try
+    std::vector<double> rates_;         // per sequence: share of drafted tokens that are accepted
+    std::vector<int> seen_;             // drafted tokens that a rate is the mean of
+    int idle_ = 0, wait_ = FIRST_WAIT;  // rounds since the last draft, and until the next try
+    std::vector<bool> is_known_;        // by number of sequences: whether they have been decoded without drafts
     double n_ = 0, x_ = 0, y_ = 0, xx_ = 0, xy_ = 0, yy_ = 0;  // of the line through rows and times
     double token_ms_ = 0;
 
-    int longest_worth(double rate, int n_max, int n, double token_ms) const {
+    std::vector<double> rates_of(const std::vector<int> & seqs) const {
+        std::vector<double> rates;
+        for (int seq : seqs) {
+            rates.push_back(rates_[seq]);
+        }
+        return rates;
+    }
+
+    int longest_worth(const std::vector<double> & rates, int n_max, double token_ms) const {
         int best = 0;
         for (int k = 1; k <= n_max; k++) {
-            best = speed(rate, k, n, token_ms) > speed(rate, best, n, token_ms) ? k : best;
+            best = speed(rates, k, token_ms) > speed(rates, best, token_ms) ? k : best;
         }
         return best;
     }
 
-    // Emitted tokens of a sequence per ms of the round.
-    double speed(double rate, int k, int n, double token_ms) const {
-        const double r = std::min(rate, 0.99);
-        return (1 - std::pow(r, k + 1)) / (1 - r) / (decode_ms(n * (k + 1)) + n * k * token_ms);
+    // Emitted tokens per ms of a round in which k are drafted for each of the sequences with these rates.
+    double speed(const std::vector<double> & rates, int k, double token_ms) const {
+        const int n = (int) rates.size();
+        double emitted = 0;
+        for (double rate : rates) {
+            const double r = std::min(rate, 0.99);
+            emitted += (1 - std::pow(r, k + 1)) / (1 - r);
+        }
+        return emitted / (decode_ms(n * (k + 1)) + n * k * token_ms);
     }
 
     // A row more costs a tenth of the first, until the times of different numbers of rows are known well enough.

@@ -23,10 +23,34 @@ static std::vector<llama_token> eagle_base_ids(const char * path) {
     return {ids, ids + gguf_get_arr_n(file.get(), key)};
 }
 
-// What all that draft for the same slots learn from their rounds.
+static std::string eagle_text_from(const char * variable) {
+    const char * value = std::getenv(variable);
+    return value ? value : "";
+}
+
+// What all that draft for the same slots learn from their rounds, and what they draft in this one.
 struct eagle_rounds {
+    eagle_rounds(int n_seq, int n_max) : pace(n_seq, n_max), n_max_(n_max) {}
+
     eagle_pace pace;
+    std::vector<int> seqs;      // of this round
+    int length = 0;             // tokens to draft for each of them
     int64_t drafted_at_us = 0;  // 0: no round has begun
+
+    // Called by each that drafts; the first call counts.
+    void begin(const common_speculative_draft_params_vec & dparams) {
+        if (drafted_at_us > 0) {
+            return;
+        }
+        seqs.clear();
+        for (size_t seq = 0; seq < dparams.size(); seq++) {
+            if (dparams[seq].drafting) {
+                seqs.push_back((int) seq);
+            }
+        }
+        length = adapts_ ? pace.length(seqs) : n_max_;
+        drafted_at_us = ggml_time_us();
+    }
 
     // A decode after drafting is a round.
     void decoded(const common_batch & batch) {
@@ -35,11 +59,11 @@ struct eagle_rounds {
             drafted_at_us = 0;
         }
     }
-};
 
-static int eagle_n_drafting(const common_speculative_draft_params_vec & dparams) {
-    return (int) std::count_if(dparams.begin(), dparams.end(), [](const auto & dp) { return dp.drafting; });
-}
+  private:
+    int n_max_;
+    const bool adapts_ = eagle_text_from("LLAMA_EAGLE_DRAFT_LENGTH") == "auto";
+};
 
 // Asked before the draft, and cheap; it drafts where that promises more tokens per time.
 struct common_speculative_impl_eagle_lookup : public common_speculative_impl {
@@ -57,15 +81,14 @@ struct common_speculative_impl_eagle_lookup : public common_speculative_impl {
     }
 
     void draft(common_speculative_draft_params_vec & dparams) override {
-        const int n = eagle_n_drafting(dparams);
-        for (llama_seq_id seq = 0; seq < (llama_seq_id) n_seq; seq++) {
+        rounds_->begin(dparams);
+        for (int seq : rounds_->seqs) {
             const auto & dp = dparams[seq];
-            if (dp.drafting) {
-                llama_tokens ids =
-                    texts_[seq].draft(*dp.prompt, dp.id_last, dp.n_max > 0 ? std::min(dp.n_max, n_max) : n_max);
-                ids.resize(rounds_->pace.free_length(seq, texts_[seq].rate(), (int) ids.size(), n));
-                *dp.result = std::move(ids);
-            }
+            llama_tokens ids =
+                texts_[seq].draft(*dp.prompt, dp.id_last, dp.n_max > 0 ? std::min(dp.n_max, n_max) : n_max);
+            ids.resize(
+                rounds_->pace.free_length(seq, texts_[seq].rate(), (int) ids.size(), rounds_->seqs, rounds_->length));
+            *dp.result = std::move(ids);
         }
         rounds_->drafted_at_us = ggml_time_us();
     }
@@ -158,12 +181,11 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
     eagle_drafts * drafts_ = nullptr;
     float p_min_;
     std::shared_ptr<eagle_rounds> rounds_;
-    const bool adapts_ = text_from("LLAMA_EAGLE_DRAFT_LENGTH") == "auto";
     std::vector<llama_tokens> drafted_;  // per sequence
     std::vector<int32_t> n_proposed_;
 
     std::vector<eagle_draft_request> make_requests(const common_speculative_draft_params_vec & dparams) {
-        const int n = eagle_n_drafting(dparams);
+        rounds_->begin(dparams);
         std::vector<eagle_draft_request> requests;
         for (llama_seq_id seq = 0; seq < (llama_seq_id) n_seq; seq++) {
             const auto & dp = dparams[seq];
@@ -171,7 +193,7 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
                 continue;
             }
             const int32_t longest = dp.n_max > 0 ? std::min(dp.n_max, n_max) : n_max;
-            const int32_t length = adapts_ ? std::min(longest, rounds_->pace.length(seq, n)) : longest;
+            const int32_t length = std::min(longest, rounds_->length);
             if (length > 0) {
                 requests.push_back({seq, dp.pos0, dp.id_last, length, drafted_[seq].data(), 0});
             }
@@ -179,13 +201,8 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
         return requests;
     }
 
-    static std::string text_from(const char * variable) {
-        const char * value = std::getenv(variable);
-        return value ? value : "";
-    }
-
     // 0: not given.
-    static int32_t number_from(const char * variable) { return std::atoi(text_from(variable).c_str()); }
+    static int32_t number_from(const char * variable) { return std::atoi(eagle_text_from(variable).c_str()); }
 };
 
 // Ours in the place of upstream's, null where it stays. `rounds`: of all that were made before, null before the first.
@@ -195,7 +212,7 @@ static std::unique_ptr<common_speculative_impl> eagle_make_impl(common_speculati
                                                                 std::shared_ptr<eagle_rounds> & rounds) {
     const llama_model * model = params.draft.eagle_model;
     if (!rounds) {
-        rounds = std::make_shared<eagle_rounds>(eagle_rounds{eagle_pace((int) n_seq, params.draft.n_max)});
+        rounds = std::make_shared<eagle_rounds>((int) n_seq, params.draft.n_max);
     }
     if (eagle_drafts_of(params, model, type)) {
         return std::make_unique<common_speculative_impl_eagle>(type, params, n_seq, rounds);
