@@ -55,7 +55,9 @@ def _with_defaults(defaults: dict[str, Any]) -> type[EagleLlama]:
     class Llama(EagleLlama):
         def __init__(self, model_path: str, **given: Any) -> None:
             taken = {**defaults, **{name: value for name, value in given.items() if name in known}}
-            smallest = taken.get("n_draft_max", EagleOptions.n_draft_max) + 2
+            n_draft = taken.get("n_draft")
+            longest = taken.get("n_draft_max", EagleOptions.n_draft_max)
+            smallest = (max(longest, n_draft) if isinstance(n_draft, int) else longest) + 2
             for name in ("n_batch", "n_ubatch"):  # LangChain's default of 8 is below what a round needs
                 taken[name] = max(taken.get(name, PARENT_PARAMETERS[name]), smallest)
             super().__init__(model_path, **taken)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,50 @@ def test_save_and_load_state(files: dict[str, Path], plain: Any) -> None:
     assert complete(other, prompt)["text"] == complete(plain, prompt)["text"]
     llm.load_state(other.save_state())  # without the draft's memory: it starts blind, and nothing else changes
     assert complete(llm, prompt)["text"] == complete(plain, prompt)["text"]
+
+
+def test_a_loaded_state_has_its_scores(files: dict[str, Path]) -> None:
+    with load(files, n_draft=3, logits_all=True) as llm:
+        llm.eval(llm.tokenize(b"abcdef"))
+        state, scores = llm.save_state(), llm.scores[:6].copy()
+        assert scores.any()
+        complete(llm, "zzz zzz zzz")
+        llm.load_state(state)
+        np.testing.assert_array_equal(llm.scores[:6], scores)
+
+
+def test_a_stopping_criterion_may_be_a_function(plain: Any, drafting: Any) -> None:
+    for llm in (plain, drafting):
+        assert len(complete(llm, stopping_criteria=lambda tokens, _logits: len(tokens) > 7)["text"]) == 5
+
+
+def test_streams_of_chats_can_be_closed(files: dict[str, Path], plain: Any) -> None:
+    with load(files, n_draft=3) as llm:
+        for parse_replies in (True, False):
+            llm._options = replace(llm._options, parse_replies=parse_replies)
+            stream = llm.create_chat_completion([{"role": "user", "content": "abc"}], stream=True, max_tokens=40)
+            next(stream), next(stream)
+            stream.close()
+            assert llm._generation is None
+            assert complete(llm)["text"] == complete(plain)["text"]
+
+
+def test_statistics_are_of_the_newest_generation(files: dict[str, Path]) -> None:
+    """Whenever an older stream ends; and both count in the totals, once."""
+    with load(files, n_draft=3) as llm:
+        older = llm.create_completion("abc", max_tokens=50, stream=True)
+        for _ in range(20):
+            next(older)
+        complete(llm, temperature=0, max_tokens=40)
+        newest = llm.speculative_stats
+        of_both = llm.speculative_totals.rounds
+        older.close()
+        assert llm.speculative_stats is newest
+        assert newest.rounds < of_both == llm.speculative_totals.rounds
+        assert min(newest.ms.values()) >= 0
+        with load(files, n_draft=3) as fresh:
+            complete(fresh, temperature=0, max_tokens=40)
+            assert fresh.speculative_stats.rounds == newest.rounds
 
 
 def test_the_parents_cache(files: dict[str, Path], plain: Any) -> None:

@@ -85,6 +85,20 @@ def test_the_parents_draft_models_past_a_batch(files: dict[str, Path]) -> None:
     assert llm.speculative_stats.n_drafted > llm.speculative_stats.n_accepted > 0
 
 
+def test_the_parents_draft_models_keep_logits_once_they_are_asked_for(files: dict[str, Path]) -> None:
+    """In the parent they always do: there `logprobs` needs no `logits_all` beside `draft_model`."""
+    from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+
+    with (
+        load(files, draft=None, draft_model=LlamaPromptLookupDecoding(num_pred_tokens=4)) as llm,
+        load(files, draft=None, logits_all=True) as plain,
+    ):
+        complete(llm, "abcabc")
+        assert llm.scores.shape[0] == 1
+        found = [complete(each, "abcabcabc", logprobs=2)["choices"][0]["logprobs"] for each in (llm, plain)]
+        assert found[0] == found[1]
+
+
 def test_statistics(files: dict[str, Path]) -> None:
     llm = load(files, "sharp", "sharp_draft", n_draft=2)
     complete(llm, temperature=0, max_tokens=41)

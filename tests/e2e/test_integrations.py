@@ -41,6 +41,18 @@ def test_patch_and_undo(pair: dict[str, str]) -> None:
     assert llm.speculative_stats.n_accepted > 0
 
 
+@pytest.mark.parametrize("options", [{"n_draft": 20}, {"n_draft_max": 40}, {"n_draft": "auto"}])
+def test_small_batches_are_enlarged(pair: dict[str, str], options: dict[str, Any]) -> None:
+    """LangChain's default is 8."""
+    import llama_cpp
+    from llama_eagle.integrations import patch_llama_cpp
+
+    with patch_llama_cpp(draft_path=pair["draft_path"], **options):
+        llm: Any = llama_cpp.Llama(pair["model_path"], n_batch=8, **COMMON)
+    assert llm.n_batch == llm._n_draft_max + 2
+    assert llm.create_completion("abc", max_tokens=23, temperature=0)["choices"][0]["text"] == ALPHABET[3:]
+
+
 @pytest.mark.slow  # installs of LangChain and LlamaIndex: the dependency group "integrations"
 def test_langchain(pair: dict[str, str]) -> None:
     from langchain_community.chat_models import ChatLlamaCpp

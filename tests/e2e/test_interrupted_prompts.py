@@ -94,6 +94,17 @@ def test_the_callers_own_callback_stays(files: dict[str, Path], draft: str | Non
 
 
 @DRAFTS
+def test_a_first_prompt_that_was_stopped_leaves_it_usable(files: dict[str, Path], draft: str | None) -> None:
+    """Without a reset: it reads the next one from the beginning."""
+    with open_pair(files, draft) as llm, open_pair(files, None) as fresh:
+        while_computing(llm, "abs", 1)
+        with pytest.raises(NativeError):
+            complete(llm, TEXT)
+        while_computing(llm, None)
+        assert complete(llm, TEXT)["text"] == complete(fresh, TEXT)["text"]
+
+
+@DRAFTS
 def test_a_program_with_a_handler_of_its_own_is_left_alone(files: dict[str, Path], draft: str | None) -> None:
     heard: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _frame: heard.append(number))

@@ -100,9 +100,12 @@ class Attributes(Llama):
     @property
     def scores(self) -> NDArray[np.single]:
         """Logits after each token with `logits_all`; else one row, those after the last token."""
-        if self._memory is None or not self._memory.is_live:
+        memory = self._memory
+        if memory is not None and memory.rows is not None:
+            return memory.rows
+        if memory is None or not memory.is_live:
             return np.zeros((1, self._n_vocab), dtype=np.single)
-        return self._memory.logits()[np.newaxis] if self._memory.rows is None else self._memory.rows
+        return memory.logits()[np.newaxis]
 
     @scores.setter
     def scores(self, value: Any) -> None:

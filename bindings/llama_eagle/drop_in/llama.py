@@ -131,8 +131,16 @@ class EagleLlama(Attributes, Closing):
         self._memory = TextMemory(self._session, self._n_vocab, store, options.checkpoint_every, pictures)
         self._memory.on_progress = self._progress("prompt")
         if self._logits_all:
-            self._memory.rows = np.empty((self._n_ctx, self._n_vocab), dtype=np.single)
+            self._keep_logits()
         self._growing = GrowingText(Tokenizer(self._model), self.token_bos())
+
+    def _keep_logits(self) -> None:
+        """From here on, of every token of the text: what is in memory is read again."""
+        memory = self._require_memory()
+        if memory.rows is None:
+            self.reset()
+            memory.rows = np.empty((self._n_ctx, self._n_vocab), dtype=np.single)
+        self._logits_all = True
 
     def _load_draft(self, given: dict[str, Any]) -> DraftLike | None:
         options = self._options
@@ -216,7 +224,6 @@ class EagleLlama(Attributes, Closing):
         finally:
             if self._generation is rounds:
                 self._end_generation()
-            self._measures.finish(rounds, self._session.timings)
 
     def _begin(self, tokens: list[int], arguments: dict[str, Any]) -> Rounds:
         self._end_generation()
@@ -258,8 +265,11 @@ class EagleLlama(Attributes, Closing):
 
         Where the context is full before `max_tokens`, the parent would lose the text, but for a stopping criterion.
         """
-        criteria = [*(kwargs.get("stopping_criteria") or ()), lambda *_: self._context_is_full]
-        kwargs["stopping_criteria"] = llama_cpp.StoppingCriteriaList(criteria)
+        given = kwargs.get("stopping_criteria")
+        criteria = given if isinstance(given, Sequence) else [given] if given is not None else []
+        kwargs["stopping_criteria"] = llama_cpp.StoppingCriteriaList([*criteria, lambda *_: self._context_is_full])
+        if kwargs.get("logprobs") is not None and self.draft_model is not None:
+            self._keep_logits()  # as in the parent, but only once they are asked for
         self._prompt = [] if isinstance(kwargs["prompt"], str) else kwargs["prompt"]
         parts = super()._create_completion(*args, **kwargs)
         with self._measures.completion():
@@ -297,7 +307,12 @@ class EagleLlama(Attributes, Closing):
         elif self._options.parse_replies and not chat.is_constrained(request):
             template = self.metadata.get("tokenizer.chat_template", "")
             answer = chat.split(answer, lambda: chat.reader(template, request, self._prompt_end()))
-        return self._with_timings(answer) if isinstance(answer, dict) else map(self._with_timings, answer)
+        return self._with_timings(answer) if isinstance(answer, dict) else self._stream(answer)
+
+    def _stream(self, parts: Iterator[Any]) -> Generator[Any, None, None]:
+        """A generator, and so with a `close()`."""
+        for part in parts:
+            yield self._with_timings(part)
 
     def _prompt_end(self) -> str:
         tokens = self._prompt[-8:]
@@ -436,7 +451,10 @@ class EagleLlama(Attributes, Closing):
             yield
 
     def _end_generation(self) -> None:
-        """Commit what the pending round has delivered."""
+        """Commit what the pending round has delivered, and take the generation's measures."""
         rounds, self._generation = self._generation, None
         if rounds is not None:
-            rounds.finish(stopped=True)
+            try:
+                rounds.finish(stopped=True)
+            finally:
+                self._measures.finish(rounds, self._session.timings)

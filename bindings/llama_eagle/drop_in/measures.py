@@ -5,11 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from llama_eagle.generation.rounds import Rounds
 from llama_eagle.generation.stats import Statistics, phases
 from llama_eagle.sessions.session import Timings
+
+
+@dataclass
+class _Clock:
+    """Of one generation: a stream that was overtaken may still add to its own."""
+
+    in_completion: bool = False
+    before: Timings = field(default_factory=Timings)
+    started: float = 0.0
+    caller_ms: float = 0.0
+    reader_ms: float = 0.0
 
 
 class Measures:
@@ -20,23 +32,21 @@ class Measures:
         self._n_prompt = self._n_evaluated = self._n_generated = 0
         self._prompt_ms = self._generation_ms = 0.0
         self._in_completion = False
-        self._caller_ms = self._reader_ms = 0.0
-        self._started = 0.0
-        self._before = Timings()
+        self._clock = _Clock()
 
     def begin(self, n_prompt: int, n_evaluated: int, prompt_ms: float, before: Timings) -> None:
         """The prompt is read: `n_evaluated` of its `n_prompt` tokens, the others were in memory."""
-        self._n_prompt, self._n_evaluated, self._prompt_ms, self._before = n_prompt, n_evaluated, prompt_ms, before
-        self._caller_ms = self._reader_ms = 0.0
-        self._started = time.perf_counter()
+        self._n_prompt, self._n_evaluated, self._prompt_ms = n_prompt, n_evaluated, prompt_ms
+        self._clock = _Clock(self._in_completion, before, time.perf_counter())
 
     def finish(self, rounds: Rounds, after: Timings) -> None:
         """The generation has ended."""
-        outside_ms = self._reader_ms if self._in_completion else self._caller_ms
-        self._generation_ms = _ms_since(self._started) - outside_ms
+        clock = self._clock
+        outside_ms = clock.reader_ms if clock.in_completion else clock.caller_ms
+        self._generation_ms = _ms_since(clock.started) - outside_ms
         self._n_generated = rounds.n_delivered
         self.last = rounds.statistics
-        self.last.ms = phases(self._before, after, self._generation_ms, rounds.plan.sample_ms)
+        self.last.ms = phases(clock.before, after, self._generation_ms, rounds.plan.sample_ms)
         self.total.add(self.last)
 
     @contextmanager
@@ -51,20 +61,20 @@ class Measures:
     @contextmanager
     def caller(self) -> Iterator[None]:
         """`generate` waits for its caller."""
-        start = time.perf_counter()
+        clock, start = self._clock, time.perf_counter()
         try:
             yield
         finally:
-            self._caller_ms += _ms_since(start)
+            clock.caller_ms += _ms_since(start)
 
     @contextmanager
     def reader(self) -> Iterator[None]:
         """A completion waits for its reader."""
-        start = time.perf_counter()
+        clock, start = self._clock, time.perf_counter()
         try:
             yield
         finally:
-            self._reader_ms += _ms_since(start)
+            clock.reader_ms += _ms_since(start)
 
     def timings(self) -> dict[str, Any]:
         """As llama.cpp's server gives them (tools/server/server-common.cpp, `server_slot_stats`).
