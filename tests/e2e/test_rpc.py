@@ -148,7 +148,7 @@ def test_a_session_of_a_dead_server_says_so(pair: tuple[Path, Path], server: Pro
 
 
 def test_a_round_in_bytes(pair: tuple[Path, Path], server: Program) -> None:
-    """To the server go tokens, positions, masks and small graphs of the state; from it come choices, no logits."""
+    """To the server go tokens, positions and masks, and graphs once; from it come choices, no logits."""
     meter = Meter(server.endpoint)
     load = LoadOptions(rpc_servers=(meter.endpoint,))
     with (
@@ -171,7 +171,7 @@ def test_a_round_in_bytes(pair: tuple[Path, Path], server: Program) -> None:
     answers = [received for _, received in sizes]
     assert max(answers[2:]) < 512 < 4 * n_vocab  # of four rows of logits not one
     graphs = sizes[0][0]  # the first round sends them all
-    assert min(sent for sent, _ in sizes[2:]) < graphs / 3
+    assert max(sent for sent, _ in sizes[6:]) < graphs / 10
 
 
 def test_a_server_of_upstream(pair: tuple[Path, Path], server: Program) -> None:

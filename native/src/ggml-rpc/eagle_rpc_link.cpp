@@ -54,19 +54,34 @@ size_t eagle_rpc_link::alignment_or_any(size_t alignment) const {
     return lost_ ? ANY_ALIGNMENT : alignment;
 }
 
-uint32_t eagle_rpc_link::place_of(uint32_t device, uint64_t uid, bool & is_there) {
+bool eagle_rpc_link::keeps(uint32_t & device, uint64_t uid) {
+    const Graphs & graphs = graphs_[device];
+    for (uint32_t slot = 0; uid != 0 && slot < (ours_ ? N_GRAPHS : 1); slot++) {
+        if (graphs.kept[slot].uid == uid) {
+            device |= slot << DEVICE_BITS;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool eagle_rpc_link::keeps(uint32_t & device, uint64_t uid, uint8_t * bytes, size_t size) {
     Graphs & graphs = graphs_[device];
     const uint32_t n = ours_ ? N_GRAPHS : 1;
-    const auto end = graphs.uids.begin() + n;
-    const auto found = uid == 0 ? end : std::find(graphs.uids.begin(), end, uid);
-    is_there = found != end;
-    uint32_t slot = (uint32_t) (found - graphs.uids.begin());
+    const std::vector<uint8_t> content(bytes + sizeof device, bytes + size);
+    const auto end = graphs.kept.begin() + n;
+    const auto found =
+        std::find_if(graphs.kept.begin(), end, [&](const Graph & graph) { return graph.bytes == content; });
+    const bool is_there = found != end;
+    const uint32_t slot = is_there ? (uint32_t) (found - graphs.kept.begin()) : graphs.next;
+    graphs.kept[slot].uid = uid;
     if (!is_there) {
-        slot = graphs.next;
-        graphs.uids[slot] = uid;
+        graphs.kept[slot].bytes = content;
         graphs.next = (slot + 1) % n;
     }
-    return device | slot << DEVICE_BITS;
+    device |= slot << DEVICE_BITS;
+    std::memcpy(bytes, &device, sizeof device);
+    return is_there;
 }
 
 uint32_t eagle_rpc_link::slot_of(uint32_t & device) {

@@ -12,6 +12,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #ifdef _WIN32
 #define EAGLE_SEND_FLAGS 0
@@ -49,8 +50,13 @@ class eagle_rpc_link {
     // Held while a graph is placed and its message queued: places and messages have one order.
     std::unique_lock<std::mutex> lock_graphs() { return std::unique_lock<std::mutex>(graphs_mutex_); }
 
-    // The device number to send for a graph, with the place where the server keeps it; is_there: it does already.
-    uint32_t place_of(uint32_t device, uint64_t uid, bool & is_there);
+    // Whether the server keeps the graph of this name. Then `device` is the number to send: with the graph's place.
+    bool keeps(uint32_t & device, uint64_t uid);
+
+    // The same by what the graph is: one that is built anew in every round has a new name, and is often one of the last
+    // few. `bytes` begin with the device number, which becomes the one to send; if the server does not keep the graph
+    // yet, it will.
+    bool keeps(uint32_t & device, uint64_t uid, uint8_t * bytes, size_t size);
 
     // A buffer is freed: the server drops its graphs then.
     void forget_graphs() { graphs_.clear(); }
@@ -61,8 +67,12 @@ class eagle_rpc_link {
     static uint32_t slot_of(uint32_t & device);
 
   private:
+    struct Graph {
+        uint64_t uid = 0;
+        std::vector<uint8_t> bytes;  // without the device number
+    };
     struct Graphs {
-        std::array<uint64_t, N_GRAPHS> uids = {};
+        std::array<Graph, N_GRAPHS> kept;
         uint32_t next = 0;  // the oldest
     };
 

@@ -31,6 +31,7 @@ struct eagle_round_state {
     std::vector<ggml_tensor *> records;  // per layer [row_floats, n_cells]; null: no records
     std::vector<eagle_round_cell> cells;
     std::map<llama_seq_id, llama_pos> rounds;  // open rounds of eagle_round.h: first position of each
+    std::vector<char> graph_memory;  // of each commit's graph: an RPC server knows the same one by its addresses
     std::unique_ptr<struct ggml_backend_sched, void (*)(ggml_backend_sched_t)> sched{nullptr, ggml_backend_sched_free};
 
     // The records of layer il, created in ctx beside its cache tensors.

@@ -171,8 +171,8 @@ ggml_tensor * eagle_round_unfused_conv_input(const eagle_round_graph & graph, gg
 ggml_status eagle_round_commit_cell(llama_memory_recurrent & mem, ggml_backend_sched_t main_sched, uint32_t cell) {
     constexpr size_t nodes_per_layer = 32;
     const size_t n_nodes = nodes_per_layer * mem.s_l.size();
-    ggml_init_params params = {n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false), nullptr,
-                               true};
+    mem.eagle->graph_memory.resize(n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false));
+    ggml_init_params params = {mem.eagle->graph_memory.size(), mem.eagle->graph_memory.data(), true};
     ggml_context_ptr ctx(ggml_init(params));
     ggml_cgraph * gf = ggml_new_graph_custom(ctx.get(), n_nodes, false);
     for (size_t il = 0; il < mem.s_l.size(); il++) {
