@@ -58,8 +58,9 @@ def stream(text: str, drafted: bool = False) -> None:
 
 
 def write(text: str, color: str) -> None:
-    """A piece of a line of data, in `color` on a terminal."""
-    sys.stdout.write(f"{color}{text}{PLAIN}" if color and sys.stdout.isatty() and use_color() else text)
+    """A piece of a line of data: on a terminal in `color`, and steering nothing there."""
+    shown = printable(text) if sys.stdout.isatty() else text
+    sys.stdout.write(f"{color}{shown}{PLAIN}" if color and sys.stdout.isatty() and use_color() else shown)
     sys.stdout.flush()
 
 

@@ -15,8 +15,10 @@ library()  # before llama_cpp is imported: it must load our build
 
 import llama_cpp  # noqa: E402
 from llama_cpp import Llama  # noqa: E402
+from llama_cpp.llama_chat_format import guess_chat_format_from_gguf_metadata  # noqa: E402
 
 from llama_eagle.drop_in.options import EagleOptions  # noqa: E402
+from llama_eagle.drop_in.templates import KEY, handlers, is_template  # noqa: E402
 from llama_eagle.errors import UsageError  # noqa: E402
 from llama_eagle.sessions.devices import set_devices  # noqa: E402
 from llama_eagle.sessions.models import progress_callback  # noqa: E402
@@ -31,6 +33,7 @@ class Attributes(Llama):
     _memory: TextMemory | None = None
     _is_closed = False
     _flash_attn_given = False
+    _hides_templates = True
     _parent_arguments: dict[str, Any]
 
     @property
@@ -58,6 +61,23 @@ class Attributes(Llama):
     @model_params.setter
     def model_params(self, value: Any) -> None:
         self._model_params = value
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Without chat templates until they have their handlers: the parent's constructor would run them."""
+        shown = self._metadata
+        return {key: shown[key] for key in shown if not is_template(key)} if self._hides_templates else shown
+
+    @metadata.setter
+    def metadata(self, value: dict[str, str]) -> None:
+        self._metadata = value
+
+    def _show_templates(self, chat_format: str | None) -> None:
+        """What the parent does with them. `chat_format`: the caller's."""
+        self._hides_templates = False
+        self._chat_handlers.update(handlers(self, self._metadata))
+        if chat_format is None and self.chat_handler is None and KEY in self._metadata:
+            self.chat_format = guess_chat_format_from_gguf_metadata(self._metadata) or "chat_template.default"
 
     @property
     def _model(self) -> Any:

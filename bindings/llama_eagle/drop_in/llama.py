@@ -93,6 +93,7 @@ class EagleLlama(Attributes, Closing):
         self._one_thread = OneThread("EagleLlama")
         self._generation: Rounds | None = None
         self._context_is_full = False
+        self._hides_templates = True
         self._prompt: list[int] = []  # of the last completion
         self._measures = Measures()
         self._images: ImageReader | None = None
@@ -102,6 +103,7 @@ class EagleLlama(Attributes, Closing):
         with callbacks.held(), explained():
             super().__init__(fspath(model_path), **with_our_defaults(parent, given))
         try:
+            self._show_templates(parent.get("chat_format"))
             if not parent.get("vocab_only"):
                 self._bind(parent)
         except BaseException:

@@ -16,10 +16,15 @@ from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import DRAFT_ARCHITECTURE, require_models
 from llama_eagle.gguf.size import require_memory
 from llama_eagle.native.rpc import read_servers
+from llama_eagle.sessions.chat_template import end_worker, render
 from llama_eagle.sessions.devices import last_device, require_servers
 from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions, LoadOptions
 from llama_eagle.vision.encoder import require_encoder
 
+TRIAL = {
+    "messages": [{"role": "user", "content": "Hello"}], "tools": None, "bos_token": "", "eos_token": "",
+    "add_generation_prompt": True,
+}  # fmt: skip
 AUTO_LONGEST = 8  # the server's own control of the length takes less where less pays
 MAX_SLOTS = 16
 KEYS = ("--api-key", "--api-key-file")
@@ -106,12 +111,23 @@ def check(options: ServerOptions) -> Checked:
     target, draft = require_models(files, files if choice.draft == MTP else choice.draft)
     if options.mmproj is not None:
         require_encoder(options.mmproj, target, draft)
+    _check_template(options, target)
     found = Checked(options, choice.options, choice.why, target, draft)
     require_servers(options.load, files, None if choice.draft == MTP else draft)
     if options.load.n_gpu_layers == 0:
         types = (CACHE_TYPES[options.context.type_k], CACHE_TYPES[options.context.type_v])
         require_memory(target, found.n_ctx, *types)
     return found
+
+
+def _check_template(options: ServerOptions, target: Header) -> None:
+    """llama-server tries it before it listens, and has no limits. Raises `InputError` where ours are not kept."""
+    template = target.keys.get("tokenizer.chat_template")
+    if template and not any(word.startswith("--chat-template") for word in options.extra):
+        try:
+            render(str(template), TRIAL, target.path)
+        finally:
+            end_worker()
 
 
 def words(served: Checked) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from llama_eagle.errors import InputError, NativeError
+from llama_eagle.sessions.chat_template import render
 from llama_eagle.sessions.models import Model
 
 PIECE_BYTES = 256  # most tokens are a few bytes; a longer one says how much it needs
@@ -120,16 +121,14 @@ def has_chat_template(model: Model) -> bool:
 def chat_text(model: Model, messages: Sequence[Mapping[str, str]], **options: Any) -> str:
     """Messages (role, content) in the model's own chat template, up to where its answer begins.
 
-    options: for the template, such as enable_thinking=False. Raises `InputError` without a template.
+    options: for the template, such as enable_thinking=False. Raises `InputError` without a template, and as `render`.
     """
-    from llama_cpp.llama_chat_format import Jinja2ChatFormatter
-
     template = model.header.keys.get("tokenizer.chat_template")
     if not template:
         raise InputError(f"{model.path} has no chat template. Give it whole prompts instead of messages.")
     bos, eos = (_token_text(model, f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos"))
-    formatter = Jinja2ChatFormatter(template=str(template), eos_token=eos, bos_token=bos)
-    return str(formatter(messages=list(messages), **options).prompt)  # type: ignore[arg-type]
+    tokens = {"bos_token": bos, "eos_token": eos, "add_generation_prompt": True}
+    return render(str(template), {**tokens, "messages": list(messages), "tools": None, **options}, model.path)
 
 
 def _token_text(model: Model, key: str) -> str:

@@ -140,7 +140,7 @@ class Chat:
                 raise UsageError(f"{name} is no command. /help lists them.")
             command(self, argument.strip())
         except (EagleError, ValueError) as error:
-            print(f"error: {in_flags(str(error))}", file=sys.stderr)
+            _complain(str(error))
 
     def _answer(self) -> None:
         """One turn. Ctrl-C ends the answer, what was said of it stays; a failed turn leaves no trace."""
@@ -160,7 +160,7 @@ class Chat:
             return
         except (EagleError, ValueError) as error:
             self.conversation.undo()
-            print(f"error: {in_flags(' '.join(str(error).split()))}: {FULL}.", file=sys.stderr)
+            _complain(f"{error}: {FULL}.")
             return
         finally:
             self.prompt_bar.stop()
@@ -170,7 +170,7 @@ class Chat:
 
     def _recover(self, error: EagleError) -> None:
         """After a failed computation: the next message begins on an empty memory, of a server that is back."""
-        print(f"error: {in_flags(' '.join(str(error).split()))}", file=sys.stderr)
+        _complain(str(error))
         self._llm.reset()
 
     def _stream(self) -> Any:
@@ -278,3 +278,7 @@ class View:
         if self._is_thinking and self._shows_thinking:
             console.stream("\n\n")
         self._is_thinking = False
+
+
+def _complain(text: str) -> None:
+    print(f"error: {console.printable(in_flags(' '.join(text.split())))}", file=sys.stderr)

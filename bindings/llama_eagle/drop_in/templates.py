@@ -1,0 +1,52 @@
+"""A model's own chat templates as the parent's handlers of chats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llama_cpp import StoppingCriteriaList
+from llama_cpp.llama_chat_format import ChatFormatterResponse, chat_formatter_to_chat_completion_handler
+
+from llama_eagle.sessions.chat_template import render
+
+PREFIX = "tokenizer."
+KEY = f"{PREFIX}chat_template"
+
+
+@dataclass(frozen=True)
+class Formatter:
+    """As the parent's `Jinja2ChatFormatter`, which would run the template in this process, and without limits."""
+
+    template: str
+    path: str
+    bos_token: str
+    eos_token: str
+    eos_id: int
+
+    def __call__(self, **variables: Any) -> ChatFormatterResponse:
+        tokens = {"bos_token": self.bos_token, "eos_token": self.eos_token, "add_generation_prompt": True}
+        return ChatFormatterResponse(
+            prompt=render(self.template, {**tokens, **variables}, self.path),
+            stop=[self.eos_token],
+            stopping_criteria=StoppingCriteriaList([lambda tokens, _: tokens[-1] == self.eos_id]),
+            added_special=True,
+        )
+
+
+def is_template(key: str) -> bool:
+    return key == KEY or key.startswith(f"{KEY}.")
+
+
+def handlers(llm: Any, metadata: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    """By the names that the parent gives them."""
+
+    def text_of(token: int) -> str:
+        return "" if token == -1 else str(llm._model.token_get_text(token))
+
+    bos, eos = text_of(llm.token_bos()), text_of(llm.token_eos())
+    for key in filter(is_template, metadata):
+        name = "chat_template.default" if key == KEY else key.removeprefix(PREFIX)
+        formatter = Formatter(metadata[key], llm.model_path, bos, eos, llm.token_eos())
+        yield name, chat_formatter_to_chat_completion_handler(formatter)

@@ -1,0 +1,86 @@
+"""Renders chat templates for chat_template.py: a program that is given a request a line and answers with a line.
+
+{"template", "variables"} becomes {"prompt"} or {"error"}. What a template can see is what transformers shows it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+import jinja2
+from jinja2.ext import Extension, loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+MIB = 1 << 20
+
+
+class Generation(Extension):
+    """The tag {% generation %}, which marks what a training counts, does nothing here."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Any) -> Any:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+
+
+def refuse(message: object) -> None:
+    """What templates call `raise_exception`."""
+    raise ValueError(message)
+
+
+@lru_cache(maxsize=8)
+def compiled(template: str) -> jinja2.Template:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment.from_string(template)
+
+
+def answer(request: dict[str, Any], n_characters: int) -> dict[str, str]:
+    try:
+        prompt = compiled(request["template"]).render(**request["variables"])
+    except MemoryError:
+        return {"error": "it takes too much memory"}
+    except RecursionError:
+        return {"error": "it calls itself for ever, or is nested too deeply"}
+    except Exception as error:
+        return {"error": f"{error or type(error).__name__}"[:500]}
+    return {"prompt": prompt} if len(prompt) <= n_characters else {"error": f"it writes {len(prompt)} characters"}
+
+
+def limit(n_mib: int, seconds: float) -> None:
+    """Of this process, for the next request: where whoever asks is killed, nobody else ends it."""
+    try:
+        import resource
+    except ImportError:  # Windows has none: time is kept by who asks
+        return
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    end = int(used.ru_utime + used.ru_stime + seconds) + 2
+    for kind, value in ((resource.RLIMIT_AS, n_mib * MIB), (resource.RLIMIT_CPU, end), (resource.RLIMIT_CORE, 0)):
+        _, hard = resource.getrlimit(kind)
+        resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+
+
+def main() -> None:
+    n_characters, n_mib, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    for line in sys.stdin.buffer:
+        limit(n_mib, seconds)
+        told = answer(json.loads(line), n_characters)
+        sys.stdout.buffer.write(json.dumps(told).encode() + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

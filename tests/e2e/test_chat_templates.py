@@ -1,0 +1,116 @@
+"""Chat templates of strangers: programs that may be wrong, endless or too large. What they may do is render."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.command import assert_one_line_error, llama_eagle
+from fixtures.llama_pairs import complete, load
+from fixtures.tiny_gguf import write_target
+from fuzz.gguf_file import read, text
+from llama_eagle.errors import InputError, UsageError
+from llama_eagle.sessions import chat_template
+from llama_eagle.sessions.chat_template import render
+
+MESSAGES = [{"role": "user", "content": "abc"}]
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+BAD = {
+    "no template": ("{% for %}", "Expected an expression"),
+    "a refusal": ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+    "a name that is not there": ("{{ foo.bar }}", "'foo' is undefined"),
+    "a way out of the sandbox": ("{{ ''.__class__.__mro__ }}", "unsafe"),
+    "a macro that calls itself": ("{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}", "calls itself"),
+    "deep brackets": ("{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}", "nested too deeply"),
+    "a huge text": ("{{ 'a' * 99999999999 }}", "too much memory"),
+    "a wide column": ("{{ 'a'.ljust(10 ** 8) }}", "writes 100000000 characters"),
+    "a text that doubles": (
+        "{% set ns = namespace(x='aaaaaaaaaa') %}{% for a in range(40) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+        "too much memory|more than",
+    ),
+}
+
+
+def say(template: str, **variables: Any) -> str:
+    return render(template, {"messages": MESSAGES, **variables}, "model.gguf")
+
+
+@pytest.mark.parametrize("template, reason", BAD.values(), ids=BAD)
+def test_is_refused(template: str, reason: str) -> None:
+    with pytest.raises(InputError, match=f"chat template of model.gguf gives no prompt: .*({reason})"):
+        say(template)
+    assert say("{{ messages[0].content }}") == "abc"
+
+
+def test_an_endless_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "MAX_SECONDS", 1.0)
+    with pytest.raises(InputError, match="more than 1 s"):
+        say(ENDLESS)
+    assert say("{{ messages[0].content }}") == "abc"
+
+
+def test_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "_worker", chat_template._Worker())
+    monkeypatch.setattr(chat_template, "MAX_CHARACTERS", 1000)
+    assert say("{{ 'a' * 1000 }}") == "a" * 1000
+    with pytest.raises(InputError, match="writes 1001 characters"):
+        say("{{ 'a' * 1001 }}")
+
+
+def test_ctrl_c_ends_the_rendering_and_the_next_answer_is_the_nexts() -> None:
+    timer = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        say(ENDLESS)
+    timer.join()
+    assert say("{{ messages[0].content }}") == "abc"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_a_fork_has_a_process_of_its_own() -> None:
+    assert say("a") == "a"
+    ours = chat_template._worker._process
+    pid = os.fork()
+    if not pid:
+        os._exit(0 if say("b") == "b" and chat_template._worker._process is not ours else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert say("c") == "c"
+    assert chat_template._worker._process is ours
+
+
+def test_what_templates_are_given() -> None:
+    """As transformers has it."""
+    assert say("{{ x | tojson }} {{ x.b }}", x={"b": "é<"}) == '{"b": "é<"} é<'
+    assert len(say("{{ strftime_now('%Y') }}")) == 4
+    assert say("{% generation %}a{% endgeneration %}\n  {% if true %}\nb{% endif %}") == "ab"
+    assert say("{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}x{% endfor %}y") == "y"
+    assert say("{{ messages[0].content }}", messages=({"content": "\ud83d"},)) == "\ud83d"
+    with pytest.raises(UsageError, match="what JSON can hold"):
+        say("a", messages=[{"content": object()}])
+
+
+@pytest.mark.native
+def test_by_the_command_and_the_class(tmp_path: Path) -> None:
+    """A model with a bad template still answers prompts."""
+    file = read(write_target(tmp_path / "sound.gguf"))
+    template = text(b"{{ raise_exception('\x1b[2J no') }}")
+    file.keys = [key for key in file.keys if key[0] != b"tokenizer.chat_template"]
+    file.keys.append((b"tokenizer.chat_template", 8, template))
+    path = tmp_path / "bad.gguf"
+    path.write_bytes(file.encode())
+    told = "no prompt: \\x1b[2J no"
+    assert_one_line_error(llama_eagle("generate", "-m", path, "-p", "abc", "-n", 4, "-t", 1), 3, told)
+    assert_one_line_error(llama_eagle("serve", "-m", path, "-d", "none", "-c", 64), 3, told)
+    chat = llama_eagle("chat", "-m", path, "-n", 4, "-t", 1, stdin="abc\n")
+    assert (chat.code, told in chat.stderr, "\x1b" in chat.stderr) == (0, True, False)
+    with load({"target": path}, draft=None) as llm:
+        with pytest.raises(InputError, match="no prompt"):
+            llm.create_chat_completion(MESSAGES)
+        assert complete(llm, max_tokens=4, temperature=0)["text"] == "defg"
+        assert llm.metadata["tokenizer.chat_template"]
+        assert llm.chat_format == "chat_template.default"
