@@ -35,7 +35,7 @@ BACKENDS = {  # by the name of ggml's registry
     "CUDA": Backend("own kernels", _GGML, "emulated; compiled; placement on a stand-in"),
     "ROCm": Backend(_ORDINARY, _GGML, "compiled"),
     "MUSA": Backend(_ORDINARY, _GGML, "read, not built"),
-    "Vulkan": Backend(_ORDINARY, _GGML, "compiled; placement on a stand-in"),
+    "Vulkan": Backend(_ORDINARY, _GGML, "run here on a software device"),
     "MTL": Backend(_ORDINARY, _GGML, "read, not built"),
     "SYCL": Backend(_ORDINARY, _GGML, "read, not built"),
     "OpenCL": Backend(_ORDINARY, "on the CPU: no ARGMAX", "read, not built; the way to the CPU on a stand-in"),

@@ -177,6 +177,19 @@ def test_drafts_and_text(elsewhere: On, files: Files, expected_rounds: dict[str,
         assert np.allclose(found[name].probs, expected.probs, rtol=0, atol=elsewhere.tolerance), name
 
 
+def draft_device(files: Files) -> tuple[str, str]:
+    """Of a draft that is offloaded, and why it is where it is."""
+    with session_on(files, (OWN_HEAD if files.draft == MTP else OFFLOADS)["all"]) as session:
+        return session.draft_device, session.draft_notice
+
+
+def test_drafts_run_on_gpus(elsewhere: On, files: Files) -> None:
+    device, notice = elsewhere.pool.submit(draft_device, files).result()
+    if IS_REAL and notice:
+        pytest.skip(notice)
+    assert device != "CPU" and not notice
+
+
 # --- weights and work -------------------------------------------------------------------------------------------------
 
 

@@ -28,6 +28,6 @@ def test_doctor_prints_the_row_of_each_device() -> None:
     }
     text = render(report)
     assert "Vulkan0: llvmpipe, 1 of 2 MiB free" in text
-    assert re.search("^Vulkan +recurrent state: ordinary operations; draft: ggml's operations; compiled", text, re.M)
+    assert re.search("^Vulkan +recurrent state: ordinary operations; draft: ggml's operations; run here on", text, re.M)
     assert re.search("^RPC.* run here on loopback", text, re.M)
     assert re.search("^Another +.*never looked at", text, re.M)

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 struct eagle_round_layout {
@@ -14,6 +15,29 @@ struct eagle_round_layout {
 
     int64_t gdn_floats() const { return head_dim * (n_k_heads + n_v_heads) + 2 * n_v_heads; }
     int64_t gdn_offset() const { return n_slots * n_channels; }
-    // A multiple of 256 bytes: ggml-vulkan aborts where a view that its Gated DeltaNet reads is not aligned.
-    int64_t row_floats() const { return (n_slots * (n_channels + gdn_floats()) + 63) / 64 * 64; }
+    int64_t row_floats() const { return n_slots * (n_channels + gdn_floats()); }
+};
+
+// Where a record lies in its row when ordinary operations write it, in floats. A part has all its tokens in one piece,
+// so that it is copied at once and read as it lies. The convolution's has the window in front, a row to a channel: the
+// window after n tokens is its columns n and following.
+struct eagle_round_parts {
+    // ggml-vulkan aborts where what its Gated DeltaNet reads lies at no multiple of a number of bytes, at most these.
+    static constexpr size_t ALIGNMENT = 256;
+
+    int64_t n_columns, k, v, g, beta, end;  // the convolution's is at 0
+
+    explicit eagle_round_parts(const eagle_round_layout & l) {
+        n_columns = l.conv_window + l.n_slots;
+        k = aligned(n_columns * l.n_channels);
+        v = k + aligned(l.n_slots * l.head_dim * l.n_k_heads);
+        g = v + aligned(l.n_slots * l.head_dim * l.n_v_heads);
+        beta = g + aligned(l.n_slots * l.n_v_heads);
+        end = beta + aligned(l.n_slots * l.n_v_heads);
+    }
+
+    static int64_t aligned(int64_t n_floats) {
+        constexpr int64_t n = ALIGNMENT / sizeof(float);
+        return (n_floats + n - 1) / n * n;
+    }
 };

@@ -68,7 +68,8 @@ std::vector<ggml_backend_dev_t> cache_devices(const llama_model & model, bool of
 void eagle_round_state::add_layer(ggml_context * ctx, size_t il) {
     records.resize(std::max(records.size(), il + 1));
     if (layout.n_slots > 0) {
-        records[il] = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, layout.row_floats(), (int64_t) cells.size());
+        const int64_t n_floats = fused ? layout.row_floats() : eagle_round_parts(layout).end;
+        records[il] = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n_floats, (int64_t) cells.size());
         ggml_format_name(records[il], "cache_eagle_rec_l%zu", il);
     }
 }

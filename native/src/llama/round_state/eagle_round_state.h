@@ -28,7 +28,7 @@ struct eagle_round_cell {
 struct eagle_round_state {
     eagle_round_layout layout;
     bool fused = false;                  // every layer's cache lies on a device that knows eagle_gdn.h
-    std::vector<ggml_tensor *> records;  // per layer [row_floats, n_cells]; null: no records
+    std::vector<ggml_tensor *> records;  // per layer [floats of a row, n_cells]; null: no records
     std::vector<eagle_round_cell> cells;
     std::map<llama_seq_id, llama_pos> rounds;  // open rounds of eagle_round.h: first position of each
     std::vector<char> graph_memory;  // of each commit's graph: an RPC server knows the same one by its addresses

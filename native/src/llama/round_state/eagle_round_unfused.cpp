@@ -9,32 +9,48 @@
 
 namespace {
 
-// A strided view of a cell's records: `slots` tokens, [ne0, ne1] floats each, from float `at` of the token's part.
+// Where a part of the records begins in a row, and the floats from token to token.
 struct record_part {
-    int64_t slot_floats;
-    int64_t offset;  // of slot 0
+    int64_t at, ne0, ne1, stride;
 };
 
+// Tokens of a part, [ne0, ne1, n_tokens, n_cells].
 ggml_tensor * record_view(ggml_context * ctx, ggml_tensor * records, uint32_t cell, int64_t n_cells, record_part part,
-                          int64_t ne0, int64_t ne1, int64_t slots) {
+                          int64_t n_tokens) {
     const size_t f = sizeof(float);
-    return ggml_view_4d(ctx, records, ne0, ne1, slots, n_cells, ne0 * f, part.slot_floats * f, records->nb[1],
-                        cell * records->nb[1] + part.offset * f);
+    return ggml_view_4d(ctx, records, part.ne0, part.ne1, n_tokens, n_cells, part.ne0 * f, part.stride * f,
+                        records->nb[1], cell * records->nb[1] + part.at * f);
 }
 
-// The parts of the Gated DeltaNet record, in the order of eagle_gdn.h.
+// The parts of the Gated DeltaNet record, as eagle_gdn.h or as ordinary operations write them.
 struct gdn_parts {
     record_part k, v, g, beta;
 
-    explicit gdn_parts(const eagle_round_layout & l) {
-        const int64_t floats = l.gdn_floats();
-        const int64_t start = l.gdn_offset();
-        k = {floats, start};
-        v = {floats, start + l.head_dim * l.n_k_heads};
-        g = {floats, v.offset + l.head_dim * l.n_v_heads};
-        beta = {floats, g.offset + l.n_v_heads};
+    explicit gdn_parts(const eagle_round_state & state) {
+        const eagle_round_layout & l = state.layout;
+        k = {0, l.head_dim, l.n_k_heads, l.head_dim * l.n_k_heads};
+        v = {0, l.head_dim, l.n_v_heads, l.head_dim * l.n_v_heads};
+        g = beta = {0, 1, l.n_v_heads, l.n_v_heads};
+        if (state.fused) {
+            k.at = l.gdn_offset();
+            v.at = k.at + k.stride;
+            g.at = v.at + v.stride;
+            beta.at = g.at + g.stride;
+            k.stride = v.stride = g.stride = beta.stride = l.gdn_floats();
+        } else {
+            const eagle_round_parts p(l);
+            k.at = p.k, v.at = p.v, g.at = p.g, beta.at = p.beta;
+        }
     }
 };
+
+// Columns [first, first + n) of the convolution's record, [n, channels, n_cells].
+ggml_tensor * conv_record(ggml_context * ctx, const eagle_round_layout & l, ggml_tensor * records, uint32_t cell,
+                          int64_t n_cells, int64_t first, int64_t n) {
+    const size_t f = sizeof(float);
+    return ggml_view_3d(ctx, records, n, l.n_channels, n_cells, eagle_round_parts(l).n_columns * f, records->nb[1],
+                        cell * records->nb[1] + first * f);
+}
 
 // Tokens [first, first + n) of a [.., .., T, n_seqs] tensor.
 ggml_tensor * tokens(ggml_context * ctx, ggml_tensor * t, int64_t first, int64_t n) {
@@ -46,9 +62,9 @@ struct gdn_result {
     ggml_tensor * state;  // [S * S * H, n_seqs]
 };
 
-// The operation wants its gates in one piece. A view that begins elsewhere may lie where a device cannot read.
+// The operation wants its gates in one piece, and where a device can read them.
 ggml_tensor * in_one_piece(ggml_context * ctx, ggml_tensor * t) {
-    return ggml_is_contiguous(t) && t->view_offs == 0 ? t : ggml_cont(ctx, t);
+    return ggml_is_contiguous(t) && t->view_offs % eagle_round_parts::ALIGNMENT == 0 ? t : ggml_cont(ctx, t);
 }
 
 gdn_result plain_gdn(ggml_context * ctx, const eagle_round_gdn & in) {
@@ -68,32 +84,42 @@ eagle_round_gdn gdn_tokens(ggml_context * ctx, const eagle_round_gdn & in, int64
             tokens(ctx, in.g, first, n), tokens(ctx, in.beta, first, n), in.state};
 }
 
+// The convolution's window after n recorded tokens, [W, channels].
+ggml_tensor * window_after(ggml_context * ctx, const llama_memory_recurrent & mem, size_t il, uint32_t cell,
+                           ggml_tensor * window, int64_t n) {
+    const eagle_round_layout & l = mem.eagle->layout;
+    ggml_tensor * records = mem.eagle->records[il];
+    if (!mem.eagle->fused) {
+        return conv_record(ctx, l, records, cell, 1, n, l.conv_window);
+    }
+    const size_t f = sizeof(float);
+    ggml_tensor * x = ggml_view_2d(ctx, records, l.n_channels, n, l.n_channels * f, cell * records->nb[1]);
+    ggml_tensor * all = ggml_concat(ctx, window, ggml_transpose(ctx, x), 0);
+    return ggml_view_2d(ctx, all, l.conv_window, l.n_channels, all->nb[1], n * f);
+}
+
 // One layer of eagle_round_commit_cell.
 void commit_layer(ggml_context * ctx, ggml_cgraph * gf, llama_memory_recurrent & mem, size_t il, uint32_t cell) {
     const eagle_round_layout & l = mem.eagle->layout;
     ggml_tensor * records = mem.eagle->records[il];
     const int64_t n = mem.eagle->cells[cell].n_kept;
     const int64_t S = l.head_dim;
-    const size_t f = sizeof(float);
-    const gdn_parts p(l);
+    const gdn_parts p(*mem.eagle);
 
     ggml_tensor * row = ggml_view_1d(ctx, mem.s_l[il], mem.s_l[il]->ne[0], cell * mem.s_l[il]->nb[1]);
     eagle_round_gdn in;
-    in.k = record_view(ctx, records, cell, 1, p.k, S, l.n_k_heads, n);
+    in.k = record_view(ctx, records, cell, 1, p.k, n);
     in.q = in.k;  // the attention output is not used
-    in.v = record_view(ctx, records, cell, 1, p.v, S, l.n_v_heads, n);
-    in.g = record_view(ctx, records, cell, 1, p.g, 1, l.n_v_heads, n);
-    in.beta = record_view(ctx, records, cell, 1, p.beta, 1, l.n_v_heads, n);
+    in.v = record_view(ctx, records, cell, 1, p.v, n);
+    in.g = record_view(ctx, records, cell, 1, p.g, n);
+    in.beta = record_view(ctx, records, cell, 1, p.beta, n);
     in.state = ggml_reshape_4d(ctx, row, S, S, l.n_v_heads, 1);
     const auto result = plain_gdn(ctx, in);
     ggml_build_forward_expand(gf, ggml_cpy(ctx, result.state, row));
 
-    ggml_tensor * window =
-        ggml_view_2d(ctx, mem.r_l[il], l.conv_window, l.n_channels, l.conv_window * f, cell * mem.r_l[il]->nb[1]);
-    ggml_tensor * x = ggml_view_2d(ctx, records, l.n_channels, n, l.n_channels * f, cell * records->nb[1]);
-    ggml_tensor * all = ggml_concat(ctx, window, ggml_transpose(ctx, x), 0);
-    ggml_tensor * moved = ggml_view_2d(ctx, all, l.conv_window, l.n_channels, all->nb[1], n * f);
-    ggml_build_forward_expand(gf, ggml_cpy(ctx, moved, window));
+    ggml_tensor * window = ggml_view_2d(ctx, mem.r_l[il], l.conv_window, l.n_channels, l.conv_window * sizeof(float),
+                                        cell * mem.r_l[il]->nb[1]);
+    ggml_build_forward_expand(gf, ggml_cpy(ctx, window_after(ctx, mem, il, cell, window, n), window));
 }
 
 // A scheduler of our own over the context's backends, so that the main graph stays allocated and reusable.
@@ -131,17 +157,17 @@ ggml_tensor * eagle_round_unfused_attn(const eagle_round_graph & graph, eagle_ro
         const auto last = gdn_tokens(ctx, in, head, tail);
         const auto result = plain_gdn(ctx, last);
         out = out ? ggml_concat(ctx, out, result.out, 2) : result.out;
-        const gdn_parts p(layout);
+        const gdn_parts p(*graph.mctx->get_eagle());
         ggml_tensor * records = graph.mctx->get_eagle()->records[graph.il];
         const uint32_t cell = graph.mctx->get_head();
-        const auto store = [&](ggml_tensor * src, record_part part, int64_t ne0, int64_t ne1) {
-            ggml_build_forward_expand(
-                graph.gf, ggml_cpy(ctx, src, record_view(ctx, records, cell, n_seqs, part, ne0, ne1, tail)));
+        const auto store = [&](ggml_tensor * src, record_part part) {
+            ggml_build_forward_expand(graph.gf,
+                                      ggml_cpy(ctx, src, record_view(ctx, records, cell, n_seqs, part, tail)));
         };
-        store(last.k, p.k, layout.head_dim, layout.n_k_heads);
-        store(last.v, p.v, layout.head_dim, layout.n_v_heads);
-        store(last.g, p.g, 1, layout.n_v_heads);
-        store(last.beta, p.beta, 1, layout.n_v_heads);
+        store(last.k, p.k);
+        store(last.v, p.v);
+        store(last.g, p.g);
+        store(last.beta, p.beta);
     }
     return out;
 }
@@ -160,9 +186,11 @@ ggml_tensor * eagle_round_unfused_conv_input(const eagle_round_graph & graph, gg
         ggml_build_forward_expand(graph.gf, ggml_cpy(ctx, moved, window));
     }
     if (tail > 0) {
-        ggml_tensor * last = ggml_view_3d(ctx, x, x->ne[0], tail, n_seqs, x->nb[1], x->nb[2], head * x->nb[1]);
-        ggml_tensor * rec = record_view(ctx, graph.mctx->get_eagle()->records[graph.il], graph.mctx->get_head(), n_seqs,
-                                        {layout.n_channels, 0}, layout.n_channels, 1, tail);
+        const int64_t n_columns = layout.conv_window + tail;
+        ggml_tensor * last = ggml_view_3d(ctx, input, n_columns, layout.n_channels, n_seqs, input->nb[1], input->nb[2],
+                                          head * input->nb[0]);
+        ggml_tensor * rec = conv_record(ctx, layout, graph.mctx->get_eagle()->records[graph.il], graph.mctx->get_head(),
+                                        n_seqs, 0, n_columns);
         ggml_build_forward_expand(graph.gf, ggml_cpy(ctx, last, rec));
     }
     return input;
