@@ -10,6 +10,8 @@
 #   make sanitize    native tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make soak        10,000 completions with drafts: memory, threads and descriptors do not grow
 #   make walk        README from top to bottom in a fresh clone: its commands, options and examples
+#   make wheel       packages for other machines of this kind, in build/wheels (docs/install.md)
+#   make try-wheel   those packages in a clean environment without compilers, compared with the library built here
 #   make lock        requirements.lock again: what dev and build need, by version and hash
 #   make bench       speed on the synthetic 0.8B pair, side by side with llama.cpp's own EAGLE-3
 #
@@ -28,7 +30,7 @@ NATIVE := $(shell find native -type f) CMakeLists.txt
 MODULES := $(sort $(shell find bindings convert demo bench train -name '*.py' -not -path '*/__pycache__/*' 2>/dev/null))
 INSTALLED := $(VENV)/installed-$(shell echo '$(MODULES) $(CMAKE_ARGS)' | cksum | cut -d' ' -f1)
 
-.PHONY: demo test test-slow test-vulkan fuzz soak walk lock lint format sanitize bench install clean
+.PHONY: demo test test-slow test-vulkan fuzz soak walk wheel try-wheel lock lint format sanitize bench install clean
 .DELETE_ON_ERROR:
 
 install: $(INSTALLED)
@@ -82,6 +84,27 @@ walk:
 	git clone --quiet . build/walk
 	$(MAKE) -C build/walk demo
 	cd build/walk && .venv/bin/python -m pytest tests/e2e/test_readme.py tests/e2e/test_docs.py
+
+# In an environment of its own: nothing of the tests is needed. The second wheel is llama-cpp-python's Python layer, of
+# which indexes have the source alone. PLATFORM names a file of native/cmake/toolchains, after the wheel's tag.
+WHEELS := build/wheels$(addprefix -,$(PLATFORM))
+TAGGED := $(addprefix _PYTHON_HOST_PLATFORM=,$(PLATFORM))
+wheel:
+	$(PYTHON) -m venv build/packages
+	build/packages/bin/pip install --quiet --upgrade $(TOOLS)
+	build/packages/bin/pip install --quiet --group packages
+	rm -rf $(WHEELS)
+	$(TAGGED) CMAKE_ARGS=-DLLAMA_BUILD=OFF build/packages/bin/pip wheel --quiet --no-cache-dir --no-build-isolation --no-deps \
+	    --wheel-dir $(WHEELS) "llama-cpp-python==$(shell sed -n 's/^version=//p' native/UPSTREAM)"
+	$(TAGGED) CMAKE_ARGS="$(CMAKE_ARGS)" build/packages/bin/pip wheel --quiet --no-build-isolation --no-deps --wheel-dir $(WHEELS)/as-built \
+	    -C build-dir=build/portable$(addprefix -,$(PLATFORM)) -C cmake.define.LLAMA_EAGLE_PORTABLE=ON \
+	    $(addprefix -C cmake.toolchain-file=native/cmake/toolchains/,$(addsuffix .cmake,$(PLATFORM))) .
+	PATH="$(CURDIR)/build/packages/bin:$$PATH" \
+	    $(if $(filter win%,$(PLATFORM)),cp --target-directory,auditwheel repair --wheel-dir) $(WHEELS) $(WHEELS)/as-built/*.whl
+	rm -r $(WHEELS)/as-built
+
+try-wheel: install wheel
+	$(BIN)/python packaging/try_wheel.py build/wheels
 
 lock: $(VENV)/dependencies
 	$(PIP) install --quiet uv

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import re
 from dataclasses import asdict, dataclass, replace
@@ -12,7 +13,7 @@ from typing import Any
 from llama_eagle.errors import EagleError
 from llama_eagle.native import rpc
 from llama_eagle.native.build import library_folder
-from llama_eagle.native.calls import library
+from llama_eagle.native.calls import backend_function, library
 from llama_eagle.sessions import exact
 from llama_eagle.sessions.devices import DEVICES, GPUS, devices_of_kind, placement, told
 from llama_eagle.sessions.models import Model
@@ -55,6 +56,7 @@ def examine(load: LoadOptions = LoadOptions(), model: Path | None = None) -> dic
         "upstream_commit": None,
         "patch_hash": None,
         "library_path": None,
+        "cpu_library": None,
         "cpu_features": [],
         "gpu_backends": [],
         "backends": [],
@@ -68,6 +70,7 @@ def examine(load: LoadOptions = LoadOptions(), model: Path | None = None) -> dic
         llama = library()
         report["upstream_commit"] = llama.eagle_upstream_commit().decode()
         report["patch_hash"] = llama.eagle_patch_hash().decode()
+        report["cpu_library"] = _cpu_library()
         report["cpu_features"] = _cpu_features()
         report["gpu_backends"] = devices_of_kind(GPUS)
         report["backends"] = backends({gpu["backend"] for gpu in report["gpu_backends"]})
@@ -86,6 +89,7 @@ def render(report: dict[str, Any]) -> str:
         f"{'llama.cpp commit':<20} {report['upstream_commit'] or '-'}",
         f"{'patch series':<20} {report['patch_hash'] or '-'}",
         f"{'library':<20} {report['library_path'] or '-'}",
+        f"{'CPU library':<20} {report['cpu_library'] or '-'}",
         f"{'CPU features':<20} {' '.join(report['cpu_features']) or '-'}",
     ]
     lines += [
@@ -133,11 +137,16 @@ def _version(package: str) -> str:
         return "not installed"
 
 
+def _cpu_library() -> str:
+    """Of several in a package, the one that was chosen for this CPU, without prefix and suffix of its file."""
+    name: bytes = backend_function("CPU", "eagle_cpu_library", ctypes.CFUNCTYPE(ctypes.c_char_p))()
+    return name.decode()
+
+
 def _cpu_features() -> list[str]:
     """Of llama.cpp's line "… | CPU : AVX2 = 1 | FMA = 1 | …", those that are on."""
     import llama_cpp
 
-    llama_cpp.llama_backend_init()
     text = llama_cpp.llama_print_system_info().decode()
     return re.findall(r"(\w+) = 1", text.partition("CPU :")[2])
 

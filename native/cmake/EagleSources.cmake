@@ -74,6 +74,7 @@ endif()
 foreach (target ${EAGLE_LIBRARIES})
     if (target MATCHES "^ggml-cpu")  # several with GGML_CPU_ALL_VARIANTS
         eagle_join(${target} ggml-cpu)
+        target_compile_definitions(${target} PRIVATE EAGLE_CPU_LIBRARY="${target}")
     elseif (target MATCHES "^(llama|ggml|ggml-cuda|ggml-rpc)$")
         eagle_join(${target} ${target})
         target_include_directories(${target} PRIVATE ${LLAMA_CPP_DIR}/ggml/src)
@@ -85,6 +86,9 @@ foreach (target ${EAGLE_LIBRARIES})
     # VERSION and SOVERSION would put three copies of each library into a wheel, which holds no symbolic links.
     set_property(TARGET ${target} PROPERTY VERSION)
     set_property(TARGET ${target} PROPERTY SOVERSION)
+    if (MINGW)
+        set_property(TARGET ${target} PROPERTY PREFIX "")  # as ggml looks for its backends on Windows
+    endif()
     set_property(TARGET ${target} PROPERTY PUBLIC_HEADER)
     set_property(TARGET ${target} PROPERTY PRIVATE_HEADER)
     install(TARGETS ${target} COMPONENT llama_eagle

@@ -151,7 +151,7 @@ def devices(machine: Machine, result: Result) -> None:
 
 
 def programs(machine: Machine) -> list[Path]:
-    folders = [machine.lib_folder] if machine.is_built else sorted(ROOT.glob("build/cp*/bin"))
+    folders = [machine.lib_folder] if machine.is_built else sorted(ROOT.glob("build/py3-*/bin"))
     return sorted(path for path in folders[-1].glob("test_*") if os.access(path, os.X_OK) and path.is_file())
 
 

@@ -200,6 +200,7 @@ def test_doctor() -> None:
     assert len(report["patch_hash"]) == 64
     assert Path(report["library_path"], "libllama.so").exists()
     assert report["versions"]["llama-cpp-python"] == "0.3.36"
+    assert report["cpu_library"].startswith("ggml-cpu")
     assert report["cpu_features"]
 
 

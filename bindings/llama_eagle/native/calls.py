@@ -113,6 +113,7 @@ def library() -> ctypes.CDLL:
         function.restype = restype
     _check_library(lib)
     log.install()
+    _load_backends(lib)
     return lib
 
 
@@ -165,6 +166,14 @@ def hear_interrupts() -> None:
     library().eagle_hear_interrupts(is_ours and threading.current_thread() is threading.main_thread())
 
 
+def backend_function(registry: str, name: str, prototype: Any) -> Any:
+    """What a backend of ggml ("CPU", "RPC") gives by name; prototype: a `ctypes.CFUNCTYPE`."""
+    ggml = library()
+    find = ggml.ggml_backend_reg_get_proc_address
+    find.argtypes, find.restype = [c_void_p, c_char_p], c_void_p
+    return prototype(find(ggml.ggml_backend_reg_by_name(registry.encode()), name.encode()))
+
+
 def check_grammar(vocab: Any, text: str, root: str = "root") -> None:
     """Raises `UsageError` for GBNF that llama.cpp cannot parse, or that would overwhelm it."""
     if library().eagle_grammar_check(vocab, text.encode(), root.encode()) != OK:
@@ -196,4 +205,15 @@ def _check_library(lib: ctypes.CDLL) -> None:
         raise EnvironmentFailure(
             f"{lib._name} reports {found} as ABI version, patch hash and upstream commit, {build.BUILD_INFO} says "
             f"{expected}. {build.REBUILD}"
+        )
+
+
+def _load_backends(lib: ctypes.CDLL) -> None:
+    """Of several CPU libraries, in a package, the best that runs here."""
+    lib.llama_backend_init()
+    lib.ggml_backend_reg_by_name.restype = c_void_p
+    if not lib.ggml_backend_reg_by_name(b"CPU"):
+        raise EnvironmentFailure(
+            f"{library_folder()} has no CPU library that runs on this machine. Install llama-eagle again, or build it "
+            "here: pip install . in the source tree."
         )

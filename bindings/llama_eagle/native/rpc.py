@@ -16,7 +16,7 @@ from typing import Any
 
 from llama_eagle.errors import EnvironmentFailure, UsageError
 from llama_eagle.native import build
-from llama_eagle.native.calls import library
+from llama_eagle.native.calls import backend_function, library
 
 GET_DEVICE_MEMORY, HELLO, DEVICE_COUNT = 11, 14, 15
 CAPABILITIES = bytes(24)  # none but TCP
@@ -122,26 +122,14 @@ def _read(connection: socket.socket, size: int) -> bytes:
 def handles(servers: Sequence[str]) -> list[int]:
     """ggml's devices of these servers, in order. They are not among those that llama.cpp takes unasked."""
     ggml: Any = library()
-    add = _add_server(ggml)
+    count, get = ggml.ggml_backend_reg_dev_count, ggml.ggml_backend_reg_dev_get
+    count.argtypes, count.restype = [ctypes.c_void_p], ctypes.c_size_t
+    get.argtypes, get.restype = [ctypes.c_void_p, ctypes.c_size_t], ctypes.c_void_p
+    add = backend_function("RPC", "ggml_backend_rpc_add_server", ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p))
     found = []
     for server in servers:
         registry = add(server.encode())
         if not registry:
             raise EnvironmentFailure(f"RPC server {server}: it is gone, or has no device. Start it again.")
-        found += [ggml.ggml_backend_reg_dev_get(registry, i) for i in range(ggml.ggml_backend_reg_dev_count(registry))]
+        found += [get(registry, i) for i in range(count(registry))]
     return found
-
-
-def _add_server(ggml: Any) -> Any:
-    for name, arguments, result in (
-        ("ggml_backend_reg_by_name", [ctypes.c_char_p], ctypes.c_void_p),
-        ("ggml_backend_reg_get_proc_address", [ctypes.c_void_p, ctypes.c_char_p], ctypes.c_void_p),
-        ("ggml_backend_reg_dev_count", [ctypes.c_void_p], ctypes.c_size_t),
-        ("ggml_backend_reg_dev_get", [ctypes.c_void_p, ctypes.c_size_t], ctypes.c_void_p),
-    ):
-        function = getattr(ggml, name)
-        function.argtypes, function.restype = arguments, result
-    address = ggml.ggml_backend_reg_get_proc_address(
-        ggml.ggml_backend_reg_by_name(b"RPC"), b"ggml_backend_rpc_add_server"
-    )
-    return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(address)

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -111,22 +112,19 @@ def _follow(process: subprocess.Popen[str], verbose: bool) -> str:
 @contextlib.contextmanager
 def _signals(process: subprocess.Popen[str], status: list[int]) -> Iterator[None]:
     """SIGINT and SIGTERM end it, and it has `PATIENCE` seconds for that."""
+    killer = threading.Timer(PATIENCE, process.kill)
 
     def end(number: int, _frame: FrameType | None) -> None:
         if not status:
             status.append(INTERRUPTED if number == signal.SIGINT else 0)
             process.terminate()
-            signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+            killer.start()
 
-    def kill(_number: int, _frame: FrameType | None) -> None:
-        process.kill()
-
-    handlers: dict[int, Callable[..., Any]] = {signal.SIGINT: end, signal.SIGTERM: end, signal.SIGALRM: kill}
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        killer.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
 

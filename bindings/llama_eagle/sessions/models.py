@@ -67,7 +67,6 @@ class Model(Closing):
         import llama_cpp
 
         self._api: Any = llama_cpp
-        llama_cpp.llama_backend_init()
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = 0x7FFFFFFF if options.n_gpu_layers < 0 else options.n_gpu_layers
         params.main_gpu, params.split_mode = options.main_gpu, options.split_mode

@@ -68,6 +68,10 @@ bool eagle_cpu_exact_weights(const ggml_tensor * weights) {
     return eagle::exact_weights(weights);
 }
 
+const char * eagle_cpu_library(void) {
+    return EAGLE_CPU_LIBRARY;
+}
+
 static const eagle::kernel * matrix_kernel(const ggml_tensor * node) {
     return node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_MUL_MAT_ID ? eagle::kernel_for(node) : nullptr;
 }
@@ -111,6 +115,9 @@ void * eagle_cpu_proc_address(const char * name) {
     }
     if (strcmp(name, "eagle_cpu_exact_weights") == 0) {
         return (void *) eagle_cpu_exact_weights;
+    }
+    if (strcmp(name, "eagle_cpu_library") == 0) {
+        return (void *) eagle_cpu_library;
     }
     return nullptr;
 }

@@ -41,7 +41,10 @@ void eagle_graph_ends(void);
 bool eagle_cpu_exact_set(int mode);
 int eagle_cpu_exact_mode(void);
 
-// The last three by name, for libraries that do not link this one; null for other names.
+// This library's name: ggml-cpu, or one of several for different CPUs (LLAMA_EAGLE_PORTABLE).
+const char * eagle_cpu_library(void);
+
+// The last four by name, for libraries that do not link this one; null for other names.
 void * eagle_cpu_proc_address(const char * name);
 
 #ifdef __cplusplus
