@@ -20,7 +20,11 @@ class Error : public std::runtime_error {
 int32_t fail(eagle_status status, const std::string & message);
 
 // printf into a std::string.
+#ifdef __MINGW32__  // where printf means Microsoft's
+std::string format(const char * pattern, ...) __attribute__((format(gnu_printf, 1, 2)));
+#else
 std::string format(const char * pattern, ...) __attribute__((format(printf, 1, 2)));
+#endif
 
 // Runs the body of one C function.
 template <typename Body>
