@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from e2e.test_grammar_limits import HOSTILE, exploding
 from fixtures.serving import Served, serve
-from fixtures.tiny_gguf import write_target
+from fixtures.tiny_gguf import START, write_target
 from fixtures.upstream import source_folder
 
 pytestmark = pytest.mark.native
@@ -107,6 +108,41 @@ def test_states_that_explode_within_the_text_end_that_request_alone(server: Serv
         assert (status, len(other.result()["tokens"])) == (500, 40)
     assert "too many states" in str(answer)
     assert works(server)
+
+
+def test_many_special_tokens_take_no_longer_than_others(server: Served) -> None:
+    """Each used to be counted from the first: it took minutes, and ends here at the client's patience."""
+    n = 100_000
+    status, answer = server.post("/tokenize", {"content": "<|im_start|>a" * n})
+    assert (status, answer["tokens"]) == (200, [START, ord("a")] * n)
+    messages = [{"role": "user", "content": "a"}] * n
+    assert server.post("/v1/chat/completions", {"messages": messages, "max_tokens": 2})[0] == 400  # too long
+    assert works(server)
+
+
+STRANGERS = [
+    {"Host": "evil.example"},
+    {"Host": "127.evil.example"},
+    {"Origin": "https://evil.example"},
+    {"Origin": "null"},
+]
+OURS = [
+    {}, {"Host": "localhost:8000"}, {"Host": "[::1]:8000"}, {"Host": "127.0.0.2"}, {"Origin": "http://127.0.0.1:8000"},
+    {"Origin": "http://a.localhost"}, {"Origin": "chrome-extension://abc"},
+]  # fmt: skip
+
+
+def test_pages_of_others_may_not_use_it(server: Served) -> None:
+    """Not by sending a request whose answer they cannot read, nor by a name of theirs that points here."""
+    request = {"prompt": "abc", "n_predict": 1}
+    assert {server.post("/completion", request, **headers)[0] for headers in STRANGERS} == {403}
+    assert {server.post("/completion", request, **headers)[0] for headers in OURS} == {200}
+
+
+def test_whoever_opens_it_to_all_does(tmp_path: Path) -> None:
+    write_target(tmp_path / "target.gguf")
+    with serve("-m", tmp_path / "target.gguf", "-d", "none", "-c", 64, "-t", 1, "--no-api-key") as running:
+        assert running.post("/completion", {"prompt": "abc", "n_predict": 1}, Host="mine.example")[0] == 200
 
 
 def test_what_is_within_the_limits_works(server: Served) -> None:

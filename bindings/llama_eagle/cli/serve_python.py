@@ -41,7 +41,7 @@ def serve_python(
         }  # fmt: skip
         models = [EagleModelSettings(**{**options, **given})]
     listener = listen(server.host, server.port)  # before a model is loaded for nothing
-    _run(create_app(server, models), listener, server, verbose)
+    _run(create_app(server, models, open_to_all=address.no_api_key), listener, server, verbose)
 
 
 def _run(app: Any, listener: socket.socket, server: Any, verbose: bool) -> None:

@@ -17,6 +17,7 @@ from llama_eagle.drop_in.options import EAGLE_PARAMETERS, PARENT_PARAMETERS
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 from llama_eagle.files import read_json_or_yaml
 from llama_eagle.native.limits import LONGEST
+from llama_eagle.serving.door import Door
 
 try:
     import llama_cpp
@@ -98,10 +99,16 @@ class _Factory:
         return {**{name: value for name, value in given.items() if name in taken}, **self._ours}
 
 
-def create_app(server_settings: ServerSettings, models: list[EagleModelSettings]) -> Any:
-    """The FastAPI application; the first model is loaded at once. Raises the errors of `EagleLlama`."""
+def create_app(server_settings: ServerSettings, models: list[EagleModelSettings], *, open_to_all: bool = False) -> Any:
+    """The FastAPI application; the first model is loaded at once. Raises the errors of `EagleLlama`.
+
+    open_to_all: without a key, any web page may use it too.
+    """
     with _replaced(server_app, "LlamaProxy", EagleProxy):
-        return server_app.create_app(server_settings=server_settings, model_settings=list(models))
+        app = server_app.create_app(server_settings=server_settings, model_settings=list(models))
+    if server_settings.api_key or not open_to_all:
+        app.add_middleware(Door, key=server_settings.api_key, address=server_settings.host)
+    return app
 
 
 def read_config(path: Path) -> EagleConfigFile:

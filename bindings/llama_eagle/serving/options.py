@@ -84,6 +84,12 @@ def is_local(host: str) -> bool:
         return False
 
 
+def _is_for_this_machine(options: ServerOptions) -> bool:
+    """Whether pages of other sites may not use it, as long as it has no key."""
+    names_pages = any(word.split("=")[0] == "--cors-origins" for word in options.extra)
+    return is_local(options.host) and not options.open_to_all and not names_pages
+
+
 @dataclass(frozen=True)
 class Checked:
     """What is served. `drafts`: resolved, and why. draft: the header of the draft model, the target's for its own head;
@@ -156,6 +162,8 @@ def variables(served: Checked) -> dict[str, str]:
     """What llama-server and our part of it read from the environment: a key is seen by nobody there."""
     drafts = served.drafts
     found = {"LLAMA_API_KEY": served.options.api_key or "", "LLAMA_EAGLE_EXACT": "strict" if drafts.exact else ""}
+    if _is_for_this_machine(served.options):
+        found["LLAMA_EAGLE_LOCAL"] = "1"
     if drafts.model is not None:
         found["LLAMA_EAGLE_DRAFT_VOCAB"] = str(session_options(served.draft, drafts).n_vocab_draft)
         found["LLAMA_EAGLE_DRAFT_CTX"] = str(drafts.draft_n_ctx)

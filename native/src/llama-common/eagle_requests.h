@@ -34,6 +34,39 @@ inline size_t eagle_max_body() {
     return (size_t) (n > 0 ? n : 32) << 20;
 }
 
+// Of "https://localhost:8000" or "[::1]:8000": whether it is this machine.
+inline bool eagle_is_local_name(std::string name) {
+    const size_t scheme = name.find("://");
+    name = scheme == std::string::npos ? name : name.substr(scheme + 3);
+    name = name.substr(0, name[0] == '[' ? name.find(']') + 1 : name.find(':'));
+    const std::string suffix = ".localhost";
+    const bool is_address = name.find_first_not_of("0123456789.") == std::string::npos;
+    return name == "localhost" || name == "[::1]" || (is_address && name.compare(0, 4, "127.") == 0) ||
+           (name.size() > suffix.size() && name.compare(name.size() - suffix.size(), suffix.size(), suffix) == 0);
+}
+
+// A server without keys is for this machine alone; but its browser runs pages of others, who may also have their own
+// name point here. Programs send no origin, extensions one of their own.
+inline bool eagle_is_of_this_machine(const std::string & host, const std::string & origin) {
+    const bool is_page = origin == "null" || origin.compare(0, 4, "http") == 0;
+    return (host.empty() || eagle_is_local_name(host)) && (!is_page || eagle_is_local_name(origin));
+}
+
+// Whether a request without a key may go on; else its answer is there.
+template <typename Response>
+bool eagle_welcomes(const std::string & host, const std::string & origin, Response & response) {
+    const char * local = std::getenv("LLAMA_EAGLE_LOCAL");
+    if (!local || std::string(local) != "1" || eagle_is_of_this_machine(host, origin)) {
+        return true;
+    }
+    response.status = 403;
+    response.set_content(
+        "{\"error\":{\"code\":403,\"type\":\"permission_error\",\"message\":\"a page of another site: "
+        "start this server with a key for it\"}}",
+        "application/json; charset=utf-8");
+    return false;
+}
+
 // Takes as long whatever part of a key is right.
 inline bool eagle_has_key(const std::vector<std::string> & keys, const std::string & given) {
     bool found = false;

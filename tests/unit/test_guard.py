@@ -1,0 +1,48 @@
+"""One thread at a time, whatever instruction Ctrl-C comes at."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+from llama_eagle.drop_in.guard import OneThread
+
+pytestmark = pytest.mark.skipif("sys.platform == 'win32'", reason="there is no timer of signals")
+
+
+@pytest.fixture
+def alarm() -> Iterator[None]:
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+def is_free(one: OneThread) -> bool:
+    """For another thread."""
+    entered: list[bool] = []
+
+    def enter() -> None:
+        with contextlib.suppress(RuntimeError), one.entered():
+            entered.append(True)
+
+    thread = threading.Thread(target=enter, daemon=True)
+    thread.start()
+    thread.join(10)
+    return bool(entered)
+
+
+def test_ctrl_c_leaves_nothing_held(alarm: None) -> None:
+    """Between taking the lock and the block that gives it back, too: hundreds of signals find every place."""
+    for n in range(400):
+        one = OneThread("thing")
+        signal.setitimer(signal.ITIMER_REAL, 0.0002 + 0.00003 * (n % 9))
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                with one.entered(), one.entered():
+                    pass
+        with one.entered():  # clears what this thread has left
+            assert not is_free(one)
+        assert is_free(one)
