@@ -38,8 +38,8 @@ def test_ctrl_c_leaves_nothing_held(alarm: None) -> None:
     """Between taking the lock and the block that gives it back, too: hundreds of signals find every place."""
     for n in range(400):
         one = OneThread("thing")
-        signal.setitimer(signal.ITIMER_REAL, 0.0002 + 0.00003 * (n % 9))
         with contextlib.suppress(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.0002 + 0.00003 * (n % 9))
             while True:
                 with one.entered(), one.entered():
                     pass
