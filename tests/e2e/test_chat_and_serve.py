@@ -274,7 +274,7 @@ def test_a_client_that_hangs_up_leaves_the_server_usable(server: str) -> None:
     for _ in range(3):
         body = json.dumps({"prompt": "abc", "max_tokens": 400, "temperature": 0, "stream": True})
         with socket.create_connection((host, int(port)), timeout=30) as connection:
-            head = ["POST /v1/completions HTTP/1.1", "Host: x", "Content-Type: application/json"]
+            head = ["POST /v1/completions HTTP/1.1", f"Host: {host}", "Content-Type: application/json"]
             lines = [*head, f"Content-Length: {len(body)}", "", body]
             connection.sendall("\r\n".join(lines).encode())
             assert connection.recv(100).startswith(b"HTTP/1.1 200")
