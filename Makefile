@@ -125,7 +125,8 @@ format: install
 
 sanitize: $(VENV)/dependencies
 	$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DLLAMA_EAGLE_SANITIZE=ON \
-	    -DLLAMA_EAGLE_TESTS=ON -DPython3_EXECUTABLE=$(CURDIR)/$(BIN)/python
+	    -DCMAKE_C_FLAGS_RELWITHDEBINFO="-O1 -g1" -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" \
+	    -DLLAMA_EAGLE_SERVER=OFF -DLLAMA_EAGLE_TESTS=ON -DPython3_EXECUTABLE=$(CURDIR)/$(BIN)/python
 	$(BIN)/cmake --build build/sanitize
 	for program in build/sanitize/bin/test_*; do echo $$program; $$program || exit 1; done
 

@@ -144,25 +144,31 @@ def _lock(folder: Path) -> int | None:
     return lock
 
 
+_temporaries: list[Path] = []  # a quantization's lies beside that of the conversion before it
+
+
 @contextlib.contextmanager
 def _removed_when_ended(folder: Path) -> Iterator[None]:
-    """SIGTERM and hang-up end the process as ever, after the folder is gone. A program's own handlers stay."""
+    """SIGTERM and hang-up end the process as ever, after all such folders are gone. A program's own handlers stay."""
     names = ("SIGTERM", "SIGHUP") if threading.current_thread() is threading.main_thread() else ()
     numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
     unhandled = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
-
-    def end(number: int, _frame: Any) -> None:
-        shutil.rmtree(folder, ignore_errors=True)
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
+    _temporaries.append(folder)
     for number in unhandled:
-        signal.signal(number, end)
+        signal.signal(number, _end)
     try:
         yield
     finally:
         for number in unhandled:
             signal.signal(number, signal.SIG_DFL)
+        _temporaries.remove(folder)
+
+
+def _end(number: int, _frame: Any) -> None:
+    for folder in _temporaries:
+        shutil.rmtree(folder, ignore_errors=True)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def write_whole(path: Path, write: Callable[[Path], Any]) -> None:

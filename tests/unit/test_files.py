@@ -19,7 +19,13 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from llama_eagle.files import temporary_beside
-with temporary_beside(Path(sys.argv[1])) as (outer,), temporary_beside(outer, 2) as (first, second):
+path = Path(sys.argv[1])
+with (
+    temporary_beside(path) as (outer,),
+    temporary_beside(outer, 2) as (first, second),
+    temporary_beside(path) as (beside,),
+):
+    beside.write_bytes(b"the other half")
     second.write_bytes(b"half a file")
     second.replace(outer)
     print("ready", flush=True)
@@ -37,7 +43,7 @@ def start_holder(output: Path) -> subprocess.Popen[str]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_run_that_is_ended_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     process = start_holder(tmp_path / "out.gguf")
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(list(tmp_path.iterdir())) == 2
     process.send_signal(number)
     assert process.wait(10) == -number
     assert list(tmp_path.iterdir()) == []
@@ -65,12 +71,12 @@ def test_the_next_run_clears_what_a_killed_one_has_left(tmp_path: Path) -> None:
     for process in (killed, of_another):
         process.kill()
         process.wait()
-    assert len(list(tmp_path.iterdir())) == 3
+    assert len(list(tmp_path.iterdir())) == 6  # two each
     write_whole(output, lambda path: path.write_text("whole"))
     kept = sorted(path.name.split(".")[1] for path in tmp_path.iterdir() if path != output)
     living.kill()
     living.wait()
-    assert kept == ["other", "out"]  # another output's, and what a living process holds
+    assert kept == ["other", "other", "out", "out"]  # another output's, and what a living process holds
     assert output.read_text() == "whole"
 
 

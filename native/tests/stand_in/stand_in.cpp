@@ -363,7 +363,9 @@ const ggml_backend_reg_i REGISTRY = {
 
 void register_devices(const stand_in::Make & make, int32_t n_devices, const char * lacks, int32_t alignment) {
     static std::map<std::string, int> n_registered;
+    static auto & kept = *new std::vector<Registration *>();  // until the very end: whoever uses them ends before
     auto * made = new Registration{make, {GGML_BACKEND_API_VERSION, REGISTRY, nullptr}, {}};
+    kept.push_back(made);
     made->reg.context = made;
     for (int32_t i = 0; i < n_devices; i++) {
         made->devices.push_back(std::make_unique<Device>());
