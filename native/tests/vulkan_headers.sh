@@ -15,9 +15,10 @@ if ! will_do "$folder/usr/include"; then
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     mkdir -p "$work"/{cache/archives,lists}/partial
-    cat >"$work/debian.sources" <<'SOURCES'
+    archive=$(apt-get indextargets --format '$(REPO_URI)' | grep -vm1 security)  # the one that this system uses
+    cat >"$work/debian.sources" <<SOURCES
 Types: deb
-URIs: http://deb.debian.org/debian
+URIs: $archive
 Suites: trixie
 Components: main
 Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg

@@ -11,14 +11,17 @@ from urllib.parse import urlsplit
 Call = Callable[..., Awaitable[Any]]
 
 
-def is_local(host: str) -> bool:
-    """Whether a name or address is this machine's own."""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
+def is_loopback(host: str) -> bool:
+    """Whether a name or address is that of the loopback device."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def is_local(host: str) -> bool:
+    """Whether a name or address is this machine's own."""
+    return host.endswith(".localhost") or is_loopback(host)
 
 
 class Door:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import DRAFT_ARCHITECTURE, require_models
 from llama_eagle.gguf.size import require_memory
 from llama_eagle.native.rpc import read_servers
+from llama_eagle.serving.door import is_loopback
 from llama_eagle.sessions.chat_template import end_worker, render
 from llama_eagle.sessions.devices import last_device, require_servers
 from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions, LoadOptions
@@ -76,12 +76,7 @@ class ServerOptions:
 
 def is_local(host: str) -> bool:
     """Whether only this machine reaches it."""
-    if host == "localhost" or host.endswith(".sock"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host.endswith(".sock") or is_loopback(host)
 
 
 def _is_for_this_machine(options: ServerOptions) -> bool:
