@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 from llama_eagle.synthetic.constructed import Pair, write_pair, write_target
 from llama_eagle.synthetic.cycle import N_BYTES, Cycle, word
-from llama_eagle.synthetic.shapes import SHAPES
+from llama_eagle.synthetic.shapes import SHAPES, Experts
 from llama_eagle.synthetic.weights import bf16
 from parity.mtp_reference import MTPReference, TargetStates, load_tensors
 from safetensors.torch import load_file
@@ -120,6 +121,28 @@ def test_checkpoint_loads_without_remainder(pair: Pair) -> None:
     assert type(model).__name__ == "Qwen3_5ForCausalLM"
     assert config.layer_types[:4] == ["linear_attention"] * 3 + ["full_attention"]
     assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+
+
+@pytest.mark.parametrize("mtp", [False, True], ids=["", "mtp"])
+def test_a_mixture_says_the_same_and_its_rows_use_different_experts(tmp_path: Path, mtp: bool) -> None:
+    """Its routing is nearly random: five rows of a text touch nearly as many experts as five texts would."""
+    from transformers import AutoModelForCausalLM
+
+    shape = replace(SHAPES["tiny"], layers=4, experts=Experts(32, 2, 64, 96))
+    cycle = Cycle(shape.n_vocab, shape.n_draft_vocab, ACCEPT, 0, mtp=mtp)
+    write_target(tmp_path, shape, cycle, 0)
+    model, info = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, output_loading_info=True)
+    assert type(model).__name__ == "Qwen3_5MoeForCausalLM"
+    assert not any(info[key] for key in ("missing_keys", "mismatched_keys"))
+    tokens = cycle.expected_tokens(cycle.start, 40)
+    routed: list[Tensor] = []
+    model.model.layers[0].mlp.gate.register_forward_hook(lambda *call: routed.append(call[2][-1]))
+    with torch.no_grad():
+        logits = model(torch.tensor([[cycle.start, *tokens]])).logits[0]
+    assert logits.argmax(-1)[:-1].tolist() == tokens
+    touched = [len(set(routed[0][i : i + 5].flatten().tolist())) for i in range(0, 40, 5)]
+    expected = 32 * (1 - (1 - 2 / 32) ** 5)
+    assert np.mean(touched) == pytest.approx(expected, rel=0.15)
 
 
 def test_tokenizer_round_trip(pair: Pair, tokenizer: Any) -> None:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from llama_eagle.synthetic.cycle import SPECIALS, Cycle
 from llama_eagle.synthetic.mtp import mtp_tensors
-from llama_eagle.synthetic.shapes import SHAPES, Shape, draft_config, target_config
+from llama_eagle.synthetic.shapes import SHAPES, Experts, Shape, draft_config, target_config
 from llama_eagle.synthetic.tokenizer import write_tokenizer
 from llama_eagle.synthetic.weights import Noise, Rows, Tensor, write_checkpoint
 
@@ -162,11 +162,39 @@ class Maker:
         return self.matrix(name, self.shape.hidden, columns, gain / 0.6)  # inputs have rms 0.6
 
     def mlp(self, name: str, gain: float = BLOCK_GAIN * EMBEDDING_RMS) -> list[Tensor]:
-        s = self.shape
+        """Of a target's block: as wide as all its rows, or a mixture's experts with the one that all rows share."""
+        experts = self.shape.experts
+        if experts is None:
+            return self.dense_mlp(name, self.shape.ffn, gain)
         return [
-            self.matrix(f"{name}.gate_proj", s.ffn, s.hidden),
-            self.matrix(f"{name}.up_proj", s.ffn, s.hidden),
-            self.into_residual(f"{name}.down_proj", s.ffn, gain),
+            self.matrix(f"{name}.gate", experts.n, self.shape.hidden),
+            *self.experts(f"{name}.experts", experts, gain),
+            *self.dense_mlp(f"{name}.shared_expert", experts.shared_ffn, gain),
+            self.matrix(f"{name}.shared_expert_gate", 1, self.shape.hidden),
+        ]
+
+    def dense_mlp(self, name: str, ffn: int, gain: float) -> list[Tensor]:
+        hidden = self.shape.hidden
+        return [
+            self.matrix(f"{name}.gate_proj", ffn, hidden),
+            self.matrix(f"{name}.up_proj", ffn, hidden),
+            self.into_residual(f"{name}.down_proj", ffn, gain),
+        ]
+
+    def experts(self, name: str, experts: Experts, gain: float) -> list[Tensor]:
+        """The two tensors that hold all experts of a block: [n, 2 ffn, hidden] and [n, hidden, ffn]."""
+
+        def stacked(part: str, rows: int, columns: int, gain: float) -> Tensor:
+            scale = np.float32(gain / columns**0.5)
+            values: Rows = lambda low, high: (  # noqa: E731
+                self.noise.rows(f"{name}.{part}", np.arange(low * rows, high * rows), columns) * scale
+            )
+            return Tensor(f"{name}.{part}", (experts.n, rows, columns), values)
+
+        hidden = self.shape.hidden
+        return [
+            stacked("gate_up_proj", 2 * experts.ffn, hidden, 1.0),
+            stacked("down_proj", hidden, experts.ffn, gain / 0.6),
         ]
 
     def full_attention(self, name: str, gain: float = BLOCK_GAIN * EMBEDDING_RMS) -> list[Tensor]:

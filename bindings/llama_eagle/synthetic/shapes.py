@@ -9,8 +9,21 @@ from llama_eagle.synthetic.cycle import SPECIALS, Cycle
 
 
 @dataclasses.dataclass(frozen=True)
+class Experts:
+    """Of each block of a mixture: how many, how many a row uses, and the widths of one and of the shared one."""
+
+    n: int
+    n_used: int
+    ffn: int
+    shared_ffn: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Shape:
-    """Dimensions of a pair. Attention of the target: 3 gated-delta-net blocks, then one full-attention block."""
+    """Dimensions of a pair. Attention of the target: 3 gated-delta-net blocks, then one full-attention block.
+
+    experts: the target is a mixture, and `ffn` the draft's alone.
+    """
 
     n_vocab: int
     n_draft_vocab: int
@@ -28,6 +41,7 @@ class Shape:
     linear_head_dim: int = 128
     draft_head_dim: int = 128
     conv_kernel: int = 4
+    experts: Experts | None = None
 
     @property
     def mrope_section(self) -> list[int]:
@@ -48,11 +62,13 @@ SHAPES = {
     "2b": Shape(248320, 32000, 2048, 6144, 24, 8, 2, 256, 16, 16, 16, 4),
     "4b": Shape(248320, 32000, 2560, 9216, 32, 16, 4, 256, 16, 32, 32, 8),
     "9b": Shape(248320, 32000, 4096, 12288, 32, 16, 4, 256, 16, 32, 32, 8),
+    # the first 8 of 40 blocks of Qwen3.5-35B-A3B
+    "35b-a3b-8": Shape(248320, 32000, 2048, 6144, 8, 16, 2, 256, 16, 32, 16, 4, experts=Experts(256, 8, 512, 512)),
 }
 
 
 def target_config(shape: Shape, cycle: Cycle) -> dict[str, Any]:
-    """config.json as transformers' Qwen3_5ForCausalLM writes it."""
+    """config.json as transformers' Qwen3_5ForCausalLM writes it, or Qwen3_5MoeForCausalLM for a mixture."""
     kinds = ["full_attention" if i % 4 == 3 else "linear_attention" for i in range(shape.layers)]
     rope = {
         "rope_type": "default",
@@ -61,13 +77,14 @@ def target_config(shape: Shape, cycle: Cycle) -> dict[str, Any]:
         "mrope_section": shape.mrope_section,
         "mrope_interleaved": True,
     }
+    kind = "Qwen3_5Moe" if shape.experts else "Qwen3_5"
     return {
-        "architectures": ["Qwen3_5ForCausalLM"],
-        "model_type": "qwen3_5_text",
+        "architectures": [f"{kind}ForCausalLM"],
+        "model_type": "qwen3_5_moe_text" if shape.experts else "qwen3_5_text",
         "dtype": "bfloat16",
         "vocab_size": shape.n_vocab,
         "hidden_size": shape.hidden,
-        "intermediate_size": shape.ffn,
+        **_feed_forward(shape),
         "num_hidden_layers": shape.layers,
         **({"mtp_num_hidden_layers": 1} if cycle.mtp else {}),
         "layer_types": kinds,
@@ -92,6 +109,17 @@ def target_config(shape: Shape, cycle: Cycle) -> dict[str, Any]:
         "bos_token_id": None,
         "eos_token_id": cycle.special_ids[SPECIALS[2]],
         "pad_token_id": cycle.special_ids[SPECIALS[0]],
+    }
+
+
+def _feed_forward(shape: Shape) -> dict[str, Any]:
+    if shape.experts is None:
+        return {"intermediate_size": shape.ffn}
+    return {
+        "num_experts": shape.experts.n,
+        "num_experts_per_tok": shape.experts.n_used,
+        "moe_intermediate_size": shape.experts.ffn,
+        "shared_expert_intermediate_size": shape.experts.shared_ffn,
     }
 
 
