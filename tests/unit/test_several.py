@@ -27,6 +27,7 @@ class Knows:
         self._rng = random.Random(name)
         self._at = 0
         self.ms = 0.0  # of drafts so far
+        self.n_asked = 0
 
     def begin(self, tokens: Sequence[int]) -> None:
         self._at = len(tokens)
@@ -36,6 +37,7 @@ class Knows:
         if right is None:
             return []
         self.ms += self.token_ms * n_max
+        self.n_asked += 1
         follows = self._text[self._at + 1 : self._at + 1 + n_max]
         return [token if self._rng.random() < right else -1 for token in follows]
 
@@ -121,6 +123,21 @@ def test_look_up_alone_takes_long_drafts_where_they_are_right_and_none_where_not
     source = look_up()
     good_half = play(text[: HALF + 1], source, Fixed(16), [source])[0]
     assert ms < 1.05 * (good_half + HALF * VERIFY[1])
+
+
+def test_a_model_that_does_not_pay_is_compared_with_the_text_and_not_verified() -> None:
+    text = list(range(2 * HALF))
+    model = Knows("model", text, by_half(0.02, 0.9), DRAFT_TOKEN)
+    alone = Several(None, model, 16)
+    _, used = play(text[: HALF + 1], alone, alone, [model])
+    assert used[60:].count("model") <= 0.02 * len(used)
+    assert model.n_asked > 60 + (len(used) - 60) / 40
+    model = Knows("model", text, by_half(0.02, 0.9), DRAFT_TOKEN)
+    alone = Several(None, model, 16)
+    _, used = play(text, alone, alone, [model])
+    back = used[HALF:].index("model")  # there was a token a round so far
+    assert back < 40
+    assert used[HALF + back + 10 :].count("model") > 0.95 * len(used[HALF + back + 10 :])
 
 
 def test_a_fixed_length_stays_and_the_better_one_drafts() -> None:

@@ -18,7 +18,8 @@ class Auto:
     Few lengths are candidates, and one is left only for a gain, because each has graphs of its own. Another one is
     tried where it may be faster by what is not known of it, if the gain over the rounds to come outweighs what the
     trial costs. When plain decoding is fastest, a short draft shows now and then whether that has changed: the dearer
-    it is and the less a good one would bring, the rarer.
+    it is and the less a good one would bring, the rarer. `looks`: such a draft is not verified but compared with the
+    text that follows; `take_look` tells when, and `looked` is told how it went.
     """
 
     LENGTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
@@ -31,6 +32,7 @@ class Auto:
     NEW_TEXT = 1 / 400  # the chance in a round that drafts are accepted differently from now on
     GOOD = 0.75  # the acceptance to hope for then
     NEW_COSTS = 1 / 50_000  # the chance in a round that a length takes half the time from now on
+    CONVINCING = 2  # looks in a row that were right
     SECOND_LOOK = 3  # tokens drafted after a probe that was accepted
     PROBE_SHARE = 0.015  # of the time, at most, goes into probes
     PROBE_EVERY = 8  # rounds, at least
@@ -40,6 +42,8 @@ class Auto:
         n_max: int = LONGEST,
         times: RoundTimes | None = None,
         lengths: Sequence[int] = LENGTHS,
+        *,
+        looks: bool = False,
     ) -> None:
         if n_max < 1:
             raise UsageError(f"a longest draft of {n_max} tokens: give 1 or more.")
@@ -52,6 +56,10 @@ class Auto:
         self._tried = 0  # its length
         self._rounds = 0
         self._idle = 0  # rounds since something was drafted here
+        self._looks = looks
+        self._look = 0  # tokens of the next one
+        self._look_ms = 0.0  # of the last one
+        self._n_seen_right = 0  # looks in a row
 
     def choose(self, n_max: int) -> int:
         return min(self._tried if self._trial else self.current, n_max)
@@ -70,14 +78,37 @@ class Auto:
         """A round went to another drafter."""
         self._idle += 1
 
+    def take_look(self) -> int:
+        """Tokens to draft in this round without verifying them."""
+        n, self._look = self._look, 0
+        self._idle = 0 if n else self._idle
+        return n
+
+    def looked(self, n_compared: int, n_right: int, ms: float) -> None:
+        """Of the tokens of a look, so many could be compared with the text, and the first so many were right."""
+        self._idle = 0
+        self._look_ms = ms
+        self.acceptance.observe(n_compared, n_right)
+        self._n_seen_right = self._n_seen_right + 1 if n_right else 0
+        if self.current == 0 and 0 < self._n_seen_right < self.CONVINCING:
+            self._look = 1
+        elif self.current == 0 and n_right:
+            self._try(min(self.SECOND_LOOK, self.n_max), 1)
+
     def speed(self, n_draft: int) -> float:
         """Tokens per ms that a length promises."""
         return self.acceptance.expected_emitted(n_draft) / self.times.estimate(n_draft)
 
-    def is_worth_a_probe(self, n_draft: int, speed: float, ms: float) -> bool:
-        """Whether it is time to see how `n_draft` tokens do now, while rounds of `ms` reach a `speed` without it."""
+    def is_worth_a_look(self, speed: float, ms: float) -> bool:
+        """Whether it is time to see what drafts are worth now, while rounds of `ms` reach a `speed` without them."""
+        return self._is_due((self._look_ms or self.times.draft.estimate(1)) / ms, speed)
+
+    def _is_worth_a_probe(self, speeds: dict[int, float], times: dict[int, float]) -> bool:
+        n = self._n_probe
+        return n > 0 and self._is_due(times[n] / times[0] * max(1 - speeds[n] / speeds[0], 0.0), speeds[0])
+
+    def _is_due(self, loss: float, speed: float) -> bool:
         good = max(_emitted(n, self.GOOD) / self.times.estimate(n) for n in self._candidates)
-        loss = self.times.estimate(n_draft) / ms * max(1 - self.speed(n_draft) / speed, 0.0)
         due = max(_interval(loss, self.NEW_TEXT, good / speed - 1), loss / self.PROBE_SHARE, self.PROBE_EVERY)
         return self._idle >= due
 
@@ -90,7 +121,9 @@ class Auto:
             self.current = best
         if self.current == 0 and promising:
             self._try(min(self.SECOND_LOOK, self.n_max), 1)
-        elif self.current == 0 and self._n_probe and self.is_worth_a_probe(self._n_probe, speeds[0], times[0]):
+        elif self.current == 0 and self._looks and self.is_worth_a_look(speeds[0], times[0]):
+            self._look = 1
+        elif self.current == 0 and not self._looks and self._is_worth_a_probe(speeds, times):
             self._try(self._n_probe, 1)
         else:
             worth = {n: self._worth(n, speeds, times) for n in self._candidates if n != self.current}

@@ -43,21 +43,25 @@ def choose_length(n_draft: int | str, longest: int) -> DraftLength:
     return Fixed(n_draft)
 
 
-def combine(drafters: list[Drafter], n_draft: int | str, longest: int) -> tuple[Drafter | None, DraftLength]:
+def combine(
+    drafters: list[Drafter], n_draft: int | str, longest: int, *, sampled: bool = False
+) -> tuple[Drafter | None, DraftLength]:
     """Who is asked in each round, and how much: where there is a choice, both are decided at once.
 
-    Raises `UsageError` as `choose_length` does.
+    `sampled`: drafts are drawn for the generation's own sampler, which then asks the draft model itself. Raises
+    `UsageError` as `choose_length` does.
     """
     length = choose_length(n_draft, longest)
-    if not drafters or n_draft == 0 or isinstance(drafters[0], SessionDraft):
+    if not drafters or n_draft == 0 or sampled:
         return (drafters[0] if drafters else None), length
     if n_draft != "auto" and len(drafters) == 1:
         return drafters[0], length
-    second = drafters[1] if len(drafters) > 1 else None
+    first = None if isinstance(drafters[0], SessionDraft) else drafters[0]
+    second = drafters[-1] if first is None or len(drafters) > 1 else None
     if n_draft == "auto":
-        several = Several(drafters[0], second, _longest_auto(longest))
+        several = Several(first, second, _longest_auto(longest))
     else:
-        several = Several(drafters[0], second, longest, (int(n_draft),))
+        several = Several(first, second, longest, (int(n_draft),))
     return several, several
 
 

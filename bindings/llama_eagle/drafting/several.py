@@ -17,15 +17,15 @@ class Several:
 
     `first` is asked in every round, and what it says is compared with the text that follows, whether it was verified or
     not. So it should be cheap, as a look-up is: while asking it takes time that matters, it is asked only now and then
-    unless it pays. `second` may cost what it likes; while it is not asked, less and less is held for known of it, until
-    a few rounds show how it does now. `lengths`: those that a draft may have, one alone for a fixed length.
+    unless it pays. `second` may cost what it likes; while it does not pay, it is asked now and then, and what it says
+    is compared as well. `lengths`: those that a draft may have, one alone for a fixed length.
     """
 
     ASK_ANYWAY = 12  # rounds after which a `first` that takes time is asked again
     CHEAP = 0.05  # of a plain round
 
     def __init__(
-        self, first: Drafter, second: Drafter | None, n_max: int, lengths: Sequence[int] = Auto.LENGTHS
+        self, first: Drafter | None, second: Drafter | None, n_max: int, lengths: Sequence[int] = Auto.LENGTHS
     ) -> None:
         self.name = " and ".join(name_of(drafter) for drafter in (first, second) if drafter is not None)
         self.used = "none"  # what proposed the round that is being verified
@@ -33,14 +33,16 @@ class Several:
         self._lengths = [n for n in lengths if n <= n_max] or [n_max]
         self._times = RoundTimes()
         self._acceptance = Acceptance(n_max)
-        self._auto = Auto(n_max, self._times, self._lengths if second is not None else (0,))
+        self._auto = Auto(n_max, self._times, self._lengths if second is not None else (0,), looks=second is not None)
         self._said: list[int] = []  # by `first` in the last round
+        self._looked: list[int] = []  # by `second`, where that was not verified
+        self._look_ms = 0.0
         self._follows: list[int] = []  # tokens of the text in their place
         self._asking_ms = 0.0
         self._since_asked = 0
 
     def begin(self, tokens: Sequence[int]) -> None:
-        self._said, self._follows = [], []
+        self._said, self._looked, self._follows = [], [], []
         for drafter in (self._first, self._second):
             if drafter is not None:
                 drafter.begin(tokens)
@@ -55,8 +57,11 @@ class Several:
         n_second = self._auto.choose(n_max)
         length = self._length_of_first(len(said))
         if length and self._first_pays(length, n_second):
+            if self._auto.is_worth_a_look(self._speed_of_first(length), self._ms_of_first(length)):
+                self._look(id_last, min(max(n_second, 1), n_max))
             self.used = name_of(self._first)
             return said[:length]
+        self._look(id_last, min(self._auto.take_look(), n_max))
         self.used = name_of(self._second) if n_second else "none"
         return self._second.draft(id_last, n_second) if self._second is not None and n_second else []
 
@@ -67,13 +72,17 @@ class Several:
                 drafter.accept(tokens)
 
     def observe(self, round_cost: RoundCost) -> None:
-        if self.used == name_of(self._first) and round_cost.n_draft:
+        if self._looked:
+            self._look_ms = round_cost.draft_ms
+        if self._first is not None and self.used == name_of(self._first) and round_cost.n_draft:
             self._times.observe(round_cost.n_draft, round_cost.verify_ms)
             self._auto.rest()
         else:
             self._auto.observe(round_cost)
 
     def _ask_first(self, id_last: int, n_max: int) -> list[int]:
+        if self._first is None:
+            return []
         dear = self._asking_ms > self.CHEAP * self._times.estimate(0)
         if dear and self.used != name_of(self._first) and self._since_asked < self.ASK_ANYWAY:
             self._since_asked += 1
@@ -85,23 +94,24 @@ class Several:
         self._since_asked = 0
         return said
 
+    def _look(self, id_last: int, n: int) -> None:
+        if n and self._second is not None:
+            self._looked = list(self._second.draft(id_last, n))
+
     def _compare(self, id_last: int) -> None:
-        """What `first` said in the last round with what came."""
+        """What was said in the last round with what came."""
         came = [*self._follows, id_last]
-        pairs = list(zip(self._said, came, strict=False))
-        n_right = next((i for i, (said, token) in enumerate(pairs) if said != token), len(pairs))
-        if pairs:
-            self._acceptance.observe(len(pairs), n_right)
-        self._said = []
+        if self._said:
+            self._acceptance.observe(*_n_right(self._said, came))
+        if self._looked:
+            self._auto.looked(*_n_right(self._looked, came), self._look_ms)
+        self._said, self._looked = [], []
 
     def _first_pays(self, length: int, n_second: int) -> bool:
-        """`second` is asked where it promises more, until its times are known, and when it is due for another look."""
+        """`second` is asked where it promises more, and until its times are known."""
         if n_second and not self._times.draft.is_settled:
             return False
-        speed = self._speed_of_first(length)
-        if speed <= self._auto.speed(n_second):
-            return False
-        return not n_second or not self._auto.is_worth_a_probe(n_second, speed, self._ms_of_first(length))
+        return self._speed_of_first(length) > self._auto.speed(n_second)
 
     def _length_of_first(self, n_said: int) -> int:
         lengths = [n for n in self._lengths if 0 < n <= n_said] or [n_said]
@@ -112,3 +122,9 @@ class Several:
 
     def _ms_of_first(self, n_draft: int) -> float:
         return self._times.verify.estimate(n_draft + 1) + self._asking_ms
+
+
+def _n_right(said: Sequence[int], came: Sequence[int]) -> tuple[int, int]:
+    """Of tokens that can be compared, and of the first of them that are right."""
+    pairs = list(zip(said, came, strict=False))
+    return len(pairs), next((i for i, (one, other) in enumerate(pairs) if one != other), len(pairs))

@@ -354,7 +354,8 @@ class EagleLlama(Attributes, Closing):
         """Tokens drafted in a round from the next generation on: a number up to `n_draft_max`, or "auto"."""
         longest = self._session.n_draft_max
         longest = min(longest, MAX_EXACT_DRAFT) if self._options.exact else longest
-        self._drafter, self._length = combine(self._drafters, n_draft, longest)
+        sampled = self._options.draft_sampling == "rejection"
+        self._drafter, self._length = combine(self._drafters, n_draft, longest, sampled=sampled)
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
         """As the parent's."""

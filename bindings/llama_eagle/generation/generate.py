@@ -112,7 +112,8 @@ def generate(
         drafters = choose_drafters(session, drafting)
         drafter = drafters[0] if drafters else None
         if length is None:
-            drafter, length = combine(drafters, drafting.n_draft, session.n_draft_max)
+            sampled = drafting.draft_sampling == "rejection"
+            drafter, length = combine(drafters, drafting.n_draft, session.n_draft_max, sampled=sampled)
         plan = Plan(sampler.handle, own or drafter, length, own, options.max_tokens)
         rounds = Rounds(text, plan)
         try:

@@ -1,0 +1,124 @@
+"""What `auto` reaches of the best fixed length, on rounds that a machine took.
+
+    python bench/studies/record_rounds.py TARGET.gguf DRAFT.gguf|mtp -o TRACE.json [--disturb]
+    python bench/studies/simulate_auto.py TRACE.json... [--tokens 256 1024] [--accept 0.1 0.3 0.5 0.7 0.9] [--seeds 20]
+
+A simulated round takes what a recorded one of its length took that lies nearest in the recording, which runs along with
+the simulated time: what slowed the machine slows the simulation, as long and as much. Drafts are right by chance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from bisect import bisect_left
+from itertools import accumulate
+from pathlib import Path
+from statistics import mean
+from typing import Protocol
+
+from llama_eagle.drafting.auto import Auto
+from llama_eagle.drafting.draft_length import Fixed, RoundCost
+from llama_eagle.drafting.several import Several
+
+
+class Trace:
+    """Rounds [n_draft, draft ms, verify ms] in the order of their recording."""
+
+    def __init__(self, rounds: list[list[float]]) -> None:
+        self._end = sum(draft + verify for _, draft, verify in rounds)
+        starts = accumulate((draft + verify for _, draft, verify in rounds), initial=0.0)
+        self._rounds: dict[tuple[int, bool], tuple[list[float], list[tuple[float, float]]]] = {}
+        last = None
+        for start, (n, draft, verify) in zip(starts, rounds, strict=False):
+            times, costs = self._rounds.setdefault((int(n), n != last), ([], []))
+            times.append(start)
+            costs.append((draft, verify))
+            last = n
+
+    @property
+    def lengths(self) -> list[int]:
+        return sorted({n for n, _ in self._rounds})
+
+    def round(self, n_draft: int, changed: bool, at_ms: float) -> tuple[float, float]:
+        """Draft and verify ms. A length that was not recorded takes the next longer one's."""
+        n = next(length for length in self.lengths if length >= n_draft)
+        times, costs = self._rounds[n, changed]
+        at = at_ms % self._end
+        i = min(bisect_left(times, at), len(times) - 1)
+        return costs[i - 1 if i and at - times[i - 1] < times[i] - at else i]
+
+
+class Asked(Protocol):
+    """A `Several`, or what stands in for a fixed length."""
+
+    def choose(self, n_max: int) -> int: ...
+
+    def observe(self, round_cost: RoundCost) -> None: ...
+
+
+class Coin:
+    """A drafter that is right by chance: it knows the text, which counts."""
+
+    name = "coin"
+
+    def __init__(self, accept: float, seed: int) -> None:
+        self._accept, self._rng = accept, random.Random(seed)
+        self.n_asked = 0
+
+    def begin(self, tokens: object) -> None:
+        pass
+
+    def accept(self, tokens: object) -> None:
+        pass
+
+    def draft(self, id_last: int, n_max: int) -> list[int]:
+        self.n_asked = n_max
+        right = (self._rng.random() < self._accept for _ in range(n_max))
+        return [id_last + 1 + i if is_right else -1 for i, is_right in enumerate(right)]
+
+
+def speed(trace: Trace, n_draft: int | str, accept: float, n_tokens: int, seed: int) -> float:
+    """Tokens per ms of a generation that begins anywhere in the recording."""
+    coin = Coin(accept, seed)
+    several = Several(None, coin, max(trace.lengths)) if n_draft == "auto" else None
+    length: Asked = several or Fixed(int(n_draft))
+    begin = random.Random(seed).random() * 1e6
+    ms, n, last = 0.0, 0, -1
+    while n < n_tokens:
+        coin.n_asked = 0
+        drafted = (several or coin).draft(n, length.choose(max(trace.lengths)))
+        n_right = next((i for i, token in enumerate(drafted) if token != n + 1 + i), len(drafted))
+        draft_ms = trace.round(coin.n_asked, False, begin + ms)[0] if coin.n_asked else 0.0
+        verify_ms = trace.round(len(drafted), len(drafted) != last, begin + ms)[1]
+        if several is not None:
+            several.accept(range(n, n + n_right + 1))
+        length.observe(RoundCost(len(drafted), n_right, draft_ms, verify_ms))
+        ms, n, last = ms + draft_ms + verify_ms, n + n_right + 1, len(drafted)
+    return n / ms
+
+
+def over_best_fixed(trace: Trace, accept: float, n_tokens: int, seeds: int) -> float:
+    means = {n: mean(speed(trace, n, accept, n_tokens, seed) for seed in range(seeds)) for n in (*Auto.LENGTHS, "auto")}
+    return means.pop("auto") / max(means.values())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("traces", type=Path, nargs="+")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[256, 1024])
+    parser.add_argument("--accept", type=float, nargs="+", default=[0.1, 0.3, 0.5, 0.7, 0.9])
+    parser.add_argument("--seeds", type=int, default=20)
+    args = parser.parse_args()
+    print("| recording | tokens |", " | ".join(f"{accept:g}" for accept in args.accept), "|")
+    print("|---" * (len(args.accept) + 2), "|", sep="")
+    for path in args.traces:
+        trace = Trace(json.loads(path.read_text()))
+        for n_tokens in args.tokens:
+            shares = (over_best_fixed(trace, accept, n_tokens, args.seeds) for accept in args.accept)
+            print(f"| {path.stem} | {n_tokens} |", " | ".join(f"{share:.3f}" for share in shares), "|", flush=True)
+
+
+if __name__ == "__main__":
+    main()
