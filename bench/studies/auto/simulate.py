@@ -1,7 +1,7 @@
 """What `auto` reaches of the best fixed length, on rounds that a machine took.
 
-    python bench/studies/record_rounds.py TARGET.gguf DRAFT.gguf|mtp -o TRACE.json [--disturb]
-    python bench/studies/simulate_auto.py TRACE.json... [--tokens 256 1024] [--accept 0.1 0.3 0.5 0.7 0.9] [--seeds 20]
+    python bench/studies/auto/record_rounds.py TARGET.gguf DRAFT.gguf|mtp -o TRACE.json [--disturb]
+    python bench/studies/auto/simulate.py TRACE.json... [--tokens 256 1024] [--accept 0.1 0.3 0.5 0.7 0.9] [--seeds 20]
 
 A simulated round takes what a recorded one of its length took that lies nearest in the recording, which runs along with
 the simulated time: what slowed the machine slows the simulation, as long and as much. Drafts are right by chance.

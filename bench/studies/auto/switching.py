@@ -1,6 +1,6 @@
 """Whether `auto` follows a text that changes: half of it the MTP head drafts well, in the other half it always errs.
 
-    python bench/studies/switching.py FOLDER [--shape 0.8b] [--type q8_0] [-n 256] [--threads 2] [--json]
+    python bench/studies/auto/switching.py FOLDER [--shape 0.8b] [--type q8_0] [-n 256] [--threads 2] [--json]
 
 A constructed target is written to FOLDER, unless it is there. Three texts, each decoded in four ways:
 

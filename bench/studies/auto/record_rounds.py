@@ -1,6 +1,6 @@
 """What rounds of each length take on this machine, one after the other.
 
-    python bench/studies/record_rounds.py TARGET.gguf DRAFT.gguf|mtp -o TRACE.json [--cycles 40] [--disturb]
+    python bench/studies/auto/record_rounds.py TARGET.gguf DRAFT.gguf|mtp -o TRACE.json [--cycles 40] [--disturb]
 
 A cycle has three rounds of each length, in an order of its own: the first shows what a change of length costs.
 --disturb: another process computes on one core half of the time, in bursts of a tenth of a second to two seconds.
