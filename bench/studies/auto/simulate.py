@@ -3,8 +3,8 @@
     python bench/studies/auto/record_rounds.py TARGET.gguf DRAFT.gguf|mtp -o TRACE.json [--disturb]
     python bench/studies/auto/simulate.py TRACE.json... [--tokens 256 1024] [--accept 0.1 0.3 0.5 0.7 0.9] [--seeds 20]
 
-A simulated round takes what a recorded one of its length took that lies nearest in the recording, which runs along with
-the simulated time: what slowed the machine slows the simulation, as long and as much. Drafts are right by chance.
+A simulated round takes the median of its length, times what slowed the recorded one at this moment: the recording runs
+along with the simulated time, so that the machine is as slow as it was, as long. Drafts are right by chance.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from bisect import bisect_left
+from bisect import bisect_right
 from itertools import accumulate
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Protocol
 
 from llama_eagle.drafting.auto import Auto
@@ -27,27 +27,23 @@ class Trace:
     """Rounds [n_draft, draft ms, verify ms] in the order of their recording."""
 
     def __init__(self, rounds: list[list[float]]) -> None:
-        self._end = sum(draft + verify for _, draft, verify in rounds)
-        starts = accumulate((draft + verify for _, draft, verify in rounds), initial=0.0)
-        self._rounds: dict[tuple[int, bool], tuple[list[float], list[tuple[float, float]]]] = {}
-        last = None
-        for start, (n, draft, verify) in zip(starts, rounds, strict=False):
-            times, costs = self._rounds.setdefault((int(n), n != last), ([], []))
-            times.append(start)
-            costs.append((draft, verify))
-            last = n
-
-    @property
-    def lengths(self) -> list[int]:
-        return sorted({n for n, _ in self._rounds})
+        kinds = [(int(n), i > 0 and n != rounds[i - 1][0]) for i, (n, *_) in enumerate(rounds)]
+        self._costs = {
+            kind: (median(costs[0] for costs in found), median(costs[1] for costs in found))
+            for kind in kinds
+            if (found := [costs for (_, *costs), other in zip(rounds, kinds, strict=True) if other == kind])
+        }
+        totals = [draft + verify for _, draft, verify in rounds]
+        self._slowness = [total / sum(self._costs[kind]) for total, kind in zip(totals, kinds, strict=True)]
+        self._starts = list(accumulate(totals, initial=0.0))
+        self.lengths = sorted({n for n, _ in kinds})
 
     def round(self, n_draft: int, changed: bool, at_ms: float) -> tuple[float, float]:
-        """Draft and verify ms. A length that was not recorded takes the next longer one's."""
+        """Draft and verify ms: the median of the length, or of the next longer one recorded, as slow as it was then."""
         n = next(length for length in self.lengths if length >= n_draft)
-        times, costs = self._rounds[n, changed]
-        at = at_ms % self._end
-        i = min(bisect_left(times, at), len(times) - 1)
-        return costs[i - 1 if i and at - times[i - 1] < times[i] - at else i]
+        slowness = self._slowness[bisect_right(self._starts, at_ms % self._starts[-1]) - 1]
+        draft, verify = self._costs[n, changed]
+        return draft * slowness, verify * slowness
 
 
 class Asked(Protocol):
