@@ -95,9 +95,10 @@ class Auto:
         elif self.current == 0 and n_right:
             self._try(min(self.SECOND_LOOK, self.n_max), 1)
 
-    def speed(self, n_draft: int) -> float:
-        """Tokens per ms that a length promises."""
-        return self.acceptance.expected_emitted(n_draft) / self.times.estimate(n_draft)
+    def best_speed(self) -> float:
+        """Tokens per ms that the best length promises."""
+        emitted = self.acceptance.emitted()
+        return max(emitted[n] / self.times.estimate(n) for n in self._candidates)
 
     def is_worth_a_look(self, speed: float, ms: float) -> bool:
         """Whether it is time to see what drafts are worth now, while rounds of `ms` reach a `speed` without them."""

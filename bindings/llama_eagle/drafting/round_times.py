@@ -16,10 +16,10 @@ LEAST_MS = 1e-3
 
 @dataclass
 class Point:
-    """The logarithm of a time, how uncertain it is, and when it was measured at which slowness."""
+    """The mean logarithm of a time, how many measurements it is worth, and when it was measured at which slowness."""
 
     mean: float
-    variance: float
+    weight: float
     count: int
     round: int = 0
     slowness: float = 0.0
@@ -28,11 +28,14 @@ class Point:
 class Curve:
     """Time by size: a line through what was measured, and how far each measured size lies beside it.
 
-    `shape`: the times that are expected of the sizes, up to a factor, before anything is known.
+    How much a size's own measurements say against the line is decided when it is asked for: what the first rounds
+    measured counts less once it turns out how noisy the machine is. `shape`: the times that are expected of the sizes,
+    up to a factor, before anything is known.
     """
 
-    SPREAD = 0.15**2  # variance of a size that was never measured, around the line
-    DRIFT = 0.1**2 / 400  # by which it grows in each round without a measurement
+    SPREAD = 0.15**2  # variance of a size around the line
+    MEMORY = 40  # measurements that count
+    DRIFT = 0.1**2 / 400  # by which the variance of a size grows in each round without a measurement
     NEW = 3  # measurements of a size
     UNSHARED = 0.7  # of a lasting change of slowness: what may not be the same for every size
     EXPECTED = (1, 5, 17)  # sizes at which the expected shape counts as one uncertain measurement
@@ -40,40 +43,54 @@ class Curve:
     def __init__(self, shape: Callable[[int], float]) -> None:
         self.points: dict[int, Point] = {}
         self._shape = shape
+        self._noise = 0.1**2  # variance of one measurement's logarithm
         self._line = (0.0, 0.0)
         self._estimates: dict[int, float] = {}
 
     def estimate(self, size: int) -> float:
-        """ms; 1 where nothing was measured yet."""
+        """ms; 1 where nothing was measured yet. What slows a machine only adds time: a larger size bounds a smaller."""
         if size not in self._estimates:
-            point = self.points.get(size)
-            self._estimates[size] = exp(point.mean) if point else self._from_line(size) * exp(self._beside(size))
+            above = (self._own_estimate(other) for other in self.points if other > size)
+            self._estimates[size] = min([self._own_estimate(size), *above])
         return self._estimates[size]
 
     def variance(self, size: int, now: int, slowness: float) -> float:
-        """Of the logarithm. A slowness that other sizes were not measured at may not be theirs."""
+        """Of the logarithm. A slowness beyond the noise that a size was not measured at may not be its."""
         point = self.points.get(size)
         if point is None:
             return self.SPREAD if self.points else 1.0
-        changed = self.UNSHARED * (slowness - point.slowness)
-        return point.variance + self.DRIFT * (now - point.round) + changed**2
+        changed = (self.UNSHARED * (slowness - point.slowness)) ** 2
+        return self._own_variance(point) + self.DRIFT * (now - point.round) + max(changed - self._noise, 0.0)
 
-    def observe(self, size: int, value: float, noise: float, prior: float) -> None:
-        """`value`: the logarithm of a time, of variance `noise`; `prior`: the variance before it.
+    def observe(self, size: int, value: float, noise: float, more_noise: float) -> None:
+        """`value`: the logarithm of a time. Its variance is `noise`, as that of all others, and `more_noise`.
 
-        The first rounds of a size may include what is done once: a time of less than half of theirs counts whole.
+        The first rounds of a size may include what is done once: a time of less than half of theirs counts alone.
         """
-        before = log(max(self.estimate(size), LEAST_MS)) if self.points else value
-        count = self.points[size].count if size in self.points else 0
-        gain = prior / (prior + noise)
-        step = 1.0 if 0 < count < self.NEW and value < before - log(2) else gain
-        self.points[size] = Point(before + step * (value - before), (1 - gain) * prior, count + 1)
+        self._noise = noise
+        weight = noise / (noise + more_noise)
+        point = self.points.setdefault(size, Point(value, 0.0, 0))
+        if 0 < point.count < self.NEW and value < point.mean - log(2):
+            point.mean, point.weight = value, 0.0
+        point.weight = min(point.weight, self.MEMORY) + weight
+        point.mean += weight / point.weight * (value - point.mean)
+        point.count += 1
         self._fit()
 
     @property
     def is_settled(self) -> bool:
         """Whether some size is no longer new."""
         return any(point.count >= self.NEW for point in self.points.values())
+
+    def _own_estimate(self, size: int) -> float:
+        point = self.points.get(size)
+        if point is None:
+            return self._from_line(size) * exp(self._beside(size))
+        line = log(self._from_line(size))
+        return exp(line + self._own_variance(point) * point.weight / self._noise * (point.mean - line))
+
+    def _own_variance(self, point: Point) -> float:
+        return 1 / (point.weight / self._noise + 1 / self.SPREAD)
 
     def _from_line(self, size: int) -> float:
         at_0, slope = self._line
@@ -90,7 +107,7 @@ class Curve:
 
     def _fit(self) -> None:
         """Weighted least squares of relative errors."""
-        rows = [(size, exp(p.mean), 1 / (p.variance + 0.05**2)) for size, p in self.points.items()]
+        rows = [(size, exp(p.mean), 1 / (self._noise / p.weight + 0.05**2)) for size, p in self.points.items()]
         total = sum(weight for *_, weight in rows)
         scale = exp(sum(weight * log(ms / self._shape(size)) for size, ms, weight in rows) / total)
         rows += [(size, scale * self._shape(size), 1 / 0.4**2) for size in self.EXPECTED]
@@ -108,7 +125,7 @@ class Curve:
 class RoundTimes:
     """Verification by rows, and drafting by tokens."""
 
-    FOLLOW = 0.2  # how fast the machine's slowness is followed
+    FOLLOW = 0.1  # how fast the machine's slowness is followed
     FOLLOW_SLOWLY = 0.05
     LARGEST = 0.7  # of a surprise that is believed: a factor of two
     CHANGED = 0.1**2  # more noise of a round whose length is not that of the round before: its graphs are made anew
@@ -150,21 +167,21 @@ class RoundTimes:
         expected = sum(curve.estimate(size) for curve, size, _ in parts)
         surprise = log(max(sum(ms for *_, ms in parts), LEAST_MS) / expected) if is_known else self.slowness
         for curve, size, ms in parts:
-            self._measure(curve, size, ms, self._noise + self.CHANGED * changed)
+            self._measure(curve, size, ms, self.CHANGED * changed)
         off = min(max(surprise - self.slowness, -self.LARGEST), self.LARGEST)
         if not changed:
             self._noise += self.FOLLOW_SLOWLY * (off**2 - self._noise)
         self.slowness += self.FOLLOW * (0.3 if changed else 1.0) * off
         self._lasting += self.FOLLOW_SLOWLY * (self.slowness - self._lasting)
 
-    def _measure(self, curve: Curve, size: int, ms: float, noise: float) -> None:
+    def _measure(self, curve: Curve, size: int, ms: float, more_noise: float) -> None:
         value = log(max(ms, LEAST_MS)) - self.slowness
         if curve.points:
             expected = log(max(curve.estimate(size), LEAST_MS))
             lowest = -self.LARGEST if curve.is_settled else -inf
             value = expected + min(max(value - expected, lowest), self.LARGEST)
-        noise += 0.0 if size in curve.points else self.FIRST
-        curve.observe(size, value, noise, self._variance(curve, size))
+        more_noise += 0.0 if size in curve.points else self.FIRST
+        curve.observe(size, value, self._noise, more_noise)
         curve.points[size].round, curve.points[size].slowness = self.now, self._lasting
 
     def _variance(self, curve: Curve, size: int) -> float:

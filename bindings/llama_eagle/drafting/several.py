@@ -111,7 +111,7 @@ class Several:
         """`second` is asked where it promises more, and until its times are known."""
         if n_second and not self._times.draft.is_settled:
             return False
-        return self._speed_of_first(length) > self._auto.speed(n_second)
+        return self._speed_of_first(length) > self._auto.best_speed()
 
     def _length_of_first(self, n_said: int) -> int:
         lengths = [n for n in self._lengths if 0 < n <= n_said] or [n_said]
