@@ -67,7 +67,8 @@ test-vulkan: install
 	$(BIN)/cmake -S . -B build/vulkan -G Ninja -DGGML_VULKAN=ON -DLLAMA_EAGLE_SERVER=OFF \
 	    -DPython3_EXECUTABLE=$(CURDIR)/$(BIN)/python $$headers $(CMAKE_ARGS)
 	$(BIN)/cmake --build build/vulkan --target ggml-vulkan
-	LLAMA_EAGLE_TEST_GPU=vulkan=$(CURDIR)/build/vulkan/bin/libggml-vulkan.so \
+	driver=$$(native/tests/software_vulkan.sh build/vulkan-mesa) && \
+	env $$driver LLAMA_EAGLE_TEST_GPU=vulkan=$(CURDIR)/build/vulkan/bin/libggml-vulkan.so \
 	    $(BIN)/python -m pytest tests/parity/test_gpus.py tests/e2e/test_gpus_text.py
 
 fuzz: install

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fixtures.eagle3_checkpoints import CASES, TARGET_HIDDEN, make_draft
-from fixtures.gpus import Gpus, count, gpus
+from fixtures.gpus import OURS, Gpus, count, gpus
 from fixtures.targets import make_target
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
@@ -23,6 +23,7 @@ from llama_eagle.errors import UsageError
 from llama_eagle.sessions.models import Context, Model, ModelPair
 from llama_eagle.sessions.options import SPLIT_NONE, ContextOptions, LoadOptions, PairOptions, SessionOptions
 from llama_eagle.sessions.session import EagleSession
+from llama_eagle.synthetic.recurrent import Shape, write_recurrent
 from parity.pairs import ALL, HOST, N_DRAFT, Files, Trace, assert_equal, make_pair, play, session_on
 
 pytestmark = pytest.mark.native
@@ -66,6 +67,34 @@ def given_to_device(files: Files, layers: tuple[int, int]) -> Given:
                 session.verify(PROMPT[: length + 1])
                 session.commit(0)
             return Given(after[0] - before[0], after[1] - before[1], count("buffers") - n_buffers)
+
+
+@dataclass(frozen=True)
+class Copies:
+    """What a decode of one row, with another to replay, copies and computes in recurrent layers."""
+
+    copies: int
+    states: int
+
+
+def copies_of_decode(target: Path) -> Copies:
+    from llama_eagle.bench.round_context import RoundModel
+
+    context = RoundModel(target, n_gpu_layers=ALL).context(n_rs_seq=N_DRAFT)
+    context.decode({0: [1]})
+    before = count("CPY"), count("GATED_DELTA_NET")
+    context.decode({0: [1]})
+    return Copies(count("CPY") - before[0], count("GATED_DELTA_NET") - before[1])
+
+
+def test_copies_of_ordinary_operations(tmp_path: Path) -> None:
+    """In each recurrent layer those of the record's five parts and the state's; the windows of all layers at once."""
+    n_recurrent = 6
+    path = write_recurrent(tmp_path / "target.gguf", "qwen35", Shape(n_layer=8, attention_every=4))
+    for n_devices, n_windows in ((1, 1), (2, 2)):
+        with gpus(Gpus(n_devices, lacks=OURS)) as pool:
+            found = pool.submit(copies_of_decode, path).result()
+        assert found == Copies(6 * n_recurrent + n_windows, 2 * n_recurrent)
 
 
 def make_tied(folder: Path, *, tied: bool) -> Files:

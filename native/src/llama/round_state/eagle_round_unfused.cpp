@@ -84,14 +84,11 @@ eagle_round_gdn gdn_tokens(ggml_context * ctx, const eagle_round_gdn & in, int64
             tokens(ctx, in.g, first, n), tokens(ctx, in.beta, first, n), in.state};
 }
 
-// The convolution's window after n recorded tokens, [W, channels].
+// The convolution's window after n tokens that our operations recorded, [W, channels].
 ggml_tensor * window_after(ggml_context * ctx, const llama_memory_recurrent & mem, size_t il, uint32_t cell,
                            ggml_tensor * window, int64_t n) {
     const eagle_round_layout & l = mem.eagle->layout;
     ggml_tensor * records = mem.eagle->records[il];
-    if (!mem.eagle->fused) {
-        return conv_record(ctx, l, records, cell, 1, n, l.conv_window);
-    }
     const size_t f = sizeof(float);
     ggml_tensor * x = ggml_view_2d(ctx, records, l.n_channels, n, l.n_channels * f, cell * records->nb[1]);
     ggml_tensor * all = ggml_concat(ctx, window, ggml_transpose(ctx, x), 0);
@@ -117,9 +114,67 @@ void commit_layer(ggml_context * ctx, ggml_cgraph * gf, llama_memory_recurrent &
     const auto result = plain_gdn(ctx, in);
     ggml_build_forward_expand(gf, ggml_cpy(ctx, result.state, row));
 
-    ggml_tensor * window = ggml_view_2d(ctx, mem.r_l[il], l.conv_window, l.n_channels, l.conv_window * sizeof(float),
-                                        cell * mem.r_l[il]->nb[1]);
-    ggml_build_forward_expand(gf, ggml_cpy(ctx, window_after(ctx, mem, il, cell, window, n), window));
+    if (mem.eagle->fused) {
+        ggml_tensor * window = ggml_view_2d(ctx, mem.r_l[il], l.conv_window, l.n_channels,
+                                            l.conv_window * sizeof(float), cell * mem.r_l[il]->nb[1]);
+        ggml_build_forward_expand(gf, ggml_cpy(ctx, window_after(ctx, mem, il, cell, window, n), window));
+    }
+}
+
+// Bytes from a tensor to another of the same buffer; 0: they lie in different ones.
+ptrdiff_t distance(const ggml_tensor * a, const ggml_tensor * b) {
+    return a->buffer == b->buffer ? (const char *) b->data - (const char *) a->data : 0;
+}
+
+// Layers whose caches lie at equal distances in one buffer, as those of a device do: one operation reaches them all.
+struct layer_run {
+    size_t first = 0;  // the first layer
+    int64_t n = 0;
+    ptrdiff_t distance = 0;  // in bytes
+};
+
+std::vector<layer_run> layer_runs(const llama_memory_recurrent & mem) {
+    constexpr ptrdiff_t MAX_BYTES = 64 << 20;  // some Vulkan drivers give an operation 128 MiB of a buffer
+    std::vector<layer_run> runs;
+    size_t last = 0;
+    for (size_t il = 0; il < mem.s_l.size(); il++) {
+        if (!mem.s_l[il]) {
+            continue;
+        }
+        const ptrdiff_t to = runs.empty() ? 0 : distance(mem.r_l[last], mem.r_l[il]);
+        const bool even = to > 0 && to == distance(mem.eagle->records[last], mem.eagle->records[il]);
+        if (even && (runs.back().n == 1 || to == runs.back().distance) && to * (runs.back().n + 1) <= MAX_BYTES) {
+            runs.back().distance = to;
+            runs.back().n++;
+        } else {
+            runs.push_back({il, 1, 0});
+        }
+        last = il;
+    }
+    return runs;
+}
+
+// The same view of each layer of a run, [ne0, ne1, n]. ggml's views end with their tensor, so it is made by hand.
+ggml_tensor * view_of_run(ggml_context * ctx, const ggml_tensor * view, const layer_run & run) {
+    ggml_tensor * t = ggml_new_tensor_3d(ctx, view->type, view->ne[0], view->ne[1], run.n);
+    t->nb[1] = view->nb[1];
+    t->nb[2] = std::max<size_t>(run.distance, view->nb[2]);
+    t->nb[3] = t->nb[2] * run.n;
+    t->buffer = view->view_src->buffer;
+    t->data = (char *) view->view_src->data + view->view_offs;
+    return t;
+}
+
+// Ordinary operations recorded the windows: those of all layers are copied at once.
+void commit_windows(ggml_context * ctx, ggml_cgraph * gf, llama_memory_recurrent & mem, const layer_run & run,
+                    uint32_t cell) {
+    const eagle_round_layout & l = mem.eagle->layout;
+    ggml_tensor * cache = mem.r_l[run.first];
+    ggml_tensor * window =
+        ggml_view_2d(ctx, cache, l.conv_window, l.n_channels, l.conv_window * sizeof(float), cell * cache->nb[1]);
+    ggml_tensor * after =
+        conv_record(ctx, l, mem.eagle->records[run.first], cell, 1, mem.eagle->cells[cell].n_kept, l.conv_window);
+    ggml_build_forward_expand(gf, ggml_cpy(ctx, view_of_run(ctx, after, run), view_of_run(ctx, window, run)));
 }
 
 // A scheduler of our own over the context's backends, so that the main graph stays allocated and reusable.
@@ -206,6 +261,11 @@ ggml_status eagle_round_commit_cell(llama_memory_recurrent & mem, ggml_backend_s
     for (size_t il = 0; il < mem.s_l.size(); il++) {
         if (mem.s_l[il]) {
             commit_layer(ctx.get(), gf, mem, il, cell);
+        }
+    }
+    if (!mem.eagle->fused) {
+        for (const layer_run & run : layer_runs(mem)) {
+            commit_windows(ctx.get(), gf, mem, run, cell);
         }
     }
     ggml_backend_sched_t sched = commit_sched(*mem.eagle, main_sched, n_nodes);
