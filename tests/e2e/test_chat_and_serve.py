@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -279,6 +280,14 @@ def test_a_client_that_hangs_up_leaves_the_server_usable(server: str) -> None:
             connection.sendall("\r\n".join(lines).encode())
             assert connection.recv(100).startswith(b"HTTP/1.1 200")
     test_streaming_over_http(server)
+
+
+def test_connections_that_say_nothing_leave_the_server_usable(server: str) -> None:
+    host, port = server.removeprefix("http://").split(":")
+    with contextlib.ExitStack() as silent:
+        for _ in range(400):
+            silent.enter_context(socket.create_connection((host, int(port)), timeout=30))
+        test_streaming_over_http(server)
 
 
 @pytest.mark.parametrize(

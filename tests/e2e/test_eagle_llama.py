@@ -274,6 +274,18 @@ def test_the_parents_cache(files: dict[str, Path], plain: Any) -> None:
         assert complete(llm, prompt)["text"] == complete(plain, prompt)["text"]
 
 
+def test_a_cache_on_disk_of_another_draft_memory(files: dict[str, Path], plain: Any, tmp_path: Path) -> None:
+    """What its states keep of the draft does not fit then: the draft begins anew, the target goes on."""
+    from llama_cpp import LlamaDiskCache
+
+    for draft_n_ctx in (512, 64, 512):
+        with load(files, n_draft=3, draft_n_ctx=draft_n_ctx) as llm:
+            llm.set_cache(LlamaDiskCache(str(tmp_path)))
+            for prompt in ("abcdefgh", "hello there", "abcdefgh again"):
+                assert complete(llm, prompt)["text"] == complete(plain, prompt)["text"]
+                assert llm.speculative_stats.rounds
+
+
 def test_a_second_turn_evaluates_only_what_is_new(files: dict[str, Path]) -> None:
     """On a hybrid model, whose recurrent state cannot simply be cut."""
     llm = load(files, n_ctx=2048, n_draft=3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -49,6 +50,7 @@ HOSTILE = {
     "deep groups": (nested(1001), "nested deeper than 1000"),
     "very deep groups": (nested(200_000), "nested deeper than 1000"),
     "a chain of rules": (chained(20_000), "nested deeper than 1000"),
+    "many repetitions": ("root ::= " + '"a"{0,1000} ' * 1000, "repeats more than 500000 symbols"),
     "inverted repetition": ('root ::= "a"{5,1}', "more at least than at most"),
     "too long": ('root ::= "a"' + " " * (1 << 20), "longer than 1048576 bytes"),
     "not a grammar": ("root ::= (", "cannot be parsed"),
@@ -64,6 +66,15 @@ def test_is_refused(llm: Any, grammar: str, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         complete(llm, grammar=gbnf(grammar))
     assert complete(llm, temperature=0, grammar=gbnf(LETTERS))["text"]
+
+
+def test_a_pattern_that_repeats_is_refused(llm: Any) -> None:
+    from llama_cpp import LlamaGrammar
+
+    schema = json.dumps({"type": "string", "pattern": "^a{1,20000}$"})
+    with pytest.raises(UsageError, match="nested deeper than 1000"):
+        complete(llm, grammar=LlamaGrammar.from_json_schema(schema, verbose=False))
+    assert complete(llm, temperature=0)["text"]
 
 
 @pytest.mark.parametrize("grammar", [nested(999), chained(998), exploding(3)], ids=["groups", "chain", "states"])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import urllib.parse
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,6 +34,7 @@ SCHEMAS = {
     "many optional properties": json.dumps({"type": "object", "properties": {str(i): {} for i in range(DEEP)}}),
     "a long name": json.dumps({"type": "object", "properties": {"%" * 200_000: {}}, "required": ["%" * 200_000]}),
     "a long reference": json.dumps({"$ref": "#/" + "%" * 200_000}),
+    "many repetitions": json.dumps({"type": "string", "pattern": f"^{'a{0,1000}' * 1000}$"}),
     "a name that the rest must not have": json.dumps(
         {"type": "object", "properties": {"x" * 4000: {}}, "additionalProperties": {"type": "string"}}
     ),
@@ -69,6 +73,39 @@ def test_schemas(server: Served, name: str) -> None:
         body = json.dumps(request).replace(json.dumps(HERE), SCHEMAS[name])
         status, answer = server.send("POST", path, body.encode())
         assert status == 400, (path, status, str(answer)[:200])
+        assert works(server)
+
+
+def test_a_pattern_with_a_great_number(server: Served) -> None:
+    """llama.cpp reads it as "at least"."""
+    schema = {"type": "string", "pattern": "^a{1,20000}$"}
+    status, answer = server.post("/completion", {"prompt": "abc", "n_predict": 4, "json_schema": schema})
+    assert (status, set(answer["content"])) == (200, set('"a'))
+    assert works(server)
+
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+PICTURE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}
+BLOCK = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
+MEDIA: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/chat/completions", {"max_tokens": 2, "messages": [{"role": "user", "content": [PICTURE]}]}),
+    ("/v1/messages", {"max_tokens": 2, "messages": [{"role": "user", "content": [BLOCK]}]}),
+    ("/completion", {"n_predict": 2, "prompt": {"prompt_string": "<__media__>", "multimodal_data": [PIXEL]}}),
+]
+
+
+@pytest.mark.parametrize("path, body", MEDIA, ids=[path for path, _ in MEDIA])
+def test_pictures_for_a_server_that_reads_none(server: Served, path: str, body: dict[str, Any]) -> None:
+    status, answer = server.post(path, body)
+    assert status == 400 and "start it with --mmproj" in str(answer)
+
+
+def test_connections_that_say_nothing_or_half_a_word(server: Served) -> None:
+    where = urllib.parse.urlparse(server.address)
+    with contextlib.ExitStack() as silent:
+        for i in range(400):
+            address = (str(where.hostname), where.port or 0)
+            silent.enter_context(socket.create_connection(address, timeout=30)).sendall(b"POST /"[: i % 7])
         assert works(server)
 
 
@@ -115,7 +152,7 @@ def test_many_special_tokens_take_no_longer_than_others(server: Served) -> None:
     n = 100_000
     status, answer = server.post("/tokenize", {"content": "<|im_start|>a" * n})
     assert (status, answer["tokens"]) == (200, [START, ord("a")] * n)
-    messages = [{"role": "user", "content": "a"}] * n
+    messages = [{"role": "user", "content": "a"}] * (n // 5)
     assert server.post("/v1/chat/completions", {"messages": messages, "max_tokens": 2})[0] == 400  # too long
     assert works(server)
 

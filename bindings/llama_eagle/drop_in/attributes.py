@@ -33,6 +33,7 @@ class Attributes(Llama):
     _memory: TextMemory | None = None
     _is_closed = False
     _flash_attn_given = False
+    _logits_all = False
     _hides_templates = True
     _parent_arguments: dict[str, Any]
 
@@ -134,6 +135,14 @@ class Attributes(Llama):
     @property
     def _scores(self) -> NDArray[np.single]:
         return self.scores[: self.n_tokens] if self._logits_all else self.scores
+
+    def _keep_logits(self) -> None:
+        """From here on, of every token of the text: what is in memory is read again."""
+        memory = self._require_memory()
+        if memory.rows is None:
+            self.reset()
+            memory.rows = np.empty((self._n_ctx, self._n_vocab), dtype=np.single)
+        self._logits_all = True
 
     @functools.cached_property
     def _on_load(self) -> Any:

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import time
 import warnings
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
@@ -21,13 +21,11 @@ library()  # before llama_cpp is imported: it must load our build
 
 import llama_cpp  # noqa: E402
 from llama_cpp import Llama, LlamaState  # noqa: E402
-from llama_cpp.llama_chat_format import get_chat_completion_handler  # noqa: E402
 from llama_cpp.llama_tokenizer import LlamaTokenizer  # noqa: E402
 
 from llama_eagle.drafting.choose import choose_drafters, combine  # noqa: E402
 from llama_eagle.drafting.resolve import session_options  # noqa: E402
-from llama_eagle.drop_in import chat  # noqa: E402
-from llama_eagle.drop_in.attributes import Attributes  # noqa: E402
+from llama_eagle.drop_in.completions import Completions  # noqa: E402
 from llama_eagle.drop_in.guard import OneThread  # noqa: E402
 from llama_eagle.drop_in.images import ImageReader  # noqa: E402
 from llama_eagle.drop_in.measures import Measures  # noqa: E402
@@ -43,7 +41,6 @@ from llama_eagle.drop_in.parts import (  # noqa: E402
     explained,
     require_grammar,
 )
-from llama_eagle.drop_in.replies import RequiredCall  # noqa: E402
 from llama_eagle.drop_in.state import capture_state, restore_state  # noqa: E402
 from llama_eagle.drop_in.text import GrowingText  # noqa: E402
 from llama_eagle.errors import UsageError  # noqa: E402
@@ -67,12 +64,11 @@ from llama_eagle.vision.in_text import PicturesInText, with_markers  # noqa: E40
 from llama_eagle.vision.pictures import Sources  # noqa: E402
 
 GENERATE = inspect.signature(Llama.generate)
-CHAT = inspect.signature(Llama.create_chat_completion)
 FILTER_ARGUMENTS = ("temp", "top_k", "top_p", "min_p", "typical_p")
 SAMPLER_ARGUMENTS = set(inspect.signature(Llama._init_sampler).parameters) - {"self"}
 
 
-class EagleLlama(Attributes, Closing):
+class EagleLlama(Completions, Closing):
     """A drop-in `llama_cpp.Llama` that drafts.
 
     Beyond the parent's arguments it takes those of `EagleOptions`, `draft_path` first.
@@ -91,12 +87,8 @@ class EagleLlama(Attributes, Closing):
         self._flash_attn_given = parent.get("flash_attn") is not None
         log.set_verbose(parent.get("verbose", False))
         self._one_thread = OneThread("EagleLlama")
-        self._generation: Rounds | None = None
-        self._context_is_full = False
         self._hides_templates = True
-        self._prompt: list[int] = []  # of the last completion
         self._measures = Measures()
-        self._images: ImageReader | None = None
         self._session_options = session_options(self._choice.draft, self._options)
         if self._options.exact:
             exact_mode.set_mode("strict")
@@ -135,14 +127,6 @@ class EagleLlama(Attributes, Closing):
         if self._logits_all:
             self._keep_logits()
         self._growing = GrowingText(Tokenizer(self._model), self.token_bos())
-
-    def _keep_logits(self) -> None:
-        """From here on, of every token of the text: what is in memory is read again."""
-        memory = self._require_memory()
-        if memory.rows is None:
-            self.reset()
-            memory.rows = np.empty((self._n_ctx, self._n_vocab), dtype=np.single)
-        self._logits_all = True
 
     def _load_draft(self, given: dict[str, Any]) -> DraftLike | None:
         options = self._options
@@ -261,69 +245,6 @@ class EagleLlama(Attributes, Closing):
         target = Chain(sampler.sampler, np.arange(self._n_vocab, dtype=np.int32))
         seed = None if self._seed == llama_cpp.LLAMA_DEFAULT_SEED else self._seed
         return RejectionSampling(self._session, self._options.p_min, target, draft, seed)
-
-    def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """As the parent's, with `timings` on the last part; what its reader spends is not counted as ours.
-
-        Where the context is full before `max_tokens`, the parent would lose the text, but for a stopping criterion.
-        """
-        given = kwargs.get("stopping_criteria")
-        criteria = given if isinstance(given, Sequence) else [given] if given is not None else []
-        kwargs["stopping_criteria"] = llama_cpp.StoppingCriteriaList([*criteria, lambda *_: self._context_is_full])
-        if kwargs.get("logprobs") is not None and self.draft_model is not None:
-            self._keep_logits()  # as in the parent, but only once they are asked for
-        self._prompt = [] if isinstance(kwargs["prompt"], str) else kwargs["prompt"]
-        parts = super()._create_completion(*args, **kwargs)
-        with self._measures.completion():
-            while True:
-                with self._exclusive():  # from the seed to the token: nobody else's in between
-                    part = next(parts, None)
-                if part is None:
-                    return
-                part = self._with_timings(part)
-                if self._context_is_full and "timings" in part:
-                    part["choices"][0]["finish_reason"] = "length"
-                with self._measures.reader():
-                    yield part
-
-    def create_chat_completion(
-        self, *args: Any, chat_template_kwargs: Mapping[str, Any] | None = None, **kwargs: Any
-    ) -> Any:
-        """As the parent's, with `timings` in the answer or in its last part.
-
-        Schemas are honoured, and reasoning and calls of tools are told apart from content (`parse_replies`).
-        chat_template_kwargs: for the template, such as {"enable_thinking": False}.
-        """
-        call = CHAT.bind(self, *args, **kwargs)
-        call.apply_defaults()
-        request = chat.prepared(call.arguments)
-        llama: Any = self
-        if self._images is not None:
-            llama, request["messages"] = self._images.read(self, request["messages"])
-        name = str(self.chat_format)
-        handler = self.chat_handler or self._chat_handlers.get(name) or get_chat_completion_handler(name)
-        options = chat.template_options(request) if self.chat_handler is None else {}
-        answer = handler(llama=llama, **request, **{**options, **(chat_template_kwargs or {})})
-        if chat.is_required(call.arguments):
-            answer = chat.split(answer, RequiredCall)
-        elif self._options.parse_replies and not chat.is_constrained(request):
-            template = self.metadata.get("tokenizer.chat_template", "")
-            answer = chat.split(answer, lambda: chat.reader(template, request, self._prompt_end()))
-        return self._with_timings(answer) if isinstance(answer, dict) else self._stream(answer)
-
-    def _stream(self, parts: Iterator[Any]) -> Generator[Any, None, None]:
-        """A generator, and so with a `close()`."""
-        for part in parts:
-            yield self._with_timings(part)
-
-    def _prompt_end(self) -> str:
-        tokens = self._prompt[-8:]
-        return self.detokenize(tokens, special=True).decode("utf-8", "replace") if len(tokens) else ""
-
-    def _with_timings(self, part: Any) -> Any:
-        """An answer, or the last part of one, with its timings."""
-        ended = any(choice.get("finish_reason") is not None for choice in part.get("choices", []))
-        return {**part, "timings": self._measures.timings()} if ended else part
 
     @property
     def speculative_stats(self) -> Statistics:
@@ -444,14 +365,6 @@ class EagleLlama(Attributes, Closing):
             self._is_closed = True
 
     # --- inside ---
-
-    @contextlib.contextmanager
-    def _exclusive(self, rounds: Rounds | None = None) -> Iterator[None]:
-        """One thread at a time, and no generation goes on after another one has begun."""
-        with self._one_thread.entered():
-            if rounds is not None and rounds is not self._generation:
-                raise RuntimeError("another call has used this EagleLlama since this generation began. Begin it again.")
-            yield
 
     def _end_generation(self) -> None:
         """Commit what the pending round has delivered, and take the generation's measures."""

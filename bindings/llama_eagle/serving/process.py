@@ -24,6 +24,7 @@ from llama_eagle.native.build import library_folder
 
 INTERRUPTED = 130
 PATIENCE = 1.5  # seconds for it to end by itself
+MAX_COMPLAINT = 500  # characters of a reason: some quote a whole template
 PR_SET_PDEATHSIG = 1
 
 _LINE = re.compile(r"^[\d.]+ (?P<level>[A-Z]) (?P<text>.*)$")
@@ -103,7 +104,7 @@ def _follow(process: subprocess.Popen[str], verbose: bool) -> str:
             console.data(address.group(0))
             sys.stdout.flush()
         if level == "E" or (not found and "error" in text.lower()):
-            complaints.append(" ".join(text.split()))
+            complaints.append(" ".join(text[:MAX_COMPLAINT].split()))
         if verbose or (level in ("E", "W") and announced):
             print(console.printable(text), file=sys.stderr, flush=True)
     return complaints[0] if complaints else ""

@@ -27,6 +27,10 @@ inline std::string eagle_bad_media() {
            " million pixels: send a sound PNG or JPEG";
 }
 
+inline std::string eagle_no_media(const std::string & what) {
+    return "this server reads no " + what + ": start it with --mmproj and an encoder that does";
+}
+
 // Bytes of a request's body; longer ones are answered with 413.
 inline size_t eagle_max_body() {
     const char * given = std::getenv("LLAMA_EAGLE_MAX_BODY_MIB");

@@ -9,7 +9,7 @@
 constexpr int EAGLE_MAX_JSON_DEPTH = 1000;
 constexpr int EAGLE_MAX_SCHEMA_DEPTH = 1000;    // references followed, and optional properties of an object
 constexpr size_t EAGLE_MAX_SCHEMA_NAME = 4096;  // of a property or reference
-constexpr std::chrono::seconds EAGLE_SCHEMA_TIME(10);
+constexpr std::chrono::seconds EAGLE_SCHEMA_TIME(2);
 
 // Whether arrays and objects in this text are nested no deeper.
 inline bool eagle_is_shallow(const std::string & json) {

@@ -1,5 +1,6 @@
 #include "eagle_grammar.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 
@@ -13,6 +14,7 @@ namespace {
 
 thread_local int depth = 0;
 thread_local int64_t start_us = 0;  // 0: no clock runs
+thread_local size_t n_repeated = 0;
 thread_local std::string error;
 
 [[noreturn]] void refuse(const std::string & why) {
@@ -34,6 +36,13 @@ void require_repetition(uint64_t min_times, uint64_t max_times) {
     }
 }
 
+void count_repeated(uint64_t n_symbols, uint64_t n_times) {
+    n_repeated += (n_symbols + 1) * std::min<uint64_t>(n_times, MAX_GRAMMAR_REPEATED);
+    if (n_repeated > MAX_GRAMMAR_REPEATED) {
+        refuse(format("repeats more than %zu symbols", MAX_GRAMMAR_REPEATED));
+    }
+}
+
 GrammarLevel::GrammarLevel() {
     if (depth == MAX_GRAMMAR_DEPTH) {
         refuse(format("is nested deeper than %d levels", MAX_GRAMMAR_DEPTH));
@@ -48,6 +57,7 @@ GrammarLevel::~GrammarLevel() {
 GrammarClock::GrammarClock() : outermost_(start_us == 0) {
     if (outermost_) {
         start_us = ggml_time_us();
+        n_repeated = 0;
     }
 }
 

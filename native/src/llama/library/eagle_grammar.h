@@ -9,12 +9,16 @@ namespace eagle {
 
 constexpr size_t MAX_GRAMMAR_BYTES = 1 << 20;
 constexpr int MAX_GRAMMAR_DEPTH = 1000;           // nested groups, or rules that begin with each other
+constexpr size_t MAX_GRAMMAR_REPEATED = 500'000;  // symbols and rules that repetitions are written out to
 constexpr size_t MAX_GRAMMAR_STATES = 4'000'000;  // levels of all the states explored behind one character
-constexpr int MAX_GRAMMAR_SECONDS = 10;           // for one token, or to begin with
+constexpr int MAX_GRAMMAR_SECONDS = 2;            // for one token, or to begin with
 
 void require_grammar_size(const char * text);
 
 void require_repetition(uint64_t min_times, uint64_t max_times);
+
+// One more repetition of so many symbols, in the grammar that is being read.
+void count_repeated(uint64_t n_symbols, uint64_t n_times);
 
 // One level of the recursion, as long as it lives.
 class GrammarLevel {
@@ -25,7 +29,7 @@ class GrammarLevel {
     GrammarLevel & operator=(const GrammarLevel &) = delete;
 };
 
-// The time for one token begins, unless it runs already on this thread.
+// The time for one token begins, unless it runs already on this thread; so does the count of repetitions.
 class GrammarClock {
   public:
     GrammarClock();

@@ -1,0 +1,79 @@
+// What a chat template, a program of whoever made the model, may cost in llama.cpp's interpreter. Each limit ends in an
+// exception that says so, which the server answers.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+constexpr std::chrono::seconds EAGLE_TEMPLATE_TIME(10);
+constexpr int64_t EAGLE_TEMPLATE_BYTES = int64_t(1) << 30;  // of all texts and lists on the way to the prompt
+constexpr int64_t EAGLE_TEMPLATE_ITEM = 64;                 // bytes that one item of a list counts
+constexpr int64_t EAGLE_TEMPLATE_VALUE = 256;               // and one that is made for it
+constexpr int EAGLE_TEMPLATE_DEPTH = 1000;                  // statements, macros and expressions within each other
+
+// One rendering, as long as it lives: its time and bytes are counted from here on.
+class eagle_template_rendering {
+  public:
+    eagle_template_rendering() : before_(counts()) {
+        counts() = {true, 0, before_.depth, std::chrono::steady_clock::now() + EAGLE_TEMPLATE_TIME};
+    }
+    ~eagle_template_rendering() { counts() = before_; }
+    eagle_template_rendering(const eagle_template_rendering &) = delete;
+    eagle_template_rendering & operator=(const eagle_template_rendering &) = delete;
+
+    struct Counts {
+        bool is_counted = false;
+        int64_t n_bytes = 0;
+        int depth = 0;
+        std::chrono::steady_clock::time_point end;
+    };
+
+    static Counts & counts() {
+        static thread_local Counts value;
+        return value;
+    }
+
+  private:
+    Counts before_;
+};
+
+// So many bytes more.
+inline void eagle_template_takes(int64_t n_bytes) {
+    auto & counts = eagle_template_rendering::counts();
+    if (!counts.is_counted) {
+        return;
+    }
+    counts.n_bytes += n_bytes;
+    if (n_bytes > EAGLE_TEMPLATE_BYTES || counts.n_bytes > EAGLE_TEMPLATE_BYTES) {
+        throw std::runtime_error("the chat template makes more than " + std::to_string(EAGLE_TEMPLATE_BYTES >> 20) +
+                                 " MiB of text and lists");
+    }
+    if (std::chrono::steady_clock::now() > counts.end) {
+        throw std::runtime_error("the chat template takes more than " + std::to_string(EAGLE_TEMPLATE_TIME.count()) +
+                                 " s");
+    }
+}
+
+// A text, or a list that a text is made of, this many times.
+inline void eagle_template_repeats(int64_t n_bytes, int64_t n_times) {
+    const bool is_huge = n_times > EAGLE_TEMPLATE_BYTES || n_bytes > EAGLE_TEMPLATE_BYTES;
+    eagle_template_takes(n_times <= 0 ? 0 : is_huge ? EAGLE_TEMPLATE_BYTES + 1 : (n_bytes + 1) * n_times);
+}
+
+// One level of the recursion, as long as it lives.
+class eagle_template_level {
+  public:
+    eagle_template_level() {
+        if (eagle_template_rendering::counts().depth == EAGLE_TEMPLATE_DEPTH) {
+            throw std::runtime_error("the chat template calls itself for ever, or is nested deeper than " +
+                                     std::to_string(EAGLE_TEMPLATE_DEPTH) + " levels");
+        }
+        eagle_template_takes(0);
+        eagle_template_rendering::counts().depth++;
+    }
+    ~eagle_template_level() { eagle_template_rendering::counts().depth--; }
+    eagle_template_level(const eagle_template_level &) = delete;
+    eagle_template_level & operator=(const eagle_template_level &) = delete;
+};
