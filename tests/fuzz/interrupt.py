@@ -17,6 +17,7 @@ import argparse
 import collections
 import contextlib
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -281,8 +282,8 @@ def try_case(jobs: dict[str, Job], number: int, models: Path, folder: Path) -> t
     return name, how, seconds, [f"{number}: {name}: {fault}" for fault in wrong]
 
 
-def fuzz(numbers: range, folder: Path, report: Callable[[str], None] = print) -> list[str]:
-    """What went wrong in these cases."""
+def fuzz(numbers: range, seconds: float, folder: Path, report: Callable[[str], None] = print) -> list[str]:
+    """What went wrong in these cases, or in as many of them as there is time for."""
     # Elsewhere: torch's threads, once they have worked, do not survive a fork.
     making = multiprocessing.get_context("spawn").Process(target=make_models, args=(folder / "models",))
     making.start()
@@ -294,13 +295,17 @@ def fuzz(numbers: range, folder: Path, report: Callable[[str], None] = print) ->
     ends: collections.Counter[tuple[str, str]] = collections.Counter()
     longest: dict[str, float] = collections.defaultdict(float)
     wrong: list[str] = []
+    until = time.monotonic() + seconds
     for number in numbers:
-        name, how, seconds, found = try_case(jobs, number, folder / "models", folder / "case")
+        if time.monotonic() > until:
+            break
+        name, how, took, found = try_case(jobs, number, folder / "models", folder / "case")
         ends[name, how] += 1
-        longest[name] = max(longest[name], seconds)
+        longest[name] = max(longest[name], took)
         wrong += found
         for fault in found:
             report(fault)
+    report(f"{ends.total()} cases, {len(wrong)} wrong")
     for name in jobs:
         told = ", ".join(f"{how} {n}" for (job, how), n in sorted(ends.items()) if job == name)
         report(f"{name}: {told}; at most {longest[name]:.2f} s")
@@ -311,6 +316,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no case after these")
     parser.add_argument("--only", type=int)
     arguments = parser.parse_args()
     first = arguments.seed * 10_000_000
@@ -319,8 +325,9 @@ def main() -> int:
         numbers = range(arguments.only, arguments.only + 1)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job, and what it starts
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # below nohup likewise
     with tempfile.TemporaryDirectory() as name:
-        return 1 if fuzz(numbers, Path(name)) else 0
+        return 1 if fuzz(numbers, arguments.seconds, Path(name)) else 0
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 
 #include "common.h"
 #include "eagle_drafts.h"
-#include "eagle_exact.h"
+#include "eagle_turn.h"
 
 // Whether our engine drafts with this model, for a kind of speculation or any of those that were asked for.
 inline bool eagle_drafts_of(const common_params_speculative & params, const llama_model * model,
@@ -31,23 +31,3 @@ void eagle_copy_slot(common_speculative * spec, llama_seq_id from, llama_seq_id 
 // The draft's part of a slot's file. What cannot be loaded costs drafts, not the slot.
 void eagle_save_slot(common_speculative * spec, llama_seq_id seq, llama_context * ctx, const std::string & path);
 void eagle_load_slot(common_speculative * spec, llama_seq_id seq, llama_context * ctx, const std::string & path);
-
-// Who is computed next. A row's bits depend on whether it is read as part of a prompt or of a round, and a prompt's on
-// how it is cut (docs/exactness.md): so prompts are read one at a time and take turns with the slots that generate.
-struct eagle_server_turn {
-    bool is_prompt = false;
-    int n_generating = 0;
-
-    template <typename Slots>
-    void next(const Slots & slots) {
-        using State = decltype(slots.begin()->state);
-        const auto is = [](State state) { return [=](const auto & slot) { return slot.state == state; }; };
-        const bool waits = std::any_of(slots.begin(), slots.end(), is(State::SLOT_STATE_STARTED)) ||
-                           std::any_of(slots.begin(), slots.end(), is(State::SLOT_STATE_PROCESSING_PROMPT));
-        n_generating = (int) std::count_if(slots.begin(), slots.end(), is(State::SLOT_STATE_GENERATING));
-        is_prompt = waits && (n_generating == 0 || !is_prompt);
-    }
-
-    // Such that the rows of all slots that generate are few enough to keep their bits.
-    int longest_draft() const { return EAGLE_EXACT_MAX_ROWS / std::max(1, n_generating) - 1; }
-};

@@ -1,0 +1,69 @@
+// Turns of the server's slots: prompts one at a time, the oldest first, each second turn a round of those that
+// generate.
+
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "../src/llama-common/eagle_turn.h"
+
+namespace {
+
+enum State { SLOT_STATE_IDLE, SLOT_STATE_STARTED, SLOT_STATE_PROCESSING_PROMPT, SLOT_STATE_GENERATING };
+
+struct Task {
+    int id;
+};
+
+struct Slot {
+    State state = SLOT_STATE_IDLE;
+    const Task * task = nullptr;
+};
+
+void require(bool condition, const char * what) {
+    if (!condition) {
+        std::fprintf(stderr, "failed: %s\n", what);
+        std::exit(1);
+    }
+}
+
+void prompts_and_rounds_take_turns() {
+    const Task first{1}, second{2};
+    const std::vector<Slot> slots = {{SLOT_STATE_GENERATING, &first}, {SLOT_STATE_STARTED, &second}, {}};
+    eagle_server_turn turn;
+    for (const bool is_prompt : {true, false, true, false}) {
+        turn.next(slots);
+        require(turn.is_prompt == is_prompt, "one after the other");
+        require(turn.n_generating == 1 && turn.longest_draft() == EAGLE_EXACT_MAX_ROWS - 1, "who generates");
+    }
+}
+
+// Slot 0 has a new request whenever its prompt has been read: the other's is read in its turn all the same.
+void nobody_waits_for_ever() {
+    std::vector<Task> tasks = {{7}, {5}};
+    std::vector<Slot> slots = {{SLOT_STATE_STARTED, &tasks[0]}, {SLOT_STATE_PROCESSING_PROMPT, &tasks[1]}};
+    eagle_server_turn turn;
+    int n_read = 0;
+    for (int i = 0; i < 10; i++) {
+        turn.next(slots);
+        require(turn.is_prompt && turn.reads(slots[0]) != turn.reads(slots[1]), "one prompt");
+        if (turn.reads(slots[0])) {
+            tasks[0].id = 8 + i;
+        } else {
+            slots[1].state = SLOT_STATE_IDLE;
+            n_read++;
+            break;
+        }
+    }
+    require(n_read == 1, "the oldest is read");
+    turn.next(slots);
+    require(turn.reads(slots[0]), "then the next");
+}
+
+}  // namespace
+
+int main() {
+    prompts_and_rounds_take_turns();
+    nobody_waits_for_ever();
+    return 0;
+}
