@@ -67,7 +67,7 @@ test-vulkan: install
 	$(BIN)/cmake -S . -B build/vulkan -G Ninja -DGGML_VULKAN=ON -DLLAMA_EAGLE_SERVER=OFF \
 	    -DPython3_EXECUTABLE=$(CURDIR)/$(BIN)/python $$headers $(CMAKE_ARGS)
 	$(BIN)/cmake --build build/vulkan --target ggml-vulkan
-	driver=$$(native/tests/software_vulkan.sh build/vulkan-mesa) && \
+	driver=$$(native/tests/software_vulkan.sh build/vulkan-layer) && \
 	env $$driver LLAMA_EAGLE_TEST_GPU=vulkan=$(CURDIR)/build/vulkan/bin/libggml-vulkan.so \
 	    $(BIN)/python -m pytest tests/parity/test_gpus.py tests/e2e/test_gpus_text.py
 

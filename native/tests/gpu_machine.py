@@ -131,7 +131,7 @@ def build(machine: Machine, result: Result) -> None:
     """The Python package, and the library with the backend in a folder of its own."""
     machine.run("make", "install")
     if machine.name == "vulkan":
-        words = machine.run(ROOT / "native/tests/software_vulkan.sh", ROOT / "build/vulkan-mesa")[1].split()
+        words = machine.run(ROOT / "native/tests/software_vulkan.sh", ROOT / "build/vulkan-layer")[1].split()
         machine.driver = dict(word.split("=", 1) for word in words)
     if not machine.is_built:
         result.summary = "the package"
