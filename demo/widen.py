@@ -1,9 +1,9 @@
 """The demo pair at the cost of a 0.8B model: the same functions in wider and more matrices, zero beyond the old ones.
 
-The target's width grows from 256 to 1024, its MLPs to 10,240, its 8 blocks to 24. Every matrix is read and multiplied
-in full, so a token costs what it costs in a model of 0.76 billion parameters; what the model says stays what the demo
-model says. A norm over a wider row divides by less: its weights make up for it. The draft keeps its size, and brings
-its own embeddings, because the target's are wider now.
+The target's width grows from 256 to 1024, its MLPs to 10,240, its 8 blocks to 24, and its MTP head with them. Every
+matrix is read and multiplied in full, so a token costs what it costs in a model of 0.76 billion parameters; what the
+model says stays what the demo model says. A norm over a wider row divides by less: its weights make up for it. The
+draft keeps its size, and brings its own embeddings, because the target's are wider now.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COPIED = ("chat_template.jinja", "generation_config.json", "tokenizer.json", "to
 
 
 def widen_pair(target: Path, draft: Path, folder: Path) -> tuple[Path, Path]:
-    """Writes both checkpoints below `folder`: about 1.6 GB. Returns their folders."""
+    """Writes both checkpoints below `folder`: about 1.7 GB. Returns their folders. The target may have an MTP head."""
     source = open_checkpoint(target)
     wide, fitting = folder / "target", folder / "draft"
     for path in (wide, fitting):
@@ -48,8 +48,11 @@ def _write_config(folder: Path, config: dict[str, Any]) -> None:
 def _target(source: Checkpoint) -> Iterator[Tensor]:
     n_layers = source.config["num_hidden_layers"]
     for name in source.names():
+        if name == "mtp.fc.weight":
+            yield _wider_fc(name, source)
+            continue
         yield _padded(name, source, keep=True)
-        layer = name.split(".")[2] if ".layers." in name else None
+        layer = name.split(".")[2] if name.startswith("model.layers.") else None
         for copy in range(int(layer) + n_layers, N_LAYERS, n_layers) if layer is not None else ():
             yield _padded(name, source, keep=False, named=name.replace(f".layers.{layer}.", f".layers.{copy}."))
 
@@ -73,6 +76,14 @@ def _padded(name: str, source: Checkpoint, *, keep: bool, named: str = "") -> Te
     return Tensor(named or name, shape, rows)
 
 
+def _wider_fc(name: str, source: Checkpoint) -> Tensor:
+    """[H, A * H] of an MTP head, between its embedding, its hidden state and its block."""
+    fc = source.read_f32(name)
+    out = np.zeros((WIDTH, fc.shape[1] // len(fc) * WIDTH), np.float32)
+    out[: len(fc)] = _wider_features(fc, len(fc))
+    return Tensor(name, out.shape, lambda low, high: out[low:high])
+
+
 def _norm_rows(values: NDArray[np.float32], keep: bool) -> Rows:
     """Weights of a norm, which are stored minus one: new dimensions are multiplied by zero."""
     out = np.full(WIDTH, -1, np.float32)
@@ -89,7 +100,8 @@ def _is_padded(name: str, axis: int) -> bool:
         return True
     if name.endswith("proj.weight") or "in_proj_" in name or "embed_tokens" in name:
         return axis == 1
-    return name.endswith(("input_layernorm.weight", "post_attention_layernorm.weight", "model.norm.weight"))
+    of_head = name.startswith(("mtp.norm.", "mtp.pre_fc_norm_"))
+    return of_head or name.endswith(("layernorm.weight", "model.norm.weight"))
 
 
 def _draft(source: Checkpoint, target: Checkpoint) -> Iterator[Tensor]:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TextIO
 
 TINT, DIM, PLAIN = "\033[36m", "\033[2m", "\033[0m"  # tokens that had been drafted; thinking
 TABLE_WIDTH = 110  # of a table that goes to a file or a pipe
@@ -110,14 +110,24 @@ def failure(kind: str, message: str, code: int) -> None:
         _tell(f"error: {message}")
 
 
+def prose(text: str) -> None:
+    """Data that is sentences."""
+    _write_lines(text, sys.stdout)
+
+
 def _tell(text: str) -> None:
-    """On stderr; a terminal gets lines that end between words."""
+    """On stderr."""
+    _write_lines(text, sys.stderr)
+
+
+def _write_lines(text: str, stream: TextIO) -> None:
+    """A terminal gets lines that end between words."""
     lines = printable(text).split("\n")
-    if on_terminal():
+    if stream.isatty():
         width = shutil.get_terminal_size().columns
         fill = partial(textwrap.wrap, width=max(width, 20), break_long_words=False, break_on_hyphens=False)
         lines = [part for line in lines for part in fill(line) or [""]]
-    print("\n".join(lines), file=sys.stderr)
+    print("\n".join(lines), file=stream)
 
 
 def on_terminal() -> bool:

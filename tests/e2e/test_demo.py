@@ -61,12 +61,16 @@ def test_the_padded_pair_says_the_same(tmp_path: Path) -> None:
     outcome = llama_eagle("demo", "--work", tmp_path, "--json")
     assert outcome.code == 0, outcome
     padded = outcome.json["padded"]
-    assert padded["equal"] is True
-    assert padded["mean_emitted"] > 1.6
-    assert Path(padded["target"]).stat().st_size > 0.8e9
+    assert [each["drafter"] for each in padded] == ["EAGLE-3", "MTP"]
+    for each in padded:
+        assert each["equal"] is True
+        assert each["mean_emitted"] > 1.6
+        assert Path(each["target"]).stat().st_size > 0.8e9
     assert [path.name for path in (tmp_path / "padded").iterdir() if path.is_dir()] == []
 
 
 def test_what_is_told_of_the_padded_pair() -> None:
-    text = told(Comparison("q8_0", "EAGLE-3", "t", "d", True, True, 6, 0.3, 2.2, [0.5], 20.0, 32.0))
-    assert "plain 20.0 tokens/s, drafting 32.0 tokens/s, 1.60 x as fast; 2.20 tokens a round, the same text" in text
+    padded = [Comparison("q8_0", name, "t", "d", True, True, 6, 0.3, 2.2, [0.5], 20.0, 32.0) for name in ("A", "B")]
+    text = told(padded)
+    assert "A: plain 20.0 tokens/s, drafting 32.0 tokens/s, 1.60 x as fast; 2.20 tokens a round, the same text" in text
+    assert "\nB: plain" in text

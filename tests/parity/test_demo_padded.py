@@ -8,15 +8,21 @@ import pytest
 import torch
 import transformers
 from llama_eagle.demo import widen
-from llama_eagle.demo.run import DRAFT, TARGET
+from llama_eagle.demo.run import DRAFT, HEAD, TARGET, join_head
 
 
 @pytest.fixture(scope="module")
-def padded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The target with its MTP head."""
+    return join_head(TARGET, HEAD, tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture(scope="module")
+def padded(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     with pytest.MonkeyPatch.context() as patch:  # a fortieth of the size: the rules are the same
         for name, value in {"WIDTH": 320, "FFN": 640, "N_LAYERS": 12}.items():
             patch.setattr(widen, name, value)
-        return widen.widen_pair(TARGET, DRAFT, tmp_path_factory.mktemp("padded"))
+        return widen.widen_pair(whole, DRAFT, tmp_path_factory.mktemp("padded"))
 
 
 def logits(folder: Path, tokens: torch.Tensor) -> torch.Tensor:
@@ -34,18 +40,23 @@ def test_the_target_computes_the_same(padded: tuple[Path, Path]) -> None:
 
 
 @pytest.mark.native
-def test_the_draft_fits(padded: tuple[Path, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("drafter", ["EAGLE-3", "MTP"])
+def test_its_drafts_are_accepted_as_before(
+    padded: tuple[Path, Path], whole: Path, drafter: str, tmp_path: Path
+) -> None:
     from llama_eagle.bench.evaluate import Evaluation, evaluate, total
     from llama_eagle.bench.prompts import read_prompts, take
     from llama_eagle.demo.run import HELD_OUT
     from llama_eagle.drafting.options import DraftingOptions
+    from llama_eagle.sessions.options import MTP
     from llama_eagle.synthetic.ggufs import convert_pair
 
     prompts = take(read_prompts([str(HELD_OUT)]), 2)
     found = []
-    for pair in (padded, (TARGET, DRAFT)):
+    for pair in (padded, (whole, DRAFT)):
         target, draft = convert_pair(*pair, tmp_path, "f16")
-        found.append(total(evaluate(Evaluation(target, prompts, 96, DraftingOptions(draft, 4), threads=1)).values()))
+        drafts = DraftingOptions(MTP if drafter == "MTP" else draft, 4)
+        found.append(total(evaluate(Evaluation(target, prompts, 96, drafts, threads=1)).values()))
     assert found[0].n_same == found[0].n_turns == 4
     emitted = [score.statistics.mean_emitted for score in found]
     assert emitted[0] == pytest.approx(emitted[1], abs=0.15)

@@ -38,10 +38,10 @@ def demo(
     if not json:
         console.data("\n")
         console.table(result.table())
-    large = compare_padded(work, say=console.note) if padded else None
+    large = compare_padded(work, say=console.note) if padded else ()
     if json:
-        console.result(result.as_dict() | ({"padded": asdict(large)} if large else {}))
-    elif large is not None:
-        console.data(told(large))
-    if not result.as_promised or (large is not None and large.exact and not large.equal):
+        console.result(result.as_dict() | ({"padded": [asdict(each) for each in large]} if large else {}))
+    elif large:
+        console.prose(told(large))
+    if not result.as_promised or any(each.exact and not each.equal for each in large):
         raise typer.Exit(5)
