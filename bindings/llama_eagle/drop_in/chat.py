@@ -22,6 +22,7 @@ from llama_eagle.drop_in.replies import (
     Schemas,
 )
 from llama_eagle.errors import UsageError
+from llama_eagle.generation.schema import gbnf
 
 Reader = ReplyReader | RequiredCall
 Request = dict[str, Any]  # the arguments of `create_chat_completion`
@@ -101,7 +102,7 @@ def schema_grammar(response_format: Mapping[str, Any]) -> LlamaGrammar | None:
 def grammar_of_schema(schema: str) -> LlamaGrammar:
     """Raises `UsageError` for a JSON schema that llama-cpp-python cannot turn into a grammar."""
     try:
-        return LlamaGrammar.from_json_schema(schema, verbose=False)
+        return LlamaGrammar.from_string(gbnf(schema), verbose=False)
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UsageError(f"the JSON schema cannot be turned into a grammar ({reason:.200}). Simplify it.") from None
