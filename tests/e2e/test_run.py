@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,10 @@ def test_a_folder_is_converted_once_and_listed(tmp_path: Path) -> None:
         assert made.name == "My-Model-q8_0.gguf"
         times.append(made.stat().st_mtime_ns)
     assert times[0] == times[1]
+    os.utime(checkpoint / "config.json")
+    assert run(tmp_path, checkpoint, "--type", "q8_0").code == 0
+    (made,) = (tmp_path / "llama-eagle/models").glob("*/*.gguf")
+    assert made.stat().st_mtime_ns > times[1], "the checkpoint has changed"
     assert f"{checkpoint} q8_0: 0.00 GiB" in run(tmp_path, "--list").stdout
     assert "deleted" in run(tmp_path, "--clear", "all").stdout
     assert run(tmp_path, "--list").stdout == "nothing is kept\n"
@@ -65,7 +70,7 @@ def test_what_is_no_model(tmp_path: Path) -> None:
 
 def test_pairs_are_those_of_the_documentation() -> None:
     table = [line.strip("| \n").split(" | ") for line in (ROOT / "docs/pairs.md").open() if line.startswith("| ")][1:]
-    assert table == [[pair.target, pair.draft, pair.maker] for pair in PAIRS]
+    assert table == [[pair.target, pair.licence, pair.draft, pair.maker] for pair in PAIRS]
     assert llama_eagle("pairs").stdout.count("\n") == len(PAIRS)
     assert llama_eagle("pairs", "--json").json["pairs"][0]["target"] == "Qwen/Qwen3-1.7B"
 

@@ -51,6 +51,8 @@ def prepare(model: str, outtype: str) -> Ready:
         raise UsageError(f"{model}: no file, no folder and no hub id (OWNER/NAME). Name one of these.")
     folder = models_dir() / _key(str(path.resolve()) if path.is_dir() else model, outtype)
     target = folder / f"{path.name}-{outtype}.gguf"
+    if path.is_dir() and target.is_file() and _is_newer(path, target):
+        shutil.rmtree(folder)
     if not target.is_file():
         _make(model, target, outtype)
     draft = None if path.is_dir() else _known_draft(model, target)
@@ -77,6 +79,12 @@ def clear(name: str) -> list[Entry]:
 
 def _key(source: str, outtype: str) -> str:
     return hashlib.sha256(f"{source} {outtype}".encode()).hexdigest()[:16]
+
+
+def _is_newer(checkpoint: Path, target: Path) -> bool:
+    """Whether something in the folder was written after `target` was made of it."""
+    made = target.stat().st_mtime
+    return any(file.stat().st_mtime > made for file in checkpoint.iterdir())
 
 
 def _make(model: str, target: Path, outtype: str) -> None:
