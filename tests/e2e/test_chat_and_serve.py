@@ -55,6 +55,7 @@ def test_chat(models: Path) -> None:
     stats = [line for line in lines if "rounds" in line and "accepted (by" in line]
     assert "by position: 100% 0%" in stats[0]
     assert any(line.endswith("tokens, nothing drafted") for line in lines)
+    assert sum(line.startswith("plain decoding: about ") for line in lines) == 1
     assert any(line.startswith("/draft") for line in lines)
     assert outcome.stderr == ""
 

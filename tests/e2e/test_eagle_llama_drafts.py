@@ -46,6 +46,25 @@ def test_prompt_lookup_and_the_parents_draft_models(files: dict[str, Path], plai
         llm.close()
 
 
+def test_measuring_plain_decoding_leaves_no_trace(files: dict[str, Path], plain: Any) -> None:
+    """A row that is computed and taken back, between two turns and before one more token of a text."""
+    texts = []
+    for measures in (False, True):
+        with load(files, n_draft=4) as llm:
+            assert llm.measure_plain() is None  # no text yet
+            parts = [complete(llm, "abc", temperature=0, max_tokens=20)["text"]]
+            if measures:
+                assert llm.measure_plain() > 0
+            parts.append(next(llm.generate([], temp=0, reset=False)))
+            if measures:
+                assert llm.measure_plain() > 0
+            parts.append(complete(llm, f"abc{parts[0]}more", temperature=0, max_tokens=20)["text"])
+        texts.append(parts)
+    assert texts[0] == texts[1]
+    complete(plain, "abc", max_tokens=20)
+    assert plain.measure_plain() is None  # nothing can be taken back here
+
+
 class Wrong:
     """A look-up that finds something in every round, and nothing that is right."""
 

@@ -44,6 +44,7 @@ from llama_eagle.drop_in.parts import (  # noqa: E402
 from llama_eagle.drop_in.state import capture_state, restore_state  # noqa: E402
 from llama_eagle.drop_in.text import GrowingText  # noqa: E402
 from llama_eagle.errors import UsageError  # noqa: E402
+from llama_eagle.generation.generate import plain_ms  # noqa: E402
 from llama_eagle.generation.rejection import Chain, RejectionSampling  # noqa: E402
 from llama_eagle.generation.rounds import Plan, Rounds  # noqa: E402
 from llama_eagle.generation.stats import Statistics  # noqa: E402
@@ -270,6 +271,18 @@ class EagleLlama(Completions, Closing):
     def last_token_was_drafted(self) -> bool:
         """In a running generation: whether the token delivered last had been drafted."""
         return self._generation is not None and self._generation.was_drafted
+
+    def measure_plain(self) -> float | None:
+        """Milliseconds that a token takes here without drafts, the median of three. None: no text, room or draft."""
+        memory = self._require_memory()
+        if not self._session.n_draft_max:  # nothing can be undone
+            return None
+        with self._exclusive():
+            self._end_generation()
+            memory.restore()
+            took = plain_ms(self._session, memory.known.tolist())
+            memory.is_live = False  # the row after the text is gone
+        return took
 
     def set_n_draft(self, n_draft: int | str) -> None:
         """Tokens drafted in a round from the next generation on: a number up to `n_draft_max`, or "auto"."""

@@ -131,11 +131,11 @@ def generate(
         decode_ms=decode_ms,
         stop_reason=reason,
         speculative=rounds.statistics if plan.drafter is not None else None,
-        plain_ms=_plain_ms(session, tokens) if watch.compare and plan.drafter is not None else None,
+        plain_ms=plain_ms(session, tokens) if watch.compare and plan.drafter is not None else None,
     )
 
 
-def _plain_ms(session: Session, tokens: Sequence[int]) -> float | None:
+def plain_ms(session: Session, tokens: Sequence[int]) -> float | None:
     """The median of three decodes of one row that are not kept; None where there is no room for one."""
     if not tokens or session.n_room < 1:
         return None

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from llama_eagle import console
+from llama_eagle.cli.commands.generate import ENOUGH, compared
 from llama_eagle.cli.conversation import Conversation
 from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import (
@@ -220,10 +221,14 @@ class Chat:
         self.conversation.images.append({"type": "image_url", "image_url": {"url": url}})
 
     def _stats(self, _: str) -> None:
-        if self._timings:
-            prompt, answer = (self._timings[f"{name}_per_second"] for name in ("prompt", "predicted"))
-            print(f"prompt: {prompt:.0f} tokens/s; answer: {answer:.1f} tokens/s")
-        print(self._llm.speculative_stats)
+        console.prose(str(self._llm.speculative_stats))
+        if not self._timings:
+            return
+        prompt, answer = (self._timings[f"{name}_per_second"] for name in ("prompt", "predicted"))
+        console.prose(f"prompt: {prompt:.0f} tokens/s; answer: {answer:.1f} tokens/s")
+        enough = self._timings["predicted_n"] >= ENOUGH and self._llm.speculative_stats.n_drafted
+        if enough and (plain := self._llm.measure_plain()) is not None:
+            console.prose(compared(answer, plain, "/draft off"))
 
 
 COMMANDS: dict[str, Callable[[Chat, str], None]] = {

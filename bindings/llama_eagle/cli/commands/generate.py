@@ -205,10 +205,15 @@ def told(result: GenerationResult) -> str:
     text += f" ({WHY[result.stop_reason]})"
     if result.plain_ms is None or len(result.tokens) < ENOUGH:
         return text
-    plain = 1e3 / result.plain_ms
-    gain = result.tokens_per_second / plain
-    text += f"\nplain decoding: about {plain:.1f} tokens/s, so drafting is {gain:.2f} x as fast"
-    return text if gain > 1 else f"{text}: it does not pay here (--draft none leaves it out)"
+    return f"{text}\n{compared(result.tokens_per_second, result.plain_ms, '--draft none leaves it out')}"
+
+
+def compared(tokens_per_second: float, plain_ms: float, remedy: str) -> str:
+    """Drafting beside plain decoding, `plain_ms` for a token; `remedy`: what to do where it does not pay."""
+    plain = 1e3 / plain_ms
+    gain = tokens_per_second / plain
+    text = f"plain decoding: about {plain:.1f} tokens/s, so drafting is {gain:.2f} x as fast"
+    return text if gain > 1 else f"{text}: it does not pay here ({remedy})"
 
 
 def _by_drafter(statistics: Any) -> str:
