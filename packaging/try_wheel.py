@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[1]
 QUESTION = "How does Django handle signals?"
 N_TOKENS = 96
 GREEDY = ("--temp", "0", "-n", str(N_TOKENS), "-t", "2", "--json")
@@ -170,6 +171,16 @@ def served(room: Room, pair: Pair) -> Iterator[str]:
     require(code == 130, f"the server ended with {code}")
 
 
+def check_readme(room: Room) -> None:
+    """Commands, tables and examples of README and docs, by the tests that `make walk` runs on a build."""
+    files = [ROOT / "tests/e2e" / name for name in ("test_readme.py", "test_docs.py")]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *map(str, files)]
+    environment = room.environment | {"LLAMA_EAGLE_TEST_PYTHON": str(room.programs / "python")}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    require(done.returncode == 0, f"README is not kept: {done.stdout[-3000:]}{done.stderr}")
+    say(f"README and docs: {done.stdout.splitlines()[-1].strip('= ')}")
+
+
 def check_server(room: Room, pair: Pair, native: str) -> None:
     body = {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0, "max_tokens": N_TOKENS}
     with served(room, pair) as address:
@@ -208,6 +219,7 @@ def main() -> int:
             native = native_text(pair)
             check_server(room, pair, native)
             say("serve: the same text")
+            check_readme(room)
             check_variants(room, pair, native)
         except Failed as failure:
             print(f"error: {failure}", file=sys.stderr)

@@ -43,7 +43,7 @@ RECORDINGS = {
     "chat": Recording(["chat", "-m", TARGET, "-d", DRAFT, "-n", "64"], ["/help", QUESTION, "/stats", "/what", "/exit"]),
     "run": Recording(["run", TARGET], [QUESTION, "/exit"]),
     "convert": Recording(
-        ["convert", "demo/target", "-o", "build/terminal/target.gguf", "--outtype", "q8_0", "--force"]
+        ["convert", "demo/target", "-o", "build/terminal/target.gguf", "--outtype", "q8_0", "--overwrite"]
     ),
     "inspect": Recording(["inspect", TARGET]),
     "check": Recording(["check", TARGET, DRAFT]),
@@ -98,7 +98,6 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     for name in args.names or RECORDINGS:
         for columns in args.columns:
-            (ROOT / "build" / "terminal.gguf").unlink(missing_ok=True)
             lines, unwrapped = record(RECORDINGS[name], columns)
             (args.out / f"{name}-{columns}.txt").write_text("\n".join(lines) + "\n")
             for line in unwrapped:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fixtures import tiny_gguf
+from fixtures.command import PYTHON
 from fixtures.vision_files import make_vision_files, png
 
 pytestmark = pytest.mark.native
@@ -51,7 +51,7 @@ def test_there_are_examples() -> None:
 @pytest.mark.parametrize("code", EXAMPLES)
 def test_example(folder: Path, pictures: Path, code: Any) -> None:
     where = pictures if "mmproj" in code else folder
-    done = subprocess.run([sys.executable, "-c", code], cwd=where, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([PYTHON, "-c", code], cwd=where, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert where == pictures or "BCDEFGHIJKLMNOPQRSTUVWXYZ" in done.stdout
     assert done.stdout.strip()

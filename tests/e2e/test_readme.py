@@ -1,5 +1,6 @@
 """README, walked from top to bottom: its commands run as they stand, on tiny models with the names it uses, and its
-tables say what there is. `make walk` does it in a fresh clone, from `make demo` on.
+tables say what there is. `make walk` does it in a fresh clone, from `make demo` on; `make try-wheel` with the packages
+alone.
 """
 
 from __future__ import annotations
@@ -9,12 +10,11 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fixtures.command import llama_eagle
+from fixtures.command import PYTHON, llama_eagle
 from fixtures.eagle3_checkpoints import DraftSpec, make_draft
 from fixtures.hub import serve_hub
 from fixtures.targets import make_target
@@ -55,7 +55,7 @@ def test_every_command_of_its_examples_runs(hub: str, tmp_path: Path) -> None:
     for line in COMMANDS:
         name, *words = shlex.split(line, comments=True)
         assert name == "llama-eagle", line
-        command = [sys.executable, "-m", "llama_eagle", *words]
+        command = [PYTHON, "-m", "llama_eagle", *words]
         done = subprocess.run(
             command,
             cwd=tmp_path,
