@@ -92,7 +92,6 @@ foreach (target ${EAGLE_LIBRARIES})
     set_property(TARGET ${target} PROPERTY PUBLIC_HEADER)
     set_property(TARGET ${target} PROPERTY PRIVATE_HEADER)
     install(TARGETS ${target} COMPONENT llama_eagle
-        LIBRARY DESTINATION llama_eagle/lib RUNTIME DESTINATION llama_eagle/lib
-        ARCHIVE DESTINATION llama_eagle/lib EXCLUDE_FROM_ALL)
+        LIBRARY DESTINATION llama_eagle/lib RUNTIME DESTINATION llama_eagle/lib)
 endforeach()
 install(FILES ${CMAKE_BINARY_DIR}/bin/build-info.json DESTINATION llama_eagle/lib COMPONENT llama_eagle)

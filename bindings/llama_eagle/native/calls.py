@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 import threading
+from collections.abc import Sequence
 from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_void_p
 from functools import cache
 from typing import Any
@@ -168,10 +170,37 @@ def hear_interrupts() -> None:
 
 def backend_function(registry: str, name: str, prototype: Any) -> Any:
     """What a backend of ggml ("CPU", "RPC") gives by name; prototype: a `ctypes.CFUNCTYPE`."""
-    ggml = library()
-    find = ggml.ggml_backend_reg_get_proc_address
+    functions = ggml()
+    find = functions.ggml_backend_reg_get_proc_address
     find.argtypes, find.restype = [c_void_p, c_char_p], c_void_p
-    return prototype(find(ggml.ggml_backend_reg_by_name(registry.encode()), name.encode()))
+    return prototype(find(functions.ggml_backend_reg_by_name(registry.encode()), name.encode()))
+
+
+def ggml() -> Any:
+    """The functions of ggml's libraries."""
+    return _ggml(library())
+
+
+@cache
+def _ggml(lib: ctypes.CDLL) -> Any:
+    """Libllama's handle also finds the symbols of the libraries it is linked with, but not on Windows."""
+    if sys.platform != "win32":
+        return lib
+    return _Joined([ctypes.CDLL(str(library_folder() / name)) for name in ("ggml.dll", "ggml-base.dll")])
+
+
+class _Joined:
+    """The functions of several libraries."""
+
+    def __init__(self, libraries: Sequence[ctypes.CDLL]) -> None:
+        self._libraries = libraries
+
+    def __getattr__(self, name: str) -> Any:
+        found = next((library for library in self._libraries if hasattr(library, name)), None)
+        if found is None:
+            raise AttributeError(name)
+        setattr(self, name, getattr(found, name))
+        return getattr(found, name)
 
 
 def check_grammar(vocab: Any, text: str, root: str = "root") -> None:
@@ -211,8 +240,9 @@ def _check_library(lib: ctypes.CDLL) -> None:
 def _load_backends(lib: ctypes.CDLL) -> None:
     """Of several CPU libraries, in a package, the best that runs here."""
     lib.llama_backend_init()
-    lib.ggml_backend_reg_by_name.restype = c_void_p
-    if not lib.ggml_backend_reg_by_name(b"CPU"):
+    find = _ggml(lib).ggml_backend_reg_by_name
+    find.restype = c_void_p
+    if not find(b"CPU"):
         raise EnvironmentFailure(
             f"{library_folder()} has no CPU library that runs on this machine. Install llama-eagle again, or build it "
             "here: pip install . in the source tree."

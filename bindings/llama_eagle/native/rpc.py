@@ -12,11 +12,10 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from llama_eagle.errors import EnvironmentFailure, UsageError
-from llama_eagle.native import build
-from llama_eagle.native.calls import backend_function, library
+from llama_eagle.native import build, calls
+from llama_eagle.native.calls import backend_function
 
 GET_DEVICE_MEMORY, HELLO, DEVICE_COUNT = 11, 14, 15
 CAPABILITIES = bytes(24)  # none but TCP
@@ -121,7 +120,7 @@ def _read(connection: socket.socket, size: int) -> bytes:
 
 def handles(servers: Sequence[str]) -> list[int]:
     """ggml's devices of these servers, in order. They are not among those that llama.cpp takes unasked."""
-    ggml: Any = library()
+    ggml = calls.ggml()
     count, get = ggml.ggml_backend_reg_dev_count, ggml.ggml_backend_reg_dev_get
     count.argtypes, count.restype = [ctypes.c_void_p], ctypes.c_size_t
     get.argtypes, get.restype = [ctypes.c_void_p, ctypes.c_size_t], ctypes.c_void_p

@@ -11,7 +11,7 @@ from typing import Any
 from llama_eagle.errors import EnvironmentFailure, UsageError
 from llama_eagle.gguf.header import Header, Source, read_model
 from llama_eagle.gguf.size import available_bytes
-from llama_eagle.native import rpc
+from llama_eagle.native import calls, rpc
 from llama_eagle.native.calls import library
 from llama_eagle.sessions.options import LoadOptions, of_draft
 
@@ -148,8 +148,7 @@ def _described(handle: int) -> dict[str, Any]:
 
 
 def _functions() -> Any:
-    """libllama's handle also finds the symbols of the ggml libraries it is linked with."""
-    ggml: Any = library()
+    ggml = calls.ggml()
     size, device = ctypes.c_size_t, ctypes.c_void_p
     types: dict[str, tuple[list[Any], Any]] = {
         "ggml_backend_dev_count": ([], size),
