@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from llama_eagle.drop_in.guard import OneThread
+from llama_eagle.native.closing import OneThread
 
 pytestmark = pytest.mark.skipif("sys.platform == 'win32'", reason="there is no timer of signals")
 

@@ -17,11 +17,11 @@ from llama_cpp.llama_chat_format import get_chat_completion_handler  # noqa: E40
 
 from llama_eagle.drop_in import chat  # noqa: E402
 from llama_eagle.drop_in.attributes import Attributes  # noqa: E402
-from llama_eagle.drop_in.guard import OneThread  # noqa: E402
 from llama_eagle.drop_in.images import ImageReader  # noqa: E402
 from llama_eagle.drop_in.measures import Measures  # noqa: E402
 from llama_eagle.drop_in.replies import RequiredCall  # noqa: E402
 from llama_eagle.generation.rounds import Rounds  # noqa: E402
+from llama_eagle.native.closing import OneThread  # noqa: E402
 
 CHAT = inspect.signature(Llama.create_chat_completion)
 

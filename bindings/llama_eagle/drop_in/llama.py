@@ -26,7 +26,6 @@ from llama_cpp.llama_tokenizer import LlamaTokenizer  # noqa: E402
 from llama_eagle.drafting.choose import choose_drafters, combine  # noqa: E402
 from llama_eagle.drafting.resolve import session_options  # noqa: E402
 from llama_eagle.drop_in.completions import Completions  # noqa: E402
-from llama_eagle.drop_in.guard import OneThread  # noqa: E402
 from llama_eagle.drop_in.images import ImageReader  # noqa: E402
 from llama_eagle.drop_in.measures import Measures  # noqa: E402
 from llama_eagle.drop_in.options import (  # noqa: E402
@@ -49,7 +48,7 @@ from llama_eagle.generation.rejection import Chain, RejectionSampling  # noqa: E
 from llama_eagle.generation.rounds import Plan, Rounds  # noqa: E402
 from llama_eagle.generation.stats import Statistics  # noqa: E402
 from llama_eagle.hub import download  # noqa: E402
-from llama_eagle.native.closing import Closing  # noqa: E402
+from llama_eagle.native.closing import Closing, OneThread  # noqa: E402
 from llama_eagle.native.limits import MAX_EXACT_DRAFT  # noqa: E402
 from llama_eagle.sessions import exact as exact_mode  # noqa: E402
 from llama_eagle.sessions.checkpoints import CheckpointStore  # noqa: E402
