@@ -142,7 +142,7 @@ def test_auto_stays_within_what_is_verified_exactly(files: dict[str, Path]) -> N
     from llama_eagle.native.limits import MAX_EXACT_DRAFT
 
     with contextlib.closing(load(files, "sharp", "sharp_draft", n_draft="auto", n_draft_max=80, lookup=False)) as llm:
-        assert llm._length.n_max == MAX_EXACT_DRAFT
+        assert llm._length.choose(80) == MAX_EXACT_DRAFT
         llm.set_n_draft(80)  # whoever asks for it gets it
         assert complete(llm, temperature=0)["text"] == (ALPHABET * 3)[3:63]
 

@@ -28,6 +28,7 @@ class Several:
         self, first: Drafter | None, second: Drafter | None, n_max: int, lengths: Sequence[int] = Auto.LENGTHS
     ) -> None:
         self.name = " and ".join(name_of(drafter) for drafter in (first, second) if drafter is not None)
+        self.n_max = n_max
         self.used = "none"  # what proposed the round that is being verified
         self._first, self._second = first, second
         self._lengths = [n for n in lengths if n <= n_max] or [n_max]
@@ -49,7 +50,7 @@ class Several:
 
     def choose(self, n_max: int) -> int:
         """The longest draft there may be: how long it gets, `draft` decides by who drafts."""
-        return n_max
+        return min(n_max, self.n_max)
 
     def draft(self, id_last: int, n_max: int) -> list[int]:
         self._compare(id_last)
