@@ -36,7 +36,7 @@ BOMBS = {
     "indented lines": ("{{ ('a\n' * 100000) | indent(100000) }}", BYTES),
     "join": ("{{ range(100000) | join('a' * 100000) }}", BYTES),
     "json": ("{{ [[[[1]]]] | tojson(indent=2000000000) }}", BYTES),
-    "lists of lists": (repeated("{% set n.t = [n.t, n.t] %}") + "{{ n.t | tojson }}", TIME),
+    "lists of lists": (repeated("{% set n.t = [n.t, n.t] %}") + "{{ n.t | tojson }}", f"{TIME}|{BYTES}"),
     "recursion": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", DEPTH),
     "a list within itself": ("{% set n = namespace() %}{% set n.t = n %}{{ n | tojson }}", DEPTH),
 }
