@@ -16,10 +16,9 @@ from bisect import bisect_right
 from itertools import accumulate
 from pathlib import Path
 from statistics import mean, median
-from typing import Protocol
 
 from llama_eagle.drafting.auto import Auto
-from llama_eagle.drafting.draft_length import Fixed, RoundCost
+from llama_eagle.drafting.draft_length import DraftLength, Fixed, RoundCost
 from llama_eagle.drafting.several import Several
 
 
@@ -44,14 +43,6 @@ class Trace:
         slowness = self._slowness[bisect_right(self._starts, at_ms % self._starts[-1]) - 1]
         draft, verify = self._costs[n, changed]
         return draft * slowness, verify * slowness
-
-
-class Asked(Protocol):
-    """A `Several`, or what stands in for a fixed length."""
-
-    def choose(self, n_max: int) -> int: ...
-
-    def observe(self, round_cost: RoundCost) -> None: ...
 
 
 class Coin:
@@ -79,7 +70,7 @@ def speed(trace: Trace, n_draft: int | str, accept: float, n_tokens: int, seed: 
     """Tokens per ms of a generation that begins anywhere in the recording."""
     coin = Coin(accept, seed)
     several = Several(None, coin, max(trace.lengths)) if n_draft == "auto" else None
-    length: Asked = several or Fixed(int(n_draft))
+    length: DraftLength = several or Fixed(int(n_draft))
     begin = random.Random(seed).random() * 1e6
     ms, n, last = 0.0, 0, -1
     while n < n_tokens:
