@@ -57,7 +57,7 @@ class Auto:
         self._rounds = 0
         self._idle = 0  # rounds since something was drafted here
         self._looks = looks
-        self._look = 0  # tokens of the next one
+        self._wants_look = False
         self._look_ms = 0.0  # of the last one
         self._n_seen_right = 0  # looks in a row
 
@@ -78,11 +78,11 @@ class Auto:
         """A round went to another drafter."""
         self._idle += 1
 
-    def take_look(self) -> int:
-        """Tokens to draft in this round without verifying them."""
-        n, self._look = self._look, 0
-        self._idle = 0 if n else self._idle
-        return n
+    def take_look(self) -> bool:
+        """Whether a token is to be drafted in this round without verifying it."""
+        wanted, self._wants_look = self._wants_look, False
+        self._idle = 0 if wanted else self._idle
+        return wanted
 
     def looked(self, n_compared: int, n_right: int, ms: float) -> None:
         """Of the tokens of a look, so many could be compared with the text, and the first so many were right."""
@@ -91,7 +91,7 @@ class Auto:
         self.acceptance.observe(n_compared, n_right)
         self._n_seen_right = self._n_seen_right + 1 if n_right else 0
         if self.current == 0 and 0 < self._n_seen_right < self.CONVINCING:
-            self._look = 1
+            self._wants_look = True
         elif self.current == 0 and n_right:
             self._try(min(self.SECOND_LOOK, self.n_max), 1)
 
@@ -123,7 +123,7 @@ class Auto:
         if self.current == 0 and promising:
             self._try(min(self.SECOND_LOOK, self.n_max), 1)
         elif self.current == 0 and self._looks and self.is_worth_a_look(speeds[0], times[0]):
-            self._look = 1
+            self._wants_look = True
         elif self.current == 0 and not self._looks and self._is_worth_a_probe(speeds, times):
             self._try(self._n_probe, 1)
         else:

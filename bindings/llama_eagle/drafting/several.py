@@ -59,10 +59,11 @@ class Several:
         length = self._length_of_first(len(said))
         if length and self._first_pays(length, n_second):
             if self._auto.is_worth_a_look(self._speed_of_first(length), self._ms_of_first(length)):
-                self._look(id_last, min(max(n_second, 1), n_max))
+                self._look(id_last, max(n_second, 1))
             self.used = name_of(self._first)
             return said[:length]
-        self._look(id_last, min(self._auto.take_look(), n_max))
+        if self._auto.take_look():
+            self._look(id_last, 1)
         self.used = name_of(self._second) if n_second else "none"
         return self._second.draft(id_last, n_second) if self._second is not None and n_second else []
 
@@ -96,7 +97,7 @@ class Several:
         return said
 
     def _look(self, id_last: int, n: int) -> None:
-        if n and self._second is not None:
+        if self._second is not None:
             self._looked = list(self._second.draft(id_last, n))
 
     def _compare(self, id_last: int) -> None:
