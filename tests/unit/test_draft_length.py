@@ -138,9 +138,9 @@ def test_between_the_two(acceptance: float) -> None:
 
 @pytest.mark.parametrize("acceptance", [0.1, 0.5, 0.9])
 def test_another_program_misleads_it_little(acceptance: float) -> None:
-    seeds = range(4)
+    seeds = range(8)
     best = max(mean(disturbed_speed(Fixed(n), acceptance, CHEAP, seed) for seed in seeds) for n in Auto.LENGTHS)
-    assert mean(disturbed_speed(Auto(16), acceptance, CHEAP, seed) for seed in seeds) > 0.91 * best
+    assert mean(disturbed_speed(Auto(16), acceptance, CHEAP, seed) for seed in seeds) > 0.93 * best
 
 
 @pytest.mark.parametrize(("before", "after"), [(0.9, 0.1), (0.1, 0.9), (0.8, 0.3), (0.3, 0.9)])
@@ -158,11 +158,12 @@ LOOKED_AT_ALL = 1500  # rounds
 
 @pytest.mark.parametrize(
     ("before", "after", "n_rounds"),
-    [(CHEAP, LONG_DEAR, 60), (LONG_DEAR, CHEAP, LOOKED_AT_ALL), (CHEAP, SLOW, 40), (SLOW, CHEAP, LOOKED_AT_ALL)],
+    [(CHEAP, LONG_DEAR, 100), (LONG_DEAR, CHEAP, LOOKED_AT_ALL), (CHEAP, SLOW, 40), (SLOW, CHEAP, LOOKED_AT_ALL)],
     ids=["long drafts dearer", "long drafts cheaper", "all dearer", "all cheaper"],
 )
 def test_follows_costs_that_change_twofold(before: dict[int, float], after: dict[int, float], n_rounds: int) -> None:
-    """What has become dearer is seen at once, what has become cheaper when its turn of being looked at comes."""
+    """What has become dearer is seen soon, what has become cheaper when its turn of being looked at comes."""
+    shares = []
     for seed in range(8):
         change = 300 + 50 * seed
 
@@ -170,7 +171,9 @@ def test_follows_costs_that_change_twofold(before: dict[int, float], after: dict
             return before if i < change else after
 
         chosen = simulate(Auto(16), lambda _: 0.9, change + n_rounds + 30, costs, seed)[1]
-        assert share_of_best(chosen[-30:], 0.9, after) > 0.9
+        shares.append(share_of_best(chosen[-30:], 0.9, after))
+    assert min(shares) > 0.85
+    assert mean(shares) > 0.95
 
 
 def test_what_does_not_pay_is_tried_again_and_again() -> None:

@@ -1,17 +1,29 @@
 """What a round takes, by the number of its rows: estimated from all rounds so far.
 
-A machine that other programs use as well is slower at times, by the same factor for every length. So each round tells
-two things: how slow the machine is just now, and how its length compares with the others. Times are in ms, estimates
-of them are kept as logarithms, each with its variance, as a Kalman filter has them.
+A machine that other programs use as well is slower at times, for every length. Such rounds, two to eight times as long
+as others, tell little of their length: what counts is what a round takes while nothing slows the machine for a moment.
+Times are in ms, estimates of them are kept as logarithms, each with its variance, as a Kalman filter has them.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import exp, inf, log
+from math import exp, log
+from statistics import fmean
+from typing import NamedTuple
 
 LEAST_MS = 1e-3
+
+
+@dataclass
+class Machine:
+    """What lengths have in common: rounds so far, the logarithm of its slowness, the variance of one round's."""
+
+    now: int = 0
+    slowness: float = 0.0
+    noise: float = 0.1**2
 
 
 @dataclass
@@ -21,8 +33,16 @@ class Point:
     mean: float
     weight: float
     count: int
-    round: int = 0
-    slowness: float = 0.0
+    round: int
+    slowness: float
+
+
+class Round(NamedTuple):
+    """Of the lately measured: whether its draft is in its time, and the logarithm of that."""
+
+    n_draft: int
+    is_drafted: bool
+    value: float
 
 
 class Curve:
@@ -40,10 +60,10 @@ class Curve:
     UNSHARED = 0.7  # of a lasting change of slowness: what may not be the same for every size
     EXPECTED = (1, 5, 17)  # sizes at which the expected shape counts as one uncertain measurement
 
-    def __init__(self, shape: Callable[[int], float]) -> None:
+    def __init__(self, shape: Callable[[int], float], machine: Machine) -> None:
         self.points: dict[int, Point] = {}
         self._shape = shape
-        self._noise = 0.1**2  # variance of one measurement's logarithm
+        self._machine = machine
         self._line = (0.0, 0.0)
         self._estimates: dict[int, float] = {}
 
@@ -54,27 +74,26 @@ class Curve:
             self._estimates[size] = min([self._own_estimate(size), *above])
         return self._estimates[size]
 
-    def variance(self, size: int, now: int, slowness: float) -> float:
+    def variance(self, size: int) -> float:
         """Of the logarithm. A slowness beyond the noise that a size was not measured at may not be its."""
         point = self.points.get(size)
         if point is None:
             return self.SPREAD if self.points else 1.0
-        changed = (self.UNSHARED * (slowness - point.slowness)) ** 2
-        return self._own_variance(point) + self.DRIFT * (now - point.round) + max(changed - self._noise, 0.0)
+        changed = (self.UNSHARED * (self._machine.slowness - point.slowness)) ** 2
+        return (
+            self._own_variance(point) + self.DRIFT * (self._machine.now - point.round) + max(changed - self.SPREAD, 0.0)
+        )
 
-    def observe(self, size: int, value: float, noise: float, more_noise: float) -> None:
-        """`value`: the logarithm of a time. Its variance is `noise`, as that of all others, and `more_noise`.
-
-        The first rounds of a size may include what is done once: a time of less than half of theirs counts alone.
-        """
-        self._noise = noise
-        weight = noise / (noise + more_noise)
-        point = self.points.setdefault(size, Point(value, 0.0, 0))
-        if 0 < point.count < self.NEW and value < point.mean - log(2):
-            point.mean, point.weight = value, 0.0
-        point.weight = min(point.weight, self.MEMORY) + weight
+    def observe(self, size: int, value: float, more_noise: float) -> None:
+        """`value`: the logarithm of a time, `more_noise`: its variance beyond that of every round."""
+        machine = self._machine
+        weight = machine.noise / (machine.noise + more_noise)
+        point = self.points.setdefault(size, Point(value, 0.0, 0, machine.now, machine.slowness))
+        known = min(point.weight, self.MEMORY, machine.noise / self.variance(size))
+        point.weight = known + weight
         point.mean += weight / point.weight * (value - point.mean)
         point.count += 1
+        point.round, point.slowness = machine.now, machine.slowness
         self._fit()
 
     @property
@@ -87,10 +106,10 @@ class Curve:
         if point is None:
             return self._from_line(size) * exp(self._beside(size))
         line = log(self._from_line(size))
-        return exp(line + self._own_variance(point) * point.weight / self._noise * (point.mean - line))
+        return exp(line + self._own_variance(point) * point.weight / self._machine.noise * (point.mean - line))
 
     def _own_variance(self, point: Point) -> float:
-        return 1 / (point.weight / self._noise + 1 / self.SPREAD)
+        return 1 / (point.weight / self._machine.noise + 1 / self.SPREAD)
 
     def _from_line(self, size: int) -> float:
         at_0, slope = self._line
@@ -107,7 +126,7 @@ class Curve:
 
     def _fit(self) -> None:
         """Weighted least squares of relative errors."""
-        rows = [(size, exp(p.mean), 1 / (self._noise / p.weight + 0.05**2)) for size, p in self.points.items()]
+        rows = [(size, exp(p.mean), 1 / (self._machine.noise / p.weight + 0.05**2)) for size, p in self.points.items()]
         total = sum(weight for *_, weight in rows)
         scale = exp(sum(weight * log(ms / self._shape(size)) for size, ms, weight in rows) / total)
         rows += [(size, scale * self._shape(size), 1 / 0.4**2) for size in self.EXPECTED]
@@ -125,20 +144,19 @@ class Curve:
 class RoundTimes:
     """Verification by rows, and drafting by tokens."""
 
-    FOLLOW = 0.1  # how fast the machine's slowness is followed
-    FOLLOW_SLOWLY = 0.05
-    LARGEST = 0.7  # of a surprise that is believed: a factor of two
+    RECENT = 40  # rounds that tell how slow the machine is
+    CLEAR = 0.25  # of them, at least, are taken to be slowed by nothing that passes
+    USUAL = 2.0  # standard deviations: what lies beyond tells of other programs, more than of its length
+    HALF = 0.67  # standard deviations within which half of all rounds lie
+    LEAST_NOISE = 0.03**2
     CHANGED = 0.1**2  # more noise of a round whose length is not that of the round before: its graphs are made anew
     FIRST = 0.5**2  # and of the first round of a length
 
     def __init__(self) -> None:
-        self.verify = Curve(lambda n_rows: 1 + 0.1 * (n_rows - 1))
-        self.draft = Curve(lambda n_tokens: 0.5 + n_tokens)
-        self.now = 0
-        self.slowness = 0.0
-        self._lasting = 0.0  # slowness of the last twenty rounds or so
-        self._noise = 0.1**2
-        self._last: int | None = None
+        self._machine = Machine()
+        self.verify = Curve(lambda n_rows: 1 + 0.1 * (n_rows - 1), self._machine)
+        self.draft = Curve(lambda n_tokens: 0.5 + n_tokens, self._machine)
+        self._recent: deque[Round] = deque(maxlen=self.RECENT)
 
     def estimate(self, n_draft: int) -> float:
         """ms of a round that drafts so many tokens, on the machine as it is when nothing slows it."""
@@ -147,42 +165,58 @@ class RoundTimes:
     def deviation(self, n_draft: int) -> float:
         """Standard deviation of that estimate's logarithm."""
         parts = [(self.verify, n_draft + 1), *([(self.draft, n_draft)] if n_draft else [])]
-        variance = sum(curve.estimate(size) ** 2 * self._variance(curve, size) for curve, size in parts)
+        variance = sum(curve.estimate(size) ** 2 * curve.variance(size) for curve, size in parts)
         return float(variance**0.5 / self.estimate(n_draft))
 
     def age(self, n_draft: int) -> int:
         """Rounds since this length was measured."""
         point = self.verify.points.get(n_draft + 1)
-        return self.now - point.round if point else self.now
+        return self._machine.now - (point.round if point else 0)
 
     def observe(self, n_draft: int, verify_ms: float, draft_ms: float | None = None) -> None:
         """`draft_ms` None: nothing was drafted, or by something else."""
-        self.now += 1
-        changed = self._last is not None and self._last != n_draft
-        self._last = n_draft
+        self._machine.now += 1
+        changed = bool(self._recent) and self._recent[-1].n_draft != n_draft
         parts = [(self.verify, n_draft + 1, verify_ms)]
         if draft_ms is not None:
             parts.append((self.draft, n_draft, draft_ms))
-        is_known = all(curve.points for curve, *_ in parts)
-        expected = sum(curve.estimate(size) for curve, size, _ in parts)
-        surprise = log(max(sum(ms for *_, ms in parts), LEAST_MS) / expected) if is_known else self.slowness
+        self._recent.append(Round(n_draft, draft_ms is not None, _log(sum(ms for *_, ms in parts))))
+        if all(curve.points for curve, *_ in parts):
+            self._follow(changed)
         for curve, size, ms in parts:
-            self._measure(curve, size, ms, self.CHANGED * changed)
-        off = min(max(surprise - self.slowness, -self.LARGEST), self.LARGEST)
+            self._measure(curve, size, _log(ms) - self._machine.slowness, self.CHANGED * changed)
+
+    def _follow(self, changed: bool) -> None:
+        """The machine's slowness, and half of the rounds' deviations from it as the noise."""
+        machine = self._machine
+        surprises = [self._surprise(each) for each in self._recent]
+        machine.slowness = self._clear_level(sorted(surprises))
         if not changed:
-            self._noise += self.FOLLOW_SLOWLY * (off**2 - self._noise)
-        self.slowness += self.FOLLOW * (0.3 if changed else 1.0) * off
-        self._lasting += self.FOLLOW_SLOWLY * (self.slowness - self._lasting)
+            off = abs(surprises[-1] - machine.slowness)
+            machine.noise = max(
+                machine.noise * exp(0.1 if off > self.HALF * machine.noise**0.5 else -0.1), self.LEAST_NOISE
+            )
 
-    def _measure(self, curve: Curve, size: int, ms: float, more_noise: float) -> None:
-        value = log(max(ms, LEAST_MS)) - self.slowness
-        if curve.points:
-            expected = log(max(curve.estimate(size), LEAST_MS))
-            lowest = -self.LARGEST if curve.is_settled else -inf
-            value = expected + min(max(value - expected, lowest), self.LARGEST)
+    def _surprise(self, measured: Round) -> float:
+        n = measured.n_draft
+        return measured.value - _log(self.estimate(n) if measured.is_drafted else self.verify.estimate(n + 1))
+
+    def _clear_level(self, surprises: list[float]) -> float:
+        """The mean of those that nothing slowed for a moment, which are around the lower quartile."""
+        level = surprises[int(self.CLEAR * len(surprises))]
+        for _ in range(3):
+            near = [each for each in surprises if abs(each - level) <= self.USUAL * self._machine.noise**0.5]
+            level = fmean(near) if near else level
+        return level
+
+    def _measure(self, curve: Curve, size: int, value: float, more_noise: float) -> None:
         more_noise += 0.0 if size in curve.points else self.FIRST
-        curve.observe(size, value, self._noise, more_noise)
-        curve.points[size].round, curve.points[size].slowness = self.now, self._lasting
+        if curve.points:
+            off = abs(value - _log(curve.estimate(size)))
+            usual = self.USUAL * (self._machine.noise + more_noise + curve.variance(size)) ** 0.5
+            more_noise += max(off - usual, 0.0) ** 2
+        curve.observe(size, value, more_noise)
 
-    def _variance(self, curve: Curve, size: int) -> float:
-        return curve.variance(size, self.now, self._lasting)
+
+def _log(ms: float) -> float:
+    return log(max(ms, LEAST_MS))
