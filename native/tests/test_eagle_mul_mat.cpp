@@ -1,9 +1,12 @@
 // The verification kernels: each row's bits are the same alone and in any batch, on any number of threads, and no worse
 // than ggml's own kernels against a float64 product of the dequantized weights.
+#include <chrono>
 #include <cstring>
 #include <string>
+#include <thread>
 
 #include "eagle_exact.h"
+#include "eagle_tuning.h"
 #include "eagle_wide.h"
 #include "mul_mat_case.h"
 
@@ -179,6 +182,30 @@ static void check_tuning(ggml_type type) {
     }
 }
 
+// Each number of rows has a best way of its own: passes of four rows, the faster ones here, are tried for five anew.
+static void check_tuned_by_rows() {
+    const eagle::kernel * k = eagle::find_kernel(GGML_TYPE_Q4_K, layout::wide);
+    if (k == nullptr || !k->tunable) {
+        return;
+    }
+    const int64_t cols = 8192, bytes = 1 << 20;
+    int n_tried = 0;
+    for (; n_tried < 1000; ++n_tried) {
+        eagle::trial trial(*k, cols, bytes, 4);
+        if (trial.is_over()) {
+            break;
+        }
+        if (trial.tune.rows != 4) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        trial.end();
+    }
+    check(n_tried > 0 && n_tried < 1000, "tuning: trials of four rows: " + std::to_string(n_tried));
+    check(eagle::trial(*k, cols, bytes, 4).tune.rows == 4, "tuning: the fastest way for four rows");
+    const eagle::trial other(*k, cols, bytes, 5);
+    check(!other.is_over() && other.tune.rows == 0, "tuning: five rows are tried by themselves");
+}
+
 // Rows of widths that are no multiple of a vector, and zero activations.
 static void check_ragged(ggml_backend_t backend) {
     for (ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16}) {
@@ -217,6 +244,7 @@ int main() {
         check_wide(backend, type);
         check_tuning(type);
     }
+    check_tuned_by_rows();
     check_ragged(backend);
     ggml_backend_free(backend);
     printf("%s\n", failures == 0 ? "ok" : "failed");

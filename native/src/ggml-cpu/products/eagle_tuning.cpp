@@ -1,5 +1,6 @@
 #include "eagle_tuning.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -35,11 +36,12 @@ static bool switched_off() {
     return off;
 }
 
-// One for each type, width and number of rows, by classes: activations of long rows compete with weights for caches.
+// One for each type, class of widths and number of rows: activations of long rows compete with weights for caches, and
+// a pass of four rows is as good as another for four, but not for five.
 static record & record_of(const kernel & k, int64_t n, int64_t n_rows) {
-    static record records[GGML_TYPE_COUNT][3][3];
-    const int width = n <= 1536 ? 0 : n <= 4096 ? 1 : 2, rows = n_rows == 1 ? 0 : n_rows <= 3 ? 1 : 2;
-    return records[k.type][width][rows];
+    static record records[GGML_TYPE_COUNT][3][CALL_ROWS];
+    const int width = n <= 1536 ? 0 : n <= 4096 ? 1 : 2;
+    return records[k.type][width][std::min<int64_t>(n_rows, CALL_ROWS) - 1];
 }
 
 trial::trial(const kernel & k, int64_t n, int64_t bytes, int64_t n_rows) : bytes_(bytes) {

@@ -14,7 +14,8 @@ class trial {
   public:
     // `bytes` of weights with `n` values a row, times n_rows rows.
     trial(const kernel & k, int64_t n, int64_t bytes, int64_t n_rows);
-    void end();  // by one thread
+    void end();                                          // by one thread
+    bool is_over() const { return record_ == nullptr; }  // nothing is tried: `tune` is what has been found, if anything
 
     tuning tune = {};
 
