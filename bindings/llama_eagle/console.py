@@ -64,12 +64,22 @@ def write(text: str, color: str) -> None:
     sys.stdout.flush()
 
 
+def size(n_bytes: int) -> str:
+    """For people: 31 MiB, 4.2 GiB."""
+    return f"{n_bytes / 2**30:.1f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.1f} MiB"
+
+
 def table(value: Any) -> None:
     """A rich table, as data in text mode."""
     from rich.console import Console
 
     color = sys.stdout.isatty() and use_color()
-    Console(no_color=not color, width=None if sys.stdout.isatty() else TABLE_WIDTH).print(value)
+    Console(no_color=not color, width=width()).print(value)
+
+
+def width() -> int:
+    """Columns of stdout, TABLE_WIDTH where it is no terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else TABLE_WIDTH
 
 
 def compact_table(headings: Sequence[str], *, title: str, caption: str | None = None) -> Any:

@@ -394,7 +394,10 @@ def test_a_closed_instance_says_so(files: dict[str, Path]) -> None:
     llm = load(files)
     llm.close()
     llm.close()
-    for call in (lambda: complete(llm), lambda: llm.tokenize(b"a"), lambda: llm.eval([1]), llm.save_state):
+    of_the_model = (llm.n_vocab, llm.n_embd, llm.token_eos, llm.token_bos, llm.tokenizer, lambda: llm.model)
+    of_the_context = (llm.n_ctx, llm.pooling_type, lambda: llm.ctx, lambda: llm.embed("a"), llm.save_state)
+    texts = (lambda: complete(llm), lambda: llm.tokenize(b"a"), lambda: llm.eval([1]), lambda: next(llm.generate([1])))
+    for call in (*of_the_model, *of_the_context, *texts):
         with pytest.raises((RuntimeError, ValueError), match="closed"):
             call()
 
