@@ -117,7 +117,12 @@ def failure(kind: str, message: str, code: int) -> None:
         if _State.json:
             result({"error": {"type": kind, "message": message, "exit_code": code}})
     with suppress(OSError):
-        _tell(f"error: {message}")
+        error(message)
+
+
+def error(message: str) -> None:
+    """A line on stderr."""
+    _tell(f"error: {message}")
 
 
 def prose(text: str) -> None:
