@@ -158,9 +158,13 @@ def compare_padded(work: Path, say: Say = lambda text: None) -> tuple[Comparison
         target, draft = _padded_files(work / "padded", say)
     except OSError as error:
         raise EnvironmentFailure(f"{work}: cannot be written ({error.strerror}). Choose another folder.") from None
-    say("answering with the padded pair: half a minute")
-    scores = [_score(target, drafts, os.cpu_count() or 1, PADDED_PROMPTS, PADDED_TOKENS) for drafts in (draft, MTP)]
-    return _compare("q8_0", target, draft, scores[0]), _compare("q8_0", target, MTP, scores[1])
+    return _compare_padded(target, draft, say), _compare_padded(target, MTP, say)
+
+
+def _compare_padded(target: Path, draft: Path | str, say: Say) -> Comparison:
+    say(f"answering with the padded pair and {'its MTP head' if draft == MTP else 'its draft'}: half a minute")
+    score = _score(target, draft, os.cpu_count() or 1, PADDED_PROMPTS, PADDED_TOKENS)
+    return _compare("q8_0", target, draft, score)
 
 
 def _padded_files(folder: Path, say: Say) -> tuple[Path, Path]:

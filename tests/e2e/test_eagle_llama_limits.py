@@ -402,6 +402,15 @@ def test_a_closed_instance_says_so(files: dict[str, Path]) -> None:
             call()
 
 
+def test_it_says_nothing_of_its_own(files: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
+    """A notebook shows what llama.cpp writes to the descriptors too."""
+    with load(files) as llm:
+        complete(llm)
+        list(llm.create_completion("abc", max_tokens=4, stream=True))
+        assert "tokens" in str(llm.speculative_stats)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_another_thread_does_not_close_it(files: dict[str, Path]) -> None:
     """Nor does it leave its seed: a completion is one step from its seed to its first token."""
     errors: list[BaseException] = []
