@@ -108,6 +108,8 @@ walk:
 # In an environment of its own: nothing of the tests is needed. The second wheel is llama-cpp-python's Python layer, of
 # which indexes have the source alone. PLATFORM names a file of native/cmake/toolchains, after the wheel's tag.
 WHEELS := build/wheels$(addprefix -,$(PLATFORM))
+TOOLCHAIN := $(addprefix native/cmake/toolchains/,$(addsuffix .cmake,$(PLATFORM)))
+FOREIGN := $(if $(TOOLCHAIN),$(shell sed -n 's|^set(CMAKE_FIND_ROOT_PATH \(.*\))|\1/lib|p' $(TOOLCHAIN)))
 TAGGED := $(addprefix _PYTHON_HOST_PLATFORM=,$(PLATFORM))
 wheel:
 	$(PYTHON) -m venv build/packages
@@ -118,8 +120,8 @@ wheel:
 	    --wheel-dir $(WHEELS) "llama-cpp-python==$(shell sed -n 's/^version=//p' native/UPSTREAM)"
 	$(TAGGED) CMAKE_ARGS="$(CMAKE_ARGS)" build/packages/bin/pip wheel --quiet --no-build-isolation --no-deps --wheel-dir $(WHEELS)/as-built \
 	    -C build-dir=build/portable$(addprefix -,$(PLATFORM)) -C cmake.define.LLAMA_EAGLE_PORTABLE=ON \
-	    $(addprefix -C cmake.toolchain-file=native/cmake/toolchains/,$(addsuffix .cmake,$(PLATFORM))) .
-	PATH="$(CURDIR)/build/packages/bin:$$PATH" \
+	    $(addprefix -C cmake.toolchain-file=,$(TOOLCHAIN)) .
+	$(addprefix AUDITWHEEL_LD_LIBRARY_PATH=,$(FOREIGN)) PATH="$(CURDIR)/build/packages/bin:$$PATH" \
 	    $(if $(filter win%,$(PLATFORM)),cp --target-directory,auditwheel repair --wheel-dir) $(WHEELS) $(WHEELS)/as-built/*.whl
 	rm -r $(WHEELS)/as-built
 
