@@ -12,7 +12,6 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any, TextIO
 
 TINT, DIM, PLAIN = "\033[36m", "\033[2m", "\033[0m"  # tokens that had been drafted; thinking
@@ -125,9 +124,9 @@ def error(message: str) -> None:
     _tell(f"error: {message}")
 
 
-def prose(text: str) -> None:
-    """Data that is sentences."""
-    _write_lines(text, sys.stdout)
+def prose(text: str, hang: int = 0) -> None:
+    """Data that is sentences; `hang`: columns by which all but the first line of each are set in."""
+    _write_lines(text, sys.stdout, hang)
 
 
 def _tell(text: str) -> None:
@@ -135,13 +134,14 @@ def _tell(text: str) -> None:
     _write_lines(text, sys.stderr)
 
 
-def _write_lines(text: str, stream: TextIO) -> None:
+def _write_lines(text: str, stream: TextIO, hang: int = 0) -> None:
     """A terminal gets lines that end between words."""
     lines = printable(text).split("\n")
     if stream.isatty():
         width = shutil.get_terminal_size().columns
-        fill = partial(textwrap.wrap, width=max(width, 20), break_long_words=False, break_on_hyphens=False)
-        lines = [part for line in lines for part in fill(line) or [""]]
+        wrapper = textwrap.TextWrapper(max(width, 20 + hang), subsequent_indent=" " * hang)
+        wrapper.break_long_words = wrapper.break_on_hyphens = False
+        lines = [part for line in lines for part in wrapper.wrap(line) or [""]]
     print("\n".join(lines), file=stream)
 
 
