@@ -1,6 +1,8 @@
 # The whole set-up is `make demo` or `make test`; both create what they need in .venv and build/.
 #
-#   make demo        convert, quantize and generate with the demo pair, with and without its draft
+#   make demo        convert, quantize and generate with the demo pair, with and without its draft. Where nothing is
+#                    installed yet, it installs what that takes: all commands but `serve` and `train`
+#   make install     everything: the server, and what tests and training need
 #   make test        lint, native tests and the default Python tests
 #   make test-slow   the long property, distribution and comparison tests
 #   make fuzz        30,000 mutated models, 10,000 saved states, 5,000 requests, calls in random order, 1,000
@@ -28,31 +30,47 @@ FORMATTED = $(shell find native -name '*.cpp' -o -name '*.h' -o -name '*.c' -o -
 # An editable install maps the files that exist when it is made: a new or renamed file makes a new one.
 NATIVE := $(shell find native -type f) CMakeLists.txt
 MODULES := $(sort $(shell find bindings convert demo bench train -name '*.py' -not -path '*/__pycache__/*' 2>/dev/null))
-INSTALLED := $(VENV)/installed-$(shell echo '$(MODULES) $(CMAKE_ARGS)' | cksum | cut -d' ' -f1)
+SUM := $(shell echo '$(MODULES) $(CMAKE_ARGS)' | cksum | cut -d' ' -f1)
+INSTALLED := $(VENV)/installed-$(SUM)
+INSTALLED_LEAN := $(VENV)/lean-$(SUM)
+INSTALL := $(PIP) install --quiet --no-build-isolation
 
+.NOTPARALLEL:
 .PHONY: demo test test-slow test-vulkan fuzz soak walk wheel try-wheel lock lint format sanitize bench install clean
 .DELETE_ON_ERROR:
 
 install: $(INSTALLED)
 
-$(VENV)/dependencies: pyproject.toml native/UPSTREAM
+# With LOCKED the versions of requirements.lock. Of llama-cpp-python only its Python layer: the library is ours.
+$(VENV)/tools: native/UPSTREAM
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	# Of llama-cpp-python only its Python layer: the library is ours.
+ifndef LOCKED
+	$(PIP) install --quiet --upgrade $(TOOLS)
+	CMAKE_ARGS=-DLLAMA_BUILD=OFF $(INSTALL) "llama-cpp-python==$(shell sed -n 's/^version=//p' native/UPSTREAM)"
+endif
+	touch $@
+
+$(VENV)/dependencies: $(VENV)/tools pyproject.toml
 ifdef LOCKED
 	CMAKE_ARGS=-DLLAMA_BUILD=OFF $(PIP) install --quiet --require-hashes --requirement requirements.lock
 else
-	$(PIP) install --quiet --upgrade $(TOOLS)
-	CMAKE_ARGS=-DLLAMA_BUILD=OFF $(PIP) install --quiet --no-build-isolation "llama-cpp-python==$(shell sed -n 's/^version=//p' native/UPSTREAM)"
 	$(PIP) install --quiet --group dev
 endif
 	touch $@
 
+# Both build in one tree: the second compiles what the first has left out.
 $(INSTALLED): $(VENV)/dependencies $(NATIVE)
-	rm -f $(VENV)/installed-*
-	CMAKE_ARGS="$(CMAKE_ARGS)" $(PIP) install --quiet --no-build-isolation --no-deps -C cmake.define.LLAMA_EAGLE_TESTS=ON -e .
+	rm -f $(VENV)/installed-* $(VENV)/lean-*
+	CMAKE_ARGS="-DLLAMA_EAGLE_SERVER=ON -DLLAMA_EAGLE_TESTS=ON $(CMAKE_ARGS)" $(INSTALL) --no-deps -e .
 	touch $@
 
-demo: install
+$(INSTALLED_LEAN): $(VENV)/tools pyproject.toml $(NATIVE)
+	rm -f $(VENV)/lean-*
+	@echo "building llama.cpp and our libraries: about three minutes on two cores"
+	CMAKE_ARGS="-DLLAMA_EAGLE_SERVER=OFF $(CMAKE_ARGS)" $(INSTALL) -e .
+	touch $@
+
+demo: $(if $(LOCKED)$(wildcard $(VENV)/installed-*),install,$(INSTALLED_LEAN))
 	$(BIN)/llama-eagle demo
 
 test: lint install
@@ -84,11 +102,14 @@ walk:
 	rm -rf build/walk
 	git clone --quiet . build/walk
 	$(MAKE) -C build/walk demo
+	$(MAKE) -C build/walk install
 	cd build/walk && .venv/bin/python -m pytest tests/e2e/test_readme.py tests/e2e/test_docs.py
 
 # In an environment of its own: nothing of the tests is needed. The second wheel is llama-cpp-python's Python layer, of
 # which indexes have the source alone. PLATFORM names a file of native/cmake/toolchains, after the wheel's tag.
 WHEELS := build/wheels$(addprefix -,$(PLATFORM))
+TOOLCHAIN := $(addprefix native/cmake/toolchains/,$(addsuffix .cmake,$(PLATFORM)))
+FOREIGN := $(if $(TOOLCHAIN),$(shell sed -n 's|^set(CMAKE_FIND_ROOT_PATH \(.*\))|\1/lib|p' $(TOOLCHAIN)))
 TAGGED := $(addprefix _PYTHON_HOST_PLATFORM=,$(PLATFORM))
 wheel:
 	$(PYTHON) -m venv build/packages
@@ -99,8 +120,8 @@ wheel:
 	    --wheel-dir $(WHEELS) "llama-cpp-python==$(shell sed -n 's/^version=//p' native/UPSTREAM)"
 	$(TAGGED) CMAKE_ARGS="$(CMAKE_ARGS)" build/packages/bin/pip wheel --quiet --no-build-isolation --no-deps --wheel-dir $(WHEELS)/as-built \
 	    -C build-dir=build/portable$(addprefix -,$(PLATFORM)) -C cmake.define.LLAMA_EAGLE_PORTABLE=ON \
-	    $(addprefix -C cmake.toolchain-file=native/cmake/toolchains/,$(addsuffix .cmake,$(PLATFORM))) .
-	PATH="$(CURDIR)/build/packages/bin:$$PATH" \
+	    $(addprefix -C cmake.toolchain-file=,$(TOOLCHAIN)) .
+	$(addprefix AUDITWHEEL_LD_LIBRARY_PATH=,$(FOREIGN)) PATH="$(CURDIR)/build/packages/bin:$$PATH" \
 	    $(if $(filter win%,$(PLATFORM)),cp --target-directory,auditwheel repair --wheel-dir) $(WHEELS) $(WHEELS)/as-built/*.whl
 	rm -r $(WHEELS)/as-built
 

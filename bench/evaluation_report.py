@@ -30,7 +30,7 @@ def as_dict(job: Evaluation, scores: dict[str, Score]) -> dict[str, Any]:
 def table(report: dict[str, Any]) -> Any:
     """A row for each category and one for all."""
     title = (
-        f"{report['model']} with {report['draft']}, {report['n_draft']} drafted a round, {report['threads']} threads"
+        f"{report['model']} with {report['draft']}\n{report['n_draft']} drafted a round, {report['threads']} threads"
     )
     caption = "p1, p2, ...: accepted there when all before it were"
     positions = min(SHOWN, len(report[OVERALL]["accepted_per_position"]))

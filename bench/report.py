@@ -36,16 +36,11 @@ def _steps(result: dict[str, Any]) -> Any:
 
 
 def _prompts(result: dict[str, Any]) -> Any:
-    out = console.compact_table(("prompt", "tok/s", "with a draft", "x plain", "upstream"), title="reading a prompt")
+    others = ("upstream",) if result["prompts"][0]["upstream_tps"] is not None else ()
+    out = console.compact_table(("prompt", "tok/s", "with a draft", "x plain", *others), title="reading a prompt")
     for costs in result["prompts"]:
-        upstream = costs["upstream_tps"]
-        cells = (costs["plain_tps"], costs["draft_tps"])
-        out.add_row(
-            str(costs["n"]),
-            *(f"{tps:.0f}" for tps in cells),
-            f"{costs['draft_over_plain']:.3f}",
-            "" if upstream is None else f"{upstream:.0f}",
-        )
+        speeds = [f"{costs[name]:.0f}" for name in ("plain_tps", "draft_tps", *(f"{other}_tps" for other in others))]
+        out.add_row(str(costs["n"]), *speeds[:2], f"{costs['draft_over_plain']:.3f}", *speeds[2:])
     return out
 
 

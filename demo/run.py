@@ -84,21 +84,27 @@ class DemoResult:
 
     def table(self) -> Any:
         positions = [f"accepted\nat {i + 1}" for i in range(N_DRAFT)]
-        headings = ("type", "drafter", "plain\ntok/s", "drafting\ntok/s", "tokens\na round", *positions, "same\ntext")
+        headings = ("type", "drafter", "same\ntext", "tokens\na round", *positions)
         table = console.compact_table(headings, title=f"{N_DRAFT} tokens drafted a round")
         for c in self.comparisons:
             shares = [f"{share:.0%}" for share in c.accepted_per_position]
             table.add_row(
                 c.outtype,
                 c.drafter,
-                f"{c.plain_tps:.0f}",
-                f"{c.speculative_tps:.0f}",
+                "yes" if c.equal else "NO" if c.exact else "nearly",
                 f"{c.mean_emitted:.2f}",
                 *shares,
                 *[""] * (N_DRAFT - len(shares)),
-                "yes" if c.equal else "NO" if c.exact else "nearly",
             )
         return table
+
+    def told(self) -> str:
+        """The speed of the pair as it is, for people."""
+        first = self.comparisons[0]
+        return (
+            f"A model this small sits in the CPU's cache: {first.plain_tps:.0f} tokens/s without drafts, "
+            f"{first.speculative_tps:.0f} with ({first.outtype}, {first.drafter})."
+        )
 
 
 Files = dict[str, tuple[Path, Path]]  # the target's and the draft's by type
@@ -117,6 +123,8 @@ def convert_demo(work: Path, say: Say = lambda text: None) -> Files:
 def run_demo(files: Files, threads: int = 1, say: Say = lambda text: None, on_text: OnText | None = None) -> DemoResult:
     """The answer to QUESTION, which `on_text` gets as it comes, then the comparisons."""
     answer = _answer(*files[TYPES[0]], threads, on_text)
+    if on_text:
+        on_text("\n\n", False)
     comparisons = []
     for outtype, (target, draft) in files.items():
         for drafts in (draft, MTP):
@@ -150,9 +158,13 @@ def compare_padded(work: Path, say: Say = lambda text: None) -> tuple[Comparison
         target, draft = _padded_files(work / "padded", say)
     except OSError as error:
         raise EnvironmentFailure(f"{work}: cannot be written ({error.strerror}). Choose another folder.") from None
-    say("answering with the padded pair: half a minute")
-    scores = [_score(target, drafts, os.cpu_count() or 1, PADDED_PROMPTS, PADDED_TOKENS) for drafts in (draft, MTP)]
-    return _compare("q8_0", target, draft, scores[0]), _compare("q8_0", target, MTP, scores[1])
+    return _compare_padded(target, draft, say), _compare_padded(target, MTP, say)
+
+
+def _compare_padded(target: Path, draft: Path | str, say: Say) -> Comparison:
+    say(f"answering with the padded pair and {'its MTP head' if draft == MTP else 'its draft'}: half a minute")
+    score = _score(target, draft, os.cpu_count() or 1, PADDED_PROMPTS, PADDED_TOKENS)
+    return _compare("q8_0", target, draft, score)
 
 
 def _padded_files(folder: Path, say: Say) -> tuple[Path, Path]:

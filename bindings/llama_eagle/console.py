@@ -12,7 +12,6 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any, TextIO
 
 TINT, DIM, PLAIN = "\033[36m", "\033[2m", "\033[0m"  # tokens that had been drafted; thinking
@@ -64,12 +63,22 @@ def write(text: str, color: str) -> None:
     sys.stdout.flush()
 
 
+def size(n_bytes: int) -> str:
+    """For people: 31 MiB, 4.2 GiB."""
+    return f"{n_bytes / 2**30:.1f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.1f} MiB"
+
+
 def table(value: Any) -> None:
     """A rich table, as data in text mode."""
     from rich.console import Console
 
     color = sys.stdout.isatty() and use_color()
-    Console(no_color=not color, width=None if sys.stdout.isatty() else TABLE_WIDTH).print(value)
+    Console(no_color=not color, width=width()).print(value)
+
+
+def width() -> int:
+    """Columns of stdout, TABLE_WIDTH where it is no terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else TABLE_WIDTH
 
 
 def compact_table(headings: Sequence[str], *, title: str, caption: str | None = None) -> Any:
@@ -107,12 +116,17 @@ def failure(kind: str, message: str, code: int) -> None:
         if _State.json:
             result({"error": {"type": kind, "message": message, "exit_code": code}})
     with suppress(OSError):
-        _tell(f"error: {message}")
+        error(message)
 
 
-def prose(text: str) -> None:
-    """Data that is sentences."""
-    _write_lines(text, sys.stdout)
+def error(message: str) -> None:
+    """A line on stderr."""
+    _tell(f"error: {message}")
+
+
+def prose(text: str, hang: int = 0) -> None:
+    """Data that is sentences; `hang`: columns by which all but the first line of each are set in."""
+    _write_lines(text, sys.stdout, hang)
 
 
 def _tell(text: str) -> None:
@@ -120,13 +134,14 @@ def _tell(text: str) -> None:
     _write_lines(text, sys.stderr)
 
 
-def _write_lines(text: str, stream: TextIO) -> None:
+def _write_lines(text: str, stream: TextIO, hang: int = 0) -> None:
     """A terminal gets lines that end between words."""
     lines = printable(text).split("\n")
     if stream.isatty():
         width = shutil.get_terminal_size().columns
-        fill = partial(textwrap.wrap, width=max(width, 20), break_long_words=False, break_on_hyphens=False)
-        lines = [part for line in lines for part in fill(line) or [""]]
+        wrapper = textwrap.TextWrapper(max(width, 20 + hang), subsequent_indent=" " * hang)
+        wrapper.break_long_words = wrapper.break_on_hyphens = False
+        lines = [part for line in lines for part in wrapper.wrap(line) or [""]]
     print("\n".join(lines), file=stream)
 
 

@@ -19,6 +19,7 @@ from llama_eagle.sessions.devices import DEVICES, GPUS, devices_of_kind, placeme
 from llama_eagle.sessions.models import Model
 from llama_eagle.sessions.options import LoadOptions
 
+NAME = 20  # columns of what a line of the report is about
 PACKAGES = ("llama-eagle", "llama-cpp-python", "gguf", "numpy", "safetensors", "huggingface_hub")
 
 
@@ -84,29 +85,29 @@ def examine(load: LoadOptions = LoadOptions(), model: Path | None = None) -> dic
 
 def render(report: dict[str, Any]) -> str:
     """The report for people."""
-    lines = [f"{name:<20} {version}" for name, version in report["versions"].items()]
+    lines = [f"{name:<{NAME}} {version}" for name, version in report["versions"].items()]
     lines += [
-        f"{'llama.cpp commit':<20} {report['upstream_commit'] or '-'}",
-        f"{'patch series':<20} {report['patch_hash'] or '-'}",
-        f"{'library':<20} {report['library_path'] or '-'}",
-        f"{'CPU library':<20} {report['cpu_library'] or '-'}",
-        f"{'CPU features':<20} {' '.join(report['cpu_features']) or '-'}",
+        f"{'llama.cpp commit':<{NAME}} {report['upstream_commit'] or '-'}",
+        f"{'patch series':<{NAME}} {(report['patch_hash'] or '-')[:12]}",
+        f"{'library':<{NAME}} {report['library_path'] or '-'}",
+        f"{'CPU library':<{NAME}} {report['cpu_library'] or '-'}",
+        f"{'CPU features':<{NAME}} {' '.join(report['cpu_features']) or '-'}",
     ]
     lines += [
-        f"{'GPU':<20} {gpu['name']}: {gpu['description']}, {gpu['free_mib']} of {gpu['total_mib']} MiB free"
+        f"{'GPU':<{NAME}} {gpu['name']}: {gpu['description']}, {gpu['free_mib']} of {gpu['total_mib']} MiB free"
         for gpu in report["gpu_backends"]
-    ] or [f"{'GPU':<20} none in this build"]
+    ] or [f"{'GPU':<{NAME}} none in this build"]
     lines += [
-        f"{row['backend']:<20} recurrent state: {row['recurrent_state']}; draft: {row['draft']}; {row['evidence']}"
+        f"{row['backend']:<{NAME}} recurrent state: {row['recurrent_state']}; draft: {row['draft']}; {row['evidence']}"
         for row in report["backends"]
     ]
     lines += [
-        f"{'RPC':<20} {device['server']}: {device['free_mib']} of {device['total_mib']} MiB free"
+        f"{'RPC':<{NAME}} {device['server']}: {device['free_mib']} of {device['total_mib']} MiB free"
         for device in report["rpc_servers"]
     ]
     if report["placement"]:
-        lines.append(f"{'layers':<20} {told(report['placement'])}")
-    lines += [f"{'exact':<20} {entry['device']}: {entry['why'] or 'yes'}" for entry in report["exact"]]
+        lines.append(f"{'layers':<{NAME}} {told(report['placement'])}")
+    lines += [f"{'exact':<{NAME}} {entry['device']}: {entry['why'] or 'yes'}" for entry in report["exact"]]
     lines += [f"problem: {problem}" for problem in report["problems"]]
     return "\n".join(lines)
 

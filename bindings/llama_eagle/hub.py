@@ -20,6 +20,10 @@ def explained(repo: str, revision: str | None = None) -> Iterator[None]:
 
     try:
         yield
+    except errors.HFValidationError:
+        raise ConfigError(
+            f"{repo}: neither a file or folder here nor a repository's name, which is OWNER/NAME"
+        ) from None
     except errors.RevisionNotFoundError:
         raise ConfigError(f"{repo}: the hub has no revision {revision!r} of it") from None
     except errors.GatedRepoError:
@@ -28,10 +32,8 @@ def explained(repo: str, revision: str | None = None) -> Iterator[None]:
         raise ConfigError(
             f"{repo}: neither a folder here nor a repository on the hub (private? `hf auth login`)"
         ) from None
-    except Exception as error:
-        reason = (
-            "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{type(error).__name__}: the hub did not answer"
-        )
+    except Exception:
+        reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the hub did not answer"
         raise EnvironmentFailure(
             f"{repo}: not in the local cache, and {reason}; download it once with `hf download {repo}`, "
             "or name a local folder"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 
@@ -23,6 +24,7 @@ def test_every_command_has_an_example(command: str) -> None:
     outcome = llama_eagle(command, "--help", COLUMNS="80")
     assert COMMANDS[command][1] in " ".join(outcome.stdout.split())
     assert max(map(len, outcome.stdout.splitlines())) <= 80
+    assert not re.search(r"--[a-z-]+ +<", outcome.stdout), "an option that names a type of Python"
 
 
 def test_shells_complete_commands() -> None:

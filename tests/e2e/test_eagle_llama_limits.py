@@ -394,9 +394,21 @@ def test_a_closed_instance_says_so(files: dict[str, Path]) -> None:
     llm = load(files)
     llm.close()
     llm.close()
-    for call in (lambda: complete(llm), lambda: llm.tokenize(b"a"), lambda: llm.eval([1]), llm.save_state):
+    of_the_model = (llm.n_vocab, llm.n_embd, llm.token_eos, llm.token_bos, llm.tokenizer, lambda: llm.model)
+    of_the_context = (llm.n_ctx, llm.pooling_type, lambda: llm.ctx, lambda: llm.embed("a"), llm.save_state)
+    texts = (lambda: complete(llm), lambda: llm.tokenize(b"a"), lambda: llm.eval([1]), lambda: next(llm.generate([1])))
+    for call in (*of_the_model, *of_the_context, *texts):
         with pytest.raises((RuntimeError, ValueError), match="closed"):
             call()
+
+
+def test_it_says_nothing_of_its_own(files: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
+    """A notebook shows what llama.cpp writes to the descriptors too."""
+    with load(files) as llm:
+        complete(llm)
+        list(llm.create_completion("abc", max_tokens=4, stream=True))
+        assert "tokens" in str(llm.speculative_stats)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_another_thread_does_not_close_it(files: dict[str, Path]) -> None:

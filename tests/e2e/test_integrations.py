@@ -4,12 +4,18 @@ instructor and outlines, which are given one.
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any, Literal
 
 import llama_eagle  # before llama_cpp: it decides which library that loads
 import pytest
+from fixtures.command import PYTHON
 from fixtures.tiny_gguf import write_draft, write_target
+from llama_eagle.native.build import library_folder
 from pydantic import BaseModel
 
 pytestmark = pytest.mark.native
@@ -39,6 +45,18 @@ def test_patch_and_undo(pair: dict[str, str]) -> None:
     assert llama_cpp.Llama is original
     assert llm.create_completion("abc", max_tokens=23, temperature=0)["choices"][0]["text"] == ALPHABET[3:]
     assert llm.speculative_stats.n_accepted > 0
+
+
+def test_llama_cpp_may_come_first_with_our_library_only(pair: dict[str, str], tmp_path: Path) -> None:
+    """With another one there is one line that says what to swap."""
+    ours, another = library_folder(), tmp_path / "lib"
+    shutil.copytree(ours, another)
+    code = f"import llama_cpp; from llama_eagle import EagleLlama; EagleLlama({pair['model_path']!r}, n_ctx=64)"
+    for folder in (ours, another):
+        environment = {**os.environ, "LLAMA_CPP_LIB_PATH": str(folder)}
+        done = subprocess.run([PYTHON, "-c", code], env=environment, capture_output=True, text=True, check=False)
+        assert (done.returncode == 0) == (folder == ours), done
+    assert f"loaded {another}; llama_eagle needs {ours}. Import llama_eagle first" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("options", [{"n_draft": 20}, {"n_draft_max": 40}, {"n_draft": "auto"}])

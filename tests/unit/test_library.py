@@ -13,6 +13,7 @@ from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.gguf.header import read_header
 from llama_eagle.gguf.size import available_bytes, kv_bytes, require_memory
 from llama_eagle.native import build
+from llama_eagle.serving import process
 
 INFO = {"upstream_commit": "0c1e57098", "patch_hash": "ab", "abi_version": 2, "llama_cpp_python": "0.3.36"}
 
@@ -98,3 +99,9 @@ def test_memory_estimate(tmp_path: Path) -> None:
     require_memory(header, 100, f16, f16)
     with pytest.raises(EnvironmentFailure, match=r"GiB are free. Use a smaller n_ctx"):
         require_memory(header, available, f16, f16)
+
+
+def test_a_build_without_the_server_says_how_to_add_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "library_folder", lambda: folder)
+    with pytest.raises(EnvironmentFailure, match="`make install` adds it"):
+        process.run([], {}, verbose=False)

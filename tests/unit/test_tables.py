@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
+from fixtures.tiny_gguf import write_target
+from llama_eagle import console
 from llama_eagle.bench import evaluation_report, report
 from llama_eagle.demo.run import Comparison, DemoResult
+from llama_eagle.gguf.describe import describe, render
 from rich.console import Console, Group
 from rich.table import Table
 
@@ -58,6 +62,18 @@ def test_tables_fit(make: object) -> None:
     digits = {
         bench: ("1234.56", "0.987", "12.34"),
         evaluate: ("122880", "12.34", "0.98"),
-        demo: ("2770", "1453", "98%"),
+        demo: ("3.21", "98%"),
     }
     assert all(value in text for value in digits[make])
+
+
+def test_keys_of_a_file_fit(tmp_path: Path) -> None:
+    description = describe(write_target(tmp_path / "target.gguf"))
+    lines = render(description, width=80).splitlines()[1:]
+    assert max(map(len, lines)) <= 80
+    assert any(line.endswith("…") for line in lines)
+    assert len(lines) == len(render(description, width=200).splitlines()[1:])
+
+
+def test_sizes_keep_their_digits() -> None:
+    assert [console.size(n) for n in (104_858, 6_700_000, 1 << 30)] == ["0.1 MiB", "6.4 MiB", "1.0 GiB"]

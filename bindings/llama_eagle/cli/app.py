@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable
+from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import typer
@@ -42,6 +45,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "inspect": (inspect.inspect, "llama-eagle inspect model.gguf"),
     "doctor": (doctor.doctor, "llama-eagle doctor"),
 }
+METAVARS = {str: "TEXT", Path: "PATH", int: "N", float: "X"}  # of options that name none
 ABOUT = "EAGLE-3 and MTP speculative decoding for quantized local models, on llama.cpp."
 
 
@@ -56,11 +60,23 @@ def command() -> Any:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     for name, (function, example) in COMMANDS.items():
-        app.command(name, epilog=f"Example: {example}")(function)
+        app.command(name, epilog=f"Example: {example}")(_with_metavars(function))
     app.callback()(_root)
     root: Any = typer.main.get_command(app)
     root.context_settings["default_map"] = read_defaults(root.commands)
     return root
+
+
+def _with_metavars(function: Callable[..., None]) -> Callable[..., None]:
+    """Its options say what they take by a word, not by a type of Python."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    for hint in hints.values():
+        if typing.get_origin(hint) is typing.Annotated:
+            kind, option = typing.get_args(hint)
+            kinds = [each for each in typing.get_args(kind) if each is not NoneType] or [kind]
+            option.metavar = option.metavar or METAVARS.get(kinds[0])
+    function.__annotations__ = hints
+    return function
 
 
 def _version(wanted: bool) -> None:

@@ -91,6 +91,16 @@ class Attributes(Llama):
         self._open_model = value
 
     @property
+    def _ctx(self) -> Any:
+        """Likewise the parent's context."""
+        self._require_open()
+        return self._open_ctx
+
+    @_ctx.setter
+    def _ctx(self, value: Any) -> None:
+        self._open_ctx = value
+
+    @property
     def n_tokens(self) -> int:
         """Tokens in memory. Setting it lower cuts the text there.
 

@@ -6,12 +6,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from llama_eagle import console
 from llama_eagle.gguf.header import VALUE_TYPE_NAMES, ArrayRef, Header, read_model
 from llama_eagle.gguf.validate import check_files
 from llama_eagle.gguf.validate.keys import kind_of
 
 SHORT_ARRAY = 128  # elements shown without being asked for
-SHORT_TEXT = 60  # characters of a value in the table
+WIDTH, NAME_WIDTH = 110, 44  # columns of the table, of its first column
+MIN_WIDTH = 24  # of its second
+LONG_NAME = 60  # characters
 
 
 def describe(path: Path | str, *, full: bool = False) -> dict[str, Any]:
@@ -37,17 +40,17 @@ def describe(path: Path | str, *, full: bool = False) -> dict[str, Any]:
     }
 
 
-def render(description: dict[str, Any]) -> str:
-    """The description as a table for people."""
+def render(description: dict[str, Any], width: int = WIDTH) -> str:
+    """The description as a table for people, values cut to `width` columns."""
     tensors = description["tensors"]
     lines = [
         f"{description['path']}: {description['architecture'] or 'no architecture'}, GGUF version "
-        f"{description['version']}, {len(tensors)} tensors, {description['n_bytes'] / 2**20:.1f} MiB",
+        f"{description['version']}, {len(tensors)} tensors, {console.size(description['n_bytes'])}",
         "",
     ]
-    lines += [f"  {_short(name):<44} {_short(value)}" for name, value in description["keys"].items()]
+    lines += [_line(name, _shown(value), width) for name, value in description["keys"].items()]
     lines.append("")
-    lines += [f"  {_short(tensor['name']):<44} {tensor['type']:<8} {tensor['shape']}" for tensor in tensors]
+    lines += [f"{_first(tensor['name'])} {tensor['type']:<8} {tensor['shape']}" for tensor in tensors]
     return "\n".join(lines)
 
 
@@ -58,8 +61,19 @@ def _value(header: Header, name: str, full: bool) -> Any:
     return header.value(name)
 
 
-def _short(value: Any) -> str:
-    if isinstance(value, dict):
-        return f"{value['length']} x {value['array']}"
-    text = " ".join(str(value).split())  # one line, whatever a file calls its tensors
-    return text if len(text) <= SHORT_TEXT else text[: SHORT_TEXT - 1] + "…"
+def _line(name: str, value: str, width: int) -> str:
+    first = _first(name)
+    return f"{first} {_short(value, max(width - len(first) - 1, MIN_WIDTH))}"
+
+
+def _first(name: str) -> str:
+    return f"  {_short(name, LONG_NAME):<{NAME_WIDTH}}"
+
+
+def _shown(value: Any) -> str:
+    return f"{value['length']} x {value['array']}" if isinstance(value, dict) else str(value)
+
+
+def _short(text: str, n_most: int) -> str:
+    line = " ".join(text.split())  # one line, whatever a file calls its tensors
+    return line if len(line) <= n_most else line[: n_most - 1] + "…"

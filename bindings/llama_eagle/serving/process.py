@@ -44,7 +44,7 @@ def run(words: Sequence[str], variables: Mapping[str, str], verbose: bool) -> in
 
     Raises `EnvironmentFailure` when it ends by itself.
     """
-    program = _find("llama-server", "it was built with LLAMA_EAGLE_SERVER=OFF. Build it with ON, or use serve --python")
+    program = _find("llama-server", "built with LLAMA_EAGLE_SERVER=OFF, as by `make demo`. `make install` adds it")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
     process = _start([str(program), *words], {**os.environ, **variables}, **pipes)
     return _until_end(process, lambda: _follow(process, verbose), "See --verbose.")

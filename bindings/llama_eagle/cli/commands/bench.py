@@ -137,6 +137,7 @@ def bench(
     for result in results:
         for table in report.tables(result):
             console.table(table)
+            console.data("")
         console.data(report.summary(result))
 
 

@@ -286,4 +286,4 @@ class View:
 
 
 def _complain(text: str) -> None:
-    print(f"error: {console.printable(in_flags(' '.join(text.split())))}", file=sys.stderr)
+    console.error(in_flags(" ".join(text.split())))

@@ -179,7 +179,7 @@ def _show(report: dict[str, Any], json: bool) -> None:
     if report.get("tensors") and report["output"] is None:
         console.data(_table(report["tensors"]))
     else:
-        console.data(f"{report['output']}: {report['outtype']}, {report['n_bytes'] / 2**20:.1f} MiB")
+        console.data(f"{report['output']}: {report['outtype']}, {console.size(report['n_bytes'])}")
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
@@ -231,4 +231,4 @@ def export(
     if json:
         console.result(report.to_json())
     else:
-        console.data(f"{report.output}: {report.dtype}, {report.n_bytes / 2**20:.1f} MiB, layers {report.layer_ids}")
+        console.data(f"{report.output}: {report.dtype}, {console.size(report.n_bytes)}, layers {report.layer_ids}")

@@ -36,8 +36,8 @@ def demo(
         console.data(f"{QUESTION} (what was drafted is in colour)\n")
     result = run_demo(files, threads, say=console.note, on_text=None if json else console.stream)
     if not json:
-        console.data("\n")
         console.table(result.table())
+        console.prose(result.told())
     large = compare_padded(work, say=console.note) if padded else ()
     if json:
         console.result(result.as_dict() | ({"padded": [asdict(each) for each in large]} if large else {}))

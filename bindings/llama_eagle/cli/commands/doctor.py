@@ -21,12 +21,12 @@ def doctor(
     json: Json = False,
 ) -> None:
     """Show versions, library and devices; exit 4 if one is wrong."""
-    from llama_eagle.diagnosis import examine, render
+    from llama_eagle.diagnosis import NAME, examine, render
 
     report = examine(devices.load(), model)
     if json:
         console.result(report)
     else:
-        console.data(render(report))
+        console.prose(render(report), hang=NAME + 1)
     if report["problems"]:
         raise typer.Exit(4)

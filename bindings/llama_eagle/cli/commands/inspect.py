@@ -25,4 +25,4 @@ def inspect(
     if json:
         console.result(description)
     else:
-        console.data(render(description))
+        console.data(render(description, console.width()))

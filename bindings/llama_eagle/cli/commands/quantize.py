@@ -44,7 +44,7 @@ def quantize(
     if json:
         console.result({"output": str(out), "outtype": outtype.lower(), "n_bytes": report.n_bytes})
     else:
-        console.data(f"{out}: {outtype.lower()}, {report.n_bytes / 2**20:.1f} MiB")
+        console.data(f"{out}: {outtype.lower()}, {console.size(report.n_bytes)}")
 
 
 def _pairs(options: list[str]) -> Any:

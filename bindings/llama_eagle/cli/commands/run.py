@@ -58,9 +58,7 @@ def run(
 
 def _show_entries(entries: list[Entry], *, cleared: bool) -> None:
     for entry in entries:
-        console.data(
-            f"{entry.made_of} {entry.outtype}: {entry.n_bytes / 2**30:.2f} GiB{', deleted' if cleared else ''}"
-        )
+        console.data(f"{entry.made_of} {entry.outtype}: {console.size(entry.n_bytes)}{', deleted' if cleared else ''}")
     if not entries:
         console.data("nothing is kept" if not cleared else "nothing to delete")
 
@@ -73,7 +71,7 @@ def _tell(ready: Ready, n_ctx: int) -> None:
 
     expected = store.estimate(ready.target, n_ctx, (1, 1))
     console.note(
-        f"{ready.target}: {expected['n_bytes'] / 2**30:.1f} GiB with its context; "
+        f"{ready.target}: {console.size(expected['n_bytes'])} with its context; "
         f"plain decoding on the CPU: at most about {expected['tokens_per_second']:.0f} tokens/s"
     )
 
