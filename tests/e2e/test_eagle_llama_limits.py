@@ -392,12 +392,14 @@ def test_a_text_that_was_cut_is_computed_again(files: dict[str, Path], draft: st
 
 def test_a_closed_instance_says_so(files: dict[str, Path]) -> None:
     llm = load(files)
+    tokenizer = llm.tokenizer()
     llm.close()
     llm.close()
+    of_the_tokenizer = (lambda: tokenizer.encode("a"), lambda: llm.tokenizer_.detokenize([1]))
     of_the_model = (llm.n_vocab, llm.n_embd, llm.token_eos, llm.token_bos, llm.tokenizer, lambda: llm.model)
     of_the_context = (llm.n_ctx, llm.pooling_type, lambda: llm.ctx, lambda: llm.embed("a"), llm.save_state)
     texts = (lambda: complete(llm), lambda: llm.tokenize(b"a"), lambda: llm.eval([1]), lambda: next(llm.generate([1])))
-    for call in (*of_the_model, *of_the_context, *texts):
+    for call in (*of_the_tokenizer, *of_the_model, *of_the_context, *texts):
         with pytest.raises((RuntimeError, ValueError), match="closed"):
             call()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -171,11 +171,20 @@ class Attributes(Llama):
             longest = longest or self._options.n_draft_max
         return min(longest, max(int(self._context_params.n_ctx or 1 << 30) - 2, 1))
 
+    def _mark_closed(self) -> None:
+        self._is_closed = True
+        if model := vars(self).get("_open_model"):
+            model.tokenize = model.detokenize = _refuse  # tokenizers that the caller has kept
+
     def _require_open(self) -> None:
         if self._is_closed:
-            raise RuntimeError("this EagleLlama is closed. Load the model again.")
+            _refuse()
 
     def _require_memory(self) -> TextMemory:
         if self._memory is None:
             raise UsageError("the model was loaded with vocab_only or is closed: there is no memory. Load it again.")
         return self._memory
+
+
+def _refuse(*_: Any, **__: Any) -> NoReturn:
+    raise RuntimeError("this EagleLlama is closed. Load the model again.")

@@ -374,7 +374,7 @@ class EagleLlama(Completions, Closing):
             self._generation = None
             self._memory = None
             super().close()
-            self._is_closed = True
+            self._mark_closed()
 
     # --- inside ---
 
