@@ -80,6 +80,8 @@ test-slow: install
 	$(PIP) install --quiet --group integrations
 	$(BIN)/python -m pytest -m slow
 
+# Of these tests; Mesa's software device takes a minute for a long prompt. TESTS= for all of them, on a GPU.
+test-vulkan: TESTS ?= not (long or pictures) or pictures and (few or all) or long and one and all
 test-vulkan: install
 	headers=$$(native/tests/vulkan_headers.sh build/vulkan-headers) && \
 	$(BIN)/cmake -S . -B build/vulkan -G Ninja -DGGML_VULKAN=ON -DLLAMA_EAGLE_SERVER=OFF \
@@ -87,7 +89,8 @@ test-vulkan: install
 	$(BIN)/cmake --build build/vulkan --target ggml-vulkan
 	driver=$$(native/tests/software_vulkan.sh build/vulkan-layer) && \
 	env $$driver LLAMA_EAGLE_TEST_GPU=vulkan=$(CURDIR)/build/vulkan/bin/libggml-vulkan.so \
-	    $(BIN)/python -m pytest tests/parity/test_gpus.py tests/e2e/test_gpus_text.py
+	    $(BIN)/python -m pytest tests/parity/test_gpus.py tests/parity/test_mtp_devices.py tests/parity/test_device_logits.py \
+	    tests/e2e/test_gpus_text.py -k "$(TESTS)" --durations=10
 
 fuzz: install
 	$(BIN)/python tests/fuzz/run.py drafts --cases $(or $(CASES),20000) --seed $(or $(SEED),1)

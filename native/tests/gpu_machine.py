@@ -28,6 +28,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv" / "bin" / "python"
 TYPES = ("f16", "q8_0", "q4_k_m")  # of the demo target, for exactness
+PARITY = (  # as `make test-vulkan`
+    "tests/parity/test_gpus.py",
+    "tests/parity/test_mtp_devices.py",
+    "tests/parity/test_device_logits.py",
+    "tests/e2e/test_gpus_text.py",
+)
 LONGEST = 17  # rows of a round
 NOT_EXACT = 5  # exit code of `check --exact`
 
@@ -185,11 +191,11 @@ def sanitizer(machine: Machine, result: Result) -> None:
 
 
 def parity(machine: Machine, result: Result) -> None:
-    """Logits, drafts and text at every offload, against the CPU."""
-    tests = ["tests/parity/test_gpus.py", "tests/e2e/test_gpus_text.py"]
+    """Logits, choices, drafts and text at every offload, against the CPU."""
+    tests = [*PARITY]
     report = machine.out / "parity.xml"
     given = ["env", f"LLAMA_EAGLE_TEST_GPU={machine.name}"] if machine.is_built else []
-    tests += ["-k", "few or synthetic"] if machine.quick else []
+    tests += ["-k", "(few and short or synthetic or choice) and not two and not tied"] if machine.quick else []
     code, text = machine.run(*given, PYTHON, "-m", "pytest", *tests, f"--junitxml={report}", visible=False, fails=False)
     suite = ElementTree.parse(report).getroot()[0]
     result.data = {name: int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped")}

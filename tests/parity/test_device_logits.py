@@ -1,5 +1,9 @@
 """A session whose target's head lies on another device than the CPU: greedy choices are made there, and logits come to
-the host by the row, when they are asked for. The device is an RPC server on loopback, which counts as a GPU."""
+the host by the row, when they are asked for.
+
+The device is an RPC server on loopback, which counts as a GPU and whose traffic tells what came. Choices are also made
+on a stand-in for a GPU, or on a real one in place of both (fixtures.gpus).
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ import numpy as np
 import pytest
 from fixtures import rpc
 from fixtures.eagle3_checkpoints import CASES, make_draft
+from fixtures.gpus import IS_REAL, device_of, devices
 from fixtures.llama_pairs import SOFT, complete, load
 from fixtures.native import NativeTarget, accept
 from fixtures.rpc import offloading
@@ -47,7 +52,15 @@ TIES = {  # token -> the ids that share its largest logit
 @pytest.fixture(scope="module")
 def device() -> Iterator[Executor]:
     """A process that knows the device."""
+    if IS_REAL:
+        pytest.skip("what comes to the host is counted on the way from an RPC server")
     with offloading(library_folder()) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module", params=devices())
+def any_device(request: pytest.FixtureRequest) -> Iterator[Executor]:
+    with device_of(request.param) as pool:
         yield pool
 
 
@@ -202,8 +215,8 @@ def choices(target: Path, draft: Path, n_gpu_layers: int) -> tuple[list[Any], np
         return found, np.stack(rows + list(probe.rows()))
 
 
-def test_the_choice_is_that_of_the_logits(device: Executor, files: dict[str, Path]) -> None:
-    for found, rows in on_both(device, choices, files["wide"], files["wide-draft"]):
+def test_the_choice_is_that_of_the_logits(any_device: Executor, files: dict[str, Path]) -> None:
+    for found, rows in on_both(any_device, choices, files["wide"], files["wide-draft"]):
         assert found == [best_two(row) for row in rows]
     assert len({first for first, _, _ in found}) > 1
 
@@ -226,8 +239,8 @@ def tied_choices(target: Path, draft: Path, n_gpu_layers: int) -> dict[int, list
     return found
 
 
-def test_ties_go_to_the_lowest_id(device: Executor, files: dict[str, Path]) -> None:
-    for found in on_both(device, tied_choices, files["ties"], files["wide-draft"]):
+def test_ties_go_to_the_lowest_id(any_device: Executor, files: dict[str, Path]) -> None:
+    for found in on_both(any_device, tied_choices, files["ties"], files["wide-draft"]):
         for token, (choice, accepted, sampled, row, in_batch) in found.items():
             assert np.flatnonzero(row == row.max()).tolist() == list(TIES[token])  # the logits are what they should be
             assert choice == best_two(row) == in_batch
@@ -245,8 +258,8 @@ def changed_choice(target: Path, draft: Path) -> tuple[int, int]:
         return changed, probe.choice(2)[0]
 
 
-def test_a_row_that_was_changed_on_the_host_counts(device: Executor, files: dict[str, Path]) -> None:
-    assert device.submit(changed_choice, files["wide"], files["wide-draft"]).result() == (77, 78)
+def test_a_row_that_was_changed_on_the_host_counts(any_device: Executor, files: dict[str, Path]) -> None:
+    assert any_device.submit(changed_choice, files["wide"], files["wide-draft"]).result() == (77, 78)
 
 
 # --- what is not a round, and what comes between ----------------------------------------------------------------------
@@ -279,9 +292,9 @@ def decode_first(native: NativeTarget, tokens: list[int]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("n_ubatch", [512, 18])
-def test_batches_that_are_no_round(device: Executor, files: dict[str, Path], n_ubatch: int) -> None:
-    expected = device.submit(other_batches, files["wide"], None, n_ubatch).result()
-    found = device.submit(other_batches, files["wide"], files["wide-draft"], n_ubatch).result()
+def test_batches_that_are_no_round(any_device: Executor, files: dict[str, Path], n_ubatch: int) -> None:
+    expected = any_device.submit(other_batches, files["wide"], None, n_ubatch).result()
+    found = any_device.submit(other_batches, files["wide"], files["wide-draft"], n_ubatch).result()
     for ours, theirs in zip(found, expected, strict=True):
         assert np.array_equal(ours, theirs)
 

@@ -39,7 +39,8 @@ from parity.pairs import (
 
 pytestmark = pytest.mark.native
 
-LENGTHS = [1, 31, 32, 33, 700]
+SHORT, LONG = [1, 31, 32, 33], [700]
+LENGTHS = SHORT + LONG
 FEW = N_LAYER // 2
 OFFLOADS = {"none": HOST, "draft or head": (0, ALL), "few": (FEW, ALL), "target or block": (ALL, 0), "all": (ALL, ALL)}
 OWN_HEAD = {"none": HOST, "draft or head": (1, 0), "few": (FEW, 0), "target or block": (2, 0), "all": (ALL, 0)}
@@ -76,11 +77,11 @@ def files(request: pytest.FixtureRequest, eagle3: Files, tmp_path_factory: pytes
     return make_own_head("qwen35", folder, tie_word_embeddings=request.param == "mtp-tied")
 
 
-def logits(target: Path, n_gpu_layers: int) -> dict[int, np.ndarray]:
+def logits(target: Path, n_gpu_layers: int, lengths: Sequence[int] = LENGTHS) -> dict[int, np.ndarray]:
     """[n + 8, vocab] for each length: a prompt, single tokens, and a batch short enough to be undone."""
     found = {}
     with NativeTarget(target, n_ctx=N_CTX, n_gpu_layers=n_gpu_layers, n_rs_seq=N_DRAFT) as native:
-        for n in LENGTHS:
+        for n in lengths:
             native.api.llama_memory_clear(native.api.llama_get_memory(native.ctx), True)
             native.n_past = 0
             parts = [native.decode(TOKENS[:n])[0]]
@@ -95,10 +96,14 @@ def expected_logits(eagle3: Files) -> dict[int, np.ndarray]:
     return logits(eagle3.target, 0)
 
 
-@pytest.mark.parametrize("n_gpu_layers", [0, 1, FEW, ALL])
-def test_logits(elsewhere: On, eagle3: Files, expected_logits: dict[int, np.ndarray], n_gpu_layers: int) -> None:
-    found = elsewhere.pool.submit(logits, eagle3.target, n_gpu_layers).result()
-    for n, expected in expected_logits.items():
+@pytest.mark.parametrize("lengths", [SHORT, LONG], ids=["short", "long"])
+@pytest.mark.parametrize("n_gpu_layers", [0, 1, FEW, ALL], ids=["none", "one layer", "few", "all"])
+def test_logits(
+    elsewhere: On, eagle3: Files, expected_logits: dict[int, np.ndarray], n_gpu_layers: int, lengths: list[int]
+) -> None:
+    found = elsewhere.pool.submit(logits, eagle3.target, n_gpu_layers, lengths).result()
+    for n in lengths:
+        expected = expected_logits[n]
         off = np.abs(found[n] - expected).max() / np.abs(expected).max()
         assert off <= elsewhere.tolerance, f"after a prompt of {n} tokens: logits off by {off:.2g}"
 
@@ -140,19 +145,23 @@ class Image:
         return EmbeddedRows(values, n, N_EMBD, places, n_positions(self.height, self.width))
 
 
-TEXTS: dict[str, Sequence[Image | int]] = {  # a number: so many tokens
-    **{f"{n} tokens": [n] for n in LENGTHS},
-    "a small image": [Image(2, 3), 9],
-    "a large image": [5, Image(6, 8), 3],
-    "images": [40, Image(7, 5), 2, Image(1, 4), 33],
+Texts = dict[str, Sequence["Image | int"]]  # a number: so many tokens
+TEXTS: dict[str, Texts] = {
+    "short": {f"{n} tokens": [n] for n in SHORT},
+    "pictures": {
+        "a small image": [Image(2, 3), 9],
+        "a large image": [5, Image(6, 8), 3],
+        "images": [40, Image(7, 5), 2, Image(1, 4), 33],
+    },
+    "long": {f"{n} tokens": [n] for n in LONG},
 }
 
 
-def rounds(files: Files, layers: Layers) -> dict[str, Trace]:
+def rounds(files: Files, layers: Layers, texts: Texts) -> dict[str, Trace]:
     """After each text."""
     found = {}
     with session_on(files, layers, n_ubatch=512, n_ctx=N_CTX) as session:
-        for name, text in TEXTS.items():
+        for name, text in texts.items():
             session.reset()
             for part in text:
                 if isinstance(part, Image):
@@ -164,15 +173,18 @@ def rounds(files: Files, layers: Layers) -> dict[str, Trace]:
 
 
 @pytest.fixture(scope="module")
-def expected_rounds(files: Files) -> dict[str, Trace]:
-    return rounds(files, HOST)
+def expected_rounds(files: Files) -> dict[str, dict[str, Trace]]:
+    return {kind: rounds(files, HOST, texts) for kind, texts in TEXTS.items()}
 
 
+@pytest.mark.parametrize("kind", TEXTS)
 @pytest.mark.parametrize("offload", ["none", "draft or head", "few", "target or block", "all"])
-def test_drafts_and_text(elsewhere: On, files: Files, expected_rounds: dict[str, Trace], offload: str) -> None:
+def test_drafts_and_text(
+    elsewhere: On, files: Files, expected_rounds: dict[str, dict[str, Trace]], offload: str, kind: str
+) -> None:
     layers = (OWN_HEAD if files.draft == MTP else OFFLOADS)[offload]
-    found = elsewhere.pool.submit(rounds, files, layers).result()
-    for name, expected in expected_rounds.items():
+    found = elsewhere.pool.submit(rounds, files, layers, TEXTS[kind]).result()
+    for name, expected in expected_rounds[kind].items():
         assert (found[name].drafts, found[name].text) == (expected.drafts, expected.text), name
         assert np.allclose(found[name].probs, expected.probs, rtol=0, atol=elsewhere.tolerance), name
 
