@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -156,6 +157,15 @@ def test_nothing_outlives_us(models: Path) -> None:
                 return
             time.sleep(0.1)
     pytest.fail("llama-server goes on")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the variable is glibc's, and /proc tells it")
+@pytest.mark.parametrize(("given", "expected"), [("", "2"), ("5", "5")])
+def test_few_heaps_unless_told_otherwise(models: Path, given: str, expected: str, monkeypatch: Any) -> None:
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    with serve(*pair(models), *CONTEXT, **({"MALLOC_ARENA_MAX": given} if given else {})) as server:
+        (child,) = children(server.process.pid)
+        assert f"MALLOC_ARENA_MAX={expected}" in Path(f"/proc/{child}/environ").read_text().split("\0")
 
 
 def test_refusals(models: Path, tmp_path: Path) -> None:

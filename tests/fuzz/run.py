@@ -1,7 +1,8 @@
-"""Mutated GGUF files, each validated, loaded and generated with in a process of its own.
+"""Mutated GGUF files, each validated, loaded and generated with in a process of its own, and folders, converted there.
 
     python tests/fuzz/run.py drafts --cases 20000 --seed 1
     python tests/fuzz/run.py targets --cases 10000 --seed 1
+    python tests/fuzz/run.py folders --cases 10000 --seed 1
     python tests/fuzz/run.py targets --only 4711           # one case again; its file is kept
 
 Prints how the cases ended and, for those that went wrong, what reproduces them; exit 1 if there are any.
@@ -13,9 +14,11 @@ import argparse
 import collections
 import os
 import select
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +26,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fixtures.eagle3_checkpoints import CASES, make_draft, make_target_gguf
 from fixtures.tiny_gguf import write_draft, write_target
+from fuzz import folder_cases
+from fuzz.folder_cases import FolderSeed
 from fuzz.gguf_file import mutated
 
 ENVIRONMENT = {**os.environ, "GGML_NO_BACKTRACE": "1"}  # no debugger at an abort
@@ -44,8 +49,10 @@ class Seed:
         return self.draft or self.target
 
 
-def make_seeds(kind: str, folder: Path, families: tuple[str, ...] = FAMILIES) -> list[Seed]:
+def make_seeds(kind: str, folder: Path, families: tuple[str, ...] = FAMILIES) -> list[Seed] | list[FolderSeed]:
     folder.mkdir(parents=True, exist_ok=True)
+    if kind == "folders":
+        return folder_cases.make_seeds(folder, ("qwen35", *families))
     if kind == "drafts":
         from llama_eagle.convert.drafts import DraftOptions, convert_draft
 
@@ -107,8 +114,19 @@ class Worker:
             self.process.wait()
 
 
-def run_case(worker: Worker, seeds: list[Seed], number: int, folder: Path) -> str:
+def run_sound(worker: Worker, seed: Seed | FolderSeed, folder: Path) -> str:
+    """What is not mutated."""
+    if isinstance(seed, FolderSeed):
+        shutil.rmtree(folder / "case", ignore_errors=True)
+        return worker.ask(folder_cases.place(seed, None, folder / "case"))
+    return worker.ask(f"{seed.target}\t{seed.draft or '-'}")
+
+
+def run_case(worker: Worker, seeds: Sequence[Seed | FolderSeed], number: int, folder: Path) -> str:
     seed = seeds[number % len(seeds)]
+    if isinstance(seed, FolderSeed):
+        shutil.rmtree(folder / "case", ignore_errors=True)
+        return worker.ask(folder_cases.place(seed, number, folder / "case"))
     path = folder / "case.gguf"
     path.write_bytes(mutated(seed.changed, number))
     words = [word for word, n in (("quantize", 7), ("text", 3), ("sample", 4)) if number // 10 % n == 0]
@@ -122,7 +140,7 @@ def fuzz(kind: str, numbers: range, folder: Path, families: tuple[str, ...] = FA
     seeds, worker, ends = make_seeds(kind, folder / "seeds", families), Worker(), collections.defaultdict(list)
     try:
         for seed in seeds:  # what is not mutated runs
-            assert worker.ask(f"{seed.target}\t{seed.draft or '-'}") == "ran", seed
+            assert (end := run_sound(worker, seed, folder)) == "ran", (seed, end)
         enough_mib = 2 * worker.peak_mib
         for number in numbers:
             end = run_case(worker, seeds, number, folder)
@@ -143,7 +161,7 @@ def wrong(ends: dict[str, list[int]]) -> dict[str, list[int]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("drafts", "targets"))
+    parser.add_argument("kind", choices=("drafts", "targets", "folders"))
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int)
@@ -151,7 +169,7 @@ def main() -> int:
     if arguments.only is not None:
         folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
         seeds, worker = make_seeds(arguments.kind, folder / "seeds"), Worker()
-        print(run_case(worker, seeds, arguments.only, folder), folder / "case.gguf")
+        print(run_case(worker, seeds, arguments.only, folder), folder)
         worker.close()
         return 0
     first = arguments.seed * 10_000_000

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import random
 import shutil
-import struct
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
 import pytest
-import torch
 from fixtures.eagle3_checkpoints import DraftSpec, draft_tensors, make_draft, make_target_gguf
+from fuzz.folder import Files
+from fuzz.folder import mutated as changed_files
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from llama_eagle.cli import main
@@ -127,158 +125,6 @@ def test_values_survive(case: tuple[DraftSpec, int]) -> None:
 
 # --- mutations ---------------------------------------------------------------------------------------------------
 
-Files = dict[str, bytes]
-JUNK: list[Any] = [
-    None, True, False, 0, -1, 1, 3, 2**31, 2**64, 10**400, 0.5, -0.0, 1e308, math.nan, math.inf, "", "x", "../x",
-    [], [[]], {}, [1, 3, 4], [1, 1, 1], [-1, 2, 3], ["a"], [1.5], [2**70], {"a": 1}, "\ud800", "\n\n", list(range(500)),
-]  # fmt: skip
-
-
-def _keys(value: Any, path: tuple = ()) -> list[tuple]:
-    """Paths of every value in a JSON document."""
-    found = [path]
-    if isinstance(value, dict):
-        for key in value:
-            found += _keys(value[key], (*path, key))
-    return found
-
-
-def _set(value: Any, path: tuple, new: Any, remove: bool) -> Any:
-    if not path:
-        return new
-    inner = dict(value)
-    if remove and len(path) == 1:
-        del inner[path[0]]
-    else:
-        inner[path[0]] = _set(inner[path[0]], path[1:], new, remove)
-    return inner
-
-
-def mutate_config(files: Files, rng: random.Random) -> None:
-    try:
-        config = json.loads(files["config.json"])
-    except (KeyError, ValueError):
-        return  # damaged by an earlier mutation
-    if not isinstance(config, dict):
-        return
-    extra = ["logit_scale", "norm_output", "fc_norm", "head_dim", "rope_parameters", "rope_scaling",
-             "eagle_config", "architectures", "target_hidden_size", "transformer_layer_config", "num_experts",
-             "layer_types"]  # fmt: skip
-    if rng.random() < 0.3:
-        config[rng.choice(extra)] = rng.choice(JUNK)
-    else:
-        path = rng.choice(_keys(config)[1:])
-        config = _set(config, path, rng.choice(JUNK), rng.random() < 0.3)
-    files["config.json"] = json.dumps(config).encode()
-
-
-def mutate_bytes(files: Files, rng: random.Random) -> None:
-    """Flips, cuts or doubles bytes, more often near the start, where the headers are."""
-    name = rng.choice([n for n in files if files[n]])
-    data = bytearray(files[name])
-    end = len(data) if rng.random() < 0.3 else min(len(data), 4096)
-    at = rng.randrange(end)
-    kind = rng.randrange(4)
-    if kind == 0:
-        for _ in range(rng.choice([1, 1, 2, 8])):
-            data[rng.randrange(end)] = rng.randrange(256)
-    elif kind == 1:
-        del data[at:]
-    elif kind == 2:
-        del data[at : at + rng.randrange(1, 64)]
-    else:
-        data[at:at] = data[at : at + rng.randrange(1, 64)] if rng.random() < 0.5 else bytes(rng.randrange(1, 64))
-    files[name] = bytes(data)
-
-
-def mutate_header(files: Files, rng: random.Random) -> None:
-    """Changes one value of a safetensors header, keeping it a header."""
-    if "model.safetensors" not in files:
-        return
-    data = files["model.safetensors"]
-    try:
-        (n,) = struct.unpack_from("<Q", data)
-        header = json.loads(data[8 : 8 + n])
-        path = rng.choice(_keys(header)[1:])
-        if rng.random() < 0.3 and len(path) == 1:
-            header[rng.choice(["lm_head.weight", "x", "", "fc.weight", "layers.7.a", "a" * 5000])] = header.pop(path[0])
-        else:
-            header = _set(
-                header, path, rng.choice([*JUNK, [64], [8, 8], "F32", "F16", "I64", "F8_E4M3"]), rng.random() < 0.3
-            )
-        text = json.dumps(header).encode()
-    except (ValueError, KeyError, IndexError, struct.error, TypeError):
-        return
-    files["model.safetensors"] = struct.pack("<Q", len(text)) + text + data[8 + n :]
-
-
-def mutate_tensor(files: Files, rng: random.Random) -> None:
-    """Removes, renames, reshapes, retypes, poisons or adds a tensor."""
-    from safetensors.torch import load, save
-
-    try:
-        tensors = load(files["model.safetensors"])
-    except Exception:
-        return  # damaged by an earlier mutation
-    if not tensors:
-        return
-    name = rng.choice(sorted(tensors))
-    tensor = tensors[name]
-    kind = rng.randrange(7)
-    if kind == 0:
-        del tensors[name]
-    elif kind == 1:
-        tensors[rng.choice(["extra.weight", "model." + name, "d2t", "t2d", "midlayer.mlp.experts.0.w"])] = (
-            tensor.clone()
-        )
-    elif kind == 2:
-        tensors[name] = tensor.reshape(-1)[: max(0, tensor.numel() - rng.randrange(1, 5))].clone()
-    elif kind == 3:
-        tensors[name] = tensor.to(
-            rng.choice([torch.int64, torch.float64, torch.float16, torch.bool, torch.float8_e4m3fn])
-        )
-    elif kind == 4 and tensor.is_floating_point() and tensor.numel():
-        tensor.view(-1)[rng.randrange(tensor.numel())] = rng.choice([math.nan, math.inf, -math.inf])
-    elif kind == 5 and not tensor.is_floating_point() and tensor.numel():
-        tensor.view(-1)[rng.randrange(tensor.numel())] = rng.choice([0, 1, -1, 40, 10**6, 2**62])
-    else:
-        tensors[name] = tensor.unsqueeze(0) if rng.random() < 0.5 else torch.cat([tensor, tensor])
-    files["model.safetensors"] = save({name: tensor.contiguous() for name, tensor in tensors.items()})
-
-
-def mutate_folder(files: Files, rng: random.Random) -> None:
-    """Missing, empty, swapped and invented files; an index that names others."""
-    kind = rng.randrange(5)
-    name = rng.choice(sorted(files))
-    if kind == 0:
-        del files[name]
-    elif kind == 1:
-        files[name] = b""
-    elif kind == 2:
-        files[name] = files[rng.choice(sorted(files))]
-    elif kind == 3:
-        files[rng.choice(["pytorch_model.bin", "d2t.npy", "t2d.pt", "d2t.pt", "model-00001-of-00002.safetensors"])] = (
-            files[name]
-        )
-    else:
-        weights = files.pop("model.safetensors", b"")
-        files["model-00001-of-00001.safetensors"] = weights
-        goal = rng.choice(
-            ["../x", "/etc/passwd", "", ".", "model.safetensors", "model-00001-of-00001.safetensors", None, 7]
-        )
-        index = rng.choice([{"weight_map": {"fc.weight": goal}}, {"weight_map": goal}, [], {"weight_map": {}}])
-        files["model.safetensors.index.json"] = json.dumps(index).encode()
-
-
-MUTATIONS: list[Callable[[Files, random.Random], None]] = [
-    mutate_config,
-    mutate_config,
-    mutate_bytes,
-    mutate_header,
-    mutate_tensor,
-    mutate_tensor,
-    mutate_folder,
-]
 SMALL = DraftSpec(hidden=16, target_hidden=16, n_head=2, n_head_kv=1, ffn=8, n_vocab=40, n_draft=12)
 BASES = {
     "specforge": replace(SMALL, ids_nested=(1, 3, 4), norm_output=True, fc_norm=True),
@@ -309,9 +155,7 @@ def bases() -> dict[str, Files]:
 def mutated(base: str, seed: int) -> Iterator[Path]:
     """A folder with draft/, target.gguf and an empty out/."""
     rng = random.Random(seed)
-    files = dict(bases()[base])
-    for _ in range(rng.choice([1, 1, 1, 2, 3])):
-        rng.choice(MUTATIONS)(files, rng)
+    files = changed_files(bases()[base], rng)
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         (work / "draft").mkdir()

@@ -26,6 +26,7 @@ INTERRUPTED = 130
 PATIENCE = 1.5  # seconds for it to end by itself
 MAX_COMPLAINT = 500  # characters of a reason: some quote a whole template
 PR_SET_PDEATHSIG = 1
+FEW_HEAPS = {"MALLOC_ARENA_MAX": "2"}  # of glibc: with one for each of its threads, memory takes longer to settle
 
 _LINE = re.compile(r"^[\d.]+ (?P<level>[A-Z]) (?P<text>.*)$")
 _LISTENING = re.compile(r"listening on (?P<address>\S+)")
@@ -46,7 +47,7 @@ def run(words: Sequence[str], variables: Mapping[str, str], verbose: bool) -> in
     """
     program = _find("llama-server", "built with LLAMA_EAGLE_SERVER=OFF, as by `make demo`. `make install` adds it")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
-    process = _start([str(program), *words], {**os.environ, **variables}, **pipes)
+    process = _start([str(program), *words], {**FEW_HEAPS, **os.environ, **variables}, **pipes)
     return _until_end(process, lambda: _follow(process, verbose), "See --verbose.")
 
 
