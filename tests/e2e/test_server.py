@@ -168,6 +168,24 @@ def test_few_heaps_unless_told_otherwise(models: Path, given: str, expected: str
         assert f"MALLOC_ARENA_MAX={expected}" in Path(f"/proc/{child}/environ").read_text().split("\0")
 
 
+def drafters(server: Served) -> list[str]:
+    """What /metrics says of each drafter."""
+    return [line for line in str(server.get("/metrics")[1]).splitlines() if line.startswith("llamacpp:drafter_")]
+
+
+def test_what_drafters_did_is_known_while_the_server_sleeps(models: Path) -> None:
+    with serve(*pair(models), *CONTEXT, "--", "--sleep-idle-seconds", "1") as server:
+        server.complete("abc", 20, temperature=0)
+        awake = drafters(server)
+        assert any(float(line.split()[-1]) > 0 for line in awake)
+        while not server.get("/props")[1]["is_sleeping"]:
+            time.sleep(0.1)
+        assert drafters(server) == awake
+        assert server.get("/props")[1]["is_sleeping"]
+        server.complete("abc", 20, temperature=0)
+        assert drafters(server) == awake  # counted from its start, as a process that was started again
+
+
 def test_refusals(models: Path, tmp_path: Path) -> None:
     target = ["-m", models / "target.gguf"]
     assert_one_line_error(llama_eagle("serve"), 2, "either --model")

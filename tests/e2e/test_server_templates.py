@@ -40,10 +40,13 @@ BOMBS = {
     "recursion": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", DEPTH),
     "a list within itself": ("{% set n = namespace() %}{% set n.t = n %}{{ n | tojson }}", DEPTH),
 }
+# Of what a request may take, which makes its prompt more than once.
+HALF = "{%- if asked == 'half' %}{%- for i in range(600) %}{%- set x = 'a' * 1000000 %}{%- endfor %}{%- endif %}"
 SLOW = {"doubled text", "lists of lists"}  # as slow as the limit, and the loops are
 TEMPLATE = (
     "{%- set asked = messages[-1].content %}"
     + "".join(f"{{%- if asked == '{name}' %}}{text}{{%- endif %}}" for name, (text, _) in BOMBS.items())
+    + HALF
     + "{%- for message in messages %}{{ message.content }}{%- endfor %}"
 )
 
@@ -70,6 +73,11 @@ def test_bombs(server: Served, name: str) -> None:
     assert status == 400 and re.search(BOMBS[name][1], answer)
     assert server.process.poll() is None
     assert chat(server, "abc")[0] == 200
+
+
+def test_all_renderings_of_a_request_share_its_limits(server: Served) -> None:
+    status, answer = chat(server, "half")
+    assert status == 400 and re.search(BYTES, answer)
 
 
 def test_long_conversations_are_within_the_limits(server: Served) -> None:

@@ -13,13 +13,19 @@ constexpr int64_t EAGLE_TEMPLATE_ITEM = 64;                 // bytes that one it
 constexpr int64_t EAGLE_TEMPLATE_VALUE = 256;               // and one that is made for it
 constexpr int EAGLE_TEMPLATE_DEPTH = 1000;                  // statements, macros and expressions within each other
 
-// One rendering, as long as it lives: its time and bytes are counted from here on.
+// One rendering, as long as it lives: its time and bytes are counted from here on. Those within it are parts of it.
 class eagle_template_rendering {
   public:
-    eagle_template_rendering() : before_(counts()) {
-        counts() = {true, 0, before_.depth, std::chrono::steady_clock::now() + EAGLE_TEMPLATE_TIME};
+    eagle_template_rendering() : before_(counts()), is_part_(before_.is_counted) {
+        if (!is_part_) {
+            counts() = {true, 0, before_.depth, std::chrono::steady_clock::now() + EAGLE_TEMPLATE_TIME};
+        }
     }
-    ~eagle_template_rendering() { counts() = before_; }
+    ~eagle_template_rendering() {
+        if (!is_part_) {
+            counts() = before_;
+        }
+    }
     eagle_template_rendering(const eagle_template_rendering &) = delete;
     eagle_template_rendering & operator=(const eagle_template_rendering &) = delete;
 
@@ -37,6 +43,7 @@ class eagle_template_rendering {
 
   private:
     Counts before_;
+    bool is_part_;
 };
 
 // So many bytes more.
