@@ -95,6 +95,7 @@ test-vulkan: install
 fuzz: install
 	$(BIN)/python tests/fuzz/run.py drafts --cases $(or $(CASES),20000) --seed $(or $(SEED),1)
 	$(BIN)/python tests/fuzz/run.py targets --cases $(or $(CASES),10000) --seed $(or $(SEED),1)
+	$(BIN)/python tests/fuzz/run.py folders --cases $(or $(CASES),10000) --seed $(or $(SEED),1)
 	$(BIN)/python tests/fuzz/interrupt.py --cases $(or $(CASES),1000) --seed $(or $(SEED),1)
 	LLAMA_EAGLE_FUZZ_CASES=$(or $(CASES),10000) $(BIN)/python -m pytest -m "" tests/fuzz/test_checkpoints.py tests/fuzz/test_calls.py tests/fuzz/test_requests.py
 
