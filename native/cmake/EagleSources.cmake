@@ -88,6 +88,10 @@ foreach (target ${EAGLE_LIBRARIES})
     set_property(TARGET ${target} PROPERTY SOVERSION)
     if (MINGW)
         set_property(TARGET ${target} PROPERTY PREFIX "")  # as ggml looks for its backends on Windows
+        if (target MATCHES "sapphirerapids$")
+            # GCC's AMX intrinsics take strides as `long`, which has 32 bits there: what they become does not assemble.
+            target_compile_options(${target} PRIVATE -U__AMX_INT8__)
+        endif()
     endif()
     set_property(TARGET ${target} PROPERTY PUBLIC_HEADER)
     set_property(TARGET ${target} PROPERTY PRIVATE_HEADER)
