@@ -13,6 +13,7 @@ from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.gguf.header import read_header
 from llama_eagle.gguf.size import available_bytes, kv_bytes, require_memory
 from llama_eagle.native import build
+from llama_eagle.native.build import library_folder
 from llama_eagle.serving import process
 
 INFO = {"upstream_commit": "0c1e57098", "patch_hash": "ab", "abi_version": 2, "llama_cpp_python": "0.3.36"}
@@ -24,7 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "libllama.so").touch()
     (tmp_path / "build-info.json").write_text(json.dumps(INFO))
     monkeypatch.setenv("LLAMA_EAGLE_LIB_PATH", str(tmp_path))
-    monkeypatch.setattr(build, "library_folder", build.library_folder.__wrapped__)
+    monkeypatch.setattr(build, "library_folder", library_folder.__wrapped__)
     monkeypatch.setattr(build, "build_info", build.build_info.__wrapped__)
     return tmp_path
 
@@ -59,7 +60,7 @@ def test_override_without_library(folder: Path) -> None:
     (folder / "libllama.so").unlink()
     assert build.find_library_folder() is None
     with pytest.raises(EnvironmentFailure, match="holds no libllama"):
-        build.library_folder()
+        library_folder.__wrapped__()
 
 
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -26,6 +26,22 @@ from llama_eagle.sessions.options import MTP, LoadOptions  # noqa: E402
 from llama_eagle.sessions.text_memory import TextMemory  # noqa: E402
 
 
+class _WhileOpen:
+    """An attribute of the parent that native code would read after it was freed: a closed instance raises."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = f"_open{name}"
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return self
+        instance._require_open()
+        return getattr(instance, self._name)
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        setattr(instance, self._name, value)
+
+
 class Attributes(Llama):
     """The parent of `EagleLlama`. Its own parent's constructor sets these attributes and reads them again."""
 
@@ -80,25 +96,8 @@ class Attributes(Llama):
         if chat_format is None and self.chat_handler is None and KEY in self._metadata:
             self.chat_format = guess_chat_format_from_gguf_metadata(self._metadata) or "chat_template.default"
 
-    @property
-    def _model(self) -> Any:
-        """The parent's model, which native code would read after it was freed."""
-        self._require_open()
-        return self._open_model
-
-    @_model.setter
-    def _model(self, value: Any) -> None:
-        self._open_model = value
-
-    @property
-    def _ctx(self) -> Any:
-        """Likewise the parent's context."""
-        self._require_open()
-        return self._open_ctx
-
-    @_ctx.setter
-    def _ctx(self, value: Any) -> None:
-        self._open_ctx = value
+    _model = _WhileOpen()
+    _ctx = _WhileOpen()
 
     @property
     def n_tokens(self) -> int:
