@@ -189,7 +189,8 @@ class RoundTimes:
     def _follow(self, changed: bool) -> None:
         """The machine's slowness, and half of the rounds' deviations from it as the noise."""
         machine = self._machine
-        surprises = [self._surprise(each) for each in self._recent]
+        expected = {kind: self._expected(*kind) for kind in {(n, is_drafted) for n, is_drafted, _ in self._recent}}
+        surprises = [value - expected[n, is_drafted] for n, is_drafted, value in self._recent]
         machine.slowness = self._clear_level(sorted(surprises))
         if not changed:
             off = abs(surprises[-1] - machine.slowness)
@@ -197,9 +198,8 @@ class RoundTimes:
                 machine.noise * exp(0.1 if off > self.HALF * machine.noise**0.5 else -0.1), self.LEAST_NOISE
             )
 
-    def _surprise(self, measured: Round) -> float:
-        n = measured.n_draft
-        return measured.value - _log(self.estimate(n) if measured.is_drafted else self.verify.estimate(n + 1))
+    def _expected(self, n_draft: int, is_drafted: bool) -> float:
+        return _log(self.estimate(n_draft) if is_drafted else self.verify.estimate(n_draft + 1))
 
     def _clear_level(self, surprises: list[float]) -> float:
         """The mean of those that nothing slowed for a moment, which are around the lower quartile."""
