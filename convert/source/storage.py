@@ -318,7 +318,7 @@ def open_npy(path: Path) -> dict[str, StoredTensor]:
     """One array under the name of its file."""
     require_file(path)
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.lib.format.open_memmap(path, mode="r")  # np.load would open archives too
     except (ValueError, OSError, EOFError, MemoryError, SyntaxError, TypeError, OverflowError) as error:
         raise ConversionError(f"{path}: not a plain .npy array ({_one_line(error)})") from None
     dtype = next((n for n, (_, t) in DTYPES.items() if t == array.dtype.type and n not in ("BF16", "F8_E4M3")), None)

@@ -6,6 +6,7 @@ import json
 import math
 import random
 import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,8 @@ def some_name(files: Files, rng: random.Random, suffix: str) -> str | None:
 
 def near(value: Any, rng: random.Random) -> Any:
     """Another value: of the same kind and size, or of none."""
-    if rng.random() < 0.4 or not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    if rng.random() < 0.4 or not number:
         return rng.choice(JUNK)
     return rng.choice([value + 1, value - 1, value * 2, value // 2, -value, float(value), str(value), [value]])
 

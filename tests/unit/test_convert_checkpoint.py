@@ -207,6 +207,9 @@ def test_loose_maps_beside_the_weights(folder: Path) -> None:
     np.testing.assert_array_equal(checkpoint.read("d2t"), np.arange(3))
     np.save(folder / "d2t.npy", np.array([Evil()], dtype=object), allow_pickle=True)
     fails(folder, "not a plain .npy array")
+    with (folder / "d2t.npy").open("wb") as file:
+        np.savez(file, np.arange(3))  # an archive of arrays under the name of one
+    fails(folder, "not a plain .npy array")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '"\udcff"', "[" * 100_000])
