@@ -117,9 +117,6 @@ def _geometry(layer: Fields) -> Geometry:
     n_head_kv, head_dim = key_value_heads(layer, n_head), head_size(layer, hidden, n_head)
     if head_dim % 2:
         raise ConfigError(f"{layer.where}: head_dim is {head_dim}; rotary embeddings need an even one")
-    eps = layer.number("rms_norm_eps")
-    if eps is None or not 0 < eps < 1:
-        raise ConfigError(f"{layer.where}: rms_norm_eps is {eps}, expected a small positive number such as 1e-6")
     return Geometry(
         hidden_size=hidden,
         n_head=n_head,
@@ -128,7 +125,7 @@ def _geometry(layer: Fields) -> Geometry:
         n_ff=layer.need_integer("intermediate_size"),
         n_layer=layer.integer("num_hidden_layers"),
         n_ctx=layer.need_integer("max_position_embeddings"),
-        rms_eps=eps,
+        rms_eps=layer.need_epsilon("rms_norm_eps"),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from llama_eagle.errors import ConfigError
@@ -49,15 +48,31 @@ class Fields:
         value = self.get(key)
         if value is None:
             return None
-        if type(value) not in (int, float) or not abs(value) < 1e30 or not math.isfinite(value):
+        if not _is_number(value):
             raise self.bad(key, "a finite number")
         return float(value)
+
+    def numbers(self, key: str, count: int) -> list[float] | None:
+        """As many finite numbers."""
+        value = self.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list) or len(value) != count or not all(map(_is_number, value)):
+            raise self.bad(key, f"{count} finite numbers")
+        return [float(v) for v in value]
 
     def need_number(self, key: str) -> float:
         """A positive number."""
         value = self.number(key)
         if value is None or value <= 0:
             raise ConfigError(f"{self.where}: {key} is {value}, expected a positive number")
+        return value
+
+    def need_epsilon(self, key: str) -> float:
+        """What a norm adds to keep away from zero."""
+        value = self.number(key)
+        if value is None or not 0 < value < 1:
+            raise ConfigError(f"{self.where}: {key} is {value}, expected a small positive number such as 1e-6")
         return value
 
     def flag(self, key: str) -> bool | None:
@@ -98,6 +113,11 @@ class Fields:
         value = self.get(key)
         if value is not None and value not in allowed:
             raise ConfigError(f"{self.where}: {key} is {value!r}, supported: {', '.join(map(repr, allowed))}")
+
+
+def _is_number(value: object) -> bool:
+    """Finite, in 32 bits too."""
+    return type(value) in (int, float) and abs(value) < 1e30  # type: ignore[arg-type]
 
 
 def head_size(config: Fields, hidden: int, n_head: int) -> int:

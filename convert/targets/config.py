@@ -97,7 +97,7 @@ def common_keys(config: ModelConfig, dims: Any) -> dict[str, Any]:
         "embedding_length": dims["embd"],
         "attention.head_count": dims["heads"],
         "attention.head_count_kv": dims["kv_heads"],
-        "attention.layer_norm_rms_epsilon": config.need_number("rms_norm_eps"),
+        "attention.layer_norm_rms_epsilon": config.need_epsilon("rms_norm_eps"),
         "rope.freq_base": config.rope.need_number("rope_theta"),
         **rope.target_keys(config, config.rope),
     }

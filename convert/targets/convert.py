@@ -177,7 +177,7 @@ def convert_vision(
         write_general(out, checkpoint, model.plan.tensors, outtype, kind="mmproj", name=options.name)
         for name, value in vision.FAMILY.keys(config, model.dims).items():
             out.key(f"clip.{name}", value)
-        for name, values in vision.image_statistics(checkpoint).items():
+        for name, values in vision.image_statistics(checkpoint, model.dims["channels"]).items():
             out.key(f"clip.vision.{name}", values)
         for tensor in model.plan.tensors:
             out.tensor(tensor.name, tensor.shape, tensor.load, vision.vision_type(tensor.name, tensor.shape, outtype))

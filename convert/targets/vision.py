@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from llama_eagle.convert.source import Checkpoint
+from llama_eagle.convert.source.config import Fields
 from llama_eagle.convert.table import Dims, Row, Transform, whole_blocks
 from llama_eagle.convert.targets.config import ModelConfig
 from llama_eagle.convert.targets.family import Block, Family
@@ -82,6 +83,7 @@ def _blocks(config: ModelConfig) -> list[Block]:
 def _dims(config: ModelConfig) -> dict[str, int]:
     config.require("temporal_patch_size", 2)
     config.require("hidden_act", "gelu_pytorch_tanh", "gelu")
+    config.require("in_channels", 3)
     embd, merge = config.need_integer("hidden_size"), config.need_integer("spatial_merge_size")
     text = config.root.child("text_config")
     out = config.need_integer("out_hidden_size")
@@ -105,7 +107,7 @@ def _keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
     """Keys in the file's own names: "clip" has no single prefix."""
     text = config.root.child("text_config")
     deepstack = deepstack_layers(config)
-    epsilon = text.need_number("rms_norm_eps") if text and text.get("rms_norm_eps") is not None else 1e-6
+    epsilon = text.need_epsilon("rms_norm_eps") if text and text.get("rms_norm_eps") is not None else 1e-6
     return {
         "has_vision_encoder": True,
         "projector_type": "qwen3vl_merger",
@@ -123,19 +125,18 @@ def _keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
     }
 
 
-def image_statistics(checkpoint: Checkpoint) -> dict[str, list[float]]:
+def image_statistics(checkpoint: Checkpoint, channels: int) -> dict[str, list[float]]:
     """Mean and deviation of the image channels, from preprocessor_config.json or processor_config.json."""
     found: dict[str, list[float]] = {}
     for file in ("preprocessor_config.json", "processor_config.json"):
-        settings = checkpoint.json_file(file) or {}
-        inner = settings.get("image_processor")
-        for source in (settings, inner if isinstance(inner, dict) else {}):
+        settings = Fields(checkpoint.json_file(file) or {}, f"{checkpoint.source}/{file}")
+        for source in filter(None, (settings, settings.child("image_processor"))):
             for name in ("image_mean", "image_std"):
-                value = source.get(name)
-                if isinstance(value, list) and value and all(isinstance(v, (int, float)) for v in value):
-                    found[name] = [float(v) for v in value]
-    if len(found) < 2:
+                found[name] = source.numbers(name, channels) or found.get(name, [])
+    if not all(found.values()):
         raise ConfigError(f"{checkpoint.source}: image_mean and image_std are in no preprocessor_config.json")
+    if min(found["image_std"]) <= 0:
+        raise ConfigError(f"{checkpoint.source}: image_std is {found['image_std']}, expected positive numbers")
     return found
 
 

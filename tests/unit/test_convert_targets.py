@@ -272,6 +272,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any], str]] = {
     "dense blocks in a MoE": ("qwen3moe", {"mlp_only_layers": [1]}, "mlp_only_layers"),
     "unnormalized experts": ("qwen3moe", {"norm_topk_prob": False}, "norm_topk_prob"),
     "no epsilon": ("llama3", {"rms_norm_eps": None}, "rms_norm_eps"),
+    "an epsilon of one": ("llama3", {"rms_norm_eps": 1}, "rms_norm_eps"),
     "kinds of too few blocks": ("qwen35-text", {"layer_types": ["full_attention"]}, "layer_types"),
     "unknown kinds": ("qwen35-text", {"layer_types": ["mamba"] * 8}, "mamba"),
     "value heads": ("qwen35-text", {"linear_num_value_heads": 5}, "value heads"),
@@ -369,9 +370,12 @@ def test_vision_needs_image_statistics(copy: Callable[..., Path]) -> None:
     (folder / "preprocessor_config.json").unlink()
     with pytest.raises(ConfigError, match="image_mean"):
         convert_vision(folder, folder.parent / "mm.gguf")
-    (folder / "processor_config.json").write_text(
-        json.dumps({"image_processor": {"image_mean": [0, 0, 0], "image_std": [1, 1, 1]}})
-    )
+    settings = folder / "processor_config.json"
+    for mean, std in (([1e308] * 3, [1] * 3), ([True] * 3, [1] * 3), ([0], [1]), ([0] * 3, [0] * 3)):
+        settings.write_text(json.dumps({"image_processor": {"image_mean": mean, "image_std": std}}))
+        with pytest.raises(ConfigError, match=r"image_(mean|std) is"):
+            convert_vision(folder, folder.parent / "mm.gguf")
+    settings.write_text(json.dumps({"image_processor": {"image_mean": [0, 0, 0], "image_std": [1, 1, 1]}}))
     assert convert_vision(folder, folder.parent / "mm.gguf").arch == "clip"
 
 
