@@ -155,7 +155,7 @@ static void check_wide(ggml_backend_t backend, ggml_type type) {
 
 // Whatever tuning asks for, the bits are the same.
 static void check_tuning(ggml_type type) {
-    const int64_t cols = 768, rows = 32, n = 11;
+    const int64_t cols = 768, rows = 48, n = 11;  // a pair of groups and one more
     const eagle::kernel * k = eagle::find_kernel(type, layout::wide);
     const std::vector<float> values = random_floats((size_t) (cols * rows), 8), x = random_floats(cols * n, 9);
     const weights w(type, cols, rows, values.data(), layout::wide);
@@ -174,11 +174,12 @@ static void check_tuning(ggml_type type) {
         dst[j] = out[j].data();
     }
     std::vector<std::vector<float>> first;
-    for (eagle::tuning tune : {eagle::tuning{0, 0}, {1, 4096}, {4, 32768}, {6, 64}, {100, 0}}) {
+    for (eagle::tuning tune :
+         {eagle::tuning{0, 0}, {1, 4096}, {4, 32768, 2}, {6, 64, 1}, {100, 0}, {0, 0, 1}, {0, 0, 2}}) {
         k->dot({k, cols, (const char *) w.tensor->data, w.tensor->nb[1] * k->group, rows, act, (int) n, dst, tune});
         first = first.empty() ? out : first;
         check(out == first, std::string(ggml_type_name(type)) + ": rows " + std::to_string(tune.rows) + ", ahead " +
-                                std::to_string(tune.ahead));
+                                std::to_string(tune.ahead) + ", groups " + std::to_string(tune.groups));
     }
 }
 

@@ -121,49 +121,59 @@ struct tile_256 {
     }
 
     // Codes with an offset take away its multiple of the scales; mins take away themselves.
-    template <int NR>
-    static inline void add_block(vf * acc, const block & w, int part, const act256 * const * x, int ahead) {
-        vi scale[SCALES], min[SCALES], pair[SCALES / 2], sum[NR];
-        Type::scales(w, part, scale, min);
-        for (int p = 0; p < SCALES / 2; ++p) {
-            pair[p] =
-                Type::OFFSET != 0 ? v_pair16(scale[2 * p], scale[2 * p + 1]) : v_pair16(min[2 * p], min[2 * p + 1]);
-        }
-        for (int i = 0; i < SCALES; ++i) {
-            scale[i] = way::scale(scale[i]);
-        }
-        for (int j = 0; j < NR; ++j) {
-            sum[j] = Type::OFFSET != 0 ? v_mul32(sum_of(pair, *x[j]), v_set1_32(-Type::OFFSET)) : v_zero();
+    template <int NR, int G>
+    static inline void add_block(vf (*acc)[NR], const block * const * w, int part, const act256 * const * x,
+                                 int ahead) {
+        vi scale[G][SCALES], pair[G][SCALES / 2], sum[G][NR];
+        const vi * scales[G];
+        for (int g = 0; g < G; ++g) {
+            vi min[SCALES];
+            Type::scales(*w[g], part, scale[g], min);
+            for (int p = 0; p < SCALES / 2; ++p) {
+                pair[g][p] = Type::OFFSET != 0 ? v_pair16(scale[g][2 * p], scale[g][2 * p + 1])
+                                               : v_pair16(min[2 * p], min[2 * p + 1]);
+            }
+            for (int i = 0; i < SCALES; ++i) {
+                scale[g][i] = way::scale(scale[g][i]);
+            }
+            for (int j = 0; j < NR; ++j) {
+                sum[g][j] = Type::OFFSET != 0 ? v_mul32(sum_of(pair[g], *x[j]), v_set1_32(-Type::OFFSET)) : v_zero();
+            }
+            scales[g] = scale[g];
         }
         for (int s = 0; s < 8; ++s) {
-            prefetch_eighth(w, part, s, ahead);
+            for (int g = 0; g < G; ++g) {
+                prefetch_eighth(*w[g], part, s, ahead);
+                scales[g] = scale[g] + 32 / Type::SUB * s;
+            }
             const int8_t * qs[NR];
             for (int j = 0; j < NR; ++j) {
                 qs[j] = x[j]->qs + 32 * s;
             }
-            add_32<Type, true, NR>(sum, w, s, part, scale + 32 / Type::SUB * s, qs);
+            add_32<Type, true, NR, G>(sum, w, s, part, scales, qs);
         }
-        const vf d = v_load_f16(w.d + LANES * part);
-        for (int j = 0; j < NR; ++j) {
-            acc[j] = v_fma(v_float(sum[j]), v_mul(d, v_set1f(x[j]->d)), acc[j]);
-        }
-        if constexpr (Type::OFFSET == 0) {
-            const vf dmin = v_load_f16(w.dmin + LANES * part);
-            for (int j = 0; j < NR; ++j) {
-                acc[j] = v_fnma(v_float(sum_of(pair, *x[j])), v_mul(dmin, v_set1f(x[j]->d)), acc[j]);
+        unroll<G>([&](auto g) EAGLE_INLINE {
+            const vf d = v_load_f16(w[g]->d + LANES * part);
+            unroll<NR>([&](auto j) EAGLE_INLINE {
+                acc[g][j] = v_fma(v_float(sum[g][j]), v_mul(d, v_set1f(x[j]->d)), acc[g][j]);
+            });
+            if constexpr (Type::OFFSET == 0) {
+                const vf dmin = v_load_f16(w[g]->dmin + LANES * part);
+                unroll<NR>([&](auto j) EAGLE_INLINE {
+                    acc[g][j] = v_fnma(v_float(sum_of(pair[g], *x[j])), v_mul(dmin, v_set1f(x[j]->d)), acc[g][j]);
+                });
             }
-        }
+        });
     }
 
-    template <int NR>
+    template <int NR, int G>
     static void run(const dot_args & a, const char * const * act, float * const * dst, int64_t i) {
-        const block * w = (const block *) (a.w + i / WIDE * a.w_stride);
-        vf acc[PARTS][NR];
-        for (int part = 0; part < PARTS; ++part) {
-            for (int j = 0; j < NR; ++j) {
-                acc[part][j] = v_zerof();
-            }
+        const block * w[G];
+        vf acc[PARTS][G][NR];
+        for (int g = 0; g < G; ++g) {
+            w[g] = (const block *) (a.w + (i / WIDE + g) * a.w_stride);
         }
+        each<PARTS, G, NR>([&](auto part, auto g, auto j) EAGLE_INLINE { acc[part][g][j] = v_zerof(); });
         const int own = NR <= 3 ? AHEAD / 2 : AHEAD;  // memory-bound passes want them nearer
         const int ahead = a.tune.ahead > 0 ? a.tune.ahead : own;
         for (int64_t b = 0; b < a.n / 256; ++b) {
@@ -171,22 +181,22 @@ struct tile_256 {
             for (int j = 0; j < NR; ++j) {
                 x[j] = (const act256 *) act[j] + b;
             }
-            for (int part = 0; part < PARTS; ++part) {
-                add_block<NR>(acc[part], w[b], part, x, ahead);
+            unroll<PARTS>([&](auto part) EAGLE_INLINE {
+                add_block<NR, G>(acc[part], w, part, x, ahead);
                 forget_loads();
+            });
+            for (int g = 0; g < G; ++g) {
+                ++w[g];
             }
         }
-        for (int part = 0; part < PARTS; ++part) {
-            for (int j = 0; j < NR; ++j) {
-                v_storef(dst[j] + i + LANES * part, acc[part][j]);
-            }
-        }
+        each<PARTS, G, NR>([&](auto part, auto g, auto j)
+                               EAGLE_INLINE { v_storef(dst[j] + i + WIDE * g + LANES * part, acc[part][g][j]); });
     }
 };
 
 template <typename Type>
 constexpr kernel wide_256(ggml_type type) {
-    return {type, WIDE, 256, act_size_k, pack_k, run_tiles<tile_256<Type>>, true};
+    return {type, WIDE, 256, act_size_k, pack_k, run_wide_tiles<tile_256<Type>>, true};
 }
 
 }  // namespace

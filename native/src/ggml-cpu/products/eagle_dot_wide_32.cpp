@@ -90,60 +90,66 @@ struct tile_32 {
     using block = typename Type::block;
     static constexpr int STEP = WIDE, ROWS = products<Type::MAX>::ROWS;
 
-    template <int NR>
-    static inline void add_block(vf * acc, const block & w, int part, const act * const * x) {
-        vi sum[NR];
+    template <int NR, int G>
+    static inline void add_block(vf (*acc)[NR], const block * const * w, int part, const act * const * x) {
+        vi sum[G][NR];
         const int8_t * qs[NR];
         for (int j = 0; j < NR; ++j) {
-            sum[j] = Type::HAS_MIN ? v_zero() : v_bcast32(&x[j]->shift);
+            const vi start = Type::HAS_MIN ? v_zero() : v_bcast32(&x[j]->shift);
+            for (int g = 0; g < G; ++g) {
+                sum[g][j] = start;
+            }
             qs[j] = x[j]->qs;
         }
-        add_32<Type, false, NR>(sum, w, 0, part, nullptr, qs);
-        const vf d = Type::scale(w, part);
-        for (int j = 0; j < NR; ++j) {
-            acc[j] = v_fma(v_float(sum[j]), v_mul(d, v_set1f(x[j]->d)), acc[j]);
-        }
-        if constexpr (Type::HAS_MIN) {
-            const vf m = Type::min(w, part);
-            for (int j = 0; j < NR; ++j) {
-                acc[j] = v_fma(m, v_set1f(x[j]->sum), acc[j]);
+        add_32<Type, false, NR, G>(sum, w, 0, part, nullptr, qs);
+        unroll<G>([&](auto g) EAGLE_INLINE {
+            const vf d = Type::scale(*w[g], part);
+            unroll<NR>([&](auto j) EAGLE_INLINE {
+                acc[g][j] = v_fma(v_float(sum[g][j]), v_mul(d, v_set1f(x[j]->d)), acc[g][j]);
+            });
+            if constexpr (Type::HAS_MIN) {
+                const vf m = Type::min(*w[g], part);
+                unroll<NR>([&](auto j) EAGLE_INLINE { acc[g][j] = v_fma(m, v_set1f(x[j]->sum), acc[g][j]); });
             }
-        }
+        });
     }
 
-    template <int NR>
+    template <int NR, int G>
     static void run(const dot_args & a, const char * const * rows, float * const * dst, int64_t i) {
-        const block * w = (const block *) (a.w + i / WIDE * a.w_stride);
+        const block * w[G];
         const act * x[NR];
-        vf acc[PARTS][NR];
+        vf acc[PARTS][G][NR];
+        for (int g = 0; g < G; ++g) {
+            w[g] = (const block *) (a.w + (i / WIDE + g) * a.w_stride);
+        }
         for (int j = 0; j < NR; ++j) {
             x[j] = (const act *) rows[j];
-            for (int part = 0; part < PARTS; ++part) {
-                acc[part][j] = v_zerof();
-            }
         }
+        each<PARTS, G, NR>([&](auto part, auto g, auto j) EAGLE_INLINE { acc[part][g][j] = v_zerof(); });
         const int ahead = a.tune.ahead > 0 ? a.tune.ahead : AHEAD;
         for (int64_t b = 0; b < a.n / 32; ++b) {
-            prefetch_ahead<sizeof(block)>(w + b, ahead);
-            for (int part = 0; part < PARTS; ++part) {
-                add_block<NR>(acc[part], w[b], part, x);
-                forget_loads();
+            for (int g = 0; g < G; ++g) {
+                prefetch_ahead<sizeof(block)>(w[g], ahead);
             }
+            unroll<PARTS>([&](auto part) EAGLE_INLINE {
+                add_block<NR, G>(acc[part], w, part, x);
+                forget_loads();
+            });
             for (int j = 0; j < NR; ++j) {
                 ++x[j];
             }
-        }
-        for (int part = 0; part < PARTS; ++part) {
-            for (int j = 0; j < NR; ++j) {
-                v_storef(dst[j] + i + LANES * part, acc[part][j]);
+            for (int g = 0; g < G; ++g) {
+                ++w[g];
             }
         }
+        each<PARTS, G, NR>([&](auto part, auto g, auto j)
+                               EAGLE_INLINE { v_storef(dst[j] + i + WIDE * g + LANES * part, acc[part][g][j]); });
     }
 };
 
 template <typename Type>
 constexpr kernel wide_32(ggml_type type) {
-    return {type, WIDE, 32, act_size, pack<Type>, run_tiles<tile_32<Type>>, true};
+    return {type, WIDE, 32, act_size, pack<Type>, run_wide_tiles<tile_32<Type>>, true};
 }
 
 }  // namespace

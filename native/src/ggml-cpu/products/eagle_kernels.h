@@ -21,8 +21,9 @@ struct kernel;
 
 // What changes no bit (eagle_tuning.h); 0: the kernel's own choice.
 struct tuning {
-    int rows;   // most activation rows of one pass over the weights
-    int ahead;  // bytes from the weights in use to those asked for
+    int rows = 0;    // most activation rows of one pass over the weights
+    int ahead = 0;   // bytes from the weights in use to those asked for
+    int groups = 0;  // 1, or 2: groups of weight rows side by side in our own layout
 };
 
 struct dot_args {

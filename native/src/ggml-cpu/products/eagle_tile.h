@@ -28,17 +28,22 @@ inline void run_pass(const dot_args & a, int first, int n, int64_t i) {
     }
 }
 
-// As few passes as registers allow, of nearly equal size: the weights are unpacked in each.
+// Weight rows [begin, end) in as few passes as registers allow, of nearly equal size: the weights are unpacked in each.
 template <typename Tile>
-void run_tiles(const dot_args & a) {
+void run_tiles(const dot_args & a, int64_t begin, int64_t end) {
     const int most = a.tune.rows > 0 ? std::min(a.tune.rows, Tile::ROWS) : Tile::ROWS;
     const int passes = (a.n_act + most - 1) / most;
-    for (int64_t i = 0; i < a.n_w; i += Tile::STEP) {
+    for (int64_t i = begin; i < end; i += Tile::STEP) {
         for (int p = 0; p < passes; ++p) {
             const int first = a.n_act * p / passes;
             run_pass<Tile, Tile::ROWS>(a, first, a.n_act * (p + 1) / passes - first, i);
         }
     }
+}
+
+template <typename Tile>
+void run_tiles(const dot_args & a) {
+    run_tiles<Tile>(a, 0, a.n_w);
 }
 
 }  // namespace eagle

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "eagle_simd.h"
+#include "eagle_tile.h"
 #include "eagle_wide.h"
 
 #ifdef EAGLE_SIMD
@@ -14,6 +15,38 @@ namespace eagle {
 
 constexpr int PARTS = WIDE / LANES;  // vectors that hold one value (or four bytes) of each row
 constexpr int VECTORS = 8;           // of codes, in the 32 values that are multiplied at a time
+
+// --- groups of weight rows -------------------------------------------------------------------------------------------
+
+// Groups that a pass computes side by side: what it reads of activations serves both, which counts where many rows are
+// multiplied. Needs twice the accumulators, so that fewer rows fit a pass.
+constexpr int GROUPS = LANES == WIDE ? 2 : 1;
+constexpr int ROWS_OF_GROUPS = 8;
+constexpr int FEW_ROWS = 4;  // so few wait for the weights anyway
+
+// The kernel's own choice. One pass comes first: while a second one computes, nothing is read from memory.
+template <typename Tile>
+int groups_for(int n_act) {
+    return n_act <= FEW_ROWS || (n_act > ROWS_OF_GROUPS && n_act <= Tile::ROWS) ? 1 : GROUPS;
+}
+
+// Wide tiles by G groups: Tile::run<NR, G> computes weight rows [i, i + G * WIDE).
+template <typename Tile, int G>
+struct by_groups {
+    static constexpr int STEP = G * WIDE, ROWS = G > 1 ? ROWS_OF_GROUPS : Tile::ROWS;
+    template <int NR>
+    static void run(const dot_args & a, const char * const * act, float * const * dst, int64_t i) {
+        Tile::template run<NR, G>(a, act, dst, i);
+    }
+};
+
+template <typename Tile>
+void run_wide_tiles(const dot_args & a) {
+    const int groups = a.tune.groups > 0 ? a.tune.groups : groups_for<Tile>(a.n_act);
+    const int64_t end = groups > 1 ? a.n_w / (GROUPS * WIDE) * (GROUPS * WIDE) : 0;
+    run_tiles<by_groups<Tile, GROUPS>>(a, 0, end);
+    run_tiles<by_groups<Tile, 1>>(a, end, a.n_w);
+}
 
 // --- loops without a loop --------------------------------------------------------------------------------------------
 
@@ -33,6 +66,14 @@ EAGLE_INLINE inline void unroll(std::integer_sequence<int, I...>, F && f) {
 template <int N, typename F>
 EAGLE_INLINE inline void unroll(F && f) {
     unroll(std::make_integer_sequence<int, N>(), f);
+}
+
+// Calls f with every (l, m, n) below (L, M, N): arrays whose indexes are constants stay in registers.
+template <int L, int M, int N, typename F>
+EAGLE_INLINE inline void each(F && f) {
+    unroll<L>([&](auto l) EAGLE_INLINE {
+        unroll<M>([&](auto m) EAGLE_INLINE { unroll<N>([&](auto n) EAGLE_INLINE { f(l, m, n); }); });
+    });
 }
 
 // --- codes -----------------------------------------------------------------------------------------------------------
@@ -83,7 +124,7 @@ inline vi code_of(const Codes & c, int s, int part) {
 template <int MAX>
 struct products {
     using sums = vi;
-    static constexpr int RUN = VECTORS, ROWS = 8;
+    static constexpr int RUN = VECTORS, ROWS = LANES == WIDE ? 12 : 8;
     static inline vi scale(vi s) { return s; }
     template <bool SCALED>
     static inline vi open(vi sum) {
@@ -169,27 +210,38 @@ struct products<255> {
 
 #endif
 
-// Adds 32 values of each weight row times NR rows of activations to `sum`. A scale belongs to Type::SUB values.
-template <typename Type, bool SCALED, int NR, typename Block>
-EAGLE_INLINE inline void add_32(vi * sum, const Block & w, int s, int part, const vi * scale,
+// Adds 32 values of each weight row times NR rows of activations to `sum`, for G groups of weight rows side by side:
+// they share what is read of activations. A scale belongs to Type::SUB values.
+template <typename Type, bool SCALED, int NR, int G, typename Block>
+EAGLE_INLINE inline void add_32(vi (*sum)[NR], const Block * const * w, int s, int part, const vi * const * scale,
                                 const int8_t * const * x) {
     using way = products<Type::MAX>;
     constexpr int RUN = std::min(way::RUN, Type::SUB / 4);
     unroll<VECTORS / RUN>([&](auto run) EAGLE_INLINE {
-        typename way::sums p[NR];
-        for (int j = 0; j < NR; ++j) {
-            p[j] = way::template open<SCALED>(sum[j]);
+        typename way::sums p[G][NR];
+        for (int g = 0; g < G; ++g) {
+            for (int j = 0; j < NR; ++j) {
+                p[g][j] = way::template open<SCALED>(sum[g][j]);
+            }
         }
         unroll<RUN>([&](auto k) EAGLE_INLINE {
             constexpr int K = decltype(run)::value * RUN + decltype(k)::value;
-            const auto q = way::template codes<Type, K>(w, s, part);
+            decltype(way::template codes<Type, K>(*w[0], s, part)) q[G];
+            for (int g = 0; g < G; ++g) {
+                q[g] = way::template codes<Type, K>(*w[g], s, part);
+            }
             for (int j = 0; j < NR; ++j) {
-                way::add(p[j], q, v_bcast32(x[j] + 4 * K));
+                const vi four = v_bcast32(x[j] + 4 * K);
+                for (int g = 0; g < G; ++g) {
+                    way::add(p[g][j], q[g], four);
+                }
             }
         });
-        const vi by = SCALED ? scale[decltype(run)::value * RUN * 4 / Type::SUB] : v_zero();
-        for (int j = 0; j < NR; ++j) {
-            sum[j] = way::template close<SCALED>(sum[j], p[j], by);
+        for (int g = 0; g < G; ++g) {
+            const vi by = SCALED ? scale[g][decltype(run)::value * RUN * 4 / Type::SUB] : v_zero();
+            for (int j = 0; j < NR; ++j) {
+                sum[g][j] = way::template close<SCALED>(sum[g][j], p[g][j], by);
+            }
         }
     });
 }
