@@ -108,7 +108,7 @@ template <typename Type>
 struct tile_256 {
     using block = typename Type::block;
     using way = products<Type::MAX>;
-    static constexpr int STEP = WIDE, ROWS = way::ROWS, SCALES = 256 / Type::SUB;
+    static constexpr int SCALES = 256 / Type::SUB, ROWS = way::ROWS, PAIR_ROWS = Type::SUB == 16 ? 5 : 8;
 
     // 16-bit pairs of neighbours times the sums of their activations.
     static inline vi sum_of(const vi * pair, const act256 & x) {

@@ -88,7 +88,7 @@ struct mxfp4 : table_codes<block_mxfp4_wide, mxfp4_values> {
 template <typename Type>
 struct tile_32 {
     using block = typename Type::block;
-    static constexpr int STEP = WIDE, ROWS = products<Type::MAX>::ROWS;
+    static constexpr int ROWS = products<Type::MAX>::ROWS, PAIR_ROWS = 8;
 
     template <int NR, int G>
     static inline void add_block(vf (*acc)[NR], const block * const * w, int part, const act * const * x) {

@@ -28,11 +28,15 @@ inline void run_pass(const dot_args & a, int first, int n, int64_t i) {
     }
 }
 
+inline int passes_for(int n, int most) {
+    return (n + most - 1) / most;
+}
+
 // Weight rows [begin, end) in as few passes as registers allow, of nearly equal size: the weights are unpacked in each.
 template <typename Tile>
 void run_tiles(const dot_args & a, int64_t begin, int64_t end) {
     const int most = a.tune.rows > 0 ? std::min(a.tune.rows, Tile::ROWS) : Tile::ROWS;
-    const int passes = (a.n_act + most - 1) / most;
+    const int passes = passes_for(a.n_act, most);
     for (int64_t i = begin; i < end; i += Tile::STEP) {
         for (int p = 0; p < passes; ++p) {
             const int first = a.n_act * p / passes;

@@ -21,24 +21,26 @@ constexpr int VECTORS = 8;           // of codes, in the 32 values that are mult
 // Groups that a pass computes side by side: what it reads of activations serves both, which counts where many rows are
 // multiplied. Needs twice the accumulators, so that fewer rows fit a pass.
 constexpr int GROUPS = LANES == WIDE ? 2 : 1;
-constexpr int ROWS_OF_GROUPS = 8;
 constexpr int FEW_ROWS = 4;  // so few wait for the weights anyway
 
-// The kernel's own choice. One pass comes first: while a second one computes, nothing is read from memory.
-template <typename Tile>
-int groups_for(int n_act) {
-    return n_act <= FEW_ROWS || (n_act > ROWS_OF_GROUPS && n_act <= Tile::ROWS) ? 1 : GROUPS;
-}
-
-// Wide tiles by G groups: Tile::run<NR, G> computes weight rows [i, i + G * WIDE).
+// Wide tiles by G groups: Tile::run<NR, G> computes weight rows [i, i + G * WIDE), ROWS or with two groups PAIR_ROWS of
+// activations at most.
 template <typename Tile, int G>
 struct by_groups {
-    static constexpr int STEP = G * WIDE, ROWS = G > 1 ? ROWS_OF_GROUPS : Tile::ROWS;
+    static constexpr int STEP = G * WIDE, ROWS = G > 1 ? Tile::PAIR_ROWS : Tile::ROWS;
     template <int NR>
     static void run(const dot_args & a, const char * const * act, float * const * dst, int64_t i) {
         Tile::template run<NR, G>(a, act, dst, i);
     }
 };
+
+// The kernel's own choice: pairs where they take no more passes. While a second pass computes, nothing is read from
+// memory.
+template <typename Tile>
+int groups_for(int n_act) {
+    const bool pairs = passes_for(n_act, Tile::PAIR_ROWS) <= passes_for(n_act, Tile::ROWS);
+    return n_act > FEW_ROWS && pairs ? GROUPS : 1;
+}
 
 template <typename Tile>
 void run_wide_tiles(const dot_args & a) {
