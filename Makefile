@@ -89,8 +89,7 @@ test-vulkan: install
 	$(BIN)/cmake --build build/vulkan --target ggml-vulkan
 	driver=$$(native/tests/software_vulkan.sh build/vulkan-layer) && \
 	env $$driver LLAMA_EAGLE_TEST_GPU=vulkan=$(CURDIR)/build/vulkan/bin/libggml-vulkan.so \
-	    $(BIN)/python -m pytest tests/parity/test_gpus.py tests/parity/test_mtp_devices.py tests/parity/test_device_logits.py \
-	    tests/e2e/test_gpus_text.py -k "$(TESTS)" --durations=10
+	    $(BIN)/python -m pytest @tests/device_tests.txt -k "$(TESTS)" --durations=10
 
 fuzz: install
 	$(BIN)/python tests/fuzz/run.py drafts --cases $(or $(CASES),20000) --seed $(or $(SEED),1)

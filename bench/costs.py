@@ -21,7 +21,7 @@ from llama_eagle.sessions.session import EagleSession, Session
 
 MOST_ROWS = 9
 N_DRAFT = 4
-N_TIMES = 12
+N_TIMES = 4  # that each step is measured in each repetition
 FIRST = 300  # prompts count up from this token: ordinary ones in every vocabulary
 BLOCK = re.compile(r"blk\.(\d+)\.")
 N_WORDS = 1000  # and begin anew after so many
@@ -72,16 +72,16 @@ def decode_bytes(files: list[Header]) -> int:
     return int(total)
 
 
-def step_costs(ours: Ours, depths: Sequence[int]) -> Iterator[StepCosts]:
+def step_costs(ours: Ours, depths: Sequence[int], repetitions: int) -> Iterator[StepCosts]:
     """For each depth, in rising order. What the rows say has no influence on their cost."""
-    ids = _tokens(MOST_ROWS)
-    with _sessions(ours, max(depths) + N_TIMES * (MOST_ROWS + 1), MOST_ROWS) as (plain, drafting):
+    ids, n_times = _tokens(MOST_ROWS), N_TIMES * repetitions
+    with _sessions(ours, max(depths) + n_times * (MOST_ROWS + 1), MOST_ROWS) as (plain, drafting):
         for depth in sorted(depths):
             for session in (plain, drafting):
                 _fill(session, depth)
             decodes, drafts = [], []
             verifications: list[list[float]] = [[] for _ in range(MOST_ROWS)]
-            for _ in range(N_TIMES):
+            for _ in range(n_times):
                 for n_rows, mine in enumerate(verifications, 1):
                     decodes.append(_timed(partial(plain.verify, ids[:1])))
                     plain.commit(1)

@@ -108,7 +108,7 @@ def run(job: Any, plan: Plan) -> Results:
         mine = {length: m for (who, length), m in medians.items() if who == "ours"}
         fastest = max(mine, key=lambda length: mine[length].tps)
         sampled = _sampled(ours, fastest, plan.repetitions)
-        steps = list(step_costs(ours, plan.depths))
+        steps = list(step_costs(ours, plan.depths, plan.repetitions))
         prompts = list(_prompts(ours, plan, peer_job)) if plan.prompts else []
         memory = {"decode_bytes": decode_bytes(read_model(job.target)[1]), "read_rate": read_rate(job.threads)}
     chat = [stream_chat(job, plan.n_chat, fastest) for _ in range(plan.repetitions if plan.n_chat else 0)]

@@ -5,8 +5,9 @@
 
 Run it in a clone. It needs Python, make, a C++ compiler and the backend's toolkit. OUT gets results.json, results.md
 and a log of each step. A step that fails does not stop the others; what no time is left for is reported as not run.
---quick takes tiny models and leaves llama.cpp's own programs out: its figures mean nothing. --backend-library FILE is
-a backend that was built alone (`make test-vulkan`): it joins the installed library.
+--quick takes tiny models, some of the tests and 8 tokens, and leaves llama.cpp's own programs out: its figures mean
+nothing, but it ends on two cores with a software device. --backend-library FILE is a backend that was built alone
+(`make test-vulkan`): it joins the installed library.
 """
 
 from __future__ import annotations
@@ -28,12 +29,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv" / "bin" / "python"
 TYPES = ("f16", "q8_0", "q4_k_m")  # of the demo target, for exactness
-PARITY = (  # as `make test-vulkan`
-    "tests/parity/test_gpus.py",
-    "tests/parity/test_mtp_devices.py",
-    "tests/parity/test_device_logits.py",
-    "tests/e2e/test_gpus_text.py",
-)
+PARITY = "@tests/device_tests.txt"  # as `make test-vulkan`
+QUICK_TESTS = "(few and short or synthetic or choice) and not two and not tied"  # of these
+QUICK_BENCH = ("--n-draft", "4", "-n", "8", "--repetitions", "1", "--depths", "8")  # a token a second on lavapipe
 LONGEST = 17  # rows of a round
 NOT_EXACT = 5  # exit code of `check --exact`
 
@@ -192,11 +190,11 @@ def sanitizer(machine: Machine, result: Result) -> None:
 
 def parity(machine: Machine, result: Result) -> None:
     """Logits, choices, drafts and text at every offload, against the CPU."""
-    tests = [*PARITY]
     report = machine.out / "parity.xml"
     given = ["env", f"LLAMA_EAGLE_TEST_GPU={machine.name}"] if machine.is_built else []
-    tests += ["-k", "(few and short or synthetic or choice) and not two and not tied"] if machine.quick else []
-    code, text = machine.run(*given, PYTHON, "-m", "pytest", *tests, f"--junitxml={report}", visible=False, fails=False)
+    some = ["-k", QUICK_TESTS] if machine.quick else []
+    tests = ("-m", "pytest", PARITY, *some, f"--junitxml={report}")
+    code, text = machine.run(*given, PYTHON, *tests, visible=False, fails=False)
     suite = ElementTree.parse(report).getroot()[0]
     result.data = {name: int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped")}
     failed = [case.get("name") for case in suite.iter("testcase") if len(case) and case[0].tag != "skipped"]
@@ -239,7 +237,7 @@ def speed(machine: Machine, result: Result) -> None:
 
 def against_upstream(machine: Machine, result: Result) -> None:
     """Plain decoding, drafts of every length, and llama.cpp's own EAGLE-3."""
-    shape = ("tiny", "--n-draft", "4", "-n", "32", "--repetitions", "1") if machine.quick else ("0.8b",)
+    shape = ("tiny", *QUICK_BENCH) if machine.quick else ("0.8b",)
     peers = () if machine.quick else ("--peers", "upstream")
     machine.extra = {"CMAKE_ARGS": " ".join(machine.backend.cmake)}  # llama.cpp's tools have the same backend
     arguments = ("bench", "--synthetic", *shape, "--type", "q8_0", *peers, "-ngl", -1, "--json")
@@ -289,7 +287,7 @@ def page(machine: Machine, results: list[Result]) -> str:
     said = {True: "yes", False: "NO", None: "not run"}
     lines = [f"# {machine.name}, {time.strftime('%Y-%m-%d')}", ""]
     if machine.quick:
-        lines += ["A rehearsal with tiny models: its figures mean nothing.", ""]
+        lines += ["A rehearsal: tiny models, some of the tests, a benchmark of 8 tokens. Its figures mean nothing.", ""]
     lines += ["| step | fine | seconds | result |", "|---|---|---|---|"]
     lines += [f"| {r.name} | {said[r.ok]} | {r.seconds:.0f} | {r.summary.replace('|', ' ')} |" for r in results]
     for result in results:

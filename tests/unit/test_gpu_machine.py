@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -62,8 +61,3 @@ def test_no_time_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_nothing_is_tested_that_was_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_machine, "STEPS", {"build": fails, "prints": prints})
     assert [result.name for result in perform(machine(tmp_path))] == ["build"]
-
-
-def test_it_runs_the_tests_of_make_test_vulkan() -> None:
-    lines = (gpu_machine.ROOT / "Makefile").read_text().split("\ntest-vulkan: install\n")[1].split("\n\n")[0]
-    assert set(re.findall(r"tests/\w+/test_\w+[.]py", lines)) == set(gpu_machine.PARITY)
