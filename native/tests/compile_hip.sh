@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
 # Compiles for AMD GPUs what a ROCm build has of us: llama.cpp's dispatch with the call sites of our patches, and, though
-# such a build leaves them out, our CUDA sources. Needs clang with its HIP headers and device libraries, no GPU and no
-# ROCm: on Debian 12 the packages hipcc and rocm-device-libs. Headers of HIP 5.7 and hipBLAS, which llama.cpp wants and
-# Debian 12 lacks, are those of Debian 13: unpack its libamdhip64-dev, libhipblas-dev and librocblas-dev (dpkg -x).
+# such a build leaves them out, our CUDA sources. Needs clang with HIP headers and device libraries, no GPU and no ROCm.
+# On Debian 12: hipcc, clang-19, clang-tools-19 and lld-19 (clang 15, which hipcc brings, has no bf16 for gfx90a), and
+# from Debian 13 what 12 lacks, unpacked by
+#   native/tests/from_debian.sh FOLDER trixie rocm-device-libs-17 libamdhip64-dev libhipblas-dev librocblas-dev
 #
-#   native/tests/compile_hip.sh PATCHED_LLAMA_CPP [FOLDER_WITH_HEADERS]
+#   native/tests/compile_hip.sh PATCHED_LLAMA_CPP [FOLDER]
 set -euo pipefail
 
-upstream=${1:?usage: compile_hip.sh PATCHED_LLAMA_CPP [FOLDER_WITH_HEADERS]}
-headers=${2:-/usr/include}
+upstream=${1:?usage: compile_hip.sh PATCHED_LLAMA_CPP [FOLDER]}
+folder=${2:-}
 native=$(cd "$(dirname "$0")/.." && pwd)
 newest() { { find "${@:2}" -name "$1" 2>/dev/null || true; } | sort | tail -1; }
 clang=${HIP_CLANG:-$(newest clang++ /opt/rocm/llvm/bin /usr/lib/llvm-*/bin)}
-libraries=${HIP_DEVICE_LIB_PATH:-$(dirname "$(newest ockl.bc /opt/rocm /usr/lib)")}
+libraries=${HIP_DEVICE_LIB_PATH:-$(dirname "$(newest ockl.bc ${folder:-/opt/rocm /usr/lib})")}
 rocm=${ROCM_PATH:-$([[ -e /opt/rocm ]] && echo /opt/rocm || echo /usr)}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -27,7 +28,7 @@ static inline hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event
 #endif
 SHIM
 
-flags=(-x hip -std=c++17 -O2 -w -fPIC -c -o "$work/object.o" "--rocm-path=$rocm" "--rocm-device-lib-path=$libraries" -isystem "$headers"
+flags=(-x hip -std=c++17 -O2 -w -fPIC -c -o "$work/object.o" "--rocm-path=$rocm" "--rocm-device-lib-path=$libraries" -isystem "$folder/usr/include"
     -include "$work/hip_6.h" -D__HIP_PLATFORM_AMD__ -DGGML_USE_HIP -DGGML_CUDA_PEER_MAX_BATCH_SIZE=128
     -DGGML_SCHED_MAX_COPIES=4 -I "$upstream/ggml/include" -I "$upstream/ggml/src" -I "$native/include"
     -I "$native/src/ggml-cuda")

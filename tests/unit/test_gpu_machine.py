@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -61,3 +62,14 @@ def test_no_time_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_nothing_is_tested_that_was_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_machine, "STEPS", {"build": fails, "prints": prints})
     assert [result.name for result in perform(machine(tmp_path))] == ["build"]
+
+
+def test_what_the_scripts_call_is_there() -> None:
+    folder = gpu_machine.ROOT / "native" / "tests"
+    called = [
+        name
+        for script in folder.glob("*.sh")
+        for name in re.findall(r'(?:[$]tests|dirname "[$]0"\))/([\w.]+)', script.read_text())
+    ]
+    assert {"from_debian.sh", "vulkan_keep_buffers.c"} <= set(called)
+    assert [name for name in called if not (folder / name).exists()] == []
