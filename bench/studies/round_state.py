@@ -25,9 +25,6 @@ from llama_eagle.synthetic.recurrent import Shape, write_recurrent
 MODELS = {"0.8B": (18, 16, 16), "4B, 9B": (24, 16, 32), "27B": (48, 16, 48), "35B-A3B": (30, 16, 32)}
 
 
-CASES_OF = "4B, 9B"
-
-
 def make_model(folder: Path, name: str, n_gpu_layers: int) -> RoundModel:
     n_layer, k_heads, v_heads = MODELS[name]
     shape = Shape(
@@ -99,13 +96,13 @@ def cases(rows: int) -> list[Case]:
     return [Case(rows - 1, n, (n + 1) // 2) for n in range(1, rows + 1)]
 
 
-def measure(threads: int, n: int, n_gpu_layers: int, rows: int) -> dict[str, Any]:
+def measure(threads: int, n: int, n_gpu_layers: int, rows: int, timed: str) -> dict[str, Any]:
     result: dict[str, Any] = {"threads": threads, "speed": [], "memory": {}}
-    for name in [CASES_OF] if rows else MODELS:
+    for name in [timed] if rows else MODELS:
         with tempfile.TemporaryDirectory() as folder:
             model = make_model(Path(folder), name, n_gpu_layers)
             result["memory"][name] = compare_memory(model, 8)
-            if name == CASES_OF:
+            if name == timed:
                 result["speed"] = [compare_speed(model, case, threads, n) for case in cases(rows)]
     return result
 
@@ -116,9 +113,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=60, help="rounds per measurement")
     parser.add_argument("--n-gpu-layers", type=int, default=0, help="-1: all")
     parser.add_argument("--rows", type=int, default=0, help="rounds of 1 to so many rows, of one model")
+    parser.add_argument("--model", choices=MODELS, default="4B, 9B", help="whose rounds are timed (4B, 9B)")
     parser.add_argument("--json", type=Path, help="also write the result there")
     args = parser.parse_args()
-    result = measure(args.threads, args.runs, 99 if args.n_gpu_layers < 0 else args.n_gpu_layers, args.rows)
+    n_gpu_layers = 99 if args.n_gpu_layers < 0 else args.n_gpu_layers
+    result = measure(args.threads, args.runs, n_gpu_layers, args.rows, args.model)
     for row in result["speed"]:
         print(
             f"n_rs_seq {row['n_rs_seq']}, {row['rows']} rows, {row['kept']} kept: "

@@ -32,6 +32,7 @@ TYPES = ("f16", "q8_0", "q4_k_m")  # of the demo target, for exactness
 PARITY = "@tests/device_tests.txt"  # as `make test-vulkan`
 QUICK_TESTS = "(few and short or synthetic or choice) and not two and not tied"  # of these
 QUICK_BENCH = ("--n-draft", "4", "-n", "8", "--repetitions", "1", "--depths", "8")  # a token a second on lavapipe
+QUICK_ROUNDS = ("--rows", "2", "--runs", "4", "--model", "0.8B")
 LONGEST = 17  # rows of a round
 NOT_EXACT = 5  # exit code of `check --exact`
 
@@ -227,8 +228,8 @@ def exactness(machine: Machine, result: Result) -> None:
 def speed(machine: Machine, result: Result) -> None:
     """Replay against snapshots, rounds of 1 to 17 rows."""
     report = machine.out / "round_state.json"
-    n = (2, 5) if machine.quick else (LONGEST, 60)
-    arguments = ("--n-gpu-layers", -1, "--rows", n[0], "--runs", n[1], "--json", report)
+    which = QUICK_ROUNDS if machine.quick else ("--rows", LONGEST)
+    arguments = ("--n-gpu-layers", -1, *which, "--json", report)
     machine.ours(ROOT / "bench/studies/round_state.py", *arguments)
     result.data = json.loads(report.read_text())
     best, *_, worst = sorted(row["ratio"] for row in result.data["speed"])
