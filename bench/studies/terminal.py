@@ -1,6 +1,6 @@
 """What the commands look like on a terminal: recordings of 80 and 120 columns, to be looked at.
 
-    python bench/studies/terminal.py [-o build/terminal] [--columns 80 120] [NAME...]
+    python bench/studies/terminal.py [NAME...] [-o build/terminal] [--columns 80 120]
 
 Each command runs in a terminal of that size with the demo's files; what it has shown at the end is written to
 NAME-COLUMNS.txt. Lines wider than the terminal are listed: prose may be, tables may not. Needs pexpect and pyte.

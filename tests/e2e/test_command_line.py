@@ -27,6 +27,13 @@ def test_every_command_has_an_example(command: str) -> None:
     assert not re.search(r"--[a-z-]+ +<", outcome.stdout), "an option that names a type of Python"
 
 
+@pytest.mark.parametrize("arguments", [("chek",), ("doctor", "--typo"), ("generate", "-n", "x")])
+def test_a_mistake_and_where_help_is_are_two_sentences(arguments: tuple[str, ...]) -> None:
+    outcome = llama_eagle(*arguments)
+    assert_one_line_error(outcome, 2, " See llama-eagle --help.")
+    assert re.search(r"\w'?[.?] See llama-eagle", outcome.stderr)
+
+
 def test_shells_complete_commands() -> None:
     outcome = llama_eagle(_LLAMA_EAGLE_COMPLETE="complete_bash", COMP_WORDS="llama-eagle ge", COMP_CWORD="1")
     assert (outcome.code, outcome.stdout.split()) == (0, ["generate"])

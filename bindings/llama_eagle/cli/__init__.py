@@ -61,7 +61,9 @@ def run(arguments: Sequence[str]) -> int:
     except EagleError as error:
         return _failed(type(error).__name__, str(error), error.exit_code)
     except usage_error as error:
-        return _failed("UsageError", f"{error.format_message()} See llama-eagle --help.", USAGE)
+        message = error.format_message()
+        end = "" if message.endswith((".", "?")) else "."
+        return _failed("UsageError", f"{message}{end} See llama-eagle --help.", USAGE)
     except (KeyboardInterrupt, typer.Abort):
         return _failed("Interrupted", "interrupted", INTERRUPTED)
     except (BrokenPipeError, SystemExit):  # typer exits where a reader is gone, and after shell completion

@@ -57,8 +57,8 @@ def _head_text(target: dict[str, Any]) -> str:
     """What drafting with its own head costs, if it has one."""
     if not target["mtp_head"]:
         return ""
-    shares = ", ".join(f"{share:.1%} with {rows}" for rows, share in target["mtp_step_share"].items())
-    return f"; a token drafted by its MTP head reads, of what a decode reads, by rows of the head: {shares}"
+    shares = ", ".join(f"{share:.1%} with {rows} rows" for rows, share in target["mtp_step_share"].items())
+    return f"\nfor a drafted token its MTP head reads, of a decode's bytes, by rows of vocabulary: {shares}"
 
 
 def _exactness(target: Path, text: Path | None, threads: int, n_gpu_layers: int) -> dict[str, Any]:
