@@ -125,7 +125,7 @@ def test_ten_minutes(tmp_path: Path) -> None:
         assert server.process.poll() is None
     warm = samples[len(samples) // 2 :]
     ends = f"{warm[0][1]:.1f} to {warm[-1][1]:.1f} MiB, {slope(warm):.3f} MiB a minute"
-    print(f"{answered} answers, {len(done)} others, {ends}")
+    print(f"{answered} answers, {len(done)} others, {ends}; by tenths:", *(f"{mib:.1f}" for _, mib in samples[::12]))
     assert len(done) == len(jobs)
     assert slope(warm) < ALLOWED_SLOPE
 
