@@ -139,7 +139,6 @@ struct tile_256 {
             for (int j = 0; j < NR; ++j) {
                 sum[g][j] = Type::OFFSET != 0 ? v_mul32(sum_of(pair[g], *x[j]), v_set1_32(-Type::OFFSET)) : v_zero();
             }
-            scales[g] = scale[g];
         }
         for (int s = 0; s < 8; ++s) {
             for (int g = 0; g < G; ++g) {
