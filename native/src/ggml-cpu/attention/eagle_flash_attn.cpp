@@ -15,10 +15,13 @@ namespace eagle {
 namespace {
 
 constexpr int64_t SEGMENT = 512;  // cache positions that are summed together
-constexpr int TILE = 16;          // query rows (heads of a group times tokens) that share one pass over a segment
+constexpr int64_t BLOCK = 8;     // of them, turned into floats at a time
+constexpr int64_t AHEAD_BLOCKS = 3;  // from the block in use to the one asked for
+constexpr int TILE = 24;          // query rows (heads of a group times tokens) that share one pass over a segment
+constexpr int MIX_ROWS = LANES == 16 ? 12 : 6;  // whose sums of values, two vectors each, stay in registers
 
-bool in_floats(const ggml_tensor * t) {
-    return t->type == GGML_TYPE_F32 || t->type == GGML_TYPE_F16 || t->type == GGML_TYPE_BF16;
+int64_t padded(int64_t n) {
+    return (n + LANES - 1) / LANES * LANES;
 }
 
 struct shape {
@@ -37,35 +40,81 @@ struct shape {
         tiles = (group * tokens + TILE - 1) / TILE;
     }
     int64_t rows() const { return tokens * heads * q->ne[3]; }
-    // Floats of one thread: scores, then a segment's keys and values where they are quantized.
-    int64_t scratch() const {
-        return TILE * SEGMENT + SEGMENT * (in_floats(k) ? 0 : dk) + SEGMENT * (in_floats(v) ? 0 : dv);
-    }
+    // Floats of one thread: scores, query rows, and a block of keys or values.
+    int64_t scratch() const { return TILE * SEGMENT + TILE * padded(dk) + BLOCK * std::max(padded(dk), dv); }
     int64_t partial() const { return dv + LANES; }  // floats: dv sums, the maximum, the sum of weights, padding
 };
 
-// Positions of a segment, of one key head: as they lie in the cache, or turned into floats once for all rows.
+// Keys or values of one head: positions of a segment.
 struct cells {
     ggml_type type;
     const char * data;  // at position 0 of the segment
-    size_t stride;
+    size_t stride, row_size;
+    int64_t width;
 
-    cells(const ggml_tensor * t, const char * at, int64_t begin, int64_t end, float * scratch)
-        : type(t->type), data(at), stride(t->nb[1]) {
-        if (in_floats(t)) {
-            return;
+    cells(const ggml_tensor * t, int64_t start, int64_t head, int64_t stream)
+        : type(t->type),
+          data((const char *) t->data + start * t->nb[1] + head * t->nb[2] + stream * t->nb[3]),
+          stride(t->nb[1]),
+          row_size(ggml_row_size(t->type, t->ne[0])),
+          width(t->ne[0]) {}
+
+    template <typename Load>
+    void load_all(float * out, int64_t first, int64_t n, size_t size, Load load) const {
+        for (int64_t i = 0; i < n; ++i) {
+            const char * row = data + (first + i) * stride;
+            for (int64_t d = 0; d < width; d += LANES) {
+                v_storef(out + i * padded(width) + d, load(row + d * size));
+            }
         }
-        const ggml_to_float_t to_float = ggml_get_type_traits(t->type)->to_float;
-        for (int64_t i = begin; i < end; ++i) {
-            to_float(at + i * stride, scratch + i * t->ne[0], t->ne[0]);
+    }
+
+    // n rows as floats, one after the other, each padded with zeros to whole vectors.
+    void to_floats(float * out, int64_t first, int64_t n) const {
+        const bool whole = width % LANES == 0;
+        if (type == GGML_TYPE_F16 && whole) {
+            load_all(out, first, n, 2, [](const char * p) { return v_load_f16(p); });
+        } else if (type == GGML_TYPE_BF16 && whole) {
+            load_all(out, first, n, 2, [](const char * p) { return v_load_bf16(p); });
+        } else {
+            for (int64_t i = 0; i < n; ++i) {
+                float * row = out + i * padded(width);
+                const char * from = data + (first + i) * stride;
+                if (type == GGML_TYPE_F32) {
+                    memcpy(row, from, (size_t) width * sizeof(float));
+                } else {
+                    ggml_get_type_traits(type)->to_float(from, row, width);
+                }
+                std::fill(row + width, row + padded(width), 0.0f);
+            }
         }
-        type = GGML_TYPE_F32;
-        data = (const char *) scratch;
-        stride = (size_t) t->ne[0] * sizeof(float);
     }
 };
 
-// What the scores go through after the product.
+// Asks for a block of keys or values while another is multiplied: a few rows at each of so many steps, for requests that
+// find the core's buffers full hold it up.
+struct request {
+    const char * row;
+    size_t stride, row_size;
+    int rows, steps, due = 0;
+
+    request(const cells & from, int64_t first, int64_t n, int steps_)
+        : row(from.data + first * from.stride),
+          stride(from.stride),
+          row_size(from.row_size),
+          rows((int) n),
+          steps(steps_) {}
+
+    void step() {
+        for (due += rows; due >= steps; due -= steps, row += stride) {
+            for (size_t at = 0; at < row_size; at += 64) {
+                _mm_prefetch(row + at, _MM_HINT_T1);
+            }
+        }
+    }
+};
+
+// What the scores go through: the query is scaled before the product, the rest comes after it.
 struct score_rule {
     float scale, softcap, max_bias;
 
@@ -132,14 +181,75 @@ inline float top_of(vf a) {
     return *std::max_element(t, t + LANES);
 }
 
-// Scores -> softmax weights in place; returns false if the row attends to nothing here. `n` is padded to LANES with
-// -inf.
-bool weigh(float * s, int64_t n, float & top, float & sum) {
-    vf m = v_set1f(-INFINITY);
-    for (int64_t i = 0; i < n; i += LANES) {
-        m = max_v(m, v_loadf(s + i));
+// Products of four keys and LANES / 4 queries, all rows `width` floats after one another: scores[j][0 .. 4).
+void score_some(const float * key, const float * query, int64_t width, float * const * scores, int rows) {
+    constexpr int QUERIES = LANES / 4;
+    vf acc[4 * QUERIES];
+    for (vf & sum : acc) {
+        sum = v_zerof();
     }
-    top = top_of(m);
+    for (int64_t d = 0; d < width; d += LANES) {
+        vf k[4];
+        for (int c = 0; c < 4; ++c) {
+            k[c] = v_loadf(key + c * width + d);
+        }
+        for (int j = 0; j < QUERIES; ++j) {
+            const vf q = v_loadf(query + j * width + d);
+            for (int c = 0; c < 4; ++c) {
+                acc[QUERIES * c + j] = v_fma(k[c], q, acc[QUERIES * c + j]);
+            }
+        }
+    }
+    float sums[LANES];
+    v_storef(sums, v_sums(acc));
+    for (int j = 0; j < rows; ++j) {
+        memcpy(scores[j], sums + 4 * j, 4 * sizeof(float));
+    }
+}
+
+// scores[j * SEGMENT + i] = key i times query j, of n keys, with up to three more written that mean nothing.
+void score(const cells & k, int64_t begin, int64_t n, const float * queries, int rows, float * block, float * scores,
+           const cells & next) {
+    constexpr int QUERIES = LANES / 4;
+    const int64_t width = padded(k.width);
+    const int steps = (rows + QUERIES - 1) / QUERIES * (int) (BLOCK / 4);
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        const bool last = i + AHEAD_BLOCKS * BLOCK >= n;
+        request ahead(last ? next : k, begin + i + AHEAD_BLOCKS * BLOCK - (last ? n : 0), BLOCK, steps);
+        k.to_floats(block, begin + i, std::min(BLOCK, n - i));
+        for (int j = 0; j < rows; j += QUERIES) {
+            for (int64_t c = 0; c < std::min(BLOCK, n - i); c += 4) {
+                ahead.step();
+                float * out[QUERIES];
+                for (int q = 0; q < QUERIES; ++q) {
+                    out[q] = scores + (j + q) * SEGMENT + i + c;
+                }
+                score_some(block + c * width, queries + j * width, width, out, std::min(QUERIES, rows - j));
+            }
+        }
+    }
+}
+
+// Products of one row -> softmax weights in place; returns false if the row attends to nothing here.
+bool weigh(float * s, int64_t n, const uint16_t * mask, float slope, float softcap, float & top, float & sum) {
+    for (int64_t i = 0; i < n && softcap != 0.0f; ++i) {
+        s[i] = softcap * tanhf(s[i]);
+    }
+    std::fill(s + n, s + padded(n), -INFINITY);
+    vf most = v_set1f(-INFINITY);
+    for (int64_t i = 0; i < n; i += LANES) {
+        vf x = v_loadf(s + i);
+        if (mask != nullptr) {
+            uint16_t end[LANES] = {};
+            if (n - i < LANES) {
+                memcpy(end, mask + i, (size_t) (n - i) * sizeof(uint16_t));
+            }
+            x = v_fma(v_set1f(slope), v_load_f16(n - i < LANES ? end : mask + i), x);
+            v_storef(s + i, x);
+        }
+        most = max_v(most, x);
+    }
+    top = top_of(most);
     sum = 0.0f;
     if (top == -INFINITY) {
         return false;
@@ -154,59 +264,22 @@ bool weigh(float * s, int64_t n, float & top, float & sum) {
     return true;
 }
 
-// The scores of one row, from the products to what the softmax takes.
-void apply_rule(float * s, const pass & p, int row, const score_rule & rule) {
-    const int64_t n = p.end - p.begin;
-    for (int64_t i = 0; i < n; i += LANES) {
-        v_storef(s + i, v_mul(v_loadf(s + i), v_set1f(rule.scale)));
-    }
-    for (int64_t i = 0; i < n && rule.softcap != 0.0f; ++i) {
-        s[i] = rule.softcap * tanhf(s[i]);
-    }
-    if (p.mask[row] != nullptr) {
-        const uint16_t * mask = p.mask[row] + p.begin;
-        int64_t i = 0;
-        for (; i + LANES <= n; i += LANES) {
-            v_storef(s + i, v_fma(v_set1f(p.slope[row]), v_load_f16(mask + i), v_loadf(s + i)));
-        }
-        for (; i < n; ++i) {
-            s[i] = std::fma(p.slope[row], f16_to_float(mask[i]), s[i]);
-        }
-    }
-    std::fill(s + n, s + (n + LANES - 1) / LANES * LANES, -INFINITY);
-}
-
-template <ggml_type T>
-struct value;
-template <>
-struct value<GGML_TYPE_F32> {
-    static inline vf load(const char * p, int64_t i) { return v_loadf((const float *) p + i); }
-};
-template <>
-struct value<GGML_TYPE_F16> {
-    static inline vf load(const char * p, int64_t i) { return v_load_f16((const uint16_t *) p + i); }
-};
-template <>
-struct value<GGML_TYPE_BF16> {
-    static inline vf load(const char * p, int64_t i) { return v_load_bf16((const uint16_t *) p + i); }
-};
-
-// out[j][d .. d + WIDTH vectors) = sum over positions of weight * value.
-template <ggml_type T, int NR, int WIDTH>
-void mix(const char * v, size_t stride, int64_t n, const float * w, int64_t w_stride, float * const * out, int64_t d) {
+// out[j][d .. d + WIDTH vectors) += the sum over n positions of weight times value.
+template <int WIDTH, int NR>
+void mix(const float * v, int64_t width, int64_t n, const float * w, float * const * out, int64_t d) {
     vf acc[NR][WIDTH];
     for (int j = 0; j < NR; ++j) {
         for (int c = 0; c < WIDTH; ++c) {
-            acc[j][c] = v_zerof();
+            acc[j][c] = v_loadf(out[j] + d + c * LANES);
         }
     }
     for (int64_t i = 0; i < n; ++i) {
         vf x[WIDTH];
         for (int c = 0; c < WIDTH; ++c) {
-            x[c] = value<T>::load(v + i * stride, d + c * LANES);
+            x[c] = v_loadf(v + i * width + d + c * LANES);
         }
         for (int j = 0; j < NR; ++j) {
-            const vf p = v_set1f(w[j * w_stride + i]);
+            const vf p = v_set1f(w[j * SEGMENT + i]);
             for (int c = 0; c < WIDTH; ++c) {
                 acc[j][c] = v_fma(p, x[c], acc[j][c]);
             }
@@ -219,43 +292,39 @@ void mix(const char * v, size_t stride, int64_t n, const float * w, int64_t w_st
     }
 }
 
-template <ggml_type T, int WIDTH>
-void mix_rows(const char * v, size_t stride, int64_t n, const float * w, float * const * out, int rows, int64_t d) {
-    for (int j = 0; j < rows;) {
-        const float * wj = w + j * SEGMENT;
-        if (rows - j >= 4) {
-            mix<T, 4, WIDTH>(v, stride, n, wj, SEGMENT, out + j, d);
-            j += 4;
-        } else if (rows - j >= 2) {
-            mix<T, 2, WIDTH>(v, stride, n, wj, SEGMENT, out + j, d);
-            j += 2;
-        } else {
-            mix<T, 1, WIDTH>(v, stride, n, wj, SEGMENT, out + j, d);
-            j += 1;
+template <int NR = MIX_ROWS>
+void mix_rows(const float * v, int64_t width, int64_t n, const float * w, float * const * out, int rows,
+              request & ahead) {
+    if constexpr (NR > 1) {
+        if (rows < NR) {
+            return mix_rows<NR - 1>(v, width, n, w, out, rows, ahead);
         }
     }
-}
-
-template <ggml_type T>
-void mix_all(const char * v, size_t stride, int64_t n, int64_t dv, const float * w, float * const * out, int rows) {
     int64_t d = 0;
-    for (; d + 4 * LANES <= dv; d += 4 * LANES) {
-        mix_rows<T, 4>(v, stride, n, w, out, rows, d);
+    for (; d + 2 * LANES <= width; d += 2 * LANES) {
+        ahead.step();
+        mix<2, NR>(v, width, n, w, out, d);
     }
-    for (; d < dv; d += LANES) {
-        mix_rows<T, 1>(v, stride, n, w, out, rows, d);
+    if (d < width) {
+        mix<1, NR>(v, width, n, w, out, d);
     }
 }
 
-void mix_type(const cells & v, int64_t begin, int64_t n, int64_t dv, const float * w, float * const * out, int rows) {
-    const char * at = v.data + begin * v.stride;
-    switch (v.type) {
-    case GGML_TYPE_F32:
-        return mix_all<GGML_TYPE_F32>(at, v.stride, n, dv, w, out, rows);
-    case GGML_TYPE_F16:
-        return mix_all<GGML_TYPE_F16>(at, v.stride, n, dv, w, out, rows);
-    default:
-        return mix_all<GGML_TYPE_BF16>(at, v.stride, n, dv, w, out, rows);
+// out[j] = the sum over positions [begin, begin + n) of w[j * SEGMENT + ..] times their values.
+void mix_all(const cells & v, int64_t begin, int64_t n, const float * w, int rows, float * block,
+             float * const * out) {
+    for (int j = 0; j < rows; ++j) {
+        std::fill(out[j], out[j] + v.width, 0.0f);
+    }
+    const int passes = (rows + MIX_ROWS - 1) / MIX_ROWS;
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        const int64_t some = std::min(BLOCK, n - i);
+        request ahead(v, begin + i + AHEAD_BLOCKS * BLOCK, BLOCK, std::max(1, passes * (int) (v.width / (2 * LANES))));
+        v.to_floats(block, begin + i, some);
+        for (int p = 0; p < passes; ++p) {
+            const int first = rows * p / passes;
+            mix_rows(block, v.width, some, w + first * SEGMENT + i, out + first, rows * (p + 1) / passes - first, ahead);
+        }
     }
 }
 
@@ -281,43 +350,39 @@ void trim(pass & p, int64_t n) {
 
 void run_pass(const shape & s, const pass & p, const score_rule & rule, const cells & k, const cells & v,
               float * scores) {
-    if (p.begin < p.end) {
-        float * rows[TILE];
-        for (int j = 0; j < p.n; ++j) {
-            rows[j] = scores + j * SEGMENT;
-        }
-        const kernel & dot = *find_kernel(k.type, layout::plain);
-        dot.dot({&dot, s.dk, k.data + p.begin * k.stride, k.stride, p.end - p.begin, p.query, p.n, rows});
+    const int64_t n = p.end - p.begin, width = padded(s.dk);
+    float *queries = scores + TILE * SEGMENT, *block = queries + TILE * width;
+    std::fill(queries + p.n * width, block, 0.0f);
+    for (int j = 0; j < p.n; ++j) {
+        const float * from = (const float *) p.query[j];
+        float * query = queries + j * width;
+        std::transform(from, from + s.dk, query, [&](float x) { return x * rule.scale; });
+        std::fill(query + s.dk, query + width, 0.0f);
     }
-    int n = 0;
+    score(k, p.begin, n, queries, p.n, block, scores, v);
+    int seeing = 0;  // rows that attend to something here, side by side
     float * out[TILE];
     for (int j = 0; j < p.n; ++j) {
-        float * row = scores + j * SEGMENT;
-        const int64_t len = p.end - p.begin;
-        if (len > 0) {
-            apply_rule(row, p, j, rule);
-        }
-        p.out[j][s.dv] = -INFINITY;
-        p.out[j][s.dv + 1] = 0.0f;
-        if (len > 0 && weigh(row, (len + LANES - 1) / LANES * LANES, p.out[j][s.dv], p.out[j][s.dv + 1])) {
-            memmove(scores + n * SEGMENT, row, (size_t) len * sizeof(float));  // rows without weights drop out
-            out[n++] = p.out[j];
+        const uint16_t * mask = p.mask[j] == nullptr ? nullptr : p.mask[j] + p.begin;
+        float *row = scores + j * SEGMENT, *ends = p.out[j] + s.dv;
+        if (weigh(row, n, mask, p.slope[j], rule.softcap, ends[0], ends[1])) {
+            if (seeing < j) {
+                memcpy(scores + seeing * SEGMENT, row, (size_t) n * sizeof(float));
+            }
+            out[seeing++] = p.out[j];
         }
     }
-    if (n > 0) {
-        mix_type(v, p.begin, p.end - p.begin, s.dv, scores, out, n);
-    }
+    mix_all(v, p.begin, n, scores, seeing, block, out);
 }
 
 // Unit u of work: a segment of one key head of one stream, for one tile of its query rows.
 void run_unit(const shape & s, const score_rule & rule, int64_t u, float * partials, float * scores) {
     const int64_t tile = u % s.tiles, seg = u / s.tiles % s.segments, h = u / s.tiles / s.segments % s.k->ne[2],
                   stream = u / s.tiles / s.segments / s.k->ne[2];
-    const int64_t i3 = stream / (s.q->ne[3] / s.k->ne[3]), hv = h * s.v->ne[2] / s.k->ne[2];
-    const int64_t start = seg * SEGMENT;
+    const int64_t start = seg * SEGMENT, rows = s.group * s.tokens;
     pass p;
     p.n = 0;
-    for (int64_t r = tile * TILE; r < std::min((tile + 1) * TILE, s.group * s.tokens); ++r, ++p.n) {
+    for (int64_t r = rows * tile / s.tiles; r < rows * (tile + 1) / s.tiles; ++r, ++p.n) {
         const int64_t head = h * s.group + r / s.tokens, token = r % s.tokens;
         const int64_t row = token + s.tokens * (head + s.heads * stream);
         p.query[p.n] = (const char *) s.q->data + token * s.q->nb[1] + head * s.q->nb[2] + stream * s.q->nb[3];
@@ -330,12 +395,8 @@ void run_unit(const shape & s, const score_rule & rule, int64_t u, float * parti
                                               start;
     }
     trim(p, std::min(SEGMENT, s.n_kv - start));
-    float *floats = scores + TILE * SEGMENT, *values = floats + (in_floats(s.k) ? 0 : SEGMENT * s.dk);
-    const cells k(s.k, (const char *) s.k->data + start * s.k->nb[1] + h * s.k->nb[2] + i3 * s.k->nb[3], p.begin, p.end,
-                  floats);
-    const cells v(s.v, (const char *) s.v->data + start * s.v->nb[1] + hv * s.v->nb[2] + i3 * s.v->nb[3], p.begin,
-                  p.end, values);
-    run_pass(s, p, rule, k, v, scores);
+    run_pass(s, p, rule, cells(s.k, start, h, stream / (s.q->ne[3] / s.k->ne[3])),
+             cells(s.v, start, h * s.v->ne[2] / s.k->ne[2], stream / (s.q->ne[3] / s.k->ne[3])), scores);
 }
 
 // Joins the segments of one row, in order.
@@ -364,7 +425,7 @@ void join(const shape & s, const float * partial, float * out, const float * sin
 }
 
 bool readable(const ggml_tensor * t) {
-    return t->nb[0] == ggml_type_size(t->type) && (in_floats(t) || ggml_get_type_traits(t->type)->to_float != nullptr);
+    return t->nb[0] == ggml_type_size(t->type) && (t->type == GGML_TYPE_F32 || ggml_get_type_traits(t->type)->to_float != nullptr);
 }
 
 }  // namespace

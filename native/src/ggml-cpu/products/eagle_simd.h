@@ -342,13 +342,45 @@ inline float sum8(__m256 v) {
     return _mm_cvtss_f32(s);
 }
 
+// v_sums: the sums of LANES vectors, each by v_sum's tree. Number i is that of a[LANES / 4 * (i % 4) + i / 4].
 #ifdef EAGLE_SIMD_512
 inline float v_sum(vf a) {
     return sum8(_mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)));
 }
+inline vf v_sums(const vf * a) {
+    vf quarters[4];  // quarters[i]: of a[4 * i .. 4 * i + 3], four sums each
+    for (int i = 0; i < 4; ++i) {
+        vf halves[2];
+        for (int h = 0; h < 2; ++h) {
+            const vf x = a[4 * i + 2 * h], y = a[4 * i + 2 * h + 1];
+            halves[h] = _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
+        }
+        quarters[i] = _mm512_add_ps(_mm512_shuffle_f32x4(halves[0], halves[1], 0x88),
+                                    _mm512_shuffle_f32x4(halves[0], halves[1], 0xdd));
+    }
+    vf pairs[2];
+    for (int i = 0; i < 2; ++i) {
+        const vf x = quarters[2 * i], y = quarters[2 * i + 1];
+        pairs[i] = _mm512_add_ps(_mm512_shuffle_ps(x, y, 0x44), _mm512_shuffle_ps(x, y, 0xee));
+    }
+    return _mm512_add_ps(_mm512_shuffle_ps(pairs[0], pairs[1], 0x88), _mm512_shuffle_ps(pairs[0], pairs[1], 0xdd));
+}
 #else
 inline float v_sum(vf a) {
     return sum8(a);
+}
+inline vf v_sums(const vf * a) {
+    vf pairs[2];
+    for (int i = 0; i < 2; ++i) {
+        vf halves[2];
+        for (int h = 0; h < 2; ++h) {
+            const vf x = a[4 * i + 2 * h], y = a[4 * i + 2 * h + 1];
+            halves[h] = _mm256_add_ps(_mm256_permute2f128_ps(x, y, 0x20), _mm256_permute2f128_ps(x, y, 0x31));
+        }
+        pairs[i] = _mm256_add_ps(_mm256_shuffle_ps(halves[0], halves[1], 0x44),
+                                 _mm256_shuffle_ps(halves[0], halves[1], 0xee));
+    }
+    return _mm256_add_ps(_mm256_shuffle_ps(pairs[0], pairs[1], 0x88), _mm256_shuffle_ps(pairs[0], pairs[1], 0xdd));
 }
 #endif
 
