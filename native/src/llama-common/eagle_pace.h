@@ -2,34 +2,49 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <iterator>
+#include <map>
 #include <vector>
+
+// Of the last few times, the lower quartile: what other programs hold up says nothing of a decode.
+class eagle_times {
+  public:
+    void add(double ms) { last_[n_++ % last_.size()] = ms; }
+    int count() const { return n_; }
+    double typical() const {
+        std::array<double, 16> sorted = last_;
+        const auto end = sorted.begin() + std::min<size_t>(n_, sorted.size());
+        std::sort(sorted.begin(), end);
+        return sorted[(end - sorted.begin() - 1) / 4];
+    }
+
+  private:
+    std::array<double, 16> last_{};
+    int n_ = 0;
+};
 
 class eagle_pace {
   public:
-    eagle_pace(int n_seq, int n_max) : n_max_(n_max), rates_(n_seq, 0.6), seen_(n_seq, 5) {}
+    eagle_pace(int n_seq, int n_max)
+        : n_max_(n_max),
+          most_rows_(n_seq * (n_max + 1)),
+          rates_(n_seq, 0.6),
+          seen_(n_seq, 5),
+          tries_(n_seq + 1, std::vector<int>(n_max + 1)) {}
 
-    // A decode of so many rows took so long; tokens were drafted in so long. What other programs held up counts in
-    // part.
+    // A decode of so many rows took so long.
     void decoded(int n_rows, double ms) {
-        if (n_ > FEW) {
-            ms = std::min(ms, MOST * decode_ms(n_rows));
+        if (n_rows <= most_rows_) {
+            times_[n_rows].add(ms);
         }
-        for (double * sum : {&n_, &x_, &y_, &xx_, &xy_, &yy_}) {
-            *sum *= MEMORY;
-        }
-        n_ += 1;
-        x_ += n_rows;
-        y_ += ms;
-        xx_ += (double) n_rows * n_rows;
-        xy_ += n_rows * ms;
-        yy_ += ms * ms;
     }
 
-    void drafted(int n_tokens, double ms) {
+    // So many tokens were drafted for each of n_seq sequences, side by side.
+    void drafted(int n_seq, int n_tokens, double ms) {
         if (n_tokens > 0) {
-            const double each = ms / n_tokens;
-            token_ms_ += token_ms_ == 0 ? each : (std::min(each, MOST * token_ms_) - token_ms_) * 0.1;
+            steps_[n_seq].add(ms / n_tokens);
         }
     }
 
@@ -45,24 +60,11 @@ class eagle_pace {
 
     // Tokens to draft for each of these sequences, which are decoded together: the most tokens per time. One length
     // for all: llama.cpp decodes sequences with different numbers of rows in parts, and each part reads all weights.
-    // Where none pays, one is tried now and then, ever more seldom. So many sequences together for the first time draft
-    // nothing: beside that is seen what drafts cost.
     int length(const std::vector<int> & seqs) {
-        is_known_.resize(std::max(is_known_.size(), seqs.size() + 1));
-        if (!is_known_[seqs.size()]) {
-            is_known_[seqs.size()] = true;
-            return 0;
-        }
-        const int best = longest_worth(rates_of(seqs), n_max_, token_ms_);
-        if (best > 0) {
-            wait_ = FIRST_WAIT;
-            idle_ = 0;
-        } else if (++idle_ >= wait_) {
-            wait_ = std::min(2 * wait_, LONGEST_WAIT);
-            idle_ = 0;
-            return 1;
-        }
-        return best;
+        const std::vector<double> rates = rates_of(seqs);
+        const int chosen = choose(rates);
+        tries_[rates.size()][chosen]++;
+        return chosen;
     }
 
     // The same for up to n_max tokens of a sequence that cost nothing to draft, each right with that probability, where
@@ -72,21 +74,58 @@ class eagle_pace {
             return n_max >= length && rate >= rates_[seq] ? length : 0;
         }
         const std::vector<double> own_rate = {rates_[seq]}, free_rate = {rate};
-        const int own = longest_worth(own_rate, n_max_, token_ms_), best = longest_worth(free_rate, n_max, 0);
-        return speed(free_rate, best, 0) >= speed(own_rate, own, token_ms_) ? best : 0;
+        const double step_ms = step_ms_of(1);
+        const int own = longest_worth(own_rate, n_max_, step_ms), best = longest_worth(free_rate, n_max, 0);
+        return speed(free_rate, best, 0) >= speed(own_rate, own, step_ms) ? best : 0;
     }
 
   private:
-    static constexpr double MEMORY = 0.98, FEW = 8, MOST = 2;
+    static constexpr int ENOUGH = 3;                           // decodes of so many rows tell what they cost
+    static constexpr double HOPE = 0.9;                        // of the best speed, expected of a length to be tried
     static constexpr int FIRST_WAIT = 24, LONGEST_WAIT = 384;  // rounds
 
-    int n_max_;
-    std::vector<double> rates_;         // per sequence: share of drafted tokens that are accepted
-    std::vector<int> seen_;             // drafted tokens that a rate is the mean of
-    int idle_ = 0, wait_ = FIRST_WAIT;  // rounds since the last draft, and until the next try
-    std::vector<bool> is_known_;        // by number of sequences: whether they have been decoded without drafts
-    double n_ = 0, x_ = 0, y_ = 0, xx_ = 0, xy_ = 0, yy_ = 0;  // of the line through rows and times
-    double token_ms_ = 0;
+    int n_max_, most_rows_;
+    std::vector<double> rates_;            // per sequence: share of drafted tokens that are accepted
+    std::vector<int> seen_;                // drafted tokens that a rate is the mean of
+    std::vector<std::vector<int>> tries_;  // rounds by number of sequences and length
+    std::map<int, eagle_times> times_;     // of decodes, by rows
+    std::map<int, eagle_times> steps_;     // of a drafted token for each, by sequences
+    int best_ = 0, idle_ = 0, wait_ = FIRST_WAIT;  // the last choice, rounds since another was tried, and until it is
+    bool longer_ = true;                           // which one is tried next
+
+    // Costs are lines in theory and have steps in practice, so that each length is judged by its own times: from none
+    // on, the next longer one is tried as long as it promises much. Later a neighbour of the best is tried now and then,
+    // ever more seldom.
+    int choose(const std::vector<double> & rates) {
+        int n_known = 0;
+        while (n_known <= n_max_ && is_known((int) rates.size(), n_known)) {
+            n_known++;
+        }
+        if (n_known == 0) {
+            return 0;
+        }
+        const double step_ms = step_ms_of((int) rates.size());
+        const int best = longest_worth(rates, n_known - 1, step_ms);
+        if (n_known <= n_max_ && best == n_known - 1 &&
+            speed(rates, n_known, step_ms) > HOPE * speed(rates, best, step_ms)) {
+            return n_known;
+        }
+        wait_ = best == best_ ? wait_ : FIRST_WAIT;
+        best_ = best;
+        if (++idle_ < wait_) {
+            return best;
+        }
+        idle_ = 0;
+        wait_ = std::min(2 * wait_, LONGEST_WAIT);
+        longer_ = best == 0 || (best < n_max_ && !longer_);
+        return longer_ ? best + 1 : best - 1;
+    }
+
+    // Drafts may come out shorter than asked for, and say nothing then.
+    bool is_known(int n_seq, int length) const {
+        const auto found = times_.find(n_seq * (length + 1));
+        return (found != times_.end() && found->second.count() >= ENOUGH) || tries_[n_seq][length] >= 2 * ENOUGH;
+    }
 
     std::vector<double> rates_of(const std::vector<int> & seqs) const {
         std::vector<double> rates;
@@ -96,34 +135,45 @@ class eagle_pace {
         return rates;
     }
 
-    int longest_worth(const std::vector<double> & rates, int n_max, double token_ms) const {
+    int longest_worth(const std::vector<double> & rates, int n_max, double step_ms) const {
         int best = 0;
         for (int k = 1; k <= n_max; k++) {
-            best = speed(rates, k, token_ms) > speed(rates, best, token_ms) ? k : best;
+            best = speed(rates, k, step_ms) > speed(rates, best, step_ms) ? k : best;
         }
         return best;
     }
 
     // Emitted tokens per ms of a round in which k are drafted for each of the sequences with these rates.
-    double speed(const std::vector<double> & rates, int k, double token_ms) const {
+    double speed(const std::vector<double> & rates, int k, double step_ms) const {
         const int n = (int) rates.size();
         double emitted = 0;
         for (double rate : rates) {
             const double r = std::min(rate, 0.99);
             emitted += (1 - std::pow(r, k + 1)) / (1 - r);
         }
-        return emitted / (decode_ms(n * (k + 1)) + n * k * token_ms);
+        return emitted / (decode_ms(n * (k + 1)) + k * step_ms);
     }
 
-    // A row more costs a tenth of the first, until the times of different numbers of rows are known well enough.
-    double decode_ms(int n_rows) const {
-        if (n_ == 0) {
-            return 10 + n_rows;
+    double decode_ms(int n_rows) const { return at(times_, n_rows, 10); }
+
+    // The draft's weights are read once for all sequences: one more costs a twentieth of the first.
+    double step_ms_of(int n_seq) const { return steps_.empty() ? 0 : at(steps_, n_seq, 20); }
+
+    // Measured, or between the nearest numbers that were; beyond them one more costs 1 / first of the first.
+    static double at(const std::map<int, eagle_times> & times, int n, double first) {
+        const auto above = times.lower_bound(n);
+        if (above != times.end() && (above->first == n || above == times.begin())) {
+            return above->second.typical() * (first + n) / (first + above->first);
         }
-        const double mean_x = x_ / n_, mean_y = y_ / n_, guess = mean_y / (10 + mean_x);
-        const double spread = xx_ / n_ - mean_x * mean_x, noise = std::max(0.0, yy_ / n_ - mean_y * mean_y);
-        const double doubt = noise / (n_ * guess * guess) + 1e-3;
-        const double slope = std::max(0.0, (xy_ / n_ - mean_x * mean_y + doubt * guess) / (spread + doubt));
-        return std::max(0.1 * mean_y, mean_y + slope * (n_rows - mean_x)) + 1e-6;
+        if (times.empty()) {
+            return first + n;
+        }
+        const auto below = std::prev(above);
+        const double least = below->second.typical();
+        if (above == times.end()) {
+            return least * (first + n) / (first + below->first);
+        }
+        const double part = (double) (n - below->first) / (above->first - below->first);
+        return least + part * (above->second.typical() - least);
     }
 };

@@ -52,16 +52,25 @@ struct eagle_rounds {
         drafted_at_us = ggml_time_us();
     }
 
-    // A decode after drafting is a round.
-    void decoded(const common_batch & batch) {
-        if (drafted_at_us > 0) {
-            pace.decoded((int) batch.size(), (double) (ggml_time_us() - drafted_at_us) / 1000.0);
-            drafted_at_us = 0;
+    // Called by each that drafts when it has: the last one's drafts count.
+    void drafted(const common_speculative_draft_params_vec & dparams) {
+        n_rows_ = 0;
+        for (int seq : seqs) {
+            n_rows_ += 1 + (int) dparams[seq].result->size();
         }
+        drafted_at_us = ggml_time_us();
+    }
+
+    // A decode after drafting is a round; where rows of prompts are among its own, its time says nothing.
+    void decoded(const common_batch & batch) {
+        if (drafted_at_us > 0 && (int) batch.size() == n_rows_) {
+            pace.decoded(n_rows_, (double) (ggml_time_us() - drafted_at_us) / 1000.0);
+        }
+        drafted_at_us = 0;
     }
 
   private:
-    int n_max_;
+    int n_max_, n_rows_ = 0;
     const bool adapts_ = eagle_text_from("LLAMA_EAGLE_DRAFT_LENGTH") == "auto";
 };
 
@@ -90,7 +99,7 @@ struct common_speculative_impl_eagle_lookup : public common_speculative_impl {
                 rounds_->pace.free_length(seq, texts_[seq].rate(), (int) ids.size(), rounds_->seqs, rounds_->length));
             *dp.result = std::move(ids);
         }
-        rounds_->drafted_at_us = ggml_time_us();
+        rounds_->drafted(dparams);
     }
 
     void accept(llama_seq_id /*seq_id*/, uint16_t /*n_accepted*/, bool /*is_other*/) override {}
@@ -145,14 +154,15 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
             eagle_drafts_propose(drafts_, requests.data(), (int32_t) requests.size(), p_min_) != EAGLE_OK) {
             SPC_WRN("no draft: %s\n", eagle_last_error());
         }
-        int n_drafted = 0;
+        int n_steps = 0;
         for (const auto & r : requests) {
             dparams[r.seq].result->assign(r.ids, r.ids + r.n_out);
             n_proposed_[r.seq] = r.n_out;
-            n_drafted += r.n_out;
+            n_steps = std::max(n_steps, r.n_out);
         }
-        rounds_->drafted_at_us = ggml_time_us();
-        rounds_->pace.drafted(n_drafted, (double) (rounds_->drafted_at_us - start_us) / 1000.0);
+        rounds_->drafted(dparams);
+        rounds_->pace.drafted((int) requests.size(), n_steps,
+                              (double) (rounds_->drafted_at_us - start_us) / 1000.0);
     }
 
     // A sequence's next rows tell where it went back to.
