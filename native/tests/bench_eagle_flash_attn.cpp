@@ -11,7 +11,7 @@
 #include "mul_mat_case.h"
 
 static const int64_t CELLS[] = {1024, 8192, 32768};
-static const int ROWS[] = {1, 2, 3, 5, 9};
+static const int ROWS[] = {1, 2, 3, 5, 9, 512};
 static const int64_t WIDTH = 256, KV_HEADS = 2;
 static const int LAYERS = 6, RUNS = 8;
 

@@ -13,7 +13,8 @@ static void check(bool ok, const std::string & what) {
 }
 
 // The norm of rows of `width` values each; `apart`: the values of a row lie two floats apart.
-static std::vector<float> norm(ggml_backend_t backend, bool rms, const std::vector<float> & x, int64_t width, bool apart) {
+static std::vector<float> norm(ggml_backend_t backend, bool rms, const std::vector<float> & x, int64_t width,
+                               bool apart) {
     const int64_t rows = (int64_t) x.size() / width, step = apart ? 2 : 1;
     ggml_context * ctx = ggml_init({ggml_tensor_overhead() * 8 + ggml_graph_overhead(), nullptr, true});
     ggml_tensor * all = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, step, width, rows);

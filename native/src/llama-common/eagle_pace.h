@@ -85,17 +85,17 @@ class eagle_pace {
     static constexpr int FIRST_WAIT = 24, LONGEST_WAIT = 384;  // rounds
 
     int n_max_, most_rows_;
-    std::vector<double> rates_;            // per sequence: share of drafted tokens that are accepted
-    std::vector<int> seen_;                // drafted tokens that a rate is the mean of
-    std::vector<std::vector<int>> tries_;  // rounds by number of sequences and length
-    std::map<int, eagle_times> times_;     // of decodes, by rows
-    std::map<int, eagle_times> steps_;     // of a drafted token for each, by sequences
+    std::vector<double> rates_;                    // per sequence: share of drafted tokens that are accepted
+    std::vector<int> seen_;                        // drafted tokens that a rate is the mean of
+    std::vector<std::vector<int>> tries_;          // rounds by number of sequences and length
+    std::map<int, eagle_times> times_;             // of decodes, by rows
+    std::map<int, eagle_times> steps_;             // of a drafted token for each, by sequences
     int best_ = 0, idle_ = 0, wait_ = FIRST_WAIT;  // the last choice, rounds since another was tried, and until it is
     bool longer_ = true;                           // which one is tried next
 
     // Costs are lines in theory and have steps in practice, so that each length is judged by its own times: from none
-    // on, the next longer one is tried as long as it promises much. Later a neighbour of the best is tried now and then,
-    // ever more seldom.
+    // on, the next longer one is tried as long as it promises much. Later a neighbour of the best is tried now and
+    // then, ever more seldom.
     int choose(const std::vector<double> & rates) {
         int n_known = 0;
         while (n_known <= n_max_ && is_known((int) rates.size(), n_known)) {

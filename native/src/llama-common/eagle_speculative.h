@@ -161,8 +161,7 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
             n_steps = std::max(n_steps, r.n_out);
         }
         rounds_->drafted(dparams);
-        rounds_->pace.drafted((int) requests.size(), n_steps,
-                              (double) (rounds_->drafted_at_us - start_us) / 1000.0);
+        rounds_->pace.drafted((int) requests.size(), n_steps, (double) (rounds_->drafted_at_us - start_us) / 1000.0);
     }
 
     // A sequence's next rows tell where it went back to.

@@ -14,10 +14,10 @@
 namespace eagle {
 namespace {
 
-constexpr int64_t SEGMENT = 512;  // cache positions that are summed together
-constexpr int64_t BLOCK = 8;     // of them, turned into floats at a time
+constexpr int64_t SEGMENT = 512;     // cache positions that are summed together
+constexpr int64_t BLOCK = 8;         // of them, turned into floats at a time
 constexpr int64_t AHEAD_BLOCKS = 3;  // from the block in use to the one asked for
-constexpr int TILE = 24;          // query rows (heads of a group times tokens) that share one pass over a segment
+constexpr int TILE = 24;             // query rows (heads of a group times tokens) that share one pass over a segment
 constexpr int MIX_ROWS = LANES == 16 ? 12 : 6;  // whose sums of values, two vectors each, stay in registers
 
 int64_t padded(int64_t n) {
@@ -39,7 +39,15 @@ struct shape {
         segments = (n_kv + SEGMENT - 1) / SEGMENT;
         tiles = (group * tokens + TILE - 1) / TILE;
     }
-    int64_t rows() const { return tokens * heads * q->ne[3]; }
+    // Tiles are numbered through the key heads of all streams.
+    int64_t all_tiles() const { return tiles * k->ne[2] * q->ne[3]; }
+    int64_t key_head(int64_t tile) const { return tile / tiles % k->ne[2]; }
+    int64_t stream(int64_t tile) const { return tile / tiles / k->ne[2]; }
+    // Of a tile's query rows, counted through all tiles: those of a key head are its heads' tokens.
+    int64_t first(int64_t tile) const {
+        const int64_t rows = group * tokens;
+        return tile / tiles * rows + rows * (tile % tiles) / tiles;
+    }
     // Floats of one thread: scores, query rows, and a block of keys or values.
     int64_t scratch() const { return TILE * SEGMENT + TILE * padded(dk) + BLOCK * std::max(padded(dk), dv); }
     int64_t partial() const { return dv + LANES; }  // floats: dv sums, the maximum, the sum of weights, padding
@@ -91,8 +99,8 @@ struct cells {
     }
 };
 
-// Asks for a block of keys or values while another is multiplied: a few rows at each of so many steps, for requests that
-// find the core's buffers full hold it up.
+// Asks for a block of keys or values while another is multiplied: a few rows at each of so many steps, for requests
+// that find the core's buffers full hold it up.
 struct request {
     const char * row;
     size_t stride, row_size;
@@ -311,8 +319,7 @@ void mix_rows(const float * v, int64_t width, int64_t n, const float * w, float 
 }
 
 // out[j] = the sum over positions [begin, begin + n) of w[j * SEGMENT + ..] times their values.
-void mix_all(const cells & v, int64_t begin, int64_t n, const float * w, int rows, float * block,
-             float * const * out) {
+void mix_all(const cells & v, int64_t begin, int64_t n, const float * w, int rows, float * block, float * const * out) {
     for (int j = 0; j < rows; ++j) {
         std::fill(out[j], out[j] + v.width, 0.0f);
     }
@@ -323,7 +330,8 @@ void mix_all(const cells & v, int64_t begin, int64_t n, const float * w, int row
         v.to_floats(block, begin + i, some);
         for (int p = 0; p < passes; ++p) {
             const int first = rows * p / passes;
-            mix_rows(block, v.width, some, w + first * SEGMENT + i, out + first, rows * (p + 1) / passes - first, ahead);
+            mix_rows(block, v.width, some, w + first * SEGMENT + i, out + first, rows * (p + 1) / passes - first,
+                     ahead);
         }
     }
 }
@@ -375,18 +383,15 @@ void run_pass(const shape & s, const pass & p, const score_rule & rule, const ce
     mix_all(v, p.begin, n, scores, seeing, block, out);
 }
 
-// Unit u of work: a segment of one key head of one stream, for one tile of its query rows.
-void run_unit(const shape & s, const score_rule & rule, int64_t u, float * partials, float * scores) {
-    const int64_t tile = u % s.tiles, seg = u / s.tiles % s.segments, h = u / s.tiles / s.segments % s.k->ne[2],
-                  stream = u / s.tiles / s.segments / s.k->ne[2];
-    const int64_t start = seg * SEGMENT, rows = s.group * s.tokens;
+// One segment for one tile. Partial results of the tile's rows lie one after the other, each row's segments together.
+void run_unit(const shape & s, const score_rule & rule, int64_t tile, int64_t seg, float * partials, float * scores) {
+    const int64_t h = s.key_head(tile), stream = s.stream(tile), start = seg * SEGMENT;
     pass p;
     p.n = 0;
-    for (int64_t r = rows * tile / s.tiles; r < rows * (tile + 1) / s.tiles; ++r, ++p.n) {
-        const int64_t head = h * s.group + r / s.tokens, token = r % s.tokens;
-        const int64_t row = token + s.tokens * (head + s.heads * stream);
+    for (int64_t r = s.first(tile); r < s.first(tile + 1); ++r, ++p.n) {
+        const int64_t head = r / s.tokens % s.heads, token = r % s.tokens;
         p.query[p.n] = (const char *) s.q->data + token * s.q->nb[1] + head * s.q->nb[2] + stream * s.q->nb[3];
-        p.out[p.n] = partials + (row * s.segments + seg) * s.partial();
+        p.out[p.n] = partials + (p.n * s.segments + seg) * s.partial();
         p.slope[p.n] = rule.slope(head, s.heads);
         p.mask[p.n] = s.mask == nullptr ? nullptr
                                         : (const uint16_t *) ((const char *) s.mask->data + token * s.mask->nb[1] +
@@ -425,21 +430,28 @@ void join(const shape & s, const float * partial, float * out, const float * sin
 }
 
 bool readable(const ggml_tensor * t) {
-    return t->nb[0] == ggml_type_size(t->type) && (t->type == GGML_TYPE_F32 || ggml_get_type_traits(t->type)->to_float != nullptr);
+    return t->nb[0] == ggml_type_size(t->type) &&
+           (t->type == GGML_TYPE_F32 || ggml_get_type_traits(t->type)->to_float != nullptr);
 }
 
 }  // namespace
 
 bool takes_flash_attn(const ggml_tensor * node) {
     const ggml_tensor *q = node->src[0], *k = node->src[1], *v = node->src[2];
-    return q->ne[1] <= MAX_ROWS && q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float) && readable(k) &&
-           readable(v) && v->ne[0] % LANES == 0 && q->ne[2] % k->ne[2] == 0 && k->ne[2] % v->ne[2] == 0 &&
-           k->ne[3] == v->ne[3] && q->ne[3] % k->ne[3] == 0;
+    return q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float) && readable(k) && readable(v) &&
+           v->ne[0] % LANES == 0 && q->ne[2] % k->ne[2] == 0 && k->ne[2] % v->ne[2] == 0 && k->ne[3] == v->ne[3] &&
+           q->ne[3] % k->ne[3] == 0;
+}
+
+// Few rows: threads share the segments, and partial results of all wait for the last. A prompt: they share the tiles,
+// and each keeps the partial results of its own alone.
+static int64_t kept_rows(const shape & s, int n_threads) {
+    return s.tokens > MAX_ROWS ? (int64_t) n_threads * TILE : s.first(s.all_tiles());
 }
 
 size_t flash_attn_work_size(int n_threads, const ggml_tensor * node) {
     const shape s(node);
-    return (size_t) (n_threads * s.scratch() + s.rows() * s.segments * s.partial()) * sizeof(float) + 64;
+    return (size_t) (n_threads * s.scratch() + kept_rows(s, n_threads) * s.segments * s.partial()) * sizeof(float) + 64;
 }
 
 void flash_attn(const ggml_compute_params * params, ggml_tensor * node) {
@@ -448,20 +460,37 @@ void flash_attn(const ggml_compute_params * params, ggml_tensor * node) {
     float * work = (float *) align64(params->wdata);
     float * scores = work + params->ith * s.scratch();
     float * partials = work + params->nth * s.scratch();
+    const int64_t kept = s.segments * s.partial();
+    const auto join_row = [&](int64_t r, const float * partial) {
+        const int64_t token = r % s.tokens, head = r / s.tokens % s.heads, stream = r / s.tokens / s.heads;
+        float * out = (float *) ((char *) node->data + head * node->nb[1] + token * node->nb[2] + stream * node->nb[3]);
+        join(s, partial, out, s.sinks != nullptr ? (const float *) s.sinks->data + head : nullptr);
+    };
     if (params->ith == 0) {
         ggml_threadpool_chunk_set(params->threadpool, params->nth);
     }
     ggml_barrier(params->threadpool);
-    const int64_t units = s.tiles * s.segments * s.k->ne[2] * s.q->ne[3];
+    if (s.tokens > MAX_ROWS) {
+        float * own = partials + params->ith * TILE * kept;
+        for (int64_t tile = params->ith; tile < s.all_tiles();
+             tile = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+            for (int64_t seg = 0; seg < s.segments; ++seg) {
+                run_unit(s, rule, tile, seg, own, scores);
+            }
+            for (int64_t r = s.first(tile); r < s.first(tile + 1); ++r) {
+                join_row(r, own + (r - s.first(tile)) * kept);
+            }
+        }
+        return;
+    }
+    const int64_t units = s.segments * s.all_tiles();
     for (int64_t u = params->ith; u < units; u = ggml_threadpool_chunk_add(params->threadpool, 1)) {
-        run_unit(s, rule, u, partials, scores);
+        const int64_t tile = u % s.tiles + u / s.tiles / s.segments * s.tiles, seg = u / s.tiles % s.segments;
+        run_unit(s, rule, tile, seg, partials + s.first(tile) * kept, scores);
     }
     ggml_barrier(params->threadpool);
-    for (int64_t row = params->ith; row < s.rows(); row += params->nth) {
-        const int64_t token = row % s.tokens, head = row / s.tokens % s.heads, stream = row / s.tokens / s.heads;
-        float * out = (float *) ((char *) node->data + head * node->nb[1] + token * node->nb[2] + stream * node->nb[3]);
-        join(s, partials + row * s.segments * s.partial(), out,
-             s.sinks != nullptr ? (const float *) s.sinks->data + head : nullptr);
+    for (int64_t r = params->ith; r < s.first(s.all_tiles()); r += params->nth) {
+        join_row(r, partials + r * kept);
     }
 }
 

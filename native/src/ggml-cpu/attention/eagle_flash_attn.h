@@ -1,5 +1,5 @@
-// Flash attention nodes, exact: the cache is cut into segments at fixed positions, so that the order of summation
-// depends neither on the number of rows nor on threads nor on how far the cache is padded.
+// Flash attention nodes, exact, prompts too: the cache is cut into segments at fixed positions, so that the order of
+// summation depends neither on the number of rows nor on threads nor on how far the cache is padded.
 #pragma once
 
 #include <stddef.h>

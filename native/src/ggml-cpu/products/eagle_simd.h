@@ -377,8 +377,8 @@ inline vf v_sums(const vf * a) {
             const vf x = a[4 * i + 2 * h], y = a[4 * i + 2 * h + 1];
             halves[h] = _mm256_add_ps(_mm256_permute2f128_ps(x, y, 0x20), _mm256_permute2f128_ps(x, y, 0x31));
         }
-        pairs[i] = _mm256_add_ps(_mm256_shuffle_ps(halves[0], halves[1], 0x44),
-                                 _mm256_shuffle_ps(halves[0], halves[1], 0xee));
+        pairs[i] =
+            _mm256_add_ps(_mm256_shuffle_ps(halves[0], halves[1], 0x44), _mm256_shuffle_ps(halves[0], halves[1], 0xee));
     }
     return _mm256_add_ps(_mm256_shuffle_ps(pairs[0], pairs[1], 0x88), _mm256_shuffle_ps(pairs[0], pairs[1], 0xdd));
 }
