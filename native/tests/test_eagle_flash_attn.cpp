@@ -29,7 +29,7 @@ struct attention {
 };
 
 struct inputs {
-    std::vector<float> q, k, v, sinks;  // q: TOKENS tokens
+    std::vector<float> q, k, v, sinks;      // q: TOKENS tokens
     static constexpr int64_t TOKENS = 100;  // above EAGLE_EXACT_MAX_ROWS: a prompt
 
     explicit inputs(const attention & a)
