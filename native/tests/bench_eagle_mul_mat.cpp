@@ -1,4 +1,4 @@
-// Matrix multiplication by 1 to 17 rows and by a prompt of 512, ggml's kernels and the exact ones in turn, over more
+// Matrix multiplication by 1 to 32 rows and by a prompt of 512, ggml's kernels and the exact ones in turn, over more
 // weights than caches hold.
 //
 //     bench_eagle_mul_mat [TYPE|all [THREADS [ROWS COLS]]]
@@ -87,10 +87,10 @@ static void bench_kind(ggml_backend_t backend, const kind & k, int threads, int6
     const weight_set & ours = own.empty() ? theirs : own;
     const double gigabytes = 1e-9 * (double) ggml_nbytes(theirs[0]->tensor) * (double) theirs.size();
     double one[2] = {0, 0};
-    for (int64_t n : {1, 2, 3, 5, 9, 17, 512}) {
+    for (int64_t n : {1, 2, 3, 5, 9, 16, 32, 512}) {
         const products sides[] = {{backend, theirs, n}, {backend, ours, n}};
         double least[2] = {1e9, 1e9};
-        for (int run = 0; run < (n > 17 ? 2 : RUNS); ++run) {
+        for (int run = 0; run < (n > 32 ? 3 : RUNS); ++run) {
             for (int exact = 0; exact < 2; ++exact) {
                 eagle_cpu_exact_set(exact);
                 const double start = seconds(clock);

@@ -88,10 +88,11 @@ struct mxfp4 : table_codes<block_mxfp4_wide, mxfp4_values> {
 template <typename Type>
 struct tile_32 {
     using block = typename Type::block;
-    static constexpr int ROWS = products<Type::MAX>::ROWS, PAIR_ROWS = 8;
+    static constexpr int AT_ONCE[] = {std::min(products<Type::MAX>::ROWS, 8), 8};
 
-    template <int NR, int G>
-    static inline void add_block(vf (*acc)[NR], const block * const * w, int part, const act * const * x) {
+    // acc: of rows from FIRST on.
+    template <int NR, int G, int FIRST, int ALL>
+    static inline void add_block(vf (*acc)[ALL], const block * const * w, int part, const act * const * x) {
         vi sum[G][NR];
         const int8_t * qs[NR];
         for (int j = 0; j < NR; ++j) {
@@ -105,11 +106,15 @@ struct tile_32 {
         unroll<G>([&](auto g) EAGLE_INLINE {
             const vf d = Type::scale(*w[g], part);
             unroll<NR>([&](auto j) EAGLE_INLINE {
-                acc[g][j] = v_fma(v_float(sum[g][j]), v_mul(d, v_set1f(x[j]->d)), acc[g][j]);
+                vf & to = acc[g][FIRST + j];
+                to = v_fma(v_float(sum[g][j]), v_mul(d, v_set1f(x[j]->d)), to);
             });
             if constexpr (Type::HAS_MIN) {
                 const vf m = Type::min(*w[g], part);
-                unroll<NR>([&](auto j) EAGLE_INLINE { acc[g][j] = v_fma(m, v_set1f(x[j]->sum), acc[g][j]); });
+                unroll<NR>([&](auto j) EAGLE_INLINE {
+                    vf & to = acc[g][FIRST + j];
+                    to = v_fma(m, v_set1f(x[j]->sum), to);
+                });
             }
         });
     }
@@ -132,8 +137,9 @@ struct tile_32 {
                 prefetch_ahead<sizeof(block)>(w[g], ahead);
             }
             unroll<PARTS>([&](auto part) EAGLE_INLINE {
-                add_block<NR, G>(acc[part], w, part, x);
-                forget_loads();
+                take_turns<NR, AT_ONCE[G - 1]>([&](auto first, auto n, auto, auto) EAGLE_INLINE {
+                    add_block<decltype(n)::value, G, decltype(first)::value>(acc[part], w, part, x + first);
+                });
             });
             for (int j = 0; j < NR; ++j) {
                 ++x[j];

@@ -79,9 +79,16 @@ void pack_rows(const ggml_compute_params * params, const ggml_tensor * x, const 
     }
 }
 
+// Weights that a prompt has brought into the second-level cache are read again at once: passes of a few rows cost less
+// than turns at each block.
+constexpr int PROMPT_ROWS = 8;
+
 void dot_rows(const kernel & k, const weight_rows & w, tuning tune, const char * const * act, float * const * dst,
               int64_t n_act) {
-    const int64_t most = n_act > CALL_ROWS ? CALL_ROWS - 1 : CALL_ROWS;  // two full tiles
+    const int64_t most = n_act > CALL_ROWS ? CALL_ROWS - 1 : CALL_ROWS;  // a multiple of what registers hold
+    if (n_act > MAX_ROWS && tune.rows == 0) {
+        tune.rows = PROMPT_ROWS;
+    }
     const size_t row = w.tensor->nb[1];
     for (int64_t first = 0; first < n_act; first += most) {
         const int n = (int) std::min(most, n_act - first);

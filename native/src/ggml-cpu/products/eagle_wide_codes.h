@@ -23,22 +23,20 @@ constexpr int VECTORS = 8;           // of codes, in the 32 values that are mult
 constexpr int GROUPS = LANES == WIDE ? 2 : 1;
 constexpr int FEW_ROWS = 4;  // so few wait for the weights anyway
 
-// Wide tiles by G groups: Tile::run<NR, G> computes weight rows [i, i + G * WIDE), ROWS or with two groups PAIR_ROWS of
-// activations at most.
+// Wide tiles by G groups: Tile::run<NR, G> computes weight rows [i, i + G * WIDE).
 template <typename Tile, int G>
 struct by_groups {
-    static constexpr int STEP = G * WIDE, ROWS = G > 1 ? Tile::PAIR_ROWS : Tile::ROWS;
+    static constexpr int STEP = G * WIDE, ROWS = CALL_ROWS;
     template <int NR>
     static void run(const dot_args & a, const char * const * act, float * const * dst, int64_t i) {
         Tile::template run<NR, G>(a, act, dst, i);
     }
 };
 
-// The kernel's own choice: pairs where they take no more passes. While a second pass computes, nothing is read from
-// memory.
+// The kernel's own choice: pairs where they take no more turns.
 template <typename Tile>
 int groups_for(int n_act) {
-    const bool pairs = passes_for(n_act, Tile::PAIR_ROWS) <= passes_for(n_act, Tile::ROWS);
+    const bool pairs = passes_for(n_act, Tile::AT_ONCE[1]) <= passes_for(n_act, Tile::AT_ONCE[0]);
     return n_act > FEW_ROWS && pairs ? GROUPS : 1;
 }
 
@@ -75,6 +73,20 @@ template <int L, int M, int N, typename F>
 EAGLE_INLINE inline void each(F && f) {
     unroll<L>([&](auto l) EAGLE_INLINE {
         unroll<M>([&](auto m) EAGLE_INLINE { unroll<N>([&](auto n) EAGLE_INLINE { f(l, m, n); }); });
+    });
+}
+
+// Rows of activations beyond those whose sums fit the registers take turns at each block of weights, which the first
+// turn brings into the first-level cache: memory is read throughout. Calls f(FIRST, N, TURN, TURNS) for each turn, as
+// constants.
+template <int NR, int AT_ONCE, typename F>
+EAGLE_INLINE inline void take_turns(F && f) {
+    constexpr int TURNS = (NR + AT_ONCE - 1) / AT_ONCE;
+    unroll<TURNS>([&](auto turn) EAGLE_INLINE {
+        constexpr int FIRST = NR * decltype(turn)::value / TURNS, END = NR * (decltype(turn)::value + 1) / TURNS;
+        f(std::integral_constant<int, FIRST>(), std::integral_constant<int, END - FIRST>(), turn,
+          std::integral_constant<int, TURNS>());
+        forget_loads();
     });
 }
 
