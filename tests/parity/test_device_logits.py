@@ -262,6 +262,26 @@ def test_a_row_that_was_changed_on_the_host_counts(any_device: Executor, files: 
     assert any_device.submit(changed_choice, files["wide"], files["wide-draft"]).result() == (77, 78)
 
 
+# --- on the CPU -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_ubatch", [512, 3])
+def test_rows_of_the_cpu_are_read_where_they_are(files: dict[str, Path], n_ubatch: int) -> None:
+    """No copy is made of a graph's only rows until all of them are asked for, in one piece."""
+    with NativeTarget(files["wide"], n_ubatch=n_ubatch) as native:
+        first = native.decode(ROUND)[0]
+        pointers = [native.api.llama_get_logits_ith(native.ctx, row) for row in range(len(ROUND))]
+        rows = [np.ctypeslib.as_array(pointer, (N_VOCAB,)) for pointer in pointers]
+        rows[1][7] = 1000.0  # a caller may change what it samples from
+        copied = np.ctypeslib.as_array(native.api.llama_get_logits(native.ctx), (len(ROUND), N_VOCAB))
+        assert (rows[0].ctypes.data != copied.ctypes.data) == (n_ubatch > len(ROUND))
+        assert copied[1, 7] == 1000.0
+        assert np.array_equal(copied, np.stack(rows))
+        assert np.array_equal(np.delete(copied, 1, axis=0), np.delete(first, 1, axis=0))
+        again = np.ctypeslib.as_array(native.api.llama_get_logits_ith(native.ctx, 2), (N_VOCAB,))
+        assert again.ctypes.data == copied[2].ctypes.data
+
+
 # --- what is not a round, and what comes between ----------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 #include "eagle_device_logits.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "eagle_lost_server.h"
 #include "llama-graph.h"
@@ -63,14 +64,16 @@ void eagle_device_logits::reserve_choice(llm_graph_result & graph, ggml_backend_
 bool eagle_device_logits::keep(ggml_backend_sched_t sched, const llm_graph_result & graph,
                                const std::vector<int32_t> & out_ids) {
     ggml_tensor * logits = graph.get_logits();
-    if (!choice_ || logits->ne[1] != (int64_t) out_ids.size() || !std::is_sorted(out_ids.begin(), out_ids.end())) {
+    if (logits->ne[1] != (int64_t) out_ids.size() || !std::is_sorted(out_ids.begin(), out_ids.end())) {
         return false;
     }
     backend_ = ggml_backend_sched_get_tensor_backend(sched, logits);
-    if (ggml_backend_sched_get_tensor_backend(sched, choice_) != backend_) {
+    const bool on_host = is_plain(logits) && ggml_backend_buffer_is_host(logits->buffer);
+    if (!on_host && (!choice_ || ggml_backend_sched_get_tensor_backend(sched, choice_) != backend_)) {
         return false;
     }
     logits_ = logits;
+    on_host_ = on_host;
     out_ids_ = out_ids;
     fetched_.assign(out_ids.size(), false);
     chosen_.clear();
@@ -84,24 +87,34 @@ void eagle_device_logits::read(const ggml_tensor * tensor, void * data, size_t o
     eagle::require_server(backend_);
 }
 
-void eagle_device_logits::fetch(float * host, int64_t row) {
-    if (logits_ && !fetched_[row]) {
-        read(logits_, host + row * logits_->ne[0], row * logits_->nb[1], logits_->nb[1]);
+float * eagle_device_logits::fetch(float * host, int64_t row) {
+    if (!logits_) {
+        return nullptr;
+    }
+    if (on_host_) {
+        return (float *) ((char *) logits_->data + row * logits_->nb[1]);
+    }
+    float * fetched = host + row * logits_->ne[0];
+    if (!fetched_[row]) {
+        read(logits_, fetched, row * logits_->nb[1], logits_->nb[1]);
         fetched_[row] = true;
     }
+    return fetched;
 }
 
 void eagle_device_logits::settle(float * host) {
-    if (logits_) {
+    if (logits_ && on_host_) {
+        std::memcpy(host, logits_->data, ggml_nbytes(logits_));
+    } else if (logits_) {
         for (size_t row = 0; row < fetched_.size(); row++) {
             fetch(host, row);
         }
-        forget();
     }
+    forget();
 }
 
 bool eagle_device_logits::choice(int32_t i, eagle::Choice & choice) {
-    if (!logits_) {
+    if (!logits_ || on_host_) {
         return false;
     }
     const int64_t n_rows = (int64_t) out_ids_.size();
