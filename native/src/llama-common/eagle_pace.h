@@ -29,17 +29,13 @@ class eagle_pace {
   public:
     eagle_pace(int n_seq, int n_max)
         : n_max_(n_max),
-          most_rows_(n_seq * (n_max + 1)),
           rates_(n_seq, 0.6),
           seen_(n_seq, 5),
-          tries_(n_seq + 1, std::vector<int>(n_max + 1)) {}
+          tries_(n_seq + 1, std::vector<int>(n_max + 1)),
+          times_(n_seq + 1) {}
 
-    // A decode of so many rows took so long.
-    void decoded(int n_rows, double ms) {
-        if (n_rows <= most_rows_) {
-            times_[n_rows].add(ms);
-        }
-    }
+    // A decode of so many rows of n_seq sequences took so long.
+    void decoded(int n_seq, int n_rows, double ms) { times_[n_seq][n_rows].add(ms); }
 
     // So many tokens were drafted for each of n_seq sequences, side by side.
     void drafted(int n_seq, int n_tokens, double ms) {
@@ -84,14 +80,14 @@ class eagle_pace {
     static constexpr double HOPE = 0.9;                        // of the best speed, expected of a length to be tried
     static constexpr int FIRST_WAIT = 24, LONGEST_WAIT = 384;  // rounds
 
-    int n_max_, most_rows_;
-    std::vector<double> rates_;                    // per sequence: share of drafted tokens that are accepted
-    std::vector<int> seen_;                        // drafted tokens that a rate is the mean of
-    std::vector<std::vector<int>> tries_;          // rounds by number of sequences and length
-    std::map<int, eagle_times> times_;             // of decodes, by rows
-    std::map<int, eagle_times> steps_;             // of a drafted token for each, by sequences
-    int best_ = 0, idle_ = 0, wait_ = FIRST_WAIT;  // the last choice, rounds since another was tried, and until it is
-    bool longer_ = true;                           // which one is tried next
+    int n_max_;
+    std::vector<double> rates_;                      // per sequence: share of drafted tokens that are accepted
+    std::vector<int> seen_;                          // drafted tokens that a rate is the mean of
+    std::vector<std::vector<int>> tries_;            // rounds by number of sequences and length
+    std::vector<std::map<int, eagle_times>> times_;  // of decodes, by sequences (each has a state to read) and rows
+    std::map<int, eagle_times> steps_;               // of a drafted token for each, by sequences
+    int best_ = 0, idle_ = 0, wait_ = FIRST_WAIT;    // the last choice, rounds since another was tried, and until it is
+    bool longer_ = true;                             // which one is tried next
 
     // Costs are lines in theory and have steps in practice, so that each length is judged by its own times: from none
     // on, the next longer one is tried as long as it promises much. Later a neighbour of the best is tried now and
@@ -123,8 +119,8 @@ class eagle_pace {
 
     // Drafts may come out shorter than asked for, and say nothing then.
     bool is_known(int n_seq, int length) const {
-        const auto found = times_.find(n_seq * (length + 1));
-        return (found != times_.end() && found->second.count() >= ENOUGH) || tries_[n_seq][length] >= 2 * ENOUGH;
+        const auto found = times_[n_seq].find(n_seq * (length + 1));
+        return (found != times_[n_seq].end() && found->second.count() >= ENOUGH) || tries_[n_seq][length] >= 2 * ENOUGH;
     }
 
     std::vector<double> rates_of(const std::vector<int> & seqs) const {
@@ -151,10 +147,8 @@ class eagle_pace {
             const double r = std::min(rate, 0.99);
             emitted += (1 - std::pow(r, k + 1)) / (1 - r);
         }
-        return emitted / (decode_ms(n * (k + 1)) + k * step_ms);
+        return emitted / (at(times_[n], n * (k + 1), 10) + k * step_ms);
     }
-
-    double decode_ms(int n_rows) const { return at(times_, n_rows, 10); }
 
     // The draft's weights are read once for all sequences: one more costs a twentieth of the first.
     double step_ms_of(int n_seq) const { return steps_.empty() ? 0 : at(steps_, n_seq, 20); }

@@ -64,7 +64,7 @@ struct eagle_rounds {
     // A decode after drafting is a round; where rows of prompts are among its own, its time says nothing.
     void decoded(const common_batch & batch) {
         if (drafted_at_us > 0 && (int) batch.size() == n_rows_) {
-            pace.decoded(n_rows_, (double) (ggml_time_us() - drafted_at_us) / 1000.0);
+            pace.decoded((int) seqs.size(), n_rows_, (double) (ggml_time_us() - drafted_at_us) / 1000.0);
         }
         drafted_at_us = 0;
     }
