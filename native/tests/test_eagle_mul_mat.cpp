@@ -207,6 +207,24 @@ static void check_tuned_by_rows() {
     check(!other.is_over() && other.tune.rows == 0, "tuning: five rows are tried by themselves");
 }
 
+// Matrices of two shapes in turn, the small one dearer by the byte: a way is not better for having met the large one.
+static void check_tuned_by_shapes() {
+    const eagle::kernel * k = eagle::find_kernel(GGML_TYPE_Q4_K, layout::wide);
+    if (k == nullptr || !k->tunable) {
+        return;
+    }
+    int n_tried = 0;
+    for (; n_tried < 1000; ++n_tried) {
+        eagle::trial trial(*k, 8192, n_tried % 2 == 0 ? 1 << 20 : 1 << 22, 6);
+        if (trial.is_over()) {
+            break;
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(trial.tune.ahead == 8192 ? 1 : 2));
+        trial.end();
+    }
+    check(eagle::trial(*k, 8192, 1 << 20, 6).tune.ahead == 8192, "tuning: the fastest way for matrices of two shapes");
+}
+
 // Rows of widths that are no multiple of a vector, and zero activations.
 static void check_ragged(ggml_backend_t backend) {
     for (ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16}) {
@@ -246,6 +264,7 @@ int main() {
         check_tuning(type);
     }
     check_tuned_by_rows();
+    check_tuned_by_shapes();
     check_ragged(backend);
     ggml_backend_free(backend);
     printf("%s\n", failures == 0 ? "ok" : "failed");

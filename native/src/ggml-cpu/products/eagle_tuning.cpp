@@ -12,22 +12,56 @@ namespace eagle {
 // many accumulators, two passes over unpacked weights or two groups of weight rows at a time are cheaper.
 static constexpr tuning WAYS[] = {{0, 0},    {0, 4096}, {0, 8192}, {0, 16384},   {0, 32768},
                                   {4, 0, 1}, {4, 0, 2}, {0, 0, 1}, {0, 8192, 1}, {0, 0, 2}};
-static constexpr int N_WAYS = std::size(WAYS), RUNS = 8 * N_WAYS;
+static constexpr int N_WAYS = std::size(WAYS), RUNS = 8 * N_WAYS, FEW_RUNS = 3 * N_WAYS;
 static constexpr int64_t LEAST_BYTES = 256 << 10;  // less takes too short to be timed
 static constexpr float GAIN = 0.98f;               // a way must be this much faster than the kernel's own
+static constexpr int MOST_SHAPES = 8;
 
-// Least times per byte. Threads of other graphs may write at the same time: a lost sample is no loss.
-struct record {
+// Least times of the ways with matrices of one shape. Threads of other graphs may write at the same time: a lost sample
+// is no loss.
+struct shape_record {
+    std::atomic<int64_t> bytes;
     std::atomic<int> runs;
     std::atomic<float> least[N_WAYS];
+};
 
-    int best() const {
-        int found = 0;
-        for (int i = 1; i < N_WAYS; ++i) {
-            const float bar = found == 0 ? GAIN * least[0] : least[found].load();
-            found = least[i] < bar ? i : found;
+// Ways are compared with the same shapes: a small matrix takes more time per byte, whichever way it is multiplied.
+struct record {
+    shape_record shapes[MOST_SHAPES];
+    std::atomic<int> best;
+    std::atomic<bool> is_known;
+
+    // Null: of shapes beyond the first few nothing is learned.
+    shape_record * shape_of(int64_t bytes) {
+        for (shape_record & s : shapes) {
+            int64_t none = 0;
+            if (s.bytes == bytes || s.bytes.compare_exchange_strong(none, bytes) || none == bytes) {
+                return &s;
+            }
         }
-        return found;
+        return nullptr;
+    }
+
+    // Of the shapes that were multiplied often enough, all together.
+    float time_of(int way) const {
+        float sum = 0.0f;
+        for (const shape_record & s : shapes) {
+            sum += s.runs >= FEW_RUNS ? s.least[way].load() : 0.0f;
+        }
+        return sum;
+    }
+
+    void choose() {
+        int found = 0;
+        float bar = GAIN * time_of(0);
+        for (int i = 1; i < N_WAYS; ++i) {
+            if (time_of(i) < bar) {
+                found = i;
+                bar = time_of(i);
+            }
+        }
+        best = found;
+        is_known = true;
     }
 };
 
@@ -45,33 +79,35 @@ static record & record_of(const kernel & k, int64_t n, int64_t n_rows) {
     return records[k.type][width][std::min<int64_t>(n_rows, CALL_ROWS) - 1];
 }
 
-trial::trial(const kernel & k, int64_t n, int64_t bytes, int64_t n_rows) : bytes_(bytes) {
+trial::trial(const kernel & k, int64_t n, int64_t bytes, int64_t n_rows) {
     if (!k.tunable || switched_off()) {
         return;
     }
     record & r = record_of(k, n, n_rows);
-    const int runs = r.runs.load(std::memory_order_relaxed);
-    if (runs >= RUNS) {
-        tune = WAYS[r.best()];
+    if (r.is_known) {
+        tune = WAYS[r.best];
     } else if (bytes >= LEAST_BYTES && n_rows <= CALL_ROWS) {
-        way_ = runs % N_WAYS;
-        tune = WAYS[way_];
         record_ = &r;
+        shape_ = r.shape_of(bytes);
+        way_ = shape_ != nullptr ? shape_->runs.load(std::memory_order_relaxed) % N_WAYS : 0;
+        tune = WAYS[way_];
         start_ = std::chrono::steady_clock::now();
     }
 }
 
 void trial::end() {
-    if (record_ == nullptr) {
+    if (shape_ == nullptr) {
         return;
     }
     const std::chrono::duration<float> seconds = std::chrono::steady_clock::now() - start_;
-    std::atomic<float> & least = record_->least[way_];
-    const float now = seconds.count() / (float) bytes_, before = least;
+    std::atomic<float> & least = shape_->least[way_];
+    const float now = seconds.count(), before = least;
     if (before == 0.0f || now < before) {
         least = now;
     }
-    record_->runs.fetch_add(1, std::memory_order_relaxed);
+    if (shape_->runs.fetch_add(1, std::memory_order_relaxed) + 1 == RUNS) {
+        record_->choose();
+    }
 }
 
 }  // namespace eagle

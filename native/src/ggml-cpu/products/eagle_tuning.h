@@ -21,8 +21,8 @@ class trial {
 
   private:
     struct record * record_ = nullptr;  // null: nothing to find out
+    struct shape_record * shape_ = nullptr;
     int way_ = 0;
-    int64_t bytes_;
     std::chrono::steady_clock::time_point start_;
 };
 
