@@ -319,28 +319,33 @@ def test_batches_that_are_no_round(any_device: Executor, files: dict[str, Path],
         assert np.array_equal(ours, theirs)
 
 
+def happen(event: str, probe: Probe) -> None:
+    """Something that may use the graph's memory."""
+    if event == "commit and draft":
+        probe.session.commit(2)
+        probe.session.draft(ROUND[2], LONGEST)
+    elif event == "state saved":
+        probe.session.commit(2)
+        probe.api.llama_state_seq_get_size(probe.ctx, 0)
+    elif event == "positions shifted":
+        probe.session.commit(5)
+        probe.api.llama_memory_seq_add(probe.api.llama_get_memory(probe.ctx), 0, 4, -1, 1)
+        probe.api.llama_state_seq_get_size(probe.ctx, 0)  # shifts now
+    elif event == "reserved, then a decode that does not fit":
+        probe.session.commit(2)
+        probe.target.capture(0)
+        tokens = (ctypes.c_int32 * 255)()
+        assert probe.api.llama_decode(probe.ctx, probe.api.llama_batch_get_one(tokens, 255)) == 1
+    elif event == "session freed":
+        probe.session.close()
+
+
 def rows_after(event: str, target: Path, draft: Path) -> tuple[np.ndarray, int]:
-    """A round's rows, first asked for after something that may use the graph's memory; the bytes that still came."""
+    """A round's rows, first asked for after an event; the bytes that still came."""
     with Probe(target, draft, 99) as probe:
         probe.session.eval(PROMPT)
         probe.session.verify(ROUND)
-        if event == "commit and draft":
-            probe.session.commit(2)
-            probe.session.draft(ROUND[2], LONGEST)
-        elif event == "state saved":
-            probe.session.commit(2)
-            probe.api.llama_state_seq_get_size(probe.ctx, 0)
-        elif event == "positions shifted":
-            probe.session.commit(5)
-            probe.api.llama_memory_seq_add(probe.api.llama_get_memory(probe.ctx), 0, 4, -1, 1)
-            probe.api.llama_state_seq_get_size(probe.ctx, 0)  # shifts now
-        elif event == "reserved, then a decode that does not fit":
-            probe.session.commit(2)
-            probe.target.capture(0)
-            tokens = (ctypes.c_int32 * 255)()
-            assert probe.api.llama_decode(probe.ctx, probe.api.llama_batch_get_one(tokens, 255)) == 1
-        elif event == "session freed":
-            probe.session.close()
+        happen(event, probe)
         before = n_received()
         return probe.rows(), n_received() - before
 
@@ -366,6 +371,16 @@ def test_rows_stay_until_the_next_decode(device: Executor, files: dict[str, Path
     found, n_bytes = device.submit(rows_after, event, files["wide"], files["wide-draft"]).result()
     assert np.array_equal(found, expected)
     assert (n_bytes == 0) == event.startswith("reserved")
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_rows_of_the_cpu_stay_until_the_next_decode(files: dict[str, Path], event: str) -> None:
+    with Probe(files["wide"], files["wide-draft"], 0) as probe:
+        probe.session.eval(PROMPT)
+        probe.session.verify(ROUND)
+        expected = probe.rows()
+        happen(event, probe)
+        assert np.array_equal(probe.rows(), expected)
 
 
 def reused_graphs(target: Path, draft: Path) -> int:

@@ -108,7 +108,7 @@ template <typename Type>
 struct tile_256 {
     using block = typename Type::block;
     using way = products<Type::MAX>;
-    static constexpr int SCALES = 256 / Type::SUB, AT_ONCE[] = {way::ROWS, Type::SUB == 16 ? 5 : 8};
+    static constexpr int SCALES = 256 / Type::SUB, ROWS[] = {way::ROWS, Type::SUB == 16 ? 5 : 8};
 
     // 16-bit pairs of neighbours times the sums of their activations.
     static inline vi sum_of(const vi * pair, const act256 & x) {
@@ -120,10 +120,10 @@ struct tile_256 {
         return sum;
     }
 
-    // Codes with an offset take away its multiple of the scales; mins take away themselves. acc: of rows from FIRST on.
-    template <int NR, int G, int FIRST, int ALL, typename Ask>
-    static inline void add_block(vf (*acc)[ALL], const block * const * w, int part, const act256 * const * x,
-                                 Ask && ask) {
+    // Codes with an offset take away its multiple of the scales; mins take away themselves.
+    template <int NR, int G>
+    static inline void add_block(vf (*acc)[NR], const block * const * w, int part, const act256 * const * x,
+                                 int ahead) {
         vi scale[G][SCALES], pair[G][SCALES / 2], sum[G][NR];
         const vi * scales[G];
         for (int g = 0; g < G; ++g) {
@@ -142,7 +142,7 @@ struct tile_256 {
         }
         for (int s = 0; s < 8; ++s) {
             for (int g = 0; g < G; ++g) {
-                ask(*w[g], s);
+                prefetch_eighth(*w[g], part, s, ahead);
                 scales[g] = scale[g] + 32 / Type::SUB * s;
             }
             const int8_t * qs[NR];
@@ -154,14 +154,12 @@ struct tile_256 {
         unroll<G>([&](auto g) EAGLE_INLINE {
             const vf d = v_load_f16(w[g]->d + LANES * part);
             unroll<NR>([&](auto j) EAGLE_INLINE {
-                vf & to = acc[g][FIRST + j];
-                to = v_fma(v_float(sum[g][j]), v_mul(d, v_set1f(x[j]->d)), to);
+                acc[g][j] = v_fma(v_float(sum[g][j]), v_mul(d, v_set1f(x[j]->d)), acc[g][j]);
             });
             if constexpr (Type::OFFSET == 0) {
                 const vf dmin = v_load_f16(w[g]->dmin + LANES * part);
                 unroll<NR>([&](auto j) EAGLE_INLINE {
-                    vf & to = acc[g][FIRST + j];
-                    to = v_fnma(v_float(sum_of(pair[g], *x[j])), v_mul(dmin, v_set1f(x[j]->d)), to);
+                    acc[g][j] = v_fnma(v_float(sum_of(pair[g], *x[j])), v_mul(dmin, v_set1f(x[j]->d)), acc[g][j]);
                 });
             }
         });
@@ -183,14 +181,8 @@ struct tile_256 {
                 x[j] = (const act256 *) act[j] + b;
             }
             unroll<PARTS>([&](auto part) EAGLE_INLINE {
-                take_turns<NR, AT_ONCE[G - 1]>([&](auto first, auto n, auto turn, auto turns) EAGLE_INLINE {
-                    const auto ask = [&](const block & now, int s) EAGLE_INLINE {
-                        if ((8 * turn + s) % turns == 0) {
-                            prefetch_eighth(now, part, (8 * turn + s) / turns, ahead);
-                        }
-                    };
-                    add_block<decltype(n)::value, G, decltype(first)::value>(acc[part], w, part, x + first, ask);
-                });
+                add_block<NR, G>(acc[part], w, part, x, ahead);
+                forget_loads();
             });
             for (int g = 0; g < G; ++g) {
                 ++w[g];

@@ -88,7 +88,7 @@ struct mxfp4 : table_codes<block_mxfp4_wide, mxfp4_values> {
 template <typename Type>
 struct tile_32 {
     using block = typename Type::block;
-    static constexpr int AT_ONCE[] = {std::min(products<Type::MAX>::ROWS, 8), 8};
+    static constexpr int AT_ONCE = std::min(products<Type::MAX>::ROWS, 8), ROWS[] = {GROUPS > 1 ? 8 : 16, 16};
 
     // acc: of rows from FIRST on.
     template <int NR, int G, int FIRST, int ALL>
@@ -137,7 +137,7 @@ struct tile_32 {
                 prefetch_ahead<sizeof(block)>(w[g], ahead);
             }
             unroll<PARTS>([&](auto part) EAGLE_INLINE {
-                take_turns<NR, AT_ONCE[G - 1]>([&](auto first, auto n, auto, auto) EAGLE_INLINE {
+                take_turns<NR, AT_ONCE>([&](auto first, auto n) EAGLE_INLINE {
                     add_block<decltype(n)::value, G, decltype(first)::value>(acc[part], w, part, x + first);
                 });
             });

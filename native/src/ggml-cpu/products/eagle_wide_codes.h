@@ -21,29 +21,50 @@ constexpr int VECTORS = 8;           // of codes, in the 32 values that are mult
 // Groups that a pass computes side by side: what it reads of activations serves both, which counts where many rows are
 // multiplied. Needs twice the accumulators, so that fewer rows fit a pass.
 constexpr int GROUPS = LANES == WIDE ? 2 : 1;
-constexpr int FEW_ROWS = 4;  // so few wait for the weights anyway
+constexpr int FEW_ROWS = 4;   // so few wait for the weights anyway
+constexpr int PAIR_PASS = 8;  // tuned passes of fewer rows are not made of pairs
 
-// Wide tiles by G groups: Tile::run<NR, G> computes weight rows [i, i + G * WIDE).
+// Rows that a tile is compiled for: beyond nine not every number, since each takes a second to compile. The last row
+// is multiplied again where there are fewer.
+constexpr int padded(int n) {
+    return n <= 9 ? n : n <= 12 ? 12 : 16;
+}
+
+// Wide tiles by G groups: Tile::run<NR, G> computes weight rows [i, i + G * WIDE), for Tile::ROWS[G - 1] rows of
+// activations at most. Passes of pairs have no less than half of what fits.
 template <typename Tile, int G>
 struct by_groups {
-    static constexpr int STEP = G * WIDE, ROWS = CALL_ROWS;
+    static constexpr int STEP = G * WIDE, ROWS = Tile::ROWS[G - 1], LEAST = G > 1 ? std::min(ROWS, PAIR_PASS) / 2 : 1;
     template <int NR>
     static void run(const dot_args & a, const char * const * act, float * const * dst, int64_t i) {
-        Tile::template run<NR, G>(a, act, dst, i);
+        constexpr int N = padded(NR);
+        if constexpr (N == NR && NR >= LEAST) {
+            Tile::template run<NR, G>(a, act, dst, i);
+        } else if constexpr (N != NR) {
+            const char * acts[N];
+            float * dsts[N];
+            for (int j = 0; j < N; ++j) {
+                acts[j] = act[std::min(j, NR - 1)];
+                dsts[j] = dst[std::min(j, NR - 1)];
+            }
+            Tile::template run<N, G>(a, acts, dsts, i);
+        }
     }
 };
 
-// The kernel's own choice: pairs where they take no more turns.
+// The kernel's own choice: pairs where they take no more passes.
 template <typename Tile>
-int groups_for(int n_act) {
-    const bool pairs = passes_for(n_act, Tile::AT_ONCE[1]) <= passes_for(n_act, Tile::AT_ONCE[0]);
-    return n_act > FEW_ROWS && pairs ? GROUPS : 1;
+int groups_for(const dot_args & a) {
+    if (a.n_act <= FEW_ROWS || (a.tune.rows > 0 && a.tune.rows < PAIR_PASS)) {
+        return 1;
+    }
+    const bool pairs = passes_for(a.n_act, Tile::ROWS[1]) <= passes_for(a.n_act, Tile::ROWS[0]);
+    return a.tune.groups > 0 ? a.tune.groups : pairs ? GROUPS : 1;
 }
 
 template <typename Tile>
 void run_wide_tiles(const dot_args & a) {
-    const int groups = a.tune.groups > 0 ? a.tune.groups : groups_for<Tile>(a.n_act);
-    const int64_t end = groups > 1 ? a.n_w / (GROUPS * WIDE) * (GROUPS * WIDE) : 0;
+    const int64_t end = groups_for<Tile>(a) > 1 ? a.n_w / (GROUPS * WIDE) * (GROUPS * WIDE) : 0;
     run_tiles<by_groups<Tile, GROUPS>>(a, 0, end);
     run_tiles<by_groups<Tile, 1>>(a, end, a.n_w);
 }
@@ -77,15 +98,14 @@ EAGLE_INLINE inline void each(F && f) {
 }
 
 // Rows of activations beyond those whose sums fit the registers take turns at each block of weights, which the first
-// turn brings into the first-level cache: memory is read throughout. Calls f(FIRST, N, TURN, TURNS) for each turn, as
-// constants.
+// turn brings into the first-level cache: while one turn waits for weights, the other multiplies. Turns at pieces of
+// more blocks are slower for it. Calls f(FIRST, N) for each turn, as constants.
 template <int NR, int AT_ONCE, typename F>
 EAGLE_INLINE inline void take_turns(F && f) {
     constexpr int TURNS = (NR + AT_ONCE - 1) / AT_ONCE;
     unroll<TURNS>([&](auto turn) EAGLE_INLINE {
         constexpr int FIRST = NR * decltype(turn)::value / TURNS, END = NR * (decltype(turn)::value + 1) / TURNS;
-        f(std::integral_constant<int, FIRST>(), std::integral_constant<int, END - FIRST>(), turn,
-          std::integral_constant<int, TURNS>());
+        f(std::integral_constant<int, FIRST>(), std::integral_constant<int, END - FIRST>());
         forget_loads();
     });
 }
