@@ -175,11 +175,12 @@ static void check_tuning(ggml_type type) {
     }
     std::vector<std::vector<float>> first;
     for (eagle::tuning tune :
-         {eagle::tuning{0, 0}, {1, 4096}, {4, 32768, 2}, {6, 64, 1}, {100, 0}, {0, 0, 1}, {0, 0, 2}}) {
+         {eagle::tuning{0, 0}, {1, 4096}, {4, 32768, 2}, {6, 64, 1}, {100, 0}, {0, 0, 1}, {0, 0, 2}, {0, 8192, 0, 2}}) {
         k->dot({k, cols, (const char *) w.tensor->data, w.tensor->nb[1] * k->group, rows, act, (int) n, dst, tune});
         first = first.empty() ? out : first;
         check(out == first, std::string(ggml_type_name(type)) + ": rows " + std::to_string(tune.rows) + ", ahead " +
-                                std::to_string(tune.ahead) + ", groups " + std::to_string(tune.groups));
+                                std::to_string(tune.ahead) + ", groups " + std::to_string(tune.groups) + ", level " +
+                                std::to_string(tune.level));
     }
 }
 
@@ -219,10 +220,10 @@ static void check_tuned_by_shapes() {
         if (trial.is_over()) {
             break;
         }
-        std::this_thread::sleep_for(std::chrono::milliseconds(trial.tune.ahead == 8192 ? 1 : 2));
+        std::this_thread::sleep_for(std::chrono::milliseconds(trial.tune.ahead == 4096 ? 1 : 2));
         trial.end();
     }
-    check(eagle::trial(*k, 8192, 1 << 20, 6).tune.ahead == 8192, "tuning: the fastest way for matrices of two shapes");
+    check(eagle::trial(*k, 8192, 1 << 20, 6).tune.ahead == 4096, "tuning: the fastest way for matrices of two shapes");
 }
 
 // Rows of widths that are no multiple of a vector, and zero activations.

@@ -7,8 +7,23 @@
 #include "ggml-cpu.h"
 #include "traits.h"
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 namespace eagle {
 namespace {
+
+// Pages of 2 MiB where the system leaves the choice to programs: prefetches cross page boundaries all the time, and in
+// a virtual machine each small page is looked up through two tables.
+void ask_for_huge_pages([[maybe_unused]] void * p, [[maybe_unused]] size_t size) {
+#if defined(MADV_HUGEPAGE)
+    const uintptr_t huge = 2 << 20, begin = ((uintptr_t) p + huge - 1) / huge * huge, end = (uintptr_t) p + size;
+    if (begin + huge <= end) {
+        madvise((void *) begin, end - begin, MADV_HUGEPAGE);  // refused where the kernel has none
+    }
+#endif
+}
 
 // Not offered to new weights while exact kernels are off, so that ggml's own kernels can be measured.
 bool offered(const ggml_tensor * w) {
@@ -65,6 +80,7 @@ const char * name(ggml_backend_buffer_type_t) {
 ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size) {
     ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), size);
     if (buffer != nullptr) {
+        ask_for_huge_pages(ggml_backend_buffer_get_base(buffer), size);
         buffer->buft = type;
         buffer->iface.init_tensor = init_tensor;
         buffer->iface.set_tensor = set_tensor;

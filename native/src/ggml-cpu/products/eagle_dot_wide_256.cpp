@@ -11,9 +11,9 @@ namespace {
 
 // A block's weights are asked for by eighths: all at once they would fill the queue of misses.
 template <typename Block>
-EAGLE_INLINE inline void prefetch_eighth(const Block & w, int part, int i, int ahead) {
+EAGLE_INLINE inline void prefetch_eighth(const Block & w, int part, int i, int ahead, int level) {
     if (part == 0) {
-        prefetch_ahead<sizeof(w) / 8>((const char *) &w + i * (sizeof(w) / 8), ahead);
+        prefetch_ahead<sizeof(w) / 8>((const char *) &w + i * (sizeof(w) / 8), ahead, level);
     }
 }
 
@@ -122,8 +122,8 @@ struct tile_256 {
 
     // Codes with an offset take away its multiple of the scales; mins take away themselves.
     template <int NR, int G>
-    static inline void add_block(vf (*acc)[NR], const block * const * w, int part, const act256 * const * x,
-                                 int ahead) {
+    static inline void add_block(vf (*acc)[NR], const block * const * w, int part, const act256 * const * x, int ahead,
+                                 int level) {
         vi scale[G][SCALES], pair[G][SCALES / 2], sum[G][NR];
         const vi * scales[G];
         for (int g = 0; g < G; ++g) {
@@ -142,7 +142,7 @@ struct tile_256 {
         }
         for (int s = 0; s < 8; ++s) {
             for (int g = 0; g < G; ++g) {
-                prefetch_eighth(*w[g], part, s, ahead);
+                prefetch_eighth(*w[g], part, s, ahead, level);
                 scales[g] = scale[g] + 32 / Type::SUB * s;
             }
             const int8_t * qs[NR];
@@ -181,7 +181,7 @@ struct tile_256 {
                 x[j] = (const act256 *) act[j] + b;
             }
             unroll<PARTS>([&](auto part) EAGLE_INLINE {
-                add_block<NR, G>(acc[part], w, part, x, ahead);
+                add_block<NR, G>(acc[part], w, part, x, ahead, a.tune.level);
                 forget_loads();
             });
             for (int g = 0; g < G; ++g) {

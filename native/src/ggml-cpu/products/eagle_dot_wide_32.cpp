@@ -134,7 +134,7 @@ struct tile_32 {
         const int ahead = a.tune.ahead > 0 ? a.tune.ahead : AHEAD;
         for (int64_t b = 0; b < a.n / 32; ++b) {
             for (int g = 0; g < G; ++g) {
-                prefetch_ahead<sizeof(block)>(w[g], ahead);
+                prefetch_ahead<sizeof(block)>(w[g], ahead, a.tune.level);
             }
             unroll<PARTS>([&](auto part) EAGLE_INLINE {
                 take_turns<NR, AT_ONCE>([&](auto first, auto n) EAGLE_INLINE {

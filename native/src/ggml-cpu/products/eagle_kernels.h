@@ -24,6 +24,7 @@ struct tuning {
     int rows = 0;    // most activation rows of one pass over the weights
     int ahead = 0;   // bytes from the weights in use to those asked for
     int groups = 0;  // 1, or 2: groups of weight rows side by side in our own layout
+    int level = 0;   // of the cache that weights are asked into: 1, or 2
 };
 
 struct dot_args {

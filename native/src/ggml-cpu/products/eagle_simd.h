@@ -318,15 +318,22 @@ inline vi v_pair16(vi a, vi b) {
     return v_or(v_and(a, v_set1_32(0xffff)), v_shl32<16>(b));
 }
 
-// Asks for the BYTES bytes that lie `distance` bytes ahead of p. Weights stream from memory once, and the hardware's
-// prefetchers lose the thread when several rows are read side by side.
+// Asks for the BYTES bytes that lie `distance` bytes ahead of p, into the cache of this level (1 or 2). Weights stream
+// from memory once, and the hardware's prefetchers lose the thread when several rows are read side by side.
 constexpr int AHEAD = 16384;
 //
 // Inline, always: GCC takes calls of a function that only asks for memory for calls without effect, and drops them.
 template <int BYTES>
-EAGLE_INLINE inline void prefetch_ahead(const void * p, int distance = AHEAD) {
-    for (int i = 0; i < BYTES; i += 64) {
-        _mm_prefetch((const char *) p + distance + i, _MM_HINT_T0);
+EAGLE_INLINE inline void prefetch_ahead(const void * p, int distance = AHEAD, int level = 1) {
+    const char * from = (const char *) p + distance;
+    if (level == 2) {
+        for (int i = 0; i < BYTES; i += 64) {
+            _mm_prefetch(from + i, _MM_HINT_T1);
+        }
+    } else {
+        for (int i = 0; i < BYTES; i += 64) {
+            _mm_prefetch(from + i, _MM_HINT_T0);
+        }
     }
 }
 
