@@ -34,14 +34,16 @@ class eagle_pace {
           tries_(n_seq + 1, std::vector<int>(n_max + 1)),
           times_(n_seq + 1) {}
 
-    // A decode of so many rows of n_seq sequences took so long.
+    // To decode and sample so many rows of n_seq sequences took so long.
     void decoded(int n_seq, int n_rows, double ms) { times_[n_seq][n_rows].add(ms); }
 
-    // So many tokens were drafted for each of n_seq sequences, side by side.
+    // So many tokens were drafted for each of n_seq sequences, side by side. Behind a prompt, or rounds without a
+    // draft, the draft first reads what came meanwhile: that says nothing of a step.
     void drafted(int n_seq, int n_tokens, double ms) {
-        if (n_tokens > 0) {
+        if (n_tokens > 0 && !is_behind_) {
             steps_[n_seq].add(ms / n_tokens);
         }
+        is_behind_ = n_tokens == 0;
     }
 
     void accepted(int seq, int n_drafted, int n_accepted) {
@@ -52,7 +54,10 @@ class eagle_pace {
     }
 
     // Another text, which may be easier.
-    void began(int) { wait_ = FIRST_WAIT; }
+    void began(int) {
+        wait_ = FIRST_WAIT;
+        is_behind_ = true;
+    }
 
     // Tokens to draft for each of these sequences, which are decoded together: the most tokens per time. One length
     // for all: llama.cpp decodes sequences with different numbers of rows in parts, and each part reads all weights.
@@ -78,6 +83,7 @@ class eagle_pace {
   private:
     static constexpr int ENOUGH = 3;                           // decodes of so many rows tell what they cost
     static constexpr double HOPE = 0.9;                        // of the best speed, expected of a length to be tried
+    static constexpr double WORTH = 1.05;                      // of plain speed: less is lost by trying and by noise
     static constexpr int FIRST_WAIT = 24, LONGEST_WAIT = 384;  // rounds
 
     int n_max_;
@@ -87,7 +93,8 @@ class eagle_pace {
     std::vector<std::map<int, eagle_times>> times_;  // of decodes, by sequences (each has a state to read) and rows
     std::map<int, eagle_times> steps_;               // of a drafted token for each, by sequences
     int best_ = 0, idle_ = 0, wait_ = FIRST_WAIT;    // the last choice, rounds since another was tried, and until it is
-    bool longer_ = true;                             // which one is tried next
+    bool longer_ = true, is_again_ = false;          // which one is tried next, and whether it will be once more
+    bool is_behind_ = true;                          // the draft, since the last round had none
 
     // Costs are lines in theory and have steps in practice, so that each length is judged by its own times: from none
     // on, the next longer one is tried as long as it promises much. Later a neighbour of the best is tried now and
@@ -110,6 +117,10 @@ class eagle_pace {
         best_ = best;
         if (++idle_ < wait_) {
             return best;
+        }
+        is_again_ = best == 0 && !is_again_;
+        if (is_again_) {
+            return 1;  // as in the next round, when the draft is no longer behind
         }
         idle_ = 0;
         wait_ = std::min(2 * wait_, LONGEST_WAIT);
@@ -134,7 +145,7 @@ class eagle_pace {
     int longest_worth(const std::vector<double> & rates, int n_max, double step_ms) const {
         int best = 0;
         for (int k = 1; k <= n_max; k++) {
-            best = speed(rates, k, step_ms) > speed(rates, best, step_ms) ? k : best;
+            best = speed(rates, k, step_ms) > (best == 0 ? WORTH : 1) * speed(rates, best, step_ms) ? k : best;
         }
         return best;
     }

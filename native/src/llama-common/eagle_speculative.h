@@ -42,6 +42,11 @@ struct eagle_rounds {
         if (drafted_at_us > 0) {
             return;
         }
+        const int64_t now_us = ggml_time_us();
+        if (round_at_us_ > 0) {
+            pace.decoded((int) seqs.size(), n_rows_, (double) (now_us - round_at_us_) / 1000.0);
+            round_at_us_ = 0;
+        }
         seqs.clear();
         for (size_t seq = 0; seq < dparams.size(); seq++) {
             if (dparams[seq].drafting) {
@@ -49,7 +54,7 @@ struct eagle_rounds {
             }
         }
         length = adapts_ ? pace.length(seqs) : n_max_;
-        drafted_at_us = ggml_time_us();
+        drafted_at_us = now_us;
     }
 
     // Called by each that drafts when it has: the last one's drafts count.
@@ -61,16 +66,19 @@ struct eagle_rounds {
         drafted_at_us = ggml_time_us();
     }
 
-    // A decode after drafting is a round; where rows of prompts are among its own, its time says nothing.
+    // Called by each that drafts. A decode after drafting is a round: it lasts until the next one begins, since
+    // sampling takes its time from every row, too. Where prompts are read in it or after it, its time says nothing.
     void decoded(const common_batch & batch) {
-        if (drafted_at_us > 0 && (int) batch.size() == n_rows_) {
-            pace.decoded((int) seqs.size(), n_rows_, (double) (ggml_time_us() - drafted_at_us) / 1000.0);
+        const bool is_round = (int) batch.size() == n_rows_;
+        if (drafted_at_us > 0 || !is_round) {
+            round_at_us_ = is_round ? drafted_at_us : 0;
         }
         drafted_at_us = 0;
     }
 
   private:
     int n_max_, n_rows_ = 0;
+    int64_t round_at_us_ = 0;  // since then its drafts are verified and sampled; 0: no time to take
     const bool adapts_ = eagle_text_from("LLAMA_EAGLE_DRAFT_LENGTH") == "auto";
 };
 
