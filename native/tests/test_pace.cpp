@@ -114,7 +114,7 @@ void require_steps_without_what_came_before() {
         pace.decoded(8, 8, 50);
         for (double ms : {40.0, 4.0}) {
             pace.drafted(8, 1, ms);
-            pace.decoded(8, 16, 70);
+            pace.decoded(8, 16, 60);
         }
     }
     pace.decoded(8, 24, 200);

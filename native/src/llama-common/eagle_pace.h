@@ -83,7 +83,6 @@ class eagle_pace {
   private:
     static constexpr int ENOUGH = 3;                           // decodes of so many rows tell what they cost
     static constexpr double HOPE = 0.9;                        // of the best speed, expected of a length to be tried
-    static constexpr double WORTH = 1.05;                      // of plain speed: less is lost by trying and by noise
     static constexpr int FIRST_WAIT = 24, LONGEST_WAIT = 384;  // rounds
 
     int n_max_;
@@ -142,10 +141,13 @@ class eagle_pace {
         return rates;
     }
 
+    // A draft must promise more than trying and noise lose. With several sequences, drafts bring some to their end
+    // before others, and rounds of those that are left cost nearly as much.
     int longest_worth(const std::vector<double> & rates, int n_max, double step_ms) const {
+        const double worth = 1.02 + 0.01 * (double) rates.size();
         int best = 0;
         for (int k = 1; k <= n_max; k++) {
-            best = speed(rates, k, step_ms) > (best == 0 ? WORTH : 1) * speed(rates, best, step_ms) ? k : best;
+            best = speed(rates, k, step_ms) > (best == 0 ? worth : 1) * speed(rates, best, step_ms) ? k : best;
         }
         return best;
     }
