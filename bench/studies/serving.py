@@ -1,10 +1,12 @@
 """Total speed of llama-server with several clients: ours and upstream's unmodified one, with a draft and without.
 
-    python bench/studies/serving.py [--synthetic 0.8b] [--accept 0.7] [--clients 1 2 4 8] [-n 128] [--runs 1] [--json]
+    python bench/studies/serving.py [--synthetic 0.8b] [--accept 0.7] [--clients 1 2 4 8] [-n 128] [--runs 1] [--apart]
 
 Every server runs throughout, and they are asked in turns, so that drift of the machine meets all alike: medians. A
 client asks once for n tokens; the speed is all clients' tokens over the time from the first request to the last answer,
 the prompts included. `generate` is the same library in this process, for one client to be compared with.
+
+--apart puts the clients on every second slot, with idle ones between them.
 
 --cpu counts the servers' CPU time instead, for a machine that has other work to do; only with --threads 1, since
 threads that wait for each other count too. The best run is reported then.
@@ -55,6 +57,7 @@ class Setting:
     slots: int
     n_ctx: int  # tokens of each slot
     cpu: bool = False  # count CPU time
+    apart: bool = False  # clients on every second slot
 
 
 @dataclass(frozen=True)
@@ -127,21 +130,22 @@ def wait_for(address: str, process: subprocess.Popen[bytes]) -> None:
     raise SystemExit(f"{process.args!r} does not answer")
 
 
-def complete(address: str, rank: int, n: int) -> dict[str, Any]:
-    """n tokens after three words of the constructed pair's cycle, from the rank-th on."""
+def complete(address: str, rank: int, n: int, slot: int) -> dict[str, Any]:
+    """n tokens after three words of the constructed pair's cycle, from the rank-th on; slot -1: any."""
     prompt = "".join(f" {word(rank + i)}" for i in range(3))
-    body = {"prompt": prompt, "n_predict": n, "temperature": 0, "cache_prompt": False}
+    body = {"prompt": prompt, "n_predict": n, "temperature": 0, "cache_prompt": False, "id_slot": slot}
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{address}/completion", json.dumps(body).encode(), headers)
     with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
         return dict(json.load(response))
 
 
-def measure(server: Server, n_clients: int, n: int) -> dict[str, float]:
+def measure(server: Server, n_clients: int, n: int, apart: bool = False) -> dict[str, float]:
     """Tokens per second of all, and of the drafted tokens the share that was accepted."""
     with ThreadPoolExecutor(n_clients) as pool:
         start = server.clock()
-        answers = list(pool.map(lambda client: complete(server.address, 100 * client, n), range(n_clients)))
+        slots = [2 * client if apart else -1 for client in range(n_clients)]
+        answers = list(pool.map(lambda i, slot: complete(server.address, 100 * i, n, slot), range(n_clients), slots))
         seconds = server.clock() - start
     if any(answer["tokens_predicted"] != n for answer in answers):
         raise SystemExit("an answer is shorter than it was asked for")
@@ -178,7 +182,7 @@ def run(setting: Setting, clients: list[int], lengths: list[int], n_runs: int) -
             for name, command in commands(setting, lengths).items()
         }
         calls: dict[tuple[str, int], Callable[[], dict[str, float]]] = {
-            (name, k): lambda server=server, k=k: measure(server, k, setting.n)  # type: ignore[misc]
+            (name, k): lambda server=server, k=k: measure(server, k, setting.n, setting.apart)  # type: ignore[misc]
             for k in clients
             for name, server in servers.items()
         }
@@ -242,13 +246,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--apart", action="store_true", help="clients on every second slot")
     parser.add_argument("--cpu", action="store_true", help="tokens per second of CPU time")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the servers end with it
     folder = PairFolder(cache_dir() / "synthetic" / args.synthetic, args.synthetic, fresh=False, say=print)
     files = folder.files(args.accept, args.type, None)
-    setting = Setting(files.target, files.draft, args.n, args.n_draft, args.threads, args.slots, args.n + 128, args.cpu)
+    setting = Setting(
+        *(files.target, files.draft, args.n, args.n_draft, args.threads, args.slots, args.n + 128, args.cpu, args.apart)
+    )
     results = run(setting, args.clients, args.upstream, args.runs)
     if args.json:
         facts = {name: getattr(args, name) for name in ("synthetic", "accept", "type", "n", "threads", "slots", "runs")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import NativeError
+from llama_eagle.native.calls import library
 from llama_eagle.native.closing import Closing
 from llama_eagle.quantize.quantize import quantize
 from llama_eagle.sessions import exact
@@ -74,10 +76,13 @@ def test_every_family(folder: Path, family: str) -> None:
         assert check_exact(model, random_tokens(model, 150, 2), options).difference is None
 
 
+SETS: tuple[Sequence[int], ...] = (range(8), (0, 2), (1, 4, 5, 7), (3, 6, 7), (0, 2), (1, 6))  # of sequences
+
+
 class Sequences(Closing):
     """A context of `n_seq` sequences, each with a cache of its own."""
 
-    def __init__(self, model: Model, n_seq: int) -> None:
+    def __init__(self, model: Model, n_seq: int, flash_attn: bool = True) -> None:
         import llama_cpp
 
         self._api: Any = llama_cpp
@@ -85,7 +90,17 @@ class Sequences(Closing):
         params = llama_cpp.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max = 128 * n_seq, 512, 512, n_seq
         params.kv_unified, params.n_threads, params.n_threads_batch = False, 2, 2
+        params.flash_attn_type = int(flash_attn)
+        self._name = library().ggml_get_name
+        self._name.argtypes, self._name.restype = [ctypes.c_void_p], ctypes.c_char_p
+        self.n_parts = 0  # of all decodes: each reads all weights
+        self._watch = llama_cpp.ggml_backend_sched_eval_callback(self._see)
+        params.cb_eval = self._watch
         self._context = llama_cpp.llama_init_from_model(model.handle, params)
+
+    def _see(self, tensor: int, is_asked: bool, _: object) -> bool:
+        self.n_parts += is_asked and self._name(tensor) == b"result_output"
+        return not is_asked
 
     def decode(self, rows: Sequence[tuple[int, int, int]]) -> NDArray[np.float32]:
         """Logits [len(rows), n_vocab] of one batch of (sequence, position, token)."""
@@ -132,6 +147,22 @@ def test_rows_of_eight_sequences(folder: Path, family: str, outtype: str) -> Non
             for rows in batches_of_sequences(texts):
                 for (s, position, _), logits in zip(rows, together.decode(rows), strict=True):
                     assert np.array_equal(logits.view(np.uint32), expected[s][position].view(np.uint32)), (s, position)
+
+
+@pytest.mark.parametrize("flash_attn", [True, False])
+@pytest.mark.parametrize("family", ["qwen35", "qwen3"])
+def test_weights_are_read_once_for_all_sequences(folder: Path, family: str, flash_attn: bool) -> None:
+    """Whatever others lie between them, as when some clients of a server have nothing to ask."""
+    with Model(model_file(folder, family, "q8_0")) as model:
+        text = random_tokens(model, 12, 1)
+        with Sequences(model, 1, flash_attn) as alone:
+            expected = [alone.decode([(0, i, token)])[0] for i, token in enumerate(text)]
+        with Sequences(model, 8, flash_attn) as together:
+            for n, seqs in enumerate(SETS):
+                done = [sum(s in earlier for earlier in SETS[:n]) for s in seqs]
+                found = together.decode([(s, i, text[i]) for s, i in zip(seqs, done, strict=True)])
+                assert np.array_equal(found, np.stack([expected[i] for i in done]))
+                assert together.n_parts == n + 1
 
 
 @pytest.mark.parametrize("cache", ["f16", "q8_0", "f32", "bf16"])
