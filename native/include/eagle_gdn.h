@@ -13,9 +13,9 @@
 //   src 7     I32 [n_seqs], recorded tokens to replay      src 3  I32 [n_seqs], recorded tokens to replay
 //   result    [S * H, T * n_seqs], the attention output    result [W + T, channels, n_seqs], input of the convolution
 //
-// Cache and records are read and written in place. With r = tokens to replay, tail = min(T, R): the recorded tokens
-// 0..r-1 are replayed, then the T new ones run; the cache receives the state after r + T - tail of them, and the
-// records the last `tail` new tokens.
+// Cache and records are read and written in place. With r = tokens to replay, tail = min(T, N_RECORDED <= R): the
+// recorded tokens 0..r-1 are replayed, then the T new ones run; the cache receives the state after r + T - tail of
+// them, and the records the last `tail` new tokens.
 //
 // A sequence's record row holds R conv inputs [channels] at float 0, then R tokens [k | v | g | beta] at `offset`.
 
@@ -25,8 +25,8 @@
 
 // Indices of op_params.
 enum eagle_gdn_param {
-    EAGLE_GDN_PARAM_N_SLOTS = 0,  // R
-    EAGLE_GDN_PARAM_OFFSET = 1,   // floats from the start of a record row to this operation's part
+    EAGLE_GDN_PARAM_N_RECORDED = 0,  // R, or 0: the cache receives the state after all tokens
+    EAGLE_GDN_PARAM_OFFSET = 1,      // floats from the start of a record row to this operation's part
 };
 
 // Where no other backend can meet it, the conv window's result is stored token by token: [W + T, channels] with strides

@@ -31,6 +31,12 @@ LLAMA_API int32_t eagle_round_commit(struct llama_context * ctx, llama_seq_id se
 // eagle_round_commit with n_kept = 0.
 LLAMA_API int32_t eagle_round_rollback(struct llama_context * ctx, llama_seq_id seq_id);
 
+// From now on the context's decodes commit all their rows at once (1), or leave them to be replayed by the next one (0,
+// the default). Rows that were committed cannot be undone, and cost nothing more: for decodes of which nothing will be
+// forgotten, while a state that is replayed would cost about as much as one more row. Never an error: without replay
+// nothing changes.
+LLAMA_API void eagle_round_commit_at_once(struct llama_context * ctx, int32_t wanted);
+
 struct eagle_round_info {
     size_t struct_size;  // sizeof(struct eagle_round_info) of the caller
     int32_t is_open;     // 1: a round is open

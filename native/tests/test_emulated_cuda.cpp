@@ -37,7 +37,7 @@ void compute_window(ggml_backend_t backend, int64_t n_tokens) {
     ggml_tensor * window = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, layout.conv_window, layout.n_channels, 1);
     ggml_tensor * x = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, layout.n_channels, n_tokens, 1);
     ggml_tensor * n_replay = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I32, 1);
-    ggml_tensor * node = eagle_round_window_node(ctx.get(), layout, {window, x}, {nullptr, n_replay});
+    ggml_tensor * node = eagle_round_window_node(ctx.get(), layout, {window, x}, {nullptr, n_replay, 0});
     ggml_cgraph * graph = ggml_new_graph(ctx.get());
     ggml_build_forward_expand(graph, node);
     const ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors(ctx.get(), backend));

@@ -25,10 +25,12 @@ using floats = std::vector<float>;
 struct shape {
     int64_t S, Hk, H, T, R;
     std::vector<int32_t> replay;  // per sequence
+    bool at_once = false;         // nothing is recorded
 
     int64_t n_seqs() const { return (int64_t) replay.size(); }
     int64_t slot() const { return S * (Hk + H) + 2 * H; }
-    int64_t tail() const { return std::min(T, R); }
+    int64_t n_recorded() const { return at_once ? 0 : R; }
+    int64_t tail() const { return std::min(T, n_recorded()); }
 };
 
 struct token {
@@ -90,9 +92,9 @@ struct result {
     floats out, state, records;
 };
 
-void set_operation(ggml_tensor * op, ggml_op kind, int64_t n_slots, int64_t offset) {
+void set_operation(ggml_tensor * op, ggml_op kind, int64_t n_recorded, int64_t offset) {
     op->op = kind;
-    op->op_params[EAGLE_GDN_PARAM_N_SLOTS] = (int32_t) n_slots;
+    op->op_params[EAGLE_GDN_PARAM_N_RECORDED] = (int32_t) n_recorded;
     op->op_params[EAGLE_GDN_PARAM_OFFSET] = (int32_t) offset;
 }
 
@@ -131,7 +133,7 @@ result run_replay(ggml_backend_t backend, const shape & s, const floats & state,
     ggml_tensor * op = g.f32(s.S * s.H, s.T * s.n_seqs());
     std::copy(std::begin(in), std::end(in), op->src);
     op->src[7] = counts;
-    set_operation(op, GGML_OP_EAGLE_GDN, s.R, OFFSET);
+    set_operation(op, GGML_OP_EAGLE_GDN, s.n_recorded(), OFFSET);
     g.allocate(op);
     const floats inputs[] = {gather(tokens, &token::q), gather(tokens, &token::k),    gather(tokens, &token::v),
                              gather(tokens, &token::g), gather(tokens, &token::beta), state};
@@ -202,8 +204,8 @@ int failures = 0;
 void check(bool ok, const char * device, const shape & s, const char * what) {
     if (!ok) {
         failures++;
-        fprintf(stderr, "FAIL %s: %s at S=%d Hk=%d H=%d T=%d R=%d replay=%d n_seqs=%d\n", device, what, (int) s.S,
-                (int) s.Hk, (int) s.H, (int) s.T, (int) s.R, s.replay[0], (int) s.n_seqs());
+        fprintf(stderr, "FAIL %s: %s at S=%d Hk=%d H=%d T=%d R=%d replay=%d n_seqs=%d at_once=%d\n", device, what,
+                (int) s.S, (int) s.Hk, (int) s.H, (int) s.T, (int) s.R, s.replay[0], (int) s.n_seqs(), s.at_once);
     }
 }
 
@@ -318,7 +320,7 @@ void test_conv(ggml_backend_t backend, const shape & s, int64_t C, bool token_ma
     ggml_tensor * op = g.f32(W + s.T, C, n_seqs);
     std::copy(std::begin(in), std::end(in), op->src);
     op->src[3] = counts;
-    set_operation(op, GGML_OP_EAGLE_CONV_WINDOW, s.R, 0);
+    set_operation(op, GGML_OP_EAGLE_CONV_WINDOW, s.n_recorded(), 0);
     if (token_major) {
         op->nb[0] = C * sizeof(float);
         op->nb[1] = sizeof(float);
@@ -378,6 +380,7 @@ std::vector<shape> shapes() {
             for (const int64_t R : {2, 5, 66}) {
                 out.push_back({S, 1, 2, T, R, {0}});
                 out.push_back({S, 2, 4, T, R, {(int32_t) R, 1}});
+                out.push_back({S, 2, 4, T, R, {1, (int32_t) R}, true});
                 out.push_back({S, 3, 3, T, R, {2, 0, 1}});
             }
         }

@@ -65,7 +65,7 @@ struct case_of_a_window {
             ggml_reshape_3d(ctx.get(), ggml_view_1d(ctx.get(), cache, cache->ne[0], 0), l.conv_window, l.n_channels, 1);
         ggml_tensor * x = ggml_reshape_3d(ctx.get(), ggml_mul_mat(ctx.get(), w, input), l.n_channels, 64, 1);
         const eagle_round_replay replay = {ggml_view_2d(ctx.get(), records, records->ne[0], 1, records->nb[1], 0),
-                                           n_replay};
+                                           n_replay, l.n_slots};
         node = eagle_round_window_node(ctx.get(), l, {window, x}, replay);
         graph = ggml_new_graph(ctx.get());
         ggml_build_forward_expand(graph, ggml_scale(ctx.get(), node, 2.0f));

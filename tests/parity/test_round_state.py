@@ -318,6 +318,33 @@ def test_trim_in_two_steps_is_one_trim(model: RoundModel) -> None:
     assert twice.ours.save(0) == once.ours.save(0)
 
 
+@pytest.mark.parametrize("mode", [REPLAY, UNFUSED])
+@pytest.mark.parametrize("arch", ARCHS)
+def test_decodes_that_commit_at_once(models: dict[str, RoundModel], arch: str, mode: str) -> None:
+    """They replay what a round has left, leave nothing themselves, and rounds go on behind them."""
+    pair = start(models[arch], mode=mode, n_seq_max=2)
+    for kept in (2, 5, 1, 0):
+        pair.round({0: [1, 2, 3, 4, 5], 1: [6, 7, 8, 9, 1]}, {0: kept, 1: 3})
+        pair.ours.commit_at_once(True)
+        for ids in ([6], [7], [8, 9, 1], tokens(random.Random(kept), 20)):
+            pair.decode({0: ids, 1: ids})
+            assert not pair.ours.trim(0, pair.ours.n_past[0] - 1)
+        pair.ours.commit_at_once(False)
+    pair.finish()
+
+
+def test_a_graph_that_commits_at_once_serves_no_other_decode(model: RoundModel) -> None:
+    pair = start(model)
+    pair.decode({0: [1]})
+    for wanted in (True, False, True, False):
+        pair.ours.commit_at_once(wanted)
+        before = pair.ours.n_reused
+        for token in range(4):
+            pair.decode({0: [token]})
+        assert pair.ours.n_reused - before == 3
+    assert pair.ours.trim(0, pair.ours.n_past[0] - 1)
+
+
 def test_saving_with_a_pending_rollback(model: RoundModel) -> None:
     """Upstream aborts when two sequences of a cell differ, and writes a plane otherwise; here the replay is done."""
     pair = start(model, n_seq_max=2)

@@ -208,11 +208,11 @@ bool eagle_cuda_knows(const ggml_tensor * op) {
 void eagle_cuda_gdn_replay(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
     const ggml_tensor * v = dst->src[2];
     const ggml_tensor * records = dst->src[6];
-    const int n_slots = dst->op_params[EAGLE_GDN_PARAM_N_SLOTS];
+    const int n_recorded = dst->op_params[EAGLE_GDN_PARAM_N_RECORDED];
     gdn_args a = arguments(dst);
     a.records = records ? (float *) records->data + dst->op_params[EAGLE_GDN_PARAM_OFFSET] : nullptr;
     a.n_replay = (const int32_t *) dst->src[7]->data;
-    a.n_tail = a.n_tokens < n_slots ? a.n_tokens : n_slots;
+    a.n_tail = a.n_tokens < n_recorded ? a.n_tokens : n_recorded;
     a.row = records ? stride(records, 1) : 0;
     a.slot = v->ne[0] * (a.n_k_heads + a.n_v_heads) + 2 * a.n_v_heads;
     launch(a, v->ne[0], (int) v->ne[3], ctx.stream());
@@ -305,7 +305,7 @@ void eagle_cuda_conv_window(ggml_backend_cuda_context & ctx, ggml_tensor * dst) 
     const ggml_tensor * window = dst->src[0];
     const ggml_tensor * x = dst->src[1];
     const ggml_tensor * records = dst->src[2];
-    const int n_slots = dst->op_params[EAGLE_GDN_PARAM_N_SLOTS];
+    const int n_recorded = dst->op_params[EAGLE_GDN_PARAM_N_RECORDED];
     GGML_ASSERT(x->nb[0] == sizeof(float) && ggml_is_contiguous(dst));
 
     window_args a;
@@ -317,7 +317,7 @@ void eagle_cuda_conv_window(ggml_backend_cuda_context & ctx, ggml_tensor * dst) 
     a.n_window = (int) window->ne[0];
     a.n_channels = (int) window->ne[1];
     a.n_tokens = (int) x->ne[1];
-    a.n_tail = a.n_tokens < n_slots ? a.n_tokens : n_slots;
+    a.n_tail = a.n_tokens < n_recorded ? a.n_tokens : n_recorded;
     a.window2 = stride(window, 2);
     a.x1 = stride(x, 1);
     a.x2 = stride(x, 2);

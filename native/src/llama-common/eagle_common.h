@@ -5,6 +5,7 @@
 
 #include "common.h"
 #include "eagle_drafts.h"
+#include "eagle_round.h"
 #include "eagle_turn.h"
 
 // Whether our engine drafts with this model, for a kind of speculation or any of those that were asked for.

@@ -55,7 +55,7 @@ class eagle_pace {
 
     // Another text, which may be easier.
     void began(int) {
-        wait_ = FIRST_WAIT;
+        wait_ = 0;
         is_behind_ = true;
     }
 
@@ -83,7 +83,7 @@ class eagle_pace {
   private:
     static constexpr int ENOUGH = 3;                           // decodes of so many rows tell what they cost
     static constexpr double HOPE = 0.9;                        // of the best speed, expected of a length to be tried
-    static constexpr int FIRST_WAIT = 24, LONGEST_WAIT = 384;  // rounds
+    static constexpr int FIRST_WAIT = 24, LONGEST_WAIT = 384;  // rounds, the first for each sequence
 
     int n_max_;
     std::vector<double> rates_;                      // per sequence: share of drafted tokens that are accepted
@@ -91,7 +91,7 @@ class eagle_pace {
     std::vector<std::vector<int>> tries_;            // rounds by number of sequences and length
     std::vector<std::map<int, eagle_times>> times_;  // of decodes, by sequences (each has a state to read) and rows
     std::map<int, eagle_times> steps_;               // of a drafted token for each, by sequences
-    int best_ = 0, idle_ = 0, wait_ = FIRST_WAIT;    // the last choice, rounds since another was tried, and until it is
+    int best_ = 0, idle_ = 0, wait_ = 0;             // the last choice, rounds since another was tried, and until it is
     bool longer_ = true, is_again_ = false;          // which one is tried next, and whether it will be once more
     bool is_behind_ = true;                          // the draft, since the last round had none
 
@@ -112,7 +112,8 @@ class eagle_pace {
             speed(rates, n_known, step_ms) > HOPE * speed(rates, best, step_ms)) {
             return n_known;
         }
-        wait_ = best == best_ ? wait_ : FIRST_WAIT;
+        const int first_wait = FIRST_WAIT * (int) rates.size();  // one text of many changes little
+        wait_ = best == best_ ? std::max(wait_, first_wait) : first_wait;
         best_ = best;
         if (++idle_ < wait_) {
             return best;

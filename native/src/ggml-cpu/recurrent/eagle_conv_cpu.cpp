@@ -37,7 +37,7 @@ struct window_op {
         W = window->ne[0];
         C = window->ne[1];
         T = x->ne[1];
-        n_tail = std::min<int64_t>(T, dst->op_params[EAGLE_GDN_PARAM_N_SLOTS]);
+        n_tail = std::min<int64_t>(T, dst->op_params[EAGLE_GDN_PARAM_N_RECORDED]);
         offset = dst->op_params[EAGLE_GDN_PARAM_OFFSET];
         GGML_ASSERT(x->nb[0] == sizeof(float));
     }

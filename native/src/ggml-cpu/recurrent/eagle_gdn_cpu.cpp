@@ -258,7 +258,7 @@ struct gdn_op {
         H = v->ne[1];
         T = v->ne[2];
         n_seqs = v->ne[3];
-        n_slots = dst->op_params[EAGLE_GDN_PARAM_N_SLOTS];
+        n_slots = dst->op_params[EAGLE_GDN_PARAM_N_RECORDED];
         offset = dst->op_params[EAGLE_GDN_PARAM_OFFSET];
         n_tail = std::min(T, n_slots);
         k_floats = S * k->ne[1];

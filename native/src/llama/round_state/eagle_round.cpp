@@ -103,6 +103,13 @@ int32_t eagle_round_rollback(llama_context * ctx, llama_seq_id seq_id) {
     return guarded("eagle_round_rollback", [&] { commit(sequence(ctx, seq_id), 0); });
 }
 
+void eagle_round_commit_at_once(llama_context * ctx, int32_t wanted) {
+    llama_memory_recurrent * mem = ctx ? eagle_round_memory(llama_get_memory(ctx)) : nullptr;
+    if (mem) {
+        mem->eagle->at_once = wanted != 0;
+    }
+}
+
 int32_t eagle_round_pending(llama_context * ctx, llama_seq_id seq_id, eagle_round_info * info) {
     return guarded("eagle_round_pending", [&] {
         if (!info || info->struct_size < sizeof(eagle_round_info)) {

@@ -156,7 +156,7 @@ bool eagle_round_place(llama_memory_i * memory, ggml_backend_sched_t sched, cons
         if (!mem->eagle->fused && !commit_cell(*mem, sched, mem->head + s)) {
             return false;
         }
-        record_tokens(mem->eagle->cells[mem->head + s], ubatch, s, mem->eagle->layout.n_slots);
+        record_tokens(mem->eagle->cells[mem->head + s], ubatch, s, mem->eagle->n_recorded());
     }
     return true;
 }

@@ -22,11 +22,17 @@ void make_token_major(ggml_tensor * t) {
 }
 
 eagle_round_replay replay_of_batch(const eagle_round_graph & graph, int64_t n_seqs) {
-    ggml_tensor * all = graph.mctx->get_eagle()->records[graph.il];
-    return {all ? eagle_round_cells(graph.ctx, graph.mctx, all, all->ne[0], n_seqs) : nullptr, graph.n_replay};
+    const eagle_round_state * state = graph.mctx->get_eagle();
+    ggml_tensor * all = state->records[graph.il];
+    return {all ? eagle_round_cells(graph.ctx, graph.mctx, all, all->ne[0], n_seqs) : nullptr, graph.n_replay,
+            state->n_recorded()};
 }
 
 }  // namespace
+
+bool eagle_round_at_once(const llama_memory_recurrent_context * mctx) {
+    return mctx->get_eagle() && mctx->get_eagle()->at_once;
+}
 
 ggml_tensor * eagle_round_cells(ggml_context * ctx, const llama_memory_recurrent_context * mctx, ggml_tensor * cache,
                                 int64_t state_size, int64_t n_seqs) {

@@ -20,6 +20,9 @@ struct eagle_round_graph {
     int il;
 };
 
+// Whether the state is replayed, and this decode leaves nothing to replay: such a graph has other nodes.
+bool eagle_round_at_once(const llama_memory_recurrent_context * mctx);
+
 // The batch's cells of a cache tensor, in place: [state_size, n_seqs].
 ggml_tensor * eagle_round_cells(ggml_context * ctx, const llama_memory_recurrent_context * mctx, ggml_tensor * cache,
                                 int64_t state_size, int64_t n_seqs);

@@ -9,9 +9,9 @@
 
 namespace {
 
-ggml_tensor * node(ggml_tensor * result, ggml_op op, const eagle_round_layout & layout, int64_t offset) {
+ggml_tensor * node(ggml_tensor * result, ggml_op op, const eagle_round_replay & replay, int64_t offset) {
     result->op = op;
-    result->op_params[EAGLE_GDN_PARAM_N_SLOTS] = (int32_t) layout.n_slots;
+    result->op_params[EAGLE_GDN_PARAM_N_RECORDED] = (int32_t) replay.n_recorded;
     result->op_params[EAGLE_GDN_PARAM_OFFSET] = (int32_t) offset;
     return result;
 }
@@ -34,7 +34,7 @@ bool lies_on(ggml_backend_t backend, const ggml_tensor * view) {
 ggml_tensor * eagle_round_gdn_node(ggml_context * ctx, const eagle_round_layout & layout, const eagle_round_gdn & in,
                                    const eagle_round_replay & replay) {
     const int64_t * v = in.v->ne;
-    ggml_tensor * op = node(ggml_new_tensor_2d(ctx, GGML_TYPE_F32, v[0] * v[1], v[2] * v[3]), GGML_OP_EAGLE_GDN, layout,
+    ggml_tensor * op = node(ggml_new_tensor_2d(ctx, GGML_TYPE_F32, v[0] * v[1], v[2] * v[3]), GGML_OP_EAGLE_GDN, replay,
                             layout.gdn_offset());
     ggml_tensor * src[] = {in.q, in.k, in.v, in.g, in.beta, in.state, replay.records, replay.n_replay};
     std::copy(std::begin(src), std::end(src), op->src);
@@ -45,7 +45,7 @@ ggml_tensor * eagle_round_window_node(ggml_context * ctx, const eagle_round_layo
                                       const eagle_round_window & in, const eagle_round_replay & replay) {
     const int64_t *w = in.window->ne, *x = in.x->ne;
     ggml_tensor * op =
-        node(ggml_new_tensor_3d(ctx, GGML_TYPE_F32, w[0] + x[1], w[1], w[2]), GGML_OP_EAGLE_CONV_WINDOW, layout, 0);
+        node(ggml_new_tensor_3d(ctx, GGML_TYPE_F32, w[0] + x[1], w[1], w[2]), GGML_OP_EAGLE_CONV_WINDOW, replay, 0);
     ggml_tensor * src[] = {in.window, in.x, replay.records, replay.n_replay};
     std::copy(std::begin(src), std::end(src), op->src);
     return op;
@@ -59,7 +59,7 @@ bool eagle_round_device_knows(ggml_backend_dev_t dev, const eagle_round_layout &
     };
     const int64_t S = l.head_dim, K = l.n_k_heads, H = l.n_v_heads;
     const eagle_round_replay replay = {l.n_slots > 0 ? f32(l.row_floats()) : nullptr,
-                                       ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I32, 1)};
+                                       ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I32, 1), l.n_slots};
     const eagle_round_gdn gdn = {f32(S, K), f32(S, K), f32(S, H), f32(1, H), f32(1, H), f32(S, S, H)};
     const eagle_round_window window = {f32(l.conv_window, l.n_channels), f32(l.n_channels)};
     return ggml_backend_dev_supports_op(dev, eagle_round_gdn_node(ctx.get(), l, gdn, replay)) &&

@@ -21,10 +21,11 @@ struct eagle_round_window {
     ggml_tensor * x;       // [channels, T, n_seqs]
 };
 
-// What both replay from: the batch's records, a view [row, n_seqs] or null, and how many of them, I32 [n_seqs].
+// The batch's records: a view [row, n_seqs], or null without any.
 struct eagle_round_replay {
     ggml_tensor * records;
-    ggml_tensor * n_replay;
+    ggml_tensor * n_replay;  // I32 [n_seqs], of the tokens recorded before
+    int64_t n_recorded;      // of each sequence's new tokens the last ones, at most
 };
 
 // [S * H, T * n_seqs]

@@ -28,11 +28,15 @@ struct eagle_round_cell {
 struct eagle_round_state {
     eagle_round_layout layout;
     bool fused = false;                  // every layer's cache lies on a device that knows eagle_gdn.h
+    bool at_once = false;                // decodes leave nothing to replay: eagle_round_commit_at_once
     std::vector<ggml_tensor *> records;  // per layer [floats of a row, n_cells]; null: no records
     std::vector<eagle_round_cell> cells;
     std::map<llama_seq_id, llama_pos> rounds;  // open rounds of eagle_round.h: first position of each
     std::vector<char> graph_memory;  // of each commit's graph: an RPC server knows the same one by its addresses
     std::unique_ptr<struct ggml_backend_sched, void (*)(ggml_backend_sched_t)> sched{nullptr, ggml_backend_sched_free};
+
+    // How many tokens of a sequence the next decode records.
+    int64_t n_recorded() const { return at_once ? 0 : layout.n_slots; }
 
     // The records of layer il, created in ctx beside its cache tensors.
     void add_layer(ggml_context * ctx, size_t il);

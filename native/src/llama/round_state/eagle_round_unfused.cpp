@@ -195,10 +195,9 @@ ggml_backend_sched_t commit_sched(eagle_round_state & state, ggml_backend_sched_
 // What leaves the undo window advances the cache, the tail only reads it.
 ggml_tensor * eagle_round_unfused_attn(const eagle_round_graph & graph, eagle_round_gdn in) {
     ggml_context * ctx = graph.ctx;
-    const eagle_round_layout & layout = graph.mctx->get_eagle()->layout;
     ggml_tensor * cache = in.state;
     const int64_t n_seqs = in.v->ne[3];
-    const int64_t tail = std::min(in.v->ne[2], layout.n_slots);
+    const int64_t tail = std::min(in.v->ne[2], graph.mctx->get_eagle()->n_recorded());
     const int64_t head = in.v->ne[2] - tail;
     ggml_tensor * out = nullptr;
     if (head > 0) {
@@ -231,7 +230,7 @@ ggml_tensor * eagle_round_unfused_conv_input(const eagle_round_graph & graph, gg
     ggml_context * ctx = graph.ctx;
     const eagle_round_layout & layout = graph.mctx->get_eagle()->layout;
     const int64_t n_seqs = x->ne[2];
-    const int64_t tail = std::min(x->ne[1], layout.n_slots);
+    const int64_t tail = std::min(x->ne[1], graph.mctx->get_eagle()->n_recorded());
     const int64_t head = x->ne[1] - tail;
     ggml_tensor * input = ggml_concat(ctx, window, ggml_transpose(ctx, x), 0);
     ggml_build_forward_expand(graph.gf, input);
