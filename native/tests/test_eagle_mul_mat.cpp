@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "eagle_exact.h"
+#include "eagle_shares.h"
 #include "eagle_tuning.h"
 #include "eagle_wide.h"
 #include "mul_mat_case.h"

@@ -7,6 +7,7 @@
 
 #include "eagle_exact_environment.h"
 #include "eagle_flash_attn.h"
+#include "eagle_gdn_cpu.h"
 #include "eagle_mul_mat.h"
 #include "eagle_wide.h"
 #include "ggml-cpu-impl.h"
@@ -81,11 +82,15 @@ size_t eagle_work_size(int n_threads, const ggml_tensor * node) {
     if (node->op == GGML_OP_FLASH_ATTN_EXT && eagle::takes_flash_attn(node)) {
         return eagle::flash_attn_work_size(n_threads, node);
     }
+    if (node->op == GGML_OP_EAGLE_GDN) {
+        return eagle_cpu_gdn_work_size(n_threads);
+    }
     const eagle::kernel * k = matrix_kernel(node);
     if (k == nullptr) {
         return 0;
     }
-    return node->op == GGML_OP_MUL_MAT ? eagle::mul_mat_work_size(node, *k) : eagle::mul_mat_id_work_size(node, *k);
+    return node->op == GGML_OP_MUL_MAT ? eagle::mul_mat_work_size(n_threads, node, *k)
+                                       : eagle::mul_mat_id_work_size(n_threads, node, *k);
 }
 
 bool eagle_compute_forward(const ggml_compute_params * params, ggml_tensor * node) {

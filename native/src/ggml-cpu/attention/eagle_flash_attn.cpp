@@ -1,6 +1,7 @@
 #include "eagle_flash_attn.h"
 
 #include "eagle_kernels.h"
+#include "eagle_shares.h"
 #include "eagle_simd.h"
 
 #ifdef EAGLE_SIMD
@@ -451,13 +452,15 @@ static int64_t kept_rows(const shape & s, int n_threads) {
 
 size_t flash_attn_work_size(int n_threads, const ggml_tensor * node) {
     const shape s(node);
-    return (size_t) (n_threads * s.scratch() + kept_rows(s, n_threads) * s.segments * s.partial()) * sizeof(float) + 64;
+    return (size_t) (n_threads * s.scratch() + kept_rows(s, n_threads) * s.segments * s.partial()) * sizeof(float) +
+           shares::work_size(n_threads) + 64;
 }
 
 void flash_attn(const ggml_compute_params * params, ggml_tensor * node) {
     const shape s(node);
     const score_rule rule(node);
-    float * work = (float *) align64(params->wdata);
+    char * counters = align64(params->wdata);
+    float * work = (float *) (counters + shares::work_size(params->nth));
     float * scores = work + params->ith * s.scratch();
     float * partials = work + params->nth * s.scratch();
     const int64_t kept = s.segments * s.partial();
@@ -466,14 +469,13 @@ void flash_attn(const ggml_compute_params * params, ggml_tensor * node) {
         float * out = (float *) ((char *) node->data + head * node->nb[1] + token * node->nb[2] + stream * node->nb[3]);
         join(s, partial, out, s.sinks != nullptr ? (const float *) s.sinks->data + head : nullptr);
     };
-    if (params->ith == 0) {
-        ggml_threadpool_chunk_set(params->threadpool, params->nth);
-    }
+    const bool is_prompt = s.tokens > MAX_ROWS;
+    const int64_t n_units = is_prompt ? s.all_tiles() : s.segments * s.all_tiles();
+    shares units(params, counters, n_units);
     ggml_barrier(params->threadpool);
-    if (s.tokens > MAX_ROWS) {
+    if (is_prompt) {
         float * own = partials + params->ith * TILE * kept;
-        for (int64_t tile = params->ith; tile < s.all_tiles();
-             tile = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+        for (int64_t tile = units.next(); tile >= 0; tile = units.next()) {
             for (int64_t seg = 0; seg < s.segments; ++seg) {
                 run_unit(s, rule, tile, seg, own, scores);
             }
@@ -483,8 +485,7 @@ void flash_attn(const ggml_compute_params * params, ggml_tensor * node) {
         }
         return;
     }
-    const int64_t units = s.segments * s.all_tiles();
-    for (int64_t u = params->ith; u < units; u = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+    for (int64_t u = units.next(); u >= 0; u = units.next()) {
         const int64_t tile = u % s.tiles + u / s.tiles / s.segments * s.tiles, seg = u / s.tiles % s.segments;
         run_unit(s, rule, tile, seg, partials + s.first(tile) * kept, scores);
     }

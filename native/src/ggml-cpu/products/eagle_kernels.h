@@ -50,11 +50,6 @@ struct kernel {
     bool tunable = false;  // whether it looks at dot_args::tune
 };
 
-// The next address that vectors may be stored at; work buffers have 64 bytes to spare for it.
-inline char * align64(void * p) {
-    return (char *) (((uintptr_t) p + 63) / 64 * 64);
-}
-
 // The kernel for weights of this type and layout, or null. Every plain type that ggml can multiply has one.
 const kernel * find_kernel(enum ggml_type type, layout l);
 

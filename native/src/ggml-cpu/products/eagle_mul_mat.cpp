@@ -1,6 +1,7 @@
 #include "eagle_mul_mat.h"
 
 #include "eagle_cpu.h"
+#include "eagle_shares.h"
 #include "eagle_tuning.h"
 #include "ggml-backend-impl.h"
 #include "ggml-cpu-impl.h"
@@ -57,8 +58,9 @@ bool exact_weights(const ggml_tensor * w) {
     return layout_of(w) == layout::interleaved || kernel_for_weights(w) != nullptr;
 }
 
-size_t mul_mat_work_size(const ggml_tensor * node, const kernel & k) {
-    return k.pack_block == 0 ? 0 : k.act_size(k, node->src[1]->ne[0]) * ggml_nrows(node->src[1]) + 64;
+size_t mul_mat_work_size(int n_threads, const ggml_tensor * node, const kernel & k) {
+    const size_t packed = k.pack_block == 0 ? 0 : k.act_size(k, node->src[1]->ne[0]) * ggml_nrows(node->src[1]);
+    return shares::work_size(n_threads) + packed + 64;
 }
 
 static const char * row_of(const ggml_tensor * x, int64_t row) {
@@ -127,22 +129,22 @@ static void gather(const ggml_tensor * node, const kernel & k, const char * work
 void mul_mat(const ggml_compute_params * params, ggml_tensor * node, const kernel & k) {
     const ggml_tensor * w = node->src[0];
     const ggml_tensor * x = node->src[1];
-    char * work = align64(params->wdata);
+    char * counters = align64(params->wdata);
+    char * work = counters + shares::work_size(params->nth);
     if (k.pack_block != 0) {
         pack_rows(params, x, k, work);
     }
-    if (params->ith == 0) {
-        ggml_threadpool_chunk_set(params->threadpool, params->nth);
-    }
-    ggml_barrier(params->threadpool);
 
     const int64_t matrices = w->ne[2] * w->ne[3];
     const int64_t share = (w->ne[1] * matrices + 8 * params->nth - 1) / (8 * params->nth);
     const int64_t step = std::clamp<int64_t>((share + 15) / 16 * 16, 16, 256);
     const int64_t chunks = (w->ne[1] + step - 1) / step;
     const int64_t per_set = x->ne[1] * (x->ne[2] / w->ne[2]) * (x->ne[3] / w->ne[3]);
+    shares units(params, counters, chunks * matrices);
+    // Begun before the barrier: a thread that comes late from it finds the work done, and would note next to no time.
     trial run(k, w->ne[0], (int64_t) ggml_nbytes(w), per_set);
-    for (int64_t c = params->ith; c < chunks * matrices; c = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+    ggml_barrier(params->threadpool);
+    for (int64_t c = units.next(); c >= 0; c = units.next()) {
         const int64_t i02 = c / chunks % w->ne[2], i03 = c / chunks / w->ne[2];
         const char * matrix = (const char *) w->data + i02 * w->nb[2] + i03 * w->nb[3];
         const int64_t begin = c % chunks * step;

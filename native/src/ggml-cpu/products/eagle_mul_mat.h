@@ -15,10 +15,10 @@ const kernel * kernel_for(const struct ggml_tensor * node);
 // Whether such weights are exact: a kernel above reads them, or ggml's interleaved ones do row by row.
 bool exact_weights(const struct ggml_tensor * w);
 
-size_t mul_mat_work_size(const struct ggml_tensor * node, const kernel & k);
+size_t mul_mat_work_size(int n_threads, const struct ggml_tensor * node, const kernel & k);
 void mul_mat(const struct ggml_compute_params * params, struct ggml_tensor * node, const kernel & k);
 
-size_t mul_mat_id_work_size(const struct ggml_tensor * node, const kernel & k);
+size_t mul_mat_id_work_size(int n_threads, const struct ggml_tensor * node, const kernel & k);
 void mul_mat_id(const struct ggml_compute_params * params, struct ggml_tensor * node, const kernel & k);
 
 // Weight rows [begin, end) of one matrix.

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "eagle_mul_mat.h"
+#include "eagle_shares.h"
 #include "ggml-cpu-impl.h"
 
 namespace eagle {
@@ -17,9 +18,9 @@ struct routed {
     int32_t token;
 };
 
-size_t mul_mat_id_work_size(const ggml_tensor * node, const kernel & k) {
+size_t mul_mat_id_work_size(int n_threads, const ggml_tensor * node, const kernel & k) {
     const int64_t experts = node->src[0]->ne[2], rows = ggml_nelements(node->src[2]);
-    return packed_size(node->src[1], k) + (size_t) (2 * experts + 1) * sizeof(int32_t) +
+    return shares::work_size(n_threads) + packed_size(node->src[1], k) + (size_t) (2 * experts + 1) * sizeof(int32_t) +
            (size_t) rows * sizeof(routed) + 192;
 }
 
@@ -69,7 +70,8 @@ static void multiply(const ggml_tensor * node, const kernel & k, const char * pa
 void mul_mat_id(const ggml_compute_params * params, ggml_tensor * node, const kernel & k) {
     const ggml_tensor * w = node->src[0];
     const int64_t experts = w->ne[2];
-    char * packed = align64(params->wdata);
+    char * counters = align64(params->wdata);
+    char * packed = counters + shares::work_size(params->nth);
     int32_t * offset = (int32_t *) align64(packed + packed_size(node->src[1], k));
     int32_t * next = offset + experts + 1;
     routed * rows = (routed *) align64(next + experts);
@@ -78,13 +80,13 @@ void mul_mat_id(const ggml_compute_params * params, ggml_tensor * node, const ke
     }
     if (params->ith == 0) {
         route(node->src[2], experts, offset, next, rows);
-        ggml_threadpool_chunk_set(params->threadpool, params->nth);
     }
-    ggml_barrier(params->threadpool);
 
     const int64_t step = std::clamp<int64_t>((w->ne[1] / (2 * params->nth) + 15) / 16 * 16, 16, 256);
     const int64_t chunks = (w->ne[1] + step - 1) / step;
-    for (int64_t c = params->ith; c < chunks * experts; c = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+    shares units(params, counters, chunks * experts);
+    ggml_barrier(params->threadpool);
+    for (int64_t c = units.next(); c >= 0; c = units.next()) {
         const int64_t e = c / chunks, begin = c % chunks * step;
         if (offset[e + 1] > offset[e]) {
             multiply(node, k, packed, e, rows + offset[e], offset[e + 1] - offset[e], begin,

@@ -13,7 +13,7 @@ namespace eagle {
 // cheaper. A Zen 4 has few misses of its first cache under way at a time: asked into the second, weights come sooner.
 static constexpr tuning WAYS[] = {{0, 0},          {0, 4096},       {0, 8192},        {0, 16384},
                                   {4, 0, 1},       {0, 0, 1},       {0, 8192, 1},     {0, 0, 2},
-                                  {0, 2048, 1, 2}, {0, 8192, 1, 2}, {0, 16384, 1, 2}, {0, 16384, 2, 2}};
+                                  {0, 2048, 1, 2}, {0, 8192, 1, 2}, {0, 16384, 1, 2}, {0, 4096, 0, 2}};
 static constexpr int N_WAYS = std::size(WAYS), RUNS = 8 * N_WAYS, FEW_RUNS = 3 * N_WAYS;
 static constexpr int64_t LEAST_BYTES = 256 << 10;  // less takes too short to be timed
 static constexpr float GAIN = 0.98f;               // a way must be this much faster than the kernel's own

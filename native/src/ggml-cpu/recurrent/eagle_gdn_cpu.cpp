@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "eagle_gdn.h"
+#include "eagle_shares.h"
 #include "ggml-cpu-impl.h"
 #include "ggml-impl.h"
 #include "simd-mappings.h"
@@ -344,17 +345,19 @@ void write_records(const gdn_op & op, int ith, int nth) {
 
 }  // namespace
 
+size_t eagle_cpu_gdn_work_size(int n_threads) {
+    return eagle::shares::work_size(n_threads) + 64;
+}
+
 void eagle_cpu_gdn_replay(const ggml_compute_params * params, ggml_tensor * dst) {
     const gdn_op op(dst);
     const int64_t unit_rows = std::min<int64_t>(UNIT_ROWS, op.S);
     const int64_t per_head = op.S / unit_rows;
     const int64_t n_units = op.n_seqs * op.H * per_head;
 
-    if (params->ith == 0) {
-        ggml_threadpool_chunk_set(params->threadpool, params->nth);
-    }
+    eagle::shares units(params, eagle::align64(params->wdata), n_units);
     ggml_barrier(params->threadpool);
-    for (int64_t u = params->ith; u < n_units; u = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+    for (int64_t u = units.next(); u >= 0; u = units.next()) {
         const int64_t head = u / per_head;
         run_unit(op, head / op.H, head % op.H, u % per_head * unit_rows, unit_rows);
     }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -11,6 +12,7 @@ extern "C" {
 struct ggml_compute_params;
 struct ggml_tensor;
 
+size_t eagle_cpu_gdn_work_size(int n_threads);
 void eagle_cpu_gdn_replay(const struct ggml_compute_params * params, struct ggml_tensor * dst);
 void eagle_cpu_conv_window(const struct ggml_compute_params * params, struct ggml_tensor * dst);
 
