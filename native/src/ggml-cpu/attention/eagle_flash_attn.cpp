@@ -15,10 +15,12 @@
 namespace eagle {
 namespace {
 
-constexpr int64_t SEGMENT = 512;     // cache positions that are summed together
-constexpr int64_t BLOCK = 8;         // of them, turned into floats at a time
-constexpr int64_t AHEAD_BLOCKS = 3;  // from the block in use to the one asked for
-constexpr int TILE = 24;             // query rows (heads of a group times tokens) that share one pass over a segment
+constexpr int64_t SEGMENT = 512;             // cache positions that are summed together
+constexpr int64_t BLOCK = 8;                 // of them, turned into floats at a time
+constexpr int64_t HALF_BLOCK = 32;           // of them, read as half floats
+constexpr int64_t AHEAD_BLOCKS = 3;          // from the block in use to the one asked for
+constexpr int64_t SCORES = SEGMENT + LANES;  // floats from one row's scores to the next one's: no power of two
+constexpr int TILE = 24;  // query rows (heads of a group times tokens) that share one pass over a segment
 constexpr int MIX_ROWS = LANES == 16 ? 12 : 6;  // whose sums of values, two vectors each, stay in registers
 
 int64_t padded(int64_t n) {
@@ -50,7 +52,7 @@ struct shape {
         return tile / tiles * rows + rows * (tile % tiles) / tiles;
     }
     // Floats of one thread: scores, query rows, and a block of keys or values.
-    int64_t scratch() const { return TILE * SEGMENT + TILE * padded(dk) + BLOCK * std::max(padded(dk), dv); }
+    int64_t scratch() const { return TILE * SCORES + TILE * padded(dk) + BLOCK * std::max(padded(dk), dv); }
     int64_t partial() const { return dv + LANES; }  // floats: dv sums, the maximum, the sum of weights, padding
 };
 
@@ -68,6 +70,8 @@ struct cells {
           row_size(ggml_row_size(t->type, t->ne[0])),
           width(t->ne[0]) {}
 
+    bool are_half_vectors() const { return type == GGML_TYPE_F16 && width % LANES == 0; }
+
     template <typename Load>
     void load_all(float * out, int64_t first, int64_t n, size_t size, Load load) const {
         for (int64_t i = 0; i < n; ++i) {
@@ -81,7 +85,7 @@ struct cells {
     // n rows as floats, one after the other, each padded with zeros to whole vectors.
     void to_floats(float * out, int64_t first, int64_t n) const {
         const bool whole = width % LANES == 0;
-        if (type == GGML_TYPE_F16 && whole) {
+        if (are_half_vectors()) {
             load_all(out, first, n, 2, [](const char * p) { return v_load_f16(p); });
         } else if (type == GGML_TYPE_BF16 && whole) {
             load_all(out, first, n, 2, [](const char * p) { return v_load_bf16(p); });
@@ -190,8 +194,26 @@ inline float top_of(vf a) {
     return *std::max_element(t, t + LANES);
 }
 
-// Products of four keys and LANES / 4 queries, all rows `width` floats after one another: scores[j][0 .. 4).
-void score_some(const float * key, const float * query, int64_t width, float * const * scores, int rows) {
+// Element d of a row of half floats or floats, and those behind it.
+constexpr auto load_half = [](const char * row, int64_t d) { return v_load_f16(row + 2 * d); };
+constexpr auto load_float = [](const char * row, int64_t d) { return v_loadf((const float *) row + d); };
+
+// The compiler would read it from memory again at each use: as many loads as multiplications.
+inline void keep(vf & x) {
+#if !defined(__GNUC__)
+    (void) x;
+#elif defined(EAGLE_SIMD_512)
+    asm("" : "+v"(x));
+#else
+    asm("" : "+x"(x));
+#endif
+}
+
+// Products of four keys, `stride` bytes apart and read by `load`, and LANES / 4 queries, rows of `width` floats after
+// one another: scores[j][0 .. 4).
+template <typename Load>
+void score_some(const char * key, size_t stride, const float * query, int64_t width, float * const * scores, int rows,
+                Load load) {
     constexpr int QUERIES = LANES / 4;
     vf acc[4 * QUERIES];
     for (vf & sum : acc) {
@@ -200,10 +222,12 @@ void score_some(const float * key, const float * query, int64_t width, float * c
     for (int64_t d = 0; d < width; d += LANES) {
         vf k[4];
         for (int c = 0; c < 4; ++c) {
-            k[c] = v_loadf(key + c * width + d);
+            k[c] = load(key + c * stride, d);
+            keep(k[c]);
         }
         for (int j = 0; j < QUERIES; ++j) {
-            const vf q = v_loadf(query + j * width + d);
+            vf q = v_loadf(query + j * width + d);
+            keep(q);
             for (int c = 0; c < 4; ++c) {
                 acc[QUERIES * c + j] = v_fma(k[c], q, acc[QUERIES * c + j]);
             }
@@ -216,7 +240,8 @@ void score_some(const float * key, const float * query, int64_t width, float * c
     }
 }
 
-// scores[j * SEGMENT + i] = key i times query j, of n keys, with up to three more written that mean nothing.
+// scores[j * SCORES + i] = key i times query j, of n keys, with up to three more written that mean nothing. Half floats
+// are read as they lie where one group of queries reads them.
 void score(const cells & k, int64_t begin, int64_t n, const float * queries, int rows, float * block, float * scores,
            const cells & next) {
     constexpr int QUERIES = LANES / 4;
@@ -224,16 +249,27 @@ void score(const cells & k, int64_t begin, int64_t n, const float * queries, int
     const int steps = (rows + QUERIES - 1) / QUERIES * (int) (BLOCK / 4);
     for (int64_t i = 0; i < n; i += BLOCK) {
         const bool last = i + AHEAD_BLOCKS * BLOCK >= n;
+        const int64_t some = std::min(BLOCK, n - i);
         request ahead(last ? next : k, begin + i + AHEAD_BLOCKS * BLOCK - (last ? n : 0), BLOCK, steps);
-        k.to_floats(block, begin + i, std::min(BLOCK, n - i));
+        const bool as_they_lie = rows <= QUERIES && some % 4 == 0 && k.are_half_vectors();
+        if (!as_they_lie) {
+            k.to_floats(block, begin + i, some);
+        }
         for (int j = 0; j < rows; j += QUERIES) {
-            for (int64_t c = 0; c < std::min(BLOCK, n - i); c += 4) {
+            for (int64_t c = 0; c < some; c += 4) {
                 ahead.step();
                 float * out[QUERIES];
                 for (int q = 0; q < QUERIES; ++q) {
-                    out[q] = scores + (j + q) * SEGMENT + i + c;
+                    out[q] = scores + (j + q) * SCORES + i + c;
                 }
-                score_some(block + c * width, queries + j * width, width, out, std::min(QUERIES, rows - j));
+                const int some_rows = std::min(QUERIES, rows - j);
+                if (as_they_lie) {
+                    score_some(k.data + (begin + i + c) * k.stride, k.stride, queries + j * width, width, out,
+                               some_rows, load_half);
+                } else {
+                    score_some((const char *) (block + c * width), width * sizeof(float), queries + j * width, width,
+                               out, some_rows, load_float);
+                }
             }
         }
     }
@@ -274,21 +310,22 @@ bool weigh(float * s, int64_t n, const uint16_t * mask, float slope, float softc
 }
 
 // out[j][d .. d + WIDTH vectors) += the sum over n positions of weight times value.
-template <int WIDTH, int NR>
-void mix(const float * v, int64_t width, int64_t n, const float * w, float * const * out, int64_t d) {
+template <int WIDTH, int NR, typename Load>
+void mix(const char * v, size_t stride, int64_t n, const float * w, float * const * out, int64_t d, Load load) {
     vf acc[NR][WIDTH];
     for (int j = 0; j < NR; ++j) {
         for (int c = 0; c < WIDTH; ++c) {
             acc[j][c] = v_loadf(out[j] + d + c * LANES);
         }
     }
-    for (int64_t i = 0; i < n; ++i) {
+    for (int64_t i = 0; i < n; ++i, v += stride) {
         vf x[WIDTH];
         for (int c = 0; c < WIDTH; ++c) {
-            x[c] = v_loadf(v + i * width + d + c * LANES);
+            x[c] = load(v, d + c * LANES);
         }
         for (int j = 0; j < NR; ++j) {
-            const vf p = v_set1f(w[j * SEGMENT + i]);
+            vf p = v_set1f(w[j * SCORES + i]);
+            keep(p);
             for (int c = 0; c < WIDTH; ++c) {
                 acc[j][c] = v_fma(p, x[c], acc[j][c]);
             }
@@ -301,38 +338,59 @@ void mix(const float * v, int64_t width, int64_t n, const float * w, float * con
     }
 }
 
-template <int NR = MIX_ROWS>
-void mix_rows(const float * v, int64_t width, int64_t n, const float * w, float * const * out, int rows,
-              request & ahead) {
-    if constexpr (NR > 1) {
-        if (rows < NR) {
-            return mix_rows<NR - 1>(v, width, n, w, out, rows, ahead);
+// Values of n positions, `stride` bytes apart, whose vectors `load` reads.
+template <typename Load>
+struct values {
+    const char * data;
+    size_t stride;
+    int64_t width, n;
+    Load load;
+
+    template <int NR = MIX_ROWS>
+    void mix_rows(const float * w, float * const * out, int rows, request & ahead) const {
+        if constexpr (NR > 1) {
+            if (rows < NR) {
+                return mix_rows<NR - 1>(w, out, rows, ahead);
+            }
+        }
+        int64_t d = 0;
+        for (; d + 2 * LANES <= width; d += 2 * LANES) {
+            ahead.step();
+            mix<2, NR>(data, stride, n, w, out, d, load);
+        }
+        if (d < width) {
+            mix<1, NR>(data, stride, n, w, out, d, load);
         }
     }
-    int64_t d = 0;
-    for (; d + 2 * LANES <= width; d += 2 * LANES) {
-        ahead.step();
-        mix<2, NR>(v, width, n, w, out, d);
-    }
-    if (d < width) {
-        mix<1, NR>(v, width, n, w, out, d);
-    }
-}
 
-// out[j] = the sum over positions [begin, begin + n) of w[j * SEGMENT + ..] times their values.
+    // out[j] += the sum of w[j * SCORES + ..] times values.
+    void mix_all(const float * w, float * const * out, int rows, int passes, request & ahead) const {
+        for (int p = 0; p < passes; ++p) {
+            const int first = rows * p / passes;
+            mix_rows(w + first * SCORES, out + first, rows * (p + 1) / passes - first, ahead);
+        }
+    }
+};
+
+// out[j] = the sum over positions [begin, begin + n) of w[j * SCORES + ..] times their values. Half floats are read as
+// they lie: their sums stay in registers for more positions.
 void mix_all(const cells & v, int64_t begin, int64_t n, const float * w, int rows, float * block, float * const * out) {
     for (int j = 0; j < rows; ++j) {
         std::fill(out[j], out[j] + v.width, 0.0f);
     }
     const int passes = (rows + MIX_ROWS - 1) / MIX_ROWS;
-    for (int64_t i = 0; i < n; i += BLOCK) {
-        const int64_t some = std::min(BLOCK, n - i);
-        request ahead(v, begin + i + AHEAD_BLOCKS * BLOCK, BLOCK, std::max(1, passes * (int) (v.width / (2 * LANES))));
-        v.to_floats(block, begin + i, some);
-        for (int p = 0; p < passes; ++p) {
-            const int first = rows * p / passes;
-            mix_rows(block, v.width, some, w + first * SEGMENT + i, out + first, rows * (p + 1) / passes - first,
-                     ahead);
+    const int64_t step = v.type == GGML_TYPE_F16 ? HALF_BLOCK : BLOCK;
+    for (int64_t i = 0; i < n; i += step) {
+        const int64_t some = std::min(step, n - i);
+        request ahead(v, begin + i + std::max(step, AHEAD_BLOCKS * BLOCK), step,
+                      std::max(1, passes * (int) (v.width / (2 * LANES))));
+        if (v.type == GGML_TYPE_F16) {
+            values<decltype(load_half)>{v.data + (begin + i) * v.stride, v.stride, v.width, some, load_half}.mix_all(
+                w + i, out, rows, passes, ahead);
+        } else {
+            v.to_floats(block, begin + i, some);
+            values<decltype(load_float)>{(const char *) block, v.width * sizeof(float), v.width, some, load_float}
+                .mix_all(w + i, out, rows, passes, ahead);
         }
     }
 }
@@ -360,7 +418,7 @@ void trim(pass & p, int64_t n) {
 void run_pass(const shape & s, const pass & p, const score_rule & rule, const cells & k, const cells & v,
               float * scores) {
     const int64_t n = p.end - p.begin, width = padded(s.dk);
-    float *queries = scores + TILE * SEGMENT, *block = queries + TILE * width;
+    float *queries = scores + TILE * SCORES, *block = queries + TILE * width;
     std::fill(queries + p.n * width, block, 0.0f);
     for (int j = 0; j < p.n; ++j) {
         const float * from = (const float *) p.query[j];
@@ -373,10 +431,10 @@ void run_pass(const shape & s, const pass & p, const score_rule & rule, const ce
     float * out[TILE];
     for (int j = 0; j < p.n; ++j) {
         const uint16_t * mask = p.mask[j] == nullptr ? nullptr : p.mask[j] + p.begin;
-        float *row = scores + j * SEGMENT, *ends = p.out[j] + s.dv;
+        float *row = scores + j * SCORES, *ends = p.out[j] + s.dv;
         if (weigh(row, n, mask, p.slope[j], rule.softcap, ends[0], ends[1])) {
             if (seeing < j) {
-                memcpy(scores + seeing * SEGMENT, row, (size_t) n * sizeof(float));
+                memcpy(scores + seeing * SCORES, row, (size_t) n * sizeof(float));
             }
             out[seeing++] = p.out[j];
         }
