@@ -15,12 +15,11 @@
 namespace eagle {
 namespace {
 
-constexpr int64_t SEGMENT = 512;             // cache positions that are summed together
-constexpr int64_t BLOCK = 8;                 // of them, turned into floats at a time
-constexpr int64_t HALF_BLOCK = 32;           // of them, read as half floats
-constexpr int64_t AHEAD_BLOCKS = 3;          // from the block in use to the one asked for
-constexpr int64_t SCORES = SEGMENT + LANES;  // floats from one row's scores to the next one's: no power of two
-constexpr int TILE = 24;  // query rows (heads of a group times tokens) that share one pass over a segment
+constexpr int64_t SEGMENT = 512;     // cache positions that are summed together
+constexpr int64_t BLOCK = 8;         // of them, turned into floats at a time
+constexpr int64_t HALF_BLOCK = 32;   // of them, read as half floats
+constexpr int64_t AHEAD_BLOCKS = 3;  // from the block in use to the one asked for
+constexpr int TILE = 24;             // query rows (heads of a group times tokens) that share one pass over a segment
 constexpr int MIX_ROWS = LANES == 16 ? 12 : 6;  // whose sums of values, two vectors each, stay in registers
 
 int64_t padded(int64_t n) {
@@ -52,7 +51,7 @@ struct shape {
         return tile / tiles * rows + rows * (tile % tiles) / tiles;
     }
     // Floats of one thread: scores, query rows, and a block of keys or values.
-    int64_t scratch() const { return TILE * SCORES + TILE * padded(dk) + BLOCK * std::max(padded(dk), dv); }
+    int64_t scratch() const { return TILE * SEGMENT + TILE * padded(dk) + BLOCK * std::max(padded(dk), dv); }
     int64_t partial() const { return dv + LANES; }  // floats: dv sums, the maximum, the sum of weights, padding
 };
 
@@ -240,8 +239,8 @@ void score_some(const char * key, size_t stride, const float * query, int64_t wi
     }
 }
 
-// scores[j * SCORES + i] = key i times query j, of n keys, with up to three more written that mean nothing. Half floats
-// are read as they lie where one group of queries reads them.
+// scores[j * SEGMENT + i] = key i times query j, of n keys, with up to three more written that mean nothing. Half
+// floats are read as they lie where one group of queries reads them.
 void score(const cells & k, int64_t begin, int64_t n, const float * queries, int rows, float * block, float * scores,
            const cells & next) {
     constexpr int QUERIES = LANES / 4;
@@ -260,7 +259,7 @@ void score(const cells & k, int64_t begin, int64_t n, const float * queries, int
                 ahead.step();
                 float * out[QUERIES];
                 for (int q = 0; q < QUERIES; ++q) {
-                    out[q] = scores + (j + q) * SCORES + i + c;
+                    out[q] = scores + (j + q) * SEGMENT + i + c;
                 }
                 const int some_rows = std::min(QUERIES, rows - j);
                 if (as_they_lie) {
@@ -324,7 +323,7 @@ void mix(const char * v, size_t stride, int64_t n, const float * w, float * cons
             x[c] = load(v, d + c * LANES);
         }
         for (int j = 0; j < NR; ++j) {
-            vf p = v_set1f(w[j * SCORES + i]);
+            vf p = v_set1f(w[j * SEGMENT + i]);
             keep(p);
             for (int c = 0; c < WIDTH; ++c) {
                 acc[j][c] = v_fma(p, x[c], acc[j][c]);
@@ -363,16 +362,16 @@ struct values {
         }
     }
 
-    // out[j] += the sum of w[j * SCORES + ..] times values.
+    // out[j] += the sum of w[j * SEGMENT + ..] times values.
     void mix_all(const float * w, float * const * out, int rows, int passes, request & ahead) const {
         for (int p = 0; p < passes; ++p) {
             const int first = rows * p / passes;
-            mix_rows(w + first * SCORES, out + first, rows * (p + 1) / passes - first, ahead);
+            mix_rows(w + first * SEGMENT, out + first, rows * (p + 1) / passes - first, ahead);
         }
     }
 };
 
-// out[j] = the sum over positions [begin, begin + n) of w[j * SCORES + ..] times their values. Half floats are read as
+// out[j] = the sum over positions [begin, begin + n) of w[j * SEGMENT + ..] times their values. Half floats are read as
 // they lie: their sums stay in registers for more positions.
 void mix_all(const cells & v, int64_t begin, int64_t n, const float * w, int rows, float * block, float * const * out) {
     for (int j = 0; j < rows; ++j) {
@@ -418,7 +417,7 @@ void trim(pass & p, int64_t n) {
 void run_pass(const shape & s, const pass & p, const score_rule & rule, const cells & k, const cells & v,
               float * scores) {
     const int64_t n = p.end - p.begin, width = padded(s.dk);
-    float *queries = scores + TILE * SCORES, *block = queries + TILE * width;
+    float *queries = scores + TILE * SEGMENT, *block = queries + TILE * width;
     std::fill(queries + p.n * width, block, 0.0f);
     for (int j = 0; j < p.n; ++j) {
         const float * from = (const float *) p.query[j];
@@ -431,10 +430,10 @@ void run_pass(const shape & s, const pass & p, const score_rule & rule, const ce
     float * out[TILE];
     for (int j = 0; j < p.n; ++j) {
         const uint16_t * mask = p.mask[j] == nullptr ? nullptr : p.mask[j] + p.begin;
-        float *row = scores + j * SCORES, *ends = p.out[j] + s.dv;
+        float *row = scores + j * SEGMENT, *ends = p.out[j] + s.dv;
         if (weigh(row, n, mask, p.slope[j], rule.softcap, ends[0], ends[1])) {
             if (seeing < j) {
-                memcpy(scores + seeing * SCORES, row, (size_t) n * sizeof(float));
+                memcpy(scores + seeing * SEGMENT, row, (size_t) n * sizeof(float));
             }
             out[seeing++] = p.out[j];
         }
