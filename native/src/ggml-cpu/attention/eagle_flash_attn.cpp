@@ -378,12 +378,13 @@ void mix_all(const cells & v, int64_t begin, int64_t n, const float * w, int row
         std::fill(out[j], out[j] + v.width, 0.0f);
     }
     const int passes = (rows + MIX_ROWS - 1) / MIX_ROWS;
-    const int64_t step = v.type == GGML_TYPE_F16 ? HALF_BLOCK : BLOCK;
+    const bool as_they_lie = v.are_half_vectors();
+    const int64_t step = as_they_lie ? HALF_BLOCK : BLOCK;
     for (int64_t i = 0; i < n; i += step) {
         const int64_t some = std::min(step, n - i);
         request ahead(v, begin + i + std::max(step, AHEAD_BLOCKS * BLOCK), step,
                       std::max(1, passes * (int) (v.width / (2 * LANES))));
-        if (v.type == GGML_TYPE_F16) {
+        if (as_they_lie) {
             values<decltype(load_half)>{v.data + (begin + i) * v.stride, v.stride, v.width, some, load_half}.mix_all(
                 w + i, out, rows, passes, ahead);
         } else {
