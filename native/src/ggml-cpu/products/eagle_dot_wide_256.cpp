@@ -149,7 +149,7 @@ struct tile_256 {
             for (int j = 0; j < NR; ++j) {
                 qs[j] = x[j]->qs + 32 * s;
             }
-            add_32<Type, true, NR, G>(sum, w, s, part, scales, qs);
+            add_32<Type, way, true, NR, G>(sum, w, s, part, scales, qs);
         }
         unroll<G>([&](auto g) EAGLE_INLINE {
             const vf d = v_load_f16(w[g]->d + LANES * part);

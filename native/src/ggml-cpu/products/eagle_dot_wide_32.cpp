@@ -10,26 +10,30 @@ namespace {
 
 // --- activations -----------------------------------------------------------------------------------------------------
 
-struct act {
+template <typename Way>
+struct act_32 {
     float d;
     union {
         int32_t shift;  // minus the codes' offset times the sum of qs
         float sum;      // d times the sum of qs, for weights with a minimum
     };
-    int8_t qs[32];
+    typename Way::activation qs[32];
 };
 
+template <typename Act>
 size_t act_size(const kernel &, int64_t n) {
-    return ((size_t) (n / 32) * sizeof(act) + 63) / 64 * 64;
+    return ((size_t) (n / 32) * sizeof(Act) + 63) / 64 * 64;
 }
 
-template <typename Type>
+template <typename Type, typename Way>
 void pack(const kernel &, const float * x, void * row, int64_t, int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
-        act & y = ((act *) row)[b];
-        y.d = pack32(x + 32 * b, y.qs);
+        act_32<Way> & y = ((act_32<Way> *) row)[b];
+        int8_t qs[32];
+        y.d = pack32(x + 32 * b, qs);
+        Way::store(qs, y.qs);
         int sum = 0;
-        for (int8_t q : y.qs) {
+        for (int8_t q : qs) {
             sum += q;
         }
         if constexpr (Type::HAS_MIN) {
@@ -88,13 +92,15 @@ struct mxfp4 : table_codes<block_mxfp4_wide, mxfp4_values> {
 template <typename Type>
 struct tile_32 {
     using block = typename Type::block;
-    static constexpr int AT_ONCE = std::min(products<Type::MAX>::ROWS, 8), ROWS[] = {GROUPS > 1 ? 8 : 16, 16};
+    using way = products_32<Type::MAX>;
+    using act = act_32<way>;
+    static constexpr int AT_ONCE = way::AT_ONCE, ROWS[] = {GROUPS > 1 ? 8 : 16, 16};
 
     // acc: of rows from FIRST on.
     template <int NR, int G, int FIRST, int ALL>
-    static inline void add_block(vf (*acc)[ALL], const block * const * w, int part, const act * const * x) {
+    EAGLE_INLINE static inline void add_block(vf (*acc)[ALL], const block * const * w, int part, const act * const * x) {
         vi sum[G][NR];
-        const int8_t * qs[NR];
+        const typename way::activation * qs[NR];
         for (int j = 0; j < NR; ++j) {
             const vi start = Type::HAS_MIN ? v_zero() : v_bcast32(&x[j]->shift);
             for (int g = 0; g < G; ++g) {
@@ -102,7 +108,7 @@ struct tile_32 {
             }
             qs[j] = x[j]->qs;
         }
-        add_32<Type, false, NR, G>(sum, w, 0, part, nullptr, qs);
+        add_32<Type, way, false, NR, G>(sum, w, 0, part, nullptr, qs);
         unroll<G>([&](auto g) EAGLE_INLINE {
             const vf d = Type::scale(*w[g], part);
             unroll<NR>([&](auto j) EAGLE_INLINE {
@@ -155,7 +161,8 @@ struct tile_32 {
 
 template <typename Type>
 constexpr kernel wide_32(ggml_type type) {
-    return {type, WIDE, 32, act_size, pack<Type>, run_wide_tiles<tile_32<Type>>, true};
+    using way = products_32<Type::MAX>;
+    return {type, WIDE, 32, act_size<act_32<way>>, pack<Type, way>, run_wide_tiles<tile_32<Type>>, true};
 }
 
 }  // namespace

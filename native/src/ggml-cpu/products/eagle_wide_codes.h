@@ -151,14 +151,24 @@ inline vi code_of(const Codes & c, int s, int part) {
 // --- products --------------------------------------------------------------------------------------------------------
 //
 // Each way has sums of `RUN` vectors of codes (at most MAX each) with one row's activations, opened, added to and
-// closed into 32-bit lanes. Every step is exact, so all ways give the same integers.
+// closed into 32-bit lanes. Every step is exact, so all ways give the same integers. A way says how activations are
+// stored (`activation`, `store`) and what of them vector K of the codes meets (`values`).
+
+struct int8_activations {
+    using activation = int8_t;
+    static inline void store(const int8_t * q, int8_t * to) { std::copy(q, q + 32, to); }
+    template <int K>
+    static inline vi values(const int8_t * x) {
+        return v_bcast32(x + 4 * K);
+    }
+};
 
 #ifdef EAGLE_SIMD_VNNI
 
 template <int MAX>
-struct products {
+struct products : int8_activations {
     using sums = vi;
-    static constexpr int RUN = VECTORS, ROWS = LANES == WIDE ? 12 : 8;
+    static constexpr int RUN = VECTORS, ROWS = LANES == WIDE ? 12 : 8, AT_ONCE = 8;
     static inline vi scale(vi s) { return s; }
     template <bool SCALED>
     static inline vi open(vi sum) {
@@ -174,6 +184,9 @@ struct products {
         return SCALED ? v_add32(sum, v_mul32(p, scale)) : p;
     }
 };
+
+template <int MAX>
+using products_32 = products<MAX>;
 
 #else
 
@@ -193,9 +206,9 @@ inline void add_products(vi & sum, vi q, vi x) {
 
 // Pairs of products are 16 bits wide: as many are added up there as cannot overflow.
 template <int MAX>
-struct products {
+struct products : int8_activations {
     using sums = vi;
-    static constexpr int FIT = 32767 / (2 * 127 * MAX), RUN = FIT >= 8 ? 8 : FIT >= 4 ? 4 : 2, ROWS = 8;
+    static constexpr int FIT = 32767 / (2 * 127 * MAX), RUN = FIT >= 8 ? 8 : FIT >= 4 ? 4 : 2, ROWS = 8, AT_ONCE = 8;
     static_assert(FIT >= RUN, "codes are too large");
     static inline vi scale(vi s) { return v_pair16(s, s); }
     template <bool SCALED>
@@ -219,7 +232,7 @@ struct vi_pair {
 
 // Codes of 8 bits: their halves are multiplied each on its own.
 template <>
-struct products<255> {
+struct products<255> : int8_activations {
     using sums = vi_pair;
     static constexpr int RUN = VECTORS, ROWS = 5;
     static inline vi scale(vi s) { return v_pair16(s, s); }
@@ -242,14 +255,57 @@ struct products<255> {
     }
 };
 
+struct vi_words {
+    vi even, odd;
+};
+
+// Codes of 8 bits where activations may take 16: no sum has to be closed, and one for each row leaves room for more of
+// them. Of four neighbours the even ones come first.
+struct word_products {
+    using sums = vi;
+    using activation = int16_t;
+    static constexpr int RUN = VECTORS, AT_ONCE = 10;
+    static inline void store(const int8_t * q, int16_t * to) {
+        for (int i = 0; i < 32; i += 4) {
+            to[i] = q[i], to[i + 1] = q[i + 2], to[i + 2] = q[i + 1], to[i + 3] = q[i + 3];
+        }
+    }
+    template <int K>
+    static inline vi_words values(const int16_t * x) {
+        return {v_bcast32(x + 4 * K), v_bcast32(x + 4 * K + 2)};
+    }
+    template <bool SCALED>
+    static inline vi open(vi sum) {
+        return sum;
+    }
+    template <typename Type, int K, typename Block>
+    static inline vi_words codes(const Block & w, int s, int part) {
+        const vi q = Type::template code<K>(w, s, part);
+        return {v_and(q, v_set1_16(255)), v_shr16<8>(q)};
+    }
+    static inline void add(vi & p, vi_words q, vi_words x) {
+        p = v_add32(p, v_madd16(q.even, x.even));
+        keep_chain(p);
+        p = v_add32(p, v_madd16(q.odd, x.odd));
+        keep_chain(p);
+    }
+    template <bool SCALED>
+    static inline vi close(vi, vi p, vi) {
+        static_assert(!SCALED, "sums are not apart");
+        return p;
+    }
+};
+
+template <int MAX>
+using products_32 = std::conditional_t<MAX == 255, word_products, products<MAX>>;
+
 #endif
 
 // Adds 32 values of each weight row times NR rows of activations to `sum`, for G groups of weight rows side by side:
 // they share what is read of activations. A scale belongs to Type::SUB values.
-template <typename Type, bool SCALED, int NR, int G, typename Block>
+template <typename Type, typename way, bool SCALED, int NR, int G, typename Block>
 EAGLE_INLINE inline void add_32(vi (*sum)[NR], const Block * const * w, int s, int part, const vi * const * scale,
-                                const int8_t * const * x) {
-    using way = products<Type::MAX>;
+                                const typename way::activation * const * x) {
     constexpr int RUN = std::min(way::RUN, Type::SUB / 4);
     unroll<VECTORS / RUN>([&](auto run) EAGLE_INLINE {
         typename way::sums p[G][NR];
@@ -265,9 +321,9 @@ EAGLE_INLINE inline void add_32(vi (*sum)[NR], const Block * const * w, int s, i
                 q[g] = way::template codes<Type, K>(*w[g], s, part);
             }
             for (int j = 0; j < NR; ++j) {
-                const vi four = v_bcast32(x[j] + 4 * K);
+                const auto values = way::template values<K>(x[j]);
                 for (int g = 0; g < G; ++g) {
-                    way::add(p[g][j], q[g], four);
+                    way::add(p[g][j], q[g], values);
                 }
             }
         });
@@ -303,13 +359,6 @@ struct plain_codes {
     static inline vi code(const Block & w, int s, int part) {
         return code_of<K>(w.codes, s, part);
     }
-#ifndef EAGLE_SIMD_VNNI
-    template <int K>
-    static inline vi_pair halves(const Block & w, int s, int part) {
-        const vi q = code_of<K>(w.codes, s, part);
-        return {v_and(v_shr16<4>(q), v_set1_8(15)), v_and(q, v_set1_8(15))};
-    }
-#endif
 };
 
 template <typename Block, typename Values>
