@@ -98,7 +98,8 @@ struct tile_32 {
 
     // acc: of rows from FIRST on.
     template <int NR, int G, int FIRST, int ALL>
-    EAGLE_INLINE static inline void add_block(vf (*acc)[ALL], const block * const * w, int part, const act * const * x) {
+    EAGLE_INLINE static inline void add_block(vf (*acc)[ALL], const block * const * w, int part,
+                                              const act * const * x) {
         vi sum[G][NR];
         const typename way::activation * qs[NR];
         for (int j = 0; j < NR; ++j) {

@@ -230,7 +230,7 @@ struct vi_pair {
     vi high, low;
 };
 
-// Codes of 8 bits: their halves are multiplied each on its own.
+// Codes of 8 bits with activations of 8: their halves are multiplied each on its own.
 template <>
 struct products<255> : int8_activations {
     using sums = vi_pair;
