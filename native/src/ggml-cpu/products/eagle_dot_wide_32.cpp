@@ -20,18 +20,19 @@ struct act_32 {
     typename Way::activation qs[32];
 };
 
-template <typename Act>
+template <typename Type>
 size_t act_size(const kernel &, int64_t n) {
-    return ((size_t) (n / 32) * sizeof(Act) + 63) / 64 * 64;
+    return ((size_t) (n / 32) * sizeof(act_32<products_32<Type::MAX>>) + 63) / 64 * 64;
 }
 
-template <typename Type, typename Way>
+template <typename Type>
 void pack(const kernel &, const float * x, void * row, int64_t, int64_t begin, int64_t end) {
+    using way = products_32<Type::MAX>;
     for (int64_t b = begin; b < end; ++b) {
-        act_32<Way> & y = ((act_32<Way> *) row)[b];
+        auto & y = ((act_32<way> *) row)[b];
         int8_t qs[32];
         y.d = pack32(x + 32 * b, qs);
-        Way::store(qs, y.qs);
+        way::store(qs, y.qs);
         int sum = 0;
         for (int8_t q : qs) {
             sum += q;
@@ -162,8 +163,7 @@ struct tile_32 {
 
 template <typename Type>
 constexpr kernel wide_32(ggml_type type) {
-    using way = products_32<Type::MAX>;
-    return {type, WIDE, 32, act_size<act_32<way>>, pack<Type, way>, run_wide_tiles<tile_32<Type>>, true};
+    return {type, WIDE, 32, act_size<Type>, pack<Type>, run_wide_tiles<tile_32<Type>>, true};
 }
 
 }  // namespace

@@ -152,10 +152,12 @@ inline vi code_of(const Codes & c, int s, int part) {
 //
 // Each way has sums of `RUN` vectors of codes (at most MAX each) with one row's activations, opened, added to and
 // closed into 32-bit lanes. Every step is exact, so all ways give the same integers. A way says how activations are
-// stored (`activation`, `store`) and what of them vector K of the codes meets (`values`).
+// stored (`activation`, `store`), what of them vector K of the codes meets (`values`), and how many rows take a turn at
+// a block of 32 (`AT_ONCE`).
 
 struct int8_activations {
     using activation = int8_t;
+    static constexpr int AT_ONCE = 8;
     static inline void store(const int8_t * q, int8_t * to) { std::copy(q, q + 32, to); }
     template <int K>
     static inline vi values(const int8_t * x) {
@@ -168,7 +170,7 @@ struct int8_activations {
 template <int MAX>
 struct products : int8_activations {
     using sums = vi;
-    static constexpr int RUN = VECTORS, ROWS = LANES == WIDE ? 12 : 8, AT_ONCE = 8;
+    static constexpr int RUN = VECTORS, ROWS = LANES == WIDE ? 12 : 8;
     static inline vi scale(vi s) { return s; }
     template <bool SCALED>
     static inline vi open(vi sum) {
@@ -208,7 +210,7 @@ inline void add_products(vi & sum, vi q, vi x) {
 template <int MAX>
 struct products : int8_activations {
     using sums = vi;
-    static constexpr int FIT = 32767 / (2 * 127 * MAX), RUN = FIT >= 8 ? 8 : FIT >= 4 ? 4 : 2, ROWS = 8, AT_ONCE = 8;
+    static constexpr int FIT = 32767 / (2 * 127 * MAX), RUN = FIT >= 8 ? 8 : FIT >= 4 ? 4 : 2, ROWS = 8;
     static_assert(FIT >= RUN, "codes are too large");
     static inline vi scale(vi s) { return v_pair16(s, s); }
     template <bool SCALED>
