@@ -18,14 +18,8 @@ EAGLE_INLINE inline void prefetch_eighth(const Block & w, int part, int i, int a
 }
 
 // --- scales ----------------------------------------------------------------------------------------------------------
-
-// The four signed bytes of each lane.
-inline void bytes_of(vi x, vi * out) {
-    out[0] = v_sra32<24>(v_shl32<24>(x));
-    out[1] = v_sra32<24>(v_shl32<16>(x));
-    out[2] = v_sra32<24>(v_shl32<8>(x));
-    out[3] = v_sra32<24>(x);
-}
+//
+// Of each lane, four to a vector, one byte each: scales, SIGNED or not, and mins where codes have no OFFSET.
 
 inline vi and_8(vi x, int mask) {
     return v_and(x, v_set1_8(mask));
@@ -37,27 +31,26 @@ inline vi scale_bytes(const uint8_t (*scales)[4], int part) {
 
 struct q2_K : plain_codes<block_q2_K_wide> {
     static constexpr int SUB = 16, MAX = 3, OFFSET = 0;
+    static constexpr bool SIGNED = false;
     static inline void scales(const block & w, int part, vi * scale, vi * min) {
         for (int i = 0; i < 4; ++i) {
             const vi u = scale_bytes(w.scales[i], part);
-            bytes_of(and_8(u, 15), scale + 4 * i);
-            bytes_of(and_8(v_shr16<4>(u), 15), min + 4 * i);
+            scale[i] = and_8(u, 15);
+            min[i] = and_8(v_shr16<4>(u), 15);
         }
     }
 };
 
 struct q3_K : plain_codes<block_q3_K_wide> {
     static constexpr int SUB = 16, MAX = 7, OFFSET = 4;
+    static constexpr bool SIGNED = true;
     static inline void scales(const block & w, int part, vi * scale, vi *) {
         const vi u[2] = {scale_bytes(w.scales[0], part), scale_bytes(w.scales[1], part)};
         const vi top = scale_bytes(w.scales[2], part);
         const vi tops[4] = {top, v_shr16<2>(top), v_shr16<4>(top), v_shr16<6>(top)};
         for (int i = 0; i < 4; ++i) {
             const vi low = i < 2 ? u[i] : v_shr16<4>(u[i - 2]);
-            bytes_of(v_or(and_8(low, 15), v_shl16<4>(and_8(tops[i], 3))), scale + 4 * i);
-        }
-        for (int i = 0; i < 16; ++i) {
-            scale[i] = v_sub32(scale[i], v_set1_32(32));
+            scale[i] = v_sub8(v_or(and_8(low, 15), v_shl16<4>(and_8(tops[i], 3))), v_set1_8(32));
         }
     }
 };
@@ -67,14 +60,15 @@ struct q3_K : plain_codes<block_q3_K_wide> {
 template <typename Block, int LARGEST>
 struct q45_K : plain_codes<Block> {
     static constexpr int SUB = 32, MAX = LARGEST, OFFSET = 0;
+    static constexpr bool SIGNED = false;
     static inline vi last_four(vi low, vi first) { return v_or(and_8(low, 15), and_8(v_shr16<2>(first), 0x30)); }
     static inline void scales(const Block & w, int part, vi * scale, vi * min) {
         const vi u0 = scale_bytes(w.scales[0], part), u1 = scale_bytes(w.scales[1], part);
         const vi u2 = scale_bytes(w.scales[2], part);
-        bytes_of(and_8(u0, 63), scale);
-        bytes_of(last_four(u2, u0), scale + 4);
-        bytes_of(and_8(u1, 63), min);
-        bytes_of(last_four(v_shr16<4>(u2), u1), min + 4);
+        scale[0] = and_8(u0, 63);
+        scale[1] = last_four(u2, u0);
+        min[0] = and_8(u1, 63);
+        min[1] = last_four(v_shr16<4>(u2), u1);
     }
 };
 
@@ -83,22 +77,28 @@ using q5_K = q45_K<block_q5_K_wide, 31>;
 
 struct q6_K : plain_codes<block_q6_K_wide> {
     static constexpr int SUB = 16, MAX = 63, OFFSET = 32;
+    static constexpr bool SIGNED = true;
     static inline void scales(const block & w, int part, vi * scale, vi *) {
         for (int i = 0; i < 4; ++i) {
-            bytes_of(scale_bytes(w.scales[i], part), scale + 4 * i);
+            scale[i] = scale_bytes(w.scales[i], part);
         }
     }
 };
 
 struct iq4_xs : table_codes<block_iq4_xs_wide, iq4_values> {
     static constexpr int SUB = 32;
+    static constexpr bool SIGNED = true;
+    // Nibbles of two bytes, with two bits of the others above each.
+    static inline vi four(vi low, vi high) {
+        const vi nibbles = v_or(v_and(low, v_set1_32(0x000f000f)), v_and(v_shr16<4>(low), v_set1_32(0x0f000f00)));
+        const vi first = v_or(v_and(v_shl16<4>(high), v_set1_32(0x30)), v_and(v_shl16<2>(high), v_set1_32(0x3000)));
+        const vi last = v_or(v_and(high, v_set1_32(0x300000)), v_and(v_shr16<2>(high), v_set1_32(0x30000000)));
+        return v_sub8(v_or(nibbles, v_or(first, last)), v_set1_8(32));
+    }
     static inline void scales(const block & w, int part, vi * scale, vi *) {
-        vi low = v_load(w.scales_l[LANES * part]), high = v_shl32<4>(v_load_u16(w.scales_h + LANES * part));
-        for (int s = 0; s < 8; ++s) {
-            scale[s] = v_sub32(v_or(v_and(low, v_set1_32(15)), v_and(high, v_set1_32(0x30))), v_set1_32(32));
-            low = v_shr32<4>(low);
-            high = v_shr32<2>(high);
-        }
+        const vi low = v_load(w.scales_l[LANES * part]), high = v_load_u16(w.scales_h + LANES * part);
+        scale[0] = four(v_bytes<0, 0, 1, 1>(low), v_bytes<0, 0, 0, 0>(high));
+        scale[1] = four(v_bytes<2, 2, 3, 3>(low), v_bytes<1, 1, 1, 1>(high));
     }
 };
 
@@ -122,20 +122,20 @@ struct tile_256 {
 
     // Codes with an offset take away its multiple of the scales; mins take away themselves.
     template <int NR, int G>
-    static inline void add_block(vf (*acc)[NR], const block * const * w, int part, const act256 * const * x, int ahead,
-                                 int level) {
+    EAGLE_INLINE static inline void add_block(vf (*acc)[NR], const block * const * w, int part,
+                                              const act256 * const * x, int ahead, int level) {
         vi scale[G][SCALES], pair[G][SCALES / 2], sum[G][NR];
         const vi * scales[G];
         for (int g = 0; g < G; ++g) {
-            vi min[SCALES];
-            Type::scales(*w[g], part, scale[g], min);
-            for (int p = 0; p < SCALES / 2; ++p) {
-                pair[g][p] = Type::OFFSET != 0 ? v_pair16(scale[g][2 * p], scale[g][2 * p + 1])
-                                               : v_pair16(min[2 * p], min[2 * p + 1]);
-            }
-            for (int i = 0; i < SCALES; ++i) {
-                scale[g][i] = way::scale(scale[g][i]);
-            }
+            vi bytes[SCALES / 4], min[SCALES / 4];
+            Type::scales(*w[g], part, bytes, min);
+            unroll<SCALES>([&](auto i)
+                               EAGLE_INLINE { scale[g][i] = way::template scale<Type::SIGNED, i % 4>(bytes[i / 4]); });
+            unroll<SCALES / 2>([&](auto p) EAGLE_INLINE {
+                constexpr int FIRST = 2 * p % 4;
+                pair[g][p] = Type::OFFSET != 0 ? v_pair16<Type::SIGNED, FIRST, FIRST + 1>(bytes[p / 2])
+                                               : v_pair16<false, FIRST, FIRST + 1>(min[p / 2]);
+            });
             for (int j = 0; j < NR; ++j) {
                 sum[g][j] = Type::OFFSET != 0 ? v_mul32(sum_of(pair[g], *x[j]), v_set1_32(-Type::OFFSET)) : v_zero();
             }

@@ -16,6 +16,7 @@
 
 #include <immintrin.h>
 
+#include <array>
 #include <cstring>
 
 #if defined(__GNUC__)
@@ -59,6 +60,13 @@ inline vi v_xor(vi a, vi b) {
 inline vi v_sub32(vi a, vi b) {
     return _mm512_sub_epi32(a, b);
 }
+inline vi v_sub8(vi a, vi b) {
+    return _mm512_sub_epi8(a, b);
+}
+template <int N>
+inline vi v_sra16(vi a) {
+    return _mm512_srai_epi16(a, N);
+}
 template <int N>
 inline vi v_shr16(vi a) {
     return _mm512_srli_epi16(a, N);
@@ -92,9 +100,11 @@ inline vi v_set1_32(int v) {
 inline vi v_select_above(vi x, vi y, vi a, vi b) {
     return _mm512_mask_mov_epi32(b, _mm512_cmpgt_epi32_mask(x, y), a);
 }
-// The byte of the table that each byte of x, below 16, stands for.
-inline vi v_lookup(const uint8_t * table, vi x) {
-    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *) table)), x);
+inline vi v_bcast128(const void * p) {
+    return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *) p));
+}
+inline vi v_shuffle8(vi x, vi from) {
+    return _mm512_shuffle_epi8(x, from);
 }
 inline vi v_load_u8(const uint8_t * p) {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *) p));
@@ -190,6 +200,13 @@ inline vi v_xor(vi a, vi b) {
 inline vi v_sub32(vi a, vi b) {
     return _mm256_sub_epi32(a, b);
 }
+inline vi v_sub8(vi a, vi b) {
+    return _mm256_sub_epi8(a, b);
+}
+template <int N>
+inline vi v_sra16(vi a) {
+    return _mm256_srai_epi16(a, N);
+}
 template <int N>
 inline vi v_shr16(vi a) {
     return _mm256_srli_epi16(a, N);
@@ -222,8 +239,11 @@ inline vi v_set1_32(int v) {
 inline vi v_select_above(vi x, vi y, vi a, vi b) {
     return _mm256_blendv_epi8(b, a, _mm256_cmpgt_epi32(x, y));
 }
-inline vi v_lookup(const uint8_t * table, vi x) {
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) table)), x);
+inline vi v_bcast128(const void * p) {
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) p));
+}
+inline vi v_shuffle8(vi x, vi from) {
+    return _mm256_shuffle_epi8(x, from);
 }
 inline vi v_load_u8(const uint8_t * p) {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *) p));
@@ -313,9 +333,34 @@ inline vf v_load_bf16(const void * p) {
 #define EAGLE_SIMD_VNNI 1
 #endif
 
-// The low 16 bits of a below those of b, lane by lane.
-inline vi v_pair16(vi a, vi b) {
-    return v_or(v_and(a, v_set1_32(0xffff)), v_shl32<16>(b));
+// The byte of the table that each byte of x, below 16, stands for.
+inline vi v_lookup(const uint8_t * table, vi x) {
+    return v_shuffle8(v_bcast128(table), x);
+}
+
+// Bytes A to D of each 32-bit lane, in this order; NONE: zero.
+constexpr int NONE = -1;
+template <int A, int B, int C, int D>
+inline vi v_bytes(vi x) {
+    static constexpr auto FROM = [] {
+        constexpr int OF[] = {A, B, C, D};
+        std::array<int8_t, 16> from = {};
+        for (int i = 0; i < 16; ++i) {
+            from[i] = (int8_t) (OF[i % 4] == NONE ? NONE : i / 4 * 4 + OF[i % 4]);
+        }
+        return from;
+    }();
+    return v_shuffle8(x, v_bcast128(FROM.data()));
+}
+
+// Bytes A and B of each 32-bit lane as 16 bits each.
+template <bool SIGNED, int A, int B>
+inline vi v_pair16(vi x) {
+    if constexpr (SIGNED) {
+        return v_sra16<8>(v_bytes<NONE, A, NONE, B>(x));
+    } else {
+        return v_bytes<A, NONE, B, NONE>(x);
+    }
 }
 
 // Asks for the BYTES bytes that lie `distance` bytes ahead of p, into the cache of this level (1 or 2). Weights stream

@@ -152,8 +152,8 @@ inline vi code_of(const Codes & c, int s, int part) {
 //
 // Each way has sums of `RUN` vectors of codes (at most MAX each) with one row's activations, opened, added to and
 // closed into 32-bit lanes. Every step is exact, so all ways give the same integers. A way says how activations are
-// stored (`activation`, `store`), what of them vector K of the codes meets (`values`), and how many rows take a turn at
-// a block of 32 (`AT_ONCE`).
+// stored (`activation`, `store`), what of them vector K of the codes meets (`values`), how many rows take a turn at a
+// block of 32 (`AT_ONCE`), and what byte K of each lane becomes as a factor of sums (`scale`).
 
 struct int8_activations {
     using activation = int8_t;
@@ -171,7 +171,11 @@ template <int MAX>
 struct products : int8_activations {
     using sums = vi;
     static constexpr int RUN = VECTORS, ROWS = LANES == WIDE ? 12 : 8;
-    static inline vi scale(vi s) { return s; }
+    template <bool SIGNED, int K>
+    static inline vi scale(vi bytes) {
+        const vi top = v_shl32<24 - 8 * K>(bytes);
+        return SIGNED ? v_sra32<24>(top) : v_shr32<24>(top);
+    }
     template <bool SCALED>
     static inline vi open(vi sum) {
         return SCALED ? v_zero() : sum;
@@ -212,7 +216,10 @@ struct products : int8_activations {
     using sums = vi;
     static constexpr int FIT = 32767 / (2 * 127 * MAX), RUN = FIT >= 8 ? 8 : FIT >= 4 ? 4 : 2, ROWS = 8;
     static_assert(FIT >= RUN, "codes are too large");
-    static inline vi scale(vi s) { return v_pair16(s, s); }
+    template <bool SIGNED, int K>
+    static inline vi scale(vi bytes) {
+        return v_pair16<SIGNED, K, K>(bytes);
+    }
     template <bool SCALED>
     static inline vi open(vi) {
         return v_zero();
@@ -237,7 +244,10 @@ template <>
 struct products<255> : int8_activations {
     using sums = vi_pair;
     static constexpr int RUN = VECTORS, ROWS = 5;
-    static inline vi scale(vi s) { return v_pair16(s, s); }
+    template <bool SIGNED, int K>
+    static inline vi scale(vi bytes) {
+        return v_pair16<SIGNED, K, K>(bytes);
+    }
     template <bool SCALED>
     static inline vi_pair open(vi) {
         return {v_zero(), v_zero()};
