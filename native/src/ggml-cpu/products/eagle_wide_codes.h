@@ -210,16 +210,20 @@ inline void add_products(vi & sum, vi q, vi x) {
     keep_chain(sum);
 }
 
-// Pairs of products are 16 bits wide: as many are added up there as cannot overflow.
-template <int MAX>
-struct products : int8_activations {
-    using sums = vi;
-    static constexpr int FIT = 32767 / (2 * 127 * MAX), RUN = FIT >= 8 ? 8 : FIT >= 4 ? 4 : 2, ROWS = 8;
-    static_assert(FIT >= RUN, "codes are too large");
+// Sums of byte products are pairs of 16 bits, and so are their factors.
+struct sums_of_pairs : int8_activations {
     template <bool SIGNED, int K>
     static inline vi scale(vi bytes) {
         return v_pair16<SIGNED, K, K>(bytes);
     }
+};
+
+// As many products are added up in 16 bits as cannot overflow.
+template <int MAX>
+struct products : sums_of_pairs {
+    using sums = vi;
+    static constexpr int FIT = 32767 / (2 * 127 * MAX), RUN = FIT >= 8 ? 8 : FIT >= 4 ? 4 : 2, ROWS = 8;
+    static_assert(FIT >= RUN, "codes are too large");
     template <bool SCALED>
     static inline vi open(vi) {
         return v_zero();
@@ -241,13 +245,9 @@ struct vi_pair {
 
 // Codes of 8 bits with activations of 8: their halves are multiplied each on its own.
 template <>
-struct products<255> : int8_activations {
+struct products<255> : sums_of_pairs {
     using sums = vi_pair;
     static constexpr int RUN = VECTORS, ROWS = 5;
-    template <bool SIGNED, int K>
-    static inline vi scale(vi bytes) {
-        return v_pair16<SIGNED, K, K>(bytes);
-    }
     template <bool SCALED>
     static inline vi_pair open(vi) {
         return {v_zero(), v_zero()};
@@ -296,9 +296,9 @@ struct word_products {
         return {v_and(q, v_set1_16(255)), v_shr16<8>(q)};
     }
     static inline void add(vi & p, vi_words q, vi_words x) {
-        p = v_add32(p, v_madd16(q.even, x.even));
+        p = v_dpwssd(p, q.even, x.even);
         keep_chain(p);
-        p = v_add32(p, v_madd16(q.odd, x.odd));
+        p = v_dpwssd(p, q.odd, x.odd);
         keep_chain(p);
     }
     template <bool SCALED>
