@@ -3,8 +3,9 @@
     python bench/studies/auto/record_rounds.py TARGET.gguf DRAFT.gguf|mtp -o TRACE.json [--disturb]
     python bench/studies/auto/simulate.py TRACE.json... [--tokens 256 1024] [--accept 0.1 0.3 0.5 0.7 0.9] [--seeds 20]
 
-A simulated round takes the median of its length, times what slowed the recorded one at this moment: the recording runs
-along with the simulated time, so that the machine is as slow as it was, as long. Drafts are right by chance.
+A simulated round takes what rounds of its length took at about that time, in the median, times what slowed the recorded
+one at this moment: the recording runs along with the simulated time, so that the machine is as slow as it was, as long,
+and lengths gain and lose against each other as they did. Drafts are right by chance.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import json
 import random
 from bisect import bisect_right
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from statistics import mean, median
@@ -21,27 +23,38 @@ from llama_eagle.drafting.auto import Auto
 from llama_eagle.drafting.draft_length import DraftLength, Fixed, RoundCost
 from llama_eagle.drafting.several import Several
 
+NEARBY = 2_000.0  # ms within which lengths keep their ratios
+N_NEAREST = 9  # rounds
+
 
 class Trace:
     """Rounds [n_draft, draft ms, verify ms] in the order of their recording."""
 
     def __init__(self, rounds: list[list[float]]) -> None:
-        kinds = [(int(n), i > 0 and n != rounds[i - 1][0]) for i, (n, *_) in enumerate(rounds)]
-        self._costs = {
-            kind: (median(costs[0] for costs in found), median(costs[1] for costs in found))
-            for kind in kinds
-            if (found := [costs for (_, *costs), other in zip(rounds, kinds, strict=True) if other == kind])
-        }
         totals = [draft + verify for _, draft, verify in rounds]
-        self._slowness = [total / sum(self._costs[kind]) for total, kind in zip(totals, kinds, strict=True)]
         self._starts = list(accumulate(totals, initial=0.0))
+        kinds = [(int(n), i > 0 and n != rounds[i - 1][0]) for i, (n, *_) in enumerate(rounds)]
+        self._found: dict[tuple[int, bool], list[tuple[float, float, float]]] = {}
+        for kind, start, (_, draft, verify) in zip(kinds, self._starts, rounds, strict=False):
+            self._found.setdefault(kind, []).append((start, draft, verify))
+        self._usual = cache(self._usual_at)
+        self._slowness = [
+            total / sum(self._usual(kind, start // NEARBY))
+            for kind, start, total in zip(kinds, self._starts, totals, strict=False)
+        ]
         self.lengths = sorted({n for n, _ in kinds})
 
+    def _usual_at(self, kind: tuple[int, bool], part: float) -> tuple[float, float]:
+        """Draft and verify ms: medians of the rounds of a kind that were recorded nearest."""
+        nearest = sorted(self._found[kind], key=lambda each: abs(each[0] - (part + 0.5) * NEARBY))[:N_NEAREST]
+        return median(draft for _, draft, _ in nearest), median(verify for *_, verify in nearest)
+
     def round(self, n_draft: int, changed: bool, at_ms: float) -> tuple[float, float]:
-        """Draft and verify ms: the median of the length, or of the next longer one recorded, as slow as it was then."""
+        """Draft and verify ms: what is usual then for the length or the next longer one, as slow as that moment was."""
         n = next(length for length in self.lengths if length >= n_draft)
-        slowness = self._slowness[bisect_right(self._starts, at_ms % self._starts[-1]) - 1]
-        draft, verify = self._costs[n, changed]
+        at_ms %= self._starts[-1]
+        slowness = self._slowness[bisect_right(self._starts, at_ms) - 1]
+        draft, verify = self._usual((n, changed), at_ms // NEARBY)
         return draft * slowness, verify * slowness
 
 

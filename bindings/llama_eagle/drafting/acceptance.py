@@ -20,7 +20,7 @@ class Acceptance:
     FORGET = 0.2  # what older rounds count for after a surprise
     LEAN = 12.0  # observations that the mean of all positions counts for
     LONG_MEMORY = 0.997  # the same for what is expected where little was tried recently
-    PRIOR, PRIOR_WEIGHT = 0.6, 12.0
+    PRIOR, PRIOR_WEIGHT = 0.65, 12.0
 
     def __init__(self, n_max: int) -> None:
         self.tried = [0.0] * n_max

@@ -7,6 +7,7 @@ Times are in ms, estimates of them are kept as logarithms, each with its varianc
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,6 +46,33 @@ class Round(NamedTuple):
     value: float
 
 
+@dataclass
+class Fit:
+    """A line through `sizes`, the errors of its logarithm there, and estimates there, none above that of a larger."""
+
+    at_0: float
+    slope: float
+    sizes: list[int]
+    errors: list[float]
+    estimates: list[float]
+
+    def line(self, size: int) -> float:
+        return max(self.at_0 + self.slope * size, LEAST_MS)
+
+    def estimate(self, size: int) -> float:
+        """Between two of `sizes` the line's error is between theirs; beyond them it is that of the outermost."""
+        sizes, errors = self.sizes, self.errors
+        i = bisect_left(sizes, size)
+        if i == len(sizes):
+            return self.line(size) * exp(errors[-1])
+        if sizes[i] == size:
+            return self.estimates[i]
+        error = errors[i]
+        if i:
+            error = errors[i - 1] + (error - errors[i - 1]) * (size - sizes[i - 1]) / (sizes[i] - sizes[i - 1])
+        return min(self.line(size) * exp(error), self.estimates[i])
+
+
 class Curve:
     """Time by size: a line through what was measured, and how far each measured size lies beside it.
 
@@ -64,15 +92,14 @@ class Curve:
         self.points: dict[int, Point] = {}
         self._shape = shape
         self._machine = machine
-        self._line = (0.0, 0.0)
-        self._estimates: dict[int, float] = {}
+        self._fit: Fit | None = None  # of the points as they are
 
     def estimate(self, size: int) -> float:
         """ms; 1 where nothing was measured yet. What slows a machine only adds time: a larger size bounds a smaller."""
-        if size not in self._estimates:
-            above = (self._own_estimate(other) for other in self.points if other > size)
-            self._estimates[size] = min([self._own_estimate(size), *above])
-        return self._estimates[size]
+        if not self.points:
+            return 1.0
+        self._fit = self._fit or self._fitted()
+        return self._fit.estimate(size)
 
     def variance(self, size: int) -> float:
         """Of the logarithm. A slowness beyond the noise that a size was not measured at may not be its."""
@@ -94,51 +121,39 @@ class Curve:
         point.mean += weight / point.weight * (value - point.mean)
         point.count += 1
         point.round, point.slowness = machine.now, machine.slowness
-        self._fit()
+        self._fit = None
 
     @property
     def is_settled(self) -> bool:
         """Whether some size is no longer new."""
         return any(point.count >= self.NEW for point in self.points.values())
 
-    def _own_estimate(self, size: int) -> float:
-        point = self.points.get(size)
-        if point is None:
-            return self._from_line(size) * exp(self._beside(size))
-        line = log(self._from_line(size))
-        return exp(line + self._own_variance(point) * point.weight / self._machine.noise * (point.mean - line))
-
     def _own_variance(self, point: Point) -> float:
         return 1 / (point.weight / self._machine.noise + 1 / self.SPREAD)
 
-    def _from_line(self, size: int) -> float:
-        at_0, slope = self._line
-        return max(at_0 + slope * size, LEAST_MS) if self.points else 1.0
-
-    def _beside(self, size: int) -> float:
-        """The line's error between the two measured sizes around this one; beyond them, that of the outermost."""
-        below = max((s for s in self.points if s < size), default=None)
-        above = min((s for s in self.points if s > size), default=None)
-        errors = {s: self.points[s].mean - log(self._from_line(s)) for s in (below, above) if s is not None}
-        if below is None or above is None:
-            return next(iter(errors.values()), 0.0)
-        return errors[below] + (errors[above] - errors[below]) * (size - below) / (above - below)
-
-    def _fit(self) -> None:
-        """Weighted least squares of relative errors."""
-        rows = [(size, exp(p.mean), 1 / (self._machine.noise / p.weight + 0.05**2)) for size, p in self.points.items()]
+    def _fitted(self) -> Fit:
+        """Weighted least squares of relative errors; estimates lie between the line and what was measured."""
+        noise = self._machine.noise
+        points = sorted(self.points.items())
+        rows = [(size, exp(point.mean), 1 / (noise / point.weight + 0.05**2)) for size, point in points]
         total = sum(weight for *_, weight in rows)
         scale = exp(sum(weight * log(ms / self._shape(size)) for size, ms, weight in rows) / total)
         rows += [(size, scale * self._shape(size), 1 / 0.4**2) for size in self.EXPECTED]
-        weights = [weight / ms**2 for _, ms, weight in rows]
-        total = sum(weights)
-        mean_x = sum(w * size for w, (size, *_) in zip(weights, rows, strict=True)) / total
-        mean_y = sum(w * ms for w, (_, ms, _) in zip(weights, rows, strict=True)) / total
-        xx = sum(w * (size - mean_x) ** 2 for w, (size, *_) in zip(weights, rows, strict=True))
-        xy = sum(w * (size - mean_x) * (ms - mean_y) for w, (size, ms, _) in zip(weights, rows, strict=True))
+        rows = [(size, ms, weight / ms**2) for size, ms, weight in rows]
+        total = sum(w for *_, w in rows)
+        mean_x = sum(w * size for size, _, w in rows) / total
+        mean_y = sum(w * ms for _, ms, w in rows) / total
+        xx = sum(w * (size - mean_x) ** 2 for size, _, w in rows)
+        xy = sum(w * (size - mean_x) * (ms - mean_y) for size, ms, w in rows)
         slope = max(xy / xx, 0.0)
-        self._line = (mean_y - slope * mean_x, slope)
-        self._estimates = {}
+        fit = Fit(mean_y - slope * mean_x, slope, [size for size, _ in points], [], [])
+        for size, point in points:
+            line = log(fit.line(size))
+            fit.errors.append(point.mean - line)
+            fit.estimates.append(exp(line + self._own_variance(point) * point.weight / noise * (point.mean - line)))
+        for i in range(len(points) - 1, 0, -1):
+            fit.estimates[i - 1] = min(fit.estimates[i - 1], fit.estimates[i])
+        return fit
 
 
 class RoundTimes:
@@ -164,9 +179,10 @@ class RoundTimes:
 
     def deviation(self, n_draft: int) -> float:
         """Standard deviation of that estimate's logarithm."""
-        parts = [(self.verify, n_draft + 1), *([(self.draft, n_draft)] if n_draft else [])]
-        variance = sum(curve.estimate(size) ** 2 * curve.variance(size) for curve, size in parts)
-        return float(variance**0.5 / self.estimate(n_draft))
+        squared = self.verify.estimate(n_draft + 1) ** 2 * self.verify.variance(n_draft + 1)
+        if n_draft:
+            squared += self.draft.estimate(n_draft) ** 2 * self.draft.variance(n_draft)
+        return float(squared**0.5 / self.estimate(n_draft))
 
     def age(self, n_draft: int) -> int:
         """Rounds since this length was measured."""
@@ -204,8 +220,9 @@ class RoundTimes:
     def _clear_level(self, surprises: list[float]) -> float:
         """The mean of those that nothing slowed for a moment, which are around the lower quartile."""
         level = surprises[int(self.CLEAR * len(surprises))]
+        usual = self.USUAL * self._machine.noise**0.5
         for _ in range(3):
-            near = [each for each in surprises if abs(each - level) <= self.USUAL * self._machine.noise**0.5]
+            near = surprises[bisect_left(surprises, level - usual) : bisect_right(surprises, level + usual)]
             level = fmean(near) if near else level
         return level
 
