@@ -1,0 +1,63 @@
+"""Real runs of `auto` and of fixed lengths, in turns, because a machine changes between one run and the next.
+
+    python bench/studies/auto/in_turns.py TARGET.gguf DRAFT.gguf|mtp [--n-draft 1,2,3,4] [-n 256] [--turns 12]
+        [--threads 2] [--disturb]
+
+Each generation begins knowing nothing. Printed: mean time of each length, its standard error, and the time of the best
+fixed length over its own. Among fixed lengths that differ by less than the error the best is so by luck: the share of
+`auto` is rather too low than too high. --disturb as in record_rounds.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from pathlib import Path
+from statistics import mean, stdev
+
+from llama_eagle.drafting.options import DraftingOptions
+from llama_eagle.generation.run import Run, decode
+from llama_eagle.sessions.models import ModelPair
+from llama_eagle.sessions.options import MTP, PairOptions
+from llama_eagle.sessions.text import Tokenizer
+from record_rounds import disturbance
+
+LONGEST = 16
+
+
+def measure(pair: ModelPair, draft: str, n_draft: int | str, run: Run) -> float:
+    """ms of a generation after its prompt."""
+    longest = n_draft if isinstance(n_draft, int) else LONGEST
+    drafting = DraftingOptions(draft, n_draft, longest, lookup=False)
+    return decode(pair, Tokenizer(pair.target).encode(" A B C"), run, drafting).decode_ms
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("draft", help="a file, or mtp")
+    parser.add_argument("--n-draft", default="1,2,3,4", help="fixed lengths")
+    parser.add_argument("-n", type=int, default=256, help="tokens")
+    parser.add_argument("--turns", type=int, default=12)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--disturb", action="store_true")
+    args = parser.parse_args()
+    fixed = [int(n) for n in args.n_draft.split(",")]
+    found: dict[int | str, list[float]] = {n: [] for n in (*fixed, "auto")}
+    rng, run = random.Random(0), Run(args.n, args.threads)
+    options = PairOptions(args.target, MTP if args.draft == MTP else Path(args.draft))
+    with ModelPair(options) as pair, disturbance(args.disturb):
+        measure(pair, args.draft, fixed[0], run)  # warms up
+        for _ in range(args.turns):
+            for n in rng.sample(list(found), len(found)):
+                found[n].append(measure(pair, args.draft, n, run))
+            print("  ".join(f"{n}: {times[-1] / 1e3:.2f} s" for n, times in found.items()), flush=True)
+    best = min(mean(found[n]) for n in fixed)
+    print("| n_draft | mean, s | standard error | best over it |\n|---|---|---|---|")
+    for n, times in found.items():
+        error = stdev(times) / len(times) ** 0.5
+        print(f"| {n} | {mean(times) / 1e3:.3f} | {error / 1e3:.3f} | {best / mean(times):.3f} |")
+
+
+if __name__ == "__main__":
+    main()
