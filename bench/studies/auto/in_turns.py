@@ -15,7 +15,7 @@ import random
 from pathlib import Path
 from statistics import mean, stdev
 
-from llama_eagle.drafting.options import DraftingOptions
+from llama_eagle.drafting.options import NONE, DraftingOptions
 from llama_eagle.generation.run import Run, decode
 from llama_eagle.sessions.models import ModelPair
 from llama_eagle.sessions.options import MTP, PairOptions
@@ -26,9 +26,11 @@ LONGEST = 16
 
 
 def measure(pair: ModelPair, draft: str, n_draft: int | str, run: Run) -> float:
-    """ms of a generation after its prompt."""
-    longest = n_draft if isinstance(n_draft, int) else LONGEST
-    drafting = DraftingOptions(draft, n_draft, longest, lookup=False)
+    """ms of a generation after its prompt; without the draft for 0 tokens."""
+    if n_draft == 0:
+        drafting = DraftingOptions(NONE)
+    else:
+        drafting = DraftingOptions(draft, n_draft, n_draft if isinstance(n_draft, int) else LONGEST, lookup=False)
     return decode(pair, Tokenizer(pair.target).encode(" A B C"), run, drafting).decode_ms
 
 
@@ -36,7 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", type=Path)
     parser.add_argument("draft", help="a file, or mtp")
-    parser.add_argument("--n-draft", default="1,2,3,4", help="fixed lengths")
+    parser.add_argument("--n-draft", default="1,2,3,4", help="fixed lengths, 0 for plain decoding")
     parser.add_argument("-n", type=int, default=256, help="tokens")
     parser.add_argument("--turns", type=int, default=12)
     parser.add_argument("--threads", type=int, default=2)
