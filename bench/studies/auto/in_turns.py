@@ -45,13 +45,14 @@ def main() -> None:
     parser.add_argument("--disturb", action="store_true")
     args = parser.parse_args()
     fixed = [int(n) for n in args.n_draft.split(",")]
-    found: dict[int | str, list[float]] = {n: [] for n in (*fixed, "auto")}
+    kinds: list[int | str] = [*fixed, "auto"]
+    found: dict[int | str, list[float]] = {n: [] for n in kinds}
     rng, run = random.Random(0), Run(args.n, args.threads)
     options = PairOptions(args.target, MTP if args.draft == MTP else Path(args.draft))
     with ModelPair(options) as pair, disturbance(args.disturb):
         measure(pair, args.draft, fixed[0], run)  # warms up
         for _ in range(args.turns):
-            for n in rng.sample(list(found), len(found)):
+            for n in rng.sample(kinds, len(kinds)):
                 found[n].append(measure(pair, args.draft, n, run))
             print("  ".join(f"{n}: {times[-1] / 1e3:.2f} s" for n, times in found.items()), flush=True)
     best = min(mean(found[n]) for n in fixed)
