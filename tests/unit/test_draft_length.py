@@ -162,10 +162,7 @@ LOOKED_AT_ALL = 1500  # rounds
     ids=["long drafts dearer", "long drafts cheaper", "all dearer", "all cheaper"],
 )
 def test_follows_costs_that_change_twofold(before: dict[int, float], after: dict[int, float], n_rounds: int) -> None:
-    """What has become dearer is seen soon, what has become cheaper when its turn of being looked at comes.
-
-    Where only long drafts are dearer, one trial of another long one may say that all are: then later.
-    """
+    """What has become dearer is seen soon, what has become cheaper when its turn of being looked at comes."""
     shares = []
     for seed in range(8):
         change = 300 + 50 * seed
@@ -175,7 +172,7 @@ def test_follows_costs_that_change_twofold(before: dict[int, float], after: dict
 
         chosen = simulate(Auto(16), lambda _: 0.9, change + n_rounds + 30, costs, seed)[1]
         shares.append(share_of_best(chosen[-30:], 0.9, after))
-    assert sum(share > 0.85 for share in shares) >= 7  # of 8
+    assert min(shares) > 0.85
     assert mean(shares) > 0.95
 
 
@@ -196,8 +193,8 @@ def test_near_the_end_of_the_context_the_limit_holds() -> None:
 
 def test_lengths_are_left_rarely() -> None:
     """Every change of length may build a graph."""
-    chosen = [simulate(Auto(16), lambda _: 0.8, 1000, CHEAP, seed)[1] for seed in range(6)]
-    assert mean(sum(a != b for a, b in pairwise(lengths)) for lengths in chosen) < 100
+    chosen = simulate(Auto(16), lambda _: 0.8, 1000, CHEAP, 4)[1]
+    assert sum(a != b for a, b in pairwise(chosen)) < 100
 
 
 def test_acceptance_is_per_position() -> None:

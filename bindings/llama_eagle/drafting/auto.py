@@ -24,6 +24,7 @@ class Auto:
 
     LENGTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
     GAIN = 1.03  # how much faster a length must promise to be
+    TRIAL = 2  # rounds of a length that was measured before: one alone may be slow by chance
     OPTIMISM = 1.0  # standard deviations
     HOPELESS = 0.5  # of the current length's speed: what promises no more is not tried
     LIKELY = 0.25  # the chance that it is so
@@ -52,7 +53,8 @@ class Auto:
         self.times = times or RoundTimes()
         self._candidates = [n for n in lengths if n <= n_max] or [n_max]
         self.current = 3 if 3 in self._candidates else self._candidates[-1]
-        self._tried: int | None = None  # in the next round, instead of the current length
+        self._trial = 0  # rounds left of it
+        self._tried = 0  # its length
         self._rounds = 0
         self._idle = 0  # rounds since something was drafted here
         self._looks = looks
@@ -61,7 +63,7 @@ class Auto:
         self._n_seen_right = 0  # looks in a row
 
     def choose(self, n_max: int) -> int:
-        return min(self.current if self._tried is None else self._tried, n_max)
+        return min(self._tried if self._trial else self.current, n_max)
 
     def observe(self, round_cost: RoundCost) -> None:
         n = round_cost.n_draft
@@ -69,8 +71,9 @@ class Auto:
         self.acceptance.observe(n, round_cost.n_accepted)
         self._rounds += 1
         self._idle = 0 if n else self._idle + 1
-        self._tried = None
-        self._reconsider(promising=0 < n <= 2 * round_cost.n_accepted)
+        self._trial = max(self._trial - 1, 0)
+        if not self._trial:
+            self._reconsider(promising=0 < n <= 2 * round_cost.n_accepted)
 
     def rest(self) -> None:
         """A round went to another drafter."""
@@ -91,7 +94,7 @@ class Auto:
         if self.current == 0 and 0 < self._n_seen_right < self.CONVINCING:
             self._wants_look = True
         elif self.current == 0 and n_right:
-            self._tried = min(self.SECOND_LOOK, self.n_max)
+            self._try(min(self.SECOND_LOOK, self.n_max), 1)
 
     def best_speed(self) -> float:
         """Tokens per ms that the best length promises."""
@@ -119,25 +122,29 @@ class Auto:
         if speeds[best] > self.GAIN * speeds[self.current]:
             self.current = best
         if self.current == 0 and promising:
-            self._tried = min(self.SECOND_LOOK, self.n_max)
+            self._try(min(self.SECOND_LOOK, self.n_max), 1)
         elif self.current == 0 and self._looks and self.is_worth_a_look(speeds[0], times[0]):
             self._wants_look = True
         elif self.current == 0 and not self._looks and self._is_worth_a_probe(speeds, times):
-            self._tried = self._n_probe
+            self._try(self._n_probe, 1)
         else:
             least = self.HOPELESS * speeds[self.current]
             others = (n for n in self._candidates if n != self.current and speeds[n] > least)
             worth = {n: self._worth(n, speeds, times) for n in others}
             if worth and max(worth.values()) > 0:
-                self._tried = max(worth, key=worth.__getitem__)
+                n = max(worth, key=worth.__getitem__)
+                self._try(n, self.TRIAL if self.current and n in self.times else 1)
 
     @property
     def _n_probe(self) -> int:
         """The shortest draft, 0 where there is none."""
         return min((n for n in self._candidates if n), default=0)
 
+    def _try(self, n_draft: int, n_rounds: int) -> None:
+        self._trial, self._tried = n_rounds, n_draft
+
     def _worth(self, n: int, speeds: dict[int, float], times: dict[int, float]) -> float:
-        """Of a trial of one round, in rounds at the current length."""
+        """Of a trial's first round, in rounds at the current length."""
         share = speeds[n] / speeds[self.current]
         loss = times[n] / times[self.current] * max(1 - share, 0.0) + self.SWITCH
         least, most = self.HORIZON

@@ -184,6 +184,10 @@ class RoundTimes:
             squared += self.draft.estimate(n_draft) ** 2 * self.draft.variance(n_draft)
         return float(squared**0.5 / self.estimate(n_draft))
 
+    def __contains__(self, n_draft: int) -> bool:
+        """Whether this length was measured."""
+        return n_draft + 1 in self.verify.points
+
     def age(self, n_draft: int) -> int:
         """Rounds since this length was measured."""
         point = self.verify.points.get(n_draft + 1)
