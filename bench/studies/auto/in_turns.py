@@ -15,23 +15,15 @@ import random
 from pathlib import Path
 from statistics import mean, stdev
 
-from llama_eagle.drafting.options import NONE, DraftingOptions
-from llama_eagle.generation.run import Run, decode
-from llama_eagle.sessions.models import ModelPair
-from llama_eagle.sessions.options import MTP, PairOptions
-from llama_eagle.sessions.text import Tokenizer
-from record_rounds import disturbance
-
-LONGEST = 16
+from llama_eagle.bench.ours import Job, Ours, loaded
+from llama_eagle.sessions.options import MTP
+from record_rounds import LENGTHS, disturbance
 
 
-def measure(pair: ModelPair, draft: str, n_draft: int | str, run: Run) -> float:
+def measure(ours: Ours, n_draft: int | str) -> float:
     """ms of a generation after its prompt; without the draft for 0 tokens."""
-    if n_draft == 0:
-        drafting = DraftingOptions(NONE)
-    else:
-        drafting = DraftingOptions(draft, n_draft, n_draft if isinstance(n_draft, int) else LONGEST, lookup=False)
-    return decode(pair, Tokenizer(pair.target).encode(" A B C"), run, drafting).decode_ms
+    found = ours.speculate(n_draft) if n_draft else ours.plain()
+    return ours.job.n / found.tps * 1e3
 
 
 def main() -> None:
@@ -47,13 +39,14 @@ def main() -> None:
     fixed = [int(n) for n in args.n_draft.split(",")]
     kinds: list[int | str] = [*fixed, "auto"]
     found: dict[int | str, list[float]] = {n: [] for n in kinds}
-    rng, run = random.Random(0), Run(args.n, args.threads)
-    options = PairOptions(args.target, MTP if args.draft == MTP else Path(args.draft))
-    with ModelPair(options) as pair, disturbance(args.disturb):
-        measure(pair, args.draft, fixed[0], run)  # warms up
+    rng = random.Random(0)
+    draft = None if args.draft == MTP else Path(args.draft)
+    job = Job(args.target, draft, " A B C", args.n, args.threads, n_draft_max=max(LENGTHS))
+    with loaded(job) as ours, disturbance(args.disturb):
+        measure(ours, fixed[0])  # warms up
         for _ in range(args.turns):
             for n in rng.sample(kinds, len(kinds)):
-                found[n].append(measure(pair, args.draft, n, run))
+                found[n].append(measure(ours, n))
             print("  ".join(f"{n}: {times[-1] / 1e3:.2f} s" for n, times in found.items()), flush=True)
     best = min(mean(found[n]) for n in fixed)
     print("| n_draft | mean, s | standard error | best over it |\n|---|---|---|---|")
