@@ -56,6 +56,10 @@ LLAMA_API const char * eagle_lost_server(const struct llama_context * ctx);
 // Where a layer lies, 0..llama_model_n_layer(model); that number itself: the head. Null for other numbers.
 LLAMA_API ggml_backend_dev_t eagle_layer_device(const struct llama_model * model, int32_t layer);
 
+// Bytes of weights that a decode of n_rows rows reads: of experts, as many as so many rows are expected to use. 0 for
+// no model or no row.
+LLAMA_API double eagle_bytes_read(const struct llama_model * model, int32_t n_rows);
+
 // --- session ---------------------------------------------------------------------------------------------------
 
 struct eagle_session_params {
@@ -109,6 +113,9 @@ LLAMA_API const char * eagle_draft_device(const eagle_session * session);
 // Why that is not the device that its weights were loaded to, in one sentence that llama.cpp's log has too: it computes
 // not all that the draft needs. "" when it is. Valid as long as the session.
 LLAMA_API const char * eagle_draft_notice(const eagle_session * session);
+
+// Bytes of weights that the draft reads for each token it drafts.
+LLAMA_API double eagle_draft_bytes_read(const eagle_session * session);
 
 // Forgets everything in both memories.
 LLAMA_API int32_t eagle_reset(eagle_session * session);

@@ -3,9 +3,10 @@
     python bench/studies/auto/in_turns.py TARGET.gguf DRAFT.gguf|mtp [--n-draft 1,2,3,4] [-n 256] [--turns 12]
         [--threads 2] [--disturb]
 
-Each generation begins knowing nothing. Printed: mean time of each length, its standard error, and the time of the best
-fixed length over its own. Among fixed lengths that differ by less than the error the best is so by luck: the share of
-`auto` is rather too low than too high. --disturb as in record_rounds.py.
+Each generation begins knowing nothing. Printed: mean time of each length, its standard error, the time of the best
+fixed length over its own, and the standard error of that, by turns: what slows a whole turn is not in it. Among fixed
+lengths that differ by less than the error the best is so by luck: the share of `auto` is rather too low than too high.
+--disturb as in record_rounds.py.
 """
 
 from __future__ import annotations
@@ -48,11 +49,17 @@ def main() -> None:
             for n in rng.sample(kinds, len(kinds)):
                 found[n].append(measure(ours, n))
             print("  ".join(f"{n}: {times[-1] / 1e3:.2f} s" for n, times in found.items()), flush=True)
-    best = min(mean(found[n]) for n in fixed)
-    print("| n_draft | mean, s | standard error | best over it |\n|---|---|---|---|")
+    best = found[min(fixed, key=lambda n: mean(found[n]))]
+    print("| n_draft | mean, s | standard error | best over it | standard error |\n|---|---|---|---|---|")
     for n, times in found.items():
-        error = stdev(times) / len(times) ** 0.5
-        print(f"| {n} | {mean(times) / 1e3:.3f} | {error / 1e3:.3f} | {best / mean(times):.3f} |")
+        shares = [one / other for one, other in zip(best, times, strict=True)]
+        share = f"{mean(best) / mean(times):.3f} | {_error(shares):.3f}"
+        print(f"| {n} | {mean(times) / 1e3:.3f} | {_error(times) / 1e3:.3f} | {share} |")
+
+
+def _error(values: list[float]) -> float:
+    """Of their mean."""
+    return stdev(values) / len(values) ** 0.5
 
 
 if __name__ == "__main__":

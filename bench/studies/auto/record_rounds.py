@@ -16,13 +16,19 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from llama_eagle.drafting.choose import expected_times
 from llama_eagle.drafting.draft_length import RoundCost
+from llama_eagle.drafting.expected import Expected
 from llama_eagle.drafting.options import DraftingOptions
+from llama_eagle.drafting.resolve import session_options
 from llama_eagle.generation.run import Run, decode
-from llama_eagle.sessions.models import ModelPair
-from llama_eagle.sessions.options import MTP, PairOptions
+from llama_eagle.sessions.models import Context, ModelPair
+from llama_eagle.sessions.open import open_session
+from llama_eagle.sessions.options import MTP, ContextOptions, PairOptions
 from llama_eagle.sessions.text import Tokenizer
 
 LENGTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
@@ -68,16 +74,29 @@ def disturbance(wanted: bool) -> Iterator[None]:
             other.join()
 
 
-def record(target: Path, draft: str, cycles: int, disturb: bool) -> list[list[float]]:
-    """[n_draft, draft ms, verify ms] of each round."""
+def record(target: Path, draft: str, cycles: int, disturb: bool) -> dict[str, Any]:
+    """rounds: [n_draft, draft ms, verify ms] of each; expected: the fields of `Expected`."""
     recorder = Recorder(cycles)
     drafting = DraftingOptions(draft, n_draft_max=max(LENGTHS), lookup=False)
     with ModelPair(PairOptions(target, MTP if draft == MTP else Path(draft))) as pair, disturbance(disturb):
         prompt = Tokenizer(pair.target).encode(" A B C")
         n = len(recorder.script) * 5 // 2
         decode(pair, prompt, Run(n), drafting, length=recorder)
+        expected = expected_of(pair, drafting)
     rounds = recorder.seen[: len(recorder.script)]
-    return [[r.n_draft, round(r.draft_ms, 2), round(r.verify_ms, 2)] for r in rounds]
+    return {
+        "expected": asdict(expected),
+        "rounds": [[r.n_draft, round(r.draft_ms, 2), round(r.verify_ms, 2)] for r in rounds],
+    }
+
+
+def expected_of(pair: ModelPair, drafting: DraftingOptions) -> Expected:
+    draft = pair.draft
+    with (
+        Context(pair.target, ContextOptions(n_ctx=64, n_rs_seq=drafting.longest)) as context,
+        open_session(context, draft, session_options(draft.header if draft else None, drafting)) as session,
+    ):
+        return expected_times(session)
 
 
 def main() -> None:
@@ -88,8 +107,8 @@ def main() -> None:
     parser.add_argument("--cycles", type=int, default=40)
     parser.add_argument("--disturb", action="store_true")
     args = parser.parse_args()
-    rounds = record(args.target, args.draft, args.cycles, args.disturb)
-    args.out.write_text(json.dumps(rounds).replace("], [", "],\n[") + "\n")
+    found = record(args.target, args.draft, args.cycles, args.disturb)
+    args.out.write_text(json.dumps(found).replace("], [", "],\n[") + "\n")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from statistics import mean, median
 
 from llama_eagle.drafting.auto import Auto
 from llama_eagle.drafting.draft_length import DraftLength, Fixed, RoundCost
+from llama_eagle.drafting.expected import UNKNOWN, Expected
 from llama_eagle.drafting.several import Several
 
 NEARBY = 2_000.0  # ms within which lengths keep their ratios
@@ -30,7 +31,8 @@ N_NEAREST = 9  # rounds
 class Trace:
     """Rounds [n_draft, draft ms, verify ms] in the order of their recording."""
 
-    def __init__(self, rounds: list[list[float]]) -> None:
+    def __init__(self, rounds: list[list[float]], expected: Expected = UNKNOWN) -> None:
+        self.expected = expected
         totals = [draft + verify for _, draft, verify in rounds]
         self._starts = list(accumulate(totals, initial=0.0))
         kinds = [(int(n), i > 0 and n != rounds[i - 1][0]) for i, (n, *_) in enumerate(rounds)]
@@ -82,7 +84,7 @@ class Coin:
 def speed(trace: Trace, n_draft: int | str, accept: float, n_tokens: int, seed: int) -> float:
     """Tokens per ms of a generation that begins anywhere in the recording."""
     coin = Coin(accept, seed)
-    several = Several(None, coin, max(trace.lengths)) if n_draft == "auto" else None
+    several = Several(None, coin, max(trace.lengths), expected=trace.expected) if n_draft == "auto" else None
     length: DraftLength = several or Fixed(int(n_draft))
     begin = random.Random(seed).random() * 1e6
     ms, n, last = 0.0, 0, -1
@@ -114,7 +116,8 @@ def main() -> None:
     print("| recording | tokens |", " | ".join(f"{accept:g}" for accept in args.accept), "|")
     print("|---" * (len(args.accept) + 2), "|", sep="")
     for path in args.traces:
-        trace = Trace(json.loads(path.read_text()))
+        found = json.loads(path.read_text())
+        trace = Trace(found["rounds"], Expected(**found["expected"]))
         for n_tokens in args.tokens:
             shares = (over_best_fixed(trace, accept, n_tokens, args.seeds) for accept in args.accept)
             print(f"| {path.stem} | {n_tokens} |", " | ".join(f"{share:.3f}" for share in shares), "|", flush=True)

@@ -52,7 +52,8 @@ class Auto:
         self.acceptance = Acceptance(n_max)
         self.times = times or RoundTimes()
         self._candidates = [n for n in lengths if n <= n_max] or [n_max]
-        self.current = 3 if 3 in self._candidates else self._candidates[-1]
+        speeds = self._speeds(self._estimates())
+        self.current = max(speeds, key=speeds.__getitem__)
         self._trial = 0  # rounds left of it
         self._tried = 0  # its length
         self._rounds = 0
@@ -98,8 +99,7 @@ class Auto:
 
     def best_speed(self) -> float:
         """Tokens per ms that the best length promises."""
-        emitted = self.acceptance.emitted()
-        return max(emitted[n] / self.times.estimate(n) for n in self._candidates)
+        return max(self._speeds(self._estimates()).values())
 
     def is_worth_a_look(self, speed: float, ms: float) -> bool:
         """Whether it is time to see what drafts are worth now, while rounds of `ms` reach a `speed` without them."""
@@ -115,9 +115,8 @@ class Auto:
         return self._idle >= due
 
     def _reconsider(self, *, promising: bool) -> None:
-        emitted = self.acceptance.emitted()
-        times = {n: self.times.estimate(n) for n in self._candidates}
-        speeds = {n: emitted[n] / times[n] for n in self._candidates}
+        times = self._estimates()
+        speeds = self._speeds(times)
         best = max(speeds, key=speeds.__getitem__)
         if speeds[best] > self.GAIN * speeds[self.current]:
             self.current = best
@@ -134,6 +133,15 @@ class Auto:
             if worth and max(worth.values()) > 0:
                 n = max(worth, key=worth.__getitem__)
                 self._try(n, self.TRIAL if self.current and n in self.times else 1)
+
+    def _estimates(self) -> dict[int, float]:
+        """ms of a round, by its length."""
+        return {n: self.times.estimate(n) for n in self._candidates}
+
+    def _speeds(self, times: dict[int, float]) -> dict[int, float]:
+        """Tokens per ms that each length promises."""
+        emitted = self.acceptance.emitted()
+        return {n: emitted[n] / ms for n, ms in times.items()}
 
     @property
     def _n_probe(self) -> int:

@@ -7,9 +7,11 @@ from typing import Any
 from llama_eagle.drafting.auto import Auto
 from llama_eagle.drafting.draft_length import DraftLength, Fixed
 from llama_eagle.drafting.drafter import Drafter
+from llama_eagle.drafting.expected import UNKNOWN, Expected
 from llama_eagle.drafting.lookup import PromptLookup
 from llama_eagle.drafting.model import ModelDrafter
 from llama_eagle.drafting.options import DraftingOptions
+from llama_eagle.drafting.round_times import RoundTimes
 from llama_eagle.drafting.session_draft import SessionDraft
 from llama_eagle.drafting.several import Several
 from llama_eagle.errors import UsageError
@@ -31,27 +33,41 @@ def choose_drafters(session: Session, options: DraftingOptions, draft_model: Any
     return found
 
 
-def choose_length(n_draft: int | str, longest: int) -> DraftLength:
+def expected_times(session: Session) -> Expected:
+    """By the bytes of the models' weights."""
+    reads = [session.bytes_read(n_rows) for n_rows in range(1, session.n_draft_max + 2)]
+    decodes = tuple(n_bytes / reads[0] for n_bytes in reads)
+    if isinstance(session, EagleSession):
+        return Expected(decodes, session.draft_bytes_read / reads[0])
+    return Expected(decodes)
+
+
+def choose_length(n_draft: int | str, longest: int, expected: Expected = UNKNOWN) -> DraftLength:
     """The policy of a number of tokens up to `longest`, or of "auto", which stays within what is verified exactly.
 
     Raises `UsageError` for anything else.
     """
     if n_draft == "auto":
-        return Auto(_longest_auto(longest))
+        return Auto(_longest_auto(longest), RoundTimes(expected))
     if not isinstance(n_draft, int) or not 0 <= n_draft <= longest:
         raise UsageError(f"n_draft={n_draft!r} is neither 'auto' nor a number from 0 to {longest}. Correct it.")
     return Fixed(n_draft)
 
 
 def combine(
-    drafters: list[Drafter], n_draft: int | str, longest: int, *, sampled: bool = False
+    drafters: list[Drafter],
+    n_draft: int | str,
+    longest: int,
+    expected: Expected = UNKNOWN,
+    *,
+    sampled: bool = False,
 ) -> tuple[Drafter | None, DraftLength]:
     """Who is asked in each round, and how much: where there is a choice, both are decided at once.
 
     `sampled`: drafts are drawn for the generation's own sampler, which then asks the draft model itself. Raises
     `UsageError` as `choose_length` does.
     """
-    length = choose_length(n_draft, longest)
+    length = choose_length(n_draft, longest, expected)
     if not drafters or n_draft == 0 or sampled:
         return (drafters[0] if drafters else None), length
     if n_draft != "auto" and len(drafters) == 1:
@@ -59,9 +75,9 @@ def combine(
     first = None if isinstance(drafters[0], SessionDraft) else drafters[0]
     second = drafters[-1] if first is None or len(drafters) > 1 else None
     if n_draft == "auto":
-        several = Several(first, second, _longest_auto(longest))
+        several = Several(first, second, _longest_auto(longest), expected=expected)
     else:
-        several = Several(first, second, longest, (int(n_draft),))
+        several = Several(first, second, longest, (int(n_draft),), expected)
     return several, several
 
 

@@ -15,6 +15,8 @@ from math import exp, log
 from statistics import fmean
 from typing import NamedTuple
 
+from llama_eagle.drafting.expected import UNKNOWN, Expected
+
 LEAST_MS = 1e-3
 
 
@@ -77,8 +79,8 @@ class Curve:
     """Time by size: a line through what was measured, and how far each measured size lies beside it.
 
     How much a size's own measurements say against the line is decided when it is asked for: what the first rounds
-    measured counts less once it turns out how noisy the machine is. `shape`: the times that are expected of the sizes,
-    up to a factor, before anything is known.
+    measured counts less once it turns out how noisy the machine is. `expected`: what the sizes take before anything is
+    known, up to a factor, which is `like`'s until something was measured here.
     """
 
     SPREAD = 0.15**2  # variance of a size around the line
@@ -88,16 +90,18 @@ class Curve:
     UNSHARED = 0.7  # of a lasting change of slowness: what may not be the same for every size
     EXPECTED = (1, 5, 17)  # sizes at which the expected shape counts as one uncertain measurement
 
-    def __init__(self, shape: Callable[[int], float], machine: Machine) -> None:
+    def __init__(self, expected: Callable[[int], float], machine: Machine, like: Curve | None = None) -> None:
         self.points: dict[int, Point] = {}
-        self._shape = shape
+        self._expected = expected
         self._machine = machine
+        self._like = like
         self._fit: Fit | None = None  # of the points as they are
 
     def estimate(self, size: int) -> float:
-        """ms; 1 where nothing was measured yet. What slows a machine only adds time: a larger size bounds a smaller."""
+        """ms; as expected where nothing was measured. What slows a machine only adds time: a larger size bounds a
+        smaller one."""
         if not self.points:
-            return 1.0
+            return self._expected(size) * self._factor
         self._fit = self._fit or self._fitted()
         return self._fit.estimate(size)
 
@@ -128,6 +132,19 @@ class Curve:
         """Whether some size is no longer new."""
         return any(point.count >= self.NEW for point in self.points.values())
 
+    @property
+    def _factor(self) -> float:
+        """Of the expected times."""
+        if not self.points:
+            return self._like._factor if self._like else 1.0
+        weights = {size: self._weight(point) for size, point in self.points.items()}
+        logs = (weight * (self.points[size].mean - log(self._expected(size))) for size, weight in weights.items())
+        return exp(sum(logs) / sum(weights.values()))
+
+    def _weight(self, point: Point) -> float:
+        """In a fit."""
+        return 1 / (self._machine.noise / point.weight + 0.05**2)
+
     def _own_variance(self, point: Point) -> float:
         return 1 / (point.weight / self._machine.noise + 1 / self.SPREAD)
 
@@ -135,10 +152,9 @@ class Curve:
         """Weighted least squares of relative errors; estimates lie between the line and what was measured."""
         noise = self._machine.noise
         points = sorted(self.points.items())
-        rows = [(size, exp(point.mean), 1 / (noise / point.weight + 0.05**2)) for size, point in points]
-        total = sum(weight for *_, weight in rows)
-        scale = exp(sum(weight * log(ms / self._shape(size)) for size, ms, weight in rows) / total)
-        rows += [(size, scale * self._shape(size), 1 / 0.4**2) for size in self.EXPECTED]
+        rows = [(size, exp(point.mean), self._weight(point)) for size, point in points]
+        factor = self._factor
+        rows += [(size, factor * self._expected(size), 1 / 0.4**2) for size in self.EXPECTED]
         rows = [(size, ms, weight / ms**2) for size, ms, weight in rows]
         total = sum(w for *_, w in rows)
         mean_x = sum(w * size for size, _, w in rows) / total
@@ -167,10 +183,10 @@ class RoundTimes:
     CHANGED = 0.1**2  # more noise of a round whose length is not that of the round before: its graphs are made anew
     FIRST = 0.5**2  # and of the first round of a length
 
-    def __init__(self) -> None:
+    def __init__(self, expected: Expected = UNKNOWN) -> None:
         self._machine = Machine()
-        self.verify = Curve(lambda n_rows: 1 + 0.1 * (n_rows - 1), self._machine)
-        self.draft = Curve(lambda n_tokens: 0.5 + n_tokens, self._machine)
+        self.verify = Curve(expected.verify, self._machine)
+        self.draft = Curve(expected.draft, self._machine, like=self.verify)
         self._recent: deque[Round] = deque(maxlen=self.RECENT)
 
     def estimate(self, n_draft: int) -> float:

@@ -9,6 +9,7 @@ from llama_eagle.drafting.acceptance import Acceptance
 from llama_eagle.drafting.auto import Auto
 from llama_eagle.drafting.draft_length import RoundCost
 from llama_eagle.drafting.drafter import Drafter, name_of
+from llama_eagle.drafting.expected import UNKNOWN, Expected
 from llama_eagle.drafting.round_times import RoundTimes
 
 
@@ -25,14 +26,19 @@ class Several:
     CHEAP = 0.05  # of a plain round
 
     def __init__(
-        self, first: Drafter | None, second: Drafter | None, n_max: int, lengths: Sequence[int] = Auto.LENGTHS
+        self,
+        first: Drafter | None,
+        second: Drafter | None,
+        n_max: int,
+        lengths: Sequence[int] = Auto.LENGTHS,
+        expected: Expected = UNKNOWN,
     ) -> None:
         self.name = " and ".join(name_of(drafter) for drafter in (first, second) if drafter is not None)
         self.n_max = n_max
         self.used = "none"  # what proposed the round that is being verified
         self._first, self._second = first, second
         self._lengths = [n for n in lengths if n <= n_max] or [n_max]
-        self._times = RoundTimes()
+        self._times = RoundTimes(expected)
         self._acceptance = Acceptance(n_max)
         self._auto = Auto(n_max, self._times, self._lengths if second is not None else (0,), looks=second is not None)
         self._said: list[int] = []  # by `first` in the last round

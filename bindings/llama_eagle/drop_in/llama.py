@@ -23,7 +23,7 @@ import llama_cpp  # noqa: E402
 from llama_cpp import Llama, LlamaState  # noqa: E402
 from llama_cpp.llama_tokenizer import LlamaTokenizer  # noqa: E402
 
-from llama_eagle.drafting.choose import choose_drafters, combine  # noqa: E402
+from llama_eagle.drafting.choose import choose_drafters, combine, expected_times  # noqa: E402
 from llama_eagle.drafting.resolve import session_options  # noqa: E402
 from llama_eagle.drop_in.completions import Completions  # noqa: E402
 from llama_eagle.drop_in.images import ImageReader  # noqa: E402
@@ -288,7 +288,8 @@ class EagleLlama(Completions, Closing):
         longest = self._session.n_draft_max
         longest = min(longest, MAX_EXACT_DRAFT) if self._options.exact else longest
         sampled = self._options.draft_sampling == "rejection"
-        self._drafter, self._length = combine(self._drafters, n_draft, longest, sampled=sampled)
+        expected = expected_times(self._session)
+        self._drafter, self._length = combine(self._drafters, n_draft, longest, expected, sampled=sampled)
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
         """As the parent's."""

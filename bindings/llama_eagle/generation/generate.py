@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llama_eagle.drafting.choose import choose_drafters, combine
+from llama_eagle.drafting.choose import choose_drafters, combine, expected_times
 from llama_eagle.drafting.draft_length import DraftLength
 from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.errors import InputError, UsageError
@@ -112,7 +112,8 @@ def generate(
         drafter = drafters[0] if drafters else None
         if length is None:
             sampled = drafting.draft_sampling == "rejection"
-            drafter, length = combine(drafters, drafting.n_draft, session.n_draft_max, sampled=sampled)
+            expected = expected_times(session)
+            drafter, length = combine(drafters, drafting.n_draft, session.n_draft_max, expected, sampled=sampled)
         plan = Plan(sampler.handle, own or drafter, length, own, options.max_tokens)
         rounds = Rounds(text, plan)
         try:

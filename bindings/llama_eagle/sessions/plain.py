@@ -14,7 +14,7 @@ from llama_eagle.errors import IncompatibleModels, NativeError
 from llama_eagle.native import calls
 from llama_eagle.native.calls import ERR_ARGUMENT, ERR_CONTEXT_FULL, ERR_STATE, library
 from llama_eagle.native.closing import Closing
-from llama_eagle.sessions.session import ContextLike, Timings, piece_of, require_room
+from llama_eagle.sessions.session import ContextLike, Timings, bytes_read, piece_of, require_room
 from llama_eagle.vision.rows import EmbeddedRows, RowPositions
 
 MAGIC = b"llama-eagle plain "  # what a saved state begins with
@@ -63,6 +63,10 @@ class PlainSession(Closing):
     @property
     def timings(self) -> Timings:
         return Timings(**self._ms)
+
+    def bytes_read(self, n_rows: int) -> float:
+        """Of the target's weights, by a decode of so many rows."""
+        return bytes_read(self.ctx, n_rows)
 
     def eval(self, tokens: Sequence[int]) -> None:
         """Append tokens. Raises `InputError` when they do not fit.

@@ -85,6 +85,7 @@ class Session(Protocol):
     def n_draft_room(self) -> int: ...
     @property
     def timings(self) -> Timings: ...
+    def bytes_read(self, n_rows: int) -> float: ...
     def eval(self, tokens: Sequence[int]) -> None: ...
     def eval_rows(self, rows: EmbeddedRows) -> None: ...
     def verify(self, ids: Sequence[int]) -> None: ...
@@ -173,6 +174,15 @@ class EagleSession(Closing):
         return Timings(
             native.eval_ms, native.draft_ms, native.verify_ms, native.sample_ms, native.commit_ms, native.n_graphs
         )
+
+    def bytes_read(self, n_rows: int) -> float:
+        """Of the target's weights, by a decode of so many rows."""
+        return bytes_read(self.ctx, n_rows)
+
+    @property
+    def draft_bytes_read(self) -> float:
+        """Of the draft's weights, for each drafted token."""
+        return float(self._lib.eagle_draft_bytes_read(self._handle))
 
     @property
     def draft_ids(self) -> NDArray[np.int32]:
@@ -283,6 +293,13 @@ def piece_of(context: ContextLike) -> int:
 
     n_ubatch = int(llama_cpp.llama_n_ubatch(context.handle))
     return n_ubatch if context.n_batch % n_ubatch == 0 else context.n_batch
+
+
+def bytes_read(ctx: Any, n_rows: int) -> float:
+    """Of the weights of a context's model, by a decode of so many rows; of experts, as is to be expected."""
+    import llama_cpp
+
+    return float(library().eagle_bytes_read(llama_cpp.llama_get_model(ctx), n_rows))
 
 
 def require_room(session: Session, n_tokens: int) -> None:

@@ -30,7 +30,10 @@ class Pair:
     """What is measured: a synthetic pair, or files."""
 
     synthetic: Annotated[
-        str | None, typer.Option(metavar="0.8b|2b|4b|9b|35b-a3b-8|tiny", help="A synthetic pair of this shape.")
+        str | None,
+        typer.Option(
+            metavar="0.8b|2b|4b|9b|35b-a3b-8|tiny", help="A synthetic pair of this shape (35b-a3b: -8 to -40 blocks)."
+        ),
     ] = None
     accept: Annotated[str, typer.Option(metavar="P[,P...]", help="Acceptance of the synthetic pair.")] = "0.7"
     outtype: Annotated[str, typer.Option("--type", help="Type of the synthetic target: q8_0, q4_k_m, ...")] = "q8_0"

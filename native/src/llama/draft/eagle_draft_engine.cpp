@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "eagle_bytes_read.h"
 #include "eagle_error.h"
 #include "eagle_lost_server.h"
 #include "eagle_weight_file.h"
@@ -84,6 +85,14 @@ DraftEngine::DraftEngine(const llama_model & draft, const llama_context & target
                                                    "type of weights",
                                                    ggml_op_desc(node)));
     }
+}
+
+double DraftEngine::bytes_read() const {
+    double sum = 0;
+    for (ggml_tensor * const * weight : model_->weights()) {
+        sum += *weight ? eagle::bytes_read(**weight, draft_.hparams, draft_.hparams.n_layer(), 1) : 0.0;
+    }
+    return sum;
 }
 
 // Everything of the draft that lies on its device.

@@ -72,6 +72,9 @@ class DraftEngine {
     // Why it is not the device that the draft was loaded to; empty: it is.
     const std::string & notice() const { return notice_; }
 
+    // Of weights, for each drafted token.
+    double bytes_read() const;
+
     // Sequence 0 is there from the beginning; adds one and returns its number.
     int32_t add_sequence();
 

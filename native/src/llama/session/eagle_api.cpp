@@ -72,6 +72,10 @@ const char * eagle_draft_notice(const eagle_session * session) {
     return session ? session->impl.engine().notice().c_str() : "";
 }
 
+double eagle_draft_bytes_read(const eagle_session * session) {
+    return session ? session->impl.engine().bytes_read() : 0.0;
+}
+
 int32_t eagle_reset(eagle_session * session) {
     return guarded("eagle_reset", [&] {
         require(session, "session");
