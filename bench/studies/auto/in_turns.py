@@ -6,7 +6,7 @@
 Each generation begins knowing nothing. Printed: mean time of each length, its standard error, the time of the best
 fixed length over its own, and the standard error of that, by turns: what slows a whole turn is not in it. Among fixed
 lengths that differ by less than the error the best is so by luck: the share of `auto` is rather too low than too high.
---disturb as in record_rounds.py.
+--disturb as in record_rounds.py, by the same bursts for all of a turn.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ def main() -> None:
     rng = random.Random(0)
     draft = None if args.draft == MTP else Path(args.draft)
     job = Job(args.target, draft, " A B C", args.n, args.threads, n_draft_max=max(LENGTHS))
-    with loaded(job) as ours, disturbance(args.disturb):
+    with loaded(job) as ours, disturbance(args.disturb) as disturb:
         measure(ours, fixed[0])  # warms up
-        for _ in range(args.turns):
+        for turn in range(args.turns):
             for n in rng.sample(kinds, len(kinds)):
+                disturb(turn)
                 found[n].append(measure(ours, n))
             print("  ".join(f"{n}: {times[-1] / 1e3:.2f} s" for n, times in found.items()), flush=True)
     best = found[min(fixed, key=lambda n: mean(found[n]))]

@@ -11,12 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import os
 import random
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -52,26 +52,34 @@ class Recorder:
         self.seen.append(round_cost)
 
 
-def compute_now_and_then(parent: int) -> None:
-    rng = random.Random(2)
-    while os.getppid() == parent:  # which may be killed
-        end = time.monotonic() + rng.uniform(*BURST)
-        while time.monotonic() < end:
-            sum(range(1000))
-        time.sleep(rng.uniform(*BURST))
+def compute_now_and_then(seeds: Connection) -> None:
+    """In bursts that follow from the last seed, until nobody sends one any more."""
+    with suppress(EOFError):
+        while True:
+            rng = random.Random(seeds.recv())
+            while not seeds.poll():
+                end = time.monotonic() + rng.uniform(*BURST)
+                while time.monotonic() < end and not seeds.poll():
+                    sum(range(1000))
+                seeds.poll(rng.uniform(*BURST))
 
 
 @contextmanager
-def disturbance(wanted: bool) -> Iterator[None]:
-    other = multiprocessing.get_context("spawn").Process(target=compute_now_and_then, args=(os.getpid(),), daemon=True)
-    if wanted:
-        other.start()
+def disturbance(wanted: bool) -> Iterator[Callable[[int], None]]:
+    """What begins it anew: the same bursts for the same number."""
+    if not wanted:
+        yield lambda _seed: None
+        return
+    ours, theirs = multiprocessing.Pipe()
+    other = multiprocessing.get_context("spawn").Process(target=compute_now_and_then, args=(theirs,), daemon=True)
+    other.start()
+    theirs.close()
+    ours.send(0)
     try:
-        yield
+        yield ours.send
     finally:
-        if wanted:
-            other.terminate()
-            other.join()
+        ours.close()
+        other.join()
 
 
 def record(target: Path, draft: str, cycles: int, disturb: bool) -> dict[str, Any]:

@@ -37,6 +37,7 @@ class Auto:
     SECOND_LOOK = 3  # tokens drafted after a probe that was accepted
     PROBE_SHARE = 0.015  # of the time, at most, goes into probes
     PROBE_EVERY = 8  # rounds, at least
+    PLAIN_STEP = 4  # of plain rounds in a row, every so many is looked at: they are alike, and looking takes time
 
     def __init__(
         self,
@@ -68,11 +69,14 @@ class Auto:
 
     def observe(self, round_cost: RoundCost) -> None:
         n = round_cost.n_draft
-        self.times.observe(n, round_cost.verify_ms, round_cost.draft_ms if n else None)
         self.acceptance.observe(n, round_cost.n_accepted)
         self._rounds += 1
         self._idle = 0 if n else self._idle + 1
         self._trial = max(self._trial - 1, 0)
+        if self.current == n == 0 and self._idle % self.PLAIN_STEP:
+            self.times.pass_by()
+            return
+        self.times.observe(n, round_cost.verify_ms, round_cost.draft_ms if n else None)
         if not self._trial:
             self._reconsider(promising=0 < n <= 2 * round_cost.n_accepted)
 

@@ -222,6 +222,10 @@ class RoundTimes:
         for curve, size, ms in parts:
             self._measure(curve, size, _log(ms) - self._machine.slowness, self.CHANGED * changed)
 
+    def pass_by(self) -> None:
+        """A round that is not looked at."""
+        self._machine.now += 1
+
     def _follow(self, changed: bool) -> None:
         """The machine's slowness, and half of the rounds' deviations from it as the noise."""
         machine = self._machine
