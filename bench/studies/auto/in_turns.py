@@ -3,9 +3,11 @@
     python bench/studies/auto/in_turns.py TARGET.gguf DRAFT.gguf|mtp [--n-draft 1,2,3,4] [-n 256] [--turns 12]
         [--threads 2] [--disturb]
 
-Each generation begins knowing nothing. Printed: mean time of each length, its standard error, the time of the best
-fixed length over its own, and the standard error of that, by turns: what slows a whole turn is not in it. Among fixed
-lengths that differ by less than the error the best is so by luck: the share of `auto` is rather too low than too high.
+Each generation begins knowing nothing. A turn has a text of its own, after another word of a constructed pair's
+cycle: drafts may be better or worse than usual where one text begins. Printed: mean time of each length, its standard
+error, the time of the best fixed length over its own, and the standard error of that, by turns: what slows a whole
+turn is not in it. Among fixed lengths that differ by less than the error the best is so by luck: the share of `auto`
+is rather too low than too high.
 --disturb as in record_rounds.py, by the same bursts for all of a turn.
 """
 
@@ -18,7 +20,11 @@ from statistics import mean, stdev
 
 from llama_eagle.bench.ours import Job, Ours, loaded
 from llama_eagle.sessions.options import MTP
+from llama_eagle.sessions.text import Tokenizer
+from llama_eagle.synthetic.cycle import word
 from record_rounds import LENGTHS, disturbance
+
+N_WORDS = 4096  # of every pair's cycle
 
 
 def measure(ours: Ours, n_draft: int | str) -> float:
@@ -46,6 +52,7 @@ def main() -> None:
     with loaded(job) as ours, disturbance(args.disturb) as disturb:
         measure(ours, fixed[0])  # warms up
         for turn in range(args.turns):
+            ours.prompt = Tokenizer(ours.pair.target).encode(f" {word(rng.randrange(N_WORDS))}")
             for n in rng.sample(kinds, len(kinds)):
                 disturb(turn)
                 found[n].append(measure(ours, n))
