@@ -175,8 +175,15 @@ static void check_tuning(ggml_type type) {
         dst[j] = out[j].data();
     }
     std::vector<std::vector<float>> first;
-    for (eagle::tuning tune :
-         {eagle::tuning{0, 0}, {1, 4096}, {4, 32768, 2}, {6, 64, 1}, {100, 0}, {0, 0, 1}, {0, 0, 2}, {0, 8192, 0, 2}}) {
+    for (eagle::tuning tune : {eagle::tuning{0, 0},
+                               {1, 4096},
+                               {4, 32768, 2},
+                               {6, 64, 1},
+                               {100, 0},
+                               {0, 0, 1},
+                               {0, 0, 2},
+                               {0, 8192, 0, 2},
+                               {0, 8192, 1, 2}}) {
         k->dot({k, cols, (const char *) w.tensor->data, w.tensor->nb[1] * k->group, rows, act, (int) n, dst, tune});
         first = first.empty() ? out : first;
         check(out == first, std::string(ggml_type_name(type)) + ": rows " + std::to_string(tune.rows) + ", ahead " +

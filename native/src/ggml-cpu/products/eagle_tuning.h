@@ -9,6 +9,9 @@
 
 namespace eagle {
 
+// What is good on this kind of CPU, before anything is tried.
+tuning usual_way(const kernel & k, int64_t n_rows);
+
 // One product of a matrix, by `tune`. While the best way is not known, each way takes its turn; end() notes its time.
 class trial {
   public:
