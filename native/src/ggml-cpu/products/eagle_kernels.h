@@ -12,6 +12,7 @@
 namespace eagle {
 
 constexpr int MAX_ROWS = 72;   // EAGLE_EXACT_MAX_ROWS: larger batches are prompts and go ggml's way
+constexpr int FEW_ROWS = 4;    // so few wait for the weights anyway
 constexpr int CALL_ROWS = 17;  // activation rows that one call of a kernel multiplies
 
 // Plain, interleaved by ggml's repacking, our own (eagle_wide.h), or not ours to read.

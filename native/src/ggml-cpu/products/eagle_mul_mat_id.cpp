@@ -64,7 +64,7 @@ static void multiply(const ggml_tensor * node, const kernel & k, const char * pa
                                        : packed + (i1 + r.token * x->ne[1]) * k.act_size(k, x->ne[0]);
             dst[j] = (float *) ((char *) node->data + r.slot * node->nb[1] + r.token * node->nb[2]);
         }
-        dot_rows(k, {w, (const char *) w->data + expert * w->nb[2], begin, end}, usual_way(k, count), act, dst, count);
+        dot_rows(k, {w, (const char *) w->data + expert * w->nb[2], begin, end}, usual_way(count), act, dst, count);
     }
 }
 

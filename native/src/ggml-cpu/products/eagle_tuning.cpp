@@ -8,8 +8,17 @@
 
 namespace eagle {
 
-// A Zen 4 has few misses of its first cache under way at a time: asked into the second, weights come while some rows
-// are multiplied. A prompt has them there already.
+// The first is the kernels' own choice. Caches and prefetchers differ: how far ahead to ask for weights and into which
+// cache, and whether many accumulators, two passes over unpacked weights or two groups of weight rows at a time are
+// cheaper.
+static constexpr tuning WAYS[] = {{0, 0},          {0, 4096},       {0, 8192},        {0, 16384},
+                                  {4, 0, 1},       {0, 0, 1},       {0, 8192, 1},     {0, 0, 2},
+                                  {0, 2048, 1, 2}, {0, 8192, 1, 2}, {0, 16384, 1, 2}, {0, 4096, 0, 2}};
+static constexpr int N_WAYS = std::size(WAYS), RUNS = 8 * N_WAYS, FEW_RUNS = 3 * N_WAYS;
+static constexpr int64_t LEAST_BYTES = 256 << 10;  // less takes too short to be timed
+static constexpr float GAIN = 0.98f;               // a way must be this much faster than the usual one
+static constexpr int MOST_SHAPES = 8;
+
 static bool is_zen4() {
 #if defined(__GNUC__) && defined(__AVX512F__)
     return __builtin_cpu_is("amdfam19h");  // of that family, a Zen 3 has no AVX-512
@@ -18,20 +27,18 @@ static bool is_zen4() {
 #endif
 }
 
-tuning usual_way(const kernel & k, int64_t n_rows) {
+// Which of the ways is good on this kind of CPU, before anything is tried. A Zen 4 has few misses of its first cache
+// under way at a time: asked into the second, weights come while some rows are multiplied. A prompt has them there.
+static int usual_index(int64_t n_rows) {
+    constexpr int INTO_SECOND = 9;
+    static_assert(WAYS[INTO_SECOND].ahead == 8192 && WAYS[INTO_SECOND].groups == 1 && WAYS[INTO_SECOND].level == 2);
     static const bool zen4 = is_zen4();
-    return zen4 && k.tunable && n_rows > 4 && n_rows <= MAX_ROWS ? tuning{0, 8192, 1, 2} : tuning{};
+    return zen4 && n_rows > FEW_ROWS && n_rows <= MAX_ROWS ? INTO_SECOND : 0;
 }
 
-// The first is the usual one. Caches and prefetchers differ: how far ahead to ask for weights and into which cache, and
-// whether many accumulators, two passes over unpacked weights or two groups of weight rows at a time are cheaper.
-static constexpr tuning WAYS[] = {{0, 0},          {0, 4096},       {0, 8192},        {0, 16384},
-                                  {4, 0, 1},       {0, 0, 1},       {0, 8192, 1},     {0, 0, 2},
-                                  {0, 2048, 1, 2}, {0, 8192, 1, 2}, {0, 16384, 1, 2}, {0, 4096, 0, 2}};
-static constexpr int N_WAYS = std::size(WAYS), RUNS = 8 * N_WAYS, FEW_RUNS = 3 * N_WAYS;
-static constexpr int64_t LEAST_BYTES = 256 << 10;  // less takes too short to be timed
-static constexpr float GAIN = 0.98f;               // a way must be this much faster than the usual one
-static constexpr int MOST_SHAPES = 8;
+tuning usual_way(int64_t n_rows) {
+    return WAYS[usual_index(n_rows)];
+}
 
 // Least times of the ways with matrices of one shape. Threads of other graphs may write at the same time: a lost sample
 // is no loss.
@@ -67,10 +74,10 @@ struct record {
         return sum;
     }
 
-    void choose() {
-        int found = 0;
-        float bar = GAIN * time_of(0);
-        for (int i = 1; i < N_WAYS; ++i) {
+    void choose(int usual) {
+        int found = usual;
+        float bar = GAIN * time_of(usual);
+        for (int i = 0; i < N_WAYS; ++i) {
             if (time_of(i) < bar) {
                 found = i;
                 bar = time_of(i);
@@ -95,22 +102,19 @@ static record & record_of(const kernel & k, int64_t n, int64_t n_rows) {
     return records[k.type][width][std::min<int64_t>(n_rows, CALL_ROWS) - 1];
 }
 
-trial::trial(const kernel & k, int64_t n, int64_t bytes, int64_t n_rows) : tune(usual_way(k, n_rows)) {
-    if (!k.tunable || switched_off()) {
-        return;
+trial::trial(const kernel & k, int64_t n, int64_t bytes, int64_t n_rows) : usual_(usual_index(n_rows)), way_(usual_) {
+    if (k.tunable && !switched_off()) {
+        record & r = record_of(k, n, n_rows);
+        if (r.is_known) {
+            way_ = r.best;
+        } else if (bytes >= LEAST_BYTES && n_rows <= CALL_ROWS) {
+            record_ = &r;
+            shape_ = r.shape_of(bytes);
+            way_ = shape_ != nullptr ? shape_->runs.load(std::memory_order_relaxed) % N_WAYS : usual_;
+            start_ = std::chrono::steady_clock::now();
+        }
     }
-    record & r = record_of(k, n, n_rows);
-    if (r.is_known) {
-        way_ = r.best;
-    } else if (bytes >= LEAST_BYTES && n_rows <= CALL_ROWS) {
-        record_ = &r;
-        shape_ = r.shape_of(bytes);
-        way_ = shape_ != nullptr ? shape_->runs.load(std::memory_order_relaxed) % N_WAYS : 0;
-        start_ = std::chrono::steady_clock::now();
-    }
-    if (way_ != 0) {
-        tune = WAYS[way_];
-    }
+    tune = WAYS[way_];
 }
 
 void trial::end() {
@@ -124,7 +128,7 @@ void trial::end() {
         least = now;
     }
     if (shape_->runs.fetch_add(1, std::memory_order_relaxed) + 1 == RUNS) {
-        record_->choose();
+        record_->choose(usual_);
     }
 }
 

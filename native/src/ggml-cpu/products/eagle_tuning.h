@@ -10,7 +10,7 @@
 namespace eagle {
 
 // What is good on this kind of CPU, before anything is tried.
-tuning usual_way(const kernel & k, int64_t n_rows);
+tuning usual_way(int64_t n_rows);
 
 // One product of a matrix, by `tune`. While the best way is not known, each way takes its turn; end() notes its time.
 class trial {
@@ -25,7 +25,7 @@ class trial {
   private:
     struct record * record_ = nullptr;  // null: nothing to find out
     struct shape_record * shape_ = nullptr;
-    int way_ = 0;
+    int usual_, way_;
     std::chrono::steady_clock::time_point start_;
 };
 

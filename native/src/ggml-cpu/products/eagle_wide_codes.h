@@ -21,7 +21,6 @@ constexpr int VECTORS = 8;           // of codes, in the 32 values that are mult
 // Groups that a pass computes side by side: what it reads of activations serves both, which counts where many rows are
 // multiplied. Needs twice the accumulators, so that fewer rows fit a pass.
 constexpr int GROUPS = LANES == WIDE ? 2 : 1;
-constexpr int FEW_ROWS = 4;   // so few wait for the weights anyway
 constexpr int PAIR_PASS = 8;  // tuned passes of fewer rows are not made of pairs
 
 // Rows that a tile is compiled for: beyond nine not every number, since each takes a second to compile. The last row
