@@ -75,6 +75,9 @@ foreach (target ${EAGLE_LIBRARIES})
     if (target MATCHES "^ggml-cpu")  # several with GGML_CPU_ALL_VARIANTS
         eagle_join(${target} ggml-cpu)
         target_compile_definitions(${target} PRIVATE EAGLE_CPU_LIBRARY="${target}")
+        if (WIN32)
+            target_link_libraries(${target} PRIVATE synchronization)  # WaitOnAddress
+        endif()
     elseif (target MATCHES "^(llama|ggml|ggml-cuda|ggml-rpc)$")
         eagle_join(${target} ${target})
         target_include_directories(${target} PRIVATE ${LLAMA_CPP_DIR}/ggml/src)

@@ -1,4 +1,4 @@
-// Work among threads: every unit once, neighbours to the same thread while it has units of its own.
+// Units among tickets: every unit once, neighbours to the same ticket while it has units of its own.
 
 #include <cstdio>
 #include <cstdlib>
@@ -25,6 +25,7 @@ struct team {
             ggml_compute_params params = {};
             params.ith = i;
             params.nth = n_threads;
+            eagle::shares::share_out(&params, eagle::align64(work.data()), n);
             members.emplace_back(&params, eagle::align64(work.data()), n);
         }
     }
@@ -52,9 +53,9 @@ void every_unit_is_taken_once(int n_threads, int64_t n) {
 void own_units_first_then_others() {
     team t(3, 9);
     eagle::shares &first = t.members[0], &second = t.members[1], &third = t.members[2];
-    require(second.next() == 3 && third.next() == 6, "each thread begins with units of its own");
+    require(second.next() == 3 && third.next() == 6, "each ticket begins with units of its own");
     for (const int64_t unit : {0, 1, 2, 4, 5, 7, 8, -1, -1}) {
-        require(first.next() == unit, "a thread takes its own units in order, then what others have left");
+        require(first.next() == unit, "a ticket takes its own units in order, then what others have left");
     }
     require(second.next() == -1 && third.next() == -1, "nothing is left");
 }

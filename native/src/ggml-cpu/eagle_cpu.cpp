@@ -93,14 +93,45 @@ size_t eagle_work_size(int n_threads, const ggml_tensor * node) {
                                        : eagle::mul_mat_id_work_size(n_threads, node, *k);
 }
 
+static bool attends(const ggml_tensor * node, bool off) {
+    return !off && node->op == GGML_OP_FLASH_ATTN_EXT && eagle::takes_flash_attn(node);
+}
+
+static const eagle::kernel * multiplies(const ggml_tensor * node, bool off) {
+    const eagle::kernel * k = matrix_kernel(node);
+    return k != nullptr && off && k->group != eagle::WIDE ? nullptr : k;  // nobody else reads our own layout
+}
+
+int eagle_phases(const ggml_tensor * node, bool use_ref) {
+    if (node->op == GGML_OP_EAGLE_GDN) {
+        return eagle_cpu_gdn_phases(node);
+    }
+    const bool off = use_ref || eagle_cpu_exact_mode() == OFF;
+    if (attends(node, off)) {
+        return eagle::flash_attn_phases(node);
+    }
+    return multiplies(node, off) != nullptr ? eagle::MUL_MAT_PHASES : 0;
+}
+
+int64_t eagle_phase_values(const ggml_tensor * node, int phase) {
+    if (node->op == GGML_OP_EAGLE_GDN) {
+        return eagle_cpu_gdn_values(node, phase);
+    }
+    if (node->op == GGML_OP_FLASH_ATTN_EXT) {
+        return eagle::flash_attn_values(node, phase);
+    }
+    constexpr int64_t AT_ONCE = 4;  // products of small integers, by vectors
+    return phase == 0 ? ggml_nelements(node->src[1]) : ggml_nelements(node) * node->src[0]->ne[0] / AT_ONCE;
+}
+
 bool eagle_compute_forward(const ggml_compute_params * params, ggml_tensor * node) {
     const bool off = params->use_ref || eagle_cpu_exact_mode() == OFF;
-    if (!off && node->op == GGML_OP_FLASH_ATTN_EXT && eagle::takes_flash_attn(node)) {
+    if (attends(node, off)) {
         eagle::flash_attn(params, node);
         return true;
     }
-    const eagle::kernel * k = matrix_kernel(node);
-    if (k == nullptr || (off && k->group != eagle::WIDE)) {  // nobody else reads our own layout
+    const eagle::kernel * k = multiplies(node, off);
+    if (k == nullptr) {
         return false;
     }
     if (node->op == GGML_OP_MUL_MAT) {

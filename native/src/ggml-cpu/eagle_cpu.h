@@ -13,8 +13,14 @@ struct ggml_compute_params;
 struct ggml_tensor;
 struct ggml_backend_buffer_type;
 
-// Runs the node if exact kernels are on and one covers it; false leaves it to ggml. Called by every thread, with the
-// same answer.
+// Number of phases of the node if it is ours: all tickets of one end before the next begins. 0 leaves it to ggml, whose
+// operations have one.
+int eagle_phases(const struct ggml_tensor * node, bool use_ref);
+
+// Roughly how much a phase of our node computes, in values of a plain operation.
+int64_t eagle_phase_values(const struct ggml_tensor * node, int phase);
+
+// Runs params' ticket and phase of the node if exact kernels are on and one covers it; false leaves it to ggml.
 bool eagle_compute_forward(const struct ggml_compute_params * params, struct ggml_tensor * node);
 
 // Bytes of work buffer the node needs if eagle_compute_forward takes it, 0 if it does not.

@@ -529,8 +529,16 @@ void flash_attn(const ggml_compute_params * params, ggml_tensor * node) {
     };
     const bool is_prompt = s.tokens > MAX_ROWS;
     const int64_t n_units = is_prompt ? s.all_tiles() : s.segments * s.all_tiles();
+    if (params->phase == 0) {
+        return shares::share_out(params, counters, n_units);
+    }
+    if (params->phase == 2) {
+        for (int64_t r = params->ith; r < s.first(s.all_tiles()); r += params->nth) {
+            join_row(r, partials + r * kept);
+        }
+        return;
+    }
     shares units(params, counters, n_units);
-    ggml_barrier(params->threadpool);
     if (is_prompt) {
         float * own = partials + params->ith * TILE * kept;
         for (int64_t tile = units.next(); tile >= 0; tile = units.next()) {
@@ -547,10 +555,15 @@ void flash_attn(const ggml_compute_params * params, ggml_tensor * node) {
         const int64_t tile = u % s.tiles + u / s.tiles / s.segments * s.tiles, seg = u / s.tiles % s.segments;
         run_unit(s, rule, tile, seg, partials + s.first(tile) * kept, scores);
     }
-    ggml_barrier(params->threadpool);
-    for (int64_t r = params->ith; r < s.first(s.all_tiles()); r += params->nth) {
-        join_row(r, partials + r * kept);
-    }
+}
+
+int flash_attn_phases(const ggml_tensor * node) {
+    return shape(node).tokens > MAX_ROWS ? 2 : 3;
+}
+
+int64_t flash_attn_values(const ggml_tensor * node, int phase) {
+    const shape s(node);
+    return phase == 0 ? 0 : ggml_nelements(node) * (phase == 1 ? s.n_kv / 8 : s.segments);
 }
 
 }  // namespace eagle
@@ -566,6 +579,12 @@ size_t flash_attn_work_size(int, const ggml_tensor *) {
     return 0;
 }
 void flash_attn(const ggml_compute_params *, ggml_tensor *) {}
+int flash_attn_phases(const ggml_tensor *) {
+    return 0;
+}
+int64_t flash_attn_values(const ggml_tensor *, int) {
+    return 0;
+}
 
 }  // namespace eagle
 

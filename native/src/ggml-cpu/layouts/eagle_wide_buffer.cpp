@@ -1,7 +1,9 @@
 // The buffer type whose weights have the layout of eagle_wide.h. ggml asks it, like its own ones, which operations it
 // can run; a loader then puts there the matrices that are only multiplied with.
+#include "eagle_cores.h"
 #include "eagle_cpu.h"
 #include "eagle_mul_mat.h"
+#include "eagle_team.h"
 #include "eagle_wide.h"
 #include "ggml-backend-impl.h"
 #include "ggml-cpu.h"
@@ -10,6 +12,10 @@
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
 
 namespace eagle {
 namespace {
@@ -63,9 +69,48 @@ ggml_tensor groups_of(const ggml_tensor * w, size_t offset, size_t size) {
     return groups;
 }
 
+// Rearranges a tensor by all threads, each of which takes the next piece. Reading a file that is not in memory is part
+// of it: while one thread waits for the disk, the others rearrange.
+class rearrangement final : public job {
+  public:
+    rearrangement(const ggml_tensor * w, const void * data, size_t offset, size_t size)
+        : w_(w), from_((const char *) data), to_((char *) w->data + offset), size_(size) {
+        const size_t group = WIDE * w->nb[1];
+        piece_ = std::max<size_t>(PIECE / group, 1) * group;
+    }
+
+    bool is_small() const { return size_ <= piece_; }
+    step advance() override { return std::exchange(next_step_, step::end); }
+    void enter(int) override {}
+    bool should_stop() override { return false; }
+
+    void compute(int) override {
+        for (size_t at = next_.fetch_add(piece_); at < size_; at = next_.fetch_add(piece_)) {
+            const ggml_tensor groups = groups_of(w_, at, std::min(piece_, size_ - at));
+            to_wide(&groups, from_ + at, to_ + at);
+        }
+    }
+
+  private:
+    static constexpr size_t PIECE = 256 << 10;
+
+    const ggml_tensor * w_;
+    const char * from_;
+    char * to_;
+    size_t size_, piece_;
+    step next_step_ = step::shared;
+    std::atomic<size_t> next_{0};
+};
+
 void set_tensor(ggml_backend_buffer_t, ggml_tensor * w, const void * data, size_t offset, size_t size) {
-    const ggml_tensor groups = groups_of(w, offset, size);
-    to_wide(&groups, data, (char *) w->data + offset);
+    GGML_ASSERT(offset % (WIDE * w->nb[1]) == 0);
+    rearrangement work(w, data, offset, size);
+    if (work.is_small()) {
+        return work.compute(0);
+    }
+    team * all = team::borrow();
+    all->run(work, all->reserve(available_cores()));
+    team::give_back(all);
 }
 
 void get_tensor(ggml_backend_buffer_t, const ggml_tensor * w, void * data, size_t offset, size_t size) {

@@ -10,6 +10,8 @@
 #endif
 
 #include <algorithm>
+#include <atomic>
+#include <new>
 
 namespace eagle {
 
@@ -58,9 +60,15 @@ bool exact_weights(const ggml_tensor * w) {
     return layout_of(w) == layout::interleaved || kernel_for_weights(w) != nullptr;
 }
 
+// What the tickets of a product share.
+struct alignas(64) product {
+    trial run;
+    std::atomic<int> finished{0};
+};
+
 size_t mul_mat_work_size(int n_threads, const ggml_tensor * node, const kernel & k) {
     const size_t packed = k.pack_block == 0 ? 0 : k.act_size(k, node->src[1]->ne[0]) * ggml_nrows(node->src[1]);
-    return shares::work_size(n_threads) + packed + 64;
+    return shares::work_size(n_threads) + sizeof(product) + packed + 64;
 }
 
 static const char * row_of(const ggml_tensor * x, int64_t row) {
@@ -130,20 +138,25 @@ void mul_mat(const ggml_compute_params * params, ggml_tensor * node, const kerne
     const ggml_tensor * w = node->src[0];
     const ggml_tensor * x = node->src[1];
     char * counters = align64(params->wdata);
-    char * work = counters + shares::work_size(params->nth);
-    if (k.pack_block != 0) {
-        pack_rows(params, x, k, work);
-    }
+    product * all = (product *) (counters + shares::work_size(params->nth));
+    char * work = (char *) (all + 1);
 
     const int64_t matrices = w->ne[2] * w->ne[3];
     const int64_t share = (w->ne[1] * matrices + 8 * params->nth - 1) / (8 * params->nth);
     const int64_t step = std::clamp<int64_t>((share + 15) / 16 * 16, 16, 256);
     const int64_t chunks = (w->ne[1] + step - 1) / step;
     const int64_t per_set = x->ne[1] * (x->ne[2] / w->ne[2]) * (x->ne[3] / w->ne[3]);
+    if (params->phase == 0) {
+        if (k.pack_block != 0) {
+            pack_rows(params, x, k, work);
+        }
+        shares::share_out(params, counters, chunks * matrices);
+        if (params->ith == 0) {
+            new (all) product{trial(k, w->ne[0], (int64_t) ggml_nbytes(w), per_set)};
+        }
+        return;
+    }
     shares units(params, counters, chunks * matrices);
-    // Begun before the barrier: a thread that comes late from it finds the work done, and would note next to no time.
-    trial run(k, w->ne[0], (int64_t) ggml_nbytes(w), per_set);
-    ggml_barrier(params->threadpool);
     for (int64_t c = units.next(); c >= 0; c = units.next()) {
         const int64_t i02 = c / chunks % w->ne[2], i03 = c / chunks / w->ne[2];
         const char * matrix = (const char *) w->data + i02 * w->nb[2] + i03 * w->nb[3];
@@ -151,11 +164,12 @@ void mul_mat(const ggml_compute_params * params, ggml_tensor * node, const kerne
         for (int64_t first = 0; first < per_set; first += row_set::MAX) {
             row_set rows;
             gather(node, k, work, i02, i03, first, rows);
-            dot_rows(k, {w, matrix, begin, std::min(begin + step, w->ne[1])}, run.tune, rows.act, rows.dst, rows.n);
+            dot_rows(k, {w, matrix, begin, std::min(begin + step, w->ne[1])}, all->run.tune, rows.act, rows.dst,
+                     rows.n);
         }
     }
-    if (params->ith == 0) {
-        run.end();
+    if (!all->run.is_over() && !units.was_left() && all->finished.fetch_add(1) + 1 == params->nth) {
+        all->run.end();
     }
 }
 

@@ -15,6 +15,9 @@ const kernel * kernel_for(const struct ggml_tensor * node);
 // Whether such weights are exact: a kernel above reads them, or ggml's interleaved ones do row by row.
 bool exact_weights(const struct ggml_tensor * w);
 
+// Both work in two phases: rows of src1 are packed, then multiplied.
+constexpr int MUL_MAT_PHASES = 2;
+
 size_t mul_mat_work_size(int n_threads, const struct ggml_tensor * node, const kernel & k);
 void mul_mat(const struct ggml_compute_params * params, struct ggml_tensor * node, const kernel & k);
 
@@ -32,7 +35,7 @@ struct weight_rows {
 void dot_rows(const kernel & k, const weight_rows & w, tuning tune, const char * const * act, float * const * dst,
               int64_t n_act);
 
-// Packs the rows of src1 into `work`, this thread's share; no barrier.
+// Packs the rows of src1 into `work`, this ticket's share.
 void pack_rows(const struct ggml_compute_params * params, const struct ggml_tensor * x, const kernel & k, char * work);
 
 }  // namespace eagle

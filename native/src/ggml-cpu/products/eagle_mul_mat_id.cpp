@@ -76,17 +76,19 @@ void mul_mat_id(const ggml_compute_params * params, ggml_tensor * node, const ke
     int32_t * offset = (int32_t *) align64(packed + packed_size(node->src[1], k));
     int32_t * next = offset + experts + 1;
     routed * rows = (routed *) align64(next + experts);
-    if (k.pack_block != 0) {
-        pack_rows(params, node->src[1], k, packed);
-    }
-    if (params->ith == 0) {
-        route(node->src[2], experts, offset, next, rows);
-    }
-
     const int64_t step = std::clamp<int64_t>((w->ne[1] / (2 * params->nth) + 15) / 16 * 16, 16, 256);
     const int64_t chunks = (w->ne[1] + step - 1) / step;
+    if (params->phase == 0) {
+        if (k.pack_block != 0) {
+            pack_rows(params, node->src[1], k, packed);
+        }
+        shares::share_out(params, counters, chunks * experts);
+        if (params->ith == 0) {
+            route(node->src[2], experts, offset, next, rows);
+        }
+        return;
+    }
     shares units(params, counters, chunks * experts);
-    ggml_barrier(params->threadpool);
     for (int64_t c = units.next(); c >= 0; c = units.next()) {
         const int64_t e = c / chunks, begin = c % chunks * step;
         if (offset[e + 1] > offset[e]) {

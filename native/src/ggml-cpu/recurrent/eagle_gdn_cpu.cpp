@@ -355,14 +355,27 @@ void eagle_cpu_gdn_replay(const ggml_compute_params * params, ggml_tensor * dst)
     const int64_t per_head = op.S / unit_rows;
     const int64_t n_units = op.n_seqs * op.H * per_head;
 
-    eagle::shares units(params, eagle::align64(params->wdata), n_units);
-    ggml_barrier(params->threadpool);
+    char * counters = eagle::align64(params->wdata);
+    if (params->phase == 0) {
+        return eagle::shares::share_out(params, counters, n_units);
+    }
+    if (params->phase == 2) {
+        return write_records(op, params->ith, params->nth);
+    }
+    eagle::shares units(params, counters, n_units);
     for (int64_t u = units.next(); u >= 0; u = units.next()) {
         const int64_t head = u / per_head;
         run_unit(op, head / op.H, head % op.H, u % per_head * unit_rows, unit_rows);
     }
-    if (op.n_tail > 0) {
-        ggml_barrier(params->threadpool);
-        write_records(op, params->ith, params->nth);
-    }
+}
+
+int eagle_cpu_gdn_phases(const ggml_tensor * node) {
+    return std::min<int64_t>(node->src[2]->ne[2], node->op_params[EAGLE_GDN_PARAM_N_RECORDED]) > 0 ? 3 : 2;
+}
+
+int64_t eagle_cpu_gdn_values(const ggml_tensor * node, int phase) {
+    constexpr int64_t COPIED = 4;  // copying costs less than computing
+    const int64_t tail = std::min<int64_t>(node->src[2]->ne[2], node->op_params[EAGLE_GDN_PARAM_N_RECORDED]);
+    const int64_t values = ggml_nelements(node->src[1]) + ggml_nelements(node->src[2]);
+    return phase == 0 ? 0 : phase == 1 ? ggml_nelements(node->src[5]) : values / node->src[2]->ne[2] * tail / COPIED;
 }

@@ -1,0 +1,132 @@
+"""Decoding speed while other programs compute: ours with all threads and with one, with a draft, and llama.cpp's own.
+
+    python bench/studies/busy.py TARGET.gguf [--draft DRAFT.gguf|mtp] [--loads idle one two ...] [-n 64] [--runs 3]
+                                 [--peers] [--json]
+
+Each load is a set of busy processes that run next to the measurements. All sides are measured under each load in
+alternation; the table shows medians in tokens/s and, for ours, the ratio to the same side on an idle machine.
+
+| load | busy processes |
+|---|---|
+| idle | none |
+| one, two | one on the first core, one on each of the first two |
+| one-free, two-free, four-free | as many, wherever the system places them |
+| bursts | one on the first core that computes for 10 to 300 ms and sleeps as long |
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+
+from llama_eagle.bench.ours import Job, loaded
+from llama_eagle.bench.peer import PeerJob, build_peer
+from llama_eagle.bench.surroundings import surroundings
+from llama_eagle.sessions.options import MTP
+
+BUSY = "while True: pass"
+BURSTS = """
+import random, time
+random = random.Random(1)
+while True:
+    end = time.perf_counter() + random.uniform(0.01, 0.3)
+    while time.perf_counter() < end: pass
+    time.sleep(random.uniform(0.01, 0.3))
+"""
+# The program of each busy process and its core, None: any.
+LOADS: dict[str, list[tuple[str, int | None]]] = {
+    "idle": [],
+    "one": [(BUSY, 0)],
+    "two": [(BUSY, 0), (BUSY, 1)],
+    "one-free": [(BUSY, None)],
+    "two-free": [(BUSY, None)] * 2,
+    "four-free": [(BUSY, None)] * 4,
+    "bursts": [(BURSTS, 0)],
+}
+PROMPT = "Explain how a compiler turns a loop into machine code, step by step."
+
+
+@contextmanager
+def load(name: str) -> Iterator[None]:
+    """Runs the busy processes of one load."""
+    cores = sorted(os.sched_getaffinity(0))
+    processes = []
+    try:
+        for program, core in LOADS[name]:
+            pin = [] if core is None else ["taskset", "-c", str(cores[core])]
+            processes.append(subprocess.Popen([*pin, sys.executable, "-c", program]))
+        time.sleep(0.5 if processes else 0)
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def measure(sides: dict[str, Callable[[], float]], runs: int) -> dict[str, float]:
+    """Median tokens/s of each side."""
+    speeds: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(runs):
+        for name, side in sides.items():
+            speeds[name].append(side())
+    return {name: round(median(values), 1) for name, values in speeds.items()}
+
+
+def sides_of(args: argparse.Namespace, stack: ExitStack) -> dict[str, Callable[[], float]]:
+    threads = len(os.sched_getaffinity(0))
+    draft = None if args.draft in (None, MTP) else Path(args.draft)
+
+    def ours(n_threads: int, n_draft: str | None) -> Callable[[], float]:
+        side = stack.enter_context(loaded(Job(args.target, draft, PROMPT, args.n, n_threads, 8)))
+        return lambda: (side.speculate(n_draft) if n_draft else side.plain()).tps
+
+    sides = {"plain": ours(threads, None), "plain, 1 thread": ours(1, None)}
+    if args.draft:
+        sides["drafting"] = ours(threads, "auto")
+    if args.peers:
+        peer = build_peer()
+        sides["llama.cpp"] = lambda: peer.decode(PeerJob(args.target, args.n, threads))
+    return sides
+
+
+def show(results: dict[str, dict[str, float]]) -> None:
+    names = list(next(iter(results.values())))
+    print("| load | " + " | ".join(names) + " |\n|---|" + "---|" * len(names))
+    for name, speeds in results.items():
+        cells = [f"{speed:g} ({speed / results['idle'][side]:.2f})" for side, speed in speeds.items()]
+        print(f"| {name} | " + " | ".join(cells) + " |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("--draft", help="a draft's GGUF, or mtp for the target's own head")
+    parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS), help="idle is always measured")
+    parser.add_argument("-n", type=int, default=64, help="tokens of each run (default: 64)")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each side under each load (default: 3)")
+    parser.add_argument("--peers", action="store_true", help="also measure llama.cpp's own llama-bench")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    args = parser.parse_args()
+    results = {}
+    with ExitStack() as stack:
+        sides = sides_of(args, stack)
+        for name in dict.fromkeys(["idle", *args.loads]):
+            with load(name):
+                results[name] = measure(sides, args.runs)
+            print(f"{name}: {results[name]}", file=sys.stderr)
+    if args.json:
+        print(json.dumps({"surroundings": surroundings(), "tokens_per_second": results}))
+    else:
+        show(results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,271 @@
+#include "eagle_team.h"
+
+#include <algorithm>
+#include <mutex>
+#include <system_error>
+
+#include "eagle_clock.h"
+#include "eagle_cores.h"
+#include "eagle_parking.h"
+#include "eagle_timeslice.h"
+#ifndef _WIN32
+#include <pthread.h>
+#endif
+
+namespace eagle {
+
+// A step takes some ten microseconds, and so does waking a thread.
+static constexpr int64_t PATIENCE_NS = 2'000;  // before another thread's ticket is taken
+static constexpr int64_t STEP_SPIN_NS = 30'000;
+static constexpr int64_t IDLE_SPIN_NS = 200'000;  // between the graphs of a generation
+
+// The order of number and sleepers, here and in wait(), leaves no thread asleep: one of the two sees the other.
+void team::event::change(uint32_t value) {
+    number.store(value, std::memory_order_seq_cst);
+    if (sleepers.load(std::memory_order_seq_cst) != 0) {
+        unpark_all(number);
+    }
+}
+
+bool team::event::changes(uint32_t seen, int64_t spin_ns) const {
+    constexpr int CHECKS = 16;  // between two looks at the clock
+    int64_t end = 0;
+    do {
+        for (int i = 0; i < CHECKS; ++i) {
+            if (number.load(std::memory_order_acquire) != seen) {
+                return true;
+            }
+            relax();
+        }
+        const int64_t now = now_ns();
+        end = end == 0 ? now + spin_ns : end;
+        if (now >= end) {
+            return false;
+        }
+    } while (true);
+}
+
+void team::event::wait(uint32_t seen, int64_t spin_ns) {
+    if (changes(seen, spin_ns)) {
+        return;
+    }
+    sleepers.fetch_add(1, std::memory_order_seq_cst);
+    while (number.load(std::memory_order_seq_cst) == seen) {
+        park(number, seen);
+    }
+    sleepers.fetch_sub(1, std::memory_order_relaxed);
+}
+
+team::~team() {
+    quit_ = true;
+    step_.change(step_.number + 2);
+    size_.change(size_.number + 1);
+    for (std::thread & t : threads_) {
+        t.join();
+    }
+}
+
+int team::reserve(int n) {
+    n = std::min(n, MAX_THREADS);
+    try {
+        while ((int) threads_.size() + 1 < n) {
+            threads_.emplace_back(&team::serve, this, (int) threads_.size() + 1);
+        }
+    } catch (const std::system_error &) {  // a limit of the system: fewer threads compute the same
+    }
+    return std::min(n, (int) threads_.size() + 1);
+}
+
+bool team::run(job & work, int n_threads) {
+    job_ = &work;
+    ++job_number_;
+    stop_ = false;
+    const uint32_t first = step_.number + 1;
+    for (int i = 0; i < n_threads; ++i) {
+        tickets_[i].taken_at.store(first - 2, std::memory_order_relaxed);
+    }
+    if (n_threads != n_threads_) {
+        n_threads_ = n_threads;
+        size_.change(size_.number + 1);
+    }
+    tickets_[0].entered = job_number_;
+    timeslice::mine().observe();
+    callers_core_.store(current_core(), std::memory_order_relaxed);
+    work.enter(0);
+    const job::step kind = work.advance();
+    if (kind == job::step::end) {
+        return true;
+    }
+    publish(first, kind);
+    bool patient = true;
+    for (uint32_t step = first; step % 2 == 1; step = step_.number.load(std::memory_order_acquire)) {
+        if (work.should_stop()) {
+            stop_ = true;
+        }
+        take_part(0, step, patient);
+    }
+    return !stop_;
+}
+
+void team::serve(int thread) {
+    bool patient = true;
+    while (!quit_) {
+        const uint32_t size = size_.number.load(std::memory_order_acquire);
+        if (thread >= n_threads_) {
+            size_.wait(size, 0);
+            continue;
+        }
+        const uint32_t step = step_.number.load(std::memory_order_acquire);
+        if (step % 2 == 1) {
+            take_part(thread, step, patient);
+        } else if (!quit_) {
+            step_.wait(step, IDLE_SPIN_NS);
+        }
+    }
+}
+
+// A thread that has just taken another's ticket does not wait for its owner at the next step.
+void team::take_part(int thread, uint32_t step, bool & patient) {
+    timeslice::mine().yield_if_spent();
+    if (take(thread, thread, step)) {
+        return;
+    }
+    if (patient && step_.changes(step, PATIENCE_NS)) {
+        return;
+    }
+    const int n = n_threads_.load(std::memory_order_relaxed);
+    for (int i = 1; i < n && !for_owners_.load(std::memory_order_relaxed); ++i) {
+        if (take(thread, (thread + i) % n, step)) {
+            patient = false;
+            return;
+        }
+    }
+    patient = true;
+    step_.wait(step, STEP_SPIN_NS);
+}
+
+// A step cannot end, nor its job, while a ticket of it is not taken: so what belongs to the job is read after that.
+bool team::take(int thread, int wanted, uint32_t step) {
+    uint32_t before = step - 2;
+    if (!tickets_[wanted].taken_at.compare_exchange_strong(before, step, std::memory_order_acq_rel)) {
+        return false;
+    }
+    if (tickets_[thread].entered != job_number_) {
+        tickets_[thread].entered = job_number_;
+        timeslice & slice = timeslice::mine();
+        slice.observe();
+        slice.keep_apart(thread, n_threads_, callers_core_);
+        job_->enter(thread);
+    }
+    compute(wanted, step);
+    return true;
+}
+
+// A ticket that left work to the others is computed on as soon as the thread has its core again.
+void team::compute(int ticket, uint32_t step) {
+    timeslice & slice = timeslice::mine();
+    do {
+        slice.has_left = false;
+        job_->compute(ticket);
+        if ((uint32_t) open_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+            return finish(step);
+        }
+        if (!slice.has_left) {
+            return;
+        }
+        slice.yield_if_spent();
+    } while (rejoin(step));
+}
+
+// One more ticket, unless the step has ended.
+bool team::rejoin(uint32_t step) {
+    uint64_t open = open_.load(std::memory_order_relaxed);
+    while (open >> 32 == step && (uint32_t) open > 0) {
+        if (open_.compare_exchange_weak(open, open + 1, std::memory_order_acq_rel)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void team::finish(uint32_t step) {
+    const job::step kind = stop_ ? job::step::end : job_->advance();
+    publish(kind == job::step::end ? step + 1 : step + 2, kind);
+}
+
+void team::publish(uint32_t step, job::step kind) {
+    for_owners_.store(kind == job::step::owners, std::memory_order_relaxed);
+    open_.store((uint64_t) step << 32 | (uint32_t) n_threads_.load(std::memory_order_relaxed),
+                std::memory_order_relaxed);
+    step_.change(step);
+}
+
+void team::barrier() {
+    const uint32_t generation = gate_.number.load(std::memory_order_acquire);
+    if (at_gate_.fetch_add(1, std::memory_order_acq_rel) + 1 == n_threads_.load(std::memory_order_relaxed)) {
+        at_gate_.store(0, std::memory_order_relaxed);
+        gate_.change(generation + 1);
+    } else {
+        gate_.wait(generation, STEP_SPIN_NS);
+    }
+}
+
+// --- the teams of this process ---------------------------------------------------------------------------------------
+
+namespace {
+
+struct idle_teams {
+    std::mutex mutex;
+    std::vector<team *> teams;
+
+    ~idle_teams() {
+        for (team * t : teams) {
+            delete t;
+        }
+    }
+};
+
+// A fork copies no threads, so the child begins with teams of its own and forgets these. The last owner ends idle
+// threads before the library's code is gone; Windows has ended them by then.
+struct process_teams {
+    idle_teams * idle = new idle_teams;
+
+    process_teams() {
+#ifndef _WIN32
+        pthread_atfork(nullptr, nullptr, [] { instance().idle = new idle_teams; });
+#endif
+    }
+
+    ~process_teams() {
+#ifndef _WIN32
+        delete idle;
+#endif
+        idle = new idle_teams;  // for graphs that other threads still compute
+    }
+
+    static process_teams & instance() {
+        static process_teams p;
+        return p;
+    }
+};
+
+}  // namespace
+
+team * team::borrow() {
+    idle_teams & all = *process_teams::instance().idle;
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    if (all.teams.empty()) {
+        return new team;
+    }
+    team * last = all.teams.back();
+    all.teams.pop_back();
+    return last;
+}
+
+void team::give_back(team * idle) {
+    idle_teams & all = *process_teams::instance().idle;
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    all.teams.push_back(idle);
+}
+
+}  // namespace eagle
