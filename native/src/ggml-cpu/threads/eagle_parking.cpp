@@ -27,6 +27,10 @@ void unpark_all(std::atomic<uint32_t> & word) {
 #ifndef NOMINMAX
 #define NOMINMAX
 #endif
+#if !defined(_WIN32_WINNT) || _WIN32_WINNT < 0x0602  // WaitOnAddress came with Windows 8
+#undef _WIN32_WINNT
+#define _WIN32_WINNT 0x0602
+#endif
 #include <windows.h>
 
 namespace eagle {
