@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -136,6 +135,7 @@ def _load(choice: Choice[DraftingOptions], computing: Computing) -> ModelPair:
 @contextlib.contextmanager
 def _open_pictures(vision: Vision, computing: Computing, pair: ModelPair) -> Iterator[PicturesInText | None]:
     """The target's vision encoder, if there is one."""
+    from llama_eagle.native.processor.threads import n_threads
     from llama_eagle.vision.encoder import VisionEncoder, require_encoder
     from llama_eagle.vision.in_text import PicturesInText
 
@@ -143,7 +143,7 @@ def _open_pictures(vision: Vision, computing: Computing, pair: ModelPair) -> Ite
         yield None
         return
     require_encoder(vision.mmproj, pair.target.header, pair.draft.header if pair.draft else None)
-    threads, use_gpu = computing.threads or os.cpu_count() or 1, computing.load().n_gpu_layers != 0
+    threads, use_gpu = n_threads(computing.threads), computing.load().n_gpu_layers != 0
     with VisionEncoder(vision.mmproj, pair.target.handle, n_threads=threads, use_gpu=use_gpu) as encoder:
         yield PicturesInText(encoder, on_encode=_note_picture)
 
