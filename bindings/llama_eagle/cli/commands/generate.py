@@ -113,6 +113,8 @@ def generate(
     options = GenerationOptions(limit, params, length.ignore_eos, tuple(form.stop or ()))
     choice = resolve(model, drafting.options())
     console.note(choice.why)
+    if not prompt.raw and not isinstance(given, list):
+        _start_template(choice)
     with _load(choice, computing) as pair, _open_pictures(vision, computing, pair) as pictures:
         if drafting.exact and (unverified := exact.require(pair.target)):
             console.warn(unverified)
@@ -121,6 +123,14 @@ def generate(
         context = computing.context(length.n_ctx(len(ids), pair.target.n_ctx_train), choice.options.longest)
         result = _generate(pair, choice.options, context, ids, options, pictures, json)
         _report(result, {**exact.report(pair.target), "placement": pair.placement} if json else None)
+
+
+def _start_template(choice: Choice[DraftingOptions]) -> None:
+    """Start the process for the chat template, where the target's file has one, while the model is loaded."""
+    from llama_eagle.sessions.chat_template import start_worker
+
+    if isinstance(choice.target, list) and choice.target[0].keys.get("tokenizer.chat_template"):
+        start_worker()
 
 
 def _load(choice: Choice[DraftingOptions], computing: Computing) -> ModelPair:
@@ -136,12 +146,13 @@ def _load(choice: Choice[DraftingOptions], computing: Computing) -> ModelPair:
 def _open_pictures(vision: Vision, computing: Computing, pair: ModelPair) -> Iterator[PicturesInText | None]:
     """The target's vision encoder, if there is one."""
     from llama_eagle.native.processor.threads import n_threads
-    from llama_eagle.vision.encoder import VisionEncoder, require_encoder
-    from llama_eagle.vision.in_text import PicturesInText
 
     if vision.mmproj is None:
         yield None
         return
+    from llama_eagle.vision.encoder import VisionEncoder, require_encoder
+    from llama_eagle.vision.in_text import PicturesInText
+
     require_encoder(vision.mmproj, pair.target.header, pair.draft.header if pair.draft else None)
     threads, use_gpu = n_threads(computing.threads), computing.load().n_gpu_layers != 0
     with VisionEncoder(vision.mmproj, pair.target.handle, n_threads=threads, use_gpu=use_gpu) as encoder:
