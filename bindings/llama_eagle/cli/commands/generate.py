@@ -100,12 +100,14 @@ def generate(
     """Answer a prompt, with a draft or without."""
     from llama_eagle.drafting.resolve import resolve
     from llama_eagle.native import log
+    from llama_eagle.native.processor import competition
     from llama_eagle.sessions import exact
 
     given = _read_prompt(prompt)
     if prompt.image and (vision.mmproj is None or isinstance(given, list)):
         raise UsageError("--image needs --mmproj and a prompt that is text.")
     log.set_verbose(verbose)
+    competition.report_to(console.warn)
     if drafting.exact:
         exact.set_mode("strict")
     params = replace(sampling.params(), grammar=form.gbnf())
