@@ -34,7 +34,7 @@ class Machine:
         until = self.now + seconds
         while self.now < until:
             self.now += each + pause
-            self.delay += each * delayed
+            self.delay += (each + pause) * delayed
             self.cpu += each * cpu
             self.competition.note(n_rows, each)
 
@@ -62,11 +62,12 @@ def test_a_machine_that_was_busy_from_the_start() -> None:
     [
         pytest.param(lambda m: m.rounds(20, 0.2, cpu=0.1), id="disk"),
         pytest.param(lambda m: [m.rounds(0.5, 0.02 * 1.05**i, cpu=2.0) for i in range(100)], id="long context"),
+        pytest.param(lambda m: [m.rounds(0.5, 0.02 * 1.01**i, delayed=0.35) for i in range(300)], id="and some load"),
         pytest.param(lambda m: m.rounds(20, 0.2, delayed=3.0, cpu=2.0), id="too many threads of its own"),
         pytest.param(lambda m: m.rounds(20, 0.04, delayed=0.5), id="twice as long"),
         pytest.param(lambda m: m.rounds(2.5, 0.2, delayed=0.8), id="short"),
         pytest.param(lambda m: m.rounds(20, 0.2, delayed=0.1, n_rows=9), id="other rows"),
-        pytest.param(lambda m: m.rounds(60, 0.02, delayed=0.5, pause=5), id="a user who types"),
+        pytest.param(lambda m: m.rounds(60, 0.02, delayed=0.9, pause=5), id="a user who types"),
         pytest.param(
             lambda m: [(m.rounds(2, 0.2, delayed=0.8), m.rounds(2, 0.02, cpu=2.0)) for _ in range(5)], id="bursts"
         ),
