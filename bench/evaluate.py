@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from llama_eagle.generation.generate import GenerationResult
 from llama_eagle.generation.options import SamplingParams
 from llama_eagle.generation.run import GREEDY, Run, decode
 from llama_eagle.generation.stats import Statistics
+from llama_eagle.native.processor.threads import n_threads
 from llama_eagle.sessions.exact import require, set_mode
 from llama_eagle.sessions.models import ModelPair
 from llama_eagle.sessions.options import LoadOptions, PairOptions
@@ -100,7 +100,7 @@ def evaluate(job: Evaluation, on_progress: Callable[[float], None] = lambda frac
         pictures = None
         if job.mmproj is not None:
             require_encoder(job.mmproj, pair.target.header, pair.draft.header if pair.draft else None)
-            threads, use_gpu = job.threads or os.cpu_count() or 1, job.load.n_gpu_layers != 0
+            threads, use_gpu = n_threads(job.threads), job.load.n_gpu_layers != 0
             encoder = VisionEncoder(job.mmproj, pair.target.handle, n_threads=threads, use_gpu=use_gpu)
             pictures = PicturesInText(stack.enter_context(encoder))
         answerer = _Answerer(job, pair, pictures)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from llama_eagle import console
 from llama_eagle.convert.source import Checkpoint, open_checkpoint
 from llama_eagle.errors import EnvironmentFailure
+from llama_eagle.native.processor.threads import default_threads
 from llama_eagle.sessions.options import MTP
 from llama_eagle.synthetic.ggufs import Say, convert_pair
 from llama_eagle.synthetic.weights import Tensor, write_checkpoint
@@ -163,7 +163,7 @@ def compare_padded(work: Path, say: Say = lambda text: None) -> tuple[Comparison
 
 def _compare_padded(target: Path, draft: Path | str, say: Say) -> Comparison:
     say(f"answering with the padded pair and {'its MTP head' if draft == MTP else 'its draft'}: half a minute")
-    score = _score(target, draft, os.cpu_count() or 1, PADDED_PROMPTS, PADDED_TOKENS)
+    score = _score(target, draft, default_threads(), PADDED_PROMPTS, PADDED_TOKENS)
     return _compare("q8_0", target, draft, score)
 
 

@@ -36,6 +36,7 @@ from llama_eagle.bench.cache import cache_dir
 from llama_eagle.bench.ours import Job, loaded
 from llama_eagle.bench.peer import SERVER, TOOLS, Peer, build_peer
 from llama_eagle.bench.surroundings import surroundings
+from llama_eagle.native.processor.threads import default_threads
 from llama_eagle.synthetic.cycle import word
 from llama_eagle.synthetic.ggufs import PairFolder
 
@@ -243,7 +244,7 @@ def main() -> None:
     parser.add_argument("--n-draft", default="auto", help="of ours")
     parser.add_argument("--upstream", type=int, nargs="*", default=[1, 3], metavar="N", help="its draft lengths")
     parser.add_argument("-n", type=int, default=128, help="tokens of each client")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--threads", type=int, default=default_threads())
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--apart", action="store_true", help="clients on every second slot")

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from llama_eagle.errors import EagleError
+from llama_eagle.gguf.size import available_bytes, total_bytes
 from llama_eagle.native import rpc
 from llama_eagle.native.build import library_folder
 from llama_eagle.native.calls import backend_function, library
+from llama_eagle.native.processor.cores import read_cores
 from llama_eagle.sessions import exact
 from llama_eagle.sessions.devices import DEVICES, GPUS, devices_of_kind, placement, told
 from llama_eagle.sessions.models import Model
@@ -62,6 +64,7 @@ def examine(load: LoadOptions = LoadOptions(), model: Path | None = None) -> dic
         "gpu_backends": [],
         "backends": [],
         "exact": [],
+        "processor": processor(),
         "rpc_servers": [],
         "placement": [],
         "problems": [],
@@ -105,11 +108,32 @@ def render(report: dict[str, Any]) -> str:
         f"{'RPC':<{NAME}} {device['server']}: {device['free_mib']} of {device['total_mib']} MiB free"
         for device in report["rpc_servers"]
     ]
+    lines += _processor_lines(report["processor"])
     if report["placement"]:
         lines.append(f"{'layers':<{NAME}} {told(report['placement'])}")
     lines += [f"{'exact':<{NAME}} {entry['device']}: {entry['why'] or 'yes'}" for entry in report["exact"]]
     lines += [f"problem: {problem}" for problem in report["problems"]]
     return "\n".join(lines)
+
+
+def processor() -> dict[str, Any]:
+    """Cores, affinity, quota and memory of this process, and its default number of threads."""
+    total, available = total_bytes(), available_bytes()
+    return read_cores().as_dict() | {
+        "total_mib": None if total is None else total >> 20,
+        "available_mib": None if available is None else available >> 20,
+    }
+
+
+def _processor_lines(found: dict[str, Any]) -> list[str]:
+    quota = "no limit" if found["quota"] is None else f"{found['quota']:g} processors"
+    total, available = ("-" if found[key] is None else found[key] for key in ("total_mib", "available_mib"))
+    return [
+        f"{'cores':<{NAME}} {found['physical_cores']} physical, {found['logical_cores']} logical, "
+        f"{found['allowed_cores']} in the affinity mask; quota: {quota}",
+        f"{'threads':<{NAME}} {found['default_threads']} by default",
+        f"{'memory':<{NAME}} {available} of {total} MiB available",
+    ]
 
 
 def _remote(device: rpc.RemoteDevice) -> dict[str, Any]:

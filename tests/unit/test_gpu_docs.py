@@ -6,7 +6,7 @@ import re
 from dataclasses import astuple
 from pathlib import Path
 
-from llama_eagle.diagnosis import BACKENDS, backends, render
+from llama_eagle.diagnosis import BACKENDS, backends, processor, render
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,6 +24,7 @@ def test_doctor_prints_the_row_of_each_device() -> None:
         **dict.fromkeys(("upstream_commit", "patch_hash", "library_path", "cpu_library")),
         **{"versions": {}, "cpu_features": [], "exact": [], "rpc_servers": [], "placement": [], "problems": []},
         "gpu_backends": [gpu],
+        "processor": processor(),
         "backends": backends({"Vulkan", "RPC[127.0.0.1:1]", "Another"}),
     }
     text = render(report)

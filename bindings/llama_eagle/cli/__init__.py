@@ -61,7 +61,7 @@ def run(arguments: Sequence[str]) -> int:
     except EagleError as error:
         return _failed(type(error).__name__, str(error), error.exit_code)
     except usage_error as error:
-        message = error.format_message()
+        message = _of_config(error) + error.format_message()
         end = "" if message.endswith((".", "?")) else "."
         return _failed("UsageError", f"{message}{end} See llama-eagle --help.", USAGE)
     except (KeyboardInterrupt, typer.Abort):
@@ -77,6 +77,17 @@ def run(arguments: Sequence[str]) -> int:
         return _failed("MemoryError", "out of memory. Free some, or use a smaller model or context.", 4)
     except Exception as error:
         return _failed("InternalError", f"internal error: {error!r}. Set LLAMA_EAGLE_DEBUG=1 and report it.", BUG)
+
+
+def _of_config(error: Any) -> str:
+    """The configuration file and its key, where a wrong value is from there; "" otherwise."""
+    name = getattr(getattr(error, "param", None), "name", None)
+    source = error.ctx.get_parameter_source(name) if error.ctx and name else None
+    if source is None or source.name != "DEFAULT_MAP":
+        return ""
+    from llama_eagle.cli.config import config_file
+
+    return f"{config_file()}: {name}: "
 
 
 def _failed(kind: str, message: str, code: int) -> int:

@@ -9,19 +9,41 @@ from typing import Annotated
 
 import typer
 
+from llama_eagle import console
 from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.errors import UsageError
 from llama_eagle.generation.options import SamplingParams
-from llama_eagle.native.limits import MAX_THREADS
+from llama_eagle.native.processor.threads import read_threads, warn_excess
 from llama_eagle.native.rpc import read_servers
 from llama_eagle.sessions.options import ContextOptions, LoadOptions
+
+
+def _threads(value: str | int) -> int:
+    """Value of --threads, which may be a configuration file's; a number that exceeds the machine is a warning."""
+    try:
+        number = read_threads(value, "threads")
+    except UsageError as error:
+        raise typer.BadParameter(str(error)) from None
+    warn_excess(number, console.warn)
+    return number
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, also for failures.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show llama.cpp's log on stderr.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output that exists.")]
 TargetFile = Annotated[Path, typer.Option("--model", "-m", metavar="TARGET.gguf", help="The target model.")]
 GpuLayers = Annotated[int, typer.Option("--n-gpu-layers", "-ngl", help="Layers on the GPU, -1: all.")]
-Threads = Annotated[int, typer.Option("--threads", "-t", min=0, max=MAX_THREADS, help="CPU threads, 0: all cores.")]
+Threads = Annotated[
+    int,
+    typer.Option(
+        "--threads",
+        "-t",
+        metavar="N|auto",
+        parser=_threads,
+        show_default="auto",
+        help="CPU threads (auto or 0: one for each physical performance core that this process may use).",
+    ),
+]
 DraftGpuLayers = Annotated[int | None, typer.Option(help="The draft's layers on the GPU; default: as the target.")]
 PMin = Annotated[float, typer.Option(help="End a draft where its probability falls below this.")]
 

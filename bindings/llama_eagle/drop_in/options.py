@@ -17,7 +17,7 @@ from llama_eagle.errors import InputError, UsageError, refuse
 from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import require_models
 from llama_eagle.gguf.size import require_memory
-from llama_eagle.native.limits import MAX_THREADS
+from llama_eagle.native.processor.threads import n_threads, read_threads, warn_excess
 from llama_eagle.native.rpc import read_servers
 from llama_eagle.sessions.devices import require_servers
 from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions, LoadOptions
@@ -84,8 +84,7 @@ def split_arguments(given: Mapping[str, Any]) -> tuple[EagleOptions, dict[str, A
 def _refuse_values(given: Mapping[str, Any]) -> None:
     """What would end the process inside llama.cpp. Raises `UsageError`."""
     for name in ("n_threads", "n_threads_batch"):
-        if (given.get(name) or 0) > MAX_THREADS:
-            raise UsageError(f"{name}={given[name]} is above {MAX_THREADS}. Lower it.")
+        warn_excess(read_threads(given.get(name), name))
     for name in ("n_batch", "n_ubatch"):
         if given.get(name, 1) < 0:
             raise UsageError(f"{name}={given[name]} is negative. Correct it.")
@@ -173,9 +172,9 @@ def _check_files(choice: Choice[EagleOptions], given: Mapping[str, Any]) -> Head
 def with_our_defaults(given: Mapping[str, Any], options: EagleOptions) -> dict[str, Any]:
     """The parent's arguments: equal threads for one row and for many, as a verification is both."""
     arguments = {**given, "n_gpu_layers": load_options(given, options).n_gpu_layers}
-    threads = arguments.get("n_threads") or arguments.get("n_threads_batch") or os.cpu_count() or 1
-    arguments["n_threads"] = arguments.get("n_threads") or threads
-    arguments["n_threads_batch"] = arguments.get("n_threads_batch") or threads
+    decode, batch = (read_threads(given.get(name), name) for name in ("n_threads", "n_threads_batch"))
+    arguments["n_threads"] = n_threads(decode or batch)
+    arguments["n_threads_batch"] = n_threads(batch or decode)
     arguments.setdefault("verbose", False)
     arguments["flash_attn"] = bool(arguments.get("flash_attn"))
     arguments.pop("draft_model", None)
@@ -193,7 +192,7 @@ def load_options(given: Mapping[str, Any], options: EagleOptions) -> LoadOptions
 def from_options(drafting: DraftingOptions, context: ContextOptions, load: LoadOptions) -> dict[str, Any]:
     """The arguments of `EagleLlama` that say the same as the options of a session."""
     ours = {field.name: getattr(drafting, field.name) for field in fields(drafting)}
-    threads = {"n_threads": context.n_threads, "n_threads_batch": context.n_threads} if context.n_threads else {}
+    threads = {"n_threads": context.n_threads, "n_threads_batch": context.n_threads}
     if context.flash_attn != "auto":
         threads["flash_attn"] = context.flash_attn == "on"
     return {

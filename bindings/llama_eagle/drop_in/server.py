@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from llama_eagle.drop_in.llama import EagleLlama
 from llama_eagle.drop_in.options import EAGLE_PARAMETERS, PARENT_PARAMETERS
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 from llama_eagle.files import read_json_or_yaml
 from llama_eagle.native.limits import LONGEST
+from llama_eagle.native.processor.threads import read_threads
 from llama_eagle.serving.door import Door
 
 try:
@@ -25,14 +26,19 @@ try:
     from llama_cpp.llama_chat_format import LlamaChatCompletionHandlerNotFoundException, get_chat_completion_handler
     from llama_cpp.server.model import LlamaProxy
     from llama_cpp.server.settings import ModelSettings, ServerSettings
-    from pydantic import Field, ValidationError
+    from pydantic import BeforeValidator, Field, ValidationError
 except ImportError as error:
     raise EnvironmentFailure(f"the server needs {error.name}: pip install llama-eagle[server]") from error
+
+
+Threads = Annotated[int, BeforeValidator(read_threads)]
 
 
 class EagleModelSettings(ModelSettings):
     """The parent's settings of one model, and the draft's."""
 
+    n_threads: Threads = Field(default=0, description="CPU threads; 0 or auto: the default number.")
+    n_threads_batch: Threads = Field(default=0, description="CPU threads for batches; 0 or auto: as n_threads.")
     draft: str | None = Field(default=None, description="The EAGLE-3 draft of this model, lookup, or none.")
     draft_path: str | None = Field(default=None, description="The draft's file, another name of draft.")
     n_draft: int | str = Field(default="auto", description="Tokens drafted in a round, or auto.")

@@ -21,6 +21,7 @@ from llama_eagle.errors import EagleError, NativeError
 from llama_eagle.generation.rejection import RejectionSampling
 from llama_eagle.generation.stats import Statistics
 from llama_eagle.native.calls import ERR_CONTEXT_FULL, sample
+from llama_eagle.native.processor.competition import note_round
 from llama_eagle.sessions.text_memory import TextMemory
 
 
@@ -128,6 +129,7 @@ class Rounds:
             if not rows:
                 return None
             end = time.perf_counter()
+            note_round(len(rows), end - drafted_at)
             self.text.note(token, 0)
             return _Round(rows, (drafted_at - start) * 1e3, (end - drafted_at) * 1e3)
 

@@ -21,7 +21,7 @@ GREEDY = SamplingParams(temperature=0.0)
 
 @dataclass(frozen=True)
 class Run:
-    """n tokens with `threads` CPU threads (0: all cores)."""
+    """n tokens with `threads` CPU threads (0: the default number)."""
 
     n: int
     threads: int = 0

@@ -13,9 +13,12 @@ import math
 import mmap
 import re
 import struct
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -236,18 +239,27 @@ def check_extents(header: Header) -> None:
 @cache
 def quant_sizes() -> dict[int, tuple[int, int]]:
     """ggml type id -> (elements of a block, bytes of a block)."""
-    from gguf.constants import GGML_QUANT_SIZES
-
-    return {int(key): value for key, value in GGML_QUANT_SIZES.items()}
+    return {int(key): value for key, value in _constants().GGML_QUANT_SIZES.items()}
 
 
 def quant_type_name(type_id: int) -> str:
-    from gguf.constants import GGMLQuantizationType
-
     try:
-        return GGMLQuantizationType(type_id).name
+        return str(_constants().GGMLQuantizationType(type_id).name)
     except ValueError:
         return f"type-{type_id}"
+
+
+@cache
+def _constants() -> Any:
+    """The module gguf.constants, without its package where that is not imported yet: that imports YAML and writers."""
+    package = None if "gguf" in sys.modules else find_spec("gguf")
+    folder = package and package.submodule_search_locations
+    spec = spec_from_file_location("llama_eagle_gguf_constants", Path(folder[0]) / "constants.py") if folder else None
+    if spec is None or spec.loader is None or not Path(str(spec.origin)).is_file():
+        return import_module("gguf.constants")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _not_gguf(path: Path, file: Any, size: int) -> str:

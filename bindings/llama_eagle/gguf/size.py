@@ -5,6 +5,7 @@ Linux promises memory that it does not have and kills the process when it is tou
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -63,6 +64,14 @@ def kv_bytes(header: Header, n_ctx: int, type_k: int, type_v: int) -> int:
             block, block_bytes = sizes[kind]
             total += n_ctx * n_heads_kv * int(header.arch_key(key, head_size)) * block_bytes // block
     return total
+
+
+def total_bytes() -> int | None:
+    """Memory of this machine; None where the system does not report it."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
 
 
 def available_bytes() -> int | None:

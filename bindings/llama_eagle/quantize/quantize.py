@@ -21,6 +21,7 @@ from llama_eagle.gguf.header import Header
 from llama_eagle.gguf.validate import read_sound
 from llama_eagle.native import log
 from llama_eagle.native.calls import library
+from llama_eagle.native.processor.threads import n_threads, read_threads
 from llama_eagle.quantize.imatrix import read_imatrix
 
 _BUFFER = 256 << 20  # bytes of rows in memory at once
@@ -31,7 +32,8 @@ _ALIASES = {"q3_k": "q3_k_m", "q4_k": "q4_k_m", "q5_k": "q5_k_m"}
 @dataclass(frozen=True)
 class QuantizeOptions:
     """output_type: of output.weight. tensor_types: pattern -> type, a regular expression searched in tensor names; the
-    first that matches wins. imatrix: an importance matrix file. recipe: a name in RECIPES. threads 0: all cores."""
+    first that matches wins. imatrix: an importance matrix file. recipe: a name in RECIPES. threads 0: the default
+    number."""
 
     output_type: str | None = None
     tensor_types: Mapping[str, str] = field(default_factory=dict)
@@ -114,7 +116,7 @@ class _Parameters:
         api = _api()
         self.struct = api.llama_model_quantize_default_params()
         self.struct.ftype = check_type(ftype)
-        self.struct.nthread = options.threads
+        self.struct.nthread = n_threads(read_threads(options.threads, "threads"))
         self.struct.allow_requantize = options.requantize
         self.struct.max_buf_size = _BUFFER
         if options.output_type:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from llama_eagle import console
 from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.drafting.resolve import resolve, session_options
 from llama_eagle.errors import UsageError, refuse
 from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import DRAFT_ARCHITECTURE, require_models
 from llama_eagle.gguf.size import require_memory
+from llama_eagle.native.processor.threads import n_threads, read_threads, warn_excess
 from llama_eagle.native.rpc import read_servers
 from llama_eagle.serving.door import is_loopback
 from llama_eagle.sessions.chat_template import end_worker, render
@@ -134,7 +135,7 @@ def _check_template(options: ServerOptions, target: Header) -> None:
 def words(served: Checked) -> list[str]:
     """llama-server's command line."""
     options, context = served.options, served.options.context
-    threads = str(context.n_threads or os.cpu_count() or 1)
+    threads = str(n_threads(context.n_threads))
     given = {
         "--model": served.target.path, "--host": options.host, "--port": options.port, "--parallel": options.parallel,
         "--ctx-size": served.n_ctx, "--threads": threads, "--threads-batch": threads,
@@ -222,6 +223,7 @@ def from_config(path: Path, settings: Mapping[str, Any], base: ServerOptions) ->
     entry["draft"] = entry.pop("draft_path", None) or entry.get("draft")
     drafting = {name: entry.pop(name) for name in _DRAFTING if name in entry}
     context = {name: entry.pop(name) for name in _CONTEXT if name in entry}
+    _read_threads(path, context)
     loading = {name: entry.pop(name) for name in _LOADING if name in entry}
     fields = {name: entry.pop(name) for name in _FIELDS if name in entry}
     fields |= {name: settings[name] for name in ("host", "port", "api_key", "parallel") if name in settings}
@@ -238,3 +240,10 @@ def from_config(path: Path, settings: Mapping[str, Any], base: ServerOptions) ->
         return replace(base, drafting=DraftingOptions(**drafting), **fields)
     except TypeError as error:
         raise UsageError(f"{path}: {error}. Correct it.") from None
+
+
+def _read_threads(path: Path, context: dict[str, Any]) -> None:
+    """The entry's number of threads. Raises `UsageError` that names the file and the key."""
+    if "n_threads" in context:
+        context["n_threads"] = read_threads(context["n_threads"], f"{path}: n_threads")
+        warn_excess(context["n_threads"], console.warn)

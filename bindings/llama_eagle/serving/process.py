@@ -21,6 +21,7 @@ from llama_eagle import console
 from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.native import rpc
 from llama_eagle.native.build import library_folder
+from llama_eagle.native.processor.competition import watch_process
 
 INTERRUPTED = 130
 PATIENCE = 1.5  # seconds for it to end by itself
@@ -48,6 +49,7 @@ def run(words: Sequence[str], variables: Mapping[str, str], verbose: bool) -> in
     program = _find("llama-server", "built with LLAMA_EAGLE_SERVER=OFF, as by `make demo`. `make install` adds it")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
     process = _start([str(program), *words], {**FEW_HEAPS, **os.environ, **variables}, **pipes)
+    watch_process(process.pid, console.warn)
     return _until_end(process, lambda: _follow(process, verbose), "See --verbose.")
 
 

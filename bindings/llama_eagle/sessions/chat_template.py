@@ -39,6 +39,11 @@ def render(template: str, variables: Mapping[str, Any], where: object) -> str:
     return str(told["prompt"])
 
 
+def start_worker() -> None:
+    """Start the process ahead of the first chat, so that it is ready when a model is loaded."""
+    _worker.start()
+
+
 def end_worker() -> None:
     """End the process; the next chat would start it again."""
     _worker.end()
@@ -52,6 +57,11 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} is none of that")
 
 
+def _has_python() -> bool:
+    """False in a frozen program."""
+    return bool(sys.executable) and not getattr(sys, "frozen", False)
+
+
 class _Worker:
     """The process, shared by all threads of ours. In a frozen program, which has no Python to start, we render."""
 
@@ -60,8 +70,13 @@ class _Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
 
+    def start(self) -> None:
+        if _has_python():
+            with self._lock, contextlib.suppress(OSError):  # the first chat tries again and reports it
+                self._started()
+
     def ask(self, request: bytes) -> dict[str, Any]:
-        if not sys.executable or getattr(sys, "frozen", False):
+        if not _has_python():
             from llama_eagle.sessions import template_worker
 
             return template_worker.answer(json.loads(request), MAX_CHARACTERS)

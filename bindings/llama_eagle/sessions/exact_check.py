@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,6 +12,7 @@ import numpy as np
 
 from llama_eagle.errors import InputError, NativeError, UsageError
 from llama_eagle.native.limits import LONGEST, MAX_EXACT_ROWS
+from llama_eagle.native.processor.threads import default_threads
 from llama_eagle.sessions.models import Context, Model
 from llama_eagle.sessions.options import ContextOptions
 from llama_eagle.sessions.text import Tokenizer
@@ -52,7 +52,7 @@ class CheckOptions:
 
     n_prompt: int = 0
     max_rows: int = MAX_EXACT_ROWS
-    max_threads: int = 0  # 0: every core, at least 2
+    max_threads: int = 0  # 0: the default number, at least 2
     seed: int = 0
     context: ContextOptions = field(default_factory=ContextOptions)
 
@@ -108,7 +108,7 @@ def _batches(n_tokens: int, options: CheckOptions) -> Iterator[tuple[int, int, i
     The first is as long as a batch may be. Of the others about half are a draft's verification.
     """
     rng = random.Random(options.seed)
-    max_threads = options.max_threads or max(2, os.cpu_count() or 2)
+    max_threads = options.max_threads or max(2, default_threads())
     start, n_rows = options.n_prompt, options.max_rows
     while start < n_tokens:
         stop = min(n_tokens, start + n_rows)

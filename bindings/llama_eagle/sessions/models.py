@@ -15,6 +15,7 @@ from llama_eagle.gguf.size import require_memory
 from llama_eagle.native import callbacks, log
 from llama_eagle.native.calls import library
 from llama_eagle.native.closing import Closing
+from llama_eagle.native.processor.threads import n_threads
 from llama_eagle.sessions.devices import draft_options, placement, require_servers, set_devices
 from llama_eagle.sessions.options import (
     CACHE_TYPES,
@@ -204,12 +205,11 @@ def progress_callback(api: Any, on_progress: Callable[[float], None] | None) -> 
 
 def _context_params(api: Any, options: ContextOptions) -> Any:
     params = api.llama_context_default_params()
-    threads = options.n_threads or os.cpu_count() or 1
     params.n_ctx = max(options.n_ctx, options.n_rs_seq + 2)  # a batch is no longer than the context
     params.n_batch = min(options.n_batch, params.n_ctx)
     params.n_ubatch = min(options.n_ubatch, params.n_batch)
     params.n_rs_seq = options.n_rs_seq
-    params.n_threads = params.n_threads_batch = threads
+    params.n_threads = params.n_threads_batch = n_threads(options.n_threads)
     params.flash_attn_type = FLASH_ATTENTION[options.flash_attn]
     params.type_k, params.type_v = CACHE_TYPES[options.type_k], CACHE_TYPES[options.type_v]
     params.no_perf = True

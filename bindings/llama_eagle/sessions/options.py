@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from llama_eagle.errors import refuse
-from llama_eagle.native.limits import LONGEST, MAX_CONTEXT, MAX_THREADS
+from llama_eagle.native.limits import LONGEST, MAX_CONTEXT
+from llama_eagle.native.processor.threads import read_threads
 
 if TYPE_CHECKING:
     from llama_eagle.gguf.header import Source
@@ -70,7 +71,7 @@ def of_draft(target: LoadOptions, n_gpu_layers: int | None) -> LoadOptions:
 
 @dataclass(frozen=True)
 class ContextOptions:
-    """A target's context. Sizes in tokens; `n_threads` 0 takes every core, for decode and batches alike.
+    """A target's context. Sizes in tokens; `n_threads` is for decode and batches alike, 0: the default number.
 
     `n_rs_seq`: how many tokens the recurrent state can be taken back, at least the longest draft.
     """
@@ -85,13 +86,13 @@ class ContextOptions:
     n_rs_seq: int = 0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "n_threads", read_threads(self.n_threads))
         smallest = self.n_rs_seq + 2
         refuse(
             {
                 f"context size {self.n_ctx} (n_ctx) is not in 1..{MAX_CONTEXT}": not 0 < self.n_ctx <= MAX_CONTEXT,
                 f"batch size {self.n_batch} is below {smallest}, the longest draft + 2": self.n_batch < smallest,
                 f"ubatch size {self.n_ubatch} is below {smallest}, the longest draft + 2": self.n_ubatch < smallest,
-                f"{self.n_threads} threads are not in 0..{MAX_THREADS}": not 0 <= self.n_threads <= MAX_THREADS,
                 f"flash attention {self.flash_attn!r} is not one of {', '.join(FLASH_ATTENTION)}": (
                     self.flash_attn not in FLASH_ATTENTION
                 ),

@@ -6,20 +6,17 @@ import base64
 import binascii
 import hashlib
 import io
-import urllib.error
-import urllib.parse
-import urllib.request
 import warnings
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from llama_eagle.errors import InputError, UsageError
 
 MAX_PIXELS = 100_000_000
 MAX_BYTES = 64 << 20
-TIMEOUT = 20.0  # seconds, for a picture from another machine
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,7 @@ def read_file(path: str | PathLike[str]) -> bytes:
 
 def fetch(url: str, sources: Sources, name: str) -> bytes:
     """The file that an OpenAI message's image_url names. Raises `UsageError` for an address that is not allowed."""
-    scheme = urllib.parse.urlsplit(url[:200]).scheme.lower()
+    scheme = urlsplit(url[:200]).scheme.lower()
     if scheme == "data":
         return _data_of(url, name)
     if scheme in ("http", "https"):
@@ -102,7 +99,9 @@ def fetch(url: str, sources: Sources, name: str) -> bytes:
                 f"{name} is the address {url[:80]}: pictures from other machines are not fetched. Send a data URL, or "
                 "allow them (image_urls=True)."
             )
-        return _download(url, name)
+        from llama_eagle.vision.download import download
+
+        return download(url, name, MAX_BYTES)
     if scheme in ("file", "") or Path(url).is_absolute():
         return read_file(_allowed_file(url, sources, name))
     raise UsageError(f"{name}: {scheme}: is no kind of address that pictures are read from. Send a data URL.")
@@ -120,8 +119,14 @@ def _data_of(url: str, name: str) -> bytes:
         raise InputError(f"{name}: its data URL is no base64 ({error}). Correct it.") from None
 
 
+def _path_of(url: str) -> Path:
+    from urllib.request import url2pathname
+
+    return Path(url2pathname(urlsplit(url).path))
+
+
 def _allowed_file(url: str, sources: Sources, name: str) -> Path:
-    path = Path(urllib.request.url2pathname(urllib.parse.urlsplit(url).path)) if url.startswith("file:") else Path(url)
+    path = _path_of(url) if url.startswith("file:") else Path(url)
     if sources.folder is None:
         raise UsageError(f"{name} is a local file: reading those is not allowed. Send a data URL, or set image_folder.")
     folder = Path(sources.folder).resolve()
@@ -129,24 +134,3 @@ def _allowed_file(url: str, sources: Sources, name: str) -> Path:
     if not found.is_relative_to(folder):
         raise UsageError(f"{name}: {path} is not below image_folder, {folder}. Move it there, or send a data URL.")
     return found
-
-
-class _SameKind(urllib.request.HTTPRedirectHandler):
-    """Follows redirections to http and https only."""
-
-    def redirect_request(self, *args: Any) -> urllib.request.Request | None:
-        new = super().redirect_request(*args)
-        if new is not None and urllib.parse.urlsplit(new.full_url).scheme not in ("http", "https"):
-            return None
-        return new
-
-
-def _download(url: str, name: str) -> bytes:
-    try:
-        with urllib.request.build_opener(_SameKind).open(url, timeout=TIMEOUT) as answer:
-            data = bytes(answer.read(MAX_BYTES + 1))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{name}: {url[:80]} cannot be fetched ({error}). Send a data URL.") from None
-    if len(data) > MAX_BYTES:
-        raise InputError(f"{name} has more than {MAX_BYTES >> 20} MiB. Give a smaller picture.")
-    return data

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +13,7 @@ from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import Devices, DraftGpuLayers, Json, PMin, Threads
 from llama_eagle.errors import UsageError
 from llama_eagle.native.limits import LONGEST
+from llama_eagle.native.processor.threads import n_threads
 from llama_eagle.sessions.options import ContextOptions
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Runs(Devices):
 
     @property
     def n_threads(self) -> int:
-        return self.threads or os.cpu_count() or 1
+        return n_threads(self.threads)
 
     @property
     def lengths(self) -> tuple[int | str, ...]:

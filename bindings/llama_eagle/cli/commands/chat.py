@@ -84,6 +84,9 @@ def settings_of(sampling: Sampling, n_predict: int) -> dict[str, Any]:
 
 def talk(model: Path, options: dict[str, Any], chat: Chat, make: Callable[..., Any]) -> None:
     """Load `model` with the arguments `options` of `EagleLlama`, and chat to the end of the input."""
+    from llama_eagle.native.processor.competition import report_to
+
+    report_to(console.warn)
     bars = {"loading": console.Bar("loading"), "prompt": chat.prompt_bar}
     bars["loading"].start(after_s=1.0)
     try:

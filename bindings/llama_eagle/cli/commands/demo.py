@@ -8,15 +8,12 @@ from typing import Annotated
 import typer
 
 from llama_eagle import console
-from llama_eagle.cli.options import Json
-from llama_eagle.native.limits import MAX_THREADS
+from llama_eagle.cli.options import Json, Threads
 
 
 def demo(
     work: Annotated[Path, typer.Option(metavar="DIR", help="Where the demo's files go and stay.")] = Path("build/demo"),
-    threads: Annotated[
-        int, typer.Option("--threads", "-t", min=1, max=MAX_THREADS, help="CPU threads: it is tiny.")
-    ] = 1,
+    threads: Threads = 1,
     padded: Annotated[
         bool, typer.Option("--padded/--no-padded", help="Also at the cost of a 0.8B: a minute or two, 2.4 GB of disk.")
     ] = True,

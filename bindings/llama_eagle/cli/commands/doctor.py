@@ -20,7 +20,7 @@ def doctor(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show versions, library and devices; exit 4 if one is wrong."""
+    """Show versions, library, cores and devices; exit 4 if wrong."""
     from llama_eagle.diagnosis import NAME, examine, render
 
     report = examine(devices.load(), model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +12,7 @@ from llama_eagle import console
 from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import Devices, Drafting, Json, Sampling, TargetFile, Threads, Vision
 from llama_eagle.errors import UsageError
+from llama_eagle.native.processor.threads import n_threads
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def evaluate(
     if plot is not None:
         require_plotting(plot)
     prompts = take(read_prompts(data), limit)
-    threads = threads or os.cpu_count() or 1
+    threads = n_threads(threads)
     job = evaluation.Evaluation(
         model, prompts, n_predict, drafts, sampling.params(), threads, devices.load(), ignore_eos, vision.mmproj
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -101,12 +100,14 @@ def generate(
     """Answer a prompt, with a draft or without."""
     from llama_eagle.drafting.resolve import resolve
     from llama_eagle.native import log
+    from llama_eagle.native.processor import competition
     from llama_eagle.sessions import exact
 
     given = _read_prompt(prompt)
     if prompt.image and (vision.mmproj is None or isinstance(given, list)):
         raise UsageError("--image needs --mmproj and a prompt that is text.")
     log.set_verbose(verbose)
+    competition.report_to(console.warn)
     if drafting.exact:
         exact.set_mode("strict")
     params = replace(sampling.params(), grammar=form.gbnf())
@@ -114,6 +115,8 @@ def generate(
     options = GenerationOptions(limit, params, length.ignore_eos, tuple(form.stop or ()))
     choice = resolve(model, drafting.options())
     console.note(choice.why)
+    if not prompt.raw and not isinstance(given, list):
+        _start_template(choice)
     with _load(choice, computing) as pair, _open_pictures(vision, computing, pair) as pictures:
         if drafting.exact and (unverified := exact.require(pair.target)):
             console.warn(unverified)
@@ -122,6 +125,14 @@ def generate(
         context = computing.context(length.n_ctx(len(ids), pair.target.n_ctx_train), choice.options.longest)
         result = _generate(pair, choice.options, context, ids, options, pictures, json)
         _report(result, {**exact.report(pair.target), "placement": pair.placement} if json else None)
+
+
+def _start_template(choice: Choice[DraftingOptions]) -> None:
+    """Start the process for the chat template, where the target's file has one, while the model is loaded."""
+    from llama_eagle.sessions.chat_template import start_worker
+
+    if isinstance(choice.target, list) and choice.target[0].keys.get("tokenizer.chat_template"):
+        start_worker()
 
 
 def _load(choice: Choice[DraftingOptions], computing: Computing) -> ModelPair:
@@ -136,14 +147,16 @@ def _load(choice: Choice[DraftingOptions], computing: Computing) -> ModelPair:
 @contextlib.contextmanager
 def _open_pictures(vision: Vision, computing: Computing, pair: ModelPair) -> Iterator[PicturesInText | None]:
     """The target's vision encoder, if there is one."""
-    from llama_eagle.vision.encoder import VisionEncoder, require_encoder
-    from llama_eagle.vision.in_text import PicturesInText
+    from llama_eagle.native.processor.threads import n_threads
 
     if vision.mmproj is None:
         yield None
         return
+    from llama_eagle.vision.encoder import VisionEncoder, require_encoder
+    from llama_eagle.vision.in_text import PicturesInText
+
     require_encoder(vision.mmproj, pair.target.header, pair.draft.header if pair.draft else None)
-    threads, use_gpu = computing.threads or os.cpu_count() or 1, computing.load().n_gpu_layers != 0
+    threads, use_gpu = n_threads(computing.threads), computing.load().n_gpu_layers != 0
     with VisionEncoder(vision.mmproj, pair.target.handle, n_threads=threads, use_gpu=use_gpu) as encoder:
         yield PicturesInText(encoder, on_encode=_note_picture)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,10 +12,9 @@ import typer
 
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import CHAT_CONTEXT, Computing, Drafting, Verbose, Vision
+from llama_eagle.cli.options import CHAT_CONTEXT, Computing, Drafting, Threads, Verbose, Vision
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 from llama_eagle.files import read_json_or_yaml
-from llama_eagle.native.limits import MAX_THREADS
 
 
 @dataclass(frozen=True)
@@ -120,7 +118,7 @@ def listen(host: str, port: int) -> socket.socket:
 def rpc_server(
     host: Annotated[str, typer.Option(help="IPv4 address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535)] = 50052,
-    threads: Annotated[int, typer.Option("--threads", "-t", min=0, max=MAX_THREADS, help="0: all cores.")] = 0,
+    threads: Threads = 0,
     device: Annotated[
         str | None,
         typer.Option(metavar="NAME,...", help="Devices to offer (--list-devices); default: GPUs, or the CPU."),
@@ -135,11 +133,12 @@ def rpc_server(
     the port can make this process read, write and run what they like. Never open it to a network that you do not trust.
     It serves one client at a time.
     """
+    from llama_eagle.native.processor.threads import n_threads
     from llama_eagle.serving.process import run_rpc_server
 
     address = "127.0.0.1" if host == "localhost" else host
     require_free(address, port)
-    words = ["--host", address, "--port", str(port), "--threads", str(threads or os.cpu_count() or 1)]
+    words = ["--host", address, "--port", str(port), "--threads", str(n_threads(threads))]
     words += ["--device", device] if device else []
     words += ["--cache"] if cache else []
     reached = "127.0.0.1" if address == "0.0.0.0" else address

@@ -1,0 +1,129 @@
+"""Cores, affinity and quota on Linux, from /sys and /proc.
+
+Sources: Documentation/ABI/stable/sysfs-devices-system-cpu and Documentation/admin-guide/{cgroup-v1,cgroup-v2} of Linux.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from llama_eagle.native.processor.cores import Cores
+
+ROOT = Path("/")
+SIBLINGS = ("core_cpus_list", "thread_siblings_list")  # the second is the older name
+V2_MOUNTS = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
+SLOWER = 0.8  # capacity of the slowest cores, as a share of the fastest: below it they are efficiency cores
+ALIKE = 1.1  # capacities that differ by less belong to one kind of core
+
+
+def read_cores(root: Path = ROOT, affinity: frozenset[int] | None = None) -> Cores | None:
+    """None where the system lists no processors. `root`: of the file system. `affinity`: instead of the process's."""
+    known = frozenset(_processors(root))
+    allowed = frozenset(os.sched_getaffinity(0)) if affinity is None else affinity
+    known |= allowed
+    if not known:
+        return None
+    return Cores(_cores(root, known), _fast(root, known), allowed or known, quota(root))
+
+
+def parse_list(text: str) -> frozenset[int]:
+    """The kernel's notation of a set, such as 0-3,8. Raises `ValueError` for anything else."""
+    found: set[int] = set()
+    for part in text.strip().split(","):
+        if not (match := re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip(), re.ASCII)):
+            raise ValueError(f"{text!r} is not a list of processors")
+        first, last = int(match[1]), int(match[2] or match[1])
+        found.update(range(first, last + 1))
+    return frozenset(found)
+
+
+def quota(root: Path = ROOT) -> float | None:
+    """Processors' worth of time that the process's control groups grant, the least of all levels; None: no limit."""
+    return min(_quotas(root), default=None)
+
+
+def _processors(root: Path) -> frozenset[int]:
+    return _list(root / "sys/devices/system/cpu/online")
+
+
+def _cores(root: Path, known: frozenset[int]) -> tuple[frozenset[int], ...]:
+    """The known processors by core. One without a readable topology counts as a core."""
+    left, cores = set(known), []
+    while left:
+        number = min(left)
+        folder = root / f"sys/devices/system/cpu/cpu{number}/topology"
+        siblings = next((found for name in SIBLINGS if number in (found := _list(folder / name))), frozenset({number}))
+        cores.append(siblings & left)
+        left -= siblings
+    return tuple(cores)
+
+
+def _fast(root: Path, known: frozenset[int]) -> frozenset[int]:
+    """Performance cores: Intel's hybrids name them, others (ARM) give each processor's capacity."""
+    named = _list(root / "sys/devices/cpu_core/cpus") & known
+    if named and _list(root / "sys/devices/cpu_atom/cpus"):
+        return named
+    capacities = {i: _number(root / f"sys/devices/system/cpu/cpu{i}/cpu_capacity") for i in known}
+    measured = [capacity for capacity in capacities.values() if capacity is not None and capacity > 0]
+    if len(measured) < len(known) or min(measured) > SLOWER * max(measured):
+        return known
+    return frozenset(i for i, capacity in capacities.items() if capacity and capacity > ALIKE * min(measured))
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    for number, controllers, path in _groups(root):
+        if number == "0" and not controllers:
+            for folder in _levels(root, V2_MOUNTS, path):
+                yield from _share(*_words(folder / "cpu.max")[:2])
+        elif "cpu" in controllers.split(","):
+            mounts = [f"sys/fs/cgroup/{name}" for name in dict.fromkeys((controllers, "cpu", "cpu,cpuacct"))]
+            for folder in _levels(root, mounts, path):
+                yield from _share(_text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us"))
+
+
+def _groups(root: Path) -> Iterator[tuple[str, str, str]]:
+    """(hierarchy, controllers, path) of the process."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        if len(parts := line.split(":", 2)) == 3:
+            yield parts[0], parts[1], parts[2]
+
+
+def _levels(root: Path, mounts: list[str] | tuple[str, ...], path: str) -> Iterator[Path]:
+    """The folder of a control group and those of its parents. A container may see its own group at the mount."""
+    parts = [part for part in PurePosixPath(path).parts if part not in ("/", "..")]
+    for mount in mounts:
+        for n in range(len(parts), -1, -1):
+            yield root.joinpath(mount, *parts[:n])
+
+
+def _share(limit: str = "", period: str = "") -> Iterator[float]:
+    """limit / period, both in microseconds. "max" and -1 mean no limit."""
+    if limit.isascii() and limit.isdecimal() and period.isascii() and period.isdecimal() and int(limit) * int(period):
+        yield int(limit) / int(period)
+
+
+def _list(path: Path) -> frozenset[int]:
+    try:
+        return parse_list(_text(path))
+    except ValueError:
+        return frozenset()
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path)
+    return int(text) if text.isascii() and text.isdecimal() else None
+
+
+def _words(path: Path) -> list[str]:
+    return _text(path).split()
+
+
+def _text(path: Path) -> str:
+    """ "" where it cannot be read."""
+    try:
+        return path.read_text("utf-8", "replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,34 @@
+"""Fetches pictures from other machines."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any
+
+from llama_eagle.errors import InputError
+
+TIMEOUT = 20.0  # seconds
+
+
+class _SameKind(urllib.request.HTTPRedirectHandler):
+    """Follows redirections to http and https only."""
+
+    def redirect_request(self, *args: Any) -> urllib.request.Request | None:
+        new = super().redirect_request(*args)
+        if new is not None and urllib.parse.urlsplit(new.full_url).scheme not in ("http", "https"):
+            return None
+        return new
+
+
+def download(url: str, name: str, max_bytes: int) -> bytes:
+    """The bytes at an address. Raises `InputError` where it cannot be fetched or has more than `max_bytes`."""
+    try:
+        with urllib.request.build_opener(_SameKind).open(url, timeout=TIMEOUT) as answer:
+            data = bytes(answer.read(max_bytes + 1))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name}: {url[:80]} cannot be fetched ({error}). Send a data URL.") from None
+    if len(data) > max_bytes:
+        raise InputError(f"{name} has more than {max_bytes >> 20} MiB. Give a smaller picture.")
+    return data

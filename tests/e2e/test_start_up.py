@@ -1,0 +1,41 @@
+"""What a command imports: nothing that it does not need."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from fixtures.command import PYTHON
+from fixtures.tiny_gguf import write_target
+
+UNNEEDED = (
+    "torch", "transformers", "safetensors", "huggingface_hub", "gguf", "yaml", "urllib.request", "http.client", "PIL",
+    "rich", "prompt_toolkit", "matplotlib", "numpy.testing", "numpy.random", "numpy.f2py", "asyncio", "unittest",
+    "llama_eagle.drop_in", "llama_eagle.serving", "llama_eagle.bench", "llama_eagle.train", "llama_eagle.convert",
+)  # fmt: skip
+
+PROGRAM = """
+import sys
+from llama_eagle.cli import run
+code = run(sys.argv[2:])
+print(code, *(name for name in sys.argv[1].split(",") if name in sys.modules))
+"""
+
+
+def imported(*arguments: object) -> tuple[str, list[str]]:
+    """Exit code, and the modules of UNNEEDED that a command imports."""
+    command = [PYTHON, "-c", PROGRAM, ",".join(UNNEEDED), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    code, *names = done.stdout.splitlines()[-1].split()
+    return code, names
+
+
+@pytest.mark.native
+def test_generate(tmp_path: Path) -> None:
+    target = write_target(tmp_path / "target.gguf")
+    assert imported("generate", "-m", target, "--raw", "-p", "abc", "-n", 2) == ("0", [])
+
+
+def test_a_usage_error_loads_no_library() -> None:
+    assert imported("generate", "--threads", "x") == ("2", [])
