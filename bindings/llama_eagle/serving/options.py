@@ -16,6 +16,7 @@ from llama_eagle.gguf.pairing import DRAFT_ARCHITECTURE, require_models
 from llama_eagle.gguf.size import require_memory
 from llama_eagle.native.rpc import read_servers
 from llama_eagle.serving.door import is_loopback
+from llama_eagle.serving.further import changed_models, refuse_unchecked
 from llama_eagle.sessions.chat_template import end_worker, render
 from llama_eagle.sessions.devices import last_device, require_servers
 from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions, LoadOptions
@@ -28,9 +29,6 @@ TRIAL = {
 AUTO_LONGEST = 8  # the server's own control of the length takes less where less pays
 MAX_SLOTS = 16
 KEYS = ("--api-key", "--api-key-file")
-OURS = (  # the checks have seen these
-    "--host", "--port", "--model", "-m", "--parallel", "-np", "--ctx-size", "-c", "--mmproj", "-mm",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -58,11 +56,10 @@ class ServerOptions:
 
     def __post_init__(self) -> None:
         has_key = bool(self.api_key) or any(word.split("=")[0] in KEYS for word in self.extra)
-        taken = next((word for word in self.extra if word.split("=")[0] in OURS), None)
+        refuse_unchecked(self.extra, tuple(os.environ))
         refuse(
             {
                 f"parallel={self.parallel} is not 1 to {MAX_SLOTS}": not 1 <= self.parallel <= MAX_SLOTS,
-                f"{taken} after -- would go past our checks. Give it before --": taken is not None,
                 "the key is empty. Give another, or leave it out": self.api_key == "",
                 f"everybody who reaches {self.host} could use this server. Give --api-key, or say --no-api-key": (
                     not (has_key or self.open_to_all or is_local(self.host))
@@ -108,13 +105,18 @@ def check(options: ServerOptions) -> Checked:
     Raises `InputError`, `IncompatibleModels`, `UsageError` or `EnvironmentFailure`.
     """
     choice = resolve(options.model, options.drafting)
-    files = read_model(choice.target)[1]
-    target, draft = require_models(files, files if choice.draft == MTP else choice.draft)
+    own_head = choice.draft == MTP
+    files, beside = changed_models(
+        options.extra,
+        read_model(choice.target)[1],
+        None if own_head or choice.draft is None else read_model(choice.draft)[1],
+    )
+    target, draft = require_models(files, files if own_head else beside)
     if options.mmproj is not None:
         require_encoder(options.mmproj, target, draft)
     _check_template(options, target)
     found = Checked(options, choice.options, choice.why, target, draft)
-    require_servers(options.load, files, None if choice.draft == MTP else draft)
+    require_servers(options.load, files, None if own_head else draft)
     if options.load.n_gpu_layers == 0:
         types = (CACHE_TYPES[options.context.type_k], CACHE_TYPES[options.context.type_v])
         require_memory(target, found.n_ctx, *types)

@@ -48,8 +48,8 @@ class LoadOptions:
     def __post_init__(self) -> None:
         refuse(
             {
-                "tensor_split has a negative share, or no positive one": len(self.tensor_split) > 0
-                and (min(self.tensor_split) < 0 or max(self.tensor_split) == 0)
+                "tensor_split has a negative or infinite share, or no positive one": len(self.tensor_split) > 0
+                and not (min(self.tensor_split) >= 0 and 0 < sum(self.tensor_split) < float("inf"))
             }
         )
         if self.rpc_servers and self.n_gpu_layers == 0:
