@@ -33,7 +33,8 @@ def put(file: File, name: str, kind: int, value: bytes) -> None:
 
 
 def get(file: File, name: str) -> bytes | None:
-    return next((value for full, _, value in file.keys if full == PREFIX + name.encode()), None)
+    """An array; None: there is none."""
+    return next((value for full, kind, value in file.keys if full == PREFIX + name.encode() and kind == ARRAY), None)
 
 
 def drop(file: File, name: str) -> None:

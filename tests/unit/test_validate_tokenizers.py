@@ -75,7 +75,8 @@ def no_eos(file: File) -> None:
 FAULTS: dict[str, tuple[str, Callable[[File], None], str]] = {
     "another kind": ("gpt2", model("llama"), "tokenizer.ggml.scores is missing"),
     "no kind at all": ("gpt2", model("unigram"), "must be one of none, no_vocab"),
-    "no bytes": ("llama", with_token(200, b"other"), "no token for the byte 0xC8"),
+    "no bytes": ("llama", with_token(200, b"<0xc8>"), "no token for the byte 0xC8"),
+    "a byte by another name": ("llama", with_token(200, b"other"), "'other'.* is of type byte"),
     "no byte in plamo2": ("plamo2", with_number("token_type", "<i", 77, 1), "no token for the byte 0x4D"),
     "no byte in rwkv": ("rwkv", with_token(10, b"\\q"), "no token for the byte 0x0A"),
     "a byte that is none": ("gpt2", with_number("token_type", "<i", 97, BYTE), "'a'.* is of type byte"),
@@ -92,7 +93,7 @@ FAULTS: dict[str, tuple[str, Callable[[File], None], str]] = {
     "unknown out of range": ("t5", token_id("unknown", 9999), "unknown_token_id is 9999"),
     "bos that is added": (
         "gemma4",
-        lambda file: token_id("bos", 2**32 - 1)(file),
+        token_id("bos", 2**32 - 1),
         "bos_token_id is 4294967295, and every text is given this token",
     ),
     "eos that is added": (
@@ -151,12 +152,11 @@ def test_no_dimension_is_0(dims: list[int], kinds: dict[str, Path], tmp_path: Pa
 @pytest.mark.parametrize("kind", KINDS)
 def test_mutations_are_refused_or_read(kind: str, kinds: dict[str, Path], tmp_path: Path) -> None:
     """Nothing but an error of ours; loading and generating with what is read: tests/fuzz/run.py tokenizers."""
-    path, ends = tmp_path / "case.gguf", set[str]()
+    path, refused = tmp_path / "case.gguf", 0
     for seed in range(30):
         path.write_bytes(mutated(kinds[kind], random.Random(kind).randrange(10**6) + seed, tokenizers.MUTATIONS))
         try:
             require_models(path)
-            ends.add("read")
         except EagleError:
-            ends.add("refused")
-    assert ends == {"read", "refused"}
+            refused += 1
+    assert refused

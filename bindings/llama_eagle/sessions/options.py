@@ -95,7 +95,10 @@ class ContextOptions:
                 f"flash attention {self.flash_attn!r} is not one of {', '.join(FLASH_ATTENTION)}": (
                     self.flash_attn not in FLASH_ATTENTION
                 ),
-                f"cache type is not one of {', '.join(CACHE_TYPES)}": not {self.type_k, self.type_v}
+                f"cache type {self.type_k} or {self.type_v} is not one of {', '.join(CACHE_TYPES)}": not {
+                    self.type_k,
+                    self.type_v,
+                }
                 <= CACHE_TYPES.keys(),
                 f"cache type {self.type_v} of V needs flash attention, which is off": (
                     self.flash_attn == "off" and self.type_v not in UNQUANTIZED

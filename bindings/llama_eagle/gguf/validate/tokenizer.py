@@ -58,7 +58,7 @@ KINDS = {
     "gpt2": _BPE,
     "hybriddna": _BPE,
     "whitespace": _BPE,
-    "gemma4": Kind(("merges",), {}, added=("bos",)),
+    "gemma4": Kind(("merges",), required=("bos",)),
     "llama": Kind(("scores", "token_type"), {"bos": 1, "eos": 2, "unknown": 0}, added=("bos",), bytes="spm"),
     "bert": Kind((), {"bos": 101, "unknown": 100, "seperator": 102}, required=("bos", "seperator", "unknown")),
     "t5": Kind(("scores", "token_type"), {"eos": 1, "unknown": 2}, added=("eos",), required=("unknown",)),
