@@ -331,8 +331,8 @@ def _check_other_lists(reading: _Reading) -> None:
             continue
         if is_named and stated is None and override is None:
             raise ConversionError(
-                f"{WHERE}: {key} is {str(value)[:80]}: it seems to name the layers that the draft reads, but the name is "
-                "not known; name them with --aux-layers"
+                f"{WHERE}: {key} is {str(value)[:80]}: it seems to name the layers that the draft reads; the name is "
+                "not known: name them with --aux-layers"
             )
         if override is None:
             reading.warnings.append(f"{WHERE}: {key} is {str(value)[:80]}, which is not read")
