@@ -41,7 +41,7 @@ from llama_eagle.drop_in.parts import (  # noqa: E402
     explained,
     require_grammar,
 )
-from llama_eagle.drop_in.state import capture_state, restore_state  # noqa: E402
+from llama_eagle.drop_in.state import capture_state, misses, restore_state  # noqa: E402
 from llama_eagle.drop_in.text import GrowingText  # noqa: E402
 from llama_eagle.errors import UsageError  # noqa: E402
 from llama_eagle.generation.generate import plain_ms  # noqa: E402
@@ -340,7 +340,8 @@ class EagleLlama(Completions, Closing):
         memory = self._require_memory()
         with self._exclusive():
             self._end_generation()
-            restore_state(memory, state)
+            with misses() if self._reads_cache else contextlib.nullcontext():
+                restore_state(memory, state)
             self._seed = state.seed
 
     def __getstate__(self) -> dict[str, Any]:
