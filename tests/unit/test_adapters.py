@@ -156,6 +156,7 @@ def test_arguments_of_the_server(files: list[Header], tmp_path: Path) -> None:
         "--lora", f'"{sound}"', "--control-vector-scaled", f"{vector}:0.5", "--temp", "0",
         "--override-kv", "qwen35.rope.freq_base=float:5e5,tokenizer.ggml.add_bos_token=bool:true",
     ]  # fmt: skip
+    assert changed_models((), files, None) == (files, None)
     changed, beside = changed_models(extra, files, draft)
     assert changed[0].keys["qwen35.rope.freq_base"] == 5e5
     assert beside is not None and beside[0].keys["tokenizer.ggml.add_bos_token"] is True

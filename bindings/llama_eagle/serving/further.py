@@ -6,6 +6,7 @@ import csv
 import math
 import re
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 from llama_eagle.errors import UsageError
@@ -80,7 +81,7 @@ def changed_models(
 
 def _values(extra: Sequence[str], name: str) -> Iterator[str]:
     """The entries of an argument that takes a list, wherever it is given."""
-    for argument, value in zip(extra, (*extra[1:], ""), strict=True):
+    for argument, value in zip_longest(extra, extra[1:], fillvalue=""):
         if spelled(argument) == name:
             yield from next(csv.reader([value]), [])
 
