@@ -11,7 +11,8 @@ import secrets
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,60 @@ def read_json_or_yaml(path: Path) -> Any:
     """What a file of settings holds. Raises `InputError` when it cannot be read or is not valid, `EnvironmentFailure`
     where YAML cannot be read."""
     try:
-        text = path.read_text()
+        text = path.read_text("utf-8")
         return (_yaml_loader() if path.suffix in (".yaml", ".yml") else json.loads)(text)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}).") from None
     except ValueError as error:
         raise InputError(f"{path}: not valid: {' '.join(str(error).split())}") from None
+
+
+def typed(
+    path: Path,
+    data: Any,
+    keys: Mapping[str, Any],
+    *,
+    where: str = "",
+    others: bool = False,
+    remedy: str = "Correct it",
+) -> dict[str, Any]:
+    """The entries of an object in a file of settings, each of the type that `keys` gives it; what is optional is a type
+    with None.
+
+    where: of the object in the file. others: further keys are left out, not refused. remedy: for such a key. Raises
+    `InputError` with file, key, value and what is allowed.
+    """
+    from pydantic import ConfigDict, ValidationError, create_model
+
+    fields: dict[str, Any] = {name: (kind, None if _takes_none(kind) else ...) for name, kind in keys.items()}
+    config = ConfigDict(extra="ignore" if others else "forbid", strict=True, protected_namespaces=())
+    if not isinstance(data, dict):
+        place = f"{where} is {data!r:.60}, it" if where else "it"
+        raise InputError(f"{path}: {place} must be an object with the keys {', '.join(keys)}. Correct it.")
+    try:
+        return create_model("Settings", __config__=config, **fields).model_validate(data).model_dump(exclude_unset=True)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        if fault["type"] == "extra_forbidden":
+            name = ".".join(map(str, (*filter(None, [where]), *fault["loc"])))
+            raise InputError(f"{path}: {name} is not known; known: {', '.join(keys)}. {remedy}.") from None
+        raise InputError(invalid(path, error.errors(), where)) from None
+
+
+def invalid(path: Path, faults: Sequence[Mapping[str, Any]], where: str = "") -> str:
+    """The message for the first of pydantic's faults; of a value that may be of two types there is one for each."""
+    first = faults[0]
+    same = [fault for fault in faults if fault["input"] is first["input"] and fault["loc"][:-1] == first["loc"][:-1]]
+    place = first["loc"][:-1] if len(same) > 1 else first["loc"]
+    name = ".".join(map(str, (*filter(None, [where]), *place)))
+    if first["type"] == "missing":
+        return f"{path}: {name} is missing. Add it."
+    allowed = " or ".join(str(fault["msg"]).removeprefix("Input should be ") for fault in same or [first])
+    return f"{path}: {name or 'it'} is {first['input']!r:.60}, it must be {allowed}. Correct it."
+
+
+def _takes_none(kind: Any) -> bool:
+    return type(None) in typing.get_args(kind)
 
 
 def _yaml_loader() -> Callable[[str], Any]:

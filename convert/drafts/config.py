@@ -6,6 +6,8 @@ Producers put the same facts in three places: the top level, a nested `eagle_con
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +58,14 @@ def read_window(layer: Fields, n_layer: int) -> tuple[Window | None, str | None]
     return (Window(size, pattern) if any(pattern) else None), None
 
 
+# Names of the layers that a draft reads, at the top level or in eagle_config; the first is the usual one.
+LAYER_KEYS = ("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids", "target_layer_ids")
+_NAMES_LAYERS = re.compile(r"(?i)layer.*(id|index|indices|idx)|(aux|feature|hidden|capture|target|selected).*layers?$")
+_OTHER_LAYERS = {"mlp_only_layers", "no_rope_layers"}  # of Qwen's and Llama's own blocks
+_OTHER_LISTS = {"eos_token_id", "bos_token_id", "pad_token_id", "mrope_section"}
+_DIGITS = re.compile(r"[\d\s,.'\"\[\]-]+")
+
+
 @dataclass(frozen=True)
 class DraftConfig:
     """A draft's configuration. Flags are None when no place states them."""
@@ -73,7 +83,7 @@ class DraftConfig:
     norm_before_fc: bool | None
     fc_norm: bool | None
     norm_output: bool | None
-    ids_top: list[int] | None  # eagle_aux_hidden_state_layer_ids at the top level
+    ids_top: list[int] | None  # LAYER_KEYS at the top level
     ids_nested: list[int] | None  # the same in eagle_config
     logit_scale: float
 
@@ -100,10 +110,36 @@ def read_config(data: dict[str, Any]) -> DraftConfig:
         norm_before_fc=_norm_before_fc(raw, nested),
         fc_norm=_flag(raw, nested, "fc_norm", "use_aux_norm"),
         norm_output=_flag(raw, nested, "norm_output", "return_hidden_post_norm"),
-        ids_top=raw.integers("eagle_aux_hidden_state_layer_ids"),
-        ids_nested=nested.integers("eagle_aux_hidden_state_layer_ids"),
+        ids_top=_layer_ids(raw),
+        ids_nested=_layer_ids(nested),
         logit_scale=1.0 if scale is None else scale,
     )
+
+
+def _layer_ids(fields: Fields) -> list[int] | None:
+    """The ids of the layers that the draft reads, under any of their names; two that differ are an error."""
+    found = {key: ids for key in LAYER_KEYS if (ids := fields.integers(key)) is not None}
+    if len({tuple(sorted(ids)) for ids in found.values()}) > 1:
+        raise ConfigError(f"{fields.where}: the layer ids differ: {found}; correct one of them, or use --aux-layers")
+    return next(iter(found.values()), None)
+
+
+def other_layer_lists(config: DraftConfig, n_layer: int) -> Iterator[tuple[str, Any, bool]]:
+    """Entries that could name layers, under keys that nothing here reads: (key, value, whether its name says so)."""
+    places = {"": config.raw.data, **{f"{k}.": v for k, v in config.raw.data.items() if isinstance(v, dict)}}
+    for place, data in places.items():
+        for key, value in data.items():
+            if key in LAYER_KEYS and place in ("", "eagle_config."):
+                continue
+            is_named = bool(_NAMES_LAYERS.search(key)) and key not in _OTHER_LAYERS
+            if is_named and value and isinstance(value, (list, str)) and _DIGITS.fullmatch(str(value)):
+                yield f"{place}{key}", value, True
+            elif _is_list_of_layers(value, n_layer) and key not in _OTHER_LISTS | _OTHER_LAYERS:
+                yield f"{place}{key}", value, False
+
+
+def _is_list_of_layers(value: Any, n_layer: int) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(v) is int and 0 <= v < n_layer for v in value)
 
 
 def _is_speculators(raw: Fields) -> bool:

@@ -60,7 +60,7 @@ def convert_draft(
         if options.dry_run:
             return job.report(None, add_tensors(out := GGUFOutput(ARCH), draft, goal, job.plain_type), out.n_bytes)
         write = lambda path, outtype, more: job.write(path, outtype, progress, more)  # noqa: E731
-        report, quantized = write_as(Path(output), options.outtype.lower(), write)
+        report, quantized = write_as(Path(output), options.outtype, write)
     except (ConfigError, ConversionError) as error:
         if str(checkpoint.path) in str(error) or checkpoint.source in str(error):
             raise
@@ -83,7 +83,7 @@ class _Job:
     @property
     def plain_type(self) -> str:
         """Of the file before llama.cpp's quantizer, if that is needed."""
-        outtype = self.options.outtype.lower()
+        outtype = self.options.outtype
         return outtype if is_direct(outtype) else "auto"
 
     def write(self, path: Path, outtype: str, progress: Progress | None, more: float) -> DraftReport:

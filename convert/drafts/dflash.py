@@ -193,7 +193,7 @@ def convert_dflash(
     for name in EAGLE3_OPTIONS:
         if getattr(options, name) not in (None, False):
             raise UsageError(f"--{name.replace('_', '-')} does not apply to a DFlash draft. Leave it out.")
-    draft, outtype = _read(checkpoint, target), options.outtype.lower()
+    draft, outtype = _read(checkpoint, target), options.outtype
     if options.dry_run:
         return _declare(GGUFOutput(ARCH), draft, outtype if is_direct(outtype) else "auto")
     report, quantized = write_as(output, outtype, lambda path, kind, more: _write(draft, path, kind, progress, more))

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 import numpy as np
-from llama_eagle.convert.drafts.config import DraftConfig, Window, read_config, read_window
+from llama_eagle.convert.drafts.config import WHERE, DraftConfig, Window, other_layer_lists, read_config, read_window
 from llama_eagle.convert.drafts.family import DROPPED, REFUSED, canonical, match, table
 from llama_eagle.convert.drafts.layers import LayerIds, resolve_layer_ids
 from llama_eagle.convert.drafts.producers import Producer, detect_producer, known_traps
@@ -300,6 +300,7 @@ def _check_ownership(reading: _Reading, dims: dict[str, int], ids: np.ndarray | 
 
 def _layer_ids(reading: _Reading, n_aux: int) -> LayerIds:
     config, target, options, warnings = reading.config, reading.target, reading.options, reading.warnings
+    _check_other_lists(reading)
     resolved = resolve_layer_ids(
         n_aux=n_aux,
         n_layer=target.n_layer,
@@ -319,6 +320,22 @@ def _layer_ids(reading: _Reading, n_aux: int) -> LayerIds:
             raise ConversionError(f"{message} targets; name other boundaries with --aux-layers, or --force")
         warnings.append(f"{message}; accepted by --force")
     return resolved
+
+
+def _check_other_lists(reading: _Reading) -> None:
+    """A list of layers under a name that is not known is refused where it would be needed, and else a warning."""
+    config, override = reading.config, reading.options.aux_layers
+    stated = config.ids_nested if config.ids_top is None else config.ids_top
+    for key, value, is_named in other_layer_lists(config, reading.target.n_layer):
+        if value == stated:
+            continue
+        if is_named and stated is None and override is None:
+            raise ConversionError(
+                f"{WHERE}: {key} is {str(value)[:80]}: it seems to name the layers that the draft reads; the name is "
+                "not known: name them with --aux-layers"
+            )
+        if override is None:
+            reading.warnings.append(f"{WHERE}: {key} is {str(value)[:80]}, which is not read")
 
 
 def _differences(config: DraftConfig, n_layer: int) -> list[str]:

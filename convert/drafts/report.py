@@ -32,6 +32,9 @@ class DraftOptions:
     dry_run: bool = False
     pre: str | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "outtype", self.outtype.lower())
+
 
 @dataclass(frozen=True)
 class TensorRow:

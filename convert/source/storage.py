@@ -51,6 +51,7 @@ DTYPES: dict[str, tuple[int, type[np.generic]]] = {
 }
 FLOAT_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})
 INTEGER_DTYPES = frozenset({"I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8"})
+NUMPY_DTYPES = INTEGER_DTYPES | {"F64", "F32", "F16", "BOOL"}  # the others are bit patterns there
 
 
 @dataclass(frozen=True)
@@ -321,7 +322,7 @@ def open_npy(path: Path) -> dict[str, StoredTensor]:
         array = np.lib.format.open_memmap(path, mode="r")  # np.load would open archives too
     except (ValueError, OSError, EOFError, MemoryError, SyntaxError, TypeError, OverflowError) as error:
         raise ConversionError(f"{path}: not a plain .npy array ({_one_line(error)})") from None
-    dtype = next((n for n, (_, t) in DTYPES.items() if t == array.dtype.type and n not in ("BF16", "F8_E4M3")), None)
+    dtype = next((n for n, (_, t) in DTYPES.items() if t == array.dtype.type and n in NUMPY_DTYPES), None)
     if dtype is None or len(array.shape) > MAX_DIMS:
         raise ConversionError(f"{path}: arrays of {array.dtype} are not supported")
     info = TensorInfo(path.stem, array.shape, dtype)

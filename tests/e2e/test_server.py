@@ -206,7 +206,8 @@ def test_refusals(models: Path, tmp_path: Path) -> None:
         ("{", "not valid", 3),
         ("{}", "names no models", 3),
         (json.dumps(two), "--python", 2),
-        (json.dumps({"models": [{"model": "a.gguf", "chat_format": "x"}]}), "chat_format", 2),
+        (json.dumps({"models": [{"model": "a.gguf", "chat_format": "x"}]}), "chat_format", 3),
+        (json.dumps({"models": [{"model": "a.gguf", "n_ctx": "64"}]}), "models.0.n_ctx is '64', it must be", 3),
     ):
         (tmp_path / "bad.json").write_text(content)
         assert_one_line_error(llama_eagle("serve", "--config", tmp_path / "bad.json"), code, message)

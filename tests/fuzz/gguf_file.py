@@ -251,10 +251,10 @@ MUTATIONS: tuple[Mutation, ...] = (
 )  # fmt: skip
 
 
-def mutated(path: Path, seed: int) -> bytes:
+def mutated(path: Path, seed: int, mutations: tuple[Mutation, ...] = MUTATIONS) -> bytes:
     """The file with one to three mutations; the same for the same seed."""
     rng, file = random.Random(seed), read(path)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         if file.tensors and file.keys:
-            rng.choice(MUTATIONS)(file, rng)
+            rng.choice(mutations)(file, rng)
     return file.encode()

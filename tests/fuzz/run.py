@@ -3,6 +3,7 @@
     python tests/fuzz/run.py drafts --cases 20000 --seed 1
     python tests/fuzz/run.py targets --cases 10000 --seed 1
     python tests/fuzz/run.py folders --cases 10000 --seed 1
+    python tests/fuzz/run.py tokenizers --cases 10000 --seed 1
     python tests/fuzz/run.py targets --only 4711           # one case again; its file is kept
 
 Prints how the cases ended and, for those that went wrong, what reproduces them; exit 1 if there are any.
@@ -26,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fixtures.eagle3_checkpoints import CASES, make_draft, make_target_gguf
 from fixtures.tiny_gguf import write_draft, write_target
-from fuzz import folder_cases
+from fuzz import folder_cases, tokenizers
 from fuzz.folder_cases import FolderSeed
-from fuzz.gguf_file import mutated
+from fuzz.gguf_file import MUTATIONS, Mutation, mutated
 
 ENVIRONMENT = {**os.environ, "GGML_NO_BACKTRACE": "1"}  # no debugger at an abort
 PATIENCE = 20.0  # seconds for a file that takes a small part of one
@@ -39,10 +40,12 @@ LAYERS = 4
 
 @dataclass(frozen=True)
 class Seed:
-    """Files to start from; the draft is mutated where there is one, else the target."""
+    """Files to start from; the draft is mutated where there is one, else the target. words: for the worker."""
 
     target: Path
     draft: Path | None = None
+    mutations: tuple[Mutation, ...] = MUTATIONS
+    words: tuple[str, ...] = ()
 
     @property
     def changed(self) -> Path:
@@ -53,6 +56,9 @@ def make_seeds(kind: str, folder: Path, families: tuple[str, ...] = FAMILIES) ->
     folder.mkdir(parents=True, exist_ok=True)
     if kind == "folders":
         return folder_cases.make_seeds(folder, ("qwen35", *families))
+    if kind == "tokenizers":
+        paths = tokenizers.write_kinds(folder)
+        return [Seed(path, mutations=tokenizers.MUTATIONS, words=("text",)) for path in paths]
     if kind == "drafts":
         from llama_eagle.convert.drafts import DraftOptions, convert_draft
 
@@ -119,7 +125,7 @@ def run_sound(worker: Worker, seed: Seed | FolderSeed, folder: Path) -> str:
     if isinstance(seed, FolderSeed):
         shutil.rmtree(folder / "case", ignore_errors=True)
         return worker.ask(folder_cases.place(seed, None, folder / "case"))
-    return worker.ask(f"{seed.target}\t{seed.draft or '-'}")
+    return worker.ask("\t".join((str(seed.target), str(seed.draft or "-"), *seed.words)))
 
 
 def run_case(worker: Worker, seeds: Sequence[Seed | FolderSeed], number: int, folder: Path) -> str:
@@ -128,8 +134,9 @@ def run_case(worker: Worker, seeds: Sequence[Seed | FolderSeed], number: int, fo
         shutil.rmtree(folder / "case", ignore_errors=True)
         return worker.ask(folder_cases.place(seed, number, folder / "case"))
     path = folder / "case.gguf"
-    path.write_bytes(mutated(seed.changed, number))
-    words = [word for word, n in (("quantize", 7), ("text", 3), ("sample", 4)) if number // 10 % n == 0]
+    path.write_bytes(mutated(seed.changed, number, seed.mutations))
+    words = [*seed.words]
+    words += [word for word, n in (("quantize", 7), ("text", 3), ("sample", 4)) if number // 10 % n == 0]
     if seed.draft is not None:
         return worker.ask("\t".join((str(seed.target), str(path), *words)))
     return worker.ask("\t".join((str(path), "-", *words)))
@@ -161,7 +168,7 @@ def wrong(ends: dict[str, list[int]]) -> dict[str, list[int]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("drafts", "targets", "folders"))
+    parser.add_argument("kind", choices=("drafts", "targets", "folders", "tokenizers"))
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int)

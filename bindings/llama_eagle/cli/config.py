@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,14 @@ def read_defaults(commands: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     if not path.is_file():
         return {}
     content = _read(path)
-    options = {name: _options(command) for name, command in commands.items()}
+    parameters = {name: _options(command) for name, command in commands.items()}
+    options = {name: {flag: each.name for flag, each in known.items()} for name, known in parameters.items()}
     shared = {key: value for key, value in content.items() if not isinstance(value, dict)}
     for key in shared:
         if not any(_name(key) in known for known in options.values()):
             raise ConfigError(f"{path}: no command has an option {key}. Correct it.")
+    for known in parameters.values():
+        _check_values(path, "", shared, known)
     defaults = {name: _of(shared, known) for name, known in options.items()}
     for table, values in content.items():
         if isinstance(values, dict):
@@ -43,6 +47,7 @@ def read_defaults(commands: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             for key in values:
                 if _name(key) not in options[table]:
                     raise ConfigError(f"{path}: {table} has no option {key}. Correct it.")
+            _check_values(path, f"{table}.", values, parameters[table])
             defaults[table] |= _of(values, options[table])
     return defaults
 
@@ -60,9 +65,56 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not TOML: {error}. Correct it.") from None
 
 
-def _options(command: Any) -> dict[str, str]:
-    """click's name of each option, by those that a user knows."""
-    return {_name(flag): each.name for each in command.params for flag in each.opts if flag.startswith("--")}
+def _options(command: Any) -> dict[str, Any]:
+    """click's parameter of each option, by the names that a user knows."""
+    return {_name(flag): each for each in command.params for flag in each.opts if flag.startswith("--")}
+
+
+def _check_values(path: Path, where: str, values: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    """Each value is what its option takes. Raises `ConfigError`."""
+    for key, value in values.items():
+        if _name(key) in known:
+            fault = _fault(value, known[_name(key)])
+            if fault is not None:
+                raise ConfigError(f"{path}: {where}{key} is {value!r:.60}, {fault}. Correct it.")
+
+
+def _fault(value: Any, parameter: Any) -> str | None:
+    """What is wrong with the value of an option: the command line's conversions would take "no" for true."""
+    if parameter.multiple != isinstance(value, list):
+        return "it must be a list" if parameter.multiple else "it must be a single value"
+    kinds, word = _KINDS[_kind(parameter)]
+    for entry in value if parameter.multiple else [value]:
+        if type(entry) not in kinds:
+            return f"it must be {word}"
+        low, high = (_limit(parameter, name) for name in ("min", "max"))
+        if not isinstance(entry, str) and not (low is None or entry >= low) & (high is None or entry <= high):
+            return f"it must be in {low}..{'' if high is None else high}"
+    return None
+
+
+# Types of TOML that an option takes, in words; a number is good for a text such as that of --n-draft.
+_KINDS: dict[type, tuple[tuple[type, ...], str]] = {
+    bool: ((bool,), "true or false"),
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+    str: ((str, int, float), "a text"),
+}
+
+
+def _kind(parameter: Any) -> type:
+    """Of Python, as typer or, in older versions, click knows it."""
+    if parameter.is_flag:
+        return bool
+    descriptor = getattr(parameter, "type_descriptor", None)
+    if descriptor is None:
+        return {"integer": int, "float": float}.get(parameter.type.name.split()[0], str)
+    annotation = next(iter(typing.get_args(descriptor.annotation)), descriptor.annotation)
+    return annotation if annotation in (int, float) else str
+
+
+def _limit(parameter: Any, name: str) -> float | None:
+    return getattr(parameter, name, getattr(getattr(parameter, "type", None), name, None))
 
 
 def _name(flag: str) -> str:

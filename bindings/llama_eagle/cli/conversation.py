@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from llama_eagle.errors import InputError, UsageError
-from llama_eagle.files import temporary_beside
+from llama_eagle.files import temporary_beside, typed
 
 
 @dataclass
@@ -57,15 +57,8 @@ class Conversation:
 
     def load(self, path: Path) -> None:
         """Go on with a saved one. Raises `InputError` for a file that holds none."""
-        try:
-            messages = json.loads(path.read_text("utf-8"))["messages"]
-            said = [{"role": str(each["role"]), "content": _content(each["content"])} for each in messages]
-        except OSError as error:
-            raise InputError(
-                f"{path}: cannot be read ({error.strerror}). Give a file that /save has written."
-            ) from None
-        except (ValueError, KeyError, TypeError):
-            raise InputError(f"{path}: not a conversation. Give a file that /save has written.") from None
+        saved = typed(path, _read(path), {"messages": list[Any]})["messages"]
+        said = [_message(path, each, f"messages.{i}") for i, each in enumerate(saved)]
         is_system = bool(said) and said[0]["role"] == "system"
         self.system = said[0]["content"] if is_system else None
         self.turns = said[1:] if is_system else said
@@ -76,12 +69,27 @@ def _parts(content: Any) -> list[dict[str, Any]]:
     return content if isinstance(content, list) else [{"type": "text", "text": content}]
 
 
-def _content(saved: Any) -> Any:
-    """Raises TypeError or KeyError for what `ask` and `answer` do not make."""
-    if not isinstance(saved, list):
-        return str(saved)
-    *images, text = saved
-    return [
-        *({"type": "image_url", "image_url": {"url": str(part["image_url"]["url"])}} for part in images),
-        {"type": "text", "text": str(text["text"])},
-    ]
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}). Give a file that /save has written.") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{path}: not a conversation. Give a file that /save has written.") from None
+
+
+def _message(path: Path, saved: Any, where: str) -> dict[str, Any]:
+    """What `ask` and `answer` make: a text, or images and a text behind them."""
+    roles = Literal["system", "user", "assistant"]
+    message = typed(path, saved, {"role": roles, "content": str | list[Any]}, where=where, others=True)
+    if isinstance(message["content"], str):
+        return message
+    *images, text = message["content"] or [None]
+    parts = [_image(path, part, f"{where}.content.{i}") for i, part in enumerate(images)]
+    last = {"type": Literal["text"], "text": str}
+    return {**message, "content": [*parts, typed(path, text, last, where=f"{where}.content.{len(images)}")]}
+
+
+def _image(path: Path, part: Any, where: str) -> dict[str, Any]:
+    found = typed(path, part, {"type": Literal["image_url"], "image_url": Any}, where=where)
+    return {**found, "image_url": typed(path, found["image_url"], {"url": str}, where=f"{where}.image_url")}

@@ -13,6 +13,7 @@ from typing import Any
 from llama_eagle import console
 from llama_eagle.bench.cache import cache_dir
 from llama_eagle.errors import EagleError, InputError, UsageError
+from llama_eagle.files import read_json_or_yaml, typed
 from llama_eagle.pairs import draft_of
 
 MADE_OF = "made-of.json"  # beside the files of an entry
@@ -64,8 +65,14 @@ def models_dir() -> Path:
 
 
 def entries() -> Iterator[Entry]:
+    """All models that are kept; one whose description is damaged goes by the name of its folder."""
     for file in sorted(models_dir().glob(f"*/{MADE_OF}")):
-        made_of = json.loads(file.read_text("utf-8"))
+        try:
+            made_of = typed(file, read_json_or_yaml(file), {"source": str, "outtype": str})
+        except EagleError as error:
+            name = file.parent.name
+            console.warn(f"{error} Or remove this model: llama-eagle run --clear {name}")
+            made_of = {"source": name, "outtype": "?"}
         yield Entry(file.parent, made_of["source"], made_of["outtype"])
 
 

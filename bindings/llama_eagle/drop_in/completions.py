@@ -34,6 +34,7 @@ class Completions(Attributes):
     _generation: Rounds | None = None
     _images: ImageReader | None = None
     _context_is_full = False
+    _reads_cache = False  # a completion looks for its prompt in the cache
     _prompt: Sequence[int] = ()  # of the last completion
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
@@ -48,10 +49,14 @@ class Completions(Attributes):
             self._keep_logits()  # as in the parent, but only once they are asked for
         self._prompt = [] if isinstance(kwargs["prompt"], str) else kwargs["prompt"]
         parts = super()._create_completion(*args, **kwargs)
+        self._reads_cache = True  # until the first part
         with self._measures.completion():
             while True:
                 with self._exclusive():  # from the seed to the token: nobody else's in between
-                    part = next(parts, None)
+                    try:
+                        part = next(parts, None)
+                    finally:
+                        self._reads_cache = False
                 if part is None:
                     return
                 part = self._with_timings(part)

@@ -37,10 +37,11 @@ from llama_eagle.drop_in.options import (  # noqa: E402
 from llama_eagle.drop_in.parts import (  # noqa: E402
     ContextView,
     ModelView,
+    apply_adapter,
     explained,
     require_grammar,
 )
-from llama_eagle.drop_in.state import capture_state, restore_state  # noqa: E402
+from llama_eagle.drop_in.state import capture_state, misses, restore_state  # noqa: E402
 from llama_eagle.drop_in.text import GrowingText  # noqa: E402
 from llama_eagle.errors import UsageError  # noqa: E402
 from llama_eagle.generation.generate import plain_ms  # noqa: E402
@@ -105,6 +106,7 @@ class EagleLlama(Completions, Closing):
     def _bind(self, given: dict[str, Any]) -> None:
         """Draft, session and text memory on the context that the parent made."""
         options = self._options
+        self._apply_adapter(given.get("lora_path"))
         self.draft_model = given.get("draft_model")
         self._logits_all = bool(given.get("logits_all", False))
         if options.exact and (unverified := exact_mode.require(ModelView(self._model.model, Path(self.model_path)))):
@@ -127,6 +129,12 @@ class EagleLlama(Completions, Closing):
         if self._logits_all:
             self._keep_logits()
         self._growing = GrowingText(Tokenizer(self._model), self.token_bos())
+
+    def _apply_adapter(self, path: str | PathLike[str] | None) -> None:
+        if path:
+            self.lora_path = fspath(path)
+            adapter = apply_adapter(self._model.model, self._ctx.ctx, self.lora_path, self.lora_scale)
+            self._stack.callback(llama_cpp.llama_adapter_lora_free, adapter)
 
     def _load_draft(self, given: dict[str, Any]) -> DraftLike | None:
         options = self._options
@@ -332,7 +340,8 @@ class EagleLlama(Completions, Closing):
         memory = self._require_memory()
         with self._exclusive():
             self._end_generation()
-            restore_state(memory, state)
+            with misses() if self._reads_cache else contextlib.nullcontext():
+                restore_state(memory, state)
             self._seed = state.seed
 
     def __getstate__(self) -> dict[str, Any]:

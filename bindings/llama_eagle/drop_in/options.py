@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -14,14 +16,18 @@ from llama_cpp import Llama
 from llama_eagle.drafting.options import NONE, DraftingOptions
 from llama_eagle.drafting.resolve import Choice, resolve
 from llama_eagle.errors import InputError, UsageError, refuse
-from llama_eagle.gguf.header import Header, read_model
+from llama_eagle.gguf.header import Header, Source, read_model
 from llama_eagle.gguf.pairing import require_models
 from llama_eagle.gguf.size import require_memory
+from llama_eagle.gguf.validate import require_vocabulary
+from llama_eagle.gguf.validate.adapters import require_adapter
+from llama_eagle.gguf.validate.overrides import with_overrides
+from llama_eagle.native.limits import MAX_CONTEXT
 from llama_eagle.native.processor.threads import n_threads, read_threads, warn_excess
 from llama_eagle.native.rpc import read_servers
 from llama_eagle.sessions.devices import require_servers
 from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions, LoadOptions
-from llama_eagle.vision.encoder import require_encoder
+from llama_eagle.vision.encoder import require_clip, require_encoder
 
 PARENT_PARAMETERS = {
     name: parameter.default
@@ -29,6 +35,16 @@ PARENT_PARAMETERS = {
     if parameter.kind is inspect.Parameter.KEYWORD_ONLY
 }
 F16 = 1
+ENUMERATIONS = {  # llama.cpp asserts on some others
+    "split_mode": range(4),
+    "rope_scaling_type": range(-1, 4),
+    "pooling_type": range(-1, 5),
+    "attention_type": range(-1, 2),
+}
+REALS = (
+    "rope_freq_base", "rope_freq_scale", "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow",
+    "lora_scale",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -86,7 +102,16 @@ def _refuse_values(given: Mapping[str, Any]) -> None:
     for name in ("n_threads", "n_threads_batch"):
         warn_excess(read_threads(given.get(name), name))
     for name in ("n_batch", "n_ubatch"):
-        if given.get(name, 1) < 0:
+        if not 0 <= given.get(name, 1) <= MAX_CONTEXT:
+            raise UsageError(f"{name}={given[name]} is not in 0..{MAX_CONTEXT}. Correct it.")
+    for name, values in ENUMERATIONS.items():
+        if given.get(name) is not None and given[name] not in values:
+            raise UsageError(f"{name}={given[name]} is not in {values[0]}..{values[-1]} (llama.cpp's). Correct it.")
+    for name in REALS:
+        if not math.isfinite(given.get(name) or 0.0):
+            raise UsageError(f"{name}={given[name]} is not finite. Correct it.")
+    for name in ("rope_freq_base", "rope_freq_scale"):
+        if (given.get(name) or 0.0) < 0:
             raise UsageError(f"{name}={given[name]} is negative. Correct it.")
     for name in ("type_k", "type_v"):
         if given.get(name) is not None and given[name] not in CACHE_TYPES.values():
@@ -131,8 +156,8 @@ class Loading:
 
 
 def choose(model_path: str, options: EagleOptions, given: Mapping[str, Any]) -> Loading:
-    """What drafts. Both files are sound and fit, and the context fits into memory; of a vocabulary alone nothing is
-    checked.
+    """What drafts. All files are sound and fit, and the context fits into memory; of a vocabulary alone the tokenizer
+    is checked.
 
     What nobody asked for gives way where it does not work; what was named is refused. Raises `UsageError`,
     `InputError`, `IncompatibleModels` or `EnvironmentFailure`.
@@ -141,6 +166,7 @@ def choose(model_path: str, options: EagleOptions, given: Mapping[str, Any]) -> 
     if not os.path.exists(model_path):  # noqa: PTH110 (as the parent says it)
         raise InputError(f"Model path does not exist: {model_path}")
     if given.get("vocab_only"):
+        require_vocabulary(_read_target(model_path, given))
         return Loading(options, "nothing drafts: a vocabulary alone is loaded")
     if given.get("draft_model") is not None:
         choice = Choice(options, "draft_model drafts, as asked", model_path)
@@ -156,8 +182,14 @@ def choose(model_path: str, options: EagleOptions, given: Mapping[str, Any]) -> 
 
 def _check_files(choice: Choice[EagleOptions], given: Mapping[str, Any]) -> Header | None:
     """The draft's header."""
-    files = read_model(choice.target)[1]
+    files = _read_target(choice.target, given)
     target, draft = require_models(files, files if choice.draft == MTP else choice.draft)
+    if given.get("lora_path"):
+        require_adapter(given["lora_path"], files)
+    if given.get("lora_base"):
+        warnings.warn("lora_base has no effect: llama.cpp applies an adapter to the loaded model.", stacklevel=5)
+    if (encoder := getattr(given.get("chat_handler"), "clip_model_path", None)) is not None:
+        require_clip(Path(encoder))
     if choice.options.mmproj_path is not None:
         require_encoder(Path(choice.options.mmproj_path), target, draft)
     load = load_options(given, choice.options)
@@ -169,16 +201,23 @@ def _check_files(choice: Choice[EagleOptions], given: Mapping[str, Any]) -> Head
     return draft
 
 
+def _read_target(source: Source, given: Mapping[str, Any]) -> list[Header]:
+    return with_overrides(read_model(source)[1], given.get("kv_overrides"), "kv_overrides")
+
+
 def with_our_defaults(given: Mapping[str, Any], options: EagleOptions) -> dict[str, Any]:
     """The parent's arguments: equal threads for one row and for many, as a verification is both."""
     arguments = {**given, "n_gpu_layers": load_options(given, options).n_gpu_layers}
     decode, batch = (read_threads(given.get(name), name) for name in ("n_threads", "n_threads_batch"))
     arguments["n_threads"] = n_threads(decode or batch)
     arguments["n_threads_batch"] = n_threads(batch or decode)
+    if arguments.get("n_ctx", 0) > 0:  # the parent has rows of logits for a whole batch
+        arguments["n_batch"] = min(arguments.get("n_batch", PARENT_PARAMETERS["n_batch"]), arguments["n_ctx"])
     arguments.setdefault("verbose", False)
     arguments["flash_attn"] = bool(arguments.get("flash_attn"))
     arguments.pop("draft_model", None)
     arguments.pop("logits_all", None)
+    arguments.pop("lora_path", None)  # EagleLlama applies it: the parent goes on with a null pointer
     return arguments
 
 

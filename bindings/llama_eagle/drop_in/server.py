@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from llama_eagle.drop_in.llama import EagleLlama
 from llama_eagle.drop_in.options import EAGLE_PARAMETERS, PARENT_PARAMETERS
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
-from llama_eagle.files import read_json_or_yaml
+from llama_eagle.files import invalid, read_json_or_yaml
 from llama_eagle.native.limits import LONGEST
 from llama_eagle.native.processor.threads import read_threads
 from llama_eagle.serving.door import Door
@@ -123,9 +123,7 @@ def read_config(path: Path) -> EagleConfigFile:
     try:
         config = EagleConfigFile.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{path}: {where}: {first['msg']}. Correct it.") from None
+        raise InputError(invalid(path, error.errors())) from None
     if not config.models:
         raise InputError(f"{path}: it names no models. Give at least one entry in `models`.")
     return config

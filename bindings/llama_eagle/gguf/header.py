@@ -105,13 +105,16 @@ class Header:
 
     def count_distinct(self, ref: ArrayRef) -> int:
         """How many strings of an array differ; empty ones count as different."""
-        data, at, seen, n_empty, unpack = self.raw_array(ref), 0, set(), 0, struct.Struct("<Q").unpack_from
+        strings = [*self.raw_strings(ref)]
+        return len(set(strings) - {b""}) + strings.count(b"")
+
+    def raw_strings(self, ref: ArrayRef) -> Iterator[bytes]:
+        """The strings of an array, not decoded."""
+        data, at, unpack = self.raw_array(ref), 0, struct.Struct("<Q").unpack_from
         for _ in range(ref.count):
             start = at + 8
             at = start + unpack(data, at)[0]
-            seen.add(data[start:at])
-            n_empty += at == start
-        return len(seen - {b""}) + n_empty
+            yield data[start:at]
 
     def raw_array(self, ref: ArrayRef) -> bytes:
         """The encoded elements, to compare two arrays without decoding them."""
@@ -385,7 +388,7 @@ def _parse_tensors(reader: _Reader, n_tensors: int) -> dict[str, TensorInfo]:
         if n_dims > MAX_DIMS or len(name.encode()) >= MAX_NAME or name in tensors:
             raise reader.damaged(f"tensor {name[:MAX_NAME]!r} with {n_dims} dimensions, or named twice")
         shape = tuple(reader.scalar("Q") for _ in range(n_dims)) or (1,)
-        if math.prod(shape) >= 1 << 56:  # bytes of the widest type stay below 2^63
+        if min(shape) < 1 or math.prod(shape) >= 1 << 56:  # bytes of the widest type stay below 2^63
             raise reader.damaged(f"tensor {name!r} has the shape {list(shape)}")
         tensors[name] = TensorInfo(name, shape, reader.scalar("I"), reader.scalar("Q"))
     return tensors

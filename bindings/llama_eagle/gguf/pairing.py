@@ -16,7 +16,7 @@ from llama_eagle.gguf import mtp
 from llama_eagle.gguf.finding import Finding
 from llama_eagle.gguf.header import ArrayRef, Header, Source, read_model
 from llama_eagle.gguf.size import require_addresses
-from llama_eagle.gguf.validate import check_files
+from llama_eagle.gguf.validate import WITHOUT_TEXT, check_files
 
 DRAFT_ARCHITECTURE = "eagle3"
 
@@ -34,8 +34,6 @@ KNOWN_NON_TARGETS = {
     "adapter": "a LoRA adapter",
     "imatrix": "an importance matrix",
 }
-
-NO_TOKENIZER = ("none", "no_vocab")  # kinds for which llama.cpp asserts at every text
 
 HEAD_ROWS = (8192, 16384, 32768)  # whose cost a check tells
 
@@ -65,7 +63,7 @@ def require_target(header: Header) -> None:
         raise InputError(f"{header.path} is {kind}, not a language model. Give the model's own GGUF.")
     if not arch:
         raise InputError(f"{header.path}: no general.architecture. It is not a llama.cpp model; convert it again.")
-    if not header.n_vocab or header.keys.get("tokenizer.ggml.model") in NO_TOKENIZER:
+    if not header.n_vocab or header.keys.get("tokenizer.ggml.model") in WITHOUT_TEXT:
         raise InputError(f"{header.path}: no tokenizer (tokenizer.ggml.tokens). Convert it again with its tokenizer.")
 
 

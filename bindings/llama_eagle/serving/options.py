@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,12 +12,15 @@ from llama_eagle import console
 from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.drafting.resolve import resolve, session_options
 from llama_eagle.errors import UsageError, refuse
+from llama_eagle.files import typed
 from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import DRAFT_ARCHITECTURE, require_models
 from llama_eagle.gguf.size import require_memory
+from llama_eagle.native.limits import MAX_CONTEXT
 from llama_eagle.native.processor.threads import n_threads, read_threads, warn_excess
 from llama_eagle.native.rpc import read_servers
 from llama_eagle.serving.door import is_loopback
+from llama_eagle.serving.further import changed_models, refuse_unchecked
 from llama_eagle.sessions.chat_template import end_worker, render
 from llama_eagle.sessions.devices import last_device, require_servers
 from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions, LoadOptions
@@ -29,9 +33,6 @@ TRIAL = {
 AUTO_LONGEST = 8  # the server's own control of the length takes less where less pays
 MAX_SLOTS = 16
 KEYS = ("--api-key", "--api-key-file")
-OURS = (  # the checks have seen these
-    "--host", "--port", "--model", "-m", "--parallel", "-np", "--ctx-size", "-c", "--mmproj", "-mm",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,12 @@ class ServerOptions:
 
     def __post_init__(self) -> None:
         has_key = bool(self.api_key) or any(word.split("=")[0] in KEYS for word in self.extra)
-        taken = next((word for word in self.extra if word.split("=")[0] in OURS), None)
+        refuse_unchecked(self.extra, tuple(os.environ))
         refuse(
             {
+                f"port={self.port} is not in 0..65535": not 0 <= self.port <= 65535,
+                f"n_ctx={self.n_ctx} is not in 0..{MAX_CONTEXT}": not 0 <= self.n_ctx <= MAX_CONTEXT,
                 f"parallel={self.parallel} is not 1 to {MAX_SLOTS}": not 1 <= self.parallel <= MAX_SLOTS,
-                f"{taken} after -- would go past our checks. Give it before --": taken is not None,
                 "the key is empty. Give another, or leave it out": self.api_key == "",
                 f"everybody who reaches {self.host} could use this server. Give --api-key, or say --no-api-key": (
                     not (has_key or self.open_to_all or is_local(self.host))
@@ -109,13 +111,18 @@ def check(options: ServerOptions) -> Checked:
     Raises `InputError`, `IncompatibleModels`, `UsageError` or `EnvironmentFailure`.
     """
     choice = resolve(options.model, options.drafting)
-    files = read_model(choice.target)[1]
-    target, draft = require_models(files, files if choice.draft == MTP else choice.draft)
+    own_head = choice.draft == MTP
+    files, beside = changed_models(
+        options.extra,
+        read_model(choice.target)[1],
+        None if own_head or choice.draft is None else read_model(choice.draft)[1],
+    )
+    target, draft = require_models(files, files if own_head else beside)
     if options.mmproj is not None:
         require_encoder(options.mmproj, target, draft)
     _check_template(options, target)
     found = Checked(options, choice.options, choice.why, target, draft)
-    require_servers(options.load, files, None if choice.draft == MTP else draft)
+    require_servers(options.load, files, None if own_head else draft)
     if options.load.n_gpu_layers == 0:
         types = (CACHE_TYPES[options.context.type_k], CACHE_TYPES[options.context.type_v])
         require_memory(target, found.n_ctx, *types)
@@ -201,49 +208,63 @@ def _kinds(served: Checked) -> Iterator[str]:
         yield "draft-eagle3" if served.draft.architecture == DRAFT_ARCHITECTURE else "draft-mtp"
 
 
-# Names of a configuration file's entry: those of DraftingOptions and ContextOptions, and these.
-_CONTEXT = ("type_k", "type_v", "n_threads", "n_ubatch")
-_LOADING = ("n_gpu_layers", "rpc_servers", "tensor_split")
-_FIELDS = ("model", "n_ctx", "parallel", "verbose")
-_DRAFTING = (
-    "draft", "n_draft", "n_draft_max", "p_min", "exact", "draft_gpu_layers", "draft_n_ctx", "draft_vocab", "lookup",
-)  # fmt: skip
-_IGNORED = ("n_threads_batch", "n_batch")  # one number of threads, one size of pieces
+# Keys of a configuration file, and of its entry for a model, with their types.
+_SERVER: dict[str, Any] = {"host": str | None, "port": int | None, "api_key": str | None, "parallel": int | None}
+_DRAFTING: dict[str, Any] = {
+    "draft": str | None, "draft_path": str | None, "n_draft": int | str | None, "n_draft_max": int | None,
+    "p_min": float | None, "exact": bool | None, "draft_gpu_layers": int | None, "draft_n_ctx": int | None,
+    "draft_vocab": int | str | None, "lookup": bool | None,
+}  # fmt: skip
+_CONTEXT: dict[str, Any] = {
+    "type_k": str | None, "type_v": str | None, "n_threads": int | str | None, "n_ubatch": int | None,
+}  # fmt: skip
+_LOADING: dict[str, Any] = {
+    "n_gpu_layers": int | None, "rpc_servers": str | list[str] | None, "tensor_split": list[float] | None,
+}  # fmt: skip
+_FIELDS: dict[str, Any] = {"n_ctx": int | None, "parallel": int | None, "verbose": bool | None}
+_MODEL: dict[str, Any] = {"model": str, "model_alias": str | None, "mmproj_path": str | None}
+_IGNORED: dict[str, Any] = {"n_threads_batch": int | None, "n_batch": int | None}  # one number of threads and of sizes
+_OTHER_SERVER = "Leave it out, or serve with --python"
+_ENTRY = {**_MODEL, **_FIELDS, **_DRAFTING, **_CONTEXT, **_LOADING, **_IGNORED}
 
 
 def from_config(path: Path, settings: Mapping[str, Any], base: ServerOptions) -> ServerOptions:
     """`base` as a configuration file changes it: {host, port, api_key, models: [{model, draft, n_ctx, ...}]}.
 
-    Raises `UsageError` for what only the Python server knows.
+    Raises `InputError` for a key or value that cannot be, `UsageError` for what only the Python server knows.
     """
-    models = settings.get("models") or []
-    if len(models) != 1 or not isinstance(models[0], Mapping) or not isinstance(models[0].get("model"), str):
-        raise UsageError(f"{path}: it names {len(models)} models, this server serves one. Or serve with --python.")
-    entry = dict(models[0])
-    entry["draft"] = entry.pop("draft_path", None) or entry.get("draft")
-    drafting = {name: entry.pop(name) for name in _DRAFTING if name in entry}
-    context = {name: entry.pop(name) for name in _CONTEXT if name in entry}
-    _read_threads(path, context)
-    loading = {name: entry.pop(name) for name in _LOADING if name in entry}
-    fields = {name: entry.pop(name) for name in _FIELDS if name in entry}
-    fields |= {name: settings[name] for name in ("host", "port", "api_key", "parallel") if name in settings}
-    fields["alias"] = entry.pop("model_alias", None)
-    mmproj = entry.pop("mmproj_path", None)
-    fields["mmproj"] = None if mmproj is None else Path(str(mmproj))
-    unknown = [*(set(entry) - {*_IGNORED}), *(set(settings) - {"host", "port", "api_key", "parallel", "models"})]
-    if unknown:
-        raise UsageError(f"{path}: {sorted(unknown)[0]} is not known to this server. Leave it out, or use --python.")
     try:
-        fields["model"] = Path(fields["model"])
-        loading["rpc_servers"] = read_servers(loading.get("rpc_servers", base.load.rpc_servers))
-        fields["context"], fields["load"] = replace(base.context, **context), replace(base.load, **loading)
-        return replace(base, drafting=DraftingOptions(**drafting), **fields)
-    except TypeError as error:
-        raise UsageError(f"{path}: {error}. Correct it.") from None
+        found = typed(path, settings, {**_SERVER, "models": list[Any]}, remedy=_OTHER_SERVER)
+        if len(found["models"]) != 1:
+            raise UsageError(f"it names {len(found['models'])} models, this server serves one. Or serve with --python.")
+        entry = typed(path, found.pop("models")[0], _ENTRY, where="models.0", remedy=_OTHER_SERVER)
+        return _configured(_given(found, _SERVER), entry, base)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
 
 
-def _read_threads(path: Path, context: dict[str, Any]) -> None:
-    """The entry's number of threads. Raises `UsageError` that names the file and the key."""
+def _given(entry: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
+    """Entries that are not null."""
+    return {name: entry[name] for name in names if entry.get(name) is not None}
+
+
+def _configured(server: dict[str, Any], entry: Mapping[str, Any], base: ServerOptions) -> ServerOptions:
+    drafting, loading = _given(entry, _DRAFTING), _given(entry, _LOADING)
+    if "draft_path" in drafting:
+        drafting["draft"] = drafting.pop("draft_path")
+    context = _given(entry, _CONTEXT)
     if "n_threads" in context:
-        context["n_threads"] = read_threads(context["n_threads"], f"{path}: n_threads")
+        context["n_threads"] = read_threads(context["n_threads"])
         warn_excess(context["n_threads"], console.warn)
+    loading["rpc_servers"] = read_servers(loading.get("rpc_servers", base.load.rpc_servers))
+    mmproj = entry.get("mmproj_path")
+    return replace(
+        base,
+        **{**_given(entry, _FIELDS), **server},
+        model=Path(entry["model"]),
+        alias=entry.get("model_alias"),
+        mmproj=None if mmproj is None else Path(mmproj),
+        drafting=DraftingOptions(**drafting),
+        context=replace(base.context, **context),
+        load=replace(base.load, **loading),
+    )

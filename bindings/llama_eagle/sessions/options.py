@@ -49,8 +49,8 @@ class LoadOptions:
     def __post_init__(self) -> None:
         refuse(
             {
-                "tensor_split has a negative share, or no positive one": len(self.tensor_split) > 0
-                and (min(self.tensor_split) < 0 or max(self.tensor_split) == 0)
+                "tensor_split has a negative or infinite share, or no positive one": len(self.tensor_split) > 0
+                and not (min(self.tensor_split) >= 0 and 0 < sum(self.tensor_split) < float("inf"))
             }
         )
         if self.rpc_servers and self.n_gpu_layers == 0:
@@ -96,7 +96,10 @@ class ContextOptions:
                 f"flash attention {self.flash_attn!r} is not one of {', '.join(FLASH_ATTENTION)}": (
                     self.flash_attn not in FLASH_ATTENTION
                 ),
-                f"cache type is not one of {', '.join(CACHE_TYPES)}": not {self.type_k, self.type_v}
+                f"cache type {self.type_k} or {self.type_v} is not one of {', '.join(CACHE_TYPES)}": not {
+                    self.type_k,
+                    self.type_v,
+                }
                 <= CACHE_TYPES.keys(),
                 f"cache type {self.type_v} of V needs flash attention, which is off": (
                     self.flash_attn == "off" and self.type_v not in UNQUANTIZED

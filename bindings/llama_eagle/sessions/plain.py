@@ -165,7 +165,10 @@ class PlainSession(Closing):
         """
         if data is not None and not data.startswith(MAGIC):
             raise IncompatibleModels("not the state of a session without a draft")
-        self._positions.load(b"" if data is None else data[len(MAGIC) :])
+        try:
+            self._positions.load(b"" if data is None else data[len(MAGIC) :])
+        except ValueError:  # numpy's
+            raise IncompatibleModels("the state of the session is damaged: evaluate the text again") from None
         self.n_past = n_past
         self._round = []
         self._unsettled = False

@@ -82,7 +82,8 @@ class TextMemory:
         return not len(more) and not self.is_live and not (self.known == NO_TOKEN).any()
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Evaluate tokens after those of the text."""
+        """Evaluate tokens after those of the text. Raises `InputError` when they do not fit: none is evaluated."""
+        self.require_room([*self.known, *tokens])
         self.restore()
         self._extend(np.asarray(tokens, dtype=np.intc))
 
@@ -146,12 +147,13 @@ class TextMemory:
         return min(cut_before(text, shared, self.pictures) for text in (self.known, wanted))
 
     def require_room(self, wanted: Sequence[int] | NDArray[np.intc]) -> None:
-        """Raises `InputError` for a text with pictures that the context does not hold: before one is encoded."""
+        """Raises `InputError` for a text that the context does not hold: before any of it is evaluated."""
         n_rows = int(np.count_nonzero(np.asarray(wanted) <= FIRST_ID))
-        if n_rows and len(wanted) > self.session.n_ctx:
+        if len(wanted) > self.session.n_ctx:
+            pictures = f", {n_rows} of them for pictures," if n_rows else ""
             raise InputError(
-                f"the text takes {len(wanted)} tokens, {n_rows} of them for pictures, and the context holds "
-                f"{self.session.n_ctx}. Give smaller pictures or use a larger n_ctx."
+                f"the text takes {len(wanted)} tokens{pictures} and the context holds {self.session.n_ctx}. "
+                f"{'Give smaller pictures' if n_rows else 'Shorten the text'} or use a larger n_ctx."
             )
 
     def _rewound(self, n_tokens: int) -> int:

@@ -13,6 +13,8 @@ import numpy as np
 
 from llama_eagle.errors import IncompatibleModels, InputError, NativeError
 from llama_eagle.gguf.header import Header, read_model
+from llama_eagle.gguf.validate import check_general
+from llama_eagle.gguf.validate.vision import check_encoder
 from llama_eagle.native import log
 from llama_eagle.native.calls import library
 from llama_eagle.native.closing import Closing
@@ -37,15 +39,28 @@ class Frame:
         return self.height * self.width
 
 
+def require_clip(path: Path) -> Header:
+    """The header of an encoder file of any kind; those of `ENCODERS` are checked whole. Raises `InputError`."""
+    header, _ = read_model(path)
+    kind = _kind(header)
+    if header.architecture != "clip" or kind is None:
+        raise InputError(f"{path} is no vision encoder (mmproj). Convert the target's with `convert --mmproj`.")
+    for fault in check_encoder(header) if kind in ENCODERS else check_general(header):
+        raise InputError(f"{path}: {fault}. Convert or download it again.")
+    return header
+
+
+def _kind(header: Header) -> str | None:
+    return header.keys.get("clip.projector_type") or header.keys.get("clip.vision.projector_type")
+
+
 def require_encoder(path: Path, target: Header, draft: Header | None = None) -> None:
     """The file is an encoder of this target, whose rows the draft can read too.
 
     Raises `InputError` or `IncompatibleModels`.
     """
-    header, _ = read_model(path)
-    kind = header.keys.get("clip.projector_type") or header.keys.get("clip.vision.projector_type")
-    if header.architecture != "clip" or kind is None:
-        raise InputError(f"{path} is no vision encoder (mmproj). Convert the target's with `convert --mmproj`.")
+    header = require_clip(path)
+    kind = _kind(header)
     if kind not in ENCODERS:
         raise IncompatibleModels(
             f"{path} is an encoder of kind {kind}; {', '.join(ENCODERS)} is known: that of Qwen3-VL and Qwen3.5. Use "

@@ -105,5 +105,8 @@ class RowPositions:
         return np.array(self._images, np.int32).tobytes()
 
     def load(self, data: bytes) -> None:
+        """Raises `ValueError` for what `save` has not made."""
         images = np.frombuffer(data, np.int32).reshape(-1, 3).tolist()
+        if any(not 0 <= first < end or after < 0 for first, end, after in images):
+            raise ValueError("an image's rows end before they begin")
         self._images = [(int(first), int(end), int(after)) for first, end, after in images]

@@ -91,7 +91,7 @@ def serve(
 def read_settings(path: Path) -> Mapping[str, Any]:
     """The file of `--config`. Raises as `read_json_or_yaml`, and `InputError` where it names no models."""
     settings = read_json_or_yaml(path)
-    if not isinstance(settings, dict) or not settings.get("models"):
+    if not isinstance(settings, dict) or not isinstance(settings.get("models"), list) or not settings["models"]:
         raise InputError(f"{path}: it names no models. Give an entry in `models`.")
     return settings
 

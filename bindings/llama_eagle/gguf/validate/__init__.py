@@ -22,6 +22,7 @@ from llama_eagle.gguf.validate.targets import FAMILIES, check_target, unknown_te
 from llama_eagle.gguf.validate.tokenizer import check_tokenizer
 
 ALIGNMENT = 32  # of tensor data in memory, which is the file's own
+WITHOUT_TEXT = ("none", "no_vocab")  # kinds of tokenizers for which llama.cpp asserts at every text
 OTHER_KINDS = {"clip", "adapter", "imatrix", "mmproj"}  # architectures and types of files without a whole model
 
 
@@ -34,12 +35,22 @@ def read_sound(path: Path | str) -> tuple[Header, list[Header]]:
     return first, files
 
 
+def require_vocabulary(files: list[Header]) -> None:
+    """The files hold a tokenizer that llama.cpp can load alone. Raises `InputError`."""
+    first = files[0]
+    faults = [fault for file in files for fault in check_general(file)]
+    prefix = f"{first.architecture}."
+    if not first.n_vocab or first.keys.get("tokenizer.ggml.model") in WITHOUT_TEXT:
+        faults.append("no tokenizer (tokenizer.ggml.tokens)")
+    for fault in faults or [*check_keys(first, COMMON, prefix=prefix), *check_tokenizer(first)]:
+        raise InputError(f"{first.path}: {fault}. Convert or download it again.")
+
+
 def check_files(files: list[Header]) -> Iterator[Finding]:
     """Everything that is wrong with a model, or remarkable. files: as of `read_model`."""
     first = files[0]
     tensors = {name: tensor for file in files for name, tensor in file.tensors.items()}
-    errors = [fault for file in files for fault in _check_layout(file)]
-    errors += check_keys(first, GENERAL)
+    errors = [fault for file in files for fault in check_general(file)]
     is_model = not OTHER_KINDS & {first.architecture, first.keys.get("general.type")}
     if not errors and is_model:
         errors += _check_model(first, tensors)
@@ -63,6 +74,12 @@ def _check_model(first: Header, tensors: dict[str, TensorInfo]) -> list[str]:
     elif not errors and first.architecture in FAMILIES:
         errors += check_target(first, tensors)
     return errors
+
+
+def check_general(file: Header) -> Iterator[str]:
+    """Faults of what every GGUF file has, whatever it holds."""
+    yield from _check_layout(file)
+    yield from check_keys(file, GENERAL)
 
 
 def _check_layout(file: Header) -> Iterator[str]:

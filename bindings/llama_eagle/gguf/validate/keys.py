@@ -45,6 +45,7 @@ COMMON = (
     Key("rope.scaling.yarn_beta_slow", "f32", 0, 1e6),
     Key("rope.scaling.yarn_ext_factor", "f32", -1, 1e6),
     Key("rope.scaling.yarn_log_multiplier", "f32", -1e6, 1e6),
+    Key("pooling_type", "u32", 0, 4),
     Key("n_deepstack_layers", "u32", 0, MAX_LAYERS),
     Key("ssm.conv_kernel", "u32", 0, MAX_WIDTH),
     Key("ssm.inner_size", "u32", 0, MAX_WIDTH),
@@ -99,7 +100,7 @@ def _fault(header: Header, name: str, key: Key) -> str | None:
             return f"has {value.count} entries for {n_layer} blocks"
         if math.isinf(key.low):
             return None
-        return next((fault for entry in header.read_array(value) if (fault := _outside(entry, key))), None)
+        return next((fault for entry in {*header.read_array(value)} if (fault := _outside(entry, key))), None)
     return _outside(value, key)
 
 

@@ -1,0 +1,104 @@
+"""LoRA adapters and control vectors, checked against the model that they change.
+
+Source of the rules: llama.cpp's src/llama-adapter.cpp, the products in src/llama-graph.cpp (build_lora_mm,
+build_lora_mm_id, build_inp_embd) and common_control_vector_load_one in common/common.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from llama_eagle.errors import IncompatibleModels, InputError
+from llama_eagle.gguf.header import Header, TensorInfo, read_header
+from llama_eagle.gguf.validate import check_general
+from llama_eagle.gguf.validate.keys import check_keys
+from llama_eagle.gguf.validate.table import F32, Key, is_weight_type
+
+EMBEDDING, HEAD = "token_embd.weight", "output.weight"
+PARTS = (".lora_a", ".lora_b")
+KEYS = (
+    Key("general.architecture", "string", required=True),
+    Key("general.type", "string", required=True, choices=("adapter",)),
+    Key("adapter.type", "string", required=True, choices=("lora",)),
+    Key("adapter.lora.alpha", "f32", -1e6, 1e6),
+    Key("adapter.alora.invocation_tokens", "u32[]"),
+)
+
+
+def require_adapter(path: Path | str, target: list[Header]) -> None:
+    """The file is a LoRA adapter of this model. target: headers of its files.
+
+    Raises `InputError` for a file that is none, `IncompatibleModels` for one of another model.
+    """
+    adapter = read_header(path)
+    for fault in (*check_general(adapter), *check_keys(adapter, KEYS), *_check_names(adapter)):
+        raise InputError(f"{path} is no LoRA adapter in GGUF: {fault}. Convert it with convert_lora_to_gguf.py.")
+    stored = {name: tensor for file in target for name, tensor in file.tensors.items()}
+    for fault in _check_fit(adapter, target[0].architecture, stored):
+        raise IncompatibleModels(f"{path} does not fit {target[0].path}: {fault}. Use the adapter of this model.")
+
+
+def require_control_vector(path: Path | str, target: Header) -> None:
+    """The file holds directions for this model's layers. Raises `InputError` or `IncompatibleModels`."""
+    vector = read_header(path)
+    width, n_layer = (int(target.arch_key(name) or 0) for name in ("embedding_length", "block_count"))
+    if not vector.tensors:
+        raise InputError(f"{path} is no control vector: it holds no tensors. Name another file.")
+    for name, tensor in vector.tensors.items():
+        kind, _, layer = name.partition(".")
+        if kind != "direction" or not layer.isascii() or not layer.isdecimal() or tensor.type_id != F32:
+            raise InputError(f"{path} is no control vector: it holds {name} ({tensor.type_name}). Name another file.")
+        if not 1 <= int(layer) < n_layer or tensor.shape[0] != width or tensor.n_elements != width:
+            raise IncompatibleModels(
+                f"{path} does not fit {target.path}: {name} has shape {list(tensor.shape)}, expected {width} values "
+                f"for a layer of 1 to {n_layer - 1}. Use the control vector of this model."
+            )
+
+
+def _check_names(adapter: Header) -> Iterator[str]:
+    pairs = 0
+    for name, tensor in adapter.tensors.items():
+        if name.endswith("_norm.weight"):
+            continue  # llama.cpp leaves these out
+        base, part = name[:-7], name[-7:]
+        if part not in PARTS:
+            yield f"the tensor {name} ends in neither .lora_a nor .lora_b"
+        elif any(base + other not in adapter.tensors for other in PARTS):
+            yield f"the pair of {name} is missing"
+        elif not is_weight_type(tensor.type_id):
+            yield f"the tensor {name} is {tensor.type_name}, which is no type of weights"
+        pairs += 1
+    if not pairs:
+        yield "it holds no tensors"
+
+
+def _check_fit(adapter: Header, architecture: str, stored: Mapping[str, TensorInfo]) -> Iterator[str]:
+    if adapter.architecture != architecture:
+        yield f"it changes a model of {adapter.architecture}, this is {architecture}"
+        return
+    for name, a in adapter.tensors.items():
+        base = name.removesuffix(".lora_a")
+        if base == name:
+            continue
+        if base not in stored:
+            yield f"the model has no tensor {base}"
+        elif base == EMBEDDING and HEAD not in stored:
+            yield f"it changes {EMBEDDING}, which is this model's head too: llama.cpp cannot apply that"
+        else:
+            yield from _check_shapes(base, _four(a), _four(adapter.tensors[f"{base}.lora_b"]), _four(stored[base]))
+
+
+def _check_shapes(base: str, a: tuple[int, ...], b: tuple[int, ...], weight: tuple[int, ...]) -> Iterator[str]:
+    """The products b(a x) have the shape of the model's own. Of embeddings, rows of a are looked up."""
+    rank = b[0]
+    wanted_a = (rank, weight[1]) if base == EMBEDDING else (weight[0], rank)
+    wanted_b = (rank, weight[0]) if base == EMBEDDING else (rank, weight[1])
+    for part, found, wanted in (("a", a, wanted_a), ("b", b, wanted_b)):
+        if found != (*wanted, *weight[2:]):
+            expected = [*wanted, *(n for n in weight[2:] if n > 1)]
+            yield f"{base}.lora_{part} has shape {[n for n in found if n > 1]}, expected {expected} (ggml order)"
+
+
+def _four(tensor: TensorInfo) -> tuple[int, ...]:
+    return (*tensor.shape, *[1] * (4 - len(tensor.shape)))

@@ -1,0 +1,122 @@
+"""Arguments that `serve` passes through to llama-server: those that name models or change them are checked here."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+
+from llama_eagle.errors import UsageError
+from llama_eagle.gguf.header import Header
+from llama_eagle.gguf.validate.adapters import require_adapter, require_control_vector
+from llama_eagle.gguf.validate.overrides import Override, with_overrides
+
+BEFORE = "Give it before --"
+MODEL_FILE = "Give a file with --model before --"
+DRAFT_FILE = "Give a file with --draft before --"
+ENCODER_FILE = "Give a file with --mmproj before --"
+UNCHECKED = {  # arguments that would go past our checks, and what to do instead
+    **dict.fromkeys(("--host", "--port", "--parallel", "-np", "--ctx-size", "-c"), BEFORE),
+    **dict.fromkeys(("--model", "-m", "--mmproj", "-mm"), BEFORE),
+    **dict.fromkeys(("--model-url", "-mu", "--hf-repo", "-hf", "-hfr", "--hf-file", "-hff"), MODEL_FILE),
+    **dict.fromkeys(("--models-dir", "--models-preset"), MODEL_FILE),
+    **dict.fromkeys(("--spec-draft-model", "--model-draft", "-md"), DRAFT_FILE),
+    **dict.fromkeys(("--spec-draft-hf", "--hf-repo-draft", "-hfd", "-hfrd"), DRAFT_FILE),
+    **dict.fromkeys(("--mmproj-url", "-mmu"), ENCODER_FILE),
+    **dict.fromkeys(
+        ("--lookup-cache-static", "-lcs", "--lookup-cache-dynamic", "-lcd"), "Draft with --draft lookup before --"
+    ),
+}
+_PRESET = re.compile(r"--(fim|gpt-oss|vision-gemma|embd-gemma)-.*(default|spec)$")  # each names a model of the hub
+_VARIABLES = {  # of llama-server, for the same
+    "LLAMA_ARG_MODEL_URL": MODEL_FILE,
+    "LLAMA_ARG_HF_REPO": MODEL_FILE,
+    "LLAMA_ARG_HF_FILE": MODEL_FILE,
+    "LLAMA_ARG_MODELS_DIR": MODEL_FILE,
+    "LLAMA_ARG_MODELS_PRESET": MODEL_FILE,
+    "LLAMA_ARG_SPEC_DRAFT_MODEL": DRAFT_FILE,
+    "LLAMA_ARG_SPEC_DRAFT_HF_REPO": DRAFT_FILE,
+    "LLAMA_ARG_MMPROJ": ENCODER_FILE,
+    "LLAMA_ARG_MMPROJ_URL": ENCODER_FILE,
+}
+
+
+def spelled(argument: str) -> str:
+    """An argument as llama-server reads it: --ctx_size is --ctx-size."""
+    name = argument.split("=")[0]
+    return name.replace("_", "-") if name.startswith("--") else name
+
+
+def refuse_unchecked(extra: Sequence[str], environment: Sequence[str] = ()) -> None:
+    """Raises `UsageError` for arguments and variables that name a model which nobody has checked."""
+    for argument in extra:
+        name = spelled(argument)
+        remedy = MODEL_FILE if _PRESET.match(name) else UNCHECKED.get(name)
+        if remedy is not None:
+            raise UsageError(f"{argument} after -- would go past our checks. {remedy}.")
+    for variable in environment:
+        if variable in _VARIABLES:
+            raise UsageError(f"{variable} in the environment would go past our checks. {_VARIABLES[variable]}.")
+
+
+def changed_models(
+    extra: Sequence[str], target: list[Header], draft: list[Header] | None
+) -> tuple[list[Header], list[Header] | None]:
+    """Both models' headers as `--override-kv` changes them, after the files of adapters and vectors were checked.
+
+    Raises `UsageError`, `InputError` or `IncompatibleModels`.
+    """
+    overrides = dict(_overrides(extra))
+    target = with_overrides(target, overrides, "--override-kv")
+    draft = draft and with_overrides(draft, overrides, "--override-kv")
+    for path in _files(extra, "--lora"):
+        require_adapter(path, target)
+    for path in _files(extra, "--control-vector"):
+        require_control_vector(path, target[0])
+    return target, draft
+
+
+def _values(extra: Sequence[str], name: str) -> Iterator[str]:
+    """The entries of an argument that takes a list, wherever it is given."""
+    for argument, value in zip_longest(extra, extra[1:], fillvalue=""):
+        if spelled(argument) == name:
+            yield from next(csv.reader([value]), [])
+
+
+def _files(extra: Sequence[str], name: str) -> Iterator[Path]:
+    yield from map(Path, _values(extra, name))
+    for value in _values(extra, f"{name}-scaled"):
+        path, colon, scale = value.rpartition(":")
+        if not colon or ":" in path or not _is_number(scale):
+            raise UsageError(f"{name}-scaled {value}: not FILE:SCALE. Correct it.")
+        yield Path(path)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _overrides(extra: Sequence[str]) -> Iterator[tuple[str, Override]]:
+    """Of two for one key llama.cpp takes the first."""
+    for value in reversed([*_values(extra, "--override-kv")]):
+        key, _, typed = value.partition("=")
+        kind, _, text = typed.partition(":")
+        try:
+            yield key, _typed(kind, text)
+        except (KeyError, ValueError):
+            raise UsageError(
+                f"--override-kv {value}: not KEY=TYPE:VALUE with a TYPE of int, float, bool or str. Correct it."
+            ) from None
+
+
+def _typed(kind: str, text: str) -> Override:
+    """Raises `ValueError` or `KeyError` for what is no value of that type."""
+    if kind == "bool":
+        return {"true": True, "false": False}[text]
+    return {"int": int, "float": float, "str": str}[kind](text)

@@ -1,0 +1,143 @@
+"""Files of settings: each mistake is one line with the file, the key, the value and what is allowed."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llama_eagle.cli import store
+from llama_eagle.cli.app import command
+from llama_eagle.cli.conversation import Conversation
+from llama_eagle.drafting.options import DraftingOptions
+from llama_eagle.errors import ConfigError, EagleError, InputError
+from llama_eagle.serving.options import ServerOptions, from_config
+from llama_eagle.sessions.options import ContextOptions
+
+BASE = ServerOptions(model=Path(), drafting=DraftingOptions(), context=ContextOptions())
+MODEL: dict[str, Any] = {"model": "m.gguf"}
+SERVER: dict[str, Any] = {"models": [MODEL]}
+
+
+def test_a_sound_configuration() -> None:
+    entry = {**MODEL, "n_ctx": 64, "p_min": 0, "draft": None, "tensor_split": None, "n_batch": 9, "verbose": True}
+    found = from_config(Path("c.json"), {"port": 9, "host": None, "models": [entry]}, BASE)
+    assert (found.port, found.host, found.n_ctx, found.verbose) == (9, BASE.host, 64, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"port": "8000"}, "port is '8000', it must be a valid integer"),
+        ({"port": 70000}, "port=70000 is not in 0..65535"),
+        ({"port": True}, "port is True, it must be a valid integer"),
+        ({"host": 5}, "host is 5, it must be a valid string"),
+        ({"api_key": 5}, "api_key is 5, it must be a valid string"),
+        ({"parallel": 1.5}, "parallel is 1.5, it must be a valid integer"),
+        ({"hots": "x"}, "hots is not known; known: host, port"),
+        ({"models": [5]}, "models.0 is 5, it must be an object"),
+        ({"models": [{}]}, "models.0.model is missing"),
+        ({"models": [MODEL, MODEL]}, "it names 2 models"),
+    ],
+)
+def test_keys_of_the_server(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(EagleError, match=rf"^c\.json: {re.escape(message)}"):
+        from_config(Path("c.json"), {**SERVER, **change}, BASE)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n_ctx": "4096"}, "models.0.n_ctx is '4096', it must be a valid integer"),
+        ({"n_ctx": -1}, "n_ctx=-1 is not in"),
+        ({"exact": "no"}, "models.0.exact is 'no', it must be a valid boolean"),
+        ({"verbose": 1}, "models.0.verbose is 1, it must be a valid boolean"),
+        ({"draft": 7}, "models.0.draft is 7, it must be a valid string"),
+        ({"n_draft": 1.5}, "models.0.n_draft is 1.5, it must be a valid integer or a valid string"),
+        ({"n_draft": "x"}, "n_draft='x' is neither"),
+        ({"p_min": "0.1"}, "models.0.p_min is '0.1', it must be a valid number"),
+        ({"type_k": "x"}, "cache type x or f16 is not one of f32"),
+        ({"tensor_split": "1,2"}, "models.0.tensor_split is '1,2', it must be a valid list"),
+        ({"tensor_split": [1, "2"]}, "models.0.tensor_split.1 is '2', it must be a valid number"),
+        ({"rpc_servers": 5}, "models.0.rpc_servers is 5, it must be a valid string or a valid list"),
+        ({"n_gpu_layers": "all"}, "models.0.n_gpu_layers is 'all', it must be a valid integer"),
+        ({"mmproj_path": []}, "models.0.mmproj_path is [], it must be a valid string"),
+        ({"drft": "x"}, "models.0.drft is not known; known: model,"),
+    ],
+)
+def test_keys_of_a_model(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(EagleError, match=rf"^c\.json: {re.escape(message)}"):
+        from_config(Path("c.json"), {"models": [{**MODEL, **change}]}, BASE)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('threads = "8"', "threads is '8', it must be a whole number"),
+        ("threads = true", "threads is True, it must be a whole number"),
+        ("threads = -1", "threads is -1, it must be in 0.."),
+        ('temp = "hot"', "temp is 'hot', it must be a number"),
+        ("[generate]\nraw = 1", "generate.raw is 1, it must be true or false"),
+        ('[generate]\nraw = "no"', "generate.raw is 'no', it must be true or false"),
+        ("[generate]\nmodel = true", "generate.model is True, it must be a text"),
+        ("[generate]\nmodel = [1]", "generate.model is [1], it must be a single value"),
+        ('[generate]\nstop = "x"', "generate.stop is 'x', it must be a list"),
+        ("[generate]\nstop = [true]", "generate.stop is [True], it must be a text"),
+    ],
+)
+def test_own_defaults(text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.toml").write_text(text)
+    monkeypatch.setenv("LLAMA_EAGLE_CONFIG", str(tmp_path / "config.toml"))
+    with pytest.raises(ConfigError, match=rf"config\.toml: {re.escape(message)}"):
+        command()
+
+
+def test_own_defaults_that_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.toml").write_text(
+        'threads = 2\ntemp = 1\n[generate]\nn-draft = 4\nraw = true\nstop = ["a", "b"]'
+    )
+    monkeypatch.setenv("LLAMA_EAGLE_CONFIG", str(tmp_path / "config.toml"))
+    assert command().context_settings["default_map"]["generate"]["stop"] == ["a", "b"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"source": 5, "outtype": "q8_0"}', '{"source": "x"}', "\xff"])
+def test_a_damaged_entry_of_the_store(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The others are listed, and it can be removed by the name of its folder."""
+    monkeypatch.setattr(store, "models_dir", lambda: tmp_path)
+    for name, content in (("good", '{"source": "a/b", "outtype": "q8_0"}'), ("other", text)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / store.MADE_OF).write_text(content, "latin-1")
+    assert [entry.made_of for entry in store.entries()] == ["a/b", "other"]
+    assert f"other/{store.MADE_OF}" in capsys.readouterr().err
+    assert [entry.made_of for entry in store.clear("other")] == ["other"]
+    assert [entry.made_of for entry in store.entries()] == ["a/b"]
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:x"}}
+
+
+@pytest.mark.parametrize(
+    ("saved", "message"),
+    [
+        ([], "it must be an object with the keys messages"),
+        ({"messages": 5}, "messages is 5, it must be a valid list"),
+        ({"messages": [5]}, "messages.0 is 5, it must be an object"),
+        ({"messages": [{"role": "x", "content": "a"}]}, "messages.0.role is 'x', it must be 'system', 'user' or"),
+        ({"messages": [{"role": "user"}]}, "messages.0.content is missing"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content is 5, it must be a valid string or"),
+        ({"messages": [{"role": "user", "content": []}]}, "messages.0.content.0 is None, it must be an object"),
+        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages.0.content.0.type is 'image_url'"),
+        (
+            {"messages": [{"role": "user", "content": [{**IMAGE, "image_url": 5}, {"type": "text", "text": "a"}]}]},
+            "messages.0.content.0.image_url is 5",
+        ),
+    ],
+)
+def test_saved_chats(saved: Any, message: str, tmp_path: Path) -> None:
+    (tmp_path / "chat.json").write_text(json.dumps(saved))
+    with pytest.raises(InputError, match=rf"chat\.json: {re.escape(message)}"):
+        Conversation().load(tmp_path / "chat.json")
