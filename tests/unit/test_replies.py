@@ -79,6 +79,30 @@ def test_a_reply_is_the_same_however_it_comes(name: str, data: st.DataObject) ->
     assert joined(parts + reader.finish()) == expected
 
 
+PIECES = st.lists(
+    st.sampled_from(
+        ["<think>", "</think>", "<tool_call>", "</tool_call>", XML_ADD, '{"name": "now", "arguments": {}}', " ", "\n",
+         "<", "<tool", "a", "{", "[", "; ", "<|python_tag|>"]
+    ),
+    max_size=8,
+)  # fmt: skip
+
+
+@given(pieces=PIECES, template=st.sampled_from([QWEN3, QWEN35, LLAMA3, ""]), opened=st.booleans(), cuts=st.data())
+def test_any_text_is_read_the_same_cut_anywhere(
+    pieces: list[str], template: str, opened: bool, cuts: st.DataObject
+) -> None:
+    text = "".join(pieces)
+    whole = ReplyReader(Dialect.of(template), TOOLS, opened)
+    expected = joined([*whole.read(text), *whole.finish()])
+    reader, parts = ReplyReader(Dialect.of(template), TOOLS, opened), []
+    while text:
+        n = cuts.draw(st.integers(1, len(text)))
+        parts += reader.read(text[:n])
+        text = text[n:]
+    assert joined(parts + reader.finish()) == expected
+
+
 @given(text=st.text(alphabet='<>/thinktool_ca{}" \n'))
 def test_without_tools_and_reasoning_nothing_changes(text: str) -> None:
     for template in (LLAMA3, ""):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import random
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,18 +12,19 @@ from llama_eagle.native.calls import library
 
 library()  # before llama_cpp is imported: it must load our build
 
-import llama_cpp  # noqa: E402
 from llama_cpp import Llama  # noqa: E402
 from llama_cpp.llama_chat_format import get_chat_completion_handler  # noqa: E402
 
 from llama_eagle.drop_in import chat  # noqa: E402
+from llama_eagle.drop_in.answers.completion import Completion  # noqa: E402
 from llama_eagle.drop_in.attributes import Attributes  # noqa: E402
 from llama_eagle.drop_in.images import ImageReader  # noqa: E402
 from llama_eagle.drop_in.measures import Measures  # noqa: E402
-from llama_eagle.drop_in.replies import RequiredCall  # noqa: E402
+from llama_eagle.drop_in.replies import NamedCall, RequiredCall  # noqa: E402
 from llama_eagle.generation.rounds import Rounds  # noqa: E402
 from llama_eagle.native.closing import OneThread  # noqa: E402
 
+COMPLETION = inspect.signature(Llama._create_completion)
 CHAT = inspect.signature(Llama.create_chat_completion)
 
 
@@ -37,17 +39,15 @@ class Completions(Attributes):
     _prompt: Sequence[int] = ()  # of the last completion
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """As the parent's, with `timings` on the last part; what its reader spends is not counted as ours.
-
-        Where the context is full before `max_tokens`, the parent would lose the text, but for a stopping criterion.
-        """
-        given = kwargs.get("stopping_criteria")
-        criteria = given if isinstance(given, Sequence) else [given] if given is not None else []
-        kwargs["stopping_criteria"] = llama_cpp.StoppingCriteriaList([*criteria, lambda *_: self._context_is_full])
-        if kwargs.get("logprobs") is not None and self.draft_model is not None:
+        """As the parent's, with `timings` on the last part; what its reader spends is not counted as ours."""
+        call = COMPLETION.bind(self, *args, **kwargs)
+        call.apply_defaults()
+        given = call.arguments
+        if given["logprobs"] is not None and self.draft_model is not None:
             self._keep_logits()  # as in the parent, but only once they are asked for
-        self._prompt = [] if isinstance(kwargs["prompt"], str) else kwargs["prompt"]
-        parts = super()._create_completion(*args, **kwargs)
+        self._prompt = [] if isinstance(given["prompt"], str) else given["prompt"]
+        completion = Completion(self, given)
+        parts = completion.parts() if given["stream"] else (completion.whole() for _ in range(1))
         with self._measures.completion():
             while True:
                 with self._exclusive():  # from the seed to the token: nobody else's in between
@@ -55,10 +55,12 @@ class Completions(Attributes):
                 if part is None:
                     return
                 part = self._with_timings(part)
-                if self._context_is_full and "timings" in part:
-                    part["choices"][0]["finish_reason"] = "length"
                 with self._measures.reader():
                     yield part
+
+    def _begin_random(self, seed: int | None) -> None:
+        """The seed of a completion: the caller's, or the next one of this instance, as in the parent."""
+        self.set_seed(random.Random(self._seed).randint(0, 2**32) if seed is None else seed)
 
     def create_chat_completion(
         self, *args: Any, chat_template_kwargs: Mapping[str, Any] | None = None, **kwargs: Any
@@ -70,16 +72,22 @@ class Completions(Attributes):
         """
         call = CHAT.bind(self, *args, **kwargs)
         call.apply_defaults()
-        request = chat.prepared(call.arguments)
+        name = str(self.chat_format)
+        is_own = self.chat_handler is None and name in chat.CALL_FORMATS
+        called = None if is_own else chat.named_function(call.arguments)
+        request = chat.prepared(call.arguments, called)
         llama: Any = self
         if self._images is not None:
             llama, request["messages"] = self._images.read(self, request["messages"])
-        name = str(self.chat_format)
         handler = self.chat_handler or self._chat_handlers.get(name) or get_chat_completion_handler(name)
         options = chat.template_options(request) if self.chat_handler is None else {}
-        answer = handler(llama=llama, **request, **{**options, **(chat_template_kwargs or {})})
+        answer: Any = handler(llama=llama, **request, **{**options, **(chat_template_kwargs or {})})
         if chat.is_required(call.arguments):
             answer = chat.split(answer, RequiredCall)
+        elif called is not None:
+            answer = chat.split(answer, lambda: NamedCall(called["name"]))
+        elif is_own:
+            answer = chat.own_calls(answer) if isinstance(answer, dict) else chat.named_once(answer)
         elif self._options.parse_replies and not chat.is_constrained(request):
             template = self.metadata.get("tokenizer.chat_template", "")
             answer = chat.split(answer, lambda: chat.reader(template, request, self._prompt_end()))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 REASONING, CONTENT, CALL = "reasoning", "content", "call"
+ARGUMENTS, CALLED = "arguments", "called"  # a piece of one call's arguments; its end
 THINK, END_THINK = "<think>", "</think>"
 TOOL, END_TOOL = "<tool_call>", "</tool_call>"
 PYTHON_TAG = "<|python_tag|>"
@@ -23,7 +24,10 @@ Schemas = Mapping[str, Mapping[str, Any]]  # the parameters' types of each tool 
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of one kind. Of a call: the function's name, and its arguments as JSON in `text`."""
+    """A piece of one kind. Of a call: the function's name, and its arguments as JSON in `text`.
+
+    Of several pieces of arguments, only the first has the name.
+    """
 
     kind: str
     text: str
@@ -63,6 +67,29 @@ class RequiredCall:
         except ValueError:
             return [Part(CONTENT, self._text)]
         return [Part(CALL, json.dumps(call["arguments"], ensure_ascii=False), call["name"])]
+
+
+class NamedCall:
+    """A reply that consists of the arguments of the function `name`, by a grammar: read like `ReplyReader`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._text = ""
+        self._is_begun = False
+
+    def read(self, text: str) -> list[Part]:
+        self._text += text
+        name, self._is_begun = "" if self._is_begun else self._name, True
+        return [Part(ARGUMENTS, text, name)]
+
+    def finish(self) -> list[Part]:
+        """The end of the call; nothing where its arguments were cut."""
+        parts = [] if self._is_begun else self.read("")
+        try:
+            json.loads(self._text)
+        except ValueError:
+            return parts
+        return [*parts, Part(CALLED, "")]
 
 
 @dataclass
