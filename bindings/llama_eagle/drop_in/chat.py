@@ -40,7 +40,6 @@ def prepared(arguments: Mapping[str, Any], called: Mapping[str, Any] | None = No
     Raises `UsageError` for what cannot be honoured.
     """
     request = {name: value for name, value in arguments.items() if name != "self"}
-    request["messages"] = read_calls(request["messages"])
     if is_required(request):
         return request | {"grammar": _grammar_of_calls(request), "tool_choice": "auto", "response_format": None}
     if called is not None:
@@ -133,27 +132,6 @@ def grammar_of_schema(schema: str) -> LlamaGrammar:
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UsageError(f"the JSON schema cannot be turned into a grammar ({reason:.200}). Simplify it.") from None
-
-
-def read_calls(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Messages for a template, which wants the arguments of calls as objects; OpenAI's clients send them as JSON."""
-    return [
-        {**message, "tool_calls": [_read_call(call) for call in message["tool_calls"]]}
-        if message.get("tool_calls")
-        else dict(message)
-        for message in messages
-    ]
-
-
-def _read_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = dict(call.get("function", {}))
-    try:
-        arguments = json.loads(function.get("arguments") or "{}")
-    except (TypeError, ValueError):
-        return dict(call)
-    if isinstance(arguments, dict):
-        function["arguments"] = arguments
-    return {**call, "function": function}
 
 
 def schemas(tools: Iterable[Mapping[str, Any]] | None, tool_choice: Any) -> Schemas:

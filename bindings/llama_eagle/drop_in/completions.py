@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import random
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from llama_eagle.native.calls import library
@@ -23,6 +23,7 @@ from llama_eagle.drop_in.measures import Measures  # noqa: E402
 from llama_eagle.drop_in.replies import NamedCall, RequiredCall  # noqa: E402
 from llama_eagle.generation.rounds import Rounds  # noqa: E402
 from llama_eagle.native.closing import OneThread  # noqa: E402
+from llama_eagle.sessions.chats.messages import as_texts, with_objects  # noqa: E402
 
 COMPLETION = inspect.signature(Llama._create_completion)
 CHAT = inspect.signature(Llama.create_chat_completion)
@@ -79,6 +80,7 @@ class Completions(Attributes):
         llama: Any = self
         if self._images is not None:
             llama, request["messages"] = self._images.read(self, request["messages"])
+        request["messages"] = self._readable(request["messages"])
         handler = self.chat_handler or self._chat_handlers.get(name) or get_chat_completion_handler(name)
         options = chat.template_options(request) if self.chat_handler is None else {}
         answer: Any = handler(llama=llama, **request, **{**options, **(chat_template_kwargs or {})})
@@ -92,6 +94,12 @@ class Completions(Attributes):
             template = self.metadata.get("tokenizer.chat_template", "")
             answer = chat.split(answer, lambda: chat.reader(template, request, self._prompt_end()))
         return self._with_timings(answer) if isinstance(answer, dict) else self._stream(answer)
+
+    def _readable(self, messages: Iterable[Any]) -> Iterable[Any]:
+        """Messages for the handler. A model's own template gets them in its own form, from `render_chat`."""
+        if self.chat_handler is not None:  # the parent's handlers of pictures read parts themselves
+            return with_objects(messages)
+        return messages if str(self.chat_format) in self._chat_handlers else as_texts(messages)
 
     def _stream(self, parts: Iterator[Any]) -> Generator[Any, None, None]:
         """A generator, and so with a `close()`."""
