@@ -17,6 +17,7 @@ from llama_eagle.sessions.chats import abilities
 
 Message = dict[str, Any]
 MEDIA = {"image_url": "images", "input_audio": "sound", "input_video": "videos", "video_url": "videos"}
+SYSTEMS = ("system", "developer")
 OWN_DEVELOPER = "<|channel|>"  # of gpt-oss' templates, which have a developer role
 
 
@@ -116,19 +117,19 @@ def _as_system(message: Message) -> Message:
 
 def _with_systems(template: str, messages: list[Message]) -> list[Message]:
     """Messages with the system messages that the template takes."""
-    places = [i for i, message in enumerate(messages) if message["role"] == "system"]
+    places = [i for i, message in enumerate(messages) if message["role"] in SYSTEMS]
     if places and places != [0] and not abilities.takes_later_systems(template):
         messages = _merged(messages)
     if not places or abilities.takes_system(template):
         return messages
-    return _into_next(messages) if messages[0]["role"] == "system" else messages
+    return _into_next(messages) if messages[0]["role"] in SYSTEMS else messages
 
 
 def _merged(messages: list[Message]) -> list[Message]:
     """One system message, first, with the texts of all."""
-    systems = [message for message in messages if message["role"] == "system"]
+    systems = [message for message in messages if message["role"] in SYSTEMS]
     text = "\n\n".join(text_of(message["content"]) for message in systems)
-    rest = [message for message in messages if message["role"] != "system"]
+    rest = [message for message in messages if message["role"] not in SYSTEMS]
     return [systems[0] | {"content": text}, *rest]
 
 
