@@ -12,7 +12,8 @@ from llama_eagle.drop_in.replies import CALL, CONTENT, REASONING, Dialect, Part,
 QWEN3 = '{%- if tools %}<tool_call>{"name":...}</tool_call>{%- endif %}</think>'
 QWEN35 = "<tool_call>\n<function=example_function_name>\n<parameter=example_parameter_1>\n{{- '<think>\\n' }}"
 LLAMA3 = '{%- if "tools" in message %}"ipython"{{ \'{"name": function name, "parameters": dictionary}\' }}'
-TOOLS = {"add": {"a": {"type": "number"}, "b": {"type": "number"}, "note": {"type": "string"}}, "now": {}}
+NUMBER = {"type": "number"}
+TOOLS = {"add": {"properties": {"a": NUMBER, "b": NUMBER, "note": {"type": "string"}}}, "now": {}}
 ADD = {"a": 1, "b": 2.5, "note": "12"}
 XML_ADD = (
     "<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\n2.5\n</parameter>\n"

@@ -139,7 +139,7 @@ def schemas(tools: Iterable[Mapping[str, Any]] | None, tool_choice: Any) -> Sche
     if not tools or tool_choice == "none" or isinstance(tool_choice, Mapping):
         return {}
     functions = [tool["function"] for tool in tools if tool.get("type", "function") == "function"]
-    return {each["name"]: (each.get("parameters") or {}).get("properties") or {} for each in functions}
+    return {each["name"]: each.get("parameters") or {} for each in functions}
 
 
 def split_answer(answer: dict[str, Any], reader: Reader) -> dict[str, Any]:
