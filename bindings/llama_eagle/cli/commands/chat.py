@@ -105,6 +105,7 @@ class Chat:
     shows_thinking: bool = True
     prompt_bar: console.Bar = field(default_factory=lambda: console.Bar("reading the prompt"))
     _timings: dict[str, Any] = field(default_factory=dict)
+    _has_warned: bool = False
 
     def run(self, llm: Any) -> None:
         from platformdirs import user_state_path
@@ -179,6 +180,12 @@ class Chat:
         return self._llm.create_chat_completion(self.conversation.messages, stream=True, **self.sampling, **options)
 
     def _remark(self, reason: str) -> None:
+        from llama_eagle.generation.stats import unaccepted
+
+        problem = unaccepted(self._llm.speculative_totals)
+        if problem and not self._has_warned:
+            console.warn(f"{problem}. /draft off leaves it out.")
+            self._has_warned = True
         if reason == "interrupted":
             console.note("(interrupted)")
         elif reason == "length" and self._llm.n_tokens >= self._llm.n_ctx() - 1:
