@@ -17,6 +17,7 @@ from llama_cpp.llama_chat_format import get_chat_completion_handler  # noqa: E40
 
 from llama_eagle.drop_in import chat  # noqa: E402
 from llama_eagle.drop_in.answers.completion import Completion  # noqa: E402
+from llama_eagle.drop_in.answers.speculative import Speculative, read_speculative  # noqa: E402
 from llama_eagle.drop_in.attributes import Attributes  # noqa: E402
 from llama_eagle.drop_in.images import ImageReader  # noqa: E402
 from llama_eagle.drop_in.measures import Measures  # noqa: E402
@@ -26,6 +27,7 @@ from llama_eagle.native.closing import OneThread  # noqa: E402
 from llama_eagle.sessions.chats.messages import as_texts, with_objects  # noqa: E402
 
 COMPLETION = inspect.signature(Llama._create_completion)
+CALL = inspect.signature(Llama.__call__)
 CHAT = inspect.signature(Llama.create_chat_completion)
 
 
@@ -38,8 +40,34 @@ class Completions(Attributes):
     _images: ImageReader | None = None
     _context_is_full = False
     _prompt: Sequence[int] = ()  # of the last completion
+    _given_speculative = Speculative()  # of the call that begins
+    _speculative = Speculative()  # of the generation that begins
+
+    def create_completion(self, *args: Any, speculative: Any = None, **kwargs: Any) -> Any:
+        """As the parent's. speculative: limits on this call's drafts, "none" or a dict of n_max, n_min and p_min.
+
+        Raises `ConfigError` for limits out of range.
+        """
+        if speculative is not None:
+            self._given_speculative = self._read_speculative(speculative)
+        return super().create_completion(*args, **kwargs)
+
+    def __call__(self, *args: Any, speculative: Any = None, **kwargs: Any) -> Any:
+        """As `create_completion`."""
+        call = CALL.bind(self, *args, **kwargs)
+        call.apply_defaults()
+        given = {name: value for name, value in call.arguments.items() if name != "self"}
+        return self.create_completion(speculative=speculative, **given)
+
+    def _read_speculative(self, given: Any) -> Speculative:
+        self._require_memory()
+        return read_speculative(given, self._n_draft_max or self._options.n_draft_max)
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        limits, self._given_speculative = self._given_speculative, Speculative()
+        return self._complete(limits, *args, **kwargs)
+
+    def _complete(self, limits: Speculative, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """As the parent's, with `timings` on the last part; what its reader spends is not counted as ours."""
         call = COMPLETION.bind(self, *args, **kwargs)
         call.apply_defaults()
@@ -47,7 +75,7 @@ class Completions(Attributes):
         if given["logprobs"] is not None and self.draft_model is not None:
             self._keep_logits()  # as in the parent, but only once they are asked for
         self._prompt = [] if isinstance(given["prompt"], str) else given["prompt"]
-        completion = Completion(self, given)
+        completion = Completion(self, given, limits)
         parts = completion.parts() if given["stream"] else (completion.whole() for _ in range(1))
         with self._measures.completion():
             while True:
@@ -64,12 +92,17 @@ class Completions(Attributes):
         self.set_seed(random.Random(self._seed).randint(0, 2**32) if seed is None else seed)
 
     def create_chat_completion(
-        self, *args: Any, chat_template_kwargs: Mapping[str, Any] | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        speculative: Any = None,
+        **kwargs: Any,
     ) -> Any:
         """As the parent's, with `timings` in the answer or in its last part.
 
         Schemas are honoured, and reasoning and calls of tools are told apart from content (`parse_replies`).
-        chat_template_kwargs: for the template, such as {"enable_thinking": False}.
+        chat_template_kwargs: for the template, such as {"enable_thinking": False}. speculative: as in
+        `create_completion`.
         """
         call = CHAT.bind(self, *args, **kwargs)
         call.apply_defaults()
@@ -83,7 +116,11 @@ class Completions(Attributes):
         request["messages"] = self._readable(request["messages"])
         handler = self.chat_handler or self._chat_handlers.get(name) or get_chat_completion_handler(name)
         options = chat.template_options(request) if self.chat_handler is None else {}
-        answer: Any = handler(llama=llama, **request, **{**options, **(chat_template_kwargs or {})})
+        self._given_speculative = self._read_speculative(speculative)  # the handler calls `create_completion`
+        try:
+            answer: Any = handler(llama=llama, **request, **{**options, **(chat_template_kwargs or {})})
+        finally:
+            self._given_speculative = Speculative()
         if chat.is_required(call.arguments):
             answer = chat.split(answer, RequiredCall)
         elif called is not None:

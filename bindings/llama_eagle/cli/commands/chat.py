@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import secrets
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from llama_eagle.cli.options import (
     read_n_draft,
 )
 from llama_eagle.errors import EagleError, NativeError, UsageError
+from llama_eagle.generation.options import RANDOM_SEED
 
 HELP = """\
 /retry              answer the last question again
@@ -84,6 +86,7 @@ def settings_of(sampling: Sampling, n_predict: int) -> dict[str, Any]:
 
 def talk(model: Path, options: dict[str, Any], chat: Chat, make: Callable[..., Any]) -> None:
     """Load `model` with the arguments `options` of `EagleLlama`, and chat to the end of the input."""
+    options = {"seed": 1 + secrets.randbelow(RANDOM_SEED - 1), **options}  # without one, each load begins alike
     bars = {"loading": console.Bar("loading"), "prompt": chat.prompt_bar}
     bars["loading"].start(after_s=1.0)
     try:

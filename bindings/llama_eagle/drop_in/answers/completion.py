@@ -10,16 +10,19 @@ import time
 import uuid
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import llama_cpp
 import numpy as np
+from llama_cpp import LlamaState
 from llama_cpp.llama_tokenizer import LlamaTokenizer
 
 from llama_eagle.drop_in.answers.logprobs import LogProbs, TokenLogProbs, joined
 from llama_eagle.drop_in.answers.prompt import prompt_tokens
+from llama_eagle.drop_in.answers.speculative import Speculative
 from llama_eagle.drop_in.text import AnswerText
+from llama_eagle.errors import IncompatibleModels, InputError
 
 # Arguments of `generate` that have the same name in a completion.
 SAMPLING = (
@@ -35,8 +38,9 @@ class Completion:
     Raises ValueError, as the parent does, for a prompt that fills the context and for `logprobs` without logits.
     """
 
-    def __init__(self, llm: Any, given: Mapping[str, Any]) -> None:
+    def __init__(self, llm: Any, given: Mapping[str, Any], limits: Speculative) -> None:
         self._llm = llm
+        self._limits = limits
         self._given = given
         self._prompt = prompt_tokens(llm, given["prompt"], given["suffix"])
         # The parent begins with BOS after an empty prompt, so that no space precedes the answer.
@@ -110,6 +114,7 @@ class Completion:
         given = self._given
         options = {name: given[name] for name in SAMPLING}
         options["logits_processor"] = _processors(given["logits_processor"], given["logit_bias"])
+        self._llm._speculative = self._limits  # for the generation that begins now
         options["stopping_criteria"] = _criteria(given["stopping_criteria"])
         return self._llm.generate(self._prompt, temp=given["temperature"], **options)
 
@@ -130,7 +135,7 @@ class Completion:
         return room if max_tokens is None or max_tokens <= 0 else min(max_tokens, room)
 
     def _recall(self) -> None:
-        """Load the cached state that shares more of the prompt than memory does."""
+        """Load the cached state that shares more of the prompt than memory does; one of another model is a miss."""
         llm = self._llm
         if not llm.cache:
             return
@@ -138,9 +143,12 @@ class Completion:
             state = llm.cache[self._prompt]
         except KeyError:
             return
+        if not isinstance(state, LlamaState):
+            return
         shared = llm.longest_token_prefix
         if shared(state.input_ids.tolist(), self._prompt) > shared(llm._input_ids.tolist(), self._prompt):
-            llm.load_state(state)
+            with suppress(RuntimeError, IncompatibleModels, InputError):  # of another model or context
+                llm.load_state(state)
 
     def _prompt_text(self) -> str:
         prompt = self._given["prompt"]
