@@ -309,6 +309,49 @@ def test_a_bad_request_leaves_the_server_usable(server: str, path: str, body: di
     test_streaming_over_http(server)
 
 
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "developer", "content": "hello"}],
+        [{"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "user", "content": "hello"}],
+        [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "hello"}]}],
+        [{"role": "system", "content": [{"type": "text", "text": "b"}]}, {"role": "user", "content": "hello"}],
+    ],
+)
+def test_messages_of_clients(server: str, messages: list[dict[str, Any]]) -> None:
+    status, answer = post(server, "v1/chat/completions", {"messages": messages, "max_tokens": 26, "temperature": 0})
+    assert status == 200, answer
+    assert answer["choices"][0]["message"]["content"] == ALPHABET
+
+
+@pytest.mark.parametrize(
+    ("body", "part"),
+    [
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]}, "images"),
+        ({"messages": [{"content": "x"}]}, "no role"),
+        ({"messages": "x"}, "messages: "),
+        ({"messages": [{"role": "user", "content": "x"}], "max_tokens": "many"}, "max_tokens: "),
+    ],
+)
+def test_what_clients_get_wrong(server: str, body: dict[str, Any], part: str) -> None:
+    status, answer = post(server, "v1/chat/completions", body)
+    assert status == 400, answer
+    assert part in answer["error"]["message"]
+
+
+def post(server: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+    headers = {"Content-Type": "application/json"}
+    try:
+        request = urllib.request.Request(f"{server}/{path}", json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as failure:
+        return failure.code, json.load(failure)
+
+
 def test_a_configuration_names_the_draft_and_its_settings(tmp_path: Path) -> None:
     from llama_eagle.drop_in.options import EAGLE_PARAMETERS
     from llama_eagle.drop_in.server import EagleModelSettings, read_config

@@ -175,7 +175,7 @@ def test_tools(files: dict[str, Path], stream: bool) -> None:
                 calls.append([answer["choices"][0]["message"]["tool_calls"][0]["function"]])
             assert draft is None or llm.speculative_stats.n_drafted > 0
     assert calls[0] == calls[1]
-    assert {call["name"] for call in calls[1]} == {"paint"}
+    assert [call["name"] for call in calls[1] if "name" in call] == ["paint"]
     assert json.loads("".join(call["arguments"] for call in calls[1]))["color"] in ("red", "blue")
 
 

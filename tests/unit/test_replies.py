@@ -12,7 +12,8 @@ from llama_eagle.drop_in.replies import CALL, CONTENT, REASONING, Dialect, Part,
 QWEN3 = '{%- if tools %}<tool_call>{"name":...}</tool_call>{%- endif %}</think>'
 QWEN35 = "<tool_call>\n<function=example_function_name>\n<parameter=example_parameter_1>\n{{- '<think>\\n' }}"
 LLAMA3 = '{%- if "tools" in message %}"ipython"{{ \'{"name": function name, "parameters": dictionary}\' }}'
-TOOLS = {"add": {"a": {"type": "number"}, "b": {"type": "number"}, "note": {"type": "string"}}, "now": {}}
+NUMBER = {"type": "number"}
+TOOLS = {"add": {"properties": {"a": NUMBER, "b": NUMBER, "note": {"type": "string"}}}, "now": {}}
 ADD = {"a": 1, "b": 2.5, "note": "12"}
 XML_ADD = (
     "<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\n2.5\n</parameter>\n"
@@ -74,6 +75,30 @@ def test_a_reply_is_the_same_however_it_comes(name: str, data: st.DataObject) ->
     parts: list[Part] = []
     while text:
         n = data.draw(st.integers(1, len(text)))
+        parts += reader.read(text[:n])
+        text = text[n:]
+    assert joined(parts + reader.finish()) == expected
+
+
+PIECES = st.lists(
+    st.sampled_from(
+        ["<think>", "</think>", "<tool_call>", "</tool_call>", XML_ADD, '{"name": "now", "arguments": {}}', " ", "\n",
+         "<", "<tool", "a", "{", "[", "; ", "<|python_tag|>"]
+    ),
+    max_size=8,
+)  # fmt: skip
+
+
+@given(pieces=PIECES, template=st.sampled_from([QWEN3, QWEN35, LLAMA3, ""]), opened=st.booleans(), cuts=st.data())
+def test_any_text_is_read_the_same_cut_anywhere(
+    pieces: list[str], template: str, opened: bool, cuts: st.DataObject
+) -> None:
+    text = "".join(pieces)
+    whole = ReplyReader(Dialect.of(template), TOOLS, opened)
+    expected = joined([*whole.read(text), *whole.finish()])
+    reader, parts = ReplyReader(Dialect.of(template), TOOLS, opened), []
+    while text:
+        n = cuts.draw(st.integers(1, len(text)))
         parts += reader.read(text[:n])
         text = text[n:]
     assert joined(parts + reader.finish()) == expected

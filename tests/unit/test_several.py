@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from llama_eagle.drafting.auto import Auto
 from llama_eagle.drafting.draft_length import Fixed, RoundCost
-from llama_eagle.drafting.drafter import who_drafted
-from llama_eagle.drafting.several import Several
+from llama_eagle.drafting.several import Several, who_drafted
 
 # ms of a verification by rows and of a draft by tokens: Qwen3.5-0.8B shape, Q8_0, two cores (docs/performance.md).
 VERIFY = {1: 26.7, 2: 28.2, 3: 28.4, 4: 30.8, 5: 34.8, 7: 43.5, 9: 50.1, 13: 66.0, 17: 82.0}
@@ -165,3 +164,36 @@ def test_a_first_that_takes_time_is_asked_rarely_unless_it_pays() -> None:
     both = Several(first, second, 16)
     _, used = play(text, both, both, [first, second])
     assert len(asked) < len(used) / 8
+
+
+@pytest.mark.parametrize("name", ["model", "none"])
+def test_drafters_are_told_apart_whatever_their_names(name: str) -> None:
+    """The rounds of a caller's drafter teach nothing about the model, and are counted as its own."""
+    text = list(range(2 * HALF))
+    first = Knows(name, text, by_half(0.95, 0.95), 0.0)
+    second = Knows("model", text, by_half(0.6, 0.6), DRAFT_TOKEN)
+    both = Several(first, second, 16)
+    observed: list[RoundCost] = []
+    observe, both._auto.observe = both._auto.observe, lambda cost: (observed.append(cost), observe(cost))[1]  # type: ignore[method-assign]
+    _, used = play(text, both, both, [first, second])
+    assert used.count("drafter") > 0.6 * len(used)
+    assert len(observed) == len(used) - used.count("drafter")
+    own = Knows(name, text, by_half(0.9, 0.9), 0.0)
+    own.used = 5  # type: ignore[attr-defined]
+    assert who_drafted(own, 3) == ("drafter" if name == "none" else "model")
+
+
+def test_inserted_tokens_are_not_taken_for_the_text_that_was_drafted() -> None:
+    text = list(range(40))
+    first = Knows("look-up", text, by_half(1.0, 1.0), 0.0)
+    both = Several(first, None, 8, (4,))
+    compared: list[tuple[int, int]] = []
+    both._acceptance.observe = lambda n, right: compared.append((n, right))  # type: ignore[method-assign]
+    both.begin(text[:1])
+    assert both.draft(text[1], 4) == [2, 3, 4, 5] or both._said == [2, 3, 4, 5]
+    both.accept(text[1:3])  # the token and the first drafted one
+    both.accept([3, 90, 91])  # sampled as drafted, then tokens of the caller's
+    both.draft(92, 4)
+    both.accept([92, 93])
+    both.draft(94, 4)
+    assert compared[0] == (2, 2)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+NONE = "none"  # the name of rounds without a draft
+OWN = "drafter"  # of a drafter whose name means something else
+
 
 class Drafter(Protocol):
     """Proposes tokens that may come next. Verification decides; a bad proposal costs time, never correctness."""
@@ -21,9 +24,7 @@ class Drafter(Protocol):
 
 def name_of(drafter: Drafter | None) -> str:
     """What reports call it; of a class that is not ours, its name."""
-    return "none" if drafter is None else str(getattr(drafter, "name", type(drafter).__name__))
-
-
-def who_drafted(drafter: Drafter | None, n_draft: int) -> str:
-    """The name of what proposed the `n_draft` tokens of the last round; "none" for none."""
-    return str(getattr(drafter, "used", name_of(drafter))) if n_draft else "none"
+    if drafter is None:
+        return NONE
+    name = str(getattr(drafter, "name", type(drafter).__name__))
+    return OWN if name == NONE else name

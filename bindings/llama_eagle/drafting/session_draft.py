@@ -12,14 +12,14 @@ class SessionDraft:
 
     def __init__(self, session: EagleSession, p_min: float) -> None:
         self._session = session
-        self._p_min = p_min
+        self.p_min = p_min
         self.name = session.draft_kind
 
     def begin(self, tokens: Sequence[int]) -> None:
         pass
 
     def draft(self, id_last: int, n_max: int) -> list[int]:
-        return self._session.draft(id_last, n_max, self._p_min)
+        return self._session.draft(id_last, n_max, self.p_min)
 
     def accept(self, tokens: Sequence[int]) -> None:
         pass

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from llama_eagle.drafting.acceptance import Acceptance
 from llama_eagle.drafting.auto import Auto
 from llama_eagle.drafting.draft_length import RoundCost
-from llama_eagle.drafting.drafter import Drafter, name_of
+from llama_eagle.drafting.drafter import NONE, OWN, Drafter, name_of
 from llama_eagle.drafting.expected import UNKNOWN, Expected
 from llama_eagle.drafting.round_times import RoundTimes
 
@@ -35,7 +35,7 @@ class Several:
     ) -> None:
         self.name = " and ".join(name_of(drafter) for drafter in (first, second) if drafter is not None)
         self.n_max = n_max
-        self.used = "none"  # what proposed the round that is being verified
+        self.source: Drafter | None = None  # the drafter of the round that is being verified
         self._first, self._second = first, second
         self._lengths = [n for n in lengths if n <= n_max] or [n_max]
         self._times = RoundTimes(expected)
@@ -44,12 +44,19 @@ class Several:
         self._said: list[int] = []  # by `first` in the last round
         self._looked: list[int] = []  # by `second`, where that was not verified
         self._look_ms = 0.0
-        self._follows: list[int] = []  # tokens of the text in their place
+        self._follows: list[int] | None = None  # tokens of the text in their place; None: not yet accepted
+        self._is_cut = False  # what comes after them was inserted by the caller
         self._asking_ms = 0.0
         self._since_asked = 0
 
+    @property
+    def source_name(self) -> str:
+        """The name of `source`; of a `first` that has the name of `second`, another one."""
+        is_same = self.source is self._first and name_of(self._first) == name_of(self._second)
+        return OWN if is_same and self._first is not None else name_of(self.source)
+
     def begin(self, tokens: Sequence[int]) -> None:
-        self._said, self._looked, self._follows = [], [], []
+        self._said, self._looked, self._follows, self._is_cut = [], [], None, False
         for drafter in (self._first, self._second):
             if drafter is not None:
                 drafter.begin(tokens)
@@ -66,15 +73,18 @@ class Several:
         if length and self._first_pays(length, n_second):
             if self._auto.is_worth_a_look(self._speed_of_first(length), self._ms_of_first(length)):
                 self._look(id_last, max(n_second, 1))
-            self.used = name_of(self._first)
+            self.source = self._first
             return said[:length]
         if self._auto.take_look():
             self._look(id_last, 1)
-        self.used = name_of(self._second) if n_second else "none"
+        self.source = self._second if n_second else None
         return self._second.draft(id_last, n_second) if self._second is not None and n_second else []
 
     def accept(self, tokens: Sequence[int]) -> None:
-        self._follows = list(tokens[1:])
+        if self._follows is None:
+            self._follows = list(tokens[1:])
+        elif not self._is_cut:  # a sampled token, and tokens that the caller inserted after it
+            self._follows, self._is_cut = [*self._follows, *tokens[:1]], True
         for drafter in (self._first, self._second):
             if drafter is not None:
                 drafter.accept(tokens)
@@ -82,7 +92,7 @@ class Several:
     def observe(self, round_cost: RoundCost) -> None:
         if self._looked:
             self._look_ms = round_cost.draft_ms
-        if self._first is not None and self.used == name_of(self._first) and round_cost.n_draft:
+        if self._first is not None and self.source is self._first and round_cost.n_draft:
             self._times.observe(round_cost.n_draft, round_cost.verify_ms)
             self._auto.rest()
         else:
@@ -92,7 +102,7 @@ class Several:
         if self._first is None:
             return []
         dear = self._asking_ms > self.CHEAP * self._times.estimate(0)
-        if dear and self.used != name_of(self._first) and self._since_asked < self.ASK_ANYWAY:
+        if dear and self.source is not self._first and self._since_asked < self.ASK_ANYWAY:
             self._since_asked += 1
             return []
         start = time.perf_counter()
@@ -108,12 +118,12 @@ class Several:
 
     def _compare(self, id_last: int) -> None:
         """What was said in the last round with what came."""
-        came = [*self._follows, id_last]
+        came = [*(self._follows or ()), *(() if self._is_cut else (id_last,))]
         if self._said:
             self._acceptance.observe(*_n_right(self._said, came))
         if self._looked:
             self._auto.looked(*_n_right(self._looked, came), self._look_ms)
-        self._said, self._looked = [], []
+        self._said, self._looked, self._follows, self._is_cut = [], [], None, False
 
     def _first_pays(self, length: int, n_second: int) -> bool:
         """`second` is asked where it promises more, and until its times are known."""
@@ -130,6 +140,13 @@ class Several:
 
     def _ms_of_first(self, n_draft: int) -> float:
         return self._times.verify.estimate(n_draft + 1) + self._asking_ms
+
+
+def who_drafted(drafter: Drafter | None, n_draft: int) -> str:
+    """The name of what proposed the `n_draft` tokens of the last round; "none" for none."""
+    if not n_draft:
+        return NONE
+    return drafter.source_name if isinstance(drafter, Several) else name_of(drafter)
 
 
 def _n_right(said: Sequence[int], came: Sequence[int]) -> tuple[int, int]:

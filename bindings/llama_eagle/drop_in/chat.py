@@ -11,11 +11,14 @@ from typing import Any
 from llama_cpp import LlamaGrammar
 
 from llama_eagle.drop_in.replies import (
+    ARGUMENTS,
     CALL,
+    CALLED,
     CONTENT,
     REASONING,
     THINK,
     Dialect,
+    NamedCall,
     Part,
     ReplyReader,
     RequiredCall,
@@ -24,17 +27,24 @@ from llama_eagle.drop_in.replies import (
 from llama_eagle.errors import UsageError
 from llama_eagle.generation.schema import gbnf
 
-Reader = ReplyReader | RequiredCall
+Reader = ReplyReader | RequiredCall | NamedCall
 Request = dict[str, Any]  # the arguments of `create_chat_completion`
 FORMATS = ("text", "json_object", "json_schema")
+# Formats of the parent that ask for calls in their own way.
+CALL_FORMATS = ("functionary", "functionary-v1", "functionary-v2", "chatml-function-calling")
 
 
-def prepared(arguments: Mapping[str, Any]) -> Request:
-    """A request as the parent's handlers take it. Raises `UsageError` for what cannot be honoured."""
+def prepared(arguments: Mapping[str, Any], called: Mapping[str, Any] | None = None) -> Request:
+    """A request as the parent's handlers take it. called: the function of a named `tool_choice`.
+
+    Raises `UsageError` for what cannot be honoured.
+    """
     request = {name: value for name, value in arguments.items() if name != "self"}
-    request["messages"] = read_calls(request["messages"])
     if is_required(request):
         return request | {"grammar": _grammar_of_calls(request), "tool_choice": "auto", "response_format": None}
+    if called is not None:
+        own = grammar_of_schema(json.dumps(called.get("parameters") or {"type": "object"}))
+        return request | {"grammar": own, "tool_choice": "auto", "function_call": None, "response_format": None}
     if request["response_format"] is not None:
         grammar = schema_grammar(request["response_format"])
         if grammar is not None:
@@ -45,6 +55,22 @@ def prepared(arguments: Mapping[str, Any]) -> Request:
 def is_required(request: Mapping[str, Any]) -> bool:
     """Whether the reply must be a call of some tool."""
     return bool(request["tool_choice"] == "required")
+
+
+def named_function(request: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The function that a `tool_choice` or `function_call` names; None where it names none.
+
+    Raises `UsageError` for a name that is not among the tools.
+    """
+    choice = request["function_call"] or request["tool_choice"]
+    if not isinstance(choice, Mapping):
+        return None
+    name = choice.get("name") or (choice.get("function") or {}).get("name")
+    tools = [tool["function"] for tool in request["tools"] or () if "function" in tool]
+    for function in [*tools, *(request["functions"] or ())]:
+        if function["name"] == name:
+            return dict(function)
+    raise UsageError(f"Tool choice {name!r} not found in tools. Add the tool, or name another.")
 
 
 def _grammar_of_calls(request: Request) -> LlamaGrammar:
@@ -108,33 +134,12 @@ def grammar_of_schema(schema: str) -> LlamaGrammar:
         raise UsageError(f"the JSON schema cannot be turned into a grammar ({reason:.200}). Simplify it.") from None
 
 
-def read_calls(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Messages for a template, which wants the arguments of calls as objects; OpenAI's clients send them as JSON."""
-    return [
-        {**message, "tool_calls": [_read_call(call) for call in message["tool_calls"]]}
-        if message.get("tool_calls")
-        else dict(message)
-        for message in messages
-    ]
-
-
-def _read_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = dict(call.get("function", {}))
-    try:
-        arguments = json.loads(function.get("arguments") or "{}")
-    except (TypeError, ValueError):
-        return dict(call)
-    if isinstance(arguments, dict):
-        function["arguments"] = arguments
-    return {**call, "function": function}
-
-
 def schemas(tools: Iterable[Mapping[str, Any]] | None, tool_choice: Any) -> Schemas:
     """The tools that a reply may call of itself; one that is forced is the parent's."""
     if not tools or tool_choice == "none" or isinstance(tool_choice, Mapping):
         return {}
     functions = [tool["function"] for tool in tools if tool.get("type", "function") == "function"]
-    return {each["name"]: (each.get("parameters") or {}).get("properties") or {} for each in functions}
+    return {each["name"]: each.get("parameters") or {} for each in functions}
 
 
 def split_answer(answer: dict[str, Any], reader: Reader) -> dict[str, Any]:
@@ -145,14 +150,31 @@ def split_answer(answer: dict[str, Any], reader: Reader) -> dict[str, Any]:
         return answer
     parts = [*reader.read(message["content"]), *reader.finish()]
     texts = {kind: "".join(part.text for part in parts if part.kind == kind) for kind in (CONTENT, REASONING)}
-    calls = [_call(part) for part in parts if part.kind == CALL]
+    calls = _whole_calls(parts)
     message["content"] = None if calls and not texts[CONTENT] else texts[CONTENT]
     if texts[REASONING]:
         message["reasoning_content"] = texts[REASONING]
     if calls:
         message["tool_calls"] = calls
-    reason = "tool_calls" if calls and choice["finish_reason"] == "stop" else choice["finish_reason"]
+    if isinstance(reader, NamedCall):
+        message["function_call"] = calls[0]["function"]
+    reason = _reason(choice["finish_reason"], _n_ended(parts))
     return {**answer, "choices": [{**choice, "message": message, "finish_reason": reason}]}
+
+
+def _whole_calls(parts: Sequence[Part]) -> list[dict[str, Any]]:
+    pieces = [part for part in parts if part.kind == ARGUMENTS]
+    named = [Part(CALL, "".join(part.text for part in pieces), pieces[0].name)] if pieces else []
+    return [_call(part) for part in [*named, *(part for part in parts if part.kind == CALL)]]
+
+
+def _n_ended(parts: Iterable[Part]) -> int:
+    return sum(part.kind in (CALL, CALLED) for part in parts)
+
+
+def _reason(reason: str, n_calls: int) -> str:
+    """Why a reply ended, which has so many whole calls."""
+    return "tool_calls" if n_calls and reason == "stop" else reason
 
 
 def split_stream(chunks: Iterable[dict[str, Any]], make_reader: Callable[[], Reader]) -> Iterator[dict[str, Any]]:
@@ -173,9 +195,9 @@ def split_stream(chunks: Iterable[dict[str, Any]], make_reader: Callable[[], Rea
         for i, delta in enumerate(told):
             logprobs = choice["logprobs"] if i == 0 else None
             yield {**chunk, "choices": [{**choice, "delta": delta, "logprobs": logprobs, "finish_reason": None}]}
-        n_calls += sum(part.kind == CALL for part in parts)
+        n_calls += _n_ended(parts)
         if reason is not None:
-            reason = "tool_calls" if n_calls and reason == "stop" else reason
+            reason = _reason(reason, n_calls)
             yield {**chunk, "choices": [{**choice, "delta": {}, "logprobs": None, "finish_reason": reason}]}
 
 
@@ -184,10 +206,61 @@ def _deltas(parts: Iterable[Part], n_calls: int) -> Iterator[dict[str, Any]]:
         if part.kind == CALL:
             yield {"tool_calls": [{"index": n_calls, **_call(part)}]}
             n_calls += 1
-        else:
+        elif part.kind == ARGUMENTS:
+            call = _call(part) if part.name else {"function": {"arguments": part.text}}
+            yield {"tool_calls": [{"index": 0, **call}], "function_call": call["function"]}
+        elif part.kind != CALLED:
             yield {"content" if part.kind == CONTENT else "reasoning_content": part.text}
 
 
 def _call(part: Part) -> dict[str, Any]:
     function = {"name": part.name, "arguments": part.text}
     return {"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function}
+
+
+def own_calls(answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer of the parent's own calls. Where arguments are no JSON, the limit has cut them."""
+    choice = answer["choices"][0]
+    calls = choice["message"].get("tool_calls") or []
+    if all(_is_json(call["function"]["arguments"]) for call in calls):
+        return answer
+    return {**answer, "choices": [{**choice, "finish_reason": "length"}]}
+
+
+def named_once(chunks: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """A stream of the parent's own calls, each function's name only in the first piece of its call.
+
+    Where the arguments are no JSON at the end, the limit has cut them.
+    """
+    arguments: dict[int, str] = {}
+    for chunk in chunks:
+        choice = chunk["choices"][0]
+        delta, reason = dict(choice["delta"]), choice["finish_reason"]
+        pieces = delta.get("tool_calls") or []
+        known = [call["index"] in arguments for call in pieces]
+        for call in pieces:
+            arguments[call["index"]] = arguments.get(call["index"], "") + (call["function"].get("arguments") or "")
+        if any(known):
+            delta["tool_calls"] = [_more(call) if old else call for call, old in zip(pieces, known, strict=True)]
+            if delta.get("function_call"):
+                delta["function_call"] = _without_name(delta["function_call"])
+        if reason == "tool_calls" and not all(map(_is_json, arguments.values())):
+            reason = "length"
+        yield {**chunk, "choices": [{**choice, "delta": delta, "finish_reason": reason}]}
+
+
+def _more(call: Mapping[str, Any]) -> dict[str, Any]:
+    """A later piece of a call."""
+    return {"index": call["index"], "function": _without_name(call["function"])}
+
+
+def _without_name(function: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in function.items() if key != "name"}
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True

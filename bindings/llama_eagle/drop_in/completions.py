@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import random
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from llama_eagle.native.calls import library
 
 library()  # before llama_cpp is imported: it must load our build
 
-import llama_cpp  # noqa: E402
 from llama_cpp import Llama  # noqa: E402
 from llama_cpp.llama_chat_format import get_chat_completion_handler  # noqa: E402
 
 from llama_eagle.drop_in import chat  # noqa: E402
+from llama_eagle.drop_in.answers.completion import Completion  # noqa: E402
+from llama_eagle.drop_in.answers.speculative import Speculative, read_speculative  # noqa: E402
 from llama_eagle.drop_in.attributes import Attributes  # noqa: E402
 from llama_eagle.drop_in.images import ImageReader  # noqa: E402
 from llama_eagle.drop_in.measures import Measures  # noqa: E402
-from llama_eagle.drop_in.replies import RequiredCall  # noqa: E402
+from llama_eagle.drop_in.replies import NamedCall, RequiredCall  # noqa: E402
 from llama_eagle.generation.rounds import Rounds  # noqa: E402
 from llama_eagle.native.closing import OneThread  # noqa: E402
+from llama_eagle.sessions.chats.messages import as_texts, with_objects  # noqa: E402
 
+COMPLETION = inspect.signature(Llama._create_completion)
+CALL = inspect.signature(Llama.__call__)
 CHAT = inspect.signature(Llama.create_chat_completion)
 
 
@@ -34,61 +39,104 @@ class Completions(Attributes):
     _generation: Rounds | None = None
     _images: ImageReader | None = None
     _context_is_full = False
-    _reads_cache = False  # a completion looks for its prompt in the cache
     _prompt: Sequence[int] = ()  # of the last completion
+    _given_speculative = Speculative()  # of the call that begins
+    _speculative = Speculative()  # of the generation that begins
+
+    def create_completion(self, *args: Any, speculative: Any = None, **kwargs: Any) -> Any:
+        """As the parent's. speculative: limits on this call's drafts, "none" or a dict of n_max, n_min and p_min.
+
+        Raises `ConfigError` for limits out of range.
+        """
+        if speculative is not None:
+            self._given_speculative = self._read_speculative(speculative)
+        return super().create_completion(*args, **kwargs)
+
+    def __call__(self, *args: Any, speculative: Any = None, **kwargs: Any) -> Any:
+        """As `create_completion`."""
+        call = CALL.bind(self, *args, **kwargs)
+        call.apply_defaults()
+        given = {name: value for name, value in call.arguments.items() if name != "self"}
+        return self.create_completion(speculative=speculative, **given)
+
+    def _read_speculative(self, given: Any) -> Speculative:
+        self._require_memory()
+        return read_speculative(given, self._n_draft_max or self._options.n_draft_max)
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """As the parent's, with `timings` on the last part; what its reader spends is not counted as ours.
+        limits, self._given_speculative = self._given_speculative, Speculative()
+        return self._complete(limits, *args, **kwargs)
 
-        Where the context is full before `max_tokens`, the parent would lose the text, but for a stopping criterion.
-        """
-        given = kwargs.get("stopping_criteria")
-        criteria = given if isinstance(given, Sequence) else [given] if given is not None else []
-        kwargs["stopping_criteria"] = llama_cpp.StoppingCriteriaList([*criteria, lambda *_: self._context_is_full])
-        if kwargs.get("logprobs") is not None and self.draft_model is not None:
+    def _complete(self, limits: Speculative, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """As the parent's, with `timings` on the last part; what its reader spends is not counted as ours."""
+        call = COMPLETION.bind(self, *args, **kwargs)
+        call.apply_defaults()
+        given = call.arguments
+        if given["logprobs"] is not None and self.draft_model is not None:
             self._keep_logits()  # as in the parent, but only once they are asked for
-        self._prompt = [] if isinstance(kwargs["prompt"], str) else kwargs["prompt"]
-        parts = super()._create_completion(*args, **kwargs)
-        self._reads_cache = True  # until the first part
+        self._prompt = [] if isinstance(given["prompt"], str) else given["prompt"]
+        completion = Completion(self, given, limits)
+        parts = completion.parts() if given["stream"] else (completion.whole() for _ in range(1))
         with self._measures.completion():
             while True:
                 with self._exclusive():  # from the seed to the token: nobody else's in between
-                    try:
-                        part = next(parts, None)
-                    finally:
-                        self._reads_cache = False
+                    part = next(parts, None)
                 if part is None:
                     return
                 part = self._with_timings(part)
-                if self._context_is_full and "timings" in part:
-                    part["choices"][0]["finish_reason"] = "length"
                 with self._measures.reader():
                     yield part
 
+    def _begin_random(self, seed: int | None) -> None:
+        """The seed of a completion: the caller's, or the next one of this instance, as in the parent."""
+        self.set_seed(random.Random(self._seed).randint(0, 2**32) if seed is None else seed)
+
     def create_chat_completion(
-        self, *args: Any, chat_template_kwargs: Mapping[str, Any] | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        speculative: Any = None,
+        **kwargs: Any,
     ) -> Any:
         """As the parent's, with `timings` in the answer or in its last part.
 
         Schemas are honoured, and reasoning and calls of tools are told apart from content (`parse_replies`).
-        chat_template_kwargs: for the template, such as {"enable_thinking": False}.
+        chat_template_kwargs: for the template, such as {"enable_thinking": False}. speculative: as in
+        `create_completion`.
         """
         call = CHAT.bind(self, *args, **kwargs)
         call.apply_defaults()
-        request = chat.prepared(call.arguments)
+        name = str(self.chat_format)
+        is_own = self.chat_handler is None and name in chat.CALL_FORMATS
+        called = None if is_own else chat.named_function(call.arguments)
+        request = chat.prepared(call.arguments, called)
         llama: Any = self
         if self._images is not None:
             llama, request["messages"] = self._images.read(self, request["messages"])
-        name = str(self.chat_format)
+        request["messages"] = self._readable(request["messages"])
         handler = self.chat_handler or self._chat_handlers.get(name) or get_chat_completion_handler(name)
         options = chat.template_options(request) if self.chat_handler is None else {}
-        answer = handler(llama=llama, **request, **{**options, **(chat_template_kwargs or {})})
+        self._given_speculative = self._read_speculative(speculative)  # the handler calls `create_completion`
+        try:
+            answer: Any = handler(llama=llama, **request, **{**options, **(chat_template_kwargs or {})})
+        finally:
+            self._given_speculative = Speculative()
         if chat.is_required(call.arguments):
             answer = chat.split(answer, RequiredCall)
+        elif called is not None:
+            answer = chat.split(answer, lambda: NamedCall(called["name"]))
+        elif is_own:
+            answer = chat.own_calls(answer) if isinstance(answer, dict) else chat.named_once(answer)
         elif self._options.parse_replies and not chat.is_constrained(request):
             template = self.metadata.get("tokenizer.chat_template", "")
             answer = chat.split(answer, lambda: chat.reader(template, request, self._prompt_end()))
         return self._with_timings(answer) if isinstance(answer, dict) else self._stream(answer)
+
+    def _readable(self, messages: Iterable[Any]) -> Iterable[Any]:
+        """Messages for the handler. A model's own template gets them in its own form, from `render_chat`."""
+        if self.chat_handler is not None:  # the parent's handlers of pictures read parts themselves
+            return with_objects(messages)
+        return messages if str(self.chat_format) in self._chat_handlers else as_texts(messages)
 
     def _stream(self, parts: Iterator[Any]) -> Generator[Any, None, None]:
         """A generator, and so with a `close()`."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llama_eagle.errors import InputError, UsageError
+from llama_eagle.sessions.chats.messages import text_of
 from llama_eagle.vision.in_text import Encode, PicturesInText
 from llama_eagle.vision.pictures import Picture, Sources, fetch
 
@@ -19,7 +20,7 @@ class ImageReader:
         self.pictures = pictures
         self.sources = sources
 
-    def read(self, llama: Any, messages: Sequence[Mapping[str, Any]]) -> tuple[Any, list[dict[str, Any]]]:
+    def read(self, llama: Any, messages: Sequence[Mapping[str, Any]]) -> tuple[Any, list[Any]]:
         """What a chat handler of text takes: an instance that knows where images stand, and messages of text.
 
         Raises `InputError` or `UsageError` for an image that cannot be read.
@@ -37,18 +38,20 @@ class _Chat:
     marker: str
     found: list[Picture]
 
-    def as_text(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """A message of parts as one of text, which every template takes."""
-        content = message.get("content")
-        parts = content if isinstance(content, list) else []
-        return {**message, "content": "".join(map(self._text_of, parts)) if parts else content}
+    def as_text(self, message: Any) -> Any:
+        """A message with pictures as one of text: every template takes it. Others stay as they are."""
+        content = message.get("content") if isinstance(message, Mapping) else None
+        if not isinstance(content, list) or not any(map(_is_image, content)):
+            return message
+        return {**message, "content": text_of([self._part(part) for part in content])}
 
-    def _text_of(self, part: Any) -> str:
+    def _part(self, part: Any) -> Mapping[str, Any]:
+        """A part of text, or the marker of a picture."""
         if not _is_image(part):
             if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
                 kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
                 raise UsageError(f"a message has a part of type {kind!r}. Send text and image_url parts.")
-            return str(part["text"])
+            return {"type": "text", "text": part["text"]}
         address = part["image_url"]
         url = address.get("url") if isinstance(address, Mapping) else address
         name = f"image {len(self.found) + 1}"
@@ -56,7 +59,7 @@ class _Chat:
             raise UsageError(f"{name} has no url. Send a data URL.")
         data = fetch(url, self.reader.sources, name)
         self.found.append(self.reader.pictures.picture(data, name))
-        return self.marker
+        return {"type": "media_marker", "text": self.marker}
 
     def tokens(self, text: str, encode: Encode) -> list[int]:
         texts = text.split(self.marker)

@@ -25,6 +25,8 @@ from llama_cpp.llama_tokenizer import LlamaTokenizer  # noqa: E402
 
 from llama_eagle.drafting.choose import choose_drafters, combine, expected_times  # noqa: E402
 from llama_eagle.drafting.resolve import session_options  # noqa: E402
+from llama_eagle.drafting.session_draft import SessionDraft  # noqa: E402
+from llama_eagle.drop_in.answers.speculative import Speculative  # noqa: E402
 from llama_eagle.drop_in.completions import Completions  # noqa: E402
 from llama_eagle.drop_in.images import ImageReader  # noqa: E402
 from llama_eagle.drop_in.measures import Measures  # noqa: E402
@@ -41,9 +43,9 @@ from llama_eagle.drop_in.parts import (  # noqa: E402
     explained,
     require_grammar,
 )
-from llama_eagle.drop_in.state import capture_state, misses, restore_state  # noqa: E402
+from llama_eagle.drop_in.state import capture_state, restore_state  # noqa: E402
 from llama_eagle.drop_in.text import GrowingText  # noqa: E402
-from llama_eagle.errors import UsageError  # noqa: E402
+from llama_eagle.errors import InputError, UsageError  # noqa: E402
 from llama_eagle.generation.generate import plain_ms  # noqa: E402
 from llama_eagle.generation.rejection import Chain, RejectionSampling  # noqa: E402
 from llama_eagle.generation.rounds import Plan, Rounds  # noqa: E402
@@ -162,10 +164,14 @@ class EagleLlama(Completions, Closing):
     # --- evaluation and generation ---
 
     def eval(self, tokens: Sequence[int]) -> None:
-        """Evaluate tokens after those in memory."""
+        """Evaluate tokens after those in memory. Raises `InputError`, and evaluates none, where they have no room."""
         with self._exclusive():
             self._end_generation()
-            self._require_memory().extend(tokens)
+            memory = self._require_memory()
+            room = self._n_ctx - memory.n_tokens
+            if len(tokens) > room:
+                raise InputError(f"{len(tokens)} tokens to evaluate, {room} fit into the context. Use a larger n_ctx.")
+            memory.extend(tokens)
 
     def reset(self) -> None:
         """Forget everything. Where an RPC server has died, the models are loaded again: it must be back."""
@@ -235,12 +241,24 @@ class EagleLlama(Completions, Closing):
             n_evaluated = len(tokens)
         prompt_ms = (time.perf_counter() - start) * 1e3
         self._measures.begin(len(tokens), n_evaluated, prompt_ms, self._session.timings)
-        rejection = self._rejection(sampler, arguments)
-        plan = Plan(sampler.sampler, rejection or self._drafter, self._length, rejection)
+        limits, self._speculative = self._speculative, Speculative()
+        p_min = self._options.p_min if limits.p_min is None else limits.p_min
+        for drafter in self._drafters:
+            if isinstance(drafter, SessionDraft):
+                drafter.p_min = p_min
+        rejection = self._rejection(sampler, arguments, p_min)
+        plan = Plan(
+            sampler.sampler,
+            rejection or self._drafter,
+            self._length,
+            rejection,
+            n_draft_max=limits.n_max,
+            n_draft_min=limits.n_min,
+        )
         self._generation = Rounds(memory, plan)
         return self._generation
 
-    def _rejection(self, sampler: Any, arguments: dict[str, Any]) -> RejectionSampling | None:
+    def _rejection(self, sampler: Any, arguments: dict[str, Any], p_min: float) -> RejectionSampling | None:
         """The draft's tokens are drawn through the caller's filters, without what depends on the text so far."""
         if self._options.draft_sampling != "rejection" or arguments["temp"] == 0:
             return None
@@ -252,7 +270,7 @@ class EagleLlama(Completions, Closing):
         draft = Chain(self._filters.sampler, draft_ids)
         target = Chain(sampler.sampler, np.arange(self._n_vocab, dtype=np.int32))
         seed = None if self._seed == llama_cpp.LLAMA_DEFAULT_SEED else self._seed
-        return RejectionSampling(self._session, self._options.p_min, target, draft, seed)
+        return RejectionSampling(self._session, p_min, target, draft, seed)
 
     @property
     def speculative_stats(self) -> Statistics:
@@ -340,8 +358,7 @@ class EagleLlama(Completions, Closing):
         memory = self._require_memory()
         with self._exclusive():
             self._end_generation()
-            with misses() if self._reads_cache else contextlib.nullcontext():
-                restore_state(memory, state)
+            restore_state(memory, state)
             self._seed = state.seed
 
     def __getstate__(self) -> dict[str, Any]:
@@ -380,6 +397,8 @@ class EagleLlama(Completions, Closing):
 
         Raises `RuntimeError` while another thread works with this instance.
         """
+        if "_stack" not in vars(self):  # the constructor's arguments were refused
+            return
         with self._one_thread.entered() if hasattr(self, "_one_thread") else contextlib.nullcontext():
             self._generation = None
             self._memory = None

@@ -12,18 +12,24 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from llama_eagle.drop_in.answers.values import property_of, value_of
+
 REASONING, CONTENT, CALL = "reasoning", "content", "call"
+ARGUMENTS, CALLED = "arguments", "called"  # a piece of one call's arguments; its end
 THINK, END_THINK = "<think>", "</think>"
 TOOL, END_TOOL = "<tool_call>", "</tool_call>"
 PYTHON_TAG = "<|python_tag|>"
 JSON, XML, BARE = "json", "xml", "bare"  # how calls are written: the first two between tags
 
-Schemas = Mapping[str, Mapping[str, Any]]  # the parameters' types of each tool that may be called
+Schemas = Mapping[str, Mapping[str, Any]]  # the schema of the parameters of each tool that may be called
 
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of one kind. Of a call: the function's name, and its arguments as JSON in `text`."""
+    """A piece of one kind. Of a call: the function's name, and its arguments as JSON in `text`.
+
+    Of several pieces of arguments, only the first has the name.
+    """
 
     kind: str
     text: str
@@ -63,6 +69,29 @@ class RequiredCall:
         except ValueError:
             return [Part(CONTENT, self._text)]
         return [Part(CALL, json.dumps(call["arguments"], ensure_ascii=False), call["name"])]
+
+
+class NamedCall:
+    """A reply that consists of the arguments of the function `name`, by a grammar: read like `ReplyReader`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._text = ""
+        self._is_begun = False
+
+    def read(self, text: str) -> list[Part]:
+        self._text += text
+        name, self._is_begun = "" if self._is_begun else self._name, True
+        return [Part(ARGUMENTS, text, name)]
+
+    def finish(self) -> list[Part]:
+        """The end of the call; nothing where its arguments were cut."""
+        parts = [] if self._is_begun else self.read("")
+        try:
+            json.loads(self._text)
+        except ValueError:
+            return parts
+        return [*parts, Part(CALLED, "")]
 
 
 @dataclass
@@ -158,9 +187,9 @@ class ReplyReader:
 
     def _xml_call(self, body: str) -> Iterator[Part]:
         for name, inside in re.findall(r"<function=([^>\n]+)>(.*?)</function>", body, re.DOTALL):
-            types = self.tools.get(name, {})
+            schema = self.tools.get(name, {})
             found = re.findall(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", inside, re.DOTALL)
-            arguments = {key: _value(text, types.get(key)) for key, text in found}
+            arguments = {key: value_of(text, property_of(schema, key), schema) for key, text in found}
             yield Part(CALL, json.dumps(arguments, ensure_ascii=False), name)
 
 
@@ -175,13 +204,3 @@ def _json_calls(body: str) -> Iterator[Part]:
             arguments = call["arguments"] if "arguments" in call else call["parameters"]
             text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
             yield Part(CALL, text, call["name"])
-
-
-def _value(text: str, schema: Any) -> Any:
-    """A parameter between tags: text, unless its schema says otherwise."""
-    if isinstance(schema, Mapping) and schema.get("type") == "string":
-        return text
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

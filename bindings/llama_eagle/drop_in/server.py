@@ -2,7 +2,8 @@
 
 That server names its model class in two places: `llama_cpp.server.app.LlamaProxy`, which holds models, and
 `llama_cpp.Llama` inside `LlamaProxy.load_llama_from_model_settings`. `create_app` puts ours in their place while it
-runs, and nothing else is replaced.
+runs. Messages reach `EagleLlama` as they are: the parent's types refuse valid ones, such as the role developer. What a
+client got wrong is answered with status 400, where the parent has 500.
 """
 
 from __future__ import annotations
@@ -22,8 +23,16 @@ from llama_eagle.serving.door import Door
 
 try:
     import llama_cpp
+    import llama_cpp.server.types as server_types
+
+    Chat = server_types.CreateChatCompletionRequest
+    Chat.model_fields["messages"].annotation = list[dict[str, Any]]
+    Chat.model_rebuild(force=True)  # before the server's application, which reads it, is imported
+
     import llama_cpp.server.app as server_app
+    from fastapi.exceptions import RequestValidationError
     from llama_cpp.llama_chat_format import LlamaChatCompletionHandlerNotFoundException, get_chat_completion_handler
+    from llama_cpp.server.errors import RouteErrorHandler
     from llama_cpp.server.model import LlamaProxy
     from llama_cpp.server.settings import ModelSettings, ServerSettings
     from pydantic import BeforeValidator, Field, ValidationError
@@ -115,6 +124,24 @@ def create_app(server_settings: ServerSettings, models: list[EagleModelSettings]
     if server_settings.api_key or not open_to_all:
         app.add_middleware(Door, key=server_settings.api_key, address=server_settings.host)
     return app
+
+
+_other_errors = RouteErrorHandler.error_message_wrapper
+
+
+def _error_answer(handler: RouteErrorHandler, error: Exception, body: Any = None) -> tuple[int, Any]:
+    """Status and body of an error's answer. The parent answers what is not the client's fault."""
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        message = f"{'.'.join(str(part) for part in first['loc'][1:])}: {first['msg']}. Correct it."
+    elif isinstance(error, (UsageError, InputError)):
+        message = str(error)
+    else:
+        return _other_errors(handler, error, body)
+    return 400, {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+
+
+setattr(RouteErrorHandler, "error_message_wrapper", _error_answer)  # noqa: B010 (mypy refuses an assignment)
 
 
 def read_config(path: Path) -> EagleConfigFile:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import zlib
-from collections.abc import Iterator
 
 import llama_cpp
 import numpy as np
@@ -59,15 +57,6 @@ def capture_state(memory: TextMemory, seed: int) -> EagleLlamaState:
     )
     pictures = memory.pictures.describe(memory.known) if memory.pictures is not None else {}
     return EagleLlamaState(state, memory.session.save_state(), pictures)
-
-
-@contextlib.contextmanager
-def misses() -> Iterator[None]:
-    """A cached state of another model, cache type or context is a miss, which the parent knows by a `KeyError`."""
-    try:
-        yield
-    except (RuntimeError, ValueError) as error:
-        raise KeyError(str(error)) from error
 
 
 def restore_state(memory: TextMemory, state: LlamaState) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llama_eagle.sessions.text import Tokenizer
+from llama_eagle.sessions.text import StopText, Tokenizer
 
 SHORT = 32  # tokens joined anew; a longer list is taken for the text so far
 
@@ -44,3 +44,33 @@ class GrowingText:
         if piece is None:
             piece = self._pieces[token, special] = self._tokenizer.piece(token, special=special)
         return piece
+
+
+class AnswerText:
+    """The text of an answer while its bytes arrive: complete characters up to the first stop text.
+
+    Bytes that form no character are left out. `has_replacements`: the tokenizer writes U+FFFD for a character that is
+    still incomplete, so that one at the end waits for the next token.
+    """
+
+    def __init__(self, stops: Sequence[str], *, has_replacements: bool = False) -> None:
+        self._stop = StopText(stops)
+        self._has_replacements = has_replacements
+        self._text = ""
+        self._n_read = 0
+
+    @property
+    def is_met(self) -> bool:
+        """Whether a stop text has been found."""
+        return self._stop.is_met
+
+    def push(self, data: bytes) -> str:
+        """Return what is new and certain. `data`: all bytes so far."""
+        self._text = data.decode("utf-8", "ignore")
+        text = self._text.rstrip("\ufffd") if self._has_replacements else self._text
+        piece, self._n_read = text[self._n_read :], max(self._n_read, len(text))
+        return self._stop.push(piece)
+
+    def finish(self) -> str:
+        """Return what was held back."""
+        return self._stop.push(self._text[self._n_read :]) + self._stop.finish()

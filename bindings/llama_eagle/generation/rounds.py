@@ -16,7 +16,8 @@ from itertools import takewhile
 from typing import Any
 
 from llama_eagle.drafting.draft_length import DraftLength, RoundCost
-from llama_eagle.drafting.drafter import Drafter, name_of, who_drafted
+from llama_eagle.drafting.drafter import Drafter, name_of
+from llama_eagle.drafting.several import who_drafted
 from llama_eagle.errors import EagleError, NativeError
 from llama_eagle.generation.rejection import RejectionSampling
 from llama_eagle.generation.stats import Statistics
@@ -45,6 +46,8 @@ class Plan:
     length: DraftLength
     rejection: RejectionSampling | None = None  # samples rows that a drafted token follows; it is the drafter then
     max_tokens: int | None = None
+    n_draft_max: int | None = None  # of this generation; None: the session's
+    n_draft_min: int = 0  # shorter drafts are dropped
     sample_ms: float = field(default=0.0, init=False)
 
 
@@ -123,6 +126,7 @@ class Rounds:
         if plan.drafter is not None:
             n_draft = plan.length.choose(min(session.n_draft_room, self._n_useful()))
             drafted = self._usable(plan.drafter.draft(token, n_draft), n_draft) if n_draft > 0 else []
+            drafted = drafted if len(drafted) >= plan.n_draft_min else []
         drafted_at = time.perf_counter()
         with self._undone_if_interrupted():
             rows = self._verify([token, *drafted])
@@ -135,8 +139,9 @@ class Rounds:
 
     def _n_useful(self) -> int:
         """Drafted tokens that can still be delivered: the last token of a generation is sampled, never drafted."""
-        limit = self.plan.max_tokens
-        return self.text.session.n_draft_max if limit is None else max(limit - self.n_delivered - 1, 0)
+        limit, longest = self.plan.max_tokens, self.plan.n_draft_max
+        longest = self.text.session.n_draft_max if longest is None else longest
+        return longest if limit is None else min(longest, max(limit - self.n_delivered - 1, 0))
 
     def _usable(self, proposed: Sequence[int], n_max: int) -> list[int]:
         """Up to `n_max` tokens, to the first that is none: a look-up may have met the rows of an image."""

@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from llama_eagle.drafting.lookup import PromptLookup
 from llama_eagle.sessions.session import Timings
 
 NATIVE_PHASES = ("draft", "verify", "sample", "commit")
+
+
+ENOUGH_DRAFTED = 100  # tokens, before nothing is expected of a draft any more
+NEVER = 0.01  # acceptance rate
 
 
 def phases(before: Timings, after: Timings, ms: float, sample_ms: float = 0.0) -> dict[str, float]:
@@ -27,6 +32,7 @@ class Statistics:
     drafter: str = "none"
     rounds: int = 0
     rounds_of: dict[str, int] = field(default_factory=dict)  # by what drafted them
+    counts_of: dict[str, tuple[int, int]] = field(default_factory=dict)  # tokens drafted and accepted, likewise
     n_drafted: int = 0
     n_accepted: int = 0
     n_emitted: int = 0
@@ -40,6 +46,8 @@ class Statistics:
         self.rounds += other.rounds
         for name, n_rounds in other.rounds_of.items():
             self.rounds_of[name] = self.rounds_of.get(name, 0) + n_rounds
+        for name, counts in other.counts_of.items():
+            self._count(name, *counts)
         self.n_drafted += other.n_drafted
         self.n_accepted += other.n_accepted
         self.n_emitted += other.n_emitted
@@ -53,6 +61,7 @@ class Statistics:
     def add_round(self, n_draft: int, n_accepted: int, n_emitted: int, drafter: str) -> None:
         self.rounds += 1
         self.rounds_of[drafter] = self.rounds_of.get(drafter, 0) + 1
+        self._count(drafter, n_draft, n_accepted)
         self.n_drafted += n_draft
         self.n_accepted += n_accepted
         self.n_emitted += n_emitted
@@ -101,7 +110,24 @@ class Statistics:
             "ms": {name: round(value, 3) for name, value in self.ms.items()},
         }
 
+    def _count(self, drafter: str, n_drafted: int, n_accepted: int) -> None:
+        drafted, accepted = self.counts_of.get(drafter, (0, 0))
+        self.counts_of[drafter] = drafted + n_drafted, accepted + n_accepted
+
     def _grow(self, n_positions: int) -> None:
         missing = [0] * (n_positions - len(self.tried_at))
         self.tried_at += missing
         self.accepted_at += missing
+
+
+def unaccepted(statistics: Statistics | None) -> str | None:
+    """A sentence about a draft that is practically never accepted; None for others, and for too few drafted tokens.
+
+    Look-ups are left out: in a text without repetitions none is right.
+    """
+    counts = {} if statistics is None else statistics.counts_of
+    for name, (n_drafted, n_accepted) in counts.items():
+        if name != PromptLookup.name and n_drafted >= ENOUGH_DRAFTED and n_accepted <= NEVER * n_drafted:
+            count = f"{n_accepted or 'none'} of {n_drafted} drafted tokens {'were' if n_accepted > 1 else 'was'}"
+            return f"{count} accepted: wrong draft for this target, or a dead head"
+    return None

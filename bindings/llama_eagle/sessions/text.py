@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from llama_eagle.errors import InputError, NativeError
-from llama_eagle.sessions.chat_template import render
+from llama_eagle.sessions.chats.messages import render_chat
 from llama_eagle.sessions.models import Model
 
 PIECE_BYTES = 256  # most tokens are a few bytes; a longer one says how much it needs
@@ -118,17 +118,18 @@ def has_chat_template(model: Model) -> bool:
     return bool(model.header.keys.get("tokenizer.chat_template"))
 
 
-def chat_text(model: Model, messages: Sequence[Mapping[str, str]], **options: Any) -> str:
+def chat_text(model: Model, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
     """Messages (role, content) in the model's own chat template, up to where its answer begins.
 
-    options: for the template, such as enable_thinking=False. Raises `InputError` without a template, and as `render`.
+    options: for the template, such as enable_thinking=False. Raises `InputError` without a template, and as
+    `render_chat`.
     """
     template = model.header.keys.get("tokenizer.chat_template")
     if not template:
         raise InputError(f"{model.path} has no chat template. Give it whole prompts instead of messages.")
     bos, eos = (_token_text(model, f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos"))
     tokens = {"bos_token": bos, "eos_token": eos, "add_generation_prompt": True}
-    return render(str(template), {**tokens, "messages": list(messages), "tools": None, **options}, model.path)
+    return render_chat(str(template), {**tokens, "messages": list(messages), "tools": None, **options}, model.path)
 
 
 def _token_text(model: Model, key: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import secrets
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from llama_eagle.cli.options import (
     read_n_draft,
 )
 from llama_eagle.errors import EagleError, NativeError, UsageError
+from llama_eagle.generation.options import RANDOM_SEED
 
 HELP = """\
 /retry              answer the last question again
@@ -87,6 +89,7 @@ def talk(model: Path, options: dict[str, Any], chat: Chat, make: Callable[..., A
     from llama_eagle.native.processor.competition import report_to
 
     report_to(console.warn)
+    options = {"seed": 1 + secrets.randbelow(RANDOM_SEED - 1), **options}  # without one, each load begins alike
     bars = {"loading": console.Bar("loading"), "prompt": chat.prompt_bar}
     bars["loading"].start(after_s=1.0)
     try:
@@ -108,6 +111,7 @@ class Chat:
     shows_thinking: bool = True
     prompt_bar: console.Bar = field(default_factory=lambda: console.Bar("reading the prompt"))
     _timings: dict[str, Any] = field(default_factory=dict)
+    _has_warned: bool = False
 
     def run(self, llm: Any) -> None:
         from platformdirs import user_state_path
@@ -182,6 +186,12 @@ class Chat:
         return self._llm.create_chat_completion(self.conversation.messages, stream=True, **self.sampling, **options)
 
     def _remark(self, reason: str) -> None:
+        from llama_eagle.generation.stats import unaccepted
+
+        problem = unaccepted(self._llm.speculative_totals)
+        if problem and not self._has_warned:
+            console.warn(f"{problem}. /draft off leaves it out.")
+            self._has_warned = True
         if reason == "interrupted":
             console.note("(interrupted)")
         elif reason == "length" and self._llm.n_tokens >= self._llm.n_ctx() - 1:

@@ -11,6 +11,9 @@ from llama_eagle import console
 from llama_eagle.cli.options import GpuLayers, Json, Threads
 
 CHECK_FAILED = 5
+MEASURED = "Once upon a time there was a small house by the sea. Every morning the"  # what --measure continues
+N_MEASURED = 128  # tokens
+N_DRAFT = 4
 
 
 def check(
@@ -20,6 +23,9 @@ def check(
         bool, typer.Option("--exact", help="Decode a text alone and in random batches; every logit must be the same.")
     ] = False,
     text: Annotated[Path | None, typer.Option("--text", metavar="FILE", help="The text for --exact.")] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Generate a short text with the draft and show its acceptance rate.")
+    ] = False,
     threads: Threads = 0,
     n_gpu_layers: GpuLayers = 0,
     json: Json = False,
@@ -35,10 +41,15 @@ def check(
     if exactness is not None and exactness["difference"] is not None:
         problems.append(_difference_text(target, exactness))
         files.append(target)
+    acceptance = _acceptance(target, draft, threads, n_gpu_layers) if measure and not problems else None
+    if acceptance is not None and acceptance["problem"] is not None:
+        problems.append(acceptance["problem"])
+        files.append(draft or target)
     for finding in found["warning"]:
         console.warn(f"{finding.file or draft}: {finding.message}")
     if json:
-        console.result(report.to_json() | {"problems": problems} | ({"exact": exactness} if exact else {}))
+        more = ({"exact": exactness} if exact else {}) | ({"measure": acceptance} if measure else {})
+        console.result(report.to_json() | {"problems": problems} | more)
     elif problems:
         console.data("\n".join(f"{file}: {problem}" for file, problem in zip(files, problems, strict=True)))
     elif draft is None:
@@ -49,8 +60,35 @@ def check(
         console.data(
             f"{target}: {exactness['n_tokens']} tokens have the same bits alone and in {exactness['n_batches']} batches"
         )
+    if acceptance is not None and not json:
+        console.data(acceptance["summary"])
     if problems:
         raise typer.Exit(CHECK_FAILED)
+
+
+def _acceptance(target: Path, draft: Path | None, threads: int, n_gpu_layers: int) -> dict[str, Any]:
+    """What drafting did over a short text. Raises `UsageError` where nothing drafts."""
+    from llama_eagle.drafting.options import DraftingOptions
+    from llama_eagle.drafting.resolve import resolve
+    from llama_eagle.errors import UsageError
+    from llama_eagle.generation.run import Run, decode
+    from llama_eagle.generation.stats import unaccepted
+    from llama_eagle.sessions.models import ModelPair
+    from llama_eagle.sessions.options import LoadOptions, PairOptions
+    from llama_eagle.sessions.text import Tokenizer
+
+    choice = resolve(str(target), DraftingOptions(draft=draft, n_draft=N_DRAFT, lookup=False))
+    if choice.options.model is None:
+        raise UsageError(f"--measure needs a draft: {choice.why}. Name one.")
+    with ModelPair(PairOptions(choice.target, choice.draft, LoadOptions(n_gpu_layers))) as pair:
+        prompt = Tokenizer(pair.target).encode(MEASURED)
+        result = decode(pair, prompt, Run(N_MEASURED, threads), choice.options)
+    assert result.speculative is not None
+    return {
+        **result.speculative.as_dict(),
+        "summary": str(result.speculative),
+        "problem": unaccepted(result.speculative),
+    }
 
 
 def _head_text(target: dict[str, Any]) -> str:

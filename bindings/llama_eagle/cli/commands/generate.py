@@ -198,12 +198,16 @@ def _generate(
 
 def _report(result: GenerationResult, weights: dict[str, Any] | None) -> None:
     """One JSON object with what holds for the weights and where they lie, or a line for people."""
+    from llama_eagle.generation.stats import unaccepted
+
     if weights is not None:
         held = {key: weights[key] for key in ("exact", "inexact", "unverified", "placement")}
         console.result(result.as_dict() | held)
-        return
-    console.data("")
-    console.note(told(result))
+    else:
+        console.data("")
+        console.note(told(result))
+    if problem := unaccepted(result.speculative):
+        console.warn(f"{problem}. `llama-eagle check TARGET DRAFT --measure` measures it.")
 
 
 def told(result: GenerationResult) -> str:

@@ -1,0 +1,197 @@
+"""The token loop of a completion: a stream and a whole answer consist of the same pieces.
+
+It takes the place of `llama_cpp.Llama._create_completion`, whose streams lose characters that several tokens share and
+whose answers end at the first stop text of the list instead of the text.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from typing import Any
+
+import llama_cpp
+import numpy as np
+from llama_cpp import LlamaState
+from llama_cpp.llama_tokenizer import LlamaTokenizer
+
+from llama_eagle.drop_in.answers.logprobs import LogProbs, TokenLogProbs, joined
+from llama_eagle.drop_in.answers.prompt import prompt_tokens
+from llama_eagle.drop_in.answers.speculative import Speculative
+from llama_eagle.drop_in.text import AnswerText
+from llama_eagle.errors import IncompatibleModels, InputError
+
+# Arguments of `generate` that have the same name in a completion.
+SAMPLING = (
+    "top_k", "top_p", "min_p", "typical_p", "tfs_z", "mirostat_mode", "mirostat_tau", "mirostat_eta",
+    "frequency_penalty", "presence_penalty", "repeat_penalty", "grammar",
+)  # fmt: skip
+Part = dict[str, Any]
+
+
+class Completion:
+    """One completion of `llm`, an `EagleLlama`. given: the arguments of `Llama._create_completion`.
+
+    Raises ValueError, as the parent does, for a prompt that fills the context and for `logprobs` without logits.
+    """
+
+    def __init__(self, llm: Any, given: Mapping[str, Any], limits: Speculative) -> None:
+        self._llm = llm
+        self._limits = limits
+        self._given = given
+        self._prompt = prompt_tokens(llm, given["prompt"], given["suffix"])
+        # The parent begins with BOS after an empty prompt, so that no space precedes the answer.
+        self._tokens = [] if len(given["prompt"]) else [llm.token_bos()]
+        self._n_artificial = len(self._tokens)
+        self._head = {
+            "id": f"cmpl-{uuid.uuid4()}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": given["model"] or llm.model_path,
+        }
+        self.finish_reason = "length"
+        self._check()
+        self._n_max = self._limit(given["max_tokens"])
+        is_exact = type(llm.tokenizer_) is LlamaTokenizer
+        self._text = AnswerText(_stops(given["stop"]), has_replacements=not is_exact)
+        self._echoed = self._prompt_text() if given["echo"] else ""
+        n_before = 0 if given["echo"] else len(given["prompt"])
+        n_top = given["logprobs"]
+        self._logprobs = None if n_top is None else TokenLogProbs(llm, n_top, n_before + len(self._echoed))
+
+    def parts(self) -> Iterator[Part]:
+        """The answer's parts as a stream has them; the last one has the reason why it ended."""
+        if self._given["echo"]:
+            entries = None if self._logprobs is None else joined(self._echoed_logprobs())
+            yield self._part(self._echoed, entries)
+        for piece, entries in self._pieces():
+            if piece or entries is not None:
+                yield self._part(piece, entries)
+        yield self._part("", None, self.finish_reason)
+
+    def whole(self) -> Part:
+        """The answer in one part, with its usage."""
+        choices = [part["choices"][0] for part in self.parts()]
+        text = "".join(choice["text"] for choice in choices)
+        entries = [choice["logprobs"] for choice in choices if choice["logprobs"] is not None]
+        n_prompt, n_answer = len(self._prompt), len(self._tokens)
+        usage = {"prompt_tokens": n_prompt, "completion_tokens": n_answer, "total_tokens": n_prompt + n_answer}
+        logprobs = None if self._logprobs is None else joined(entries)
+        return {**self._part(text, logprobs, self.finish_reason), "usage": usage}
+
+    def _pieces(self) -> Iterator[tuple[str, LogProbs | None]]:
+        """The text of each token, and its log-probabilities where they are wanted."""
+        llm = self._llm
+        self._recall()
+        llm._begin_random(self._given["seed"])
+        if llm.verbose:
+            llm._ctx.reset_timings()
+        with closing(self._generate()) as generated:
+            self.finish_reason = "stop"
+            for token in generated:
+                if llama_cpp.llama_vocab_is_eog(llm._model.vocab, token):
+                    break
+                entries = self._logprobs_of(token)
+                self._tokens.append(token)
+                yield self._text.push(llm.detokenize(self._tokens, prev_tokens=self._prompt)), entries
+                if self._text.is_met:
+                    break
+                if len(self._tokens) >= self._n_max:
+                    self.finish_reason = "length"
+                    break
+            else:  # a criterion, or the end of the context
+                self.finish_reason = "length" if llm._context_is_full else "stop"
+        if llm.verbose:
+            llm._ctx.print_timings()
+        if llm.cache:
+            llm.cache[[*self._prompt, *self._tokens]] = llm.save_state()
+        yield self._text.finish(), None
+
+    def _generate(self) -> Any:
+        given = self._given
+        options = {name: given[name] for name in SAMPLING}
+        options["logits_processor"] = _processors(given["logits_processor"], given["logit_bias"])
+        self._llm._speculative = self._limits  # for the generation that begins now
+        options["stopping_criteria"] = _criteria(given["stopping_criteria"])
+        return self._llm.generate(self._prompt, temp=given["temperature"], **options)
+
+    def _check(self) -> None:
+        llm, prompt = self._llm, self._prompt
+        if prompt[:2] == [llm.token_bos()] * 2:
+            bos = llm._model.token_get_text(llm.token_bos())
+            text = f'Detected duplicate leading "{bos}" in prompt, this will likely reduce response quality, '
+            warnings.warn(f"{text}consider removing it...", RuntimeWarning, stacklevel=2)
+        if len(prompt) >= llm._n_ctx:
+            raise ValueError(f"Requested tokens ({len(prompt)}) exceed context window of {llm._n_ctx}")
+        if self._given["logprobs"] is not None and not llm._logits_all:
+            raise ValueError("logprobs is not supported for models created with logits_all=False")
+
+    def _limit(self, max_tokens: int | None) -> int:
+        """Tokens to generate at most. As in the parent, None, 0 and negative numbers mean: to the context's end."""
+        room = int(self._llm._n_ctx) - len(self._prompt)
+        return room if max_tokens is None or max_tokens <= 0 else min(max_tokens, room)
+
+    def _recall(self) -> None:
+        """Load the cached state that shares more of the prompt than memory does; one of another model is a miss."""
+        llm = self._llm
+        if not llm.cache:
+            return
+        try:
+            state = llm.cache[self._prompt]
+        except KeyError:
+            return
+        if not isinstance(state, LlamaState):
+            return
+        shared = llm.longest_token_prefix
+        if shared(state.input_ids.tolist(), self._prompt) > shared(llm._input_ids.tolist(), self._prompt):
+            with suppress(RuntimeError, IncompatibleModels, InputError):  # of another model or context
+                llm.load_state(state)
+
+    def _prompt_text(self) -> str:
+        prompt = self._given["prompt"]
+        return prompt if isinstance(prompt, str) else self._llm.detokenize(list(prompt)).decode("utf-8", "ignore")
+
+    def _echoed_logprobs(self) -> Iterator[LogProbs]:
+        """Those of the prompt. It is evaluated first, because its logits are needed before the first token."""
+        tokens = self._prompt
+        if self._llm._input_ids.tolist()[: len(tokens)] != tokens:
+            self._llm.reset()
+            self._llm.eval(tokens)
+        return TokenLogProbs(self._llm, self._given["logprobs"], 0).of_prompt(tokens)
+
+    def _logprobs_of(self, token: int) -> LogProbs | None:
+        if self._logprobs is None:
+            return None
+        before = self._tokens[self._n_artificial :]
+        return self._logprobs.of(token, len(self._prompt) + len(before), before)
+
+    def _part(self, text: str, logprobs: LogProbs | None, finish_reason: str | None = None) -> Part:
+        choice = {"text": text, "index": 0, "logprobs": logprobs, "finish_reason": finish_reason}
+        return {**self._head, "choices": [choice]}
+
+
+def _stops(stop: Any) -> list[str]:
+    return [stop] if isinstance(stop, str) else list(stop or ())
+
+
+def _criteria(given: Any) -> Any:
+    """A list of criteria as one."""
+    return llama_cpp.StoppingCriteriaList(given) if isinstance(given, Sequence) else given
+
+
+def _processors(given: Any, bias: Mapping[Any, float] | None) -> Any:
+    """The caller's processors, then the biases of tokens."""
+    if bias is None:
+        return given
+    biases = {int(token): float(value) for token, value in bias.items()}
+
+    def add_biases(_: Any, logits: Any) -> Any:
+        changed = np.copy(logits)
+        for token, value in biases.items():
+            changed[token] += value
+        return changed
+
+    return llama_cpp.LogitsProcessorList([*(given or ()), add_biases])

@@ -1,0 +1,43 @@
+"""Token ids of a prompt, as `llama_cpp.Llama._create_completion` builds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+MARK = 0  # the parent's id for the start of prefix, suffix and middle
+SPACER = "☺"  # keeps the tokenizer from adding a space before a suffix
+SPACER_TOKENS = 2
+
+
+def prompt_tokens(llm: Any, prompt: str | Sequence[int], suffix: str | None) -> list[int]:
+    """Text with the special tokens that the vocabulary adds; ids unchanged. `suffix`: the text after the gap."""
+    is_complete = not isinstance(prompt, str) and suffix is None
+    begin, end = ([], []) if is_complete else _special_tokens(llm)
+    if not isinstance(prompt, str):
+        prefix = list(prompt)
+    else:
+        prefix = llm.tokenize(prompt.encode("utf-8"), add_bos=False, special=suffix is None) if prompt else []
+    if suffix is None:
+        return [*begin, *prefix, *end]
+    first, second = [MARK, *prefix], [MARK, *_suffix_tokens(llm, suffix)]
+    return [*begin, *(second + first if llm.spm_infill else first + second), MARK, *end]
+
+
+def _special_tokens(llm: Any) -> tuple[list[int], list[int]]:
+    """Tokens that the vocabulary wants before and after a text."""
+    model = llm._model
+    cls, sep = model.token_cls(), model.token_sep()
+    bos = llm.token_bos() if cls == -1 else cls
+    begin = [bos] if model.add_bos_token() and bos != -1 else []
+    if sep != -1:
+        return begin, [sep]
+    return begin, [llm.token_eos()] if model.add_eos_token() else []
+
+
+def _suffix_tokens(llm: Any, suffix: str) -> list[int]:
+    if not suffix:
+        return []
+    adds_space = llm.metadata.get("tokenizer.ggml.add_space_prefix", "true") == "true"
+    tokens = llm.tokenize(f"{SPACER if adds_space else ''}{suffix}".encode(), add_bos=False, special=False)
+    return list(tokens[SPACER_TOKENS if adds_space else 0 :])

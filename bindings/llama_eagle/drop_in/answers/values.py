@@ -1,0 +1,159 @@
+"""Values of tool arguments that a model writes as text between tags: the parameter's schema decides their type.
+
+As in llama.cpp's server (common/parsers/qwen3-coder.cpp): where the schema allows no string, the text is JSON; where it
+allows strings alone, it stays as it is; where it allows both, it is JSON of an allowed type, or else a string.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+JsonTypes = frozenset[str]
+ALL: JsonTypes = frozenset(("null", "boolean", "number", "integer", "string", "array", "object"))
+PYTHON = {"True": "true", "False": "false", "None": "null"}
+# Strings in either kind of quotes, and Python's words outside them.
+TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"' + r"|'(?:[^'\\]|\\.)*'|\b(?:True|False|None)\b", re.DOTALL)
+ESCAPES = {"\\'": "'", '"': '\\"'}  # of Python's single quotes in JSON's double ones
+KEYWORDS_OF = {
+    "object": ("properties", "required", "additionalProperties", "patternProperties"),
+    "array": ("items", "prefixItems", "minItems", "maxItems"),
+    "string": ("pattern", "format", "minLength", "maxLength"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+}
+
+
+def value_of(text: str, schema: Any, root: Any = None) -> Any:
+    """The value of `text` by `schema`, whose references point into `root`. Text that fits nothing stays text."""
+    types = types_of(schema, schema if root is None else root)
+    if types == {"string"}:
+        return text
+    may_be_text = "string" in types
+    try:
+        value = json.loads(text if may_be_text else _as_json(text), parse_constant=_number, parse_float=_number)
+    except (ValueError, RecursionError):
+        return text
+    is_read = _type_of(value) & types and not (may_be_text and isinstance(value, str))
+    return value if is_read else text
+
+
+def property_of(schema: Any, name: str) -> Any:
+    """The schema of the property `name` of an object's schema; {} where it says nothing about it."""
+    for each in _alternatives(schema, schema, set()):
+        properties = each.get("properties")
+        if isinstance(properties, Mapping) and name in properties:
+            return properties[name]
+    others = schema.get("additionalProperties") if isinstance(schema, Mapping) else None
+    return others if isinstance(others, Mapping) else {}
+
+
+def types_of(schema: Any, root: Any, known: dict[str, JsonTypes] | None = None) -> JsonTypes:
+    """The types of JSON that a schema allows. A reference that leads nowhere, or in a circle, allows all.
+
+    known: those of references that were followed already.
+    """
+    known = {} if known is None else known
+    if not isinstance(schema, Mapping):
+        return ALL
+    reference = schema.get("$ref")
+    types = _own_types(schema) if reference is None else _types_of_reference(str(reference), root, known)
+    for key in ("anyOf", "oneOf"):
+        if isinstance(schema.get(key), list) and schema[key]:
+            types &= frozenset().union(*(types_of(each, root, known) for each in schema[key]))
+    for each in _list(schema, "allOf"):
+        types &= types_of(each, root, known)
+    return types | {"null"} if schema.get("nullable") is True else types
+
+
+def _types_of_reference(reference: str, root: Any, known: dict[str, JsonTypes]) -> JsonTypes:
+    if reference not in known:
+        known[reference] = ALL
+        known[reference] = types_of(_resolved(reference, root), root, known)
+    return known[reference]
+
+
+def _own_types(schema: Mapping[str, Any]) -> JsonTypes:
+    """By `const`, `enum` and `type`, and without those by keywords that only one type has."""
+    if "const" in schema:
+        return _type_of(schema["const"])
+    if isinstance(schema.get("enum"), list):
+        return frozenset().union(*map(_type_of, schema["enum"]))
+    given = schema.get("type")
+    if given is not None:
+        named = frozenset(kind for kind in [given, *_list(schema, "type")] if isinstance(kind, str))
+        return named | {"integer"} if "number" in named else named
+    implied = [kind for kind, keys in KEYWORDS_OF.items() if any(key in schema for key in keys)]
+    if not implied:
+        return ALL
+    return frozenset(implied) | ({"integer"} if "number" in implied else frozenset())
+
+
+def _alternatives(schema: Any, root: Any, followed: set[str]) -> Iterator[Mapping[str, Any]]:
+    """A schema and those that it combines or refers to. followed: references, each taken once."""
+    if not isinstance(schema, Mapping):
+        return
+    yield schema
+    reference = str(schema.get("$ref", ""))
+    if reference and reference not in followed:
+        followed.add(reference)
+        yield from _alternatives(_resolved(reference, root), root, followed)
+    for key in ("allOf", "anyOf", "oneOf"):
+        for each in _list(schema, key):
+            yield from _alternatives(each, root, followed)
+
+
+def _list(schema: Mapping[str, Any], key: str) -> list[Any]:
+    value = schema.get(key)
+    return value if isinstance(value, list) else []
+
+
+def _resolved(reference: str, root: Any) -> Any:
+    """What a reference such as "#/$defs/Color" names; None where there is nothing."""
+    found = root
+    if not reference.startswith("#"):
+        return None
+    for part in reference[1:].split("/")[1:]:
+        key = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(found, Mapping):
+            found = found.get(key)
+        elif isinstance(found, list) and key.isdigit() and int(key) < len(found):
+            found = found[int(key)]
+        else:
+            return None
+    return found
+
+
+def _type_of(value: Any) -> JsonTypes:
+    if value is None:
+        return frozenset(["null"])
+    if isinstance(value, bool):
+        return frozenset(["boolean"])
+    if isinstance(value, (int, float)):
+        return frozenset(["number"] if isinstance(value, float) and not value.is_integer() else ["number", "integer"])
+    if isinstance(value, str):
+        return frozenset(["string"])
+    return frozenset(["object" if isinstance(value, Mapping) else "array"])
+
+
+def _as_json(text: str) -> str:
+    """Python's words and strings, which models also write, as JSON."""
+    return TOKENS.sub(lambda found: _token_as_json(found.group()), text.strip())
+
+
+def _token_as_json(token: str) -> str:
+    if not token.startswith("'"):
+        return PYTHON.get(token, token)
+    inside = re.sub(r"\\.|\"", lambda found: ESCAPES.get(found[0], found[0]), token[1:-1], flags=re.DOTALL)
+    return f'"{inside}"'
+
+
+def _number(text: str) -> float:
+    """A number that JSON can hold: no NaN, no infinity."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no number of JSON")
+    return value

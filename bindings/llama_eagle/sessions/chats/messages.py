@@ -1,0 +1,173 @@
+"""OpenAI's messages as a chat template takes them: the one normalisation of all front ends.
+
+It gives the prompt that llama.cpp's server gives (common/chat.cpp): no content becomes "", parts of text become one
+text where the template reads no parts, `developer` becomes `system`, arguments of calls become objects. Beyond it,
+system messages that the template refuses or drops are merged into the first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from llama_eagle.errors import UsageError
+from llama_eagle.sessions.chat_template import render
+from llama_eagle.sessions.chats import abilities
+
+Message = dict[str, Any]
+MEDIA = {"image_url": "images", "input_audio": "sound", "input_video": "videos", "video_url": "videos"}
+SYSTEMS = ("system", "developer")
+OWN_DEVELOPER = "<|channel|>"  # of gpt-oss' templates, which have a developer role
+
+
+def render_chat(template: str, variables: Mapping[str, Any], where: object) -> str:
+    """The prompt of `variables["messages"]`. `where`: whose template it is, for messages.
+
+    Raises `UsageError` for messages that are none, or hold what the model does not read, and as `render`.
+    """
+    messages = normalised(template, variables["messages"])
+    return render(template, {**variables, "messages": messages}, where)
+
+
+def normalised(template: str, messages: Iterable[Any]) -> list[Message]:
+    """Messages as this template takes them. Raises `UsageError` as `render_chat` does."""
+    found = read_messages(messages)
+    if OWN_DEVELOPER not in template:
+        found = [_as_system(message) for message in found]
+    found = _with_systems(template, found)
+    if any(message.get("tool_calls") for message in found):
+        as_text = abilities.takes_text_arguments(template)
+        found = [_with_arguments(message, as_text=as_text) for message in found]
+    return [message | {"content": _content(template, message)} for message in found]
+
+
+def as_texts(messages: Iterable[Any]) -> list[Message]:
+    """Messages for a chat format without a template: texts, and one system message at most."""
+    found = [_as_system(message) for message in read_messages(messages)]
+    found = [message | {"content": text_of(message["content"])} for message in found]
+    systems = [message for message in found if message["role"] == "system"]
+    return found if len(systems) < 2 and systems == found[: len(systems)] else _merged(found)
+
+
+def read_messages(messages: Iterable[Any]) -> list[Message]:
+    """Copies of messages, each with a role and with content: text, or parts of text.
+
+    Raises `UsageError` for what is no message, and for pictures and sound.
+    """
+    return [_read(message, f"message {n}") for n, message in enumerate(messages, start=1)]
+
+
+def with_objects(messages: Iterable[Any]) -> list[Message]:
+    """Copies of messages with the arguments of calls as objects; contents stay as they are."""
+    return [_with_arguments(_as_mapping(message, f"message {n}")) for n, message in enumerate(messages, start=1)]
+
+
+def text_of(content: str | Sequence[Mapping[str, Any]]) -> str:
+    """One text of parts: texts are separated by a line break, but not from a picture before them."""
+    if isinstance(content, str):
+        return content
+    text, follows_text = "", False
+    for part in content:
+        is_text = part["type"] == "text"
+        text += ("\n" if is_text and follows_text and text else "") + part["text"]
+        follows_text = is_text
+    return text
+
+
+def _read(message: Any, where: str) -> Message:
+    found = {key: value for key, value in _as_mapping(message, where).items() if value is not None}
+    if not isinstance(found.get("role"), str):
+        raise UsageError(f"{where} has no role. Send system, user, assistant or tool.")
+    has_calls = found.get("tool_calls") or found.get("function_call")
+    if "content" not in _as_mapping(message, where) and not (found["role"] == "assistant" and has_calls):
+        raise UsageError(f"{where} has no content. Send a text.")
+    return found | {"content": _read_content(found.get("content", ""), where)}
+
+
+def _as_mapping(message: Any, where: str) -> Message:
+    """A message as a dict; those of OpenAI's client are objects."""
+    if isinstance(message, Mapping):
+        return dict(message)
+    if hasattr(message, "model_dump"):
+        return dict(message.model_dump(exclude_none=True))
+    raise UsageError(f"{where} is a {type(message).__name__}. Send a dict with role and content.")
+
+
+def _read_content(content: Any, where: str) -> str | list[Message]:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence):
+        raise UsageError(f"{where} has a {type(content).__name__} as content. Send a text, or a list of parts.")
+    return [_read_part(part, where) for part in content]
+
+
+def _read_part(part: Any, where: str) -> Message:
+    kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+    if kind in MEDIA:
+        raise UsageError(f"{where} holds {MEDIA[kind]}, which this model reads only with an encoder: set mmproj_path.")
+    if kind != "text" or not isinstance(part.get("text"), str):
+        raise UsageError(f"{where} has a part of type {kind!r}. Send text and image_url parts.")
+    return {"type": "text", "text": part["text"]}
+
+
+def _as_system(message: Message) -> Message:
+    return message | {"role": "system"} if message["role"] == "developer" else message
+
+
+def _with_systems(template: str, messages: list[Message]) -> list[Message]:
+    """Messages with the system messages that the template takes."""
+    places = [i for i, message in enumerate(messages) if message["role"] in SYSTEMS]
+    if places and places != [0] and not abilities.takes_later_systems(template):
+        messages = _merged(messages)
+    if not places or abilities.takes_system(template):
+        return messages
+    return _into_next(messages) if messages[0]["role"] in SYSTEMS else messages
+
+
+def _merged(messages: list[Message]) -> list[Message]:
+    """One system message, first, with the texts of all."""
+    systems = [message for message in messages if message["role"] in SYSTEMS]
+    text = "\n\n".join(text_of(message["content"]) for message in systems)
+    rest = [message for message in messages if message["role"] not in SYSTEMS]
+    return [systems[0] | {"content": text}, *rest]
+
+
+def _into_next(messages: list[Message]) -> list[Message]:
+    """The system message before the text of the next one; alone, as a question."""
+    system, *rest = messages
+    if not rest:
+        return [system | {"role": "user"}]
+    text = f"{text_of(system['content'])}\n{text_of(rest[0]['content'])}"
+    return [rest[0] | {"content": text}, *rest[1:]]
+
+
+def _content(template: str, message: Message) -> str | list[Message]:
+    content, role = message["content"], message["role"]
+    if isinstance(content, str):
+        is_read = not content or abilities.takes_text(template, role) or not abilities.takes_parts(template, role)
+        return content if is_read else [{"type": "text", "text": content}]
+    if role in ("system", "user", "assistant") and abilities.takes_parts(template, role):
+        return content
+    return text_of(content)
+
+
+def _with_arguments(message: Message, *, as_text: bool = False) -> Message:
+    if not message.get("tool_calls"):
+        return message
+    return message | {"tool_calls": [_read_call(call, as_text=as_text) for call in message["tool_calls"]]}
+
+
+def _read_call(call: Any, *, as_text: bool) -> Message:
+    call = _as_mapping(call, "a call of a tool")
+    function = dict(call.get("function") or {})
+    if not isinstance(function.get("name"), str):
+        raise UsageError("a call of a tool has no function with a name. Send the calls as the answer had them.")
+    given = function.get("arguments")
+    try:
+        arguments = json.loads(given or "{}") if isinstance(given, str) or given is None else given
+    except ValueError:
+        name = function["name"]
+        raise UsageError(f"the arguments of a call of {name!r} are no JSON: {given:.80}. Correct them.") from None
+    function["arguments"] = json.dumps(arguments, ensure_ascii=False) if as_text else arguments
+    return call | {"function": function}

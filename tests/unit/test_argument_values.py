@@ -1,0 +1,107 @@
+"""Types of tool arguments that a model writes between tags: the schema decides."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llama_eagle.drop_in.answers.values import property_of, value_of
+from llama_eagle.drop_in.replies import Dialect, ReplyReader
+
+STRING, NULL, INTEGER, BOOLEAN = ({"type": kind} for kind in ("string", "null", "integer", "boolean"))
+OPTIONAL = {"anyOf": [STRING, NULL]}
+DEFS = {
+    "Name": STRING, "Count": {"$ref": "#/$defs/Number"}, "Number": INTEGER, "Color": {"enum": ["1", "2"]},
+    "Circle": {"$ref": "#/$defs/Circle"}, "Tree": {"anyOf": [{"$ref": "#/$defs/Tree"}, {"$ref": "#/$defs/Tree"}]},
+    "a/b~c d": STRING,
+}  # fmt: skip
+
+
+def ref(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/$defs/{name}"}
+
+
+CASES: list[tuple[Any, str, Any]] = [
+    (STRING, "12345", "12345"), (STRING, "true", "true"), (STRING, "", ""), (STRING, " a ", " a "),
+    (OPTIONAL, "12345", "12345"), (OPTIONAL, "null", None), (OPTIONAL, "None", "None"), (OPTIONAL, "{}", "{}"),
+    ({"oneOf": [STRING, NULL]}, "1.5", "1.5"), ({"type": ["string", "null"]}, "7", "7"),
+    ({"type": ["string", "null"]}, "null", None), ({"type": "string", "nullable": True}, "7", "7"),
+    ({"type": "string", "nullable": True}, "null", None), ({"type": ["string", "integer"]}, "7", 7),
+    ({"type": ["string", "integer"]}, "seven", "seven"), ({"type": ["string", "integer"]}, "[7]", "[7]"),
+    ({"enum": ["1", "2"]}, "1", "1"), ({"enum": [1, 2]}, "1", 1), ({"enum": [True, None]}, "None", None),
+    ({"const": "5"}, "5", "5"), ({"const": 5}, "5", 5), ({"const": None}, "null", None),
+    ({"pattern": "^[0-9]+$"}, "12", "12"), ({"minimum": 3}, "12", 12), ({"format": "date"}, "2024", "2024"),
+    (ref("Name"), "12", "12"), (ref("Count"), "12", 12), (ref("Color"), "1", "1"),
+    ({"anyOf": [ref("Name"), NULL]}, "12", "12"), ({"allOf": [ref("Name")]}, "12", "12"),
+    ({"allOf": [ref("Count"), {"minimum": 3}]}, "12", 12), (ref("a~1b~0c%20d"), "12", "12"),
+    (ref("Circle"), "12", 12), (ref("Tree"), "x", "x"), (ref("nothing"), "12", 12), ({"$ref": "http://x"}, "12", 12),
+    (BOOLEAN, "True", True), (BOOLEAN, "false", False), (BOOLEAN, "maybe", "maybe"), (BOOLEAN, "1", "1"),
+    (NULL, "None", None), (INTEGER, "12", 12), (INTEGER, "12.0", 12.0), (INTEGER, "twelve", "twelve"),
+    ({"type": "number"}, "1e3", 1e3), ({"type": "number"}, "NaN", "NaN"), ({"type": "number"}, "1e999", "1e999"),
+    (INTEGER, "9" * 400, int("9" * 400)),
+    ({"type": "array"}, "['a', True, None, \"it's\"]", ["a", True, None, "it's"]),
+    ({"type": "object"}, "{'k': 'say \"hi\"', 'True': 'it\\'s'}", {"k": 'say "hi"', "True": "it's"}),
+    ({"type": "object"}, '{"a": {"b": "True"}}', {"a": {"b": "True"}}), ({"items": STRING}, "[1]", [1]),
+    ({}, "12", 12), ({}, "text", "text"), ({}, '"quoted"', '"quoted"'), (True, "12", 12), (None, "12", 12),
+    ({"type": 5, "anyOf": "x", "enum": {}}, "x", "x"), ({"anyOf": []}, "12", 12),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "text", "expected"), CASES)
+def test_the_schema_decides(schema: Any, text: str, expected: Any) -> None:
+    tools = {"f": {"properties": {"x": schema}, "$defs": DEFS}}
+    reader = ReplyReader(Dialect.of("<tool_call><function="), tools)
+    call = f"<tool_call>\n<function=f>\n<parameter=x>\n{text}\n</parameter>\n</function>\n</tool_call>"
+    (part,) = [*reader.read(call), *reader.finish()]
+    found = json.loads(part.text)["x"]
+    assert (found, type(found)) == (expected, type(expected))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/$defs/Arguments", "$defs": {"Arguments": {"properties": {"x": STRING}}}},
+        {"allOf": [{"properties": {"y": INTEGER}}, {"properties": {"x": STRING}}]},
+        {"anyOf": [{"properties": {"x": STRING}}, {"properties": {"y": STRING}}]},
+        {"additionalProperties": STRING},
+    ],
+)
+def test_where_a_property_may_be_described(schema: Any) -> None:
+    assert value_of("12", property_of(schema, "x"), schema) == "12"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=5,
+)
+
+
+@given(value=JSON)
+def test_what_is_written_comes_back(value: Any) -> None:
+    """As JSON by its type alone, and as Python writes it where no string is allowed."""
+    kind = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string"}.get(
+        type(value), "array" if isinstance(value, list) else "object"
+    )
+    text = value if kind == "string" else json.dumps(value)
+    assert value_of(text, {"type": kind}) == value
+    if kind != "string":
+        assert value_of(text, {"type": [kind, "string"]}) == value
+
+
+SCHEMAS = st.recursive(
+    st.sampled_from([{}, True, None, 5, "x", [], STRING, NULL, ref("Tree"), {"$ref": "#"}, {"type": ["null", 3]}]),
+    lambda inner: st.fixed_dictionaries(
+        {}, optional={key: st.lists(inner, max_size=2) | inner for key in ("anyOf", "allOf", "oneOf", "enum", "type")}
+    ),
+    max_leaves=6,
+)
+
+
+@given(schema=SCHEMAS, text=st.text(alphabet="12'\"\\TrueNone[]{}:, ", max_size=12))
+def test_odd_schemas_and_texts_give_some_json(schema: Any, text: str) -> None:
+    root = {"properties": {"x": schema}, "$defs": DEFS}
+    json.dumps(value_of(text, property_of(root, "x"), root), allow_nan=False)

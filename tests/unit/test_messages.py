@@ -1,0 +1,177 @@
+"""Messages as chat templates take them: the real ones, small ones with one peculiarity each, and odd messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.upstream import source_folder
+from llama_eagle.errors import EagleError, UsageError
+from llama_eagle.sessions.chats.abilities import TOOL
+from llama_eagle.sessions.chats.messages import as_texts, normalised, render_chat, text_of
+
+USER = {"role": "user", "content": "QUESTION"}
+ANSWER = {"role": "assistant", "content": "ANSWER"}
+CALL = {"id": "call00001", "type": "function", "function": {"name": "tool1", "arguments": '{"arg": "12345"}'}}
+PART = {"type": "text", "text": "ONE"}
+CHATS: dict[str, tuple[list[Any], list[str]]] = {
+    "parts": ([{"role": "user", "content": [PART, {"type": "text", "text": "TWO"}]}], ["ONE", "TWO"]),
+    "parts of all roles": (
+        [{"role": role, "content": [PART | {"text": role.upper()}]} for role in ("system", "user", "assistant")]
+        + [USER],
+        ["SYSTEM", "USER", "ASSISTANT", "QUESTION"],
+    ),
+    "no content": ([{"role": "system", "content": None, "name": None}, USER], ["QUESTION"]),
+    "developer": ([{"role": "developer", "content": "RULES"}, USER], ["RULES", "QUESTION"]),
+    "two systems": (
+        [{"role": "system", "content": "RULES"}, {"role": "system", "content": [PART]}, USER],
+        ["RULES", "ONE", "QUESTION"],
+    ),
+    "a later system": (
+        [{"role": "system", "content": "RULES"}, USER, ANSWER, {"role": "developer", "content": "MORE"}, USER],
+        ["RULES", "MORE", "ANSWER"],
+    ),
+}
+CALLS = [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool", "content": "RESULT"}]
+OF_TOOLS_ONLY = ("tool_use", "firefunction")  # templates that want `tools` in every chat
+
+
+def prompt(template: str, messages: Any, **more: Any) -> str:
+    variables = {"bos_token": "", "eos_token": "", "add_generation_prompt": True, "tools": None, "date_string": "now"}
+    return render_chat(template, {**variables, "messages": messages, **more}, "test")
+
+
+def templates() -> list[Path]:
+    found = sorted((source_folder() / "models/templates").glob("*.jinja"))
+    return [path for path in found if not any(part in path.name for part in OF_TOOLS_ONLY)]
+
+
+@pytest.mark.parametrize("name", CHATS)
+def test_every_template_of_llama_cpp_shows_all_texts(name: str) -> None:
+    messages, wanted = CHATS[name]
+    assert len(templates()) > 40
+    for path in templates():
+        found = prompt(path.read_text(), messages)
+        assert [text for text in wanted if text not in found] == [], path.name
+        assert "'text'" not in found, path.name
+
+
+OF_CALLS = (
+    "Qwen-Qwen3-0.6B", "Qwen3.5-4B", "meta-llama-Llama-3.1-8B-Instruct", "moonshotai-Kimi-K2",
+    "mistralai-Mistral-Nemo-Instruct-2407", "deepseek-ai-DeepSeek-V3.1",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_CALLS)
+def test_calls_without_content(name: str) -> None:
+    template = (source_folder() / "models/templates" / f"{name}.jinja").read_text()
+    result = {"role": "tool", "content": [{"type": "text", "text": "RESULT"}], "tool_call_id": "call00001"}
+    found = prompt(template, [*CALLS[:2], result], tools=[TOOL])
+    assert "12345" in found
+    assert "RESULT" in found
+    assert "None" not in found
+
+
+PRINTS = "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}"
+PARTS = "{% for m in messages %}[{% for p in m.content %}{{ p.text }}{% endfor %}]{% endfor %}"
+FIRST = "{% if messages[0].role == 'system' %}({{ messages[0].content }}){% endif %}" + (
+    "{% for m in messages %}{% if m.role != 'system' %}[{{ m.content }}]{% endif %}{% endfor %}"
+)
+STRICT = (
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('first') }}{% endif %}"
+)
+STRICT += "[{{ m.content }}]{% endfor %}"
+NONE = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}[{{ m.content }}]"
+)
+NONE += "{% endfor %}"
+TEXT_CALLS = (
+    "{% for m in messages %}{% for c in m.tool_calls %}{{ '<' + c.function.arguments + '>' }}{% endfor %}{% endfor %}"
+)
+OBJECT_CALLS = (
+    "{% for m in messages %}{% for c in m.tool_calls %}{% for k, v in c.function.arguments|items %}{{ k }}={{ v }}"
+)
+OBJECT_CALLS += "{% endfor %}{% endfor %}{% endfor %}"
+SYSTEMS = [{"role": "system", "content": "A"}, USER, {"role": "system", "content": "B"}]
+PECULIAR = [
+    (PRINTS, [{"role": "user", "content": [PART, PART]}], "[user:ONE\nONE]"),
+    (PRINTS, SYSTEMS, "[system:A][user:QUESTION][system:B]"),
+    (PRINTS, [{"role": "developer", "content": "A"}], "[system:A]"),
+    ("{# <|channel|> #}" + PRINTS, [{"role": "developer", "content": "A"}], "[developer:A]"),
+    (PARTS, [USER, ANSWER | {"content": [PART, PART]}], "[QUESTION][ONEONE]"),
+    (FIRST, SYSTEMS, "(A\n\nB)[QUESTION]"),
+    (FIRST, [USER, {"role": "system", "content": "B"}], "(B)[QUESTION]"),
+    (STRICT, SYSTEMS, "[A\n\nB][QUESTION]"),
+    (NONE, SYSTEMS, "[A\n\nB\nQUESTION]"),
+    (NONE, [{"role": "system", "content": "A"}], "[A]"),
+    (TEXT_CALLS, CALLS, '<{"arg": "12345"}>'),
+    (OBJECT_CALLS, CALLS, "arg=12345"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("template", "messages", "expected"), PECULIAR)
+def test_templates_with_a_peculiarity(template: str, messages: list[Any], expected: str) -> None:
+    assert prompt(template, messages) == expected
+
+
+def test_a_format_without_a_template_gets_texts_and_one_system_message() -> None:
+    found = as_texts([*SYSTEMS, {"role": "developer", "content": [PART]}, CALLS[1]])
+    assert [(message["role"], message["content"]) for message in found] == [
+        ("system", "A\n\nB\n\nONE"), ("user", "QUESTION"), ("assistant", ""),
+    ]  # fmt: skip
+
+
+def test_texts_are_separated_but_not_from_a_picture_before_them() -> None:
+    def marked(*kinds: str) -> str:
+        return text_of([{"type": "text" if kind == "t" else "media_marker", "text": kind} for kind in kinds])
+
+    assert [marked(*kinds) for kinds in ("tt", "mt", "tm", "mtt", "tmt", "")] == [
+        "t\nt", "mt", "tm", "mt\nt", "tmt", "",
+    ]  # fmt: skip
+
+
+class Answered:
+    """A message of OpenAI's client."""
+
+    def model_dump(self, **_: Any) -> Mapping[str, Any]:
+        return {"role": "assistant", "content": "HELLO"}
+
+
+def test_objects_of_clients_are_messages() -> None:
+    assert prompt(PRINTS, [USER, Answered()]) == "[user:QUESTION][assistant:HELLO]"
+
+
+WRONG = {
+    "message 2 has no role": [USER, {"content": "x"}],
+    "message 1 has no content": [{"role": "user"}],
+    "message 1 has a int as content": [{"role": "user", "content": 5}],
+    "message 1 is a str": ["hello"],
+    "message 1 holds images": [{"role": "user", "content": [PART, {"type": "image_url", "image_url": {"url": "x"}}]}],
+    "message 1 holds sound": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}],
+    "part of type 'file'": [{"role": "user", "content": [{"type": "file"}]}],
+    "part of type 'str'": [{"role": "user", "content": ["x"]}],
+    "call of 'tool1' are no JSON": [
+        USER, CALLS[1] | {"tool_calls": [CALL | {"function": {"name": "tool1", "arguments": '{"a'}}]},
+    ],
+    "has no function with a name": [USER, CALLS[1] | {"tool_calls": [{"id": "1"}]}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_what_is_no_message_is_refused_by_name(message: str) -> None:
+    for read in (lambda messages: normalised(PRINTS, messages), as_texts):
+        if "JSON" in message or "function" in message:
+            read = normalised_with_calls
+        with pytest.raises(UsageError, match=message.replace("'", ".")):
+            read(WRONG[message])
+
+
+def normalised_with_calls(messages: Any) -> Any:
+    return normalised(OBJECT_CALLS, messages)
+
+
+def test_a_refusal_of_the_template_is_told() -> None:
+    with pytest.raises(EagleError, match="no way"):
+        prompt("{{ raise_exception('no way') }}", [USER])
