@@ -27,10 +27,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 
-from llama_eagle.bench.ours import Job, loaded
 from llama_eagle.bench.peer import PeerJob, build_peer
 from llama_eagle.bench.surroundings import surroundings
-from llama_eagle.sessions.options import MTP
+from llama_eagle.drafting.options import NONE, DraftingOptions
+from llama_eagle.generation.run import GREEDY, Run, decode
+from llama_eagle.sessions.models import ModelPair
+from llama_eagle.sessions.options import MTP, PairOptions
+from llama_eagle.sessions.text import Tokenizer
 
 BUSY = "while True: pass"
 BURSTS = """
@@ -82,15 +85,16 @@ def measure(sides: dict[str, Callable[[], float]], runs: int) -> dict[str, float
 
 def sides_of(args: argparse.Namespace, stack: ExitStack) -> dict[str, Callable[[], float]]:
     threads = len(os.sched_getaffinity(0))
-    draft = None if args.draft in (None, MTP) else Path(args.draft)
+    draft = args.draft if args.draft in (None, MTP) else Path(args.draft)
+    pair = stack.enter_context(ModelPair(PairOptions(args.target, draft)))
+    prompt = Tokenizer(pair.target).encode(PROMPT)
 
-    def ours(n_threads: int, n_draft: str | None) -> Callable[[], float]:
-        side = stack.enter_context(loaded(Job(args.target, draft, PROMPT, args.n, n_threads, 8)))
-        return lambda: (side.speculate(n_draft) if n_draft else side.plain()).tps
+    def ours(n_threads: int, drafting: DraftingOptions = DraftingOptions(NONE)) -> Callable[[], float]:
+        return lambda: decode(pair, prompt, Run(args.n, n_threads, GREEDY), drafting).tokens_per_second
 
-    sides = {"plain": ours(threads, None), "plain, 1 thread": ours(1, None)}
-    if args.draft:
-        sides["drafting"] = ours(threads, "auto")
+    sides = {"plain": ours(threads), "plain, 1 thread": ours(1)}
+    if draft:
+        sides["drafting"] = ours(threads, DraftingOptions(draft))
     if args.peers:
         peer = build_peer()
         sides["llama.cpp"] = lambda: peer.decode(PeerJob(args.target, args.n, threads))
