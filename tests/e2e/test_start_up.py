@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fixtures.command import PYTHON
-from fixtures.tiny_gguf import write_target
+from fixtures.tiny_gguf import write_draft, write_target
 
 UNNEEDED = (
     "torch", "transformers", "safetensors", "huggingface_hub", "gguf", "yaml", "urllib.request", "http.client", "PIL",
@@ -39,3 +39,31 @@ def test_generate(tmp_path: Path) -> None:
 
 def test_a_usage_error_loads_no_library() -> None:
     assert imported("generate", "--threads", "x") == ("2", [])
+
+
+HEADERS = """
+import sys
+parsed = []
+sys.addaudithook(lambda event, _: parsed.append(event) if event == "mmap.__new__" else None)
+{act}
+print(len(parsed))
+"""
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("draft", [False, True])
+@pytest.mark.parametrize(
+    "act",
+    [
+        "from llama_eagle.cli import run; run(['generate', '--raw', '-p', 'abc', '-n', '2', '-m', *sys.argv[1:]])",
+        "from llama_eagle import EagleLlama; EagleLlama(sys.argv[1], draft=(sys.argv[3:] or [None])[0])",
+    ],
+    ids=["generate", "EagleLlama"],
+)
+def test_each_header_is_parsed_once(tmp_path: Path, act: str, draft: bool) -> None:
+    arguments = [str(write_target(tmp_path / "target.gguf"))]
+    if draft:
+        arguments += ["-d", str(write_draft(tmp_path / "draft.gguf"))]
+    command = [PYTHON, "-c", HEADERS.format(act=act), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert int(done.stdout.split()[-1]) == 1 + draft
