@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fixtures.eagle3_checkpoints import CASES, make_draft, make_target_gguf
 from fixtures.tiny_gguf import write_draft, write_target
-from fuzz import folder_cases, tokenizers
+from fuzz import folder_cases, tokenizer_keys
 from fuzz.folder_cases import FolderSeed
 from fuzz.gguf_file import MUTATIONS, Mutation, mutated
 
@@ -57,8 +57,8 @@ def make_seeds(kind: str, folder: Path, families: tuple[str, ...] = FAMILIES) ->
     if kind == "folders":
         return folder_cases.make_seeds(folder, ("qwen35", *families))
     if kind == "tokenizers":
-        paths = tokenizers.write_kinds(folder)
-        return [Seed(path, mutations=tokenizers.MUTATIONS, words=("text",)) for path in paths]
+        paths = tokenizer_keys.write_kinds(folder)
+        return [Seed(path, mutations=tokenizer_keys.MUTATIONS, words=("text",)) for path in paths]
     if kind == "drafts":
         from llama_eagle.convert.drafts import DraftOptions, convert_draft
 

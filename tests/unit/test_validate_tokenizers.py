@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fuzz import tokenizers
+from fuzz import tokenizer_keys
 from fuzz.gguf_file import File, Tensor, mutated, read
-from fuzz.tokenizers import ARRAY, BOOL, BYTE, KINDS, STRING, U32, array, drop, get, put, strings, text
+from fuzz.tokenizer_keys import ARRAY, BOOL, BYTE, KINDS, STRING, U32, array, drop, get, put, strings, text
 from llama_eagle.errors import EagleError, InputError
 from llama_eagle.gguf.header import read_header
 from llama_eagle.gguf.pairing import require_models
@@ -18,7 +18,7 @@ from llama_eagle.gguf.pairing import require_models
 
 @pytest.fixture(scope="module")
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return dict(zip(KINDS, tokenizers.write_kinds(tmp_path_factory.mktemp("kinds")), strict=True))
+    return dict(zip(KINDS, tokenizer_keys.write_kinds(tmp_path_factory.mktemp("kinds")), strict=True))
 
 
 def changed(path: Path, change: Callable[[File], None], out: Path) -> Path:
@@ -154,7 +154,7 @@ def test_mutations_are_refused_or_read(kind: str, kinds: dict[str, Path], tmp_pa
     """Nothing but an error of ours; loading and generating with what is read: tests/fuzz/run.py tokenizers."""
     path, refused = tmp_path / "case.gguf", 0
     for seed in range(30):
-        path.write_bytes(mutated(kinds[kind], random.Random(kind).randrange(10**6) + seed, tokenizers.MUTATIONS))
+        path.write_bytes(mutated(kinds[kind], random.Random(kind).randrange(10**6) + seed, tokenizer_keys.MUTATIONS))
         try:
             require_models(path)
         except EagleError:

@@ -135,7 +135,8 @@ def change_numbers(file: File, name: str, code: str, values: Sequence[float], rn
     kind, count = struct.unpack_from("<IQ", value)
     entries = [value[12 + 4 * i : 16 + 4 * i] for i in range(count)]
     for _ in range(rng.choice((1, 1, 1, 50, 1000))):
-        entries[rng.randrange(count)] = struct.pack(code, rng.choice(values))
+        if entries:
+            entries[rng.randrange(count)] = struct.pack(code, rng.choice(values))
     keep = rng.choice((count, count, count, count - 1, 1, 0, 2 * count))
     put(file, name, ARRAY, array(kind, (entries * 2)[:keep]))
 
