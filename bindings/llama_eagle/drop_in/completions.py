@@ -15,6 +15,7 @@ library()  # before llama_cpp is imported: it must load our build
 from llama_cpp import Llama  # noqa: E402
 from llama_cpp.llama_chat_format import get_chat_completion_handler  # noqa: E402
 
+from llama_eagle.drafting.session_draft import SessionDraft  # noqa: E402
 from llama_eagle.drop_in import chat  # noqa: E402
 from llama_eagle.drop_in.answers.completion import Completion  # noqa: E402
 from llama_eagle.drop_in.answers.speculative import Speculative, read_speculative  # noqa: E402
@@ -62,6 +63,15 @@ class Completions(Attributes):
     def _read_speculative(self, given: Any) -> Speculative:
         self._require_memory()
         return read_speculative(given, self._n_draft_max or self._options.n_draft_max)
+
+    def _take_limits(self, drafters: Iterable[Any]) -> tuple[Speculative, float]:
+        """The limits of the generation that begins, and the p_min that its drafters now have."""
+        limits, self._speculative = self._speculative, Speculative()
+        p_min = self._options.p_min if limits.p_min is None else limits.p_min
+        for drafter in drafters:
+            if isinstance(drafter, SessionDraft):
+                drafter.p_min = p_min
+        return limits, p_min
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         limits, self._given_speculative = self._given_speculative, Speculative()

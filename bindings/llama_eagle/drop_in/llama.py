@@ -25,8 +25,6 @@ from llama_cpp.llama_tokenizer import LlamaTokenizer  # noqa: E402
 
 from llama_eagle.drafting.choose import choose_drafters, combine, expected_times  # noqa: E402
 from llama_eagle.drafting.resolve import session_options  # noqa: E402
-from llama_eagle.drafting.session_draft import SessionDraft  # noqa: E402
-from llama_eagle.drop_in.answers.speculative import Speculative  # noqa: E402
 from llama_eagle.drop_in.completions import Completions  # noqa: E402
 from llama_eagle.drop_in.images import ImageReader  # noqa: E402
 from llama_eagle.drop_in.measures import Measures  # noqa: E402
@@ -241,20 +239,10 @@ class EagleLlama(Completions, Closing):
             n_evaluated = len(tokens)
         prompt_ms = (time.perf_counter() - start) * 1e3
         self._measures.begin(len(tokens), n_evaluated, prompt_ms, self._session.timings)
-        limits, self._speculative = self._speculative, Speculative()
-        p_min = self._options.p_min if limits.p_min is None else limits.p_min
-        for drafter in self._drafters:
-            if isinstance(drafter, SessionDraft):
-                drafter.p_min = p_min
+        limits, p_min = self._take_limits(self._drafters)
         rejection = self._rejection(sampler, arguments, p_min)
-        plan = Plan(
-            sampler.sampler,
-            rejection or self._drafter,
-            self._length,
-            rejection,
-            n_draft_max=limits.n_max,
-            n_draft_min=limits.n_min,
-        )
+        plan = Plan(sampler.sampler, rejection or self._drafter, self._length, rejection)
+        plan.n_draft_max, plan.n_draft_min = limits.n_max, limits.n_min
         self._generation = Rounds(memory, plan)
         return self._generation
 
