@@ -76,9 +76,11 @@ inline bool eagle_is_empty_answer(const common_json & message) {
            eagle_text_at(message, "reasoning_content").empty() && !eagle_has(message, "tool_calls");
 }
 
-// Checks a request's messages. An empty last answer is dropped: to continue it is to begin one.
+// Checks a request's messages. An empty last answer is dropped: to continue it is to begin one. References into the
+// body are invalid afterwards.
 inline void eagle_read_messages(common_json & body) {
     common_json & messages = body.at("messages");
+    eagle_require(messages.is_array(), "'messages' is no list");
     eagle_require(!messages.empty(), "'messages' is empty: send at least one message");
     for (size_t i = 0; i < messages.size(); i++) {
         eagle_read_message(messages.at(i), "message " + std::to_string(i + 1));
