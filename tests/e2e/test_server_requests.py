@@ -55,7 +55,7 @@ CONVERSATIONS: dict[str, list[Any]] = {
     "two systems": [said("system", "one"), said("system", "two"), USER],
     "later system": [USER, said("assistant"), said("system", "later"), USER],
     "system at the end": [USER, said("system", "later")],
-    "developer later": [said("system"), USER, said("developer", "later"), USER],
+    "developer later": [said("system"), USER, said("assistant"), said("developer", "later"), USER],
     "system of parts": [said("system", [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]), USER],
     "no content": [said("user", None)],
     "answer at the beginning": [said("assistant"), USER],
@@ -157,7 +157,7 @@ def test_an_empty_last_answer_keeps_its_header(server: Served, content: Any) -> 
 
 
 @pytest.mark.parametrize(
-    "says", [("int main() ", "{", " return 0; ", "}"), ("A ", '{"name": "f", ', '"parameters": 5}', " end")]
+    "says", [("int main ", "() {", " return 0; ", " }"), ("A ", '{"name": "f", ', '"parameters": 5}', " end")]
 )
 def test_replies_that_are_no_call_are_text(tmp_path: Any, says: tuple[str, ...]) -> None:
     """Llama 3.1's calls begin with a brace, and so does much else."""
