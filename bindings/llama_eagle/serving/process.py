@@ -30,6 +30,10 @@ PR_SET_PDEATHSIG = 1
 FEW_HEAPS = {"MALLOC_ARENA_MAX": "2"}  # of glibc: with one for each of its threads, memory takes longer to settle
 
 _LINE = re.compile(r"^[\d.]+ (?P<level>[A-Z]) (?P<text>.*)$")
+# What llama-server puts before a message: the part and function that logs, a slot and its task.
+_ORIGIN = re.compile(r"^(?:[a-z]{2,6} +)?[\w:~]+(?:\(\))?: +(?:id +-?\d+ \| task -?\d+ \| )?")
+# Lines about one request, whose answer says the same.
+_OF_A_REQUEST = re.compile(r"got exception: \{|cancel task|task id = \d+, error: |^unparsed .* output")
 _LISTENING = re.compile(r"listening on (?P<address>\S+)")
 
 
@@ -96,7 +100,7 @@ def _until_end(process: subprocess.Popen[str], follow: Callable[[], str], remedy
 
 
 def _follow(process: subprocess.Popen[str], verbose: bool) -> str:
-    """Reads its log to the end; the last complaint."""
+    """Read its log to the end; return the last complaint."""
     complaints: deque[str] = deque(maxlen=1)
     announced = False
     for line in process.stdout or ():
@@ -107,10 +111,18 @@ def _follow(process: subprocess.Popen[str], verbose: bool) -> str:
             console.data(address.group(0))
             sys.stdout.flush()
         if level == "E" or (not found and "error" in text.lower()):
-            complaints.append(" ".join(text[:MAX_COMPLAINT].split()))
-        if verbose or (level in ("E", "W") and announced):
+            complaints.append(" ".join(_ORIGIN.sub("", text)[:MAX_COMPLAINT].split()))
+        if verbose:
             print(console.printable(text), file=sys.stderr, flush=True)
+        elif announced and (message := complaint(level, text)):
+            console.warn(message)
     return complaints[0] if complaints else ""
+
+
+def complaint(level: str, text: str) -> str:
+    """The message of a warning or an error in the log, "" for other lines and for those about one request."""
+    message = _ORIGIN.sub("", text).strip()
+    return message if level in ("E", "W") and not _OF_A_REQUEST.search(message) else ""
 
 
 @contextlib.contextmanager

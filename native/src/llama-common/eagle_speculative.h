@@ -8,6 +8,7 @@
 #include "eagle_common.h"
 #include "eagle_lookup.h"
 #include "eagle_pace.h"
+#include "eagle_verdict.h"
 #include "ggml-cpp.h"
 #include "gguf.h"
 
@@ -121,7 +122,6 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
     common_speculative_impl_eagle(common_speculative_type type, const common_params_speculative & params,
                                   uint32_t n_seq, std::shared_ptr<eagle_rounds> rounds)
         : common_speculative_impl(type, n_seq, params.draft.n_max),
-          p_min_(params.draft.p_min),
           rounds_(std::move(rounds)),
           drafted_(n_seq, llama_tokens(params.draft.n_max)),
           n_proposed_(n_seq, 0) {
@@ -158,10 +158,7 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
     void draft(common_speculative_draft_params_vec & dparams) override {
         const int64_t start_us = ggml_time_us();
         std::vector<eagle_draft_request> requests = make_requests(dparams);
-        if (!requests.empty() &&
-            eagle_drafts_propose(drafts_, requests.data(), (int32_t) requests.size(), p_min_) != EAGLE_OK) {
-            SPC_WRN("no draft: %s\n", eagle_last_error());
-        }
+        propose(requests, dparams);
         int n_steps = 0;
         for (const auto & r : requests) {
             dparams[r.seq].result->assign(r.ids, r.ids + r.n_out);
@@ -176,6 +173,10 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
     void accept(llama_seq_id seq_id, uint16_t n_accepted, bool is_other) override {
         if (!is_other) {
             rounds_->pace.accepted(seq_id, (int) n_proposed_[seq_id], n_accepted);
+            verdict_.verified((int) n_proposed_[seq_id], n_accepted);
+            if (verdict_.is_due()) {
+                SPC_WRN("%s\n", verdict_.text().c_str());
+            }
         }
     }
 
@@ -196,10 +197,26 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
 
   private:
     eagle_drafts * drafts_ = nullptr;
-    float p_min_;
     std::shared_ptr<eagle_rounds> rounds_;
     std::vector<llama_tokens> drafted_;  // per sequence
     std::vector<int32_t> n_proposed_;
+    eagle_draft_verdict verdict_;
+
+    // Requests with one p_min share a graph.
+    void propose(std::vector<eagle_draft_request> & requests, const common_speculative_draft_params_vec & dparams) {
+        const auto p_min = [&](const eagle_draft_request & r) { return dparams[r.seq].eagle_p_min; };
+        std::stable_sort(requests.begin(), requests.end(),
+                         [&](const auto & a, const auto & b) { return p_min(a) < p_min(b); });
+        for (size_t begin = 0, end = 0; begin < requests.size(); begin = end) {
+            while (end < requests.size() && p_min(requests[end]) == p_min(requests[begin])) {
+                end++;
+            }
+            if (eagle_drafts_propose(drafts_, &requests[begin], (int32_t) (end - begin), p_min(requests[begin])) !=
+                EAGLE_OK) {
+                SPC_WRN("no draft: %s\n", eagle_last_error());
+            }
+        }
+    }
 
     std::vector<eagle_draft_request> make_requests(const common_speculative_draft_params_vec & dparams) {
         rounds_->begin(dparams);

@@ -1,0 +1,259 @@
+// Normalization of chat requests: messages, tools and tool_choice as the chat parsers of llama.cpp's server expect
+// them. What cannot be normalized throws std::invalid_argument, which the server answers with 400.
+#pragma once
+
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+
+#include "json.h"
+
+// Whether an exception of a request's handler is the server's fault. The rest comes from reading the request.
+inline bool eagle_is_server_fault(const std::exception & error) {
+    return dynamic_cast<const std::bad_alloc *>(&error) || dynamic_cast<const std::system_error *>(&error);
+}
+
+inline void eagle_require(bool is_met, const std::string & message) {
+    if (!is_met) {
+        throw std::invalid_argument(message);
+    }
+}
+
+inline bool eagle_has(const common_json & object, const std::string & key) {
+    return object.is_object() && object.contains(key) && !object.at(key).is_null();
+}
+
+inline std::string eagle_text_at(const common_json & object, const std::string & key) {
+    return eagle_has(object, key) && object.at(key).is_string() ? object.at(key).get<std::string>() : std::string();
+}
+
+inline void eagle_erase_null(common_json & object, const std::string & key) {
+    if (object.contains(key) && object.at(key).is_null()) {
+        object.erase(key);
+    }
+}
+
+// The arguments of an earlier call, as the text of a JSON object.
+inline void eagle_read_arguments(common_json & call, const std::string & where) {
+    eagle_require(eagle_has(call, "function") && !eagle_text_at(call.at("function"), "name").empty(),
+                  where + " has a tool call without a function name");
+    common_json & function = call.at("function");
+    const std::string name = eagle_text_at(function, "name");
+    common_json arguments = eagle_has(function, "arguments") ? function.at("arguments") : common_json::object();
+    if (arguments.is_string()) {
+        const std::string text = arguments.get<std::string>();
+        arguments = text.empty() ? common_json::object() : common_json::parse_no_throw(text);
+    }
+    eagle_require(!arguments.is_discarded() && arguments.is_object(),
+                  where + " calls " + name + " with arguments that are no JSON object");
+    function["arguments"] = arguments.dump();
+    if (!eagle_has(call, "type")) {
+        call["type"] = "function";
+    }
+}
+
+inline void eagle_read_message(common_json & message, const std::string & where) {
+    eagle_require(message.is_object(), where + " is no object");
+    eagle_require(!eagle_text_at(message, "role").empty(), where + " has no role");
+    for (const char * key : {"name", "tool_call_id", "tool_calls", "reasoning_content"}) {
+        eagle_erase_null(message, key);
+    }
+    if (!message.contains("tool_calls")) {
+        return;
+    }
+    common_json & calls = message.at("tool_calls");
+    eagle_require(calls.is_array(), where + " has tool_calls that are no list");
+    for (size_t i = 0; i < calls.size(); i++) {
+        eagle_read_arguments(calls.at(i), where);
+    }
+}
+
+// Whether a message adds nothing to the prompt.
+inline bool eagle_is_empty_answer(const common_json & message) {
+    const bool has_parts = eagle_has(message, "content") && !message.at("content").is_string();
+    return eagle_text_at(message, "role") == "assistant" && !has_parts && eagle_text_at(message, "content").empty() &&
+           eagle_text_at(message, "reasoning_content").empty() && !eagle_has(message, "tool_calls");
+}
+
+// Checks a request's messages. An empty last answer is dropped: to continue it is to begin one. References into the
+// body are invalid afterwards.
+inline void eagle_read_messages(common_json & body) {
+    common_json & messages = body.at("messages");
+    eagle_require(messages.is_array(), "'messages' is no list");
+    eagle_require(!messages.empty(), "'messages' is empty: send at least one message");
+    for (size_t i = 0; i < messages.size(); i++) {
+        eagle_read_message(messages.at(i), "message " + std::to_string(i + 1));
+    }
+    if (messages.size() > 1 && eagle_is_empty_answer(messages.back())) {
+        messages.erase(messages.size() - 1);
+        body.erase("continue_final_message");
+        body["add_generation_prompt"] = true;
+    }
+}
+
+inline void eagle_read_tool(common_json & tool) {
+    eagle_require(tool.is_object() && eagle_has(tool, "function"), "a tool has no function");
+    common_json & function = tool.at("function");
+    eagle_require(!eagle_text_at(function, "name").empty(), "a tool's function has no name");
+    eagle_erase_null(function, "description");
+    eagle_erase_null(function, "parameters");
+    if (!eagle_has(tool, "type")) {
+        tool["type"] = "function";
+    }
+}
+
+inline void eagle_read_tools(common_json & tools) {
+    eagle_require(tools.is_null() || tools.is_array(), "'tools' is no list");
+    for (size_t i = 0; i < tools.size(); i++) {
+        eagle_read_tool(tools.at(i));
+    }
+}
+
+// Keeps the tool with this name.
+inline void eagle_keep_tool(common_json & tools, const std::string & name) {
+    for (size_t i = tools.size(); i > 0; i--) {
+        if (eagle_text_at(tools.at(i - 1).at("function"), "name") != name) {
+            tools.erase(i - 1);
+        }
+    }
+    eagle_require(!tools.empty(), "tool_choice names '" + name + "', which is not in 'tools'");
+}
+
+// "auto", "none" or "required" of a choice in OpenAI's or Anthropic's form. A named choice keeps its tool alone.
+inline std::string eagle_read_tool_choice(const common_json & body, common_json & tools) {
+    if (!eagle_has(body, "tool_choice")) {
+        return "auto";
+    }
+    const common_json & given = body.at("tool_choice");
+    eagle_require(given.is_string() || given.is_object(), "tool_choice is neither a text nor an object");
+    std::string choice = given.is_string() ? given.get<std::string>() : eagle_text_at(given, "type");
+    if (given.is_object() && (choice == "function" || choice == "tool")) {
+        const bool is_nested = eagle_has(given, "function");
+        const std::string name = eagle_text_at(is_nested ? given.at("function") : given, "name");
+        eagle_keep_tool(tools, name);
+        choice = "required";
+    }
+    choice = choice == "any" ? "required" : choice;
+    eagle_require(choice == "auto" || choice == "none" || choice == "required",
+                  "tool_choice '" + choice + "' is not auto, none, required, any or a tool's name");
+    eagle_require(choice != "required" || !tools.empty(), "tool_choice requires a call, but there are no tools");
+    return choice;
+}
+
+// The text of a message's content; parts are joined as llama.cpp joins them.
+inline std::string eagle_text_of(const common_json & content) {
+    if (!content.is_array()) {
+        return content.is_string() ? content.get<std::string>() : std::string();
+    }
+    std::string text;
+    for (const auto & part : content) {
+        const bool is_text = eagle_text_at(part, "type") == "text";
+        text += (is_text && !text.empty() ? "\n" : "") + eagle_text_at(part, "text");
+    }
+    return text;
+}
+
+inline bool eagle_has_later_system(const common_json & messages) {
+    for (size_t i = 1; i < messages.size(); i++) {
+        if (eagle_text_at(messages.at(i), "role") == "system") {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Merges system messages into one at the beginning.
+inline void eagle_merge_systems(common_json & messages) {
+    common_json system = {{"role", "system"}};
+    common_json merged = common_json::array();
+    std::string text;
+    for (const auto & message : messages) {
+        if (eagle_text_at(message, "role") == "system") {
+            text += (text.empty() ? "" : "\n\n") + eagle_text_of(message.at("content"));
+        }
+    }
+    system["content"] = text;
+    merged.push_back(system);
+    for (const auto & message : messages) {
+        if (eagle_text_at(message, "role") != "system") {
+            merged.push_back(message);
+        }
+    }
+    messages = merged;
+}
+
+// A conversation with system messages in all places, and whether a prompt of it has them all.
+inline common_json eagle_systems_trial() {
+    const auto message = [](const char * role, const char * content) {
+        return common_json{{"role", role}, {"content", content}};
+    };
+    common_json messages = common_json::array();
+    messages.push_back(message("system", "EAGLE_MARK_0"));
+    messages.push_back(message("system", "EAGLE_MARK_1"));
+    messages.push_back(message("user", "User message"));
+    messages.push_back(message("assistant", "Answer"));
+    messages.push_back(message("system", "EAGLE_MARK_2"));
+    messages.push_back(message("user", "User message"));
+    return messages;
+}
+
+inline bool eagle_shows_systems(const std::string & prompt) {
+    return prompt.find("EAGLE_MARK_0") != std::string::npos && prompt.find("EAGLE_MARK_1") != std::string::npos &&
+           prompt.find("EAGLE_MARK_2") != std::string::npos;
+}
+
+// Merges system messages for a template that refuses or drops later ones. `render`: a prompt of other messages.
+template <typename Render>
+void eagle_place_systems(common_json & messages, const Render & render) {
+    if (!eagle_has_later_system(messages)) {
+        return;
+    }
+    bool takes_all = false;
+    try {
+        takes_all = eagle_shows_systems(render(eagle_systems_trial()));
+    } catch (const std::exception &) {
+    }
+    if (!takes_all) {
+        eagle_merge_systems(messages);
+    }
+}
+
+// The system message before the text of the next one, for a template that has none; alone, as a question.
+inline void eagle_system_into_next(common_json & messages) {
+    if (messages.empty() || eagle_text_at(messages.front(), "role") != "system") {
+        return;
+    }
+    if (messages.size() == 1) {
+        messages.at(0)["role"] = "user";
+        return;
+    }
+    common_json & next = messages.at(1);
+    const std::string text = eagle_has(next, "content") ? eagle_text_of(next.at("content")) : std::string();
+    next["content"] = eagle_text_of(messages.front().at("content")) + "\n" + text;
+    messages.erase(0);
+}
+
+// As long as it lives, parsers that are built on this thread let no prose precede a call.
+class eagle_required_call {
+  public:
+    explicit eagle_required_call(bool is_required) : before_(flag()) { flag() = is_required; }
+    ~eagle_required_call() { flag() = before_; }
+    eagle_required_call(const eagle_required_call &) = delete;
+    eagle_required_call & operator=(const eagle_required_call &) = delete;
+
+    static bool & flag() {
+        static thread_local bool value = false;
+        return value;
+    }
+
+  private:
+    bool before_;
+};
+
+// Echoes of the prompt are not computed; `in_chat`: there the key has another meaning, with a last answer to continue.
+inline void eagle_refuse_echo(const common_json & body, bool in_chat) {
+    const bool is_asked = eagle_has(body, "echo") && body.at("echo") != false;
+    const bool continues = in_chat && eagle_has(body, "continue_final_message");
+    eagle_require(!is_asked || continues, "this server does not echo prompts: leave out 'echo'");
+}

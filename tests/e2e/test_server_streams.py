@@ -1,0 +1,112 @@
+"""The pieces of a stream are the whole answer, for every API and any end: a limit, a stop text, half a character."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.serving import Served, serve
+from fixtures.streams import APIS, body_for, events, joined, whole
+from fixtures.tiny_gguf import write_draft, write_target
+
+pytestmark = pytest.mark.native
+
+CHARACTERS = "aé€😀"  # of one to four bytes, and every byte is a token
+WITH_GRAMMAR = tuple(path for path in APIS if path != "/v1/messages")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("pair")
+    pair = ("-m", write_target(folder / "target.gguf"), "-d", write_draft(folder / "draft.gguf"))
+    with serve(*pair, "-c", 512, "-t", 1, "--parallel", 2) as running:
+        yield running
+
+
+@pytest.mark.parametrize("path", APIS)
+@pytest.mark.parametrize("stop", [["efz"], ["efghz", "gz"], ["fgh"], ["e"], []])
+def test_the_tail_may_begin_a_stop_text(server: Served, path: str, stop: list[str]) -> None:
+    for n in range(1, 6):
+        body = body_for(path, "hello abc", n, stop)
+        expected = whole(server, path, body)
+        assert joined(server, path, body) == expected
+        assert expected or stop == ["e"] or "chat" in path or path in ("/v1/messages", "/v1/responses")
+
+
+@pytest.mark.parametrize("path", WITH_GRAMMAR)
+def test_tokens_end_inside_characters(server: Served, path: str) -> None:
+    rng = random.Random(path)
+    for _ in range(12):
+        text = "".join(rng.choices(CHARACTERS, k=5))
+        body = body_for(path, "abc", rng.randint(1, len(text.encode())), rng.choice([[], ["€a"], ["😀😀"], ["é"]]))
+        body["grammar"] = f'root ::= "{text}"'
+        assert joined(server, path, body) == whole(server, path, body)
+
+
+def test_a_stop_text_before_half_a_character(server: Served) -> None:
+    body = {"prompt": "abc", "n_predict": 20, "stop": ["b"], "grammar": 'root ::= "a" "b" "€" "c"', "temperature": 0}
+    assert whole(server, "/completion", body) == joined(server, "/completion", body) == "a"
+
+
+def test_a_stream_begins_once(server: Served) -> None:
+    """Although its first token ends inside a character, and its only token is held back."""
+    body = {"max_tokens": 1, "temperature": 0, "stop_sequences": ["ab"], "messages": [{"role": "user", "content": "a"}]}
+    kinds = [event["type"] for event in events(server, "/v1/messages", body)]
+    assert kinds.count("message_start") == 1 and kinds[0] == "message_start" and kinds[-1] == "message_stop"
+    assert kinds.count("content_block_start") == kinds.count("content_block_stop")
+    chat = {**body_for("/v1/chat/completions", "a", 3, []), "grammar": 'root ::= "€"'}
+    roles = [c["delta"].get("role") for e in events(server, "/v1/chat/completions", chat) for c in e["choices"]]
+    assert roles[0] == "assistant" and roles.count("assistant") == 1
+
+
+def test_streams_of_several_prompts_hold_no_null(server: Served) -> None:
+    for path in ("/completion", "/v1/completions"):
+        body = {"prompt": ["abc", "hij", "pqr"], "max_tokens": 3, "temperature": 0}
+        found = list(events(server, path, body))
+        assert all(isinstance(event, dict) for event in found)
+        texts = {0: "", 1: "", 2: ""}
+        for event in found:
+            part = event["choices"][0] if "choices" in event else event
+            texts[part["index"]] += part.get("text", part.get("content"))
+        assert list(texts.values()) == ["def", "klm", "stu"]
+
+
+@pytest.mark.parametrize("path", APIS)
+@pytest.mark.parametrize("stream", [False, True])
+def test_no_token_is_made_where_none_is_asked_for(server: Served, path: str, stream: bool) -> None:
+    body = body_for(path, "hello abc", 0, [])
+    assert (joined if stream else whole)(server, path, body) == ""
+    if path == "/v1/chat/completions" and not stream:
+        answer = server.post(path, body)[1]
+        assert answer["usage"]["completion_tokens"] == 0
+        assert answer["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("path", APIS)
+def test_the_newer_name_of_the_limit(server: Served, path: str) -> None:
+    body = body_for(path, "hello abc", 9, [])
+    body = {key: value for key, value in body.items() if key not in ("max_tokens", "max_output_tokens")}
+    body["max_completion_tokens"] = 2
+    text = whole(server, path, body)
+    assert len(text) == 2 and joined(server, path, body) == text
+
+
+@pytest.mark.parametrize("path", APIS)
+@pytest.mark.parametrize("more", [{}, {"logprobs": 2}, {"max_tokens": 0}])
+def test_echoes_are_refused(server: Served, path: str, more: dict[str, Any]) -> None:
+    body = {**body_for(path, "abc", 3, []), "echo": True, **({} if "chat" in path else more)}
+    status, answer = server.post(path, body)
+    assert status == 400 and "does not echo" in str(answer)
+    assert server.post(path, {**body_for(path, "abc", 3, []), "echo": False})[0] == 200
+
+
+def test_logprobs_have_every_token(server: Served, tmp_path: Path) -> None:
+    """Those that end inside a character too."""
+    body = {"prompt": "abc", "n_predict": 6, "n_probs": 1, "grammar": 'root ::= "€é" "a"', "return_tokens": True}
+    answer = server.post("/completion", body)[1]
+    assert len(answer["completion_probabilities"]) == len(answer["tokens"]) == 6
+    streamed = list(events(server, "/completion", body))
+    assert [token for event in streamed for token in event["tokens"]] == answer["tokens"]
