@@ -35,6 +35,8 @@ def prepared(arguments: Mapping[str, Any]) -> Request:
     request["messages"] = read_calls(request["messages"])
     if is_required(request):
         return request | {"grammar": _grammar_of_calls(request), "tool_choice": "auto", "response_format": None}
+    for schema in _forced_parameters(request):
+        grammar_of_schema(json.dumps(schema))  # the parent would build anything, and fall back to any JSON
     if request["response_format"] is not None:
         grammar = schema_grammar(request["response_format"])
         if grammar is not None:
@@ -45,6 +47,15 @@ def prepared(arguments: Mapping[str, Any]) -> Request:
 def is_required(request: Mapping[str, Any]) -> bool:
     """Whether the reply must be a call of some tool."""
     return bool(request["tool_choice"] == "required")
+
+
+def _forced_parameters(request: Request) -> list[Any]:
+    """The schemas of a named tool or function, which the parent makes grammars of."""
+    choice, call = request["tool_choice"], request["function_call"]
+    named = choice.get("function") if isinstance(choice, Mapping) else call if isinstance(call, Mapping) else None
+    name = named.get("name") if isinstance(named, Mapping) else None
+    functions = [tool.get("function", {}) for tool in request["tools"] or ()] + list(request["functions"] or ())
+    return [each.get("parameters") or {"type": "object"} for each in functions if name and each.get("name") == name]
 
 
 def _grammar_of_calls(request: Request) -> LlamaGrammar:
