@@ -183,11 +183,20 @@ LLAMA_API int32_t eagle_accept(eagle_session * session, struct llama_sampler * s
 LLAMA_API int32_t eagle_sample(struct llama_context * ctx, struct llama_sampler * sampler, int32_t row,
                                llama_token * id);
 
+// What llama_sampler_apply and llama_sampler_accept do, with a status where those throw or abort: EAGLE_ERR_ARGUMENT when
+// a grammar in the chain allows none of the candidates, when its states explode, or when it does not allow the token.
+LLAMA_API int32_t eagle_sampler_apply(struct llama_sampler * sampler, llama_token_data_array * candidates);
+LLAMA_API int32_t eagle_sampler_accept(struct llama_sampler * sampler, llama_token id);
+
 // Whether llama_sampler_init_grammar can take this GBNF text (null-terminated UTF-8), beginning at the rule `root`:
 // EAGLE_ERR_ARGUMENT when it cannot be parsed or is beyond a limit of eagle_grammar.h (size, depth, states, time),
 // which llama.cpp's own call would not survive. A grammar whose states explode later in the text makes eagle_sample
 // fail.
 LLAMA_API int32_t eagle_grammar_check(const struct llama_vocab * vocab, const char * text, const char * root);
+
+// Translates the pattern of a JSON schema into the right side of a GBNF rule for JSON strings that match it, written with
+// its null into rule[size]. EAGLE_ERR_ARGUMENT names what cannot be followed.
+LLAMA_API int32_t eagle_pattern_rule(const char * pattern, char * rule, size_t size);
 
 // The two likeliest tokens of output row `row` of the last decode (-1: the last one), and the gap between their logits.
 // ids[0] is the greedy choice, the lowest id among equal logits. Where a third token has the logit of ids[1], a GPU may

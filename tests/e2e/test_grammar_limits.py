@@ -52,6 +52,8 @@ HOSTILE = {
     "a chain of rules": (chained(20_000), "nested deeper than 1000"),
     "many repetitions": ("root ::= " + '"a"{0,1000} ' * 1000, "repeats more than 500000 symbols"),
     "inverted repetition": ('root ::= "a"{5,1}', "more at least than at most"),
+    "a great number": ('root ::= "a"{1000000000}', "repeats something 1000000000 times"),
+    "a great number at most": ('root ::= "a"{1,2001}', "repeats something 2001 times"),
     "too long": ('root ::= "a"' + " " * (1 << 20), "longer than 1048576 bytes"),
     "not a grammar": ("root ::= (", "cannot be parsed"),
     "no root": ('other ::= "a"', "cannot be parsed"),
@@ -75,6 +77,44 @@ def test_a_pattern_that_repeats_is_refused(llm: Any) -> None:
     with pytest.raises(UsageError, match="nested deeper than 1000"):
         complete(llm, grammar=LlamaGrammar.from_json_schema(schema, verbose=False))
     assert complete(llm, temperature=0)["text"]
+
+
+GREAT: dict[str, tuple[dict[str, Any], str]] = {
+    "items": ({"type": "array", "items": {"type": "string"}, "minItems": 10**9}, "minItems 1000000000 is above 2000"),
+    "characters": ({"type": "string", "maxLength": 2001}, "maxLength 2001 is above 2000"),
+    "deep inside": ({"anyOf": [{"type": "object", "properties": {"a": {"minLength": 10**9}}}]}, "minLength"),
+    "of several types": ({"type": ["string", "null"], "minLength": 10**9}, "minLength"),
+    "no count": ({"type": "string", "minLength": -1}, "non-negative"),
+    "turned round": ({"type": "string", "minLength": 3, "maxLength": 2}, "minLength 3 is above maxLength 2"),
+    "a bound": ({"type": "integer", "minimum": 1e300}, "within 2"),
+}
+
+
+@pytest.mark.parametrize("schema, reason", GREAT.values(), ids=GREAT)
+def test_great_numbers_in_schemas_are_refused(llm: Any, schema: dict[str, Any], reason: str) -> None:
+    """As a form of the answer and as the parameters of a tool that is required or named."""
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    named = {"type": "function", "function": {"name": "f"}}
+    form = {"type": "json_schema", "json_schema": {"schema": schema}}
+    for request in (
+        {"response_format": form},
+        {"tools": tools, "tool_choice": "required"},
+        {"tools": tools, "tool_choice": named},
+    ):
+        with pytest.raises(UsageError, match=reason):
+            llm.create_chat_completion([{"role": "user", "content": "a"}], max_tokens=2, **request)
+
+
+@pytest.mark.parametrize("low, high", [(0, 0), (0, 1), (2, 2), (3, None), (0, 5), (1, 2000), (2000, 2000)])
+def test_counts_hold(llm: Any, low: int, high: int | None) -> None:
+    from llama_eagle.drop_in.chat import grammar_of_schema
+
+    lengths = {"minLength": low, **({} if high is None else {"maxLength": high})}
+    items = {"minItems": low, **({} if high is None else {"maxItems": high})}
+    for schema in ({"type": "string", **lengths}, {"type": "array", "items": {"enum": [1, 2]}, **items}):
+        answer = complete(llm, max_tokens=100, temperature=1.5, grammar=grammar_of_schema(json.dumps(schema)))
+        if answer["reason"] == "stop":
+            assert low <= len(json.loads(answer["text"])) <= (10**9 if high is None else high)
 
 
 @pytest.mark.parametrize("grammar", [nested(999), chained(998), exploding(3)], ids=["groups", "chain", "states"])

@@ -76,11 +76,24 @@ def test_schemas(server: Served, name: str) -> None:
         assert works(server)
 
 
-def test_a_pattern_with_a_great_number(server: Served) -> None:
-    """llama.cpp reads it as "at least"."""
-    schema = {"type": "string", "pattern": "^a{1,20000}$"}
-    status, answer = server.post("/completion", {"prompt": "abc", "n_predict": 4, "json_schema": schema})
-    assert (status, set(answer["content"])) == (200, set('"a'))
+COUNTS: dict[str, tuple[dict[str, Any], str]] = {
+    "items": ({"type": "array", "items": {"type": "string"}, "minItems": 10**9}, "minItems 1000000000 is above 2000"),
+    "characters": ({"type": "string", "minLength": 10**9}, "minLength 1000000000 is above 2000"),
+    "at most": ({"type": "string", "maxLength": 2001}, "maxLength 2001 is above 2000"),
+    "more than 32 bits": ({"type": "array", "items": {}, "maxItems": 2**32 + 1}, "maxItems 4294967297 is above"),
+    "a repetition": ({"type": "string", "pattern": "^a{1,20000}$"}, "more than 2000 times"),
+    "a bound": ({"type": "integer", "minimum": 1e300}, "beyond 2^62"),
+    "no integer": ({"type": "integer", "minimum": 5, "maximum": 3}, "no integer is from 5 to 3"),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_great_numbers(server: Served, name: str) -> None:
+    schema, reason = COUNTS[name]
+    for path, request in REQUESTS:
+        body = json.dumps(request).replace(json.dumps(HERE), json.dumps(schema))
+        status, answer = server.send("POST", path, body.encode())
+        assert status == 400 and reason in str(answer), (path, answer)
     assert works(server)
 
 

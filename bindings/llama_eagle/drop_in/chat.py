@@ -45,6 +45,9 @@ def prepared(arguments: Mapping[str, Any], called: Mapping[str, Any] | None = No
     if called is not None:
         own = grammar_of_schema(json.dumps(called.get("parameters") or {"type": "object"}))
         return request | {"grammar": own, "tool_choice": "auto", "function_call": None, "response_format": None}
+
+    for schema in _forced_parameters(request):
+        grammar_of_schema(json.dumps(schema))  # the parent would build anything, and fall back to any JSON
     if request["response_format"] is not None:
         grammar = schema_grammar(request["response_format"])
         if grammar is not None:
@@ -71,6 +74,15 @@ def named_function(request: Mapping[str, Any]) -> Mapping[str, Any] | None:
         if function["name"] == name:
             return dict(function)
     raise UsageError(f"Tool choice {name!r} not found in tools. Add the tool, or name another.")
+
+
+def _forced_parameters(request: Request) -> list[Any]:
+    """The schemas of a named tool or function, which the parent makes grammars of."""
+    choice, call = request["tool_choice"], request["function_call"]
+    named = choice.get("function") if isinstance(choice, Mapping) else call if isinstance(call, Mapping) else None
+    name = named.get("name") if isinstance(named, Mapping) else None
+    functions = [tool.get("function", {}) for tool in request["tools"] or ()] + list(request["functions"] or ())
+    return [each.get("parameters") or {"type": "object"} for each in functions if name and each.get("name") == name]
 
 
 def _grammar_of_calls(request: Request) -> LlamaGrammar:

@@ -66,7 +66,8 @@ from llama_eagle.vision.pictures import Sources  # noqa: E402
 
 GENERATE = inspect.signature(Llama.generate)
 FILTER_ARGUMENTS = ("temp", "top_k", "top_p", "min_p", "typical_p")
-SAMPLER_ARGUMENTS = set(inspect.signature(Llama._init_sampler).parameters) - {"self"}
+INIT_SAMPLER = inspect.signature(Llama._init_sampler)
+SAMPLER_ARGUMENTS = set(INIT_SAMPLER.parameters) - {"self"}
 
 
 class EagleLlama(Completions, Closing):
@@ -194,7 +195,8 @@ class EagleLlama(Completions, Closing):
         return calls.sample(self._ctx.ctx, sampler.sampler, memory.row)
 
     def _init_sampler(self, *args: Any, **kwargs: Any) -> Any:
-        """As the parent's; what a logits processor raises reaches the caller."""
+        """As the parent's; a grammar is checked first, and what a logits processor raises reaches the caller."""
+        require_grammar(self._model.vocab, INIT_SAMPLER.bind(self, *args, **kwargs).arguments.get("grammar"))
         sampler = super()._init_sampler(*args, **kwargs)
         for _, custom in sampler.custom_samplers:
             custom.apply_func = callbacks.guarded(custom.apply_func)
@@ -226,7 +228,6 @@ class EagleLlama(Completions, Closing):
     def _begin(self, tokens: list[int], arguments: dict[str, Any]) -> Rounds:
         self._end_generation()
         memory = self._require_memory()
-        require_grammar(self._model.vocab, arguments["grammar"])
         sampler: Any = self._init_sampler(**{name: arguments[name] for name in SAMPLER_ARGUMENTS & arguments.keys()})
         self._sampler = sampler
         if memory.pictures is not None:

@@ -105,8 +105,7 @@ def generate(
         text = TextMemory(session, tokenizer.n_vocab, CheckpointStore(0), pictures=pictures)
         text.on_progress = watch.on_prompt
         text.extend(prompt)
-        for token in tokens_of_text[-options.sampling.penalty_last_n :] if options.sampling.has_penalties else ():
-            sampler.accept(token)
+        sampler.prime(tokens_of_text)
         prompt_end, before = time.perf_counter(), session.timings
         drafters = choose_drafters(session, drafting)
         drafter = drafters[0] if drafters else None

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.generation.sampling import Sampler
-from llama_eagle.native import callbacks
+from llama_eagle.native import calls
 from llama_eagle.sessions.session import EagleSession, Session
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
@@ -76,13 +76,12 @@ class Chain:
         self._data["id"], self._data["logit"], self._data["p"] = self.ids, logits, 0
         pointer = self._data.ctypes.data_as(api.llama_token_data_p)
         array = api.llama_token_data_array(data=pointer, size=len(self._data), selected=-1, sorted=False)
-        api.llama_sampler_apply(self._sampler, array)
-        callbacks.raise_noted()
+        calls.apply_sampler(self._sampler, array)
         left = np.ctypeslib.as_array(array.data, shape=(array.size,))
         return Distribution(left["id"].copy(), left["p"].astype(np.float64))
 
     def accept(self, token: int) -> None:
-        self._api.llama_sampler_accept(self._sampler, token)
+        calls.accept(self._sampler, token)
 
 
 class RejectionSampling:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from llama_eagle.errors import EnvironmentFailure
@@ -23,6 +24,7 @@ class Sampler(Closing):
         self.n_vocab = n_vocab
         self.params = params
         self._vocab = vocab
+        self._penalties: Any = None
         self.handle: Any = llama_cpp.llama_sampler_chain_init(llama_cpp.llama_sampler_chain_default_params())
         for part in self._parts():
             if not part:
@@ -33,21 +35,24 @@ class Sampler(Closing):
         """Draw from row `row` of the last decode (-1: the last one) and take the token into the chain's state."""
         return calls.sample(ctx, self.handle, row)
 
-    def accept(self, token: int) -> None:
-        """Take a token that was not drawn here (of the prompt) into the chain's state."""
-        self._api.llama_sampler_accept(self.handle, token)
+    def prime(self, prompt: Sequence[int]) -> None:
+        """Take the end of the prompt into the penalties. The grammar begins after the prompt."""
+        if self._penalties:
+            for token in prompt[-self.params.penalty_last_n :]:
+                calls.accept(self._penalties, token)
 
     def close(self) -> None:
         if self.handle:
             self._api.llama_sampler_free(self.handle)
-            self.handle = None
+            self.handle = self._penalties = None
 
     def _parts(self) -> list[Any]:
         api, params = self._api, self.params
         parts = []
         if params.has_penalties:
             penalty = (params.penalty_last_n, params.repeat_penalty, 0.0, 0.0)
-            parts.append(api.llama_sampler_init_penalties(self.n_vocab, *penalty))
+            self._penalties = api.llama_sampler_init_penalties(self.n_vocab, *penalty)
+            parts.append(self._penalties)
         if params.grammar is not None:
             calls.check_grammar(self._vocab, params.grammar)
             parts.append(api.llama_sampler_init_grammar(self._vocab, params.grammar.encode(), b"root"))

@@ -1,4 +1,4 @@
-"""JSON schemas as grammars: llama-cpp-python's converter, with the bounds of integers that it leaves out."""
+"""JSON schemas as grammars: llama-cpp-python's converter, with counts, patterns and bounds of our own."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from llama_cpp.llama_grammar import RESERVED_NAMES, SchemaConverter
+from llama_cpp.llama_grammar import PRIMITIVE_RULES, RESERVED_NAMES, SchemaConverter
 
+from llama_eagle.native import calls
+
+MOST = 2000  # items or characters that a grammar counts, as in eagle_schema.h
+COUNTS = (("minItems", "maxItems"), ("minLength", "maxLength"))
+FIRST = ("$ref", "oneOf", "anyOf", "const", "enum", "pattern", "format")  # they decide before counts do
 LONGEST = 15  # digits of an integer without a bound, as llama-cpp-python has it
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
@@ -22,14 +27,91 @@ def gbnf(schema: str) -> str:
 
 class _Converter(SchemaConverter):
     def visit(self, schema: Mapping[str, Any], name: str) -> str:
+        if not isinstance(schema, Mapping):
+            raise TypeError(f"a schema must be an object, not {schema!r:.50}")
+        _check_counts(schema)
+        if isinstance(schema.get("type"), list) and not any(key in schema for key in ("$ref", "oneOf", "anyOf")):
+            return self._visit_types(schema, name)
+        counted = self._counted(schema, name)
+        if counted is not None:
+            return str(self._add_rule(self._rule_name(name), f"{counted} space"))
+        return self._visit_bounds(schema, name)
+
+    def _visit_types(self, schema: Mapping[str, Any], name: str) -> str:
+        """Each type with the other keys; the values of `enum` and `const` have their types already."""
+        without = {key: value for key, value in schema.items() if key != "type"}
+        if "enum" in schema or "const" in schema:
+            return self.visit(without, name)
+        return self.visit({"anyOf": [{**without, "type": kind} for kind in schema["type"]]}, name)
+
+    def _counted(self, schema: Mapping[str, Any], name: str) -> str | None:
+        """The rule of an array or string with a least or greatest length; None: it is another schema."""
+        kind = schema.get("type")
+        if any(key in schema for key in FIRST):
+            return None
+        if kind == "string" and any(key in schema for key in COUNTS[1]):
+            char = self._add_primitive("char", PRIMITIVE_RULES["char"])
+            return f'"\\"" {repeated(char, *_count(schema, COUNTS[1]))} "\\""'
+        items = schema.get("items") or schema.get("prefixItems") or {}
+        if kind == "array" and not isinstance(items, list) and any(key in schema for key in COUNTS[0]):
+            if items == {} or items is True:
+                item = self._add_primitive("value", PRIMITIVE_RULES["value"])
+            else:
+                item = self.visit(items, f"{name}-item" if name else "item")
+            return f'"[" space {separated(item, *_count(schema, COUNTS[0]))} "]"'
+        return None
+
+    def _visit_pattern(self, pattern: str, name: str) -> str:
+        if not isinstance(pattern, str):
+            raise TypeError(f"a pattern must be text, not {pattern!r:.50}")
+        return str(self._add_rule(name, f"{calls.pattern_rule(pattern)} space"))
+
+    @staticmethod
+    def _rule_name(name: str) -> str:
+        return f"{name}-" if name in RESERVED_NAMES else name or "root"
+
+    def _visit_bounds(self, schema: Mapping[str, Any], name: str) -> str:
         is_bounded = schema.get("type") == "integer" and any(key in schema for key in BOUNDS)
         if not is_bounded or "enum" in schema or "const" in schema:
             return str(super().visit(schema, name))
-        rule_name = f"{name}-" if name in RESERVED_NAMES else name or "root"
-        return str(self._add_rule(rule_name, f"({integers(*_bounds(schema))}) space"))
+        return str(self._add_rule(self._rule_name(name), f"({integers(*_bounds(schema))}) space"))
+
+
+def _check_counts(schema: Mapping[str, Any]) -> None:
+    """Before anything is built. Raises ValueError for what is no count, or above `MOST`."""
+    for keys in COUNTS:
+        for key in keys:
+            value = schema.get(key, 0)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ValueError(f"{key} must be a non-negative integer")
+            if value > MOST:
+                raise ValueError(f"{key} {value} is above {MOST}, the most that a grammar counts")
+        low, high = _count(schema, keys)
+        if high is not None and low > high:
+            raise ValueError(f"{keys[0]} {low} is above {keys[1]} {high}")
+
+
+def _count(schema: Mapping[str, Any], keys: tuple[str, str]) -> tuple[int, int | None]:
+    return schema.get(keys[0], 0), schema.get(keys[1])
+
+
+def repeated(item: str, low: int, high: int | None) -> str:
+    """`item` from `low` to `high` times, None: any number."""
+    return '""' if high == 0 else f"{item}{{{low},{'' if high is None else high}}}"
+
+
+def separated(item: str, low: int, high: int | None) -> str:
+    """The same with commas between."""
+    if high == 0:
+        return '""'
+    rest = repeated(f'("," space {item})', max(low - 1, 0), None if high is None else high - 1)
+    return f"({item} {rest})" if low else f"({item} {rest})?"
 
 
 def _bounds(schema: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    for key in BOUNDS:
+        if key in schema and not (_is_number(schema[key]) and abs(schema[key]) <= 2**62):
+            raise ValueError(f"{key} must be a number within 2^62")
     lows = [math.ceil(schema["minimum"])] if "minimum" in schema else []
     lows += [math.floor(schema["exclusiveMinimum"]) + 1] if "exclusiveMinimum" in schema else []
     highs = [math.floor(schema["maximum"])] if "maximum" in schema else []
@@ -77,3 +159,7 @@ def _digits(low: str, high: str) -> str:
     if first <= last:
         parts.append(f"[{first}-{last}] [0-9]{{{n_left}}}")
     return " | ".join(parts)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

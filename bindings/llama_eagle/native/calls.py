@@ -86,8 +86,11 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_verify": ([c_void_p, TOKENS, c_int32], c_int32),
     "eagle_accept": ([c_void_p, c_void_p, TOKENS, POINTER(c_int32)], c_int32),
     "eagle_sample": ([c_void_p, c_void_p, c_int32, TOKENS], c_int32),
+    "eagle_sampler_apply": ([c_void_p, c_void_p], c_int32),
+    "eagle_sampler_accept": ([c_void_p, c_int32], c_int32),
     "eagle_choice": ([c_void_p, c_int32, TOKENS, FLOATS], c_int32),
     "eagle_grammar_check": ([c_void_p, c_char_p, c_char_p], c_int32),
+    "eagle_pattern_rule": ([c_char_p, c_char_p, c_size_t], c_int32),
     "eagle_commit": ([c_void_p, c_int32], c_int32),
     "eagle_state_size": ([c_void_p], c_int64),
     "eagle_state_save": ([c_void_p, c_void_p, c_int64], c_int32),
@@ -164,6 +167,18 @@ def sample(ctx: Any, sampler: Any, row: int) -> int:
     return token.value
 
 
+def apply_sampler(sampler: Any, candidates: Any) -> None:
+    """Apply a llama_sampler to a llama_token_data_array, as `sample` does before it chooses."""
+    status = library().eagle_sampler_apply(sampler, ctypes.byref(candidates))
+    callbacks.raise_noted()
+    check(status, "eagle_sampler_apply")
+
+
+def accept(sampler: Any, token: int) -> None:
+    """Take a token into the state of a llama_sampler."""
+    check(library().eagle_sampler_accept(sampler, token), "eagle_sampler_accept")
+
+
 def hear_interrupts() -> None:
     """Ctrl-C stops what this thread evaluates, where it would be a KeyboardInterrupt here."""
     is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -209,6 +224,16 @@ def check_grammar(vocab: Any, text: str, root: str = "root") -> None:
     """Raises `UsageError` for GBNF that llama.cpp cannot parse, or that would overwhelm it."""
     if library().eagle_grammar_check(vocab, text.encode(), root.encode()) != OK:
         raise UsageError(f"{last_error()}. Correct it: llama.cpp's grammars/README.md has the syntax.")
+
+
+def pattern_rule(pattern: str) -> str:
+    """The GBNF of JSON strings that match a schema's pattern. Raises `UsageError` for what cannot be followed."""
+    if "\0" in pattern:
+        raise UsageError(f"the pattern {pattern!r:.200} holds a null character. Write \\x00.")
+    rule = ctypes.create_string_buffer(1 << 20)
+    if library().eagle_pattern_rule(pattern.encode("utf-8", "replace"), rule, len(rule)) != OK:
+        raise UsageError(f"{last_error()}. Change it.")
+    return rule.value.decode()
 
 
 def _llama_cpp() -> Any:

@@ -1,9 +1,18 @@
 // What llama.cpp's common library asks before it samples.
 #pragma once
 
+#include <stdexcept>
 #include <vector>
 
+#include "eagle.h"
 #include "eagle_candidates.h"
+
+// Applies a grammar's sampler. Throws when it allows no candidate, or when its states explode.
+inline void eagle_apply(llama_sampler * grammar, llama_token_data_array * candidates) {
+    if (eagle_sampler_apply(grammar, candidates) != EAGLE_OK) {
+        throw std::runtime_error(eagle_last_error());
+    }
+}
 
 // The candidates that the chain can tell from all of a row's, which for a large vocabulary takes as long as a layer.
 // False: the chain needs them all. `held` holds no more than them: the server copies a sampler, and that with it, in

@@ -3,12 +3,17 @@
 #pragma once
 
 #include <chrono>
+#include <cmath>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 
+#include "eagle.h"
+
 constexpr int EAGLE_MAX_JSON_DEPTH = 1000;
-constexpr int EAGLE_MAX_SCHEMA_DEPTH = 1000;    // references followed, and optional properties of an object
-constexpr size_t EAGLE_MAX_SCHEMA_NAME = 4096;  // of a property or reference
+constexpr int EAGLE_MAX_SCHEMA_DEPTH = 1000;      // references followed, and optional properties of an object
+constexpr size_t EAGLE_MAX_SCHEMA_NAME = 4096;    // of a property or reference
+constexpr int64_t EAGLE_MAX_SCHEMA_COUNT = 2000;  // of items or characters: the most that a grammar repeats
 constexpr std::chrono::seconds EAGLE_SCHEMA_TIME(2);
 
 // Whether arrays and objects in this text are nested no deeper.
@@ -45,6 +50,40 @@ inline void eagle_require_schema_name(const std::string & name) {
         throw std::invalid_argument("a name in the schema is longer than " + std::to_string(EAGLE_MAX_SCHEMA_NAME) +
                                     " bytes");
     }
+}
+
+// minItems, maxItems, minLength or maxLength.
+inline void eagle_require_count(const std::string & key, int64_t count) {
+    if (count > EAGLE_MAX_SCHEMA_COUNT) {
+        throw std::invalid_argument(key + " " + std::to_string(count) + " is above " +
+                                    std::to_string(EAGLE_MAX_SCHEMA_COUNT) + ", the most that a grammar counts");
+    }
+}
+
+// A bound of an integer. Beyond 2^62 the conversion and its sums would overflow.
+inline void eagle_require_bound(const std::string & key, double bound) {
+    if (!(std::abs(bound) <= 0x1p62)) {
+        throw std::invalid_argument(key + " is beyond 2^62");
+    }
+}
+
+inline void eagle_require_range(int64_t minimum, int64_t maximum) {
+    if (minimum > maximum) {
+        throw std::invalid_argument("no integer is from " + std::to_string(minimum) + " to " + std::to_string(maximum));
+    }
+}
+
+// The rule of a pattern's strings.
+inline std::string eagle_pattern(const std::string & pattern) {
+    std::string rule(1 << 20, '\0');
+    if (pattern.find('\0') != std::string::npos) {
+        throw std::invalid_argument("a pattern holds a null character: write \\x00");
+    }
+    if (eagle_pattern_rule(pattern.c_str(), rule.data(), rule.size()) != EAGLE_OK) {
+        throw std::invalid_argument(eagle_last_error());
+    }
+    rule.resize(std::char_traits<char>::length(rule.c_str()));
+    return rule;
 }
 
 // One level of the recursion over a schema, as long as it lives; the time runs from the outermost one.

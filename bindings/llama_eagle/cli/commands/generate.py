@@ -65,7 +65,7 @@ class Form:
         if self.grammar is not None and self.json_schema is not None:
             raise UsageError("give --grammar or --json-schema, not both.")
         if self.json_schema is None:
-            return None if self.grammar is None else _file_or_text(self.grammar)
+            return None if self.grammar is None else _grammar(self.grammar)
         from llama_eagle.drop_in.chat import grammar_of_schema
 
         return str(grammar_of_schema(_file_or_text(self.json_schema))._grammar)
@@ -267,6 +267,13 @@ def _read_file(file: Path | None) -> str:
         raise InputError(f"{file}: cannot be read ({error.strerror}). Give a text file.") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{file}: not UTF-8 text (byte {error.start}). Convert it to UTF-8.") from None
+
+
+def _grammar(given: str) -> str:
+    text = _file_or_text(given)
+    if "::=" not in text and text == given:
+        raise InputError(f"--grammar {given:.200}: there is no such file, and it is no grammar. Correct the path.")
+    return text
 
 
 def _file_or_text(given: str) -> str:

@@ -6,6 +6,7 @@
 
 #include "eagle_error.h"
 #include "eagle_first_maximum.h"
+#include "eagle_grammar.h"
 #include "llama-context.h"
 
 namespace eagle {
@@ -49,9 +50,20 @@ bool sampled_on_device(llama_context * ctx, int32_t row) {
            llama_get_sampled_logits_ith(ctx, row);
 }
 
-llama_token apply(llama_sampler * chain, std::vector<llama_token_data> & candidates) {
+bool is_grammar(const llama_sampler * sampler) {
+    return sampler->iface->name && std::strcmp(llama_sampler_name(sampler), "grammar") == 0;
+}
+
+void apply_one(llama_sampler * sampler, llama_token_data_array & candidates) {
+    llama_sampler_apply(sampler, &candidates);
+    if (is_grammar(sampler)) {
+        require_allowed(candidates);
+    }
+}
+
+llama_token chosen(llama_sampler * chain, std::vector<llama_token_data> & candidates) {
     llama_token_data_array array = {candidates.data(), candidates.size(), -1, false};
-    llama_sampler_apply(chain, &array);
+    apply(chain, array);
     if (array.selected < 0 || array.selected >= (int64_t) array.size) {
         throw Error(EAGLE_ERR_ARGUMENT, "the sampler chain chooses no token: end it with dist or greedy");
     }
@@ -124,6 +136,20 @@ bool few_candidates(llama_context * ctx, llama_sampler * chain, int32_t row, std
     return true;
 }
 
+void apply(llama_sampler * sampler, llama_token_data_array & candidates) {
+    if (!llama_sampler_chain_get(sampler, -1)) {
+        apply_one(sampler, candidates);
+        return;
+    }
+    const int32_t n = llama_sampler_chain_n(sampler);
+    for (int32_t i = 0; i < n; i++) {
+        llama_sampler * part = llama_sampler_chain_get(sampler, i);
+        if (part->iface->apply) {
+            apply_one(part, candidates);
+        }
+    }
+}
+
 llama_token sample(llama_context * ctx, llama_sampler * chain, int32_t row) {
     if (sampled_on_device(ctx, row)) {
         return llama_sampler_sample(chain, ctx, row);
@@ -137,7 +163,7 @@ llama_token sample(llama_context * ctx, llama_sampler * chain, int32_t row) {
         if (!few_candidates(ctx, chain, row, candidates)) {
             top_candidates(logits_of(ctx, row), n_vocab_of(ctx), (int32_t) n_vocab_of(ctx), candidates);
         }
-        id = apply(chain, candidates);
+        id = chosen(chain, candidates);
     }
     llama_sampler_accept(chain, id);
     return id;

@@ -25,6 +25,10 @@ llama_token greedy(llama_context * ctx, int32_t row);
 // The same and the runner-up.
 Choice choose(llama_context * ctx, int32_t row);
 
+// Applies each sampler of the chain, or a single sampler, to candidates. Throws an Error when a grammar among them
+// rejects all candidates: what follows would choose from nothing, and accepting that choice would end the process.
+void apply(llama_sampler * sampler, llama_token_data_array & candidates);
+
 // Samples a row and takes the token into the chain's state, as llama_sampler_sample does.
 llama_token sample(llama_context * ctx, llama_sampler * chain, int32_t row);
 

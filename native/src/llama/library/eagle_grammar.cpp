@@ -1,6 +1,7 @@
 #include "eagle_grammar.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 
@@ -33,6 +34,11 @@ void require_repetition(uint64_t min_times, uint64_t max_times) {
     if (max_times < min_times) {
         refuse(format("repeats something {%llu,%llu} times, more at least than at most", (unsigned long long) min_times,
                       (unsigned long long) max_times));
+    }
+    const uint64_t most = max_times == UINT64_MAX ? min_times : max_times;
+    if (most > MAX_GRAMMAR_TIMES) {  // llama.cpp would ignore a greatest number above it
+        refuse(format("repeats something %llu times, the most is %llu", (unsigned long long) most,
+                      (unsigned long long) MAX_GRAMMAR_TIMES));
     }
 }
 
@@ -75,6 +81,18 @@ void GrammarStates::add(size_t n_levels) {
     if (start_us != 0 && ggml_time_us() - start_us > MAX_GRAMMAR_SECONDS * int64_t(1'000'000)) {
         refuse(format("takes more than %d s for one token", MAX_GRAMMAR_SECONDS));
     }
+}
+
+void require_allowed(const llama_token_data_array & candidates) {
+    const llama_token_data * begin = candidates.data;
+    if (std::all_of(begin, begin + candidates.size,
+                    [](const llama_token_data & each) { return each.logit == -INFINITY; })) {
+        refuse("allows no token here: it wants what no token of the vocabulary begins with. Change the grammar");
+    }
+}
+
+void refuse_end() {
+    refuse("allows no end of the text here");
 }
 
 void note_grammar_error(const char * why) {

@@ -5,16 +5,20 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "llama.h"
+
 namespace eagle {
 
 constexpr size_t MAX_GRAMMAR_BYTES = 1 << 20;
 constexpr int MAX_GRAMMAR_DEPTH = 1000;           // nested groups, or rules that begin with each other
+constexpr uint64_t MAX_GRAMMAR_TIMES = 2000;      // of one repetition; llama.cpp's MAX_REPETITION_THRESHOLD
 constexpr size_t MAX_GRAMMAR_REPEATED = 500'000;  // symbols and rules that repetitions are written out to
 constexpr size_t MAX_GRAMMAR_STATES = 4'000'000;  // levels of all the states explored behind one character
 constexpr int MAX_GRAMMAR_SECONDS = 2;            // for one token, or to begin with
 
 void require_grammar_size(const char * text);
 
+// Before anything is repeated. max_times UINT64_MAX: no greatest number.
 void require_repetition(uint64_t min_times, uint64_t max_times);
 
 // One more repetition of so many symbols, in the grammar that is being read.
@@ -49,6 +53,12 @@ class GrammarStates {
   private:
     size_t n_levels_ = 0;
 };
+
+// Throws when a grammar has left no candidate: its states accept nothing that the vocabulary has.
+void require_allowed(const llama_token_data_array & candidates);
+
+// The end of the text was accepted where the grammar does not allow it.
+[[noreturn]] void refuse_end();
 
 // Keeps why a grammar cannot be parsed, for eagle_grammar_check.
 void note_grammar_error(const char * why);

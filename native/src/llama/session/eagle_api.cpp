@@ -168,6 +168,21 @@ int32_t eagle_sample(struct llama_context * ctx, struct llama_sampler * sampler,
     });
 }
 
+int32_t eagle_sampler_apply(struct llama_sampler * sampler, llama_token_data_array * candidates) {
+    return guarded("eagle_sampler_apply", [&] {
+        require(sampler, "sampler");
+        require(candidates, "candidates");
+        eagle::apply(sampler, *candidates);
+    });
+}
+
+int32_t eagle_sampler_accept(struct llama_sampler * sampler, llama_token id) {
+    return guarded("eagle_sampler_accept", [&] {
+        require(sampler, "sampler");
+        llama_sampler_accept(sampler, id);
+    });
+}
+
 int32_t eagle_choice(struct llama_context * ctx, int32_t row, llama_token * ids, float * gap) {
     return guarded("eagle_choice", [&] {
         require(ctx, "ctx");
