@@ -81,7 +81,7 @@ def test_a_pattern_that_repeats_is_refused(llm: Any) -> None:
 
 GREAT: dict[str, tuple[dict[str, Any], str]] = {
     "items": ({"type": "array", "items": {"type": "string"}, "minItems": 10**9}, "minItems 1000000000 is above 2000"),
-    "characters": ({"type": "string", "maxLength": 2001}, "maxLength 2001 is above 2000"),
+    "characters": ({"type": "string", "minLength": 2001}, "minLength 2001 is above 2000"),
     "deep inside": ({"anyOf": [{"type": "object", "properties": {"a": {"minLength": 10**9}}}]}, "minLength"),
     "of several types": ({"type": ["string", "null"], "minLength": 10**9}, "minLength"),
     "no count": ({"type": "string", "minLength": -1}, "non-negative"),
@@ -105,7 +105,7 @@ def test_great_numbers_in_schemas_are_refused(llm: Any, schema: dict[str, Any], 
             llm.create_chat_completion([{"role": "user", "content": "a"}], max_tokens=2, **request)
 
 
-@pytest.mark.parametrize("low, high", [(0, 0), (0, 1), (2, 2), (3, None), (0, 5), (1, 2000), (2000, 2000)])
+@pytest.mark.parametrize("low, high", [(0, 0), (0, 1), (2, 2), (3, None), (0, 5), (1, 2000), (2000, 2000), (1, 10**9)])
 def test_counts_hold(llm: Any, low: int, high: int | None) -> None:
     from llama_eagle.drop_in.chat import grammar_of_schema
 

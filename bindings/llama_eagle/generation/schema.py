@@ -78,13 +78,13 @@ class _Converter(SchemaConverter):
 
 
 def _check_counts(schema: Mapping[str, Any]) -> None:
-    """Before anything is built. Raises ValueError for what is no count, or above `MOST`."""
+    """Before anything is built. Raises ValueError for what is no count, or for a least count above `MOST`."""
     for keys in COUNTS:
         for key in keys:
             value = schema.get(key, 0)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise ValueError(f"{key} must be a non-negative integer")
-            if value > MOST:
+            if key.startswith("min") and value > MOST:
                 raise ValueError(f"{key} {value} is above {MOST}, the most that a grammar counts")
         low, high = _count(schema, keys)
         if high is not None and low > high:
@@ -92,7 +92,9 @@ def _check_counts(schema: Mapping[str, Any]) -> None:
 
 
 def _count(schema: Mapping[str, Any], keys: tuple[str, str]) -> tuple[int, int | None]:
-    return schema.get(keys[0], 0), schema.get(keys[1])
+    """Least and greatest; None: no greatest, or one above `MOST`, which many schemas have and no answer reaches."""
+    high = schema.get(keys[1])
+    return schema.get(keys[0], 0), None if high is not None and high > MOST else high
 
 
 def repeated(item: str, low: int, high: int | None) -> str:

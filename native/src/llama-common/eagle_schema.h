@@ -52,12 +52,17 @@ inline void eagle_require_schema_name(const std::string & name) {
     }
 }
 
-// minItems, maxItems, minLength or maxLength.
-inline void eagle_require_count(const std::string & key, int64_t count) {
-    if (count > EAGLE_MAX_SCHEMA_COUNT) {
-        throw std::invalid_argument(key + " " + std::to_string(count) + " is above " +
-                                    std::to_string(EAGLE_MAX_SCHEMA_COUNT) + ", the most that a grammar counts");
+// minItems, maxItems, minLength or maxLength. A greatest count that no grammar can hold is none, -1: many schemas have
+// one that no answer reaches. A least count is kept or refused.
+inline int eagle_count(const std::string & key, int64_t count) {
+    if (count <= EAGLE_MAX_SCHEMA_COUNT) {
+        return (int) count;
     }
+    if (key.compare(0, 3, "max") == 0) {
+        return -1;
+    }
+    throw std::invalid_argument(key + " " + std::to_string(count) + " is above " +
+                                std::to_string(EAGLE_MAX_SCHEMA_COUNT) + ", the most that a grammar counts");
 }
 
 // A bound of an integer. Beyond 2^62 the conversion and its sums would overflow.
