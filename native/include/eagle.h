@@ -183,8 +183,9 @@ LLAMA_API int32_t eagle_accept(eagle_session * session, struct llama_sampler * s
 LLAMA_API int32_t eagle_sample(struct llama_context * ctx, struct llama_sampler * sampler, int32_t row,
                                llama_token * id);
 
-// What llama_sampler_apply and llama_sampler_accept do, with a status where those throw or abort: EAGLE_ERR_ARGUMENT when
-// a grammar in the chain allows none of the candidates, when its states explode, or when it does not allow the token.
+// What llama_sampler_apply and llama_sampler_accept do, with a status where those throw or abort: EAGLE_ERR_ARGUMENT
+// when a grammar in the chain allows none of the candidates, when its states explode, or when it does not allow the
+// token.
 LLAMA_API int32_t eagle_sampler_apply(struct llama_sampler * sampler, llama_token_data_array * candidates);
 LLAMA_API int32_t eagle_sampler_accept(struct llama_sampler * sampler, llama_token id);
 
@@ -194,8 +195,8 @@ LLAMA_API int32_t eagle_sampler_accept(struct llama_sampler * sampler, llama_tok
 // fail.
 LLAMA_API int32_t eagle_grammar_check(const struct llama_vocab * vocab, const char * text, const char * root);
 
-// Translates the pattern of a JSON schema into the right side of a GBNF rule for JSON strings that match it, written with
-// its null into rule[size]. EAGLE_ERR_ARGUMENT names what cannot be followed.
+// Translates the pattern of a JSON schema into the right side of a GBNF rule for JSON strings that match it, written
+// with its null into rule[size]. EAGLE_ERR_ARGUMENT names what cannot be followed.
 LLAMA_API int32_t eagle_pattern_rule(const char * pattern, char * rule, size_t size);
 
 // The two likeliest tokens of output row `row` of the last decode (-1: the last one), and the gap between their logits.

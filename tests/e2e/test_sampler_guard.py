@@ -68,8 +68,9 @@ def test_a_dead_end_in_the_command(files: dict[str, Path], more: tuple[str, ...]
 
 
 def test_a_missing_grammar_file_is_not_a_grammar(files: dict[str, Path]) -> None:
-    missing = llama_eagle("generate", "-m", files["target"], "-p", "abc", "--grammar", "/nonexistent")
-    assert_one_line_error(missing, 3, "/nonexistent", "no such file")
+    for option in ("--grammar", "--json-schema"):
+        missing = llama_eagle("generate", "-m", files["target"], "-p", "abc", option, "/nonexistent.json")
+        assert_one_line_error(missing, 3, option, "/nonexistent.json", "no such file")
 
 
 @pytest.mark.parametrize(

@@ -75,9 +75,9 @@ def test_keys_of_a_model(change: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('threads = "8"', "threads is '8', it must be a whole number"),
-        ("threads = true", "threads is True, it must be a whole number"),
-        ("threads = -1", "threads is -1, it must be in 0.."),
+        ('top-k = "8"', "top-k is '8', it must be a whole number"),
+        ("top-k = true", "top-k is True, it must be a whole number"),
+        ("ctx-size = -1", "ctx-size is -1, it must be in 0.."),
         ('temp = "hot"', "temp is 'hot', it must be a number"),
         ("[generate]\nraw = 1", "generate.raw is 1, it must be true or false"),
         ('[generate]\nraw = "no"', "generate.raw is 'no', it must be true or false"),

@@ -80,7 +80,12 @@ def _check_values(path: Path, where: str, values: Mapping[str, Any], known: Mapp
 
 
 def _fault(value: Any, parameter: Any) -> str | None:
-    """What is wrong with the value of an option: the command line's conversions would take "no" for true."""
+    """What is wrong with the value of an option: the command line's conversions would take "no" for true.
+
+    None for an option with a reader of its own, which judges the value itself.
+    """
+    if _has_reader(parameter):
+        return None
     if parameter.multiple != isinstance(value, list):
         return "it must be a list" if parameter.multiple else "it must be a single value"
     kinds, word = _KINDS[_kind(parameter)]
@@ -100,6 +105,13 @@ _KINDS: dict[type, tuple[tuple[type, ...], str]] = {
     float: ((int, float), "a number"),
     str: ((str, int, float), "a text"),
 }
+
+
+def _has_reader(parameter: Any) -> bool:
+    descriptor = getattr(parameter, "type_descriptor", None)
+    if descriptor is not None:
+        return getattr(descriptor.parameter_info, "parser", None) is not None
+    return type(parameter.type).__name__ == "FuncParamType"
 
 
 def _kind(parameter: Any) -> type:

@@ -25,7 +25,7 @@ from llama_eagle.drop_in.replies import (
     Schemas,
 )
 from llama_eagle.errors import UsageError
-from llama_eagle.generation.schema import gbnf
+from llama_eagle.generation.schema import gbnf, referring
 
 Reader = ReplyReader | RequiredCall | NamedCall
 Request = dict[str, Any]  # the arguments of `create_chat_completion`
@@ -89,11 +89,20 @@ def _grammar_of_calls(request: Request) -> LlamaGrammar:
     if not request["tools"] or request["grammar"] is not None:
         raise UsageError("tool_choice='required' needs tools, and makes a grammar of them. Give tools and no grammar.")
     functions = [tool["function"] for tool in request["tools"]]
-    return grammar_of_schema(json.dumps({"anyOf": [_schema_of_call(function) for function in functions]}))
+    places = [f"#/$defs/{i}" for i in range(len(functions))]
+    schema = {
+        "anyOf": [_schema_of_call(function["name"], place) for function, place in zip(functions, places, strict=True)],
+        "$defs": {
+            str(i): referring(function.get("parameters") or {"type": "object"}, places[i])
+            for i, function in enumerate(functions)
+        },
+    }
+    return grammar_of_schema(json.dumps(schema))
 
 
-def _schema_of_call(function: Mapping[str, Any]) -> dict[str, Any]:
-    properties = {"name": {"const": function["name"]}, "arguments": function.get("parameters") or {"type": "object"}}
+def _schema_of_call(name: str, parameters: str) -> dict[str, Any]:
+    """parameters: the place of the arguments' schema."""
+    properties = {"name": {"const": name}, "arguments": {"$ref": parameters}}
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 

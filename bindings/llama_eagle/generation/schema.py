@@ -7,13 +7,21 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from llama_cpp.llama_grammar import PRIMITIVE_RULES, RESERVED_NAMES, SchemaConverter
+from llama_cpp.llama_grammar import PRIMITIVE_RULES, RESERVED_NAMES, STRING_FORMAT_RULES, BuiltinRule, SchemaConverter
 
 from llama_eagle.native import calls
 
 MOST = 2000  # items or characters that a grammar counts, as in eagle_schema.h
 COUNTS = (("minItems", "maxItems"), ("minLength", "maxLength"))
-FIRST = ("$ref", "oneOf", "anyOf", "const", "enum", "pattern", "format")  # they decide before counts do
+FIRST = ("$ref", "oneOf", "anyOf", "const", "enum", "pattern")  # they decide before counts do
+# Keys that say what a value is. A schema without one of them allows any value.
+DECIDING = {
+    *FIRST, "type", "allOf", "properties", "additionalProperties", "items", "prefixItems", "format",
+}  # fmt: skip
+# As llama-cpp-python's, but without raw control characters, which JSON does not allow in strings.
+CHAR = BuiltinRule(
+    r'[^"\\\x00-\x1F\x7F] | "\\" (["\\/bfnrt] | "u" [0-9a-fA-F] [0-9a-fA-F] [0-9a-fA-F] [0-9a-fA-F])', []
+)
 LONGEST = 15  # digits of an integer without a bound, as llama-cpp-python has it
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
@@ -21,15 +29,59 @@ BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 def gbnf(schema: str) -> str:
     """The grammar of a schema's values. Raises whatever the converter raises for one that it cannot express."""
     converter = _Converter(prop_order={}, allow_fetch=False, dotall=False, raw_pattern=False)
-    converter.visit(converter.resolve_refs(json.loads(schema), "stdin"), "")
+    converter.visit(converter.resolve_refs(_with_bare_references(json.loads(schema)), "stdin"), "")
     return str(converter.format_grammar())
 
 
+def referring(schema: Any, place: str) -> Any:
+    """A schema that stands at `place` of a larger one ("#/..."): its references are to parts of itself."""
+    if isinstance(schema, list):
+        return [referring(entry, place) for entry in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    found = {key: referring(value, place) for key, value in schema.items()}
+    ref = schema.get("$ref")
+    return found | {"$ref": place + ref[1:]} if isinstance(ref, str) and ref.startswith("#") else found
+
+
+def _with_bare_references(schema: Any) -> Any:
+    """The parent overlooks what stands next to a reference, such as the definitions of a recursive model."""
+    if isinstance(schema, list):
+        return [_with_bare_references(entry) for entry in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    found = {key: _with_bare_references(value) for key, value in schema.items()}
+    if isinstance(found.get("$ref"), str) and len(found) > 1:
+        found["anyOf"] = [{"$ref": found.pop("$ref")}]
+    return found
+
+
 class _Converter(SchemaConverter):
-    def visit(self, schema: Mapping[str, Any], name: str) -> str:
+    def _format_literal(self, literal: str) -> str:
+        """A literal of GBNF. The parent leaves backslashes alone, which GBNF reads as escapes."""
+        return '"' + json.dumps(literal, ensure_ascii=False)[1:-1] + '"'
+
+    def _add_primitive(self, name: str, rule: Any) -> str:
+        return str(super()._add_primitive(name, CHAR if name == "char" else rule))
+
+    def _resolve_ref(self, ref: str) -> str:
+        """A rule of its own for each reference: names of definitions may repeat, or be those of other rules."""
+        refs = list(self._refs)
+        name = f"ref-{refs.index(ref)}"
+        if ref in self._refs_being_resolved or name in self._rules:
+            return name
+        self._refs_being_resolved.add(ref)
+        found = self.visit(self._refs[ref], name)
+        self._refs_being_resolved.remove(ref)
+        return found
+
+    def visit(self, schema: Any, name: str) -> str:
+        schema = {} if schema is True else schema
         if not isinstance(schema, Mapping):
             raise TypeError(f"a schema must be an object, not {schema!r:.50}")
-        _check_counts(schema)
+        schema = _typed(_within_counts(schema))
+        if name and not DECIDING & schema.keys():
+            return str(self._add_rule(self._rule_name(name), self._add_primitive("value", PRIMITIVE_RULES["value"])))
         if isinstance(schema.get("type"), list) and not any(key in schema for key in ("$ref", "oneOf", "anyOf")):
             return self._visit_types(schema, name)
         counted = self._counted(schema, name)
@@ -47,13 +99,14 @@ class _Converter(SchemaConverter):
     def _counted(self, schema: Mapping[str, Any], name: str) -> str | None:
         """The rule of an array or string with a least or greatest length; None: it is another schema."""
         kind = schema.get("type")
-        if any(key in schema for key in FIRST):
+        if any(key in schema for key in FIRST) or _is_known_format(schema.get("format")):
             return None
         if kind == "string" and any(key in schema for key in COUNTS[1]):
-            char = self._add_primitive("char", PRIMITIVE_RULES["char"])
+            char = self._add_primitive("char", CHAR)
             return f'"\\"" {repeated(char, *_count(schema, COUNTS[1]))} "\\""'
         items = schema.get("items") or schema.get("prefixItems") or {}
-        if kind == "array" and not isinstance(items, list) and any(key in schema for key in COUNTS[0]):
+        is_counted = ("items" in schema and items in ({}, True)) or any(key in schema for key in COUNTS[0])
+        if kind == "array" and not isinstance(items, list) and is_counted:
             if items == {} or items is True:
                 item = self._add_primitive("value", PRIMITIVE_RULES["value"])
             else:
@@ -77,24 +130,46 @@ class _Converter(SchemaConverter):
         return str(self._add_rule(self._rule_name(name), f"({integers(*_bounds(schema))}) space"))
 
 
-def _check_counts(schema: Mapping[str, Any]) -> None:
-    """Before anything is built. Raises ValueError for what is no count, or for a least count above `MOST`."""
+def _typed(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With the type that counts imply where nothing else says what the value is."""
+    if DECIDING & schema.keys():
+        is_array = "items" in schema and not (DECIDING - {"items"}) & schema.keys()
+        return {**schema, "type": "array"} if is_array else schema
+    for keys, kind in zip(COUNTS, ("array", "string"), strict=True):
+        if any(key in schema for key in keys):
+            return {**schema, "type": kind}
+    return schema
+
+
+def _is_known_format(name: Any) -> bool:
+    return isinstance(name, str) and (name.startswith("uuid") or f"{name}-string" in STRING_FORMAT_RULES)
+
+
+def _within_counts(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Before anything is built: without a greatest count above `MOST`, which many schemas have and no answer reaches.
+
+    Raises ValueError for what is no count, or for a least count above `MOST`.
+    """
+    found = dict(schema)
     for keys in COUNTS:
         for key in keys:
             value = schema.get(key, 0)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != int(value):
                 raise ValueError(f"{key} must be a non-negative integer")
-            if key.startswith("min") and value > MOST:
-                raise ValueError(f"{key} {value} is above {MOST}, the most that a grammar counts")
-        low, high = _count(schema, keys)
+            if key in found:
+                found[key] = int(value)
+            if value > MOST and key.startswith("min"):
+                raise ValueError(f"{key} {int(value)} is above {MOST}, the most that a grammar counts")
+        low, high = _count(found, keys)
         if high is not None and low > high:
             raise ValueError(f"{keys[0]} {low} is above {keys[1]} {high}")
+        if high is not None and high > MOST:
+            del found[keys[1]]
+    return found
 
 
 def _count(schema: Mapping[str, Any], keys: tuple[str, str]) -> tuple[int, int | None]:
-    """Least and greatest; None: no greatest, or one above `MOST`, which many schemas have and no answer reaches."""
-    high = schema.get(keys[1])
-    return schema.get(keys[0], 0), None if high is not None and high > MOST else high
+    return schema.get(keys[0], 0), schema.get(keys[1])
 
 
 def repeated(item: str, low: int, high: int | None) -> str:

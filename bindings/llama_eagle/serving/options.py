@@ -216,7 +216,8 @@ _DRAFTING: dict[str, Any] = {
     "draft_vocab": int | str | None, "lookup": bool | None,
 }  # fmt: skip
 _CONTEXT: dict[str, Any] = {
-    "type_k": str | None, "type_v": str | None, "n_threads": int | str | None, "n_ubatch": int | None,
+    "type_k": str | None, "type_v": str | None, "n_ubatch": int | None,
+    "n_threads": int | str | float | bool | list[Any] | None,  # read_threads judges it
 }  # fmt: skip
 _LOADING: dict[str, Any] = {
     "n_gpu_layers": int | None, "rpc_servers": str | list[str] | None, "tensor_split": list[float] | None,

@@ -68,7 +68,7 @@ class Form:
             return None if self.grammar is None else _grammar(self.grammar)
         from llama_eagle.drop_in.chat import grammar_of_schema
 
-        return str(grammar_of_schema(_file_or_text(self.json_schema))._grammar)
+        return str(grammar_of_schema(_schema(self.json_schema))._grammar)
 
 
 @dataclass(frozen=True)
@@ -273,6 +273,15 @@ def _grammar(given: str) -> str:
     text = _file_or_text(given)
     if "::=" not in text and text == given:
         raise InputError(f"--grammar {given:.200}: there is no such file, and it is no grammar. Correct the path.")
+    return text
+
+
+def _schema(given: str) -> str:
+    text = _file_or_text(given)
+    if text == given and not text.lstrip().startswith(("{", "true", "false")):
+        raise InputError(
+            f"--json-schema {given:.200}: there is no such file, and it is no JSON schema. Correct the path."
+        )
     return text
 
 

@@ -77,6 +77,8 @@ def text_of(content: str | Sequence[Mapping[str, Any]]) -> str:
 
 def _read(message: Any, where: str) -> Message:
     found = {key: value for key, value in _as_mapping(message, where).items() if value is not None}
+    if found.get("tool_calls") == []:  # as OpenAI's client sends an answer back
+        del found["tool_calls"]
     if not isinstance(found.get("role"), str):
         raise UsageError(f"{where} has no role. Send system, user, assistant or tool.")
     has_calls = found.get("tool_calls") or found.get("function_call")

@@ -1,8 +1,9 @@
 #include "eagle_team.h"
 
 #include <algorithm>
+#include <exception>
 #include <mutex>
-#include <system_error>
+#include <utility>
 
 #include "eagle_clock.h"
 #include "eagle_cores.h"
@@ -56,6 +57,11 @@ void team::event::wait(uint32_t seen, int64_t spin_ns) {
     sleepers.fetch_sub(1, std::memory_order_relaxed);
 }
 
+// The affinity is read before a pool pins the calling thread.
+team::team() : tickets_(new ticket[MAX_THREADS]) {
+    allowed_cores();
+}
+
 team::~team() {
     quit_ = true;
     step_.change(step_.number + 2);
@@ -71,7 +77,7 @@ int team::reserve(int n) {
         while ((int) threads_.size() + 1 < n) {
             threads_.emplace_back(&team::serve, this, (int) threads_.size() + 1);
         }
-    } catch (const std::system_error &) {  // a limit of the system: fewer threads compute the same
+    } catch (const std::exception &) {  // a limit of the system, or no memory: fewer threads compute the same
     }
     return std::min(n, (int) threads_.size() + 1);
 }
@@ -104,22 +110,21 @@ bool team::run(job & work, int n_threads) {
         }
         take_part(0, step, patient);
     }
+    timeslice::mine().has_left = false;  // of a job within a ticket of another
     return !stop_;
 }
 
 void team::serve(int thread) {
     bool patient = true;
     while (!quit_) {
+        // In this order: n_threads_ is at least as new as the step, and a ticket of an older step cannot be taken.
         const uint32_t size = size_.number.load(std::memory_order_acquire);
-        if (thread >= n_threads_) {
-            size_.wait(size, 0);
-            continue;
-        }
         const uint32_t step = step_.number.load(std::memory_order_acquire);
-        if (step % 2 == 1) {
+        const bool takes_part = thread < n_threads_;
+        if (takes_part && step % 2 == 1) {
             take_part(thread, step, patient);
-        } else if (!quit_) {
-            step_.wait(step, IDLE_SPIN_NS);
+        } else if (!quit_) {  // set before the numbers change for the last time
+            takes_part ? step_.wait(step, IDLE_SPIN_NS) : size_.wait(size, 0);
         }
     }
 }
@@ -238,9 +243,8 @@ struct process_teams {
 
     ~process_teams() {
 #ifndef _WIN32
-        delete idle;
+        delete std::exchange(idle, new idle_teams);  // other threads may still compute graphs
 #endif
-        idle = new idle_teams;  // for graphs that other threads still compute
     }
 
     static process_teams & instance() {

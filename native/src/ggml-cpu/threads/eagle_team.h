@@ -34,7 +34,7 @@ class team {
   public:
     static constexpr int MAX_THREADS = 512;
 
-    team() : tickets_(new ticket[MAX_THREADS]) {}
+    team();
     ~team();
     team(const team &) = delete;
     team & operator=(const team &) = delete;
