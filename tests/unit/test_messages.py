@@ -143,7 +143,7 @@ def test_objects_of_clients_are_messages() -> None:
     assert prompt(PRINTS, [USER, Answered()]) == "[user:QUESTION][assistant:HELLO]"
 
 
-WRONG = {
+WRONG: dict[str, Any] = {
     "message 2 has no role": [USER, {"content": "x"}],
     "message 1 has no content": [{"role": "user"}],
     "message 1 has a int as content": [{"role": "user", "content": 5}],
@@ -156,6 +156,11 @@ WRONG = {
         USER, CALLS[1] | {"tool_calls": [CALL | {"function": {"name": "tool1", "arguments": '{"a'}}]},
     ],
     "has no function with a name": [USER, CALLS[1] | {"tool_calls": [{"id": "1"}]}],
+    "tool has no function with a name": [USER, CALLS[1] | {"tool_calls": [{"id": "1", "function": "x"}]}],
+    "message 2 has tool_calls that are no list": [USER, CALLS[1] | {"tool_calls": 5}],
+    "messages are a NoneType": None,
+    "messages are a int": 5,
+    "messages are a str": "hello",
 }  # fmt: skip
 
 
@@ -170,6 +175,11 @@ def test_what_is_no_message_is_refused_by_name(message: str) -> None:
 
 def normalised_with_calls(messages: Any) -> Any:
     return normalised(OBJECT_CALLS, messages)
+
+
+def test_an_empty_list_of_calls_is_none() -> None:
+    answer = {"role": "assistant", "content": "x"}
+    assert normalised(OBJECT_CALLS, [USER, answer | {"tool_calls": []}]) == normalised(OBJECT_CALLS, [USER, answer])
 
 
 def test_a_refusal_of_the_template_is_told() -> None:

@@ -55,6 +55,8 @@ def read_messages(messages: Iterable[Any]) -> list[Message]:
 
     Raises `UsageError` for what is no message, and for pictures and sound.
     """
+    if isinstance(messages, str | Mapping) or not isinstance(messages, Iterable):
+        raise UsageError(f"messages are a {type(messages).__name__}. Send a list of dicts with role and content.")
     return [_read(message, f"message {n}") for n, message in enumerate(messages, start=1)]
 
 
@@ -79,6 +81,8 @@ def _read(message: Any, where: str) -> Message:
     found = {key: value for key, value in _as_mapping(message, where).items() if value is not None}
     if found.get("tool_calls") == []:  # as OpenAI's client sends an answer back
         del found["tool_calls"]
+    if not isinstance(found.get("tool_calls", []), list | tuple):
+        raise UsageError(f"{where} has tool_calls that are no list. Send the calls as the answer had them.")
     if not isinstance(found.get("role"), str):
         raise UsageError(f"{where} has no role. Send system, user, assistant or tool.")
     has_calls = found.get("tool_calls") or found.get("function_call")
@@ -162,9 +166,10 @@ def _with_arguments(message: Message, *, as_text: bool = False) -> Message:
 
 def _read_call(call: Any, *, as_text: bool) -> Message:
     call = _as_mapping(call, "a call of a tool")
-    function = dict(call.get("function") or {})
-    if not isinstance(function.get("name"), str):
+    function = call.get("function")
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise UsageError("a call of a tool has no function with a name. Send the calls as the answer had them.")
+    function = dict(function)
     given = function.get("arguments")
     try:
         arguments = json.loads(given or "{}") if isinstance(given, str) or given is None else given
