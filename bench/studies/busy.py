@@ -31,6 +31,7 @@ from llama_eagle.bench.peer import PeerJob, build_peer
 from llama_eagle.bench.surroundings import surroundings
 from llama_eagle.drafting.options import NONE, DraftingOptions
 from llama_eagle.generation.run import GREEDY, Run, decode
+from llama_eagle.native.processor.threads import default_threads
 from llama_eagle.sessions.models import ModelPair
 from llama_eagle.sessions.options import MTP, PairOptions
 from llama_eagle.sessions.text import Tokenizer
@@ -59,7 +60,7 @@ PROMPT = "Explain how a compiler turns a loop into machine code, step by step."
 
 @contextmanager
 def load(name: str) -> Iterator[None]:
-    """Runs the busy processes of one load."""
+    """Run the busy processes of one load."""
     cores = sorted(os.sched_getaffinity(0))
     processes = []
     try:
@@ -75,7 +76,7 @@ def load(name: str) -> Iterator[None]:
 
 
 def measure(sides: dict[str, Callable[[], float]], runs: int) -> dict[str, float]:
-    """Median tokens/s of each side."""
+    """Return the median tokens/s of each side."""
     speeds: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(runs):
         for name, side in sides.items():
@@ -84,7 +85,7 @@ def measure(sides: dict[str, Callable[[], float]], runs: int) -> dict[str, float
 
 
 def sides_of(args: argparse.Namespace, stack: ExitStack) -> dict[str, Callable[[], float]]:
-    threads = len(os.sched_getaffinity(0))
+    threads = default_threads()
     draft = args.draft if args.draft in (None, MTP) else Path(args.draft)
     pair = stack.enter_context(ModelPair(PairOptions(args.target, draft)))
     prompt = Tokenizer(pair.target).encode(PROMPT)

@@ -69,7 +69,7 @@ def texts(llm: Any, schema: dict[str, Any], n: int) -> Iterator[Any]:
 @pytest.mark.parametrize("pattern", FOLLOWED)
 def test_followed(llm: Any, pattern: str) -> None:
     found = list(texts(llm, {"type": "string", "pattern": pattern}, 4))
-    assert found or pattern in ("x", "^a|b$")  # whose texts seldom end within 200 tokens
+    assert found or pattern in ("x", "^a|b$")  # their texts rarely end within 200 tokens
     assert all(re.search(pattern, text) for text in found), found
 
 

@@ -194,7 +194,7 @@ def _n_ended(parts: Iterable[Part]) -> int:
 
 
 def _reason(reason: str, n_calls: int) -> str:
-    """Why a reply ended, which has so many whole calls."""
+    """Return the finish reason of a reply with that number of whole calls."""
     return "tool_calls" if n_calls and reason == "stop" else reason
 
 

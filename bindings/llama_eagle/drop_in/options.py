@@ -156,8 +156,8 @@ class Loading:
 
 
 def choose(model_path: str, options: EagleOptions, given: Mapping[str, Any]) -> Loading:
-    """What drafts. All files are sound and fit, and the context fits into memory; of a vocabulary alone the tokenizer
-    is checked.
+    """Choose the drafter. All files are sound and fit, and the context fits into memory; of a file opened for its
+    vocabulary alone, the tokenizer is checked.
 
     What nobody asked for gives way where it does not work; what was named is refused. Raises `UsageError`,
     `InputError`, `IncompatibleModels` or `EnvironmentFailure`.

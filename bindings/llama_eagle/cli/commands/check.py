@@ -67,7 +67,7 @@ def check(
 
 
 def _acceptance(target: Path, draft: Path | None, threads: int, n_gpu_layers: int) -> dict[str, Any]:
-    """What drafting did over a short text. Raises `UsageError` where nothing drafts."""
+    """Measure drafting over a short text. Raises `UsageError` where nothing drafts."""
     from llama_eagle.drafting.options import DraftingOptions
     from llama_eagle.drafting.resolve import resolve
     from llama_eagle.errors import UsageError

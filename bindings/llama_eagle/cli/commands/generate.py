@@ -270,18 +270,18 @@ def _read_file(file: Path | None) -> str:
 
 
 def _grammar(given: str) -> str:
-    text = _file_or_text(given)
-    if "::=" not in text and text == given:
-        raise InputError(f"--grammar {given:.200}: there is no such file, and it is no grammar. Correct the path.")
-    return text
+    return _form("--grammar", "grammar", given, "::=" in given)
 
 
 def _schema(given: str) -> str:
+    return _form("--json-schema", "JSON schema", given, given.lstrip().startswith(("{", "true", "false")))
+
+
+def _form(option: str, kind: str, given: str, is_form: bool) -> str:
+    """Return the text of an option that takes a file or the form itself. Raises `InputError` for neither."""
     text = _file_or_text(given)
-    if text == given and not text.lstrip().startswith(("{", "true", "false")):
-        raise InputError(
-            f"--json-schema {given:.200}: there is no such file, and it is no JSON schema. Correct the path."
-        )
+    if text == given and not is_form:
+        raise InputError(f"{option} {given:.200}: there is no such file, and it is no {kind}. Correct the path.")
     return text
 
 

@@ -69,8 +69,8 @@ ggml_tensor groups_of(const ggml_tensor * w, size_t offset, size_t size) {
     return groups;
 }
 
-// Rearranges a tensor by all threads, each of which takes the next piece. Reading a file that is not in memory is part
-// of it: while one thread waits for the disk, the others rearrange.
+// Rearranges a tensor by all threads: each takes the next piece. Reading a file that is not in memory is part of the
+// work, so while one thread waits for the disk, the others rearrange.
 class rearrangement final : public job {
   public:
     rearrangement(const ggml_tensor * w, const void * data, size_t offset, size_t size)

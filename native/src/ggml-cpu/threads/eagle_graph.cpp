@@ -90,8 +90,9 @@ int64_t values_of(const ggml_tensor * node) {
     }
 }
 
-way way_of(const ggml_tensor * node, int phase, bool use_ref) {
-    if (eagle_phases(node, use_ref) > 0) {
+// `phases`: of the node if it is an operation of ours, else 0.
+way way_of(const ggml_tensor * node, int phase, int phases) {
+    if (phases > 0) {
         return eagle_phase_values(node, phase) <= FEW_VALUES ? way::alone : way::shared;
     }
     const bool elsewhere = node->src[0] != nullptr && node->src[0]->extra != nullptr;
@@ -113,7 +114,7 @@ class graph_job final : public eagle::job {
             } else if (!next_node()) {
                 return step::end;
             }
-            const way how = n_threads_ == 1 ? way::alone : way_of(node(), phase_, plan_->use_ref);
+            const way how = n_threads_ == 1 ? way::alone : way_of(node(), phase_, phases_);
             if (how != way::alone) {
                 return how == way::owners ? step::owners : step::shared;
             }
