@@ -1,10 +1,11 @@
 """Decoding speed while other programs compute: ours with all threads and with one, with a draft, and llama.cpp's own.
 
     python bench/studies/busy.py TARGET.gguf [--draft DRAFT.gguf|mtp] [--loads idle one two ...] [-n 64] [--runs 3]
-                                 [--peers] [--json]
+                                 [--prompt TEXT] [--clients 4] [--peers] [--json]
 
 Each load is a set of busy processes that run next to the measurements. All sides are measured under each load in
-alternation; the table shows medians in tokens/s and, for ours, the ratio to the same side on an idle machine.
+alternation; the table shows medians in tokens/s and, for ours, the ratio to the same side on an idle machine. With
+--clients our server answers that number of clients at once, whose prompts are those of a constructed pair.
 
 | load | busy processes |
 |---|---|
@@ -24,9 +25,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 
+import serving
 from llama_eagle.bench.peer import PeerJob, build_peer
 from llama_eagle.bench.surroundings import surroundings
 from llama_eagle.drafting.options import NONE, DraftingOptions
@@ -88,7 +91,7 @@ def sides_of(args: argparse.Namespace, stack: ExitStack) -> dict[str, Callable[[
     threads = default_threads()
     draft = args.draft if args.draft in (None, MTP) else Path(args.draft)
     pair = stack.enter_context(ModelPair(PairOptions(args.target, draft)))
-    prompt = Tokenizer(pair.target).encode(PROMPT)
+    prompt = Tokenizer(pair.target).encode(args.prompt)
 
     def ours(n_threads: int, drafting: DraftingOptions = DraftingOptions(NONE)) -> Callable[[], float]:
         return lambda: decode(pair, prompt, Run(args.n, n_threads, GREEDY), drafting).tokens_per_second
@@ -96,10 +99,27 @@ def sides_of(args: argparse.Namespace, stack: ExitStack) -> dict[str, Callable[[
     sides = {"plain": ours(threads), "plain, 1 thread": ours(1)}
     if draft:
         sides["drafting"] = ours(threads, DraftingOptions(draft))
+    if args.clients:
+        sides |= servers(args, stack, threads)
     if args.peers:
         peer = build_peer()
         sides["llama.cpp"] = lambda: peer.decode(PeerJob(args.target, args.n, threads))
     return sides
+
+
+def servers(args: argparse.Namespace, stack: ExitStack, threads: int) -> dict[str, Callable[[], float]]:
+    """All clients' tokens/s from our server, without and with a draft."""
+    name = f"server, {args.clients} clients"
+    setting = serving.Setting(args.target, args.draft or NONE, args.n, "auto", threads, args.clients, 4 * args.n + 64)
+    found: dict[str, Callable[[], float]] = {}
+    for draft in (False, True) if args.draft else (False,):
+        server = stack.enter_context(serving.serving(serving.ours(setting, draft), cpu=False))
+        found[name + (", drafting" if draft else "")] = partial(_speed, server, args.clients, args.n)
+    return found
+
+
+def _speed(server: serving.Server, n_clients: int, n: int) -> float:
+    return serving.measure(server, n_clients, n)["tps"]
 
 
 def show(results: dict[str, dict[str, float]]) -> None:
@@ -117,6 +137,8 @@ def main() -> None:
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS), help="idle is always measured")
     parser.add_argument("-n", type=int, default=64, help="tokens of each run (default: 64)")
     parser.add_argument("--runs", type=int, default=3, help="runs of each side under each load (default: 3)")
+    parser.add_argument("--prompt", default=PROMPT, help='for a constructed pair " A B C"')
+    parser.add_argument("--clients", type=int, help="also measure our server with that many clients at once")
     parser.add_argument("--peers", action="store_true", help="also measure llama.cpp's own llama-bench")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
