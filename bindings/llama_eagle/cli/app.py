@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from llama_eagle.cli.commands import (
+    answer,
     bench,
     chat,
     check,
@@ -37,6 +38,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "bench": (bench.bench, "llama-eagle bench --synthetic 0.8b --n-draft 2,4,auto"),
     "evaluate": (evaluate.evaluate, "llama-eagle evaluate -m target.gguf -d draft.gguf --data chat --limit 10"),
     "generate": (generate.generate, 'llama-eagle generate -m target.gguf -p "Why is the sky blue?"'),
+    "answer": (answer.answer, "llama-eagle answer prompts.jsonl -m target.gguf -o answers.jsonl --parallel 8"),
     "chat": (chat.chat, "llama-eagle chat -m target.gguf -d draft.gguf"),
     "run": (run.run, "llama-eagle run Qwen/Qwen3-8B"),
     "pairs": (run.pairs, "llama-eagle pairs"),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import queue
 import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -50,11 +52,52 @@ def run(words: Sequence[str], variables: Mapping[str, str], verbose: bool) -> in
 
     Raises `EnvironmentFailure` when it ends by itself.
     """
-    program = _find("llama-server", "built with LLAMA_EAGLE_SERVER=OFF, as by `make demo`. `make install` adds it")
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
-    process = _start([str(program), *words], {**FEW_HEAPS, **os.environ, **variables}, **pipes)
+    process = _start_server(words, variables)
     watch_process(process.pid, console.warn)
-    return _until_end(process, lambda: _follow(process, verbose), "See --verbose.")
+    return _until_end(process, lambda: _follow(process, verbose, _announce_address), "See --verbose.")
+
+
+@contextlib.contextmanager
+def background(words: Sequence[str], variables: Mapping[str, str], verbose: bool) -> Iterator[str]:
+    """llama-server for as long as the block runs: its URL, once it has loaded the model.
+
+    Raises `EnvironmentFailure` when it ends before that.
+    """
+    process = _start_server(words, variables)
+    complaints: list[str] = []
+    addresses: queue.Queue[str] = queue.Queue()
+
+    def follow() -> None:
+        complaints.append(_follow(process, verbose, lambda text: addresses.put(text.removeprefix("listening on "))))
+        addresses.put("")
+
+    reader = threading.Thread(target=follow, name="llama-server's log", daemon=True)
+    reader.start()
+    try:
+        address = addresses.get()
+        if not address or not _is_ready(address, process):
+            reader.join()
+            raise _ended(process, complaints[0])
+        yield address
+    finally:
+        process.terminate()
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _is_ready(address: str, process: subprocess.Popen[str]) -> bool:
+    """Wait until it has loaded its model; false when it ends."""
+    while process.poll() is None:
+        try:
+            urllib.request.urlopen(f"{address}/health").close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return True
+    return False
 
 
 def run_rpc_server(words: Sequence[str], endpoint: str) -> int:
@@ -77,6 +120,12 @@ def _announce(process: subprocess.Popen[str], endpoint: str) -> str:
     return ""
 
 
+def _start_server(words: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[str]:
+    program = _find("llama-server", "built with LLAMA_EAGLE_SERVER=OFF, as by `make demo`. `make install` adds it")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    return _start([str(program), *words], {**FEW_HEAPS, **os.environ, **variables}, **pipes)
+
+
 def _start(command: Sequence[str], variables: Mapping[str, str], **pipes: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command,
@@ -92,15 +141,25 @@ def _until_end(process: subprocess.Popen[str], follow: Callable[[], str], remedy
     status: list[int] = []
     with _signals(process, status):
         last = follow()
-        code = process.wait()
+        process.wait()
     if status:
         return status[0]
+    raise _ended(process, last, remedy)
+
+
+def _ended(process: subprocess.Popen[str], reason: str, remedy: str = "See --verbose.") -> EnvironmentFailure:
     name = Path(str(process.args[0])).stem  # type: ignore[index]
-    raise EnvironmentFailure(f"{name} ended with status {code}: {last or 'no reason given'}. {remedy}")
+    code = process.wait()
+    return EnvironmentFailure(f"{name} ended with status {code}: {reason or 'no reason given'}. {remedy}")
 
 
-def _follow(process: subprocess.Popen[str], verbose: bool) -> str:
-    """Read its log to the end; return the last complaint."""
+def _announce_address(text: str) -> None:
+    console.data(text)
+    sys.stdout.flush()
+
+
+def _follow(process: subprocess.Popen[str], verbose: bool, on_address: Callable[[str], object]) -> str:
+    """Read its log to the end, and report "listening on URL" once; return the last complaint."""
     complaints: deque[str] = deque(maxlen=1)
     announced = False
     for line in process.stdout or ():
@@ -108,8 +167,7 @@ def _follow(process: subprocess.Popen[str], verbose: bool) -> str:
         level, text = (found["level"], found["text"]) if found else ("", line.rstrip("\n"))
         if not announced and (address := _LISTENING.search(text)):
             announced = True
-            console.data(address.group(0))
-            sys.stdout.flush()
+            on_address(address.group(0))
         if level == "E" or (not found and "error" in text.lower()):
             complaints.append(" ".join(_ORIGIN.sub("", text)[:MAX_COMPLAINT].split()))
         if verbose:

@@ -1,0 +1,120 @@
+"""`llama-eagle answer PROMPTS -m MODEL -o ANSWERS`"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from llama_eagle import console
+from llama_eagle.cli.groups import grouped
+from llama_eagle.cli.options import CHAT_CONTEXT, Computing, Drafting, Json, Overwrite, Sampling, TargetFile, Verbose
+
+CHECK_FAILED = 5
+
+
+@grouped
+def answer(
+    prompts: Annotated[
+        Path, typer.Argument(metavar="PROMPTS.jsonl", help="JSON lines with `messages` or `prompt`, or a text a line.")
+    ],
+    model: TargetFile,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="ANSWERS.jsonl", help="A line for each prompt, in their order.")
+    ],
+    drafting: Drafting,
+    sampling: Sampling,
+    computing: Computing,
+    parallel: Annotated[int, typer.Option("--parallel", "-np", help="Prompts answered at once, up to 16.")] = 4,
+    n_predict: Annotated[int, typer.Option("-n", "--n-predict", min=1, help="Longest answer in tokens.")] = 1024,
+    ctx_size: Annotated[
+        int, typer.Option("--ctx-size", "-c", min=1, help="Context of each prompt with its answer, in tokens.")
+    ] = CHAT_CONTEXT,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Continue each prompt as text, without the model's chat template.")
+    ] = False,
+    overwrite: Overwrite = False,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Answer a file of prompts, several at once.
+
+    A killed run continues when the command is repeated: finished answers are kept in ANSWERS.jsonl.part. A line of the
+    output holds the keys of its prompt's line, the messages with the answer (`text` with --raw), finish_reason and
+    n_tokens. A prompt that the model cannot take, such as one that is too long, has an `error` instead, and the exit
+    code is 5. A model without a chat template continues texts.
+    """
+    from llama_eagle.files import check_output, refuse_existing, refuse_sources
+    from llama_eagle.serving import options as serving
+    from llama_eagle.serving.process import background
+    from llama_eagle.serving.prompts import Journal, answer_all, identity, read_prompts
+
+    found = read_prompts(prompts)
+    check_output(output)
+    refuse_sources(output, [prompts, model])
+    refuse_existing([output], overwrite)
+    key = secrets.token_urlsafe()
+    served = serving.check(
+        serving.ServerOptions(
+            model=model, drafting=drafting.options(), context=computing.context(ctx_size, 0), n_ctx=ctx_size,
+            load=computing.load(), port=0, api_key=key, parallel=min(parallel, max(len(found), 1)), verbose=verbose,
+        )
+    )  # fmt: skip
+    params = sampling.params()
+    questions = _questions(served, found, params, n_predict, raw)
+    same = identity(found, model.resolve(), model.stat().st_size, params, n_predict, ctx_size, questions.is_chat)
+    journal = Journal(output, same, overwrite)
+    if journal.answers:
+        console.note(f"continuing: {len(journal.answers)} of {len(found)} prompts are answered")
+    console.note(served.why)
+    n_tokens, start = 0, time.monotonic()
+    try:
+        if len(journal.answers) < len(found):
+            with background(serving.words(served), serving.variables(served), verbose) as address:
+                start = time.monotonic()
+                with console.progress(f"answering {len(found)} prompts") as on_progress:
+
+                    def on_answer(record: dict[str, Any]) -> None:
+                        nonlocal n_tokens
+                        n_tokens += record.get("n_tokens", 0)
+                        on_progress(len(journal.answers) / len(found))
+
+                    answer_all(address, key, found, questions, journal, parallel, on_answer)
+        journal.finish()
+    finally:
+        journal.close()
+    _report(output, list(journal.answers.values()), n_tokens, time.monotonic() - start, json)
+
+
+def _questions(served: Any, prompts: Any, params: Any, n_predict: int, raw: bool) -> Any:
+    """Raises `InputError` for chats that no template can render."""
+    from llama_eagle.errors import InputError
+    from llama_eagle.serving.prompts import Questions
+
+    is_chat = not raw and "tokenizer.chat_template" in served.target.keys
+    if not is_chat and (chats := [prompt for prompt in prompts if prompt.messages]):
+        why = "--raw continues texts" if raw else f"{served.target.path} has no chat template"
+        raise InputError(f"prompt {chats[0].number + 1} has `messages`, but {why}. Give `prompt` instead.")
+    body = {
+        "max_tokens": n_predict, "temperature": max(params.temperature, 0.0), "top_k": params.top_k,
+        "top_p": params.top_p, "min_p": params.min_p, "repeat_penalty": params.repeat_penalty,
+    }  # fmt: skip
+    return Questions(is_chat, body, params.seed)
+
+
+def _report(output: Path, answers: list[dict[str, Any]], n_tokens: int, seconds: float, json: bool) -> None:
+    n_failed = sum("error" in found for found in answers)
+    speed = n_tokens / seconds if n_tokens else 0.0
+    if json:
+        console.result(
+            {"output": str(output), "prompts": len(answers), "errors": n_failed, "tokens": n_tokens,
+             "tokens_per_second": round(speed, 1)}
+        )  # fmt: skip
+    else:
+        console.data(f"{output}: {len(answers)} prompts, {n_tokens} tokens, {speed:.1f} tokens/s")
+    if n_failed:
+        console.warn(f'{n_failed} of {len(answers)} prompts have no answer: see "error" in their lines of {output}.')
+        raise typer.Exit(CHECK_FAILED)

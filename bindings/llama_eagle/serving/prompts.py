@@ -1,0 +1,248 @@
+"""Answers to a file of prompts: several at a time through one server, resumable, in the order of the file.
+
+While work is in progress, `OUTPUT.part` holds one JSON line for each answer, in the order of their completion. The
+output itself appears at the end, whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
+from llama_eagle.files import explain, write_whole
+
+Record = dict[str, Any]
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+TEXT_SUFFIXES = (".txt", ".md")
+MAX_NAMED = 5  # faulty lines in an error
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt of the file: messages of a chat, or a text.
+
+    number: 0-based, in the file's order. record: the input line's other keys, which the answer's line keeps.
+    """
+
+    number: int
+    text: str = ""
+    messages: tuple[Record, ...] = ()
+    record: Mapping[str, Any] | None = None
+
+
+def read_prompts(path: Path) -> list[Prompt]:
+    """The prompts of a file: JSON lines that hold a string, `prompt` or `messages`, or in .txt and .md a text a line.
+
+    Raises `InputError` that names the faulty lines.
+    """
+    try:
+        lines = path.read_text("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 (byte {error.start}). Convert it with iconv.") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}).") from None
+    prompts: list[Prompt] = []
+    faults: list[str] = []
+    for place, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            prompts.append(_prompt(len(prompts), line.rstrip("\r"), path.suffix.lower() in TEXT_SUFFIXES))
+        except ValueError as error:
+            faults.append(f"line {place}: {error}")
+    if faults:
+        more = f"; and {len(faults) - MAX_NAMED} more" if len(faults) > MAX_NAMED else ""
+        raise InputError(f"{path}: {'; '.join(faults[:MAX_NAMED])}{more}. Correct or remove these lines.")
+    if not prompts:
+        raise InputError(f"{path}: it holds no prompt.")
+    return prompts
+
+
+def _prompt(number: int, line: str, is_text: bool) -> Prompt:
+    """Raises ValueError with the reason."""
+    try:
+        found = line if is_text else json.loads(line)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON ({error.msg} at column {error.colno})") from None
+    if isinstance(found, str):
+        found = {"prompt": found}
+    messages, text = (found.get("messages"), found.get("prompt")) if isinstance(found, dict) else (None, None)
+    if isinstance(messages, list) and messages and all(isinstance(message, dict) for message in messages):
+        return Prompt(number, messages=tuple(messages), record=found)
+    if messages is None and isinstance(text, str) and text:
+        return Prompt(number, text=text, record=found)
+    raise ValueError("neither a text nor an object with `messages` (a list of objects) or `prompt` (a text)")
+
+
+@dataclass(frozen=True)
+class Questions:
+    """How prompts are sent: as chats by the model's template, or as texts to continue.
+
+    body: further keys of each request. seed: of the first prompt, the n-th has seed + n; None: random.
+    """
+
+    is_chat: bool
+    body: Mapping[str, Any]
+    seed: int | None = None
+
+    def request(self, prompt: Prompt) -> tuple[str, Record]:
+        """Path and body. Raises `InputError` for messages that no template can render."""
+        seed = {} if self.seed is None else {"seed": (self.seed + prompt.number) % (2**32 - 1)}
+        if not self.is_chat:
+            return TEXT, {**self.body, **seed, "prompt": prompt.text}
+        messages = prompt.messages or ({"role": "user", "content": prompt.text},)
+        return CHAT, {**self.body, **seed, "messages": list(messages)}
+
+    def record(self, prompt: Prompt, answer: Mapping[str, Any]) -> Record:
+        """The output line: the input's keys, the chat or text with its answer, why it ended, and its tokens."""
+        choice = answer["choices"][0]
+        end = {"finish_reason": choice["finish_reason"], "n_tokens": answer["usage"]["completion_tokens"]}
+        given = dict(prompt.record or {})
+        if not self.is_chat:
+            return {**given, "text": prompt.text + choice["text"], **end}
+        messages = prompt.messages or ({"role": "user", "content": prompt.text},)
+        return {**given, "messages": [*messages, choice["message"]], **end}
+
+
+class Journal:
+    """Answers so far, on disk. `identity` names prompts and settings: only a run with the same ones continues."""
+
+    def __init__(self, output: Path, identity: str, overwrite: bool) -> None:
+        self._path = output.with_name(f"{output.name}.part")
+        self._output = output
+        self.answers: dict[int, Record] = {}
+        if self._path.exists() and not overwrite:
+            self._read(identity)
+        with self._failures():
+            self._file: TextIO = self._path.open("a" if self.answers else "w", encoding="utf-8")
+            if not self.answers:
+                self._write({"identity": identity})
+
+    def _read(self, identity: str) -> None:
+        """The last line may be cut: it is computed again."""
+        lines = self._path.read_text("utf-8", errors="replace").split("\n")
+        whole = [found for line in lines if isinstance(found := _parsed(line), dict)]
+        if not whole or whole[0].get("identity") != identity:
+            raise UsageError(
+                f"{self._path} belongs to other prompts or settings. Repeat that command to continue it, or start "
+                "anew with --overwrite."
+            )
+        self.answers = {int(found["number"]): found["answer"] for found in whole[1:] if "answer" in found}
+        with self._failures():
+            write_whole(self._path, lambda path: path.write_text(self._text(identity), "utf-8"))
+
+    def _text(self, identity: str) -> str:
+        entries = [{"identity": identity}, *({"number": n, "answer": found} for n, found in self.answers.items())]
+        return "".join(f"{json.dumps(entry)}\n" for entry in entries)
+
+    def add(self, number: int, answer: Record) -> None:
+        self.answers[number] = answer
+        with self._failures():
+            self._write({"number": number, "answer": answer})
+
+    def _write(self, entry: Record) -> None:
+        self._file.write(f"{json.dumps(entry)}\n")
+        self._file.flush()
+
+    def finish(self) -> None:
+        """Write the output, in order, and remove the journal."""
+        lines = (json.dumps(self.answers[n], ensure_ascii=False) for n in sorted(self.answers))
+        text = "".join(f"{line}\n" for line in lines).encode("utf-8", errors="backslashreplace")
+        self.close()
+        with self._failures():
+            write_whole(self._output, lambda path: path.write_bytes(text))
+        self._path.unlink()
+
+    def close(self) -> None:
+        """A full disk has been reported by the write that found it."""
+        try:
+            self._file.close()
+        except OSError:
+            os.close(self._file.fileno()) if not self._file.closed else None
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise explain(error, self._path, 0) from None
+
+
+def _parsed(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+def identity(prompts: Sequence[Prompt], *settings: object) -> str:
+    """A digest of prompts and settings."""
+    found = hashlib.sha256(repr(settings).encode())
+    for prompt in prompts:
+        found.update(json.dumps(prompt.record).encode())
+    return found.hexdigest()
+
+
+def answer_all(
+    address: str,
+    key: str,
+    prompts: Sequence[Prompt],
+    questions: Questions,
+    journal: Journal,
+    parallel: int,
+    on_answer: Callable[[Record], None],
+) -> None:
+    """Answer the prompts that the journal lacks, `parallel` at a time. A refused prompt's answer is its `error`.
+
+    Raises `EnvironmentFailure` when the server is lost.
+    """
+    waiting = iter([prompt for prompt in prompts if prompt.number not in journal.answers])
+    running: dict[Future[Record], Prompt] = {}
+    pool = ThreadPoolExecutor(parallel)
+    try:
+        while True:
+            while len(running) < parallel and (prompt := next(waiting, None)) is not None:
+                running[pool.submit(_answer, address, key, prompt, questions)] = prompt
+            if not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                done = running.pop(future)
+                record = future.result()
+                journal.add(done.number, record)
+                on_answer(record)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _answer(address: str, key: str, prompt: Prompt, questions: Questions) -> Record:
+    path, body = questions.request(prompt)
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+    request = urllib.request.Request(address + path, json.dumps(body).encode(), headers)
+    try:
+        with urllib.request.urlopen(request) as response:
+            return questions.record(prompt, json.load(response))
+    except urllib.error.HTTPError as error:
+        return {**(prompt.record or {}), "error": _reason(error)}
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        raise EnvironmentFailure(f"the server was lost ({error}). Repeat the command to continue.") from None
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    body = error.read().decode(errors="replace")
+    found = _parsed(body)
+    try:
+        return str(found["error"]["message"])
+    except (TypeError, KeyError):
+        return body or str(error)

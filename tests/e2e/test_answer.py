@@ -1,0 +1,121 @@
+"""`llama-eagle answer`: a file of prompts, in order, resumed after a kill, with an error for each prompt that fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.tiny_gguf import write_target
+
+pytestmark = pytest.mark.native
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(write_target(tmp_path_factory.mktemp("target") / "target.gguf"))
+
+
+def command(prompts: Path, target: Path, out: Path, *more: object) -> list[str]:
+    base = ["answer", prompts, "-m", target, "-o", out, "-c", 256, "-t", 1, "-n", 4, "--temp", 0]
+    return [sys.executable, "-m", "llama_eagle", *map(str, [*base, *more])]
+
+
+def answer(prompts: Path, target: Path, out: Path, *more: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(prompts, target, out, *more), capture_output=True, text=True, timeout=120)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def write(path: Path, *entries: object) -> Path:
+    path.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+    return path
+
+
+def test_texts_and_errors_in_order(target: Path, tmp_path: Path) -> None:
+    """One at a time and several at once, with the input's own keys; a prompt that is too long has an error."""
+    prompts = write(tmp_path / "p.jsonl", {"prompt": "abc", "id": 7}, "hij", {"prompt": "a" * 400}, "klm")
+    for parallel in (1, 4):
+        out = tmp_path / f"{parallel}.jsonl"
+        done = answer(prompts, target, out, "--raw", "--parallel", parallel, "--json")
+        assert done.returncode == 5, done.stderr
+        assert json.loads(done.stdout)["errors"] == 1
+        first, second, third, fourth = lines(out)
+        assert (first["id"], first["text"], second["text"], fourth["text"]) == (7, "abcdefg", "hijklmn", "klmnopq")
+        assert (first["finish_reason"], first["n_tokens"]) == ("length", 4)
+        assert "exceed" in third["error"] and "text" not in third
+        assert not out.with_name(f"{out.name}.part").exists()
+
+
+def test_chats_keep_their_messages(target: Path, tmp_path: Path) -> None:
+    chat = [{"role": "user", "content": "abc"}]
+    out = tmp_path / "out.jsonl"
+    done = answer(write(tmp_path / "p.jsonl", {"messages": chat}, "hij"), target, out)
+    assert done.returncode == 0, done.stderr
+    for record, given in zip(lines(out), (chat, [{"role": "user", "content": "hij"}]), strict=True):
+        assert record["messages"][:-1] == given and record["messages"][-1]["role"] == "assistant"
+
+
+def test_a_killed_run_continues(target: Path, tmp_path: Path) -> None:
+    prompts = write(tmp_path / "p.jsonl", *[chr(97 + n % 20) * 3 for n in range(400)])
+    out, part = tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
+    running = subprocess.Popen(command(prompts, target, out, "--raw", "-n", 64))
+    while not part.exists() or part.read_text().count("\n") < 5:
+        assert running.poll() is None
+        time.sleep(0.01)
+    os.kill(running.pid, signal.SIGKILL)
+    running.wait()
+    kept = part.read_text().splitlines()[1:]
+    assert not out.exists() and 4 <= len(kept) < 400
+    part.write_text(part.read_text() + '{"number": 399, "ans')  # as a kill in the middle of a write leaves it
+    marked = json.loads(kept[0])
+    part.write_text(
+        part.read_text().replace(kept[0], json.dumps({**marked, "answer": {**marked["answer"], "kept": 1}}))
+    )
+    other = answer(prompts, target, out, "--raw", "-n", 63)
+    assert other.returncode == 2 and "other prompts or settings" in other.stderr
+    done = answer(prompts, target, out, "--raw", "-n", 64)
+    assert done.returncode == 0, done.stderr
+    found = lines(out)
+    assert [record["prompt"] for record in found] == [json.loads(line) for line in prompts.read_text().splitlines()]
+    assert [n for n, record in enumerate(found) if "kept" in record] == [marked["number"]]
+    again = answer(prompts, target, out, "--raw", "-n", 64)
+    assert again.returncode == 2 and "--overwrite" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ('"a"\n{"prompt": 5}\n{"messages": []}\n[1]\n', "line 2: neither"),
+        ('"a"\nplain text\n', "line 2: not JSON"),
+        ("\n\n", "holds no prompt"),
+        ("[" * 100000, "line 1: nested too deeply"),
+    ],
+)
+def test_faulty_files_are_refused_before_work(target: Path, tmp_path: Path, content: str, reason: str) -> None:
+    prompts, out = tmp_path / "p.jsonl", tmp_path / "out.jsonl"
+    prompts.write_text(content)
+    done = answer(prompts, target, out)
+    assert done.returncode == 3 and reason in " ".join(done.stderr.split())
+    assert list(tmp_path.iterdir()) == [prompts]
+
+
+def test_messages_need_a_template(target: Path, tmp_path: Path) -> None:
+    prompts = write(tmp_path / "p.jsonl", {"messages": [{"role": "user", "content": "abc"}]})
+    done = answer(prompts, target, tmp_path / "out.jsonl", "--raw")
+    assert done.returncode == 3 and "Give `prompt` instead" in " ".join(done.stderr.split())
+
+
+def test_a_text_a_line(target: Path, tmp_path: Path) -> None:
+    prompts, out = tmp_path / "p.txt", tmp_path / "out.jsonl"
+    prompts.write_text("abc\n\nhij\n")
+    assert answer(prompts, target, out, "--raw").returncode == 0
+    assert [record["text"] for record in lines(out)] == ["abcdefg", "hijklmn"]
