@@ -16,6 +16,14 @@ from llama_eagle.train.data.batches import split_held_out
 from llama_eagle.train.data.documents import read_documents
 from llama_eagle.train.data.samples import Sample, SampleMaker, digest
 from llama_eagle.train.data.vocabulary import choose_vocabulary, count_tokens
+from llama_eagle.train.engine import (
+    EngineFeatures,
+    EngineTarget,
+    EngineTargetInfo,
+    EngineTokenizer,
+    is_gguf,
+    read_engine_target,
+)
 from llama_eagle.train.export import DRAFT_FILES, HEAD_TEXTS, DraftOf, check_layer_ids, export_draft, export_head
 from llama_eagle.train.features import FeatureSource, OnlineFeatures
 from llama_eagle.train.initial import Earlier, make_draft, read_earlier
@@ -79,12 +87,13 @@ def train(settings: Settings) -> Report | None:
 def _train(settings: Settings) -> Report | None:
     accelerator, dtype = _accelerator(settings)
     _check_output(settings)
-    info = read_target(settings.target, () if settings.mtp else settings.aux_layers)
+    info = _target(settings)
     if settings.mtp:
         require_head_target(info)
     else:
         check_layer_ids(settings.format, info.aux_layers, info.text.num_hidden_layers)
-    tokenizer, images = load_tokenizer(info.folder), load_images(info)
+    images = load_images(info)
+    tokenizer = EngineTokenizer(info) if isinstance(info, EngineTargetInfo) else load_tokenizer(info.folder)
     samples = SampleMaker(tokenizer, settings.max_length, images).make(read_documents(settings.data))
     if settings.mtp and any(sample.images for sample in samples):
         raise ConfigError("--mtp: heads are trained on text alone. Leave samples with images out of the data.")
@@ -110,6 +119,15 @@ def _train(settings: Settings) -> Report | None:
     return _report(loop, len(ids), coverage) if is_first else None
 
 
+def _target(settings: Settings) -> TargetInfo:
+    aux_layers = () if settings.mtp else settings.aux_layers
+    if not is_gguf(settings.target):
+        return read_target(settings.target, aux_layers)
+    if settings.mtp:
+        raise UsageError("--mtp starts from the head or last block of a Hugging Face checkpoint: give its folder.")
+    return read_engine_target(settings.target, aux_layers)
+
+
 def _features(
     settings: Settings,
     info: TargetInfo,
@@ -119,15 +137,30 @@ def _features(
 ) -> tuple[FeatureSource, Frozen]:
     """The target in the loop, or its features on disk, computed now if they are not there."""
     if settings.features is None:
-        target = Target(info, *place)
-        return OnlineFeatures(target, images, samples), target.frozen()
+        return _online(settings, info, samples, images, place)
     store = FeatureStore(settings.features, info, samples, *place)
     if not store.is_complete:
-        target = Target(info, *place)
         with console.progress("running the target") as on_progress:
-            online = OnlineFeatures(target, images, samples)
-            store.write(online, target.frozen(), settings.batch_size, on_progress)
+            online, frozen = _online(settings, info, samples, images, place)
+            store.write(online, frozen, settings.batch_size, on_progress)
+            if isinstance(online, EngineFeatures):
+                online.target.close()
     return store, store.frozen()
+
+
+def _online(
+    settings: Settings,
+    info: TargetInfo,
+    samples: list[Sample],
+    images: Images | None,
+    place: tuple[torch.dtype, torch.device],
+) -> tuple[FeatureSource, Frozen]:
+    if isinstance(info, EngineTargetInfo):
+        engine = EngineTarget(info, settings.max_length)
+        frozen = {name: tensor.to(place[1], place[0]) for name, tensor in vars(engine.frozen()).items()}
+        return EngineFeatures(engine, samples, *place), Frozen(**{**frozen, "norm_gain": frozen["norm_gain"].float()})
+    target = Target(info, *place)
+    return OnlineFeatures(target, images, samples), target.frozen()
 
 
 def _vocabulary(
@@ -161,7 +194,7 @@ def _draft(
             layout=settings.format,
             draft_ids=ids,
             embedding=frozen.embedding,
-            target=DraftOf(str(name.resolve() if name.is_dir() else name), info.architecture, info.aux_layers),
+            target=DraftOf(str(name.resolve() if name.exists() else name), info.architecture, info.aux_layers),
         )
 
     return _pass(settings, draft, frozen, ids), export

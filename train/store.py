@@ -45,7 +45,7 @@ class FeatureStore:
         self.ends = np.cumsum([len(sample.tokens) for sample in samples])
         self.image_ends = np.cumsum([self._is_image(sample).sum() for sample in samples])
         self.identity = {
-            "target": [[file.name, *_stamp(file)] for file in sorted(info.folder.glob("*.safetensors"))],
+            "target": [[file.name, *_stamp(file)] for file in info.files],
             "aux_layers": list(info.aux_layers),
             "dtype": str(dtype).removeprefix("torch."),
             "data": digest(samples),

@@ -44,6 +44,11 @@ class TargetInfo:
         return self.architecture in VISION_TARGETS
 
     @property
+    def files(self) -> list[Path]:
+        """The files with its weights."""
+        return sorted(self.folder.glob("*.safetensors"))
+
+    @property
     def n_vocab(self) -> int:
         return int(self.text.vocab_size)
 
@@ -83,10 +88,10 @@ def read_target(source: str | Path, aux_layers: Sequence[int] | None = None) -> 
             f"{checkpoint.path}: transformers cannot read its config.json: {_first_line(error)}"
         ) from None
     n_layer = int(config.get_text_config().num_hidden_layers)
-    boundaries = _boundaries(aux_layers, n_layer, architecture in VISION_TARGETS)
+    found = boundaries(aux_layers, n_layer, architecture in VISION_TARGETS)
     ends = (checkpoint.json_file("generation_config.json") or {}).get("eos_token_id")
     end_tokens = () if ends is None else tuple(ends) if isinstance(ends, list) else (ends,)
-    return TargetInfo(checkpoint.path, architecture, config, boundaries, end_tokens)
+    return TargetInfo(checkpoint.path, architecture, config, found, end_tokens)
 
 
 @dataclass(frozen=True)
@@ -242,7 +247,7 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _boundaries(named: Sequence[int] | None, n_layer: int, has_vision: bool) -> tuple[int, ...]:
+def boundaries(named: Sequence[int] | None, n_layer: int, has_vision: bool) -> tuple[int, ...]:
     """What every implementation reads by default, or the user's own. 0 is the embedding, which a draft has anyway, and
     n_layer is not handed out by llama.cpp."""
     if named is not None and not named:  # an MTP head reads none

@@ -141,7 +141,7 @@ def _remote(device: rpc.RemoteDevice) -> dict[str, Any]:
 
 
 def _placement(model: Path, load: LoadOptions) -> list[dict[str, Any]]:
-    with Model.target(model, replace(load, no_alloc=True, use_mmap=False)) as target:
+    with Model.target(model, replace(load, no_alloc=True)) as target:
         return placement(target.handle)
 
 

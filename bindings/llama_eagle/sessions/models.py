@@ -185,7 +185,7 @@ def _load_mode(api: Any, options: LoadOptions) -> int:
         (False, True): api.LLAMA_LOAD_MODE_MLOCK,
         (True, True): api.LLAMA_LOAD_MODE_MMAP_MLOCK,
     }
-    return int(modes[options.use_mmap, options.use_mlock])
+    return int(modes[options.use_mmap and not options.no_alloc, options.use_mlock])
 
 
 def progress_callback(api: Any, on_progress: Callable[[float], None] | None) -> Any:

@@ -1,4 +1,4 @@
-"""`llama-eagle train --target HF_DIR --data FILE... -o DRAFT_DIR`"""
+"""`llama-eagle train --target TARGET --data FILE... -o DRAFT_DIR`"""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from llama_eagle import console
 from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import Json, read_layers
 from llama_eagle.errors import EnvironmentFailure, UsageError
+from llama_eagle.files import check_output
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -63,12 +64,20 @@ class Running:
 
 @grouped
 def train(
-    target: Annotated[str, typer.Option(metavar="FOLDER_OR_HUB_ID", help="The Hugging Face target.")],
+    target: Annotated[
+        str,
+        typer.Option(
+            metavar="TARGET",
+            help="The target: a GGUF, run by our engine in its own quantization, or a Hugging Face folder or hub id.",
+        ),
+    ],
     data: Annotated[list[str], typer.Option(metavar="FILE_OR_DIR", help="Text, or chats as JSONL; may be repeated.")],
     out: Annotated[Path, typer.Option("--output", "-o", metavar="DRAFT_DIR")],
     draft: Draft,
     course: Course,
     running: Running,
+    gguf: Annotated[Path | None, typer.Option(metavar="FILE.gguf", help="Also convert the draft to this file.")] = None,
+    gguf_type: Annotated[str, typer.Option(metavar="TYPE", help="Type of its matrices.")] = "q8_0",
     json: Json = False,
 ) -> None:
     """Train an EAGLE-3 draft, or a target's MTP head (--mtp)."""
@@ -83,12 +92,20 @@ def train(
             raise UsageError(f"--{name} {value!r}: choose from {', '.join(allowed)}.")
     if draft.mtp and (draft.aux_layers or draft.ffn_size or draft.mrope or draft.format != "specforge"):
         raise UsageError("--mtp: the head has the target's shape. Leave out --aux-layers, --ffn, --mrope and --format.")
+    if gguf is not None:
+        if draft.mtp:
+            raise UsageError("--gguf is for EAGLE-3 drafts; of a head: llama-eagle convert --mtp-only.")
+        check_output(gguf)
     options = vars(draft) | vars(course) | vars(running) | {"aux_layers": read_layers(draft.aux_layers)}
     report = run(Settings(output=out, target=target, data=tuple(data), **options))
     if report is None:  # another process tells
         return
+    if gguf is not None:
+        from llama_eagle.convert.drafts import DraftOptions, convert_draft
+
+        convert_draft(report.output, target, gguf, DraftOptions(outtype=gguf_type))
     if json:
         console.result(report.to_json())
         return
     judged = "" if report.mean_emitted is None else f", {report.mean_emitted:.2f} tokens a round on held-out data"
-    console.data(f"{report.output}: {report.steps} steps{judged}")
+    console.data(f"{gguf or report.output}: {report.steps} steps{judged}")

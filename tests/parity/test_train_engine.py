@@ -1,0 +1,115 @@
+"""A GGUF as the trainer's target: its features are those of transformers' forward pass of the same weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fixtures.training import chat, make_training_target, write_jsonl
+from llama_eagle.convert.targets import TargetOptions, convert_target
+from llama_eagle.errors import ConfigError, InputError, UsageError
+from llama_eagle.train.data.documents import read_documents
+from llama_eagle.train.data.samples import Sample, SampleMaker
+from llama_eagle.train.engine import EngineFeatures, EngineTarget, EngineTokenizer, read_engine_target
+from llama_eagle.train.features import OnlineFeatures
+from llama_eagle.train.metrics import read_metrics
+from llama_eagle.train.run import train
+from llama_eagle.train.settings import Settings
+from llama_eagle.train.target import Target, control_tokens, load_tokenizer, read_target
+
+pytestmark = pytest.mark.native
+
+TOLERANCE = 1e-3  # relative to the largest value
+CPU = torch.device("cpu")
+
+
+def convert(folder: Path, outtype: str = "f32") -> Path:
+    out = folder.with_suffix(".gguf")
+    convert_target(folder, out, TargetOptions(outtype=outtype))
+    return out
+
+
+def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    assert found.shape == expected.shape
+    assert (found - expected).abs().max() <= TOLERANCE * expected.abs().max()
+
+
+@pytest.mark.parametrize("family", ["qwen35-text", "qwen35moe", "qwen3next", "qwen3", "qwen2", "llama3"])
+def test_features_are_transformers(family: str, tmp_path: Path) -> None:
+    """Also of a sequence that takes several decodes."""
+    folder = make_training_target(family, tmp_path / "target", seed=1)
+    layers = (4, 5, 6) if family == "qwen35moe" else None
+    random = np.random.default_rng(4)
+    samples = [Sample("", random.integers(0, 480, n).astype(np.int32), np.ones(n, np.bool_)) for n in (40, 600, 7)]
+    theirs = Target(read_target(folder, layers), torch.float32, CPU)
+    info = read_engine_target(str(convert(folder)), layers)
+    assert info.geometry(96, None) == theirs.info.geometry(96, None)
+    assert info.architecture.partition("For")[0] == theirs.info.architecture.partition("For")[0]
+    assert info.aux_layers == theirs.info.aux_layers
+    ours = EngineTarget(info, 640, "f32")
+    expected = OnlineFeatures(theirs, None, samples).batch([0, 1, 2])
+    found = EngineFeatures(ours, samples, torch.float32, CPU).batch([0, 1, 2])
+    for i, sample in enumerate(samples):
+        n = len(sample.tokens)
+        parts = zip(found.features[i, :n].chunk(3, -1), expected.features[i, :n].chunk(3, -1), strict=True)
+        for part, other in parts:
+            assert_close(part, other)
+        assert_close(found.final[i, :n], expected.final[i, :n])
+    for name, tensor in vars(theirs.frozen()).items():
+        assert_close(getattr(ours.frozen(), name), tensor)
+    ours.close()
+
+
+def test_samples_are_those_of_the_checkpoint(tmp_path: Path) -> None:
+    folder = make_training_target("qwen3", tmp_path / "target")
+    data = write_jsonl(
+        tmp_path / "c.jsonl", chat("what is 12345?", "a number, isn't it?"), {"text": "def verify(ids):"}
+    )
+    theirs, info = load_tokenizer(folder), read_engine_target(str(convert(folder)))
+    ours = EngineTokenizer(info)
+    for found, expected in zip(*(SampleMaker(t, 64).make(read_documents([data])) for t in (ours, theirs)), strict=True):
+        assert found.tokens.tolist() == expected.tokens.tolist()
+        assert found.mask.tolist() == expected.mask.tolist()
+    assert control_tokens(info, ours) == control_tokens(read_target(folder), theirs)
+
+
+def test_a_draft_learns_alike(tmp_path: Path) -> None:
+    """With the target in the loop and with its features on disk, within noise of training by the checkpoint."""
+    folder = make_training_target("qwen3", tmp_path / "target", hidden_size=32, intermediate_size=48)
+    sentences = ["The quick brown fox jumps over the lazy dog. ", "We'll see 12345 times, isn't it? "]
+    data = write_jsonl(tmp_path / "t.jsonl", *({"text": sentences[i % 2] * 4} for i in range(26)))
+    curves = []
+    for number, (target, features) in enumerate(
+        ((folder, None), (convert(folder), None), (convert(folder), tmp_path / "features"))
+    ):
+        out = tmp_path / f"draft{number}"
+        train(
+            Settings(
+                output=out, target=str(target), data=(str(data),), features=features, device="cpu", dtype="f32",
+                n_vocab_draft=96, n_steps=3, max_length=32, batch_size=4, epochs=2, learning_rate=3e-3, eval_share=0.1,
+                log_every=1,
+            )
+        )  # fmt: skip
+        curves.append([sum(record["losses"]) for record in read_metrics(out / "metrics.jsonl")])
+    np.testing.assert_allclose(curves[1], curves[0], rtol=0.02)
+    np.testing.assert_allclose(curves[2], curves[1], rtol=1e-4)
+    assert curves[0][-1] < 0.9 * curves[0][0]
+
+
+def test_what_cannot_be_trained_for(tmp_path: Path) -> None:
+    folder = make_training_target("qwen3", tmp_path / "target")
+    gguf = convert(folder)
+    data = write_jsonl(tmp_path / "t.jsonl", {"text": "abc " * 20})
+    settings = {"output": tmp_path / "draft", "data": (str(data),)}
+    with pytest.raises(UsageError, match="--mtp"):
+        train(Settings(target=str(gguf), mtp=True, **settings))
+    with pytest.raises(ConfigError, match="boundaries"):
+        train(Settings(target=str(gguf), aux_layers=(1, 99), **settings))
+    with pytest.raises(InputError, match="no such file"):
+        train(Settings(target=str(tmp_path / "none.gguf"), **settings))
+    with pytest.raises(InputError, match="not a GGUF"):
+        gguf.write_bytes(b"text" * 100)
+        train(Settings(target=str(gguf), **settings))
+    assert not (tmp_path / "draft").exists()
