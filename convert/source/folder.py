@@ -95,7 +95,8 @@ class Checkpoint:
 def open_checkpoint(
     source: str | Path | Checkpoint, *, revision: str | None = None, weights: bool = True
 ) -> Checkpoint:
-    """A local folder, or a hub id such as "org/name", which is downloaded unless it is cached. An open one is itself.
+    """A local folder, or a hub id such as "org/name" or "org/name/subfolder", which is downloaded unless it is cached.
+    An open one is itself.
 
     `weights=False` downloads configuration and tokenizer only. Raises ConfigError or ConversionError for what is
     wrong with the checkpoint, EnvironmentFailure when the hub cannot be reached.
@@ -112,10 +113,12 @@ def open_checkpoint(
         return Checkpoint(path, source=text, revision=_snapshot_revision(path))
     if exists:
         raise ConfigError(f"{path}: a file; name the folder that holds config.json and the weights")
-    if not re.fullmatch(r"\w[\w.-]*/[\w.-]+", text):
+    named = re.fullmatch(r"(\w[\w.-]*/[\w.-]+)((?:/\w[\w.-]*)*)", text)
+    if named is None:
         raise ConfigError(f"{text}: there is no such folder, and it is not a hub id (organisation/name)")
-    path = _download(text, revision, weights)
-    return Checkpoint(path, source=text, revision=_snapshot_revision(path) or revision)
+    subfolder = named[2].strip("/")
+    path = _download(named[1], subfolder, revision, weights)
+    return Checkpoint(path / subfolder, source=text, revision=_snapshot_revision(path) or revision)
 
 
 def _snapshot_revision(path: Path) -> str | None:
@@ -124,12 +127,26 @@ def _snapshot_revision(path: Path) -> str | None:
     return path.name if path.parent.name == "snapshots" and re.fullmatch(r"[0-9a-f]{40}", path.name) else None
 
 
-def _download(repo: str, revision: str | None, weights: bool) -> Path:
-    patterns = [*SMALL_FILES, "*.safetensors"] if weights else SMALL_FILES
-    path = snapshot(repo, patterns, revision)
-    if weights and not any(path.glob("*.safetensors")):
-        path = snapshot(repo, [*SMALL_FILES, "*.bin"], revision)
+def _download(repo: str, subfolder: str, revision: str | None, weights: bool) -> Path:
+    """The snapshot's folder. Raises `ConfigError` before the weights are downloaded if there is no checkpoint."""
+    prefix = f"{subfolder}/" if subfolder else ""
+    small = [prefix + pattern for pattern in SMALL_FILES]
+    path = snapshot(repo, small, revision)
+    if not (path / subfolder / "config.json").exists():
+        _refuse_without_config(repo, subfolder, path)
+    if weights:
+        snapshot(repo, [*small, f"{prefix}*.safetensors"], revision)
+        if not any((path / subfolder).glob("*.safetensors")):
+            snapshot(repo, [*small, f"{prefix}*.bin"], revision)
     return path
+
+
+def _refuse_without_config(repo: str, subfolder: str, path: Path) -> None:
+    found = sorted(file.parent.relative_to(path).as_posix() for file in path.rglob("config.json"))
+    if subfolder:
+        raise ConfigError(f"{repo}: no checkpoint (config.json) in its folder {subfolder}. Name another one.")
+    if found:
+        raise ConfigError(f"{repo}: its checkpoints are in folders ({', '.join(found)}). Name one: {repo}/{found[0]}")
 
 
 # --- weight files of a folder -----------------------------------------------------------------------------------
