@@ -33,6 +33,11 @@ SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model", "d2t.*", "t2d.*"]
 MAX_CONFIG_BYTES = 4 << 20
 LOOSE_TENSORS = ("d2t", "t2d")  # some training folders keep the vocabulary map beside the weights
 
+ADAPTER = (
+    "a LoRA adapter, not a model. Merge it into its base model first (peft: merge_and_unload), or convert it with "
+    "llama.cpp's convert_lora_to_gguf.py and load it with lora_path."
+)
+
 Opener = Callable[[Path], dict[str, StoredTensor]]
 
 
@@ -69,6 +74,8 @@ class Checkpoint:
 
     def _config(self) -> dict[str, Any]:
         path = self.path / "config.json"
+        if not path.exists() and (self.path / "adapter_config.json").exists():
+            raise ConfigError(f"{self.path}: {ADAPTER}")
         if not path.exists():
             raise ConfigError(f"{self.path}: no config.json; name the folder of a Hugging Face checkpoint")
         try:
@@ -132,7 +139,7 @@ def _download(repo: str, subfolder: str, revision: str | None, weights: bool) ->
     prefix = f"{subfolder}/" if subfolder else ""
     small = [prefix + pattern for pattern in SMALL_FILES]
     path = snapshot(repo, small, revision)
-    if not (path / subfolder / "config.json").exists():
+    if not any((path / subfolder / name).exists() for name in ("config.json", "adapter_config.json")):
         _refuse_without_config(repo, subfolder, path)
     if weights:
         snapshot(repo, [*small, f"{prefix}*.safetensors"], revision)
@@ -160,6 +167,8 @@ def _open_weights(folder: Path) -> dict[str, StoredTensor]:
             return _open_index(index, suffix, opener)
         if files := sorted(p for p in folder.glob(f"*{suffix}") if not p.name.startswith(("adapter_", "training_"))):
             return _merge({file: opener(file) for file in _all_parts(files)})
+    if (folder / "adapter_config.json").exists():
+        raise ConversionError(f"{folder}: {ADAPTER}")
     hint = (
         "; training_state.pt alone is not a model, export it first" if (folder / "training_state.pt").exists() else ""
     )
