@@ -28,6 +28,20 @@ PRE_TOKENIZERS: Final[dict[str, str]] = {
     rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_TAIL}": "llama-bpe",
 }
 
+# More than one step -> the name. "Digits" are single digits, "ByteLevel" splits as GPT-2 does.
+_CJK: Final = "[一-龥\u3040-ゟ゠-ヿ]+"
+PRE_SEQUENCES: Final[dict[tuple[str, ...], str]] = {
+    ("ByteLevel",): "gpt-2",
+    ("Digits", "ByteLevel"): "smollm",
+    (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", "Digits"): "deepseek-coder",
+    (
+        r"\p{N}{1,3}",
+        _CJK,
+        r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+        r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ): "deepseek-v3",
+}
+
 _SPECIAL: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 # llama.cpp's key names are not those of Hugging Face throughout.
 _SPECIAL_KEYS: Final = {"unk": "unknown_token_id", "sep": "seperator_token_id", "pad": "padding_token_id"}
@@ -154,14 +168,20 @@ def pre_tokenizer_name(data: dict[str, Any]) -> str:
     patterns = []
     for node in _nodes(data.get("pre_tokenizer"), "pretokenizers"):
         if node["type"] == "Split":
-            patterns.append(node["pattern"].get("Regex") or node["pattern"].get("String"))
+            pattern = node["pattern"].get("Regex") or node["pattern"].get("String")
+            patterns.append(pattern.replace("\r", r"\r").replace("\n", r"\n"))
+        elif node["type"] == "Digits" and not node.get("individual_digits"):
+            patterns.append("Digits in groups")
         elif node["type"] != "ByteLevel" or node.get("use_regex", True):
             patterns.append(node["type"])
     if len(patterns) == 1 and patterns[0] in PRE_TOKENIZERS:
         return PRE_TOKENIZERS[patterns[0]]
+    if tuple(patterns) in PRE_SEQUENCES:
+        return PRE_SEQUENCES[tuple(patterns)]
+    known = ", ".join([*PRE_TOKENIZERS.values(), *PRE_SEQUENCES.values()])
     raise ConfigError(
         f"tokenizer.json splits text by {patterns or 'nothing'}, which is none of the known pre-tokenizers "
-        f"({', '.join(PRE_TOKENIZERS.values())}): name llama.cpp's pre-tokenizer for it with --pre"
+        f"({known}): name llama.cpp's pre-tokenizer for it with --pre"
     )
 
 

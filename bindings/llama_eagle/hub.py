@@ -1,72 +1,158 @@
-"""The Hugging Face hub: what a repository holds, its files, and errors that say what to do."""
+"""The Hugging Face hub: files of a repository, and errors that say what to do."""
 
 from __future__ import annotations
 
+import errno
 import fnmatch
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from llama_eagle.errors import ConfigError, EnvironmentFailure, UsageError
+from llama_eagle.errors import ConfigError, EagleError, EnvironmentFailure, UsageError
 
 TIMEOUT_S = 10.0
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+STATUS = {
+    401: "the hub does not accept the token. Run `hf auth login`",
+    403: "the hub refuses access. Request it on the repository's page, then run `hf auth login`",
+    429: "the hub has had too many requests. Wait some minutes; `hf auth login` raises the limit",
+}
 
 
 @contextmanager
-def explained(repo: str, revision: str | None = None) -> Iterator[None]:
-    """What the hub's client raises, as `ConfigError` for what was named and as `EnvironmentFailure` for the rest."""
-    from huggingface_hub import constants, errors
-
+def hub_errors(repo: str, revision: str | None = None) -> Iterator[None]:
+    """Translate the errors of the hub's client: `ConfigError` for a wrong name, else `EnvironmentFailure`."""
     try:
         yield
-    except errors.HFValidationError:
-        raise ConfigError(
+    except EagleError:
+        raise
+    except Exception as error:
+        raise _translated(repo, revision, error) from None
+
+
+def _translated(repo: str, revision: str | None, error: Exception) -> EagleError:
+    from huggingface_hub import errors
+
+    causes = list(_causes(error))
+    known = {
+        errors.HFValidationError: ConfigError(
             f"{repo}: neither a file or folder here nor a repository's name, which is OWNER/NAME"
-        ) from None
-    except errors.RevisionNotFoundError:
-        raise ConfigError(f"{repo}: the hub has no revision {revision!r} of it") from None
-    except errors.GatedRepoError:
-        raise EnvironmentFailure(f"{repo}: gated; accept its terms on the hub, then run `hf auth login`") from None
-    except errors.RepositoryNotFoundError:
-        raise ConfigError(
+        ),
+        errors.RevisionNotFoundError: ConfigError(f"{repo}: the hub has no revision {revision!r} of it"),
+        errors.GatedRepoError: EnvironmentFailure(
+            f"{repo}: gated; accept its terms on the hub, then run `hf auth login`"
+        ),
+        errors.RepositoryNotFoundError: ConfigError(
             f"{repo}: neither a folder here nor a repository on the hub (private? `hf auth login`)"
-        ) from None
-    except Exception:
-        reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the hub did not answer"
-        raise EnvironmentFailure(
-            f"{repo}: not in the local cache, and {reason}; download it once with `hf download {repo}`, "
-            "or name a local folder"
-        ) from None
+        ),
+        errors.RemoteEntryNotFoundError: ConfigError(f"{repo}: the hub has no such file of it. It may have changed."),
+    }
+    for kind, translation in known.items():
+        if any(isinstance(cause, kind) for cause in causes):
+            return translation
+    for cause in causes:
+        if isinstance(cause, errors.HfHubHTTPError):
+            status = cause.response.status_code
+            reason = STATUS.get(status, "the hub has a fault of its own. Try again later")
+            return EnvironmentFailure(f"{repo}: {reason} (HTTP status {status}).")
+    return next(filter(None, (_of_disk(repo, cause) for cause in causes)), _unreachable(repo))
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what led to it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _of_disk(repo: str, error: BaseException) -> EnvironmentFailure | None:
+    if not isinstance(error, OSError):
+        return None
+    if "Consistency check failed" in str(error):
+        return EnvironmentFailure(f"{repo}: a file arrived with another size than the hub names. Run this again.")
+    if error.errno is None or (error.filename is None and error.errno not in FULL):
+        return None
+    if error.errno in FULL:
+        from huggingface_hub import constants
+
+        where = error.filename or constants.HF_HUB_CACHE
+        return EnvironmentFailure(
+            f"{repo}: no space left for it in {where}. Free some, or set HF_HOME to another disk."
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+        reason = error.strerror or error
+        return EnvironmentFailure(
+            f"{repo}: cannot write {error.filename} ({reason}). Set HF_HOME to a folder that is writable."
+        )
+    return None
+
+
+def _unreachable(repo: str) -> EnvironmentFailure:
+    from huggingface_hub import constants
+
+    reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the hub did not answer"
+    return EnvironmentFailure(
+        f"{repo}: not in the local cache, and {reason}; download it once with `hf download {repo}`, "
+        "or name a local folder"
+    )
 
 
 def snapshot(repo: str, patterns: list[str], revision: str | None = None) -> Path:
-    """The folder with a repository's files that match; downloaded unless they are in the hub's cache."""
+    """Return the folder with the files of a repository that match; downloaded unless they are in the hub's cache."""
     from huggingface_hub import snapshot_download
 
-    with explained(repo, revision):
+    with hub_errors(repo, revision):
         return Path(snapshot_download(repo, revision=revision, allow_patterns=patterns))
 
 
-def list_files(repo: str, cache_dir: Any = None) -> list[str]:
-    """Names of a repository's files; where the hub cannot be reached, of those in its cache."""
-    from huggingface_hub import errors, model_info, snapshot_download
+def file_sizes(repo: str, cache_dir: Any = None) -> dict[str, int]:
+    """File names of a repository with sizes in bytes; if the hub cannot be reached, those in its cache."""
+    from huggingface_hub import model_info, snapshot_download
 
-    known = (errors.RepositoryNotFoundError, errors.GatedRepoError)
-    with explained(repo):
+    with hub_errors(repo):
         try:
-            return sorted(file.rfilename for file in model_info(repo, timeout=TIMEOUT_S).siblings or ())
-        except known:
-            raise
-        except Exception:
-            folder = Path(snapshot_download(repo, cache_dir=cache_dir, local_files_only=True))
-            return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+            found = model_info(repo, timeout=TIMEOUT_S, files_metadata=True).siblings or ()
+            return {file.rfilename: file.size or 0 for file in sorted(found, key=lambda file: file.rfilename)}
+        except Exception as error:
+            if isinstance(_translated(repo, None, error), ConfigError):
+                raise
+            try:
+                folder = Path(snapshot_download(repo, cache_dir=cache_dir, local_files_only=True))
+            except OSError:
+                raise error from None
+            names = sorted(path for path in folder.rglob("*") if path.is_file())
+            return {path.relative_to(folder).as_posix(): path.stat().st_size for path in names}
+
+
+def revision_of(repo: str, timeout_s: float = 3.0) -> str | None:
+    """The newest commit of a repository; None if the hub does not answer."""
+    from huggingface_hub import model_info
+
+    try:
+        return model_info(repo, timeout=timeout_s).sha
+    except Exception:
+        return None
+
+
+def list_files(repo: str, cache_dir: Any = None) -> list[str]:
+    """File names of a repository; if the hub cannot be reached, those in its cache."""
+    return list(file_sizes(repo, cache_dir))
+
+
+def download_files(repo: str, names: Sequence[str]) -> Path:
+    """Download files of a repository unless they are in the hub's cache; return the first one's path."""
+    from huggingface_hub import hf_hub_download
+
+    with hub_errors(repo):
+        first, *_ = [Path(hf_hub_download(repo, name)) for name in names]
+        return first
 
 
 def download(repo: str, pattern: str | None, **where: Any) -> str:
     """The one file of a repository that matches, a GGUF by default; `where`: as hf_hub_download takes it.
 
-    Raises `UsageError` when none or several match, otherwise as `explained`.
+    Raises `UsageError` when none or several match, otherwise as `hub_errors`.
     """
     from huggingface_hub import hf_hub_download
 
@@ -75,5 +161,5 @@ def download(repo: str, pattern: str | None, **where: Any) -> str:
     if len(names) != 1:
         found = ", ".join(names[:5]) or "none"
         raise UsageError(f"{repo}: {pattern!r} must match one file, it matches {len(names)} ({found}). Name one.")
-    with explained(repo):
+    with hub_errors(repo):
         return str(hf_hub_download(repo, names[0], **where))

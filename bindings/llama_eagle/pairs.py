@@ -5,7 +5,13 @@ The list is docs/pairs.md's; a test compares them.
 
 from __future__ import annotations
 
+import hashlib
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+
+from llama_eagle.files import cache_dir
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,34 @@ PAIRS = (
 )
 
 
-def draft_of(target: str) -> str | None:
-    """The first draft in the list for a target's hub id."""
-    return next((pair.draft for pair in PAIRS if pair.target.lower() == target.lower()), None)
+def find_pair(names: Iterable[str]) -> KnownPair | None:
+    """The first pair in the list whose target has one of these names: hub ids, or names of models or folders."""
+    for name in names:
+        wanted = _bare(name)
+        for pair in PAIRS:
+            owner, _, model = pair.target.lower().partition("/")
+            if wanted in (f"{owner}/{model}", model, f"{owner}_{model}", f"meta-{model}"):
+                return pair
+    return None
+
+
+def _bare(name: str) -> str:
+    """Without what makers of GGUFs append; of another owner than the target's own, the model's name alone."""
+    name = re.sub(r"(?i)[-_.]?(i1-)?gguf$", "", name.strip()).lower().replace(" ", "-")
+    owner, _, model = name.rpartition("/")
+    return model if owner and not any(pair.target.lower() == name for pair in PAIRS) else name
+
+
+def kept_draft(pair: KnownPair) -> Path:
+    """The file that a pair's draft is converted to, once."""
+    return model_folder(f"{pair.draft} for {pair.target}", "q8_0") / f"{pair.draft.replace('/', '_')}.gguf"
+
+
+def models_dir() -> Path:
+    """The folder of converted models, each in one of its own."""
+    return cache_dir() / "models"
+
+
+def model_folder(source: str, outtype: str) -> Path:
+    """The folder of what is converted from `source`."""
+    return models_dir() / hashlib.sha256(f"{source} {outtype}".encode()).hexdigest()[:16]

@@ -13,6 +13,7 @@ from llama_eagle.convert.drafts.reader import Draft, read_draft
 from llama_eagle.convert.drafts.report import DraftOptions, DraftReport, TensorRow
 from llama_eagle.convert.drafts.target import Target, open_target
 from llama_eagle.convert.drafts.write import add_keys, add_tensors, extended_because
+from llama_eagle.convert.foreign import refuse_foreign
 from llama_eagle.convert.quantized import is_direct, write_as
 from llama_eagle.convert.source import Checkpoint, open_checkpoint
 from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output
@@ -48,6 +49,7 @@ def convert_draft(
     if options.rope_base is not None and not 1 < options.rope_base < 1e30:
         raise UsageError(f"RoPE base {options.rope_base} is not a number above 1")
     checkpoint = open_checkpoint(source)
+    refuse_foreign(checkpoint)
     path = Path(target).expanduser()
     files = [part.path for part in read_model(path)[1]] if path.is_file() else [path]
     refuse_sources(Path(output), [checkpoint.path, *files])

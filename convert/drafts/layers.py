@@ -29,12 +29,14 @@ def resolve_layer_ids(
     top: Sequence[int] | None = None,
     nested: Sequence[int] | None = None,
     speculators: bool = False,
+    outputs: bool = False,
     override: Sequence[int] | None = None,
 ) -> LayerIds:
     """Boundaries for `n_aux` features of a target with `n_layer` text layers.
 
     top, nested: eagle_aux_hidden_state_layer_ids at the top level and in eagle_config. override: boundaries the user
-    named. Raises ConfigError for ids that cannot be, ConversionError where only the user can tell.
+    named. outputs: whether this producer's ids always are outputs. Raises ConfigError for ids that cannot be,
+    ConversionError where only the user can tell.
     """
     if override is not None:
         ids: Sequence[int] = override
@@ -43,6 +45,7 @@ def resolve_layer_ids(
         stated = _stated(top, nested, n_aux)
         ids = [2, n_layer // 2, n_layer - 3] if stated is None else sorted(stated)
         place = "default" if stated is None else "speculators" if speculators else "nested" if top is None else "top"
+        place = "outputs" if outputs and stated is not None else place
         shift, source, warning = _convention(ids, n_layer, place)
     boundaries = tuple(sorted(i + shift for i in ids))
     if len(boundaries) != n_aux:
@@ -71,6 +74,8 @@ def _convention(ids: Sequence[int], n_layer: int, place: str) -> tuple[int, str,
     """(shift to boundaries, rule, warning); the first rule that applies decides. place: where the ids were stated."""
     if place == "default":
         return 0, "default for three features", None
+    if place == "outputs":
+        return 1, "DeepSpec: outputs", None
     if place == "speculators":
         warning = "the first layer id is 1: if this draft was converted from one of SpecForge, its ids may be outputs"
         return 0, "speculators: boundaries", f"{warning}; compare with --aux-layers" if ids[0] == 1 else None

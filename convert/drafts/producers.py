@@ -19,6 +19,9 @@ MODELOPT_KEYS = (
 )
 
 
+DEEPSPEC = "Qwen3Eagle3Model"  # the architecture that DeepSpec writes
+
+
 @dataclass(frozen=True)
 class Producer:
     name: str
@@ -48,6 +51,8 @@ def detect_producer(config: DraftConfig, stored: Collection[str]) -> Producer:
 
 
 def _by_architecture(config: DraftConfig, midlayer: bool) -> str:
+    if config.architecture == DEEPSPEC:
+        return "DeepSpec"
     if config.architecture == "Eagle3LlamaForCausalLM":
         return "AngelSlim"
     if config.architecture == "LlamaForCausalLM" and midlayer:

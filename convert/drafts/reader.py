@@ -9,7 +9,7 @@ import numpy as np
 from llama_eagle.convert.drafts.config import WHERE, DraftConfig, Window, other_layer_lists, read_config, read_window
 from llama_eagle.convert.drafts.family import DROPPED, REFUSED, canonical, match, table
 from llama_eagle.convert.drafts.layers import LayerIds, resolve_layer_ids
-from llama_eagle.convert.drafts.producers import Producer, detect_producer, known_traps
+from llama_eagle.convert.drafts.producers import DEEPSPEC, Producer, detect_producer, known_traps
 from llama_eagle.convert.drafts.report import DraftOptions
 from llama_eagle.convert.drafts.target import Target
 from llama_eagle.convert.drafts.vocab import is_identity, map_vocabulary
@@ -307,6 +307,7 @@ def _layer_ids(reading: _Reading, n_aux: int) -> LayerIds:
         top=config.ids_top,
         nested=config.ids_nested,
         speculators=config.is_speculators,
+        outputs=config.architecture == DEEPSPEC,
         override=options.aux_layers,
     )
     if resolved.warning:

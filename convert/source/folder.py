@@ -33,6 +33,11 @@ SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model", "d2t.*", "t2d.*"]
 MAX_CONFIG_BYTES = 4 << 20
 LOOSE_TENSORS = ("d2t", "t2d")  # some training folders keep the vocabulary map beside the weights
 
+ADAPTER = (
+    "a LoRA adapter, not a model. Merge it into its base model first (peft: merge_and_unload), or convert it with "
+    "llama.cpp's convert_lora_to_gguf.py and load it with lora_path."
+)
+
 Opener = Callable[[Path], dict[str, StoredTensor]]
 
 
@@ -69,6 +74,8 @@ class Checkpoint:
 
     def _config(self) -> dict[str, Any]:
         path = self.path / "config.json"
+        if not path.exists() and (self.path / "adapter_config.json").exists():
+            raise ConfigError(f"{self.path}: {ADAPTER}")
         if not path.exists():
             raise ConfigError(f"{self.path}: no config.json; name the folder of a Hugging Face checkpoint")
         try:
@@ -95,7 +102,8 @@ class Checkpoint:
 def open_checkpoint(
     source: str | Path | Checkpoint, *, revision: str | None = None, weights: bool = True
 ) -> Checkpoint:
-    """A local folder, or a hub id such as "org/name", which is downloaded unless it is cached. An open one is itself.
+    """A local folder, or a hub id such as "org/name" or "org/name/subfolder", which is downloaded unless it is cached.
+    An open one is itself.
 
     `weights=False` downloads configuration and tokenizer only. Raises ConfigError or ConversionError for what is
     wrong with the checkpoint, EnvironmentFailure when the hub cannot be reached.
@@ -112,10 +120,12 @@ def open_checkpoint(
         return Checkpoint(path, source=text, revision=_snapshot_revision(path))
     if exists:
         raise ConfigError(f"{path}: a file; name the folder that holds config.json and the weights")
-    if not re.fullmatch(r"\w[\w.-]*/[\w.-]+", text):
+    named = re.fullmatch(r"(\w[\w.-]*/[\w.-]+)((?:/\w[\w.-]*)*)", text)
+    if named is None:
         raise ConfigError(f"{text}: there is no such folder, and it is not a hub id (organisation/name)")
-    path = _download(text, revision, weights)
-    return Checkpoint(path, source=text, revision=_snapshot_revision(path) or revision)
+    subfolder = named[2].strip("/")
+    path = _download(named[1], subfolder, revision, weights)
+    return Checkpoint(path / subfolder, source=text, revision=_snapshot_revision(path) or revision)
 
 
 def _snapshot_revision(path: Path) -> str | None:
@@ -124,12 +134,26 @@ def _snapshot_revision(path: Path) -> str | None:
     return path.name if path.parent.name == "snapshots" and re.fullmatch(r"[0-9a-f]{40}", path.name) else None
 
 
-def _download(repo: str, revision: str | None, weights: bool) -> Path:
-    patterns = [*SMALL_FILES, "*.safetensors"] if weights else SMALL_FILES
-    path = snapshot(repo, patterns, revision)
-    if weights and not any(path.glob("*.safetensors")):
-        path = snapshot(repo, [*SMALL_FILES, "*.bin"], revision)
+def _download(repo: str, subfolder: str, revision: str | None, weights: bool) -> Path:
+    """The snapshot's folder. Raises `ConfigError` before the weights are downloaded if there is no checkpoint."""
+    prefix = f"{subfolder}/" if subfolder else ""
+    small = [prefix + pattern for pattern in SMALL_FILES]
+    path = snapshot(repo, small, revision)
+    if not any((path / subfolder / name).exists() for name in ("config.json", "adapter_config.json")):
+        _refuse_without_config(repo, subfolder, path)
+    if weights:
+        snapshot(repo, [*small, f"{prefix}*.safetensors"], revision)
+        if not any((path / subfolder).glob("*.safetensors")):
+            snapshot(repo, [*small, f"{prefix}*.bin"], revision)
     return path
+
+
+def _refuse_without_config(repo: str, subfolder: str, path: Path) -> None:
+    found = sorted(file.parent.relative_to(path).as_posix() for file in path.rglob("config.json"))
+    if subfolder:
+        raise ConfigError(f"{repo}: no checkpoint (config.json) in its folder {subfolder}. Name another one.")
+    if found:
+        raise ConfigError(f"{repo}: its checkpoints are in folders ({', '.join(found)}). Name one: {repo}/{found[0]}")
 
 
 # --- weight files of a folder -----------------------------------------------------------------------------------
@@ -143,6 +167,8 @@ def _open_weights(folder: Path) -> dict[str, StoredTensor]:
             return _open_index(index, suffix, opener)
         if files := sorted(p for p in folder.glob(f"*{suffix}") if not p.name.startswith(("adapter_", "training_"))):
             return _merge({file: opener(file) for file in _all_parts(files)})
+    if (folder / "adapter_config.json").exists():
+        raise ConversionError(f"{folder}: {ADAPTER}")
     hint = (
         "; training_state.pt alone is not a model, export it first" if (folder / "training_state.pt").exists() else ""
     )

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from llama_eagle.convert import calibration
 from llama_eagle.convert.dtypes import FILE_TYPE
+from llama_eagle.convert.foreign import refuse_foreign
 from llama_eagle.convert.general import stored_outtype, write_general
+from llama_eagle.convert.pooling import pooling_type
 from llama_eagle.convert.quantized import is_direct, write_as
 from llama_eagle.convert.source import Checkpoint, open_checkpoint
 from llama_eagle.convert.source.coded import read_scheme
@@ -20,7 +22,7 @@ from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.table import Plan, computed, plan, stored_type
 from llama_eagle.convert.targets import vision
 from llama_eagle.convert.targets.config import ModelConfig
-from llama_eagle.convert.targets.family import Family, find_family, mtp_blocks
+from llama_eagle.convert.targets.family import Family, declared_head, find_family, mtp_blocks
 from llama_eagle.convert.tokenizer import read_tokenizer
 from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output
 from llama_eagle.errors import ConfigError, ConversionError, UsageError
@@ -145,11 +147,18 @@ def _convert(checkpoint: Checkpoint, output: Path, outtype: str, options: Target
     with gguf_output(output, arch=family.arch, split_max_size=split, progress=progress, more=more) as out:
         write_general(out, checkpoint, model.plan.tensors, outtype, name=options.name)
         _write_keys(out, model)
+        if (pooling := pooling_type(checkpoint)) is not None:
+            out.key(f"{family.arch}.pooling_type", pooling)
         tokenizer.write(out)
         out.key(calibration.KEY, vocabulary, "u32")
         for tensor in model.plan.tensors:
             out.tensor(tensor.name, tensor.shape, tensor.load, stored_type(tensor.name, tensor.shape, outtype))
     report = _report(out, model, outtype, start)
+    if options.mtp and not model.n_mtp and (key := declared_head(family, model.config)):
+        report.warnings.append(
+            f"{checkpoint.source}: config.json declares an MTP head ({key}), but none is stored (a fine-tune?): "
+            "nothing will draft. The head of its base model fits: convert that with --mtp-only, into the same folder"
+        )
     if not tokenizer.chat_templates:
         report.warnings.append(f"{checkpoint.source}: has no chat template: `generate` and `chat` need one to answer")
     return report
@@ -198,6 +207,7 @@ def convert_target(
     """
     options = options or TargetOptions()
     checkpoint = open_checkpoint(source, revision=options.revision)
+    refuse_foreign(checkpoint)
     output = Path(output)
     refuse_sources(output, [checkpoint.path])
     outtype = _outtype(checkpoint, options)

@@ -86,6 +86,12 @@ def mtp_blocks(family: Family, weights: Weights) -> int:
     return 1
 
 
+def declared_head(family: Family, config: ModelConfig) -> str | None:
+    """The key of config.json that declares an MTP head of a family that has one."""
+    keys = ("mtp_num_hidden_layers", "num_nextn_predict_layers") if family.has_mtp else ()
+    return next((key for key in keys for part in (config, config.root) if part.get(key)), None)
+
+
 _FAMILIES: dict[str, Family] = {}
 
 

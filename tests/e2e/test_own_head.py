@@ -54,10 +54,14 @@ def test_the_head_drafts_and_the_text_stays(folder: Path) -> None:
         expected = texts(plain)
         assert plain.speculative_stats.n_drafted == 0
     choices = {
-        ("whole.gguf", None): "the target's own MTP head drafts",
+        ("whole.gguf", None): "the target's own MTP head drafts (draft=none turns it off)",
         ("whole.gguf", "mtp"): "the target's MTP head drafts, as asked",
-        ("apart/model-f32.gguf", None): "the MTP head in mtp-model.gguf, beside the target, drafts",
-        ("bare/model.gguf", None): "nothing drafts: the target has no MTP head, and no draft was named",
+        ("apart/model-f32.gguf", None): (
+            "the MTP head in mtp-model.gguf drafts: it has the target's name (draft=none turns it off)"
+        ),
+        ("bare/model.gguf", None): (
+            "nothing drafts: the target has no MTP head, and there is no draft next to it (draft=FILE names one)"
+        ),
     }
     for (name, draft), why in choices.items():
         with load(folder / name, draft=draft, n_draft=4) as llm:  # "auto" would look up first

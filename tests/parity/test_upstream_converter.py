@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fixtures import upstream
@@ -74,6 +76,15 @@ def test_tied_embeddings(tmp_path: Path) -> None:
 
 def test_equal_key_and_value_heads(tmp_path: Path) -> None:
     compare(make("qwen35", tmp_path, linear_num_key_heads=4), "qwen35", "f32")
+
+
+@pytest.mark.parametrize("pooling", [{"pooling_mode_lasttoken": True}, {"pooling_mode": "mean"}])
+def test_pooling_of_sentence_transformers(pooling: dict[str, Any], tmp_path: Path) -> None:
+    folder = make("qwen3", tmp_path)
+    (folder / "modules.json").write_text(json.dumps([{"type": "sentence_transformers.models.Pooling", "path": "1_P"}]))
+    (folder / "1_P").mkdir()
+    (folder / "1_P/config.json").write_text(json.dumps(pooling))
+    compare(folder, "qwen3", "bf16")
 
 
 def test_float16_source(tmp_path: Path) -> None:

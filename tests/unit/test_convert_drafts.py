@@ -362,10 +362,17 @@ def test_head_size_keys_only_where_needed(tmp_path: Path, target: Path) -> None:
     ("name", "producer"),
     [("safeailab", "SafeAILab"), ("specforge", "SpecForge"), ("sglang-export", "SpecForge"), ("modelopt", "ModelOpt"),
      ("angelslim", "AngelSlim"), ("speculators", "speculators"), ("speculators-old", "speculators"),
-     ("nvidia-v3", "NVIDIA"), ("qwen3-style", "unknown")],
+     ("nvidia-v3", "NVIDIA"), ("qwen3-style", "unknown"), ("deepspec", "DeepSpec")],
 )  # fmt: skip
 def test_producers(name: str, producer: str, tmp_path: Path, target: Path) -> None:
     assert convert(tmp_path, target, CASES[name]).report.producer == producer
+
+
+def test_layer_ids_of_deepspec_are_outputs(tmp_path: Path, target: Path) -> None:
+    done = convert(tmp_path, target, CASES["deepspec"])
+    assert done.keys["eagle3.target_layers"] == [1, 3, 4, 6, 7]
+    assert done.report.layout == "extended"
+    assert "5 aux features" in " ".join(done.report.extended_because)
 
 
 def test_output_may_not_be_the_target(tmp_path: Path, target: Path) -> None:

@@ -20,7 +20,7 @@ from llama_eagle.errors import ConfigError, ConversionError
 VOCAB = 500
 
 
-@pytest.fixture(params=["qwen2", "qwen35", "llama-bpe"])
+@pytest.fixture(params=["qwen2", "qwen35", "llama-bpe", "smollm"])
 def pre(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

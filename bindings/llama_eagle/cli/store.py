@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,20 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from llama_eagle import console
-from llama_eagle.bench.cache import cache_dir
 from llama_eagle.errors import EagleError, InputError, UsageError
 from llama_eagle.files import read_json_or_yaml, typed
-from llama_eagle.pairs import draft_of
+from llama_eagle.gguf import names
+from llama_eagle.hub import download_files, file_sizes, revision_of
+from llama_eagle.pairs import KnownPair, find_pair, kept_draft, model_folder, models_dir
 
-MADE_OF = "made-of.json"  # beside the files of an entry
-
-
-@dataclass(frozen=True)
-class Ready:
-    """Files to load. draft None: what the target brings decides."""
-
-    target: Path
-    draft: Path | None = None
+MADE_OF = "made-of.json"  # in the folder of an entry, from before its conversion on
+CONVERT_TO = "q4_k_m"
+_REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)((?:/[\w.-]+)*)(?::([\w.-]+))?")
+_LM_STUDIO = (".lmstudio/models", ".cache/lm-studio/models")
+_FILES_KEY = {"source": str, "outtype": str, "revision": str | None}
 
 
 @dataclass(frozen=True)
@@ -34,137 +32,230 @@ class Entry:
     folder: Path
     made_of: str
     outtype: str
+    revision: str | None = None
 
     @property
     def n_bytes(self) -> int:
         return sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
 
+    @property
+    def is_complete(self) -> bool:
+        return any(file.is_file() for file in self.folder.glob("*.gguf"))
 
-def prepare(model: str, outtype: str) -> Ready:
-    """The files of a GGUF, of a checkpoint's folder, or of a hub id; converted now unless that was done before.
 
-    Raises the errors of the hub and of the converter, and `UsageError` for what is none of these.
+def prepare(model: str, outtype: str | None = None) -> Path:
+    """The GGUF of a file, a folder, or a hub id with subfolder and type (OWNER/NAME/full, OWNER/NAME-GGUF:Q4_K_M).
+
+    Checkpoints are converted to `outtype` (default: CONVERT_TO) unless that was done before; of GGUFs, it names one. A
+    published draft is fetched for a target that has none. Raises the errors of the hub and of the converter, and
+    `UsageError` for what is none of these.
     """
     path = Path(model).expanduser()
     if path.is_file():
-        return Ready(path, _beside(path))
-    if not path.is_dir() and model.count("/") != 1:
+        target = path
+    elif path.is_dir():
+        target = _in_folder(path, outtype)
+    elif named := _REPOSITORY.fullmatch(model):
+        target = _by_name(named[1], named[2].strip("/"), named[3] or outtype)
+    else:
         raise UsageError(f"{model}: no file, no folder and no hub id (OWNER/NAME). Name one of these.")
-    folder = models_dir() / _key(str(path.resolve()) if path.is_dir() else model, outtype)
-    target = folder / f"{path.name}-{outtype}.gguf"
-    if path.is_dir() and target.is_file() and _is_newer(path, target):
-        shutil.rmtree(folder)
-    if not target.is_file():
-        _make(model, target, outtype)
-    draft = None if path.is_dir() else _known_draft(model, target)
-    return Ready(target, draft)
-
-
-def models_dir() -> Path:
-    return cache_dir() / "models"
+    _fetch_draft(model, target)
+    return target
 
 
 def entries() -> Iterator[Entry]:
-    """All models that are kept; one whose description is damaged goes by the name of its folder."""
-    for file in sorted(models_dir().glob(f"*/{MADE_OF}")):
+    """All models that are kept, unfinished ones too; one without a valid description has the name of its folder."""
+    for folder in sorted(path for path in models_dir().glob("*") if path.is_dir()):
+        file = folder / MADE_OF
+        made_of = {"source": folder.name, "outtype": "?"}
         try:
-            made_of = typed(file, read_json_or_yaml(file), {"source": str, "outtype": str})
+            made_of = typed(file, read_json_or_yaml(file), _FILES_KEY) if file.exists() else made_of
         except EagleError as error:
-            name = file.parent.name
-            console.warn(f"{error} Or remove this model: llama-eagle run --clear {name}")
-            made_of = {"source": name, "outtype": "?"}
-        yield Entry(file.parent, made_of["source"], made_of["outtype"])
+            console.warn(f"{error} Or remove this model: llama-eagle run --clear {folder.name}")
+        yield Entry(folder, made_of["source"], made_of["outtype"], made_of.get("revision"))
 
 
 def clear(name: str) -> list[Entry]:
     """Delete the models that were made from `name`, or "all"; those that were there."""
-    found = [entry for entry in entries() if name in ("all", entry.made_of)]
+    found = [entry for entry in entries() if name in ("all", entry.made_of, entry.folder.name)]
     for entry in found:
         shutil.rmtree(entry.folder)
     return found
 
 
-def _key(source: str, outtype: str) -> str:
-    return hashlib.sha256(f"{source} {outtype}".encode()).hexdigest()[:16]
+# --- GGUFs -------------------------------------------------------------------------------------------------------
+
+
+def _in_folder(folder: Path, outtype: str | None) -> Path:
+    """A checkpoint, a repository of the hub's cache, or a folder of GGUFs such as LM Studio's."""
+    if (folder / "config.json").is_file() and not any(folder.glob("*.gguf")):
+        return _converted(str(folder), outtype or CONVERT_TO)
+    main = folder / "refs/main"
+    if main.is_file() and (snapshot := folder / "snapshots" / main.read_text("utf-8").strip()).is_dir():
+        return _in_folder(snapshot, outtype)
+    sizes = {
+        path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*.gguf") if path.is_file()
+    }
+    models = [name for name in names.first_files(sizes) if not _is_draft(folder / name.path)]
+    if len(models) > 1 and outtype is not None:
+        models = [name for name in models if name.is_type(outtype)] or models
+    if not models:
+        raise InputError(f"{folder}: neither a checkpoint (config.json) nor a GGUF model. Name another folder.")
+    if len(models) > 1:
+        listed = ", ".join(name.path for name in models[:8])
+        example = f"llama-eagle run {folder / models[0].path}"
+        raise UsageError(f"{folder}: {len(models)} models ({listed}). Name one: {example}")
+    names.parts(models[0], sizes)
+    return folder / models[0].path
+
+
+def _is_draft(path: Path) -> bool:
+    from llama_eagle.gguf.beside import peek_architecture
+    from llama_eagle.gguf.pairing import DRAFT_ARCHITECTURE, KNOWN_NON_TARGETS
+
+    return peek_architecture(path) in (DRAFT_ARCHITECTURE, "dflash", *KNOWN_NON_TARGETS)
+
+
+def _by_name(repo: str, subfolder: str, wanted: str | None) -> Path:
+    """A repository's model: from LM Studio's folder, from our own cache, or from the hub."""
+    for base in _LM_STUDIO:
+        folder = Path.home() / base / repo / subfolder
+        if folder.is_dir() and any(folder.rglob("*.gguf")):
+            return _in_folder(folder, wanted)
+    source = f"{repo}/{subfolder}".rstrip("/")
+    outtype = (wanted or CONVERT_TO).lower()
+    if _target_file(source, outtype).is_file():
+        _note_changes(repo, source, outtype)
+        return _target_file(source, outtype)
+    sizes = {name: size for name, size in file_sizes(repo).items() if name.startswith(subfolder)}
+    if (
+        any(name.endswith((".safetensors", ".bin")) for name in sizes)
+        and f"{subfolder}/config.json".lstrip("/") in sizes
+    ):
+        return _converted(source, outtype)
+    if not any(name.endswith(".gguf") for name in sizes):
+        raise InputError(f"{source}: neither a checkpoint (config.json) nor GGUF files. Name another repository.")
+    return _of_repository(repo, source, sizes, wanted)
+
+
+def _of_repository(repo: str, source: str, sizes: dict[str, int], wanted: str | None) -> Path:
+    """A GGUF in the hub's cache, with the sidecar that drafts for it, if it has no head of its own."""
+    from llama_eagle.gguf import mtp
+    from llama_eagle.gguf.header import read_model
+    from llama_eagle.gguf.size import available_bytes
+
+    model = names.choose(source, sizes, wanted, available_bytes())
+    target = download_files(repo, names.parts(model, sizes))
+    if not mtp.has_head(read_model(target)[1]):
+        for role in (names.MTP, names.EAGLE3):
+            if (sidecar := names.closest(names.first_files(sizes, role), model)) is not None:
+                download_files(repo, [sidecar.path])
+                break
+    return target
+
+
+# --- checkpoints -------------------------------------------------------------------------------------------------
+
+
+def _target_file(source: str, outtype: str) -> Path:
+    return model_folder(source, outtype) / f"{Path(source).name}-{outtype}.gguf"
+
+
+def _converted(source: str, outtype: str) -> Path:
+    """The GGUF of a checkpoint, in our cache: made now unless it is there and the folder has not changed."""
+    path = Path(source).expanduser()
+    is_folder = path.is_dir()
+    source, outtype = str(path.resolve()) if is_folder else source, outtype.lower()
+    target = _target_file(source, outtype)
+    if is_folder and target.is_file() and _is_newer(path, target):
+        target.unlink()
+    if not target.is_file():
+        with _entry(target.parent, source, outtype) as describe:
+            _convert(source, target, outtype, describe)
+    return target
+
+
+@contextlib.contextmanager
+def _entry(folder: Path, source: str, outtype: str) -> Iterator[Any]:
+    """A folder that is described before anything is made in it, so that a killed conversion is listed and cleared.
+
+    An error leaves nothing. Yields the function that writes the description.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+
+    def describe(revision: str | None = None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        made_of = {"source": source, "outtype": outtype, **({"revision": revision} if revision else {})}
+        (folder / MADE_OF).write_text(json.dumps(made_of), "utf-8")
+
+    try:
+        yield describe
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _convert(source: str, target: Path, outtype: str, describe: Any) -> None:
+    from llama_eagle.convert.source import open_checkpoint
+    from llama_eagle.convert.targets import TargetOptions, convert_target
+
+    checkpoint = open_checkpoint(source)
+    describe(checkpoint.revision)
+    with console.progress(f"converting to {outtype}") as on_progress:
+        progress = lambda done, total, _name: on_progress(done / max(total, 1))  # noqa: E731
+        convert_target(checkpoint, target, TargetOptions(outtype=outtype, progress=progress))
 
 
 def _is_newer(checkpoint: Path, target: Path) -> bool:
     """Whether something in the folder was written after `target` was made of it."""
     made = target.stat().st_mtime
-    return any(file.stat().st_mtime > made for file in checkpoint.iterdir())
+    return any(file.stat().st_mtime > made for file in checkpoint.iterdir() if file.exists())
 
 
-def _make(model: str, target: Path, outtype: str) -> None:
-    from llama_eagle.convert.source import open_checkpoint
-    from llama_eagle.convert.targets import TargetOptions, convert_target
-    from llama_eagle.hub import download, list_files
-
-    target.parent.mkdir(parents=True, exist_ok=True)
-    is_folder = Path(model).expanduser().is_dir()
-    if not is_folder and "config.json" not in (files := list_files(model)):
-        if not any(file.endswith(".gguf") for file in files):
-            raise InputError(f"{model}: neither a checkpoint (config.json) nor GGUF files. Name another repository.")
-        target.symlink_to(download(model, f"*[{outtype[0]}{outtype[0].upper()}]{_any_case(outtype[1:])}*.gguf"))
-    else:
-        checkpoint = open_checkpoint(model)
-        with console.progress(f"converting to {outtype}") as on_progress:
-            progress = lambda done, total, _name: on_progress(done / max(total, 1))  # noqa: E731
-            convert_target(checkpoint, target, TargetOptions(outtype=outtype, progress=progress))
-    made_of = {"source": str(Path(model).expanduser().resolve()) if is_folder else model, "outtype": outtype}
-    (target.parent / MADE_OF).write_text(json.dumps(made_of), "utf-8")
+def _note_changes(repo: str, source: str, outtype: str) -> None:
+    """Report a repository that has changed since its conversion."""
+    folder = model_folder(source, outtype)
+    kept = next((entry.revision for entry in entries() if entry.folder == folder), None)
+    newest = revision_of(repo) if kept else None
+    if newest not in (None, kept):
+        console.warn(
+            f"{repo} has changed since it was converted. `llama-eagle run --clear {source}` forgets the old one."
+        )
 
 
-def _any_case(text: str) -> str:
-    """A pattern of file names."""
-    return "".join(f"[{letter.lower()}{letter.upper()}]" if letter.isalpha() else letter for letter in text)
+# --- published drafts --------------------------------------------------------------------------------------------
 
 
-def _known_draft(model: str, target: Path) -> Path | None:
-    """The published draft of a hub id, unless the target has a head of its own."""
+def _fetch_draft(model: str, target: Path) -> None:
+    """Convert the published draft of a target that has neither a head nor a draft next to it."""
     from llama_eagle.gguf import mtp
+    from llama_eagle.gguf.beside import find_beside
     from llama_eagle.gguf.header import read_model
-
-    known = draft_of(model)
-    if known is None or mtp.has_head(read_model(target)[1]):
-        return None
-    draft = target.parent / f"{known.replace('/', '_')}.gguf"
-    if not draft.is_file():
-        try:
-            _make_draft(known, target, draft)
-        except EagleError as error:
-            console.warn(f"{known}, the draft of {model}, cannot be used: {error}")
-            return None
-    return draft
-
-
-def _make_draft(source: str, target: Path, draft: Path) -> None:
-    from llama_eagle.convert.drafts import DraftOptions, convert_draft
-
-    with console.progress("converting the draft") as on_progress:
-        meter = lambda done, total, _name: on_progress(done / max(total, 1))  # noqa: E731
-        convert_draft(source, target, draft, DraftOptions(outtype="q8_0"), meter)
-
-
-def _beside(target: Path) -> Path | None:
-    """An EAGLE-3 draft in the target's folder that fits it, where the target has no head of its own."""
-    from llama_eagle.gguf import mtp
-    from llama_eagle.gguf.header import read_model
-    from llama_eagle.gguf.pairing import DRAFT_ARCHITECTURE, find
 
     files = read_model(target)[1]
-    if mtp.has_head(files):
-        return None
-    for path in sorted(target.parent.glob("*.gguf")):
-        if path.samefile(target):
-            continue
-        try:
-            draft = read_model(path)[1]
-        except EagleError:
-            continue
-        is_draft = draft[0].architecture == DRAFT_ARCHITECTURE
-        if is_draft and not any(finding.level == "error" for finding in find(files, draft)):
-            return path
-    return None
+    pair = find_pair([model.partition(":")[0], *names.names_of(files[0])])
+    if pair is None or mtp.has_head(files) or kept_draft(pair).is_file():
+        return
+    beside = find_beside(files)
+    if beside is not None and beside.files is not None:
+        return
+    try:
+        _convert_draft(pair, target)
+    except EagleError as error:
+        console.warn(f"{pair.draft}, the draft of {pair.target}, cannot be used: {error}")
+
+
+def _convert_draft(pair: KnownPair, target: Path) -> None:
+    from llama_eagle.convert.drafts import DraftOptions, convert_draft
+    from llama_eagle.convert.source import open_checkpoint
+
+    draft = kept_draft(pair)
+    with _entry(draft.parent, pair.draft, "q8_0") as describe:
+        checkpoint = open_checkpoint(pair.draft)
+        describe(checkpoint.revision)
+        with console.progress("converting the draft") as on_progress:
+            meter = lambda done, total, _name: on_progress(done / max(total, 1))  # noqa: E731
+            convert_draft(checkpoint, target, draft, DraftOptions(outtype="q8_0"), meter)
 
 
 def estimate(target: Path, n_ctx: int, types: tuple[int, int]) -> dict[str, Any]:

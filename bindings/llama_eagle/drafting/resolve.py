@@ -1,16 +1,21 @@
-"""Which draft is used where none is named, and what the session must know of the one that is."""
+"""Choose the drafter if none is named, and build its session options."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Generic, TypeVar
 
 from llama_eagle.drafting.options import DRAFT_VOCAB, LOOKUP, NONE, DraftingOptions
-from llama_eagle.errors import InputError, UsageError
+from llama_eagle.errors import UsageError
 from llama_eagle.gguf import mtp
+from llama_eagle.gguf.beside import Beside, find_beside, fitting
 from llama_eagle.gguf.header import Header, Source, read_model
+from llama_eagle.gguf.names import names_of
+from llama_eagle.pairs import find_pair, kept_draft
 from llama_eagle.sessions.options import MTP, SessionOptions
+
+REMEDY = "(draft=none turns it off)"
+NOT_FOUND = "the target has no MTP head, and there is no draft next to it (draft=FILE names one)"
 
 Options = TypeVar("Options", bound=DraftingOptions)
 
@@ -34,8 +39,10 @@ class Choice(Generic[Options]):
 
 
 def resolve(target: Source, options: Options) -> Choice[Options]:
-    """What drafts for a target: what the options name, else its own MTP head, else one in a file beside it, else none.
+    """Choose the drafter of a target. This is the only place that does, for every command and for `EagleLlama`.
 
+    The first that applies: what the options name; the target's own MTP head; an MTP head or EAGLE-3 draft next to it
+    that has its name, or is the only one (gguf/beside.py); a published draft (pairs.py) that `run` has converted.
     Raises `InputError` for files that cannot be read.
     """
     choice = _found(target, options) if options.draft is None else _asked_for(target, options)
@@ -67,26 +74,34 @@ def session_options(draft: Header | None, options: DraftingOptions) -> SessionOp
 
 
 def _found(target: Source, options: Options) -> Choice[Options]:
-    first, files = read_model(target)
+    files = read_model(target)[1]
     if mtp.has_head(files):
-        return Choice(replace(options, draft=MTP), "the target's own MTP head drafts", files)
-    for path in sorted(first.path.parent.glob("mtp-*.gguf")):
-        if draft := _fitting(first, path):
-            why = f"the MTP head in {path.name}, beside the target, drafts"
-            return Choice(replace(options, draft=path), why, files, draft)
-    why = "nothing drafts: the target has no MTP head, and no draft was named"
+        return Choice(replace(options, draft=MTP), f"the target's own MTP head drafts {REMEDY}", files)
+    beside = find_beside(files)
+    if beside is None or beside.files is None:
+        kept = _kept(files)
+        beside = kept if beside is None or (kept is not None and kept.files is not None) else beside
+    if beside is not None and beside.files is not None:
+        path = beside.files[0].path
+        what = "the MTP head in" if mtp.has_head(beside.files) else "the EAGLE-3 draft"
+        why = f"{what} {path.name} drafts: {beside.rule} {REMEDY}"
+        return Choice(replace(options, draft=path), why, files, beside.files)
+    why = f"nothing drafts: {beside.problem if beside else NOT_FOUND}"
     if options.lookup:
         return Choice(replace(options, draft=LOOKUP), "look-up in the text drafts, as asked", files)
     return Choice(options if options.drafter is not None else replace(options, draft=NONE), why, files)
 
 
-def _fitting(target: Header, beside: Path) -> list[Header] | None:
-    """The head's headers, if it is the target's. Files are matched by name as well: a folder may hold the heads of
-    several models."""
-    if not target.path.stem.startswith(beside.stem.removeprefix("mtp-").split(".")[0]):
+def _kept(target: list[Header]) -> Beside | None:
+    """The published draft for this model or the one it was made from, if `llama-eagle run` has converted it."""
+    pair = find_pair(names_of(target[0]))
+    if pair is None:
         return None
-    try:
-        draft, files = read_model(beside)
-    except InputError:
-        return None
-    return files if mtp.has_head(files) and not mtp.problems(target, draft) else None
+    path = kept_draft(pair)
+    if not path.is_file():
+        problem = f"{NOT_FOUND}. {pair.draft} is published for {pair.target}: llama-eagle run fetches it"
+        return Beside(None, problem=problem)
+    files, reason = fitting(target, path)
+    if files is None:
+        return Beside(None, problem=f"{pair.draft}, published for {pair.target}, does not fit: {reason}")
+    return Beside(files, f"it is published for {pair.target}")

@@ -119,6 +119,13 @@ def find(target: list[Header], draft: list[Header] | None) -> list[Finding]:
     return findings + [Finding("warning", warning) for warning in _warnings(target[0], draft[0])]
 
 
+def draft_problem(target: list[Header], draft: list[Header]) -> str:
+    """Why a draft cannot draft for a target; empty if it can."""
+    if draft[0].architecture != DRAFT_ARCHITECTURE:
+        return next(iter(mtp.problems(target[0], draft[0])), "") if mtp.has_head(draft) else "it has no MTP head."
+    return next((finding.message for finding in find(target, draft) if finding.level == "error"), "")
+
+
 def _read(target: Source, draft: Source | None) -> tuple[list[Header], list[Header] | None]:
     target_files = read_model(target)[1]
     require_target(target_files[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,7 +12,9 @@ from llama_eagle.cli.options import CHAT_CONTEXT, Computing, Drafting, Json, Sam
 from llama_eagle.errors import UsageError
 
 if TYPE_CHECKING:
-    from llama_eagle.cli.store import Entry, Ready
+    from pathlib import Path
+
+    from llama_eagle.cli.store import Entry
 
 
 @grouped
@@ -21,18 +22,24 @@ def run(
     drafting: Drafting,
     sampling: Sampling,
     computing: Computing,
-    model: Annotated[str | None, typer.Argument(metavar="MODEL", help="A hub id, a folder or a GGUF.")] = None,
-    outtype: Annotated[str, typer.Option("--type", help="Type to convert to, or of a repository's GGUF.")] = "q4_k_m",
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="A GGUF, a folder, or a hub id: OWNER/NAME[/SUBFOLDER][:TYPE]."),
+    ] = None,
+    outtype: Annotated[
+        str | None,
+        typer.Option("--type", help="Type to convert to, or of a GGUF (default: q4_k_m if it fits into memory)."),
+    ] = None,
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
     ctx_size: Annotated[int, typer.Option("--ctx-size", "-c", min=0, help="Tokens, 0: the model's.")] = CHAT_CONTEXT,
     listing: Annotated[bool, typer.Option("--list", help="Show the models that are kept.")] = False,
     clear: Annotated[str | None, typer.Option(metavar="MODEL|all", help="Delete kept models.")] = None,
     verbose: Verbose = False,
 ) -> None:
-    """Chat with a model by name: found, converted once, drafted for.
+    """Chat with a model by name: found or downloaded, converted once, with the draft that belongs to it.
 
-    What is downloaded stays in the hub's cache, what is converted in our own (--list, --clear). The draft is the
-    model's own MTP head, an EAGLE-3 file beside it, or a published one (llama-eagle pairs).
+    Downloads stay in the hub's cache, converted files in our own (--list, --clear). The drafter is the model's own MTP
+    head, a draft next to it that has its name, or a published one (llama-eagle pairs).
     """
     from llama_eagle.cli import store
 
@@ -41,37 +48,35 @@ def run(
         return
     if model is None:
         raise UsageError("name a MODEL: a hub id, a folder or a GGUF.")
-    ready = store.prepare(model, outtype.lower())
-    drafts = drafting.options()
-    if drafts.draft is None and ready.draft is not None:
-        drafts = replace(drafts, draft=ready.draft)
+    target = store.prepare(model, outtype)
     context = computing.context(max(ctx_size, 1), 0)
-    _tell(ready, context.n_ctx)
+    _tell(target, context.n_ctx)
     from llama_eagle.cli.commands.chat import Chat, settings_of, talk
     from llama_eagle.cli.conversation import Conversation
     from llama_eagle.drop_in.llama import EagleLlama
     from llama_eagle.drop_in.options import from_options
 
-    options = from_options(drafts, context, computing.load()) | {"n_ctx": ctx_size, "verbose": verbose}
-    talk(ready.target, options, Chat(Conversation(system), settings_of(sampling, -1)), EagleLlama)
+    options = from_options(drafting.options(), context, computing.load()) | {"n_ctx": ctx_size, "verbose": verbose}
+    talk(target, options, Chat(Conversation(system), settings_of(sampling, -1)), EagleLlama)
 
 
 def _show_entries(entries: list[Entry], *, cleared: bool) -> None:
     for entry in entries:
-        console.data(f"{entry.made_of} {entry.outtype}: {console.size(entry.n_bytes)}{', deleted' if cleared else ''}")
+        state = ", deleted" if cleared else "" if entry.is_complete else ", unfinished"
+        console.data(f"{entry.made_of} {entry.outtype}: {console.size(entry.n_bytes)}{state}")
     if not entries:
         console.data("nothing is kept" if not cleared else "nothing to delete")
 
 
-def _tell(ready: Ready, n_ctx: int) -> None:
+def _tell(target: Path, n_ctx: int) -> None:
     """What was chosen, and what to expect of it; on a terminal only."""
     if not console.on_terminal():
         return
     from llama_eagle.cli import store
 
-    expected = store.estimate(ready.target, n_ctx, (1, 1))
+    expected = store.estimate(target, n_ctx, (1, 1))
     console.note(
-        f"{ready.target}: {console.size(expected['n_bytes'])} with its context; "
+        f"{target}: {console.size(expected['n_bytes'])} with its context; "
         f"plain decoding on the CPU: at most about {expected['tokens_per_second']:.0f} tokens/s"
     )
 

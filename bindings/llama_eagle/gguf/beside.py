@@ -1,0 +1,87 @@
+"""Drafts next to a target: MTP heads and EAGLE-3 drafts in files of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from llama_eagle.errors import EagleError
+from llama_eagle.gguf.header import Header, read_model
+from llama_eagle.gguf.names import EAGLE3, MODEL, MTP, FileName, is_type_folder, read_name
+from llama_eagle.gguf.pairing import DRAFT_ARCHITECTURE, draft_problem
+
+_KEY = b"general.architecture\x08\x00\x00\x00"
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A draft's headers and the rule that chose it, or why the one that was found is not used."""
+
+    files: list[Header] | None
+    rule: str = ""
+    problem: str = ""
+
+
+def find_beside(target: list[Header]) -> Beside | None:
+    """The draft next to a target that has its name, or that is the only one next to the only model.
+
+    None if there is none. Never one that merely has a fitting shape: the draft of another model fits, and is useless.
+    """
+    first = target[0].path
+    problem = None
+    for path, rule in _candidates(first, {file.path.name for file in target}):
+        files, reason = fitting(target, path)
+        if files is not None:
+            return Beside(files, rule)
+        problem = problem or Beside(None, problem=f"{path.name}, next to the target, does not fit: {reason}")
+    return problem
+
+
+def fitting(target: list[Header], path: Path) -> tuple[list[Header] | None, str]:
+    """The headers of a draft that can draft for a target, or why it cannot."""
+    try:
+        files = read_model(path)[1]
+    except EagleError as error:
+        return None, str(error)
+    reason = draft_problem(target, files)
+    return (None, reason) if reason else (files, "")
+
+
+def _candidates(target: Path, own: set[str]) -> Iterator[tuple[Path, str]]:
+    """Drafts in the order they are tried, each with the rule that finds it."""
+    folders = [target.parent, *([target.parent.parent] if is_type_folder(target.parent.name) else [])]
+    paths = [path for folder in folders for path in folder.glob("*.gguf") if path.name not in own]
+    names = {path: read_name(path.name) for path in paths}
+    drafts = {path: name for path, name in names.items() if name.part == 1 and _is_draft(path, name)}
+    if not drafts:
+        return
+    mine = read_name(target.name)
+    models = {name.model for path, name in names.items() if path not in drafts and name.role == MODEL} | {mine.model}
+    order = sorted(drafts, key=lambda path: (drafts[path].role != MTP, drafts[path].quant != mine.quant, path.name))
+    for path in order:
+        owner = max((model for model in models if drafts[path].names(model)), key=len, default=None)
+        if owner == mine.model:
+            yield path, "it has the target's name"
+        elif owner is None and len(models) == 1 and len({name.model for name in drafts.values()}) == 1:
+            yield path, "it is the only draft next to the target"
+
+
+def _is_draft(path: Path, name: FileName) -> bool:
+    if name.role in (MTP, EAGLE3):
+        return True
+    return name.role == MODEL and peek_architecture(path) == DRAFT_ARCHITECTURE
+
+
+def peek_architecture(path: Path) -> str:
+    """The architecture of a GGUF that names it among its first keys, as all writers do; otherwise empty."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(4096)
+    except OSError:
+        return ""
+    at = start.find(_KEY) + len(_KEY)
+    if not start.startswith(b"GGUF") or at < len(_KEY):
+        return ""
+    length = int.from_bytes(start[at : at + 8], "little")
+    return start[at + 8 : at + 8 + length].decode("utf-8", "replace")

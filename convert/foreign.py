@@ -1,0 +1,47 @@
+"""Checkpoints that cannot be converted as they are: each is refused by its name, with what to do."""
+
+from __future__ import annotations
+
+import re
+
+from llama_eagle.convert.source import Checkpoint
+from llama_eagle.convert.source.folder import ADAPTER
+from llama_eagle.errors import ConversionError, EagleError
+
+_OTHER_DRAFT = "Its network is not that of EAGLE-3: use an EAGLE-3 draft of this target (llama-eagle pairs)."
+_ARCHITECTURES = {
+    "DominoDraftModel": f"a Domino draft. {_OTHER_DRAFT}",
+    "PEagleDraftModel": f"a P-EAGLE draft, which drafts several tokens at once. {_OTHER_DRAFT}",
+}
+_TENSORS = {
+    r"\.(lora_[AB]|lora_embedding_[AB]|base_layer)\b": (
+        "an adapter that is not merged (PEFT). Merge it first: model.merge_and_unload().save_pretrained(FOLDER)."
+    ),
+}
+_MLX = (
+    "an MLX checkpoint with quantized weights. Convert the original checkpoint, or undo the quantization first: "
+    "mlx_lm.convert --dequantize."
+)
+
+
+def refuse_foreign(checkpoint: Checkpoint) -> None:
+    """Raises `ConversionError` for LoRA adapters, unmerged PEFT, MLX, and drafts of other methods."""
+    if reason := _reason(checkpoint):
+        raise ConversionError(f"{checkpoint.source}: {reason}")
+
+
+def _reason(checkpoint: Checkpoint) -> str | None:
+    architectures = checkpoint.config.get("architectures")
+    for name in architectures if isinstance(architectures, list) else ():
+        if isinstance(name, str) and name in _ARCHITECTURES:
+            return _ARCHITECTURES[name]
+    try:
+        names = checkpoint.names()
+    except EagleError as error:  # other faults of the weights are reported when they are converted
+        return ADAPTER if ADAPTER in str(error) else None
+    for pattern, reason in _TENSORS.items():
+        if any(re.search(pattern, name) for name in names):
+            return reason
+    stored = set(names)
+    packed = any(name.endswith(".scales") and f"{name[:-7]}.biases" in stored for name in names)
+    return _MLX if packed and "quantization" in checkpoint.config else None

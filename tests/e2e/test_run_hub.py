@@ -1,0 +1,204 @@
+"""Models by name, from a hub on loopback with the real huggingface_hub client: choices, faults, what is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.command import llama_eagle
+from fixtures.hub import Fault, serve_hub
+from fixtures.targets import make_target
+from fixtures.tiny_gguf import write_draft, write_target
+
+pytestmark = pytest.mark.native
+
+# In a process of its own: huggingface_hub reads its endpoint when it is imported.
+PROGRAM = """
+import json, sys
+from llama_eagle.cli import store
+from llama_eagle.drafting.options import DraftingOptions
+from llama_eagle.drafting.resolve import resolve
+from llama_eagle.errors import EagleError
+for model, outtype in json.loads(sys.argv[1]):
+    try:
+        path = store.prepare(model, outtype)
+        print(json.dumps({"path": str(path), "why": resolve(path, DraftingOptions()).why}))
+    except EagleError as error:
+        print(json.dumps({"error": str(error), "code": error.exit_code}))
+"""
+
+
+@dataclass
+class Hub:
+    folder: Path
+    cache: Path
+    faults: dict[str, Fault] = field(default_factory=dict)
+    endpoint: str = ""
+
+    def add(self, name: str, *files: str) -> Path:
+        for file in files:
+            path = self.folder / name / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("text")
+        return self.folder / name
+
+    def environment(self, **more: str) -> dict[str, str]:
+        return {
+            "HF_ENDPOINT": self.endpoint, "HF_HOME": str(self.cache / "hf"), "LLAMA_EAGLE_CACHE": str(self.cache),
+            "HF_HUB_DISABLE_TELEMETRY": "1", "HOME": str(self.cache / "home"), **more,
+        }  # fmt: skip
+
+    def prepare(self, *models: str | tuple[str, str], before: str = "", **environment: str) -> list[dict[str, Any]]:
+        wanted = [(model, None) if isinstance(model, str) else model for model in models]
+        command = [sys.executable, "-c", before + PROGRAM, json.dumps(wanted)]
+        done = subprocess.run(
+            command, env={**os.environ, **self.environment(**environment)}, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def error(self, model: str, **more: str) -> str:
+        (found,) = self.prepare(model, **more)
+        return f"{found.get('code')} {found.get('error')}"
+
+    def kept(self) -> list[Path]:
+        return list((self.cache / "llama-eagle/models").glob("*"))
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    found = Hub(tmp_path / "hub", tmp_path / "cache")
+    with serve_hub(found.folder, found.faults) as found.endpoint:
+        yield found
+
+
+def test_the_type_is_chosen_by_name_not_by_pattern(hub: Hub) -> None:
+    names = [f"m-{kind}.gguf" for kind in ("BF16", "F16", "Q2_K", "Q2_K_L", "Q4_K_M")]
+    folder = hub.add("me/m-GGUF", *names, "mmproj-F16.gguf", "imatrix_unsloth.gguf", "config.json")
+    for name in names:
+        write_target(folder / name)
+    found = hub.prepare("me/m-GGUF", "me/m-GGUF:f16", "me/m-GGUF:Q2_K", ("me/m-GGUF", "bf16"), "me/m-GGUF:q8_0")
+    assert [Path(each["path"]).name for each in found[:4]] == [
+        f"m-{kind}.gguf" for kind in ("Q4_K_M", "F16", "Q2_K", "BF16")
+    ]
+    assert "no model of type Q8_0. There are: m-BF16.gguf" in found[4]["error"]
+    assert hub.kept() == [], "what is downloaded stays in the hub's cache"
+
+
+def test_a_sidecar_of_the_repository_drafts(hub: Hub) -> None:
+    folder = hub.add("me/m-GGUF", "Q4_K_M/m-Q4_K_M.gguf", "eagle3-m-Q8_0.gguf", "eagle3-m-F16.gguf")
+    write_target(folder / "Q4_K_M/m-Q4_K_M.gguf")
+    for name in ("eagle3-m-Q8_0.gguf", "eagle3-m-F16.gguf"):
+        write_draft(folder / name)
+    (found,) = hub.prepare("me/m-GGUF")
+    assert found["why"].startswith("the EAGLE-3 draft eagle3-m-Q8_0.gguf drafts: it has the target's name")
+
+
+def test_a_download_that_was_cut_is_resumed(hub: Hub) -> None:
+    write_target(hub.add("me/m", "m.gguf") / "m.gguf")
+    hub.faults["me/m/m.gguf"] = Fault(cut=1000)
+    (found,) = hub.prepare("me/m")
+    assert Path(found["path"]).read_bytes() == (hub.folder / "me/m/m.gguf").read_bytes()
+    assert not hub.faults
+
+
+FAULTS = (
+    ("", Fault(401), "4 {}: the hub does not accept the token"),
+    ("", Fault(401, "RepoNotFound"), "3 {}: neither a folder here nor a repository"),  # a private one, without a token
+    ("", Fault(403, "GatedRepo"), "4 {}: gated; accept its terms"),
+    ("", Fault(403), "4 {}: the hub refuses access"),
+    ("", Fault(404, "RepoNotFound"), "3 {}: neither a folder here nor a repository"),
+    ("", Fault(429), "4 {}: the hub has had too many requests"),
+    ("", Fault(500), "4 {}: the hub has a fault of its own. Try again later (HTTP status 500)"),
+    ("/m.gguf", Fault(403, "GatedRepo"), "4 {}: gated; accept its terms"),
+    ("/m.gguf", Fault(404, "EntryNotFound"), "3 {}: the hub has no such file"),
+    ("/m.gguf", Fault(n_more=5), "4 {}: a file arrived with another size"),
+)
+
+
+def test_faults_of_the_hub(hub: Hub) -> None:
+    for number, (file, fault, _) in enumerate(FAULTS):
+        write_target(hub.add(f"me/m{number}", "m.gguf") / "m.gguf")
+        hub.faults[f"me/m{number}{file}"] = fault
+    found = hub.prepare(*(f"me/m{number}" for number in range(len(FAULTS))))
+    for number, (error, (_, _, told)) in enumerate(zip(found, FAULTS, strict=True)):
+        assert f"{error['code']} {error['error']}".startswith(told.format(f"me/m{number}"))
+    assert hub.kept() == []
+
+
+def test_faults_of_the_disk(hub: Hub, tmp_path: Path) -> None:
+    write_target(hub.add("me/m", "m.gguf") / "m.gguf")
+    (tmp_path / "file").write_text("")
+    assert "cannot write" in (told := hub.error("me/m", HF_HOME=str(tmp_path / "file/hf")))
+    assert "Set HF_HOME" in told
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"
+    assert "4 me/m: no space left for it in" in hub.error("me/m", before=limit)
+
+
+def test_a_repository_that_is_none(hub: Hub) -> None:
+    hub.add("me/text", "README.md")
+    found = hub.prepare("me/none", "me/text", "nothing", "me/text/sub")
+    assert [each["code"] for each in found] == [3, 3, 2, 3]
+    assert "neither a checkpoint (config.json) nor GGUF files" in found[1]["error"]
+    assert hub.kept() == [], "a mistyped id leaves nothing"
+
+
+def test_a_checkpoint_in_a_subfolder(hub: Hub) -> None:
+    make_target("qwen3", hub.folder / "me/m/full", 1, dtype="float32")
+    hub.add("me/m", "README.md", "other/config.json", "other/model.safetensors")
+    (found,) = hub.prepare(("me/m/full", "f32"))
+    assert Path(found["path"]).name == "full-f32.gguf"
+    outcome = llama_eagle("convert", "me/m", "-o", hub.cache / "x.gguf", **hub.environment())
+    assert "its checkpoints are in folders (full, other). Name one: me/m/full" in outcome.stderr
+
+
+def test_what_is_kept(hub: Hub) -> None:
+    """Conversions that were interrupted, damaged records, links into a cache that was cleared: listed and cleared."""
+    make_target("qwen3", hub.folder / "me/m", 1, dtype="float32")
+    (found,) = hub.prepare(("me/m", "f32"))
+    target = Path(found["path"])
+    shutil.rmtree(hub.cache / "hf")
+    target.unlink()
+    target.symlink_to(hub.cache / "gone")
+    assert "me/m f32: " in (listed := llama_eagle("run", "--list", **hub.environment()).stdout)
+    assert "unfinished" in listed
+    assert hub.prepare(("me/m", "f32")) == [found]
+    (hub.folder / "me/m/README.md").write_text("changed")
+    warned = llama_eagle("run", "me/m", "--type", "f32", "--ctx-size", 256, stdin="", **hub.environment())
+    assert "me/m has changed since it was converted" in warned.stderr
+    for folder in ("interrupted", "damaged"):
+        (target.parents[1] / folder).mkdir()
+    (target.parents[1] / "damaged/made-of.json").write_bytes(b"\xff{")
+    listed = llama_eagle("run", "--list", **hub.environment()).stdout
+    assert [line.split()[0] for line in listed.splitlines()].count("me/m") == 1
+    assert "interrupted ?" in listed
+    for name in ("interrupted", "damaged", "me/m"):
+        assert "deleted" in llama_eagle("run", "--clear", name, **hub.environment()).stdout
+    assert hub.kept() == []
+
+
+def test_folders_of_ggufs(hub: Hub, tmp_path: Path) -> None:
+    """LM Studio's folders, the hub's cache, and any other: one model is taken, several are listed."""
+    studio = hub.cache / "home/.lmstudio/models/me/studio-GGUF"
+    studio.mkdir(parents=True)
+    write_target(studio / "studio-Q8_0.gguf")
+    write_target(hub.add("me/m", "m.gguf") / "m.gguf")
+    (hub.folder / "none").mkdir(parents=True)
+    found = hub.prepare("me/studio-GGUF", str(studio), "me/m", str(hub.cache / "hf/hub/models--me--m"))
+    assert [Path(each["path"]).name for each in found] == ["studio-Q8_0.gguf", "studio-Q8_0.gguf", "m.gguf", "m.gguf"]
+    shutil.copyfile(studio / "studio-Q8_0.gguf", studio / "studio-F16.gguf")
+    several, chosen, none = hub.prepare(str(studio), (str(studio), "f16"), str(hub.folder / "none"))
+    assert (
+        f"2 models (studio-F16.gguf, studio-Q8_0.gguf). Name one: llama-eagle run {studio}/studio-F16"
+        in several["error"]
+    )
+    assert Path(chosen["path"]).name == "studio-F16.gguf"
+    assert "neither a checkpoint (config.json) nor a GGUF model" in none["error"]

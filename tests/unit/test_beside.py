@@ -1,0 +1,98 @@
+"""Which draft is taken if none is named: by the names of files and models, never by shape alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fixtures.tiny_gguf import write_draft, write_target
+from llama_eagle.drafting.options import DraftingOptions
+from llama_eagle.drafting.resolve import resolve
+from llama_eagle.errors import UsageError
+from llama_eagle.gguf import names
+from llama_eagle.gguf.names import FileName, read_name
+from llama_eagle.pairs import find_pair, kept_draft
+
+
+@pytest.fixture
+def chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """The draft's name, or the reason for none, in a folder with these files: those with "draft" or "eagle" are one."""
+    monkeypatch.setenv("LLAMA_EAGLE_CACHE", str(tmp_path / "cache"))
+
+    def choose(target: str, *others: str) -> str:
+        for name in (target, *others):
+            is_draft = "draft" in name or "eagle" in name
+            (write_draft if is_draft else write_target)(tmp_path / name)
+        choice = resolve(tmp_path / target, DraftingOptions())
+        for name in (target, *others):
+            (tmp_path / name).unlink()
+        return choice.options.draft_file.name if choice.options.draft_file else choice.why
+
+    return choose
+
+
+@pytest.mark.parametrize(
+    ("target", "others", "draft"),
+    [
+        ("m.gguf", ["my-draft.gguf"], "my-draft.gguf"),  # the only one
+        ("m.gguf", ["my-draft-Q8_0.gguf", "my-draft-F16.gguf"], "my-draft-F16.gguf"),
+        ("m.gguf", ["a-draft.gguf", "b-draft.gguf"], None),
+        ("m.gguf", ["other.gguf", "my-draft.gguf"], None),  # of which of them?
+        ("m-Q4_K_M.gguf", ["other.gguf", "eagle3-m-Q8_0.gguf"], "eagle3-m-Q8_0.gguf"),
+        ("m-Q8_0.gguf", ["eagle3-m-F16.gguf", "eagle3-m-Q8_0.gguf"], "eagle3-m-Q8_0.gguf"),
+        ("m-4b.Q4_0.gguf", ["m-4b-instruct.gguf", "m-4b-instruct-eagle3.gguf"], None),
+        ("m-4b.Q4_0.gguf", ["m-4b_eagle3.gguf", "m-40b_eagle3.gguf"], "m-4b_eagle3.gguf"),
+    ],
+)
+def test_by_name_or_the_only_one(target: str, others: list[str], draft: str | None, chosen: Callable[..., str]) -> None:
+    found = chosen(target, *others)
+    assert found == draft if draft else found.startswith("nothing drafts: the target has no MTP head")
+
+
+def test_one_that_does_not_fit_is_named(chosen: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "mtp-m.gguf").write_text("damaged")
+    assert "nothing drafts: mtp-m.gguf, next to the target, does not fit: " in chosen("m.gguf")
+
+
+def test_published_drafts_that_run_has_kept(chosen: Callable[..., str]) -> None:
+    pair = find_pair(["Qwen/Qwen3-8B"])
+    assert pair is not None
+    assert f"{pair.draft} is published for Qwen/Qwen3-8B: llama-eagle run" in chosen("Qwen3-8B-Q4_K_M.gguf")
+    kept_draft(pair).parent.mkdir(parents=True)
+    write_draft(kept_draft(pair))
+    assert chosen("Qwen3-8B-Q4_K_M.gguf") == kept_draft(pair).name
+    assert "nothing drafts" in chosen("Qwen3-8B-abliterated-Q4_K_M.gguf")
+
+
+@pytest.mark.parametrize("name", ["qwen/qwen3-8b", "unsloth/Qwen3-8B-GGUF", "x/Qwen_Qwen3-8B-i1-GGUF", "Qwen3 8B"])
+def test_names_of_a_published_target(name: str) -> None:
+    pair = find_pair(["something/else", name])
+    assert pair is not None
+    assert pair.target == "Qwen/Qwen3-8B"
+
+
+def test_names_of_files() -> None:
+    assert read_name("Q4_K_M/m-Q4_K_M-00002-of-00003.gguf") == FileName(
+        "Q4_K_M/m-Q4_K_M-00002-of-00003.gguf", "model", "m", "Q4_K_M", 2, 3
+    )
+    assert read_name("UD-IQ2_XXS/m.gguf").quant == "UD-IQ2_XXS"
+    assert read_name("Llama-3.1-8B.f16.gguf").model == "Llama-3.1-8B"
+    assert read_name("mtp-m-Q8_0.gguf").role == "mtp"
+    assert read_name("m.mmproj-f16.gguf").role == "mmproj"
+
+
+def test_the_type_that_fits_into_memory() -> None:
+    sizes = {
+        f"m-{kind}.gguf": n for kind, n in {"BF16": 160, "Q8_0": 80, "Q4_K_M": 45, "Q3_K_S": 33, "Q2_K": 28}.items()
+    }
+    for memory, expected in {None: "Q4_K_M", 50: "Q4_K_M", 40: "Q3_K_S", 30: "Q2_K"}.items():
+        assert names.choose("me/m", sizes, None, memory).quant == expected
+    with pytest.raises(UsageError, match=r"its smallest model, m-Q2_K\.gguf, takes"):
+        names.choose("me/m", sizes, None, 20)
+    del sizes["m-Q4_K_M.gguf"]
+    assert names.choose("me/m", sizes, None, None).quant == "Q8_0"
+    with pytest.raises(UsageError, match="2 models"):
+        names.choose("me/m", {**sizes, "other-Q8_0.gguf": 3}, None, None)
+    split = {f"m-Q4_0-0000{i}-of-00002.gguf": 1 for i in (1, 2)}
+    assert len(names.parts(names.choose("me/m", split, "q4_0", None), split)) == 2

@@ -1,0 +1,73 @@
+"""Checkpoints that are refused by what they are, and heads that are declared and not stored."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fixtures.targets import make_target
+from llama_eagle.convert.drafts import convert_draft
+from llama_eagle.convert.source import open_checkpoint
+from llama_eagle.convert.targets import TargetOptions, convert_target
+from llama_eagle.errors import ConfigError, ConversionError, EagleError
+from safetensors.torch import save_file
+
+LLAMA = {"architectures": ["LlamaForCausalLM"]}
+Q_PROJ = "model.layers.0.self_attn.q_proj"
+
+
+def write(folder: Path, config: dict[str, Any] | None, *names: str, file: str = "model.safetensors") -> Path:
+    if config is not None:
+        (folder / "config.json").write_text(json.dumps(config))
+    save_file({name: torch.ones(2, 2) for name in names or ("x",)}, folder / file)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("config", "names", "told"),
+    [
+        ({"architectures": ["DominoDraftModel"]}, (), "a Domino draft"),
+        ({"architectures": ["PEagleDraftModel"]}, (), "a P-EAGLE draft"),
+        (LLAMA, (f"base_model.model.{Q_PROJ}.lora_A.default.weight",), "Merge it first"),
+        (LLAMA, (f"{Q_PROJ}.base_layer.weight",), "an adapter that is not merged"),
+        ({**LLAMA, "quantization": {"bits": 4}}, (f"{Q_PROJ}.scales", f"{Q_PROJ}.biases"), "an MLX checkpoint"),
+    ],
+)
+def test_refused_by_name(config: dict[str, Any], names: tuple[str, ...], told: str, tmp_path: Path) -> None:
+    folder = write(tmp_path, config, *names)
+    with pytest.raises(ConversionError, match=told):
+        convert_target(folder, tmp_path / "out.gguf")
+    with pytest.raises(ConversionError, match=told):
+        convert_draft(folder, tmp_path / "target.gguf", tmp_path / "out.gguf")
+
+
+@pytest.mark.parametrize("config", [None, LLAMA])
+def test_a_lora_adapter(config: dict[str, Any] | None, tmp_path: Path) -> None:
+    folder = write(tmp_path, config, file="adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.raises((ConfigError, ConversionError), match=r"a LoRA adapter, not a model\. Merge it"):
+        convert_target(folder, tmp_path / "out.gguf", TargetOptions(outtype="f32"))
+
+
+def test_a_head_that_is_declared_and_not_stored(tmp_path: Path) -> None:
+    folder = make_target("qwen35-text", tmp_path, 1)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "mtp_num_hidden_layers": 1}))
+    report = convert_target(folder, tmp_path / "out.gguf")
+    assert "declares an MTP head (mtp_num_hidden_layers), but none is stored" in report.warnings[0]
+    assert not convert_target(folder, tmp_path / "out.gguf", TargetOptions(mtp=False)).warnings
+
+
+def test_pooling_that_llama_cpp_does_not_have(tmp_path: Path) -> None:
+    from llama_eagle.convert.pooling import pooling_type
+
+    write(tmp_path, LLAMA)
+    assert pooling_type(open_checkpoint(tmp_path)) is None
+    (tmp_path / "modules.json").write_text('[{"type": "x.Pooling", "path": "1_Pooling"}]')
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling/config.json").write_text('{"pooling_mode": "max"}')
+    with pytest.raises(EagleError, match=r"it pools by 'max'; llama\.cpp has mean, cls, lasttoken"):
+        pooling_type(open_checkpoint(tmp_path))
