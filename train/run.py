@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from llama_eagle import console
 from llama_eagle.errors import ConfigError, EnvironmentFailure, UsageError
+from llama_eagle.progress import progress
 from llama_eagle.train import metrics, state, store
 from llama_eagle.train.data.batches import split_held_out
 from llama_eagle.train.data.documents import read_documents
@@ -124,7 +125,7 @@ def _features(
     store = FeatureStore(settings.features, info, samples, *place)
     if not store.is_complete:
         target = Target(info, *place)
-        with console.progress("running the target") as on_progress:
+        with progress("running the target") as on_progress:
             online = OnlineFeatures(target, images, samples)
             store.write(online, target.frozen(), settings.batch_size, on_progress)
     return store, store.frozen()

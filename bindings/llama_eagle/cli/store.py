@@ -15,6 +15,7 @@ from llama_eagle.bench.cache import cache_dir
 from llama_eagle.errors import EagleError, InputError, UsageError
 from llama_eagle.files import read_json_or_yaml, typed
 from llama_eagle.pairs import draft_of
+from llama_eagle.progress import progress
 
 MADE_OF = "made-of.json"  # beside the files of an entry
 
@@ -107,9 +108,9 @@ def _make(model: str, target: Path, outtype: str) -> None:
         target.symlink_to(download(model, f"*[{outtype[0]}{outtype[0].upper()}]{_any_case(outtype[1:])}*.gguf"))
     else:
         checkpoint = open_checkpoint(model)
-        with console.progress(f"converting to {outtype}") as on_progress:
-            progress = lambda done, total, _name: on_progress(done / max(total, 1))  # noqa: E731
-            convert_target(checkpoint, target, TargetOptions(outtype=outtype, progress=progress))
+        with progress(f"converting to {outtype}") as on_progress:
+            meter = lambda done, total, _name: on_progress(done / max(total, 1))  # noqa: E731
+            convert_target(checkpoint, target, TargetOptions(outtype=outtype, progress=meter))
     made_of = {"source": str(Path(model).expanduser().resolve()) if is_folder else model, "outtype": outtype}
     (target.parent / MADE_OF).write_text(json.dumps(made_of), "utf-8")
 
@@ -140,7 +141,7 @@ def _known_draft(model: str, target: Path) -> Path | None:
 def _make_draft(source: str, target: Path, draft: Path) -> None:
     from llama_eagle.convert.drafts import DraftOptions, convert_draft
 
-    with console.progress("converting the draft") as on_progress:
+    with progress("converting the draft") as on_progress:
         meter = lambda done, total, _name: on_progress(done / max(total, 1))  # noqa: E731
         convert_draft(source, target, draft, DraftOptions(outtype="q8_0"), meter)
 

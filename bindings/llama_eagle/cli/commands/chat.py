@@ -30,6 +30,7 @@ from llama_eagle.cli.options import (
 )
 from llama_eagle.errors import EagleError, NativeError, UsageError
 from llama_eagle.generation.options import RANDOM_SEED
+from llama_eagle.progress import Bar
 
 HELP = """\
 /retry              answer the last question again
@@ -90,7 +91,7 @@ def talk(model: Path, options: dict[str, Any], chat: Chat, make: Callable[..., A
 
     report_to(console.warn)
     options = {"seed": 1 + secrets.randbelow(RANDOM_SEED - 1), **options}  # without one, each load begins alike
-    bars = {"loading": console.Bar("loading"), "prompt": chat.prompt_bar}
+    bars = {"loading": Bar("loading"), "prompt": chat.prompt_bar}
     bars["loading"].start(after_s=1.0)
     try:
         llm = make(model, **options, on_progress=lambda what, done: bars[what].show(done))
@@ -109,7 +110,7 @@ class Chat:
     sampling: dict[str, Any]
     thinks: bool = True
     shows_thinking: bool = True
-    prompt_bar: console.Bar = field(default_factory=lambda: console.Bar("reading the prompt"))
+    prompt_bar: Bar = field(default_factory=lambda: Bar("reading the prompt"))
     _timings: dict[str, Any] = field(default_factory=dict)
     _has_warned: bool = False
 

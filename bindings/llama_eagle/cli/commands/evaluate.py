@@ -13,6 +13,7 @@ from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import Devices, Drafting, Json, Sampling, TargetFile, Threads, Vision
 from llama_eagle.errors import UsageError
 from llama_eagle.native.processor.threads import n_threads
+from llama_eagle.progress import progress
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def evaluate(
     job = evaluation.Evaluation(
         model, prompts, n_predict, drafts, sampling.params(), threads, devices.load(), ignore_eos, vision.mmproj
     )
-    with console.progress("evaluating") as on_progress:
+    with progress("evaluating") as on_progress:
         scores = evaluation.evaluate(job, on_progress)
     report = {"data": data, **as_dict(job, scores), **surroundings()}
     if plot is not None:

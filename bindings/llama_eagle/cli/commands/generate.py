@@ -16,6 +16,7 @@ from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import Computing, Drafting, Json, Sampling, TargetFile, Verbose, Vision
 from llama_eagle.errors import InputError, UsageError
 from llama_eagle.generation.options import GenerationOptions
+from llama_eagle.progress import progress
 
 if TYPE_CHECKING:
     from llama_eagle.drafting.options import DraftingOptions
@@ -139,7 +140,7 @@ def _load(choice: Choice[DraftingOptions], computing: Computing) -> ModelPair:
     from llama_eagle.sessions.models import ModelPair
     from llama_eagle.sessions.options import PairOptions
 
-    with console.progress("loading", after_s=LATE_S) as on_progress:
+    with progress("loading", after_s=LATE_S) as on_progress:
         load = replace(computing.load(), on_progress=on_progress)
         return ModelPair(PairOptions(choice.target, choice.draft, load, choice.options.draft_gpu_layers))
 
@@ -185,7 +186,7 @@ def _generate(
     with (
         Context(pair.target, context_options) as context,
         open_session(context, pair.draft, session_options(header, drafts)) as session,
-        console.progress("reading the prompt", after_s=LATE_S) as on_prompt,
+        progress("reading the prompt", after_s=LATE_S) as on_prompt,
     ):
         device = session.draft_device if isinstance(session, EagleSession) else None
         if isinstance(session, EagleSession) and session.draft_notice:
