@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import shutil
@@ -36,7 +37,7 @@ class Entry:
     made_of: str
     outtype: str
 
-    @property
+    @functools.cached_property
     def n_bytes(self) -> int:
         return sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
 
@@ -81,6 +82,7 @@ def clear(name: str) -> list[Entry]:
     """Delete the models that were made from `name`, or "all"; those that were there."""
     found = [entry for entry in entries() if name in ("all", entry.made_of)]
     for entry in found:
+        _ = entry.n_bytes  # kept for the report
         shutil.rmtree(entry.folder)
     return found
 
