@@ -95,7 +95,7 @@ def test_run_answers_once(models: Path, tmp_path: Path) -> None:
     target = ("run", models / "target.gguf", *OPTIONS, "--no-think", "--system", "be brief")
     outcome = llama_eagle(*target, "-p", "hello", stdin="some context")
     assert (outcome.code, outcome.stdout, outcome.stderr) == (0, f"{ALPHABET}\n", "")
-    assert_one_line_error(llama_eagle(*target, "-p", "word " * 9000), 2, "exceed context window")
+    assert_one_line_error(llama_eagle(*target, "-p", "word " * 9000), 3, "exceed context window", "--ctx-size")
     assert_one_line_error(llama_eagle(*target, "-p", "x", "--mmproj", tmp_path / "none.gguf"), 3, "none.gguf")
     assert_one_line_error(llama_eagle(*target, "-p", ""), 2, "the prompt is empty")
 
@@ -146,7 +146,7 @@ def test_a_value_of_the_file_is_not_blamed_on_an_option(models: Path, tmp_path: 
     outcome = llama_eagle(*command, "--n-draft", "some", LLAMA_EAGLE_CONFIG=str(file))
     assert "config.toml" not in outcome.stderr
     outcome = llama_eagle("pairs", LLAMA_EAGLE_CONFIG=str(tmp_path / "none"))
-    assert_one_line_error(outcome, 2, "none: no such file", "LLAMA_EAGLE_CONFIG")
+    assert_one_line_error(outcome, 3, "none: no such file", "LLAMA_EAGLE_CONFIG")
 
 
 def test_pairs_has_titles() -> None:
