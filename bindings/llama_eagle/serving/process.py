@@ -1,4 +1,4 @@
-"""llama.cpp's servers as processes of ours: they end when we end, and what llama-server logs is said our way."""
+"""llama.cpp's servers as processes of ours: they end when we end, and llama-server's log is filtered."""
 
 from __future__ import annotations
 
@@ -45,8 +45,10 @@ def _find(program: str, remedy: str) -> Path:
     raise EnvironmentFailure(f"{library_folder()} has no {program}: {remedy}.")
 
 
-def run(words: Sequence[str], variables: Mapping[str, str], verbose: bool) -> int:
-    """llama-server, until a signal or its own end; our exit status. Says "listening on URL" on stdout.
+def run(words: Sequence[str], variables: Mapping[str, str], about: str, verbose: bool) -> int:
+    """Run llama-server until a signal or its own end; return our exit status.
+
+    Once it listens, "listening on URL" goes to stdout and `about` to stderr.
 
     Raises `EnvironmentFailure` when it ends by itself.
     """
@@ -54,7 +56,7 @@ def run(words: Sequence[str], variables: Mapping[str, str], verbose: bool) -> in
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
     process = _start([str(program), *words], {**FEW_HEAPS, **os.environ, **variables}, **pipes)
     watch_process(process.pid, console.warn)
-    return _until_end(process, lambda: _follow(process, verbose), "See --verbose.")
+    return _until_end(process, lambda: _follow(process, about, verbose), "See --verbose.")
 
 
 def run_rpc_server(words: Sequence[str], endpoint: str) -> int:
@@ -99,7 +101,7 @@ def _until_end(process: subprocess.Popen[str], follow: Callable[[], str], remedy
     raise EnvironmentFailure(f"{name} ended with status {code}: {last or 'no reason given'}. {remedy}")
 
 
-def _follow(process: subprocess.Popen[str], verbose: bool) -> str:
+def _follow(process: subprocess.Popen[str], about: str, verbose: bool) -> str:
     """Read its log to the end; return the last complaint."""
     complaints: deque[str] = deque(maxlen=1)
     announced = False
@@ -108,6 +110,7 @@ def _follow(process: subprocess.Popen[str], verbose: bool) -> str:
         level, text = (found["level"], found["text"]) if found else ("", line.rstrip("\n"))
         if not announced and (address := _LISTENING.search(text)):
             announced = True
+            console.log(about)
             console.data(address.group(0))
             sys.stdout.flush()
         if level == "E" or (not found and "error" in text.lower()):
@@ -115,7 +118,7 @@ def _follow(process: subprocess.Popen[str], verbose: bool) -> str:
         if verbose:
             print(console.printable(text), file=sys.stderr, flush=True)
         elif announced and (message := complaint(level, text)):
-            console.warn(message)
+            console.log(f"llama-server: {message}")
     return complaints[0] if complaints else ""
 
 
