@@ -16,6 +16,7 @@ from llama_eagle.bench.ours import Ours
 from llama_eagle.drafting.resolve import session_options
 from llama_eagle.gguf.header import Header
 from llama_eagle.sessions.models import Context
+from llama_eagle.sessions.open import open_session
 from llama_eagle.sessions.plain import PlainSession
 from llama_eagle.sessions.session import EagleSession, Session
 
@@ -33,7 +34,7 @@ class StepCosts:
 
     depth: int
     decode_ms: float
-    draft_ms: float  # of N_DRAFT tokens
+    draft_ms: float | None  # of N_DRAFT tokens; None: no model drafts
     verify_ms: list[float]
 
     def as_dict(self) -> dict[str, Any]:
@@ -85,10 +86,12 @@ def step_costs(ours: Ours, depths: Sequence[int], repetitions: int) -> Iterator[
                 for n_rows, mine in enumerate(verifications, 1):
                     decodes.append(_timed(partial(plain.verify, ids[:1])))
                     plain.commit(1)
-                    drafts.append(_timed(partial(drafting.draft, ids[0], N_DRAFT)))
+                    if isinstance(drafting, EagleSession):
+                        drafts.append(_timed(partial(drafting.draft, ids[0], N_DRAFT)))
                     mine.append(_timed(partial(drafting.verify, ids[:n_rows])))
                     drafting.commit(1)
-            yield StepCosts(depth, median(decodes), median(drafts), [median(mine) for mine in verifications])
+            draft_ms = median(drafts) if drafts else None
+            yield StepCosts(depth, median(decodes), draft_ms, [median(mine) for mine in verifications])
 
 
 def prompt_costs(ours: Ours, lengths: Sequence[int], repetitions: int) -> Iterator[PromptCosts]:
@@ -105,16 +108,16 @@ def prompt_costs(ours: Ours, lengths: Sequence[int], repetitions: int) -> Iterat
 
 
 @contextmanager
-def _sessions(ours: Ours, n_tokens: int, n_rows: int) -> Iterator[tuple[PlainSession, EagleSession]]:
+def _sessions(ours: Ours, n_tokens: int, n_rows: int) -> Iterator[tuple[PlainSession, Session]]:
     """One without a draft and one with it, each in a context of its own for `n_tokens`."""
-    assert ours.pair.draft is not None
+    draft = ours.pair.draft
     options = dataclasses.replace(ours.job.context, n_ctx=n_tokens + MOST_ROWS + N_DRAFT + 1)
     longest = dataclasses.replace(ours.job.drafting(N_DRAFT), n_draft_max=n_rows)
     with (
         Context(ours.pair.target, options) as plain,
         Context(ours.pair.target, dataclasses.replace(options, n_rs_seq=n_rows)) as context,
         PlainSession(plain) as without,
-        EagleSession(context, ours.pair.draft, session_options(ours.pair.draft.header, longest)) as session,
+        open_session(context, draft, session_options(draft.header if draft else None, longest)) as session,
     ):
         yield without, session
 

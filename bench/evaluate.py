@@ -84,12 +84,23 @@ class Score:
         }
 
 
-def evaluate(job: Evaluation, on_progress: Callable[[float], None] = lambda fraction: None) -> dict[str, Score]:
-    """Category -> score. Each turn is generated without the draft and with it; the plain answer goes into the chat.
+Scores = dict[str, Score]  # by category
+
+
+def evaluate(job: Evaluation, on_progress: Callable[[float], None] = lambda fraction: None) -> Scores:
+    """Scores of the job's own drafter; as `evaluate_all`."""
+    return evaluate_all(job, [job.drafting], on_progress)[0]
+
+
+def evaluate_all(
+    job: Evaluation, ways: Sequence[DraftingOptions], on_progress: Callable[[float], None] = lambda fraction: None
+) -> list[Scores]:
+    """Scores of each way of drafting with the job's pair. Each turn is generated without drafts and in each way; the
+    plain answer goes into the chat.
 
     Raises InputError that names the prompt which does not fit the target's context.
     """
-    scores: dict[str, Score] = {}
+    found: list[Scores] = [{} for _ in ways]
     drafting = job.drafting
     if drafting.exact:
         set_mode("strict")
@@ -103,16 +114,16 @@ def evaluate(job: Evaluation, on_progress: Callable[[float], None] = lambda frac
             threads, use_gpu = n_threads(job.threads), job.load.n_gpu_layers != 0
             encoder = VisionEncoder(job.mmproj, pair.target.handle, n_threads=threads, use_gpu=use_gpu)
             pictures = PicturesInText(stack.enter_context(encoder))
-        answerer = _Answerer(job, pair, pictures)
+        answerer = _Answerer(job, pair, pictures, ways)
         for prompt in job.prompts:
             answerer.encode(prompt, prompt.given)  # one that does not fit is known before minutes of measuring
         next(answerer.turns(job.prompts[0]))  # pages the files in
         for i, prompt in enumerate(job.prompts):
-            score = scores.setdefault(prompt.category, Score())
-            for plain, drafted in answerer.turns(prompt):
-                score.add(plain, drafted)
+            for plain, *drafted in answerer.turns(prompt):
+                for scores, answer in zip(found, drafted, strict=True):
+                    scores.setdefault(prompt.category, Score()).add(plain, answer)
             on_progress((i + 1) / len(job.prompts))
-    return scores
+    return found
 
 
 def total(scores: Iterable[Score]) -> Score:
@@ -130,27 +141,30 @@ def total(scores: Iterable[Score]) -> Score:
 
 
 class _Answerer:
-    """A loaded pair that answers prompts in both ways."""
+    """A loaded pair that answers prompts without drafts and in each way of drafting."""
 
-    def __init__(self, job: Evaluation, pair: ModelPair, pictures: PicturesInText | None) -> None:
-        self.job, self.pair, self.pictures = job, pair, pictures
+    def __init__(
+        self, job: Evaluation, pair: ModelPair, pictures: PicturesInText | None, ways: Sequence[DraftingOptions]
+    ) -> None:
+        self.job, self.pair, self.pictures, self.ways = job, pair, pictures, ways
         self.tokenizer = Tokenizer(pair.target)
         self.run = Run(job.n, job.threads, job.sampling, job.ignore_eos)
 
-    def turns(self, prompt: Prompt) -> Iterator[tuple[GenerationResult, GenerationResult]]:
+    def turns(self, prompt: Prompt) -> Iterator[list[GenerationResult]]:
+        """Plain decoding first."""
         if prompt.text is not None:
-            yield self.both(self.encode(prompt, prompt.text))
+            yield self.answers(self.encode(prompt, prompt.text))
             return
         messages = list(prompt.messages)
         for turn in prompt.turns:
             messages.append({"role": "user", "content": turn})
-            plain, drafted = self.both(self.encode(prompt, messages))
-            yield plain, drafted
-            messages.append({"role": "assistant", "content": plain.text})
+            answers = self.answers(self.encode(prompt, messages))
+            yield answers
+            messages.append({"role": "assistant", "content": answers[0].text})
 
-    def both(self, ids: list[int]) -> tuple[GenerationResult, GenerationResult]:
+    def answers(self, ids: list[int]) -> list[GenerationResult]:
         plain = decode(self.pair, ids, self.run, pictures=self.pictures)
-        return plain, decode(self.pair, ids, self.run, self.job.drafting, self.pictures)
+        return [plain, *(decode(self.pair, ids, self.run, way, self.pictures) for way in self.ways)]
 
     def encode(self, prompt: Prompt, content: str | list[Message]) -> list[int]:
         text = content if isinstance(content, str) else chat_text(self.pair.target, content)

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from llama_eagle import console
-from llama_eagle.bench.evaluate import Evaluation, Score, total
+from llama_eagle.bench.evaluate import Evaluation, Scores, total
 
 OVERALL = "overall"
 SHOWN = 5  # positions of a draft in the table, which fits 80 columns; --json has all
 
 
-def as_dict(job: Evaluation, scores: dict[str, Score]) -> dict[str, Any]:
+def as_dict(job: Evaluation, scores: Scores, lookup: Scores | None = None) -> dict[str, Any]:
+    """lookup: of prompt look-up alone, next to a draft model."""
     return {
         "model": job.target.name,
         "draft": Path(str(job.drafting.draft or "lookup")).name,
@@ -23,8 +24,13 @@ def as_dict(job: Evaluation, scores: dict[str, Score]) -> dict[str, Any]:
         "rpc_servers": list(job.load.rpc_servers),
         "exact": job.drafting.exact,
         OVERALL: total(scores.values()).as_dict(),
-        "categories": {category: score.as_dict() for category, score in scores.items()},
+        "categories": _categories(scores),
+        "lookup": lookup and {OVERALL: total(lookup.values()).as_dict(), "categories": _categories(lookup)},
     }
+
+
+def _categories(scores: Scores) -> dict[str, Any]:
+    return {category: score.as_dict() for category, score in scores.items()}
 
 
 def table(report: dict[str, Any]) -> Any:
@@ -36,12 +42,20 @@ def table(report: dict[str, Any]) -> Any:
     positions = min(SHOWN, len(report[OVERALL]["accepted_per_position"]))
     headings = ("", "turns", "tokens", "a\nround", "plain\ntok/s", "tok/s", "x\nplain", *_position_names(positions))
     out = console.compact_table(headings, title=title, caption=caption)
-    rows = dict(report["categories"])
+    _add_rows(out, report, positions)
+    if report["lookup"]:
+        out.add_section()
+        out.add_row("look-up alone")
+        _add_rows(out, report["lookup"], positions)
+    return out
+
+
+def _add_rows(out: Any, scores: dict[str, Any], positions: int) -> None:
+    rows = dict(scores["categories"])
     if len(rows) > 1:
-        rows[OVERALL] = report[OVERALL]
+        rows[OVERALL] = scores[OVERALL]
     for name, score in rows.items():
         out.add_row(name, *_cells(score, positions))
-    return out
 
 
 def summary(report: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from llama_eagle.bench.measurement import Measurement
-from llama_eagle.drafting.options import DraftingOptions
+from llama_eagle.drafting.options import LOOKUP, DraftingOptions
 from llama_eagle.generation.generate import GenerationResult
 from llama_eagle.generation.options import SamplingParams
 from llama_eagle.generation.run import GREEDY, Run, decode
@@ -21,7 +21,10 @@ COMMON_SAMPLING = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, seed=1)
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is measured: n tokens after `prompt`; `n_draft_max` bounds `auto`. `draft` None: the target's MTP head."""
+    """What is measured: n tokens after `prompt`; `n_draft_max` bounds `auto`.
+
+    draft None: the target's MTP head, or prompt look-up alone with `looks_up`.
+    """
 
     target: Path
     draft: Path | None
@@ -33,6 +36,7 @@ class Job:
     draft_gpu_layers: int | None = None  # None: as the target
     p_min: float = 0.0  # a draft ends where its cumulative probability falls below this
     draft_vocab: int = 0  # rows of an MTP head; 0: all
+    looks_up: bool = False
     type_k: str = ContextOptions.type_k
     type_v: str = ContextOptions.type_v
 
@@ -43,10 +47,12 @@ class Job:
 
     @property
     def pair(self) -> PairOptions:
-        return PairOptions(self.target, self.draft or MTP, self.load, self.draft_gpu_layers)
+        return PairOptions(self.target, None if self.looks_up else self.draft or MTP, self.load, self.draft_gpu_layers)
 
     def drafting(self, n_draft: int | str) -> DraftingOptions:
         longest = n_draft if isinstance(n_draft, int) else self.n_draft_max
+        if self.looks_up:
+            return DraftingOptions(LOOKUP, n_draft, longest)
         rows = None if self.draft else self.draft_vocab or "all"
         options = DraftingOptions(self.draft or MTP, n_draft, longest, self.p_min, draft_vocab=rows)
         return dataclasses.replace(options, draft_gpu_layers=self.draft_gpu_layers, lookup=False)
@@ -66,6 +72,11 @@ class Ours:
     def speculate(self, n_draft: int | str, sampling: SamplingParams = GREEDY) -> Measurement:
         """`n_draft` tokens a round, or "auto"."""
         return _measurement(decode(self.pair, self.prompt, self._run(sampling), self.job.drafting(n_draft)))
+
+    def look_up(self, n_draft: int | str) -> Measurement:
+        """Prompt look-up alone, without the draft model."""
+        drafting = dataclasses.replace(self.job, looks_up=True).drafting(n_draft)
+        return _measurement(decode(self.pair, self.prompt, self._run(GREEDY), drafting))
 
     def _run(self, sampling: SamplingParams) -> Run:
         return Run(self.job.n, self.job.threads, sampling, type_k=self.job.type_k, type_v=self.job.type_v)

@@ -23,6 +23,7 @@ NATIVE = Path(__file__).resolve().parent.parent / "native"
 REPAIRS = ("0001-amx-tile-config-barrier.patch",)  # without it a gcc 12 build dies on AMX machines: no baseline at all
 TOOLS = ("llama-speculative-simple", "llama-bench", "mtp-rounds")
 SERVER = "llama-server"
+LOOKUPS = ("ngram-simple", "ngram-mod", "ngram-cache")  # drafters of llama.cpp that need no model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,15 +61,23 @@ class Peer:
     def speculate(self, job: PeerJob, draft: Path | None, prompt: str, n_draft: int) -> Measurement:
         """Greedy decoding with llama-speculative-simple: the target's MTP head drafts where there is no `draft`. Draft
         and target run with the same threads and layers."""
+        options = ["--spec-draft-n-max", str(n_draft), "--spec-type", "draft-eagle3" if draft else "draft-mtp"]
+        if draft:
+            threads, layers = str(job.threads), str(job.gpu_layers)
+            options += ["-md", str(draft), "-td", threads, "-tbd", threads, "-ngld", layers]
+        return self._speculate(job, prompt, options)
+
+    def look_up(self, job: PeerJob, prompt: str, kind: str) -> Measurement:
+        """Greedy decoding with one of LOOKUPS and its default settings."""
+        return self._speculate(job, prompt, ["--spec-type", kind])
+
+    def _speculate(self, job: PeerJob, prompt: str, options: list[str]) -> Measurement:
         threads, layers = str(job.threads), str(job.gpu_layers)
         command = [
             *("llama-speculative-simple", "-m", str(job.model), "-t", threads, "-tb", threads, "-ngl", layers),
             *("-ctk", job.type_k, "-ctv", job.type_v),
-            *("--spec-draft-n-max", str(n_draft), "-p", prompt, "-n", str(job.n), "--temp", "0"),
-            *("-c", str(len(prompt) + job.n + 512), "--spec-type", "draft-eagle3" if draft else "draft-mtp"),
+            *("-p", prompt, "-n", str(job.n), "--temp", "0", "-c", str(len(prompt) + job.n + 512), *options),
         ]
-        if draft:
-            command += ["-md", str(draft), "-td", threads, "-tbd", threads, "-ngld", layers]
         output = self._run(command, merge=True)
         n_decoded, seconds = _numbers(r"decoded +(\d+) tokens in +([\d.]+) seconds", output)
         (n_drafted,), (n_accepted,) = _numbers(r"n_drafted = (\d+)", output), _numbers(r"n_accept +?= (\d+)", output)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from llama_eagle import console
+from llama_eagle.drafting.options import LOOKUP
 from llama_eagle.errors import EnvironmentFailure, UsageError
 from llama_eagle.files import check_output
 
@@ -30,8 +31,9 @@ def _steps(result: dict[str, Any]) -> Any:
     )
     for costs in result["steps"]:
         decode, draft = costs["decode_ms"], costs["draft_ms"]
-        out.add_row(str(costs["depth"]), *(f"{ms:.1f}" for ms in (decode, draft, *costs["verify_ms"])))
-        out.add_row("", *(f"{ms / decode:.2f}" for ms in (decode, draft, *costs["verify_ms"])))
+        times = (decode, draft, *costs["verify_ms"])
+        out.add_row(str(costs["depth"]), *("" if ms is None else f"{ms:.1f}" for ms in times))
+        out.add_row("", *("" if ms is None else f"{ms / decode:.2f}" for ms in times))
     return out
 
 
@@ -51,6 +53,8 @@ def _speeds(result: dict[str, Any]) -> Any:
         title += f", acceptance {result['accept']:g}"
     if result["drafter"] == "mtp":
         title += f", MTP head of {result['draft_vocab'] or 'all'} tokens"
+    elif result["drafter"] == LOOKUP:
+        title += ", prompt look-up"
     caption = "n: tokens drafted in a round; round, verify, draft: ms of a mean round"
     headings = ("", "n", "tok/s", "x plain", "accepted", "a round", "round", "verify", "draft", "python")
     out = console.compact_table(headings, title=title, caption=caption)
@@ -61,6 +65,10 @@ def _speeds(result: dict[str, Any]) -> Any:
     for who in ("ours", "upstream"):
         for row in result[who]:
             out.add_row(who, *_cells(row, plain))
+    if result["lookup"]:
+        out.add_row("look-up", *_cells(result["lookup"], plain))
+    for row in result["upstream_lookup"]:
+        out.add_row("upstream", *_cells(row | {"n_draft": row["n_draft"].removeprefix("ngram-")}, plain))
     out.add_row("sampled", *_cells(result["sampled"], plain))
     if result["chat"]:
         out.add_row("streamed", *_cells(result["chat"], plain))

@@ -8,7 +8,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from llama_eagle.bench.measurement import Measurement, middle
-from llama_eagle.bench.peer import Peer, PeerJob
+from llama_eagle.bench.peer import LOOKUPS, Peer, PeerJob
+from llama_eagle.drafting.options import LOOKUP
 
 if TYPE_CHECKING:
     from llama_eagle.bench.costs import PromptCosts, StepCosts
@@ -54,21 +55,30 @@ class Results:
     chat: Measurement | None
     steps: list[StepCosts]
     prompts: list[PromptCosts]
+    lookup: Measurement | None  # next to a draft: look-up alone, with the automatic length
+    upstream_lookup: dict[Length, Measurement]  # by the name of llama.cpp's drafter
     memory: dict[str, float]  # decode_bytes: what a decode reads; read_rate: bytes a second that the machine reads
 
     @property
     def best_over_plain(self) -> float:
-        return _best(self.ours) / self.plain.tps
+        return self._best_tps / self.plain.tps
 
     @property
     def best_over_upstream(self) -> float | None:
-        return _best(self.ours) / _best(self.upstream) if self.upstream else None
+        upstream = {**self.upstream, **self.upstream_lookup}
+        return self._best_tps / _best(upstream) if upstream else None
+
+    @property
+    def _best_tps(self) -> float:
+        return max(_best(self.ours), 0.0 if self.lookup is None else self.lookup.tps)
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "plain_tps": self.plain.tps,
             "ours": _rows(self.ours),
             "upstream": _rows(self.upstream),
+            "lookup": self.lookup and {"n_draft": "auto", **dataclasses.asdict(self.lookup)},
+            "upstream_lookup": _rows(self.upstream_lookup),
             "upstream_plain_tps": self.upstream_plain,
             "sampled": self.sampled.as_dict(),
             "chat": self.chat and {"n_draft": self.sampled.n_draft, **dataclasses.asdict(self.chat)},
@@ -94,18 +104,24 @@ def run(job: Any, plan: Plan) -> Results:
     peer_job = PeerJob(job.target, job.n, job.threads, job.load.n_gpu_layers, job.type_k, job.type_v)
     with loaded(job) as ours:
         ours.plain()  # pages the files in
-        for repetition in range(plan.repetitions):
-            plan.say(f"repetition {repetition + 1} of {plan.repetitions}")
+        for _ in range(plan.repetitions):
+            plan.say("speed with each draft length")
             plain.append(ours.plain())
+            if not job.looks_up:
+                runs.setdefault(("ours", LOOKUP), []).append(ours.look_up("auto"))
             if plan.peer:
                 peer_plain.append(plan.peer.decode(peer_job))
             for length in plan.lengths:
                 runs.setdefault(("ours", length), []).append(ours.speculate(length))
-                if plan.peer and isinstance(length, int):
+                if plan.peer and isinstance(length, int) and not job.looks_up:
                     measured = plan.peer.speculate(peer_job, job.draft, job.prompt, length)
                     runs.setdefault(("upstream", length), []).append(measured)
+            for kind in LOOKUPS if plan.peer else ():
+                runs.setdefault((LOOKUP, kind), []).append(plan.peer.look_up(peer_job, job.prompt, kind))
         medians = {key: middle(values) for key, values in runs.items()}
+        lookup = medians.pop(("ours", LOOKUP), None)
         mine = {length: m for (who, length), m in medians.items() if who == "ours"}
+        plan.say("sampling, and what each step costs")
         fastest = max(mine, key=lambda length: mine[length].tps)
         sampled = _sampled(ours, fastest, plan.repetitions)
         steps = list(step_costs(ours, plan.depths, plan.repetitions))
@@ -117,6 +133,8 @@ def run(job: Any, plan: Plan) -> Results:
         ours=mine,
         upstream={length: m for (who, length), m in medians.items() if who == "upstream"},
         upstream_plain=median(peer_plain) if peer_plain else None,
+        lookup=lookup,
+        upstream_lookup={kind: m for (who, kind), m in medians.items() if who == LOOKUP},
         sampled=sampled,
         chat=middle(chat) if chat else None,
         steps=steps,

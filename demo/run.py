@@ -26,6 +26,7 @@ HERE = Path(__file__).parent
 TARGET, DRAFT, HEAD, HELD_OUT = HERE / "target", HERE / "draft", HERE / "head", HERE / "held-out.jsonl"
 QUESTION = "How does Django handle signals?"
 TYPES = ("q8_0", "q4_k_m")
+STEPS, PADDED_STEPS = 3 * len(TYPES), 3  # what is reported while it runs: a conversion and two comparisons of a type
 N_TOKENS = 256  # of each answer
 N_DRAFT = 4
 N_PROMPTS = 10  # of each category of HELD_OUT
@@ -175,13 +176,14 @@ def _padded_files(folder: Path, say: Say) -> tuple[Path, Path]:
 
     target, draft = folder / "target-q8_0.gguf", folder / "draft-q8_0.gguf"
     if draft.is_file() and target.is_file() and mtp.has_head(read_model(target)[1]):
+        say("the padded pair is there")
         return target, draft
     folder.mkdir(parents=True, exist_ok=True)
     _require_disk(folder)
     say("padding the pair to the size of a 0.8B: 1.7 GB for a minute, 0.9 GB that stay")
     with tempfile.TemporaryDirectory(dir=folder) as checkpoints:
         whole = join_head(TARGET, HEAD, Path(checkpoints) / "whole")
-        return convert_pair(*widen_pair(whole, DRAFT, Path(checkpoints)), folder, "q8_0", say)
+        return convert_pair(*widen_pair(whole, DRAFT, Path(checkpoints)), folder, "q8_0")
 
 
 def _require_disk(folder: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from llama_eagle import console
 from llama_eagle.files import write_whole
+from llama_eagle.progress import Bar
 from torch import Tensor
 
 METRICS, PLOT = "metrics.jsonl", "training.png"
@@ -50,7 +51,7 @@ def mean_emitted(accuracy: Sequence[float]) -> float:
 
 
 class Journal:
-    """metrics.jsonl, written line by line; and the bar on a terminal."""
+    """metrics.jsonl, written line by line; and progress on stderr."""
 
     def __init__(self, folder: Path, n_steps: int, first_step: int) -> None:
         self.path = folder / METRICS
@@ -75,7 +76,10 @@ class Journal:
 class _Bar:
     def __init__(self, n_steps: int, first_step: int) -> None:
         self.progress = None
+        self.lines = Bar("training")
+        self.n_steps = n_steps
         if not console.on_terminal():
+            self.lines.start()
             return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -87,6 +91,7 @@ class _Bar:
         self.progress.start()
 
     def advance(self, step: int) -> None:
+        self.lines.show(step / self.n_steps)
         if self.progress is not None:
             self.progress.update(self.task, completed=step)
 
@@ -101,6 +106,7 @@ class _Bar:
         self.progress.update(self.task, description=text)
 
     def close(self) -> None:
+        self.lines.stop()
         if self.progress is not None:
             self.progress.stop()
 

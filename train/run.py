@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from llama_eagle import console
 from llama_eagle.errors import ConfigError, EnvironmentFailure, UsageError
+from llama_eagle.progress import progress
 from llama_eagle.train import metrics, state, store
 from llama_eagle.train.data.batches import split_held_out
 from llama_eagle.train.data.documents import read_documents
@@ -140,7 +141,7 @@ def _features(
         return _online(settings, info, samples, images, place)
     store = FeatureStore(settings.features, info, samples, *place)
     if not store.is_complete:
-        with console.progress("running the target") as on_progress:
+        with progress("running the target") as on_progress:
             online, frozen = _online(settings, info, samples, images, place)
             store.write(online, frozen, settings.batch_size, on_progress)
             if isinstance(online, EngineFeatures):

@@ -1,4 +1,4 @@
-"""Where output goes: data to stdout, notes and progress to stderr, one JSON object with --json."""
+"""Output: data on stdout, notes and warnings on stderr, one JSON object with --json."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import re
 import shutil
 import sys
 import textwrap
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, TextIO
 
 TINT, DIM, PLAIN = "\033[36m", "\033[2m", "\033[0m"  # tokens that had been drafted; thinking
@@ -105,6 +104,12 @@ def note(text: str) -> None:
         _tell(text)
 
 
+def log(text: str) -> None:
+    """Write a line to stderr, also where it is a file: progress, and what a server reports."""
+    _tell(text)
+    sys.stderr.flush()
+
+
 def warn(text: str) -> None:
     """Something the user should know wherever stderr goes; the same fact is a field of --json."""
     _tell(f"warning: {' '.join(text.split())}")
@@ -151,83 +156,3 @@ def on_terminal() -> bool:
 
 def use_color() -> bool:
     return on_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-@contextmanager
-def progress(label: str, after_s: float = 0.0) -> Iterator[Callable[[float], None]]:
-    """A progress bar for fractions 0..1, on a terminal only; it appears after `after_s`, and goes at 1."""
-    bar = Bar(label)
-    bar.start(after_s)
-    try:
-        yield bar.show
-    finally:
-        bar.stop()
-
-
-@contextmanager
-def progress_later(label: str) -> Iterator[Callable[[float], None]]:
-    """The same, for work that begins when it is first told of."""
-    bar = Bar(label)
-    is_shown = False
-
-    def show(fraction: float) -> None:
-        nonlocal is_shown
-        if not is_shown:
-            bar.start()
-        is_shown = True
-        bar.show(fraction)
-
-    try:
-        yield show
-    finally:
-        bar.stop()
-
-
-class Bar:
-    """A progress bar that may be started again and again. It moves while native code computes."""
-
-    def __init__(self, label: str) -> None:
-        self._label = label
-        self._lock = threading.Lock()
-        self._timer: threading.Timer | None = None
-        self._shown: Any = None
-        self._fraction = 0.0
-
-    def start(self, after_s: float = 0.0) -> None:
-        """Appear in `after_s` seconds, unless stopped before; nothing happens but on a terminal."""
-        self._fraction = 0.0
-        if on_terminal():
-            self._timer = threading.Timer(after_s, self._appear)
-            self._timer.daemon = True
-            self._timer.start()
-
-    def show(self, fraction: float) -> None:
-        """So much is done; at 1 the bar goes."""
-        self._fraction = fraction
-        if fraction >= 1:
-            self.stop()
-        with self._lock:
-            if self._shown is not None:
-                self._shown.update(self._shown.task_ids[0], completed=fraction)
-
-    def stop(self) -> None:
-        with self._lock:
-            timer, self._timer = self._timer, None
-            shown, self._shown = self._shown, None
-        if timer is not None:
-            timer.cancel()
-        if shown is not None:
-            shown.stop()
-
-    def _appear(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-        columns = (TextColumn(self._label), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
-        console = Console(stderr=True, no_color=not use_color())
-        bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True)
-        bar.add_task(self._label, total=1.0, completed=self._fraction)  # type: ignore[arg-type]
-        with self._lock:
-            if self._timer is not None:  # not stopped meanwhile
-                self._shown = bar
-                bar.start()

@@ -200,3 +200,27 @@ def test_llama_cpp_runs_our_files(drafter: str, outtype: str, tmp_path: Path) ->
     measured = built.speculate(PeerJob(files.target, n=300, threads=1), draft, " A B C", 4)
     expected = files.cycle.simulate(int(files.cycle.ids[1]), 300, 4)
     assert measured.accept_rate == pytest.approx(expected.accept_rate, abs=0.02)
+
+
+@pytest.mark.native
+def test_a_model_without_a_draft(tmp_path: Path) -> None:
+    """Look-up drafts where nothing else does, and next to a draft it is measured alone."""
+    from llama_eagle.synthetic.ggufs import PairFolder
+
+    files = PairFolder(tmp_path / "pair", "tiny").files(0.7, "q8_0")
+    (tmp_path / "alone").mkdir()
+    target = tmp_path / "alone" / "target.gguf"
+    target.symlink_to(files.target)
+    options = ("-n", 40, "-t", 1, "--repetitions", 1, "--n-draft", "2", "--chat", 16, "--json")
+    for given in ((), ("-d", "lookup"), ("--drafter", "lookup")):
+        report = llama_eagle("bench", "-m", target, *given, *options).json
+        assert (report["drafter"], report["lookup"]) == ("lookup", None)
+        assert [row["n_draft"] for row in report["ours"]] == [2]
+        assert report["steps"][0]["draft_ms"] is None
+    both = llama_eagle("bench", "-m", target, "-d", files.draft, *options)
+    assert (both.json["drafter"], both.json["lookup"]["n_draft"]) == ("eagle3", "auto")
+    assert both.json["upstream_lookup"] == []
+    steps = [line for line in both.stderr.splitlines() if line.startswith("[")]
+    assert [step[:8] for step in steps] == ["[1 of 2]", "[2 of 2]"]
+    text = llama_eagle("bench", "-m", target, *options[:-1])
+    assert "prompt look-up" in text.stdout

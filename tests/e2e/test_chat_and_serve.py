@@ -5,25 +5,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pty
-import select
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pyte
 import pytest
 import yaml
 from fixtures.command import assert_one_line_error, llama_eagle
+from fixtures.terminal import Terminal
 from fixtures.tiny_gguf import write_draft, write_target
 
 pytestmark = pytest.mark.native
@@ -60,59 +57,6 @@ def test_chat(models: Path) -> None:
     assert outcome.stderr == ""
 
 
-class Terminal:
-    """A chat on a terminal of 80 columns: what is on its screen, and keys for it."""
-
-    def __init__(self, models: Path, *options: object, **environment: str) -> None:
-        self._master, slave = pty.openpty()
-        self._screen = pyte.Screen(80, 120)
-        self._screen.write_process_input = lambda answer: os.write(self._master, answer.encode())  # cursor reports
-        self._stream = pyte.ByteStream(self._screen)
-        pair = ["-m", models / "target.gguf", "-d", models / "draft.gguf", "--n-draft", 2]
-        command = [sys.executable, "-m", "llama_eagle", "chat", *pair, "--temp", 0, "-t", 1, *options]
-        clean = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-        self.process = subprocess.Popen(
-            [str(word) for word in command], stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-            env={**clean, "TERM": "xterm", **environment},
-        )  # fmt: skip
-        os.close(slave)
-        self._row = 0
-        self.see(self._is_asking)
-
-    def lines(self) -> list[str]:
-        return [line.rstrip() for line in self._screen.display]
-
-    def see(self, condition: Callable[[], bool]) -> None:
-        """Fails when it does not hold within half a minute."""
-        end = time.monotonic() + 30
-        while not condition():
-            assert select.select([self._master], [], [], max(end - time.monotonic(), 0))[0], self.lines()
-            self._stream.feed(os.read(self._master, 4096))
-
-    def _is_asking(self) -> bool:
-        y = self._screen.cursor.y
-        return y >= self._row and self.lines()[y] == ">"
-
-    def type(self, keys: str) -> list[str]:
-        """What is shown for them, up to the next prompt."""
-        first = self._screen.cursor.y
-        self._row = first + 1
-        os.write(self._master, keys.encode())
-        self.see(self._is_asking)
-        return self.lines()[first : self._screen.cursor.y]
-
-    def colors(self, text: str) -> list[str]:
-        """Of each character of the last line that is `text`."""
-        y = max(i for i, line in enumerate(self.lines()) if line == text)
-        return [self._screen.buffer[y][x].fg for x in range(len(text))]
-
-    def close(self) -> int:
-        os.write(self._master, b"/exit\r")
-        code = self.process.wait(timeout=30)
-        os.close(self._master)
-        return code
-
-
 @pytest.fixture
 def state(tmp_path: Path) -> dict[str, str]:
     """Where the chats of a test keep their history."""
@@ -122,7 +66,7 @@ def state(tmp_path: Path) -> dict[str, str]:
 def test_a_terminal_shows_which_tokens_were_drafted(models: Path, state: dict[str, str]) -> None:
     """Every other letter: in each round one drafted token is right, and the one after it is the target's own."""
     for environment, drafted in (({}, "cyan"), ({"NO_COLOR": "1"}, "default")):
-        terminal = Terminal(models, "-n", 26, **environment, **state)
+        terminal = Terminal(models, "-n", 26, "--plain", **environment, **state)
         assert ALPHABET in terminal.type("hello\r")
         assert terminal.colors(ALPHABET) == ["default", drafted] * 13
         terminal.type("/draft off\r")

@@ -70,3 +70,18 @@ def test_prompt_that_does_not_fit_is_named(files: PairFiles, tmp_path: Path) -> 
 def test_usage_errors(tmp_path: Path, n_draft: str, part: str) -> None:
     options = ("-m", "t.gguf", "-d", "d.gguf", "--data", "chat", "--n-draft", n_draft)
     assert_one_line_error(llama_eagle("evaluate", *options), 2, part)
+
+
+def test_a_model_without_a_draft(files: PairFiles, tmp_path: Path) -> None:
+    """Look-up drafts, and next to a draft it is measured alone."""
+    prompts = data(tmp_path / "prompts.jsonl", {"category": "letters", "prompt": "A B C"})
+    options = ("-m", files.target, "--data", prompts, "-n", 300, "--ignore-eos", "-t", 1)
+    report = llama_eagle("evaluate", *options, "--json").json
+    assert (report["draft"], report["lookup"]) == ("lookup", None)
+    assert (report["overall"]["n_same"], report["overall"]["n_turns"]) == (1, 1)
+    both = llama_eagle("evaluate", *options, "-d", files.draft, "--json").json
+    assert both["draft"] == files.draft.name
+    alone = both["lookup"]["overall"]
+    assert alone["mean_emitted"] == report["overall"]["mean_emitted"] != both["overall"]["mean_emitted"]
+    text = llama_eagle("evaluate", *options, "-d", files.draft)
+    assert "look-up alone" in text.stdout

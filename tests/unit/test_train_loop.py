@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from llama_eagle import console
+from llama_eagle import console, progress
 from llama_eagle.train.loop import _period, default_epochs, default_rate, schedule
 from llama_eagle.train.metrics import Journal, read_metrics
 
@@ -57,3 +58,17 @@ def test_the_bar_shows_accuracy_by_depth(
     for part in ("6/10", "loss 5.000", "accuracy 0.50 0.25", "held out 0.50 0.75, 1.60 a round"):
         assert part in shown
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 2
+
+
+def test_training_to_a_file_writes_a_line_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "FIRST_LINE_S", 0.2)
+    journal = Journal(tmp_path, 10, 0)
+    journal.advance(4)
+    shown = ""
+    while not shown:
+        time.sleep(0.01)
+        shown = capsys.readouterr().err
+    journal.close()
+    assert shown.startswith("training: 40%")

@@ -7,6 +7,7 @@ Data goes to stdout, progress and notes to stderr. Expected failures are one lin
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from llama_eagle import console
 from llama_eagle.errors import EagleError
 
 USAGE, BUG, INTERRUPTED = 2, 1, 130
+FLAG = re.compile(r"--[a-z][a-z-]+")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -59,7 +61,7 @@ def run(arguments: Sequence[str]) -> int:
             return _failed("Interrupted", "interrupted", INTERRUPTED)
         return result if isinstance(result, int) else 0
     except EagleError as error:
-        return _failed(type(error).__name__, str(error), error.exit_code)
+        return _failed(type(error).__name__, _of_file(error, arguments) + str(error), error.exit_code)
     except usage_error as error:
         message = _of_config(error) + error.format_message()
         end = "" if message.endswith((".", "?")) else "."
@@ -88,6 +90,18 @@ def _of_config(error: Any) -> str:
     from llama_eagle.cli.config import config_file
 
     return f"{config_file()}: {name}: "
+
+
+def _of_file(error: EagleError, arguments: Sequence[str]) -> str:
+    """The same for a value that the library has refused: its message names the argument."""
+    from llama_eagle.cli.config import config_file, named_in_file
+    from llama_eagle.cli.options import in_flags
+
+    flags = FLAG.findall(in_flags(str(error))) if error.exit_code == USAGE else []
+    keys = named_in_file(arguments[0], flags) if flags and arguments else []
+    given = {word.partition("=")[0] for word in arguments}
+    key = next((key for key in keys if f"--{key}" not in given), None)
+    return "" if key is None else f"{config_file()}: {key}: "
 
 
 def _failed(kind: str, message: str, code: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ def read_defaults(commands: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """
     path = config_file()
     if not path.is_file():
+        if os.environ.get(VARIABLE):
+            raise ConfigError(f"{path}: no such file, named by {VARIABLE}. Create it, or unset the variable.")
         return {}
     content = _read(path)
     parameters = {name: _options(command) for name, command in commands.items()}
@@ -50,6 +52,18 @@ def read_defaults(commands: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             _check_values(path, f"{table}.", values, parameters[table])
             defaults[table] |= _of(values, options[table])
     return defaults
+
+
+def named_in_file(command: str, flags: Sequence[str]) -> list[str]:
+    """Return those of `flags`, without their dashes, that the file sets for `command`; none where it is damaged."""
+    path = config_file()
+    try:
+        content = _read(path) if path.is_file() else {}
+    except ConfigError:
+        return []
+    own = content.get(command)
+    names = {_name(key) for table in (content, own if isinstance(own, dict) else {}) for key in table}
+    return [_name(flag) for flag in flags if _name(flag) in names]
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -43,6 +43,18 @@ class Conversation:
                 return str(text["text"])
         raise UsageError("there is nothing to take back: nothing has been said yet.")
 
+    @property
+    def n_questions(self) -> int:
+        return sum(turn["role"] == "user" for turn in self.turns)
+
+    def drop_oldest(self) -> bool:
+        """Remove the oldest question and what follows it up to the next; False where only the last one is left."""
+        starts = [at for at, turn in enumerate(self.turns) if turn["role"] == "user"]
+        if len(starts) < 2:
+            return False
+        del self.turns[: starts[1]]
+        return True
+
     def clear(self) -> None:
         self.turns, self.images = [], []
 
@@ -62,6 +74,11 @@ class Conversation:
         is_system = bool(said) and said[0]["role"] == "system"
         self.system = said[0]["content"] if is_system else None
         self.turns = said[1:] if is_system else said
+
+
+def text_of(content: Any) -> str:
+    """Return the text of a message; its images count nothing."""
+    return str(_parts(content)[-1]["text"])
 
 
 def _parts(content: Any) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ def _threads(value: str | int) -> int:
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, also for failures.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show llama.cpp's log on stderr.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Print answers as they come, without rendering Markdown.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output that exists.")]
 TargetFile = Annotated[Path, typer.Option("--model", "-m", metavar="TARGET.gguf", help="The target model.")]
 GpuLayers = Annotated[int, typer.Option("--n-gpu-layers", "-ngl", help="Layers on the GPU, -1: all.")]
@@ -148,6 +150,8 @@ class Devices:
     def load(self) -> LoadOptions:
         """Raises `UsageError` for what is no server, or no share."""
         servers, shares = read_servers(self.rpc), _read_shares(self.tensor_split)
+        if self.n_gpu_layers and not servers:
+            _warn_without_gpu(self.n_gpu_layers)
         return LoadOptions(self.n_gpu_layers, tensor_split=shares, rpc_servers=servers)
 
 
@@ -182,6 +186,18 @@ class Computing(Devices):
         )
 
 
+@functools.cache
+def _warn_without_gpu(n_gpu_layers: int) -> None:
+    """Warn once where layers are to run on a GPU, and this build has or finds none."""
+    from llama_eagle.sessions.devices import GPUS, devices_of_kind
+
+    if not devices_of_kind(GPUS):
+        console.warn(
+            f"--n-gpu-layers {n_gpu_layers} has no effect: this build has no GPU backend, or finds no GPU. "
+            "`llama-eagle doctor` shows both, docs/gpu.md how to build one."
+        )
+
+
 # What the library's messages call a thing, and what it is called here.
 FLAGS = {
     **{
@@ -200,6 +216,7 @@ FLAGS = {
     "draft_n_ctx": "--draft-ctx-size",
     "mmproj_path": "--mmproj",
     "rpc_servers": "--rpc",
+    "requantize=True": "--requantize",
 }
 _NAMES = re.compile(rf"(?<![\w.'-])({'|'.join(FLAGS)})(?!\w)")
 

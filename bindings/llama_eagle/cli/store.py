@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
 import shutil
@@ -17,6 +18,7 @@ from llama_eagle.files import read_json_or_yaml, typed
 from llama_eagle.gguf import names
 from llama_eagle.hub import download_files, file_sizes, revision_of
 from llama_eagle.pairs import KnownPair, find_pair, kept_draft, model_folder, models_dir
+from llama_eagle.progress import progress
 
 MADE_OF = "made-of.json"  # in the folder of an entry, from before its conversion on
 CONVERT_TO = "q4_k_m"
@@ -34,7 +36,7 @@ class Entry:
     outtype: str
     revision: str | None = None
 
-    @property
+    @functools.cached_property
     def n_bytes(self) -> int:
         return sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
 
@@ -79,6 +81,7 @@ def clear(name: str) -> list[Entry]:
     """Delete the models that were made from `name`, or "all"; those that were there."""
     found = [entry for entry in entries() if name in ("all", entry.made_of, entry.folder.name)]
     for entry in found:
+        _ = entry.n_bytes  # kept for the report
         shutil.rmtree(entry.folder)
     return found
 
@@ -201,9 +204,9 @@ def _convert(source: str, target: Path, outtype: str, describe: Any) -> None:
 
     checkpoint = open_checkpoint(source)
     describe(checkpoint.revision)
-    with console.progress(f"converting to {outtype}") as on_progress:
-        progress = lambda done, total, _name: on_progress(done / max(total, 1))  # noqa: E731
-        convert_target(checkpoint, target, TargetOptions(outtype=outtype, progress=progress))
+    with progress(f"converting to {outtype}") as on_progress:
+        meter = lambda done, total, _name: on_progress(done / max(total, 1))  # noqa: E731
+        convert_target(checkpoint, target, TargetOptions(outtype=outtype, progress=meter))
 
 
 def _is_newer(checkpoint: Path, target: Path) -> bool:
@@ -253,7 +256,7 @@ def _convert_draft(pair: KnownPair, target: Path) -> None:
     with _entry(draft.parent, pair.draft, "q8_0") as describe:
         checkpoint = open_checkpoint(pair.draft)
         describe(checkpoint.revision)
-        with console.progress("converting the draft") as on_progress:
+        with progress("converting the draft") as on_progress:
             meter = lambda done, total, _name: on_progress(done / max(total, 1))  # noqa: E731
             convert_draft(checkpoint, target, draft, DraftOptions(outtype="q8_0"), meter)
 

@@ -184,7 +184,9 @@ def _failure(source: Path, output: Path, status: int) -> Exception:
     if shutil.disk_usage(output.parent).free < _BUFFER:
         return EnvironmentFailure(f"no space left in {output.parent} for {output.name}")
     if "requantizing from type" in reason:
-        return InputError(f"{source}: is quantized already ({reason}). Start from a bf16 or f16 file, or allow it.")
+        return InputError(
+            f"{source}: is quantized already ({reason}). Start from a bf16 or f16 file, or set requantize=True."
+        )
     if "imatrix" in reason:
         reason = reason.rstrip("!.")
         return InputError(f"{source}: {reason}. Give --imatrix FILE, or choose a type of 3 bits and more.")

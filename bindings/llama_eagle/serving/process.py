@@ -1,4 +1,4 @@
-"""llama.cpp's servers as processes of ours: they end when we end, and what llama-server logs is said our way."""
+"""llama.cpp's servers as processes of ours: they end when we end, and llama-server's log is filtered."""
 
 from __future__ import annotations
 
@@ -47,14 +47,22 @@ def _find(program: str, remedy: str) -> Path:
     raise EnvironmentFailure(f"{library_folder()} has no {program}: {remedy}.")
 
 
-def run(words: Sequence[str], variables: Mapping[str, str], verbose: bool) -> int:
-    """llama-server, until a signal or its own end; our exit status. Says "listening on URL" on stdout.
+def run(words: Sequence[str], variables: Mapping[str, str], about: str, verbose: bool) -> int:
+    """Run llama-server until a signal or its own end; return our exit status.
+
+    Once it listens, "listening on URL" goes to stdout and `about` to stderr.
 
     Raises `EnvironmentFailure` when it ends by itself.
     """
     process = _start_server(words, variables)
     watch_process(process.pid, console.warn)
-    return _until_end(process, lambda: _follow(process, verbose, _announce_address), "See --verbose.")
+
+    def announce(text: str) -> None:
+        console.log(about)
+        console.data(text)
+        sys.stdout.flush()
+
+    return _until_end(process, lambda: _follow(process, verbose, announce), "See --verbose.")
 
 
 @contextlib.contextmanager
@@ -153,11 +161,6 @@ def _ended(process: subprocess.Popen[str], reason: str, remedy: str = "See --ver
     return EnvironmentFailure(f"{name} ended with status {code}: {reason or 'no reason given'}. {remedy}")
 
 
-def _announce_address(text: str) -> None:
-    console.data(text)
-    sys.stdout.flush()
-
-
 def _follow(process: subprocess.Popen[str], verbose: bool, on_address: Callable[[str], object]) -> str:
     """Read its log to the end, and report "listening on URL" once; return the last complaint."""
     complaints: deque[str] = deque(maxlen=1)
@@ -173,7 +176,7 @@ def _follow(process: subprocess.Popen[str], verbose: bool, on_address: Callable[
         if verbose:
             print(console.printable(text), file=sys.stderr, flush=True)
         elif announced and (message := complaint(level, text)):
-            console.warn(message)
+            console.log(f"llama-server: {message}")
     return complaints[0] if complaints else ""
 
 

@@ -93,7 +93,7 @@ class ContextOptions:
                 f"context size {self.n_ctx} (n_ctx) is not in 1..{MAX_CONTEXT}": not 0 < self.n_ctx <= MAX_CONTEXT,
                 f"batch size {self.n_batch} is below {smallest}, the longest draft + 2": self.n_batch < smallest,
                 f"ubatch size {self.n_ubatch} is below {smallest}, the longest draft + 2": self.n_ubatch < smallest,
-                f"flash attention {self.flash_attn!r} is not one of {', '.join(FLASH_ATTENTION)}": (
+                f"flash_attn={self.flash_attn!r} is not one of {', '.join(FLASH_ATTENTION)}": (
                     self.flash_attn not in FLASH_ATTENTION
                 ),
                 f"cache type {self.type_k} or {self.type_v} is not one of {', '.join(CACHE_TYPES)}": not {

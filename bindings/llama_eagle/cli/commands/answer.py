@@ -48,6 +48,7 @@ def answer(
     code is 5. A model without a chat template continues texts.
     """
     from llama_eagle.files import check_output, refuse_existing, refuse_sources
+    from llama_eagle.progress import progress
     from llama_eagle.serving import options as serving
     from llama_eagle.serving.process import background
     from llama_eagle.serving.prompts import Journal, answer_all, identity, read_prompts
@@ -75,7 +76,7 @@ def answer(
         if len(journal.answers) < len(found):
             with background(serving.words(served), serving.variables(served), verbose) as address:
                 start = time.monotonic()
-                with console.progress(f"answering {len(found)} prompts") as on_progress:
+                with progress(f"answering {len(found)} prompts") as on_progress:
 
                     def on_answer(record: dict[str, Any]) -> None:
                         nonlocal n_tokens

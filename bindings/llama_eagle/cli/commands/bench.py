@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,16 +11,19 @@ import typer
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import Devices, DraftGpuLayers, Json, PMin, Threads
+from llama_eagle.drafting.options import LOOKUP, DraftingOptions
 from llama_eagle.errors import UsageError
 from llama_eagle.native.limits import LONGEST
 from llama_eagle.native.processor.threads import n_threads
-from llama_eagle.sessions.options import ContextOptions
+from llama_eagle.progress import numbered
+from llama_eagle.sessions.options import MTP, ContextOptions
 
 if TYPE_CHECKING:
     from llama_eagle.bench.ours import Job
     from llama_eagle.bench.peer import Peer
     from llama_eagle.bench.run import Plan
 
+EAGLE3 = "eagle3"
 SYNTHETIC_PROMPT = " A B C"
 PROMPT = "Explain in simple words how a sailing boat can sail against the wind."
 
@@ -41,15 +44,38 @@ class Pair:
     model: Annotated[
         Path | None, typer.Option("--model", "-m", metavar="TARGET.gguf", help="Or a target of your own.")
     ] = None
-    draft: Annotated[Path | None, typer.Option("--draft", "-d", metavar="DRAFT.gguf")] = None
-    drafter: Annotated[str, typer.Option(metavar="eagle3|mtp", help="A draft, or the target's MTP head.")] = "eagle3"
+    draft: Annotated[
+        Path | None,
+        typer.Option(
+            "--draft",
+            "-d",
+            metavar="DRAFT.gguf|mtp|lookup",
+            help="Drafter (default: the target's MTP head or the draft next to it if present, else prompt look-up).",
+        ),
+    ] = None
+    drafter: Annotated[
+        str | None, typer.Option(metavar="eagle3|mtp|lookup", help="Kind of drafter of a synthetic pair.")
+    ] = None
     draft_vocab: Annotated[str, typer.Option(metavar="N|all", help="Rows of an MTP head that draft.")] = "16384"
     prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="The prompt for it.")] = None
 
     @property
     def n_rows(self) -> int | None:
         """Rows of the MTP head that drafts; None: all, or there is no such head. Raises `UsageError`."""
-        return _rows(self.draft_vocab) if self.drafter == "mtp" else None
+        return _rows(self.draft_vocab) if self.drafter == MTP else None
+
+    def completed(self) -> Pair:
+        """Return the same with `drafter` set, and `draft` only where it is a file. Raises `InputError`."""
+        if str(self.draft) in (MTP, LOOKUP):
+            return replace(self, drafter=str(self.draft), draft=None)
+        if self.model is None or self.draft is not None or self.drafter is not None:
+            return replace(self, drafter=self.drafter or EAGLE3)
+        from llama_eagle.drafting.resolve import resolve
+
+        found = resolve(self.model, DraftingOptions()).options
+        if found.draft_file is not None:
+            return replace(self, drafter=EAGLE3, draft=found.draft_file)
+        return replace(self, drafter=LOOKUP if found.model is None else MTP)
 
 
 @dataclass(frozen=True)
@@ -98,18 +124,20 @@ class Runs(Devices):
             draft_gpu_layers=self.draft_gpu_layers,
             p_min=self.p_min,
             draft_vocab=pair.n_rows or 0,
+            looks_up=pair.drafter == LOOKUP,
             type_k=self.cache_type_k,
             type_v=self.cache_type_v,
         )
 
-    def plan(self, peer: Peer | None) -> Plan:
+    def plan(self, peer: Peer | None, n_jobs: int = 1) -> Plan:
         """Raises `UsageError` for what is no number."""
         from llama_eagle.bench.run import Plan
 
         depths, prompts = _numbers("--depths", self.depths), _numbers("--prompts", self.prompts)
         if not depths:
             raise UsageError("--depths: give at least one number.")
-        return Plan(self.lengths, self.repetitions, peer, self.chat, depths, prompts, console.note)
+        say = numbered(n_jobs * (self.repetitions + 1))
+        return Plan(self.lengths, self.repetitions, peer, self.chat, depths, prompts, say)
 
 
 @grouped
@@ -121,16 +149,18 @@ def bench(
 ) -> None:
     """Measure decoding speed: plain, and with drafts of each length.
 
-    With --peers upstream, llama.cpp's own EAGLE-3 or MTP runs on the same files in turn.
+    Any model will do: without a draft, prompt look-up drafts; with one, look-up alone is measured too. With --peers
+    upstream, llama.cpp's own drafters run on the same files, alternating with ours.
     """
     from llama_eagle.bench import report
 
     _refuse_conflicts(pair, runs)
+    pair = pair.completed()
     if plot is not None:
         report.require_plotting(plot)
     runs.plan(None)  # what it refuses is refused before the files are made
     jobs = _jobs(pair, runs)
-    plan = runs.plan(_peer() if runs.peers else None)
+    plan = runs.plan(_peer() if runs.peers else None, len(jobs))
     results = [_measure(facts, job, plan) for facts, job in jobs]
     if plot is not None:
         report.plot(results, plot)
@@ -149,12 +179,12 @@ def _refuse_conflicts(pair: Pair, runs: Runs) -> None:
         raise UsageError(f"--peers {runs.peers!r}: the only peer is upstream.")
     if runs.peers and runs.rpc:
         raise UsageError("--peers upstream is built without RPC. Leave one of --peers and --rpc out.")
-    if pair.drafter not in ("eagle3", "mtp"):
-        raise UsageError(f"--drafter {pair.drafter!r}: choose eagle3 or mtp.")
-    if pair.drafter == "mtp" and (pair.draft or pair.draft_type):
-        raise UsageError("--drafter mtp: the head is in the target's file. Leave out --draft and --draft-type.")
+    if pair.drafter not in (None, EAGLE3, MTP, LOOKUP):
+        raise UsageError(f"--drafter {pair.drafter!r}: choose {EAGLE3}, {MTP} or {LOOKUP}.")
+    if pair.drafter in (MTP, LOOKUP) and (pair.draft or pair.draft_type):
+        raise UsageError(f"--drafter {pair.drafter} needs no other file. Leave out --draft and --draft-type.")
     if (pair.synthetic is None) == (pair.model is None):
-        raise UsageError("give either --synthetic SHAPE, or -m TARGET.gguf with -d DRAFT.gguf.")
+        raise UsageError("give either --synthetic SHAPE or -m TARGET.gguf.")
 
 
 def _measure(facts: dict[str, Any], job: Job, plan: Plan) -> dict[str, Any]:
@@ -183,8 +213,8 @@ def _jobs(pair: Pair, runs: Runs) -> list[tuple[dict[str, Any], Job]]:
 
 def _real_job(pair: Pair, runs: Runs, target: Path) -> Job:
     draft = pair.draft
-    if draft is None and pair.drafter == "eagle3":
-        raise UsageError("-m TARGET.gguf needs its draft: -d DRAFT.gguf, or --drafter mtp.")
+    if draft is None and pair.drafter == EAGLE3:
+        raise UsageError("--drafter eagle3 needs a draft: -d DRAFT.gguf. Leave --drafter out to measure what there is.")
     if draft is not None and pair.draft_type is not None:
         draft = _in_type(draft, pair.draft_type.lower())
     return runs.job(pair, target, draft, pair.prompt or PROMPT)
@@ -217,10 +247,10 @@ def _synthetic_job(pair: Pair, runs: Runs, accept: float) -> Job:
         raise UsageError(f"--synthetic {shape!r}: shapes are {', '.join(SHAPES)}.")
     folder = PairFolder(cache_dir() / "synthetic" / shape, shape, fresh=False, say=console.note)
     outtype, prompt = pair.outtype.lower(), pair.prompt or SYNTHETIC_PROMPT
-    if pair.drafter == "mtp":
+    if pair.drafter == MTP:
         return runs.job(pair, folder.mtp(accept, outtype).target, None, prompt)
     files = folder.files(accept, outtype, pair.draft_type and pair.draft_type.lower())
-    return runs.job(pair, files.target, files.draft, prompt)
+    return runs.job(pair, files.target, None if pair.drafter == LOOKUP else files.draft, prompt)
 
 
 def _peer() -> Peer:

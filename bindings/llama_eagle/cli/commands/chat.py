@@ -14,13 +14,15 @@ from typing import Annotated, Any
 import typer
 
 from llama_eagle import console
+from llama_eagle.cli.answer import View
 from llama_eagle.cli.commands.generate import ENOUGH, compared
-from llama_eagle.cli.conversation import Conversation
+from llama_eagle.cli.conversation import Conversation, text_of
 from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import (
     CHAT_CONTEXT,
     Computing,
     Drafting,
+    Plain,
     Sampling,
     TargetFile,
     Verbose,
@@ -28,8 +30,10 @@ from llama_eagle.cli.options import (
     in_flags,
     read_n_draft,
 )
-from llama_eagle.errors import EagleError, NativeError, UsageError
+from llama_eagle.drafting.options import DraftingOptions
+from llama_eagle.errors import EagleError, InputError, NativeError, UsageError
 from llama_eagle.generation.options import RANDOM_SEED
+from llama_eagle.progress import Bar
 
 HELP = """\
 /retry              answer the last question again
@@ -38,6 +42,8 @@ HELP = """\
 /system TEXT        another system message; without TEXT, none
 /save FILE          keep the conversation; /load FILE goes on with it
 /think on|off|hide  think before the answer, or do not, or do not show it
+/context            how full the context is
+/compact [N]        forget all but the last N questions and answers; default: 1
 /stats              speed, rounds and acceptance of the last answer
 /draft K|auto|off   tokens drafted in a round
 /image FILE         show an image with the next message; may be repeated
@@ -46,6 +52,35 @@ Ctrl-C stops an answer or clears the line; on an empty line, twice, it leaves.
 A pasted text is one message. Alt-Enter begins a new line, and so does Enter
 after \"\"\", until \"\"\"."""
 FULL = "/undo takes the last question back, /clear begins anew, a larger --ctx-size holds more"
+RESERVE = 4  # an answer has at least this part of the context: 1 / RESERVE
+
+
+@dataclass(frozen=True)
+class Talking:
+    """The conversation, and how it is shown."""
+
+    system: Annotated[str | None, typer.Option(help="System message.")] = None
+    no_think: Annotated[bool, typer.Option("--no-think", help="Answer without thinking, if the template can.")] = False
+    n_predict: Annotated[
+        int, typer.Option("-n", "--n-predict", help="Maximum number of tokens of an answer, -1: no limit.")
+    ] = -1
+    ctx_size: Annotated[
+        int, typer.Option("--ctx-size", "-c", min=0, help="Context size in tokens, 0: the model's.")
+    ] = CHAT_CONTEXT
+    plain: Plain = False
+    verbose: Verbose = False
+
+    def chat(self, sampling: Sampling) -> Chat:
+        """Raises `UsageError` for values out of range."""
+        settings = settings_of(sampling, self.n_predict)
+        return Chat(Conversation(self.system), settings, not self.no_think, plain=self.plain)
+
+    def options(self, vision: Vision, drafts: DraftingOptions, computing: Computing) -> dict[str, Any]:
+        """Return the arguments of `EagleLlama`. Raises `UsageError` for values out of range."""
+        from llama_eagle.drop_in.options import from_options
+
+        options = from_options(drafts, computing.context(max(self.ctx_size, 1), 0), computing.load())
+        return options | {"n_ctx": self.ctx_size, "verbose": self.verbose, "mmproj_path": vision.mmproj}
 
 
 @grouped
@@ -55,19 +90,13 @@ def chat(
     drafting: Drafting,
     sampling: Sampling,
     computing: Computing,
-    system: Annotated[str | None, typer.Option(help="System message.")] = None,
-    no_think: Annotated[bool, typer.Option("--no-think", help="Answer without thinking, if the template can.")] = False,
-    n_predict: Annotated[int, typer.Option("-n", "--n-predict", help="Tokens of an answer, -1: no limit.")] = -1,
-    ctx_size: Annotated[int, typer.Option("--ctx-size", "-c", min=0, help="Tokens, 0: the model's.")] = CHAT_CONTEXT,
-    verbose: Verbose = False,
+    talking: Talking,
 ) -> None:
     """Talk with a model. /help lists the commands; input that is no terminal is read line by line."""
     from llama_eagle.drop_in.llama import EagleLlama
-    from llama_eagle.drop_in.options import from_options
 
-    options = from_options(drafting.options(), computing.context(max(ctx_size, 1), 0), computing.load())
-    options |= {"n_ctx": ctx_size, "verbose": verbose, "mmproj_path": vision.mmproj}
-    talk(model, options, Chat(Conversation(system), settings_of(sampling, n_predict), not no_think), EagleLlama)
+    options = talking.options(vision, drafting.options(), computing)
+    talk(model, options, talking.chat(sampling), EagleLlama)
 
 
 def settings_of(sampling: Sampling, n_predict: int) -> dict[str, Any]:
@@ -84,13 +113,18 @@ def settings_of(sampling: Sampling, n_predict: int) -> dict[str, Any]:
     }
 
 
-def talk(model: Path, options: dict[str, Any], chat: Chat, make: Callable[..., Any]) -> None:
-    """Load `model` with the arguments `options` of `EagleLlama`, and chat to the end of the input."""
+def talk(
+    model: Path, options: dict[str, Any], chat: Chat, make: Callable[..., Any], question: str | None = None
+) -> None:
+    """Load `model` with the arguments `options` of `EagleLlama`, and chat to the end of the input.
+
+    With a `question`, answer it and end. Raises what the answer raises.
+    """
     from llama_eagle.native.processor.competition import report_to
 
     report_to(console.warn)
     options = {"seed": 1 + secrets.randbelow(RANDOM_SEED - 1), **options}  # without one, each load begins alike
-    bars = {"loading": console.Bar("loading"), "prompt": chat.prompt_bar}
+    bars = {"loading": Bar("loading"), "prompt": chat.prompt_bar}
     bars["loading"].start(after_s=1.0)
     try:
         llm = make(model, **options, on_progress=lambda what, done: bars[what].show(done))
@@ -98,7 +132,10 @@ def talk(model: Path, options: dict[str, Any], chat: Chat, make: Callable[..., A
         bars["loading"].stop()
     with contextlib.closing(llm):
         console.note(llm.drafter)
-        chat.run(llm)
+        if question is None:
+            chat.run(llm)
+        else:
+            chat.once(llm, question)
 
 
 @dataclass
@@ -109,7 +146,8 @@ class Chat:
     sampling: dict[str, Any]
     thinks: bool = True
     shows_thinking: bool = True
-    prompt_bar: console.Bar = field(default_factory=lambda: console.Bar("reading the prompt"))
+    plain: bool = False
+    prompt_bar: Bar = field(default_factory=lambda: Bar("reading the prompt"))
     _timings: dict[str, Any] = field(default_factory=dict)
     _has_warned: bool = False
 
@@ -132,13 +170,25 @@ class Chat:
                 console.note("Ctrl-C again, or /exit, leaves")
                 continue
             is_leaving = False
-            if text is None or text.strip() in ("/exit", "/quit"):
+            if text is None or text.split(maxsplit=1)[:1] in (["/exit"], ["/quit"]):
                 return
             if text.startswith("/"):
                 self._command(text)
             elif text.strip():
                 self.conversation.ask(text)
                 self._answer()
+
+    def once(self, llm: Any, question: str) -> None:
+        """Answer one question. Raises `EagleError` when that fails, and `KeyboardInterrupt` at Ctrl-C."""
+        self._llm = llm
+        self.conversation.ask(question)
+        try:
+            reason = self._say()
+        except ValueError as error:
+            raise InputError(f"{error}. Shorten the prompt, or use a larger n_ctx.") from None
+        self._remark(reason)
+        if reason == "interrupted":
+            raise KeyboardInterrupt
 
     def _command(self, text: str) -> None:
         name, _, argument = text.partition(" ")
@@ -152,29 +202,68 @@ class Chat:
 
     def _answer(self) -> None:
         """One turn. Ctrl-C ends the answer, what was said of it stays; a failed turn leaves no trace."""
-        view = View(self.shows_thinking)
         try:
-            self.prompt_bar.start(after_s=1.0)
-            for part in self._stream():
-                self.prompt_bar.stop()
-                view.show(part["choices"][0]["delta"], drafted=self._llm.last_token_was_drafted)
-                self._timings = part.get("timings", self._timings)
-            reason = part["choices"][0]["finish_reason"]
-        except KeyboardInterrupt:
-            reason = "interrupted"
+            reason = self._say()
         except NativeError as error:
             self.conversation.undo()
             self._recover(error)
-            return
         except (EagleError, ValueError) as error:
             self.conversation.undo()
-            _complain(f"{error}: {FULL}.")
-            return
-        finally:
-            self.prompt_bar.stop()
-        view.end()
+            _complain(f"{error}: {FULL}." if _is_full(error) else str(error))
+        else:
+            self._remark(reason)
+
+    def _say(self) -> str:
+        """Stream the answer to the last question, and return why it ended.
+
+        The oldest questions and answers leave a context that is full.
+        """
+        n_left = 0
+        while not self._has_room() and self.conversation.drop_oldest():
+            n_left += 1
+        while True:
+            try:
+                return self._said(n_left)
+            except ValueError as error:
+                if not _is_full(error) or not self.conversation.drop_oldest():
+                    raise
+                n_left += 1
+
+    def _said(self, n_left: int) -> str:
+        view = View(self.shows_thinking, self.plain)
+        reason = "interrupted"
+        with contextlib.closing(view):
+            try:
+                self.prompt_bar.start(after_s=1.0)
+                for part in self._stream():
+                    self.prompt_bar.stop()
+                    self._note_left(n_left)
+                    n_left = 0
+                    view.show(part["choices"][0]["delta"], drafted=self._llm.last_token_was_drafted)
+                    self._timings = part.get("timings", self._timings)
+                reason = part["choices"][0]["finish_reason"]
+            except KeyboardInterrupt:
+                pass
+            finally:
+                self.prompt_bar.stop()
+            view.end()
         self.conversation.answer(view.content)
-        self._remark(reason)
+        return reason
+
+    def _has_room(self) -> bool:
+        """Whether the context probably holds the conversation and an answer."""
+        n_ctx, n_max = self._llm.n_ctx(), self.sampling["max_tokens"]
+        reserve = n_ctx // RESERVE if n_max is None else min(n_max, n_ctx // RESERVE)
+        return self._n_tokens() + reserve <= n_ctx
+
+    def _n_tokens(self) -> int:
+        """Estimate the tokens of the conversation: of its texts, and a few of the template for each message."""
+        texts = [text_of(message["content"]) for message in self.conversation.messages]
+        return sum(len(self._llm.tokenize(text.encode(), add_bos=False)) + 6 for text in texts)
+
+    def _note_left(self, n: int) -> None:
+        if n:
+            console.log(f"(the context is full: it goes on without the oldest {_exchanges(n)})")
 
     def _recover(self, error: EagleError) -> None:
         """After a failed computation: the next message begins on an empty memory, of a server that is back."""
@@ -205,6 +294,21 @@ class Chat:
 
     def _undo(self, _: str) -> None:
         console.note(f"taken back: {self.conversation.undo()}")
+
+    def _context(self, _: str) -> None:
+        n_tokens, n_ctx = self._n_tokens(), self._llm.n_ctx()
+        console.data(
+            f"{len(self.conversation.messages)} messages, about {n_tokens} of {n_ctx} tokens "
+            f"({n_tokens / n_ctx:.0%}); the oldest leave when it is full, /compact makes room now"
+        )
+
+    def _compact(self, kept: str) -> None:
+        if kept and not (kept.isdecimal() and int(kept) > 0):
+            raise UsageError(f"/compact {kept}: give the number of questions to keep, 1 or more.")
+        n_left = 0
+        while self.conversation.n_questions > int(kept or 1) and self.conversation.drop_oldest():
+            n_left += 1
+        console.data(f"the oldest {_exchanges(n_left)} left the context" if n_left else "nothing to forget")
 
     def _system(self, text: str) -> None:
         self.conversation.system = text or None
@@ -252,6 +356,8 @@ COMMANDS: dict[str, Callable[[Chat, str], None]] = {
     "/save": Chat._save,
     "/load": Chat._load,
     "/think": Chat._think,
+    "/context": Chat._context,
+    "/compact": Chat._compact,
     "/stats": Chat._stats,
     "/draft": Chat._draft,
     "/image": Chat._image,
@@ -259,43 +365,19 @@ COMMANDS: dict[str, Callable[[Chat, str], None]] = {
 }
 
 
+def _exchanges(n: int) -> str:
+    return "question and its answer" if n == 1 else f"{n} questions and their answers"
+
+
+def _is_full(error: Exception) -> bool:
+    """Whether a prompt exceeds the context: `EagleLlama` raises ValueError with its parent's words."""
+    return "exceed context window" in str(error)
+
+
 def _path(name: str) -> Path:
     if not name:
         raise UsageError("name a file.")
     return Path(name).expanduser()
-
-
-class View:
-    """An answer as it comes: thinking dimmed, drafted tokens in colour, both on a terminal only."""
-
-    def __init__(self, shows_thinking: bool) -> None:
-        self.content = ""
-        self._shows_thinking = shows_thinking
-        self._is_thinking = False
-
-    def show(self, delta: dict[str, Any], *, drafted: bool) -> None:
-        if thought := delta.get("reasoning_content"):
-            self._think(thought)
-        if piece := delta.get("content"):
-            self._end_thinking()
-            self.content += piece
-            console.stream(piece, drafted)
-
-    def end(self) -> None:
-        self._end_thinking()
-        print(flush=True)
-
-    def _think(self, text: str) -> None:
-        if self._shows_thinking:
-            console.write(text, console.DIM)
-        elif not self._is_thinking:
-            console.note("(thinking)")
-        self._is_thinking = True
-
-    def _end_thinking(self) -> None:
-        if self._is_thinking and self._shows_thinking:
-            console.stream("\n\n")
-        self._is_thinking = False
 
 
 def _complain(text: str) -> None:

@@ -13,6 +13,7 @@ from llama_eagle import console
 from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import Json, Overwrite, read_layers
 from llama_eagle.errors import UsageError
+from llama_eagle.progress import progress, progress_later
 
 if TYPE_CHECKING:
     from llama_eagle.convert.drafts import DraftOptions, DraftReport
@@ -119,7 +120,7 @@ def convert(
 def _convert_draft(checkpoint: Checkpoint, target: str, out: Path, options: DraftOptions) -> dict[str, Any]:
     from llama_eagle.convert.drafts import convert_draft
 
-    with console.progress("converting") as on_progress:
+    with progress("converting") as on_progress:
         meter = lambda done, total, _name: on_progress(done / max(total, 1))  # noqa: E731
         report = convert_draft(checkpoint, target, out, options, meter)
     return {"kind": "draft", **report.to_json(), "outtype": _chosen(options.outtype, report)}
@@ -141,7 +142,7 @@ def _convert_target(checkpoint: Checkpoint, out: Path, options: TargetOptions, m
     from llama_eagle.convert.quantized import is_direct
     from llama_eagle.convert.targets import convert_target
 
-    with console.progress("converting") as on_progress, console.progress_later("quantizing") as on_quantize:
+    with progress("converting") as on_progress, progress_later("quantizing") as on_quantize:
         options = replace(options, progress=lambda done, total, _name: on_progress(done / max(total, 1)))
         if options.quantize is not None or not is_direct(options.outtype):
             options = replace(options, quantize=_watched(options.quantize, on_quantize))

@@ -26,16 +26,18 @@ def demo(
     """
     from dataclasses import asdict
 
-    from llama_eagle.demo.run import QUESTION, compare_padded, convert_demo, run_demo, told
+    from llama_eagle.demo.run import PADDED_STEPS, QUESTION, STEPS, compare_padded, convert_demo, run_demo, told
+    from llama_eagle.progress import numbered
 
-    files = convert_demo(work, say=console.note)
+    say = numbered(STEPS + (PADDED_STEPS if padded else 0))
+    files = convert_demo(work, say)
     if not json:
         console.data(f"{QUESTION} (what was drafted is in colour)\n")
-    result = run_demo(files, threads, say=console.note, on_text=None if json else console.stream)
+    result = run_demo(files, threads, say, on_text=None if json else console.stream)
     if not json:
         console.table(result.table())
         console.prose(result.told())
-    large = compare_padded(work, say=console.note) if padded else ()
+    large = compare_padded(work, say) if padded else ()
     if json:
         console.result(result.as_dict() | ({"padded": [asdict(each) for each in large]} if large else {}))
     elif large:

@@ -11,8 +11,10 @@ import typer
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import Devices, Drafting, Json, Sampling, TargetFile, Threads, Vision
+from llama_eagle.drafting.options import LOOKUP, DraftingOptions
 from llama_eagle.errors import UsageError
 from llama_eagle.native.processor.threads import n_threads
+from llama_eagle.progress import progress
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,10 @@ def evaluate(
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw acceptance and speed.")] = None,
     json: Json = False,
 ) -> None:
-    """Measure a draft on prompts: acceptance, tokens a round, speed."""
+    """Measure a draft on prompts: acceptance, tokens a round, speed.
+
+    Without a draft, prompt look-up drafts; with one, look-up alone is measured too.
+    """
     from llama_eagle.bench import evaluate as evaluation
     from llama_eagle.bench.evaluation_report import as_dict, plot_scores, summary, table
     from llama_eagle.bench.prompts import read_prompts, take
@@ -55,7 +60,9 @@ def evaluate(
 
     choice = resolve(model, drafting.options())
     drafts = choice.options
-    console.note(choice.why)
+    if not drafts.drafts and drafting.draft is None:
+        drafts = _lookup(drafts)
+    console.note(f"{choice.why}; measured: look-up in the text" if drafts is not choice.options else choice.why)
     if not drafts.drafts or drafts.n_draft == 0:
         raise UsageError("nothing drafts: there is nothing to evaluate. Give --draft, and n_draft 1 or more, or auto.")
     if plot is not None:
@@ -65,9 +72,10 @@ def evaluate(
     job = evaluation.Evaluation(
         model, prompts, n_predict, drafts, sampling.params(), threads, devices.load(), ignore_eos, vision.mmproj
     )
-    with console.progress("evaluating") as on_progress:
-        scores = evaluation.evaluate(job, on_progress)
-    report = {"data": data, **as_dict(job, scores), **surroundings()}
+    with progress("evaluating") as on_progress:
+        ways = [drafts] if drafts.model is None else [drafts, _lookup(drafts)]
+        scores = evaluation.evaluate_all(job, ways, on_progress)
+    report = {"data": data, **as_dict(job, *scores), **surroundings()}
     if plot is not None:
         plot_scores(report, plot)
     if json:
@@ -75,3 +83,8 @@ def evaluate(
     else:
         console.table(table(report))
         console.data(summary(report))
+
+
+def _lookup(drafts: DraftingOptions) -> DraftingOptions:
+    """Return the same lengths for prompt look-up alone."""
+    return DraftingOptions(LOOKUP, drafts.n_draft, drafts.n_draft_max, exact=drafts.exact)

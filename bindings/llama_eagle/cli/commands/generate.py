@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,15 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llama_eagle import console
+from llama_eagle.cli.answer import make_answer
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import Computing, Drafting, Json, Sampling, TargetFile, Verbose, Vision
+from llama_eagle.cli.options import Computing, Drafting, Json, Plain, Sampling, TargetFile, Verbose, Vision
+from llama_eagle.cli.piped import read_piped, with_piped
 from llama_eagle.errors import InputError, UsageError
 from llama_eagle.generation.options import GenerationOptions
+from llama_eagle.progress import progress
 
 if TYPE_CHECKING:
     from llama_eagle.drafting.options import DraftingOptions
     from llama_eagle.drafting.resolve import Choice
-    from llama_eagle.generation.generate import GenerationResult
+    from llama_eagle.generation.generate import GenerationResult, OnText
     from llama_eagle.sessions.models import Model, ModelPair
     from llama_eagle.sessions.options import ContextOptions
     from llama_eagle.vision.in_text import PicturesInText
@@ -36,7 +38,10 @@ WHY = {"end": "complete", "length": "cut at -n", "context": "the context is full
 class Prompt:
     """What to answer or to continue."""
 
-    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="What to answer.")] = None
+    prompt: Annotated[
+        str | None,
+        typer.Option("--prompt", "-p", help="What to answer. Piped text is appended; without -p it is the prompt."),
+    ] = None
     prompt_file: Annotated[Path | None, typer.Option("--prompt-file", "-f", help="Read it from a file, - : stdin.")] = (
         None
     )
@@ -94,6 +99,7 @@ def generate(
     drafting: Drafting,
     sampling: Sampling,
     computing: Computing,
+    plain: Plain = False,
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
@@ -123,7 +129,11 @@ def generate(
         think = params.grammar is None and not prompt.no_think
         ids = _tokenize(given, prompt, pair.target, pictures, think=think)
         context = computing.context(length.n_ctx(len(ids), pair.target.n_ctx_train), choice.options.longest)
-        result = _generate(pair, choice.options, context, ids, options, pictures, json)
+        is_text = plain or prompt.raw or isinstance(given, list) or params.grammar is not None
+        with contextlib.closing(make_answer(plain=is_text)) as answer:
+            result = _generate(pair, choice.options, context, ids, options, pictures, None if json else answer.write)
+            if not json:
+                answer.end()
         _report(result, {**exact.report(pair.target), "placement": pair.placement} if json else None)
 
 
@@ -139,7 +149,7 @@ def _load(choice: Choice[DraftingOptions], computing: Computing) -> ModelPair:
     from llama_eagle.sessions.models import ModelPair
     from llama_eagle.sessions.options import PairOptions
 
-    with console.progress("loading", after_s=LATE_S) as on_progress:
+    with progress("loading", after_s=LATE_S) as on_progress:
         load = replace(computing.load(), on_progress=on_progress)
         return ModelPair(PairOptions(choice.target, choice.draft, load, choice.options.draft_gpu_layers))
 
@@ -172,7 +182,7 @@ def _generate(
     ids: list[int],
     options: GenerationOptions,
     pictures: PicturesInText | None,
-    json: bool,
+    on_text: OnText | None,
 ) -> GenerationResult:
     from llama_eagle.drafting.resolve import session_options
     from llama_eagle.generation.generate import Watch, generate
@@ -185,12 +195,12 @@ def _generate(
     with (
         Context(pair.target, context_options) as context,
         open_session(context, pair.draft, session_options(header, drafts)) as session,
-        console.progress("reading the prompt", after_s=LATE_S) as on_prompt,
+        progress("reading the prompt", after_s=LATE_S) as on_prompt,
     ):
         device = session.draft_device if isinstance(session, EagleSession) else None
         if isinstance(session, EagleSession) and session.draft_notice:
             console.warn(session.draft_notice)
-        watch = Watch(None if json else console.stream, on_prompt, compare=console.on_terminal() and not json)
+        watch = Watch(on_text, on_prompt, compare=console.on_terminal() and on_text is not None)
         tokenizer = Tokenizer(pair.target)
         result = generate(session, tokenizer, ids, options, drafting=drafts, pictures=pictures, watch=watch)
         return replace(result, draft_device=device)
@@ -204,7 +214,6 @@ def _report(result: GenerationResult, weights: dict[str, Any] | None) -> None:
         held = {key: weights[key] for key in ("exact", "inexact", "unverified", "placement")}
         console.result(result.as_dict() | held)
     else:
-        console.data("")
         console.note(told(result))
     if problem := unaccepted(result.speculative):
         console.warn(f"{problem}. `llama-eagle check TARGET DRAFT --measure` measures it.")
@@ -239,14 +248,22 @@ def _by_drafter(statistics: Any) -> str:
 
 def _read_prompt(given: Prompt) -> str | list[int]:
     prompt, file, tokens = given.prompt, given.prompt_file, given.tokens
-    if sum(way is not None for way in (prompt, file, tokens)) != 1:
-        raise UsageError("give the prompt by one of -p, --prompt-file and --tokens.")
+    n_ways = sum(way is not None for way in (prompt, file, tokens))
+    piped = "" if n_ways else read_piped()
+    if n_ways > 1 or not (n_ways or piped):
+        raise UsageError("give the prompt by one of -p, --prompt-file, --tokens and a pipe.")
     if tokens is not None:
         return _read_tokens(tokens)
-    text = prompt if prompt is not None else _read_file(file)
+    text = _read_text(prompt, file) or piped
     if not text:
         raise UsageError("the prompt is empty: there is nothing to continue. Give some text.")
     return text
+
+
+def _read_text(prompt: str | None, file: Path | None) -> str:
+    if prompt is not None:
+        return with_piped(prompt) if prompt else ""
+    return "" if file is None else _read_file(file)
 
 
 def _read_tokens(text: str) -> list[int]:
@@ -261,8 +278,7 @@ def _read_tokens(text: str) -> list[int]:
 
 def _read_file(file: Path | None) -> str:
     try:
-        data = sys.stdin.buffer.read() if str(file) == "-" else Path(str(file)).read_bytes()
-        return data.decode("utf-8")
+        return read_piped() if str(file) == "-" else Path(str(file)).read_bytes().decode("utf-8")
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror}). Give a text file.") from None
     except UnicodeDecodeError as error:

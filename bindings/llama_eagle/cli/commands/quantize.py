@@ -11,6 +11,7 @@ import typer
 from llama_eagle import console
 from llama_eagle.cli.options import Json, Overwrite, Threads
 from llama_eagle.errors import UsageError
+from llama_eagle.progress import progress
 
 
 def quantize(
@@ -39,7 +40,7 @@ def quantize(
         requantize=requantize,
     )
     refuse_existing([out], overwrite)
-    with console.progress("quantizing", after_s=1.0) as on_progress:
+    with progress("quantizing", after_s=1.0) as on_progress:
         report = quantizer.quantize(source, out, outtype.lower(), replace(options, progress=on_progress))
     if json:
         console.result({"output": str(out), "outtype": outtype.lower(), "n_bytes": report.n_bytes})

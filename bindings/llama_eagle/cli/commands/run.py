@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llama_eagle import console
+from llama_eagle.cli.commands.chat import Talking, talk
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import CHAT_CONTEXT, Computing, Drafting, Json, Sampling, Verbose
+from llama_eagle.cli.options import Computing, Drafting, Json, Sampling, Vision
+from llama_eagle.cli.piped import with_piped
 from llama_eagle.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,9 +21,11 @@ if TYPE_CHECKING:
 
 @grouped
 def run(
+    vision: Vision,
     drafting: Drafting,
     sampling: Sampling,
     computing: Computing,
+    talking: Talking,
     model: Annotated[
         str | None,
         typer.Argument(metavar="MODEL", help="A GGUF, a folder, or a hub id: OWNER/NAME[/SUBFOLDER][:TYPE]."),
@@ -30,11 +34,12 @@ def run(
         str | None,
         typer.Option("--type", help="Type to convert to, or of a GGUF (default: q4_k_m if it fits into memory)."),
     ] = None,
-    system: Annotated[str | None, typer.Option(help="System message.")] = None,
-    ctx_size: Annotated[int, typer.Option("--ctx-size", "-c", min=0, help="Tokens, 0: the model's.")] = CHAT_CONTEXT,
+    prompt: Annotated[
+        str | None,
+        typer.Option("--prompt", "-p", help="Answer this and end, instead of a chat. Piped text is appended."),
+    ] = None,
     listing: Annotated[bool, typer.Option("--list", help="Show the models that are kept.")] = False,
     clear: Annotated[str | None, typer.Option(metavar="MODEL|all", help="Delete kept models.")] = None,
-    verbose: Verbose = False,
 ) -> None:
     """Chat with a model by name: found or downloaded, converted once, with the draft that belongs to it.
 
@@ -48,16 +53,15 @@ def run(
         return
     if model is None:
         raise UsageError("name a MODEL: a hub id, a folder or a GGUF.")
+    if prompt == "":
+        raise UsageError("the prompt is empty: there is nothing to answer. Give some text.")
+    question = None if prompt is None else with_piped(prompt)
     target = store.prepare(model, outtype)
-    context = computing.context(max(ctx_size, 1), 0)
-    _tell(target, context.n_ctx)
-    from llama_eagle.cli.commands.chat import Chat, settings_of, talk
-    from llama_eagle.cli.conversation import Conversation
+    _tell(target, computing.context(max(talking.ctx_size, 1), 0).n_ctx)
     from llama_eagle.drop_in.llama import EagleLlama
-    from llama_eagle.drop_in.options import from_options
 
-    options = from_options(drafting.options(), context, computing.load()) | {"n_ctx": ctx_size, "verbose": verbose}
-    talk(target, options, Chat(Conversation(system), settings_of(sampling, -1)), EagleLlama)
+    options = talking.options(vision, drafting.options(), computing)
+    talk(target, options, talking.chat(sampling), EagleLlama, question)
 
 
 def _show_entries(entries: list[Entry], *, cleared: bool) -> None:
@@ -91,5 +95,7 @@ def pairs(json: Json = False) -> None:
         console.result({"pairs": [asdict(pair) for pair in PAIRS]})
         return
     width = max(len(pair.target) for pair in PAIRS)
+    console.data(f"{'target':<{width}}  draft")
     for pair in PAIRS:
         console.data(f"{pair.target:<{width}}  {pair.draft}")
+    console.note(f"Next: llama-eagle run {PAIRS[0].target}")

@@ -6,15 +6,17 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llama_eagle import console
 from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import CHAT_CONTEXT, Computing, Drafting, Threads, Verbose, Vision
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 from llama_eagle.files import read_json_or_yaml
+
+if TYPE_CHECKING:
+    from llama_eagle.gguf.header import Header
 
 
 @dataclass(frozen=True)
@@ -83,9 +85,15 @@ def serve(
     if config is not None:
         options = serving.from_config(config, read_settings(config), options)
     served = serving.check(options)
-    console.note(served.why)
     require_free(options.host, options.port)
-    raise typer.Exit(run(serving.words(served), serving.variables(served), options.verbose))
+    about = f"serving {_name(served.target)}; {served.why}"
+    raise typer.Exit(run(serving.words(served), serving.variables(served), about, options.verbose))
+
+
+def _name(target: Header) -> str:
+    """Return the file's name, and the model's where the file has it."""
+    name = target.keys.get("general.name")
+    return f"{target.path.name} ({name})" if name else target.path.name
 
 
 def read_settings(path: Path) -> Mapping[str, Any]:

@@ -1,0 +1,215 @@
+"""Answers on stdout: as they come, or as Markdown with wrapped words on a terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from llama_eagle import console
+
+COLORS = re.compile(r"\x1b\[[\d;]*m")
+
+
+def make_answer(*, plain: bool) -> PlainAnswer | RenderedAnswer:
+    """Return the writer of one answer. A file, a pipe and a dumb terminal get the text as it comes."""
+    is_simple = plain or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb"
+    return PlainAnswer() if is_simple else RenderedAnswer()
+
+
+class PlainAnswer:
+    """Writes each piece at once; on a terminal drafted tokens are in colour."""
+
+    def write(self, text: str, drafted: bool = False) -> None:
+        console.stream(text, drafted)
+
+    def think(self, text: str) -> None:
+        console.write(text, console.DIM)
+
+    def end_thinking(self) -> None:
+        console.stream("\n\n")
+
+    def close(self) -> None:
+        """End without another line, as after an error."""
+
+    def end(self) -> None:
+        print(flush=True)
+
+
+class RenderedAnswer:
+    """Renders each block of Markdown once it is complete.
+
+    The block that is being written is shown below as wrapped text, with drafted tokens in colour.
+    """
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(no_color=not console.use_color(), highlight=False)
+        self._pieces: list[tuple[str, str]] = []  # (text, style) of the unfinished block
+        self._live: Any = None
+        self._has_printed = False
+
+    def write(self, text: str, drafted: bool = False) -> None:
+        self._add(text, "cyan" if drafted else "")
+        if "\n" in text:
+            self._print_complete()
+
+    def think(self, text: str) -> None:
+        self._add(text, "dim")
+
+    def end_thinking(self) -> None:
+        shown = self._styled()
+        self._clear()
+        self._print(shown)
+
+    def close(self) -> None:
+        """Render what is left."""
+        if not self._pieces:
+            return
+        text = self._text()
+        is_thinking = any(style == "dim" for _, style in self._pieces)
+        shown = self._styled() if is_thinking else _markdown(text)
+        self._clear()
+        if text.strip():
+            self._print(shown)
+
+    def end(self) -> None:
+        self.close()
+        if not self._has_printed:
+            self._console.print()
+
+    def _add(self, text: str, style: str) -> None:
+        self._pieces.append((console.printable(text), style))
+        if self._live is None:
+            from rich.live import Live
+
+            self._live = Live(get_renderable=self._tail, console=self._console, transient=True, refresh_per_second=12)
+            self._live.start()
+
+    def _text(self) -> str:
+        return "".join(text for text, _ in self._pieces)
+
+    def _styled(self) -> Any:
+        from rich.text import Text
+
+        return Text.assemble(*self._pieces)
+
+    def _tail(self) -> Any:
+        """Return the last lines of the unfinished block: what is above the screen's top cannot be erased."""
+        from rich.text import Text
+
+        lines = self._styled().wrap(self._console, self._console.width)
+        return Text("\n").join(list(lines)[-max(self._console.height - 1, 1) :])
+
+    def _print_complete(self) -> None:
+        """Render the blocks before the last one, which may still grow."""
+        text = self._text()
+        starts = [token.map[0] for token in _parser().parse(text) if token.level == 0 and token.map]
+        if not starts or starts[-1] == 0:
+            return
+        n_complete = len("".join(text.splitlines(keepends=True)[: starts[-1]]))
+        rest = list(_after(self._pieces, n_complete))
+        self._clear()
+        self._print(_markdown(text[:n_complete]))
+        for piece, style in rest:
+            self._add(piece, style)
+
+    def _print(self, shown: Any) -> None:
+        """Print a block, one empty line after the one before it: rich's own spacing differs by element."""
+        with self._console.capture() as captured:
+            self._console.print(shown)
+        lines = captured.get().splitlines()
+        while lines and _is_empty(lines[0]):
+            del lines[0]
+        while lines and _is_empty(lines[-1]):
+            del lines[-1]
+        sys.stdout.write("\n" * self._has_printed + "".join(f"{line}\n" for line in lines))
+        sys.stdout.flush()
+        self._has_printed = True
+
+    def _clear(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+        self._live, self._pieces = None, []
+
+
+class View:
+    """Shows the deltas of one answer; `content` is what was said of it."""
+
+    def __init__(self, shows_thinking: bool, plain: bool) -> None:
+        self.content = ""
+        self._answer = make_answer(plain=plain)
+        self._shows_thinking = shows_thinking
+        self._is_thinking = False
+
+    def show(self, delta: dict[str, Any], *, drafted: bool) -> None:
+        if thought := delta.get("reasoning_content"):
+            self._think(thought)
+        if piece := delta.get("content"):
+            self._end_thinking()
+            self.content += piece
+            self._answer.write(piece, drafted)
+
+    def end(self) -> None:
+        self._end_thinking()
+        self._answer.end()
+
+    def close(self) -> None:
+        """After an error: no line more."""
+        self._answer.close()
+
+    def _think(self, text: str) -> None:
+        if self._shows_thinking:
+            self._answer.think(text)
+        elif not self._is_thinking:
+            console.note("(thinking)")
+        self._is_thinking = True
+
+    def _end_thinking(self) -> None:
+        if self._is_thinking and self._shows_thinking:
+            self._answer.end_thinking()
+        self._is_thinking = False
+
+
+def _is_empty(line: str) -> bool:
+    return not COLORS.sub("", line).strip()
+
+
+def _after(pieces: list[tuple[str, str]], n: int) -> Iterator[tuple[str, str]]:
+    """Yield the pieces behind the first `n` characters."""
+    for text, style in pieces:
+        if len(text) > n:
+            yield text[n:], style
+        n = max(n - len(text), 0)
+
+
+def _parser() -> Any:
+    """Return a parser that keeps HTML as text: rich would leave it out."""
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+
+
+def _markdown(text: str) -> Any:
+    """Return what rich renders, with the line breaks of the text and code that can be copied."""
+    from rich.markdown import CodeBlock, Markdown
+    from rich.syntax import Syntax
+
+    class Code(CodeBlock):
+        def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+            code = str(self.text).rstrip()
+            yield Syntax(code, self.lexer_name, theme=self.theme, word_wrap=True, background_color="default")
+
+    class Answer(Markdown):
+        elements = {**Markdown.elements, "fence": Code, "code_block": Code}  # noqa: RUF012
+
+    shown = Answer(text, code_theme="ansi_dark", hyperlinks=False)
+    shown.parsed = _parser().parse(text)
+    for token in shown.parsed:
+        for child in token.children or ():
+            if child.type == "softbreak":
+                child.type = "hardbreak"
+    return shown

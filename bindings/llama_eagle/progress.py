@@ -1,0 +1,125 @@
+"""Progress of long jobs on stderr: a bar on a terminal, a line now and then in a file or a pipe."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from llama_eagle import console
+
+FIRST_LINE_S = 5.0  # seconds before the first line in a file
+NEXT_LINE_S = 15.0  # seconds between lines
+
+
+@contextmanager
+def progress(label: str, after_s: float = 0.0) -> Iterator[Callable[[float], None]]:
+    """Show progress as fractions 0..1. On a terminal the bar appears after `after_s` seconds and disappears at 1."""
+    bar = Bar(label)
+    bar.start(after_s)
+    try:
+        yield bar.show
+    finally:
+        bar.stop()
+
+
+@contextmanager
+def progress_later(label: str) -> Iterator[Callable[[float], None]]:
+    """Show the same for work that begins with its first report."""
+    bar = Bar(label)
+    is_shown = False
+
+    def show(fraction: float) -> None:
+        nonlocal is_shown
+        if not is_shown:
+            bar.start()
+        is_shown = True
+        bar.show(fraction)
+
+    try:
+        yield show
+    finally:
+        bar.stop()
+
+
+def numbered(n_steps: int) -> Callable[[str], None]:
+    """Return a function that writes the next of `n_steps` steps to stderr: "[2 of 9] converting"."""
+    counter = itertools.count(1)
+    return lambda text: console.log(f"[{next(counter)} of {n_steps}] {text}")
+
+
+class Bar:
+    """A progress bar that can be started repeatedly. It moves while native code computes."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._shown: Any = None
+        self._fraction = 0.0
+        self._begin = 0.0
+
+    def start(self, after_s: float = 0.0) -> None:
+        """Appear in `after_s` seconds, unless stopped before. A file gets lines at longer intervals."""
+        self._fraction = 0.0
+        self._begin = time.monotonic()
+        if console.on_terminal():
+            self._wait(after_s, self._appear)
+        else:
+            self._wait(FIRST_LINE_S, self._write_line)
+
+    def show(self, fraction: float) -> None:
+        """Report the finished share. At 1 the bar disappears."""
+        self._fraction = fraction
+        if fraction >= 1:
+            self.stop()
+        with self._lock:
+            if self._shown is not None:
+                self._shown.update(self._shown.task_ids[0], completed=fraction)
+
+    def stop(self) -> None:
+        with self._lock:
+            timer, self._timer = self._timer, None
+            shown, self._shown = self._shown, None
+        if timer is not None:
+            timer.cancel()
+        if shown is not None:
+            shown.stop()
+
+    def _wait(self, seconds: float, then: Callable[[], None]) -> None:
+        self._timer = threading.Timer(seconds, then)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _appear(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        columns = (TextColumn(self.label, markup=False), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
+        stderr = Console(stderr=True, no_color=not console.use_color())
+        bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=stderr, transient=True)
+        bar.add_task(self.label, total=1.0, completed=self._fraction)  # type: ignore[arg-type]
+        with self._lock:
+            if self._timer is not None:  # not stopped meanwhile
+                self._shown = bar
+                bar.start()
+
+    def _write_line(self) -> None:
+        with self._lock:
+            if self._timer is None:  # stopped meanwhile
+                return
+            console.log(line(self.label, self._fraction, time.monotonic() - self._begin))
+            self._wait(NEXT_LINE_S, self._write_line)
+
+
+def line(label: str, fraction: float, elapsed_s: float) -> str:
+    """Return one line of progress, with the time that is left where it can be estimated."""
+    text = f"{label}: {fraction:.0%}, {_minutes(elapsed_s)}"
+    return text if fraction <= 0 else f"{text}, about {_minutes(elapsed_s / fraction - elapsed_s)} left"
+
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
