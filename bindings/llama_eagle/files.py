@@ -54,20 +54,12 @@ def read_json_or_yaml(path: Path) -> Any:
         raise InputError(f"{path}: not valid: {' '.join(str(error).split())}") from None
 
 
-def typed(
-    path: Path,
-    data: Any,
-    keys: Mapping[str, Any],
-    *,
-    where: str = "",
-    others: bool = False,
-    remedy: str = "Correct it",
-) -> dict[str, Any]:
+def typed(path: Path, data: Any, keys: Mapping[str, Any], *, where: str = "", others: bool = False) -> dict[str, Any]:
     """The entries of an object in a file of settings, each of the type that `keys` gives it; what is optional is a type
     with None.
 
-    where: of the object in the file. others: further keys are left out, not refused. remedy: for such a key. Raises
-    `InputError` with file, key, value and what is allowed.
+    where: of the object in the file. others: further keys are left out, not refused. Raises `InputError` with file,
+    key, value and what is allowed.
     """
     from pydantic import ConfigDict, ValidationError, create_model
 
@@ -82,7 +74,7 @@ def typed(
         fault = error.errors()[0]
         if fault["type"] == "extra_forbidden":
             name = ".".join(map(str, (*filter(None, [where]), *fault["loc"])))
-            raise InputError(f"{path}: {name} is not known; known: {', '.join(keys)}. {remedy}.") from None
+            raise InputError(f"{path}: {name} is not known; known: {', '.join(keys)}. Leave it out.") from None
         raise InputError(invalid(path, error.errors(), where)) from None
 
 
