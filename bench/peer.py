@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from llama_eagle.bench.cache import cache_dir
 from llama_eagle.bench.measurement import Measurement
 from llama_eagle.errors import EnvironmentFailure
+from llama_eagle.files import cache_dir
 
 NATIVE = Path(__file__).resolve().parent.parent / "native"
 REPAIRS = ("0001-amx-tile-config-barrier.patch",)  # without it a gcc 12 build dies on AMX machines: no baseline at all

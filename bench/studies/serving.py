@@ -32,10 +32,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from llama_eagle.bench.cache import cache_dir
 from llama_eagle.bench.ours import Job, loaded
 from llama_eagle.bench.peer import SERVER, TOOLS, Peer, build_peer
 from llama_eagle.bench.surroundings import surroundings
+from llama_eagle.files import cache_dir
 from llama_eagle.native.processor.threads import default_threads
 from llama_eagle.synthetic.cycle import word
 from llama_eagle.synthetic.ggufs import PairFolder

@@ -1,4 +1,4 @@
-"""Output files: checked before work begins, and whole or not there at all. And files of settings."""
+"""Output files, which are checked before work begins and appear whole or not at all; files of settings; the cache."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
+
+
+def cache_dir() -> Path:
+    """Return the folder for downloads, converted models and synthetic pairs: LLAMA_EAGLE_CACHE, or the user's cache."""
+    base = os.environ.get("LLAMA_EAGLE_CACHE") or os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
+    return Path(base or Path.home() / ".cache") / "llama-eagle"
 
 
 def explain(error: OSError, path: Path, need: int) -> EnvironmentFailure:

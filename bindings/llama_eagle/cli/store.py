@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from llama_eagle import console
-from llama_eagle.bench.cache import cache_dir
 from llama_eagle.errors import EagleError, InputError, UsageError
-from llama_eagle.files import read_json_or_yaml, typed
+from llama_eagle.files import cache_dir, read_json_or_yaml, typed
 from llama_eagle.pairs import draft_of
 
 MADE_OF = "made-of.json"  # beside the files of an entry
