@@ -8,7 +8,7 @@
 #   make fuzz        30,000 mutated models, 10,000 saved states, 5,000 requests, calls in random order, 1,000
 #                    interruptions: none may end or hang the process
 #   make lint        ruff, mypy, clang-format
-#   make test-vulkan the tests of devices on a build with Vulkan; Mesa's software device will do (docs/building.md)
+#   make test-vulkan the tests of devices on a build with Vulkan; Mesa's software device of version 25 or newer will do
 #   make sanitize    native tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make soak        10,000 completions with drafts: memory, threads and descriptors do not grow
 #   make walk        README from top to bottom in a fresh clone: its commands, options and examples
@@ -87,8 +87,7 @@ test-vulkan: install
 	$(BIN)/cmake -S . -B build/vulkan -G Ninja -DGGML_VULKAN=ON -DLLAMA_EAGLE_SERVER=OFF \
 	    -DPython3_EXECUTABLE=$(CURDIR)/$(BIN)/python $$headers $(CMAKE_ARGS)
 	$(BIN)/cmake --build build/vulkan --target ggml-vulkan
-	driver=$$(native/tests/software_vulkan.sh build/vulkan-layer) && \
-	env $$driver LLAMA_EAGLE_TEST_GPU=vulkan=$(CURDIR)/build/vulkan/bin/libggml-vulkan.so \
+	LLAMA_EAGLE_TEST_GPU=vulkan=$(CURDIR)/build/vulkan/bin/libggml-vulkan.so \
 	    $(BIN)/python -m pytest @tests/device_tests.txt -k "$(TESTS)" --durations=10
 
 fuzz: install

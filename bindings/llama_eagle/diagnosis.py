@@ -15,7 +15,7 @@ from llama_eagle.gguf.size import available_bytes, total_bytes
 from llama_eagle.native import rpc
 from llama_eagle.native.build import library_folder
 from llama_eagle.native.calls import backend_function, library
-from llama_eagle.native.processor.cores import read_cores
+from llama_eagle.native.processor.detect import read_cores
 from llama_eagle.sessions import exact
 from llama_eagle.sessions.devices import DEVICES, GPUS, devices_of_kind, placement, told
 from llama_eagle.sessions.models import Model

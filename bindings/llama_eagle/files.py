@@ -1,4 +1,4 @@
-"""Output files: checked before work begins, and whole or not there at all. Files of settings, and the cache folder."""
+"""Output files, which are checked before work begins and appear whole or not at all; files of settings; the cache."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 
 
 def cache_dir() -> Path:
-    """The user's cache folder, LLAMA_EAGLE_CACHE if set."""
+    """Return the folder for downloads, converted models and synthetic pairs: LLAMA_EAGLE_CACHE, or the user's cache."""
     base = os.environ.get("LLAMA_EAGLE_CACHE") or os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
     return Path(base or Path.home() / ".cache") / "llama-eagle"
 
@@ -60,20 +60,12 @@ def read_json_or_yaml(path: Path) -> Any:
         raise InputError(f"{path}: not valid: {' '.join(str(error).split())}") from None
 
 
-def typed(
-    path: Path,
-    data: Any,
-    keys: Mapping[str, Any],
-    *,
-    where: str = "",
-    others: bool = False,
-    remedy: str = "Correct it",
-) -> dict[str, Any]:
+def typed(path: Path, data: Any, keys: Mapping[str, Any], *, where: str = "", others: bool = False) -> dict[str, Any]:
     """The entries of an object in a file of settings, each of the type that `keys` gives it; what is optional is a type
     with None.
 
-    where: of the object in the file. others: further keys are left out, not refused. remedy: for such a key. Raises
-    `InputError` with file, key, value and what is allowed.
+    where: of the object in the file. others: further keys are left out, not refused. Raises `InputError` with file,
+    key, value and what is allowed.
     """
     from pydantic import ConfigDict, ValidationError, create_model
 
@@ -88,7 +80,7 @@ def typed(
         fault = error.errors()[0]
         if fault["type"] == "extra_forbidden":
             name = ".".join(map(str, (*filter(None, [where]), *fault["loc"])))
-            raise InputError(f"{path}: {name} is not known; known: {', '.join(keys)}. {remedy}.") from None
+            raise InputError(f"{path}: {name} is not known; known: {', '.join(keys)}. Leave it out.") from None
         raise InputError(invalid(path, error.errors(), where)) from None
 
 

@@ -78,7 +78,6 @@ class Machine:
         self.end = time.monotonic() + 60 * options.minutes
         self.step = ""
         self.extra: dict[str, str] = {}  # environment of the step's commands
-        self.driver: dict[str, str] = {}  # environment that the device needs
 
     @property
     def is_built(self) -> bool:
@@ -91,7 +90,7 @@ class Machine:
 
     def environment(self, *, visible: bool = True) -> dict[str, str]:
         """Of commands that use the library, with its devices or without."""
-        found = {**os.environ, "LLAMA_EAGLE_CACHE": str(self.out / "cache"), **self.driver, **self.extra}
+        found = {**os.environ, "LLAMA_EAGLE_CACHE": str(self.out / "cache"), **self.extra}
         if self.joined:
             found["LLAMA_EAGLE_TEST_GPU"] = f"{self.name}={self.joined}"
         elif self.backend.shows:
@@ -135,9 +134,6 @@ def last_line(text: str) -> str:
 def build(machine: Machine, result: Result) -> None:
     """The Python package, and the library with the backend in a folder of its own."""
     machine.run("make", "install")
-    if machine.name == "vulkan":
-        words = machine.run(ROOT / "native/tests/software_vulkan.sh", ROOT / "build/vulkan-layer")[1].split()
-        machine.driver = dict(word.split("=", 1) for word in words)
     if not machine.is_built:
         result.summary = "the package"
         return

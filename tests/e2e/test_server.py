@@ -195,7 +195,7 @@ def test_refusals(models: Path, tmp_path: Path) -> None:
     assert_one_line_error(llama_eagle("serve", *target, "--host", "0.0.0.0", "--port", 0), 2, "--no-api-key")
     assert_one_line_error(llama_eagle("serve", *target, "--", "--host", "0.0.0.0"), 2, "before --")
     assert_one_line_error(llama_eagle("serve", *target, "--parallel", 17), 2, "not 1 to 16")
-    assert_one_line_error(llama_eagle("serve", *target, "--chat-format", "x"), 2, "--chat-template")
+    assert_one_line_error(llama_eagle("serve", *target, "-d", "mtp", "--draft-sampling", "rejection"), 2, "server")
     assert_one_line_error(llama_eagle("serve", *target, "--port", 0, "--", "--no-such"), 4, "no-such")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -205,7 +205,7 @@ def test_refusals(models: Path, tmp_path: Path) -> None:
     for content, message, code in (
         ("{", "not valid", 3),
         ("{}", "names no models", 3),
-        (json.dumps(two), "--python", 2),
+        (json.dumps(two), "names 2 models", 2),
         (json.dumps({"models": [{"model": "a.gguf", "chat_format": "x"}]}), "chat_format", 3),
         (json.dumps({"models": [{"model": "a.gguf", "n_ctx": "64"}]}), "models.0.n_ctx is '64', it must be", 3),
     ):

@@ -163,18 +163,3 @@ def test_encoders_of_others_are_refused(servers: Servers, tmp_path: Path) -> Non
     config.write_text(json.dumps({"models": [{"model": str(servers.files.target), "mmproj_path": str(other.mmproj)}]}))
     for options in (("-m", servers.files.target, "--mmproj", other.mmproj), ("--config", config)):
         assert_one_line_error(llama_eagle("serve", *options), 3, "belongs to another model")
-
-
-def test_the_python_server(servers: Servers) -> None:
-    """It reads as many rows as the other one, and sees them."""
-    files, texts = servers.files, set()
-    given = ("-m", files.target, "-d", files.draft, "--mmproj", files.mmproj, "-c", 512, "-t", 1)
-    with serve("--python", *given) as server:
-        for picture in (png(1), png(2)):
-            messages = [user("what is ", picture)]
-            found = answer(server, messages)
-            assert found["usage"]["prompt_tokens"] == answer(servers.plain, messages)["usage"]["prompt_tokens"]
-            texts.add(said(found))
-        assert len(texts) == 2
-        status, found = server.post("/v1/chat/completions", {"messages": [user("a ", b"no picture")]})
-        assert status >= 400 and "no format of pictures" in str(found)

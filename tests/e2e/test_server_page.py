@@ -1,4 +1,4 @@
-"""The server's web page in headless Chromium: a chat turn streams, its draft statistics show, a picture goes along."""
+"""The server's web page in headless Chromium: a chat turn streams, a picture goes along."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def ask(page: Any, text: str) -> None:
     page.keyboard.press("Enter")
 
 
-def test_a_turn_streams_and_shows_its_drafts(browser: Any, tmp_path: Path) -> None:
+def test_a_turn_streams(browser: Any, tmp_path: Path) -> None:
     pair = ["-m", write_target(tmp_path / "target.gguf"), "-d", write_draft(tmp_path / "draft.gguf")]
     with serve(*pair, "-c", 1024, "-t", 1, "--n-draft", 2, "--", "-n", 400) as server:
         page = open_page(browser, server)
@@ -62,10 +62,6 @@ def test_a_turn_streams_and_shows_its_drafts(browser: Any, tmp_path: Path) -> No
         page.on("request", lambda request: requests.append(request))
         ask(page, "hello")
         page.get_by_text(ALPHABET).first.wait_for()
-        statistics = page.get_by_text("drafted").first
-        statistics.wait_for()
-        accepted, drafted = (int(word) for word in statistics.inner_text().split() if word.isdigit())
-        assert 0 < accepted < drafted
         (sent,) = [r.post_data_json for r in requests if r.url.endswith("/chat/completions")]
         assert sent["stream"]
         page.close()

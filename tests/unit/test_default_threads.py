@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from llama_eagle.errors import UsageError
 from llama_eagle.native.processor import threads
-from llama_eagle.native.processor.cores import Cores, alike, read_cores
+from llama_eagle.native.processor.cores import Cores, alike
+from llama_eagle.native.processor.detect import read_cores
 from llama_eagle.native.processor.linux import parse_list, quota
 from llama_eagle.native.processor.linux import read_cores as read_linux
 from llama_eagle.native.processor.macos import read_cores as read_macos

@@ -1,4 +1,5 @@
-"""The package's rooms, from bottom to top: no import points upward, and no room outgrows what a reader overlooks."""
+"""The package's rooms, from bottom to top: no import points upward, no files import each other in a circle, and no room
+outgrows what a reader overlooks."""
 
 from __future__ import annotations
 
@@ -44,17 +45,35 @@ def modules() -> Iterator[tuple[str, Path]]:
                 yield room, path
 
 
-def imported_rooms(path: Path) -> Iterator[str]:
+def imported_names(path: Path) -> Iterator[str]:
+    """What a file imports from the package, with dots: at its top, late, and for types alone."""
     for node in ast.walk(ast.parse(path.read_text())):
         names = []
         if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        for name in names:
-            parts = name.split(".")
-            if parts[0] == "llama_eagle" and len(parts) > 1 and parts[1] in HEIGHT:
-                yield parts[1]
+        yield from (name for name in names if name.startswith("llama_eagle."))
+
+
+def imported_rooms(path: Path) -> Iterator[str]:
+    for name in imported_names(path):
+        if (room := name.split(".")[1]) in HEIGHT:
+            yield room
+
+
+def imports_of_files() -> dict[str, set[str]]:
+    """The files that each file imports, by their names as modules."""
+    files = {}
+    for _, path in modules():
+        folder = PACKAGE if path.is_relative_to(PACKAGE) else ROOT
+        parts = ("llama_eagle", *path.relative_to(folder).with_suffix("").parts)
+        files[".".join(parts).removesuffix(".__init__")] = path
+
+    def file_of(name: str) -> str:
+        return name if name in files else name.rpartition(".")[0]
+
+    return {name: {file_of(other) for other in imported_names(path)} - {name} for name, path in files.items()}
 
 
 def test_every_room_has_a_layer() -> None:
@@ -69,6 +88,19 @@ def test_no_import_points_upward() -> None:
         if HEIGHT[other] > HEIGHT[room]
     ]
     assert not upward
+
+
+def test_no_files_import_each_other() -> None:
+    """Take out the files that import none of those left, or that none imports, again and again: circles are left."""
+    left = imports_of_files()
+    while ends := [
+        name
+        for name, others in left.items()
+        if not others & left.keys() or not any(name in imported for imported in left.values())
+    ]:
+        for name in ends:
+            del left[name]
+    assert not left
 
 
 @pytest.mark.parametrize("suffixes", [(".py",), (".cpp", ".h", ".cu", ".cuh")])

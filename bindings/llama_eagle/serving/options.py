@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,7 +20,6 @@ from llama_eagle.gguf.size import require_memory
 from llama_eagle.native.limits import MAX_CONTEXT
 from llama_eagle.native.processor.threads import n_threads, read_threads, warn_excess
 from llama_eagle.native.rpc import read_servers
-from llama_eagle.serving.door import is_loopback
 from llama_eagle.serving.further import changed_models, refuse_unchecked
 from llama_eagle.sessions.chat_template import end_worker, render
 from llama_eagle.sessions.devices import last_device, require_servers
@@ -70,7 +70,7 @@ class ServerOptions:
                 f"everybody who reaches {self.host} could use this server. Give --api-key, or say --no-api-key": (
                     not (has_key or self.open_to_all or is_local(self.host))
                 ),
-                "draft_sampling='rejection' is not in this server. Leave it out, or serve with --python": (
+                "draft_sampling='rejection' is not in the server. Leave it out, or use EagleLlama": (
                     self.drafting.draft_sampling != "match"
                 ),
             }
@@ -78,8 +78,11 @@ class ServerOptions:
 
 
 def is_local(host: str) -> bool:
-    """Whether only this machine reaches it."""
-    return host.endswith(".sock") or is_loopback(host)
+    """Return whether only this machine reaches it: a socket file, or a name or address of the loopback device."""
+    try:
+        return host.endswith(".sock") or host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _is_for_this_machine(options: ServerOptions) -> bool:
@@ -225,20 +228,21 @@ _LOADING: dict[str, Any] = {
 _FIELDS: dict[str, Any] = {"n_ctx": int | None, "parallel": int | None, "verbose": bool | None}
 _MODEL: dict[str, Any] = {"model": str, "model_alias": str | None, "mmproj_path": str | None}
 _IGNORED: dict[str, Any] = {"n_threads_batch": int | None, "n_batch": int | None}  # one number of threads and of sizes
-_OTHER_SERVER = "Leave it out, or serve with --python"
 _ENTRY = {**_MODEL, **_FIELDS, **_DRAFTING, **_CONTEXT, **_LOADING, **_IGNORED}
 
 
 def from_config(path: Path, settings: Mapping[str, Any], base: ServerOptions) -> ServerOptions:
     """`base` as a configuration file changes it: {host, port, api_key, models: [{model, draft, n_ctx, ...}]}.
 
-    Raises `InputError` for a key or value that cannot be, `UsageError` for what only the Python server knows.
+    Raises `InputError` for an unknown key or a wrong value, `UsageError` for several models or values out of range.
     """
     try:
-        found = typed(path, settings, {**_SERVER, "models": list[Any]}, remedy=_OTHER_SERVER)
+        found = typed(path, settings, {**_SERVER, "models": list[Any]})
         if len(found["models"]) != 1:
-            raise UsageError(f"it names {len(found['models'])} models, this server serves one. Or serve with --python.")
-        entry = typed(path, found.pop("models")[0], _ENTRY, where="models.0", remedy=_OTHER_SERVER)
+            raise UsageError(
+                f"it names {len(found['models'])} models, this server serves one. Start one server for each."
+            )
+        entry = typed(path, found.pop("models")[0], _ENTRY, where="models.0")
         return _configured(_given(found, _SERVER), entry, base)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None

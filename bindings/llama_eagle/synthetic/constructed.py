@@ -9,7 +9,10 @@ See `cycle` for what such a pair says.
 
     python -m llama_eagle.synthetic.constructed FOLDER --shape tiny --accept 0.7
 
-A target with an MTP head drafts for itself (see `mtp`); the acceptance is then its own.
+A target with an MTP head drafts for itself: its own text, but for words after which it is made to err. The head has the
+target's output matrix, so what it says after a token must come out of its block: eh_proj copies the token's embedding,
+which the output matrix maps to the next word. The words of `Cycle.wrong` carry a mark in their embeddings, and eh_proj
+turns the mark into what all ids outside the cycle have in common: after them comes the start.
 """
 
 from __future__ import annotations
@@ -23,7 +26,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_eagle.synthetic.cycle import SPECIALS, Cycle
-from llama_eagle.synthetic.mtp import mtp_tensors
 from llama_eagle.synthetic.shapes import SHAPES, Experts, Shape, draft_config, target_config
 from llama_eagle.synthetic.tokenizer import write_tokenizer
 from llama_eagle.synthetic.weights import Noise, Rows, Tensor, write_checkpoint
@@ -35,6 +37,9 @@ PEAK_LOGIT = 30.0
 SELF_SCORE = 40.0  # the draft's attention score of a slot with itself; other slots are near 0
 FED_GAIN = 0.25  # share of the draft's fed-back hidden in its residual stream
 DRAFT_MLP_GAIN = 0.1
+MTP_FED_GAIN = 0.1  # what the state fed back adds to an MTP head's input, relative to the embedding
+MTP_BLOCK_GAIN = 0.1  # what each half of its block adds
+START_GAIN = 1.25  # what a marked embedding turns into, relative to it: about 33 of the start's logit against 13
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +150,7 @@ class Maker:
             *blocks,
             self.norm("model.norm", s.hidden, 0),
             Tensor("lm_head.weight", (s.n_vocab, s.hidden), head),
-            *(mtp_tensors(self) if self.cycle.mtp else ()),
+            *(self.mtp() if self.cycle.mtp else ()),
         ]
 
     def block(self, i: int) -> list[Tensor]:
@@ -224,6 +229,30 @@ class Maker:
             self.norm(f"{name}.norm", s.linear_head_dim, 1),
             self.into_residual(f"{name}.out_proj", values),
         ]
+
+    # -- MTP head -----------------------------------------------------------------------------------------------
+
+    def mtp(self) -> list[Tensor]:
+        s, name = self.shape, "mtp.layers.0"
+        return [
+            Tensor("mtp.fc.weight", (s.hidden, 2 * s.hidden), self.mtp_projection),
+            self.norm("mtp.pre_fc_norm_embedding", s.hidden, 0),
+            self.norm("mtp.pre_fc_norm_hidden", s.hidden, 0),
+            self.norm(f"{name}.input_layernorm", s.hidden, 0),
+            *self.full_attention(f"{name}.self_attn", MTP_BLOCK_GAIN),
+            self.norm(f"{name}.post_attention_layernorm", s.hidden, 0),
+            *self.mlp(f"{name}.mlp", MTP_BLOCK_GAIN),
+            self.norm("mtp.norm", s.hidden, 0),
+        ]
+
+    def mtp_projection(self, low: int, high: int) -> NDArray[np.float32]:
+        """Rows of eh_proj: on the left for the normed embedding, on the right for the normed state."""
+        hidden, rows = self.shape.hidden, np.arange(low, high)
+        embedding = np.eye(hidden, dtype=np.float32)[rows]
+        gain = np.float32(START_GAIN * 2**0.5 / hidden)  # of a marked embedding, half of the square is the mark
+        embedding += gain * self.outside[0, low:high, None] * self.mark
+        state = self.noise.rows("mtp.fc", rows, hidden) * np.float32(MTP_FED_GAIN / hidden**0.5)
+        return np.concatenate([embedding, state], 1)
 
     # -- draft --------------------------------------------------------------------------------------------------
 

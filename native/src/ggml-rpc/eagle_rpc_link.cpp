@@ -1,10 +1,7 @@
 #include "eagle_rpc_link.h"
 
-#include <algorithm>
 #include <cstring>
-#include <vector>
 
-#include "ggml-backend.h"
 #include "ggml-impl.h"
 
 #ifdef _WIN32
@@ -19,7 +16,6 @@ namespace {
 
 constexpr uintptr_t ANY_ADDRESS = 4096;
 constexpr size_t ANY_ALIGNMENT = 128;
-constexpr uint32_t DEVICE_BITS = 16;  // of a device number; the place of a graph is above them
 
 #ifndef _WIN32
 void set_option(intptr_t socket, int option, int value) {
@@ -54,40 +50,11 @@ size_t eagle_rpc_link::alignment_or_any(size_t alignment) const {
     return lost_ ? ANY_ALIGNMENT : alignment;
 }
 
-bool eagle_rpc_link::keeps(uint32_t & device, uint64_t uid) {
-    const Graphs & graphs = graphs_[device];
-    for (uint32_t slot = 0; uid != 0 && slot < (ours_ ? N_GRAPHS : 1); slot++) {
-        if (graphs.kept[slot].uid == uid) {
-            device |= slot << DEVICE_BITS;
-            return true;
-        }
-    }
-    return false;
-}
-
-bool eagle_rpc_link::keeps(uint32_t & device, uint64_t uid, uint8_t * bytes, size_t size) {
-    Graphs & graphs = graphs_[device];
-    const uint32_t n = ours_ ? N_GRAPHS : 1;
-    const std::vector<uint8_t> content(bytes + sizeof device, bytes + size);
-    const auto end = graphs.kept.begin() + n;
-    const auto found =
-        std::find_if(graphs.kept.begin(), end, [&](const Graph & graph) { return graph.bytes == content; });
-    const bool is_there = found != end;
-    const uint32_t slot = is_there ? (uint32_t) (found - graphs.kept.begin()) : graphs.next;
-    graphs.kept[slot].uid = uid;
-    if (!is_there) {
-        graphs.kept[slot].bytes = content;
-        graphs.next = (slot + 1) % n;
-    }
-    device |= slot << DEVICE_BITS;
-    std::memcpy(bytes, &device, sizeof device);
-    return is_there;
-}
-
-uint32_t eagle_rpc_link::slot_of(uint32_t & device) {
-    const uint32_t slot = device >> DEVICE_BITS;
-    device &= (1u << DEVICE_BITS) - 1;
-    return slot < N_GRAPHS ? device * N_GRAPHS + slot : UINT32_MAX;
+bool eagle_rpc_link::keeps(uint32_t device, uint64_t uid) {
+    uint64_t & last = graphs_[device];
+    const bool is_last = uid != 0 && last == uid;
+    last = uid;
+    return is_last;
 }
 
 void eagle_watch_peer(intptr_t socket) {
@@ -112,11 +79,4 @@ void eagle_watch_peer(intptr_t socket) {
     set_option(socket, TCP_SYNCNT, 2);
 #endif
 #endif
-}
-
-bool eagle_copy_through_host(const ggml_tensor * src, ggml_tensor * dst) {
-    std::vector<uint8_t> data(ggml_nbytes(src));
-    ggml_backend_tensor_get(src, data.data(), 0, data.size());
-    ggml_backend_tensor_set(dst, data.data(), 0, data.size());
-    return true;
 }

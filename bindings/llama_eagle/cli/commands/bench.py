@@ -13,6 +13,7 @@ from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import Devices, DraftGpuLayers, Json, PMin, Threads
 from llama_eagle.drafting.options import LOOKUP, DraftingOptions
 from llama_eagle.errors import UsageError
+from llama_eagle.files import cache_dir
 from llama_eagle.native.limits import LONGEST
 from llama_eagle.native.processor.threads import n_threads
 from llama_eagle.progress import numbered
@@ -222,7 +223,6 @@ def _real_job(pair: Pair, runs: Runs, target: Path) -> Job:
 
 def _in_type(draft: Path, outtype: str) -> Path:
     """The draft in another type, made once and kept. From a quantized one it accepts less than it could."""
-    from llama_eagle.files import cache_dir
     from llama_eagle.gguf.header import read_model
     from llama_eagle.quantize.quantize import QuantizeOptions, check_type, quantize
 
@@ -238,7 +238,6 @@ def _in_type(draft: Path, outtype: str) -> Path:
 
 
 def _synthetic_job(pair: Pair, runs: Runs, accept: float) -> Job:
-    from llama_eagle.files import cache_dir
     from llama_eagle.synthetic.ggufs import PairFolder
     from llama_eagle.synthetic.shapes import SHAPES
 

@@ -45,8 +45,6 @@ def serve(
         int, typer.Option("--ctx-size", "-c", min=0, help="Tokens of each conversation, 0: the model's.")
     ] = CHAT_CONTEXT,
     parallel: Annotated[int, typer.Option("--parallel", "-np", help="Conversations at once, up to 16.")] = 4,
-    python: Annotated[bool, typer.Option("--python", help="llama-cpp-python's server instead.")] = False,
-    chat_format: Annotated[str | None, typer.Option(help="With --python: a chat format's name.")] = None,
     verbose: Verbose = False,
     further: Annotated[
         list[str] | None, typer.Argument(metavar="-- LLAMA-SERVER-OPTIONS", help="Handed on as they are.")
@@ -58,12 +56,6 @@ def serve(
     """
     if (model is None) == (config is None):
         raise UsageError("give either --model (and --draft) or --config.")
-    if python:
-        from llama_eagle.cli.serve_python import serve_python
-
-        return serve_python(address, vision, drafting, computing, model, config, ctx_size, chat_format, verbose)
-    if chat_format is not None:
-        raise UsageError("--chat-format belongs to --python. Here: -- --chat-template NAME, or the model's own.")
     from llama_eagle.serving import options as serving
     from llama_eagle.serving.process import run
 
@@ -105,22 +97,18 @@ def read_settings(path: Path) -> Mapping[str, Any]:
 
 
 def require_free(host: str, port: int) -> None:
-    """Before a model is loaded for nothing. Raises `EnvironmentFailure`."""
-    if not host.endswith(".sock"):
-        listen(host, port).close()
-
-
-def listen(host: str, port: int) -> socket.socket:
+    """Bind the address once, so that a taken one is reported before a model is loaded. Raises `EnvironmentFailure`."""
+    if host.endswith(".sock"):
+        return
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
+        with socket.socket(family, socket.SOCK_STREAM) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
     except OSError as error:
         raise EnvironmentFailure(
             f"cannot listen on {host}:{port} ({error.strerror or error}). Choose another --host or --port."
         ) from None
-    return listener
 
 
 def rpc_server(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from llama_eagle.native.processor.cores import read_cores
+from llama_eagle.native.processor.detect import read_cores
 
 FACTOR = 3.0  # of a round's time, from which a window counts as slow
 SECONDS = 3.0  # of slow windows in a row, until it is reported

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,26 +51,7 @@ class Cores:
         }
 
 
-def read_cores() -> Cores:
-    """The cores of this process, as its system reports them. What cannot be read counts as absent."""
-    try:
-        found = _of_system()
-    except (OSError, ValueError, AttributeError):
-        found = None
-    return found or alike(os.cpu_count() or 1)
-
-
 def alike(n: int) -> Cores:
     """`n` cores, all of them allowed."""
     numbers = range(n)
     return Cores(tuple(frozenset({i}) for i in numbers), frozenset(numbers), frozenset(numbers))
-
-
-def _of_system() -> Cores | None:
-    if sys.platform == "win32":
-        from llama_eagle.native.processor.windows import read_cores as read
-    elif sys.platform == "darwin":
-        from llama_eagle.native.processor.macos import read_cores as read
-    else:
-        from llama_eagle.native.processor.linux import read_cores as read
-    return read()

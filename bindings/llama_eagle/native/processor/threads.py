@@ -8,7 +8,8 @@ from typing import Any
 
 from llama_eagle.errors import UsageError
 from llama_eagle.native.limits import MAX_THREADS
-from llama_eagle.native.processor.cores import Cores, read_cores
+from llama_eagle.native.processor.cores import Cores
+from llama_eagle.native.processor.detect import read_cores
 
 AUTO = 0  # "auto" and None mean it as well
 

@@ -1,0 +1,24 @@
+"""The cores of this process, as its system reports them."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from llama_eagle.native.processor import linux, macos, windows
+from llama_eagle.native.processor.cores import Cores, alike
+
+
+def read_cores() -> Cores:
+    """Return the cores of this process. What cannot be read counts as absent."""
+    try:
+        found = _of_system()
+    except (OSError, ValueError, AttributeError):
+        found = None
+    return found or alike(os.cpu_count() or 1)
+
+
+def _of_system() -> Cores | None:
+    if sys.platform == "win32":
+        return windows.read_cores()
+    return macos.read_cores() if sys.platform == "darwin" else linux.read_cores()
