@@ -20,8 +20,8 @@ from convert_target import make_checkpoint
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.quantize.quantize import QuantizeOptions, quantize
 from llama_eagle.sessions.models import Context, Model
-from llama_eagle.sessions.options import ContextOptions
-from llama_eagle.sessions.plain import PlainSession
+from llama_eagle.sessions.options import ContextOptions, SessionOptions
+from llama_eagle.sessions.session import EagleSession
 
 # name -> (type, options)
 CANDIDATES: dict[str, tuple[str, QuantizeOptions]] = {
@@ -43,7 +43,11 @@ def measure(path: Path, rows: list[int], runs: int) -> dict[int, float]:
     """Smallest milliseconds of processor time of a decode of each number of rows, with logits for each row."""
     best = dict.fromkeys(rows, float("inf"))
     options = ContextOptions(n_ctx=1024, n_batch=512, n_threads=1)
-    with Model(path) as model, Context(model, options) as context, PlainSession(context) as session:
+    with (
+        Model(path) as model,
+        Context(model, options) as context,
+        EagleSession(context, None, SessionOptions(0)) as session,
+    ):
         for _ in range(runs + 1):  # the first time builds graphs: it is never the smallest
             for n in rows:
                 start = time.process_time()
