@@ -16,9 +16,8 @@ from llama_eagle.bench.ours import Ours
 from llama_eagle.drafting.resolve import session_options
 from llama_eagle.gguf.header import Header
 from llama_eagle.sessions.models import Context
-from llama_eagle.sessions.open import open_session
-from llama_eagle.sessions.plain import PlainSession
-from llama_eagle.sessions.session import EagleSession, Session
+from llama_eagle.sessions.options import SessionOptions
+from llama_eagle.sessions.session import EagleSession
 
 MOST_ROWS = 9
 N_DRAFT = 4
@@ -108,7 +107,7 @@ def prompt_costs(ours: Ours, lengths: Sequence[int], repetitions: int) -> Iterat
 
 
 @contextmanager
-def _sessions(ours: Ours, n_tokens: int, n_rows: int) -> Iterator[tuple[PlainSession, Session]]:
+def _sessions(ours: Ours, n_tokens: int, n_rows: int) -> Iterator[tuple[EagleSession, EagleSession]]:
     """One without a draft and one with it, each in a context of its own for `n_tokens`."""
     draft = ours.pair.draft
     options = dataclasses.replace(ours.job.context, n_ctx=n_tokens + MOST_ROWS + N_DRAFT + 1)
@@ -116,13 +115,13 @@ def _sessions(ours: Ours, n_tokens: int, n_rows: int) -> Iterator[tuple[PlainSes
     with (
         Context(ours.pair.target, options) as plain,
         Context(ours.pair.target, dataclasses.replace(options, n_rs_seq=n_rows)) as context,
-        PlainSession(plain) as without,
-        open_session(context, draft, session_options(draft.header if draft else None, longest)) as session,
+        EagleSession(plain, None, SessionOptions(0)) as without,
+        EagleSession(context, draft, session_options(draft.header if draft else None, longest)) as session,
     ):
         yield without, session
 
 
-def _fill(session: Session, depth: int) -> None:
+def _fill(session: EagleSession, depth: int) -> None:
     """What was measured at the depth before may have gone further than this one."""
     if session.n_past > depth:
         session.reset()

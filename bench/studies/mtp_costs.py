@@ -19,7 +19,6 @@ from typing import Any
 
 from llama_eagle.sessions.models import Context, Model
 from llama_eagle.sessions.options import ContextOptions, LoadOptions, SessionOptions
-from llama_eagle.sessions.plain import PlainSession
 from llama_eagle.sessions.session import EagleSession
 
 N_DRAFT = 4
@@ -30,7 +29,7 @@ FIRST = 300  # the prompt's tokens count from here: ordinary ones in every vocab
 def sessions(model: Model, rows: list[int], threads: int, n_ctx: int, stack: ExitStack) -> Iterator[Any]:
     """Without a draft, then with the head's given numbers of rows (0: all)."""
     plain = stack.enter_context(Context(model, ContextOptions(n_ctx, n_threads=threads)))
-    yield stack.enter_context(PlainSession(plain))
+    yield stack.enter_context(EagleSession(plain, None, SessionOptions(0)))
     for n in rows:
         options = ContextOptions(n_ctx, n_threads=threads, n_rs_seq=N_DRAFT)
         context = stack.enter_context(Context(model, options))
@@ -48,7 +47,7 @@ def medians(calls: list[Callable[[], None]], n_times: int) -> list[float]:
     return [median(mine) for mine in times]
 
 
-def decode(session: PlainSession) -> None:
+def decode(session: EagleSession) -> None:
     session.verify([FIRST])
     session.commit(1)
 

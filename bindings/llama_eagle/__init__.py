@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from llama_eagle.generation.options import SamplingParams
     from llama_eagle.sessions.models import ModelPair
     from llama_eagle.sessions.options import ContextOptions, LoadOptions
-    from llama_eagle.sessions.plain import PlainSession
     from llama_eagle.sessions.session import EagleSession
 
 __all__ = [
@@ -32,7 +31,6 @@ __all__ = [
     "GenerationResult",
     "LoadOptions",
     "ModelPair",
-    "PlainSession",
     "PromptLookup",
     "SamplingParams",
     "generate",
@@ -50,7 +48,6 @@ _HOMES = {
     "PromptLookup": "drafting.lookup",
     "SamplingParams": "generation.options",
     "EagleSession": "sessions.session",
-    "PlainSession": "sessions.plain",
 }
 
 redirect_llama_cpp()

@@ -22,7 +22,7 @@
 
 #include "llama.h"
 
-#define EAGLE_ABI_VERSION 2
+#define EAGLE_ABI_VERSION 3
 
 #ifdef __cplusplus
 extern "C" {
@@ -35,8 +35,8 @@ enum eagle_status {
     EAGLE_ERR_INCOMPATIBLE = 3,  // target and draft do not fit, or the target cannot give what is asked
     EAGLE_ERR_MEMORY = 4,        // an allocation failed
     EAGLE_ERR_CONTEXT_FULL = 5,  // the batch does not fit into what is left of the context
-    EAGLE_ERR_COMPUTE = 6,       // llama_decode or a graph failed; the session must be reset
-    EAGLE_ERR_ABORTED = 7,       // the computation was stopped; with a recurrent state the session must be reset
+    EAGLE_ERR_COMPUTE = 6,       // llama_decode or a graph failed; see eagle_eval for what is left
+    EAGLE_ERR_ABORTED = 7,       // the computation was stopped; see eagle_eval
     EAGLE_ERR_INTERNAL = 8,      // our bug
 };
 
@@ -64,7 +64,7 @@ LLAMA_API double eagle_bytes_read(const struct llama_model * model, int32_t n_ro
 
 struct eagle_session_params {
     size_t struct_size;   // sizeof(struct eagle_session_params) of the caller
-    int32_t n_draft_max;  // longest draft of a round, 1..n_rs_seq of the target's context
+    int32_t n_draft_max;  // longest draft of a round, 1..n_rs_seq of the target's context; 0 without a draft: none
     int32_t n_ctx_draft;  // positions the draft's memory holds; 0: as many as the target's context
     int32_t n_threads;    // CPU threads of the draft; 0: those of the target's context
     int32_t type_kv;      // ggml_type of the draft's K and V memory: GGML_TYPE_F16 (default) or GGML_TYPE_F32
@@ -84,14 +84,16 @@ struct eagle_session_params {
     // that have none: the least recently used of these gives way. null and 0 (default): no list.
     int32_t n_base_ids;
     const llama_token * base_ids;
+    int32_t n_ctx;  // tokens that the session holds at most; 0 (default): as many as the target's context
 };
 
 LLAMA_API struct eagle_session_params eagle_session_default_params(void);
 
-// Binds a draft to a target context. The context must have been created with n_rs_seq >= n_draft_max when the
-// target has recurrent memory, and be empty. ctx_tgt and model_dft must outlive the session.
+// Opens a session on sequence 0 of a target context. The context must be empty, and have been created with n_rs_seq >=
+// n_draft_max when the target has recurrent memory. ctx_tgt and model_dft must outlive the session.
 //
-// What the draft is follows from model_dft:
+// model_dft is the draft, which follows what the session evaluates:
+//   - null: there is none. Tokens that the caller proposes are verified all the same;
 //   - a model of architecture eagle3: an EAGLE-3 draft;
 //   - the target's own llama_model, loaded with llama_model_params.load_mtp: the next-token-prediction (MTP) head in
 //   the
@@ -99,15 +101,16 @@ LLAMA_API struct eagle_session_params eagle_session_default_params(void);
 //   - another llama_model of the target's architecture, loaded with load_mtp from a file that holds this head, with or
 //     without the other blocks (mtp-*.gguf): it drafts with the embeddings and the head of that file.
 // MTP heads are known of qwen35, qwen35moe and qwen3next. EAGLE_ERR_INCOMPATIBLE when the file has no such head, or the
-// head is of another width or vocabulary than the target. All calls below mean the same for every kind.
+// head is of another width or vocabulary than the target. All calls below mean the same for every kind; without a
+// draft, "both memories" is the target's, and eagle_draft, eagle_draft_step and eagle_draft_ids are EAGLE_ERR_STATE.
 LLAMA_API int32_t eagle_session_new(struct llama_context * ctx_tgt, const struct llama_model * model_dft,
                                     const struct eagle_session_params * params, eagle_session ** out);
 LLAMA_API void eagle_session_free(eagle_session * session);
 
-// "EAGLE-3" or "MTP"; static storage.
+// "EAGLE-3", "MTP", or "" without a draft; static storage.
 LLAMA_API const char * eagle_draft_kind(const eagle_session * session);
 
-// The name of the device that the draft runs on. Valid as long as the session.
+// The name of the device that the draft runs on, "" without a draft. Valid as long as the session.
 LLAMA_API const char * eagle_draft_device(const eagle_session * session);
 
 // Why that is not the device that its weights were loaded to, in one sentence that llama.cpp's log has too: it computes
@@ -123,11 +126,13 @@ LLAMA_API int32_t eagle_reset(eagle_session * session);
 // Tokens committed in the target's memory.
 LLAMA_API int32_t eagle_n_past(const eagle_session * session);
 
-// Longest draft that the context has room for now: 0 near the end of the target's or the draft's context.
+// Longest draft that there is room for now: 0 near the end of the target's or the draft's context.
 LLAMA_API int32_t eagle_n_draft_room(const eagle_session * session);
 
-// Appends tokens[n] to both memories, in pieces of at most n_ubatch. Afterwards llama_get_logits_ith(ctx, -1) is the
-// row of the last token. n must fit into the context (EAGLE_ERR_CONTEXT_FULL otherwise, nothing is changed).
+// Appends tokens[n] to both memories, in pieces: of at most n_ubatch, or of n_batch if n_draft_max is 0. Afterwards
+// llama_get_logits_ith(ctx, -1) is the row of the last token. n must fit into the context (EAGLE_ERR_CONTEXT_FULL
+// otherwise, nothing is changed). After EAGLE_ERR_COMPUTE and EAGLE_ERR_ABORTED the pieces before are there
+// (eagle_n_past), unless the target has a recurrent state or the draft failed: then only eagle_reset helps.
 LLAMA_API int32_t eagle_eval(eagle_session * session, const llama_token * tokens, int32_t n);
 
 // Appends the rows of an image to both memories, like eagle_eval: `rows` [n, llama_model_n_embd_inp(target)] are what
@@ -143,20 +148,13 @@ LLAMA_API int32_t eagle_eval(eagle_session * session, const llama_token * tokens
 LLAMA_API int32_t eagle_eval_embeddings(eagle_session * session, const float * rows, int32_t n,
                                         const llama_pos * positions, int32_t n_positions);
 
-// llama_decode for a context without a session: EAGLE_ERR_CONTEXT_FULL where it finds no room, EAGLE_ERR_ABORTED where
-// it was stopped; then, as after EAGLE_ERR_COMPUTE, a recurrent state is lost, and keys and values are as before.
-// may_stop: 0 to compute it to its end whatever eagle_hear_interrupts says. n_done: the rows of the batch, once they
-// are in the memory; untouched by failures.
-LLAMA_API int32_t eagle_decode(struct llama_context * ctx, const struct llama_batch * batch, int32_t may_stop,
-                               int32_t * n_done);
-
-// From now on SIGINT stops what this thread computes on the CPU in eagle_eval, eagle_eval_embeddings and eagle_decode
-// (EAGLE_ERR_ABORTED); the program's own handler has it afterwards. 0: no longer. Nothing is stopped where
-// the program has no handler, and on Windows.
+// From now on SIGINT stops what this thread computes on the CPU in eagle_eval and eagle_eval_embeddings
+// (EAGLE_ERR_ABORTED); the program's own handler has it afterwards. 0: no longer. Nothing is stopped where the program
+// has no handler, and on Windows.
 LLAMA_API void eagle_hear_interrupts(int32_t wanted);
 
-// Keeps the first n_past tokens of both memories. EAGLE_ERR_STATE when the recurrent state cannot go back that far:
-// reset and evaluate again. EAGLE_ERR_ARGUMENT when they end within an image.
+// Keeps the first n_past tokens of both memories. EAGLE_ERR_STATE when a recurrent state or a sliding window cannot go
+// back that far: reset and evaluate again. EAGLE_ERR_ARGUMENT when they end within an image.
 LLAMA_API int32_t eagle_trim(eagle_session * session, int32_t n_past);
 
 // --- round -----------------------------------------------------------------------------------------------------
@@ -168,7 +166,8 @@ LLAMA_API int32_t eagle_draft(eagle_session * session, llama_token id_last, int3
                               llama_token * ids, float * probs, int32_t * n_out);
 
 // Decodes ids[n] = id_last and the drafted tokens as one batch, with logits for every row: row i is
-// llama_get_logits_ith(ctx, i). n = 1 is a plain decode step. The round stays pending until eagle_commit.
+// llama_get_logits_ith(ctx, i). n = 1 is a plain decode step. The round stays pending until eagle_commit. At most
+// n_draft_max + 1 rows, or n_batch rows if n_draft_max is 0.
 LLAMA_API int32_t eagle_verify(eagle_session * session, const llama_token * ids, int32_t n);
 
 // Samples rows 0, 1, ... of the pending round with the caller's chain, accepting each sample into it, and stops after
@@ -229,8 +228,8 @@ LLAMA_API int32_t eagle_commit(eagle_session * session, int32_t n_kept);
 
 // --- state -----------------------------------------------------------------------------------------------------
 
-// The target's memory is saved and restored with llama_state_*; these carry what the session and its draft keep beside
-// it. EAGLE_ERR_STATE while a round is pending.
+// The target's memory is saved and restored with llama_state_*; these carry what the session and its draft keep in
+// addition. EAGLE_ERR_STATE while a round is pending.
 
 // Bytes that eagle_state_save writes now.
 LLAMA_API int64_t eagle_state_size(const eagle_session * session);

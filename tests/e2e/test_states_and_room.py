@@ -73,5 +73,6 @@ def test_a_damaged_state_of_a_session(rest: bytes, folder: Path) -> None:
     with load(folder, False) as llm:
         state = llm._session.save_state()
         llm._session.load_state(state, 0)
-        with pytest.raises(IncompatibleModels, match="damaged"):
-            llm._session.load_state(state + rest, 0)
+        for damaged in (state + rest, b"llama-eagle plain " + rest):  # the latter was the format of earlier versions
+            with pytest.raises(IncompatibleModels, match="not the state"):
+                llm._session.load_state(damaged, 0)

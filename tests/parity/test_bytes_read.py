@@ -10,7 +10,6 @@ import pytest
 from fixtures.native import NativeTarget, load_model
 from fixtures.tiny_gguf import write_draft, write_target
 from llama_eagle.sessions.options import SessionOptions
-from llama_eagle.sessions.plain import PlainSession
 from llama_eagle.sessions.session import EagleSession
 from parity.native_draft import N_STEPS
 from parity.native_mtp import LoadedHead, MtpTarget, NativeMtp
@@ -37,8 +36,8 @@ def test_a_decode_reads_the_trunk_and_the_experts_of_its_rows(tmp_path: Path, fa
     reader = gguf.GGUFReader(target.gguf)
     counts = [reader.fields.get(f"{family}.expert_{what}count") for what in ("used_", "")]
     used = counts[0].contents() / counts[1].contents() if counts[0] and counts[1] else 1.0
-    with target.open() as context:
-        read = PlainSession(context).bytes_read(n_rows)
+    with target.open() as context, EagleSession(context, None, SessionOptions(0)) as session:
+        read = session.bytes_read(n_rows)
     assert read == pytest.approx(in_file(target.gguf, in_trunk, 1 - (1 - used) ** n_rows), rel=1e-12)
     assert used == 1.0 or read < in_file(target.gguf, in_trunk)  # the mixture has experts that are left out
 

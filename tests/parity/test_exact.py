@@ -239,10 +239,11 @@ def test_the_mode_changes_between_graphs_alone(folder: Path) -> None:
 import threading
 from llama_eagle.sessions import exact
 from llama_eagle.sessions.models import Context, Model
-from llama_eagle.sessions.options import ContextOptions
-from llama_eagle.sessions.plain import PlainSession
+from llama_eagle.sessions.options import ContextOptions, SessionOptions
+from llama_eagle.sessions.session import EagleSession
 with Model({str(model_file(folder, "qwen35", "q8_0"))!r}) as model:
-    with Context(model, ContextOptions(n_ctx=512, n_threads=3)) as context, PlainSession(context) as session:
+    options = ContextOptions(n_ctx=512, n_threads=3)
+    with Context(model, options) as context, EagleSession(context, None, SessionOptions(0)) as session:
         decode = threading.Thread(target=lambda: [session.eval([5] * 5) for _ in range(60)])
         decode.start()
         n = 0

@@ -22,8 +22,7 @@ from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.errors import IncompatibleModels, InputError, NativeError
 from llama_eagle.sessions.models import Model
 from llama_eagle.sessions.options import SessionOptions
-from llama_eagle.sessions.plain import PlainSession
-from llama_eagle.sessions.session import EagleSession, Session
+from llama_eagle.sessions.session import EagleSession
 from parity.eagle3_reference import Eagle3Reference
 from parity.mtp_reference import MTPReference
 from parity.native_draft import N_STEPS, TOLERANCE, NativeDraft, assert_equal
@@ -98,7 +97,7 @@ class Reference:
         return steps
 
 
-def append(target: VisionTarget, session: Session, parts: Sequence[Part]) -> None:
+def append(target: VisionTarget, session: EagleSession, parts: Sequence[Part]) -> None:
     for part in parts:
         if isinstance(part, Noise):
             rows = target.embedded(part)
@@ -174,7 +173,7 @@ TEXT = [5, 17, 300, 41, 77, 12]
 
 
 @contextmanager
-def sessions(target: VisionTarget, folder: Path) -> Iterator[dict[str, tuple[NativeTarget, Session]]]:
+def sessions(target: VisionTarget, folder: Path) -> Iterator[dict[str, tuple[NativeTarget, EagleSession]]]:
     """Without a draft, and with one."""
     draft = make_draft(folder / "draft", replace(CASES["rope-mrope"], dtype="float32"), seed=7)
     convert_draft(draft, target.gguf, folder / "draft.gguf", DraftOptions(outtype="f32"))
@@ -182,9 +181,10 @@ def sessions(target: VisionTarget, folder: Path) -> Iterator[dict[str, tuple[Nat
         NativeTarget(target.gguf, n_rs_seq=N_STEPS) as one,
         NativeTarget(target.gguf, n_rs_seq=N_STEPS) as two,
         Model(folder / "draft.gguf") as model,
+        EagleSession(one, None, SessionOptions(N_STEPS)) as plain,
         EagleSession(two, model, SessionOptions(N_STEPS, kv_f32=True)) as session,
     ):
-        yield {"plain": (one, PlainSession(one, N_STEPS)), "draft": (two, session)}
+        yield {"plain": (one, plain), "draft": (two, session)}
 
 
 def last_logits(native: NativeTarget) -> np.ndarray:
@@ -233,13 +233,13 @@ def test_a_saved_state_holds_images(target: VisionTarget, kind: str, tmp_path: P
         memory = (ctypes.c_uint8 * size)()
         native.api.llama_state_get_data(native.ctx, memory, size)
         saved, n_past = session.save_state(), session.n_past
-        expected = session.draft(7, N_STEPS) if isinstance(session, EagleSession) else []
+        expected = session.draft(7, N_STEPS) if session.has_draft else []
         session.eval([7])
         logits = last_logits(native)
         session.reset()
         assert native.api.llama_state_set_data(native.ctx, memory, size) == size
         session.load_state(saved, n_past)
-        assert not isinstance(session, EagleSession) or session.draft(7, N_STEPS) == expected
+        assert not session.has_draft or session.draft(7, N_STEPS) == expected
         session.eval([7])
         assert np.array_equal(last_logits(native), logits)
         assert session.trim(0)

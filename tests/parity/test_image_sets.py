@@ -23,7 +23,6 @@ from llama_eagle.native import calls
 from llama_eagle.native.calls import TOKENS, check, library
 from llama_eagle.sessions.models import Model
 from llama_eagle.sessions.options import SessionOptions
-from llama_eagle.sessions.plain import PlainSession
 from llama_eagle.sessions.session import GGML_TYPE_F32, EagleSession
 from parity.native_draft import N_STEPS
 from parity.native_mtp import LoadedHead
@@ -62,7 +61,7 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {  # of eagle_drafts.h
 class Drafts:
     """Of a plain session's context, sequence 0."""
 
-    def __init__(self, plain: PlainSession, draft: Any) -> None:
+    def __init__(self, plain: EagleSession, draft: Any) -> None:
         self.plain, self.lib = plain, library()
         for name, (arguments, result) in FUNCTIONS.items():
             function = getattr(self.lib, name)
@@ -76,7 +75,13 @@ class Drafts:
 
     @property
     def pos(self) -> int:
-        return self.plain._positions.at(self.plain.n_past)
+        """The position of the next row, by the images in the session's saved state: row, size, end and positions."""
+        saved = np.frombuffer(self.plain.save_state(), np.int32)
+        images, pos = saved[9 : 9 + saved[8]], self.plain.n_past
+        while len(images):
+            row, n, end = images[:3].tolist()
+            images, pos = images[3 + 3 * n :], end + self.plain.n_past - row - n
+        return pos
 
     def draft(self, token: int, seq: int = 0) -> list[int]:
         ids = (ctypes.c_int32 * N_STEPS)()
@@ -107,7 +112,7 @@ class Both:
 
     target: VisionTarget
     session: EagleSession
-    plain: PlainSession
+    plain: EagleSession
     drafts: Drafts
 
     def append(self, parts: Sequence[Part]) -> None:
@@ -146,7 +151,7 @@ def both(target: VisionTarget, kind: str, folder: Path, n_ubatch: int = 512) -> 
             convert_draft(source, target.gguf, folder / f"{kind}.gguf", DraftOptions(outtype="f32"))
             heads = [stack.enter_context(Model(folder / f"{kind}.gguf"))] * 2
         session = stack.enter_context(EagleSession(one, heads[0], SessionOptions(N_STEPS, kv_f32=True)))
-        plain = PlainSession(two, N_STEPS)
+        plain = stack.enter_context(EagleSession(two, None, SessionOptions(N_STEPS)))
         drafts = Drafts(plain, heads[1])
         stack.callback(drafts.close)
         yield Both(target, session, plain, drafts)

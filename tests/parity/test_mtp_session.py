@@ -77,6 +77,7 @@ def test_a_file_with_a_trimmed_head(target: MtpTarget, tmp_path: Path) -> None:
         rounds.eval(33)
         for n_kept in (5, 0, 3):
             rounds.round(n_kept)
+        draft.session.reset()
         draft.close()
         with pytest.raises(NativeError, match=r"n_vocab_draft is 8, but this MTP draft .* 11 tokens: leave it 0"):
             NativeMtp(context, head=companion, n_vocab_draft=8)

@@ -11,7 +11,8 @@ from fixtures.native import NativeTarget
 from fixtures.targets import make_target
 from llama_eagle.convert.drafts import convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
-from llama_eagle.sessions.plain import PlainSession
+from llama_eagle.sessions.options import SessionOptions
+from llama_eagle.sessions.session import EagleSession
 from parity.native_draft import NativeDraft
 
 pytestmark = pytest.mark.native
@@ -35,7 +36,8 @@ def test_a_prompt_has_the_bits_it_has_without_a_draft(family: str, tmp_path: Pat
     convert_draft(make_draft(tmp_path / "draft", CASES["modelopt"]), target, draft)
     sizes = {"n_batch": N_BATCH, "n_ubatch": N_UBATCH}
     with NativeTarget(target, **sizes) as plain, NativeTarget(target, **sizes, n_rs_seq=N_RS_SEQ) as drafted:
-        without, with_draft = PlainSession(plain), NativeDraft(drafted, draft, HIDDEN, N_RS_SEQ)
+        without = EagleSession(plain, None, SessionOptions(0))
+        with_draft = NativeDraft(drafted, draft, HIDDEN, N_RS_SEQ)
         for n in N_TOKENS:
             text = np.random.default_rng(n).integers(0, 480, n).tolist()
             without.reset()
@@ -44,3 +46,4 @@ def test_a_prompt_has_the_bits_it_has_without_a_draft(family: str, tmp_path: Pat
             with_draft.eval(text)
             assert np.array_equal(last_row(plain), last_row(drafted)), n
         with_draft.close()
+        without.close()

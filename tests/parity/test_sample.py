@@ -14,7 +14,7 @@ from llama_eagle.generation.options import SamplingParams
 from llama_eagle.generation.sampling import Sampler
 from llama_eagle.native import calls
 from llama_eagle.sessions.models import Context, Model
-from llama_eagle.sessions.options import ContextOptions
+from llama_eagle.sessions.options import ContextOptions, SessionOptions
 
 pytestmark = pytest.mark.native
 
@@ -54,9 +54,9 @@ def ctx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A context after a decode of three rows, whose logits the tests overwrite."""
     path = write_target(tmp_path_factory.mktemp("model") / "target.gguf", Variant(n_vocab=N_VOCAB))
     with Model.target(path) as model, Context(model, ContextOptions(n_ctx=64, n_threads=1)) as context:
-        from llama_eagle.sessions.plain import PlainSession
+        from llama_eagle.sessions.session import EagleSession
 
-        with PlainSession(context) as session:
+        with EagleSession(context, None, SessionOptions(0)) as session:
             session.verify([1, 2, 3])
             yield session.ctx
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from fixtures.tiny_gguf import Variant, write_draft, write_target
 from llama_eagle.errors import IncompatibleModels, NativeError
-from llama_eagle.native.calls import ERR_ARGUMENT, ERR_STATE, last_error, library
+from llama_eagle.native.calls import ERR_ARGUMENT, ERR_CONTEXT_FULL, ERR_STATE, last_error, library
 from llama_eagle.sessions.models import Context, ModelPair
 from llama_eagle.sessions.options import ContextOptions, PairOptions, SessionOptions
 from llama_eagle.sessions.session import EagleSession
@@ -60,6 +60,49 @@ def test_damaged_states(context: Context, pair: ModelPair, field: str, value: in
         with pytest.raises(IncompatibleModels, match="state"):
             session.load_state(bytes(data), len(PROMPT))
         assert session.draft(9, 4) == before  # the session goes on as if nothing had been asked
+
+
+def code_of(call: Callable[..., object], *arguments: object) -> int:
+    with pytest.raises(NativeError) as error:
+        call(*arguments)
+    return error.value.code
+
+
+def test_without_a_draft(context: Context) -> None:
+    """Rounds and limits are the same; only drafting is refused."""
+    with EagleSession(context, None, SessionOptions(4)) as session:
+        assert not session.has_draft and session.draft_device is None
+        assert session.draft_kind == session.draft_notice == "" and session.draft_bytes_read == 0
+        session.eval(PROMPT)
+        assert code_of(session.draft, 9, 2) == ERR_STATE
+        assert code_of(session.draft_logits, 0) == ERR_STATE
+        assert code_of(session.verify, range(6)) == ERR_ARGUMENT  # a token and four drafts are the most
+        session.verify(range(5))
+        assert code_of(session.verify, [9]) == ERR_STATE  # a round is pending
+        session.commit(2)
+        assert session.n_past == len(PROMPT) + 2
+        session.eval([9] * (context.n_ctx - session.n_past - 2))
+        assert session.n_draft_room == 1
+        assert code_of(session.verify, range(3)) == ERR_CONTEXT_FULL  # llama.cpp's own context is larger
+        session.verify(range(2))
+        session.commit(0)
+        assert session.n_room == 2
+
+
+def test_states_with_and_without_a_draft_differ(context: Context, pair: ModelPair) -> None:
+    with EagleSession(context, None, SessionOptions(4)) as session:
+        session.eval(PROMPT)
+        without = session.save_state()
+        session.reset()
+    with open_session(context, pair) as session:
+        session.eval(PROMPT)
+        with_draft = session.save_state()
+        with pytest.raises(IncompatibleModels, match="this draft"):
+            session.load_state(without, len(PROMPT))
+        session.reset()
+    plain = EagleSession(context, None, SessionOptions(4))
+    with plain as session, pytest.raises(IncompatibleModels, match="no draft"):
+        session.load_state(with_draft, len(PROMPT))
 
 
 @pytest.mark.parametrize("field, value", [("n_threads", 513), ("n_threads", -1), ("n_ctx_draft", 2**31 - 1)])

@@ -20,7 +20,6 @@ from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target, convert_vision
 from llama_eagle.sessions.models import Model
 from llama_eagle.sessions.options import SessionOptions
-from llama_eagle.sessions.plain import PlainSession
 from llama_eagle.sessions.session import EagleSession
 from llama_eagle.sessions.text import Tokenizer
 from llama_eagle.train.data.samples import Sample
@@ -102,23 +101,23 @@ def relative(found: Any, expected: Any) -> float:
 def test_inputs_and_features(both: Both) -> None:
     batch, native = both.batch(), both.native
     assert batch.embedded is not None
-    session = PlainSession(native)
     table = both.target.frozen().embedding
     start = 0
-    for run in both.runs():
-        if run[0] <= FIRST_ID:
-            rows = both.pictures.rows(run[0])
-            inputs = rows.as_array()[:, : native.n_embd].copy()
-            session.eval_rows(rows)
-        else:
-            inputs = table[torch.tensor(run)].numpy()
-            session.eval(run)
-        end = start + len(run)
-        assert relative(batch.embedded[0, start:end], inputs) < TOLERANCE
-        for part, layer in zip(batch.features[0, start:end].chunk(len(LAYERS), -1), LAYERS, strict=True):
-            assert relative(part, native._feature(layer, len(run))) < TOLERANCE
-        start = end
-    session.reset()
+    with EagleSession(native, None, SessionOptions(0)) as session:
+        for run in both.runs():
+            if run[0] <= FIRST_ID:
+                rows = both.pictures.rows(run[0])
+                inputs = rows.as_array()[:, : native.n_embd].copy()
+                session.eval_rows(rows)
+            else:
+                inputs = table[torch.tensor(run)].numpy()
+                session.eval(run)
+            end = start + len(run)
+            assert relative(batch.embedded[0, start:end], inputs) < TOLERANCE
+            for part, layer in zip(batch.features[0, start:end].chunk(len(LAYERS), -1), LAYERS, strict=True):
+                assert relative(part, native._feature(layer, len(run))) < TOLERANCE
+            start = end
+        session.reset()
     tokens = torch.from_numpy(both.sample.tokens).long()[None]
     blind = both.target.run(tokens)[0]  # an image that is not seen shows
     assert relative(blind[0, -5:], batch.features[0, -5:]) > 2 * TOLERANCE

@@ -12,7 +12,7 @@ from llama_eagle.errors import InputError, UsageError
 from llama_eagle.vision.encoder import Frame
 from llama_eagle.vision.in_text import PicturesInText, cut_before, with_markers
 from llama_eagle.vision.pictures import Picture, Sources, fetch, open_picture
-from llama_eagle.vision.rows import EmbeddedRows, RowPositions, image_positions, n_positions
+from llama_eagle.vision.rows import EmbeddedRows, image_positions, n_positions
 
 
 class Encoder:
@@ -79,22 +79,6 @@ def test_texts_are_cut_before_pictures() -> None:
     expected = [0, 1, *[2] * 6, *[8] * 6, 14, 15]
     assert [cut_before(text, n, pictures) for n in range(len(text) + 1)] == expected
     assert [cut_before(text, n, None) for n in (3, 9)] == [3, 9]
-
-
-def test_positions() -> None:
-    positions = RowPositions()
-    positions.add(3, rows(2, 4))  # eight rows on four positions
-    positions.add(12, rows(1, 1))
-    assert [positions.at(row) for row in (-1, 0, 2, 3, 10, 11, 12, 13, 20)] == [-1, 0, 2, 3, 3, 7, 8, 9, 16]
-    assert [row for row in range(15) if positions.is_cut(row)] == [0, 1, 2, 3, 11, 12, 13, 14]
-    assert positions.has_image_from(12) and not positions.has_image_from(13)
-    again = RowPositions()
-    again.load(positions.save())
-    assert [again.at(row) for row in range(15)] == [positions.at(row) for row in range(15)]
-    positions.truncate(11)
-    assert (positions.at(11), positions.at(12)) == (7, 8)
-    positions.truncate(3)
-    assert positions.at(12) == 12
 
 
 @pytest.mark.parametrize("url", ["http://h/a.png", "https://h/a.png", "/etc/passwd", "file:///a.png", "a.png", "x:y"])

@@ -27,8 +27,8 @@ from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.drafting.resolve import session_options
 from llama_eagle.generation.run import Run, decode
 from llama_eagle.sessions.models import Context, ModelPair
-from llama_eagle.sessions.open import open_session
 from llama_eagle.sessions.options import MTP, ContextOptions, PairOptions
+from llama_eagle.sessions.session import EagleSession
 from llama_eagle.sessions.text import Tokenizer
 
 LENGTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
@@ -102,7 +102,7 @@ def expected_of(pair: ModelPair, drafting: DraftingOptions) -> Expected:
     draft = pair.draft
     with (
         Context(pair.target, ContextOptions(n_ctx=64, n_rs_seq=drafting.longest)) as context,
-        open_session(context, draft, session_options(draft.header if draft else None, drafting)) as session,
+        EagleSession(context, draft, session_options(draft.header if draft else None, drafting)) as session,
     ):
         return expected_times(session)
 

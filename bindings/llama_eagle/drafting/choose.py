@@ -16,30 +16,28 @@ from llama_eagle.drafting.session_draft import SessionDraft
 from llama_eagle.drafting.several import Several
 from llama_eagle.errors import UsageError
 from llama_eagle.native.limits import MAX_EXACT_DRAFT
-from llama_eagle.sessions.session import EagleSession, Session
+from llama_eagle.sessions.session import EagleSession
 
 
-def choose_drafters(session: Session, options: DraftingOptions, draft_model: Any = None) -> list[Drafter]:
+def choose_drafters(session: EagleSession, options: DraftingOptions, draft_model: Any = None) -> list[Drafter]:
     """What proposes tokens for `session`: the one that is asked first, and its draft model.
 
     `draft_model`: one of llama-cpp-python's own, for a session without one.
     """
     first = options.drafter or (PromptLookup() if options.looks_up else None)
     found: list[Drafter] = [] if first is None else [first]
-    if isinstance(session, EagleSession):
+    if session.has_draft:
         found.append(SessionDraft(session, options.p_min))
     elif draft_model is not None and not found:
         found.append(ModelDrafter(draft_model))
     return found
 
 
-def expected_times(session: Session) -> Expected:
+def expected_times(session: EagleSession) -> Expected:
     """By the bytes of the models' weights."""
     reads = [session.bytes_read(n_rows) for n_rows in range(1, session.n_draft_max + 2)]
     decodes = tuple(n_bytes / reads[0] for n_bytes in reads)
-    if isinstance(session, EagleSession):
-        return Expected(decodes, session.draft_bytes_read / reads[0])
-    return Expected(decodes)
+    return Expected(decodes, session.draft_bytes_read / reads[0]) if session.has_draft else Expected(decodes)
 
 
 def choose_length(n_draft: int | str, longest: int, expected: Expected = UNKNOWN) -> DraftLength:

@@ -55,7 +55,6 @@ from llama_eagle.sessions import exact as exact_mode  # noqa: E402
 from llama_eagle.sessions.checkpoints import CheckpointStore  # noqa: E402
 from llama_eagle.sessions.devices import draft_options  # noqa: E402
 from llama_eagle.sessions.models import Model, check_rollback  # noqa: E402
-from llama_eagle.sessions.open import open_session  # noqa: E402
 from llama_eagle.sessions.options import MTP  # noqa: E402
 from llama_eagle.sessions.session import DraftLike, EagleSession  # noqa: E402
 from llama_eagle.sessions.text import Tokenizer  # noqa: E402
@@ -117,9 +116,9 @@ class EagleLlama(Completions, Closing):
         check_rollback(self._ctx.ctx, recurrent, n_draft_max)
         view = ContextView(self._ctx.ctx, Path(self.model_path), self._n_ctx, self.n_batch)
         draft = self._load_draft(given)
-        self._session = open_session(view, draft, replace(self._session_options, n_draft_max=n_draft_max))
+        self._session = EagleSession(view, draft, replace(self._session_options, n_draft_max=n_draft_max))
         self._stack.callback(self._session.close)
-        if isinstance(self._session, EagleSession) and self._session.draft_notice:
+        if self._session.draft_notice:
             warnings.warn(self._session.draft_notice, stacklevel=4)
         self._drafters = choose_drafters(self._session, options, self.draft_model)
         self.set_n_draft(options.n_draft if n_draft_max else "auto")
@@ -253,7 +252,6 @@ class EagleLlama(Completions, Closing):
             return None
         if arguments["mirostat_mode"]:
             raise UsageError("mirostat counts its own samples: it needs draft_sampling='match'.")
-        assert isinstance(self._session, EagleSession)
         draft_ids = self._session.draft_ids
         self._filters: Any = self._init_sampler(**{name: arguments[name] for name in FILTER_ARGUMENTS})
         draft = Chain(self._filters.sampler, draft_ids)
@@ -274,7 +272,7 @@ class EagleLlama(Completions, Closing):
     @property
     def draft_device(self) -> str | None:
         """Where a draft model runs, by ggml's name of the device; None: there is none."""
-        return self._session.draft_device if isinstance(self._session, EagleSession) else None
+        return self._session.draft_device
 
     @property
     def speculative_totals(self) -> Statistics:

@@ -17,7 +17,7 @@ from llama_eagle.generation.rounds import Plan, Rounds
 from llama_eagle.generation.sampling import Sampler
 from llama_eagle.generation.stats import Statistics, phases
 from llama_eagle.sessions.checkpoints import CheckpointStore
-from llama_eagle.sessions.session import Session
+from llama_eagle.sessions.session import EagleSession
 from llama_eagle.sessions.text import StopText, TextStream, Tokenizer
 from llama_eagle.sessions.text_memory import TextMemory
 from llama_eagle.vision.in_text import FIRST_ID, PicturesInText
@@ -77,7 +77,7 @@ class GenerationResult:
 
 
 def generate(
-    session: Session,
+    session: EagleSession,
     tokenizer: Tokenizer,
     prompt: Sequence[int],
     options: GenerationOptions = GenerationOptions(),
@@ -134,7 +134,7 @@ def generate(
     )
 
 
-def plain_ms(session: Session, tokens: Sequence[int]) -> float | None:
+def plain_ms(session: EagleSession, tokens: Sequence[int]) -> float | None:
     """The mean of decodes of one row that are not kept: three or more, and 100 ms. None where there is no room."""
     if not tokens or session.n_room < 1:
         return None
@@ -187,7 +187,7 @@ class _Stream:
             self._on_text(piece, drafted)
 
 
-def _check_prompt(session: Session, tokenizer: Tokenizer, prompt: Sequence[int], of_text: Sequence[int]) -> None:
+def _check_prompt(session: EagleSession, tokenizer: Tokenizer, prompt: Sequence[int], of_text: Sequence[int]) -> None:
     if not prompt:
         raise UsageError("the prompt is empty: there is nothing to continue. Give at least one token.")
     tokenizer.require_ids(of_text)

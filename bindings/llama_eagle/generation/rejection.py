@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.generation.sampling import Sampler
 from llama_eagle.native import calls
-from llama_eagle.sessions.session import EagleSession, Session
+from llama_eagle.sessions.session import EagleSession
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
 
@@ -128,11 +128,11 @@ class RejectionSampling:
 
 @contextmanager
 def rejection_sampling(
-    session: Session, options: DraftingOptions, sampler: Sampler
+    session: EagleSession, options: DraftingOptions, sampler: Sampler
 ) -> Iterator[RejectionSampling | None]:
     """Drafts drawn through `sampler`'s filters, without what depends on the text so far; None where they match."""
     params = sampler.params
-    if options.draft_sampling != "rejection" or params.is_greedy or not isinstance(session, EagleSession):
+    if options.draft_sampling != "rejection" or params.is_greedy or not session.has_draft:
         yield None
         return
     ids = session.draft_ids

@@ -96,7 +96,7 @@ class Rounds:
             if self.plan.drafter is not None:
                 self.plan.drafter.accept([token, *inserted])
         else:
-            self._round = self._start(token) if self.text.session.n_room > 0 else None
+            self._round = self._start(token)
             self._full = self._round is None
 
     def finish(self, *, stopped: bool = False) -> None:

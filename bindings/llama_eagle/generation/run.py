@@ -11,8 +11,8 @@ from llama_eagle.drafting.resolve import session_options
 from llama_eagle.generation.generate import GenerationResult, Watch, generate
 from llama_eagle.generation.options import GenerationOptions, SamplingParams
 from llama_eagle.sessions.models import Context, ModelPair
-from llama_eagle.sessions.open import open_session
 from llama_eagle.sessions.options import ContextOptions
+from llama_eagle.sessions.session import EagleSession
 from llama_eagle.sessions.text import Tokenizer
 from llama_eagle.vision.in_text import PicturesInText
 
@@ -54,7 +54,7 @@ def decode(
     draft = pair.draft if drafting.model is not None else None
     with (
         Context(pair.target, options) as context,
-        open_session(context, draft, session_options(draft.header if draft else None, drafting)) as session,
+        EagleSession(context, draft, session_options(draft.header if draft else None, drafting)) as session,
     ):
         generation = GenerationOptions(run.n, run.sampling, run.ignore_eos)
         return generate(

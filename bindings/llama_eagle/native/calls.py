@@ -37,6 +37,7 @@ class SessionParams(ctypes.Structure):
         ("n_vocab_draft", c_int32),
         ("n_base_ids", c_int32),
         ("base_ids", TOKENS),
+        ("n_ctx", c_int32),
     )
 
 
@@ -75,7 +76,6 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_n_draft_room": ([c_void_p], c_int32),
     "eagle_eval": ([c_void_p, TOKENS, c_int32], c_int32),
     "eagle_eval_embeddings": ([c_void_p, FLOATS, c_int32, TOKENS, c_int32], c_int32),
-    "eagle_decode": ([c_void_p, c_void_p, c_int32, POINTER(c_int32)], c_int32),
     "eagle_hear_interrupts": ([c_int32], None),
     "eagle_trim": ([c_void_p, c_int32], c_int32),
     "eagle_draft": ([c_void_p, c_int32, c_int32, c_float, TOKENS, FLOATS, POINTER(c_int32)], c_int32),

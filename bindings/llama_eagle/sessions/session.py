@@ -1,7 +1,6 @@
-"""One sequence of a target and its draft: the steps of a round as methods.
+"""One sequence of a target, with a draft or without: the steps of a round as methods.
 
-Sessions with and without a draft speak the same language, so that one round loop (generation/rounds.py) drives both:
-draft(id_last) -> verify(ids) -> a token from each row while it is what was drafted -> commit(n_kept).
+draft(id_last) -> verify(ids) -> a token from each row while it equals the drafted one -> commit(n_kept).
 """
 
 from __future__ import annotations
@@ -68,47 +67,21 @@ class DraftLike(HasHandle, Protocol):
         """Its file, the target's for a head of the target's own."""
 
 
-class Session(Protocol):
-    """What the round loop needs. Counts in tokens, of which a row of an image is one."""
+class EagleSession(Closing):
+    """A target's context, and the draft that follows it: EAGLE-3, or an MTP head, the target's own included.
+
+    Without a draft it verifies what others propose, up to `options.n_draft_max` tokens; 0: plain decoding. A context
+    manager; owns neither context nor model. Counts in tokens, of which a row of an image is one. Raises
+    `IncompatibleModels` when the draft does not fit, `NativeError` when the context does not.
+    """
 
     ctx: Any  # llama_context pointer
-    n_ctx: int
-    n_batch: int
     n_piece: int  # tokens that `eval` computes at once: calls of multiples of it have the bits of one call
-    n_draft_max: int  # 0: this session verifies no drafts
-
-    @property
-    def n_past(self) -> int: ...
-    @property
-    def n_room(self) -> int: ...
-    @property
-    def n_draft_room(self) -> int: ...
-    @property
-    def timings(self) -> Timings: ...
-    def bytes_read(self, n_rows: int) -> float: ...
-    def eval(self, tokens: Sequence[int]) -> None: ...
-    def eval_rows(self, rows: EmbeddedRows) -> None: ...
-    def verify(self, ids: Sequence[int]) -> None: ...
-    def commit(self, n_kept: int) -> None: ...
-    def settle(self) -> bool: ...
-    def trim(self, n_past: int) -> bool: ...
-    def note_tokens(self, ids: Sequence[int]) -> None: ...
-    def reset(self) -> None: ...
-    def save_state(self) -> bytes: ...
-    def load_state(self, data: bytes | None, n_past: int) -> None: ...
-    def close(self) -> None: ...
-
-
-class EagleSession(Closing):
-    """A target's context bound to its draft: EAGLE-3, or an MTP head, the target's own included.
-
-    A context manager; owns neither context nor model.
-    """
 
     def __init__(
         self,
         context: ContextLike,
-        draft: DraftLike,
+        draft: DraftLike | None,
         options: SessionOptions = SessionOptions(),
     ) -> None:
         self._lib = library()
@@ -116,37 +89,32 @@ class EagleSession(Closing):
         self.ctx = context.handle
         self.n_ctx = context.n_ctx
         self.n_batch = context.n_batch
-        self.n_piece = piece_of(context)
+        self.n_piece = piece_of(context) if options.n_draft_max else context.n_batch
         self.n_draft_max = options.n_draft_max
         self._handle = ctypes.c_void_p()
-        params = self._lib.eagle_session_default_params()
-        params.struct_size = ctypes.sizeof(calls.SessionParams)
-        params.n_draft_max = options.n_draft_max
-        params.n_ctx_draft = min(options.n_ctx_draft, context.n_ctx)  # more would never be used
-        params.n_threads = options.n_threads
-        params.type_kv = GGML_TYPE_F32 if options.kv_f32 else GGML_TYPE_F16
-        params.path_tgt = str(context.model_path).encode()
-        if draft.path != context.model_path:
-            params.path_dft = str(draft.path).encode()
-        params.n_vocab_draft = options.n_vocab_draft
-        params.n_base_ids = len(options.base_ids)
-        params.base_ids = (ctypes.c_int32 * len(options.base_ids))(*options.base_ids)
+        params = _params(context, draft, options)
+        handle = None if draft is None else draft.handle
         out = ctypes.byref(self._handle)
-        check(self._lib.eagle_session_new(self.ctx, draft.handle, ctypes.byref(params), out), "eagle_session_new")
+        check(self._lib.eagle_session_new(self.ctx, handle, ctypes.byref(params), out), "eagle_session_new")
         self._ids = (ctypes.c_int32 * (options.n_draft_max + 1))()
         self._probs = (ctypes.c_float * (options.n_draft_max + 1))()
         self._n = ctypes.c_int32()
         self._n_drafted = 0
 
     @property
+    def has_draft(self) -> bool:
+        """Whether the session has a draft model."""
+        return self._draft is not None
+
+    @property
     def draft_kind(self) -> str:
-        """ "EAGLE-3" or "MTP"."""
+        """ "EAGLE-3" or "MTP"; "" without a draft."""
         return str(self._lib.eagle_draft_kind(self._handle).decode())
 
     @property
-    def draft_device(self) -> str:
-        """Where the draft runs, by ggml's name of the device."""
-        return str(self._lib.eagle_draft_device(self._handle).decode())
+    def draft_device(self) -> str | None:
+        """The device that the draft runs on, by ggml's name; None without a draft."""
+        return str(self._lib.eagle_draft_device(self._handle).decode()) or None
 
     @property
     def draft_notice(self) -> str:
@@ -166,7 +134,7 @@ class EagleSession(Closing):
     @property
     def n_draft_room(self) -> int:
         """Longest draft that fits now."""
-        return min(int(self._lib.eagle_n_draft_room(self._handle)), max(self.n_room - 1, 0))
+        return int(self._lib.eagle_n_draft_room(self._handle))
 
     @property
     def timings(self) -> Timings:
@@ -176,12 +144,14 @@ class EagleSession(Closing):
         )
 
     def bytes_read(self, n_rows: int) -> float:
-        """Of the target's weights, by a decode of so many rows."""
-        return bytes_read(self.ctx, n_rows)
+        """Bytes of the target's weights that a decode of `n_rows` rows reads; of experts, the expected number."""
+        import llama_cpp
+
+        return float(self._lib.eagle_bytes_read(llama_cpp.llama_get_model(self.ctx), n_rows))
 
     @property
     def draft_bytes_read(self) -> float:
-        """Of the draft's weights, for each drafted token."""
+        """Of the draft's weights, for each drafted token; 0 without a draft."""
         return float(self._lib.eagle_draft_bytes_read(self._handle))
 
     @property
@@ -213,14 +183,14 @@ class EagleSession(Closing):
 
         Raises `InputError` when they do not fit.
         """
-        require_room(self, len(tokens))
+        self._require_room(len(tokens))
         calls.hear_interrupts()
         array = (ctypes.c_int32 * len(tokens))(*tokens)
         check(self._lib.eagle_eval(self._handle, array, len(tokens)), "eagle_eval")
 
     def eval_rows(self, rows: EmbeddedRows) -> None:
         """Append the rows of an image to both memories. Raises `InputError` when they do not fit."""
-        require_room(self, rows.n)
+        self._require_room(rows.n)
         calls.hear_interrupts()
         status = self._lib.eagle_eval_embeddings(
             self._handle, rows.values, rows.n, rows.positions_pointer, rows.n_positions
@@ -252,9 +222,9 @@ class EagleSession(Closing):
         return self.trim(self.n_past)
 
     def trim(self, n_past: int) -> bool:
-        """Keep the first `n_past` tokens. False when the recurrent state cannot go back that far: reset and eval.
+        """Keep the first `n_past` tokens. False: a recurrent state or a sliding window cannot go back that far.
 
-        Raises `NativeError` when they end within an image.
+        Then reset and evaluate again. Raises `NativeError` when they end within an image.
         """
         status = self._lib.eagle_trim(self._handle, n_past)
         if status == calls.ERR_STATE:
@@ -267,7 +237,7 @@ class EagleSession(Closing):
         check(self._lib.eagle_reset(self._handle), "eagle_reset")
 
     def save_state(self) -> bytes:
-        """What the draft keeps beside the target's memory; llama_state_* saves that one."""
+        """Return what the session and its draft keep; llama_state_* saves the target's memory."""
         data = ctypes.create_string_buffer(self._lib.eagle_state_size(self._handle))
         check(self._lib.eagle_state_save(self._handle, data, len(data)), "eagle_state_save")
         return data.raw
@@ -281,10 +251,34 @@ class EagleSession(Closing):
         status = self._lib.eagle_state_load(self._handle, data, len(data) if data else 0, n_past)
         check(status, "eagle_state_load")
 
+    def _require_room(self, n_tokens: int) -> None:
+        if n_tokens > self.n_room:
+            raise InputError(
+                f"{n_tokens} tokens do not fit into the {self.n_room} left of the context. "
+                "Shorten the prompt or use a larger n_ctx."
+            )
+
     def close(self) -> None:
         if self._handle:
             self._lib.eagle_session_free(self._handle)
             self._handle = ctypes.c_void_p()
+
+
+def _params(context: ContextLike, draft: DraftLike | None, options: SessionOptions) -> Any:
+    params = library().eagle_session_default_params()
+    params.struct_size = ctypes.sizeof(calls.SessionParams)
+    params.n_ctx = context.n_ctx
+    params.n_draft_max = options.n_draft_max
+    params.n_ctx_draft = min(options.n_ctx_draft, context.n_ctx)  # more would never be used
+    params.n_threads = options.n_threads
+    params.type_kv = GGML_TYPE_F32 if options.kv_f32 else GGML_TYPE_F16
+    params.path_tgt = str(context.model_path).encode()
+    if draft is not None and draft.path != context.model_path:
+        params.path_dft = str(draft.path).encode()
+    params.n_vocab_draft = options.n_vocab_draft
+    params.n_base_ids = len(options.base_ids)
+    params.base_ids = (ctypes.c_int32 * len(options.base_ids))(*options.base_ids)
+    return params
 
 
 def piece_of(context: ContextLike) -> int:
@@ -293,19 +287,3 @@ def piece_of(context: ContextLike) -> int:
 
     n_ubatch = int(llama_cpp.llama_n_ubatch(context.handle))
     return n_ubatch if context.n_batch % n_ubatch == 0 else context.n_batch
-
-
-def bytes_read(ctx: Any, n_rows: int) -> float:
-    """Of the weights of a context's model, by a decode of so many rows; of experts, as is to be expected."""
-    import llama_cpp
-
-    return float(library().eagle_bytes_read(llama_cpp.llama_get_model(ctx), n_rows))
-
-
-def require_room(session: Session, n_tokens: int) -> None:
-    """Raises `InputError` when `n_tokens` more do not fit into the session's context."""
-    if n_tokens > session.n_room:
-        raise InputError(
-            f"{n_tokens} tokens do not fit into the {session.n_room} left of the context. "
-            "Shorten the prompt or use a larger n_ctx."
-        )

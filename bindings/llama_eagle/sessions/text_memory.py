@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from llama_eagle.errors import InputError, UsageError
 from llama_eagle.native.limits import MAX_EXACT_ROWS
 from llama_eagle.sessions.checkpoints import CheckpointStore, capture, restore
-from llama_eagle.sessions.session import Session
+from llama_eagle.sessions.session import EagleSession
 from llama_eagle.vision.in_text import FIRST_ID, PicturesInText, cut_before
 
 NO_TOKEN = -1  # what stands for a row of an image that somebody else has put into the context
@@ -29,7 +29,7 @@ class TextMemory:
 
     def __init__(
         self,
-        session: Session,
+        session: EagleSession,
         n_vocab: int,
         store: CheckpointStore,
         every: int = 1024,

@@ -187,23 +187,21 @@ def _generate(
     from llama_eagle.drafting.resolve import session_options
     from llama_eagle.generation.generate import Watch, generate
     from llama_eagle.sessions.models import Context
-    from llama_eagle.sessions.open import open_session
     from llama_eagle.sessions.session import EagleSession
     from llama_eagle.sessions.text import Tokenizer
 
     header = pair.draft.header if pair.draft else None
     with (
         Context(pair.target, context_options) as context,
-        open_session(context, pair.draft, session_options(header, drafts)) as session,
+        EagleSession(context, pair.draft, session_options(header, drafts)) as session,
         progress("reading the prompt", after_s=LATE_S) as on_prompt,
     ):
-        device = session.draft_device if isinstance(session, EagleSession) else None
-        if isinstance(session, EagleSession) and session.draft_notice:
+        if session.draft_notice:
             console.warn(session.draft_notice)
         watch = Watch(on_text, on_prompt, compare=console.on_terminal() and on_text is not None)
         tokenizer = Tokenizer(pair.target)
         result = generate(session, tokenizer, ids, options, drafting=drafts, pictures=pictures, watch=watch)
-        return replace(result, draft_device=device)
+        return replace(result, draft_device=session.draft_device)
 
 
 def _report(result: GenerationResult, weights: dict[str, Any] | None) -> None:

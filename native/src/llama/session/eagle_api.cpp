@@ -32,7 +32,20 @@ class Timer {
 };
 
 void require_ids(const eagle_session * session, const llama_token * ids, int32_t n) {
-    require_in_vocabulary(ids, n, session->impl.engine().model().n_vocab);
+    require_in_vocabulary(ids, n, session->impl.n_vocab());
+}
+
+// Null: the session has no draft.
+const eagle::DraftEngine * engine_of(const eagle_session * session) {
+    return session ? session->impl.engine() : nullptr;
+}
+
+const eagle::DraftEngine & require_draft(const eagle_session * session) {
+    require(session, "session");
+    if (!session->impl.engine()) {
+        throw Error(EAGLE_ERR_STATE, "the session has no draft");
+    }
+    return *session->impl.engine();
 }
 
 }  // namespace
@@ -49,10 +62,10 @@ int32_t eagle_session_new(struct llama_context * ctx_tgt, const struct llama_mod
                           const struct eagle_session_params * given, eagle_session ** out) {
     return guarded("eagle_session_new", [&] {
         require(ctx_tgt, "ctx_tgt");
-        require(model_dft, "model_dft");
         require(out, "out");
         *out = nullptr;
-        *out = new eagle_session{{ctx_tgt, *model_dft, merge(given, *llama_get_model(ctx_tgt))}};
+        const int32_t least = model_dft ? 1 : 0;
+        *out = new eagle_session{{ctx_tgt, model_dft, merge(given, *llama_get_model(ctx_tgt), least)}};
     });
 }
 
@@ -61,19 +74,23 @@ void eagle_session_free(eagle_session * session) {
 }
 
 const char * eagle_draft_kind(const eagle_session * session) {
-    return session ? session->impl.engine().model().kind : "";
+    const eagle::DraftEngine * engine = engine_of(session);
+    return engine ? engine->model().kind : "";
 }
 
 const char * eagle_draft_device(const eagle_session * session) {
-    return session ? session->impl.engine().device() : "";
+    const eagle::DraftEngine * engine = engine_of(session);
+    return engine ? engine->device() : "";
 }
 
 const char * eagle_draft_notice(const eagle_session * session) {
-    return session ? session->impl.engine().notice().c_str() : "";
+    const eagle::DraftEngine * engine = engine_of(session);
+    return engine ? engine->notice().c_str() : "";
 }
 
 double eagle_draft_bytes_read(const eagle_session * session) {
-    return session ? session->impl.engine().bytes_read() : 0.0;
+    const eagle::DraftEngine * engine = engine_of(session);
+    return engine ? engine->bytes_read() : 0.0;
 }
 
 int32_t eagle_reset(eagle_session * session) {
@@ -127,7 +144,7 @@ int32_t eagle_trim(eagle_session * session, int32_t n_past) {
 int32_t eagle_draft(eagle_session * session, llama_token id_last, int32_t n_max, float p_min, llama_token * ids,
                     float * probs, int32_t * n_out) {
     return guarded("eagle_draft", [&] {
-        require(session, "session");
+        require_draft(session);
         require(n_out, "n_out");
         *n_out = 0;
         require_ids(session, &id_last, 1);
@@ -225,21 +242,18 @@ int32_t eagle_state_load(eagle_session * session, const void * data, int64_t siz
 }
 
 int32_t eagle_draft_step(const eagle_session * session, int32_t step, float * logits, float * hidden) {
-    return guarded("eagle_draft_step", [&] {
-        require(session, "session");
-        session->impl.engine().read_step(step, logits, hidden);
-    });
+    return guarded("eagle_draft_step", [&] { require_draft(session).read_step(step, logits, hidden); });
 }
 
 int32_t eagle_n_vocab_draft(const eagle_session * session) {
-    return session ? (int32_t) session->impl.engine().model().n_vocab_draft : 0;
+    const eagle::DraftEngine * engine = engine_of(session);
+    return engine ? (int32_t) engine->model().n_vocab_draft : 0;
 }
 
 int32_t eagle_draft_ids(const eagle_session * session, llama_token * ids) {
     return guarded("eagle_draft_ids", [&] {
-        require(session, "session");
+        const eagle::DraftModel & model = require_draft(session).model();
         require(ids, "ids");
-        const eagle::DraftModel & model = session->impl.engine().model();
         for (int32_t i = 0; i < model.n_vocab_draft; i++) {
             ids[i] = model.target_id(i);
         }
@@ -259,6 +273,6 @@ struct eagle_timings eagle_get_timings(const eagle_session * session) {
         return {};
     }
     eagle_timings timings = session->impl.timings;
-    timings.n_graphs = session->impl.engine().n_graphs();
+    timings.n_graphs = engine_of(session) ? engine_of(session)->n_graphs() : 0;
     return timings;
 }

@@ -15,6 +15,6 @@ void require(const T * pointer, const char * what) {
 void require_in_vocabulary(const llama_token * ids, int32_t n, int64_t n_vocab);
 
 // The caller's struct may be shorter (older) than ours; what it does not know keeps its default.
-eagle_session_params merge(const eagle_session_params * given, const llama_model & target);
+eagle_session_params merge(const eagle_session_params * given, const llama_model & target, int32_t least_draft_max = 1);
 
 }  // namespace eagle

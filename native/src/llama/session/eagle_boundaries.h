@@ -2,24 +2,35 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 struct ggml_tensor;
 struct llama_context;
 
 namespace eagle {
 
-// Beside the boundaries: the state behind the final norm, which the head reads.
+// In addition to the boundaries: the state behind the final norm, which the head reads.
 constexpr int32_t FINAL_NORM = -1;
 
-// Makes boundary `il` an output of the target's graphs. It is not copied to the host, unless eagle_capture_layer asks
-// for that too. Throws EAGLE_ERR_INCOMPATIBLE where the target does not publish it.
-void capture_on_device(llama_context & ctx, int32_t il);
+// As long as it lives, the boundaries `ids` are outputs of the context's graphs. They are not copied to the host,
+// unless eagle_capture_layer asks for that too. Throws EAGLE_ERR_INCOMPATIBLE where the target does not publish one.
+class Boundaries {
+  public:
+    Boundaries(llama_context & ctx, const std::vector<int32_t> & ids);
+    ~Boundaries();
+    Boundaries(const Boundaries &) = delete;
+    Boundaries & operator=(const Boundaries &) = delete;
 
-// Ends it; what eagle_capture_layer asked for stays.
-void release_on_device(llama_context & ctx, int32_t il);
+    // Each {n_embd, n_rows} of the context's last graph, valid until the context computes again. The graph must be
+    // complete, and have computed all n_rows.
+    std::vector<ggml_tensor *> of_last_graph(int32_t n_rows) const;
 
-// {n_embd, n_rows} of the last decode, valid until the context computes again. The context must be synchronized, and
-// the decode have been one graph: at most n_ubatch tokens of one sequence.
-ggml_tensor * boundary_on_device(const llama_context & ctx, int32_t il, int32_t n_rows);
+  private:
+    llama_context & ctx_;
+    const std::vector<int32_t> & ids_;
+
+    void capture(int32_t id);
+    void release();
+};
 
 }  // namespace eagle

@@ -1,7 +1,6 @@
 #include "eagle_decode.h"
 
-#include "eagle.h"
-#include "eagle_arguments.h"
+#include "eagle_error.h"
 #include "eagle_interrupt.h"
 #include "eagle_lost_server.h"
 
@@ -22,13 +21,3 @@ void decode(llama_context & ctx, const llama_batch & batch, bool may_stop) {
 }
 
 }  // namespace eagle
-
-int32_t eagle_decode(struct llama_context * ctx, const struct llama_batch * batch, int32_t may_stop, int32_t * n_done) {
-    return eagle::guarded("eagle_decode", [&] {
-        eagle::require(ctx, "ctx");
-        eagle::require(batch, "batch");
-        eagle::require(n_done, "n_done");
-        eagle::decode(*ctx, *batch, may_stop != 0);
-        *n_done = batch->n_tokens;
-    });
-}

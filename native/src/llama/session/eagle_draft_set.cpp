@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "eagle_boundaries.h"
 #include "eagle_error.h"
 #include "eagle_session.h"
 #include "llama-batch.h"
@@ -17,23 +16,23 @@ namespace eagle {
 namespace {
 
 // Where the next row stands.
-llama_pos end_of(const SequenceDraft & draft) {
-    return draft.positions().at(draft.n_past());
+llama_pos end_of(const Sequence & rows) {
+    return rows.positions().at(rows.n_past());
 }
 
-// Can a row at `pos` come next, when the draft has gone back there?
-bool can_go_to(const SequenceDraft & draft, llama_pos pos) {
-    const int32_t row = draft.positions().row_at(pos);
-    return row > 0 && row <= draft.n_past() && draft.positions().at(row) == pos;
+// Can a row at `pos` come next, when the sequence has gone back there?
+bool can_go_to(const Sequence & rows, llama_pos pos) {
+    const int32_t row = rows.positions().row_at(pos);
+    return row > 0 && row <= rows.n_past() && rows.positions().at(row) == pos;
 }
 
 // Goes back to `pos`, or on to there over a gap. Of the rows before a gap nothing is known: as many are counted as
 // there are positions.
-void go_to(SequenceDraft & draft, llama_pos pos) {
-    if (!can_go_to(draft, pos)) {
-        draft.resume(pos);
-    } else if (draft.positions().row_at(pos) < draft.n_past()) {
-        draft.trim(draft.positions().row_at(pos));
+void go_to(Sequence & rows, llama_pos pos) {
+    if (!can_go_to(rows, pos)) {
+        rows.resume(pos);
+    } else if (rows.positions().row_at(pos) < rows.n_past()) {
+        rows.trim(rows.positions().row_at(pos));
     }
 }
 
@@ -49,6 +48,13 @@ void require_readable(const llama_ubatch & ubatch, const DraftModel & draft, int
 // In a saved state: how many rows there are, and their tokens.
 int64_t text_bytes(int32_t n_rows) {
     return (int64_t) sizeof n_rows + n_rows * (int64_t) sizeof(llama_token);
+}
+
+llama_context * require_free(llama_context * ctx) {
+    if (ctx->eagle_listener) {
+        throw Error(EAGLE_ERR_STATE, "the context feeds other drafts already: free them first");
+    }
+    return ctx;
 }
 
 int32_t run_length(const llama_ubatch & ubatch, int32_t first) {
@@ -84,38 +90,24 @@ struct DraftSet::Run {
 };
 
 DraftSet::DraftSet(llama_context * ctx, const llama_model & draft, const eagle_session_params & params, int32_t n_seq)
-    : ctx_(ctx), params_(draft_params(ctx, params)), engine_(draft, *ctx, params_), sequences_(n_seq) {
-    if (ctx->eagle_listener) {
-        throw Error(EAGLE_ERR_STATE, "the context feeds other drafts already: free them first");
-    }
-    try {
-        for (int32_t id : model().states) {
-            capture_on_device(*ctx_, id);
-        }
-    } catch (...) {
-        release_boundaries();
-        throw;
-    }
+    : ctx_(require_free(ctx)),
+      params_(draft_params(ctx, params)),
+      engine_(draft, *ctx, params_),
+      boundaries_(*ctx, model().states),
+      slots_(n_seq) {
     ctx_->eagle_listener = this;
 }
 
 DraftSet::~DraftSet() {
     ctx_->eagle_listener = nullptr;
-    release_boundaries();
 }
 
-void DraftSet::release_boundaries() {
-    for (int32_t id : model().states) {
-        release_on_device(*ctx_, id);
-    }
-}
-
-DraftSet::Sequence & DraftSet::sequence(llama_seq_id seq) {
-    Sequence & s = sequences_[seq];
-    if (!s.draft) {
+DraftSet::Slot & DraftSet::slot(llama_seq_id seq) {
+    Slot & s = slots_[seq];
+    if (!s.rows) {
         const int32_t seq_of_engine = n_engine_ == 0 ? 0 : engine_.add_sequence();
         n_engine_++;
-        s.draft = std::make_unique<SequenceDraft>(engine_, seq_of_engine);
+        s.rows = std::make_unique<Sequence>(&engine_, seq_of_engine);
     }
     return s;
 }
@@ -137,10 +129,7 @@ void DraftSet::append_all(const llama_ubatch & ubatch) {
         require_readable(ubatch, model(), llama_get_model(ctx_)->hparams.n_embd);
     }
     ggml_backend_sched_synchronize(ctx_->get_sched());
-    std::vector<ggml_tensor *> states;
-    for (int32_t id : model().states) {
-        states.push_back(boundary_on_device(*ctx_, id, (int32_t) ubatch.n_tokens));
-    }
+    const std::vector<ggml_tensor *> states = boundaries_.of_last_graph((int32_t) ubatch.n_tokens);
     int32_t n;
     for (int32_t i = 0; i < (int32_t) ubatch.n_tokens; i += n) {
         n = run_length(ubatch, i);
@@ -152,74 +141,74 @@ void DraftSet::append_all(const llama_ubatch & ubatch) {
 }
 
 void DraftSet::append(const Run & run, const std::vector<ggml_tensor *> & states) {
-    Sequence & s = sequence(run.seq());
-    SequenceDraft & draft = *s.draft;
+    Slot & s = slot(run.seq());
+    Sequence & rows = *s.rows;
     try {
         if (run.ubatch.embd) {
-            append_image(draft, run, states);
+            append_image(rows, run, states);
         } else {
-            append_tokens(draft, run, states);
+            append_tokens(rows, run, states);
         }
     } catch (...) {
-        draft.resume(run.pos() + 1);  // whatever comes next comes after a gap
+        rows.resume(run.pos() + 1);  // whatever comes next comes after a gap
         throw;
     }
-    s.text.resize(draft.n_past() - run.n, UNKNOWN);
+    s.text.resize(rows.n_past() - run.n, UNKNOWN);
     if (run.ubatch.embd) {
-        s.text.resize(draft.n_past(), IMAGE);
+        s.text.resize(rows.n_past(), IMAGE);
     } else {
         s.text.insert(s.text.end(), run.tokens(), run.tokens() + run.n);
     }
 }
 
-void DraftSet::append_tokens(SequenceDraft & draft, const Run & run, const std::vector<ggml_tensor *> & states) {
-    go_to(draft, run.pos());
-    draft.stage(states, run.first, run.n);
-    draft.keep(run.tokens(), run.n);
+void DraftSet::append_tokens(Sequence & rows, const Run & run, const std::vector<ggml_tensor *> & states) {
+    go_to(rows, run.pos());
+    rows.stage(states, run.first, run.n);
+    rows.keep(run.tokens(), run.n);
 }
 
 // An image may come in several pieces, which all begin at its time. The row after it stands behind its lines and
 // columns.
-void DraftSet::append_image(SequenceDraft & draft, const Run & run, const std::vector<ggml_tensor *> & states) {
+void DraftSet::append_image(Sequence & rows, const Run & run, const std::vector<ggml_tensor *> & states) {
     const std::vector<llama_pos> parts = run.parts();
     llama_pos end = *std::max_element(parts.begin(), parts.end()) + 1;
-    if (draft.positions().continues(draft.n_past(), parts.data())) {
-        end = std::max(end, end_of(draft));
+    if (rows.positions().continues(rows.n_past(), parts.data())) {
+        end = std::max(end, end_of(rows));
     } else {
-        go_to(draft, run.pos());
+        go_to(rows, run.pos());
     }
     const int64_t width = llama_model_n_embd_inp(llama_get_model(ctx_));
-    draft.stage(states, run.first, run.n);
-    draft.keep_embedded(run.ubatch.embd + run.first * width, width, parts, end);
+    rows.stage(states, run.first, run.n);
+    rows.keep_embedded(run.ubatch.embd + run.first * width, width, parts, end);
 }
 
 // The draft sees its memory from where text and tokens agree up to the end. An image is taken for the one that it was
 // where the text behind it is the same.
 void DraftSet::set_text(llama_seq_id seq, const llama_token * tokens, int32_t n) {
-    Sequence & s = sequences_[seq];
-    if (!s.draft) {
+    Slot & s = slots_[seq];
+    if (!s.rows) {
         return;
     }
-    int32_t first = s.draft->n_past();
+    int32_t first = s.rows->n_past();
     for (; first > 0; first--) {
         const llama_token seen = s.text[first - 1];
         if (seen != IMAGE && (n == 0 || seen != tokens[--n])) {
             break;
         }
     }
-    s.draft->see_from(first);
+    s.rows->see_from(first);
 }
 
 // Those whose sequences have states to draft from, and room; n_max is what there is room for.
 std::vector<eagle_draft_request *> DraftSet::drafting(eagle_draft_request * requests, int32_t n) {
     std::vector<eagle_draft_request *> found;
     for (eagle_draft_request * r = requests; r < requests + n; r++) {
-        Sequence & s = sequences_[r->seq];
-        if (!s.draft || !can_go_to(*s.draft, r->pos)) {
+        Slot & s = slots_[r->seq];
+        if (!s.rows || !can_go_to(*s.rows, r->pos)) {
             continue;
         }
-        go_to(*s.draft, r->pos);
-        r->n_max = std::min(r->n_max, s.draft->room());
+        go_to(*s.rows, r->pos);
+        r->n_max = std::min(r->n_max, s.rows->room());
         if (r->n_max > 0) {
             found.push_back(r);
         }
@@ -233,7 +222,7 @@ void DraftSet::propose(eagle_draft_request * requests, int32_t n, float p_min) {
         draft_all(asked, p_min);
     } catch (...) {
         for (const eagle_draft_request * r : asked) {
-            sequences_[r->seq].draft->resume(r->pos);
+            slots_[r->seq].rows->resume(r->pos);
         }
         throw;
     }
@@ -246,7 +235,7 @@ void DraftSet::draft_all(const std::vector<eagle_draft_request *> & asked, float
     int32_t n_steps = 0, room = INT32_MAX;
     for (const eagle_draft_request * r : asked) {
         n_steps = std::max(n_steps, r->n_max);
-        room = std::min(room, sequences_[r->seq].draft->room());
+        room = std::min(room, slots_[r->seq].rows->room());
     }
     n_steps = std::min(n_steps, room);
     std::vector<llama_token> ids(asked.size() * n_steps);
@@ -254,13 +243,13 @@ void DraftSet::draft_all(const std::vector<eagle_draft_request *> & asked, float
     std::vector<DraftRows> parts;
     std::vector<DraftOut> out;
     for (size_t i = 0; i < asked.size(); i++) {
-        parts.push_back(sequences_[asked[i]->seq].draft->rows_to_draft(asked[i]->id_last));
+        parts.push_back(slots_[asked[i]->seq].rows->rows_to_draft(asked[i]->id_last));
         out.push_back({&ids[i * n_steps], &probs[i * n_steps]});
     }
     const int32_t n_drafted = engine_.draft(parts, n_steps, p_min, out);
     for (size_t i = 0; i < asked.size(); i++) {
         eagle_draft_request & r = *asked[i];
-        const int32_t n_good = sequences_[r.seq].draft->drafted(out[i].probs, n_drafted, p_min);
+        const int32_t n_good = slots_[r.seq].rows->drafted(out[i].probs, n_drafted, p_min);
         r.n_out = std::min(n_good, r.n_max);
         std::copy_n(out[i].ids, r.n_out, r.ids);
     }
@@ -272,30 +261,30 @@ int64_t DraftSet::n_ctx() const {
 
 // The text, then the draft's own state.
 int64_t DraftSet::state_size(llama_seq_id seq, llama_pos pos) {
-    Sequence & s = sequences_[seq];
-    if (!s.draft || !can_go_to(*s.draft, pos)) {
+    Slot & s = slots_[seq];
+    if (!s.rows || !can_go_to(*s.rows, pos)) {
         return 0;
     }
-    go_to(*s.draft, pos);
-    return text_bytes(s.draft->n_past()) + s.draft->state_size();
+    go_to(*s.rows, pos);
+    return text_bytes(s.rows->n_past()) + s.rows->state_size();
 }
 
 void DraftSet::save_state(llama_seq_id seq, char * data, int64_t size) const {
-    const Sequence & s = sequences_[seq];
-    const int32_t n_rows = s.draft ? s.draft->n_past() : 0;
-    if (!s.draft || size != text_bytes(n_rows) + s.draft->state_size()) {
+    const Slot & s = slots_[seq];
+    const int32_t n_rows = s.rows ? s.rows->n_past() : 0;
+    if (!s.rows || size != text_bytes(n_rows) + s.rows->state_size()) {
         throw Error(EAGLE_ERR_ARGUMENT, format("sequence %d has no state of %lld bytes", seq, (long long) size));
     }
     std::vector<llama_token> text = s.text;
     text.resize(n_rows, UNKNOWN);
     std::memcpy(data, &n_rows, sizeof n_rows);
     std::memcpy(data + sizeof n_rows, text.data(), n_rows * sizeof(llama_token));
-    s.draft->save_state(data + text_bytes(n_rows));
+    s.rows->save_state(data + text_bytes(n_rows));
 }
 
 void DraftSet::load_state(llama_seq_id seq, const char * data, int64_t size, llama_pos pos) {
-    Sequence & s = sequence(seq);
-    s.draft->resume(pos);
+    Slot & s = slot(seq);
+    s.rows->resume(pos);
     s.text.assign(pos, UNKNOWN);
     if (!data) {
         return;
@@ -305,9 +294,9 @@ void DraftSet::load_state(llama_seq_id seq, const char * data, int64_t size, lla
     if (n_rows < 0 || n_rows > n_ctx() || size <= text_bytes(n_rows)) {
         throw Error(EAGLE_ERR_INCOMPATIBLE, format("%lld bytes are no state of a sequence", (long long) size));
     }
-    s.draft->load_state(data + text_bytes(n_rows), size - text_bytes(n_rows), n_rows);
-    if (end_of(*s.draft) != pos) {
-        s.draft->resume(pos);
+    s.rows->load_state(data + text_bytes(n_rows), size - text_bytes(n_rows), n_rows);
+    if (end_of(*s.rows) != pos) {
+        s.rows->resume(pos);
         throw Error(EAGLE_ERR_INCOMPATIBLE, format("not the state of a sequence that ends at position %d", pos));
     }
     s.text.resize(n_rows);

@@ -4,8 +4,9 @@
 #include <memory>
 #include <vector>
 
+#include "eagle_boundaries.h"
 #include "eagle_drafts.h"
-#include "eagle_sequence_draft.h"
+#include "eagle_sequence.h"
 #include "eagle_ubatch_listener.h"
 
 namespace eagle {
@@ -17,7 +18,7 @@ class DraftSet : public eagle_ubatch_listener {
 
     const DraftModel & model() const { return engine_.model(); }
     int64_t n_ctx() const;  // of a sequence
-    int32_t n_seq() const { return (int32_t) sequences_.size(); }
+    int32_t n_seq() const { return (int32_t) slots_.size(); }
 
     void decoded(const llama_ubatch & ubatch) override;
     void set_text(llama_seq_id seq, const llama_token * tokens, int32_t n);
@@ -29,9 +30,9 @@ class DraftSet : public eagle_ubatch_listener {
     void load_state(llama_seq_id seq, const char * data, int64_t size, llama_pos pos);
 
   private:
-    struct Sequence {
-        std::unique_ptr<SequenceDraft> draft;  // null: no token yet
-        std::vector<llama_token> text;         // per row: the token that the draft took in there, or one of those below
+    struct Slot {
+        std::unique_ptr<Sequence> rows;  // null: no token yet
+        std::vector<llama_token> text;   // per row: the token that the draft took in there, or one of those below
     };
 
     static constexpr llama_token UNKNOWN = -1;  // the draft has not seen the row
@@ -42,18 +43,18 @@ class DraftSet : public eagle_ubatch_listener {
     llama_context * ctx_;
     DraftParams params_;
     DraftEngine engine_;
+    Boundaries boundaries_;
     int32_t n_engine_ = 0;  // sequences of the engine that are taken
-    std::vector<Sequence> sequences_;
+    std::vector<Slot> slots_;
     bool warned_ = false;
 
-    Sequence & sequence(llama_seq_id seq);
-    void release_boundaries();
+    Slot & slot(llama_seq_id seq);
     std::vector<eagle_draft_request *> drafting(eagle_draft_request * requests, int32_t n);
     void draft_all(const std::vector<eagle_draft_request *> & asked, float p_min);
     void append_all(const llama_ubatch & ubatch);
     void append(const Run & run, const std::vector<ggml_tensor *> & states);
-    void append_tokens(SequenceDraft & draft, const Run & run, const std::vector<ggml_tensor *> & states);
-    void append_image(SequenceDraft & draft, const Run & run, const std::vector<ggml_tensor *> & states);
+    void append_tokens(Sequence & rows, const Run & run, const std::vector<ggml_tensor *> & states);
+    void append_image(Sequence & rows, const Run & run, const std::vector<ggml_tensor *> & states);
 };
 
 }  // namespace eagle

@@ -56,33 +56,53 @@ void update_capture(llama_context & ctx, uint32_t il) {
 
 namespace eagle {
 
-void capture_on_device(llama_context & ctx, int32_t il) {
-    if (il == FINAL_NORM) {
-        return require_final_norm(ctx);
+Boundaries::Boundaries(llama_context & ctx, const std::vector<int32_t> & ids) : ctx_(ctx), ids_(ids) {
+    try {
+        for (int32_t id : ids_) {
+            capture(id);
+        }
+    } catch (...) {
+        release();
+        throw;
     }
-    require_published(ctx, il);
-    ctx.eagle_session_layers.insert((uint32_t) il);
-    update_capture(ctx, (uint32_t) il);
 }
 
-void release_on_device(llama_context & ctx, int32_t il) {
-    if (il == FINAL_NORM) {
-        return;
-    }
-    ctx.eagle_session_layers.erase((uint32_t) il);
-    update_capture(ctx, (uint32_t) il);
+Boundaries::~Boundaries() {
+    release();
 }
 
-ggml_tensor * boundary_on_device(const llama_context & ctx, int32_t il, int32_t n_rows) {
-    const llm_graph_result * result = ctx.eagle_last_result();
-    ggml_tensor * t = nullptr;
-    if (result) {
-        t = il == FINAL_NORM ? result->get_h_nextn() : result->get_layer_inp(il);
+void Boundaries::capture(int32_t id) {
+    if (id == FINAL_NORM) {
+        return require_final_norm(ctx_);
     }
-    if (!t || t->ne[1] != n_rows || t->ne[0] != ctx.get_model().hparams.n_embd || !ggml_is_contiguous(t)) {
-        throw Error(EAGLE_ERR_INTERNAL, format("boundary %d of the last %d tokens is not at hand", il, n_rows));
+    require_published(ctx_, id);
+    ctx_.eagle_session_layers.insert((uint32_t) id);
+    update_capture(ctx_, (uint32_t) id);
+}
+
+void Boundaries::release() {
+    for (int32_t id : ids_) {
+        if (id != FINAL_NORM) {
+            ctx_.eagle_session_layers.erase((uint32_t) id);
+            update_capture(ctx_, (uint32_t) id);
+        }
     }
-    return t;
+}
+
+std::vector<ggml_tensor *> Boundaries::of_last_graph(int32_t n_rows) const {
+    const llm_graph_result * result = ctx_.eagle_last_result();
+    std::vector<ggml_tensor *> found;
+    for (int32_t id : ids_) {
+        ggml_tensor * t = nullptr;
+        if (result) {
+            t = id == FINAL_NORM ? result->get_h_nextn() : result->get_layer_inp(id);
+        }
+        if (!t || t->ne[1] != n_rows || t->ne[0] != ctx_.get_model().hparams.n_embd || !ggml_is_contiguous(t)) {
+            throw Error(EAGLE_ERR_INTERNAL, format("boundary %d of the last %d tokens is not at hand", id, n_rows));
+        }
+        found.push_back(t);
+    }
+    return found;
 }
 
 }  // namespace eagle

@@ -2,13 +2,11 @@
 
 #include <algorithm>
 
-#include "eagle_boundaries.h"
 #include "eagle_decode.h"
 #include "eagle_error.h"
 #include "eagle_lost_server.h"
 #include "eagle_sample.h"
 #include "llama-context.h"
-#include "llama-ext.h"
 #include "llama-model.h"
 
 namespace eagle {
@@ -27,57 +25,57 @@ DraftParams draft_params(const llama_context * ctx, const eagle_session_params &
     return p;
 }
 
-Session::Session(llama_context * ctx, const llama_model & draft, const eagle_session_params & params)
+Session::Draft::Draft(llama_context * ctx, const llama_model & draft, const eagle_session_params & params)
+    : engine(draft, *ctx, draft_params(ctx, params)), boundaries(*ctx, engine.model().states) {}
+
+// Where rounds can be undone, a prompt is computed in llama.cpp's own pieces: else it keeps the last n_rs_seq + 1
+// tokens of a batch together, and the prompt would not have the bits of plain decoding.
+Session::Session(llama_context * ctx, const llama_model * draft, const eagle_session_params & params)
     : ctx_(ctx),
       n_draft_max_(params.n_draft_max),
-      n_ctx_((int32_t) llama_n_ctx_seq(ctx)),
+      n_ctx_(params.n_ctx > 0 ? std::min(params.n_ctx, (int32_t) llama_n_ctx_seq(ctx))
+                              : (int32_t) llama_n_ctx_seq(ctx)),
       n_batch_((int32_t) llama_n_batch(ctx)),
-      n_ubatch_((int32_t) llama_n_ubatch(ctx)),
-      engine_(draft, *ctx, draft_params(ctx, params)),
-      draft_(engine_, 0) {
-    const llama_model * target = llama_get_model(ctx);
-    const DraftModel & model = engine().model();
-    recurrent_ = llama_model_is_recurrent(target) || llama_model_is_hybrid(target);
-    if (recurrent_ && (int32_t) llama_n_rs_seq(ctx) < n_draft_max_) {
-        throw Error(EAGLE_ERR_ARGUMENT,
-                    format("drafts of %d tokens need a context with n_rs_seq >= %d, this one has %u", n_draft_max_,
-                           n_draft_max_, llama_n_rs_seq(ctx)));
-    }
-    if (n_draft_max_ + 1 > (int32_t) std::min(llama_n_batch(ctx), llama_n_ubatch(ctx))) {
-        throw Error(EAGLE_ERR_ARGUMENT,
-                    format("drafts of %d tokens need n_batch and n_ubatch >= %d, not %u and %u", n_draft_max_,
-                           n_draft_max_ + 1, llama_n_batch(ctx), llama_n_ubatch(ctx)));
-    }
-    if (llama_memory_seq_pos_max(llama_get_memory(ctx_), 0) >= 0) {
-        throw Error(EAGLE_ERR_STATE, "the context has tokens in its memory already: clear it first");
-    }
-    try {
-        for (int32_t id : model.states) {
-            capture_on_device(*ctx_, id);
-        }
-    } catch (...) {
-        release_boundaries();
-        throw;
+      n_piece_(n_draft_max_ > 0 ? std::min((int32_t) llama_n_ubatch(ctx), n_batch_) : n_batch_),
+      n_window_(llama_model_n_swa(llama_get_model(ctx))),
+      recurrent_(llama_model_is_recurrent(llama_get_model(ctx)) || llama_model_is_hybrid(llama_get_model(ctx))) {
+    require_fitting_context();
+    if (draft) {
+        draft_ = std::make_unique<Draft>(ctx, *draft, params);
+        rows_ = Sequence(&draft_->engine);
     }
     ctx_->device_logits.wanted = true;
 }
 
 Session::~Session() {
     ctx_->device_logits.wanted = false;
-    release_boundaries();
 }
 
-void Session::release_boundaries() {
-    for (int32_t id : engine().model().states) {
-        release_on_device(*ctx_, id);
+void Session::require_fitting_context() const {
+    if (recurrent_ && (int32_t) llama_n_rs_seq(ctx_) < n_draft_max_) {
+        throw Error(EAGLE_ERR_ARGUMENT,
+                    format("drafts of %d tokens need a context with n_rs_seq >= %d, this one has %u", n_draft_max_,
+                           n_draft_max_, llama_n_rs_seq(ctx_)));
     }
+    if (n_draft_max_ + 1 > n_piece_) {
+        throw Error(EAGLE_ERR_ARGUMENT,
+                    format("drafts of %d tokens need n_batch and n_ubatch >= %d, not %u and %u", n_draft_max_,
+                           n_draft_max_ + 1, llama_n_batch(ctx_), llama_n_ubatch(ctx_)));
+    }
+    if (llama_memory_seq_pos_max(llama_get_memory(ctx_), 0) >= 0) {
+        throw Error(EAGLE_ERR_STATE, "the context has tokens in its memory already: clear it first");
+    }
+}
+
+int32_t Session::n_vocab() const {
+    return llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(ctx_)));
 }
 
 void Session::reset() {
     llama_memory_clear(llama_get_memory(ctx_), false);
     broken_ = false;
     round_.clear();
-    draft_.restart();
+    rows_.restart();
 }
 
 void Session::require_ready() const {
@@ -97,8 +95,7 @@ void Session::require_room(int32_t n) const {
 }
 
 int32_t Session::n_draft_room() const {
-    const int32_t target_room = n_ctx_ - n_past() - 1;
-    return std::clamp(std::min(target_room, draft_.room()), 0, n_draft_max_);
+    return std::clamp(std::min(n_ctx_ - n_past() - 1, rows_.room()), 0, n_draft_max_);
 }
 
 // Logits of the rows from first_output on.
@@ -136,32 +133,27 @@ void Session::run(const llama_batch & batch, bool may_stop) {
     try {
         eagle::decode(*ctx_, batch, may_stop);
     } catch (const Error & error) {
-        // llama.cpp takes back the keys and values of a batch that was stopped, but no half of a recurrent state
-        broken_ = error.status != EAGLE_ERR_CONTEXT_FULL && (recurrent_ || error.status != EAGLE_ERR_ABORTED);
+        // No half of a recurrent state can be taken back.
+        broken_ = error.status != EAGLE_ERR_CONTEXT_FULL && (recurrent_ || !remove_from(n_past()));
         throw;
     }
-    stage_features(batch.n_tokens);
+    if (draft_) {
+        rows_.stage(draft_->boundaries.of_last_graph(batch.n_tokens), 0, batch.n_tokens);
+    }
     broken_ = false;
 }
 
-// Of the n rows just decoded.
-void Session::stage_features(int32_t n) {
-    llama_synchronize(ctx_);
-    std::vector<ggml_tensor *> boundaries;
-    for (int32_t id : engine().model().states) {
-        boundaries.push_back(boundary_on_device(*ctx_, id, n));
-    }
-    draft_.stage(boundaries, 0, n);
+// Tokens of n to decode at once, from token i on.
+int32_t Session::next_piece(int32_t i, int32_t n) const {
+    return std::min({n - i, n_piece_, n_batch_ - i % n_batch_});
 }
 
 void Session::eval(const llama_token * tokens, int32_t n) {
     require_ready();
     require_room(n);
-    // In llama.cpp's own pieces, so that prompts have the same bits with a draft and without. Except that upstream
-    // keeps the last n_rs_seq + 1 tokens together where it can: then trim() could go back over them.
     int32_t n_now;
     for (int32_t i = 0; i < n; i += n_now) {
-        n_now = std::min({n - i, n_ubatch_, n_batch_ - i % n_batch_});
+        n_now = next_piece(i, n);
         const bool last = i + n_now == n;
         decode(tokens + i, n_now, last ? n_now - 1 : n_now, true);
         keep(tokens + i, n_now);
@@ -176,10 +168,10 @@ void Session::require_parts(const EmbeddedRows & rows) const {
         throw Error(EAGLE_ERR_INCOMPATIBLE,
                     format("images are read by targets with M-RoPE, not by %s", target->arch_name().c_str()));
     }
-    if (engine().model().n_embd != target->hparams.n_embd) {
+    if (draft_ && engine()->model().n_embd != target->hparams.n_embd) {
         throw Error(EAGLE_ERR_INCOMPATIBLE,
                     format("a draft of hidden size %lld cannot take rows of an image of width %u: draft without it",
-                           (long long) engine().model().n_embd, target->hparams.n_embd));
+                           (long long) engine()->model().n_embd, target->hparams.n_embd));
     }
     llama_pos time = 0;
     for (int32_t i = 0; i < RowPositions::N_PARTS * rows.n; i++) {
@@ -199,8 +191,8 @@ void Session::eval_embeddings(const EmbeddedRows & rows) {
     const int64_t width = llama_model_n_embd_inp(llama_get_model(ctx_));
     const llama_pos first = position(n_past());
     int32_t n_now;
-    for (int32_t i = 0; i < rows.n; i += n_now) {  // in pieces as eval() makes them
-        n_now = std::min({rows.n - i, n_ubatch_, n_batch_ - i % n_batch_});
+    for (int32_t i = 0; i < rows.n; i += n_now) {
+        n_now = next_piece(i, rows.n);
         std::vector<llama_pos> parts;
         for (int32_t row = i; row < i + n_now; row++) {
             for (int32_t part = 0; part < RowPositions::N_PARTS; part++) {
@@ -209,7 +201,7 @@ void Session::eval_embeddings(const EmbeddedRows & rows) {
         }
         decode_embeddings(rows.values + i * width, parts, i + n_now == rows.n);
         broken_ = true;  // the draft may compute, and fail
-        draft_.keep_embedded(rows.values + i * width, width, parts, first + rows.n_pos);
+        rows_.keep_embedded(rows.values + i * width, width, parts, first + rows.n_pos);
         broken_ = false;
         timings.n_eval += n_now;
     }
@@ -218,7 +210,7 @@ void Session::eval_embeddings(const EmbeddedRows & rows) {
 // Of the rows just decoded; the draft may compute, and fail.
 void Session::keep(const llama_token * tokens, int32_t n) {
     broken_ = true;
-    draft_.keep(tokens, n);
+    rows_.keep(tokens, n);
     broken_ = false;
 }
 
@@ -233,20 +225,33 @@ void Session::trim(int32_t n_kept) {
     if (n_kept == 0) {
         return reset();
     }
-    const RowPositions & positions = draft_.positions();
-    if (!positions.is_cut(n_kept)) {
+    if (!rows_.positions().is_cut(n_kept)) {
         throw Error(EAGLE_ERR_ARGUMENT, format("%d tokens end within an image: keep all of it or nothing", n_kept));
     }
-    llama_memory_t memory = llama_get_memory(ctx_);
-    // llama.cpp counts how far a recurrent state goes back in positions, of which an image's rows share one.
-    const bool across_image =
-        recurrent_ && positions.has_image_from(n_kept) && llama_memory_seq_pos_max(memory, 0) >= position(n_kept);
-    if (across_image || !llama_memory_seq_rm(memory, 0, position(n_kept), -1)) {
-        throw Error(EAGLE_ERR_STATE, format("the recurrent state cannot go back from %d to %d tokens: reset and "
-                                            "evaluate again",
-                                            n_past(), n_kept));
+    if (!can_go_back(n_kept)) {
+        throw Error(EAGLE_ERR_STATE,
+                    format("%s cannot go back from %d to %d tokens: reset and evaluate again",
+                           recurrent_ ? "the recurrent state" : "the sliding window", n_past(), n_kept));
     }
-    draft_.trim(n_kept);
+    rows_.trim(n_kept);
+}
+
+// Cuts the target's memory, if llama.cpp has all that the next row reads. Without swa_full it frees cells behind the
+// window of the last token. It counts in positions how far a recurrent state goes back; an image's rows share one.
+bool Session::can_go_back(int32_t n_past) const {
+    llama_memory_t memory = llama_get_memory(ctx_);
+    const llama_pos pos = position(n_past);
+    if (n_window_ > 0 && llama_memory_seq_pos_min(memory, 0) > std::max(0, pos - n_window_)) {
+        return false;
+    }
+    if (recurrent_ && rows_.positions().has_image_from(n_past) && llama_memory_seq_pos_max(memory, 0) >= pos) {
+        return false;
+    }
+    return remove_from(n_past);
+}
+
+bool Session::remove_from(int32_t n_past) const {
+    return llama_memory_seq_rm(llama_get_memory(ctx_), 0, position(n_past), -1);
 }
 
 void Session::save_state(char * data, int64_t size) const {
@@ -255,7 +260,7 @@ void Session::save_state(char * data, int64_t size) const {
         throw Error(EAGLE_ERR_ARGUMENT,
                     format("%lld bytes for a state of %lld", (long long) size, (long long) state_size()));
     }
-    draft_.save_state(data);
+    rows_.save_state(data);
     require_servers(*ctx_);
 }
 
@@ -263,7 +268,7 @@ void Session::load_state(const char * data, int64_t size, int32_t n_past) {
     if (n_past < 0 || n_past > n_ctx_) {
         throw Error(EAGLE_ERR_ARGUMENT, format("%d tokens in a context of %d", n_past, n_ctx_));
     }
-    draft_.load_state(data, size, n_past);
+    rows_.load_state(data, size, n_past);
     broken_ = false;
     round_.clear();
 }
@@ -276,14 +281,14 @@ int32_t Session::draft(llama_token id_last, int32_t n_max, float p_min, llama_to
     }
     std::vector<float> own(n_steps);
     probs = probs ? probs : own.data();
-    const int32_t n = engine_.draft({draft_.rows_to_draft(id_last)}, n_steps, p_min, {{ids, probs}});
-    return draft_.drafted(probs, n, p_min);
+    const int32_t n = draft_->engine.draft({rows_.rows_to_draft(id_last)}, n_steps, p_min, {{ids, probs}});
+    return rows_.drafted(probs, n, p_min);
 }
 
 void Session::verify(const llama_token * ids, int32_t n) {
     require_ready();
     require_room(n);
-    if (n > n_draft_max_ + 1) {
+    if (n_draft_max_ > 0 ? n > n_draft_max_ + 1 : n > n_batch_) {
         throw Error(EAGLE_ERR_ARGUMENT, format("a round of %d rows, but n_draft_max is %d", n, n_draft_max_));
     }
     decode(ids, n, 0, false);
@@ -312,7 +317,7 @@ void Session::commit(int32_t n_kept) {
     if (n_kept < 0 || n_kept > n) {
         throw Error(EAGLE_ERR_ARGUMENT, format("cannot keep %d rows of a round of %d", n_kept, n));
     }
-    if (n_kept < n && !llama_memory_seq_rm(llama_get_memory(ctx_), 0, position(n_past() + n_kept), -1)) {
+    if (n_kept < n && !remove_from(n_past() + n_kept)) {
         broken_ = true;
         throw Error(EAGLE_ERR_STATE, format("the recurrent state cannot undo %d rows", n - n_kept));
     }

@@ -1,10 +1,12 @@
-// A target context and its draft, moving together: see eagle.h for what a round is.
+// One sequence of a target context, with a draft or without: see eagle.h for what a round is.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "eagle.h"
-#include "eagle_sequence_draft.h"
+#include "eagle_boundaries.h"
+#include "eagle_sequence.h"
 
 namespace eagle {
 
@@ -21,51 +23,66 @@ struct EmbeddedRows {
 
 class Session {
   public:
-    Session(llama_context * ctx, const llama_model & draft, const eagle_session_params & params);
+    // draft null: only the caller proposes tokens.
+    Session(llama_context * ctx, const llama_model * draft, const eagle_session_params & params);
     ~Session();
 
     void reset();
-    int32_t n_past() const { return draft_.n_past(); }
+    int32_t n_past() const { return rows_.n_past(); }
     int32_t n_draft_room() const;
     void eval(const llama_token * tokens, int32_t n);
     void eval_embeddings(const EmbeddedRows & rows);
     void trim(int32_t n_kept);
 
-    int64_t state_size() const { return draft_.state_size(); }
+    int64_t state_size() const { return rows_.state_size(); }
     void save_state(char * data, int64_t size) const;
     void load_state(const char * data, int64_t size, int32_t n_past);
 
+    // Needs a draft.
     int32_t draft(llama_token id_last, int32_t n_max, float p_min, llama_token * ids, float * probs);
     void verify(const llama_token * ids, int32_t n);
     int32_t accept(llama_sampler * sampler, llama_token * ids);
     void commit(int32_t n_kept);
-    void note(const llama_token * ids, int32_t n) { draft_.note(ids, n); }
+    void note(const llama_token * ids, int32_t n) { rows_.note(ids, n); }
 
-    const DraftEngine & engine() const { return engine_; }
+    // Null: there is no draft.
+    const DraftEngine * engine() const { return draft_ ? &draft_->engine : nullptr; }
+    int32_t n_vocab() const;
     eagle_timings timings = {};
 
   private:
+    // Listens to what the target computes.
+    struct Draft {
+        DraftEngine engine;
+        Boundaries boundaries;
+
+        Draft(llama_context * ctx, const llama_model & draft, const eagle_session_params & params);
+    };
+
     llama_context * ctx_;
     int32_t n_draft_max_;
     int32_t n_ctx_;
     int32_t n_batch_;
-    int32_t n_ubatch_;
-    DraftEngine engine_;
-    SequenceDraft draft_;
+    int32_t n_piece_;
+    int32_t n_window_;  // of the target's attention; 0: none
     bool recurrent_;
+    std::unique_ptr<Draft> draft_;  // null: there is none
+    Sequence rows_;
     bool broken_ = false;             // a decode failed: only reset helps
     std::vector<llama_token> round_;  // rows of the pending round; empty: none
 
-    void release_boundaries();
+    void require_fitting_context() const;
     void require_ready() const;
     void require_room(int32_t n) const;
     void require_parts(const EmbeddedRows & rows) const;
-    llama_pos position(int32_t row) const { return draft_.positions().at(row); }
+    llama_pos position(int32_t row) const { return rows_.positions().at(row); }
+    int32_t next_piece(int32_t i, int32_t n) const;
     void decode(const llama_token * tokens, int32_t n, int32_t first_output, bool may_stop);
     void decode_embeddings(const float * values, const std::vector<llama_pos> & parts, bool last);
     void run(const llama_batch & batch, bool may_stop);
-    void stage_features(int32_t n);
     void keep(const llama_token * tokens, int32_t n);
+    bool can_go_back(int32_t n_past) const;
+    bool remove_from(int32_t n_past) const;
 };
 
 }  // namespace eagle

@@ -1,108 +1,134 @@
-#include "eagle_sequence_draft.h"
+#include "eagle_sequence.h"
 
+#include <climits>
 #include <cstring>
 
 #include "eagle_error.h"
 
 namespace eagle {
 
-SequenceDraft::SequenceDraft(DraftEngine & engine, int32_t seq)
-    : engine_(engine), seq_(seq), width_(engine.model().n_states() * engine.model().n_embd_tgt) {}
+Sequence::Sequence(DraftEngine * engine, int32_t seq) : engine_(engine), seq_(seq) {
+    if (engine_) {
+        width_ = engine_->model().n_states() * engine_->model().n_embd_tgt;
+    }
+}
 
-void SequenceDraft::restart() {
+void Sequence::restart() {
     n_past_ = 0;
     positions_.clear();
     pending_tokens_.clear();
-    engine_.restart(seq_);
+    if (engine_) {
+        engine_->restart(seq_);
+    }
 }
 
-void SequenceDraft::resume(int32_t n_past) {
+void Sequence::resume(int32_t n_past) {
     if (n_past == 0) {
         return restart();
     }
     n_past_ = n_past;
     positions_.clear();
     pending_tokens_.clear();
-    features().truncate(0);
-    engine_.forget_slots(seq_, engine_.slot_of(n_past));
+    if (engine_) {
+        features().truncate(0);
+        engine_->forget_slots(seq_, engine_->slot_of(n_past));
+    }
 }
 
-void SequenceDraft::stage(const std::vector<ggml_tensor *> & states, int32_t first, int32_t n) {
+void Sequence::stage(const std::vector<ggml_tensor *> & states, int32_t first, int32_t n) {
     features().stage(states, first, n);
 }
 
 // The rows become pending, and their tokens complete the rows before.
-void SequenceDraft::keep(const llama_token * tokens, int32_t n) {
+void Sequence::keep(const llama_token * tokens, int32_t n) {
+    n_past_ += n;
+    if (!engine_) {
+        return;
+    }
     if (n_pending() > 0) {
         pending_tokens_.push_back(tokens[0]);
     }
     pending_tokens_.insert(pending_tokens_.end(), tokens + 1, tokens + n);
     features().keep(n);
-    engine_.note(tokens, n);
-    n_past_ += n;
+    engine_->note(tokens, n);
     if (n_pending() > MAX_PENDING) {
         take_pending(n_pending() - 1);
     }
 }
 
 // The draft takes in all rows but the last: each reads the image row after its own.
-void SequenceDraft::keep_embedded(const float * values, int64_t width, const std::vector<llama_pos> & parts,
-                                  llama_pos end) {
+void Sequence::keep_embedded(const float * values, int64_t width, const std::vector<llama_pos> & parts, llama_pos end) {
+    const int32_t n = (int32_t) parts.size() / RowPositions::N_PARTS;
     if (n_pending() > 0) {
         take_pending(n_pending() - 1);
     } else {
         values += width;  // no row waits for the first one
     }
-    const int32_t n = (int32_t) parts.size() / RowPositions::N_PARTS;
     positions_.add(n_past_, parts, end);
-    features().keep(n);
     n_past_ += n;
+    if (!engine_) {
+        return;
+    }
+    features().keep(n);
     const int32_t n_take = n_pending() - 1;
     take({nullptr, n_take, pending_row(), &positions_, seq_, 0, values, width});
     features().drop(n_take);
 }
 
 // Past its own memory the draft sleeps: nothing drafts there.
-void SequenceDraft::take(const DraftRows & rows) {
-    const int64_t n_slots = engine_.n_ctx() - engine_.slot_of(rows.row);
+void Sequence::take(const DraftRows & rows) {
+    const int64_t n_slots = engine_->n_ctx() - engine_->slot_of(rows.row);
     const DraftRows fitting = rows.first_of((int32_t) std::clamp<int64_t>(n_slots, 0, rows.n));
     if (fitting.n > 0) {
-        engine_.take(fitting);
+        engine_->take(fitting);
     }
 }
 
 // The draft takes in the first n pending rows.
-void SequenceDraft::take_pending(int32_t n) {
+void Sequence::take_pending(int32_t n) {
     take({pending_tokens_.data(), n, pending_row(), &positions_, seq_});
     drop_pending(n);
 }
 
-void SequenceDraft::drop_pending(int32_t n) {
+void Sequence::drop_pending(int32_t n) {
     features().drop(n);
     pending_tokens_.erase(pending_tokens_.begin(), pending_tokens_.begin() + n);
 }
 
-void SequenceDraft::trim(int32_t n_past) {
-    features().truncate(std::max(0, n_past - pending_row()));
+void Sequence::note(const llama_token * ids, int32_t n) {
+    if (engine_) {
+        engine_->note(ids, n);
+    }
+}
+
+void Sequence::trim(int32_t n_past) {
+    const int32_t first_pending = pending_row();
     n_past_ = n_past;
     positions_.truncate(n_past);
-    engine_.forget_slots(seq_, std::min(engine_.slot_of(n_past), engine_.first_slot(seq_)));
+    if (!engine_) {
+        return;
+    }
+    features().truncate(std::max(0, n_past - first_pending));
+    engine_->forget_slots(seq_, std::min(engine_->slot_of(n_past), engine_->first_slot(seq_)));
     pending_tokens_.resize(std::max(0, n_pending() - 1));
 }
 
 // The last drafted token is verified at n_past + D, and drafted by the row of position n_past + D - 2.
-int32_t SequenceDraft::room() const {
-    const int32_t n_slots = (int32_t) std::min<int64_t>(engine_.n_ctx(), engine_.model().n_ctx_train);
-    return n_pending() > 0 ? std::max(0, n_slots - engine_.slot_of(n_past_) + 1) : 0;
+int32_t Sequence::room() const {
+    if (!engine_) {
+        return INT32_MAX;
+    }
+    const int32_t n_slots = (int32_t) std::min<int64_t>(engine_->n_ctx(), engine_->model().n_ctx_train);
+    return n_pending() > 0 ? std::max(0, n_slots - engine_->slot_of(n_past_) + 1) : 0;
 }
 
-DraftRows SequenceDraft::rows_to_draft(llama_token id_last) {
+DraftRows Sequence::rows_to_draft(llama_token id_last) {
     tokens_to_draft_ = pending_tokens_;
     tokens_to_draft_.push_back(id_last);
     return {tokens_to_draft_.data(), n_pending(), pending_row(), &positions_, seq_};
 }
 
-int32_t SequenceDraft::drafted(const float * probs, int32_t n, float p_min) {
+int32_t Sequence::drafted(const float * probs, int32_t n, float p_min) {
     // The last row stays: only what is kept next tells whether id_last is really the token that follows it.
     drop_pending(n_pending() - 1);
     float confidence = 1.0f;
@@ -115,11 +141,13 @@ int32_t SequenceDraft::drafted(const float * probs, int32_t n, float p_min) {
     return n;
 }
 
-StateHeader SequenceDraft::state_header() const {
+StateHeader Sequence::state_header() const {
     StateHeader header;
     header.n_past = n_past_;
-    header.first_slot = engine_.first_slot(seq_);
-    header.end_slot = (int32_t) std::min<int64_t>(engine_.slot_of(pending_row()), engine_.n_ctx());
+    if (engine_) {
+        header.first_slot = engine_->first_slot(seq_);
+        header.end_slot = (int32_t) std::min<int64_t>(engine_->slot_of(pending_row()), engine_->n_ctx());
+    }
     header.pos = pending_row();
     header.n = n_pending();
     header.n_tokens = (int32_t) pending_tokens_.size();
@@ -128,12 +156,12 @@ StateHeader SequenceDraft::state_header() const {
     return header;
 }
 
-int64_t SequenceDraft::state_size(const StateHeader & header) const {
-    return (int64_t) sizeof header + header.placed_bytes() + header.token_bytes() + header.feature_bytes() +
-           engine_.memory(seq_).size(header.first_slot, header.end_slot);
+int64_t Sequence::state_size(const StateHeader & header) const {
+    const int64_t memory = engine_ ? engine_->memory(seq_).size(header.first_slot, header.end_slot) : 0;
+    return (int64_t) sizeof header + header.placed_bytes() + header.token_bytes() + header.feature_bytes() + memory;
 }
 
-void SequenceDraft::save_state(char * data) const {
+void Sequence::save_state(char * data) const {
     const StateHeader header = state_header();
     std::memcpy(data, &header, sizeof header);
     data += sizeof header;
@@ -141,21 +169,26 @@ void SequenceDraft::save_state(char * data) const {
     data += header.placed_bytes();
     std::memcpy(data, pending_tokens_.data(), header.token_bytes());
     data += header.token_bytes();
-    features().read(data);
-    engine_.memory(seq_).save(header.first_slot, header.end_slot, data + header.feature_bytes());
+    if (engine_) {
+        features().read(data);
+        engine_->memory(seq_).save(header.first_slot, header.end_slot, data + header.feature_bytes());
+    }
 }
 
-StateHeader SequenceDraft::read_header(const char * data, int64_t size, int32_t n_past) const {
+StateHeader Sequence::read_header(const char * data, int64_t size, int32_t n_past) const {
     StateHeader header;
     std::memcpy(&header, data, std::min<int64_t>(size, sizeof header));
-    if (size < (int64_t) sizeof header || !header.is_sane(n_past, width_, engine_.n_ctx(), engine_.model().lead) ||
+    const int64_t n_slots = engine_ ? engine_->n_ctx() : 0;
+    const int32_t lead = engine_ ? engine_->model().lead : 0;
+    if (size < (int64_t) sizeof header || !header.is_sane(n_past, width_, n_slots, lead) ||
         size != state_size(header)) {
-        throw Error(EAGLE_ERR_INCOMPATIBLE, format("not the state of a session with this draft and %d tokens", n_past));
+        throw Error(EAGLE_ERR_INCOMPATIBLE, format("not the state of a session with %s and %d tokens",
+                                                   engine_ ? "this draft" : "no draft", n_past));
     }
     return header;
 }
 
-void SequenceDraft::load_state(const char * data, int64_t size, int32_t n_past) {
+void Sequence::load_state(const char * data, int64_t size, int32_t n_past) {
     if (!data) {
         return resume(n_past);
     }
@@ -172,16 +205,18 @@ void SequenceDraft::load_state(const char * data, int64_t size, int32_t n_past) 
     std::memcpy(tokens.data(), data, header.token_bytes());
     data += header.token_bytes();
     for (llama_token id : tokens) {
-        if (id < 0 || id >= engine_.model().n_vocab) {
+        if (id < 0 || id >= engine_->model().n_vocab) {
             throw Error(EAGLE_ERR_INCOMPATIBLE, format("the saved state names token %d", id));
         }
     }
     n_past_ = n_past;
     positions_ = std::move(positions);
     pending_tokens_ = std::move(tokens);
-    features().write(data, header.n);
-    engine_.forget_slots(seq_, header.first_slot);
-    engine_.memory(seq_).load(header.first_slot, header.end_slot, data + header.feature_bytes());
+    if (engine_) {
+        features().write(data, header.n);
+        engine_->forget_slots(seq_, header.first_slot);
+        engine_->memory(seq_).load(header.first_slot, header.end_slot, data + header.feature_bytes());
+    }
 }
 
 }  // namespace eagle

@@ -1,5 +1,5 @@
-// What a draft holds of one sequence: the states of the target that wait, and the memory of those that it has taken in.
-// It knows no target context; whoever decodes the target hands the states over.
+// One sequence of a target: the number of its rows, their positions, and what a draft holds of them. A draft is
+// optional. A sequence knows no target context: its owner decodes the target and passes the states on.
 #pragma once
 
 #include <algorithm>
@@ -32,19 +32,20 @@ struct StateHeader {
     int64_t token_bytes() const { return n_tokens * (int64_t) sizeof(llama_token); }
     int64_t feature_bytes() const { return (int64_t) n * width * (int64_t) sizeof(float); }
 
-    // Could a sequence with n_past tokens have written it? A row's slot is `lead` after its position.
+    // Could a sequence with n_past tokens have written it? A row's slot is `lead` after its position. Without a draft
+    // the width is 0, and there are no slots and no pending rows.
     bool is_sane(int32_t n_past_now, int64_t width_now, int64_t n_slots, int32_t lead) const {
-        const int32_t slot = pos + lead;
+        const int32_t slot = pos + lead, max_pending = width_now > 0 ? MAX_PENDING : 0;
         return magic == STATE_MAGIC && n_past == n_past_now && width == width_now && first_slot >= 0 &&
-               first_slot <= slot && end_slot >= 0 && end_slot <= n_slots && slot >= 0 && n >= 0 && n <= MAX_PENDING &&
+               first_slot <= slot && end_slot >= 0 && end_slot <= n_slots && slot >= 0 && n >= 0 && n <= max_pending &&
                pos == n_past - n && end_slot <= slot && n_tokens == std::max(0, n - 1) && n_placed >= 0;
     }
 };
 
-class SequenceDraft {
+class Sequence {
   public:
-    // `seq` of the engine, which outlives it.
-    SequenceDraft(DraftEngine & engine, int32_t seq);
+    // `seq` of the engine, which outlives it. engine null: there is no draft.
+    explicit Sequence(DraftEngine * engine = nullptr, int32_t seq = 0);
 
     int32_t n_past() const { return n_past_; }
 
@@ -69,16 +70,16 @@ class SequenceDraft {
     void trim(int32_t n_past);
 
     // The rows before position `first` are not seen any more, those from there on are.
-    void see_from(int32_t first) { engine_.forget_slots(seq_, first == 0 ? 0 : engine_.slot_of(first)); }
+    void see_from(int32_t first) { engine_->forget_slots(seq_, first == 0 ? 0 : engine_->slot_of(first)); }
 
-    // Longest draft that the draft's memory has room for; 0 when no row waits.
+    // Longest draft that the draft's memory has room for; 0 when no row waits. INT32_MAX without a draft.
     int32_t room() const;
 
     // The rows to draft from, id_last among their tokens: valid until the sequence changes. Then what came of it: the
     // tokens before the one that makes the draft less probable than p_min.
     DraftRows rows_to_draft(llama_token id_last);
     int32_t drafted(const float * probs, int32_t n, float p_min);
-    void note(const llama_token * ids, int32_t n) { engine_.note(ids, n); }
+    void note(const llama_token * ids, int32_t n);
 
     int64_t state_size() const { return state_size(state_header()); }
     void save_state(char * data) const;
@@ -86,20 +87,20 @@ class SequenceDraft {
     void load_state(const char * data, int64_t size, int32_t n_past);
 
   private:
-    DraftEngine & engine_;
+    DraftEngine * engine_;
     int32_t seq_;
-    int64_t width_;  // A*T: a row of target states
+    int64_t width_ = 0;  // A*T: a row of target states
     int32_t n_past_ = 0;
     RowPositions positions_;  // of these rows
 
-    // The rows in engine_.features() are pending: the last ones before n_past_, not yet taken in by the draft. Each
+    // The rows in features() are pending: the last ones before n_past_, not yet taken in by the draft. Each
     // one's token is that of the next row, so the last row has none until that one is known.
     std::vector<llama_token> pending_tokens_;
     std::vector<llama_token> tokens_to_draft_;
 
-    FeatureStore & features() { return engine_.features(seq_); }
-    const FeatureStore & features() const { return engine_.features(seq_); }
-    int32_t n_pending() const { return features().size(); }
+    FeatureStore & features() { return engine_->features(seq_); }
+    const FeatureStore & features() const { return static_cast<const DraftEngine *>(engine_)->features(seq_); }
+    int32_t n_pending() const { return engine_ ? features().size() : 0; }
     int32_t pending_row() const { return n_past_ - n_pending(); }
 
     StateHeader state_header() const;
