@@ -14,7 +14,7 @@ PACKAGE = ROOT / "bindings/llama_eagle"
 # A module may import its own layer and those below it.
 LAYERS = (
     ("errors",),
-    ("files", "console", "hub", "pairs"),
+    ("arguments", "files", "console", "hub", "pairs"),
     ("native",),
     ("gguf",),
     ("quantize",),
