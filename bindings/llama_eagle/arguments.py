@@ -28,7 +28,7 @@ def allowed(words: str, check: Callable[[Any], bool]) -> Any:
     def require(value: Any) -> Any:
         try:
             passes = check(value)
-        except (TypeError, ValueError, AttributeError, OverflowError):
+        except (TypeError, ValueError, AttributeError, LookupError, OverflowError):
             passes = False
         if not passes:
             raise PydanticCustomError("not_allowed", words)

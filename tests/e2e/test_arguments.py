@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,9 @@ def llm(request: pytest.FixtureRequest, files: dict[str, Path]) -> Iterator[Any]
 CHATS: list[dict[str, Any]] = [
     {"tools": 7}, {"tools": [None]}, {"tools": [{"type": "function"}]}, {"tools": [{"function": {"name": 1}}]},
     {"tools": [{"function": {"name": "a", "parameters": []}}]}, {"functions": ["a"]}, {"response_format": "json"},
-    {"response_format": ["json_object"]}, {"tool_choice": "sometimes"}, {"tool_choice": True}, {"function_call": 3},
+    {"response_format": ["json_object"]}, {"tool_choice": "sometimes"}, {"tool_choice": True},
+    {"tool_choice": {"type": "auto"}},
+    {"function_call": {"function": 5}}, {"function_call": 3},
     {"messages": [{"role": "user", "content": "x\udfff"}]}, {"top_logprobs": "x"},
 ]  # fmt: skip
 COMPLETIONS: list[dict[str, Any]] = [
@@ -175,3 +178,41 @@ def test_drafters_of_users(files: dict[str, Path], draft: str | None, n_draft: A
     for answer in ([], [97] * 100, [9999, 97], [-1], (98, 99), np.array([98, 99]), [2**40]):
         with load(files, draft=draft, n_draft=n_draft, drafter=Proposing(answer)) as llm:
             assert complete(llm)["text"] == expected
+
+
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"const": 1}}}}}]
+TOOL_MESSAGES = [
+    {"role": "user", "content": "abc"},
+    {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]},
+    {"role": "tool", "tool_call_id": "1", "content": "5"},
+]
+
+
+def test_any_is_required(llm: Any) -> None:
+    answers = [
+        llm.create_chat_completion(ASKED, tools=TOOLS, tool_choice=choice, max_tokens=150, temperature=0)["choices"][0]
+        for choice in ("required", "any")
+    ]
+    assert answers[0]["message"].get("tool_calls", [{}])[0].get("function") == {"name": "f", "arguments": '{"a": 1}'}
+    assert answers[1]["finish_reason"] == answers[0]["finish_reason"] == "tool_calls"
+    assert_names(lambda: llm.create_chat_completion(ASKED, tool_choice="any"), "needs tools")
+
+
+@pytest.mark.parametrize("chat_format", ["chatml", "llama-2", "zephyr"])
+def test_formats_without_tools_say_so(files: dict[str, Path], chat_format: str) -> None:
+    with load(files, draft=None, chat_format=chat_format) as llm:
+        with pytest.warns(UserWarning, match=f"{chat_format}.*no place for tools and calls of tools and results"):
+            llm.create_chat_completion(TOOL_MESSAGES, tools=TOOLS, max_tokens=2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            llm.create_chat_completion(ASKED, max_tokens=2)
+
+
+@pytest.mark.parametrize("chat_format", [None, "chatml", "chatml-function-calling"])
+def test_a_named_function_with_a_schema_that_cannot_be(files: dict[str, Path], chat_format: str | None) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "string", "pattern": "(?=a)"}}}
+    choice = {"type": "function", "function": {"name": "f"}}
+    with load(files, draft=None, chat_format=chat_format) as llm:
+        ask = lambda **given: llm.create_chat_completion(ASKED, tools=[tool], max_tokens=2, **given)  # noqa: E731
+        assert_names(lambda: ask(tool_choice=choice), "look-ahead")
+        assert_names(lambda: ask(tool_choice={"type": "function", "function": {"name": "g"}}), "'g' not found")

@@ -122,12 +122,14 @@ class Completions(Attributes):
         types.CHAT.check(call.arguments)
         name = str(self.chat_format)
         is_own = self.chat_handler is None and name in chat.CALL_FORMATS
-        called = None if is_own else chat.named_function(call.arguments)
-        request = chat.prepared(call.arguments, called)
+        called = chat.named_function(call.arguments)
+        request = chat.prepared(call.arguments, called, is_own=is_own)
         llama: Any = self
         if self._images is not None:
             llama, request["messages"] = self._images.read(self, request["messages"])
         request["messages"] = self._readable(request["messages"])
+        if self.chat_handler is None and name not in (*self._chat_handlers, *chat.CALL_FORMATS):
+            chat.warn_dropped(request, name)
         handler = self.chat_handler or self._chat_handlers.get(name) or get_chat_completion_handler(name)
         options = chat.template_options(request) if self.chat_handler is None else {}
         self._given_speculative = self._read_speculative(speculative)  # the handler calls `create_completion`
@@ -137,7 +139,7 @@ class Completions(Attributes):
             self._given_speculative = Speculative()
         if chat.is_required(call.arguments):
             answer = chat.split(answer, RequiredCall)
-        elif called is not None:
+        elif called is not None and not is_own:
             answer = chat.split(answer, lambda: NamedCall(called["name"]))
         elif is_own:
             answer = chat.own_calls(answer) if isinstance(answer, dict) else chat.named_once(answer)

@@ -44,6 +44,10 @@ def _is_list_of(check: Any) -> Any:
     return lambda value: isinstance(value, list | tuple) and all(map(check, value))
 
 
+def _names_function(value: Any) -> bool:
+    return isinstance(value, Mapping) and isinstance(value.get("name") or value["function"]["name"], str)
+
+
 TOOLS = allowed(
     "a list of {'type': 'function', 'function': {'name': ..., 'parameters': a JSON schema}}", _is_list_of(_is_tool)
 )
@@ -53,10 +57,10 @@ FUNCTIONS = allowed(
 )
 TOOL_CHOICE = allowed(
     f"one of {', '.join(TOOL_CHOICES)}, or a dict that names a function",
-    lambda value: value in TOOL_CHOICES or isinstance(value, Mapping),
+    lambda value: value in TOOL_CHOICES or _names_function(value),
 )
 FUNCTION_CALL = allowed(
-    "none, auto, or a dict that names a function", lambda value: value in TOOL_CHOICES[:2] or isinstance(value, Mapping)
+    "none, auto, or a dict that names a function", lambda value: value in TOOL_CHOICES[:2] or _names_function(value)
 )
 FORMAT = allowed("a dict with a type", lambda value: isinstance(value, Mapping))
 ANY_CALLS = {
