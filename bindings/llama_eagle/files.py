@@ -53,11 +53,38 @@ def read_json_or_yaml(path: Path) -> Any:
     where YAML cannot be read."""
     try:
         text = path.read_text("utf-8")
-        return (_yaml_loader() if path.suffix in (".yaml", ".yml") else json.loads)(text)
+        found = (_yaml_loader() if path.suffix in (".yaml", ".yml") else json.loads)(text)
+        place = null_character(found)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}).") from None
+    except RecursionError:
+        raise InputError(f"{path}: it is nested too deeply. Write it flatter.") from None
     except ValueError as error:
         raise InputError(f"{path}: not valid: {' '.join(str(error).split())}") from None
+    if place is not None:
+        raise InputError(f"{path}: {place or 'it'} holds a null character. Remove it.")
+    return found
+
+
+def null_character(data: Any, place: str = "") -> str | None:
+    """Where a value of settings holds a null character, as keys with points between; None: nowhere.
+
+    No path, address or key may have one: the system's functions end there.
+    """
+    if isinstance(data, str):
+        return place if "\0" in data else None
+    pairs: Iterable[tuple[Any, Any]] = ()
+    if isinstance(data, Mapping):
+        pairs = data.items()
+    elif isinstance(data, list):
+        pairs = enumerate(data)
+    for key, value in pairs:
+        name = f"{place}.{key}" if place else f"{key}"
+        if "\0" in name:
+            return place
+        if (found := null_character(value, name)) is not None:
+            return found
+    return None
 
 
 def typed(path: Path, data: Any, keys: Mapping[str, Any], *, where: str = "", others: bool = False) -> dict[str, Any]:

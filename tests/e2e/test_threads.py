@@ -26,7 +26,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def generate(target: Path, *arguments: object, config: Path | None = None) -> Outcome:
-    environment = {"LLAMA_EAGLE_CONFIG": str(config or target.parent / "none.toml")}
+    environment = {"LLAMA_EAGLE_CONFIG": str(config or os.devnull)}
     return llama_eagle("generate", "-m", target, "--raw", "-p", "abc", "-n", 2, "--temp", 0, *arguments, **environment)
 
 

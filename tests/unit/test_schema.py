@@ -1,20 +1,23 @@
-"""Grammars of JSON schemas: the bounds of integers."""
+"""Grammars of JSON schemas: bounds of numbers, and keys that are followed or refused by name."""
 
 from __future__ import annotations
 
 import json
 import random
 import re
+from decimal import Decimal
+from typing import Any
 
 import pytest
-from llama_eagle.drop_in.chat import grammar_of_schema
+from llama_eagle.drop_in.chat import grammar_of_schema, schemas
 from llama_eagle.errors import UsageError
-from llama_eagle.generation.schema import gbnf, integers
+from llama_eagle.generation.numbers import integers, numbers
+from llama_eagle.generation.schema import gbnf
 
 
 def matches(rule: str) -> re.Pattern[str]:
     """The same rule as a regular expression, which it is but for quotes and spaces."""
-    return re.compile(rule.replace('"', "").replace(" ", ""))
+    return re.compile(rule.replace('"."', r"\.").replace('"', "").replace(" ", ""))
 
 
 def test_a_rule_takes_the_integers_between_its_bounds_and_no_others() -> None:
@@ -45,3 +48,102 @@ def test_a_schema_has_the_bounds_at_any_depth() -> None:
 def test_an_empty_range_is_refused() -> None:
     with pytest.raises(UsageError, match="no integer is from 5 to 4"):
         grammar_of_schema('{"type": "integer", "minimum": 5, "exclusiveMaximum": 5}')
+
+
+FRACTIONS = ("", ".0", ".1", ".5", ".05", ".25", ".49", ".499", ".51", ".999", ".0000000000000001")
+TEXTS = [f"{sign}{n}{part}" for sign in ("", "-") for n in [*range(15), 99, 100, 101, 999] for part in FRACTIONS]
+BOUNDS = {
+    "minimum": Decimal.__ge__, "maximum": Decimal.__le__,
+    "exclusiveMinimum": Decimal.__gt__, "exclusiveMaximum": Decimal.__lt__,
+}  # fmt: skip
+
+
+def is_within(text: str, schema: dict[str, Any]) -> bool:
+    value, places = Decimal(text), len(text.partition(".")[2])
+    if text.startswith("-") and not value:
+        return False
+    held = all(compare(value, Decimal(repr(schema[key]))) for key, compare in BOUNDS.items() if key in schema)
+    return held and ("multipleOf" not in schema or places <= len(repr(schema["multipleOf"])) - 2)
+
+
+def test_a_rule_takes_the_numbers_between_its_bounds_and_no_others() -> None:
+    draw = random.Random(3)
+    for _ in range(150):
+        schema: dict[str, Any] = {"type": "number"}
+        for key in draw.sample(sorted(BOUNDS), draw.randint(1, 3)):
+            value = round(draw.uniform(-15, 15), draw.randint(0, 3))
+            schema[key] = draw.choice([0, 1, -1, 0.5, -0.5, 2.25, -10.05, draw.randint(-120, 120), value])
+        if draw.random() < 0.2:
+            schema["multipleOf"] = draw.choice([0.1, 0.01, 0.001])
+        try:
+            pattern = matches(numbers(schema))
+        except ValueError:
+            assert not any(is_within(text, schema) for text in TEXTS), schema
+            continue
+        for text in TEXTS:
+            assert bool(pattern.fullmatch(text)) == is_within(text, schema), (schema, text)
+
+
+REFUSED = [
+    ({"type": "string", "pattern": "^a+$", "maxLength": 3}, "pattern together with maxLength"),
+    ({"pattern": "a", "minLength": 1}, "pattern together with minLength"),
+    ({"allOf": [{"type": "string", "pattern": "a"}, {"minLength": 2}]}, "pattern together with minLength"),
+    ({"type": "string", "format": "date", "minLength": 11}, "format date together with minLength"),
+    ({"type": "string", "format": "uuid4", "maxLength": 35}, "format uuid4 together with maxLength"),
+    ({"type": "integer", "multipleOf": 5}, "multipleOf 5"),
+    ({"type": "number", "multipleOf": 0.25}, "multipleOf 0.25"),
+    ({"type": "number", "minimum": 1e-30}, "digits behind the point"),
+    ({"type": "number", "minimum": 2, "exclusiveMaximum": 2.0}, "no number is within its bounds"),
+    ({"allOf": [{"pattern": "a"}, {"pattern": "b"}]}, "allOf with two values of pattern"),
+    ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "allOf with two values of type"),
+    ({"type": "object", "properties": {"a": {}}, "required": None}, "required must be a list of names, not null"),
+    ({"properties": []}, "properties must be an object"),
+    ({"type": {}}, "type {} is not one of"),
+    ({"type": ["string", "text"]}, "is not one of"),
+    ({"enum": "a"}, "enum must be a list"),
+    ({"anyOf": {}}, "anyOf must be a list"),
+]
+
+
+@pytest.mark.parametrize(("schema", "reason"), REFUSED, ids=repr)
+def test_what_cannot_be_followed_is_refused_by_name(schema: dict[str, Any], reason: str) -> None:
+    for depth in (schema, {"type": "array", "items": schema}):
+        with pytest.raises(UsageError, match=re.escape(reason)):
+            grammar_of_schema(json.dumps(depth))
+
+
+SAME = [
+    ({"allOf": [{"type": "string"}, {"maxLength": 3}]}, {"type": "string", "maxLength": 3}),
+    (
+        {"type": "string", "allOf": [{"minLength": 2, "maxLength": 9}, {"maxLength": 3, "title": "a"}]},
+        {"type": "string", "minLength": 2, "maxLength": 3},
+    ),
+    (
+        {"allOf": [{"type": "number", "minimum": 1}, {"type": "integer", "minimum": 3}]},
+        {"type": "integer", "minimum": 3},
+    ),
+    ({"type": "string", "format": "date", "maxLength": 100}, {"type": "string", "format": "date"}),
+    ({"minimum": 3}, {"type": "number", "minimum": 3}),
+    ({"type": "number", "multipleOf": 1, "maximum": 5}, {"type": "integer", "maximum": 5}),
+    ({"type": ["str", "None"]}, {"type": ["string", "null"]}),
+    (
+        {"type": "dict", "properties": {"type": {"type": "float"}, "dict": {"type": "list", "items": {"type": "int"}}}},
+        {"properties": {"type": {"type": "number"}, "dict": {"type": "array", "items": {"type": "integer"}}}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("schema", "other"), SAME, ids=repr)
+def test_schemas_that_mean_the_same(schema: dict[str, Any], other: dict[str, Any]) -> None:
+    assert gbnf(json.dumps(schema)) == gbnf(json.dumps(other))
+
+
+def test_types_of_arguments_in_the_words_of_python() -> None:
+    from llama_eagle.drop_in.answers.values import value_of
+
+    given = {"a": ("float", "2.5", 2.5), "b": ("bool", "True", True), "c": ("dict", '{"x": 1}', {"x": 1}),
+             "d": ("list", "[1]", [1]), "e": ("str", "12", "12"), "f": ("int", "7", 7)}  # fmt: skip
+    parameters = {"properties": {key: {"type": kind, "enum_": ["float"]} for key, (kind, _, _) in given.items()}}
+    found = schemas([{"function": {"name": "f", "parameters": parameters}}], "auto")["f"]
+    for key, (_, text, value) in given.items():
+        assert value_of(text, found["properties"][key]) == value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 from llama_eagle.cli import store
 from llama_eagle.cli.app import command
+from llama_eagle.cli.commands.serve import read_settings
 from llama_eagle.cli.conversation import Conversation
 from llama_eagle.drafting.options import DraftingOptions
-from llama_eagle.errors import ConfigError, EagleError, InputError
+from llama_eagle.errors import ConfigError, EagleError, InputError, UsageError
 from llama_eagle.serving.options import ServerOptions, from_config
 from llama_eagle.sessions.options import ContextOptions
 
@@ -83,6 +85,9 @@ def test_keys_of_a_model(change: dict[str, Any], message: str) -> None:
         ('[generate]\nraw = "no"', "generate.raw is 'no', it must be true or false"),
         ("[generate]\nmodel = true", "generate.model is True, it must be a text"),
         ("[generate]\nmodel = [1]", "generate.model is [1], it must be a single value"),
+        ('model = "a\\u0000b"', "model holds a null character"),
+        ("[generate]\nstop = ['a', \"\\u0000\"]", "generate.stop.1 holds a null character"),
+        ("stop = " + "[" * 5000 + "]" * 5000, "it is nested too deeply"),
         ('[generate]\nstop = "x"', "generate.stop is 'x', it must be a list"),
         ("[generate]\nstop = [true]", "generate.stop is [True], it must be a text"),
     ],
@@ -92,6 +97,42 @@ def test_own_defaults(text: str, message: str, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("LLAMA_EAGLE_CONFIG", str(tmp_path / "config.toml"))
     with pytest.raises(ConfigError, match=rf"config\.toml: {re.escape(message)}"):
         command()
+
+
+def test_own_defaults_that_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for missing in (tmp_path / "none.toml", tmp_path):
+        monkeypatch.setenv("LLAMA_EAGLE_CONFIG", str(missing))
+        with pytest.raises(ConfigError, match=f"{re.escape(str(missing))}: cannot be read.*Correct LLAMA_EAGLE_CONFIG"):
+            command()
+    for none in (os.devnull, ""):
+        monkeypatch.setenv("LLAMA_EAGLE_CONFIG", none)
+        command()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("c.json", '{"models": [{"model": "a\\u0000"}]}', "models.0.model holds a null character"),
+        ("c.json", '{"api\\u0000": 1}', "it holds a null character"),
+        ("c.yaml", 'models: [{model: "a\\0b"}]', "models.0.model holds a null character"),
+        ("c.yaml", "models: " + "[" * 5000 + "]" * 5000, "it is nested too deeply"),
+        ("c.json", '{"models": ' + "[" * 100_000 + "]" * 100_000 + "}", "it is nested too deeply"),
+        ("c.json", '{"models": {"model": "a"}}', "models is {'model': 'a'}, it must be a list"),
+        ("c.json", '{"models": "a"}', "models is 'a', it must be a list"),
+        ("c.json", '{"models": []}', "it names no models"),
+    ],
+    ids=range(8),
+)
+def test_files_of_the_server(name: str, text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=re.escape(f"{name}: {message}")):
+        read_settings(tmp_path / name)
+
+
+@pytest.mark.parametrize("key", ["a\nb", "a\r", "a\tb", "\x7f", "a\0"])
+def test_a_key_that_no_header_can_carry(key: str) -> None:
+    with pytest.raises(UsageError, match="api_key holds a line break or another character"):
+        from_config(Path("c.json"), {"api_key": key, **SERVER}, BASE)
 
 
 def test_own_defaults_that_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from llama_eagle.errors import ConfigError
+from llama_eagle.files import null_character
 
 VARIABLE = "LLAMA_EAGLE_CONFIG"
 
@@ -28,9 +29,7 @@ def read_defaults(commands: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     commands: click's. Raises `ConfigError` for a file that cannot be read, or that names what no command has.
     """
     path = config_file()
-    if not path.is_file():
-        if os.environ.get(VARIABLE):
-            raise ConfigError(f"{path}: no such file, named by {VARIABLE}. Create it, or unset the variable.")
+    if not path.is_file() and not os.environ.get(VARIABLE):
         return {}
     content = _read(path)
     parameters = {name: _options(command) for name, command in commands.items()}
@@ -72,11 +71,17 @@ def _read(path: Path) -> dict[str, Any]:
     else:
         import tomli as tomllib
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        found = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}). Correct or remove it.") from None
+        remedy = f"Correct {VARIABLE}" if os.environ.get(VARIABLE) else "Correct or remove it"
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}). {remedy}.") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: it is nested too deeply. Write it flatter.") from None
     except ValueError as error:
         raise ConfigError(f"{path}: not TOML: {error}. Correct it.") from None
+    if (place := null_character(found)) is not None:
+        raise ConfigError(f"{path}: {place or 'it'} holds a null character. Remove it.")
+    return found
 
 
 def _options(command: Any) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from llama_eagle.sessions.text import read_ids
+
 NONE = "none"  # the name of rounds without a draft
 OWN = "drafter"  # of a drafter whose name means something else
 
@@ -20,6 +22,11 @@ class Drafter(Protocol):
 
     def accept(self, tokens: Sequence[int]) -> None:
         """These tokens are in the target's memory now, after the earlier ones."""
+
+
+def drafted(drafter: Drafter, id_last: int, n_max: int) -> list[int]:
+    """At most `n_max` tokens that `drafter` proposes. Raises `UsageError` for an answer that is no list of ids."""
+    return read_ids(drafter.draft(id_last, n_max), f"{name_of(drafter)}.draft()")[:n_max]
 
 
 def name_of(drafter: Drafter | None) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from llama_eagle.errors import UsageError
+
 
 class ModelDrafter:
     """llama-cpp-python's `draft_model=` objects: called with all tokens, they return an array of proposals."""
@@ -22,7 +24,10 @@ class ModelDrafter:
 
     def draft(self, id_last: int, n_max: int) -> list[int]:
         proposed = self._model(np.array([*self._tokens, id_last], dtype=np.intc))
-        return [int(token) for token in proposed[:n_max]]
+        try:
+            return [int(token) for token in proposed[:n_max]]
+        except (TypeError, ValueError):
+            raise UsageError(f"draft_model returned {proposed!r:.60} in place of token ids. Correct it.") from None
 
     def accept(self, tokens: Sequence[int]) -> None:
         self._tokens += [int(token) for token in tokens]

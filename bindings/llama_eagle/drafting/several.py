@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from llama_eagle.drafting.acceptance import Acceptance
 from llama_eagle.drafting.auto import Auto
 from llama_eagle.drafting.draft_length import RoundCost
-from llama_eagle.drafting.drafter import NONE, OWN, Drafter, name_of
+from llama_eagle.drafting.drafter import NONE, OWN, Drafter, drafted, name_of
 from llama_eagle.drafting.expected import UNKNOWN, Expected
 from llama_eagle.drafting.round_times import RoundTimes
 
@@ -78,7 +78,7 @@ class Several:
         if self._auto.take_look():
             self._look(id_last, 1)
         self.source = self._second if n_second else None
-        return self._second.draft(id_last, n_second) if self._second is not None and n_second else []
+        return drafted(self._second, id_last, n_second) if self._second is not None and n_second else []
 
     def accept(self, tokens: Sequence[int]) -> None:
         if self._follows is None:
@@ -106,7 +106,7 @@ class Several:
             self._since_asked += 1
             return []
         start = time.perf_counter()
-        said = list(self._first.draft(id_last, n_max))[:n_max]
+        said = drafted(self._first, id_last, n_max)
         ms = (time.perf_counter() - start) * 1e3
         self._asking_ms += 0.2 * (min(ms, 2 * self._asking_ms) - self._asking_ms) if self._asking_ms else ms
         self._since_asked = 0
@@ -114,7 +114,7 @@ class Several:
 
     def _look(self, id_last: int, n: int) -> None:
         if self._second is not None:
-            self._looked = list(self._second.draft(id_last, n))
+            self._looked = drafted(self._second, id_last, n)
 
     def _compare(self, id_last: int) -> None:
         """What was said in the last round with what came."""

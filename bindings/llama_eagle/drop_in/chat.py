@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import uuid
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ from llama_eagle.drop_in.replies import (
     Schemas,
 )
 from llama_eagle.errors import UsageError
-from llama_eagle.generation.schema import gbnf, referring
+from llama_eagle.generation.schema import gbnf, referring, with_json_types
 
 Reader = ReplyReader | RequiredCall | NamedCall
 Request = dict[str, Any]  # the arguments of `create_chat_completion`
@@ -34,20 +35,19 @@ FORMATS = ("text", "json_object", "json_schema")
 CALL_FORMATS = ("functionary", "functionary-v1", "functionary-v2", "chatml-function-calling")
 
 
-def prepared(arguments: Mapping[str, Any], called: Mapping[str, Any] | None = None) -> Request:
-    """A request as the parent's handlers take it. called: the function of a named `tool_choice`.
+def prepared(arguments: Mapping[str, Any], called: Mapping[str, Any] | None = None, *, is_own: bool = False) -> Request:
+    """A request as the parent's handlers take it.
 
-    Raises `UsageError` for what cannot be honoured.
+    called: the function of a named `tool_choice`. is_own: the format asks for its calls itself. Raises `UsageError` for
+    what cannot be honoured.
     """
     request = {name: value for name, value in arguments.items() if name != "self"}
     if is_required(request):
         return request | {"grammar": _grammar_of_calls(request), "tool_choice": "auto", "response_format": None}
-    if called is not None:
+    if called is not None:  # checked for a format of its own too: the parent would fall back to any JSON
         own = grammar_of_schema(json.dumps(called.get("parameters") or {"type": "object"}))
-        return request | {"grammar": own, "tool_choice": "auto", "function_call": None, "response_format": None}
-
-    for schema in _forced_parameters(request):
-        grammar_of_schema(json.dumps(schema))  # the parent would build anything, and fall back to any JSON
+        if not is_own:
+            return request | {"grammar": own, "tool_choice": "auto", "function_call": None, "response_format": None}
     if request["response_format"] is not None:
         grammar = schema_grammar(request["response_format"])
         if grammar is not None:
@@ -55,9 +55,33 @@ def prepared(arguments: Mapping[str, Any], called: Mapping[str, Any] | None = No
     return request
 
 
+def functions_of(tools: Iterable[Mapping[str, Any]] | None) -> list[Mapping[str, Any]]:
+    """The functions among tools; others are the template's."""
+    return [tool["function"] for tool in tools or () if tool.get("type", "function") == "function"]
+
+
+def warn_dropped(request: Request, name: str) -> None:
+    """Warn where the parent's chat format `name` leaves tools out of the prompt: it knows three roles."""
+    roles = {message["role"] for message in request["messages"]} & {"tool", "function"}
+    has_calls = any(message.get("tool_calls") or message.get("function_call") for message in request["messages"])
+    left_out = [
+        what
+        for what, found in {
+            "tools": request["tools"] or request["functions"],
+            "calls of tools": has_calls,
+            "results of tools": roles,
+        }.items()
+        if found
+    ]
+    if left_out:
+        what = " and ".join(left_out)
+        text = f"chat_format={name!r} has no place for {what}: the model does not see them."
+        warnings.warn(f"{text} Use the model's own template, or chatml-function-calling.", stacklevel=4)
+
+
 def is_required(request: Mapping[str, Any]) -> bool:
     """Whether the reply must be a call of some tool."""
-    return bool(request["tool_choice"] == "required")
+    return request["tool_choice"] in ("required", "any")
 
 
 def named_function(request: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -69,26 +93,16 @@ def named_function(request: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if not isinstance(choice, Mapping):
         return None
     name = choice.get("name") or (choice.get("function") or {}).get("name")
-    tools = [tool["function"] for tool in request["tools"] or () if "function" in tool]
-    for function in [*tools, *(request["functions"] or ())]:
+    for function in [*functions_of(request["tools"]), *(request["functions"] or ())]:
         if function["name"] == name:
             return dict(function)
     raise UsageError(f"Tool choice {name!r} not found in tools. Add the tool, or name another.")
 
 
-def _forced_parameters(request: Request) -> list[Any]:
-    """The schemas of a named tool or function, which the parent makes grammars of."""
-    choice, call = request["tool_choice"], request["function_call"]
-    named = choice.get("function") if isinstance(choice, Mapping) else call if isinstance(call, Mapping) else None
-    name = named.get("name") if isinstance(named, Mapping) else None
-    functions = [tool.get("function", {}) for tool in request["tools"] or ()] + list(request["functions"] or ())
-    return [each.get("parameters") or {"type": "object"} for each in functions if name and each.get("name") == name]
-
-
 def _grammar_of_calls(request: Request) -> LlamaGrammar:
     if not request["tools"] or request["grammar"] is not None:
         raise UsageError("tool_choice='required' needs tools, and makes a grammar of them. Give tools and no grammar.")
-    functions = [tool["function"] for tool in request["tools"]]
+    functions = functions_of(request["tools"])
     places = [f"#/$defs/{i}" for i in range(len(functions))]
     schema = {
         "anyOf": [_schema_of_call(function["name"], place) for function, place in zip(functions, places, strict=True)],
@@ -159,8 +173,7 @@ def schemas(tools: Iterable[Mapping[str, Any]] | None, tool_choice: Any) -> Sche
     """The tools that a reply may call of itself; one that is forced is the parent's."""
     if not tools or tool_choice == "none" or isinstance(tool_choice, Mapping):
         return {}
-    functions = [tool["function"] for tool in tools if tool.get("type", "function") == "function"]
-    return {each["name"]: each.get("parameters") or {} for each in functions}
+    return {each["name"]: with_json_types(each.get("parameters") or {}) for each in functions_of(tools)}
 
 
 def split_answer(answer: dict[str, Any], reader: Reader) -> dict[str, Any]:

@@ -15,8 +15,10 @@ library()  # before llama_cpp is imported: it must load our build
 from llama_cpp import Llama  # noqa: E402
 from llama_cpp.llama_chat_format import get_chat_completion_handler  # noqa: E402
 
+from llama_eagle.arguments import require_text  # noqa: E402
 from llama_eagle.drafting.session_draft import SessionDraft  # noqa: E402
 from llama_eagle.drop_in import chat  # noqa: E402
+from llama_eagle.drop_in.answers import types  # noqa: E402
 from llama_eagle.drop_in.answers.completion import Completion  # noqa: E402
 from llama_eagle.drop_in.answers.speculative import Speculative, read_speculative  # noqa: E402
 from llama_eagle.drop_in.attributes import Attributes  # noqa: E402
@@ -26,6 +28,7 @@ from llama_eagle.drop_in.replies import NamedCall, RequiredCall  # noqa: E402
 from llama_eagle.generation.rounds import Rounds  # noqa: E402
 from llama_eagle.native.closing import OneThread  # noqa: E402
 from llama_eagle.sessions.chats.messages import as_texts, with_objects  # noqa: E402
+from llama_eagle.sessions.text import read_ids  # noqa: E402
 
 COMPLETION = inspect.signature(Llama._create_completion)
 CALL = inspect.signature(Llama.__call__)
@@ -75,13 +78,13 @@ class Completions(Attributes):
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         limits, self._given_speculative = self._given_speculative, Speculative()
-        return self._complete(limits, *args, **kwargs)
-
-    def _complete(self, limits: Speculative, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """As the parent's, with `timings` on the last part; what its reader spends is not counted as ours."""
         call = COMPLETION.bind(self, *args, **kwargs)
         call.apply_defaults()
-        given = call.arguments
+        types.COMPLETION.check(call.arguments)  # at once, also for a stream
+        return self._complete(limits, {**call.arguments, "prompt": _read_prompt(call.arguments["prompt"])})
+
+    def _complete(self, limits: Speculative, given: Mapping[str, Any]) -> Iterator[Any]:
+        """As the parent's, with `timings` on the last part; what its reader spends is not counted as ours."""
         if given["logprobs"] is not None and self.draft_model is not None:
             self._keep_logits()  # as in the parent, but only once they are asked for
         self._prompt = [] if isinstance(given["prompt"], str) else given["prompt"]
@@ -116,14 +119,17 @@ class Completions(Attributes):
         """
         call = CHAT.bind(self, *args, **kwargs)
         call.apply_defaults()
+        types.CHAT.check(call.arguments)
         name = str(self.chat_format)
         is_own = self.chat_handler is None and name in chat.CALL_FORMATS
-        called = None if is_own else chat.named_function(call.arguments)
-        request = chat.prepared(call.arguments, called)
+        called = chat.named_function(call.arguments)
+        request = chat.prepared(call.arguments, called, is_own=is_own)
         llama: Any = self
         if self._images is not None:
             llama, request["messages"] = self._images.read(self, request["messages"])
         request["messages"] = self._readable(request["messages"])
+        if self.chat_handler is None and name not in (*self._chat_handlers, *chat.CALL_FORMATS):
+            chat.warn_dropped(request, name)
         handler = self.chat_handler or self._chat_handlers.get(name) or get_chat_completion_handler(name)
         options = chat.template_options(request) if self.chat_handler is None else {}
         self._given_speculative = self._read_speculative(speculative)  # the handler calls `create_completion`
@@ -133,7 +139,7 @@ class Completions(Attributes):
             self._given_speculative = Speculative()
         if chat.is_required(call.arguments):
             answer = chat.split(answer, RequiredCall)
-        elif called is not None:
+        elif called is not None and not is_own:
             answer = chat.split(answer, lambda: NamedCall(called["name"]))
         elif is_own:
             answer = chat.own_calls(answer) if isinstance(answer, dict) else chat.named_once(answer)
@@ -146,7 +152,12 @@ class Completions(Attributes):
         """Messages for the handler. A model's own template gets them in its own form, from `render_chat`."""
         if self.chat_handler is not None:  # the parent's handlers of pictures read parts themselves
             return with_objects(messages)
-        return messages if str(self.chat_format) in self._chat_handlers else as_texts(messages)
+        if str(self.chat_format) in self._chat_handlers:
+            return messages
+        found = as_texts(messages)
+        for message in found:
+            require_text("messages", message["content"])
+        return found
 
     def _stream(self, parts: Iterator[Any]) -> Generator[Any, None, None]:
         """A generator, and so with a `close()`."""
@@ -169,3 +180,8 @@ class Completions(Attributes):
             if rounds is not None and rounds is not self._generation:
                 raise RuntimeError("another call has used this EagleLlama since this generation began. Begin it again.")
             yield
+
+
+def _read_prompt(prompt: Any) -> str | list[int]:
+    """A prompt as text or ids. Raises `UsageError` for something else."""
+    return require_text("prompt", prompt) if isinstance(prompt, str) else read_ids(prompt, "prompt")

@@ -25,6 +25,7 @@ from llama_cpp.llama_tokenizer import LlamaTokenizer  # noqa: E402
 
 from llama_eagle.drafting.choose import choose_drafters, combine, expected_times  # noqa: E402
 from llama_eagle.drafting.resolve import session_options  # noqa: E402
+from llama_eagle.drop_in.answers.types import GENERATION  # noqa: E402
 from llama_eagle.drop_in.completions import Completions  # noqa: E402
 from llama_eagle.drop_in.images import ImageReader  # noqa: E402
 from llama_eagle.drop_in.measures import Measures  # noqa: E402
@@ -57,7 +58,7 @@ from llama_eagle.sessions.devices import draft_options  # noqa: E402
 from llama_eagle.sessions.models import Model, check_rollback  # noqa: E402
 from llama_eagle.sessions.options import MTP  # noqa: E402
 from llama_eagle.sessions.session import DraftLike, EagleSession  # noqa: E402
-from llama_eagle.sessions.text import Tokenizer  # noqa: E402
+from llama_eagle.sessions.text import Tokenizer, read_ids  # noqa: E402
 from llama_eagle.sessions.text_memory import TextMemory  # noqa: E402
 from llama_eagle.vision.encoder import VisionEncoder  # noqa: E402
 from llama_eagle.vision.in_text import PicturesInText, with_markers  # noqa: E402
@@ -128,7 +129,8 @@ class EagleLlama(Completions, Closing):
         self._memory.on_progress = self._progress("prompt")
         if self._logits_all:
             self._keep_logits()
-        self._growing = GrowingText(Tokenizer(self._model), self.token_bos())
+        has_images = pictures is not None or self.chat_handler is not None
+        self._growing = GrowingText(Tokenizer(self._model), self.token_bos(), has_images=has_images)
 
     def _apply_adapter(self, path: str | PathLike[str] | None) -> None:
         if path:
@@ -162,7 +164,11 @@ class EagleLlama(Completions, Closing):
     # --- evaluation and generation ---
 
     def eval(self, tokens: Sequence[int]) -> None:
-        """Evaluate tokens after those in memory. Raises `InputError`, and evaluates none, where they have no room."""
+        """Evaluate tokens after those in memory.
+
+        Raises `InputError`, and evaluates none, where they have no room or are not in the vocabulary.
+        """
+        tokens = read_ids(tokens)
         with self._exclusive():
             self._end_generation()
             memory = self._require_memory()
@@ -195,7 +201,9 @@ class EagleLlama(Completions, Closing):
 
     def _init_sampler(self, *args: Any, **kwargs: Any) -> Any:
         """As the parent's; a grammar is checked first, and what a logits processor raises reaches the caller."""
-        require_grammar(self._model.vocab, INIT_SAMPLER.bind(self, *args, **kwargs).arguments.get("grammar"))
+        given = INIT_SAMPLER.bind(self, *args, **kwargs).arguments
+        GENERATION.check(given)
+        require_grammar(self._model.vocab, given.get("grammar"))
         sampler = super()._init_sampler(*args, **kwargs)
         for _, custom in sampler.custom_samplers:
             custom.apply_func = callbacks.guarded(custom.apply_func)
@@ -206,8 +214,9 @@ class EagleLlama(Completions, Closing):
         call = GENERATE.bind(self, tokens, *args, **kwargs)
         call.apply_defaults()
         arguments = call.arguments
+        GENERATION.check(arguments)
         with self._exclusive():
-            rounds = self._begin(list(tokens), arguments)
+            rounds = self._begin(read_ids(tokens), arguments)
         try:
             while True:
                 with self._exclusive(rounds):
@@ -305,8 +314,10 @@ class EagleLlama(Completions, Closing):
         self._drafter, self._length = combine(self._drafters, n_draft, longest, expected, sampled=sampled)
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
-        """As the parent's."""
+        """As the parent's. Raises `UsageError` for what is not bytes."""
         self._require_open()
+        if not isinstance(text, bytes):
+            raise UsageError(f"text={text!r:.60} must be bytes, such as text.encode(). Correct it.")
         return super().tokenize(text, add_bos, special)
 
     def tokenize_images(self, prompt: str, images: Sequence[bytes | str | PathLike[str]]) -> list[int]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from llama_cpp import Llama
 
+from llama_eagle.arguments import CALLABLE, PATH, WHOLE, Types, allowed
 from llama_eagle.drafting.options import NONE, DraftingOptions
 from llama_eagle.drafting.resolve import Choice, resolve
 from llama_eagle.errors import InputError, UsageError, refuse
@@ -85,6 +86,31 @@ class EagleOptions(DraftingOptions):
         )
 
 
+def _has(value: Any, *methods: str) -> bool:
+    return all(callable(getattr(value, method, None)) for method in methods)
+
+
+# n_threads is judged by `read_threads`.
+PARENT_TYPES = Types(
+    Llama.__init__,
+    model_path=PATH,
+    lora_path=PATH | None,
+    lora_base=PATH | None,
+    kv_overrides=allowed("a dict of keys and values", lambda value: isinstance(value, Mapping)) | None,
+    n_threads=Any,
+    n_threads_batch=Any,
+    chat_handler=CALLABLE | None,
+    draft_model=CALLABLE | None,
+    tokenizer=allowed("a tokenizer of llama-cpp-python", lambda value: _has(value, "tokenize", "detokenize")) | None,
+    seed=WHOLE | None,
+    numa=WHOLE,
+)
+OPTION_TYPES = Types(
+    EagleOptions,
+    {"Drafter": Any},
+    drafter=allowed("a drafter: see docs/eagle-llama.md", lambda value: _has(value, "begin", "draft", "accept")) | None,
+    **dict.fromkeys(("draft", "draft_path", "mmproj_path", "image_folder"), PATH | None),
+)
 EAGLE_PARAMETERS = tuple(field.name for field in fields(EagleOptions))
 
 
@@ -93,6 +119,8 @@ def split_arguments(given: Mapping[str, Any]) -> tuple[EagleOptions, dict[str, A
     for name in given:
         if name not in PARENT_PARAMETERS and name not in EAGLE_PARAMETERS:
             raise TypeError(f"EagleLlama.__init__() got an unexpected keyword argument {name!r}")
+    PARENT_TYPES.check(given)
+    OPTION_TYPES.check(given)
     ours = {name: value for name, value in given.items() if name in EAGLE_PARAMETERS}
     return EagleOptions(**ours), {name: value for name, value in given.items() if name not in ours}
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import zlib
+from collections.abc import Callable
+from typing import Any
 
 import llama_cpp
 import numpy as np
 from llama_cpp import LlamaState
 from numpy.typing import NDArray
 
-from llama_eagle.errors import IncompatibleModels, InputError
+from llama_eagle.errors import IncompatibleModels, InputError, NativeError, UsageError
+from llama_eagle.native import calls, log
+from llama_eagle.sessions.text import require_ids
 from llama_eagle.sessions.text_memory import TextMemory
 from llama_eagle.vision.in_text import FIRST_ID, Frame
 
@@ -26,9 +30,9 @@ class EagleLlamaState(LlamaState):
         self.checksum = self._checksum()
 
     def require_whole(self) -> None:
-        """Raises RuntimeError, as the parent does for states that it cannot load."""
+        """Raises `NativeError`, a RuntimeError as the parent's for states that it cannot load."""
         if self.checksum != self._checksum():
-            raise RuntimeError("the saved state is damaged: its checksum differs. Evaluate the text again.")
+            raise _failed("is damaged: its checksum differs")
 
     def _checksum(self) -> int:
         numbers = f"{self.n_tokens} {self.llama_state_size}".encode()
@@ -50,7 +54,7 @@ def capture_state(memory: TextMemory, seed: int) -> EagleLlamaState:
     state = LlamaState(
         input_ids=memory.known.copy(),
         scores=rows,
-        n_tokens=memory.n_tokens,
+        n_tokens=int(memory.n_tokens),
         llama_state=bytes(memoryview(buffer)[:written]),
         llama_state_size=written,
         seed=seed,
@@ -59,17 +63,57 @@ def capture_state(memory: TextMemory, seed: int) -> EagleLlamaState:
     return EagleLlamaState(state, memory.session.save_state(), pictures)
 
 
+# Fields of a saved state, and whether a value may be theirs.
+FIELDS: dict[str, Callable[[Any], bool]] = {
+    "input_ids": lambda value: isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind == "i",
+    "scores": lambda value: isinstance(value, np.ndarray),
+    "n_tokens": lambda value: isinstance(value, int) and value >= 0,
+    "llama_state": lambda value: isinstance(value, bytes),
+    "llama_state_size": lambda value: isinstance(value, int) and value >= 0,
+    "seed": lambda value: isinstance(value, int),
+}
+OWN_FIELDS: dict[str, Callable[[Any], bool]] = {
+    "draft_state": lambda value: isinstance(value, bytes),
+    "pictures": lambda value: isinstance(value, dict),
+    "checksum": lambda value: isinstance(value, int),
+}
+
+
+def _require_state(state: Any) -> None:
+    """Raises `UsageError` for what is no saved state, or one whose parts do not belong together."""
+    if not isinstance(state, LlamaState):
+        raise UsageError(f"state={state!r:.60} must be what save_state() returns. Correct it.")
+    fields = {**FIELDS, **(OWN_FIELDS if isinstance(state, EagleLlamaState) else {})}
+    for name, fits in fields.items():
+        if not fits(value := getattr(state, name, None)):
+            raise UsageError(f"the saved state has {name}={value!r:.60}. Use what save_state() returned, unchanged.")
+
+
+def _failed(why: str) -> NativeError:
+    text = f"the saved state {why}. Evaluate the text again."
+    return NativeError(text, code=calls.ERR_ARGUMENT, call="llama_state_set_data")
+
+
 def restore_state(memory: TextMemory, state: LlamaState) -> None:
-    """Go on from a saved state. From one of the parent's class, the draft starts knowing nothing of the text."""
+    """Go on from a saved state. From one of the parent's class, the draft starts knowing nothing of the text.
+
+    Raises `UsageError` for what is no saved state, `NativeError` for a damaged one or one of another model or context.
+    """
+    _require_state(state)
     if isinstance(state, EagleLlamaState):
         state.require_whole()
+    if state.llama_state_size > len(state.llama_state) or state.n_tokens > len(state.input_ids):
+        raise _failed("is damaged: it is shorter than it should be")
+    if state.n_tokens > memory.session.n_ctx:
+        raise _failed(f"has {state.n_tokens} tokens, this context holds {memory.session.n_ctx}")
+    text = _text_of(memory, state)
     memory.reset()
     session = memory.session
-    text = _text_of(memory, state)
     buffer = (ctypes.c_uint8 * state.llama_state_size).from_buffer_copy(state.llama_state)
+    log.clear()
     if llama_cpp.llama_state_set_data(session.ctx, buffer, state.llama_state_size) != state.llama_state_size:
         memory.reset()
-        raise RuntimeError("Failed to set llama state data")
+        raise _failed(f"does not fit this model and context: {log.first_error() or 'no reason given'}")
     draft_state = state.draft_state if isinstance(state, EagleLlamaState) else b""
     try:
         session.load_state(draft_state or None, state.n_tokens)
@@ -92,6 +136,7 @@ def restore_state(memory: TextMemory, state: LlamaState) -> None:
 def _text_of(memory: TextMemory, state: LlamaState) -> NDArray[np.intc]:
     """The saved tokens, its pictures by their ids here. Raises `InputError` where no picture can be."""
     text = np.asarray(state.input_ids[: state.n_tokens], dtype=np.intc)
+    require_ids(text[text >= 0], memory.n_vocab)
     pictures = state.pictures if isinstance(state, EagleLlamaState) else {}
     if memory.pictures is not None:
         return memory.pictures.adopt(text, pictures)

@@ -9,6 +9,7 @@ from typing import Any
 from llama_cpp import StoppingCriteriaList
 from llama_cpp.llama_chat_format import ChatFormatterResponse, chat_formatter_to_chat_completion_handler
 
+from llama_eagle.arguments import require_text
 from llama_eagle.sessions.chats.messages import render_chat
 
 PREFIX = "tokenizer."
@@ -28,7 +29,7 @@ class Formatter:
     def __call__(self, **variables: Any) -> ChatFormatterResponse:
         tokens = {"bos_token": self.bos_token, "eos_token": self.eos_token, "add_generation_prompt": True}
         return ChatFormatterResponse(
-            prompt=render_chat(self.template, {**tokens, **variables}, self.path),
+            prompt=require_text("messages", render_chat(self.template, {**tokens, **variables}, self.path)),
             stop=[self.eos_token],
             stopping_criteria=StoppingCriteriaList([lambda tokens, _: tokens[-1] == self.eos_id]),
             added_special=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llama_eagle.sessions.text import StopText, Tokenizer
+from llama_eagle.sessions.text import StopText, Tokenizer, read_ids
 
 SHORT = 32  # tokens joined anew; a longer list is taken for the text so far
 
@@ -12,17 +12,22 @@ SHORT = 32  # tokens joined anew; a longer list is taken for the text so far
 class GrowingText:
     """Detokenizes lists of tokens; one that extends the last long list costs only its new tokens."""
 
-    def __init__(self, tokenizer: Tokenizer, bos: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, bos: int, *, has_images: bool = False) -> None:
+        """has_images: negative ids are rows of images, which have no text."""
         self._tokenizer = tokenizer
         self._bos = bos
+        self._has_images = has_images
         self._pieces: dict[tuple[int, bool], bytes] = {}
         self._tokens: list[int] = []
         self._text = b""
         self._special = False
 
     def detokenize(self, tokens: Sequence[int], *, special: bool) -> bytes:
-        """The bytes of `tokens`; a space that follows a leading BOS is dropped, as llama-cpp-python does."""
-        tokens = list(tokens)
+        """The bytes of `tokens`; a space that follows a leading BOS is dropped, as llama-cpp-python does.
+
+        Raises `UsageError` for what is no list of ids, `InputError` for an id that is not in the vocabulary.
+        """
+        tokens = tokens if isinstance(tokens, list) else read_ids(tokens)
         if len(tokens) < SHORT:
             text = self._join(tokens, special)
         else:
@@ -30,15 +35,15 @@ class GrowingText:
             if special != self._special or tokens[:known] != self._tokens:
                 self._text, known = b"", 0
             self._text += self._join(tokens[known:], special)
-            self._tokens, self._special = tokens, special
+            self._tokens, self._special = list(tokens), special
             text = self._text
         return text[1:] if tokens and tokens[0] == self._bos and text[:1] == b" " else text
 
     def _join(self, tokens: Sequence[int], special: bool) -> bytes:
-        return b"".join([self._piece(token, special) for token in tokens])
+        return b"".join([self._piece(token, special) for token in read_ids(tokens)])
 
     def _piece(self, token: int, special: bool) -> bytes:
-        if token < 0:  # a row of an image
+        if token < 0 and self._has_images:
             return b""
         piece = self._pieces.get((token, special))
         if piece is None:

@@ -16,7 +16,7 @@ from itertools import takewhile
 from typing import Any
 
 from llama_eagle.drafting.draft_length import DraftLength, RoundCost
-from llama_eagle.drafting.drafter import Drafter, name_of
+from llama_eagle.drafting.drafter import Drafter, drafted, name_of
 from llama_eagle.drafting.several import who_drafted
 from llama_eagle.errors import EagleError, NativeError
 from llama_eagle.generation.rejection import RejectionSampling
@@ -122,14 +122,14 @@ class Rounds:
         """The next round; None when the context is full."""
         session, plan = self.text.session, self.plan
         start = time.perf_counter()
-        drafted: list[int] = []
+        more: list[int] = []
         if plan.drafter is not None:
             n_draft = plan.length.choose(min(session.n_draft_room, self._n_useful()))
-            drafted = self._usable(plan.drafter.draft(token, n_draft), n_draft) if n_draft > 0 else []
-            drafted = drafted if len(drafted) >= plan.n_draft_min else []
+            proposed = drafted(plan.drafter, token, n_draft) if n_draft > 0 else []
+            more = self._usable(proposed) if len(proposed) >= plan.n_draft_min else []
         drafted_at = time.perf_counter()
         with self._undone_if_interrupted():
-            rows = self._verify([token, *drafted])
+            rows = self._verify([token, *more])
             if not rows:
                 return None
             end = time.perf_counter()
@@ -143,9 +143,9 @@ class Rounds:
         longest = self.text.session.n_draft_max if longest is None else longest
         return longest if limit is None else min(longest, max(limit - self.n_delivered - 1, 0))
 
-    def _usable(self, proposed: Sequence[int], n_max: int) -> list[int]:
-        """Up to `n_max` tokens, to the first that is none: a look-up may have met the rows of an image."""
-        return list(takewhile(lambda token: 0 <= token < self.text.n_vocab, proposed[:n_max]))
+    def _usable(self, proposed: Sequence[int]) -> list[int]:
+        """Tokens up to the first that is none: a look-up may have met the rows of an image."""
+        return list(takewhile(lambda token: 0 <= token < self.text.n_vocab, proposed))
 
     def _verify(self, rows: list[int]) -> list[int]:
         """What has been verified: all rows, the first, or none. Images take more room than their positions tell."""

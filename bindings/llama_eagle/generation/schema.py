@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from llama_cpp.llama_grammar import PRIMITIVE_RULES, RESERVED_NAMES, STRING_FORMAT_RULES, BuiltinRule, SchemaConverter
 
+from llama_eagle.generation.numbers import BOUNDS, bounds, integers, is_number, is_whole, numbers
 from llama_eagle.native import calls
 
 MOST = 2000  # items or characters that a grammar counts, as in eagle_schema.h
@@ -22,15 +22,47 @@ DECIDING = {
 CHAR = BuiltinRule(
     r'[^"\\\x00-\x1F\x7F] | "\\" (["\\/bfnrt] | "u" [0-9a-fA-F] [0-9a-fA-F] [0-9a-fA-F] [0-9a-fA-F])', []
 )
-LONGEST = 15  # digits of an integer without a bound, as llama-cpp-python has it
-BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+# Shortest and longest string of the formats that have rules.
+LENGTHS = {"date": (10, 10), "time": (9, 18), "date-time": (20, 29), "uuid": (36, 36)}
+# Words of Python that clients write for the types of JSON.
+TYPES = {
+    "float": "number", "double": "number", "int": "integer", "bool": "boolean", "str": "string", "dict": "object",
+    "list": "array", "tuple": "array", "None": "null", "NoneType": "null",
+}  # fmt: skip
+JSON_TYPES = ("null", "boolean", "number", "integer", "string", "array", "object")
+OF_OBJECTS = {"properties", "additionalProperties", "anyOf", "oneOf", "$ref", "not"}  # of parts of an allOf
 
 
 def gbnf(schema: str) -> str:
     """The grammar of a schema's values. Raises whatever the converter raises for one that it cannot express."""
     converter = _Converter(prop_order={}, allow_fetch=False, dotall=False, raw_pattern=False)
-    converter.visit(converter.resolve_refs(_with_bare_references(json.loads(schema)), "stdin"), "")
+    read = with_json_types(_with_bare_references(json.loads(schema)))
+    converter.visit(converter.resolve_refs(read, "stdin"), "")
     return str(converter.format_grammar())
+
+
+def with_json_types(schema: Any, *, is_schema: bool = True) -> Any:
+    """A schema with the types of JSON in place of Python's words for them, at any depth."""
+    if isinstance(schema, list):
+        return [with_json_types(entry) for entry in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    found = {}
+    for key, value in schema.items():
+        is_type = is_schema and key == "type"
+        if is_type and isinstance(value, str | list):
+            found[key] = _json_type(value)
+        elif is_schema and key in ("const", "enum", "default", "examples"):
+            found[key] = value
+        else:  # names of properties are no keywords
+            found[key] = with_json_types(
+                value, is_schema=not (is_schema and key in ("properties", "$defs", "definitions"))
+            )
+    return found
+
+
+def _json_type(value: Any) -> Any:
+    return [_json_type(each) for each in value] if isinstance(value, list) else TYPES.get(str(value), value)
 
 
 def referring(schema: Any, place: str) -> Any:
@@ -79,7 +111,9 @@ class _Converter(SchemaConverter):
         schema = {} if schema is True else schema
         if not isinstance(schema, Mapping):
             raise TypeError(f"a schema must be an object, not {schema!r:.50}")
-        schema = _typed(_within_counts(schema))
+        _require_keys(schema)
+        schema = _typed(_within_counts(self._without_all_of(schema)))
+        _require_followed(schema)
         if name and not DECIDING & schema.keys():
             return str(self._add_rule(self._rule_name(name), self._add_primitive("value", PRIMITIVE_RULES["value"])))
         if isinstance(schema.get("type"), list) and not any(key in schema for key in ("$ref", "oneOf", "anyOf")):
@@ -119,15 +153,29 @@ class _Converter(SchemaConverter):
             raise TypeError(f"a pattern must be text, not {pattern!r:.50}")
         return str(self._add_rule(name, f"{calls.pattern_rule(pattern)} space"))
 
+    def _without_all_of(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+        """With the parts of `allOf` that constrain one value joined into it; those of objects are the parent's."""
+        parts = schema.get("allOf")
+        if parts is None or any(key in schema for key in ("$ref", "oneOf", "anyOf", "const", "enum")):
+            return schema
+        parts = [self._refs[part["$ref"]] if "$ref" in part and len(part) == 1 else part for part in parts]
+        if any(not isinstance(part, Mapping) or OF_OBJECTS & part.keys() for part in [schema, *parts]):
+            return schema
+        joined = {key: value for key, value in schema.items() if key != "allOf"}
+        for part in parts:
+            joined = _joined(joined, part)
+        return self._without_all_of(joined)
+
     @staticmethod
     def _rule_name(name: str) -> str:
         return f"{name}-" if name in RESERVED_NAMES else name or "root"
 
     def _visit_bounds(self, schema: Mapping[str, Any], name: str) -> str:
-        is_bounded = schema.get("type") == "integer" and any(key in schema for key in BOUNDS)
-        if not is_bounded or "enum" in schema or "const" in schema:
-            return str(super().visit(schema, name))
-        return str(self._add_rule(self._rule_name(name), f"({integers(*_bounds(schema))}) space"))
+        is_bounded = any(key in schema for key in (*BOUNDS, "multipleOf")) and "enum" not in schema
+        if is_bounded and "const" not in schema and schema.get("type") in ("integer", "number"):
+            rule = integers(*bounds(schema)) if is_whole(schema) else numbers(schema)
+            return str(self._add_rule(self._rule_name(name), f"({rule}) space"))
+        return str(super().visit(schema, name))
 
 
 def _typed(schema: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -138,7 +186,53 @@ def _typed(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     for keys, kind in zip(COUNTS, ("array", "string"), strict=True):
         if any(key in schema for key in keys):
             return {**schema, "type": kind}
+    if any(key in schema for key in (*BOUNDS, "multipleOf")):
+        return {**schema, "type": "number"}
     return schema
+
+
+def _require_keys(schema: Mapping[str, Any]) -> None:
+    """Raises TypeError or ValueError for keys that hold something else than they should."""
+    kind = schema.get("type", "object")
+    known = all(isinstance(each, str) and each in JSON_TYPES for each in (kind if isinstance(kind, list) else [kind]))
+    if not known or kind == []:
+        raise ValueError(f"type {kind!r:.50} is not one of {', '.join(JSON_TYPES)}, or a list of them")
+    for key, form, words in (
+        ("properties", Mapping, "an object"),
+        ("required", list, "a list of names"),
+        ("enum", list, "a list"),
+        *((key, list, "a list of schemas") for key in ("allOf", "anyOf", "oneOf")),
+    ):
+        if key in schema and not isinstance(schema[key], form):
+            raise TypeError(f"{key} must be {words}, not {json.dumps(schema[key])[:50]}")
+
+
+def _require_followed(schema: Mapping[str, Any]) -> None:
+    """Raises ValueError for keys that would be left out because of another one."""
+    given = [key for key in COUNTS[1] if schema.get(key)]
+    if "pattern" in schema and given:
+        raise ValueError(f"pattern together with {given[0]} cannot be followed: write the length into the pattern")
+    name = str(schema.get("format"))
+    low, high = LENGTHS.get("uuid" if name.startswith("uuid") else name, (0, MOST))
+    if _is_known_format(name) and (schema.get("minLength", 0) > low or schema.get("maxLength", MOST) < high):
+        raise ValueError(f"format {name} together with {given[0]} cannot be followed: leave one out")
+
+
+def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """What both schemas demand. Raises ValueError for a key that cannot hold both."""
+    found = dict(one)
+    for key, value in other.items():
+        if key not in found or found[key] == value:
+            found[key] = value
+        elif key.startswith(("min", "exclusiveMin")) and is_number(value) and is_number(found[key]):
+            found[key] = max(value, found[key])
+        elif key.startswith(("max", "exclusiveMax")) and is_number(value) and is_number(found[key]):
+            found[key] = min(value, found[key])
+        elif key == "type" and sorted(map(str, [value, found[key]])) == ["integer", "number"]:
+            found[key] = "integer"
+        elif key not in ("title", "description", "default", "examples"):
+            raise ValueError(f"allOf with two values of {key} cannot be followed: join its parts")
+    return found
 
 
 def _is_known_format(name: Any) -> bool:
@@ -183,60 +277,3 @@ def separated(item: str, low: int, high: int | None) -> str:
         return '""'
     rest = repeated(f'("," space {item})', max(low - 1, 0), None if high is None else high - 1)
     return f"({item} {rest})" if low else f"({item} {rest})?"
-
-
-def _bounds(schema: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    for key in BOUNDS:
-        if key in schema and not (_is_number(schema[key]) and abs(schema[key]) <= 2**62):
-            raise ValueError(f"{key} must be a number within 2^62")
-    lows = [math.ceil(schema["minimum"])] if "minimum" in schema else []
-    lows += [math.floor(schema["exclusiveMinimum"]) + 1] if "exclusiveMinimum" in schema else []
-    highs = [math.floor(schema["maximum"])] if "maximum" in schema else []
-    highs += [math.ceil(schema["exclusiveMaximum"]) - 1] if "exclusiveMaximum" in schema else []
-    return max(lows, default=None), min(highs, default=None)
-
-
-def integers(low: int | None, high: int | None) -> str:
-    """A rule for the integers from `low` to `high`, None: any of up to LONGEST digits. Raises ValueError for none."""
-    if low is not None and high is not None and low > high:
-        raise ValueError(f"no integer is from {low} to {high}")
-    parts = []
-    if low is None or low < 0:
-        least = 1 if high is None or high >= 0 else -high
-        parts.append(f'"-" ({" | ".join(_naturals(least, None if low is None else -low))})')
-    if high is None or high >= 0:
-        parts += _naturals(max(low or 0, 0), high)
-    return " | ".join(parts)
-
-
-def _naturals(low: int, high: int | None) -> Iterator[str]:
-    """Rules for the numbers of each length."""
-    longest = max(LONGEST, len(str(low))) if high is None else len(str(high))
-    for length in range(len(str(low)), longest + 1):
-        least = max(low, 10 ** (length - 1) if length > 1 else 0)
-        most = 10**length - 1
-        yield _digits(str(least), str(most if high is None else min(high, most)))
-
-
-def _digits(low: str, high: str) -> str:
-    """The numbers between two of the same length."""
-    n_left = len(low) - 1
-    zeros, nines = "0" * n_left, "9" * n_left
-    if not n_left:
-        return f"[{low}-{high}]"
-    if low[0] == high[0]:
-        return f'"{low[0]}" ({_digits(low[1:], high[1:])})'
-    first, last, parts = int(low[0]), int(high[0]), []
-    if low[1:] != zeros:
-        parts.append(f'"{first}" ({_digits(low[1:], nines)})')
-        first += 1
-    if high[1:] != nines:
-        parts.append(f'"{last}" ({_digits(zeros, high[1:])})')
-        last -= 1
-    if first <= last:
-        parts.append(f"[{first}-{last}] [0-9]{{{n_left}}}")
-    return " | ".join(parts)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -223,7 +223,8 @@ class _Joined:
 def check_grammar(vocab: Any, text: str, root: str = "root") -> None:
     """Raises `UsageError` for GBNF that llama.cpp cannot parse, or that would overwhelm it."""
     if library().eagle_grammar_check(vocab, text.encode(), root.encode()) != OK:
-        raise UsageError(f"{last_error()}. Correct it: llama.cpp's grammars/README.md has the syntax.")
+        reason = " ".join(last_error().split())  # it may quote lines of the grammar
+        raise UsageError(f"{reason}. Correct it: llama.cpp's grammars/README.md has the syntax.")
 
 
 def pattern_rule(pattern: str) -> str:

@@ -67,6 +67,9 @@ class ServerOptions:
                 f"n_ctx={self.n_ctx} is not in 0..{MAX_CONTEXT}": not 0 <= self.n_ctx <= MAX_CONTEXT,
                 f"parallel={self.parallel} is not 1 to {MAX_SLOTS}": not 1 <= self.parallel <= MAX_SLOTS,
                 "the key is empty. Give another, or leave it out": self.api_key == "",
+                "api_key holds a line break or another character that no header can carry. Use letters and digits": (
+                    not (self.api_key or "x").isprintable()
+                ),
                 f"everybody who reaches {self.host} could use this server. Give --api-key, or say --no-api-key": (
                     not (has_key or self.open_to_all or is_local(self.host))
                 ),

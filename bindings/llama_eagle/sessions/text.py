@@ -4,14 +4,37 @@ from __future__ import annotations
 
 import codecs
 import ctypes
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from llama_eagle.errors import InputError, NativeError
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_eagle.errors import InputError, NativeError, UsageError
 from llama_eagle.sessions.chats.messages import render_chat
 from llama_eagle.sessions.models import Model
 
 PIECE_BYTES = 256  # most tokens are a few bytes; a longer one says how much it needs
+
+
+def read_ids(tokens: Any, name: str = "tokens") -> list[int]:
+    """Token ids as plain numbers. Raises `UsageError` for what is no list of whole numbers."""
+    is_listed = isinstance(tokens, Iterable) and not isinstance(tokens, str | bytes | Mapping)
+    ids = tokens.tolist() if isinstance(tokens, np.ndarray) else list(tokens) if is_listed else None
+    try:
+        if ids is None:
+            raise TypeError
+        return [operator.index(token) for token in ids]
+    except TypeError:
+        raise UsageError(f"{name}={tokens!r:.60} must be a list of token ids. Correct it.") from None
+
+
+def require_ids(tokens: Sequence[int] | NDArray[np.intc], n_vocab: int) -> None:
+    """Raises `InputError` for an id that is not in the vocabulary: llama.cpp fails later, or ends the process."""
+    outside = next((token for token in tokens if not 0 <= token < n_vocab), None)
+    if outside is not None:
+        raise InputError(f"token id {outside} is not in the vocabulary of {n_vocab} tokens. Correct it.")
 
 
 class HasVocab(Protocol):
@@ -62,10 +85,8 @@ class Tokenizer:
         return bool(self._api.llama_vocab_is_eog(self.vocab, token))
 
     def require_ids(self, tokens: Sequence[int]) -> None:
-        """Raises `InputError` for an id that is not in the vocabulary: llama.cpp fails later, or ends the process."""
-        for token in tokens:
-            if not 0 <= token < self.n_vocab:
-                raise InputError(f"token id {token} is not in the vocabulary of {self.n_vocab} tokens. Correct it.")
+        """Raises `InputError` for an id that is not in the vocabulary."""
+        require_ids(tokens, self.n_vocab)
 
 
 class StopText:

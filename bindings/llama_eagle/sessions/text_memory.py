@@ -11,6 +11,7 @@ from llama_eagle.errors import InputError, UsageError
 from llama_eagle.native.limits import MAX_EXACT_ROWS
 from llama_eagle.sessions.checkpoints import CheckpointStore, capture, restore
 from llama_eagle.sessions.session import EagleSession
+from llama_eagle.sessions.text import require_ids
 from llama_eagle.vision.in_text import FIRST_ID, PicturesInText, cut_before
 
 NO_TOKEN = -1  # what stands for a row of an image that somebody else has put into the context
@@ -66,9 +67,10 @@ class TextMemory:
         """
         if not len(tokens):
             raise UsageError("the prompt is empty: there is nothing to continue. Give at least one token.")
-        wanted = np.asarray(tokens, dtype=np.intc)
+        wanted = self._ids(tokens)
         self.require_room(wanted)
         shared = self._shared(wanted)
+        self._require_ids(wanted[shared:])
         if shared == len(wanted) == self.n_tokens and self.is_live:
             return 0
         self.rewind(cut_before(wanted, min(shared, len(wanted) - 1), self.pictures))
@@ -82,10 +84,15 @@ class TextMemory:
         return not len(more) and not self.is_live and not (self.known == NO_TOKEN).any()
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Evaluate tokens after those of the text. Raises `InputError` when they do not fit: none is evaluated."""
-        self.require_room([*self.known, *tokens])
+        """Evaluate tokens after those of the text.
+
+        Raises `InputError`, and evaluates none, when they do not fit or one is not in the vocabulary.
+        """
+        more = self._ids(tokens)
+        self._require_ids(more)
+        self.require_room(np.concatenate([self.known, more]))
         self.restore()
-        self._extend(np.asarray(tokens, dtype=np.intc))
+        self._extend(more)
 
     def restore(self) -> None:
         """Have exactly the text in memory: where it was cut, a recurrent state may have to be computed again.
@@ -139,6 +146,17 @@ class TextMemory:
         self.store.forget_after(0)
         self.n_tokens = 0
         self.is_live = False
+
+    def _ids(self, tokens: Sequence[int] | NDArray[np.intc]) -> NDArray[np.intc]:
+        try:
+            return np.asarray(tokens, dtype=np.intc)
+        except OverflowError:
+            require_ids(tokens, self.n_vocab)
+            raise
+
+    def _require_ids(self, tokens: NDArray[np.intc]) -> None:
+        """Raises `InputError` for an id that is neither in the vocabulary nor a picture's."""
+        require_ids(tokens if self.pictures is None else tokens[tokens > FIRST_ID], self.n_vocab)
 
     def _shared(self, wanted: NDArray[np.intc]) -> int:
         n = min(self.n_tokens, len(wanted))

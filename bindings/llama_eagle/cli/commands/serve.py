@@ -91,7 +91,10 @@ def _name(target: Header) -> str:
 def read_settings(path: Path) -> Mapping[str, Any]:
     """The file of `--config`. Raises as `read_json_or_yaml`, and `InputError` where it names no models."""
     settings = read_json_or_yaml(path)
-    if not isinstance(settings, dict) or not isinstance(settings.get("models"), list) or not settings["models"]:
+    models = settings.get("models") if isinstance(settings, dict) else None
+    if models is not None and not isinstance(models, list):
+        raise InputError(f"{path}: models is {models!r:.60}, it must be a list: one entry for each model. Correct it.")
+    if not models:
         raise InputError(f"{path}: it names no models. Give an entry in `models`.")
     return settings
 

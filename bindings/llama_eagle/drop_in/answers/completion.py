@@ -22,7 +22,7 @@ from llama_eagle.drop_in.answers.logprobs import LogProbs, TokenLogProbs, joined
 from llama_eagle.drop_in.answers.prompt import prompt_tokens
 from llama_eagle.drop_in.answers.speculative import Speculative
 from llama_eagle.drop_in.text import AnswerText
-from llama_eagle.errors import IncompatibleModels, InputError
+from llama_eagle.errors import EagleError, UsageError
 
 # Arguments of `generate` that have the same name in a completion.
 SAMPLING = (
@@ -54,6 +54,7 @@ class Completion:
         }
         self.finish_reason = "length"
         self._check()
+        self._processors = _processors(given["logits_processor"], given["logit_bias"], llm._n_vocab)
         self._n_max = self._limit(given["max_tokens"])
         is_exact = type(llm.tokenizer_) is LlamaTokenizer
         self._text = AnswerText(_stops(given["stop"]), has_replacements=not is_exact)
@@ -113,7 +114,7 @@ class Completion:
     def _generate(self) -> Any:
         given = self._given
         options = {name: given[name] for name in SAMPLING}
-        options["logits_processor"] = _processors(given["logits_processor"], given["logit_bias"])
+        options["logits_processor"] = self._processors
         self._llm._speculative = self._limits  # for the generation that begins now
         options["stopping_criteria"] = _criteria(given["stopping_criteria"])
         return self._llm.generate(self._prompt, temp=given["temperature"], **options)
@@ -147,7 +148,7 @@ class Completion:
             return
         shared = llm.longest_token_prefix
         if shared(state.input_ids.tolist(), self._prompt) > shared(llm._input_ids.tolist(), self._prompt):
-            with suppress(RuntimeError, IncompatibleModels, InputError):  # of another model or context
+            with suppress(RuntimeError, EagleError):  # of another model or context
                 llm.load_state(state)
 
     def _prompt_text(self) -> str:
@@ -182,11 +183,14 @@ def _criteria(given: Any) -> Any:
     return llama_cpp.StoppingCriteriaList(given) if isinstance(given, Sequence) else given
 
 
-def _processors(given: Any, bias: Mapping[Any, float] | None) -> Any:
+def _processors(given: Any, bias: Mapping[Any, float] | None, n_vocab: int) -> Any:
     """The caller's processors, then the biases of tokens."""
     if bias is None:
         return given
     biases = {int(token): float(value) for token, value in bias.items()}
+    for token in biases:
+        if not 0 <= token < n_vocab:
+            raise UsageError(f"logit_bias: token {token} is not in the vocabulary of {n_vocab} tokens. Correct it.")
 
     def add_biases(_: Any, logits: Any) -> Any:
         changed = np.copy(logits)

@@ -1,0 +1,121 @@
+"""Types of arguments from callers, checked once at the entry: a message names argument, value and what is allowed.
+
+They follow the annotations of a function or class, and allow what its code takes as well: numpy's numbers where numbers
+are annotated, paths where texts name files, None where it means off.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError
+
+from llama_eagle.errors import UsageError
+
+
+def allowed(words: str, check: Callable[[Any], bool]) -> Any:
+    """A type of the values that pass `check`. words: for messages, such as "a finite number"."""
+
+    def require(value: Any) -> Any:
+        try:
+            passes = check(value)
+        except (TypeError, ValueError, AttributeError, LookupError, OverflowError):
+            passes = False
+        if not passes:
+            raise PydanticCustomError("not_allowed", words)
+        return value
+
+    return Annotated[Any, BeforeValidator(require)]
+
+
+def is_text(value: Any) -> bool:
+    """Whether a value is text that UTF-8 can hold: without lone surrogates."""
+    return isinstance(value, str) and not SURROGATE.search(value)
+
+
+def _is_whole(value: Any) -> bool:
+    return operator.index(value) is not None
+
+
+def require_text(name: str, text: str) -> str:
+    """`text`. Raises `UsageError` where it holds a lone surrogate."""
+    if not is_text(text):
+        raise UsageError(f"{name}={text!r:.60} must be {TEXT_WORDS}. Correct it.")
+    return text
+
+
+TEXT_WORDS = "a text without lone surrogates"
+WHOLE = allowed("a whole number", _is_whole)
+FINITE = allowed(
+    "a finite number", lambda value: not isinstance(value, str | bytes | bytearray) and math.isfinite(float(value))
+)
+FLAG = allowed(
+    "true or false", lambda value: value is None or type(value).__name__.startswith("bool") or _is_whole(value)
+)
+TEXT = allowed(TEXT_WORDS, is_text)
+PATH = allowed("a path", lambda value: isinstance(value, str | PathLike))
+CALLABLE = allowed("callable", callable)
+NAMED = {int: WHOLE, float: FINITE, bool: FLAG, str: TEXT}
+SURROGATE = re.compile("[\ud800-\udfff]")
+LISTS = (list, Sequence, Iterable)
+
+
+class Types:
+    """The types of a function's or class's arguments.
+
+    of: the function or class. others: types in place of its annotations. names: for annotations that its module lacks
+    at run time.
+    """
+
+    def __init__(self, of: Any, names: Mapping[str, Any] | None = None, **others: Any) -> None:
+        self._of, self._names, self._others = of, names, others
+
+    def check(self, given: Mapping[str, Any]) -> None:
+        """Raises `UsageError` for the first of the given arguments that has another type."""
+        for name, value in given.items():
+            if name in self._adapters:
+                _check(name, value, self._adapters[name])
+
+    @functools.cached_property
+    def _adapters(self) -> dict[str, TypeAdapter[Any]]:
+        hints = typing.get_type_hints(self._of, localns=dict(self._names) if self._names else None)
+        kinds = {name: _loosened(hint) for name, hint in hints.items() if name != "return"} | self._others
+        return {name: TypeAdapter(kind) for name, kind in kinds.items() if kind is not Any}
+
+
+def _loosened(hint: Any) -> Any:
+    """An annotation with numbers, texts and lists as code takes them; of what is not judged here, Any."""
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        kinds = [_loosened(part) for part in parts]
+        return Any if Any in kinds else typing.Union[tuple(kinds)]  # noqa: UP007 (a tuple of them)
+    if origin in LISTS:
+        return Annotated[list[_loosened(parts[0])], BeforeValidator(_listed)]  # type: ignore[misc]
+    if origin is Callable:
+        return CALLABLE
+    return hint if hint is type(None) else NAMED.get(hint, Any)
+
+
+def _listed(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _check(name: str, value: Any, adapter: TypeAdapter[Any]) -> None:
+    try:
+        adapter.validate_python(value)
+    except ValidationError as error:
+        faults = error.errors()
+        inner = [fault for fault in faults if fault["input"] is not value] or faults
+        words = dict.fromkeys(str(fault["msg"]).removeprefix("Input should be ") for fault in inner)
+        found = inner[0]["input"]
+        part = "" if found is value else f" ({found!r:.60})"
+        raise UsageError(f"{name}={value!r:.100}{part} must be {' or '.join(words)}. Correct it.") from None
