@@ -1,0 +1,106 @@
+"""The patch series is complete and documented, and what is ready for upstream applies to the unpatched tree."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PATCHES = ROOT / "native" / "patches"
+READY = PATCHES / "upstream-ready"
+SERIES = (PATCHES / "series").read_text(encoding="utf-8").split()
+FIELDS = ("Subject", "Origin", "Forwarded", "Drop-When", "Tests", "Last-Update")
+READY_FIELDS = ("Subject", "Purpose", "Measurement", "Risk", "Threads", "Series")
+TEXTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *PATCHES.rglob("*.md")]
+
+
+def header(patch: Path) -> str:
+    return patch.read_text(encoding="utf-8").split("\n--- ")[0]
+
+
+def load_upstream() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("upstream", ROOT / "native" / "cmake" / "upstream.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["upstream"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def touched(patch: Path) -> set[str]:
+    return set(re.findall(r"^--- a/(\S+)$", patch.read_text(encoding="utf-8"), re.MULTILINE))
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of the pinned llama.cpp that a ready patch changes, from the archive that the build has fetched."""
+    upstream = load_upstream()
+    pin = upstream.pinned()
+    archive = upstream.cache_dir() / f"{pin['package'].replace('-', '_')}-{pin['version']}.tar.gz"
+    if not archive.is_file():
+        pytest.skip("the build had a source folder of its own: the pinned archive is not in the cache")
+    wanted = set().union(*(touched(patch) for patch in READY.glob("*.patch")))
+    folder = tmp_path_factory.mktemp("pristine")
+    with tarfile.open(archive) as files:
+        for member in files:
+            name = member.name.partition("/vendor/llama.cpp/")[2]
+            if name in wanted:
+                member.name = name
+                files.extract(member, folder, filter="data")
+    return folder
+
+
+def test_the_series_names_every_patch_in_order() -> None:
+    assert sorted(path.name for path in PATCHES.glob("*.patch")) == SERIES
+
+
+@pytest.mark.parametrize("name", SERIES)
+def test_headers_are_complete(name: str) -> None:
+    assert [f for f in FIELDS if not re.search(rf"^{f}: \S", header(PATCHES / name), re.MULTILINE)] == []
+
+
+@pytest.mark.parametrize("name", SERIES)
+def test_tests_of_a_patch_exist(name: str) -> None:
+    named = re.search(r"^Tests: (.*(?:\n .*)*)", header(PATCHES / name), re.MULTILINE)
+    assert named is not None
+    assert [f for f in re.findall(r"\b(?:tests|native)/[\w/.]+\w", named[1]) if not (ROOT / f).exists()] == []
+
+
+def test_texts_name_patches_that_exist() -> None:
+    missing = []
+    for text in TEXTS:
+        found = re.findall(r"(?:patch|patches/)`? ?(0\d{3})\b(-[\w-]+\.patch)?", text.read_text(encoding="utf-8"))
+        missing += [(text.name, *each) for each in found if not any(n.startswith("".join(each)) for n in SERIES)]
+    assert missing == []
+
+
+@pytest.mark.parametrize("patch", sorted(READY.glob("*.patch")), ids=lambda path: path.stem)
+def test_what_is_ready_applies_alone(patch: Path, pristine: Path, tmp_path: Path) -> None:
+    if shutil.which("git") is None:
+        pytest.skip("git applies the patch")
+    tree = shutil.copytree(pristine, tmp_path / "tree")
+    outside = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path)}  # or git looks at a repository around it
+    done = subprocess.run(
+        ["git", "apply", "--check", str(patch)], cwd=tree, env=outside, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("patch", sorted(READY.glob("*.patch")), ids=lambda path: path.stem)
+def test_what_is_ready_is_explained(patch: Path) -> None:
+    text = header(patch)
+    assert [f for f in READY_FIELDS if not re.search(rf"^{f}: \S", text, re.MULTILINE)] == []
+    ours = re.search(r"^Series: (\d{4})$", text, re.MULTILINE)
+    assert ours is not None
+    (name,) = (n for n in SERIES if n.startswith(ours[1]))
+    assert f"Forwarded: no, ready in upstream-ready/{patch.name}" in header(PATCHES / name)
