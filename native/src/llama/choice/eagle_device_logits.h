@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>  // of llama-context.h, which includes this
 #include <vector>
 
 #include "eagle_choice.h"
