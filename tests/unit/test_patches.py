@@ -41,15 +41,26 @@ def touched(patch: Path) -> set[str]:
     return set(re.findall(r"^--- a/(\S+)$", patch.read_text(encoding="utf-8"), re.MULTILINE))
 
 
+def copy_touched(patch: Path, pristine: Path, folder: Path) -> Path:
+    for name in touched(patch):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(pristine / name, folder / name)
+    return folder
+
+
 @pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of the pinned llama.cpp that a ready patch changes, from the archive that the build has fetched."""
-    upstream = load_upstream()
+def upstream() -> ModuleType:
+    return load_upstream()
+
+
+@pytest.fixture(scope="module")
+def pristine(upstream: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of the pinned llama.cpp that a patch changes, from the archive that the build has fetched."""
     pin = upstream.pinned()
     archive = upstream.cache_dir() / f"{pin['package'].replace('-', '_')}-{pin['version']}.tar.gz"
     if not archive.is_file():
         pytest.skip("the build had a source folder of its own: the pinned archive is not in the cache")
-    wanted = set().union(*(touched(patch) for patch in READY.glob("*.patch")))
+    wanted = set().union(*(touched(patch) for patch in PATCHES.rglob("*.patch")))
     folder = tmp_path_factory.mktemp("pristine")
     with tarfile.open(archive) as files:
         for member in files:
@@ -62,6 +73,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_series_names_every_patch_in_order() -> None:
     assert sorted(path.name for path in PATCHES.glob("*.patch")) == SERIES
+    assert len(SERIES) <= 30  # one that joins a concern of another joins its file
 
 
 @pytest.mark.parametrize("name", SERIES)
@@ -84,11 +96,16 @@ def test_texts_name_patches_that_exist() -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize("name", SERIES)
+def test_a_patch_of_the_series_needs_no_other(name: str, upstream: ModuleType, pristine: Path, tmp_path: Path) -> None:
+    upstream.apply(PATCHES / name, copy_touched(PATCHES / name, pristine, tmp_path), relocate=True)
+
+
 @pytest.mark.parametrize("patch", sorted(READY.glob("*.patch")), ids=lambda path: path.stem)
 def test_what_is_ready_applies_alone(patch: Path, pristine: Path, tmp_path: Path) -> None:
     if shutil.which("git") is None:
         pytest.skip("git applies the patch")
-    tree = shutil.copytree(pristine, tmp_path / "tree")
+    tree = copy_touched(patch, pristine, tmp_path / "tree")
     outside = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path)}  # or git looks at a repository around it
     done = subprocess.run(
         ["git", "apply", "--check", str(patch)], cwd=tree, env=outside, capture_output=True, text=True, check=False
