@@ -88,7 +88,6 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_sample": ([c_void_p, c_void_p, c_int32, TOKENS], c_int32),
     "eagle_sampler_apply": ([c_void_p, c_void_p], c_int32),
     "eagle_sampler_accept": ([c_void_p, c_int32], c_int32),
-    "eagle_choice": ([c_void_p, c_int32, TOKENS, FLOATS], c_int32),
     "eagle_grammar_check": ([c_void_p, c_char_p, c_char_p], c_int32),
     "eagle_pattern_rule": ([c_char_p, c_char_p, c_size_t], c_int32),
     "eagle_commit": ([c_void_p, c_int32], c_int32),
