@@ -5,12 +5,12 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from llama_eagle import console
-from llama_eagle.drafting.options import DraftingOptions
+from llama_eagle.drafting.options import DraftingOptions, about
 from llama_eagle.drafting.resolve import resolve, session_options
 from llama_eagle.errors import UsageError, refuse
 from llama_eagle.files import typed
@@ -72,9 +72,6 @@ class ServerOptions:
                 ),
                 f"everybody who reaches {self.host} could use this server. Give --api-key, or say --no-api-key": (
                     not (has_key or self.open_to_all or is_local(self.host))
-                ),
-                "draft_sampling='rejection' is not in the server. Leave it out, or use EagleLlama": (
-                    self.drafting.draft_sampling != "match"
                 ),
             }
         )
@@ -217,10 +214,9 @@ def _kinds(served: Checked) -> Iterator[str]:
 # Keys of a configuration file, and of its entry for a model, with their types.
 _SERVER: dict[str, Any] = {"host": str | None, "port": int | None, "api_key": str | None, "parallel": int | None}
 _DRAFTING: dict[str, Any] = {
-    "draft": str | None, "draft_path": str | None, "n_draft": int | str | None, "n_draft_max": int | None,
-    "p_min": float | None, "exact": bool | None, "draft_gpu_layers": int | None, "draft_n_ctx": int | None,
-    "draft_vocab": int | str | None, "lookup": bool | None,
-}  # fmt: skip
+    "draft_path": str | None,  # another name of draft
+    **{each.name: kind | None for each in fields(DraftingOptions) if (kind := about(each.name).kind) is not None},
+}
 _CONTEXT: dict[str, Any] = {
     "type_k": str | None, "type_v": str | None, "n_ubatch": int | None,
     "n_threads": int | str | float | bool | list[Any] | None,  # read_threads judges it

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import CHAT_CONTEXT, Computing, Drafting, Threads, Verbose, Vision
+from llama_eagle.cli.options import CHAT_CONTEXT, Computing, ServedDrafting, Threads, Verbose, Vision
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 from llama_eagle.files import read_json_or_yaml
 
@@ -35,7 +35,7 @@ class Address:
 def serve(
     address: Address,
     vision: Vision,
-    drafting: Drafting,
+    drafting: ServedDrafting,
     computing: Computing,
     model: Annotated[
         Path | None, typer.Option("--model", "-m", metavar="TARGET.gguf", help="The target model.")
