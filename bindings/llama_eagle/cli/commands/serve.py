@@ -56,6 +56,7 @@ def serve(
     """
     if (model is None) == (config is None):
         raise UsageError("give either --model (and --draft) or --config.")
+    from llama_eagle.drafting.resolve import without_effect
     from llama_eagle.serving import options as serving
     from llama_eagle.serving.process import run
 
@@ -77,6 +78,8 @@ def serve(
     if config is not None:
         options = serving.from_config(config, read_settings(config), options)
     served = serving.check(options)
+    if problem := without_effect(served.drafts):
+        console.warn(f"{problem}: --draft, --lookup.")
     require_free(options.host, options.port)
     about = f"serving {_name(served.target)}; {served.why}"
     raise typer.Exit(run(serving.words(served), serving.variables(served), about, options.verbose))
