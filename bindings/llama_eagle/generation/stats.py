@@ -136,7 +136,9 @@ def unaccepted(statistics: Statistics | None) -> str | None:
     Look-ups are left out: in a text without repetitions none is right. Drafts that were only compared with the text
     count too: of a dead head next to a look-up, few others are made.
     """
-    for name in {} if statistics is None else {**statistics.counts_of, **statistics.probes_of}:
+    if statistics is None:
+        return None
+    for name in {**statistics.counts_of, **statistics.probes_of}:
         n_drafted, n_accepted = statistics.counts_of.get(name, (0, 0))
         n_probes, n_compared, n_right = statistics.probes_of.get(name, (0, 0, 0))
         n_drafts = statistics.rounds_of.get(name, 0) + n_probes
