@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from llama_eagle import console
 from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import CHAT_CONTEXT, Computing, Drafting, Threads, Verbose, Vision
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
