@@ -10,6 +10,7 @@ import pytest
 from llama_eagle.drafting.auto import Auto
 from llama_eagle.drafting.draft_length import Fixed, RoundCost
 from llama_eagle.drafting.several import Several, who_drafted
+from llama_eagle.generation.stats import Statistics, unaccepted
 
 # ms of a verification by rows and of a draft by tokens: Qwen3.5-0.8B shape, Q8_0, two cores (docs/performance.md).
 VERIFY = {1: 26.7, 2: 28.2, 3: 28.4, 4: 30.8, 5: 34.8, 7: 43.5, 9: 50.1, 13: 66.0, 17: 82.0}
@@ -197,3 +198,26 @@ def test_inserted_tokens_are_not_taken_for_the_text_that_was_drafted() -> None:
     both.accept([92, 93])
     both.draft(94, 4)
     assert compared[0] == (2, 2)
+
+
+@pytest.mark.parametrize("lookup", [0.2, None])
+def test_a_dead_head_next_to_a_look_up_is_noticed(lookup: float | None) -> None:
+    """By its drafts that were verified and those that were compared only."""
+    text = [random.Random(2).randrange(1000) for _ in range(2 * HALF)]
+    first = Knows("look-up", text, lambda _: lookup, 0.0)
+    for right in (0.0, 0.5):
+        second = Knows("EAGLE-3", text, lambda _: right, DRAFT_TOKEN)  # noqa: B023
+        several = Several(first, second, 16)
+        statistics = Statistics()
+        _, used = play(text, several, several, [first, second])
+        statistics.add_probes(*several.take_probes())
+        assert several.take_probes()[1:] == (0, 0, 0)
+        for name in used:
+            statistics.add_round(int(name != "none"), 0 if right == 0 or name != "EAGLE-3" else 1, 1, name)
+        said = unaccepted(statistics)
+        assert (said is not None) == (right == 0), (
+            said,
+            statistics.rounds_of,
+            statistics.counts_of,
+            statistics.probes_of,
+        )

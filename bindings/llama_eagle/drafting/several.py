@@ -48,6 +48,8 @@ class Several:
         self._is_cut = False  # what comes after them was inserted by the caller
         self._asking_ms = 0.0
         self._since_asked = 0
+        self._probed = (0, 0)  # drafts of `second` that were compared, not verified: their tokens, and those right
+        self._n_probes = 0
 
     @property
     def source_name(self) -> str:
@@ -98,6 +100,12 @@ class Several:
         else:
             self._auto.observe(round_cost)
 
+    def take_probes(self) -> tuple[str, int, int, int]:
+        """Since the last call: the name of `second`, its drafts that were only compared, their tokens, those right."""
+        (n_tokens, n_right), n_probes = self._probed, self._n_probes
+        self._probed, self._n_probes = (0, 0), 0
+        return name_of(self._second), n_probes, n_tokens, n_right
+
     def _ask_first(self, id_last: int, n_max: int) -> list[int]:
         if self._first is None:
             return []
@@ -122,7 +130,10 @@ class Several:
         if self._said:
             self._acceptance.observe(*_n_right(self._said, came))
         if self._looked:
-            self._auto.looked(*_n_right(self._looked, came), self._look_ms)
+            n_compared, n_right = _n_right(self._looked, came)
+            self._auto.looked(n_compared, n_right, self._look_ms)
+            self._probed = (self._probed[0] + n_compared, self._probed[1] + n_right)
+            self._n_probes += n_compared > 0
         self._said, self._looked, self._follows, self._is_cut = [], [], None, False
 
     def _first_pays(self, length: int, n_second: int) -> bool:

@@ -13,6 +13,7 @@ NATIVE_PHASES = ("draft", "verify", "sample", "commit")
 
 ENOUGH_DRAFTED = 100  # tokens, before nothing is expected of a draft any more
 NEVER = 0.01  # acceptance rate
+ENOUGH_DRAFTS = 25  # likewise: of one token each, they are less
 
 
 def phases(before: Timings, after: Timings, ms: float, sample_ms: float = 0.0) -> dict[str, float]:
@@ -33,6 +34,7 @@ class Statistics:
     rounds: int = 0
     rounds_of: dict[str, int] = field(default_factory=dict)  # by what drafted them
     counts_of: dict[str, tuple[int, int]] = field(default_factory=dict)  # tokens drafted and accepted, likewise
+    probes_of: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # drafts compared only: tokens, accepted
     n_drafted: int = 0
     n_accepted: int = 0
     n_emitted: int = 0
@@ -48,6 +50,8 @@ class Statistics:
             self.rounds_of[name] = self.rounds_of.get(name, 0) + n_rounds
         for name, counts in other.counts_of.items():
             self._count(name, *counts)
+        for name, probes in other.probes_of.items():
+            self.add_probes(name, *probes)
         self.n_drafted += other.n_drafted
         self.n_accepted += other.n_accepted
         self.n_emitted += other.n_emitted
@@ -69,6 +73,12 @@ class Statistics:
         for i in range(min(n_draft, n_accepted + 1)):
             self.tried_at[i] += 1
             self.accepted_at[i] += i < n_accepted
+
+    def add_probes(self, drafter: str, n_probes: int, n_drafted: int, n_right: int) -> None:
+        """Count drafts that were compared with the text, but not verified."""
+        if n_probes:
+            before = self.probes_of.get(drafter, (0, 0, 0))
+            self.probes_of[drafter] = (before[0] + n_probes, before[1] + n_drafted, before[2] + n_right)
 
     @property
     def accept_rate(self) -> float:
@@ -123,11 +133,18 @@ class Statistics:
 def unaccepted(statistics: Statistics | None) -> str | None:
     """A sentence about a draft that is practically never accepted; None for others, and for too few drafted tokens.
 
-    Look-ups are left out: in a text without repetitions none is right.
+    Look-ups are left out: in a text without repetitions none is right. Drafts that were only compared with the text
+    count too: of a dead head next to a look-up, few others are made.
     """
-    counts = {} if statistics is None else statistics.counts_of
-    for name, (n_drafted, n_accepted) in counts.items():
-        if name != PromptLookup.name and n_drafted >= ENOUGH_DRAFTED and n_accepted <= NEVER * n_drafted:
+    if statistics is None:
+        return None
+    for name in {**statistics.counts_of, **statistics.probes_of}:
+        n_drafted, n_accepted = statistics.counts_of.get(name, (0, 0))
+        n_probes, n_compared, n_right = statistics.probes_of.get(name, (0, 0, 0))
+        n_drafts = statistics.rounds_of.get(name, 0) + n_probes
+        n_drafted, n_accepted = n_drafted + n_compared, n_accepted + n_right
+        is_enough = n_drafted >= ENOUGH_DRAFTED or n_drafts >= ENOUGH_DRAFTS
+        if name != PromptLookup.name and n_drafted and is_enough and n_accepted <= NEVER * n_drafted:
             count = f"{n_accepted or 'none'} of {n_drafted} drafted tokens {'were' if n_accepted > 1 else 'was'}"
             return f"{count} accepted: wrong draft for this target, or a dead head"
     return None
