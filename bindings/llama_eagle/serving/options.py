@@ -17,6 +17,7 @@ from llama_eagle.files import typed
 from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import DRAFT_ARCHITECTURE, require_models
 from llama_eagle.gguf.size import require_memory
+from llama_eagle.native.build import build_info
 from llama_eagle.native.limits import MAX_CONTEXT
 from llama_eagle.native.processor.threads import n_threads, read_threads, warn_excess
 from llama_eagle.native.rpc import read_servers
@@ -33,6 +34,7 @@ TRIAL = {
 AUTO_LONGEST = 8  # the server's own control of the length takes less where less pays
 MAX_SLOTS = 16
 KEYS = ("--api-key", "--api-key-file")
+PLAIN_PAGE = Path(__file__).parent / "page"  # for a build without the chat page
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,8 @@ def words(served: Checked) -> list[str]:
     if options.mmproj is not None:
         given["--mmproj"] = options.mmproj
     pairs = [str(word) for pair in given.items() for word in pair]
+    if not build_info().has_page and not any(word.split("=")[0] == "--path" for word in options.extra):
+        flags += ["--path", str(PLAIN_PAGE)]
     return [*pairs, *flags, *_device_words(options.load), *_drafting_words(served), *options.extra]
 
 
