@@ -1,0 +1,32 @@
+"""`llama-eagle doctor`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from llama_eagle import console
+from llama_eagle.cli.groups import grouped
+from llama_eagle.cli.options import Devices, Json
+
+
+@grouped
+def doctor(
+    devices: Devices,
+    model: Annotated[
+        Path | None, typer.Option("--model", "-m", metavar="TARGET.gguf", help="Also show where its layers would lie.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show versions, library, cores and devices; exit 4 if wrong."""
+    from llama_eagle.diagnosis import NAME, examine, render
+
+    report = examine(devices.load(), model)
+    if json:
+        console.result(report)
+    else:
+        console.prose(render(report), hang=NAME + 1)
+    if report["problems"]:
+        raise typer.Exit(4)

@@ -1,1 +1,0 @@
-"""Targets of the trainer: Hugging Face checkpoints in transformers, and GGUFs in our engine."""
