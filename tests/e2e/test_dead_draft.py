@@ -67,16 +67,16 @@ def test_each_drafter_is_judged_alone() -> None:
     assert unaccepted(useless) is None
 
 
-def test_drafts_that_were_only_compared_count() -> None:
+def test_a_few_short_drafts_are_enough() -> None:
     statistics = Statistics()
     for _ in range(24):
-        statistics.add_probes("EAGLE-3", 1, 1, 0)
+        statistics.add_round(1, 0, 1, "EAGLE-3")
     assert unaccepted(statistics) is None
     total = Statistics()
     total.add(statistics)
-    total.add_probes("EAGLE-3", 1, 1, 0)
+    total.add_round(1, 0, 1, "EAGLE-3")
     assert unaccepted(total) == "none of 25 " + SAID
-    total.add_probes("EAGLE-3", 1, 1, 1)
+    total.add_round(1, 1, 2, "EAGLE-3")
     assert unaccepted(total) is None
 
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
+from llama_eagle.drafting.adaptive import who_drafted
 from llama_eagle.drafting.draft_length import DraftLength, RoundCost
 from llama_eagle.drafting.drafter import Drafter, drafted, name_of
-from llama_eagle.drafting.several import Several, who_drafted
 from llama_eagle.errors import EagleError, NativeError
 from llama_eagle.generation.rejection import RejectionSampling
 from llama_eagle.generation.stats import Statistics
@@ -116,8 +116,6 @@ class Rounds:
         else:
             verify_ms = current.verify_ms + (time.perf_counter() - start) * 1e3
             plan.length.observe(RoundCost(n_draft, current.row, current.draft_ms, verify_ms))
-        if isinstance(plan.drafter, Several):
-            self.statistics.add_probes(*plan.drafter.take_probes())
         self.statistics.add_round(n_draft, current.row, current.sampled, who_drafted(plan.drafter, n_draft))
 
     def _start(self, token: int) -> _Round | None:

@@ -34,7 +34,6 @@ class Statistics:
     rounds: int = 0
     rounds_of: dict[str, int] = field(default_factory=dict)  # by what drafted them
     counts_of: dict[str, tuple[int, int]] = field(default_factory=dict)  # tokens drafted and accepted, likewise
-    probes_of: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # drafts compared only: tokens, accepted
     n_drafted: int = 0
     n_accepted: int = 0
     n_emitted: int = 0
@@ -50,8 +49,6 @@ class Statistics:
             self.rounds_of[name] = self.rounds_of.get(name, 0) + n_rounds
         for name, counts in other.counts_of.items():
             self._count(name, *counts)
-        for name, probes in other.probes_of.items():
-            self.add_probes(name, *probes)
         self.n_drafted += other.n_drafted
         self.n_accepted += other.n_accepted
         self.n_emitted += other.n_emitted
@@ -73,12 +70,6 @@ class Statistics:
         for i in range(min(n_draft, n_accepted + 1)):
             self.tried_at[i] += 1
             self.accepted_at[i] += i < n_accepted
-
-    def add_probes(self, drafter: str, n_probes: int, n_drafted: int, n_right: int) -> None:
-        """Count drafts that were compared with the text, but not verified."""
-        if n_probes:
-            before = self.probes_of.get(drafter, (0, 0, 0))
-            self.probes_of[drafter] = (before[0] + n_probes, before[1] + n_drafted, before[2] + n_right)
 
     @property
     def accept_rate(self) -> float:
@@ -133,17 +124,13 @@ class Statistics:
 def unaccepted(statistics: Statistics | None) -> str | None:
     """A sentence about a draft that is practically never accepted; None for others, and for too few drafted tokens.
 
-    Look-ups are left out: in a text without repetitions none is right. Drafts that were only compared with the text
-    count too: of a dead head next to a look-up, few others are made.
+    Look-ups are left out: in a text without repetitions none is right. Of a dead head next to a look-up, few and short
+    drafts are made.
     """
     if statistics is None:
         return None
-    for name in {**statistics.counts_of, **statistics.probes_of}:
-        n_drafted, n_accepted = statistics.counts_of.get(name, (0, 0))
-        n_probes, n_compared, n_right = statistics.probes_of.get(name, (0, 0, 0))
-        n_drafts = statistics.rounds_of.get(name, 0) + n_probes
-        n_drafted, n_accepted = n_drafted + n_compared, n_accepted + n_right
-        is_enough = n_drafted >= ENOUGH_DRAFTED or n_drafts >= ENOUGH_DRAFTS
+    for name, (n_drafted, n_accepted) in statistics.counts_of.items():
+        is_enough = n_drafted >= ENOUGH_DRAFTED or statistics.rounds_of.get(name, 0) >= ENOUGH_DRAFTS
         if name != PromptLookup.name and n_drafted and is_enough and n_accepted <= NEVER * n_drafted:
             count = f"{n_accepted or 'none'} of {n_drafted} drafted tokens {'were' if n_accepted > 1 else 'was'}"
             return f"{count} accepted: wrong draft for this target, or a dead head"

@@ -31,7 +31,6 @@ TRIAL = {
     "messages": [{"role": "user", "content": "Hello"}], "tools": None, "bos_token": "", "eos_token": "",
     "add_generation_prompt": True,
 }  # fmt: skip
-AUTO_LONGEST = 8  # the server's own control of the length takes less where less pays
 MAX_SLOTS = 16
 KEYS = ("--api-key", "--api-key-file")
 PLAIN_PAGE = Path(__file__).parent / "page"  # for a build without the chat page
@@ -177,6 +176,7 @@ def variables(served: Checked) -> dict[str, str]:
     if drafts.model is not None:
         found["LLAMA_EAGLE_DRAFT_VOCAB"] = str(session_options(served.draft, drafts).n_vocab_draft)
         found["LLAMA_EAGLE_DRAFT_CTX"] = str(drafts.draft_n_ctx)
+    if drafts.drafts:
         found["LLAMA_EAGLE_DRAFT_LENGTH"] = "auto" if drafts.n_draft == "auto" else "fixed"
     return {name: value for name, value in found.items() if value}
 
@@ -187,7 +187,7 @@ def _drafting_words(served: Checked) -> Iterator[str]:
     if not kinds or drafts.n_draft == 0:
         return
     yield from ("--spec-type", ",".join(kinds))
-    n_draft = min(AUTO_LONGEST, drafts.n_draft_max) if drafts.n_draft == "auto" else drafts.n_draft
+    n_draft = drafts.n_draft_max if drafts.n_draft == "auto" else drafts.n_draft
     yield from ("--spec-draft-n-max", str(n_draft), "--spec-draft-p-min", str(drafts.p_min))
     if drafts.draft_file is not None:
         layers = options.load.n_gpu_layers if drafts.draft_gpu_layers is None else drafts.draft_gpu_layers
