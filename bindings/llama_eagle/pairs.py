@@ -17,8 +17,9 @@ from llama_eagle.files import cache_dir
 @dataclass(frozen=True)
 class KnownPair:
     """maker: whose format the draft has; a fixture of that format is converted and compared with torch in the tests.
+    "unknown": its page was not seen. draft: with the subfolder of its repository, if it is in one.
 
-    licence: of the target. The draft's stands on its page.
+    licence: of the target. The draft's is on its page.
     """
 
     target: str
@@ -42,6 +43,11 @@ PAIRS = (
     KnownPair("Qwen/Qwen3-30B-A3B", "Tengyunw/qwen3_30b_moe_eagle3", "SafeAILab"),
     KnownPair("meta-llama/Llama-3.1-8B-Instruct", "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", "SafeAILab", LLAMA_31),
     KnownPair("meta-llama/Llama-3.3-70B-Instruct", "yuhuili/EAGLE3-LLaMA3.3-Instruct-70B", "SafeAILab", LLAMA_33),
+    KnownPair("Qwen/Qwen3.5-9B", "BLR2/Qwen3.5-9B-Eagle3-ShareGPT", "unknown"),
+    KnownPair("Qwen/Qwen3.5-27B", "VirVen/Qwen3.5-27B-EAGLE3-v2/compressed", "unknown"),
+    KnownPair("Qwen/Qwen3.6-27B", "Ex0bit/Qwen3.6-27B-PRISM-EAGLE3/full", "unknown", "see its page"),
+    KnownPair("Qwen/Qwen3.5-397B-A17B", "AQ-MedAI/Qwen3.5-397B-A17B-eagle3", "unknown"),
+    KnownPair("Qwen/Qwen3-Coder-Next", "thoughtworks/Qwen3-Coder-Next-Eagle3", "unknown"),
 )
 
 

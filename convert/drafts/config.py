@@ -7,7 +7,7 @@ Producers put the same facts in three places: the top level, a nested `eagle_con
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +60,9 @@ def read_window(layer: Fields, n_layer: int) -> tuple[Window | None, str | None]
 
 # Names of the layers that a draft reads, at the top level or in eagle_config; the first is the usual one.
 LAYER_KEYS = ("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids", "target_layer_ids")
-_NAMES_LAYERS = re.compile(r"(?i)layer.*(id|index|indices|idx)|(aux|feature|hidden|capture|target|selected).*layers?$")
+_NAMES_LAYERS = re.compile(
+    r"(?i)layer.*(id|index|indices|idx|capture|feature|aux)|(aux|feature|hidden|capture|target|selected).*layers?$"
+)
 _OTHER_LAYERS = {"mlp_only_layers", "no_rope_layers"}  # of Qwen's and Llama's own blocks
 _OTHER_LISTS = {"eos_token_id", "bos_token_id", "pad_token_id", "mrope_section"}
 _DIGITS = re.compile(r"[\d\s,.'\"\[\]-]+")
@@ -126,16 +128,23 @@ def _layer_ids(fields: Fields) -> list[int] | None:
 
 def other_layer_lists(config: DraftConfig, n_layer: int) -> Iterator[tuple[str, Any, bool]]:
     """Entries that could name layers, under keys that nothing here reads: (key, value, whether its name says so)."""
-    places = {"": config.raw.data, **{f"{k}.": v for k, v in config.raw.data.items() if isinstance(v, dict)}}
-    for place, data in places.items():
-        for key, value in data.items():
-            if key in LAYER_KEYS and place in ("", "eagle_config."):
-                continue
-            is_named = bool(_NAMES_LAYERS.search(key)) and key not in _OTHER_LAYERS
-            if is_named and value and isinstance(value, (list, str)) and _DIGITS.fullmatch(str(value)):
-                yield f"{place}{key}", value, True
-            elif _is_list_of_layers(value, n_layer) and key not in _OTHER_LISTS | _OTHER_LAYERS:
-                yield f"{place}{key}", value, False
+    for place, key, value in _entries(config.raw.data):
+        if key in LAYER_KEYS and place in ("", "eagle_config."):
+            continue
+        is_named = bool(_NAMES_LAYERS.search(key)) and key not in _OTHER_LAYERS
+        if is_named and value and isinstance(value, (list, str)) and _DIGITS.fullmatch(str(value)):
+            yield f"{place}{key}", value, True
+        elif _is_list_of_layers(value, n_layer) and key not in _OTHER_LISTS | _OTHER_LAYERS:
+            yield f"{place}{key}", value, False
+
+
+def _entries(data: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, str, Any]]:
+    """Entries at any depth, through objects and lists of them: (keys above, each with a point; key; value)."""
+    for key, value in data.items():
+        yield place, key, value
+        for n, inner in enumerate(value) if isinstance(value, list) else [(None, value)]:
+            if isinstance(inner, dict):
+                yield from _entries(inner, f"{place}{key}." if n is None else f"{place}{key}.{n}.")
 
 
 def _is_list_of_layers(value: Any, n_layer: int) -> bool:

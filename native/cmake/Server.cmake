@@ -1,7 +1,9 @@
-# llama.cpp's own server, beside the libraries. Its page is built with npm (LLAMA_BUILD_UI) or left out: nothing is
-# downloaded from anywhere else.
+# llama.cpp's own server, next to the libraries, with its page.
+include(Page)
+
 function(eagle_add_server)
     set(PROJECT_SOURCE_DIR ${LLAMA_CPP_DIR})  # what these folders take for the root
+    set(LLAMA_BUILD_UI OFF)  # Page has built it: upstream's script takes it from tools/ui/dist
     set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
     find_package(Threads REQUIRED)
     add_subdirectory(${LLAMA_CPP_DIR}/tools/ui ${CMAKE_BINARY_DIR}/llama.cpp/tools/ui EXCLUDE_FROM_ALL)

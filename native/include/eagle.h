@@ -198,14 +198,9 @@ LLAMA_API int32_t eagle_grammar_check(const struct llama_vocab * vocab, const ch
 // with its null into rule[size]. EAGLE_ERR_ARGUMENT names what cannot be followed.
 LLAMA_API int32_t eagle_pattern_rule(const char * pattern, char * rule, size_t size);
 
-// The two likeliest tokens of output row `row` of the last decode (-1: the last one), and the gap between their logits.
-// ids[0] is the greedy choice, the lowest id among equal logits. Where a third token has the logit of ids[1], a GPU may
-// name either.
-//
-// With a session on a target whose head lies on a GPU, batches with up to 17 outputs leave their logits there: this,
-// eagle_accept and eagle_sample with a greedy chain bring four numbers per row to the host, and llama_get_logits_ith
-// and llama_get_logits bring the rows that they are asked for, which stay valid until the next decode as ever.
-LLAMA_API int32_t eagle_choice(struct llama_context * ctx, int32_t row, llama_token ids[2], float * gap);
+// With a session on a target whose head is on a GPU, batches with up to 17 outputs leave their logits there:
+// eagle_accept without a sampler and eagle_sample with a greedy chain bring four numbers per row to the host.
+// llama_get_logits_ith and llama_get_logits bring the rows that they return, which stay valid until the next decode.
 
 // What the draft computed at `step` of the last eagle_draft, for tests and for sampling from the draft: logits over its
 // own vocabulary (eagle_n_vocab_draft entries) and the hidden state fed to the next step (the draft's hidden size).

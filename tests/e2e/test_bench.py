@@ -45,7 +45,7 @@ def test_figures_of_the_peer(tmp_path: Path) -> None:
     [
         ((), "--synthetic"),
         (("--synthetic", "0.8b", "-m", "x.gguf"), "--synthetic"),
-        (("-m", "x.gguf"), "-d"),
+        (("-m", "x.gguf", "--drafter", "eagle3"), "-d"),
         (("-m", "x.gguf", "-d", "y.gguf", "--draft-type", "q9"), "q9"),
         (("--synthetic", "3b"), "3b"),
         (("--synthetic", "tiny", "--accept", "70"), "--accept"),

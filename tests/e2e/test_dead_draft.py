@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fixtures.command import assert_one_line_error
 from fixtures.command import llama_eagle as run
 from fixtures.llama_pairs import write_pairs
 from fixtures.tiny_gguf import Variant, write_draft
@@ -64,3 +65,31 @@ def test_each_drafter_is_judged_alone() -> None:
     useless = Statistics()
     useless.add_round(500, 0, 1, "look-up")
     assert unaccepted(useless) is None
+
+
+def test_a_few_short_drafts_are_enough() -> None:
+    statistics = Statistics()
+    for _ in range(24):
+        statistics.add_round(1, 0, 1, "EAGLE-3")
+    assert unaccepted(statistics) is None
+    total = Statistics()
+    total.add(statistics)
+    total.add_round(1, 0, 1, "EAGLE-3")
+    assert unaccepted(total) == "none of 25 " + SAID
+    total.add_round(1, 1, 2, "EAGLE-3")
+    assert unaccepted(total) is None
+
+
+def test_a_length_without_a_drafter(files: dict[str, Path]) -> None:
+    given = ("generate", "-m", files["target"], "--raw", "-p", "abc", "-n", 3, "-t", 1, "--temp", 0)
+    plain = run(*given)
+    done = run(*given, "--n-draft", 3)
+    assert (done.code, done.stdout) == (0, plain.stdout), done
+    assert done.stderr.startswith("warning: nothing drafts, so a draft length of 3 has no effect")
+    assert "warning" not in run(*given, "--n-draft", 3, "--lookup").stderr + plain.stderr
+
+
+@pytest.mark.parametrize("grammar", ['root ::= ("a"', "root ::= rule\nx ::= [a-z]", 'root ::= "a" }\n# more\n# lines'])
+def test_a_refused_grammar_is_one_line(files: dict[str, Path], grammar: str) -> None:
+    outcome = run("generate", "-m", files["target"], "--raw", "-p", "a", "-n", 2, "-t", 1, "--grammar", grammar)
+    assert_one_line_error(outcome, 2, "the grammar cannot be parsed")

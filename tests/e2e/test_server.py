@@ -6,9 +6,11 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,10 @@ import yaml
 from fixtures.command import assert_one_line_error, llama_eagle
 from fixtures.serving import Served, serve
 from fixtures.tiny_gguf import write_draft, write_target
+from llama_eagle.drafting.options import DraftingOptions
+from llama_eagle.native.build import build_info
+from llama_eagle.serving.options import PLAIN_PAGE, ServerOptions, check, words
+from llama_eagle.sessions.options import ContextOptions
 
 pytestmark = pytest.mark.native
 
@@ -195,7 +201,7 @@ def test_refusals(models: Path, tmp_path: Path) -> None:
     assert_one_line_error(llama_eagle("serve", *target, "--host", "0.0.0.0", "--port", 0), 2, "--no-api-key")
     assert_one_line_error(llama_eagle("serve", *target, "--", "--host", "0.0.0.0"), 2, "before --")
     assert_one_line_error(llama_eagle("serve", *target, "--parallel", 17), 2, "not 1 to 16")
-    assert_one_line_error(llama_eagle("serve", *target, "-d", "mtp", "--draft-sampling", "rejection"), 2, "server")
+    assert_one_line_error(llama_eagle("serve", *target, "--draft-sampling", "match"), 2, "--draft-sampling")
     assert_one_line_error(llama_eagle("serve", *target, "--port", 0, "--", "--no-such"), 4, "no-such")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -211,3 +217,32 @@ def test_refusals(models: Path, tmp_path: Path) -> None:
     ):
         (tmp_path / "bad.json").write_text(content)
         assert_one_line_error(llama_eagle("serve", "--config", tmp_path / "bad.json"), code, message)
+
+
+def test_serve_says_what_it_serves(models: Path, tmp_path: Path) -> None:
+    """On stderr, once it listens; and `/` has a page, whatever the build has."""
+    errors = tmp_path / "errors"
+    target = ["-m", str(models / "target.gguf"), "-d", "lookup", "-c", "256", "-t", "1", "--port", "0"]
+    command = [sys.executable, "-m", "llama_eagle", "serve", *target, "--", "--path", str(PLAIN_PAGE)]
+    with errors.open("w") as file:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True)
+        assert process.stdout is not None
+        address = process.stdout.readline().removeprefix("listening on ").strip()
+        try:
+            status, page = Served(address, process).get("/")
+            assert (status, "/v1/chat/completions" in page) == (200, True)
+        finally:
+            process.terminate()
+            process.communicate(timeout=30)
+    said = errors.read_text().splitlines()
+    assert said[0].startswith("serving target.gguf") and "look-up" in said[0]
+    assert not any(line.startswith("warning: ") for line in said)
+
+
+def test_a_build_without_a_chat_page_serves_a_plain_one(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ServerOptions(models / "target.gguf", DraftingOptions(), ContextOptions(), n_ctx=256)
+    served = check(options)
+    for has_page in (False, True):
+        info = replace(build_info(), has_page=has_page)
+        monkeypatch.setattr("llama_eagle.serving.options.build_info", lambda info=info: info)
+        assert (str(PLAIN_PAGE) in words(served)) != has_page

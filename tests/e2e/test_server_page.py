@@ -12,6 +12,8 @@ import pytest
 from fixtures.serving import Served, serve
 from fixtures.tiny_gguf import write_draft, write_target
 from fixtures.vision_files import make_vision_files, png
+from llama_eagle.native.build import build_info
+from llama_eagle.serving.options import PLAIN_PAGE
 
 pytestmark = [pytest.mark.native, pytest.mark.slow]
 
@@ -38,10 +40,12 @@ def browser() -> Iterator[Any]:
 
 
 def open_page(browser: Any, server: Served) -> Any:
-    if server.get("/", Accept_Encoding="gzip")[0] == 404:
-        skip("this build has no page: install with -C cmake.define.LLAMA_BUILD_UI=ON")
+    if not build_info().has_page:
+        skip("this build has no chat page: docs/server.md says how to get it")
     page = browser.new_page()
     page.set_default_timeout(PATIENCE)
+    page.errors = []
+    page.on("console", lambda message: page.errors.append(message.text) if message.type == "error" else None)
     page.goto(server.address)
     return page
 
@@ -64,6 +68,7 @@ def test_a_turn_streams(browser: Any, tmp_path: Path) -> None:
         page.get_by_text(ALPHABET).first.wait_for()
         (sent,) = [r.post_data_json for r in requests if r.url.endswith("/chat/completions")]
         assert sent["stream"]
+        assert page.errors == []
         page.close()
 
 
@@ -80,4 +85,14 @@ def test_a_picture_can_be_attached(browser: Any, tmp_path: Path) -> None:
         content = answer.value.request.post_data_json["messages"][-1]["content"]
         assert answer.value.status == 200
         assert "image_url" in {part["type"] for part in content}
+        page.close()
+
+
+def test_the_plain_page_names_the_address(browser: Any, tmp_path: Path) -> None:
+    """What a build without the chat page shows."""
+    target = write_target(tmp_path / "target.gguf")
+    with serve("-m", target, "-c", 512, "-t", 1, "--", "--path", PLAIN_PAGE) as server:
+        page = browser.new_page()
+        page.goto(server.address)
+        assert f"curl {server.address}/v1/chat/completions" in page.inner_text("body")
         page.close()

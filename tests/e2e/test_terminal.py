@@ -146,7 +146,7 @@ def test_a_value_of_the_file_is_not_blamed_on_an_option(models: Path, tmp_path: 
     outcome = llama_eagle(*command, "--n-draft", "some", LLAMA_EAGLE_CONFIG=str(file))
     assert "config.toml" not in outcome.stderr
     outcome = llama_eagle("pairs", LLAMA_EAGLE_CONFIG=str(tmp_path / "none"))
-    assert_one_line_error(outcome, 3, "none: no such file", "LLAMA_EAGLE_CONFIG")
+    assert_one_line_error(outcome, 3, "none: cannot be read", "LLAMA_EAGLE_CONFIG")
 
 
 def test_pairs_has_titles() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
-from fixtures.native import NativeTarget
+from fixtures.native import NativeTarget, draft_with_probs
 from fixtures.targets import make_target
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.native.calls import FLOATS, check
@@ -63,7 +63,7 @@ class NativeDraft:
 
     def draft(self, token: int, p_min: float = 0.0) -> tuple[list[int], list[float]]:
         """Ids and the draft's probabilities of them."""
-        return self.session.draft(token, self.n_steps, p_min), self.session.draft_probs
+        return draft_with_probs(self.session, token, self.n_steps, p_min)
 
     def _hidden(self, i: int) -> np.ndarray:
         hidden = np.empty(self.hidden, np.float32)

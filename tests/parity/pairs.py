@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from fixtures.eagle3_checkpoints import CASES, make_draft
-from fixtures.native import accept
+from fixtures.native import accept, draft_with_probs
 from fixtures.targets import make_target
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
@@ -70,10 +70,11 @@ def play(session: EagleSession, id_last: int, lengths: list[int]) -> tuple[Trace
     """One greedy round for each draft length; also the token to follow."""
     trace = Trace([], [], [])
     for n_draft in lengths:
-        drafted = session.draft(id_last, n_draft) if n_draft else []
+        drafted: list[int] = []
         if n_draft:
+            drafted, probs = draft_with_probs(session, id_last, n_draft)
             trace.drafts.append(drafted)
-            trace.probs.extend(session.draft_probs)
+            trace.probs.extend(probs)
         session.verify([id_last, *drafted])
         said = accept(session)
         session.commit(len(said))

@@ -28,7 +28,7 @@ from fixtures.tiny_gguf import HIDDEN, Variant, write_draft, write_target
 from llama_eagle.convert.drafts import convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.native.build import library_folder
-from llama_eagle.native.calls import check
+from llama_eagle.native.calls import FLOATS, TOKENS, check
 from parity.native_draft import NativeDraft
 
 pytestmark = pytest.mark.native
@@ -112,7 +112,9 @@ class Probe:
 
     def choice(self, row: int) -> tuple[int, int, float]:
         ids, gap = (ctypes.c_int32 * 2)(), ctypes.c_float()
-        check(self.target.lib.eagle_choice(self.ctx, row, ids, ctypes.byref(gap)), "eagle_choice")
+        choose = self.target.lib.eagle_choice
+        choose.argtypes = [ctypes.c_void_p, ctypes.c_int32, TOKENS, FLOATS]
+        check(choose(self.ctx, row, ids, ctypes.byref(gap)), "eagle_choice")
         return ids[0], ids[1], gap.value
 
     def view(self, row: int) -> np.ndarray:

@@ -46,6 +46,12 @@ def test_two_names_that_differ(tmp_path: Path) -> None:
         ({"eagle_layers_id": "2,3,4"}, "eagle_layers_id"),
         ({"training": {"feature_layers": [2.0, 3.0, 4.0]}}, "training.feature_layers"),
         ({"aux_layers": IDS}, "aux_layers"),
+        ({"layers_to_capture": IDS}, "layers_to_capture"),
+        ({"speculation": {"draft": {"target_layer_ids": IDS}}}, "speculation.draft.target_layer_ids"),
+        (
+            {"stages": [{}, {"inputs": {"aux_hidden_state_layer_ids": IDS}}]},
+            "stages.1.inputs.aux_hidden_state_layer_ids",
+        ),
     ],
 )
 def test_layers_under_another_name_are_refused(changes: dict[str, Any], name: str, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from llama_eagle.drafting.options import DraftingOptions, about
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -70,3 +71,13 @@ def test_every_environment_variable_is_documented() -> None:
     read = {name for path in sources for name in OURS.findall(path.read_text())}
     assert len(read) >= 6
     assert not {name for name in read if f"`{name}`" not in text}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/eagle-llama.md"])
+def test_tables_of_drafting_options_are_those_of_the_code(page: str) -> None:
+    """A row that is missing here can be copied from the failure."""
+    known = {name: about(name) for name in DraftingOptions.__dataclass_fields__}
+    names = {name: each.flag if page == "README.md" else name for name, each in known.items()}
+    rows = [f"| `{names[name]}` | {each.help} |" for name, each in known.items() if names[name]]
+    text = (ROOT / page).read_text()
+    assert not [row for row in rows if row not in text]

@@ -47,7 +47,7 @@ def start_holder(output: Path) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGXCPU, signal.SIGINT])
 def test_a_run_that_is_ended_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     process = start_holder(tmp_path / "out.gguf")
     assert len(list(tmp_path.iterdir())) == 2
@@ -81,9 +81,19 @@ def test_the_next_run_clears_what_a_killed_one_has_left(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 6  # two each
     write_whole(output, lambda path: path.write_text("whole"))
     kept = sorted(path.name.split(".")[1] for path in tmp_path.iterdir() if path != output)
+    for path in tmp_path.iterdir():  # a minute later
+        os.utime(path, (0, 0))
+    write_whole(output, lambda path: path.write_text("whole"))
+    late = sorted(path.name.split(".")[1] for path in tmp_path.iterdir() if path != output)
     living.kill()
     living.wait()
-    assert kept == ["other", "other", "out", "out"]  # another output's, and what a living process holds
+    assert late == ["out", "out"]
+    assert kept == [
+        "other",
+        "other",
+        "out",
+        "out",
+    ]  # what may be new, and what is held
     assert output.read_text() == "whole"
 
 

@@ -206,3 +206,15 @@ def test_the_recipe_for_speculation_is_about_attention_and_state(model: Path, tm
     assert {"blk.0.attn_gate.weight", "blk.0.ssm_out.weight", "blk.3.attn_q.weight"} <= changed
     assert changed == {n for n in found if ("attn_" in n or "ssm_" in n) and plain[n] not in ("F32", "Q6_K")}
     assert {found[name] for name in changed} == {"Q6_K", "Q8_0"}  # Q8_0 where rows are no multiple of 256
+
+
+def test_a_matrix_that_does_not_reach_every_tensor(model: Path, tmp_path: Path) -> None:
+    """As llama.cpp's never reaches an MTP head: these tensors have a type that needs none, and are named."""
+    entries = {name: values for name, values in means(model).items() if not name.startswith("blk.3.")}
+    imatrix = write_gguf_imatrix(tmp_path / "imatrix.gguf", entries)
+    report = quantize(model, tmp_path / "out.gguf", "iq2_xxs", QuantizeOptions(imatrix=imatrix, threads=1))
+    found = types(tmp_path / "out.gguf")
+    assert "blk.3.ffn_up.weight" in report.without_matrix
+    assert found["blk.3.ffn_up.weight"] == "Q3_K"
+    assert found["blk.2.ffn_up.weight"] == "IQ2_XXS"
+    assert all(name.startswith("blk.3.") for name in report.without_matrix)

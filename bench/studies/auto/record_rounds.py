@@ -20,9 +20,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from llama_eagle.drafting.auto import Expected
 from llama_eagle.drafting.choose import expected_times
 from llama_eagle.drafting.draft_length import RoundCost
-from llama_eagle.drafting.expected import Expected
 from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.drafting.resolve import session_options
 from llama_eagle.generation.run import Run, decode

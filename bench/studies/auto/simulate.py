@@ -19,10 +19,9 @@ from itertools import accumulate
 from pathlib import Path
 from statistics import mean, median
 
-from llama_eagle.drafting.auto import Auto
+from llama_eagle.drafting.auto import UNKNOWN, Auto, Expected
 from llama_eagle.drafting.draft_length import DraftLength, Fixed, RoundCost
-from llama_eagle.drafting.expected import UNKNOWN, Expected
-from llama_eagle.drafting.several import Several
+from record_rounds import LENGTHS
 
 NEARBY = 2_000.0  # ms within which lengths keep their ratios
 N_NEAREST = 9  # rounds
@@ -60,49 +59,26 @@ class Trace:
         return draft * slowness, verify * slowness
 
 
-class Coin:
-    """A drafter that is right by chance: it knows the text, which counts."""
-
-    name = "coin"
-
-    def __init__(self, accept: float, seed: int) -> None:
-        self._accept, self._rng = accept, random.Random(seed)
-        self.n_asked = 0
-
-    def begin(self, tokens: object) -> None:
-        pass
-
-    def accept(self, tokens: object) -> None:
-        pass
-
-    def draft(self, id_last: int, n_max: int) -> list[int]:
-        self.n_asked = n_max
-        right = (self._rng.random() < self._accept for _ in range(n_max))
-        return [id_last + 1 + i if is_right else -1 for i, is_right in enumerate(right)]
-
-
 def speed(trace: Trace, n_draft: int | str, accept: float, n_tokens: int, seed: int) -> float:
     """Tokens per ms of a generation that begins anywhere in the recording."""
-    coin = Coin(accept, seed)
-    several = Several(None, coin, max(trace.lengths), expected=trace.expected) if n_draft == "auto" else None
-    length: DraftLength = several or Fixed(int(n_draft))
+    rng = random.Random(seed)
+    longest = max(trace.lengths)
+    length: DraftLength = Auto(longest, trace.expected) if n_draft == "auto" else Fixed(int(n_draft))
     begin = random.Random(seed).random() * 1e6
     ms, n, last = 0.0, 0, -1
     while n < n_tokens:
-        coin.n_asked = 0
-        drafted = (several or coin).draft(n, length.choose(max(trace.lengths)))
-        n_right = next((i for i, token in enumerate(drafted) if token != n + 1 + i), len(drafted))
-        draft_ms = trace.round(coin.n_asked, False, begin + ms)[0] if coin.n_asked else 0.0
-        verify_ms = trace.round(len(drafted), len(drafted) != last, begin + ms)[1]
-        if several is not None:
-            several.accept(range(n, n + n_right + 1))
-        length.observe(RoundCost(len(drafted), n_right, draft_ms, verify_ms))
-        ms, n, last = ms + draft_ms + verify_ms, n + n_right + 1, len(drafted)
+        n_drafted = length.choose(longest)
+        is_right = [rng.random() < accept for _ in range(n_drafted)]
+        n_right = next((i for i, right in enumerate(is_right) if not right), n_drafted)
+        draft_ms = trace.round(n_drafted, False, begin + ms)[0] if n_drafted else 0.0
+        verify_ms = trace.round(n_drafted, n_drafted != last, begin + ms)[1]
+        length.observe(RoundCost(n_drafted, n_right, draft_ms, verify_ms))
+        ms, n, last = ms + draft_ms + verify_ms, n + n_right + 1, n_drafted
     return n / ms
 
 
 def over_best_fixed(trace: Trace, accept: float, n_tokens: int, seeds: int) -> float:
-    means = {n: mean(speed(trace, n, accept, n_tokens, seed) for seed in range(seeds)) for n in (*Auto.LENGTHS, "auto")}
+    means = {n: mean(speed(trace, n, accept, n_tokens, seed) for seed in range(seeds)) for n in (*LENGTHS, "auto")}
     return means.pop("auto") / max(means.values())
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from llama_eagle import console
-from llama_eagle.drafting.options import DraftingOptions
+from llama_eagle.drafting.options import DraftingOptions, about
 from llama_eagle.errors import UsageError
 from llama_eagle.generation.options import SamplingParams
 from llama_eagle.native.processor.threads import read_threads, warn_excess
@@ -46,61 +46,47 @@ Threads = Annotated[
         help="CPU threads (auto or 0: one for each physical performance core that this process may use).",
     ),
 ]
-DraftGpuLayers = Annotated[int | None, typer.Option(help="The draft's layers on the GPU; default: as the target.")]
-PMin = Annotated[float, typer.Option(help="End a draft where its probability falls below this.")]
+
+
+def drafting_option(name: str, *short: str) -> Any:
+    """Return the option of a field of `DraftingOptions`."""
+    known = about(name)
+    return typer.Option(known.flag, *short, metavar=known.metavar, min=known.least, help=known.help)
+
+
+DraftGpuLayers = Annotated[int | None, drafting_option("draft_gpu_layers")]
+PMin = Annotated[float, drafting_option("p_min")]
+DRAFTING = DraftingOptions.__dataclass_fields__
 
 CHAT_CONTEXT = 8192  # tokens, where a conversation is kept
 
 
 @dataclass(frozen=True)
-class Drafting:
-    """What drafts, and how far."""
+class ServedDrafting:
+    """Drafting options that llama-server has too."""
 
-    draft: Annotated[
-        str | None,
-        typer.Option(
-            "--draft",
-            "-d",
-            metavar="DRAFT.gguf|mtp|lookup|none",
-            help="What drafts; default: the target's MTP head, if it has one.",
-        ),
-    ] = None
-    lookup: Annotated[
-        bool | None,
-        typer.Option(
-            "--lookup/--no-lookup", help="Look drafts up in the text first, where that pays; default: beside a draft."
-        ),
-    ] = DraftingOptions.lookup
-    n_draft: Annotated[str, typer.Option(metavar="K|auto", help="Tokens drafted in a round.")] = "auto"
-    n_draft_max: Annotated[
-        int, typer.Option(min=1, help="Longest draft: how far a recurrent state can be taken back.")
-    ] = DraftingOptions.n_draft_max
+    draft: Annotated[str | None, drafting_option("draft", "-d")] = None
+    lookup: Annotated[bool | None, drafting_option("lookup")] = DraftingOptions.lookup
+    n_draft: Annotated[str, drafting_option("n_draft")] = "auto"
+    n_draft_max: Annotated[int, drafting_option("n_draft_max")] = DraftingOptions.n_draft_max
     p_min: PMin = DraftingOptions.p_min
-    draft_sampling: Annotated[
-        str,
-        typer.Option(metavar="match|rejection", help="match: the text of plain decoding. rejection: its distribution."),
-    ] = DraftingOptions.draft_sampling
-    exact: Annotated[bool, typer.Option("--exact", help="Refuse weights that no exact kernel reads.")] = False
-    draft_vocab: Annotated[
-        str | None, typer.Option(metavar="N|all", help="Rows of an MTP draft's head; default: 16384.")
-    ] = None
+    exact: Annotated[bool, drafting_option("exact")] = DraftingOptions.exact
+    draft_vocab: Annotated[str | None, drafting_option("draft_vocab")] = None
     draft_gpu_layers: DraftGpuLayers = DraftingOptions.draft_gpu_layers
-    draft_ctx_size: Annotated[int, typer.Option(min=0, help="Positions the draft sees, 0: as the target.")] = 0
+    draft_n_ctx: Annotated[int, drafting_option("draft_n_ctx")] = DraftingOptions.draft_n_ctx
 
     def options(self) -> DraftingOptions:
         """Raises `UsageError` for values out of range."""
-        return DraftingOptions(
-            draft=self.draft,
-            n_draft=read_n_draft(self.n_draft),
-            n_draft_max=self.n_draft_max,
-            p_min=self.p_min,
-            draft_sampling=self.draft_sampling,
-            exact=self.exact,
-            draft_gpu_layers=self.draft_gpu_layers,
-            draft_n_ctx=self.draft_ctx_size,
-            draft_vocab=_read_vocab(self.draft_vocab),
-            lookup=self.lookup,
-        )
+        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name in DRAFTING}
+        texts = {"n_draft": read_n_draft(self.n_draft), "draft_vocab": _read_vocab(self.draft_vocab)}
+        return DraftingOptions(**{**given, **texts})
+
+
+@dataclass(frozen=True)
+class Drafting(ServedDrafting):
+    """All drafting options of the command line."""
+
+    draft_sampling: Annotated[str, drafting_option("draft_sampling")] = DraftingOptions.draft_sampling
 
 
 @dataclass(frozen=True)
@@ -202,7 +188,7 @@ def _warn_without_gpu(n_gpu_layers: int) -> None:
 FLAGS = {
     **{
         name: f"--{name.replace('_', '-')}"
-        for group in (DraftingOptions, SamplingParams, ContextOptions, LoadOptions)
+        for group in (SamplingParams, ContextOptions, LoadOptions)
         for name in group.__dataclass_fields__
         if "_" in name
     },
@@ -213,7 +199,7 @@ FLAGS = {
     "n_threads": "--threads",
     "type_k": "--cache-type-k",
     "type_v": "--cache-type-v",
-    "draft_n_ctx": "--draft-ctx-size",
+    **{name: about(name).flag for name in DRAFTING if "_" in name},
     "mmproj_path": "--mmproj",
     "rpc_servers": "--rpc",
     "requantize=True": "--requantize",

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from llama_eagle.drafting.auto import Auto
+from llama_eagle.drafting.adaptive import AdaptiveDrafter
+from llama_eagle.drafting.auto import UNKNOWN, Auto, Expected
 from llama_eagle.drafting.draft_length import DraftLength, Fixed
 from llama_eagle.drafting.drafter import Drafter
-from llama_eagle.drafting.expected import UNKNOWN, Expected
 from llama_eagle.drafting.lookup import PromptLookup
 from llama_eagle.drafting.model import ModelDrafter
 from llama_eagle.drafting.options import DraftingOptions
-from llama_eagle.drafting.round_times import RoundTimes
 from llama_eagle.drafting.session_draft import SessionDraft
-from llama_eagle.drafting.several import Several
 from llama_eagle.errors import UsageError
 from llama_eagle.native.limits import MAX_EXACT_DRAFT
 from llama_eagle.sessions.session import EagleSession
@@ -46,7 +44,7 @@ def choose_length(n_draft: int | str, longest: int, expected: Expected = UNKNOWN
     Raises `UsageError` for anything else.
     """
     if n_draft == "auto":
-        return Auto(_longest_auto(longest), RoundTimes(expected))
+        return Auto(_longest_auto(longest), expected)
     if not isinstance(n_draft, int) or not 0 <= n_draft <= longest:
         raise UsageError(f"n_draft={n_draft!r} is neither 'auto' nor a number from 0 to {longest}. Correct it.")
     return Fixed(n_draft)
@@ -73,10 +71,10 @@ def combine(
     first = None if isinstance(drafters[0], SessionDraft) else drafters[0]
     second = drafters[-1] if first is None or len(drafters) > 1 else None
     if n_draft == "auto":
-        several = Several(first, second, _longest_auto(longest), expected=expected)
+        adaptive = AdaptiveDrafter(first, second, _longest_auto(longest), expected=expected)
     else:
-        several = Several(first, second, longest, (int(n_draft),), expected)
-    return several, several
+        adaptive = AdaptiveDrafter(first, second, longest, int(n_draft), expected)
+    return adaptive, adaptive
 
 
 def _longest_auto(longest: int) -> int:

@@ -1,40 +1,37 @@
-"""Look-up in the text so far."""
+"""Prompt look-up: drafts from the text so far (native/include/eagle_lookup.h)."""
 
 from __future__ import annotations
 
+import ctypes
+import weakref
 from collections.abc import Sequence
+
+from llama_eagle.native.calls import as_tokens, check, library
 
 
 class PromptLookup:
-    """Proposes what followed the last occurrence of the newest `n_gram` tokens (then fewer, down to `n_min`).
+    """Proposes the tokens that most likely follow the newest `n_gram` tokens (then fewer, down to `n_min`).
 
-    Good for texts that repeat their input: edits, summaries, code. Costs microseconds.
+    It remembers the texts of all its generations, in 16 MiB. Good for texts that repeat: edits, summaries, code. Costs
+    microseconds.
     """
 
     name = "look-up"
 
-    def __init__(self, n_gram: int = 3, n_min: int = 2) -> None:
-        self._sizes = range(n_gram, n_min - 1, -1)
-        self._tokens: list[int] = []
-        self._seen: dict[tuple[int, ...], int] = {}  # n-gram -> index after its last occurrence
+    def __init__(self, n_gram: int = 6, n_min: int = 2) -> None:
+        self._lib = library()
+        self._handle = ctypes.c_void_p()
+        check(self._lib.eagle_lookup_new(1, n_gram, n_min, ctypes.byref(self._handle)), "eagle_lookup_new")
+        weakref.finalize(self, self._lib.eagle_lookup_free, self._handle)
 
     def begin(self, tokens: Sequence[int]) -> None:
-        self._tokens = []
-        self._seen = {}
-        self.accept(tokens)
+        check(self._lib.eagle_lookup_begin(self._handle, 0, as_tokens(tokens), len(tokens)), "eagle_lookup_begin")
 
     def draft(self, id_last: int, n_max: int) -> list[int]:
-        tail = (*self._tokens[-max(self._sizes) :], id_last)
-        for size in self._sizes:
-            start = self._seen.get(tail[-size:]) if len(tail) >= size else None
-            if start is not None:
-                return [*self._tokens[start : start + n_max], id_last][:n_max]
-        return []
+        ids, n = (ctypes.c_int32 * n_max)(), ctypes.c_int32()
+        status = self._lib.eagle_lookup_draft(self._handle, 0, id_last, ids, n_max, ctypes.byref(n))
+        check(status, "eagle_lookup_draft")
+        return ids[: n.value]
 
     def accept(self, tokens: Sequence[int]) -> None:
-        for token in tokens:
-            # What ends here is recorded by the token that follows it, so that a tail never finds itself.
-            for size in self._sizes:
-                if len(self._tokens) >= size:
-                    self._seen[tuple(self._tokens[-size:])] = len(self._tokens)
-            self._tokens.append(int(token))
+        check(self._lib.eagle_lookup_extend(self._handle, 0, as_tokens(tokens), len(tokens)), "eagle_lookup_extend")

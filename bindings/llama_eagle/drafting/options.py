@@ -1,10 +1,15 @@
-"""What drafts for a target, and how far its drafts reach: values and their limits. As light as sessions/options.py."""
+"""Drafting options: which drafter to use and how long drafts may be. As light as sessions/options.py.
+
+Each field carries its help, its limits and where it applies. The command line (cli/options.py), the keywords of
+`EagleLlama`, the configuration files of `serve` (serving/options.py) and the tables of README.md and
+docs/eagle-llama.md follow from that.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llama_eagle.errors import UsageError, refuse
 from llama_eagle.native.limits import LONGEST, MAX_EXACT_DRAFT
@@ -18,52 +23,130 @@ DRAFT_VOCAB = 16384  # on a CPU, more rows cost more than they bring: docs/mtp.m
 
 
 @dataclass(frozen=True)
-class DraftingOptions:
-    """The same for `EagleLlama`, `generate`, `chat`, `serve`, `evaluate` and `bench`. Lengths in tokens.
+class About:
+    """A field's description. least: the smallest value. choices: all values.
 
-    draft: a GGUF with an EAGLE-3 draft or an MTP head, "mtp" (the target's own head), "lookup" (in the text so far) or
-        "none"; None: what there is, see drafting/resolve.py.
-    draft_vocab: rows of an MTP draft's head, "all" for the whole vocabulary; None: DRAFT_VOCAB.
-    n_draft: tokens drafted in a round, or "auto": by measured acceptance and cost, down to none.
-    n_draft_max: the longest draft; sets how far a recurrent state can be taken back.
-    p_min: a draft ends where its cumulative probability falls below this.
-    draft_sampling: "match": rows are sampled while the sample equals the most likely draft token; the same seed gives
-        the same text as without a draft. "rejection": draft tokens are drawn and kept or replaced such that the
-        distribution stays; more are kept at high temperatures, and a seed gives another text.
-    exact: verification computes each row as plain decoding would, to the last bit; refused where it cannot.
-    draft_gpu_layers: None: as the target. draft_n_ctx: positions the draft sees, 0: as the target.
-    lookup: whether drafts are looked up in the text so far first, where that pays; None: beside a draft model, with
-        n_draft="auto" and draft_sampling="match".
-    drafter: another source of drafts, in place of the look-up; beside a draft, it is asked first while it pays.
+    flag: its name on the command line, "" if it has none there. metavar: its value there. kind: its type in the
+    configuration files of `serve`; None: llama-server has no such setting.
+    """
+
+    help: str
+    flag: str = ""
+    metavar: str | None = None
+    least: int | None = None
+    choices: tuple[str, ...] = ()
+    kind: Any = None
+
+
+def about(name: str) -> About:
+    """Return the description of a field of `DraftingOptions`."""
+    described: About = DraftingOptions.__dataclass_fields__[name].metadata["about"]
+    return described
+
+
+def _about(*given: Any, **further: Any) -> dict[str, About]:
+    return {"about": About(*given, **further)}
+
+
+@dataclass(frozen=True)
+class DraftingOptions:
+    """The same for `EagleLlama`, `generate`, `chat`, `serve`, `evaluate` and `bench`.
 
     Raises `UsageError` for values out of range.
     """
 
-    draft: str | Path | None = None
-    n_draft: int | str = "auto"
-    n_draft_max: int = LONGEST
-    p_min: float = 0.0
-    draft_sampling: str = "match"
-    exact: bool = False
-    draft_gpu_layers: int | None = None
-    draft_n_ctx: int = 0
-    draft_vocab: int | str | None = None
-    lookup: bool | None = None
-    drafter: Drafter | None = None
+    draft: str | Path | None = field(
+        default=None,
+        metadata=_about(
+            "Drafter: a GGUF file with an EAGLE-3 draft or an MTP head, mtp (the target's own head), lookup or none "
+            "(default: the target's MTP head if present).",
+            "--draft",
+            "DRAFT.gguf|mtp|lookup|none",
+            kind=str,
+        ),
+    )
+    n_draft: int | str = field(
+        default="auto",
+        metadata=_about(
+            "Draft length in tokens, or auto: chosen by measured acceptance and cost, down to none.",
+            "--n-draft",
+            "K|auto",
+            kind=int | str,
+        ),
+    )
+    n_draft_max: int = field(
+        default=LONGEST,
+        metadata=_about(
+            "Maximum draft length in tokens; also the rollback depth reserved for recurrent models.",
+            "--n-draft-max",
+            least=1,
+            kind=int,
+        ),
+    )
+    p_min: float = field(
+        default=0.0,
+        metadata=_about(
+            "End a draft where the product of its tokens' probabilities falls below this.", "--p-min", kind=float
+        ),
+    )
+    draft_sampling: str = field(
+        default="match",
+        metadata=_about(
+            "match: identical text to plain decoding. rejection: same distribution, more accepted tokens at high "
+            "temperatures.",
+            "--draft-sampling",
+            "match|rejection",
+            choices=("match", "rejection"),
+        ),
+    )
+    exact: bool = field(
+        default=False, metadata=_about("Refuse weights that no exact kernel reads.", "--exact", kind=bool)
+    )
+    draft_gpu_layers: int | None = field(
+        default=None,
+        metadata=_about(
+            "Layers of the draft on the GPU (default: same as the target).", "--draft-gpu-layers", kind=int
+        ),
+    )
+    draft_n_ctx: int = field(
+        default=0,
+        metadata=_about(
+            "Context size of the draft in tokens (0: same as the target).", "--draft-ctx-size", least=0, kind=int
+        ),
+    )
+    draft_vocab: int | str | None = field(
+        default=None,
+        metadata=_about(
+            f"Rows of an MTP head's output matrix, or all (default: {DRAFT_VOCAB}).",
+            "--draft-vocab",
+            "N|all",
+            kind=int | str,
+        ),
+    )
+    lookup: bool | None = field(
+        default=None,
+        metadata=_about(
+            "Try prompt look-up before the draft model when it is faster (default: on when a draft model is used with "
+            "auto and match).",
+            "--lookup/--no-lookup",
+            kind=bool,
+        ),
+    )
+    drafter: Drafter | None = field(
+        default=None,
+        metadata=_about("Drafter in place of the look-up: an object with begin, draft and accept, in Python only."),
+    )
 
     def __post_init__(self) -> None:
+        for each in fields(DraftingOptions):
+            self._check_limits(each.name)
         fixed = None if self.n_draft == "auto" else self.n_draft
         refuse(
             {
                 f"n_draft={self.n_draft!r} is neither 'auto' nor a number of 0 or more": (
                     fixed is not None and (isinstance(fixed, (str, bool)) or fixed < 0)
                 ),
-                f"n_draft_max={self.n_draft_max} is below 1": self.n_draft_max < 1,
-                f"draft_sampling={self.draft_sampling!r} is neither 'match' nor 'rejection'": (
-                    self.draft_sampling not in ("match", "rejection")
-                ),
                 f"p_min={self.p_min} is not in [0, 1)": not 0 <= self.p_min < 1,
-                f"draft_n_ctx={self.draft_n_ctx} is negative": self.draft_n_ctx < 0,
                 f"draft_vocab={self.draft_vocab!r} is neither 'all' nor a number of 16 or more": (
                     self.draft_vocab not in (None, "all")
                     and (isinstance(self.draft_vocab, (str, bool)) or int(self.draft_vocab or 0) < 16)
@@ -81,6 +164,13 @@ class DraftingOptions:
             raise UsageError("lookup and drafter name two things to ask first. Leave one out.")
         if self.draft_sampling == "rejection":
             self._check_rejection()
+
+    def _check_limits(self, name: str) -> None:
+        value, known = getattr(self, name), about(name)
+        if known.least is not None and value < known.least:
+            raise UsageError(f"{name}={value} is below {known.least}. Correct it.")
+        if known.choices and value not in known.choices:
+            raise UsageError(f"{name}={value!r} is neither {' nor '.join(map(repr, known.choices))}. Correct it.")
 
     @property
     def model(self) -> str | Path | None:

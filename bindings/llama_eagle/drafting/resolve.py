@@ -51,6 +51,13 @@ def resolve(target: Source, options: Options) -> Choice[Options]:
     return choice
 
 
+def without_effect(options: DraftingOptions) -> str | None:
+    """A sentence about a draft length that resolved options name though nothing drafts; None: there is none."""
+    if options.drafts or not isinstance(options.n_draft, int) or not options.n_draft:
+        return None
+    return f"nothing drafts, so a draft length of {options.n_draft} has no effect. Name a draft, or take the look-up"
+
+
 def _asked_for(target: Source, options: Options) -> Choice[Options]:
     named = {NONE: "nothing", LOOKUP: "look-up in the text", MTP: "the target's MTP head"}
     what = LOOKUP if options.draft == NONE and options.lookup else str(options.draft)

@@ -112,7 +112,8 @@ def generate(
         if length is None:
             sampled = drafting.draft_sampling == "rejection"
             expected = expected_times(session)
-            drafter, length = combine(drafters, drafting.n_draft, session.n_draft_max, expected, sampled=sampled)
+            n_draft = drafting.n_draft if session.n_draft_max else "auto"  # where nothing drafts, it has no effect
+            drafter, length = combine(drafters, n_draft, session.n_draft_max, expected, sampled=sampled)
         plan = Plan(sampler.handle, own or drafter, length, own, options.max_tokens)
         rounds = Rounds(text, plan)
         try:

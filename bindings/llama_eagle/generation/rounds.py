@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
+from llama_eagle.drafting.adaptive import who_drafted
 from llama_eagle.drafting.draft_length import DraftLength, RoundCost
 from llama_eagle.drafting.drafter import Drafter, drafted, name_of
-from llama_eagle.drafting.several import who_drafted
 from llama_eagle.errors import EagleError, NativeError
 from llama_eagle.generation.rejection import RejectionSampling
 from llama_eagle.generation.stats import Statistics

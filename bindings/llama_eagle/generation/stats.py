@@ -13,6 +13,7 @@ NATIVE_PHASES = ("draft", "verify", "sample", "commit")
 
 ENOUGH_DRAFTED = 100  # tokens, before nothing is expected of a draft any more
 NEVER = 0.01  # acceptance rate
+ENOUGH_DRAFTS = 25  # likewise: of one token each, they are less
 
 
 def phases(before: Timings, after: Timings, ms: float, sample_ms: float = 0.0) -> dict[str, float]:
@@ -123,11 +124,14 @@ class Statistics:
 def unaccepted(statistics: Statistics | None) -> str | None:
     """A sentence about a draft that is practically never accepted; None for others, and for too few drafted tokens.
 
-    Look-ups are left out: in a text without repetitions none is right.
+    Look-ups are left out: in a text without repetitions none is right. Of a dead head next to a look-up, few and short
+    drafts are made.
     """
-    counts = {} if statistics is None else statistics.counts_of
-    for name, (n_drafted, n_accepted) in counts.items():
-        if name != PromptLookup.name and n_drafted >= ENOUGH_DRAFTED and n_accepted <= NEVER * n_drafted:
+    if statistics is None:
+        return None
+    for name, (n_drafted, n_accepted) in statistics.counts_of.items():
+        is_enough = n_drafted >= ENOUGH_DRAFTED or statistics.rounds_of.get(name, 0) >= ENOUGH_DRAFTS
+        if name != PromptLookup.name and n_drafted and is_enough and n_accepted <= NEVER * n_drafted:
             count = f"{n_accepted or 'none'} of {n_drafted} drafted tokens {'were' if n_accepted > 1 else 'was'}"
             return f"{count} accepted: wrong draft for this target, or a dead head"
     return None

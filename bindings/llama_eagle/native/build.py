@@ -35,6 +35,7 @@ class BuildInfo:
     compiler: str = ""
     build_type: str = ""
     rpc_protocol: str = ""  # MAJOR.MINOR; "": this build has no RPC
+    has_page: bool = False  # the server has its chat page
 
 
 def find_library_folder() -> Path | None:
@@ -90,6 +91,7 @@ def build_info() -> BuildInfo:
             compiler=str(content.get("compiler", "")),
             build_type=str(content.get("build_type", "")),
             rpc_protocol=str(content.get("rpc_protocol", "")),
+            has_page=bool(content.get("page", False)),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EnvironmentFailure(f"{path}: missing or incomplete ({error!r}). {REBUILD}") from error

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_void_p
+from ctypes import POINTER, c_bool, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_void_p
 from functools import cache
 from typing import Any
 
@@ -55,6 +55,27 @@ class Timings(ctypes.Structure):
     )
 
 
+class PolicyParams(ctypes.Structure):
+    """eagle_policy_params."""
+
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("n_seq", c_int32),
+        ("n_draft_max", c_int32),
+        ("n_draft", c_int32),
+        ("has_model", c_bool),
+        ("n_rows", c_int32),
+        ("row_cost", FLOATS),
+        ("token_cost", c_float),
+    )
+
+
+class PolicyDraft(ctypes.Structure):
+    """eagle_policy_draft."""
+
+    _fields_ = (("seq", c_int32), ("n_max", c_int32), ("source", c_int32), ("n_draft", c_int32))
+
+
 # name -> (argument types, result type)
 FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_abi_version": ([], c_int32),
@@ -88,7 +109,6 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_sample": ([c_void_p, c_void_p, c_int32, TOKENS], c_int32),
     "eagle_sampler_apply": ([c_void_p, c_void_p], c_int32),
     "eagle_sampler_accept": ([c_void_p, c_int32], c_int32),
-    "eagle_choice": ([c_void_p, c_int32, TOKENS, FLOATS], c_int32),
     "eagle_grammar_check": ([c_void_p, c_char_p, c_char_p], c_int32),
     "eagle_pattern_rule": ([c_char_p, c_char_p, c_size_t], c_int32),
     "eagle_commit": ([c_void_p, c_int32], c_int32),
@@ -96,6 +116,22 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_state_save": ([c_void_p, c_void_p, c_int64], c_int32),
     "eagle_state_load": ([c_void_p, c_void_p, c_int64, c_int32], c_int32),
     "eagle_get_timings": ([c_void_p], Timings),
+    "eagle_policy_default_params": ([], PolicyParams),
+    "eagle_policy_new": ([POINTER(PolicyParams), POINTER(c_void_p)], c_int32),
+    "eagle_policy_free": ([c_void_p], None),
+    "eagle_policy_begin": ([c_void_p, c_int32], c_int32),
+    "eagle_policy_wants_offer": ([c_void_p], c_bool),
+    "eagle_policy_offer": ([c_void_p, c_int32, TOKENS, c_int32, c_double], c_int32),
+    "eagle_policy_choose": ([c_void_p, POINTER(PolicyDraft), c_int32], c_int32),
+    "eagle_policy_drafted": ([c_void_p, c_int32, c_int32, c_double], c_int32),
+    "eagle_policy_decoded": ([c_void_p, c_int32, c_int32, c_double], c_int32),
+    "eagle_policy_verified": ([c_void_p, c_int32, c_int32, c_int32], c_int32),
+    "eagle_policy_text": ([c_void_p, c_int32, TOKENS, c_int32], c_int32),
+    "eagle_lookup_new": ([c_int32, c_int32, c_int32, POINTER(c_void_p)], c_int32),
+    "eagle_lookup_free": ([c_void_p], None),
+    "eagle_lookup_begin": ([c_void_p, c_int32, TOKENS, c_int32], c_int32),
+    "eagle_lookup_extend": ([c_void_p, c_int32, TOKENS, c_int32], c_int32),
+    "eagle_lookup_draft": ([c_void_p, c_int32, c_int32, TOKENS, c_int32, POINTER(c_int32)], c_int32),
     "eagle_exact_set": ([c_int32], c_int32),
     "eagle_exact_get": ([], c_int32),
     "eagle_exact_report": ([c_void_p, c_char_p, c_size_t], c_int32),
@@ -148,6 +184,11 @@ def check(status: int, call: str) -> None:
     if status == ERR_MEMORY:
         raise NativeError(f"{text}. Use a smaller n_ctx, cache type or model, or free memory.", code=status, call=call)
     raise NativeError(f"{call}: {text}", code=status, call=call)
+
+
+def as_tokens(ids: Sequence[int]) -> Any:
+    """An array of `llama_token`."""
+    return (c_int32 * len(ids))(*ids)
 
 
 def lost_server(ctx: Any) -> str:

@@ -8,7 +8,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,9 @@ from llama_eagle.quantize.imatrix import read_imatrix
 
 _BUFFER = 256 << 20  # bytes of rows in memory at once
 _TENSOR = re.compile(r"\[\s*(\d+)/\s*(\d+)\]")  # how a line about a tensor begins: its number, and of how many
+# File types that give matrices types which need an importance matrix, and the type of a matrix that has none.
+_NEEDS_MATRIX = {"iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq2_m", "iq3_xxs", "iq3_xs", "q2_k_s"}
+_WITHOUT_MATRIX = "q3_k"
 _ALIASES = {"q3_k": "q3_k_m", "q4_k": "q4_k_m", "q5_k": "q5_k_m"}
 
 
@@ -46,13 +49,15 @@ class QuantizeOptions:
 
 @dataclass(frozen=True)
 class QuantizeReport:
-    """What was written. n_bytes and n_source_bytes are file sizes."""
+    """What was written. n_bytes and n_source_bytes are file sizes. without_matrix: tensors that the importance matrix
+    does not have, in a type that needs none."""
 
     output: Path
     ftype: str
     n_source_bytes: int
     n_bytes: int
     seconds: float
+    without_matrix: tuple[str, ...] = ()
 
 
 def _api() -> Any:
@@ -122,7 +127,12 @@ class _Parameters:
         if options.output_type:
             self.struct.output_tensor_type = _tensor_type(options.output_type)
         self._keep: list[Any] = []
+        self.without_matrix: tuple[str, ...] = ()
         patterns = _overrides(options)
+        entries = _matching(read_imatrix(options.imatrix), shards, options.imatrix) if options.imatrix else {}
+        if entries and ftype.lower() in _NEEDS_MATRIX:
+            self.without_matrix = tuple(_uncovered(shards, entries, patterns))
+            patterns |= {f"^{re.escape(name)}$": _WITHOUT_MATRIX for name in self.without_matrix}
         if patterns:
             types = [(pattern.encode(), _tensor_type(name)) for pattern, name in patterns.items()]
             table = (api.llama_model_tensor_override * (len(types) + 1))()
@@ -130,8 +140,8 @@ class _Parameters:
                 row.pattern, row.type = pattern, kind
             self._keep.append(table)
             self.struct.tt_overrides = table
-        if options.imatrix:
-            self._set_imatrix(api, _matching(read_imatrix(options.imatrix), shards, options.imatrix))
+        if entries:
+            self._set_imatrix(api, entries)
 
     def _set_imatrix(self, api: Any, entries: dict[str, np.ndarray]) -> None:
         table = (api.llama_model_imatrix_data * (len(entries) + 1))()
@@ -142,6 +152,15 @@ class _Parameters:
             row.data = values.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
         self._keep.append(table)
         self.struct.imatrix = table
+
+
+def _uncovered(shards: list[Header], entries: dict[str, np.ndarray], patterns: Mapping[str, str]) -> Iterator[str]:
+    """Matrices of blocks without an entry, such as those of an MTP head, whose type nobody has chosen."""
+    for shard in shards:
+        for name, tensor in shard.tensors.items():
+            is_matrix = name.startswith("blk.") and name.endswith(".weight") and len(tensor.shape) > 1
+            if is_matrix and name not in entries and not any(re.search(pattern, name) for pattern in patterns):
+                yield name
 
 
 def _matching(entries: dict[str, np.ndarray], shards: list[Header], path: Path) -> dict[str, np.ndarray]:
@@ -218,4 +237,5 @@ def quantize(
         n_bytes = temporary.stat().st_size
         temporary.replace(output)
     n_source = sum(shard.file_size for shard in shards)
-    return QuantizeReport(output, ftype.lower(), n_source, n_bytes, time.monotonic() - start)
+    seconds = time.monotonic() - start
+    return QuantizeReport(output, ftype.lower(), n_source, n_bytes, seconds, parameters.without_matrix)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from llama_eagle import console
-from llama_eagle.drafting.options import DraftingOptions
+from llama_eagle.drafting.options import DraftingOptions, about
 from llama_eagle.drafting.resolve import resolve, session_options
 from llama_eagle.errors import UsageError, refuse
 from llama_eagle.files import typed
 from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import DRAFT_ARCHITECTURE, require_models
 from llama_eagle.gguf.size import require_memory
+from llama_eagle.native.build import build_info
 from llama_eagle.native.limits import MAX_CONTEXT
 from llama_eagle.native.processor.threads import n_threads, read_threads, warn_excess
 from llama_eagle.native.rpc import read_servers
@@ -30,9 +31,9 @@ TRIAL = {
     "messages": [{"role": "user", "content": "Hello"}], "tools": None, "bos_token": "", "eos_token": "",
     "add_generation_prompt": True,
 }  # fmt: skip
-AUTO_LONGEST = 8  # the server's own control of the length takes less where less pays
 MAX_SLOTS = 16
 KEYS = ("--api-key", "--api-key-file")
+PLAIN_PAGE = Path(__file__).parent / "page"  # for a build without the chat page
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,6 @@ class ServerOptions:
                 ),
                 f"everybody who reaches {self.host} could use this server. Give --api-key, or say --no-api-key": (
                     not (has_key or self.open_to_all or is_local(self.host))
-                ),
-                "draft_sampling='rejection' is not in the server. Leave it out, or use EagleLlama": (
-                    self.drafting.draft_sampling != "match"
                 ),
             }
         )
@@ -164,6 +162,8 @@ def words(served: Checked) -> list[str]:
     if options.mmproj is not None:
         given["--mmproj"] = options.mmproj
     pairs = [str(word) for pair in given.items() for word in pair]
+    if not build_info().has_page and not any(word.split("=")[0] == "--path" for word in options.extra):
+        flags += ["--path", str(PLAIN_PAGE)]
     return [*pairs, *flags, *_device_words(options.load), *_drafting_words(served), *options.extra]
 
 
@@ -176,6 +176,7 @@ def variables(served: Checked) -> dict[str, str]:
     if drafts.model is not None:
         found["LLAMA_EAGLE_DRAFT_VOCAB"] = str(session_options(served.draft, drafts).n_vocab_draft)
         found["LLAMA_EAGLE_DRAFT_CTX"] = str(drafts.draft_n_ctx)
+    if drafts.drafts:
         found["LLAMA_EAGLE_DRAFT_LENGTH"] = "auto" if drafts.n_draft == "auto" else "fixed"
     return {name: value for name, value in found.items() if value}
 
@@ -186,7 +187,7 @@ def _drafting_words(served: Checked) -> Iterator[str]:
     if not kinds or drafts.n_draft == 0:
         return
     yield from ("--spec-type", ",".join(kinds))
-    n_draft = min(AUTO_LONGEST, drafts.n_draft_max) if drafts.n_draft == "auto" else drafts.n_draft
+    n_draft = drafts.n_draft_max if drafts.n_draft == "auto" else drafts.n_draft
     yield from ("--spec-draft-n-max", str(n_draft), "--spec-draft-p-min", str(drafts.p_min))
     if drafts.draft_file is not None:
         layers = options.load.n_gpu_layers if drafts.draft_gpu_layers is None else drafts.draft_gpu_layers
@@ -217,10 +218,9 @@ def _kinds(served: Checked) -> Iterator[str]:
 # Keys of a configuration file, and of its entry for a model, with their types.
 _SERVER: dict[str, Any] = {"host": str | None, "port": int | None, "api_key": str | None, "parallel": int | None}
 _DRAFTING: dict[str, Any] = {
-    "draft": str | None, "draft_path": str | None, "n_draft": int | str | None, "n_draft_max": int | None,
-    "p_min": float | None, "exact": bool | None, "draft_gpu_layers": int | None, "draft_n_ctx": int | None,
-    "draft_vocab": int | str | None, "lookup": bool | None,
-}  # fmt: skip
+    "draft_path": str | None,  # another name of draft
+    **{each.name: kind | None for each in fields(DraftingOptions) if (kind := about(each.name).kind) is not None},
+}
 _CONTEXT: dict[str, Any] = {
     "type_k": str | None, "type_v": str | None, "n_ubatch": int | None,
     "n_threads": int | str | float | bool | list[Any] | None,  # read_threads judges it

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 from llama_eagle import console
-from llama_eagle.errors import EnvironmentFailure
+from llama_eagle.errors import EagleError, EnvironmentFailure, UsageError
 from llama_eagle.native import rpc
 from llama_eagle.native.build import library_folder
 from llama_eagle.native.processor.competition import watch_process
@@ -36,6 +36,11 @@ _LINE = re.compile(r"^[\d.]+ (?P<level>[A-Z]) (?P<text>.*)$")
 _ORIGIN = re.compile(r"^(?:[a-z]{2,6} +)?[\w:~]+(?:\(\))?: +(?:id +-?\d+ \| task -?\d+ \| )?")
 # Lines about one request, whose answer says the same.
 _OF_A_REQUEST = re.compile(r"got exception: \{|cancel task|task id = \d+, error: |^unparsed .* output")
+# Complaints about its arguments: those that `serve` passes through.
+_OF_ARGUMENTS = re.compile(
+    r"(error: )?invalid argument: |error while handling argument|JSON schema error|the supplied chat template is not"
+    r"|failed to apply template|Jinja Exception: "
+)
 _LISTENING = re.compile(r"listening on (?P<address>\S+)")
 
 
@@ -52,7 +57,7 @@ def run(words: Sequence[str], variables: Mapping[str, str], about: str, verbose:
 
     Once it listens, "listening on URL" goes to stdout and `about` to stderr.
 
-    Raises `EnvironmentFailure` when it ends by itself.
+    Raises `EnvironmentFailure` when it ends by itself, `UsageError` when it refuses an argument.
     """
     process = _start_server(words, variables)
     watch_process(process.pid, console.warn)
@@ -155,9 +160,11 @@ def _until_end(process: subprocess.Popen[str], follow: Callable[[], str], remedy
     raise _ended(process, last, remedy)
 
 
-def _ended(process: subprocess.Popen[str], reason: str, remedy: str = "See --verbose.") -> EnvironmentFailure:
+def _ended(process: subprocess.Popen[str], reason: str, remedy: str = "See --verbose.") -> EagleError:
     name = Path(str(process.args[0])).stem  # type: ignore[index]
     code = process.wait()
+    if _OF_ARGUMENTS.match(reason):
+        return UsageError(f"{name} refuses its arguments: {reason}. Correct those after --.")
     return EnvironmentFailure(f"{name} ended with status {code}: {reason or 'no reason given'}. {remedy}")
 
 

@@ -97,9 +97,7 @@ class EagleSession(Closing):
         out = ctypes.byref(self._handle)
         check(self._lib.eagle_session_new(self.ctx, handle, ctypes.byref(params), out), "eagle_session_new")
         self._ids = (ctypes.c_int32 * (options.n_draft_max + 1))()
-        self._probs = (ctypes.c_float * (options.n_draft_max + 1))()
         self._n = ctypes.c_int32()
-        self._n_drafted = 0
 
     @property
     def has_draft(self) -> bool:
@@ -168,11 +166,6 @@ class EagleSession(Closing):
         check(self._lib.eagle_draft_step(self._handle, step, pointer, None), "eagle_draft_step")
         return logits
 
-    @property
-    def draft_probs(self) -> list[float]:
-        """The draft's probability of each token that the last `draft` returned."""
-        return list(self._probs[: self._n_drafted])
-
     def note_tokens(self, ids: Sequence[int]) -> None:
         """The text uses these tokens: a vocabulary that follows it gets them. `eval` and `commit` note theirs."""
         array = (ctypes.c_int32 * len(ids))(*ids)
@@ -202,9 +195,8 @@ class EagleSession(Closing):
         if n_max > self.n_draft_max:
             raise UsageError(f"a draft of {n_max} tokens was asked for; this session was made for {self.n_draft_max}.")
         n_out = ctypes.byref(self._n)
-        check(self._lib.eagle_draft(self._handle, id_last, n_max, p_min, self._ids, self._probs, n_out), "eagle_draft")
-        self._n_drafted = self._n.value
-        return list(self._ids[: self._n_drafted])
+        check(self._lib.eagle_draft(self._handle, id_last, n_max, p_min, self._ids, None, n_out), "eagle_draft")
+        return list(self._ids[: self._n.value])
 
     def verify(self, ids: Sequence[int]) -> None:
         """Decode `id_last` and the drafted tokens as one batch; the round stays pending until `commit`."""

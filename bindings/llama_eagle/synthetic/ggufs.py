@@ -149,9 +149,7 @@ def _source_hash(converter: bool) -> str:
     """Of the code that makes the files: theirs must not outlive a change of it."""
     digest = hashlib.sha256()
     here = Path(__file__).parent
-    makers = [
-        here / f"{name}.py" for name in ("constructed", "cycle", "ggufs", "mtp", "shapes", "tokenizer", "weights")
-    ]
+    makers = [here / f"{name}.py" for name in ("constructed", "cycle", "ggufs", "shapes", "tokenizer", "weights")]
     for path in (*makers, *(sorted(Path(llama_eagle.convert.__path__[0]).rglob("*.py")) if converter else ())):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

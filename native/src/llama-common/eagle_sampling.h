@@ -2,10 +2,22 @@
 #pragma once
 
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "eagle.h"
 #include "eagle_candidates.h"
+
+// The reason why llama.cpp's sampler could not take a grammar.
+[[noreturn]] inline void eagle_refuse_grammar(const llama_vocab * vocab, const std::string & text) {
+    const bool is_sound = eagle_grammar_check(vocab, text.c_str(), "root") == EAGLE_OK;
+    throw std::invalid_argument(is_sound ? "the grammar cannot be used" : eagle_last_error());
+}
+
+inline const char * eagle_unfit_beginning() {
+    return "the last message, which the answer continues, does not fit the form that the answer must have: leave it "
+           "out, or ask for no call and no response_format";
+}
 
 // Applies a grammar's sampler. Throws when it allows no candidate, or when its states explode.
 inline void eagle_apply(llama_sampler * grammar, llama_token_data_array * candidates) {

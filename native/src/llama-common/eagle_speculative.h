@@ -7,7 +7,7 @@
 
 #include "eagle_common.h"
 #include "eagle_lookup.h"
-#include "eagle_pace.h"
+#include "eagle_policy.h"
 #include "eagle_verdict.h"
 #include "ggml-cpp.h"
 #include "gguf.h"
@@ -29,69 +29,163 @@ static std::string eagle_text_from(const char * variable) {
     return value ? value : "";
 }
 
-// What all that draft for the same slots learn from their rounds, and what they draft in this one.
-struct eagle_rounds {
-    eagle_rounds(int n_seq, int n_max) : pace(n_seq, n_max), n_max_(n_max) {}
+// "auto": as long as is fastest. "fixed": as long as there is room. "": llama-server was not started by our front end.
+static std::string eagle_draft_length() {
+    return eagle_text_from("LLAMA_EAGLE_DRAFT_LENGTH");
+}
 
-    eagle_pace pace;
-    std::vector<int> seqs;      // of this round
-    int length = 0;             // tokens to draft for each of them
-    int64_t drafted_at_us = 0;  // 0: no round has begun
+// The rounds of all slots: who drafts for which of them, and what it took.
+struct eagle_rounds {
+    eagle_rounds(int n_seq, int n_max, bool has_model) : n_max_(n_max), choices_(n_seq) {
+        eagle_policy_params p = eagle_policy_default_params();
+        p.n_seq = n_seq;
+        p.n_draft_max = n_max;
+        p.n_draft = eagle_draft_length() == "auto" ? 0 : n_max;
+        p.has_model = has_model;
+        eagle_policy * made = nullptr;
+        if (eagle_policy_new(&p, &made) != EAGLE_OK) {
+            throw std::runtime_error(eagle_last_error());
+        }
+        policy_.reset(made);
+    }
+
+    // Offers what is looked up to the policy, from now on.
+    void look_up() {
+        eagle_lookup * made = nullptr;
+        if (eagle_lookup_new((int32_t) choices_.size(), LOOKUP_NGRAM, LOOKUP_MIN, &made) != EAGLE_OK) {
+            throw std::runtime_error(eagle_last_error());
+        }
+        lookup_.reset(made);
+        offers_.assign(choices_.size(), {0, llama_tokens(n_max_), 0});
+    }
+
+    void new_text(llama_seq_id seq) {
+        eagle_policy_begin(policy_.get(), seq);
+        if (lookup_) {
+            offers_[seq].n_text = SIZE_MAX;
+        }
+    }
 
     // Called by each that drafts; the first call counts.
     void begin(const common_speculative_draft_params_vec & dparams) {
-        if (drafted_at_us > 0) {
+        if (drafted_at_us_ > 0) {
             return;
         }
-        const int64_t now_us = ggml_time_us();
-        if (round_at_us_ > 0) {
-            pace.decoded((int) seqs.size(), n_rows_, (double) (now_us - round_at_us_) / 1000.0);
+        drafted_at_us_ = ggml_time_us();
+        if (round_at_us_ > 0 && !seqs_.empty()) {
+            eagle_policy_decoded(policy_.get(), (int32_t) seqs_.size(), n_rows_,
+                                 (double) (drafted_at_us_ - round_at_us_) / 1000.0);
             round_at_us_ = 0;
         }
-        seqs.clear();
+        seqs_.clear();
+        std::vector<eagle_policy_draft> drafts;
         for (size_t seq = 0; seq < dparams.size(); seq++) {
             if (dparams[seq].drafting) {
-                seqs.push_back((int) seq);
+                seqs_.push_back((int) seq);
+                const int32_t room = dparams[seq].n_max > 0 ? std::min(dparams[seq].n_max, n_max_) : n_max_;
+                drafts.push_back({(llama_seq_id) seq, room, EAGLE_SOURCE_NONE, 0});
+                offer((llama_seq_id) seq, dparams[seq], room);
             }
         }
-        length = adapts_ ? pace.length(seqs) : n_max_;
-        drafted_at_us = now_us;
+        eagle_policy_choose(policy_.get(), drafts.data(), (int32_t) drafts.size());
+        for (const auto & draft : drafts) {
+            choices_[draft.seq] = draft;
+        }
+    }
+
+    const std::vector<int> & seqs() const { return seqs_; }  // of this round
+
+    // Tokens to draft for a sequence of this round by such a source.
+    int32_t length(int seq, eagle_draft_source source) const {
+        return choices_[seq].source == source ? choices_[seq].n_draft : 0;
+    }
+
+    llama_tokens offered(int seq) const {
+        const auto & ids = offers_[seq].ids;
+        return {ids.begin(), ids.begin() + length(seq, EAGLE_SOURCE_OFFER)};
     }
 
     // Called by each that drafts when it has: the last one's drafts count.
     void drafted(const common_speculative_draft_params_vec & dparams) {
         n_rows_ = 0;
-        for (int seq : seqs) {
+        for (int seq : seqs_) {
             n_rows_ += 1 + (int) dparams[seq].result->size();
         }
-        drafted_at_us = ggml_time_us();
+        drafted_at_us_ = ggml_time_us();
+    }
+
+    // The model drafted for so many sequences since then.
+    void model_drafted(int n_seq, int n_tokens, int64_t start_us) {
+        eagle_policy_drafted(policy_.get(), std::max(n_seq, 1), n_tokens,
+                             (double) (drafted_at_us_ - start_us) / 1000.0);
+    }
+
+    void verified(llama_seq_id seq, int n_draft, int n_accepted) {
+        eagle_policy_verified(policy_.get(), seq, n_draft, n_accepted);
     }
 
     // Called by each that drafts. A decode after drafting is a round: it lasts until the next one begins, since
     // sampling takes its time from every row, too. Where prompts are read in it or after it, its time says nothing.
     void decoded(const common_batch & batch) {
         const bool is_round = (int) batch.size() == n_rows_;
-        if (drafted_at_us > 0 || !is_round) {
-            round_at_us_ = is_round ? drafted_at_us : 0;
+        if (drafted_at_us_ > 0 || !is_round) {
+            round_at_us_ = is_round ? drafted_at_us_ : 0;
         }
-        drafted_at_us = 0;
+        drafted_at_us_ = 0;
     }
 
   private:
+    static constexpr int LOOKUP_NGRAM = 6, LOOKUP_MIN = 2;  // as PromptLookup has them
+
+    struct Free {
+        void operator()(eagle_policy * policy) const { eagle_policy_free(policy); }
+        void operator()(eagle_lookup * lookup) const { eagle_lookup_free(lookup); }
+    };
+
+    struct Offer {
+        size_t n_text;  // tokens before the one that it follows
+        llama_tokens ids;
+        int32_t n;
+    };
+
     int n_max_, n_rows_ = 0;
-    int64_t round_at_us_ = 0;  // since then its drafts are verified and sampled; 0: no time to take
-    const bool adapts_ = eagle_text_from("LLAMA_EAGLE_DRAFT_LENGTH") == "auto";
+    std::unique_ptr<eagle_policy, Free> policy_;
+    std::unique_ptr<eagle_lookup, Free> lookup_;
+    std::vector<eagle_policy_draft> choices_;  // of this round, by sequence
+    std::vector<Offer> offers_;                // by sequence, if there is a look-up
+    std::vector<int> seqs_;
+    int64_t drafted_at_us_ = 0;  // 0: no round has begun
+    int64_t round_at_us_ = 0;    // since then its drafts are verified and sampled; 0: no time to take
+
+    void offer(llama_seq_id seq, const common_speculative_draft_params & dp, int32_t n_max) {
+        if (!lookup_) {
+            return;
+        }
+        const int64_t start_us = ggml_time_us();
+        Offer & last = offers_[seq];
+        const llama_tokens & text = *dp.prompt;
+        if (text.size() > last.n_text) {
+            llama_tokens came(text.begin() + last.n_text + 1, text.end());
+            came.push_back(dp.id_last);
+            eagle_policy_text(policy_.get(), seq, came.data(), (int32_t) came.size());
+        }
+        eagle_lookup_begin(lookup_.get(), seq, text.data(), (int32_t) text.size());
+        eagle_lookup_draft(lookup_.get(), seq, dp.id_last, last.ids.data(), n_max, &last.n);
+        last.n_text = text.size();
+        eagle_policy_offer(policy_.get(), seq, last.ids.data(), last.n, (double) (ggml_time_us() - start_us) / 1000.0);
+    }
 };
 
-// Asked before the draft, and cheap; it drafts where that promises more tokens per time.
+// Comes before the model, and drafts for the sequences that the policy gives it.
 struct common_speculative_impl_eagle_lookup : public common_speculative_impl {
     common_speculative_impl_eagle_lookup(const common_params_speculative & params, uint32_t n_seq,
                                          std::shared_ptr<eagle_rounds> rounds)
         : common_speculative_impl(COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE, n_seq, params.draft.n_max),
-          rounds_(std::move(rounds)),
-          texts_(n_seq) {}
+          rounds_(std::move(rounds)) {
+        rounds_->look_up();
+    }
 
-    void begin(llama_seq_id seq_id, const llama_tokens & prompt) override { texts_[seq_id].begin(prompt); }
+    void begin(llama_seq_id seq_id, const llama_tokens & /*prompt*/) override { rounds_->new_text(seq_id); }
 
     bool process(const common_batch & batch) override {
         rounds_->decoded(batch);
@@ -100,13 +194,8 @@ struct common_speculative_impl_eagle_lookup : public common_speculative_impl {
 
     void draft(common_speculative_draft_params_vec & dparams) override {
         rounds_->begin(dparams);
-        for (int seq : rounds_->seqs) {
-            const auto & dp = dparams[seq];
-            llama_tokens ids =
-                texts_[seq].draft(*dp.prompt, dp.id_last, dp.n_max > 0 ? std::min(dp.n_max, n_max) : n_max);
-            ids.resize(
-                rounds_->pace.free_length(seq, texts_[seq].rate(), (int) ids.size(), rounds_->seqs, rounds_->length));
-            *dp.result = std::move(ids);
+        for (int seq : rounds_->seqs()) {
+            *dparams[seq].result = rounds_->offered(seq);
         }
         rounds_->drafted(dparams);
     }
@@ -115,7 +204,6 @@ struct common_speculative_impl_eagle_lookup : public common_speculative_impl {
 
   private:
     std::shared_ptr<eagle_rounds> rounds_;
-    std::vector<eagle_lookup> texts_;  // per sequence
 };
 
 struct common_speculative_impl_eagle : public common_speculative_impl {
@@ -146,7 +234,7 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
 
     void begin(llama_seq_id seq_id, const llama_tokens & prompt) override {
         eagle_drafts_text(drafts_, seq_id, prompt.data(), (int32_t) prompt.size());
-        rounds_->pace.began(seq_id);
+        rounds_->new_text(seq_id);
     }
 
     // The context has handed the states over itself.
@@ -166,13 +254,13 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
             n_steps = std::max(n_steps, r.n_out);
         }
         rounds_->drafted(dparams);
-        rounds_->pace.drafted((int) requests.size(), n_steps, (double) (rounds_->drafted_at_us - start_us) / 1000.0);
+        rounds_->model_drafted((int) requests.size(), n_steps, start_us);
     }
 
     // A sequence's next rows tell where it went back to.
     void accept(llama_seq_id seq_id, uint16_t n_accepted, bool is_other) override {
         if (!is_other) {
-            rounds_->pace.accepted(seq_id, (int) n_proposed_[seq_id], n_accepted);
+            rounds_->verified(seq_id, (int) n_proposed_[seq_id], n_accepted);
             verdict_.verified((int) n_proposed_[seq_id], n_accepted);
             if (verdict_.is_due()) {
                 SPC_WRN("%s\n", verdict_.text().c_str());
@@ -226,8 +314,7 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
             if (!dp.drafting) {
                 continue;
             }
-            const int32_t longest = dp.n_max > 0 ? std::min(dp.n_max, n_max) : n_max;
-            const int32_t length = std::min(longest, rounds_->length);
+            const int32_t length = rounds_->length(seq, EAGLE_SOURCE_MODEL);
             if (length > 0) {
                 requests.push_back({seq, dp.pos0, dp.id_last, length, drafted_[seq].data(), 0});
             }
@@ -245,13 +332,17 @@ static std::unique_ptr<common_speculative_impl> eagle_make_impl(common_speculati
                                                                 uint32_t n_seq,
                                                                 std::shared_ptr<eagle_rounds> & rounds) {
     const llama_model * model = params.draft.eagle_model;
-    if (!rounds) {
-        rounds = std::make_shared<eagle_rounds>((int) n_seq, params.draft.n_max);
+    const bool has_model = eagle_drafts_of(params, model);
+    const bool is_model = eagle_drafts_of(params, model, type);
+    // Without our front end or a model of ours, it is upstream's.
+    const bool is_lookup = type == COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE && (has_model || !eagle_draft_length().empty());
+    if (!rounds && (is_model || is_lookup)) {
+        rounds = std::make_shared<eagle_rounds>((int) n_seq, params.draft.n_max, has_model);
     }
-    if (eagle_drafts_of(params, model, type)) {
+    if (is_model) {
         return std::make_unique<common_speculative_impl_eagle>(type, params, n_seq, rounds);
     }
-    if (type == COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE && eagle_drafts_of(params, model)) {
+    if (is_lookup) {
         return std::make_unique<common_speculative_impl_eagle_lookup>(params, n_seq, rounds);
     }
     return nullptr;

@@ -10,7 +10,7 @@ import typer
 
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import Devices, Drafting, Json, Sampling, TargetFile, Threads, Vision
+from llama_eagle.cli.options import Devices, Drafting, Json, Sampling, TargetFile, Threads, Vision, drafting_option
 from llama_eagle.drafting.options import LOOKUP, DraftingOptions
 from llama_eagle.errors import UsageError
 from llama_eagle.native.processor.threads import n_threads
@@ -21,7 +21,7 @@ from llama_eagle.progress import progress
 class Measured(Drafting):
     """A fixed length: acceptance by position is what an evaluation shows."""
 
-    n_draft: Annotated[str, typer.Option(metavar="K|auto", help="Tokens drafted in a round.")] = "4"
+    n_draft: Annotated[str, drafting_option("n_draft")] = "4"
 
 
 @dataclass(frozen=True)

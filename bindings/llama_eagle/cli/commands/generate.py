@@ -104,7 +104,7 @@ def generate(
     json: Json = False,
 ) -> None:
     """Answer a prompt, with a draft or without."""
-    from llama_eagle.drafting.resolve import resolve
+    from llama_eagle.drafting.resolve import resolve, without_effect
     from llama_eagle.native import log
     from llama_eagle.native.processor import competition
     from llama_eagle.sessions import exact
@@ -121,6 +121,8 @@ def generate(
     options = GenerationOptions(limit, params, length.ignore_eos, tuple(form.stop or ()))
     choice = resolve(model, drafting.options())
     console.note(choice.why)
+    if problem := without_effect(choice.options):
+        console.warn(f"{problem}: --draft, --lookup.")
     if not prompt.raw and not isinstance(given, list):
         _start_template(choice)
     with _load(choice, computing) as pair, _open_pictures(vision, computing, pair) as pictures:

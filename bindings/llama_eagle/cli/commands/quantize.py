@@ -42,6 +42,9 @@ def quantize(
     refuse_existing([out], overwrite)
     with progress("quantizing", after_s=1.0) as on_progress:
         report = quantizer.quantize(source, out, outtype.lower(), replace(options, progress=on_progress))
+    if missing := report.without_matrix:
+        names = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        console.warn(f"{imatrix} has no entry for {names}: they are in a type that needs none")
     if json:
         console.result({"output": str(out), "outtype": outtype.lower(), "n_bytes": report.n_bytes})
     else:

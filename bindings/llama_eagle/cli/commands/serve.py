@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from llama_eagle import console
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import CHAT_CONTEXT, Computing, Drafting, Threads, Verbose, Vision
+from llama_eagle.cli.options import CHAT_CONTEXT, Computing, ServedDrafting, Threads, Verbose, Vision
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 from llama_eagle.files import read_json_or_yaml
 
@@ -35,7 +36,7 @@ class Address:
 def serve(
     address: Address,
     vision: Vision,
-    drafting: Drafting,
+    drafting: ServedDrafting,
     computing: Computing,
     model: Annotated[
         Path | None, typer.Option("--model", "-m", metavar="TARGET.gguf", help="The target model.")
@@ -56,6 +57,7 @@ def serve(
     """
     if (model is None) == (config is None):
         raise UsageError("give either --model (and --draft) or --config.")
+    from llama_eagle.drafting.resolve import without_effect
     from llama_eagle.serving import options as serving
     from llama_eagle.serving.process import run
 
@@ -77,6 +79,8 @@ def serve(
     if config is not None:
         options = serving.from_config(config, read_settings(config), options)
     served = serving.check(options)
+    if problem := without_effect(served.drafts):
+        console.warn(f"{problem}: --draft, --lookup.")
     require_free(options.host, options.port)
     about = f"serving {_name(served.target)}; {served.why}"
     raise typer.Exit(run(serving.words(served), serving.variables(served), about, options.verbose))

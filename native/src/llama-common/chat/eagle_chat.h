@@ -2,10 +2,13 @@
 // them. What cannot be normalized throws std::invalid_argument, which the server answers with 400.
 #pragma once
 
+#include <algorithm>
 #include <new>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "json.h"
 
@@ -34,6 +37,25 @@ inline void eagle_erase_null(common_json & object, const std::string & key) {
     }
 }
 
+// The text of a message's content; parts are joined as llama.cpp joins them.
+inline std::string eagle_text_of(const common_json & content) {
+    if (!content.is_array()) {
+        return content.is_string() ? content.get<std::string>() : std::string();
+    }
+    std::string text;
+    for (const auto & part : content) {
+        const bool is_text = eagle_text_at(part, "type") == "text";
+        text += (is_text && !text.empty() ? "\n" : "") + eagle_text_at(part, "text");
+    }
+    return text;
+}
+
+// An optional text: null is none, another type is refused by name.
+inline void eagle_read_text(common_json & object, const std::string & key, const std::string & where) {
+    eagle_erase_null(object, key);
+    eagle_require(!object.contains(key) || object.at(key).is_string(), where + " has a '" + key + "' that is no text");
+}
+
 // The arguments of an earlier call, as the text of a JSON object.
 inline void eagle_read_arguments(common_json & call, const std::string & where) {
     eagle_require(eagle_has(call, "function") && !eagle_text_at(call.at("function"), "name").empty(),
@@ -51,13 +73,34 @@ inline void eagle_read_arguments(common_json & call, const std::string & where) 
     if (!eagle_has(call, "type")) {
         call["type"] = "function";
     }
+    eagle_read_text(call, "id", where + ": a tool call");
+}
+
+// Results of tools are one text: many templates lose parts of it.
+inline void eagle_join_result(common_json & message) {
+    if (!eagle_has(message, "content") || !message.at("content").is_array()) {
+        return;
+    }
+    for (const auto & part : message.at("content")) {
+        if (eagle_text_at(part, "type") != "text" || !eagle_has(part, "text") || !part.at("text").is_string()) {
+            return;
+        }
+    }
+    message["content"] = eagle_text_of(message.at("content"));
 }
 
 inline void eagle_read_message(common_json & message, const std::string & where) {
     eagle_require(message.is_object(), where + " is no object");
     eagle_require(!eagle_text_at(message, "role").empty(), where + " has no role");
-    for (const char * key : {"name", "tool_call_id", "tool_calls", "reasoning_content"}) {
-        eagle_erase_null(message, key);
+    eagle_erase_null(message, "tool_calls");
+    for (const char * key : {"name", "tool_call_id", "reasoning_content"}) {
+        eagle_read_text(message, key, where);
+    }
+    if (eagle_text_at(message, "role") == "developer") {
+        message["role"] = "system";
+    }
+    if (eagle_text_at(message, "role") == "tool") {
+        eagle_join_result(message);
     }
     if (!message.contains("tool_calls")) {
         return;
@@ -71,12 +114,13 @@ inline void eagle_read_message(common_json & message, const std::string & where)
 
 // Whether a message adds nothing to the prompt.
 inline bool eagle_is_empty_answer(const common_json & message) {
-    const bool has_parts = eagle_has(message, "content") && !message.at("content").is_string();
+    const bool has_parts =
+        eagle_has(message, "content") && !message.at("content").is_string() && !message.at("content").empty();
     return eagle_text_at(message, "role") == "assistant" && !has_parts && eagle_text_at(message, "content").empty() &&
            eagle_text_at(message, "reasoning_content").empty() && !eagle_has(message, "tool_calls");
 }
 
-// Checks a request's messages. An empty last answer is dropped: to continue it is to begin one. References into the
+// Checks a request's messages. Empty last answers are dropped: to continue one is to begin it. References into the
 // body are invalid afterwards.
 inline void eagle_read_messages(common_json & body) {
     common_json & messages = body.at("messages");
@@ -85,8 +129,11 @@ inline void eagle_read_messages(common_json & body) {
     for (size_t i = 0; i < messages.size(); i++) {
         eagle_read_message(messages.at(i), "message " + std::to_string(i + 1));
     }
-    if (messages.size() > 1 && eagle_is_empty_answer(messages.back())) {
+    const size_t n_given = messages.size();
+    while (messages.size() > 1 && eagle_is_empty_answer(messages.back())) {
         messages.erase(messages.size() - 1);
+    }
+    if (messages.size() < n_given) {
         body.erase("continue_final_message");
         body["add_generation_prompt"] = true;
     }
@@ -96,7 +143,7 @@ inline void eagle_read_tool(common_json & tool) {
     eagle_require(tool.is_object() && eagle_has(tool, "function"), "a tool has no function");
     common_json & function = tool.at("function");
     eagle_require(!eagle_text_at(function, "name").empty(), "a tool's function has no name");
-    eagle_erase_null(function, "description");
+    eagle_read_text(function, "description", "the tool '" + eagle_text_at(function, "name") + "'");
     eagle_erase_null(function, "parameters");
     if (!eagle_has(tool, "type")) {
         tool["type"] = "function";
@@ -110,14 +157,42 @@ inline void eagle_read_tools(common_json & tools) {
     }
 }
 
-// Keeps the tool with this name.
-inline void eagle_keep_tool(common_json & tools, const std::string & name) {
-    for (size_t i = tools.size(); i > 0; i--) {
-        if (eagle_text_at(tools.at(i - 1).at("function"), "name") != name) {
-            tools.erase(i - 1);
+// Keeps the tools with these names, each of which has to be there.
+inline void eagle_keep_tools(common_json & tools, const std::vector<std::string> & names) {
+    common_json kept = common_json::array();
+    std::set<std::string> found;
+    for (const auto & tool : tools) {
+        const std::string name = eagle_text_at(tool.at("function"), "name");
+        if (std::find(names.begin(), names.end(), name) != names.end()) {
+            kept.push_back(tool);
+            found.insert(name);
         }
     }
-    eagle_require(!tools.empty(), "tool_choice names '" + name + "', which is not in 'tools'");
+    for (const std::string & name : names) {
+        eagle_require(found.count(name) > 0, "tool_choice names '" + name + "', which is not in 'tools'");
+    }
+    tools = kept;
+}
+
+// The name of a function in the form of Chat Completions, or without its "function" as in Responses.
+inline std::string eagle_function_name(const common_json & given) {
+    return eagle_text_at(eagle_has(given, "function") ? given.at("function") : given, "name");
+}
+
+// Keeps the tools of {"type": "allowed_tools", "mode": ..., "tools": [...]}, the form of Responses; Chat Completions
+// has mode and tools one level deeper. Returns the mode.
+inline std::string eagle_read_allowed_tools(const common_json & choice, common_json & tools) {
+    const common_json & given = eagle_has(choice, "allowed_tools") ? choice.at("allowed_tools") : choice;
+    const std::string mode = eagle_has(given, "mode") ? eagle_text_at(given, "mode") : "auto";
+    eagle_require(mode == "auto" || mode == "required", "tool_choice.mode is not auto or required");
+    eagle_require(eagle_has(given, "tools") && given.at("tools").is_array() && !given.at("tools").empty(),
+                  "tool_choice of type allowed_tools has no list 'tools'");
+    std::vector<std::string> names;
+    for (const auto & tool : given.at("tools")) {
+        names.push_back(eagle_function_name(tool));
+    }
+    eagle_keep_tools(tools, names);
+    return mode;
 }
 
 // "auto", "none" or "required" of a choice in OpenAI's or Anthropic's form. A named choice keeps its tool alone.
@@ -129,34 +204,32 @@ inline std::string eagle_read_tool_choice(const common_json & body, common_json 
     eagle_require(given.is_string() || given.is_object(), "tool_choice is neither a text nor an object");
     std::string choice = given.is_string() ? given.get<std::string>() : eagle_text_at(given, "type");
     if (given.is_object() && (choice == "function" || choice == "tool")) {
-        const bool is_nested = eagle_has(given, "function");
-        const std::string name = eagle_text_at(is_nested ? given.at("function") : given, "name");
-        eagle_keep_tool(tools, name);
+        eagle_keep_tools(tools, {eagle_function_name(given)});
         choice = "required";
+    }
+    if (choice == "allowed_tools") {
+        choice = eagle_read_allowed_tools(given, tools);
     }
     choice = choice == "any" ? "required" : choice;
     eagle_require(choice == "auto" || choice == "none" || choice == "required",
-                  "tool_choice '" + choice + "' is not auto, none, required, any or a tool's name");
+                  "tool_choice '" + choice + "' is not auto, none, required, any, allowed_tools or a tool's name");
     eagle_require(choice != "required" || !tools.empty(), "tool_choice requires a call, but there are no tools");
     return choice;
-}
-
-// The text of a message's content; parts are joined as llama.cpp joins them.
-inline std::string eagle_text_of(const common_json & content) {
-    if (!content.is_array()) {
-        return content.is_string() ? content.get<std::string>() : std::string();
-    }
-    std::string text;
-    for (const auto & part : content) {
-        const bool is_text = eagle_text_at(part, "type") == "text";
-        text += (is_text && !text.empty() ? "\n" : "") + eagle_text_at(part, "text");
-    }
-    return text;
 }
 
 inline bool eagle_has_later_system(const common_json & messages) {
     for (size_t i = 1; i < messages.size(); i++) {
         if (eagle_text_at(messages.at(i), "role") == "system") {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Whether one stands between a call and its result, where a template that takes later ones may lose it.
+inline bool eagle_parts_call(const common_json & messages) {
+    for (size_t i = 1; i < messages.size(); i++) {
+        if (eagle_text_at(messages.at(i), "role") == "system" && eagle_has(messages.at(i - 1), "tool_calls")) {
             return true;
         }
     }
@@ -211,7 +284,7 @@ void eagle_place_systems(common_json & messages, const Render & render) {
     }
     bool takes_all = false;
     try {
-        takes_all = eagle_shows_systems(render(eagle_systems_trial()));
+        takes_all = !eagle_parts_call(messages) && eagle_shows_systems(render(eagle_systems_trial()));
     } catch (const std::exception &) {
     }
     if (!takes_all) {
@@ -251,8 +324,17 @@ class eagle_required_call {
     bool before_;
 };
 
+// Completions that end before a text, or the best of several, are not computed.
+inline void eagle_refuse_others(const common_json & body) {
+    eagle_require(!eagle_has(body, "suffix") || body.at("suffix") == "",
+                  "this server does not complete before a 'suffix': leave it out, or use /infill");
+    eagle_require(!eagle_has(body, "best_of") || body.at("best_of") == 1,
+                  "this server does not choose the 'best_of' several: leave it out");
+}
+
 // Echoes of the prompt are not computed; `in_chat`: there the key has another meaning, with a last answer to continue.
 inline void eagle_refuse_echo(const common_json & body, bool in_chat) {
+    eagle_refuse_others(body);
     const bool is_asked = eagle_has(body, "echo") && body.at("echo") != false;
     const bool continues = in_chat && eagle_has(body, "continue_final_message");
     eagle_require(!is_asked || continues, "this server does not echo prompts: leave out 'echo'");

@@ -1,6 +1,7 @@
 // Replies that a chat parser cannot read, and streams whose later pieces contradict earlier ones.
 #pragma once
 
+#include <algorithm>
 #include <string>
 
 #include "chat.h"
@@ -38,4 +39,41 @@ inline void eagle_keep_sent(const common_chat_msg & sent, common_chat_msg & mess
     if (message.tool_calls.size() < sent.tool_calls.size()) {
         message.tool_calls = sent.tool_calls;
     }
+}
+
+// Removes the closing tag that follows reasoning.
+inline std::string eagle_without_closing_tag(const std::string & text) {
+    const size_t begin = text.find_first_not_of(" \n");
+    if (begin == std::string::npos || text.compare(begin, 2, "</") != 0) {
+        return text;
+    }
+    const size_t end = text.find('>', begin);
+    return end == std::string::npos ? text : text.substr(std::min(text.find_first_not_of(" \n", end + 1), text.size()));
+}
+
+// Whether a parser has not left any of the text.
+template <typename Result>
+bool eagle_reads_all(const Result & result, size_t size) {
+    return !result.fail() && (result.need_more_input() || result.end >= size);
+}
+
+// The message of a whole reply that the parser refuses: the calls of its longest prefix, which a stream has sent, or
+// all of it as text. `is_prefix`: whether a text may be continued to a reply; a longer one is not if a shorter is not.
+template <typename IsPrefix, typename Parse>
+common_chat_msg eagle_salvaged_reply(const std::string & text, const IsPrefix & is_prefix, const Parse & parse) {
+    size_t n_good = 0;
+    for (size_t n_bad = text.size(); n_bad - n_good > 1;) {
+        const size_t n = n_good + (n_bad - n_good) / 2;
+        (is_prefix(text.substr(0, n)) ? n_good : n_bad) = n;
+    }
+    common_chat_msg message = parse(text.substr(0, n_good));
+    if (!message.tool_calls.empty()) {
+        return message;
+    }
+    common_chat_msg whole = eagle_unparsed_reply(text, false);
+    eagle_keep_sent(message, whole);
+    if (!message.reasoning_content.empty() && message.content.empty()) {
+        whole.content = eagle_without_closing_tag(whole.content);
+    }
+    return whole;
 }

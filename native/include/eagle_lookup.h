@@ -1,0 +1,35 @@
+// eagle_lookup.h: drafts from texts of this process: what most likely follows the newest tokens.
+//
+// Every text that a sequence holds is remembered as n-grams with the tokens that followed them, in a table of fixed
+// size that all sequences share; old entries make room for new ones. Costs microseconds a token.
+//
+// Statuses and threads as in eagle.h.
+
+#pragma once
+
+#include "eagle.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct eagle_lookup eagle_lookup;
+
+// For the sequences 0 .. n_seq - 1. Tokens are looked up by the n_gram tokens before them, then by fewer, down to
+// n_min.
+LLAMA_API int32_t eagle_lookup_new(int32_t n_seq, int32_t n_gram, int32_t n_min, eagle_lookup ** out);
+LLAMA_API void eagle_lookup_free(eagle_lookup * lookup);
+
+// The sequence's text is ids[n] now. What it shares with the earlier one from the start on is not learned again.
+LLAMA_API int32_t eagle_lookup_begin(eagle_lookup * lookup, llama_seq_id seq, const llama_token * ids, int32_t n);
+
+// The text was continued.
+LLAMA_API int32_t eagle_lookup_extend(eagle_lookup * lookup, llama_seq_id seq, const llama_token * ids, int32_t n);
+
+// Writes up to n_max tokens that may follow id_last, which follows the text, to ids, and their number to n_out.
+LLAMA_API int32_t eagle_lookup_draft(const eagle_lookup * lookup, llama_seq_id seq, llama_token id_last,
+                                     llama_token * ids, int32_t n_max, int32_t * n_out);
+
+#ifdef __cplusplus
+}
+#endif

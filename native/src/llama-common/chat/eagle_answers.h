@@ -1,0 +1,95 @@
+// Answers of the server's APIs that end early: their reason, and calls that a limit or a stop text has cut.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "chat.h"
+#include "json.h"
+
+constexpr size_t EAGLE_MAX_CUT = 2000;  // bytes at the end of a cut text that are tried as its end
+
+// What closes the lists, objects and the text that are open at the end of a JSON text.
+inline std::string eagle_closers(const std::string & text) {
+    std::string open;
+    bool quoted = false;
+    for (size_t i = 0; i < text.size(); i++) {
+        const char c = text[i];
+        if (quoted) {
+            i += c == '\\';
+            quoted = c != '"';
+        } else if (c == '"') {
+            quoted = true;
+        } else if (c == '[' || c == '{') {
+            open.insert(0, 1, c == '[' ? ']' : '}');
+        } else if ((c == ']' || c == '}') && !open.empty()) {
+            open.erase(0, 1);
+        }
+    }
+    return (quoted ? "\"" : "") + open;
+}
+
+// The arguments of a call, as far as they go: what a cut has left open is closed.
+inline common_json eagle_arguments_of(const common_chat_tool_call & call) {
+    const std::string & text = call.arguments;
+    for (size_t n_cut = 0; n_cut < std::min(text.size(), EAGLE_MAX_CUT); n_cut++) {
+        const std::string kept = text.substr(0, text.size() - n_cut);
+        const common_json found = common_json::parse_no_throw(kept + eagle_closers(kept));
+        if (!found.is_discarded()) {
+            return found.is_object() ? found : common_json::object();
+        }
+    }
+    return common_json::object();
+}
+
+inline bool eagle_has_whole_calls(const common_chat_msg & message) {
+    for (const auto & call : message.tool_calls) {
+        if (common_json::parse_no_throw(call.arguments).is_discarded()) {
+            return false;
+        }
+    }
+    return !message.tool_calls.empty();
+}
+
+// Anthropic's stop_reason of an answer that no limit has ended. `word`: the stop text that did, or nothing.
+inline std::string eagle_stop_reason(const common_chat_msg & message, const std::string & word) {
+    if (eagle_has_whole_calls(message)) {
+        return "tool_use";
+    }
+    return word.empty() ? "end_turn" : "stop_sequence";
+}
+
+// Marks an object of the Responses API as ended by the limit.
+inline void eagle_set_incomplete(common_json & response) {
+    response["status"] = "incomplete";
+    response["incomplete_details"] = common_json{{"reason", "max_output_tokens"}};
+    response.erase("completed_at");
+    common_json & output = response.at("output");
+    if (!output.empty()) {
+        output.back()["status"] = "incomplete";
+    }
+}
+
+inline void eagle_set_incomplete_event(common_json & event) {
+    event["event"] = "response.incomplete";
+    event.at("data")["type"] = "response.incomplete";
+    eagle_set_incomplete(event.at("data").at("response"));
+}
+
+// Adds the tokens of the `i`th of all choices, `n` for each prompt.
+inline void eagle_add_usage(common_json & answer, const common_json & other, size_t i, int n) {
+    if (!answer.contains("usage") || !other.contains("usage")) {
+        return;
+    }
+    common_json & usage = answer.at("usage");
+    const auto add = [&](const char * to, const char * from) {
+        usage[to] = usage.at(to).get<int64_t>() + other.at("usage").at(from).get<int64_t>();
+    };
+    add("completion_tokens", "completion_tokens");
+    add("total_tokens", "completion_tokens");
+    if (i % (size_t) std::max(n, 1) == 0) {
+        add("prompt_tokens", "prompt_tokens");
+        add("total_tokens", "prompt_tokens");
+    }
+}

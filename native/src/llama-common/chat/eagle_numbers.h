@@ -1,0 +1,37 @@
+// Numbers of JSON as C++ numbers: what does not fit is refused, not wrapped or cut.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+
+// Whether an integer of JSON fits into T. -1 is the greatest number of an unsigned T: the random seed.
+template <typename T, typename Json>
+bool eagle_fits(const Json & number) {
+    using limits = std::numeric_limits<T>;
+    if (number.is_number_float()) {
+        const auto value = number.template get<double>();
+        const bool is_whole = std::floor(value) == value;
+        return is_whole && value >= (double) limits::min() && value < std::ldexp(1.0, limits::digits);
+    }
+    if (number.is_number_unsigned()) {
+        return number.template get<uint64_t>() <= (uint64_t) limits::max();
+    }
+    const auto value = number.template get<int64_t>();
+    return std::is_unsigned<T>::value ? value >= -1 : value >= (int64_t) limits::min();
+}
+
+// A value of JSON. Throws std::invalid_argument for a number that T does not hold; null, lists and others are refused
+// by `get` itself.
+template <typename T, typename Json>
+T eagle_get(const Json & value) {
+    if constexpr (std::is_integral<T>::value && !std::is_same<T, bool>::value) {
+        if (value.is_number() && !eagle_fits<T>(value)) {
+            throw std::invalid_argument(value.dump() + " is no integer of " + std::to_string(8 * sizeof(T)) + " bits");
+        }
+    }
+    return value.template get<T>();
+}

@@ -1,0 +1,135 @@
+"""Calls that a limit or a stop text cuts, or that other text follows: a stream's pieces make up the whole answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fixtures.serving import Served, serve
+from fixtures.streams import events
+from fixtures.tiny_gguf import START, Variant, write_target
+from fixtures.upstream import source_folder
+
+pytestmark = pytest.mark.native
+
+Answer = dict[str, Any]
+CITY = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
+REPLIES = {  # by template: what the model says, token by token
+    "Qwen-Qwen2.5-7B-Instruct": (
+        "Well. ", "<tool", "_call>\n", '{"name": ', '"weather", ', '"arguments": {', '"city": "Par', 'is", "days": ',
+        " 3", "}}\n", "</tool_call>",
+    ),
+    "meta-llama-Llama-3.1-8B-Instruct": (
+        '{"na', 'me": "weather", ', '"parameters": ', '{"city": "Par', 'is"', "}} ", "is my call ", "to you",
+    ),
+    "Qwen3.5-4B": (
+        "Let me see", "</think>\n\n", "<tool_call>\n", "<function=wea", "ther>\n", "<parameter=city>\n", "Paris",
+        "\n</parameter>\n", "<parameter=zone>\n", "north", "\n</parameter> ", "</function>\n", "</tool_call>",
+    ),
+}  # fmt: skip
+STOPS = ("name", "is", "_call", "param")
+
+
+@pytest.fixture(scope="module", params=REPLIES)
+def speaking(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[tuple[Served, tuple[str, ...]]]:
+    says = REPLIES[request.param]
+    path = tmp_path_factory.mktemp("model") / "target.gguf"
+    write_target(path, Variant(says=says, n_vocab=START + 1 + len(says)))
+    template = source_folder() / "models/templates" / f"{request.param}.jinja"
+    given = ("-m", path, "-d", "none", "-c", 4096, "-t", 1, "--parallel", 1, "--", "--chat-template-file", template)
+    with serve(*given) as running:
+        yield running, says
+
+
+def chat(server: Served, body: Answer, stream: bool) -> tuple[str, str, list[tuple[str, str]]]:
+    """Reasoning, content and calls of OpenAI's chat API."""
+    body = {**body, "tools": [{"type": "function", "function": {"name": "weather", "parameters": CITY}}]}
+    if not stream:
+        status, answer = server.post("/v1/chat/completions", body)
+        assert status == 200, answer
+        message = answer["choices"][0]["message"]
+        calls = [call["function"] for call in message.get("tool_calls") or []]
+        found = [(call["name"], call["arguments"]) for call in calls]
+        return message.get("reasoning_content") or "", message.get("content") or "", found
+    reasoning, content = "", ""
+    pieces: list[list[str]] = []
+    for event in events(server, "/v1/chat/completions", body):
+        for choice in event["choices"]:
+            reasoning += choice["delta"].get("reasoning_content") or ""
+            content += choice["delta"].get("content") or ""
+            for part in choice["delta"].get("tool_calls") or []:
+                while len(pieces) <= part["index"]:
+                    pieces.append(["", ""])
+                pieces[part["index"]][0] += part["function"].get("name", "")
+                pieces[part["index"]][1] += part["function"].get("arguments", "")
+    return reasoning, content, [(name, arguments) for name, arguments in pieces]
+
+
+def messages(server: Served, body: Answer, stream: bool) -> list[list[Any]]:
+    """Type and text of each block of Anthropic's API; of calls their input."""
+    body = {**body, "tools": [{"name": "weather", "input_schema": CITY}]}
+    if not stream:
+        status, answer = server.post("/v1/messages", body)
+        assert status == 200, answer
+        return [[b["type"], b.get("input") or b.get("text") or b.get("thinking") or ""] for b in answer["content"]]
+    blocks: dict[int, list[Any]] = {}
+    for event in events(server, "/v1/messages", body):
+        if event["type"] == "content_block_start":
+            blocks[event["index"]] = [event["content_block"]["type"], ""]
+        elif event["type"] == "content_block_delta":
+            delta = event["delta"]
+            blocks[event["index"]][1] += delta.get("text") or delta.get("partial_json") or delta.get("thinking") or ""
+    return [blocks[index] for index in sorted(blocks)]
+
+
+def responses(server: Served, body: Answer, stream: bool) -> list[tuple[str, str]]:
+    """Type and text of each item of the Responses API."""
+    body = {"input": body["messages"], "max_output_tokens": body["max_tokens"], "stop": body["stop"], "temperature": 0}
+    body["tools"] = [{"type": "function", "name": "weather", "parameters": CITY}]
+    if not stream:
+        status, answer = server.post("/v1/responses", body)
+        assert status == 200, answer
+        output = answer["output"]
+        return [(item["type"], item.get("arguments") or item["content"][0]["text"]) for item in output]
+    texts = {"reasoning": "", "message": "", "function_call": ""}
+    kinds = {"reasoning_text": "reasoning", "output_text": "message", "function_call_arguments": "function_call"}
+    for event in events(server, "/v1/responses", body):
+        _, kind, what = (*event["type"].split("."), "")[:3]
+        if what == "delta":
+            texts[kinds[kind]] += event["delta"]
+    return [(kind, text) for kind, text in texts.items() if text]
+
+
+def cuts(says: tuple[str, ...]) -> Iterator[Answer]:
+    question = {"messages": [{"role": "user", "content": "How is it?"}], "temperature": 0}
+    for n in range(1, len(says) + 2):
+        yield {**question, "max_tokens": n, "stop": []}
+    for stop in STOPS:
+        yield {**question, "max_tokens": 40, "stop": [stop]}
+
+
+def test_pieces_make_up_the_whole(speaking: tuple[Served, tuple[str, ...]]) -> None:
+    server, says = speaking
+    for body in cuts(says):
+        whole = chat(server, body, stream=False)
+        assert chat(server, body, stream=True) == whole
+        assert any(whole) or not "".join(says[: body["max_tokens"]]).strip()
+        assert responses(server, body, stream=True) == responses(server, body, stream=False)
+
+
+def test_pieces_make_up_the_whole_message(speaking: tuple[Served, tuple[str, ...]]) -> None:
+    server, says = speaking
+    for body in cuts(says):
+        given = {**body, "stop_sequences": body["stop"]}
+        del given["stop"]
+        whole, pieces = (messages(server, given, stream) for stream in (False, True))
+        assert [kind for kind, _ in whole] == [kind for kind, _ in pieces]
+        for (kind, value), (_, text) in zip(whole, pieces, strict=True):
+            if kind != "tool_use":
+                assert value == text
+            elif value:  # as far as the pieces go
+                assert json.dumps(value)[1:-3].replace(" ", "").rstrip('"') in text.replace(" ", "")

@@ -1,0 +1,153 @@
+"""Parts of conversations reach the prompt, whatever the template; what cannot is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fixtures.serving import Served, serve
+from fixtures.tiny_gguf import write_target
+from fixtures.upstream import source_folder
+
+pytestmark = pytest.mark.native
+
+NAMES = ("GLM-4.6", "moonshotai-Kimi-K2", "openai-gpt-oss-120b", "google-gemma-4-31B-it", "Qwen3.5-4B")
+CHATS, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+TOOL = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}
+USER = {"role": "user", "content": "Question"}
+CALL: dict[str, Any] = {
+    "role": "assistant", "content": None,
+    "tool_calls": [{"id": "call00001", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Served]:
+    yield from served(tmp_path_factory, request.param)
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    yield from served(tmp_path_factory, "Qwen3.5-4B")
+
+
+def served(folders: pytest.TempPathFactory, name: str) -> Iterator[Served]:
+    path = folders.mktemp("model") / "target.gguf"
+    write_target(path)
+    template = source_folder() / "models/templates" / f"{name}.jinja"
+    given = ("-m", path, "-d", "none", "-c", 4096, "-t", 1, "--parallel", 1, "--", "--chat-template-file", template)
+    with serve(*given) as running:
+        yield running
+
+
+def prompt(server: Served, messages: list[Any]) -> str:
+    status, answer = server.post("/apply-template", {"messages": messages, "tools": [TOOL]})
+    assert status == 200, answer
+    return str(answer["prompt"])
+
+
+def result(content: Any) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": "call00001", "content": content}
+
+
+def test_parts_of_results(server: Served) -> None:
+    parts = [{"type": "text", "text": "EARLY"}, {"type": "text", "text": "LATE"}]
+    text = prompt(server, [USER, CALL, result(parts)])
+    assert "EARLY" in text and "LATE" in text
+
+
+def test_rules_of_system_and_developer(server: Served) -> None:
+    rules = [{"role": "system", "content": "RULE_A"}, {"role": "developer", "content": "RULE_B"}]
+    for messages in ([*rules, USER], [rules[1], USER], [rules[0], USER, {**USER, "role": "assistant"}, rules[1], USER]):
+        text = prompt(server, messages)
+        assert all(message["content"] in text for message in messages)
+
+
+def test_rules_between_call_and_result(server: Served) -> None:
+    text = prompt(server, [USER, CALL, {"role": "system", "content": "RULE"}, result("RESULT"), USER])
+    assert "RULE" in text and "RESULT" in text
+
+
+EMPTIES: tuple[Any, ...] = ("", None, [])
+EMPTY: list[dict[str, Any]] = [{"role": "assistant", "content": content} for content in EMPTIES]
+
+
+@pytest.mark.parametrize("last", [[EMPTY[2]], [EMPTY[0], EMPTY[1]], EMPTY])
+def test_empty_last_answers(server: Served, last: list[Any]) -> None:
+    assert prompt(server, [USER, *last]) == prompt(server, [USER])
+
+
+def n_prompt(server: Served, items: list[Any]) -> int:
+    status, answer = server.post(RESPONSES, {"input": items, "max_output_tokens": 1})
+    assert status == 200, answer
+    return int(answer["usage"]["input_tokens"])
+
+
+@pytest.mark.parametrize("name", ["output_text", "input_text", "text", "refusal"])
+def test_earlier_answers_of_responses(qwen: Served, name: str) -> None:
+    part = {"type": name, "refusal" if name == "refusal" else "text": "EARLIER"}
+    for more in ({"type": "message", "status": "completed", "id": None}, {}):
+        answer = {"role": "assistant", "content": [part], **more}
+        assert n_prompt(qwen, [USER, answer, USER]) == n_prompt(
+            qwen, [USER, {"role": "assistant", "content": "EARLIER"}, USER]
+        )
+    if name != "refusal":
+        assert n_prompt(qwen, [{"role": "user", "content": [part]}]) == n_prompt(
+            qwen, [{"role": "user", "content": "EARLIER"}]
+        )
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {}, {"content": None}, {"content": []}, {"summary": [{"type": "summary_text", "text": "Thought"}]},
+        {"content": [{"type": "reasoning_text", "text": "Thought"}], "encrypted_content": "x"},
+    ],
+)  # fmt: skip
+def test_reasoning_of_responses(qwen: Served, more: Any) -> None:
+    reasoning = {"type": "reasoning", "id": "rs_1", "summary": [], **more}
+    n_prompt(qwen, [USER, reasoning, {"role": "assistant", "content": "Answer"}, USER])
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c", "output": [{"type": "output_text", "text": "R"}]}
+    n_prompt(qwen, [USER, reasoning, call, output])
+
+
+def blocks(*content: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": list(content)}], "max_tokens": 1}
+
+
+def n_message(server: Served, body: dict[str, Any]) -> int:
+    status, answer = server.post(MESSAGES, body)
+    assert status == 200, answer
+    return int(answer["usage"]["input_tokens"] + answer["usage"]["cache_read_input_tokens"])
+
+
+def test_documents_of_text(qwen: Served) -> None:
+    expected = n_message(qwen, blocks({"type": "text", "text": "Title\nA long document"}))
+    plain = {"type": "text", "media_type": "text/plain", "data": "A long document"}
+    listed = {"type": "content", "content": [{"type": "text", "text": "A long document"}]}
+    for source in (plain, listed):
+        assert n_message(qwen, blocks({"type": "document", "title": "Title", "source": source})) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        (MESSAGES, blocks({"type": "document", "source": {"type": "base64", "data": "x"}}), ["document", "base64"]),
+        (MESSAGES, blocks({"type": "search_result", "content": []}), ["search_result"]),
+        (MESSAGES, {"messages": "x", "max_tokens": 1}, ["'messages' is no list"]),
+        (CHATS, {"messages": "x"}, ["'messages' is no list"]),
+        (CHATS, {"messages": [{**USER, "name": 5}]}, ["message 1", "'name'"]),
+        (CHATS, {"messages": [USER], "tools": [{"function": {"name": "f", "description": 5}}]}, ["'f'", "description"]),
+        (CHATS, {"messages": [USER], "tools": [{"function": {"name": 5}}]}, ["name"]),
+    ],
+)
+def test_reasons(qwen: Served, path: str, body: Any, words: list[str]) -> None:
+    status, answer = qwen.post(path, body)
+    assert status == 400 and all(word in answer["error"]["message"] for word in words), answer
+
+
+def test_a_call_without_an_id(qwen: Served) -> None:
+    call = {**CALL, "tool_calls": [{**CALL["tool_calls"][0], "id": None}]}
+    assert "RESULT" in prompt(qwen, [USER, call, result("RESULT")])

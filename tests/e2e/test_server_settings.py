@@ -1,0 +1,205 @@
+"""Settings of requests on every API: obeyed or refused by name, never wrapped or ignored; null is absent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fixtures.serving import Served, serve
+from fixtures.streams import APIS, body_for, events
+from fixtures.tiny_gguf import START, Variant, write_target
+from fixtures.upstream import source_folder
+
+pytestmark = pytest.mark.native
+
+Answer = dict[str, Any]
+SAYS = ("one ", "two ", "three ", "four ")
+CHATS = ("/v1/chat/completions", "/v1/messages", "/v1/responses")
+CHAT = CHATS[0]
+PERSON = {"type": "object", "properties": {"age": {"const": 5}}, "required": ["age"], "additionalProperties": False}
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": PERSON}} for name in ("f", "g", "h")]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    path = tmp_path_factory.mktemp("model") / "target.gguf"
+    write_target(path, Variant(says=SAYS, n_vocab=START + 1 + len(SAYS)))
+    template = source_folder() / "models/templates/Qwen-Qwen2.5-7B-Instruct.jinja"
+    given = ("-m", path, "-d", "none", "-c", 2048, "-t", 1, "--parallel", 2, "--", "--chat-template-file", template)
+    with serve(*given) as running:
+        yield running
+
+
+def refused(server: Served, path: str, body: Answer, *words: str) -> None:
+    status, answer = server.post(path, body)
+    assert status == 400, answer
+    message = answer["error"]["message"]
+    for word in words:
+        assert word in message
+    for unclear in ("samplers", "std::exception", "json.exception", "failed to parse grammar"):
+        assert unclear not in message
+
+
+def answered(server: Served, path: str, body: Answer) -> Answer:
+    status, answer = server.post(path, body)
+    assert status == 200, answer
+    return dict(answer)
+
+
+def n_generated(answer: Answer) -> int:
+    usage: Answer = answer.get("usage") or {"output_tokens": answer.get("tokens_predicted")}
+    return int(usage["completion_tokens"] if "completion_tokens" in usage else usage["output_tokens"])
+
+
+@pytest.mark.parametrize("path", APIS)
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("max_tokens", 2**32 + 5), ("max_tokens", 2**31), ("max_tokens", 1.5), ("top_k", 2**32 + 1), ("seed", 2**32),
+        ("seed", -2), ("n_probs", 2**40), ("repeat_last_n", -(2**32)), ("min_keep", 1e30),
+    ],
+)  # fmt: skip
+def test_numbers_are_not_wrapped(server: Served, path: str, key: str, value: float) -> None:
+    body = body_for(path, "What?", 2, [])
+    key = "max_output_tokens" if key == "max_tokens" and path == "/v1/responses" else key
+    refused(server, path, {**body, key: value}, str(value) if isinstance(value, int) else "integer")
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/completions", CHAT])
+def test_numbers_of_choices_are_not_wrapped(server: Served, path: str) -> None:
+    refused(server, path, {**body_for(path, "What?", 2, []), "n": 2**32 + 1}, "'n'")
+
+
+@pytest.mark.parametrize("seed", [-1, 0, 2**32 - 1, 7.0])
+def test_seeds_that_fit(server: Served, seed: float) -> None:
+    answered(server, "/completion", {"prompt": "a", "n_predict": 1, "seed": seed})
+
+
+def test_a_bias_of_a_token_that_is_none(server: Served) -> None:
+    body = {"prompt": "What?\n", "n_predict": 2, "temperature": 0}
+    plain = answered(server, "/completion", body)["content"]
+    banned = {str(2**32 + token): False for token in range(START + 6)}
+    assert answered(server, "/completion", {**body, "logit_bias": banned})["content"] == plain
+
+
+@pytest.mark.parametrize("path", APIS)
+def test_nulls_are_absent(server: Served, path: str) -> None:
+    body = body_for(path, "What?", 2, [])
+    keys = ("max_completion_tokens", "tools", "tool_choice", "response_format", "speculative", "grammar", "seed")
+    more = ("suffix", "best_of", "logprobs", "top_logprobs", "metadata", "reasoning_format", "continue_final_message")
+    nulls = dict.fromkeys((*keys, *more)) | {"text": None, "output_config": None, "system": None}
+    assert n_generated(answered(server, path, {**nulls, **body})) == 2
+    real = body | {"max_output_tokens": None} if path == "/v1/messages" else body
+    assert n_generated(answered(server, path, {**real, "max_completion_tokens": None})) == 2
+
+
+def test_a_null_limit_is_none(server: Served) -> None:
+    body = {"input": "What?", "max_output_tokens": None, "temperature": 0}
+    assert answered(server, "/v1/responses", body)["status"] == "completed"
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/completions", *CHATS])
+@pytest.mark.parametrize(
+    ("grammar", "reason"),
+    [("root ::= (", "line 1"), ('root ::= a\n\na := "b"', "line 3"), ('root ::= "a', "end of input"), ("x", "::=")],
+)
+def test_grammars_say_what_is_wrong(server: Served, path: str, grammar: str, reason: str) -> None:
+    refused(server, path, {**body_for(path, "What?", 2, []), "grammar": grammar}, "grammar", reason)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+def test_a_beginning_that_does_not_fit(server: Served, path: str) -> None:
+    body = body_for(path, "What?", 20, [])
+    body["messages"] += [{"role": "assistant", "content": "It is"}]
+    form = {"type": "json_schema", "json_schema": {"schema": PERSON}}
+    refused(server, path, {**body, "response_format": form}, "last message")
+    tools: Any = TOOLS if path == CHAT else [{"name": "f", "input_schema": PERSON}]
+    refused(server, path, {**body, "tools": tools, "tool_choice": {"type": "any"}}, "last message")
+
+
+def forms(path: str, schema: Answer) -> Answer:
+    """A schema of the answer, as each API has it."""
+    if path == CHAT:
+        return {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}}
+    form = {"type": "json_schema", "name": "n", "schema": schema}
+    return {"text": {"format": form}} if path == "/v1/responses" else {"output_config": {"format": form}}
+
+
+@pytest.mark.parametrize("path", CHATS)
+def test_schemas_of_answers(server: Served, path: str) -> None:
+    body = body_for(path, "What?", 60, [])
+    text = str(answered(server, path, {**body, **forms(path, PERSON)})).replace(" ", "").replace("\\n", "")
+    assert '{"age":5}' in text.replace('\\"', '"')
+    refused(server, path, {**body, **forms(path, {"type": "strong"})}, "strong")
+    if path != CHAT:
+        form = forms(path, PERSON)
+        next(iter(form.values()))["format"]["type"] = "grammar"
+        refused(server, path, {**body, **form}, "'grammar'")
+
+
+def allowed(mode: str, *names: str, is_nested: bool = True) -> Answer:
+    tools = [{"type": "function", "function": {"name": name}} if is_nested else {"name": name} for name in names]
+    given = {"mode": mode, "tools": tools}
+    return {"type": "allowed_tools", **({"allowed_tools": given} if is_nested else given)}
+
+
+@pytest.mark.parametrize("is_nested", [True, False])
+def test_allowed_tools(server: Served, is_nested: bool) -> None:
+    body = {**body_for(CHAT, "What?", 80, []), "tools": TOOLS, "parallel_tool_calls": False}
+    choice = allowed("required", "h", is_nested=is_nested)
+    message = answered(server, CHAT, {**body, "tool_choice": choice})["choices"][0]["message"]
+    assert [call["function"]["name"] for call in message["tool_calls"]] == ["h"]
+    prompt = answered(server, "/apply-template", {**body, "tool_choice": allowed("auto", "f", "h")})["prompt"]
+    assert '"f"' in prompt and '"g"' not in prompt
+    refused(server, CHAT, {**body, "tool_choice": allowed("auto", "k", is_nested=is_nested)}, "'k'")
+    refused(server, CHAT, {**body, "tool_choice": allowed("auto", is_nested=is_nested)}, "tools")
+    refused(server, CHAT, {**body, "tool_choice": allowed("always", "f", is_nested=is_nested)}, "mode")
+
+
+def test_allowed_tools_of_responses(server: Served) -> None:
+    tools = [{"type": "function", **tool["function"]} for tool in TOOLS]  # type: ignore[dict-item]
+    body = {"input": "What?", "max_output_tokens": 80, "temperature": 0, "tools": tools, "parallel_tool_calls": False}
+    answer = answered(server, "/v1/responses", {**body, "tool_choice": allowed("required", "g", is_nested=False)})
+    assert [item["name"] for item in answer["output"] if item["type"] == "function_call"] == ["g"]
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/completions"])
+def test_what_is_not_computed_is_refused(server: Served, path: str) -> None:
+    body = body_for(path, "What?", 2, [])
+    refused(server, path, {**body, "suffix": "end"}, "'suffix'")
+    refused(server, path, {**body, "best_of": 3}, "'best_of'")
+    answered(server, path, {**body, "suffix": "", "best_of": 1})
+
+
+def test_settings_reach_the_messages_api(server: Served) -> None:
+    body = body_for("/v1/messages", "What?", 2, [])
+    refused(server, "/v1/messages", {**body, "speculative.n_max": -1}, "speculative.n_max")
+    refused(server, "/v1/messages", {**body, "speculative": {"n_min": -1}}, "speculative.n_min")
+    answered(server, "/v1/messages", {**body, "speculative.type": "none", "seed": 5})
+
+
+def test_usage_of_several_choices(server: Served) -> None:
+    body = body_for(CHAT, "What?", 3, [])
+    one, two = (answered(server, CHAT, {**body, "n": n})["usage"] for n in (1, 2))
+    assert two["completion_tokens"] == 2 * one["completion_tokens"] and two["prompt_tokens"] == one["prompt_tokens"]
+    assert two["total_tokens"] == two["prompt_tokens"] + two["completion_tokens"]
+    prompts = {**body_for("/v1/completions", "", 3, []), "prompt": ["What?\n", "Who is it?\n"]}
+    each = [answered(server, "/v1/completions", {**prompts, "prompt": p})["usage"] for p in prompts["prompt"]]
+    both = answered(server, "/v1/completions", prompts)["usage"]
+    assert all(both[key] == each[0][key] + each[1][key] for key in ("prompt_tokens", "total_tokens"))
+
+
+def test_reasons_of_an_end(server: Served) -> None:
+    limit, stop = body_for("/v1/messages", "What?", 2, []), body_for("/v1/messages", "What?", 20, ["three"])
+    assert answered(server, "/v1/messages", limit)["stop_reason"] == "max_tokens"
+    answer = answered(server, "/v1/messages", stop)
+    assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", "three")
+    ends = [event["delta"] for event in events(server, "/v1/messages", stop) if event["type"] == "message_delta"]
+    assert (ends[0]["stop_reason"], ends[0]["stop_sequence"]) == ("stop_sequence", "three")
+    cut = body_for("/v1/responses", "What?", 2, [])
+    last = [*events(server, "/v1/responses", cut)][-1]
+    assert last["type"] == "response.incomplete"
+    for answer in (answered(server, "/v1/responses", cut), last["response"]):
+        assert answer["status"] == "incomplete"
+        assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
