@@ -62,7 +62,7 @@ GENERATE = [
     (["-m", "@target.gguf", "-f", "@empty.txt"], USAGE, ["the prompt is empty"]),
     (["-m", "@target.gguf", "--tokens", ","], USAGE, ["--tokens is empty"]),
     (["-m", "@target.gguf", "--tokens", "1,x"], USAGE, ["separated by commas"]),
-    (["-m", "@target.gguf"], USAGE, ["one of -p, --prompt-file and --tokens"]),
+    (["-m", "@target.gguf"], USAGE, ["one of -p, --prompt-file, --tokens and a pipe"]),
     (["-m", "@target.gguf", "-p", "a", "--tokens", "1"], USAGE, ["one of -p"]),
     (["-m", "@target.gguf", "-p", "a", "-n", "0"], USAGE, ["--n-predict=0"]),
     (["-m", "@target.gguf", "-p", "a", "-n", "x"], USAGE, ["-n"]),

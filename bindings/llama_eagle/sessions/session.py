@@ -6,6 +6,7 @@ draft(id_last) -> verify(ids) -> a token from each row while it equals the draft
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -264,9 +265,9 @@ def _params(context: ContextLike, draft: DraftLike | None, options: SessionOptio
     params.n_ctx_draft = min(options.n_ctx_draft, context.n_ctx)  # more would never be used
     params.n_threads = options.n_threads
     params.type_kv = GGML_TYPE_F32 if options.kv_f32 else GGML_TYPE_F16
-    params.path_tgt = str(context.model_path).encode()
+    params.path_tgt = os.fsencode(context.model_path)
     if draft is not None and draft.path != context.model_path:
-        params.path_dft = str(draft.path).encode()
+        params.path_dft = os.fsencode(draft.path)
     params.n_vocab_draft = options.n_vocab_draft
     params.n_base_ids = len(options.base_ids)
     params.base_ids = (ctypes.c_int32 * len(options.base_ids))(*options.base_ids)

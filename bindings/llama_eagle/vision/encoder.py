@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -99,7 +100,7 @@ class VisionEncoder(Closing):
         params = mtmd.mtmd_context_params_default()
         params.use_gpu, params.n_threads = use_gpu, n_threads
         params.print_timings = params.warmup = False
-        self._ctx = mtmd.mtmd_init_from_file(str(path).encode(), model, params)
+        self._ctx = mtmd.mtmd_init_from_file(os.fsencode(path), model, params)
         if not self._ctx:
             reason = log.first_error() or "no reason given"
             raise NativeError(f"{path}: {reason}. Convert it again.", code=1, call="mtmd_init_from_file")

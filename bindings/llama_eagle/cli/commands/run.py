@@ -41,7 +41,9 @@ def run(
     listing: Annotated[bool, typer.Option("--list", help="Show the models that are kept.")] = False,
     clear: Annotated[str | None, typer.Option(metavar="MODEL|all", help="Delete kept models.")] = None,
 ) -> None:
-    """Chat with a model by name: found or downloaded, converted once, with the draft that belongs to it.
+    """Chat with a model by name, converted once, with its draft.
+
+    MODEL is found on this machine or downloaded from the hub.
 
     Downloads stay in the hub's cache, converted files in our own (--list, --clear). The drafter is the model's own MTP
     head, a draft next to it that has its name, or a published one (llama-eagle pairs).
