@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,8 @@ def test_check_measures_a_draft(files: dict[str, Path], draft: str, code: int) -
     assert bool(found["problems"]) == (code == 5)
 
 
-def test_check_without_a_draft_to_measure(files: dict[str, Path]) -> None:
-    done = run("check", files["sharp"], "--measure")
+def test_check_without_a_draft_to_measure(files: dict[str, Path], tmp_path: Path) -> None:
+    done = run("check", shutil.copy(files["sharp"], tmp_path / "alone.gguf"), "--measure")
     assert done.code == 2
     assert "--measure needs a draft" in done.stderr
 

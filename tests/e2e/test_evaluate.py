@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,8 @@ def test_usage_errors(tmp_path: Path, n_draft: str, part: str) -> None:
 def test_a_model_without_a_draft(files: PairFiles, tmp_path: Path) -> None:
     """Look-up drafts, and next to a draft it is measured alone."""
     prompts = data(tmp_path / "prompts.jsonl", {"category": "letters", "prompt": "A B C"})
-    options = ("-m", files.target, "--data", prompts, "-n", 300, "--ignore-eos", "-t", 1)
+    alone_in_folder = shutil.copy(files.target, tmp_path / "alone.gguf")
+    options = ("-m", alone_in_folder, "--data", prompts, "-n", 300, "--ignore-eos", "-t", 1)
     report = llama_eagle("evaluate", *options, "--json").json
     assert (report["draft"], report["lookup"]) == ("lookup", None)
     assert (report["overall"]["n_same"], report["overall"]["n_turns"]) == (1, 1)
