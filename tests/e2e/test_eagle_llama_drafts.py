@@ -78,7 +78,7 @@ class Wrong:
 
 def test_a_look_up_is_asked_first_while_it_pays(files: dict[str, Path]) -> None:
     """Rounds for 480 tokens: the draft has one token right in each, the look-up of a text that repeats itself all. A
-    look-up costs a small model several per cent of a round: it is tried in every tenth round until it has proved itself.
+    look-up costs a small model several per cent of a round: it is tried in every tenth round until it proves itself.
     """
     from llama_eagle import PromptLookup
 
