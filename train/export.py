@@ -17,7 +17,7 @@ from llama_eagle.errors import ConfigError
 from llama_eagle.files import write_whole
 from llama_eagle.train.model import Eagle3Draft, Geometry
 from llama_eagle.train.mtp.head import MTPHead, head_tensors
-from llama_eagle.train.target import TargetInfo
+from llama_eagle.train.targets.checkpoint import TargetInfo
 from safetensors.torch import save_file
 from torch import Tensor
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 from llama_eagle.train.data.samples import Sample
-from llama_eagle.train.target import Images, Target
+from llama_eagle.train.targets.checkpoint import Images, Target
 from llama_eagle.vision.rows import text_positions
 from torch import Tensor
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from llama_eagle.errors import ConfigError, InputError
 from llama_eagle.train.model import Eagle3Draft, Geometry, Sections
-from llama_eagle.train.target import Frozen
+from llama_eagle.train.targets.checkpoint import Frozen
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor

@@ -17,14 +17,6 @@ from llama_eagle.train.data.batches import split_held_out
 from llama_eagle.train.data.documents import read_documents
 from llama_eagle.train.data.samples import Sample, SampleMaker, digest
 from llama_eagle.train.data.vocabulary import choose_vocabulary, count_tokens
-from llama_eagle.train.engine import (
-    EngineFeatures,
-    EngineTarget,
-    EngineTargetInfo,
-    EngineTokenizer,
-    is_gguf,
-    read_engine_target,
-)
 from llama_eagle.train.export import DRAFT_FILES, HEAD_TEXTS, DraftOf, check_layer_ids, export_draft, export_head
 from llama_eagle.train.features import FeatureSource, OnlineFeatures
 from llama_eagle.train.initial import Earlier, make_draft, read_earlier
@@ -35,7 +27,7 @@ from llama_eagle.train.model import Eagle3Draft, Sections
 from llama_eagle.train.mtp.head import MTPHead, make_head, require_head_target
 from llama_eagle.train.settings import Settings
 from llama_eagle.train.store import FeatureStore
-from llama_eagle.train.target import (
+from llama_eagle.train.targets.checkpoint import (
     Frozen,
     Images,
     Target,
@@ -44,6 +36,14 @@ from llama_eagle.train.target import (
     load_images,
     load_tokenizer,
     read_target,
+)
+from llama_eagle.train.targets.engine import (
+    EngineFeatures,
+    EngineTarget,
+    EngineTargetInfo,
+    EngineTokenizer,
+    is_gguf,
+    read_engine_target,
 )
 from numpy.typing import NDArray
 

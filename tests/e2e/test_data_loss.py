@@ -17,7 +17,7 @@ from fixtures.eagle3_checkpoints import DraftSpec, make_draft, make_target_gguf
 from fixtures.targets import make_target
 from fixtures.training import make_training_target, write_jsonl
 from llama_eagle.errors import ConfigError
-from llama_eagle.train.target import VISION_TARGETS, load_images, load_tokenizer, read_target
+from llama_eagle.train.targets.checkpoint import VISION_TARGETS, load_images, load_tokenizer, read_target
 
 USAGE, INPUT = 2, 3
 UPSTREAM = Path(__file__).parents[2] / "native" / "cmake" / "upstream.py"

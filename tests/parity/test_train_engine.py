@@ -12,12 +12,12 @@ from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import ConfigError, InputError, UsageError
 from llama_eagle.train.data.documents import read_documents
 from llama_eagle.train.data.samples import Sample, SampleMaker
-from llama_eagle.train.engine import EngineFeatures, EngineTarget, EngineTokenizer, read_engine_target
 from llama_eagle.train.features import OnlineFeatures
 from llama_eagle.train.metrics import read_metrics
 from llama_eagle.train.run import train
 from llama_eagle.train.settings import Settings
-from llama_eagle.train.target import Target, control_tokens, load_tokenizer, read_target
+from llama_eagle.train.targets.checkpoint import Target, control_tokens, load_tokenizer, read_target
+from llama_eagle.train.targets.engine import EngineFeatures, EngineTarget, EngineTokenizer, read_engine_target
 
 pytestmark = pytest.mark.native
 

@@ -16,7 +16,7 @@ from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import ConfigError
 from llama_eagle.train.export import DraftOf, check_layer_ids, export_draft
 from llama_eagle.train.initial import make_draft
-from llama_eagle.train.target import Target, read_target
+from llama_eagle.train.targets.checkpoint import Target, read_target
 from parity.test_draft_native import N_STEPS, NativeDraft
 
 TOLERANCE = 5e-4  # two implementations of target and draft after one another

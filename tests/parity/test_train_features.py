@@ -20,7 +20,7 @@ from llama_eagle.train.data.documents import read_documents
 from llama_eagle.train.data.samples import Sample, SampleMaker
 from llama_eagle.train.features import Batch, OnlineFeatures
 from llama_eagle.train.store import FeatureStore
-from llama_eagle.train.target import Target, TargetInfo, load_images, load_tokenizer, read_target
+from llama_eagle.train.targets.checkpoint import Target, TargetInfo, load_images, load_tokenizer, read_target
 from PIL import Image
 
 TOLERANCE = 1e-4  # relative to the largest value of the boundary

@@ -26,7 +26,7 @@ from llama_eagle.train.data.samples import Sample
 from llama_eagle.train.export import DraftOf, export_draft
 from llama_eagle.train.features import Batch, OnlineFeatures
 from llama_eagle.train.model import Eagle3Draft, Sections
-from llama_eagle.train.target import Images, Target, load_images, read_target
+from llama_eagle.train.targets.checkpoint import Images, Target, load_images, read_target
 from llama_eagle.vision.encoder import VisionEncoder
 from llama_eagle.vision.in_text import FIRST_ID, PicturesInText
 from llama_eagle.vision.rows import image_positions, n_positions, text_positions

@@ -14,7 +14,7 @@ from llama_eagle.train.metrics import Journal, read_metrics
 from llama_eagle.train.mtp.head import head_tensors, make_head
 from llama_eagle.train.run import train
 from llama_eagle.train.settings import Settings
-from llama_eagle.train.target import Target, read_target
+from llama_eagle.train.targets.checkpoint import Target, read_target
 from parity.mtp_reference import MTPReference, TargetStates
 from safetensors.torch import load_file
 

@@ -15,7 +15,7 @@ from llama_eagle.train.data.batches import BatchPlan, Split, split_held_out
 from llama_eagle.train.data.documents import read_documents
 from llama_eagle.train.data.samples import Sample, SampleMaker
 from llama_eagle.train.data.vocabulary import choose_vocabulary, count_tokens
-from llama_eagle.train.target import control_tokens, load_tokenizer, read_target
+from llama_eagle.train.targets.checkpoint import control_tokens, load_tokenizer, read_target
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import torch
 from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.errors import ConfigError, InputError
 from llama_eagle.train.model import Memory, Mlp, RMSNorm, attend, rotate
-from llama_eagle.train.target import Frozen, TargetInfo
+from llama_eagle.train.targets.checkpoint import Frozen, TargetInfo
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recomputed
 

@@ -17,7 +17,6 @@ from llama_eagle.cli.commands import (
     check,
     convert,
     demo,
-    doctor,
     evaluate,
     generate,
     inspect,
@@ -45,7 +44,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "serve": (serve.serve, "llama-eagle serve -m target.gguf -d draft.gguf --port 8000"),
     "rpc-server": (serve.rpc_server, "llama-eagle rpc-server --host 192.168.1.20 --port 50052"),
     "inspect": (inspect.inspect, "llama-eagle inspect model.gguf"),
-    "doctor": (doctor.doctor, "llama-eagle doctor"),
+    "doctor": (inspect.doctor, "llama-eagle doctor"),
 }
 METAVARS = {str: "TEXT", Path: "PATH", int: "N", float: "X"}  # of options that name none
 ABOUT = "EAGLE-3 and MTP speculative decoding for quantized local models, on llama.cpp."

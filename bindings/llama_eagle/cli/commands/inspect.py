@@ -1,4 +1,4 @@
-"""`llama-eagle inspect FILE.gguf`"""
+"""`llama-eagle inspect FILE.gguf` and `llama-eagle doctor`"""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from llama_eagle import console
-from llama_eagle.cli.options import Json
+from llama_eagle.cli.groups import grouped
+from llama_eagle.cli.options import Devices, Json
 
 
 def inspect(
@@ -26,3 +27,23 @@ def inspect(
         console.result(description)
     else:
         console.data(render(description, console.width()))
+
+
+@grouped
+def doctor(
+    devices: Devices,
+    model: Annotated[
+        Path | None, typer.Option("--model", "-m", metavar="TARGET.gguf", help="Also show where its layers would lie.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show versions, library, cores and devices; exit 4 if wrong."""
+    from llama_eagle.diagnosis import NAME, examine, render
+
+    report = examine(devices.load(), model)
+    if json:
+        console.result(report)
+    else:
+        console.prose(render(report), hang=NAME + 1)
+    if report["problems"]:
+        raise typer.Exit(4)

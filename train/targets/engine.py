@@ -22,7 +22,7 @@ from llama_eagle.sessions.options import ContextOptions, LoadOptions
 from llama_eagle.sessions.text import Tokenizer, chat_text
 from llama_eagle.train.data.samples import Sample
 from llama_eagle.train.features import Batch, pad
-from llama_eagle.train.target import Frozen, TargetInfo, boundaries
+from llama_eagle.train.targets.checkpoint import Frozen, TargetInfo, boundaries
 from numpy.typing import NDArray
 from torch import Tensor
 
