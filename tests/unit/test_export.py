@@ -31,6 +31,7 @@ REFUSED = {
         "speculators-norm-before-fc": "norm_before_residual",
         "speculators-fc-norm": "norm_before_residual",
         "speculators-qwen3": "q and k norms",
+        "deepspec": "q and k norms",
         "speculators-llama3": "norm_before_residual",
         "speculators-two-layers": "2 layers",
         "speculators-four-features": "boundary 0",

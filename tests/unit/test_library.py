@@ -105,4 +105,4 @@ def test_memory_estimate(tmp_path: Path) -> None:
 def test_a_build_without_the_server_says_how_to_add_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "library_folder", lambda: folder)
     with pytest.raises(EnvironmentFailure, match="`make install` adds it"):
-        process.run([], {}, verbose=False)
+        process.run([], {}, about="", verbose=False)

@@ -34,6 +34,7 @@ def bench() -> Group:
         "model": "Qwen3.5-0.8B-a-long-name.gguf", "type": "q4_k_m", "n": 256, "threads": 64, "accept": 0.7,
         "drafter": "mtp", "draft_vocab": 32768, "plain_tps": 123.45, "upstream_plain_tps": 123.45, "ours": rows,
         "upstream": rows, "sampled": rows[0], "chat": rows[0], "steps": steps, "prompts": prompts,
+        "lookup": rows[0], "upstream_lookup": [],
     })  # fmt: skip
     return Group(*tables)
 
@@ -42,6 +43,7 @@ def evaluate() -> Table:
     return evaluation_report.table({
         "model": "model.gguf", "draft": "draft.gguf", "n_draft": 16, "threads": 64,
         "overall": SCORE, "categories": {"a category": SCORE, "chat": SCORE},
+        "lookup": {"overall": SCORE, "categories": {"chat": SCORE}},
     })  # fmt: skip
 
 
