@@ -202,7 +202,7 @@ def test_refusals(models: Path, tmp_path: Path) -> None:
     assert_one_line_error(llama_eagle("serve", *target, "--", "--host", "0.0.0.0"), 2, "before --")
     assert_one_line_error(llama_eagle("serve", *target, "--parallel", 17), 2, "not 1 to 16")
     assert_one_line_error(llama_eagle("serve", *target, "--draft-sampling", "match"), 2, "--draft-sampling")
-    assert_one_line_error(llama_eagle("serve", *target, "--port", 0, "--", "--no-such"), 4, "no-such")
+    assert_one_line_error(llama_eagle("serve", *target, "--port", 0, "--", "--no-such"), 2, "no-such")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
