@@ -78,7 +78,7 @@ def test_train_convert_generate(tmp_path: Path, capsys: pytest.CaptureFixture[st
     for more in ([], ["-d", draft, "--n-draft", 4]):
         arguments = ["-m", target, "--raw", "-p", "the quick brown", "-n", 64, "--temp", 0, "--ignore-eos", "-t", 1]
         code, result, _ = command(capsys, "generate", *arguments, *more)
-        assert code == 0
+        assert code == 0, result
         results.append(result)
     plain, drafted = results
     assert drafted["tokens"] == plain["tokens"]

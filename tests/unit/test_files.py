@@ -33,14 +33,15 @@ with (
 """
 
 
-def hear_hang_ups() -> None:
-    """Under nohup, these tests' processes would ignore them."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+def restore_signals() -> None:
+    """Under nohup, or in a shell's background, these tests' processes would ignore them."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def start_holder(output: Path) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, output], stdout=subprocess.PIPE, text=True, preexec_fn=hear_hang_ups
+        [sys.executable, "-c", HOLDER, output], stdout=subprocess.PIPE, text=True, preexec_fn=restore_signals
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"

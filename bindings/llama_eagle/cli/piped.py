@@ -12,7 +12,10 @@ PATIENCE_S = 2.0  # before the user is told what is waited for
 
 
 def read_piped() -> str:
-    """Read stdin to its end; "" where it is a terminal or empty. Raises `InputError` for text that is not UTF-8."""
+    """Read stdin to its end; "" if it is a terminal, empty or cannot be read.
+
+    Raises `InputError` for text that is not UTF-8.
+    """
     if sys.stdin.isatty():
         return ""
     remark = "reading stdin, which belongs to the prompt (</dev/null leaves it out)"
@@ -21,8 +24,8 @@ def read_piped() -> str:
     timer.start()
     try:
         return sys.stdin.buffer.read().decode("utf-8")
-    except OSError as error:
-        raise InputError(f"stdin cannot be read ({error.strerror}). Give a text, or redirect it.") from None
+    except OSError:
+        return ""
     except UnicodeDecodeError as error:
         raise InputError(f"stdin: not UTF-8 text (byte {error.start}). Convert it to UTF-8.") from None
     finally:
