@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fixtures.command import assert_one_line_error, llama_eagle
 from fixtures.terminal import Terminal
-from fixtures.tiny_gguf import write_draft, write_target
+from fixtures.tiny_gguf import write_pair
 
 pytestmark = pytest.mark.native
 
@@ -21,10 +21,7 @@ DRAFT_OPTIONS = ("--p-min", 0.1, "--draft-gpu-layers", 0, "--draft-ctx-size", 51
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    write_target(folder / "target.gguf")
-    write_draft(folder / "draft.gguf")
-    return folder
+    return write_pair(tmp_path_factory.mktemp("models"))
 
 
 def chat(models: Path, lines: str, *options: object) -> Any:

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from fixtures.command import assert_one_line_error, llama_eagle
 from fixtures.serving import Served, serve
-from fixtures.tiny_gguf import write_draft, write_target
+from fixtures.tiny_gguf import write_pair
 from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.native.build import build_info
 from llama_eagle.serving.options import PLAIN_PAGE, ServerOptions, check, words
@@ -33,10 +33,7 @@ CONTEXT = ("-c", 512, "-t", 1, "--n-draft", 2)
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    write_target(folder / "target.gguf")
-    write_draft(folder / "draft.gguf")
-    return folder
+    return write_pair(tmp_path_factory.mktemp("models"))
 
 
 def pair(models: Path) -> list[object]:

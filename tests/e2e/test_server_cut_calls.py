@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fixtures.serving import Served, serve
+from fixtures.serving import Served
 from fixtures.streams import events
-from fixtures.tiny_gguf import START, Variant, write_target
-from fixtures.upstream import source_folder
+from fixtures.templates import serve_template
 
 pytestmark = pytest.mark.native
 
@@ -37,11 +36,7 @@ def speaking(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[tuple[Served, tuple[str, ...]]]:
     says = REPLIES[request.param]
-    path = tmp_path_factory.mktemp("model") / "target.gguf"
-    write_target(path, Variant(says=says, n_vocab=START + 1 + len(says)))
-    template = source_folder() / "models/templates" / f"{request.param}.jinja"
-    given = ("-m", path, "-d", "none", "-c", 4096, "-t", 1, "--parallel", 1, "--", "--chat-template-file", template)
-    with serve(*given) as running:
+    with serve_template(tmp_path_factory.mktemp("model"), request.param, says) as running:
         yield running, says
 
 

@@ -219,7 +219,7 @@ def test_a_trimmed_head_has_the_likeliest_tokens(rare: tuple[MTPFile, Path]) -> 
 
 
 def test_a_text_that_repeats_is_looked_up(rare: tuple[MTPFile, Path]) -> None:
-    """Beside a draft whose length adapts, unless told otherwise."""
+    """Sidecar a draft whose length adapts, unless told otherwise."""
     expected = rare[0].cycle.expected_tokens(START, 300)
     for options, looks_up in (((), True), (("--no-lookup",), False), (("--n-draft", 3), False)):
         with serve("-m", rare[0].target, *TRIMMED, *options) as server:

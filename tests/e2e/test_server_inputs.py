@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fixtures.serving import Served, serve
-from fixtures.tiny_gguf import write_target
-from fixtures.upstream import source_folder
+from fixtures.serving import Served
+from fixtures.templates import serve_template
 
 pytestmark = pytest.mark.native
 
@@ -24,20 +23,13 @@ CALL: dict[str, Any] = {
 
 @pytest.fixture(scope="module", params=NAMES)
 def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Served]:
-    yield from served(tmp_path_factory, request.param)
+    with serve_template(tmp_path_factory.mktemp("model"), request.param) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
 def qwen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    yield from served(tmp_path_factory, "Qwen3.5-4B")
-
-
-def served(folders: pytest.TempPathFactory, name: str) -> Iterator[Served]:
-    path = folders.mktemp("model") / "target.gguf"
-    write_target(path)
-    template = source_folder() / "models/templates" / f"{name}.jinja"
-    given = ("-m", path, "-d", "none", "-c", 4096, "-t", 1, "--parallel", 1, "--", "--chat-template-file", template)
-    with serve(*given) as running:
+    with serve_template(tmp_path_factory.mktemp("qwen"), "Qwen3.5-4B") as running:
         yield running
 
 

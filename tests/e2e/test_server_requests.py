@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fixtures.serving import Served, serve
+from fixtures.serving import Served
 from fixtures.streams import joined, whole
-from fixtures.tiny_gguf import START, Variant, write_target
-from fixtures.upstream import source_folder
+from fixtures.templates import serve_template
 
 pytestmark = pytest.mark.native
 
@@ -19,22 +18,15 @@ NAMES = ("Qwen3.5-4B", "meta-llama-Llama-3.1-8B-Instruct", "google-gemma-2-2b-it
 CHATS = "/v1/chat/completions"
 
 
-def serve_template(folder: Any, name: str, says: tuple[str, ...] = ()) -> Any:
-    variant = Variant(says=says, n_vocab=START + 1 + len(says)) if says else Variant()
-    template = source_folder() / "models/templates" / f"{name}.jinja"
-    given = ("-m", write_target(folder / "target.gguf", variant), "-d", "none", "-c", 2048, "-t", 1, "--parallel", 1)
-    return serve(*given, "--", "--chat-template-file", template)
-
-
 @pytest.fixture(scope="module", params=NAMES)
 def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Served]:
-    with serve_template(tmp_path_factory.mktemp("model"), request.param) as running:
+    with serve_template(tmp_path_factory.mktemp("model"), request.param, n_ctx=2048) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def qwen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serve_template(tmp_path_factory.mktemp("qwen"), "Qwen3.5-4B") as running:
+    with serve_template(tmp_path_factory.mktemp("qwen"), "Qwen3.5-4B", n_ctx=2048) as running:
         yield running
 
 
@@ -165,7 +157,7 @@ def test_an_empty_last_answer_keeps_its_header(server: Served, content: Any) -> 
 )
 def test_replies_that_are_no_call_are_text(tmp_path: Any, says: tuple[str, ...], expected: str) -> None:
     """Llama 3.1's calls begin with a brace, and so does much else."""
-    with serve_template(tmp_path, NAMES[1], says) as server:
+    with serve_template(tmp_path, NAMES[1], says, n_ctx=2048) as server:
         body = {
             "messages": [USER], "max_tokens": 20, "temperature": 0,
             "tools": [{"type": "function", "function": FUNCTION}],

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fixtures.serving import Served, serve
+from fixtures.serving import Served
 from fixtures.streams import APIS, body_for, events
-from fixtures.tiny_gguf import START, Variant, write_target
-from fixtures.upstream import source_folder
+from fixtures.templates import serve_template
+from fixtures.tiny_gguf import START
 
 pytestmark = pytest.mark.native
 
@@ -23,11 +23,8 @@ TOOLS = [{"type": "function", "function": {"name": name, "parameters": PERSON}} 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    path = tmp_path_factory.mktemp("model") / "target.gguf"
-    write_target(path, Variant(says=SAYS, n_vocab=START + 1 + len(SAYS)))
-    template = source_folder() / "models/templates/Qwen-Qwen2.5-7B-Instruct.jinja"
-    given = ("-m", path, "-d", "none", "-c", 2048, "-t", 1, "--parallel", 2, "--", "--chat-template-file", template)
-    with serve(*given) as running:
+    folder, name = tmp_path_factory.mktemp("model"), "Qwen-Qwen2.5-7B-Instruct"
+    with serve_template(folder, name, SAYS, n_ctx=2048, parallel=2) as running:
         yield running
 
 

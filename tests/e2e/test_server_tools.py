@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fixtures.serving import Served, serve
+from fixtures.serving import Served
 from fixtures.streams import events
-from fixtures.tiny_gguf import START, Variant, write_target
-from fixtures.upstream import source_folder
+from fixtures.templates import serve_template
 
 pytestmark = pytest.mark.native
 
@@ -31,12 +30,8 @@ ANTHROPIC_TOOLS = [{"name": name, "description": "d", "input_schema": NO_ARGUMEN
 @pytest.fixture(scope="module", params=NAMES)
 def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Served]:
     """A model that answers with prose, and with a call as plain JSON."""
-    path = tmp_path_factory.mktemp("model") / "target.gguf"
-    write_target(path, Variant(says=PROSE, n_vocab=START + 1 + len(PROSE)))
-    template = source_folder() / "models/templates" / f"{request.param}.jinja"
-    options = ("-d", "none", "-c", 4096, "-t", 1, "--parallel", 1, "--", "--chat-template-file", template)
-    options += ("--chat-template-kwargs", '{"enable_thinking": false}')  # its thoughts would never end
-    with serve("-m", path, *options) as running:
+    options = ("--chat-template-kwargs", '{"enable_thinking": false}')  # its thoughts would never end
+    with serve_template(tmp_path_factory.mktemp("model"), request.param, PROSE, *options) as running:
         yield running
 
 

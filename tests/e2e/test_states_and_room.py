@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fixtures.tiny_gguf import write_draft, write_target
+from fixtures.tiny_gguf import write_pair
 from llama_eagle import EagleLlama
 from llama_eagle.errors import IncompatibleModels, InputError
 
@@ -16,10 +16,7 @@ pytestmark = pytest.mark.native
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("room")
-    write_target(folder / "target.gguf")
-    write_draft(folder / "draft.gguf")
-    return folder
+    return write_pair(tmp_path_factory.mktemp("room"))
 
 
 def load(folder: Path, draft: bool, **options: int) -> EagleLlama:

@@ -1,4 +1,4 @@
-"""What a person sees and types: pipes, rendered answers, a context that is full, and a model by name."""
+"""Terminal input and output: pipes, rendered answers, a full context, and a model by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyte
 import pytest
 from fixtures.command import assert_one_line_error, llama_eagle
 from fixtures.terminal import Terminal
-from fixtures.tiny_gguf import write_draft, write_target
+from fixtures.tiny_gguf import write_pair
 from llama_eagle.cli.answer import RenderedAnswer
 
 pytestmark = pytest.mark.native
@@ -22,10 +22,7 @@ OPTIONS = ("--temp", 0, "-t", 1, "-n", 26)
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    write_target(folder / "target.gguf")
-    write_draft(folder / "draft.gguf")
-    return folder
+    return write_pair(tmp_path_factory.mktemp("models"))
 
 
 def rendered(monkeypatch: pytest.MonkeyPatch, pieces: list[str], *, columns: int = 40) -> pyte.Screen:
