@@ -1,4 +1,4 @@
-"""How an embedding model pools its tokens: sentence-transformers' modules.json, as llama.cpp's converter reads it."""
+"""Pooling of an embedding model: sentence-transformers' modules.json, as llama.cpp's converter reads it."""
 
 from __future__ import annotations
 

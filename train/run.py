@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,13 @@ def _train(settings: Settings) -> Report | None:
         n_learned = sum(sample.n_learned for sample in samples)
         console.note(f"{len(samples)} samples, {n_learned} tokens to learn, {coverage:.2%} in the draft vocabulary")
     with accelerator.main_process_first():  # the first writes the features on disk, the others find them
-        source, frozen = _features(settings, info, samples, images, (dtype, accelerator.device))
+        place = (dtype, accelerator.device)
+        online = partial(_online, info, samples, images, settings.max_length, place)
+        if settings.features is None:
+            source, frozen = online()
+        else:
+            on_disk = FeatureStore(settings.features, info, samples, *place)
+            source, frozen = _stored(on_disk, settings.batch_size, online)
     model, export = _draft(settings, info, frozen, torch.from_numpy(ids), earlier)
     loop = Loop(model, Lesson(samples, split, source), settings, accelerator, export)
     given = {"data": digest(samples), "architecture": info.architecture, "processes": accelerator.num_processes}
@@ -129,35 +136,26 @@ def _target(settings: Settings) -> TargetInfo:
     return read_engine_target(settings.target, aux_layers)
 
 
-def _features(
-    settings: Settings,
-    info: TargetInfo,
-    samples: list[Sample],
-    images: Images | None,
-    place: tuple[torch.dtype, torch.device],
+def _stored(
+    on_disk: FeatureStore, batch_size: int, online: Callable[[], tuple[FeatureSource, Frozen]]
 ) -> tuple[FeatureSource, Frozen]:
-    """The target in the loop, or its features on disk, computed now if they are not there."""
-    if settings.features is None:
-        return _online(settings, info, samples, images, place)
-    store = FeatureStore(settings.features, info, samples, *place)
-    if not store.is_complete:
+    """Features on disk, computed now if they are not there."""
+    if not on_disk.is_complete:
         with progress("running the target") as on_progress:
-            online, frozen = _online(settings, info, samples, images, place)
-            store.write(online, frozen, settings.batch_size, on_progress)
-            if isinstance(online, EngineFeatures):
-                online.target.close()
-    return store, store.frozen()
+            on_disk.write(*online(), batch_size, on_progress)
+    return on_disk, on_disk.frozen()
 
 
 def _online(
-    settings: Settings,
     info: TargetInfo,
     samples: list[Sample],
     images: Images | None,
+    max_length: int,
     place: tuple[torch.dtype, torch.device],
 ) -> tuple[FeatureSource, Frozen]:
+    """The target in the loop."""
     if isinstance(info, EngineTargetInfo):
-        engine = EngineTarget(info, settings.max_length)
+        engine = EngineTarget(info, max_length)
         frozen = {name: tensor.to(place[1], place[0]) for name, tensor in vars(engine.frozen()).items()}
         return EngineFeatures(engine, samples, *place), Frozen(**{**frozen, "norm_gain": frozen["norm_gain"].float()})
     target = Target(info, *place)

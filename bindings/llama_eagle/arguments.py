@@ -38,7 +38,7 @@ def allowed(words: str, check: Callable[[Any], bool]) -> Any:
 
 
 def is_text(value: Any) -> bool:
-    """Whether a value is text that UTF-8 can hold: without lone surrogates."""
+    """Return True for text that UTF-8 can hold: without lone surrogates."""
     return isinstance(value, str) and not SURROGATE.search(value)
 
 

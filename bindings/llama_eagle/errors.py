@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+CHECK_FAILED = 5  # exit code of a command whose check found a fault; no error
+
 
 class EagleError(Exception):
     """Base of every expected failure."""

@@ -72,7 +72,7 @@ def read_json_or_yaml(path: Path) -> Any:
 
 
 def null_character(data: Any, place: str = "") -> str | None:
-    """Where a value of settings holds a null character, as keys with points between; None: nowhere.
+    """Return the place of a null character in a value of settings, as keys with points between; None: there is none.
 
     No path, address or key may have one: the system's functions end there.
     """
@@ -170,7 +170,7 @@ def refuse_existing(outputs: Iterable[Path], overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def temporary_beside(path: Path, count: int = 1) -> Iterator[list[Path]]:
-    """Names of `count` temporary files in a hidden folder beside `path`. The folder goes at the end, as on signals
+    """Names of `count` temporary files in a hidden folder next to `path`. The folder goes at the end, as on signals
     that end the process; what killed runs have left there goes first."""
     check_output(path)
     clear_temporaries(path)

@@ -15,10 +15,11 @@ from llama_eagle.convert.source.config import Fields
 from llama_eagle.convert.source.storage import FLOAT_DTYPES
 from llama_eagle.convert.tokenizer import read_tokenizer
 from llama_eagle.convert.writer import GGUFOutput
-from llama_eagle.errors import ConversionError
+from llama_eagle.errors import ConversionError, InputError
 from llama_eagle.gguf.header import ARRAY, VALUE_TYPE_NAMES, ArrayRef, Header, read_model
 from llama_eagle.gguf.mtp import n_layers
 from llama_eagle.gguf.pairing import require_target
+from llama_eagle.gguf.tensors import read_rows
 
 HEADS = ("lm_head.weight", "language_model.lm_head.weight")
 EMBEDDINGS = ("model.embed_tokens.weight", "model.language_model.embed_tokens.weight", "embed_tokens.weight")
@@ -99,20 +100,13 @@ def _copy_tokenizer(header: Header, out: GGUFOutput) -> None:
 
 def _gguf_rows(parts: list[Header], ids: np.ndarray) -> np.ndarray:
     """Rows of the output matrix, or of the embeddings where the two are one."""
-    from gguf import GGMLQuantizationType, dequantize
-
     for name in ("output.weight", "token_embd.weight"):
-        for header in parts:
-            tensor = header.tensors.get(name)
-            if tensor is None or not tensor.n_bytes:
-                continue
-            n_rows = tensor.shape[1]
-            start = header.data_offset + tensor.offset
-            rows = np.memmap(header.path, np.uint8, "r", start, (n_rows, tensor.n_bytes // n_rows))
-            try:
-                return dequantize(rows[ids], GGMLQuantizationType(tensor.type_id))
-            except NotImplementedError:
-                raise ConversionError(f"{header.path}: {name} is {tensor.type_name}, cannot be read here") from None
+        try:
+            rows = read_rows(parts, name, ids)
+        except InputError as error:
+            raise ConversionError(str(error)) from None
+        if rows is not None:
+            return rows
     raise ConversionError(f"{parts[0].path}: holds neither output.weight nor token_embd.weight")
 
 

@@ -92,11 +92,11 @@ def declared_head(family: Family, config: ModelConfig) -> str | None:
     return next((key for key in keys for part in (config, config.root) if part.get(key)), None)
 
 
-_FAMILIES: dict[str, Family] = {}
+FAMILIES: dict[str, Family] = {}  # by the names in config.json's `architectures`
 
 
 def register(family: Family) -> None:
-    _FAMILIES.update(dict.fromkeys(family.architectures, family))
+    FAMILIES.update(dict.fromkeys(family.architectures, family))
 
 
 def find_family(config: dict[str, Any], where: str) -> Family:
@@ -105,6 +105,6 @@ def find_family(config: dict[str, Any], where: str) -> Family:
     names = (text.get("architectures") if isinstance(text, dict) else None) or config.get("architectures")
     if not isinstance(names, list) or not names:
         raise ConfigError(f"{where}: config.json names no architecture")
-    if not isinstance(names[0], str) or names[0] not in _FAMILIES:
-        raise ConfigError(f"{where}: architecture {names[0]!r} is not supported; supported: {', '.join(_FAMILIES)}")
-    return _FAMILIES[names[0]]
+    if not isinstance(names[0], str) or names[0] not in FAMILIES:
+        raise ConfigError(f"{where}: architecture {names[0]!r} is not supported; supported: {', '.join(FAMILIES)}")
+    return FAMILIES[names[0]]

@@ -50,7 +50,7 @@ LLAMA_API void eagle_policy_free(eagle_policy * policy);
 // The sequence holds another text now.
 LLAMA_API int32_t eagle_policy_begin(eagle_policy * policy, llama_seq_id seq);
 
-// Whether an offer is worth its time in this round: one that takes long is wanted rarely, unless it is fastest.
+// Returns true if an offer is worth its time in this round: a slow one is wanted rarely, unless it is fastest.
 LLAMA_API bool eagle_policy_wants_offer(const eagle_policy * policy);
 
 // Tokens that may follow the text, and the time it took to find them. n may be 0.

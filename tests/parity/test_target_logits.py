@@ -103,7 +103,7 @@ def test_an_architecture_that_publishes_nothing_is_named(tmp_path: Path, monkeyp
         arch="qwen2vl",
         keys=lambda config, dims: {**qwen2.FAMILY.keys(config, dims), "rope.dimension_sections": [4, 2, 2, 0]},
     )
-    monkeypatch.setitem(families._FAMILIES, "Qwen2ForCausalLM", family)
+    monkeypatch.setitem(families.FAMILIES, "Qwen2ForCausalLM", family)
     convert_target(folder, tmp_path / "m.gguf", TargetOptions(outtype="f32"))
     with NativeTarget(tmp_path / "m.gguf") as target:
         assert not any(target.publishes(il) for il in range(9))

@@ -59,7 +59,6 @@ def test_features_are_transformers(family: str, tmp_path: Path) -> None:
         assert_close(found.final[i, :n], expected.final[i, :n])
     for name, tensor in vars(theirs.frozen()).items():
         assert_close(getattr(ours.frozen(), name), tensor)
-    ours.close()
 
 
 def test_samples_are_those_of_the_checkpoint(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which draft is taken if none is named: by the names of files and models, never by shape alone."""
+"""The draft that is taken if none is named: by the names of files and models, never by shape alone."""
 
 from __future__ import annotations
 

@@ -4,8 +4,9 @@ will draft for. Embedding, head and last norm are dequantized from the file; the
 
 from __future__ import annotations
 
-import ctypes
+import weakref
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,29 +14,23 @@ from typing import Any
 
 import numpy as np
 import torch
+from llama_eagle.convert.targets import FAMILIES
 from llama_eagle.errors import ConfigError, InputError, NativeError
 from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import require_models
-from llama_eagle.native.calls import last_error, library
+from llama_eagle.gguf.tensors import read_rows
+from llama_eagle.native.calls import as_tokens, last_error, library
 from llama_eagle.sessions.models import Context, Model
 from llama_eagle.sessions.options import ContextOptions, LoadOptions
 from llama_eagle.sessions.text import Tokenizer, chat_text
 from llama_eagle.train.data.samples import Sample
 from llama_eagle.train.features import Batch, pad
-from llama_eagle.train.targets.checkpoint import Frozen, TargetInfo, boundaries
+from llama_eagle.train.targets.checkpoint import TEXT_TARGETS, Frozen, TargetInfo, boundaries
 from numpy.typing import NDArray
 from torch import Tensor
 
 # llama.cpp's name of an architecture, and that of transformers, which a draft's checkpoint records.
-ARCHITECTURES = {
-    "llama": "LlamaForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "qwen3moe": "Qwen3MoeForCausalLM",
-    "qwen3next": "Qwen3NextForCausalLM",
-    "qwen35": "Qwen3_5ForCausalLM",
-    "qwen35moe": "Qwen3_5MoeForCausalLM",
-}
+ARCHITECTURES = {FAMILIES[name].arch: name for name in TEXT_TARGETS}
 CONTROL = 3  # LLAMA_TOKEN_TYPE_CONTROL
 CHUNK = 512  # tokens of one decode
 
@@ -110,6 +105,7 @@ class EngineTokenizer:
 
     def __init__(self, info: EngineTargetInfo) -> None:
         self._model = Model(info.parts[0], LoadOptions(no_alloc=True))
+        weakref.finalize(self, self._model.close)
         self._tokenizer = Tokenizer(self._model)
         keys = info.parts[0].keys
         self.chat_template = keys.get("tokenizer.chat_template")
@@ -127,30 +123,35 @@ class EngineTokenizer:
 
 
 class EngineTarget:
-    """A loaded GGUF with a context for one sequence. cache_type: of K and V."""
+    """A loaded GGUF with a context for one sequence, freed with the object. cache_type: of K and V."""
 
-    def __init__(self, info: EngineTargetInfo, max_length: int, cache_type: str = "f16", n_gpu_layers: int = 0) -> None:
+    def __init__(self, info: EngineTargetInfo, max_length: int, cache_type: str = "f16") -> None:
         self.info = info
-        self._model = Model(info.parts[0], LoadOptions(n_gpu_layers))
+        held = ExitStack()
+        weakref.finalize(self, held.close)
+        model = held.enter_context(Model(info.parts[0]))
         options = ContextOptions(
             n_ctx=max_length + 1, n_batch=CHUNK, n_ubatch=CHUNK, type_k=cache_type, type_v=cache_type
         )
-        self._context = Context(self._model, options)
+        self._context = held.enter_context(Context(model, options))
         self._lib, self._api = library(), self._context._api
         self._api.llama_set_embeddings(self._context.handle, True)
         for boundary in info.aux_layers:
-            if self._lib.eagle_capture_layer(ctypes.c_void_p(self._context.handle), boundary, ctypes.c_bool(True)):
+            if self._lib.eagle_capture_layer(self._context.handle, boundary, True):
                 raise ConfigError(f"{info.folder}: boundary {boundary} cannot be captured: {last_error()}")
 
-    def close(self) -> None:
-        self._context.close()
-        self._model.close()
-
     def frozen(self) -> Frozen:
-        parts = self.info.parts
-        embedding = torch.from_numpy(_tensor(parts, "token_embd.weight"))
-        head = torch.from_numpy(_tensor(parts, "output.weight")) if _has(parts, "output.weight") else embedding
-        return Frozen(embedding, head, torch.from_numpy(_tensor(parts, "output_norm.weight")))
+        embedding = self._weights("token_embd.weight")
+        is_tied = all("output.weight" not in header.tensors for header in self.info.parts)
+        head = embedding if is_tied else self._weights("output.weight")
+        return Frozen(embedding, head, self._weights("output_norm.weight").flatten())
+
+    def _weights(self, name: str) -> Tensor:
+        """Raises `InputError` where the tensor is missing or of a type that gguf cannot read."""
+        found = read_rows(self.info.parts, name)
+        if found is None:
+            raise InputError(f"{self.info.folder}: it has no {name}. Convert the model again.")
+        return torch.tensor(found)
 
     def run(self, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
         """(features [S, A * T], normed last hidden state [S, T]) of one sequence, float32.
@@ -161,28 +162,18 @@ class EngineTarget:
         features, final = [], []
         for start in range(0, len(tokens), CHUNK):
             n = len(tokens[start : start + CHUNK])
-            self._decode(tokens[start : start + n], start)
-            layers = [self._rows(self._boundary(k), n) for k in self.info.aux_layers]
-            features.append(np.concatenate([*layers, np.empty((n, 0), np.float32)], axis=1))
+            self._decode(tokens[start : start + n])
+            layers = [self._rows(self._lib.eagle_layer_rows(self._context.handle, k), n) for k in self.info.aux_layers]
+            features.append(np.concatenate(layers, axis=1))
             final.append(self._rows(self._api.llama_get_embeddings(self._context.handle), n))
         return torch.from_numpy(np.concatenate(features)), torch.from_numpy(np.concatenate(final))
 
-    def _decode(self, tokens: Sequence[int], start: int) -> None:
-        batch = self._api.llama_batch_init(len(tokens), 0, 1)
-        try:
-            for i, token in enumerate(tokens):
-                batch.token[i], batch.pos[i], batch.n_seq_id[i] = int(token), start + i, 1
-                batch.seq_id[i][0], batch.logits[i] = 0, True
-            batch.n_tokens = len(tokens)
-            if code := self._api.llama_decode(self._context.handle, batch):
-                raise NativeError(f"{self.info.folder}: llama_decode failed ({code}).", code=code, call="llama_decode")
-        finally:
-            self._api.llama_batch_free(batch)
-
-    def _boundary(self, k: int) -> Any:
-        get = self._lib.eagle_layer_rows
-        get.restype = ctypes.POINTER(ctypes.c_float)
-        return get(ctypes.c_void_p(self._context.handle), k)
+    def _decode(self, tokens: Sequence[int]) -> None:
+        """With embeddings, llama.cpp gives every row."""
+        ids = as_tokens(tokens)  # the batch only points to them
+        batch = self._api.llama_batch_get_one(ids, len(ids))
+        if code := self._api.llama_decode(self._context.handle, batch):
+            raise NativeError(f"{self.info.folder}: llama_decode failed ({code}).", code=code, call="llama_decode")
 
     def _rows(self, pointer: Any, n: int) -> NDArray[np.float32]:
         return np.ctypeslib.as_array(pointer, (n, self.info.text.hidden_size)).copy()
@@ -205,26 +196,3 @@ class EngineFeatures:
             pad([features for features, _ in found]).to(self.device, self.dtype),
             pad([final for _, final in found]).to(self.device, self.dtype),
         )
-
-
-def _has(parts: Sequence[Header], name: str) -> bool:
-    return any(name in header.tensors for header in parts)
-
-
-def _tensor(parts: Sequence[Header], name: str) -> NDArray[np.float32]:
-    """A tensor in float32, NumPy order. Raises `InputError` where it is missing or of a type that gguf cannot read."""
-    from gguf import GGMLQuantizationType, dequantize
-
-    for header in parts:
-        if (tensor := header.tensors.get(name)) is None:
-            continue
-        shape = tuple(reversed(tensor.shape))
-        n_rows = int(np.prod(shape[:-1])) if len(shape) > 1 else 1
-        start = header.data_offset + tensor.offset
-        rows = np.memmap(header.path, np.uint8, "r", start, (n_rows, (tensor.n_bytes or 0) // n_rows))
-        try:
-            found = dequantize(rows, GGMLQuantizationType(tensor.type_id))
-        except NotImplementedError:
-            raise InputError(f"{header.path}: {name} is {tensor.type_name}, which cannot be read here.") from None
-        return np.array(found.reshape(shape), np.float32)
-    raise InputError(f"{parts[0].path}: it has no {name}. Convert the model again.")

@@ -113,8 +113,8 @@ def _in_folder(folder: Path, outtype: str | None) -> Path:
 
 
 def _is_draft(path: Path) -> bool:
-    from llama_eagle.gguf.beside import peek_architecture
     from llama_eagle.gguf.pairing import DRAFT_ARCHITECTURE, KNOWN_NON_TARGETS
+    from llama_eagle.gguf.sidecars import peek_architecture
 
     return peek_architecture(path) in (DRAFT_ARCHITECTURE, "dflash", *KNOWN_NON_TARGETS)
 
@@ -210,7 +210,7 @@ def _convert(source: str, target: Path, outtype: str, describe: Any) -> None:
 
 
 def _is_newer(checkpoint: Path, target: Path) -> bool:
-    """Whether something in the folder was written after `target` was made of it."""
+    """Return True if something in the folder was written after `target` was made of it."""
     made = target.stat().st_mtime
     return any(file.stat().st_mtime > made for file in checkpoint.iterdir() if file.exists())
 
@@ -232,15 +232,15 @@ def _note_changes(repo: str, source: str, outtype: str) -> None:
 def _fetch_draft(model: str, target: Path) -> None:
     """Convert the published draft of a target that has neither a head nor a draft next to it."""
     from llama_eagle.gguf import mtp
-    from llama_eagle.gguf.beside import find_beside
     from llama_eagle.gguf.header import read_model
+    from llama_eagle.gguf.sidecars import find_sidecar
 
     files = read_model(target)[1]
     pair = find_pair([model.partition(":")[0], *names.names_of(files[0])])
     if pair is None or mtp.has_head(files) or kept_draft(pair).is_file():
         return
-    beside = find_beside(files)
-    if beside is not None and beside.files is not None:
+    sidecar = find_sidecar(files)
+    if sidecar is not None and sidecar.files is not None:
         return
     try:
         _convert_draft(pair, target)

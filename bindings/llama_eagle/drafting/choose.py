@@ -43,11 +43,7 @@ def choose_length(n_draft: int | str, longest: int, expected: Expected = UNKNOWN
 
     Raises `UsageError` for anything else.
     """
-    if n_draft == "auto":
-        return Auto(_longest_auto(longest), expected)
-    if not isinstance(n_draft, int) or not 0 <= n_draft <= longest:
-        raise UsageError(f"n_draft={n_draft!r} is neither 'auto' nor a number from 0 to {longest}. Correct it.")
-    return Fixed(n_draft)
+    return Auto(_longest_auto(longest), expected) if n_draft == "auto" else _fixed(n_draft, longest)
 
 
 def combine(
@@ -58,23 +54,28 @@ def combine(
     *,
     sampled: bool = False,
 ) -> tuple[Drafter | None, DraftLength]:
-    """Who is asked in each round, and how much: where there is a choice, both are decided at once.
+    """Return the drafter of each round and the policy of lengths. Where there is a choice, one object decides both.
 
     `sampled`: drafts are drawn for the generation's own sampler, which then asks the draft model itself. Raises
     `UsageError` as `choose_length` does.
     """
-    length = choose_length(n_draft, longest, expected)
-    if not drafters or n_draft == 0 or sampled:
-        return (drafters[0] if drafters else None), length
-    if n_draft != "auto" and len(drafters) == 1:
-        return drafters[0], length
+    has_choice = len(drafters) > 1 or (n_draft == "auto" and bool(drafters))
+    if not has_choice or n_draft == 0 or sampled:
+        return (drafters[0] if drafters else None), choose_length(n_draft, longest, expected)
     first = None if isinstance(drafters[0], SessionDraft) else drafters[0]
     second = drafters[-1] if first is None or len(drafters) > 1 else None
     if n_draft == "auto":
         adaptive = AdaptiveDrafter(first, second, _longest_auto(longest), expected=expected)
     else:
-        adaptive = AdaptiveDrafter(first, second, longest, int(n_draft), expected)
+        adaptive = AdaptiveDrafter(first, second, longest, _fixed(n_draft, longest).n_draft, expected)
     return adaptive, adaptive
+
+
+def _fixed(n_draft: int | str, longest: int) -> Fixed:
+    """Raises `UsageError` for anything but a number from 0 to `longest`."""
+    if not isinstance(n_draft, int) or not 0 <= n_draft <= longest:
+        raise UsageError(f"n_draft={n_draft!r} is neither 'auto' nor a number from 0 to {longest}. Correct it.")
+    return Fixed(n_draft)
 
 
 def _longest_auto(longest: int) -> int:

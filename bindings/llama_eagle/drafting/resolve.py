@@ -8,9 +8,9 @@ from typing import Generic, TypeVar
 from llama_eagle.drafting.options import DRAFT_VOCAB, LOOKUP, NONE, DraftingOptions
 from llama_eagle.errors import UsageError
 from llama_eagle.gguf import mtp
-from llama_eagle.gguf.beside import Beside, find_beside, fitting
 from llama_eagle.gguf.header import Header, Source, read_model
 from llama_eagle.gguf.names import names_of
+from llama_eagle.gguf.sidecars import Sidecar, find_sidecar, fitting
 from llama_eagle.pairs import find_pair, kept_draft
 from llama_eagle.sessions.options import MTP, SessionOptions
 
@@ -24,25 +24,26 @@ Options = TypeVar("Options", bound=DraftingOptions)
 class Choice(Generic[Options]):
     """`options` with their `draft` set, and why, in a sentence that begins with what drafts.
 
-    target: as it was given, or its headers where they had to be read. beside: likewise of a head in a file of its own.
+    target: as it was given, or its headers where they had to be read. sidecar: the headers of a draft in a file of its
+    own that was found next to the target.
     """
 
     options: Options
     why: str
     target: Source
-    beside: list[Header] | None = None
+    sidecar: list[Header] | None = None
 
     @property
     def draft(self) -> Source | None:
-        """What is loaded beside the target: as `PairOptions` takes it."""
-        return self.beside or self.options.model
+        """Return the draft to load with the target, as `PairOptions` takes it."""
+        return self.sidecar or self.options.model
 
 
 def resolve(target: Source, options: Options) -> Choice[Options]:
     """Choose the drafter of a target. This is the only place that does, for every command and for `EagleLlama`.
 
     The first that applies: what the options name; the target's own MTP head; an MTP head or EAGLE-3 draft next to it
-    that has its name, or is the only one (gguf/beside.py); a published draft (pairs.py) that `run` has converted.
+    that has its name, or is the only one (gguf/sidecars.py); a published draft (pairs.py) that `run` has converted.
     Raises `InputError` for files that cannot be read.
     """
     choice = _found(target, options) if options.draft is None else _asked_for(target, options)
@@ -84,22 +85,22 @@ def _found(target: Source, options: Options) -> Choice[Options]:
     files = read_model(target)[1]
     if mtp.has_head(files):
         return Choice(replace(options, draft=MTP), f"the target's own MTP head drafts {REMEDY}", files)
-    beside = find_beside(files)
-    if beside is None or beside.files is None:
+    sidecar = find_sidecar(files)
+    if sidecar is None or sidecar.files is None:
         kept = _kept(files)
-        beside = kept if beside is None or (kept is not None and kept.files is not None) else beside
-    if beside is not None and beside.files is not None:
-        path = beside.files[0].path
-        what = "the MTP head in" if mtp.has_head(beside.files) else "the EAGLE-3 draft"
-        why = f"{what} {path.name} drafts: {beside.rule} {REMEDY}"
-        return Choice(replace(options, draft=path), why, files, beside.files)
-    why = f"nothing drafts: {beside.problem if beside else NOT_FOUND}"
+        sidecar = kept if sidecar is None or (kept is not None and kept.files is not None) else sidecar
+    if sidecar is not None and sidecar.files is not None:
+        path = sidecar.files[0].path
+        what = "the MTP head in" if mtp.has_head(sidecar.files) else "the EAGLE-3 draft"
+        why = f"{what} {path.name} drafts: {sidecar.rule} {REMEDY}"
+        return Choice(replace(options, draft=path), why, files, sidecar.files)
+    why = f"nothing drafts: {sidecar.problem if sidecar else NOT_FOUND}"
     if options.lookup:
         return Choice(replace(options, draft=LOOKUP), "look-up in the text drafts, as asked", files)
     return Choice(options if options.drafter is not None else replace(options, draft=NONE), why, files)
 
 
-def _kept(target: list[Header]) -> Beside | None:
+def _kept(target: list[Header]) -> Sidecar | None:
     """The published draft for this model or the one it was made from, if `llama-eagle run` has converted it."""
     pair = find_pair(names_of(target[0]))
     if pair is None:
@@ -107,8 +108,8 @@ def _kept(target: list[Header]) -> Beside | None:
     path = kept_draft(pair)
     if not path.is_file():
         problem = f"{NOT_FOUND}. {pair.draft} is published for {pair.target}: llama-eagle run fetches it"
-        return Beside(None, problem=problem)
+        return Sidecar(None, problem=problem)
     files, reason = fitting(target, path)
     if files is None:
-        return Beside(None, problem=f"{pair.draft}, published for {pair.target}, does not fit: {reason}")
-    return Beside(files, f"it is published for {pair.target}")
+        return Sidecar(None, problem=f"{pair.draft}, published for {pair.target}, does not fit: {reason}")
+    return Sidecar(files, f"it is published for {pair.target}")

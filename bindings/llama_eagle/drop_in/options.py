@@ -50,7 +50,7 @@ REALS = (
 
 @dataclass(frozen=True)
 class EagleOptions(DraftingOptions):
-    """Raises `UsageError` for values out of range. Beside those of `DraftingOptions`:
+    """Raises `UsageError` for values out of range. Sidecar those of `DraftingOptions`:
 
     draft_path: the draft's file, another name of `draft`.
     mmproj_path: the target's vision encoder: chats may hold images then. Messages carry them as data URLs, as files

@@ -13,7 +13,7 @@ BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 
 def is_whole(schema: Mapping[str, Any]) -> bool:
-    """Whether the numbers of a schema are whole. Raises ValueError for a multipleOf that cannot be followed."""
+    """Return True if the numbers of a schema are whole. Raises ValueError for a multipleOf that cannot be followed."""
     unit = schema.get("multipleOf", 1)
     is_whole = schema.get("type") == "integer" or (unit == 1 and "multipleOf" in schema)
     if (is_whole and unit != 1) or not is_number(unit) or unit not in [10**-n for n in range(PLACES)]:
@@ -84,7 +84,7 @@ def _written(may_end: bool, more: str) -> str:
 
 
 def _fractions(low: Fraction, high: Fraction | None, left: int) -> tuple[bool, str]:
-    """Whether no digit at all is between two fractions, and a rule for the digits that are, "" for none."""
+    """Return True if no digit at all is between two fractions, and a rule for the digits that are, "" for none."""
     may_end = low == ANY and high != ("", True)
     if not left:
         return may_end, ""

@@ -219,7 +219,7 @@ def _require_followed(schema: Mapping[str, Any]) -> None:
 
 
 def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """What both schemas demand. Raises ValueError for a key that cannot hold both."""
+    """Return a schema with the demands of both. Raises ValueError for a key that cannot hold both."""
     found = dict(one)
     for key, value in other.items():
         if key not in found or found[key] == value:

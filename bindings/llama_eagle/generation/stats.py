@@ -13,7 +13,7 @@ NATIVE_PHASES = ("draft", "verify", "sample", "commit")
 
 ENOUGH_DRAFTED = 100  # tokens, before nothing is expected of a draft any more
 NEVER = 0.01  # acceptance rate
-ENOUGH_DRAFTS = 25  # likewise: of one token each, they are less
+ENOUGH_DRAFTS = 25  # drafts of one token each are fewer tokens, and prove as much
 
 
 def phases(before: Timings, after: Timings, ms: float, sample_ms: float = 0.0) -> dict[str, float]:

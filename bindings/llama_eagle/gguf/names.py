@@ -39,7 +39,7 @@ class FileName:
 
     @property
     def bits(self) -> int:
-        """Of the quantization; 16 if the name has none."""
+        """Bits of the quantization; 16 if the name has none."""
         found = re.search(r"\d+", self.quant)
         return int(found[0]) if found else 16
 
@@ -47,7 +47,7 @@ class FileName:
         return wanted.upper() in (self.quant, self.quant.removeprefix("UD-"))
 
     def names(self, model: str) -> bool:
-        """Whether the file's own model name contains the words of `model`."""
+        """Return True if the file's own model name contains the words of `model`."""
         return f"-{_words(model)}-" in f"-{_words(self.model)}-"
 
 
@@ -81,7 +81,7 @@ def names_of(model: Header) -> Iterator[str]:
 
 
 def is_type_folder(name: str) -> bool:
-    """Whether a folder is named after a quantization, as repositories with large models have it."""
+    """Return True for a folder named after a quantization, as repositories with large models have it."""
     return _FOLDER.fullmatch(name) is not None
 
 

@@ -15,7 +15,7 @@ _KEY = b"general.architecture\x08\x00\x00\x00"
 
 
 @dataclass(frozen=True)
-class Beside:
+class Sidecar:
     """A draft's headers and the rule that chose it, or why the one that was found is not used."""
 
     files: list[Header] | None
@@ -23,7 +23,7 @@ class Beside:
     problem: str = ""
 
 
-def find_beside(target: list[Header]) -> Beside | None:
+def find_sidecar(target: list[Header]) -> Sidecar | None:
     """The draft next to a target that has its name, or that is the only one next to the only model.
 
     None if there is none. Never one that merely has a fitting shape: the draft of another model fits, and is useless.
@@ -33,8 +33,8 @@ def find_beside(target: list[Header]) -> Beside | None:
     for path, rule in _candidates(first, {file.path.name for file in target}):
         files, reason = fitting(target, path)
         if files is not None:
-            return Beside(files, rule)
-        problem = problem or Beside(None, problem=f"{path.name}, next to the target, does not fit: {reason}")
+            return Sidecar(files, rule)
+        problem = problem or Sidecar(None, problem=f"{path.name}, next to the target, does not fit: {reason}")
     return problem
 
 

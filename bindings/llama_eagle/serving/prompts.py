@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -38,6 +37,11 @@ class Prompt:
     text: str = ""
     messages: tuple[Record, ...] = ()
     record: Mapping[str, Any] | None = None
+
+    @property
+    def chat(self) -> tuple[Record, ...]:
+        """The messages; a text is the user's."""
+        return self.messages or ({"role": "user", "content": self.text},)
 
 
 def read_prompts(path: Path) -> list[Prompt]:
@@ -88,7 +92,7 @@ def _prompt(number: int, line: str, is_text: bool) -> Prompt:
 
 @dataclass(frozen=True)
 class Questions:
-    """How prompts are sent: as chats by the model's template, or as texts to continue.
+    """The form of requests: chats by the model's template, or texts to continue.
 
     body: further keys of each request. seed: of the first prompt, the n-th has seed + n; None: random.
     """
@@ -98,12 +102,11 @@ class Questions:
     seed: int | None = None
 
     def request(self, prompt: Prompt) -> tuple[str, Record]:
-        """Path and body. Raises `InputError` for messages that no template can render."""
+        """Return path and body."""
         seed = {} if self.seed is None else {"seed": (self.seed + prompt.number) % (2**32 - 1)}
         if not self.is_chat:
             return TEXT, {**self.body, **seed, "prompt": prompt.text}
-        messages = prompt.messages or ({"role": "user", "content": prompt.text},)
-        return CHAT, {**self.body, **seed, "messages": list(messages)}
+        return CHAT, {**self.body, **seed, "messages": list(prompt.chat)}
 
     def record(self, prompt: Prompt, answer: Mapping[str, Any]) -> Record:
         """The output line: the input's keys, the chat or text with its answer, why it ended, and its tokens."""
@@ -112,8 +115,7 @@ class Questions:
         given = dict(prompt.record or {})
         if not self.is_chat:
             return {**given, "text": prompt.text + choice["text"], **end}
-        messages = prompt.messages or ({"role": "user", "content": prompt.text},)
-        return {**given, "messages": [*messages, choice["message"]], **end}
+        return {**given, "messages": [*prompt.chat, choice["message"]], **end}
 
 
 class Journal:
@@ -167,10 +169,8 @@ class Journal:
 
     def close(self) -> None:
         """A full disk has been reported by the write that found it."""
-        try:
+        with suppress(OSError):
             self._file.close()
-        except OSError:
-            os.close(self._file.fileno()) if not self._file.closed else None
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
@@ -235,7 +235,7 @@ def _answer(address: str, key: str, prompt: Prompt, questions: Questions) -> Rec
             return questions.record(prompt, json.load(response))
     except urllib.error.HTTPError as error:
         return {**(prompt.record or {}), "error": _reason(error)}
-    except (urllib.error.URLError, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise EnvironmentFailure(f"the server was lost ({error}). Repeat the command to continue.") from None
 
 

@@ -102,7 +102,7 @@ class EagleSession(Closing):
 
     @property
     def has_draft(self) -> bool:
-        """Whether the session has a draft model."""
+        """True if the session has a draft model."""
         return self._draft is not None
 
     @property
@@ -150,7 +150,7 @@ class EagleSession(Closing):
 
     @property
     def draft_bytes_read(self) -> float:
-        """Of the draft's weights, for each drafted token; 0 without a draft."""
+        """Bytes of the draft's weights that each drafted token reads; 0 without a draft."""
         return float(self._lib.eagle_draft_bytes_read(self._handle))
 
     @property

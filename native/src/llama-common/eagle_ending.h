@@ -1,4 +1,4 @@
-// How llama-server ends when an exception leaves it: with the reason, not as a crash.
+// End of llama-server when an exception leaves it: with the reason, not as a crash.
 #pragma once
 
 #include <cstdio>

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import secrets
 import time
+from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import CHAT_CONTEXT, Computing, Drafting, Json, Overwrite, Sampling, TargetFile, Verbose
+from llama_eagle.errors import CHECK_FAILED
 
-CHECK_FAILED = 5
+if TYPE_CHECKING:
+    from llama_eagle.generation.options import SamplingParams
+    from llama_eagle.serving.options import Checked
+    from llama_eagle.serving.prompts import Journal, Prompt, Questions
 
 
 @grouped
@@ -48,10 +53,8 @@ def answer(
     code is 5. A model without a chat template continues texts.
     """
     from llama_eagle.files import check_output, refuse_existing, refuse_sources
-    from llama_eagle.progress import progress
     from llama_eagle.serving import options as serving
-    from llama_eagle.serving.process import background
-    from llama_eagle.serving.prompts import Journal, answer_all, identity, read_prompts
+    from llama_eagle.serving.prompts import Journal, identity, read_prompts
 
     found = read_prompts(prompts)
     check_output(output)
@@ -61,36 +64,47 @@ def answer(
     served = serving.check(
         serving.ServerOptions(
             model=model, drafting=drafting.options(), context=computing.context(ctx_size, 0), n_ctx=ctx_size,
-            load=computing.load(), port=0, api_key=key, parallel=min(parallel, max(len(found), 1)), verbose=verbose,
+            load=computing.load(), port=0, api_key=key, parallel=min(parallel, len(found)), verbose=verbose,
         )
     )  # fmt: skip
     params = sampling.params()
     questions = _questions(served, found, params, n_predict, raw)
     same = identity(found, model.resolve(), model.stat().st_size, params, n_predict, ctx_size, questions.is_chat)
-    journal = Journal(output, same, overwrite)
-    if journal.answers:
-        console.note(f"continuing: {len(journal.answers)} of {len(found)} prompts are answered")
-    console.note(served.why)
-    n_tokens, start = 0, time.monotonic()
-    try:
-        if len(journal.answers) < len(found):
-            with background(serving.words(served), serving.variables(served), verbose) as address:
-                start = time.monotonic()
-                with progress(f"answering {len(found)} prompts") as on_progress:
-
-                    def on_answer(record: dict[str, Any]) -> None:
-                        nonlocal n_tokens
-                        n_tokens += record.get("n_tokens", 0)
-                        on_progress(len(journal.answers) / len(found))
-
-                    answer_all(address, key, found, questions, journal, parallel, on_answer)
+    with closing(Journal(output, same, overwrite)) as journal:
+        if journal.answers:
+            console.note(f"continuing: {len(journal.answers)} of {len(found)} prompts are answered")
+        console.note(served.why)
+        n_tokens, seconds = _answer_missing(served, key, found, questions, journal)
         journal.finish()
-    finally:
-        journal.close()
-    _report(output, list(journal.answers.values()), n_tokens, time.monotonic() - start, json)
+    _report(output, list(journal.answers.values()), n_tokens, seconds, json)
 
 
-def _questions(served: Any, prompts: Any, params: Any, n_predict: int, raw: bool) -> Any:
+def _answer_missing(
+    served: Checked, key: str, prompts: list[Prompt], questions: Questions, journal: Journal
+) -> tuple[int, float]:
+    """Answer the prompts that the journal lacks; return the generated tokens and the seconds they took."""
+    from llama_eagle.progress import progress
+    from llama_eagle.serving import options as serving
+    from llama_eagle.serving.process import background
+    from llama_eagle.serving.prompts import answer_all
+
+    n_tokens = 0
+    if len(journal.answers) == len(prompts):
+        return n_tokens, 0.0
+    with background(serving.words(served), serving.variables(served), served.options.verbose) as address:
+        start = time.monotonic()
+        with progress(f"answering {len(prompts)} prompts") as on_progress:
+
+            def on_answer(record: dict[str, Any]) -> None:
+                nonlocal n_tokens
+                n_tokens += record.get("n_tokens", 0)
+                on_progress(len(journal.answers) / len(prompts))
+
+            answer_all(address, key, prompts, questions, journal, served.options.parallel, on_answer)
+        return n_tokens, time.monotonic() - start
+
+
+def _questions(served: Checked, prompts: list[Prompt], params: SamplingParams, n_predict: int, raw: bool) -> Questions:
     """Raises `InputError` for chats that no template can render."""
     from llama_eagle.errors import InputError
     from llama_eagle.serving.prompts import Questions

@@ -251,7 +251,7 @@ class Chat:
         return reason
 
     def _has_room(self) -> bool:
-        """Whether the context probably holds the conversation and an answer."""
+        """Return True if the context probably holds the conversation and an answer."""
         n_ctx, n_max = self._llm.n_ctx(), self.sampling["max_tokens"]
         reserve = n_ctx // RESERVE if n_max is None else min(n_max, n_ctx // RESERVE)
         return self._n_tokens() + reserve <= n_ctx
@@ -370,7 +370,7 @@ def _exchanges(n: int) -> str:
 
 
 def _is_full(error: Exception) -> bool:
-    """Whether a prompt exceeds the context: `EagleLlama` raises ValueError with its parent's words."""
+    """Return True if a prompt exceeds the context: `EagleLlama` raises ValueError with its parent's words."""
     return "exceed context window" in str(error)
 
 

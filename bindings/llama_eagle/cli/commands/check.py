@@ -9,8 +9,8 @@ import typer
 
 from llama_eagle import console
 from llama_eagle.cli.options import GpuLayers, Json, Threads
+from llama_eagle.errors import CHECK_FAILED
 
-CHECK_FAILED = 5
 MEASURED = "Once upon a time there was a small house by the sea. Every morning the"  # what --measure continues
 N_MEASURED = 128  # tokens
 N_DRAFT = 4

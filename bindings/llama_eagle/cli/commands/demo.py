@@ -9,6 +9,7 @@ import typer
 
 from llama_eagle import console
 from llama_eagle.cli.options import Json, Threads
+from llama_eagle.errors import CHECK_FAILED
 
 
 def demo(
@@ -43,4 +44,4 @@ def demo(
     elif large:
         console.prose(told(large))
     if not result.as_promised or any(each.exact and not each.equal for each in large):
-        raise typer.Exit(5)
+        raise typer.Exit(CHECK_FAILED)

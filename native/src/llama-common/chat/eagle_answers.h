@@ -6,27 +6,21 @@
 #include <string>
 
 #include "chat.h"
+#include "eagle_schema.h"
 #include "json.h"
 
 constexpr size_t EAGLE_MAX_CUT = 2000;  // bytes at the end of a cut text that are tried as its end
 
-// What closes the lists, objects and the text that are open at the end of a JSON text.
+// The characters that close the lists, objects and the string that are open at the end of a JSON text.
 inline std::string eagle_closers(const std::string & text) {
     std::string open;
-    bool quoted = false;
-    for (size_t i = 0; i < text.size(); i++) {
-        const char c = text[i];
-        if (quoted) {
-            i += c == '\\';
-            quoted = c != '"';
-        } else if (c == '"') {
-            quoted = true;
-        } else if (c == '[' || c == '{') {
+    const bool quoted = eagle_visit_brackets(text, [&](char c) {
+        if (c == '[' || c == '{') {
             open.insert(0, 1, c == '[' ? ']' : '}');
-        } else if ((c == ']' || c == '}') && !open.empty()) {
+        } else if (!open.empty()) {
             open.erase(0, 1);
         }
-    }
+    });
     return (quoted ? "\"" : "") + open;
 }
 

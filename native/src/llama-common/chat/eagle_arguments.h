@@ -16,7 +16,7 @@ inline std::string eagle_constant_rule(const common_json & value) {
 
 inline std::string eagle_text_rule(const common_chat_schema & schema, int n_references = 0);
 
-// Of alternatives: empty where one of them is any text.
+// The grammar of alternatives. Empty: one of them is any text.
 inline std::string eagle_alternatives_rule(const std::vector<common_chat_schema_ptr> & children, int n_references) {
     std::string rule;
     for (const auto & child : children) {

@@ -1,5 +1,5 @@
 // Bodies of Anthropic's Messages API and OpenAI's Responses API, brought to the form that llama.cpp's converters read.
-// What has no equivalent throws std::invalid_argument.
+// Throws std::invalid_argument for parts without an equivalent.
 #pragma once
 
 #include <string>
@@ -97,13 +97,13 @@ inline common_json eagle_responses_body(const common_json & given) {
     if (eagle_has(body, "input") && body.at("input").is_array()) {
         common_json items = common_json::array();
         for (auto item : body.at("input")) {
-            const bool is_reasoning = eagle_text_at(item, "type") == "reasoning";
-            if (item.is_object() && !(is_reasoning && eagle_reasoning_of(item).empty())) {
+            if (eagle_text_at(item, "type") == "reasoning" && eagle_reasoning_of(item).empty()) {
+                continue;
+            }
+            if (item.is_object()) {
                 eagle_read_item(item);
             }
-            if (!is_reasoning || !eagle_reasoning_of(item).empty()) {
-                items.push_back(item);
-            }
+            items.push_back(item);
         }
         body["input"] = items;
     }
@@ -163,7 +163,7 @@ inline common_json eagle_messages_body(const common_json & given) {
     return body;
 }
 
-// What the converted body does not have yet: settings of llama.cpp, which every API takes.
+// Copies what the converted body does not have yet: settings of llama.cpp, which every API takes.
 inline void eagle_keep_settings(const common_json & body, common_json & converted) {
     for (const auto & item : body.items()) {
         const std::string & key = item.key();

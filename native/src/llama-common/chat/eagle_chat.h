@@ -226,7 +226,7 @@ inline bool eagle_has_later_system(const common_json & messages) {
     return false;
 }
 
-// Whether one stands between a call and its result, where a template that takes later ones may lose it.
+// Returns true for a system message between a call and its result: a template that takes later ones may lose it.
 inline bool eagle_parts_call(const common_json & messages) {
     for (size_t i = 1; i < messages.size(); i++) {
         if (eagle_text_at(messages.at(i), "role") == "system" && eagle_has(messages.at(i - 1), "tool_calls")) {

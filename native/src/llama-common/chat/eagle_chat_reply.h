@@ -51,7 +51,7 @@ inline std::string eagle_without_closing_tag(const std::string & text) {
     return end == std::string::npos ? text : text.substr(std::min(text.find_first_not_of(" \n", end + 1), text.size()));
 }
 
-// Whether a parser has not left any of the text.
+// Returns true if a parser has read all of the text.
 template <typename Result>
 bool eagle_reads_all(const Result & result, size_t size) {
     return !result.fail() && (result.need_more_input() || result.end >= size);

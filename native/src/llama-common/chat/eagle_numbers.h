@@ -8,7 +8,7 @@
 #include <string>
 #include <type_traits>
 
-// Whether an integer of JSON fits into T. -1 is the greatest number of an unsigned T: the random seed.
+// Returns true for an integer of JSON that fits into T. -1 is the greatest number of an unsigned T: the random seed.
 template <typename T, typename Json>
 bool eagle_fits(const Json & number) {
     using limits = std::numeric_limits<T>;

@@ -2,6 +2,7 @@
 // ends in an exception that says so, which the server answers with 400.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -16,9 +17,9 @@ constexpr size_t EAGLE_MAX_SCHEMA_NAME = 4096;    // of a property or reference
 constexpr int64_t EAGLE_MAX_SCHEMA_COUNT = 2000;  // of items or characters: the most that a grammar repeats
 constexpr std::chrono::seconds EAGLE_SCHEMA_TIME(2);
 
-// Whether arrays and objects in this text are nested no deeper.
-inline bool eagle_is_shallow(const std::string & json) {
-    int depth = 0;
+// Calls visit(c) for each bracket of a JSON text outside its strings. Returns true if the text ends inside a string.
+template <typename Visit>
+bool eagle_visit_brackets(const std::string & json, const Visit & visit) {
     bool quoted = false;
     for (size_t i = 0; i < json.size(); i++) {
         const char c = json[i];
@@ -27,15 +28,21 @@ inline bool eagle_is_shallow(const std::string & json) {
             quoted = c != '"';
         } else if (c == '"') {
             quoted = true;
-        } else if (c == '[' || c == '{') {
-            if (++depth > EAGLE_MAX_JSON_DEPTH) {
-                return false;
-            }
-        } else if (c == ']' || c == '}') {
-            depth--;
+        } else if (c == '[' || c == '{' || c == ']' || c == '}') {
+            visit(c);
         }
     }
-    return true;
+    return quoted;
+}
+
+// Whether arrays and objects in this text are nested no deeper.
+inline bool eagle_is_shallow(const std::string & json) {
+    int depth = 0, deepest = 0;
+    eagle_visit_brackets(json, [&](char c) {
+        depth += c == '[' || c == '{' ? 1 : -1;
+        deepest = std::max(depth, deepest);
+    });
+    return deepest <= EAGLE_MAX_JSON_DEPTH;
 }
 
 inline void eagle_require_shallow(const std::string & json) {

@@ -172,7 +172,7 @@ DraftPolicy::Option DraftPolicy::best_offer(const eagle_policy_draft * drafts, i
     return best;
 }
 
-// Of the model's lengths and none.
+// The best of the model's lengths and none.
 DraftPolicy::Option DraftPolicy::best_model(const eagle_policy_draft * drafts, int n, int n_max) {
     const int current = has_model_ ? std::min(best_, n_max) : 0;
     const auto at = [&](int length) {

@@ -1,4 +1,4 @@
-// Which drafter proposes the tokens of a round, and how many: the most emitted tokens per ms.
+// Chooses the drafter of a round and the draft length: the most emitted tokens per ms.
 #pragma once
 
 #include <vector>

@@ -25,7 +25,7 @@ void require_sequence(const eagle_policy * policy, llama_seq_id seq) {
     }
 }
 
-// Of a round.
+// Checks the number of sequences of a round.
 void require_sequences(const eagle_policy * policy, int32_t n) {
     require(policy, "policy");
     if (n < 1 || n > policy->impl.n_seq()) {

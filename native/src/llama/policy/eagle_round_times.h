@@ -61,7 +61,7 @@ class TimeCurve {
     }
 };
 
-// Of decodes by sequences and rows, and of the model's drafts by sequences and tokens.
+// Times of decodes by sequences and rows, and of the model's drafts by sequences and tokens.
 class RoundTimes {
   public:
     RoundTimes(int n_seq, std::vector<float> row_cost, double token_cost);
