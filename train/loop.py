@@ -23,6 +23,7 @@ from llama_eagle.train.state import Progress, State, save_state
 
 BETAS, MAX_GRADIENT_NORM = (0.9, 0.95), 0.5
 ENOUGH_STEPS = 1000
+TIMED_STEPS = 10  # after which the speed is known
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,7 @@ class Loop:
         self.per_step = settings.accumulate * accelerator.num_processes
         lengths = [len(lesson.samples[n].tokens) for n in lesson.split.train]
         self.plan = BatchPlan(lengths, settings.batch_size, self.per_step, settings.seed)
-        self.n_steps = (settings.epochs or default_epochs(self.plan.steps_per_epoch)) * self.plan.steps_per_epoch
-        self.log_every = settings.log_every or min(10, _period(self.n_steps, 100))
-        self.eval_every = settings.eval_every or _period(self.n_steps, 20)
-        self.save_every = settings.save_every or min(1000, self.eval_every)
+        self._set_steps((settings.epochs or default_epochs(self.plan.steps_per_epoch)) * self.plan.steps_per_epoch)
         self.bare = model
         self.rate = settings.learning_rate or default_rate(model.draft.geometry.hidden_size)
         optimizer = torch.optim.AdamW(model.draft.parameters(), lr=self.rate, betas=BETAS, weight_decay=0.0, fused=True)
@@ -57,10 +55,19 @@ class Loop:
         self.norm = torch.zeros(())  # of the last step's gradient
         self.clock, self.n_tokens = time.perf_counter(), 0
 
+    def _set_steps(self, n_steps: int) -> None:
+        """Set the number of steps, and the periods that depend on it."""
+        settings, self.n_steps = self.settings, n_steps
+        self.log_every = settings.log_every or min(10, _period(n_steps, 100))
+        self.eval_every = settings.eval_every or _period(n_steps, 20)
+        self.save_every = settings.save_every or min(1000, self.eval_every)
+
     def restore(self, state: State) -> None:
         self.bare.draft.load_state_dict(state.model)
         self.optimizer.load_state_dict(state.optimizer)
         self.progress = state.progress
+        if self.progress.n_steps:
+            self._set_steps(self.progress.n_steps)
 
     def state(self, identity: dict[str, Any]) -> State:
         return State(identity, self.progress, self.bare.draft.state_dict(), self.optimizer.state_dict())
@@ -71,9 +78,12 @@ class Loop:
         self.clock = time.perf_counter()
         try:
             while not progress.done:
+                start = time.perf_counter()
                 if progress.seen == progress.step:
                     self._train_step(progress.step)
                 self._look(journal, identity)
+                progress.seconds += time.perf_counter() - start
+                self._fit_to_time()
         except KeyboardInterrupt:
             with held():
                 if progress.seen < progress.step:
@@ -82,14 +92,35 @@ class Loop:
             console.note(f"stopped after step {progress.step} of {self.n_steps}; --resume goes on from there")
             raise
 
+    def _fit_to_time(self) -> None:
+        """With a time limit: plan the steps that fit into the rest of it, after a few steps and after evaluations."""
+        progress, limit = self.progress, self.settings.seconds
+        is_first = progress.step == TIMED_STEPS
+        if limit is None or progress.done or not (is_first or progress.step % self.eval_every == 0):
+            return
+        left = (limit - progress.seconds) / (progress.seconds / progress.step)
+        n_steps = progress.step + max(1, int(left))
+        progress.n_steps = n_steps
+        if is_first:
+            self._set_steps(n_steps)
+            epochs = n_steps / self.plan.steps_per_epoch
+            console.note(f"about {n_steps} steps fit into {limit / 60:.0f} minutes: {epochs:.1f} epochs")
+        self.n_steps = n_steps
+
+    @property
+    def _is_last(self) -> bool:
+        """Whether the run ends after this step: all are done, or the time is up."""
+        limit = self.settings.seconds
+        return self.progress.step >= self.n_steps or (limit is not None and self.progress.seconds >= limit)
+
     def _look(self, journal: Journal | None, identity: dict[str, Any]) -> None:
         """Log, judge and save, where that is due after a step."""
         progress = self.progress
         if journal is not None:
-            journal.advance(progress.step)
+            journal.advance(progress.step, self.n_steps)
         self._log(journal)
         trained = time.perf_counter()
-        last = progress.step == self.n_steps
+        last = self._is_last
         is_due = last or progress.step % self.eval_every == 0
         summary = self._evaluate() if is_due and self.lesson.split.held_out else None
         with held():
@@ -126,7 +157,7 @@ class Loop:
 
     def _log(self, journal: Journal | None) -> None:
         """Where it is due, and was not done before an interruption."""
-        is_due = self.progress.step == self.n_steps or self.progress.step % self.log_every == 0
+        is_due = self._is_last or self.progress.step % self.log_every == 0
         if not is_due or not self.totals.n:
             return
         summary = self.totals.summary(self.accelerator)
@@ -143,7 +174,7 @@ class Loop:
         """Held-out acceptance: the best draft so far is exported; too many worse ones end the run."""
         progress = self.progress
         if summary is None:
-            if progress.step == self.n_steps:
+            if self._is_last:
                 self._export()
             return
         self._write(journal, True, summary)

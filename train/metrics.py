@@ -58,7 +58,6 @@ class Journal:
         folder.mkdir(parents=True, exist_ok=True)
         kept = [line for line in read_metrics(self.path) if line["step"] <= first_step] if first_step else []
         self.path.write_text("".join(json.dumps(line) + "\n" for line in kept))
-        self.n_steps = n_steps
         self.bar = _Bar(n_steps, first_step)
 
     def write(self, record: dict[str, Any]) -> None:
@@ -66,8 +65,8 @@ class Journal:
             file.write(json.dumps(record) + "\n")
         self.bar.show(record)
 
-    def advance(self, step: int) -> None:
-        self.bar.advance(step)
+    def advance(self, step: int, n_steps: int) -> None:
+        self.bar.advance(step, n_steps)
 
     def close(self) -> None:
         self.bar.close()
@@ -77,7 +76,6 @@ class _Bar:
     def __init__(self, n_steps: int, first_step: int) -> None:
         self.progress = None
         self.lines = Bar("training")
-        self.n_steps = n_steps
         if not console.on_terminal():
             self.lines.start()
             return
@@ -90,10 +88,10 @@ class _Bar:
         self.held_out = ""
         self.progress.start()
 
-    def advance(self, step: int) -> None:
-        self.lines.show(step / self.n_steps)
+    def advance(self, step: int, n_steps: int) -> None:
+        self.lines.show(step / n_steps)
         if self.progress is not None:
-            self.progress.update(self.task, completed=step)
+            self.progress.update(self.task, completed=step, total=n_steps)
 
     def show(self, record: dict[str, Any]) -> None:
         if self.progress is None:

@@ -17,6 +17,7 @@ from llama_eagle.train import metrics, state, store
 from llama_eagle.train.data.batches import split_held_out
 from llama_eagle.train.data.documents import read_documents
 from llama_eagle.train.data.samples import Sample, SampleMaker, digest
+from llama_eagle.train.data.self_written import FILE, PART
 from llama_eagle.train.data.vocabulary import choose_vocabulary, count_tokens
 from llama_eagle.train.export import DRAFT_FILES, HEAD_TEXTS, DraftOf, check_layer_ids, export_draft, export_head
 from llama_eagle.train.features import FeatureSource, OnlineFeatures
@@ -26,7 +27,7 @@ from llama_eagle.train.loss import TrainingPass
 from llama_eagle.train.memory import keep_freed_memory
 from llama_eagle.train.model import Eagle3Draft, Sections
 from llama_eagle.train.mtp.head import MTPHead, make_head, require_head_target
-from llama_eagle.train.settings import Settings
+from llama_eagle.train.settings import SELF, Settings
 from llama_eagle.train.store import FeatureStore
 from llama_eagle.train.targets.checkpoint import (
     Frozen,
@@ -43,9 +44,11 @@ from llama_eagle.train.targets.engine import (
     EngineTarget,
     EngineTargetInfo,
     EngineTokenizer,
+    gpu_layers,
     is_gguf,
     read_engine_target,
 )
+from llama_eagle.train.writing import write_own_data
 from numpy.typing import NDArray
 
 
@@ -89,12 +92,17 @@ def train(settings: Settings) -> Report | None:
 def _train(settings: Settings) -> Report | None:
     accelerator, dtype = _accelerator(settings)
     _check_output(settings)
+    if settings.seconds is not None and accelerator.num_processes > 1:
+        raise UsageError("--hours is for one process. Give --epochs instead.")
     info = _target(settings)
     if settings.mtp:
         require_head_target(info)
     else:
         check_layer_ids(settings.format, info.aux_layers, info.text.num_hidden_layers)
     images = load_images(info)
+    if SELF in settings.data:
+        with accelerator.main_process_first():
+            settings = write_own_data(settings)
     tokenizer = EngineTokenizer(info) if isinstance(info, EngineTargetInfo) else load_tokenizer(info.folder)
     samples = SampleMaker(tokenizer, settings.max_length, images).make(read_documents(settings.data))
     if settings.mtp and any(sample.images for sample in samples):
@@ -119,7 +127,7 @@ def _train(settings: Settings) -> Report | None:
     loop = Loop(model, Lesson(samples, split, source), settings, accelerator, export)
     given = {"data": digest(samples), "architecture": info.architecture, "processes": accelerator.num_processes}
     same = state.identity(settings, **given)
-    if settings.resume:
+    if settings.resume and (settings.output / state.FILE).exists():
         loop.restore(state.load_state(settings.output, same))
     _run(loop, settings, accelerator, same)
     is_first = accelerator.is_main_process
@@ -155,7 +163,7 @@ def _online(
 ) -> tuple[FeatureSource, Frozen]:
     """The target in the loop."""
     if isinstance(info, EngineTargetInfo):
-        engine = EngineTarget(info, max_length)
+        engine = EngineTarget(info, max_length, n_gpu_layers=gpu_layers(place[1].type == "cuda"))
         frozen = {name: tensor.to(place[1], place[0]) for name, tensor in vars(engine.frozen()).items()}
         return EngineFeatures(engine, samples, *place), Frozen(**{**frozen, "norm_gain": frozen["norm_gain"].float()})
     target = Target(info, *place)
@@ -255,13 +263,15 @@ def _check_output(settings: Settings) -> None:
     if settings.output.exists() and not settings.output.is_dir():
         raise UsageError(f"{settings.output} is a file; -o names the folder of the draft.")
     own = (*DRAFT_FILES, *(HEAD_TEXTS if settings.mtp else ()))
-    _refuse_foreign(settings.output, "-o", (state.FILE, metrics.METRICS, metrics.PLOT, *own))
+    is_written = any((settings.output / name).exists() for name in (FILE, PART))
+    if not is_written:
+        _refuse_foreign(settings.output, "-o", (state.FILE, metrics.METRICS, metrics.PLOT, *own))
     if settings.features is not None:
         _refuse_foreign(settings.features, "--features", (store.INDEX, store.ROWS, store.FROZEN))
     has_state = (settings.output / state.FILE).exists()
-    if settings.resume and not has_state:
+    if settings.resume and not (has_state or is_written):
         raise UsageError(f"--resume: {settings.output} has no {state.FILE}. Leave --resume out to start.")
-    if has_state and not settings.resume:
+    if (has_state or is_written) and not settings.resume:
         raise UsageError(f"{settings.output} holds a training run: --resume goes on with it, another -o starts anew.")
 
 

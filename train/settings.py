@@ -1,4 +1,4 @@
-"""What a training run is told."""
+"""Settings of a training run."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from pathlib import Path
 
 FORMATS = ("specforge", "speculators")
 DTYPES = ("auto", "f32", "bf16")
+SELF = "self"  # data: the target writes it
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Lengths are in tokens, periods in optimizer steps. Those below `output` shape the loss curve: a run is resumed
-    only with the same."""
+    """Lengths are in tokens, periods in optimizer steps. Fields from `dtype` on shape the loss curve: a run is resumed
+    only with the same values."""
 
     output: Path
     target: str
@@ -23,6 +24,7 @@ class Settings:
     save_every: int | None = None  # None: as often as it evaluates, and every 1000
     log_every: int | None = None  # None: a hundredth of the run, at most 10
     resume: bool = False
+    seconds: float | None = None  # for the whole run, data included; steps and learning rate follow from it
     checkpointing: bool = False
     dtype: str = "auto"
     mtp: bool = False  # train the target's own next-token-prediction head instead of an EAGLE-3 draft

@@ -20,6 +20,7 @@ from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import require_models
 from llama_eagle.gguf.tensors import read_rows
 from llama_eagle.native.calls import as_tokens, last_error, library
+from llama_eagle.sessions.devices import GPUS, devices_of_kind
 from llama_eagle.sessions.models import Context, Model
 from llama_eagle.sessions.options import ContextOptions, LoadOptions
 from llama_eagle.sessions.text import Tokenizer, chat_text
@@ -37,6 +38,11 @@ CHUNK = 512  # tokens of one decode
 
 def is_gguf(target: str) -> bool:
     return target.endswith(".gguf")
+
+
+def gpu_layers(is_allowed: bool) -> int:
+    """Return `n_gpu_layers` for the target: all layers where a GPU may be used and the build has one."""
+    return -1 if is_allowed and devices_of_kind(GPUS) else 0
 
 
 @dataclass(frozen=True)
@@ -125,11 +131,11 @@ class EngineTokenizer:
 class EngineTarget:
     """A loaded GGUF with a context for one sequence, freed with the object. cache_type: of K and V."""
 
-    def __init__(self, info: EngineTargetInfo, max_length: int, cache_type: str = "f16") -> None:
+    def __init__(self, info: EngineTargetInfo, max_length: int, cache_type: str = "f16", n_gpu_layers: int = 0) -> None:
         self.info = info
         held = ExitStack()
         weakref.finalize(self, held.close)
-        model = held.enter_context(Model(info.parts[0]))
+        model = held.enter_context(Model(info.parts[0], LoadOptions(n_gpu_layers=n_gpu_layers)))
         options = ContextOptions(
             n_ctx=max_length + 1, n_batch=CHUNK, n_ubatch=CHUNK, type_k=cache_type, type_v=cache_type
         )

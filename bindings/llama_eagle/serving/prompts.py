@@ -227,14 +227,29 @@ def answer_all(
 
 
 def _answer(address: str, key: str, prompt: Prompt, questions: Questions) -> Record:
-    path, body = questions.request(prompt)
+    try:
+        return questions.record(prompt, post(address, key, *questions.request(prompt)))
+    except Refused as refusal:
+        return {**(prompt.record or {}), "error": str(refusal)}
+
+
+class Refused(Exception):
+    """The server refused a request; the message is its reason."""
+
+
+def post(address: str, key: str, path: str, body: Record) -> Record:
+    """Send a request to our own server and return its answer.
+
+    Raises `Refused` with the server's reason, `EnvironmentFailure` when the server is lost.
+    """
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
     request = urllib.request.Request(address + path, json.dumps(body).encode(), headers)
     try:
         with urllib.request.urlopen(request) as response:
-            return questions.record(prompt, json.load(response))
+            found: Record = json.load(response)
+            return found
     except urllib.error.HTTPError as error:
-        return {**(prompt.record or {}), "error": _reason(error)}
+        raise Refused(_reason(error)) from None
     except (OSError, ValueError) as error:
         raise EnvironmentFailure(f"the server was lost ({error}). Repeat the command to continue.") from None
 

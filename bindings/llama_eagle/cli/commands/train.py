@@ -71,11 +71,27 @@ def train(
             help="The target: a GGUF, run by our engine in its own quantization, or a Hugging Face folder or hub id.",
         ),
     ],
-    data: Annotated[list[str], typer.Option(metavar="FILE_OR_DIR", help="Text, or chats as JSONL; may be repeated.")],
-    out: Annotated[Path, typer.Option("--output", "-o", metavar="DRAFT_DIR")],
+    out: Annotated[Path, typer.Option("--output", "-o", metavar="DRAFT_DIR", help="Folder of the trained draft.")],
     draft: Draft,
     course: Course,
     running: Running,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE_OR_DIR",
+            help="Training data: texts, or chats as JSONL. May be repeated. self (the default): the target, a GGUF, "
+            "writes conversations itself; with files next to it, it also answers their questions and continues "
+            "their texts.",
+        ),
+    ] = None,
+    hours: Annotated[
+        float | None,
+        typer.Option(
+            min=0.01,
+            help="Time for the whole run, writing data included. The number of steps and the learning rate follow "
+            "from it, and the run stops in time (default: 1000 conversations and --epochs).",
+        ),
+    ] = None,
     gguf: Annotated[Path | None, typer.Option(metavar="FILE.gguf", help="Also convert the draft to this file.")] = None,
     gguf_type: Annotated[str, typer.Option(metavar="TYPE", help="Type of its matrices.")] = "q8_0",
     json: Json = False,
@@ -97,7 +113,8 @@ def train(
             raise UsageError("--gguf is for EAGLE-3 drafts; of a head: llama-eagle convert --mtp-only.")
         check_output(gguf)
     options = vars(draft) | vars(course) | vars(running) | {"aux_layers": read_layers(draft.aux_layers)}
-    report = run(Settings(output=out, target=target, data=tuple(data), **options))
+    options["seconds"] = None if hours is None else 3600 * hours
+    report = run(Settings(output=out, target=target, data=tuple(data or ["self"]), **options))
     if report is None:  # another process tells
         return
     if gguf is not None:

@@ -1,0 +1,253 @@
+"""Training data that the target writes itself: questions after its chat template's user prefix, and its answers.
+
+Questions are sampled; answers are alternately greedy and sampled, since a draft is used for both. Topics appear only in
+the system message of questions. Source of the method: Magpie (Xu et al. 2024), which prompts an instruction-tuned model
+with the part of its template that precedes the user's message.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llama_eagle.errors import EagleError, InputError
+from llama_eagle.progress import progress
+from llama_eagle.serving.prompts import CHAT, TEXT, Journal, Record, Refused
+from llama_eagle.train.data.documents import Document, Message
+
+FILE = "conversations.jsonl"
+PART = f"{FILE}.part"  # while it is written
+N_DEFAULT = 1000  # conversations without a time limit
+MARK = "QUESTIONMARKER"  # stands for a user's message in a rendered template
+QUESTION_TOKENS = 256
+QUESTION_LENGTH = (8, 2000)  # characters; shorter is rarely a question, longer rarely ends
+QUESTION_SAMPLING = {"temperature": 1.0, "top_p": 0.95, "min_p": 0.02}
+ANSWER_SAMPLING: tuple[dict[str, float], ...] = ({"temperature": 0.0}, {"temperature": 0.8, "top_p": 0.95})
+FOLLOW_UP = 4  # every fourth conversation has a second question
+MATERIAL = 3  # every third document is made from the user's data, where there is some
+OPENING_LENGTH = (200, 800)  # characters of a text that the target continues
+MIN_USABLE = 0.02  # share of attempts below which the target is no author
+ATTEMPTS = 200  # before that is judged
+
+TOPICS = (
+    "", "everyday life", "cooking", "a Python program", "world history", "health and sleep", "mathematics", "travel",
+    "a short story", "grammar and spelling", "physics", "biology", "an email to a colleague", "a summary of a text",
+    "personal finance", "gardening", "music", "sports training", "a poem", "chemistry", "a job application",
+    "a bug in a program", "SQL and databases", "geography", "philosophy", "parenting", "a shell command",
+    "a list of ideas", "translation", "a step-by-step guide", "economics", "astronomy", "a table of facts",
+    "law in plain words", "home repair", "art", "a definition", "a comparison of two things",
+    "JavaScript and web pages",
+    "climate and weather", "a letter of complaint", "books and films", "algorithms", "a birthday party", "politeness",
+    "statistics", "the human body", "a business plan", "logic puzzles", "animals",
+)  # fmt: skip
+OPENINGS = (
+    "The", "In", "It was", "When", "A", "How to", "There are", "Most people", "def ", "# ", "import ", "Question:",
+    "Once upon a time", "According to", "This", "We", "If", "For example,", "On Monday", "1.",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop, and how large a document may be. seconds: of writing, including earlier runs; None: no limit.
+    max_length: tokens of a conversation."""
+
+    n: int | None
+    seconds: float | None
+    max_length: int
+    parallel: int
+    seed: int
+
+    def share_done(self, n: int, seconds: float) -> float:
+        """The written share of the data, 1 when a limit is reached."""
+        shares = [n / self.n if self.n else 0.0, seconds / self.seconds if self.seconds else 0.0]
+        return min(1.0, max(shares))
+
+
+class Template:
+    """A chat template. render: messages to text, without the prefix of an answer."""
+
+    def __init__(self, render: Callable[[Sequence[Message]], str]) -> None:
+        self._render = render
+
+    def opening(self, messages: Sequence[Message]) -> tuple[str, str]:
+        """Return the text before the user's next message, and the text that ends that message.
+
+        Raises `InputError` for a template that does not print a user's message as it is.
+        """
+        before, found, after = self._render([*messages, {"role": "user", "content": MARK}]).partition(MARK)
+        if not found:
+            raise InputError("the target's chat template changes the user's message. Name training data by --data.")
+        return before, next(iter(after.strip().splitlines()), "")
+
+
+class Author:
+    """Writes conversation after conversation through a server. ask: a request's path and body to its answer."""
+
+    def __init__(
+        self, ask: Callable[[str, Record], Record], template: Template | None, given: Sequence[Document], limits: Limits
+    ) -> None:
+        self._ask, self._template, self._limits = ask, template, limits
+        self._questions = [first for document in given if (first := _first_question(document))]
+        self._texts = [document.text for document in given if document.text]
+        self._known: set[str] = set()
+        self._lock = threading.Lock()
+
+    def write(self, number: int) -> Record | None:
+        """Return one line of training data; None if the attempt gave nothing new."""
+        try:
+            if self._template is None:
+                return self._continue(number)
+            if number % MATERIAL == 0 and self._texts and (number % 2 or not self._questions):
+                return self._continue(number)
+            return self._converse(number)
+        except Refused:  # too long for the context, or no text that a template takes
+            return None
+
+    def remember(self, record: Mapping[str, Any]) -> None:
+        """Never ask the questions of this conversation again."""
+        for message in record.get("messages", ()):
+            if message["role"] == "user":
+                self._is_new(str(message["content"]))
+
+    def _converse(self, number: int) -> Record | None:
+        messages: list[Message] = []
+        n_tokens = 0
+        for turn in range(2 if number % FOLLOW_UP == FOLLOW_UP - 1 else 1):
+            question = self._question(number, messages) if turn or not self._is_given(number) else self._given(number)
+            if question is None:
+                break
+            asked = [*messages, {"role": "user", "content": question}]
+            answer = self._ask(CHAT, {"messages": asked, **self._answering(number)})
+            choice = answer["choices"][0]
+            n_tokens += answer["usage"]["completion_tokens"]
+            messages = [*asked, {key: value for key, value in choice["message"].items() if value is not None}]
+            if choice["finish_reason"] != "stop":
+                break
+        return {"messages": messages, "n_tokens": n_tokens} if messages else None
+
+    def _question(self, number: int, messages: Sequence[Message]) -> str | None:
+        """Sample a new question; None for one that is known, cut or empty."""
+        assert self._template is not None
+        topic = TOPICS[number % len(TOPICS)]
+        system = [{"role": "system", "content": f"You are a helpful assistant. The user asks about {topic}."}]
+        before, end = self._opening(system if topic and not messages else messages)
+        body = {"prompt": before, "max_tokens": QUESTION_TOKENS, "seed": self._seed(number), **QUESTION_SAMPLING}
+        choice = self._ask(TEXT, {**body, "stop": [end] if end else []})["choices"][0]
+        text = choice["text"].strip()
+        is_whole = choice["finish_reason"] == "stop" and QUESTION_LENGTH[0] <= len(text) <= QUESTION_LENGTH[1]
+        return text if is_whole and self._is_new(text) else None
+
+    def _opening(self, messages: Sequence[Message]) -> tuple[str, str]:
+        """Some templates refuse a system message: their questions have no topic."""
+        assert self._template is not None
+        try:
+            return self._template.opening(messages)
+        except InputError:
+            return self._template.opening([message for message in messages if message["role"] != "system"])
+
+    def _is_given(self, number: int) -> bool:
+        return number % MATERIAL == 0 and bool(self._questions)
+
+    def _given(self, number: int) -> str | None:
+        question = self._questions[number // MATERIAL % len(self._questions)]
+        return question if self._is_new(question) else None
+
+    def _continue(self, number: int) -> Record | None:
+        """A text that the target continues: a piece of the user's, or one of a few words."""
+        chosen = random.Random(self._seed(number))
+        opening = OPENINGS[number % len(OPENINGS)]
+        if self._texts:
+            text = chosen.choice(self._texts)
+            start = chosen.randrange(max(1, len(text) - OPENING_LENGTH[0]))
+            opening = text[start : start + chosen.randint(*OPENING_LENGTH)]
+        sampling = self._answering(number) if self._texts else {**self._answering(number), **QUESTION_SAMPLING}
+        answer = self._ask(TEXT, {"prompt": opening, **sampling})
+        return {"text": opening + answer["choices"][0]["text"], "n_tokens": answer["usage"]["completion_tokens"]}
+
+    def _answering(self, number: int) -> Record:
+        sampling = ANSWER_SAMPLING[number % len(ANSWER_SAMPLING)]
+        return {"max_tokens": self._limits.max_length, "seed": self._seed(number), **sampling}
+
+    def _seed(self, number: int) -> int:
+        return (self._limits.seed + number) % (2**32 - 1)
+
+    def _is_new(self, question: str) -> bool:
+        key = " ".join(re.findall(r"\w+", question.casefold()))
+        with self._lock:
+            is_new = bool(key) and key not in self._known
+            self._known.add(key)
+        return is_new
+
+
+def _first_question(document: Document) -> str | None:
+    first = next((message["content"] for message in document.messages if message["role"] == "user"), None)
+    return first if isinstance(first, str) else None
+
+
+@dataclass(frozen=True)
+class Written:
+    """The result: the file, its conversations and generated tokens, and the seconds that all runs took for them."""
+
+    path: Path
+    n: int
+    n_tokens: int
+    seconds: float
+
+
+def write_data(author: Author, journal: Journal, path: Path, limits: Limits) -> Written:
+    """Write until a limit of `limits` is reached; conversations of an earlier run count.
+
+    Raises `EagleError` when the target writes next to nothing usable.
+    """
+    before = max((record["elapsed_s"] for record in journal.answers.values()), default=0.0)
+    for record in journal.answers.values():
+        author.remember(record)
+    start = time.monotonic()
+
+    def elapsed() -> float:
+        return before + time.monotonic() - start
+
+    n_tried = 0
+    with progress("writing training data") as on_progress:
+        for number, record in _attempts(author, journal, limits, elapsed):
+            n_tried += 1
+            if record is not None:
+                journal.add(number, {**record, "elapsed_s": round(elapsed(), 1)})
+            if n_tried >= ATTEMPTS and len(journal.answers) < MIN_USABLE * n_tried:
+                raise EagleError("the target wrote hardly any question. Name training data by --data FILE.")
+            on_progress(limits.share_done(len(journal.answers), elapsed()))
+    if not journal.answers:
+        raise EagleError("no time was left for a single conversation. Give more --hours, or --data FILE.")
+    n_tokens = sum(record["n_tokens"] for record in journal.answers.values())
+    written = Written(path, len(journal.answers), n_tokens, elapsed())
+    journal.finish()
+    return written
+
+
+def _attempts(
+    author: Author, journal: Journal, limits: Limits, elapsed: Callable[[], float]
+) -> Iterator[tuple[int, Record | None]]:
+    """Yield the numbers of attempts and what they gave, as they end."""
+    numbers = itertools.count(max(journal.answers, default=-1) + 1)
+    running: dict[Future[Record | None], int] = {}
+    pool = ThreadPoolExecutor(limits.parallel)
+    try:
+        while True:
+            is_done = limits.share_done(len(journal.answers), elapsed()) >= 1
+            while not is_done and len(running) < limits.parallel:
+                number = next(numbers)
+                running[pool.submit(author.write, number)] = number
+            if is_done or not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                yield running.pop(future), future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,97 @@
+"""The first phase of a run with `--data self`: the target, on our server, writes the training data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from llama_eagle import console
+from llama_eagle.drafting.options import DraftingOptions
+from llama_eagle.errors import UsageError
+from llama_eagle.serving import options as serving
+from llama_eagle.serving.process import background
+from llama_eagle.serving.prompts import Journal, post
+from llama_eagle.sessions.models import Model
+from llama_eagle.sessions.options import ContextOptions, LoadOptions
+from llama_eagle.sessions.text import chat_text, has_chat_template
+from llama_eagle.train.data.documents import Document, read_documents
+from llama_eagle.train.data.self_written import FILE, N_DEFAULT, Author, Limits, Template, Written, write_data
+from llama_eagle.train.settings import SELF, Settings
+from llama_eagle.train.targets.engine import gpu_layers, is_gguf
+
+WRITING_SHARE = 0.3  # of --hours; one token costs about as much to write as to learn three times
+PARALLEL = 8
+
+
+def write_own_data(settings: Settings) -> Settings:
+    """Return the settings with the written file as their data, and the time that is left.
+
+    The file is DRAFT_DIR/conversations.jsonl. An interrupted run continues it; a finished one is used as it is. Raises
+    `UsageError` where no engine can run the target.
+    """
+    if not is_gguf(settings.target):
+        raise UsageError("--data self needs a GGUF as the target, which our engine runs. Name files by --data.")
+    path = settings.output / FILE
+    used = replace(settings, data=(str(path),))
+    if path.exists():
+        return _without(used, max(json.loads(line)["elapsed_s"] for line in path.read_text("utf-8").splitlines()))
+    settings.output.mkdir(parents=True, exist_ok=True)
+    budget = None if settings.seconds is None else WRITING_SHARE * settings.seconds
+    limits = Limits(N_DEFAULT if budget is None else None, budget, settings.max_length, PARALLEL, settings.seed)
+    given = list(read_documents([source for source in settings.data if source != SELF]))
+    amount = f"{limits.n} conversations" if budget is None else f"for {budget / 60:.0f} minutes"
+    console.note(f"the target writes its own training data: {amount}")
+    with closing(_journal(path, _identity(settings))) as journal:
+        written = _write(settings, journal, path, limits, given)
+    console.note(
+        f"{written.n} conversations, {written.n_tokens} tokens at {written.n_tokens / written.seconds:.0f} tokens/s"
+    )
+    return _without(used, written.seconds)
+
+
+def _without(settings: Settings, seconds: float) -> Settings:
+    """Take the time of writing off the time for the run."""
+    left = None if settings.seconds is None else max(1.0, settings.seconds - seconds)
+    return replace(settings, seconds=left)
+
+
+def _journal(path: Path, identity: str) -> Journal:
+    try:
+        return Journal(path, identity, overwrite=False)
+    except UsageError:
+        raise UsageError(
+            f"{path.parent} holds data written with another target, --data, --max-length or --seed. Give the same "
+            "ones, or another -o."
+        ) from None
+
+
+def _write(settings: Settings, journal: Journal, path: Path, limits: Limits, given: Sequence[Document]) -> Written:
+    key = secrets.token_urlsafe()
+    served = serving.check(
+        serving.ServerOptions(
+            model=Path(settings.target), drafting=DraftingOptions(), context=ContextOptions(),
+            n_ctx=2 * limits.max_length, load=LoadOptions(n_gpu_layers=gpu_layers(settings.device != "cpu")), port=0,
+            api_key=key, parallel=limits.parallel,
+        )
+    )  # fmt: skip
+    with (
+        Model(served.target, LoadOptions(no_alloc=True)) as model,
+        background(serving.words(served), serving.variables(served), verbose=False) as address,
+    ):
+        template = None
+        if has_chat_template(model):
+            template = Template(lambda messages: chat_text(model, messages, add_generation_prompt=False))
+        return write_data(Author(partial(post, address, key), template, given, limits), journal, path, limits)
+
+
+def _identity(settings: Settings) -> str:
+    """A digest of what the written data depends on."""
+    path = Path(settings.target)
+    given = (path.name, path.stat().st_size, settings.data, settings.max_length, settings.seed)
+    return hashlib.sha256(repr(given).encode()).hexdigest()
