@@ -1,13 +1,14 @@
-"""Everything to find out on a machine with a GPU, in half an hour: builds, tests, measures, writes a page of results.
+"""Build, test and measure on a machine with a GPU, in half an hour, and write a page of results.
 
     python native/tests/gpu_machine.py cuda OUT                  # or vulkan
     python native/tests/gpu_machine.py stand-in OUT --quick      # the rehearsal, without any GPU
 
 Run it in a clone. It needs Python, make, a C++ compiler and the backend's toolkit. OUT gets results.json, results.md
-and a log of each step. A step that fails does not stop the others; what no time is left for is reported as not run.
+and a log of each step. A step that fails does not stop the others; a step without time left is reported as not run.
 --quick takes tiny models, some of the tests and 8 tokens, and leaves llama.cpp's own programs out: its figures mean
 nothing, but it ends on two cores with a software device. --backend-library FILE is a backend that was built alone
-(`make test-vulkan`): it joins the installed library.
+(`make test-vulkan`): it joins the installed library. --library FOLDER is a whole build from another machine, with its
+tests; it runs with the Python that runs this program, and llama.cpp's own programs are left out. --steps names some.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-PYTHON = ROOT / ".venv" / "bin" / "python"
+VENV = ROOT / ".venv" / "bin" / "python"
 TYPES = ("f16", "q8_0", "q4_k_m")  # of the demo target, for exactness
 PARITY = "@tests/device_tests.txt"  # as `make test-vulkan`
 QUICK_TESTS = "(few and short or synthetic or choice) and not two and not tied"  # of these
@@ -73,7 +75,10 @@ class Machine:
     def __init__(self, name: str, out: Path, options: argparse.Namespace) -> None:
         self.name, self.backend, self.out = name, BACKENDS[name], out
         self.quick: bool = options.quick
-        self.lib_folder = ROOT / "build" / f"gpu-{name}" / "bin"
+        self.steps: list[str] = options.steps or list(STEPS)
+        self.library: Path | None = options.library and options.library.resolve()
+        self.lib_folder = self.library or ROOT / "build" / f"gpu-{name}" / "bin"
+        self.python = Path(sys.executable) if self.library else VENV
         self.joined: Path | None = options.backend_library and options.backend_library.resolve()
         self.end = time.monotonic() + 60 * options.minutes
         self.step = ""
@@ -105,7 +110,9 @@ class Machine:
                 words, cwd=cwd, env=self.environment(visible=visible), capture_output=True,
                 text=True, errors="replace", timeout=max(1.0, self.seconds_left), check=False,
             )  # fmt: skip
-        except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired as error:
+            with (self.out / f"{self.step}.log").open("ab") as log:
+                log.write(error.stdout or b"")
             raise Failed("no time was left") from None
         except OSError as error:
             raise Failed(str(error)) from None
@@ -119,8 +126,8 @@ class Machine:
         """A Python program or module where it sees the device."""
         words = [str(word) for word in (program, *arguments)]
         if self.is_built:
-            return self.run(PYTHON, *([] if words[0].endswith(".py") else ["-m"]), *words, fails=fails)
-        return self.run(PYTHON, "-m", "fixtures.gpus", *words, cwd=ROOT / "tests", fails=fails)
+            return self.run(self.python, *([] if words[0].endswith(".py") else ["-m"]), *words, fails=fails)
+        return self.run(self.python, "-m", "fixtures.gpus", *words, cwd=ROOT / "tests", fails=fails)
 
 
 def last_line(text: str) -> str:
@@ -133,12 +140,21 @@ def last_line(text: str) -> str:
 
 def build(machine: Machine, result: Result) -> None:
     """The Python package, and the library with the backend in a folder of its own."""
+    if machine.library:
+        result.summary = f"given: {machine.library.name}"
+        return
     machine.run("make", "install")
     if not machine.is_built:
         result.summary = "the package"
         return
-    cmake, folder = PYTHON.parent / "cmake", machine.lib_folder.parent
-    options = ["-G", "Ninja", "-DLLAMA_EAGLE_TESTS=ON", "-DLLAMA_EAGLE_SERVER=OFF", f"-DPython3_EXECUTABLE={PYTHON}"]
+    cmake, folder = machine.python.parent / "cmake", machine.lib_folder.parent
+    options = [
+        "-G",
+        "Ninja",
+        "-DLLAMA_EAGLE_TESTS=ON",
+        "-DLLAMA_EAGLE_SERVER=OFF",
+        f"-DPython3_EXECUTABLE={machine.python}",
+    ]
     if machine.name == "vulkan":
         options += machine.run(ROOT / "native/tests/vulkan_headers.sh", ROOT / "build/vulkan-headers")[1].split()
     machine.run(cmake, "-S", ROOT, "-B", folder, *options, *machine.backend.cmake)
@@ -162,7 +178,10 @@ def programs(machine: Machine) -> list[Path]:
 
 def native(machine: Machine, result: Result) -> None:
     """The programs of native/tests. One that has no device for a part of itself says so."""
-    found = {path.name: machine.run(path, fails=False) for path in programs(machine)}
+    paths = programs(machine)
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:
+        ends = list(pool.map(lambda path: machine.run(path, fails=False), paths))
+    found = {path.name: end for path, end in zip(paths, ends, strict=True)}
     failed = [name for name, (code, _) in found.items() if code]
     partly = {name: re.findall("^not run: (.*)", text, re.MULTILINE) for name, (_, text) in found.items()}
     result.data = {"failed": failed, "not_run": {name: lines for name, lines in partly.items() if lines}}
@@ -191,7 +210,7 @@ def parity(machine: Machine, result: Result) -> None:
     given = ["env", f"LLAMA_EAGLE_TEST_GPU={machine.name}"] if machine.is_built else []
     some = ["-k", QUICK_TESTS] if machine.quick else []
     tests = ("-m", "pytest", PARITY, *some, f"--junitxml={report}")
-    code, text = machine.run(*given, PYTHON, *tests, visible=False, fails=False)
+    code, text = machine.run(*given, machine.python, *tests, visible=False, fails=False)
     suite = ElementTree.parse(report).getroot()[0]
     result.data = {name: int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped")}
     failed = [case.get("name") for case in suite.iter("testcase") if len(case) and case[0].tag != "skipped"]
@@ -208,7 +227,7 @@ def exactness(machine: Machine, result: Result) -> None:
         target = machine.out / f"demo-{outtype}.gguf"
         if not target.exists():
             machine.run(
-                PYTHON, "-m", "llama_eagle", "convert", ROOT / "demo/target", "-o", target, "--outtype", outtype
+                machine.python, "-m", "llama_eagle", "convert", ROOT / "demo/target", "-o", target, "--outtype", outtype
             )
         arguments = ("check", target, "--exact", "-ngl", -1, "--json")
         code, text = machine.ours("llama_eagle", *arguments, fails=False)
@@ -235,7 +254,7 @@ def speed(machine: Machine, result: Result) -> None:
 def against_upstream(machine: Machine, result: Result) -> None:
     """Plain decoding, drafts of every length, and llama.cpp's own EAGLE-3."""
     shape = ("tiny", *QUICK_BENCH) if machine.quick else ("0.8b",)
-    peers = () if machine.quick else ("--peers", "upstream")
+    peers = () if machine.quick or machine.library else ("--peers", "upstream")
     machine.extra = {"CMAKE_ARGS": " ".join(machine.backend.cmake)}  # llama.cpp's tools have the same backend
     arguments = ("bench", "--synthetic", *shape, "--type", "q8_0", *peers, "-ngl", -1, "--json")
     _, text = machine.ours("llama_eagle", *arguments)
@@ -259,8 +278,8 @@ STEPS: dict[str, Callable[[Machine, Result], None]] = {
 
 def perform(machine: Machine) -> list[Result]:
     results = []
-    for name, step in STEPS.items():
-        result = Result(name, True)
+    for name in machine.steps:
+        step, result = STEPS[name], Result(name, True)
         results.append(result)
         start, machine.step, machine.extra = time.monotonic(), name, {}
         (machine.out / f"{name}.log").unlink(missing_ok=True)
@@ -303,6 +322,8 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--minutes", type=float, default=30, help="for everything (30)")
     parser.add_argument("--backend-library", type=Path, help="libggml-vulkan.so, say; default: a build with it is made")
+    parser.add_argument("--library", type=Path, help="folder of a build with its tests; default: it is built")
+    parser.add_argument("--steps", nargs="*", choices=STEPS, help="default: all")
     parser.add_argument("--quick", action="store_true", help="a rehearsal")
     options = parser.parse_args()
     out = options.out.resolve()
