@@ -242,3 +242,35 @@ def test_what_a_run_cannot_start_from(settings: Settings, target: Path, tmp_path
         train(replace(settings, output=tmp_path / "d", mrope=True))
     with pytest.raises(ConfigError, match=r"fc.weight is \[32, 96\], and \[32, 64\] here"):
         train(replace(settings, output=tmp_path / "c", init=str(settings.output), aux_layers=(2, 3)))
+
+
+class Clock:
+    """Each look at the clock takes a second."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def test_the_time_given_decides_the_steps(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The learning rate reaches its end with the time, however long the data would last; a resumed run has the rest."""
+    monkeypatch.setattr(training_loop.time, "perf_counter", Clock())
+    timed = replace(settings, epochs=50, eval_every=None, save_every=None, patience=0, seconds=400.0)
+    report = train(timed)
+    assert report is not None
+    records = [record for record in curve(settings.output) if not record["held_out"]]
+    assert 10 < report.steps < 50 * 6
+    assert records[-1]["lr"] < 0.02 * settings.learning_rate
+    assert not report.stopped_early
+
+    short = replace(timed, output=settings.output.with_name("short"), seconds=1.0)
+    assert (found := train(short)) is not None and found.steps <= 2 and not found.stopped_early
+    assert (short.output / "model.safetensors").exists()
+
+
+def test_data_self_needs_an_engine(settings: Settings) -> None:
+    with pytest.raises(UsageError, match="--data self needs a GGUF"):
+        train(replace(settings, data=("self",)))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from fixtures.targets import make_target
 from fixtures.training import chat, make_training_target, write_jsonl
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import ConfigError, InputError, UsageError
+from llama_eagle.train import writing
 from llama_eagle.train.data.documents import read_documents
 from llama_eagle.train.data.samples import Sample, SampleMaker
 from llama_eagle.train.features import OnlineFeatures
@@ -112,3 +115,31 @@ def test_what_cannot_be_trained_for(tmp_path: Path) -> None:
         gguf.write_bytes(b"text" * 100)
         train(Settings(target=str(gguf), **settings))
     assert not (tmp_path / "draft").exists()
+
+
+def test_a_target_writes_its_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through the server and the trainer. A second run needs --resume and uses the data as it is."""
+    monkeypatch.setattr(writing, "N_DEFAULT", 6)
+    folder = make_target("qwen3", tmp_path / "target", hidden_size=32, intermediate_size=48)
+    settings = Settings(
+        output=tmp_path / "draft", target=str(convert(folder)), data=("self",), device="cpu", dtype="f32",
+        n_vocab_draft=96, n_steps=2, max_length=48, epochs=1, eval_share=0.2,
+    )  # fmt: skip
+    report = train(settings)
+    assert report is not None and report.steps > 0
+    written = (settings.output / "conversations.jsonl").read_text()
+    assert len(written.splitlines()) == 6
+    assert (settings.output / "model.safetensors").exists()
+    with pytest.raises(UsageError, match="--resume"):
+        train(settings)
+    (settings.output / "training_state.pt").unlink()
+    assert train(replace(settings, resume=True)) is not None
+    assert (settings.output / "conversations.jsonl").read_text() == written
+
+
+def test_written_data_belongs_to_its_settings(tmp_path: Path) -> None:
+    settings = Settings(output=tmp_path, target=str(tmp_path / "t.gguf"), data=("self",), resume=True)
+    Path(settings.target).write_bytes(b"GGUF")
+    (tmp_path / "conversations.jsonl.part").write_text('{"identity": "of others"}\n')
+    with pytest.raises(UsageError, match="another target"):
+        writing.write_own_data(settings)

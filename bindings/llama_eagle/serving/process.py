@@ -72,16 +72,19 @@ def run(words: Sequence[str], variables: Mapping[str, str], about: str, verbose:
 
 @contextlib.contextmanager
 def background(words: Sequence[str], variables: Mapping[str, str], verbose: bool) -> Iterator[str]:
-    """llama-server for as long as the block runs: its URL, once it has loaded the model.
+    """Run llama-server for as long as the block runs, and yield its URL once it has loaded the model.
 
-    Raises `EnvironmentFailure` when it ends before that.
+    Of its log, errors alone are shown unless `verbose`. Raises `EnvironmentFailure` when it ends before that.
     """
     process = _start_server(words, variables)
     complaints: list[str] = []
     addresses: queue.Queue[str] = queue.Queue()
 
     def follow() -> None:
-        complaints.append(_follow(process, verbose, lambda text: addresses.put(text.removeprefix("listening on "))))
+        def on_address(text: str) -> None:
+            addresses.put(text.removeprefix("listening on "))
+
+        complaints.append(_follow(process, verbose, on_address, levels="E"))
         addresses.put("")
 
     reader = threading.Thread(target=follow, name="llama-server's log", daemon=True)
@@ -168,8 +171,10 @@ def _ended(process: subprocess.Popen[str], reason: str, remedy: str = "See --ver
     return EnvironmentFailure(f"{name} ended with status {code}: {reason or 'no reason given'}. {remedy}")
 
 
-def _follow(process: subprocess.Popen[str], verbose: bool, on_address: Callable[[str], object]) -> str:
-    """Read its log to the end, and report "listening on URL" once; return the last complaint."""
+def _follow(
+    process: subprocess.Popen[str], verbose: bool, on_address: Callable[[str], object], levels: str = "EW"
+) -> str:
+    """Read its log to the end, show lines of `levels`, report "listening on URL" once; return the last complaint."""
     complaints: deque[str] = deque(maxlen=1)
     announced = False
     for line in process.stdout or ():
@@ -182,7 +187,7 @@ def _follow(process: subprocess.Popen[str], verbose: bool, on_address: Callable[
             complaints.append(" ".join(_ORIGIN.sub("", text)[:MAX_COMPLAINT].split()))
         if verbose:
             print(console.printable(text), file=sys.stderr, flush=True)
-        elif announced and (message := complaint(level, text)):
+        elif announced and level in levels and (message := complaint(level, text)):
             console.log(f"llama-server: {message}")
     return complaints[0] if complaints else ""
 

@@ -1,0 +1,138 @@
+"""Conversations that a target writes itself: what is asked of the server, what is kept, and how a run continues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.training import CHAT_TEMPLATE
+from jinja2 import Template as Jinja
+from llama_eagle.errors import EagleError, InputError
+from llama_eagle.serving.prompts import CHAT, Journal, Refused
+from llama_eagle.train.data.documents import Document
+from llama_eagle.train.data.self_written import FOLLOW_UP, OPENINGS, TOPICS, Author, Limits, Template, write_data
+
+Ask = Callable[[str, dict[str, Any]], dict[str, Any]]
+LIMITS = Limits(n=9, seconds=None, max_length=64, parallel=1, seed=5)
+
+
+def render(messages: Any) -> str:
+    return Jinja(CHAT_TEMPLATE).render(messages=messages, add_generation_prompt=False)
+
+
+def target(question: Callable[[int], str] = "What is the number {}?".format, ends: str = "stop") -> Ask:
+    """A target that writes a new question each time and repeats it as its answer."""
+
+    def ask(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        asked.append((path, body))
+        if path == CHAT:
+            message = {"role": "assistant", "content": body["messages"][-1]["content"], "tool_calls": None}
+            return {"choices": [{"message": message, "finish_reason": "stop"}], "usage": {"completion_tokens": 3}}
+        text = question(len(asked))
+        return {"choices": [{"text": text, "finish_reason": ends}], "usage": {"completion_tokens": 4}}
+
+    asked: list[tuple[str, dict[str, Any]]] = []
+    ask.asked = asked  # type: ignore[attr-defined]
+    return ask
+
+
+def write(author: Author, folder: Path, limits: Limits = LIMITS) -> list[dict[str, Any]]:
+    path = folder / "out.jsonl"
+    with closing(Journal(path, "same", overwrite=False)) as journal:
+        write_data(author, journal, path, limits)
+    return list(journal.answers.values())
+
+
+def test_a_template_is_opened_where_the_user_writes() -> None:
+    before, end = Template(render).opening([{"role": "system", "content": "Be kind."}])
+    assert before == "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\n"
+    assert end == "<|im_end|>"
+    with pytest.raises(InputError, match="changes the user's message"):
+        Template(lambda messages: render(messages).lower()).opening([])
+
+
+def test_questions_have_topics_and_answers_have_none(tmp_path: Path) -> None:
+    ask = target()
+    records = write(Author(ask, Template(render), [], LIMITS), tmp_path)
+    assert len(records) == 9
+    questions = [body for path, body in ask.asked if path != CHAT]  # type: ignore[attr-defined]
+    assert all(body["stop"] == ["<|im_end|>"] for body in questions)
+    assert any(TOPICS[1] in body["prompt"] for body in questions)
+    answers = [body for path, body in ask.asked if path == CHAT]  # type: ignore[attr-defined]
+    assert {body["temperature"] for body in answers} == {0.0, 0.8}
+    for record in records:
+        roles = [message["role"] for message in record["messages"]]
+        assert roles in (["user", "assistant"], ["user", "assistant"] * 2)
+        assert set(record["messages"][1]) == {"role", "content"}
+    assert sum(len(record["messages"]) == 4 for record in records) == 9 // FOLLOW_UP
+
+
+def test_what_is_known_cut_or_empty_is_left_out() -> None:
+    template = Template(render)
+    author = Author(target(lambda n: "Why is the sky blue?"), template, [], LIMITS)
+    assert author.write(0) is not None
+    assert author.write(1) is None
+    assert Author(target(ends="length"), template, [], LIMITS).write(0) is None
+    assert Author(target(lambda n: "  ?"), template, [], LIMITS).write(0) is None
+
+    def refuse(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        raise Refused("too long")
+
+    assert Author(refuse, template, [], LIMITS).write(0) is None
+
+
+def test_questions_and_texts_of_the_user_are_used(tmp_path: Path) -> None:
+    """A third of the documents: given questions are answered, given texts continued."""
+    chat = Document("", Path(), messages=({"role": "user", "content": "Who wrote Faust?"},))
+    text = Document("", Path(), text="A long report about ducks. " * 50)
+    records = write(Author(target(), Template(render), [chat, text], LIMITS), tmp_path)
+    assert [r["messages"][0]["content"] for r in records if "messages" in r].count("Who wrote Faust?") == 1
+    continued = [record["text"] for record in records if "text" in record]
+    assert continued and all("ducks" in text and "What is the number" in text for text in continued)
+
+
+def test_a_model_without_a_template_continues_texts(tmp_path: Path) -> None:
+    records = write(Author(target(), None, [], LIMITS), tmp_path)
+    assert len(records) == 9
+    assert all(record["text"].startswith(OPENINGS) for record in records)
+
+
+def test_a_second_run_continues_the_first(tmp_path: Path) -> None:
+    """No number twice, no question twice, and the time of the first run counts."""
+
+    def stop_at(n: int) -> Ask:
+        ask = target()
+
+        def interrupted(path: str, body: dict[str, Any]) -> dict[str, Any]:
+            if len(ask.asked) >= n:  # type: ignore[attr-defined]
+                raise KeyboardInterrupt
+            return ask(path, body)
+
+        return interrupted
+
+    path = tmp_path / "out.jsonl"
+    with pytest.raises(KeyboardInterrupt), closing(Journal(path, "same", overwrite=False)) as journal:
+        write_data(Author(stop_at(8), Template(render), [], LIMITS), journal, path, LIMITS)
+    first = dict(journal.answers)
+    assert 0 < len(first) < 9 and not path.exists()
+    with closing(Journal(path, "same", overwrite=False)) as journal:
+        journal.answers[max(first)]["elapsed_s"] = 1000.0
+        written = write_data(Author(target(), Template(render), [], LIMITS), journal, path, LIMITS)
+    questions = [record["messages"][0]["content"] for record in journal.answers.values()]
+    assert len(set(questions)) == len(questions) == written.n == 9
+    assert {n: journal.answers[n]["messages"] for n in first} == {n: first[n]["messages"] for n in first}
+    assert written.seconds >= 1000
+
+
+def test_the_time_ends_the_writing(tmp_path: Path) -> None:
+    limits = Limits(n=None, seconds=0.2, max_length=64, parallel=2, seed=0)
+    assert write(Author(target(), Template(render), [], limits), tmp_path, limits)
+    assert limits.share_done(5, 0.1) == 0.5 and limits.share_done(5, 9.0) == 1.0
+
+
+def test_a_target_that_asks_nothing_is_no_author(tmp_path: Path) -> None:
+    with pytest.raises(EagleError, match=r"hardly any question. Name training data by --data FILE\."):
+        write(Author(target(ends="length"), Template(render), [], LIMITS), tmp_path)
