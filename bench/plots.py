@@ -266,14 +266,15 @@ def clients_table(machines: list[Machine]) -> list[str]:
 
 
 def rows_table(machines: list[Machine]) -> list[str]:
-    """Return the Markdown rows of the table of decodes by their number of rows."""
-    head = " | ".join(f"{n} rows" for n in ROWS[1:])
-    rows = [f"| CPU, build | model | kernels | 1 row | {head} | {PROMPT} |", "|---" * 9 + "|"]
+    """Return the Markdown rows of the table of decodes: one row, five rows and a prompt, of llama.cpp and of ours."""
+    rows = [
+        f"| CPU, build | model | 1 row: llama.cpp, ours | 5 rows: llama.cpp, ours | {PROMPT}: llama.cpp, ours |",
+        "|---|---|---|---|---|",
+    ]
     for machine, entry in entries(machines, "decodes"):
-        for key, name in (("llama_cpp", "llama.cpp"), ("ours", "ours")):
-            values = " | ".join(cell(entry[key][row]) for row in (*ROWS, PROMPT))
-            build = f"{machine['name']}, {entry['build']}"
-            rows.append(f"| {build} | {entry['model']} {entry['type']} | {name} | {values} |")
+        pairs = [f"{cell(entry['llama_cpp'][row])}, {cell(entry['ours'][row])}" for row in ("1", "5", PROMPT)]
+        build = f"{machine['name']}, {entry['build']}"
+        rows.append(f"| {build} | {entry['model']} {entry['type']} | {' | '.join(pairs)} |")
     return rows
 
 
