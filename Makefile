@@ -14,6 +14,7 @@
 #   make walk        README from top to bottom in a fresh clone: its commands, options and examples
 #   make wheel       packages for other machines of this kind, in build/wheels (docs/install.md)
 #   make try-wheel   those packages in a clean environment without compilers, compared with the library built here
+#   make docs        the reference of the Python API, in build/docs
 #   make lock        requirements.lock again: what dev and build need, by version and hash
 #   make bench       speed on the synthetic 0.8B pair, side by side with llama.cpp's own EAGLE-3
 #
@@ -37,7 +38,7 @@ INSTALLED_LEAN := $(VENV)/lean-$(SUM)
 INSTALL := $(PIP) install --quiet --no-build-isolation
 
 .NOTPARALLEL:
-.PHONY: demo test test-slow test-vulkan fuzz soak walk wheel try-wheel lock lint format sanitize bench install clean
+.PHONY: demo test test-slow test-vulkan fuzz soak walk wheel try-wheel docs lock lint format sanitize bench install clean
 .DELETE_ON_ERROR:
 
 install: $(INSTALLED)
@@ -130,6 +131,11 @@ wheel:
 
 try-wheel: install wheel
 	$(BIN)/python packaging/try_wheel.py build/wheels
+
+docs: install
+	$(PIP) install --quiet --group docs
+	rm -rf build/docs
+	$(BIN)/python packaging/reference.py build/docs
 
 lock: $(VENV)/dependencies
 	$(PIP) install --quiet uv

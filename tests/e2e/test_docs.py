@@ -1,15 +1,17 @@
-"""The Python examples of the documentation, run as they stand, on tiny files with the names they use."""
+"""The Python and curl examples of the documentation, run as written, on tiny files with the names they use."""
 
 from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fixtures import tiny_gguf
 from fixtures.command import PYTHON
+from fixtures.serving import Served, serve
 from fixtures.vision_files import make_vision_files, png
 
 pytestmark = pytest.mark.native
@@ -20,6 +22,11 @@ EXAMPLES = [
     pytest.param(code, id=f"{path.stem}-{i}", marks=[pytest.mark.slow] if "langchain" in code else [])
     for path in DOCUMENTS
     for i, code in enumerate(re.findall(r"^```python\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL))
+]
+REQUESTS = [
+    line
+    for block in re.findall(r"^```sh\n(curl .*?)^```", (ROOT / "docs/server.md").read_text(), re.MULTILINE | re.DOTALL)
+    for line in re.split(r"\n(?=curl )", block)
 ]
 
 
@@ -55,3 +62,22 @@ def test_example(folder: Path, pictures: Path, code: Any) -> None:
     assert done.returncode == 0, done.stderr
     assert where == pictures or "BCDEFGHIJKLMNOPQRSTUVWXYZ" in done.stdout
     assert done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Served]:
+    with serve("-m", folder / "qwen3-8b.gguf", "-d", folder / "draft.gguf", "-c", 512, "-t", 1) as running:
+        yield running
+
+
+@pytest.mark.parametrize("request_line", REQUESTS)
+def test_request(server: Served, request_line: str) -> None:
+    line = request_line.replace("curl ", "curl --silent --show-error --fail-with-body ", 1)
+    line = line.replace("http://127.0.0.1:8000", server.address)
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done
+    assert done.stdout.strip()
+
+
+def test_there_are_requests() -> None:
+    assert len(REQUESTS) >= 6

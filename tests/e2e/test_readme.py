@@ -1,6 +1,6 @@
-"""README, walked from top to bottom: its commands run as they stand, on tiny models with the names it uses, and its
-tables say what there is. `make walk` does it in a fresh clone, from `make demo` on; `make try-wheel` with the packages
-alone.
+"""README and the page of commands: README's commands run as written, on tiny models with the names it uses, and the
+tables of the page are those of the help. `make walk` does it in a fresh clone, from `make demo` on; `make try-wheel`
+with the packages alone.
 """
 
 from __future__ import annotations
@@ -11,29 +11,34 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from fixtures.command import PYTHON, llama_eagle
 from fixtures.eagle3_checkpoints import DraftSpec, make_draft
 from fixtures.hub import serve_hub
+from fixtures.serving import serve
 from fixtures.targets import make_target
+from llama_eagle.errors import EagleError, NativeError, UsageError
 
 pytestmark = pytest.mark.native
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "README.md").read_text()
+README = (ROOT / "README.md").read_text()
+TEXT = (ROOT / "docs/commands.md").read_text()
 OF_THE_CLONE = ("git clone", "make ", ". .venv", "CMAKE_ARGS=")  # what `make walk` does, or a build
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
 )
 
 
-def blocks(kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+def blocks(text: str, kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-COMMANDS = [line for block in blocks("sh") for line in block.splitlines() if not line.startswith(OF_THE_CLONE)]
+LINES = [line for block in blocks(README, "sh") for line in block.replace("\\\n", " ").splitlines()]
+COMMANDS = [line for line in LINES if not line.startswith(OF_THE_CLONE)]
 
 
 @pytest.fixture(scope="module")
@@ -48,30 +53,51 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield endpoint
 
 
+def run_line(line: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of the examples in `folder`, as the reader does."""
+    name, *arguments = shlex.split(line, comments=True)
+    command = [PYTHON, "-m", "llama_eagle", *arguments] if name == "llama-eagle" else [name, *arguments]
+    return subprocess.run(
+        command,
+        cwd=folder,
+        input="Hello.\n",
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        check=False,
+    )
+
+
 def test_every_command_of_its_examples_runs(hub: str, tmp_path: Path) -> None:
-    """In their order, in one folder, as the reader does. With a seed: random weights may end a text as it begins."""
-    assert len(COMMANDS) >= 6
-    (tmp_path / "config.toml").write_text("[generate]\nseed = 1\n")
+    """In their order, in one folder, as the reader does. With a seed: random weights may end a text as it begins.
+
+    A server gets a free port, and the requests that follow go there.
+    """
+    assert len(COMMANDS) >= 9
+    (tmp_path / "config.toml").write_text("[generate]\nseed = 1\n[run]\nseed = 1\n")
     given = {
         "HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / "hf"), "LLAMA_EAGLE_CACHE": str(tmp_path / "cache"),
         "LLAMA_EAGLE_CONFIG": str(tmp_path / "config.toml"),
     }  # fmt: skip
-    for line in COMMANDS:
-        name, *words = shlex.split(line, comments=True)
-        assert name == "llama-eagle", line
-        command = [PYTHON, "-m", "llama_eagle", *words]
-        done = subprocess.run(
-            command,
-            cwd=tmp_path,
-            input="Hello.\n",
-            capture_output=True,
-            text=True,
-            env={**os.environ, **given},
-            check=False,
-        )
-        assert done.returncode == 0, (line, done.stderr)
-        assert done.stdout.strip(), line
-    assert {"qwen3-8b.gguf", "draft.gguf", "qwen3.5-4b.gguf"} <= {path.name for path in tmp_path.iterdir()}
+    with ExitStack() as servers:
+        address = ""
+        for line in COMMANDS:
+            if line.startswith("llama-eagle serve"):
+                _, _, *arguments = shlex.split(line, comments=True)
+                arguments = [str(tmp_path / each) if each.endswith(".gguf") else each for each in arguments]
+                address = servers.enter_context(serve(*arguments)).address
+                continue
+            done = run_line(line.replace("http://127.0.0.1:8000", address), tmp_path, **given)
+            assert done.returncode == 0, (line, done.stderr)
+            assert done.stdout.strip(), line
+            if line.startswith("curl"):
+                assert json.loads(done.stdout)["choices"], done.stdout
+        assert address
+    assert {"qwen3-8b.gguf", "draft.gguf"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_it_is_short() -> None:
+    assert len(README.splitlines()) <= 150
 
 
 def test_its_table_of_commands_is_the_help() -> None:
@@ -95,7 +121,7 @@ def test_its_options_are_those_of_the_commands() -> None:
 
 
 def test_its_defaults_are_read(tmp_path: Path) -> None:
-    (defaults,) = blocks("toml")
+    (defaults,) = blocks(TEXT, "toml")
     (tmp_path / "config.toml").write_text(defaults)
     outcome = llama_eagle("doctor", "--json", LLAMA_EAGLE_CONFIG=str(tmp_path / "config.toml"))
     assert outcome.code == 0, outcome
@@ -103,14 +129,14 @@ def test_its_defaults_are_read(tmp_path: Path) -> None:
     assert llama_eagle("doctor", LLAMA_EAGLE_CONFIG=str(tmp_path / "config.toml")).code == 3
 
 
-def test_what_it_links_to_is_there() -> None:
-    links = re.findall(r"\]\(([^)#]+)", TEXT)
-    assert links
-    assert [link for link in links if "://" not in link and not (ROOT / link.replace("\n", "")).exists()] == []
-
-
-def test_its_versions_are_the_pinned_ones() -> None:
-    pinned = dict(line.split("=", 1) for line in (ROOT / "native/UPSTREAM").read_text().splitlines() if "=" in line)
-    assert set(re.findall(r"llama-cpp-python==([\d.]+)", TEXT)) == {pinned["version"]}
+def test_its_exit_codes_are_those_of_the_errors() -> None:
+    known = {error.exit_code for error in (UsageError, EagleError, NativeError)}
+    assert known <= {int(code) for code in re.findall(r"^\| (\d+) \|", TEXT, re.MULTILINE)}
     codes = llama_eagle("nothing", "--json")
     assert codes.code == json.loads(codes.stdout)["error"]["exit_code"] == 2
+
+
+def test_the_versions_of_the_build_are_the_pinned_ones() -> None:
+    pinned = dict(line.split("=", 1) for line in (ROOT / "native/UPSTREAM").read_text().splitlines() if "=" in line)
+    text = (ROOT / "docs/building.md").read_text()
+    assert set(re.findall(r"llama-cpp-python==([\d.]+)", text)) == {pinned["version"]}

@@ -11,7 +11,7 @@ import pytest
 from llama_eagle.drafting.options import DraftingOptions, about
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 NAMED = ("architecture", "exactness", "gpu", "upstream")
 GUIDES = [ROOT / "CONTRIBUTING.md", *(ROOT / f"docs/{name}.md" for name in NAMED)]
 # Where a guide's file names begin: at the root, in the package, or in the library's sources.
@@ -26,6 +26,12 @@ def named_files(page: Path) -> Iterator[str]:
             yield name
 
 
+def anchors(page: Path) -> set[str]:
+    """Return the names of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
 def test_every_file_that_a_guide_names_exists(page: Path) -> None:
     names = set(named_files(page))
@@ -33,15 +39,20 @@ def test_every_file_that_a_guide_names_exists(page: Path) -> None:
     assert not {name for name in names if not any((start / name).exists() for start in STARTS)}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_link_leads_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
-    assert not [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    text = page.read_text()
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+    places = [(page.parent / link.partition("#")[0] if link[0] != "#" else page, link) for link in links]
+    assert not [link for place, link in places if not place.exists()]
+    assert not [link for place, link in places if "#" in link and link.partition("#")[2] not in anchors(place)]
 
 
-def test_readme_names_every_page() -> None:
-    text = (ROOT / "README.md").read_text()
-    assert not [page.name for page in (ROOT / "docs").glob("*.md") if f"(docs/{page.name})" not in text]
+def test_the_index_names_every_page() -> None:
+    text = (ROOT / "docs/README.md").read_text()
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert not [name for name in pages if f"({name})" not in text]
+    assert "(docs/README.md)" in (ROOT / "README.md").read_text()
 
 
 def test_architecture_names_every_decision() -> None:
@@ -73,11 +84,11 @@ def test_every_environment_variable_is_documented() -> None:
     assert not {name for name in read if f"`{name}`" not in text}
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/eagle-llama.md"])
+@pytest.mark.parametrize("page", ["docs/commands.md", "docs/eagle-llama.md"])
 def test_tables_of_drafting_options_are_those_of_the_code(page: str) -> None:
     """A row that is missing here can be copied from the failure."""
     known = {name: about(name) for name in DraftingOptions.__dataclass_fields__}
-    names = {name: each.flag if page == "README.md" else name for name, each in known.items()}
+    names = {name: each.flag if page == "docs/commands.md" else name for name, each in known.items()}
     rows = [f"| `{names[name]}` | {each.help} |" for name, each in known.items() if names[name]]
     text = (ROOT / page).read_text()
     assert not [row for row in rows if row not in text]

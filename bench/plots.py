@@ -1,0 +1,304 @@
+"""Plots and tables of the committed results: one JSON file for each machine in bench/results.
+
+    python bench/plots.py [--results bench/results] [--out docs/plots]      # draws every plot anew
+    python bench/plots.py --tables                                          # prints the tables of docs/performance.md
+
+A new machine is one more file. Every section of a file may be left out:
+
+| section | content |
+|---|---|
+| `machine`, `name`, `cores`, `simd`, `llama_cpp` | the machine and the commit of llama.cpp |
+| `speed` | tokens/s of a model: llama.cpp, ours without drafts, ours with drafts; `headline`: shown in README.md |
+| `prompts` | tokens/s while a prompt is evaluated |
+| `decodes` | ms of a decode by its number of rows, of llama.cpp's kernels and of ours |
+| `types` | the same by weight type, with ik_llama.cpp where it was measured |
+| `busy` | tokens/s while other programs compute |
+| `clients` | tokens/s of all clients of a server together |
+| `memory` | MiB of a loaded model |
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+LLAMA_CPP, IK, PLAIN, DRAFTED = "#a3a8ae", "#d8b365", "#7fb3dc", "#14508c"
+INK, MUTED = "#1f2328", "#59636e"
+ROWS = ("1", "2", "3", "5", "9")
+PROMPT = "prompt of 512"
+DPI = 150
+
+Machine = dict[str, Any]
+
+
+def read_machines(folder: Path) -> list[Machine]:
+    """Read all results, in the order of their file names."""
+    return [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))]
+
+
+def entries(machines: list[Machine], section: str) -> Iterator[tuple[Machine, dict[str, Any]]]:
+    """Yield each entry of a list section with its machine."""
+    for machine in machines:
+        for entry in machine.get(section, []):
+            yield machine, entry
+
+
+# --- plots -----------------------------------------------------------------------------------------------------------
+
+
+def style() -> Any:
+    """Return pyplot with the settings that all plots share."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    pyplot.rcParams.update({
+        "font.size": 9, "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": "#d0d7de", "xtick.color": MUTED,
+        "ytick.color": INK, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 9,
+        "legend.frameon": False, "figure.facecolor": "white",
+    })  # fmt: skip
+    return pyplot
+
+
+def save(figure: Any, out: Path) -> None:
+    """Write a figure as PNG with a palette, which takes a third of the bytes."""
+    from matplotlib import pyplot
+    from PIL import Image
+
+    figure.savefig(out, dpi=DPI)
+    pyplot.close(figure)
+    with Image.open(out) as image:
+        small = image.convert("RGB").quantize(64)
+    small.save(out, optimize=True)
+
+
+def draw_speed(machines: list[Machine], out: Path, headline: bool) -> None:
+    """Draw a panel for each model: llama.cpp, ours without drafts, ours with drafts, in tokens/s."""
+    pyplot = style()
+    shown = [
+        (machine, entry)
+        for machine, entry in entries(machines, "speed")
+        if entry["llama_cpp"] and (entry.get("headline") or not headline)
+    ]
+    shown.sort(key=lambda each: bool(each[1]["text"]) and "synthetic" in each[1]["text"])
+    columns = len(shown) if headline else 4
+    lines = -(-len(shown) // columns)
+    size = (1.95 * columns, 2.9 * lines + 0.35)
+    figure, axes = pyplot.subplots(lines, columns, figsize=size, layout="constrained", squeeze=False)
+    for axis in axes.flat[len(shown) :]:
+        axis.axis("off")
+    for axis, (machine, entry) in zip(axes.flat, shown, strict=False):
+        draw_model(axis, machine, entry)
+    labels = ("llama.cpp", "llama-eagle, no drafts", "llama-eagle, with drafts")
+    handles = [pyplot.Rectangle((0, 0), 1, 1, color=color) for color in (LLAMA_CPP, PLAIN, DRAFTED)]
+    figure.legend(handles, labels, loc="outside upper center", ncols=3, fontsize=10)
+    save(figure, out)
+
+
+def draw_model(axis: Any, machine: Machine, entry: dict[str, Any]) -> None:
+    """Draw the bars of one model; each panel has its own scale, its bars carry the numbers."""
+    bars = [(LLAMA_CPP, entry["llama_cpp"]), (PLAIN, entry["ours"]), (DRAFTED, entry["drafted"])]
+    bars = [(color, value) for color, value in bars if value]
+    top = max(value for _, value in bars)
+    for place, (color, value) in enumerate(bars):
+        axis.bar(place, value, color=color, width=0.78)
+        axis.text(place, value + top * 0.02, f"{value:g}", ha="center", va="bottom", fontweight="bold")
+        if place:
+            gain = f"×{value / entry['llama_cpp']:.1f}"
+            ink = "white" if color == DRAFTED else INK
+            axis.text(place, value * 0.5, gain, ha="center", va="center", color=ink, fontsize=10)
+    axis.set_ylim(0, top * 1.15)
+    axis.set_xlim(-0.55, 2.55)
+    axis.set_xticks([])
+    axis.set_yticks([])
+    axis.spines["left"].set_visible(False)
+    name = entry["model"].replace(" shape", "")
+    axis.set_title(f"{name}\n{entry['type']}, {machine['name']}", fontweight="bold", fontsize=9)
+    axis.set_xlabel(caption(entry), fontsize=8, color=MUTED)
+
+
+def caption(entry: dict[str, Any]) -> str:
+    """Return what the drafts of an entry were and what was generated."""
+    if not entry["drafter"]:
+        return "tokens/s\n "
+    text = "synthetic, 70 % accepted" if entry["text"] == "synthetic, acceptance 0.7" else entry["text"]
+    return f"tokens/s, {entry['drafter']}\n{text}"
+
+
+def draw_types(machines: list[Machine], out: Path) -> None:
+    """Draw the decode speed of each weight type, of each machine that has both llama.cpp's and ours."""
+    pyplot = style()
+    shown = [machine for machine in machines if "types" in machine]
+    size = (10, 2.5 * len(shown) + 0.4)
+    figure, axes = pyplot.subplots(len(shown), 2, figsize=size, layout="constrained", squeeze=False)
+    sides = (
+        ("llama_cpp", "llama.cpp", LLAMA_CPP),
+        ("ik_llama_cpp", "ik_llama.cpp", IK),
+        ("ours", "llama-eagle", DRAFTED),
+    )
+    for line, machine in zip(axes, shown, strict=True):
+        present = [each for each in sides if each[0] in machine["types"]["ms"][0]]
+        for axis, what, tokens in zip(line, ("1", PROMPT), (1, 512), strict=True):
+            draw_bars(axis, machine["types"]["ms"], present, what, tokens)
+            title = "generation" if what == "1" else "prompt of 512 tokens"
+            axis.set_title(f"{machine['name']}: {title}, {machine['types']['model']}", fontweight="bold")
+            axis.set_ylabel("tokens/s")
+    handles = [pyplot.Rectangle((0, 0), 1, 1, color=color) for _, _, color in sides]
+    figure.legend(handles, [name for _, name, _ in sides], loc="outside upper center", ncols=3, fontsize=10)
+    save(figure, out)
+
+
+def draw_bars(axis: Any, rows: list[dict[str, Any]], sides: list[tuple[str, str, str]], what: str, tokens: int) -> None:
+    """Draw a group of bars for each weight type: `tokens` over the time in ms, as tokens/s."""
+    width = 0.8 / len(sides)
+    for place, (key, _, color) in enumerate(sides):
+        heights = [1000 * tokens / row[key][what] for row in rows]
+        at = [i + (place - (len(sides) - 1) / 2) * width for i in range(len(rows))]
+        axis.bar(at, heights, width=width, color=color)
+    axis.set_xticks(range(len(rows)), [row["type"] for row in rows], rotation=45, ha="right", rotation_mode="anchor")
+
+
+def draw_rows(machines: list[Machine], out: Path, model: str = "0.8B", kind: str = "Q4_K_M") -> None:
+    """Draw ms of a decode over its number of rows: a panel for each CPU, llama.cpp's kernels and ours."""
+    pyplot = style()
+    shown = [
+        (machine, entry)
+        for machine, entry in entries(machines, "decodes")
+        if (entry["model"], entry["type"]) == (model, kind)
+    ]
+    shown.sort(key=lambda each: str(each[1]["build"]), reverse=True)
+    shown.sort(key=lambda each: str(each[1]["build"]) == "AVX2")
+    size = (1.95 * len(shown), 2.9)
+    figure, axes = pyplot.subplots(1, len(shown), figsize=size, layout="constrained", sharey=True, squeeze=False)
+    for axis, (machine, entry) in zip(axes.flat, shown, strict=True):
+        for key, color in (("llama_cpp", LLAMA_CPP), ("ours", DRAFTED)):
+            times = [entry[key][row] for row in ROWS]
+            axis.plot([int(row) for row in ROWS], times, "o-", color=color, linewidth=2, markersize=4)
+            axis.annotate(
+                f"{times[-1]:.0f}", (9, times[-1]), (0, 5), textcoords="offset points", ha="center", fontsize=8
+            )
+        axis.set_title(f"{machine['name']}, {entry['build']}", fontweight="bold")
+        axis.set_xticks([int(row) for row in ROWS])
+        axis.set_xlabel("rows")
+    top = max(entry[key]["9"] for _, entry in shown for key in ("llama_cpp", "ours"))
+    axes.flat[0].set_ylim(0, top * 1.1)
+    axes.flat[0].set_ylabel("ms of a decode")
+    handles = [pyplot.Line2D([], [], color=color, linewidth=2, marker="o") for color in (LLAMA_CPP, DRAFTED)]
+    names = (f"llama.cpp, {model} {kind}", f"llama-eagle, {model} {kind}")
+    figure.legend(handles, names, loc="outside upper center", ncols=2, fontsize=10)
+    save(figure, out)
+
+
+def draw_busy(machines: list[Machine], out: Path) -> None:
+    """Draw the speed next to other programs: ours, the same kernels with OpenMP's barriers, llama.cpp's kernels."""
+    pyplot = style()
+    shown = [machine for machine in machines if "busy" in machine]
+    figure, axes = pyplot.subplots(len(shown), 1, figsize=(8, 2.9 * len(shown)), layout="constrained", squeeze=False)
+    sides = (
+        ("llama.cpp's kernels", "llama.cpp's kernels, OpenMP", LLAMA_CPP),
+        ("OpenMP's barriers", "our kernels, OpenMP", PLAIN),
+        ("two threads", "llama-eagle", DRAFTED),
+    )
+    for axis, machine in zip(axes.flat, shown, strict=True):
+        busy = machine["busy"]
+        loads = [load for load in busy["tokens_per_second"] if load["programs"] == "none" or sides[0][0] in load]
+        for place, (key, _, color) in enumerate(sides):
+            for i, load in enumerate(loads):
+                if key in load:
+                    at = i if load["programs"] == "none" else i + (place - 1) * 0.27
+                    axis.bar(at, load[key], width=0.25, color=color)
+                    axis.text(at, load[key] + 1, f"{load[key]:.0f}", ha="center", fontsize=8)
+        axis.set_xticks(range(len(loads)), [f"{load['programs']}".replace(", ", ",\n") for load in loads])
+        axis.set_xlabel("programs that compute at the same time")
+        axis.set_ylabel("tokens/s")
+        axis.set_title(f"{busy['model']} {busy['type']}, {machine['name']}, two threads", fontweight="bold")
+    handles = [pyplot.Rectangle((0, 0), 1, 1, color=color) for _, _, color in sides]
+    figure.legend(handles, [name for _, name, _ in sides], loc="outside upper center", ncols=3, fontsize=10)
+    save(figure, out)
+
+
+def draw_all(machines: list[Machine], out: Path) -> None:
+    """Write every plot of the documentation into the folder `out`."""
+    out.mkdir(parents=True, exist_ok=True)
+    draw_speed(machines, out / "headline.png", headline=True)
+    draw_speed(machines, out / "speed.png", headline=False)
+    draw_types(machines, out / "types.png")
+    draw_rows(machines, out / "rows.png")
+    draw_busy(machines, out / "busy.png")
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def cell(value: float | None) -> str:
+    return "" if value is None else f"{value:,g}"
+
+
+def speed_table(machines: list[Machine]) -> list[str]:
+    """Return the Markdown rows of the table of speeds."""
+    rows = [
+        "| CPU | model | drafter | llama.cpp | ours, no drafts | ours, drafts | over llama.cpp |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for machine, entry in entries(machines, "speed"):
+        best, base = entry["drafted"] or entry["ours"], entry["llama_cpp"]
+        length = f" ({entry['n_draft']})" if entry["n_draft"] else ""
+        drafter = f"{entry['drafter']}{length}" if entry["drafter"] else "none"
+        values = " | ".join(cell(entry[key]) for key in ("llama_cpp", "ours", "drafted"))
+        gain = f"{best / base:.1f}" if base else ""
+        rows.append(f"| {machine['name']} | {entry['model']} {entry['type']} | {drafter} | {values} | {gain} |")
+    return rows
+
+
+def clients_table(machines: list[Machine]) -> list[str]:
+    """Return the Markdown rows of the table of several clients."""
+    rows = ["| CPU | server | 1 client | 2 | 4 | 8 |", "|---|---|---|---|---|---|"]
+    for machine in machines:
+        for name, speeds in machine.get("clients", {}).get("tokens_per_second", {}).items():
+            values = " | ".join(cell(speeds[n]) for n in ("1", "2", "4", "8"))
+            rows.append(f"| {machine['name']} | {name} | {values} |")
+    return rows
+
+
+def rows_table(machines: list[Machine]) -> list[str]:
+    """Return the Markdown rows of the table of decodes: one row, five rows and a prompt, of llama.cpp and of ours."""
+    rows = [
+        f"| CPU, build | model | 1 row: llama.cpp, ours | 5 rows: llama.cpp, ours | {PROMPT}: llama.cpp, ours |",
+        "|---|---|---|---|---|",
+    ]
+    for machine, entry in entries(machines, "decodes"):
+        pairs = [f"{cell(entry['llama_cpp'][row])}, {cell(entry['ours'][row])}" for row in ("1", "5", PROMPT)]
+        build = f"{machine['name']}, {entry['build']}"
+        rows.append(f"| {build} | {entry['model']} {entry['type']} | {' | '.join(pairs)} |")
+    return rows
+
+
+def tables(machines: list[Machine]) -> dict[str, list[str]]:
+    """Return the tables that the documentation repeats, by page."""
+    return {
+        "docs/performance.md": [*speed_table(machines), *rows_table(machines)],
+        "docs/server.md": clients_table(machines),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Draw the plots of the documentation from bench/results.")
+    parser.add_argument("--results", type=Path, default=ROOT / "bench/results", help="Folder of the machines' results.")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs/plots", help="Folder of the plots.")
+    parser.add_argument("--tables", action="store_true", help="Print the tables of the documentation instead.")
+    arguments = parser.parse_args()
+    machines = read_machines(arguments.results)
+    if arguments.tables:
+        for page, rows in tables(machines).items():
+            print(f"{page}:", *rows, sep="\n")
+    else:
+        draw_all(machines, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
