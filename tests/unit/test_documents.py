@@ -55,6 +55,11 @@ def test_the_index_names_every_page() -> None:
     assert "(docs/README.md)" in (ROOT / "README.md").read_text()
 
 
+@pytest.mark.parametrize(("page", "limit"), [("README.md", 150), ("docs/LOG.md", 150)])
+def test_pages_for_everybody_stay_short(page: str, limit: int) -> None:
+    assert len((ROOT / page).read_text().splitlines()) <= limit
+
+
 def test_architecture_names_every_decision() -> None:
     text = (ROOT / "docs/architecture.md").read_text()
     assert not [page.name for page in (ROOT / "docs/adr").glob("*.md") if f"(adr/{page.name})" not in text]
