@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from llama_eagle.convert.pre_tokenizers import nodes, pre_tokenizer_name
 from llama_eagle.convert.source.storage import read_text
 from llama_eagle.errors import ConfigError, ConversionError, EagleError
 
@@ -15,32 +15,6 @@ if TYPE_CHECKING:
     from llama_eagle.convert.writer import GGUFOutput
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5  # llama_token_type
-
-_CONTRACTIONS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_TAIL: Final = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-
-# The regular expression that splits text before BPE -> llama.cpp's name for it.
-PRE_TOKENIZERS: Final[dict[str, str]] = {
-    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_TAIL}": "qwen2",
-    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
-    rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_TAIL}": "qwen35",
-    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}"
-    rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_TAIL}": "llama-bpe",
-}
-
-# More than one step -> the name. "Digits" are single digits, "ByteLevel" splits as GPT-2 does.
-_CJK: Final = "[一-龥\u3040-ゟ゠-ヿ]+"
-PRE_SEQUENCES: Final[dict[tuple[str, ...], str]] = {
-    ("ByteLevel",): "gpt-2",
-    ("Digits", "ByteLevel"): "smollm",
-    (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", "Digits"): "deepseek-coder",
-    (
-        r"\p{N}{1,3}",
-        _CJK,
-        r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
-        r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    ): "deepseek-v3",
-}
 
 _SPECIAL: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 # llama.cpp's key names are not those of Hugging Face throughout.
@@ -95,7 +69,7 @@ def read_tokenizer(checkpoint: Checkpoint, vocab_size: int, *, pre: str | None =
             tokens=tokens,
             types=types,
             merges=_merges(data),
-            pre=pre or pre_tokenizer_name(data),
+            pre=pre or pre_tokenizer_name(data, checkpoint.path / "tokenizer.json"),
             special_ids=_special_ids(checkpoint, settings, added, vocab_size),
             add_special=_add_special(data, settings),
             chat_templates=_chat_templates(checkpoint, settings),
@@ -156,35 +130,6 @@ def _merges(data: dict[str, Any]) -> list[str]:
     return [f"{left} {right}" for left, right in ([p.replace(" ", "Ġ") for p in pair] for pair in merges)]
 
 
-def _nodes(node: dict[str, Any] | None, children: str) -> Iterable[dict[str, Any]]:
-    """A pre-tokenizer or post-processor and, if it is a sequence, its parts."""
-    if node is None:
-        return []
-    return node[children] if node.get("type") == "Sequence" else [node]
-
-
-def pre_tokenizer_name(data: dict[str, Any]) -> str:
-    """llama.cpp's name for the pre-tokenizer in a tokenizer.json: decided by its splitting regular expression."""
-    patterns = []
-    for node in _nodes(data.get("pre_tokenizer"), "pretokenizers"):
-        if node["type"] == "Split":
-            pattern = node["pattern"].get("Regex") or node["pattern"].get("String")
-            patterns.append(pattern.replace("\r", r"\r").replace("\n", r"\n"))
-        elif node["type"] == "Digits" and not node.get("individual_digits"):
-            patterns.append("Digits in groups")
-        elif node["type"] != "ByteLevel" or node.get("use_regex", True):
-            patterns.append(node["type"])
-    if len(patterns) == 1 and patterns[0] in PRE_TOKENIZERS:
-        return PRE_TOKENIZERS[patterns[0]]
-    if tuple(patterns) in PRE_SEQUENCES:
-        return PRE_SEQUENCES[tuple(patterns)]
-    known = ", ".join([*PRE_TOKENIZERS.values(), *PRE_SEQUENCES.values()])
-    raise ConfigError(
-        f"tokenizer.json splits text by {patterns or 'nothing'}, which is none of the known pre-tokenizers "
-        f"({known}): name llama.cpp's pre-tokenizer for it with --pre"
-    )
-
-
 def _special_ids(
     checkpoint: Checkpoint, settings: dict[str, Any], added: dict[int, dict[str, Any]], vocab_size: int
 ) -> dict[str, int]:
@@ -209,7 +154,7 @@ def _special_ids(
 def _add_special(data: dict[str, Any], settings: dict[str, Any]) -> dict[str, bool]:
     """Does the tokenizer put bos before and eos after a text? tokenizer.json's post-processor decides."""
     adds: dict[str, bool] = {}
-    for node in _nodes(data.get("post_processor"), "processors"):
+    for node in nodes(data.get("post_processor"), "processors"):
         if node["type"] == "ByteLevel":
             adds.setdefault("bos", False)
             adds.setdefault("eos", False)

@@ -224,4 +224,5 @@ def convert_target(
     if quantized:
         report.outtype, report.outputs, report.n_bytes = outtype, [output], quantized.n_bytes
         report.seconds += quantized.seconds
+        report.warnings += quantized.warnings
     return report

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from fixtures.command import llama_eagle
+from fixtures.eagle3_checkpoints import CASES, make_draft
 from fixtures.hub import Fault, serve_hub
 from fixtures.targets import make_target
 from fixtures.tiny_gguf import write_draft, write_target
@@ -100,6 +101,40 @@ def test_a_sidecar_of_the_repository_drafts(hub: Hub) -> None:
         write_draft(folder / name)
     (found,) = hub.prepare("me/m-GGUF")
     assert found["why"].startswith("the EAGLE-3 draft eagle3-m-Q8_0.gguf drafts: it has the target's name")
+
+
+@pytest.mark.parametrize(
+    ("family", "target", "draft", "case"),
+    [
+        ("qwen3", "Qwen/Qwen3-1.7B", "AngelSlim/Qwen3-1.7B_eagle3", "angelslim"),
+        ("qwen35", "Qwen/Qwen3.6-27B", "Ex0bit/Qwen3.6-27B-PRISM-EAGLE3/full", "specforge"),
+    ],
+)
+def test_a_published_draft_is_fetched_and_kept(hub: Hub, family: str, target: str, draft: str, case: str) -> None:
+    """Of a target without a head: downloaded under its published name, converted for this target, and used."""
+    make_target(family, hub.folder / target, 1, dtype="float32")
+    make_draft(hub.folder / draft, CASES[case])
+    arguments = ("run", target, "--type", "f32", "--ctx-size", 256, "-t", 1, "-p", "abc", "-n", 8)
+    outcome = llama_eagle(*arguments, **hub.environment())
+    assert outcome.code == 0, outcome
+    assert "warning" not in outcome.stderr
+    assert len(hub.kept()) == 2
+    listed = llama_eagle("run", "--list", **hub.environment()).stdout
+    assert f"{draft} q8_0: " in listed and f"{target} f32: " in listed
+    hub.faults[draft.removesuffix("/full")] = Fault(500)
+    (found,) = hub.prepare((target, "f32"))
+    assert draft.split("/")[1] in found["why"], "it is converted once"
+
+
+def test_a_published_draft_that_cannot_be_used(hub: Hub) -> None:
+    """The target runs without it, and a warning names the draft and the reason."""
+    make_target("qwen3", hub.folder / "Qwen/Qwen3-1.7B", 1, dtype="float32")
+    hub.faults["AngelSlim/Qwen3-1.7B_eagle3"] = Fault(404, "RepoNotFound")
+    arguments = ("run", "Qwen/Qwen3-1.7B", "--type", "f32", "--ctx-size", 256, "-t", 1, "-p", "abc", "-n", 8)
+    outcome = llama_eagle(*arguments, **hub.environment())
+    assert outcome.code == 0, outcome
+    assert "AngelSlim/Qwen3-1.7B_eagle3, the draft of Qwen/Qwen3-1.7B, cannot be used" in outcome.stderr
+    assert len(hub.kept()) == 1
 
 
 def test_a_download_that_was_cut_is_resumed(hub: Hub) -> None:

@@ -28,8 +28,10 @@ def skip(reason: str) -> NoReturn:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
+    try:
+        from playwright.sync_api import sync_playwright
+    except ModuleNotFoundError:
+        skip("no playwright: pip install --group dev")
     path = shutil.which("chromium") or shutil.which("google-chrome")
     if path is None:
         skip("no browser: install the system's chromium")
@@ -45,9 +47,16 @@ def open_page(browser: Any, server: Served) -> Any:
     page = browser.new_page()
     page.set_default_timeout(PATIENCE)
     page.errors = []
-    page.on("console", lambda message: page.errors.append(message.text) if message.type == "error" else None)
+    page.on("console", lambda message: page.errors.append(message) if message.type == "error" else None)
     page.goto(server.address)
     return page
+
+
+def unexplained(page: Any) -> list[str]:
+    """The errors of the console but one: the page looks up the home folder by a tool of the server, once, and goes on
+    without it where llama-server runs without --tools and answers 403."""
+    errors = [(message.text, message.location["url"]) for message in page.errors]
+    return [f"{text} ({url})" for text, url in errors if not (url.endswith("/tools") and "403" in text)]
 
 
 def ask(page: Any, text: str) -> None:
@@ -68,7 +77,7 @@ def test_a_turn_streams(browser: Any, tmp_path: Path) -> None:
         page.get_by_text(ALPHABET).first.wait_for()
         (sent,) = [r.post_data_json for r in requests if r.url.endswith("/chat/completions")]
         assert sent["stream"]
-        assert page.errors == []
+        assert unexplained(page) == []
         page.close()
 
 

@@ -12,7 +12,7 @@ import pytest
 from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.gguf.header import read_header
 from llama_eagle.gguf.size import available_bytes, kv_bytes, require_memory
-from llama_eagle.native import build
+from llama_eagle.native import build, programs
 from llama_eagle.native.build import library_folder
 from llama_eagle.serving import process
 
@@ -103,6 +103,6 @@ def test_memory_estimate(tmp_path: Path) -> None:
 
 
 def test_a_build_without_the_server_says_how_to_add_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "library_folder", lambda: folder)
+    monkeypatch.setattr(programs, "library_folder", lambda: folder)
     with pytest.raises(EnvironmentFailure, match="`make install` adds it"):
         process.run([], {}, about="", verbose=False)

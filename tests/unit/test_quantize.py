@@ -119,7 +119,7 @@ def test_a_type_that_is_written_directly_goes_through_the_quantizer_when_asked(m
 def test_importance_matrices_of_both_formats(writer: object, model: Path, tmp_path: Path) -> None:
     expected = means(model)
     path = writer(tmp_path / "im", expected)  # type: ignore[operator]
-    found = read_imatrix(path)
+    found = read_imatrix(path).entries
     assert found.keys() == expected.keys()
     assert all(np.allclose(found[name], expected[name]) for name in expected)
     plain = quantize(model, tmp_path / "plain.gguf", "q2_k").output
@@ -133,7 +133,7 @@ def test_experts_that_were_never_used_weigh_all_columns_alike(tmp_path: Path) ->
         out.key("imatrix.chunk_count", 1)
         out.tensor("x.in_sum2", (2, 2), lambda: sums, "f32")
         out.tensor("x.counts", (2, 1), lambda: counts, "f32")
-    assert read_imatrix(tmp_path / "im.gguf")["x"].tolist() == [1, 2, 1, 1]
+    assert read_imatrix(tmp_path / "im.gguf").entries["x"].tolist() == [1, 2, 1, 1]
 
 
 def test_importance_matrices_that_do_not_fit(model: Path, tmp_path: Path) -> None:
@@ -218,3 +218,24 @@ def test_a_matrix_that_does_not_reach_every_tensor(model: Path, tmp_path: Path) 
     assert found["blk.3.ffn_up.weight"] == "Q3_K"
     assert found["blk.2.ffn_up.weight"] == "IQ2_XXS"
     assert all(name.startswith("blk.3.") for name in report.without_matrix)
+
+
+def test_a_type_that_was_chosen_by_name_needs_statistics_too(model: Path, tmp_path: Path) -> None:
+    """Tensors without statistics keep a type that needs none."""
+    entries = {name: values for name, values in means(model).items() if not name.startswith("blk.3.")}
+    imatrix = write_gguf_imatrix(tmp_path / "imatrix.gguf", entries)
+    patterns = {"^blk.3.ffn_up.weight$": "iq2_xxs", "blk.3.attn_k.weight": "iq2_xxs", "blk.2.ffn_up": "iq2_xxs"}
+    options = QuantizeOptions(imatrix=imatrix, threads=1, tensor_types=patterns)
+    report = quantize(model, tmp_path / "out.gguf", "q4_k_m", options)
+    found = types(report.output)
+    assert set(report.without_matrix) == {"blk.3.ffn_up.weight", "blk.3.attn_k.weight"}
+    assert (found["blk.3.ffn_up.weight"], found["blk.3.attn_k.weight"]) == ("Q3_K", "Q3_K")
+    assert found["blk.2.ffn_up.weight"] == "IQ2_XXS"
+    assert found["blk.3.ffn_down.weight"] in ("Q4_K", "Q6_K")
+    assert "blk.3.attn_k.weight" in report.warnings[0]
+
+
+def test_statistics_of_no_token_are_none(model: Path, tmp_path: Path) -> None:
+    imatrix = write_gguf_imatrix(tmp_path / "imatrix.gguf", means(model), count=0)
+    with pytest.raises(InputError, match="holds no importance matrix"):
+        quantize(model, tmp_path / "out.gguf", "iq2_xxs", QuantizeOptions(imatrix=imatrix))

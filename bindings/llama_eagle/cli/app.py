@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "convert": (convert.convert, "llama-eagle convert Qwen/Qwen3-8B -o qwen3-8b.gguf --outtype q4_k_m"),
     "export": (convert.export, "llama-eagle export draft.gguf --target Qwen/Qwen3-8B --to vllm -o qwen3-8b-eagle3"),
     "quantize": (quantize.quantize, "llama-eagle quantize model-f16.gguf model-q4_k_m.gguf q4_k_m"),
+    "imatrix": (quantize.imatrix, "llama-eagle imatrix -m model-f16.gguf -f text.txt -o imatrix.gguf"),
     "train": (train.train, "llama-eagle train --target Qwen/Qwen3-0.6B --data chats.jsonl -o my-draft"),
     "check": (check.check, "llama-eagle check target.gguf draft.gguf"),
     "demo": (demo.demo, "llama-eagle demo --work build/demo"),

@@ -137,7 +137,7 @@ class Devices:
         """Raises `UsageError` for what is no server, or no share."""
         servers, shares = read_servers(self.rpc), _read_shares(self.tensor_split)
         if self.n_gpu_layers and not servers:
-            _warn_without_gpu(self.n_gpu_layers)
+            warn_without_gpu(self.n_gpu_layers)
         return LoadOptions(self.n_gpu_layers, tensor_split=shares, rpc_servers=servers)
 
 
@@ -173,7 +173,7 @@ class Computing(Devices):
 
 
 @functools.cache
-def _warn_without_gpu(n_gpu_layers: int) -> None:
+def warn_without_gpu(n_gpu_layers: int) -> None:
     """Warn once where layers are to run on a GPU, and this build has or finds none."""
     from llama_eagle.sessions.devices import GPUS, devices_of_kind
 

@@ -23,11 +23,14 @@ from llama_eagle.native import log
 from llama_eagle.native.calls import library
 from llama_eagle.native.processor.threads import n_threads, read_threads
 from llama_eagle.quantize.imatrix import read_imatrix
+from llama_eagle.quantize.reach import about_experts, listed
 
 _BUFFER = 256 << 20  # bytes of rows in memory at once
-_TENSOR = re.compile(r"\[\s*(\d+)/\s*(\d+)\]")  # how a line about a tensor begins: its number, and of how many
-# File types that give matrices types which need an importance matrix, and the type of a matrix that has none.
-_NEEDS_MATRIX = {"iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq2_m", "iq3_xxs", "iq3_xs", "q2_k_s"}
+# How the log's line about a tensor begins and ends: number, number of tensors, name; type where it changes.
+_TENSOR = re.compile(r"\[\s*(\d+)/\s*(\d+)\]\s+(\S+)")
+_TYPE = re.compile(r"size = .* -> .*\((\w+)\)")
+# Types that llama.cpp refuses without an importance matrix, and the one that a matrix without statistics gets instead.
+_NEEDS_MATRIX = {"iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs"}
 _WITHOUT_MATRIX = "q3_k"
 _ALIASES = {"q3_k": "q3_k_m", "q4_k": "q4_k_m", "q5_k": "q5_k_m"}
 
@@ -49,8 +52,9 @@ class QuantizeOptions:
 
 @dataclass(frozen=True)
 class QuantizeReport:
-    """What was written. n_bytes and n_source_bytes are file sizes. without_matrix: tensors that the importance matrix
-    does not have, in a type that needs none."""
+    """What was written. n_bytes and n_source_bytes are file sizes. without_matrix: tensors that have no statistics in
+    the importance matrix, and got a type that needs none. unused_experts: matrices of experts, some of which were never
+    chosen: how many, and of how many."""
 
     output: Path
     ftype: str
@@ -58,6 +62,18 @@ class QuantizeReport:
     n_bytes: int
     seconds: float
     without_matrix: tuple[str, ...] = ()
+    unused_experts: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Return what the importance matrix lacks, in sentences."""
+        found = []
+        if self.without_matrix:
+            names = listed(self.without_matrix)
+            found.append(f"the importance matrix has no statistics for {names}: written as {_WITHOUT_MATRIX} instead.")
+        if self.unused_experts:
+            found.append(about_experts(self.unused_experts))
+        return found
 
 
 def _api() -> Any:
@@ -118,7 +134,7 @@ class _Parameters:
     """llama_model_quantize_params, and the memory it points into."""
 
     def __init__(self, shards: list[Header], ftype: str, options: QuantizeOptions) -> None:
-        api = _api()
+        self._api = api = _api()
         self.struct = api.llama_model_quantize_default_params()
         self.struct.ftype = check_type(ftype)
         self.struct.nthread = n_threads(read_threads(options.threads, "threads"))
@@ -128,23 +144,29 @@ class _Parameters:
             self.struct.output_tensor_type = _tensor_type(options.output_type)
         self._keep: list[Any] = []
         self.without_matrix: tuple[str, ...] = ()
+        self.unused_experts: dict[str, tuple[int, int]] = {}
         patterns = _overrides(options)
-        entries = _matching(read_imatrix(options.imatrix), shards, options.imatrix) if options.imatrix else {}
-        if entries and ftype.lower() in _NEEDS_MATRIX:
-            self.without_matrix = tuple(_uncovered(shards, entries, patterns))
-            patterns |= {f"^{re.escape(name)}$": _WITHOUT_MATRIX for name in self.without_matrix}
-        if patterns:
-            types = [(pattern.encode(), _tensor_type(name)) for pattern, name in patterns.items()]
-            table = (api.llama_model_tensor_override * (len(types) + 1))()
-            for row, (pattern, kind) in zip(table, types, strict=False):
-                row.pattern, row.type = pattern, kind
-            self._keep.append(table)
-            self.struct.tt_overrides = table
-        if entries:
-            self._set_imatrix(api, entries)
+        self._set_types(patterns)
+        if options.imatrix:
+            matrix = read_imatrix(options.imatrix)
+            entries = _matching(matrix.entries, shards, options.imatrix)
+            self.unused_experts = {name: n for name, n in matrix.unused_experts.items() if name in entries}
+            self._set_imatrix(entries)
+            self.without_matrix = tuple(_refused(shards[0].path, self, ftype.lower(), entries))
+            instead = {f"^{re.escape(name)}$": _WITHOUT_MATRIX for name in self.without_matrix}
+            self._set_types(instead | {each: name for each, name in patterns.items() if each not in instead})
 
-    def _set_imatrix(self, api: Any, entries: dict[str, np.ndarray]) -> None:
-        table = (api.llama_model_imatrix_data * (len(entries) + 1))()
+    def _set_types(self, patterns: Mapping[str, str]) -> None:
+        """The first pattern that is found in a name decides its type."""
+        types = [(pattern.encode(), _tensor_type(name)) for pattern, name in patterns.items()]
+        table = (self._api.llama_model_tensor_override * (len(types) + 1))()
+        for row, (pattern, kind) in zip(table, types, strict=False):
+            row.pattern, row.type = pattern, kind
+        self._keep.append(table)
+        self.struct.tt_overrides = table
+
+    def _set_imatrix(self, entries: dict[str, np.ndarray]) -> None:
+        table = (self._api.llama_model_imatrix_data * (len(entries) + 1))()
         for row, (name, values) in zip(table, entries.items(), strict=False):
             values = np.ascontiguousarray(values, dtype=np.float32)
             self._keep.append(values)
@@ -154,13 +176,36 @@ class _Parameters:
         self.struct.imatrix = table
 
 
-def _uncovered(shards: list[Header], entries: dict[str, np.ndarray], patterns: Mapping[str, str]) -> Iterator[str]:
-    """Matrices of blocks without an entry, such as those of an MTP head, whose type nobody has chosen."""
-    for shard in shards:
-        for name, tensor in shard.tensors.items():
-            is_matrix = name.startswith("blk.") and name.endswith(".weight") and len(tensor.shape) > 1
-            if is_matrix and name not in entries and not any(re.search(pattern, name) for pattern in patterns):
-                yield name
+def _refused(source: Path, parameters: _Parameters, ftype: str, entries: Mapping[str, object]) -> Iterator[str]:
+    """Yield the tensors without statistics for which llama.cpp would choose a type that needs them.
+
+    llama.cpp reports them one by one, each after the work on all tensors before it.
+    """
+    needs = _NEEDS_MATRIX | ({"q2_k"} if ftype == "q2_k_s" else set())
+    for name, kind in _planned(source, parameters).items():
+        if kind in needs and name not in entries and name.startswith("blk."):
+            yield name
+
+
+def _planned(source: Path, parameters: _Parameters) -> dict[str, str]:
+    """Return the type that llama.cpp would give each tensor that it changes, from the log of a run without output."""
+    planned: dict[str, str] = {}
+    name = ""
+
+    def hear(piece: str) -> None:
+        nonlocal name
+        if tensor := _TENSOR.match(piece):
+            name = tensor[3]
+        if kind := _TYPE.search(piece):
+            planned[name] = kind[1].lower()
+
+    parameters.struct.dry_run = True
+    try:
+        with log.told_to(hear):
+            _api().llama_model_quantize(os.fsencode(source), os.fsencode(source), ctypes.byref(parameters.struct))
+    finally:
+        parameters.struct.dry_run = False
+    return planned
 
 
 def _matching(entries: dict[str, np.ndarray], shards: list[Header], path: Path) -> dict[str, np.ndarray]:
@@ -238,4 +283,5 @@ def quantize(
         temporary.replace(output)
     n_source = sum(shard.file_size for shard in shards)
     seconds = time.monotonic() - start
-    return QuantizeReport(output, ftype.lower(), n_source, n_bytes, seconds, parameters.without_matrix)
+    lacking = (parameters.without_matrix, parameters.unused_experts)
+    return QuantizeReport(output, ftype.lower(), n_source, n_bytes, seconds, *lacking)

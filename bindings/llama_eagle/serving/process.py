@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import queue
 import re
@@ -17,18 +16,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from llama_eagle import console
 from llama_eagle.errors import EagleError, EnvironmentFailure, UsageError
 from llama_eagle.native import rpc
-from llama_eagle.native.build import library_folder
 from llama_eagle.native.processor.competition import watch_process
+from llama_eagle.native.programs import PATIENCE, find_program, start_program, stop_program
 
 INTERRUPTED = 130
-PATIENCE = 1.5  # seconds for it to end by itself
 MAX_COMPLAINT = 500  # characters of a reason: some quote a whole template
-PR_SET_PDEATHSIG = 1
 FEW_HEAPS = {"MALLOC_ARENA_MAX": "2"}  # of glibc: with one for each of its threads, memory takes longer to settle
 
 _LINE = re.compile(r"^[\d.]+ (?P<level>[A-Z]) (?P<text>.*)$")
@@ -42,14 +38,6 @@ _OF_ARGUMENTS = re.compile(
     r"|failed to apply template|Jinja Exception: "
 )
 _LISTENING = re.compile(r"listening on (?P<address>\S+)")
-
-
-def _find(program: str, remedy: str) -> Path:
-    """A program of our build. Raises `EnvironmentFailure` when it was left out."""
-    for name in (program, f"{program}.exe"):
-        if (path := library_folder() / name).exists():
-            return path
-    raise EnvironmentFailure(f"{library_folder()} has no {program}: {remedy}.")
 
 
 def run(words: Sequence[str], variables: Mapping[str, str], about: str, verbose: bool) -> int:
@@ -96,12 +84,7 @@ def background(words: Sequence[str], variables: Mapping[str, str], verbose: bool
             raise _ended(process, complaints[0])
         yield address
     finally:
-        process.terminate()
-        try:
-            process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        stop_program(process)
 
 
 def _is_ready(address: str, process: subprocess.Popen[str]) -> bool:
@@ -118,8 +101,8 @@ def _is_ready(address: str, process: subprocess.Popen[str]) -> bool:
 
 def run_rpc_server(words: Sequence[str], endpoint: str) -> int:
     """ggml's RPC server, likewise; `endpoint`: where it is reached from here."""
-    program = _find("ggml-rpc-server", "it was built with GGML_RPC=OFF. Build it with ON")
-    process = _start([str(program), *words], {**os.environ}, stdout=sys.stderr)
+    program = find_program("ggml-rpc-server", "it was built with GGML_RPC=OFF. Build it with ON")
+    process = start_program([str(program), *words], {**os.environ}, stdout=sys.stderr)
     return _until_end(process, lambda: _announce(process, endpoint), "Its last lines say why.")
 
 
@@ -137,20 +120,11 @@ def _announce(process: subprocess.Popen[str], endpoint: str) -> str:
 
 
 def _start_server(words: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[str]:
-    program = _find("llama-server", "built with LLAMA_EAGLE_SERVER=OFF, as by `make demo`. `make install` adds it")
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
-    return _start([str(program), *words], {**FEW_HEAPS, **os.environ, **variables}, **pipes)
-
-
-def _start(command: Sequence[str], variables: Mapping[str, str], **pipes: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command,
-        env=variables,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C comes to us alone: a second one would end it in the middle of its end
-        preexec_fn=_die_with_parent if sys.platform == "linux" else None,
-        **pipes,
+    program = find_program(
+        "llama-server", "built with LLAMA_EAGLE_SERVER=OFF, as by `make demo`. `make install` adds it"
     )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    return start_program([str(program), *words], {**FEW_HEAPS, **os.environ, **variables}, **pipes)
 
 
 def _until_end(process: subprocess.Popen[str], follow: Callable[[], str], remedy: str) -> int:
@@ -216,8 +190,3 @@ def _signals(process: subprocess.Popen[str], status: list[int]) -> Iterator[None
         killer.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _die_with_parent() -> None:
-    """Not even our own violent end leaves it running."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

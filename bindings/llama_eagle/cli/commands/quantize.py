@@ -1,15 +1,15 @@
-"""`llama-eagle quantize IN.gguf OUT.gguf TYPE`"""
+"""`llama-eagle quantize IN.gguf OUT.gguf TYPE` and `llama-eagle imatrix`"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from llama_eagle import console
-from llama_eagle.cli.options import Json, Overwrite, Threads
+from llama_eagle.cli.options import GpuLayers, Json, Overwrite, TargetFile, Threads, Verbose, warn_without_gpu
 from llama_eagle.errors import UsageError
 from llama_eagle.progress import progress
 
@@ -20,7 +20,9 @@ def quantize(
     outtype: Annotated[str, typer.Argument(metavar="TYPE", help="q4_k_m, q5_k_m, q6_k, q8_0, ...")],
     output_type: Annotated[str | None, typer.Option(help="Type of the output head.")] = None,
     tensor_type: Annotated[list[str] | None, typer.Option(metavar="PATTERN=T", help="Type by name.")] = None,
-    imatrix: Annotated[Path | None, typer.Option(help="llama.cpp's importance matrix.")] = None,
+    imatrix: Annotated[
+        Path | None, typer.Option(help="Importance matrix, such as the `imatrix` command writes.")
+    ] = None,
     recipe: Annotated[str | None, typer.Option(help="A named set of types by tensor, such as for speculation.")] = None,
     requantize: Annotated[bool, typer.Option("--requantize", help="Take quantized input; costs quality.")] = False,
     threads: Threads = 0,
@@ -42,13 +44,75 @@ def quantize(
     refuse_existing([out], overwrite)
     with progress("quantizing", after_s=1.0) as on_progress:
         report = quantizer.quantize(source, out, outtype.lower(), replace(options, progress=on_progress))
-    if missing := report.without_matrix:
-        names = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-        console.warn(f"{imatrix} has no entry for {names}: they are in a type that needs none")
+    for warning in report.warnings:
+        console.warn(warning)
     if json:
-        console.result({"output": str(out), "outtype": outtype.lower(), "n_bytes": report.n_bytes})
+        lacking = {"without_matrix": report.without_matrix, "unused_experts": report.unused_experts}
+        console.result({"output": str(out), "outtype": outtype.lower(), "n_bytes": report.n_bytes, **lacking})
     else:
         console.data(f"{out}: {outtype.lower()}, {console.size(report.n_bytes)}")
+
+
+def imatrix(
+    model: TargetFile,
+    out: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.gguf", help="The importance matrix.")],
+    file: Annotated[Path | None, typer.Option("--file", "-f", metavar="TEXT", help="Text to evaluate (UTF-8).")] = None,
+    in_file: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Add the statistics of this matrix; may be repeated.")
+    ] = None,
+    ctx_size: Annotated[int, typer.Option("--ctx-size", "-c", help="Tokens of a chunk.")] = 512,
+    chunks: Annotated[int, typer.Option(min=0, help="Chunks to evaluate, 0: the whole text.")] = 0,
+    from_chunk: Annotated[
+        int, typer.Option(min=0, help="Chunks to skip at the start of the text, to continue an interrupted run.")
+    ] = 0,
+    batch_size: Annotated[
+        int,
+        typer.Option("--batch-size", "-b", help="Tokens evaluated at once, 0: a chunk. Less takes less memory."),
+    ] = 0,
+    parse_special: Annotated[
+        bool, typer.Option("--parse-special", help="Read special tokens in the text, such as those of a chat.")
+    ] = False,
+    n_gpu_layers: GpuLayers = 0,
+    threads: Threads = 0,
+    overwrite: Overwrite = False,
+    verbose: Verbose = False,
+    json: Json = False,
+) -> None:
+    """Collect an importance matrix on a text, for the quantizer.
+
+    It is llama.cpp's llama-imatrix. The MTP head of Qwen3.5, Qwen3.6 and Qwen3-Next has statistics too.
+    """
+    from llama_eagle.files import refuse_existing
+    from llama_eagle.quantize import collect as collector
+
+    if n_gpu_layers:
+        warn_without_gpu(n_gpu_layers)
+    options = collector.CollectOptions(
+        n_ctx=ctx_size,
+        n_chunks=chunks,
+        first_chunk=from_chunk,
+        n_batch=batch_size,
+        threads=threads,
+        n_gpu_layers=n_gpu_layers,
+        earlier=tuple(in_file or ()),
+        parse_special=parse_special,
+        verbose=verbose,
+        on_partial=_tell_how_to_continue,
+    )
+    refuse_existing([out], overwrite)
+    with progress("collecting", after_s=1.0) as on_progress:
+        report = collector.collect(model, file, out, replace(options, progress=on_progress))
+    for warning in report.warnings:
+        console.warn(warning)
+    if json:
+        console.result({**asdict(report), "output": str(out)})
+    else:
+        quality = "" if report.perplexity is None else f", perplexity {report.perplexity:.4g}"
+        console.data(f"{out}: {report.n_matrices} matrices, {report.n_chunks} chunks{quality}")
+
+
+def _tell_how_to_continue(partial: Path, next_chunk: int) -> None:
+    console.warn(f"{partial} holds what was collected. Continue with --in-file {partial} --from-chunk {next_chunk}.")
 
 
 def _pairs(options: list[str]) -> Any:

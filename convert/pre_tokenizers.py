@@ -1,0 +1,100 @@
+"""llama.cpp's names of pre-tokenizers: by vocabularies that its converter knows, and by regular expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from llama_eagle.convert.pre_hashes import TEXT, name_of
+from llama_eagle.errors import ConfigError
+
+_CONTRACTIONS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_CASED: Final = (rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+", rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*")
+_TAIL: Final = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+
+# The regular expression that splits text before BPE -> llama.cpp's name for it.
+PRE_TOKENIZERS: Final[dict[str, str]] = {
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_TAIL}": "qwen2",
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
+    rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_TAIL}": "qwen35",
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}"
+    rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_TAIL}": "llama-bpe",
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1}}"
+    rf"| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_TAIL}": "seed-coder",
+    rf"{_CASED[0]}|{_CASED[1]}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_TAIL}": "tekken",
+    rf"{_CASED[0]}{_CONTRACTIONS}?|{_CASED[1]}{_CONTRACTIONS}?|\p{{N}}{{1,3}}"
+    rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_TAIL}": "gpt-4o",
+}
+
+# More than one step -> the name. "Digits" are single digits, "ByteLevel" splits as GPT-2 does.
+_CJK: Final = "[一-龥\u3040-ゟ゠-ヿ]+"
+PRE_SEQUENCES: Final[dict[tuple[str, ...], str]] = {
+    ("ByteLevel",): "gpt-2",
+    ("Digits", "ByteLevel"): "smollm",
+    (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", "Digits"): "deepseek-coder",
+    (
+        r"\p{N}{1,3}",
+        rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}+"
+        rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_TAIL}",
+    ): "minicpm5",
+    (
+        r"\p{N}{1,3}",
+        _CJK,
+        r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+        r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ): "deepseek-v3",
+}
+
+
+def nodes(node: dict[str, Any] | None, children: str) -> Iterable[dict[str, Any]]:
+    """Return the parts of a pre-tokenizer or post-processor that is a sequence, and any other alone."""
+    if node is None:
+        return []
+    return node[children] if node.get("type") == "Sequence" else [node]
+
+
+def pre_tokenizer_name(data: dict[str, Any], file: Path | None = None) -> str:
+    """Return llama.cpp's name for the pre-tokenizer of a tokenizer.json.
+
+    file: where it is stored. A vocabulary that llama.cpp's converter knows has the name that it has there; any other is
+    named by its splitting regular expression. Raises `ConfigError` when both are unknown.
+    """
+    patterns = _patterns(data)
+    name = (file and _known_vocabulary(file)) or PRE_SEQUENCES.get(patterns)
+    if name is None and len(patterns) == 1:
+        name = PRE_TOKENIZERS.get(patterns[0])
+    if name is None:
+        known = ", ".join([*PRE_TOKENIZERS.values(), *PRE_SEQUENCES.values()])
+        raise ConfigError(
+            f"tokenizer.json splits text by {list(patterns) or 'nothing'}, which is none of the known pre-tokenizers "
+            f"({known}): name llama.cpp's pre-tokenizer for it with --pre"
+        )
+    return name
+
+
+def _patterns(data: dict[str, Any]) -> tuple[str, ...]:
+    """Return the steps by which text is split: regular expressions, and the names of others."""
+    patterns = []
+    for node in nodes(data.get("pre_tokenizer"), "pretokenizers"):
+        if node["type"] == "Split":
+            pattern = node["pattern"].get("Regex") or node["pattern"].get("String")
+            patterns.append(pattern.replace("\r", r"\r").replace("\n", r"\n"))
+        elif node["type"] == "Digits" and not node.get("individual_digits"):
+            patterns.append("Digits in groups")
+        elif node["type"] != "ByteLevel" or node.get("use_regex", True):
+            patterns.append(node["type"])
+    return tuple(patterns)
+
+
+def _known_vocabulary(file: Path) -> str | None:
+    """Return the name for what the tokenizer makes of the converter's text; None without the tokenizers package."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        return None
+    try:
+        return name_of(Tokenizer.from_file(str(file)).encode(TEXT).ids)
+    except Exception:  # the package raises nothing narrower; our own reader judges the file
+        return None

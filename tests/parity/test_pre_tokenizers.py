@@ -1,0 +1,139 @@
+"""Names of pre-tokenizers against llama.cpp's own converter: its table, and vocabularies of its source."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+from fixtures.upstream import source_folder
+from llama_eagle.convert.pre_hashes import SUMS, TEXT
+from llama_eagle.convert.pre_tokenizers import PRE_SEQUENCES, PRE_TOKENIZERS, pre_tokenizer_name
+from llama_eagle.errors import ConfigError
+
+CONTROL, USER_DEFINED = 3, 4
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+# Vocabulary -> the splitting with which its tokenizer.json is published, and whether it begins texts with bos.
+PUBLISHED = {
+    "gpt-2": ("gpt-2", False),
+    "qwen2": ("qwen2", False),
+    "llama-bpe": ("llama-bpe", True),
+    "deepseek-coder": ("deepseek-coder", True),
+    "starcoder": ("smollm", False),
+    "refact": ("smollm", False),
+    "command-r": ("smollm", True),
+}
+# The converter's own function on folders. Of a tokenizer it uses only the ids, which transformers has from tokenizers.
+_DRIVER = """
+import sys
+root, *folders = sys.argv[1:]
+sys.path[:0] = [root, root + "/gguf-py"]
+from conversion.base import TextModel
+from tokenizers import Tokenizer
+class Ids:
+    def __init__(self, folder): self.tokenizer = Tokenizer.from_file(folder + "/tokenizer.json")
+    def encode(self, text): return self.tokenizer.encode(text).ids
+for folder in folders:
+    print(TextModel.get_vocab_base_pre(None, Ids(folder)))
+"""
+
+
+def test_the_table_is_that_of_the_pinned_converter() -> None:
+    tree = ast.parse((source_folder() / "conversion" / "base.py").read_text("utf-8"))
+    (function,) = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "get_vocab_base_pre")
+    texts, sums = [], {}
+    for node in function.body:
+        match node:
+            case ast.Assign(targets=[ast.Name("chktxt")], value=ast.Constant(text)):
+                texts.append(text)
+            case ast.If(
+                test=ast.Compare(left=ast.Name("chkhsh"), comparators=[ast.Constant(found)]),
+                body=[ast.Assign(value=ast.Constant(name))],
+            ):
+                sums[found] = name
+    assert texts == [TEXT]
+    assert {value: name for name, values in SUMS.items() for value in values} == sums
+
+
+def steps(pre: str) -> list[dict[str, Any]]:
+    """The pre-tokenizer's parts as tokenizer.json has them."""
+    patterns: list[str] = [pattern for pattern, name in PRE_TOKENIZERS.items() if name == pre]
+    patterns = patterns or next([*found] for found, name in PRE_SEQUENCES.items() if name == pre)
+    parts: list[dict[str, Any]] = []
+    for pattern in patterns:
+        if pattern == "ByteLevel":
+            parts.append(BYTE_LEVEL)
+        elif pattern == "Digits":
+            parts.append({"type": "Digits", "individual_digits": True})
+        else:
+            parts.append({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False})
+    return parts if parts[-1] == BYTE_LEVEL else [*parts, {**BYTE_LEVEL, "use_regex": False}]
+
+
+def write_tokenizer(name: str, folder: Path) -> dict[str, Any]:
+    """A tokenizer.json of one of llama.cpp's vocabulary files."""
+    split, with_bos = PUBLISHED[name]
+    reader = gguf.GGUFReader(source_folder() / "models" / f"ggml-vocab-{name}.gguf")
+    fields = {key: field.contents() for key, field in reader.fields.items() if key.startswith("tokenizer.ggml.")}
+    tokens = list(zip(fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"], strict=True))
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    added = [
+        {"id": i, "content": text, "special": kind == CONTROL, **flags}
+        for i, (text, kind) in enumerate(tokens)
+        if kind in (CONTROL, USER_DEFINED)
+    ]
+    bos = fields["tokenizer.ggml.bos_token_id"]
+    first = {"SpecialToken": {"id": tokens[bos][0], "type_id": 0}}
+    template = {
+        "type": "TemplateProcessing",
+        "single": [first, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [first, {"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {tokens[bos][0]: {"id": tokens[bos][0], "ids": [bos], "tokens": [tokens[bos][0]]}},
+    }
+    model = {"type": "BPE", "vocab": {text: i for i, (text, kind) in enumerate(tokens) if kind == 1}}
+    data = {
+        "version": "1.0",
+        "added_tokens": added,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps(split)},
+        "post_processor": template if with_bos else None,
+        "model": {**model, "merges": fields["tokenizer.ggml.merges"], "ignore_merges": name == "llama-bpe"},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(data), "utf-8")
+    return data
+
+
+@pytest.mark.slow
+def test_vocabularies_have_the_name_of_the_converter(tmp_path: Path) -> None:
+    for name in PUBLISHED:
+        (tmp_path / name).mkdir()
+        write_tokenizer(name, tmp_path / name)
+    folders = [str(tmp_path / name) for name in PUBLISHED]
+    command = [sys.executable, "-c", _DRIVER, str(source_folder()), *folders]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split() == list(PUBLISHED)
+    for name in PUBLISHED:
+        data = json.loads((tmp_path / name / "tokenizer.json").read_text("utf-8"))
+        assert pre_tokenizer_name(data, tmp_path / name / "tokenizer.json") == name
+        assert pre_tokenizer_name(data) == PUBLISHED[name][0], "without its vocabulary the form decides"
+
+
+def test_a_known_vocabulary_has_its_own_name(tmp_path: Path) -> None:
+    """Refact's tokenizer splits as SmolLM's does."""
+    data = write_tokenizer("refact", tmp_path)
+    assert pre_tokenizer_name(data) == "smollm"
+    assert pre_tokenizer_name(data, tmp_path / "tokenizer.json") == "refact"
+
+
+@pytest.mark.parametrize("name", [*PRE_TOKENIZERS.values(), *PRE_SEQUENCES.values()])
+def test_forms(name: str) -> None:
+    data = {"pre_tokenizer": {"type": "Sequence", "pretokenizers": steps(name)}}
+    assert pre_tokenizer_name(data) == name
+    data["pre_tokenizer"]["pretokenizers"].insert(0, {"type": "Whitespace"})
+    with pytest.raises(ConfigError, match="--pre"):
+        pre_tokenizer_name(data)
