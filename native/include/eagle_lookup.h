@@ -8,6 +8,7 @@
 #pragma once
 
 #include "eagle.h"
+#include "eagle_policy.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -26,9 +27,17 @@ LLAMA_API int32_t eagle_lookup_begin(eagle_lookup * lookup, llama_seq_id seq, co
 // The text was continued.
 LLAMA_API int32_t eagle_lookup_extend(eagle_lookup * lookup, llama_seq_id seq, const llama_token * ids, int32_t n);
 
-// Writes up to n_max tokens that may follow id_last, which follows the text, to ids, and their number to n_out.
+// Writes up to n_max tokens that may follow id_last, which follows the text, to ids, their number to n_out, and the
+// number of tokens before the first one that it was found by to n_match.
 LLAMA_API int32_t eagle_lookup_draft(const eagle_lookup * lookup, llama_seq_id seq, llama_token id_last,
-                                     llama_token * ids, int32_t n_max, int32_t * n_out);
+                                     llama_token * ids, int32_t n_max, int32_t * n_out,
+                                     int32_t * n_match);
+
+// The beginning of a round of one sequence, in one call: a front end makes it for every token of a plain text. `came`:
+// the tokens that were added to the text since the last round or begin, and the one that follows them. Extends the
+// text, compares the last offer with it, writes a new one to ids[draft->n_max] if it is worth its time, and chooses.
+LLAMA_API int32_t eagle_lookup_round(eagle_lookup * lookup, eagle_policy * policy, const llama_token * came,
+                                     int32_t n_came, llama_token * ids, struct eagle_policy_draft * draft);
 
 #ifdef __cplusplus
 }

@@ -16,7 +16,7 @@ from llama_eagle.errors import UsageError
 from llama_eagle.generation.options import SamplingParams
 from llama_eagle.native.processor.threads import read_threads, warn_excess
 from llama_eagle.native.rpc import read_servers
-from llama_eagle.sessions.options import ContextOptions, LoadOptions
+from llama_eagle.sessions.options import ContextOptions, LoadOptions, batch_too_small
 
 
 def _threads(value: str | int) -> int:
@@ -157,6 +157,10 @@ class Computing(Devices):
         ContextOptions.type_k
     )
     cache_type_v: Annotated[str, typer.Option(help="Type of the V memory.")] = ContextOptions.type_v
+
+    def too_small_for(self, longest: int) -> str | None:
+        """Return a message if batches have no room for a round with a draft of `longest` tokens."""
+        return batch_too_small(self.batch_size, self.ubatch_size, longest)
 
     def context(self, n_ctx: int, n_rs_seq: int) -> ContextOptions:
         """For `n_ctx` tokens, of whose recurrent state the last `n_rs_seq` can be undone."""

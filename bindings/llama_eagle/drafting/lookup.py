@@ -20,18 +20,20 @@ class PromptLookup:
 
     def __init__(self, n_gram: int = 6, n_min: int = 2) -> None:
         self._lib = library()
-        self._handle = ctypes.c_void_p()
-        check(self._lib.eagle_lookup_new(1, n_gram, n_min, ctypes.byref(self._handle)), "eagle_lookup_new")
-        weakref.finalize(self, self._lib.eagle_lookup_free, self._handle)
+        self.handle = ctypes.c_void_p()
+        check(self._lib.eagle_lookup_new(1, n_gram, n_min, ctypes.byref(self.handle)), "eagle_lookup_new")
+        weakref.finalize(self, self._lib.eagle_lookup_free, self.handle)
 
     def begin(self, tokens: Sequence[int]) -> None:
-        check(self._lib.eagle_lookup_begin(self._handle, 0, as_tokens(tokens), len(tokens)), "eagle_lookup_begin")
+        check(self._lib.eagle_lookup_begin(self.handle, 0, as_tokens(tokens), len(tokens)), "eagle_lookup_begin")
 
     def draft(self, id_last: int, n_max: int) -> list[int]:
-        ids, n = (ctypes.c_int32 * n_max)(), ctypes.c_int32()
-        status = self._lib.eagle_lookup_draft(self._handle, 0, id_last, ids, n_max, ctypes.byref(n))
+        ids, n, n_match = (ctypes.c_int32 * n_max)(), ctypes.c_int32(), ctypes.c_int32()
+        status = self._lib.eagle_lookup_draft(
+            self.handle, 0, id_last, ids, n_max, ctypes.byref(n), ctypes.byref(n_match)
+        )
         check(status, "eagle_lookup_draft")
         return ids[: n.value]
 
     def accept(self, tokens: Sequence[int]) -> None:
-        check(self._lib.eagle_lookup_extend(self._handle, 0, as_tokens(tokens), len(tokens)), "eagle_lookup_extend")
+        check(self._lib.eagle_lookup_extend(self.handle, 0, as_tokens(tokens), len(tokens)), "eagle_lookup_extend")

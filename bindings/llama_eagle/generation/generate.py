@@ -131,7 +131,7 @@ def generate(
         decode_ms=decode_ms,
         stop_reason=reason,
         speculative=rounds.statistics if plan.drafter is not None else None,
-        plain_ms=plain_ms(session, tokens) if watch.compare and plan.drafter is not None else None,
+        plain_ms=plain_ms(session, tokens) if watch.compare and rounds.statistics.n_drafted else None,
     )
 
 

@@ -162,6 +162,7 @@ struct eagle_rounds {
             return;
         }
         const int64_t start_us = ggml_time_us();
+        int32_t n_match = 0;
         Offer & last = offers_[seq];
         const llama_tokens & text = *dp.prompt;
         if (text.size() > last.n_text) {
@@ -170,9 +171,10 @@ struct eagle_rounds {
             eagle_policy_text(policy_.get(), seq, came.data(), (int32_t) came.size());
         }
         eagle_lookup_begin(lookup_.get(), seq, text.data(), (int32_t) text.size());
-        eagle_lookup_draft(lookup_.get(), seq, dp.id_last, last.ids.data(), n_max, &last.n);
+        eagle_lookup_draft(lookup_.get(), seq, dp.id_last, last.ids.data(), n_max, &last.n, &n_match);
         last.n_text = text.size();
-        eagle_policy_offer(policy_.get(), seq, last.ids.data(), last.n, (double) (ggml_time_us() - start_us) / 1000.0);
+        eagle_policy_offer(policy_.get(), seq, last.ids.data(), last.n, n_match,
+                           (double) (ggml_time_us() - start_us) / 1000.0);
     }
 };
 

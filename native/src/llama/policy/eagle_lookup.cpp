@@ -13,6 +13,17 @@ using eagle::format;
 using eagle::guarded;
 using eagle::require;
 
+namespace {
+
+// Passes a failure of another C function on.
+void require_ok(int32_t status) {
+    if (status != EAGLE_OK) {
+        throw Error((eagle_status) status, eagle_last_error());
+    }
+}
+
+}  // namespace
+
 struct eagle_lookup {
     const int n_gram, n_min;
     std::vector<std::vector<llama_token>> texts;  // by sequence
@@ -36,15 +47,19 @@ struct eagle_lookup {
         }
     }
 
-    int draft(llama_seq_id seq, llama_token id_last, llama_token * ids, int n_max) const {
+    // n_match: tokens that the first one was found by.
+    int draft(llama_seq_id seq, llama_token id_last, llama_token * ids, int n_max, int & n_match) const {
+        n_match = 0;
         const auto & text = texts[seq];
         std::vector<llama_token> tail(text.end() - std::min<size_t>(text.size(), n_gram - 1), text.end());
         tail.push_back(id_last);
         for (int i = 0; i < n_max; i++) {
-            const llama_token next = follows(tail);
+            int size = 0;
+            const llama_token next = follows(tail, size);
             if (next < 0) {
                 return i;
             }
+            n_match = i == 0 ? size : n_match;
             ids[i] = next;
             tail.push_back(next);
         }
@@ -52,8 +67,8 @@ struct eagle_lookup {
     }
 
   private:
-    llama_token follows(const std::vector<llama_token> & tail) const {
-        for (int size = std::min(n_gram, (int) tail.size()); size >= n_min; size--) {
+    llama_token follows(const std::vector<llama_token> & tail, int & size) const {
+        for (size = std::min(n_gram, (int) tail.size()); size >= n_min; size--) {
             const llama_token found = ngrams.find(eagle::Ngrams::hash(tail.data() + tail.size() - size, size));
             if (found >= 0) {
                 return found;
@@ -106,10 +121,32 @@ int32_t eagle_lookup_extend(eagle_lookup * lookup, llama_seq_id seq, const llama
 }
 
 int32_t eagle_lookup_draft(const eagle_lookup * lookup, llama_seq_id seq, llama_token id_last, llama_token * ids,
-                           int32_t n_max, int32_t * n_out) {
+                           int32_t n_max, int32_t * n_out, int32_t * n_match) {
     return guarded("eagle_lookup_draft", [&] {
         require_sequence(lookup, seq);
         require(n_out, "n_out");
-        *n_out = lookup->draft(seq, id_last, ids, n_max);
+        require(n_match, "n_match");
+        *n_out = lookup->draft(seq, id_last, ids, n_max, *n_match);
+    });
+}
+
+int32_t eagle_lookup_round(eagle_lookup * lookup, eagle_policy * policy, const llama_token * came, int32_t n_came,
+                           llama_token * ids, struct eagle_policy_draft * draft) {
+    return guarded("eagle_lookup_round", [&] {
+        require(draft, "draft");
+        require_sequence(lookup, draft->seq);
+        if (n_came < 1) {
+            throw Error(EAGLE_ERR_ARGUMENT, "a round begins with the token that follows the text");
+        }
+        lookup->extend(draft->seq, came, n_came - 1);
+        require_ok(eagle_policy_text(policy, draft->seq, came + 1, n_came - 1));
+        if (eagle_policy_wants_offer(policy)) {
+            const int64_t start_us = ggml_time_us();
+            int n_match = 0;
+            const int n = lookup->draft(draft->seq, came[n_came - 1], ids, draft->n_max, n_match);
+            const double ms = (double) (ggml_time_us() - start_us) / 1000.0;
+            require_ok(eagle_policy_offer(policy, draft->seq, ids, n, n_match, ms));
+        }
+        require_ok(eagle_policy_choose(policy, draft, 1));
     });
 }
