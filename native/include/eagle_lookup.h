@@ -1,4 +1,5 @@
-// eagle_lookup.h: drafts from texts of this process: what most likely follows the newest tokens.
+// eagle_lookup.h: drafts from texts of this process and, with a file, of earlier ones: what most likely follows the
+// newest tokens.
 //
 // Every text that a sequence holds is remembered as n-grams with the tokens that followed them, in a table of fixed
 // size that all sequences share; old entries make room for new ones. Costs microseconds a token.
@@ -20,6 +21,17 @@ typedef struct eagle_lookup eagle_lookup;
 // n_min.
 LLAMA_API int32_t eagle_lookup_new(int32_t n_seq, int32_t n_gram, int32_t n_min, eagle_lookup ** out);
 LLAMA_API void eagle_lookup_free(eagle_lookup * lookup);
+
+// From now on the look-up also knows the texts of earlier processes, which `path` holds; a file that is not there holds
+// none. EAGLE_ERR_INCOMPATIBLE for one of another vocabulary or a later version, and one that is no file of a look-up.
+LLAMA_API int32_t eagle_lookup_open(eagle_lookup * lookup, const struct llama_vocab * vocab, const char * path);
+
+// Why the file was read as if it held nothing: it is damaged. "" for a sound one, and before eagle_lookup_open.
+LLAMA_API const char * eagle_lookup_notice(const eagle_lookup * lookup);
+
+// Writes what the look-up knows to that file: as a whole, and merged with what other processes have written meanwhile.
+// Does nothing without a file, and if nothing was learned. EAGLE_ERR_STATE if it cannot be written.
+LLAMA_API int32_t eagle_lookup_save(eagle_lookup * lookup);
 
 // The sequence's text is ids[n] now. What it shares with the earlier one from the start on is not learned again.
 LLAMA_API int32_t eagle_lookup_begin(eagle_lookup * lookup, llama_seq_id seq, const llama_token * ids, int32_t n);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,9 @@ def test_empty_and_missing_files(tmp_path: Path) -> None:
         read_prompts([write(tmp_path / "empty.jsonl", "", "  ")])
     with pytest.raises(InputError, match=r"cannot be read.*chat, math"):
         read_prompts([str(tmp_path / "missing.jsonl")])
+
+
+def test_prompts_of_look_up_are_of_every_kind() -> None:
+    kinds = Counter(prompt.category for prompt in read_prompts(["lookup"]))
+    assert set(kinds) == {"edit", "extract", "summarize", "rename", "agent", "repeat", "chat"}
+    assert min(kinds.values()) >= 4

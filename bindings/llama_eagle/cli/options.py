@@ -67,6 +67,7 @@ class ServedDrafting:
 
     draft: Annotated[str | None, drafting_option("draft", "-d")] = None
     lookup: Annotated[bool | None, drafting_option("lookup")] = DraftingOptions.lookup
+    lookup_cache: Annotated[Path | None, drafting_option("lookup_cache")] = None
     n_draft: Annotated[str, drafting_option("n_draft")] = "auto"
     n_draft_max: Annotated[int, drafting_option("n_draft_max")] = DraftingOptions.n_draft_max
     p_min: PMin = DraftingOptions.p_min

@@ -109,7 +109,7 @@ OPTION_TYPES = Types(
     EagleOptions,
     {"Drafter": Any},
     drafter=allowed("a drafter: see docs/eagle-llama.md", lambda value: _has(value, "begin", "draft", "accept")) | None,
-    **dict.fromkeys(("draft", "draft_path", "mmproj_path", "image_folder"), PATH | None),
+    **dict.fromkeys(("draft", "draft_path", "lookup_cache", "mmproj_path", "image_folder"), PATH | None),
 )
 EAGLE_PARAMETERS = tuple(field.name for field in fields(EagleOptions))
 

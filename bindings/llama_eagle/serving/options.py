@@ -186,6 +186,8 @@ def variables(served: Checked) -> dict[str, str]:
     if drafts.model is not None:
         found["LLAMA_EAGLE_DRAFT_VOCAB"] = str(session_options(served.draft, drafts).n_vocab_draft)
         found["LLAMA_EAGLE_DRAFT_CTX"] = str(drafts.draft_n_ctx)
+    if drafts.lookup_cache is not None:
+        found["LLAMA_EAGLE_LOOKUP_CACHE"] = str(drafts.lookup_cache)
     if drafts.drafts:
         found["LLAMA_EAGLE_DRAFT_LENGTH"] = "auto" if drafts.n_draft == "auto" else "fixed"
     return {name: value for name, value in found.items() if value}

@@ -125,6 +125,13 @@ class EagleSession(Closing):
         return str(self._lib.eagle_draft_notice(self._handle).decode())
 
     @property
+    def vocab(self) -> Any:
+        """The target's llama_vocab pointer."""
+        import llama_cpp
+
+        return llama_cpp.llama_model_get_vocab(llama_cpp.llama_get_model(self.ctx))
+
+    @property
     def n_past(self) -> int:
         """Tokens committed."""
         return int(self._lib.eagle_n_past(self._handle))

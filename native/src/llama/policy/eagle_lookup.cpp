@@ -3,9 +3,12 @@
 #include "eagle_lookup.h"
 
 #include <algorithm>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "eagle_arguments.h"
+#include "eagle_lookup_file.h"
 #include "eagle_ngrams.h"
 
 using eagle::Error;
@@ -28,6 +31,22 @@ struct eagle_lookup {
     const int n_gram, n_min;
     std::vector<std::vector<llama_token>> texts;  // by sequence
     eagle::Ngrams ngrams;
+    eagle::LookupFile file;
+    std::string notice;
+    bool has_learned = false;
+
+    void open(const char * path, const llama_vocab & vocab) {
+        eagle::LookupFile found(path, vocab);
+        notice = found.read(ngrams);
+        file = std::move(found);
+    }
+
+    void save() {
+        if (!file.empty() && has_learned) {
+            file.write(ngrams);
+            has_learned = false;
+        }
+    }
 
     void begin(llama_seq_id seq, const llama_token * ids, int n) {
         auto & text = texts[seq];
@@ -39,6 +58,7 @@ struct eagle_lookup {
     // An n-gram is learned with the token after it, so that the end of a text never finds itself.
     void extend(llama_seq_id seq, const llama_token * ids, int n) {
         auto & text = texts[seq];
+        has_learned = has_learned || n > 0;
         for (int i = 0; i < n; i++) {
             for (int size = n_min; size <= std::min(n_gram, (int) text.size()); size++) {
                 ngrams.observe(eagle::Ngrams::hash(text.data() + text.size() - size, size), ids[i]);
@@ -98,12 +118,32 @@ int32_t eagle_lookup_new(int32_t n_seq, int32_t n_gram, int32_t n_min, eagle_loo
         if (n_seq < 1 || n_min < 1 || n_gram < n_min || n_gram > LONGEST_NGRAM) {
             throw Error(EAGLE_ERR_ARGUMENT, format("%d sequences, n-grams of %d to %d tokens", n_seq, n_min, n_gram));
         }
-        *out = new eagle_lookup{n_gram, n_min, std::vector<std::vector<llama_token>>(n_seq), {}};
+        *out = new eagle_lookup{n_gram, n_min, std::vector<std::vector<llama_token>>(n_seq), {}, {}, {}, false};
     });
 }
 
 void eagle_lookup_free(eagle_lookup * lookup) {
     delete lookup;
+}
+
+int32_t eagle_lookup_open(eagle_lookup * lookup, const llama_vocab * vocab, const char * path) {
+    return guarded("eagle_lookup_open", [&] {
+        require(lookup, "lookup");
+        require(vocab, "vocab");
+        require(path, "path");
+        lookup->open(path, *vocab);
+    });
+}
+
+const char * eagle_lookup_notice(const eagle_lookup * lookup) {
+    return lookup ? lookup->notice.c_str() : "";
+}
+
+int32_t eagle_lookup_save(eagle_lookup * lookup) {
+    return guarded("eagle_lookup_save", [&] {
+        require(lookup, "lookup");
+        lookup->save();
+    });
 }
 
 int32_t eagle_lookup_begin(eagle_lookup * lookup, llama_seq_id seq, const llama_token * ids, int32_t n) {
