@@ -10,6 +10,7 @@ import pytest
 from fixtures.command import Outcome, assert_one_line_error, llama_eagle
 from fixtures.serving import serve
 from fixtures.targets import make_target
+from fixtures.tiny_gguf import write_target
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import InputError, UsageError
 
@@ -20,13 +21,10 @@ PROMPT, OTHER, N = [5, 9, 14], [7, 3, 21], 40
 
 @pytest.fixture(scope="module")
 def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make(tmp_path_factory.mktemp("dense"), "qwen3")
-
-
-def make(folder: Path, family: str) -> Path:
     """Random weights, whose texts do not repeat."""
-    checkpoint = make_target(family, folder / "target", seed=5, dtype="float32")
-    convert_target(checkpoint, folder / "model.gguf", TargetOptions(outtype="f16", mtp=False))
+    folder = tmp_path_factory.mktemp("dense")
+    checkpoint = make_target("qwen3", folder / "target", seed=5, dtype="float32")
+    convert_target(checkpoint, folder / "model.gguf", TargetOptions(outtype="f16"))
     return folder / "model.gguf"
 
 
@@ -35,6 +33,11 @@ def run(model: Path, cache: Path | None, prompt: list[int] = PROMPT) -> Outcome:
     tokens = ",".join(map(str, prompt))
     given = ("--tokens", tokens, "-n", N, "--ignore-eos", "--temp", 0, "-t", 1, "--n-draft", 4, "--json")
     return llama_eagle("generate", "-m", model, *given, *options)
+
+
+def assert_refused(model: Path, cache: Path, reason: str) -> None:
+    outcome = run(model, cache)
+    assert_one_line_error(Outcome(outcome.code, "", outcome.stderr), 3, str(cache), reason)
 
 
 def load(model: Path, **options: Any) -> Any:
@@ -102,21 +105,21 @@ def test_a_damaged_file_is_a_warning_and_a_fresh_start(dense: Path, tmp_path: Pa
 
 def test_files_that_are_not_ours_are_left_alone(dense: Path, tmp_path: Path) -> None:
     cache = tmp_path / "texts"
-    other = make(tmp_path, "llama")
+    other = write_target(tmp_path / "other.gguf")
     assert run(other, cache).code == 0
     kept = cache.read_bytes()
-    assert_one_line_error(run(dense, cache), 3, str(cache), "another vocabulary")
+    assert_refused(dense, cache, "another vocabulary")
     later = bytearray(kept)
     later[8] += 1
     for content, reason in ((b"my notes\n" * 9, "no file of a look-up"), (bytes(later), "a later version")):
         cache.write_bytes(content)
-        assert_one_line_error(run(dense, cache), 3, reason)
+        assert_refused(dense, cache, reason)
         with pytest.raises(InputError, match=reason):
             load(dense, lookup_cache=cache)
         assert cache.read_bytes() == content
     with pytest.raises(AssertionError, match="a later version"), serve("-m", dense, "-t", 1, "--lookup-cache", cache):
         pass
-    assert_one_line_error(run(dense, tmp_path / "none" / "texts"), 3, "its folder is not there")
+    assert_refused(dense, tmp_path / "none" / "texts", "its folder is not there")
     empty = tmp_path / "empty"
     empty.touch()
     assert run(dense, empty).code == 0

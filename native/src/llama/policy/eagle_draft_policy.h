@@ -46,7 +46,7 @@ class DraftPolicy {
   private:
     struct Sequence {
         Acceptance model;
-        std::array<Acceptance, 4> offers{Acceptance(0.6), Acceptance(0.4), Acceptance(0.6), Acceptance(0.8)};
+        std::array<Acceptance, 4> offers{Acceptance(0.6), Acceptance(0.1), Acceptance(0.5), Acceptance(0.8)};
         size_t kind = 0;  // of the last offer: by the length of its match
         std::vector<llama_token> offered;
         int source = EAGLE_SOURCE_NONE;
