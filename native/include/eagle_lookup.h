@@ -42,8 +42,7 @@ LLAMA_API int32_t eagle_lookup_extend(eagle_lookup * lookup, llama_seq_id seq, c
 // Writes up to n_max tokens that may follow id_last, which follows the text, to ids, their number to n_out, and the
 // number of tokens before the first one that it was found by to n_match.
 LLAMA_API int32_t eagle_lookup_draft(const eagle_lookup * lookup, llama_seq_id seq, llama_token id_last,
-                                     llama_token * ids, int32_t n_max, int32_t * n_out,
-                                     int32_t * n_match);
+                                     llama_token * ids, int32_t n_max, int32_t * n_out, int32_t * n_match);
 
 // The beginning of a round of one sequence, in one call: a front end makes it for every token of a plain text. `came`:
 // the tokens that were added to the text since the last round or begin, and the one that follows them. Extends the

@@ -61,9 +61,9 @@ struct World {
     double model_rate = 0.7, offer_rate = 0;
     int n_offered = 0, n_match = 0;
     bool is_first_slow = false;  // the first decode of a number of rows takes ten times as long
-    double dear_ms = 0;  // of each row above nine
-    double held_up = 0;  // share of rounds that the policy sees take two to eight times as long
-    int n_draft = -1;    // of all; -1: as the policy has it
+    double dear_ms = 0;          // of each row above nine
+    double held_up = 0;          // share of rounds that the policy sees take two to eight times as long
+    int n_draft = -1;            // of all; -1: as the policy has it
 };
 
 struct Played {

@@ -10,12 +10,11 @@ import typer
 
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import Devices, Drafting, Json, Sampling, TargetFile, Threads, Vision, drafting_option
+from llama_eagle.cli.options import Devices, Drafting, Json, Sampling, TargetFile, Threads, Vision
 from llama_eagle.drafting.options import LOOKUP, DraftingOptions
 from llama_eagle.errors import UsageError
 from llama_eagle.native.processor.threads import n_threads
 from llama_eagle.progress import progress
-
 
 FIXED = "4"  # tokens of a draft model's drafts
 LENGTH = "Draft length in tokens, or auto: chosen by measured acceptance and cost, down to none."

@@ -12,7 +12,7 @@ constexpr int ENOUGH = 3;      // rounds of a length tell its time: the quickest
 constexpr double GAIN = 1.01;  // a length is left for one that is faster by this: smaller gains are mostly noise
 constexpr double HOPE = 0.9;   // of the best speed: an unmeasured length that promises less is not tried
 constexpr double PROBE_SHARE = 0.005;  // of the time goes into probes: less than can be noticed
-constexpr int MATCHES[] = {4, 6};  // tokens of a match: offers after shorter ones are wrong more often
+constexpr int MATCHES[] = {4, 6};      // tokens of a match: offers after shorter ones are wrong more often
 constexpr double SWITCH = 0.15;        // of a round: what another length and the way back cost (new graphs)
 
 }  // namespace
@@ -137,8 +137,8 @@ void DraftPolicy::choose_offer(Option & best, const eagle_policy_draft * drafts,
     }
 }
 
-// The first decodes of a size take longer: their graphs and buffers are made. Until ENOUGH are measured, and for a probe
-// of old times (`anew`), the shape of the times counts where it gives less.
+// The first decodes of a size take longer: their graphs and buffers are made. Until ENOUGH are measured, and for a
+// probe of old times (`anew`), the shape of the times counts where it gives less.
 double DraftPolicy::offer_decode_ms(int n_seq, int n_rows, bool anew) const {
     const double ms = times_.decode_ms(n_seq, n_rows);
     const bool is_known = times_.n_decodes(n_seq, n_rows) >= ENOUGH && !anew;
@@ -174,7 +174,7 @@ bool DraftPolicy::takes_offer(const eagle_policy_draft & draft, int n, int lengt
 }
 
 DraftPolicy::Option DraftPolicy::option(const eagle_policy_draft * drafts, int n, int source, int length,
-                                         bool anew) const {
+                                        bool anew) const {
     Option found{source, length, 0, 0};
     int n_rows = n;
     bool is_drafted = false;

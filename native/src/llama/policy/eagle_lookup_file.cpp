@@ -74,7 +74,8 @@ bool is_sound(const Record & record, int32_t n_vocab) {
 
 bool is_sound(const Header & header, const std::vector<Record> & records, int32_t n_vocab) {
     return checksum_of(header, records) == header.checksum &&
-           std::all_of(records.begin(), records.end(), [&](const Record & record) { return is_sound(record, n_vocab); });
+           std::all_of(records.begin(), records.end(),
+                       [&](const Record & record) { return is_sound(record, n_vocab); });
 }
 
 std::vector<Record> records_of(const Ngrams & ngrams) {

@@ -29,7 +29,8 @@ Session::Draft::Draft(llama_context * ctx, const llama_model & draft, const eagl
     : engine(draft, *ctx, draft_params(ctx, params)), boundaries(*ctx, engine.model().states) {}
 
 // A draft takes its states piece by piece, and a recurrent state that can go back keeps the last n_rs_seq + 1 tokens of
-// a batch together: then a prompt is computed in llama.cpp's own pieces, or it would not have the bits of plain decoding.
+// a batch together: then a prompt is computed in llama.cpp's own pieces, or it would not have the bits of plain
+// decoding.
 Session::Session(llama_context * ctx, const llama_model * draft, const eagle_session_params & params)
     : ctx_(ctx),
       n_draft_max_(params.n_draft_max),
