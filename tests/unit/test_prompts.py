@@ -38,7 +38,7 @@ def test_blank_lines_are_skipped_but_counted(tmp_path: Path) -> None:
 
 
 def test_own_files_have_several_prompts_a_category() -> None:
-    assert set(OWN) == {"chat", "math"}
+    assert set(OWN) == {"chat", "lookup", "math"}
     prompts = read_prompts(["chat", "math"])
     assert len([p for p in prompts if p.category == "math"]) == 20
     assert len({p.category for p in prompts}) > 5
@@ -79,7 +79,7 @@ def test_bad_bytes_are_named(tmp_path: Path) -> None:
 def test_empty_and_missing_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no prompts"):
         read_prompts([write(tmp_path / "empty.jsonl", "", "  ")])
-    with pytest.raises(InputError, match=r"cannot be read.*chat, math"):
+    with pytest.raises(InputError, match=r"cannot be read.*chat, lookup, math"):
         read_prompts([str(tmp_path / "missing.jsonl")])
 
 
