@@ -46,7 +46,7 @@ class Prompt:
 
 
 def read_prompts(files: Iterable[str]) -> list[Prompt]:
-    """The prompts of files, or of our own files by their name: `chat`, `math`.
+    """The prompts of files, or of our own files by their name: `chat`, `math`, `lookup`.
 
     Raises InputError that names file and line when a file cannot be used as a whole.
     """

@@ -53,9 +53,10 @@ LLAMA_API int32_t eagle_policy_begin(eagle_policy * policy, llama_seq_id seq);
 // Returns true if an offer is worth its time in this round: a slow one is wanted rarely, unless it is fastest.
 LLAMA_API bool eagle_policy_wants_offer(const eagle_policy * policy);
 
-// Tokens that may follow the text, and the time it took to find them. n may be 0.
+// Tokens that may follow the text, and the time it took to find them. n may be 0. n_match: tokens before them that are
+// the text's last ones, too: acceptance is counted by it; 0: unknown.
 LLAMA_API int32_t eagle_policy_offer(eagle_policy * policy, llama_seq_id seq, const llama_token * ids, int32_t n,
-                                     double ms);
+                                     int32_t n_match, double ms);
 
 struct eagle_policy_draft {
     llama_seq_id seq;
@@ -79,6 +80,16 @@ LLAMA_API int32_t eagle_policy_verified(eagle_policy * policy, llama_seq_id seq,
 
 // The text was continued by these tokens: the first one follows what the last offer was made for.
 LLAMA_API int32_t eagle_policy_text(eagle_policy * policy, llama_seq_id seq, const llama_token * ids, int32_t n);
+
+// The calls drafted, decoded and verified of a round of one sequence in one.
+struct eagle_policy_round {
+    llama_seq_id seq;
+    int32_t n_model;  // tokens that the model drafted; 0: it was not called
+    int32_t n_draft, n_accepted;
+    double draft_ms, verify_ms;
+};
+
+LLAMA_API int32_t eagle_policy_observe(eagle_policy * policy, const struct eagle_policy_round * round);
 
 #ifdef __cplusplus
 }

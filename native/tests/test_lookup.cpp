@@ -19,6 +19,7 @@ void require(bool condition, const char * what) {
 
 struct Lookup {
     eagle_lookup * impl = nullptr;
+    mutable int32_t n_match = -1;  // of the last draft
 
     explicit Lookup(int n_seq = 1, int n_gram = 3, int n_min = 2) {
         require(eagle_lookup_new(n_seq, n_gram, n_min, &impl) == EAGLE_OK, "a look-up");
@@ -32,7 +33,7 @@ struct Lookup {
     Tokens draft(llama_token id_last, int n_max, int seq = 0) const {
         Tokens ids(n_max);
         int32_t n = -1;
-        require(eagle_lookup_draft(impl, seq, id_last, ids.data(), n_max, &n) == EAGLE_OK, "a draft");
+        require(eagle_lookup_draft(impl, seq, id_last, ids.data(), n_max, &n, &n_match) == EAGLE_OK, "a draft");
         ids.resize(n);
         return ids;
     }
@@ -43,7 +44,8 @@ void require_continuations() {
     lookup.begin({1, 2, 3, 4, 5, 1, 2, 3, 9, 9, 1, 2});
     require(lookup.draft(3, 2) == Tokens{9, 9}, "the newest of two that followed once");
     require(lookup.draft(3, 1) == Tokens{9}, "no more than asked for");
-    require(lookup.draft(7, 4).empty(), "nothing where the tokens never stood");
+    require(lookup.n_match == 3, "the longest match");
+    require(lookup.draft(7, 4).empty() && lookup.n_match == 0, "nothing where the tokens never stood");
     lookup.extend({3, 4, 1, 2, 3, 4, 1, 2});
     require(lookup.draft(3, 1) == Tokens{4}, "the more frequent one");
     lookup.extend({3, 8, 1, 2, 3, 8, 1, 2, 3, 8, 1, 2});

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <numeric>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "eagle_policy.h"
@@ -58,10 +59,11 @@ std::vector<llama_token> proposal(int n, int n_right, llama_token wrong = -1) {
 
 struct World {
     double model_rate = 0.7, offer_rate = 0;
-    int n_offered = 0;
-    double dear_ms = 0;  // of each row above nine
-    double held_up = 0;  // share of rounds that the policy sees take two to eight times as long
-    int n_draft = -1;    // of all; -1: as the policy has it
+    int n_offered = 0, n_match = 0;
+    bool is_first_slow = false;  // the first decode of a number of rows takes ten times as long
+    double dear_ms = 0;          // of each row above nine
+    double held_up = 0;          // share of rounds that the policy sees take two to eight times as long
+    int n_draft = -1;            // of all; -1: as the policy has it
 };
 
 struct Played {
@@ -95,6 +97,7 @@ class Game {
     std::mt19937 random_{1}, other_{2};
     int n_behind_ = 40;  // tokens of each that the model has not read: here the prompts
     double ms_ = 0;
+    std::set<int> seen_rows_;
 
     int right(double rate, int n_max) {
         std::bernoulli_distribution is_right(rate);
@@ -111,7 +114,7 @@ class Game {
         for (const int seq : seqs_) {
             offered.push_back(right(world_.offer_rate, world_.n_offered));
             const auto ids = proposal(world_.n_offered, offered.back());
-            eagle_policy_offer(policy_.impl, seq, ids.data(), (int32_t) ids.size(), 0.01);
+            eagle_policy_offer(policy_.impl, seq, ids.data(), (int32_t) ids.size(), world_.n_match, 0.01);
         }
         auto drafts = policy_.choose(seqs_);
         played.rounds[drafts[0].source]++;
@@ -143,7 +146,8 @@ class Game {
         const double draft_ms = n_model > 0 ? 0.8 * n_model * longest + 0.1 * n * n_behind_ : 0;
         n_behind_ = n_model > 0 ? 0 : n_behind_ + 1;
         eagle_policy_drafted(policy_.impl, n, longest, draft_ms);
-        const double decode = decode_ms(n, n_rows, world_.dear_ms);
+        const bool is_first = world_.is_first_slow && seen_rows_.insert(n_rows).second;
+        const double decode = decode_ms(n, n_rows, world_.dear_ms) * (is_first ? 10 : 1);
         const double seen = noise(other_) * (is_held_up(other_) ? longer(other_) : 1);
         eagle_policy_decoded(policy_.impl, n, n_rows, decode * (world_.held_up > 0 ? seen : 1));
         ms_ = draft_ms + decode;
@@ -217,13 +221,53 @@ void require_a_fixed_length() {
     Policy policy(2, true, 4);
     require(policy.choose({0})[0].n_draft == 4 && policy.choose({0}, 2)[0].n_draft == 2, "as long as there is room");
     const std::vector<llama_token> ids = {1, 2};
-    eagle_policy_offer(policy.impl, 0, ids.data(), 2, 0);
+    eagle_policy_offer(policy.impl, 0, ids.data(), 2, 0, 0);
     const auto drafts = policy.choose({0, 1});
     require(drafts[1].source == EAGLE_SOURCE_MODEL && drafts[1].n_draft == 4, "the model's, without an offer");
     Policy alone(1, false, 4);
     require(alone.choose({0})[0].source == EAGLE_SOURCE_NONE, "nothing without both");
-    eagle_policy_offer(alone.impl, 0, ids.data(), 2, 0);
+    eagle_policy_offer(alone.impl, 0, ids.data(), 2, 0, 0);
     require(alone.choose({0})[0].n_draft == 2, "as many as are offered");
+}
+
+// The first decode of a size says little of the next ones.
+void require_offers_after_a_slow_decode() {
+    World world;
+    world.n_offered = 8;
+    world.offer_rate = 0.95;
+    world.is_first_slow = true;
+    Policy alone(1, false);
+    require(Game(alone, 1, world).play(200).rounds[EAGLE_SOURCE_OFFER] > 190, "offers after a slow first decode");
+    Policy slow(1, false);
+    world.is_first_slow = false;
+    world.dear_ms = 0;
+    for (int i = 0; i < 8; i++) {
+        for (const int n_rows : {1, 2, 3, 4, 5, 7, 9}) {
+            eagle_policy_decoded(slow.impl, 1, n_rows, n_rows == 1 ? 33.5 : 330);
+        }
+    }
+    require(Game(slow, 1, world).play(3000).rounds[EAGLE_SOURCE_OFFER] > 500, "offers that were slow are probed");
+}
+
+// What is right after long matches says nothing of short ones.
+void require_acceptance_by_match() {
+    Policy policy(1, false);
+    World world;
+    world.n_offered = 8;
+    world.n_match = 2;
+    world.offer_rate = 0.01;
+    Game(policy, 1, world).play(100);
+    require(Game(policy, 1, world).play(100).rounds[EAGLE_SOURCE_OFFER] < 5, "none after short matches");
+    world.n_match = 6;
+    world.offer_rate = 0.95;
+    require(Game(policy, 1, world).play(20).rounds[EAGLE_SOURCE_OFFER] == 20, "offers after long ones at once");
+}
+
+void require_fixed_offers() {
+    Policy alone(1, false, 4);
+    World world;
+    world.n_offered = 4;
+    require(Game(alone, 1, world).play(100).rounds[EAGLE_SOURCE_OFFER] == 100, "a fixed length takes every offer");
 }
 
 // Offers that take as long as rounds are made rarely while they are wrong.
@@ -233,7 +277,7 @@ void require_dear_offers_to_be_rare() {
     for (int i = 0; i < 1000; i++) {
         if (eagle_policy_wants_offer(policy.impl)) {
             const std::vector<llama_token> ids = {1, 2, 3};
-            eagle_policy_offer(policy.impl, 0, ids.data(), 3, 20);
+            eagle_policy_offer(policy.impl, 0, ids.data(), 3, 0, 20);
             n_offers++;
         }
         const auto draft = policy.choose({0})[0];
@@ -263,6 +307,9 @@ int main() {
     require_the_better_source();
     require_a_fixed_length();
     require_dear_offers_to_be_rare();
+    require_offers_after_a_slow_decode();
+    require_acceptance_by_match();
+    require_fixed_offers();
     require_refusals();
     require_the_best_length(0, 0.96);
     require_the_best_length(0.3, 0.85);

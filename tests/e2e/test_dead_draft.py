@@ -84,10 +84,10 @@ def test_a_few_short_drafts_are_enough() -> None:
 def test_a_length_without_a_drafter(files: dict[str, Path]) -> None:
     given = ("generate", "-m", files["target"], "--raw", "-p", "abc", "-n", 3, "-t", 1, "--temp", 0)
     plain = run(*given)
-    done = run(*given, "--n-draft", 3)
+    done = run(*given, "--draft", "none", "--n-draft", 3)
     assert (done.code, done.stdout) == (0, plain.stdout), done
     assert done.stderr.startswith("warning: nothing drafts, so a draft length of 3 has no effect")
-    assert "warning" not in run(*given, "--n-draft", 3, "--lookup").stderr + plain.stderr
+    assert "warning" not in run(*given, "--n-draft", 3).stderr + plain.stderr
 
 
 @pytest.mark.parametrize("grammar", ['root ::= ("a"', "root ::= rule\nx ::= [a-z]", 'root ::= "a" }\n# more\n# lines'])

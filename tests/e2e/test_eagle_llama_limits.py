@@ -72,9 +72,9 @@ def test_a_stream_dropped_in_the_middle_leaves_it_usable(files: dict[str, Path])
     ("draft", "where"),
     [
         (draft, where)
-        for draft in (None, "draft")
+        for draft in (None, "draft", "lookup")
         for where in ("eval", "draft", "verify", "commit")
-        if draft or where != "draft"
+        if draft == "draft" or where != "draft"
     ],
 )
 def test_an_interrupt_leaves_it_usable(
@@ -86,9 +86,9 @@ def test_an_interrupt_leaves_it_usable(
     original = getattr(session, where)
     calls = 0
 
-    def interrupted(*arguments: Any) -> Any:
+    def interrupted(*arguments: Any, **named: Any) -> Any:
         nonlocal calls
-        result = original(*arguments)
+        result = original(*arguments, **named)
         calls += 1
         if calls == (1 if where == "eval" else 5):
             raise KeyboardInterrupt

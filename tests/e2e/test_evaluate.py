@@ -77,7 +77,7 @@ def test_a_model_without_a_draft(files: PairFiles, tmp_path: Path) -> None:
     """Look-up drafts, and next to a draft it is measured alone."""
     prompts = data(tmp_path / "prompts.jsonl", {"category": "letters", "prompt": "A B C"})
     alone_in_folder = shutil.copy(files.target, tmp_path / "alone.gguf")
-    options = ("-m", alone_in_folder, "--data", prompts, "-n", 300, "--ignore-eos", "-t", 1)
+    options = ("-m", alone_in_folder, "--data", prompts, "-n", 300, "--ignore-eos", "-t", 1, "--n-draft", 4)
     report = llama_eagle("evaluate", *options, "--json").json
     assert (report["draft"], report["lookup"]) == ("lookup", None)
     assert (report["overall"]["n_same"], report["overall"]["n_turns"]) == (1, 1)
@@ -87,3 +87,12 @@ def test_a_model_without_a_draft(files: PairFiles, tmp_path: Path) -> None:
     assert alone["mean_emitted"] == report["overall"]["mean_emitted"] != both["overall"]["mean_emitted"]
     text = llama_eagle("evaluate", *options, "-d", files.draft)
     assert "look-up alone" in text.stdout
+
+
+def test_look_up_has_prompts_of_its_own(files: PairFiles, tmp_path: Path) -> None:
+    """A row for each kind of work, by the policy's own lengths."""
+    alone = shutil.copy(files.target, tmp_path / "alone.gguf")
+    options = ("-m", alone, "-n", 2, "--limit", 1, "-t", 1)
+    report = llama_eagle("evaluate", *options, "--json").json
+    assert list(report["categories"]) == ["edit", "extract", "summarize", "rename", "agent", "repeat", "chat"]
+    assert (report["data"], report["n_draft"], report["draft"]) == (["lookup"], "auto", "lookup")

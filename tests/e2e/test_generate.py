@@ -39,7 +39,8 @@ def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_plain(target: Path) -> None:
-    result = llama_eagle("generate", "-m", target, "--raw", "-p", "abc", "-n", 60, "--temp", 0, "-t", 1, "--json").json
+    given = ("--raw", "-p", "abc", "-n", 60, "--temp", 0, "-t", 1, "-d", "none", "--json")
+    result = llama_eagle("generate", "-m", target, *given).json
     assert set(result) == KEYS
     assert result["text"] == (ALPHABET * 4)[3:63]
     assert result["tokens"] == [ord(c) for c in result["text"]]

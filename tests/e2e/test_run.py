@@ -46,7 +46,8 @@ def test_a_folder_is_converted_once_and_listed(tmp_path: Path) -> None:
 @pytest.mark.native
 def test_a_draft_beside_a_file_is_found(tmp_path: Path) -> None:
     target = write_target(tmp_path / "target.gguf")
-    assert "nothing drafted" in run(tmp_path, target).stdout
+    assert "nothing drafted" in run(tmp_path, target, "-d", "none").stdout
+    assert "; look-up: " in run(tmp_path, target).stdout
     write_draft(tmp_path / "my-draft.gguf")
     assert "EAGLE-3" in run(tmp_path, target, "--n-draft", 2).stdout
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def test_blank_lines_are_skipped_but_counted(tmp_path: Path) -> None:
 
 
 def test_own_files_have_several_prompts_a_category() -> None:
-    assert set(OWN) == {"chat", "math"}
+    assert set(OWN) == {"chat", "lookup", "math"}
     prompts = read_prompts(["chat", "math"])
     assert len([p for p in prompts if p.category == "math"]) == 20
     assert len({p.category for p in prompts}) > 5
@@ -78,5 +79,11 @@ def test_bad_bytes_are_named(tmp_path: Path) -> None:
 def test_empty_and_missing_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no prompts"):
         read_prompts([write(tmp_path / "empty.jsonl", "", "  ")])
-    with pytest.raises(InputError, match=r"cannot be read.*chat, math"):
+    with pytest.raises(InputError, match=r"cannot be read.*chat, lookup, math"):
         read_prompts([str(tmp_path / "missing.jsonl")])
+
+
+def test_prompts_of_look_up_are_of_every_kind() -> None:
+    kinds = Counter(prompt.category for prompt in read_prompts(["lookup"]))
+    assert set(kinds) == {"edit", "extract", "summarize", "rename", "agent", "repeat", "chat"}
+    assert min(kinds.values()) >= 4

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
+import gguf
 import pytest
-from fixtures.tiny_gguf import write_draft, write_target
-from llama_eagle.drafting.options import DraftingOptions
-from llama_eagle.drafting.resolve import resolve
+from fixtures.tiny_gguf import finish, write_draft, write_target
+from fixtures.upstream import source_folder
+from llama_eagle.drafting.options import LOOKUP, NONE, DraftingOptions
+from llama_eagle.drafting.resolve import resolve, without_lookup
 from llama_eagle.errors import UsageError
-from llama_eagle.gguf import names
+from llama_eagle.gguf import mtp, names, recurrent
 from llama_eagle.gguf.names import FileName, read_name
 from llama_eagle.pairs import find_pair, kept_draft
 
@@ -47,12 +50,49 @@ def chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str
 )
 def test_by_name_or_the_only_one(target: str, others: list[str], draft: str | None, chosen: Callable[..., str]) -> None:
     found = chosen(target, *others)
-    assert found == draft if draft else found.startswith("nothing drafts: the target has no MTP head")
+    assert found == draft if draft else found.startswith("prompt look-up drafts: the target has no MTP head")
 
 
 def test_one_that_does_not_fit_is_named(chosen: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "mtp-m.gguf").write_text("damaged")
-    assert "nothing drafts: mtp-m.gguf, next to the target, does not fit: " in chosen("m.gguf")
+    assert "prompt look-up drafts: mtp-m.gguf, next to the target, does not fit: " in chosen("m.gguf")
+
+
+def test_look_up_drafts_unless_it_is_turned_off(tmp_path: Path) -> None:
+    target = write_target(tmp_path / "m.gguf")
+    choice = resolve(target, DraftingOptions())
+    assert choice.options.draft == LOOKUP
+    assert choice.why.endswith("no draft next to it (draft=FILE names one, draft=none turns drafting off)")
+    for off in (DraftingOptions(draft=NONE), DraftingOptions(lookup=False)):
+        choice = resolve(target, off)
+        assert (choice.options.draft, choice.options.longest) == (NONE, 0)
+        assert choice.why.startswith("nothing drafts")
+
+
+def test_look_up_gives_way_only_where_nobody_asked_for_it(tmp_path: Path) -> None:
+    target = write_target(tmp_path / "m.gguf")
+    default = DraftingOptions()
+    assert without_lookup(resolve(target, default), default, "a reason").why == "nothing drafts: a reason"
+    for asked in (DraftingOptions(draft=LOOKUP), DraftingOptions(lookup=True)):
+        assert without_lookup(resolve(target, asked), asked, "a reason").options.draft == LOOKUP
+
+
+def test_a_target_that_copies_its_state_is_looked_up_on_request(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(target := tmp_path / "m.gguf", "mamba2")
+    finish(writer, target)
+    choice = resolve(target, DraftingOptions())
+    assert (choice.options.draft, choice.options.longest) == (NONE, 0)
+    assert choice.why.endswith("(draft=lookup turns it on)")
+    assert resolve(target, DraftingOptions(lookup=True)).options.looks_up
+
+
+def test_the_list_of_recurrent_architectures_is_llama_cpp_s() -> None:
+    source = (source_folder() / "src/llama-arch.cpp").read_text()
+    names = dict(re.findall(r"\{ (LLM_ARCH_\w+),\s+\"([^\"]+)\"", source))
+    listed = re.findall(r"bool llm_arch_is_(?:recurrent|hybrid)\(.*?\n}", source, re.S)
+    assert len(listed) == 2
+    assert {names[arch] for body in listed for arch in re.findall(r"case (\w+):", body)} == recurrent.ARCHITECTURES
+    assert recurrent.REPLAYED == mtp.ARCHITECTURES
 
 
 def test_published_drafts_that_run_has_kept(chosen: Callable[..., str]) -> None:
@@ -62,7 +102,7 @@ def test_published_drafts_that_run_has_kept(chosen: Callable[..., str]) -> None:
     kept_draft(pair).parent.mkdir(parents=True)
     write_draft(kept_draft(pair))
     assert chosen("Qwen3-8B-Q4_K_M.gguf") == kept_draft(pair).name
-    assert "nothing drafts" in chosen("Qwen3-8B-abliterated-Q4_K_M.gguf")
+    assert "prompt look-up drafts: the target has" in chosen("Qwen3-8B-abliterated-Q4_K_M.gguf")
 
 
 @pytest.mark.parametrize("name", ["qwen/qwen3-8b", "unsloth/Qwen3-8B-GGUF", "x/Qwen_Qwen3-8B-i1-GGUF", "Qwen3 8B"])

@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -28,12 +29,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         console.prepare_streams()
         console.use_json("--json" in arguments)
+        if is_program:
+            warnings.showwarning = _show_warning
         code = _flushed(run(arguments))
     except KeyboardInterrupt:  # before `run` or after it
         code = INTERRUPTED
     if is_program and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while Python ends is no traceback
     sys.exit(code)
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **_: Any) -> None:
+    """A warning of the library is a line; those for programmers keep their place in the code."""
+    if issubclass(category, UserWarning):
+        console.warn(str(message))
+    else:
+        sys.stderr.write(warnings.formatwarning(message, category, *where[:2]))
 
 
 def _flushed(code: int) -> int:

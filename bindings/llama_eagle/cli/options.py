@@ -16,7 +16,7 @@ from llama_eagle.errors import UsageError
 from llama_eagle.generation.options import SamplingParams
 from llama_eagle.native.processor.threads import read_threads, warn_excess
 from llama_eagle.native.rpc import read_servers
-from llama_eagle.sessions.options import ContextOptions, LoadOptions
+from llama_eagle.sessions.options import ContextOptions, LoadOptions, batch_too_small
 
 
 def _threads(value: str | int) -> int:
@@ -67,6 +67,7 @@ class ServedDrafting:
 
     draft: Annotated[str | None, drafting_option("draft", "-d")] = None
     lookup: Annotated[bool | None, drafting_option("lookup")] = DraftingOptions.lookup
+    lookup_cache: Annotated[Path | None, drafting_option("lookup_cache")] = None
     n_draft: Annotated[str, drafting_option("n_draft")] = "auto"
     n_draft_max: Annotated[int, drafting_option("n_draft_max")] = DraftingOptions.n_draft_max
     p_min: PMin = DraftingOptions.p_min
@@ -157,6 +158,10 @@ class Computing(Devices):
         ContextOptions.type_k
     )
     cache_type_v: Annotated[str, typer.Option(help="Type of the V memory.")] = ContextOptions.type_v
+
+    def too_small_for(self, longest: int) -> str | None:
+        """Return a message if batches have no room for a round with a draft of `longest` tokens."""
+        return batch_too_small(self.batch_size, self.ubatch_size, longest)
 
     def context(self, n_ctx: int, n_rs_seq: int) -> ContextOptions:
         """For `n_ctx` tokens, of whose recurrent state the last `n_rs_seq` can be undone."""

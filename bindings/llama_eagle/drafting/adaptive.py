@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from llama_eagle.drafting.auto import MODEL, OFFER, UNKNOWN, Expected, Policy
 from llama_eagle.drafting.draft_length import RoundCost
 from llama_eagle.drafting.drafter import NONE, OWN, Drafter, drafted, name_of
+from llama_eagle.drafting.lookup import PromptLookup
 
 
 class AdaptiveDrafter:
@@ -29,9 +30,11 @@ class AdaptiveDrafter:
         self.n_max = n_max
         self.source: Drafter | None = None  # the drafter of the round that is being verified
         self._first, self._model = first, model
+        self._drafters = [drafter for drafter in (first, model) if drafter is not None]
+        self._told = [drafter for drafter in self._drafters if not isinstance(drafter, PromptLookup)]
         self._policy = Policy(n_max, has_model=model is not None, n_draft=n_draft, expected=expected)
         self._source = 0
-        self._came: list[int] = []  # tokens of the text since the last draft, and the one it followed
+        self._came: list[int] = []  # tokens that were accepted since the last draft
         self._offer_ms = 0.0
 
     @property
@@ -43,19 +46,23 @@ class AdaptiveDrafter:
     def begin(self, tokens: Sequence[int]) -> None:
         self._came = []
         self._policy.begin()
-        for drafter in (self._first, self._model):
-            if drafter is not None:
-                drafter.begin(tokens)
+        for drafter in self._drafters:
+            drafter.begin(tokens)
 
     def choose(self, n_max: int) -> int:
         """The longest draft that fits: `draft` decides."""
         return min(n_max, self.n_max)
 
     def draft(self, id_last: int, n_max: int) -> list[int]:
-        self._policy.text([*self._came[1:], id_last] if self._came else [])
-        self._came = []
-        offered = self._offered(id_last, n_max)
-        self._source, length = self._policy.choose(n_max)
+        came, self._came = [*self._came, id_last], []
+        start = time.perf_counter()
+        if isinstance(self._first, PromptLookup):
+            self._source, length, offered = self._policy.look_up(self._first, came, n_max)
+            self._offer_ms = (time.perf_counter() - start) * 1e3
+        else:
+            self._policy.text(came[1:])
+            offered = self._offered(id_last, n_max)
+            self._source, length = self._policy.choose(n_max)
         self.source = {OFFER: self._first, MODEL: self._model}.get(self._source)
         if self._source == MODEL and self._model is not None:
             return drafted(self._model, id_last, length)
@@ -63,9 +70,14 @@ class AdaptiveDrafter:
 
     def accept(self, tokens: Sequence[int]) -> None:
         self._came += tokens
-        for drafter in (self._first, self._model):
-            if drafter is not None:
-                drafter.accept(tokens)
+        for drafter in self._told:
+            drafter.accept(tokens)
+
+    def finish(self) -> None:
+        """The generation ends: the look-up learns the tokens that no further round will bring to it."""
+        if isinstance(self._first, PromptLookup):
+            self._first.accept(self._came)
+            self._came = []
 
     def observe(self, round_cost: RoundCost) -> None:
         n, n_accepted, draft_ms, verify_ms = (

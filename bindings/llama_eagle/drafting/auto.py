@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llama_eagle.drafting.draft_length import RoundCost
+from llama_eagle.drafting.lookup import PromptLookup
 from llama_eagle.errors import UsageError
-from llama_eagle.native.calls import PolicyDraft, as_tokens, check, library
+from llama_eagle.native.calls import PolicyDraft, PolicyRound, as_tokens, check, library
 from llama_eagle.native.limits import LONGEST
 
 OFFER, MODEL = 1, 2  # eagle_draft_source
@@ -53,7 +54,8 @@ class Policy:
         return bool(self._lib.eagle_policy_wants_offer(self._handle))
 
     def offer(self, tokens: Sequence[int], ms: float) -> None:
-        check(self._lib.eagle_policy_offer(self._handle, 0, as_tokens(tokens), len(tokens), ms), "eagle_policy_offer")
+        status = self._lib.eagle_policy_offer(self._handle, 0, as_tokens(tokens), len(tokens), 0, ms)
+        check(status, "eagle_policy_offer")
 
     def choose(self, n_max: int) -> tuple[int, int]:
         """Source and length of a round that has room for `n_max` tokens."""
@@ -61,11 +63,22 @@ class Policy:
         check(self._lib.eagle_policy_choose(self._handle, ctypes.byref(draft), 1), "eagle_policy_choose")
         return draft.source, draft.n_draft
 
+    def look_up(self, lookup: PromptLookup, came: Sequence[int], n_max: int) -> tuple[int, int, list[int]]:
+        """Source, length and offered tokens of a round: `lookup`'s `accept` and `draft`, `text`, `offer` and `choose`.
+
+        came: tokens that were added to the text, and the one that follows it. One call, since plain rounds make it too.
+        """
+        draft, ids = PolicyDraft(0, n_max), (ctypes.c_int32 * n_max)()
+        status = self._lib.eagle_lookup_round(
+            lookup.handle, self._handle, as_tokens(came), len(came), ids, ctypes.byref(draft)
+        )
+        check(status, "eagle_lookup_round")
+        return draft.source, draft.n_draft, ids[: draft.n_draft] if draft.source == OFFER else []
+
     def observe(self, cost: RoundCost, source: int) -> None:
         n_model = cost.n_draft if source == MODEL else 0
-        check(self._lib.eagle_policy_drafted(self._handle, 1, n_model, cost.draft_ms), "eagle_policy_drafted")
-        check(self._lib.eagle_policy_decoded(self._handle, 1, cost.n_draft + 1, cost.verify_ms), "eagle_policy_decoded")
-        check(self._lib.eagle_policy_verified(self._handle, 0, cost.n_draft, cost.n_accepted), "eagle_policy_verified")
+        done = PolicyRound(0, n_model, cost.n_draft, cost.n_accepted, cost.draft_ms, cost.verify_ms)
+        check(self._lib.eagle_policy_observe(self._handle, ctypes.byref(done)), "eagle_policy_observe")
 
     def text(self, tokens: Sequence[int]) -> None:
         """These tokens follow the one that the last offer was made after."""

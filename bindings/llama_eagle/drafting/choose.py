@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from llama_eagle.drafting.adaptive import AdaptiveDrafter
@@ -22,13 +23,27 @@ def choose_drafters(session: EagleSession, options: DraftingOptions, draft_model
 
     `draft_model`: one of llama-cpp-python's own, for a session without one.
     """
-    first = options.drafter or (PromptLookup() if options.looks_up else None)
+    first = options.drafter or (_make_lookup(session, options) if options.looks_up else None)
     found: list[Drafter] = [] if first is None else [first]
     if session.has_draft:
         found.append(SessionDraft(session, options.p_min))
     elif draft_model is not None and not found:
         found.append(ModelDrafter(draft_model))
     return found
+
+
+def _make_lookup(session: EagleSession, options: DraftingOptions) -> PromptLookup:
+    lookup = PromptLookup()
+    if options.lookup_cache is not None:
+        lookup.open(options.lookup_cache, session.vocab)
+    return lookup
+
+
+def save_lookups(drafters: Iterable[Drafter]) -> None:
+    """Write what look-ups have learned to their files, where they have one."""
+    for drafter in drafters:
+        if isinstance(drafter, PromptLookup):
+            drafter.save()
 
 
 def expected_times(session: EagleSession) -> Expected:

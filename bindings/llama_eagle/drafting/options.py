@@ -59,7 +59,7 @@ class DraftingOptions:
         default=None,
         metadata=_about(
             "Drafter: a GGUF file with an EAGLE-3 draft or an MTP head, mtp (the target's own head), lookup or none "
-            "(default: the target's MTP head if present).",
+            "(default: the target's MTP head if present, else lookup).",
             "--draft",
             "DRAFT.gguf|mtp|lookup|none",
             kind=str,
@@ -132,6 +132,16 @@ class DraftingOptions:
             kind=bool,
         ),
     )
+    lookup_cache: str | Path | None = field(
+        default=None,
+        metadata=_about(
+            "File that prompt look-up reads at the start and adds to at the end: it also finds texts of earlier runs "
+            "with this vocabulary.",
+            "--lookup-cache",
+            "FILE",
+            kind=str,
+        ),
+    )
     drafter: Drafter | None = field(
         default=None,
         metadata=_about("Drafter in place of the look-up: an object with begin, draft and accept, in Python only."),
@@ -160,6 +170,8 @@ class DraftingOptions:
             )
         if self.lookup is False and self.draft == LOOKUP:
             raise UsageError("draft='lookup' and lookup=False contradict each other. Leave one out.")
+        if self.lookup_cache is not None:
+            self._check_cache()
         if self.lookup and self.drafter is not None:
             raise UsageError("lookup and drafter name two things to ask first. Leave one out.")
         if self.draft_sampling == "rejection":
@@ -200,6 +212,12 @@ class DraftingOptions:
         """Tokens of the longest draft, 0 when nothing drafts."""
         longest = max(self.n_draft_max, self.n_draft) if isinstance(self.n_draft, int) else self.n_draft_max
         return longest if self.drafts else 0
+
+    def _check_cache(self) -> None:
+        """Turn the look-up on. Raises `UsageError` where it is turned off."""
+        if self.draft == NONE or self.lookup is False or self.drafter is not None:
+            raise UsageError("lookup_cache needs prompt look-up, which is turned off. Leave one out.")
+        object.__setattr__(self, "lookup", True)
 
     def _check_rejection(self) -> None:
         if self.model is None or self.drafter is not None or self.lookup:

@@ -10,12 +10,21 @@ from llama_eagle.errors import UsageError
 from llama_eagle.gguf import mtp
 from llama_eagle.gguf.header import Header, Source, read_model
 from llama_eagle.gguf.names import names_of
+from llama_eagle.gguf.recurrent import copies_state
 from llama_eagle.gguf.sidecars import Sidecar, find_sidecar, fitting
 from llama_eagle.pairs import find_pair, kept_draft
 from llama_eagle.sessions.options import MTP, SessionOptions
 
 REMEDY = "(draft=none turns it off)"
-NOT_FOUND = "the target has no MTP head, and there is no draft next to it (draft=FILE names one)"
+NOT_FOUND = "the target has no MTP head, and there is no draft next to it"
+FOUND_NONE = "(draft=FILE names one, draft=none turns drafting off)"
+COPIES = "prompt look-up would need copies of the recurrent state (draft=lookup turns it on)"
+
+NAMED = {
+    NONE: "nothing drafts, as asked",
+    LOOKUP: "prompt look-up drafts, as asked",
+    MTP: "the target's MTP head drafts, as asked",
+}
 
 Options = TypeVar("Options", bound=DraftingOptions)
 
@@ -43,12 +52,13 @@ def resolve(target: Source, options: Options) -> Choice[Options]:
     """Choose the drafter of a target. This is the only place that does, for every command and for `EagleLlama`.
 
     The first that applies: what the options name; the target's own MTP head; an MTP head or EAGLE-3 draft next to it
-    that has its name, or is the only one (gguf/sidecars.py); a published draft (pairs.py) that `run` has converted.
+    that has its name, or is the only one (gguf/sidecars.py); a published draft (pairs.py) that `run` has converted;
+    prompt look-up, unless that takes copies of a recurrent state.
     Raises `InputError` for files that cannot be read.
     """
     choice = _found(target, options) if options.draft is None else _asked_for(target, options)
     if choice.options.model is not None and choice.options.looks_up:
-        return replace(choice, why=f"{choice.why}; look-up in the text goes first where that pays")
+        return replace(choice, why=f"{choice.why}; prompt look-up goes first where it is faster")
     return choice
 
 
@@ -60,9 +70,8 @@ def without_effect(options: DraftingOptions) -> str | None:
 
 
 def _asked_for(target: Source, options: Options) -> Choice[Options]:
-    named = {NONE: "nothing", LOOKUP: "look-up in the text", MTP: "the target's MTP head"}
     what = LOOKUP if options.draft == NONE and options.lookup else str(options.draft)
-    return Choice(options, f"{named.get(what, what)} drafts, as asked", target)
+    return Choice(options, NAMED.get(what, f"{what} drafts, as asked"), target)
 
 
 def session_options(draft: Header | None, options: DraftingOptions) -> SessionOptions:
@@ -94,10 +103,33 @@ def _found(target: Source, options: Options) -> Choice[Options]:
         what = "the MTP head in" if mtp.has_head(sidecar.files) else "the EAGLE-3 draft"
         why = f"{what} {path.name} drafts: {sidecar.rule} {REMEDY}"
         return Choice(replace(options, draft=path), why, files, sidecar.files)
-    why = f"nothing drafts: {sidecar.problem if sidecar else NOT_FOUND}"
+    problem = sidecar.problem if sidecar else NOT_FOUND
+    if options.drafter is not None:
+        return Choice(options, "the given drafter drafts, as asked", files)
     if options.lookup:
-        return Choice(replace(options, draft=LOOKUP), "look-up in the text drafts, as asked", files)
-    return Choice(options if options.drafter is not None else replace(options, draft=NONE), why, files)
+        return Choice(replace(options, draft=LOOKUP), NAMED[LOOKUP], files)
+    return _without_model(files, options, str(problem))
+
+
+def _without_model(files: list[Header], options: Options, problem: str) -> Choice[Options]:
+    """Choose prompt look-up or no draft, where there is no draft model for the reason `problem`.
+
+    A state that is replayed takes 0.7 to 3.5 MiB for each token of the longest draft, and plain rounds record nothing.
+    Other recurrent targets would copy their state for each token: too much for a drafter that nobody asked for.
+    """
+    if options.lookup is False:
+        return Choice(replace(options, draft=NONE), f"nothing drafts: {problem} (draft=FILE names one)", files)
+    if copies_state(files[0]):
+        return Choice(replace(options, draft=NONE), f"nothing drafts: {problem}; {COPIES}", files)
+    return Choice(replace(options, draft=LOOKUP), f"prompt look-up drafts: {problem} {FOUND_NONE}", files)
+
+
+def without_lookup(choice: Choice[Options], given: DraftingOptions, reason: str) -> Choice[Options]:
+    """Return the choice without prompt look-up if it was the default: what nobody asked for gives way to `reason`."""
+    is_default = choice.options.draft == LOOKUP and given.draft is None and not given.lookup
+    if not is_default:
+        return choice
+    return replace(choice, options=replace(choice.options, draft=NONE), why=f"nothing drafts: {reason}")
 
 
 def _kept(target: list[Header]) -> Sidecar | None:

@@ -23,7 +23,7 @@ import llama_cpp  # noqa: E402
 from llama_cpp import Llama, LlamaState  # noqa: E402
 from llama_cpp.llama_tokenizer import LlamaTokenizer  # noqa: E402
 
-from llama_eagle.drafting.choose import choose_drafters, combine, expected_times  # noqa: E402
+from llama_eagle.drafting.choose import choose_drafters, combine, expected_times, save_lookups  # noqa: E402
 from llama_eagle.drafting.resolve import session_options  # noqa: E402
 from llama_eagle.drop_in.answers.types import GENERATION  # noqa: E402
 from llama_eagle.drop_in.completions import Completions  # noqa: E402
@@ -122,6 +122,7 @@ class EagleLlama(Completions, Closing):
         if self._session.draft_notice:
             warnings.warn(self._session.draft_notice, stacklevel=4)
         self._drafters = choose_drafters(self._session, options, self.draft_model)
+        self._stack.callback(save_lookups, self._drafters)
         self.set_n_draft(options.n_draft if n_draft_max else "auto")
         store = CheckpointStore(options.checkpoint_mib << 20 if recurrent else 0)
         pictures = self._open_pictures(int(given.get("n_gpu_layers", 0)))

@@ -15,7 +15,7 @@ from llama_cpp import Llama
 
 from llama_eagle.arguments import CALLABLE, PATH, WHOLE, Types, allowed
 from llama_eagle.drafting.options import NONE, DraftingOptions
-from llama_eagle.drafting.resolve import Choice, resolve
+from llama_eagle.drafting.resolve import Choice, resolve, without_lookup
 from llama_eagle.errors import InputError, UsageError, refuse
 from llama_eagle.gguf.header import Header, Source, read_model
 from llama_eagle.gguf.pairing import require_models
@@ -109,7 +109,7 @@ OPTION_TYPES = Types(
     EagleOptions,
     {"Drafter": Any},
     drafter=allowed("a drafter: see docs/eagle-llama.md", lambda value: _has(value, "begin", "draft", "accept")) | None,
-    **dict.fromkeys(("draft", "draft_path", "mmproj_path", "image_folder"), PATH | None),
+    **dict.fromkeys(("draft", "draft_path", "lookup_cache", "mmproj_path", "image_folder"), PATH | None),
 )
 EAGLE_PARAMETERS = tuple(field.name for field in fields(EagleOptions))
 
@@ -200,6 +200,8 @@ def choose(model_path: str, options: EagleOptions, given: Mapping[str, Any]) -> 
         choice = Choice(options, "draft_model drafts, as asked", model_path)
     else:
         choice = resolve(model_path, options)
+    if given.get("logits_all"):
+        choice = without_lookup(choice, options, "logits_all=True evaluates prompts in rounds (draft=lookup drafts)")
     if choice.options is not options:
         try:
             refuse_conflicts(choice.options, given)

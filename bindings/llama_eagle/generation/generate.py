@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llama_eagle.drafting.choose import choose_drafters, combine, expected_times
+from llama_eagle.drafting.choose import choose_drafters, combine, expected_times, save_lookups
 from llama_eagle.drafting.draft_length import DraftLength
 from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.errors import InputError, UsageError
@@ -120,6 +120,7 @@ def generate(
             tokens, reason = _run(rounds, tokenizer, options, stream.push)
         finally:
             rounds.finish(stopped=True)
+            save_lookups(drafters)
         stream.finish()
         decode_ms = (time.perf_counter() - prompt_end) * 1e3
     rounds.statistics.ms = phases(before, session.timings, decode_ms, plan.sample_ms)
@@ -131,7 +132,7 @@ def generate(
         decode_ms=decode_ms,
         stop_reason=reason,
         speculative=rounds.statistics if plan.drafter is not None else None,
-        plain_ms=plain_ms(session, tokens) if watch.compare and plan.drafter is not None else None,
+        plain_ms=plain_ms(session, tokens) if watch.compare and rounds.statistics.n_drafted else None,
     )
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
-from llama_eagle.drafting.adaptive import who_drafted
+from llama_eagle.drafting.adaptive import AdaptiveDrafter, who_drafted
 from llama_eagle.drafting.draft_length import DraftLength, RoundCost
 from llama_eagle.drafting.drafter import Drafter, drafted, name_of
 from llama_eagle.errors import EagleError, NativeError
@@ -102,8 +102,13 @@ class Rounds:
     def finish(self, *, stopped: bool = False) -> None:
         """End the pending round: what has been noted stays. `stopped`: the listener wants no further token."""
         plan, current, self._round = self.plan, self._round, None
-        if current is None:
-            return
+        if current is not None:
+            self._end(plan, current, stopped=stopped)
+        if stopped and isinstance(plan.drafter, AdaptiveDrafter):
+            plan.drafter.finish()
+
+    def _end(self, plan: Plan, current: _Round, *, stopped: bool) -> None:
+        """Commit what the round has delivered, and count it."""
         start = time.perf_counter()
         n_kept = current.row + 1
         self.text.session.commit(n_kept)
@@ -151,7 +156,7 @@ class Rounds:
         """What has been verified: all rows, the first, or none. Images take more room than their positions tell."""
         for n_rows in (len(rows), 1):
             try:
-                self.text.session.verify(rows[:n_rows])
+                self.text.session.verify(rows[:n_rows], is_final=len(rows) == 1)
             except NativeError as error:
                 if error.code != ERR_CONTEXT_FULL:
                     raise

@@ -76,6 +76,19 @@ class PolicyDraft(ctypes.Structure):
     _fields_ = (("seq", c_int32), ("n_max", c_int32), ("source", c_int32), ("n_draft", c_int32))
 
 
+class PolicyRound(ctypes.Structure):
+    """eagle_policy_round."""
+
+    _fields_ = (
+        ("seq", c_int32),
+        ("n_model", c_int32),
+        ("n_draft", c_int32),
+        ("n_accepted", c_int32),
+        ("draft_ms", c_double),
+        ("verify_ms", c_double),
+    )
+
+
 # name -> (argument types, result type)
 FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_abi_version": ([], c_int32),
@@ -115,6 +128,7 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_grammar_check": ([c_void_p, c_char_p, c_char_p], c_int32),
     "eagle_pattern_rule": ([c_char_p, c_char_p, c_size_t], c_int32),
     "eagle_commit": ([c_void_p, c_int32], c_int32),
+    "eagle_round_commit_at_once": ([c_void_p, c_int32], None),
     "eagle_state_size": ([c_void_p], c_int64),
     "eagle_state_save": ([c_void_p, c_void_p, c_int64], c_int32),
     "eagle_state_load": ([c_void_p, c_void_p, c_int64, c_int32], c_int32),
@@ -124,17 +138,19 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_policy_free": ([c_void_p], None),
     "eagle_policy_begin": ([c_void_p, c_int32], c_int32),
     "eagle_policy_wants_offer": ([c_void_p], c_bool),
-    "eagle_policy_offer": ([c_void_p, c_int32, TOKENS, c_int32, c_double], c_int32),
+    "eagle_policy_offer": ([c_void_p, c_int32, TOKENS, c_int32, c_int32, c_double], c_int32),
     "eagle_policy_choose": ([c_void_p, POINTER(PolicyDraft), c_int32], c_int32),
-    "eagle_policy_drafted": ([c_void_p, c_int32, c_int32, c_double], c_int32),
-    "eagle_policy_decoded": ([c_void_p, c_int32, c_int32, c_double], c_int32),
-    "eagle_policy_verified": ([c_void_p, c_int32, c_int32, c_int32], c_int32),
+    "eagle_policy_observe": ([c_void_p, POINTER(PolicyRound)], c_int32),
     "eagle_policy_text": ([c_void_p, c_int32, TOKENS, c_int32], c_int32),
     "eagle_lookup_new": ([c_int32, c_int32, c_int32, POINTER(c_void_p)], c_int32),
     "eagle_lookup_free": ([c_void_p], None),
+    "eagle_lookup_open": ([c_void_p, c_void_p, c_char_p], c_int32),
+    "eagle_lookup_notice": ([c_void_p], c_char_p),
+    "eagle_lookup_save": ([c_void_p], c_int32),
     "eagle_lookup_begin": ([c_void_p, c_int32, TOKENS, c_int32], c_int32),
     "eagle_lookup_extend": ([c_void_p, c_int32, TOKENS, c_int32], c_int32),
-    "eagle_lookup_draft": ([c_void_p, c_int32, c_int32, TOKENS, c_int32, POINTER(c_int32)], c_int32),
+    "eagle_lookup_draft": ([c_void_p, c_int32, c_int32, TOKENS, c_int32, POINTER(c_int32), POINTER(c_int32)], c_int32),
+    "eagle_lookup_round": ([c_void_p, c_void_p, TOKENS, c_int32, TOKENS, POINTER(PolicyDraft)], c_int32),
     "eagle_exact_set": ([c_int32], c_int32),
     "eagle_exact_get": ([], c_int32),
     "eagle_exact_report": ([c_void_p, c_char_p, c_size_t], c_int32),

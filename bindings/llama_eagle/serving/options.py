@@ -11,7 +11,7 @@ from typing import Any
 
 from llama_eagle import console
 from llama_eagle.drafting.options import DraftingOptions, about
-from llama_eagle.drafting.resolve import resolve, session_options
+from llama_eagle.drafting.resolve import Choice, resolve, session_options, without_lookup
 from llama_eagle.errors import UsageError, refuse
 from llama_eagle.files import typed
 from llama_eagle.gguf.header import Header, read_model
@@ -21,10 +21,10 @@ from llama_eagle.native.build import build_info
 from llama_eagle.native.limits import MAX_CONTEXT
 from llama_eagle.native.processor.threads import n_threads, read_threads, warn_excess
 from llama_eagle.native.rpc import read_servers
-from llama_eagle.serving.further import changed_models, refuse_unchecked
+from llama_eagle.serving.further import changed_models, refuse_unchecked, spelled
 from llama_eagle.sessions.chat_template import end_worker, render
 from llama_eagle.sessions.devices import last_device, require_servers
-from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions, LoadOptions
+from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions, LoadOptions, batch_too_small
 from llama_eagle.vision.encoder import require_encoder
 
 TRIAL = {
@@ -32,6 +32,7 @@ TRIAL = {
     "add_generation_prompt": True,
 }  # fmt: skip
 MAX_SLOTS = 16
+EMBEDDING = {"--embedding", "--embeddings", "--rerank", "--reranking"}  # arguments after which nothing is generated
 KEYS = ("--api-key", "--api-key-file")
 PLAIN_PAGE = Path(__file__).parent / "page"  # for a build without the chat page
 
@@ -114,7 +115,7 @@ def check(options: ServerOptions) -> Checked:
 
     Raises `InputError`, `IncompatibleModels`, `UsageError` or `EnvironmentFailure`.
     """
-    choice = resolve(options.model, options.drafting)
+    choice = _drafter(options)
     own_head = choice.draft == MTP
     files, beside = changed_models(
         options.extra,
@@ -131,6 +132,15 @@ def check(options: ServerOptions) -> Checked:
         types = (CACHE_TYPES[options.context.type_k], CACHE_TYPES[options.context.type_v])
         require_memory(target, found.n_ctx, *types)
     return found
+
+
+def _drafter(options: ServerOptions) -> Choice[DraftingOptions]:
+    """Choose the drafter. Prompt look-up that nobody asked for gives way to embeddings and to small batches."""
+    choice = resolve(options.model, options.drafting)
+    problem = batch_too_small(options.context.n_ubatch, options.context.n_ubatch, choice.options.longest)
+    if problem is None and not EMBEDDING.isdisjoint(map(spelled, options.extra)):
+        problem = "the server computes embeddings"
+    return choice if problem is None else without_lookup(choice, options.drafting, problem)
 
 
 def _check_template(options: ServerOptions, target: Header) -> None:
@@ -176,6 +186,8 @@ def variables(served: Checked) -> dict[str, str]:
     if drafts.model is not None:
         found["LLAMA_EAGLE_DRAFT_VOCAB"] = str(session_options(served.draft, drafts).n_vocab_draft)
         found["LLAMA_EAGLE_DRAFT_CTX"] = str(drafts.draft_n_ctx)
+    if drafts.lookup_cache is not None:
+        found["LLAMA_EAGLE_LOOKUP_CACHE"] = str(drafts.lookup_cache)
     if drafts.drafts:
         found["LLAMA_EAGLE_DRAFT_LENGTH"] = "auto" if drafts.n_draft == "auto" else "fixed"
     return {name: value for name, value in found.items() if value}

@@ -37,6 +37,8 @@ _OF_ARGUMENTS = re.compile(
     r"(error: )?invalid argument: |error while handling argument|JSON schema error|the supplied chat template is not"
     r"|failed to apply template|Jinja Exception: "
 )
+# Its last words, which follow the reason.
+_ENDS = re.compile(r"exiting due to model loading error")
 _LISTENING = re.compile(r"listening on (?P<address>\S+)")
 
 
@@ -157,7 +159,7 @@ def _follow(
         if not announced and (address := _LISTENING.search(text)):
             announced = True
             on_address(address.group(0))
-        if level == "E" or (not found and "error" in text.lower()):
+        if (level == "E" or (not found and "error" in text.lower())) and not (complaints and _ENDS.search(text)):
             complaints.append(" ".join(_ORIGIN.sub("", text)[:MAX_COMPLAINT].split()))
         if verbose:
             print(console.printable(text), file=sys.stderr, flush=True)

@@ -69,6 +69,14 @@ def of_draft(target: LoadOptions, n_gpu_layers: int | None) -> LoadOptions:
     return replace(target, n_gpu_layers=layers, main_gpu=gpu, split_mode=SPLIT_NONE, tensor_split=(), load_mtp=True)
 
 
+def batch_too_small(n_batch: int, n_ubatch: int, longest: int) -> str | None:
+    """Return a message if these sizes have no room for a round with a draft of `longest` tokens."""
+    for name, size in (("batch", n_batch), ("ubatch", n_ubatch)):
+        if size < longest + 2:
+            return f"{name} size {size} is below {longest + 2}, the longest draft + 2"
+    return None
+
+
 @dataclass(frozen=True)
 class ContextOptions:
     """A target's context. Sizes in tokens; `n_threads` is for decode and batches alike, 0: the default number.
@@ -87,12 +95,11 @@ class ContextOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n_threads", read_threads(self.n_threads))
-        smallest = self.n_rs_seq + 2
+        too_small = batch_too_small(self.n_batch, self.n_ubatch, self.n_rs_seq)
         refuse(
             {
                 f"context size {self.n_ctx} (n_ctx) is not in 1..{MAX_CONTEXT}": not 0 < self.n_ctx <= MAX_CONTEXT,
-                f"batch size {self.n_batch} is below {smallest}, the longest draft + 2": self.n_batch < smallest,
-                f"ubatch size {self.n_ubatch} is below {smallest}, the longest draft + 2": self.n_ubatch < smallest,
+                str(too_small): too_small is not None,
                 f"flash_attn={self.flash_attn!r} is not one of {', '.join(FLASH_ATTENTION)}": (
                     self.flash_attn not in FLASH_ATTENTION
                 ),

@@ -90,7 +90,11 @@ class EagleSession(Closing):
         self.ctx = context.handle
         self.n_ctx = context.n_ctx
         self.n_batch = context.n_batch
-        self.n_piece = piece_of(context) if options.n_draft_max else context.n_batch
+        goes_back = options.n_draft_max > 0 and _is_recurrent(self.ctx)
+        keeps_rows = draft is not None or goes_back
+        self._may_commit_at_once = goes_back and draft is None
+        self._commits_at_once = False
+        self.n_piece = piece_of(context) if keeps_rows else self.n_batch
         self.n_draft_max = options.n_draft_max
         self._handle = ctypes.c_void_p()
         params = _params(context, draft, options)
@@ -119,6 +123,13 @@ class EagleSession(Closing):
     def draft_notice(self) -> str:
         """Why that is not the device that the draft was loaded to; "": it is."""
         return str(self._lib.eagle_draft_notice(self._handle).decode())
+
+    @property
+    def vocab(self) -> Any:
+        """The target's llama_vocab pointer."""
+        import llama_cpp
+
+        return llama_cpp.llama_model_get_vocab(llama_cpp.llama_get_model(self.ctx))
 
     @property
     def n_past(self) -> int:
@@ -178,6 +189,7 @@ class EagleSession(Closing):
         Raises `InputError` when they do not fit.
         """
         self._require_room(len(tokens))
+        self._commit_at_once(False)
         calls.hear_interrupts()
         array = (ctypes.c_int32 * len(tokens))(*tokens)
         check(self._lib.eagle_eval(self._handle, array, len(tokens)), "eagle_eval")
@@ -185,6 +197,7 @@ class EagleSession(Closing):
     def eval_rows(self, rows: EmbeddedRows) -> None:
         """Append the rows of an image to both memories. Raises `InputError` when they do not fit."""
         self._require_room(rows.n)
+        self._commit_at_once(False)
         calls.hear_interrupts()
         status = self._lib.eagle_eval_embeddings(
             self._handle, rows.values, rows.n, rows.positions_pointer, rows.n_positions
@@ -199,10 +212,19 @@ class EagleSession(Closing):
         check(self._lib.eagle_draft(self._handle, id_last, n_max, p_min, self._ids, None, n_out), "eagle_draft")
         return list(self._ids[: self._n.value])
 
-    def verify(self, ids: Sequence[int]) -> None:
-        """Decode `id_last` and the drafted tokens as one batch; the round stays pending until `commit`."""
+    def verify(self, ids: Sequence[int], *, is_final: bool = False) -> None:
+        """Decode `id_last` and the drafted tokens as one batch; the round stays pending until `commit`.
+
+        is_final: all rows will be kept. Then a recurrent state records nothing to undo them, as in plain decoding.
+        """
+        self._commit_at_once(is_final)
         array = (ctypes.c_int32 * len(ids))(*ids)
         check(self._lib.eagle_verify(self._handle, array, len(ids)), "eagle_verify")
+
+    def _commit_at_once(self, wanted: bool) -> None:
+        if self._may_commit_at_once and wanted != self._commits_at_once:
+            self._lib.eagle_round_commit_at_once(self.ctx, wanted)
+            self._commits_at_once = wanted
 
     def commit(self, n_kept: int) -> None:
         """Keep the first `n_kept` rows of the round, forget the others; 0 undoes it whole."""
@@ -272,6 +294,14 @@ def _params(context: ContextLike, draft: DraftLike | None, options: SessionOptio
     params.n_base_ids = len(options.base_ids)
     params.base_ids = (ctypes.c_int32 * len(options.base_ids))(*options.base_ids)
     return params
+
+
+def _is_recurrent(ctx: Any) -> bool:
+    """Return true if the target keeps a recurrent state, whose batches are computed in pieces of n_ubatch."""
+    import llama_cpp
+
+    model = llama_cpp.llama_get_model(ctx)
+    return bool(llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model))
 
 
 def piece_of(context: ContextLike) -> int:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "common.h"
 #include "eagle_drafts.h"
@@ -16,6 +17,11 @@ inline bool eagle_drafts_of(const common_params_speculative & params, const llam
                (type == COMMON_SPECULATIVE_TYPE_COUNT || t == type);
     };
     return eagle_drafts_with(model) && std::any_of(params.types.begin(), params.types.end(), is_ours);
+}
+
+// A server that our front end has started ends where it cannot draft: there the reason is shown.
+inline bool eagle_must_draft(const common_params_speculative & params) {
+    return params.has_synth() || params.draft.eagle_model || std::getenv("LLAMA_EAGLE_DRAFT_LENGTH");
 }
 
 struct common_speculative;

@@ -49,13 +49,26 @@ struct eagle_rounds {
         policy_.reset(made);
     }
 
+    ~eagle_rounds() {
+        if (lookup_ && eagle_lookup_save(lookup_.get()) != EAGLE_OK) {
+            SPC_WRN("%s\n", eagle_last_error());
+        }
+    }
+
     // Offers what is looked up to the policy, from now on.
-    void look_up() {
+    void look_up(const llama_vocab * vocab) {
         eagle_lookup * made = nullptr;
         if (eagle_lookup_new((int32_t) choices_.size(), LOOKUP_NGRAM, LOOKUP_MIN, &made) != EAGLE_OK) {
             throw std::runtime_error(eagle_last_error());
         }
         lookup_.reset(made);
+        const std::string path = eagle_text_from("LLAMA_EAGLE_LOOKUP_CACHE");
+        if (!path.empty() && eagle_lookup_open(made, vocab, path.c_str()) != EAGLE_OK) {
+            throw std::runtime_error(eagle_last_error());
+        }
+        if (*eagle_lookup_notice(made)) {
+            SPC_WRN("%s\n", eagle_lookup_notice(made));
+        }
         offers_.assign(choices_.size(), {0, llama_tokens(n_max_), 0});
     }
 
@@ -162,6 +175,7 @@ struct eagle_rounds {
             return;
         }
         const int64_t start_us = ggml_time_us();
+        int32_t n_match = 0;
         Offer & last = offers_[seq];
         const llama_tokens & text = *dp.prompt;
         if (text.size() > last.n_text) {
@@ -170,9 +184,10 @@ struct eagle_rounds {
             eagle_policy_text(policy_.get(), seq, came.data(), (int32_t) came.size());
         }
         eagle_lookup_begin(lookup_.get(), seq, text.data(), (int32_t) text.size());
-        eagle_lookup_draft(lookup_.get(), seq, dp.id_last, last.ids.data(), n_max, &last.n);
+        eagle_lookup_draft(lookup_.get(), seq, dp.id_last, last.ids.data(), n_max, &last.n, &n_match);
         last.n_text = text.size();
-        eagle_policy_offer(policy_.get(), seq, last.ids.data(), last.n, (double) (ggml_time_us() - start_us) / 1000.0);
+        eagle_policy_offer(policy_.get(), seq, last.ids.data(), last.n, n_match,
+                           (double) (ggml_time_us() - start_us) / 1000.0);
     }
 };
 
@@ -182,7 +197,7 @@ struct common_speculative_impl_eagle_lookup : public common_speculative_impl {
                                          std::shared_ptr<eagle_rounds> rounds)
         : common_speculative_impl(COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE, n_seq, params.draft.n_max),
           rounds_(std::move(rounds)) {
-        rounds_->look_up();
+        rounds_->look_up(params.draft.eagle_vocab);
     }
 
     void begin(llama_seq_id seq_id, const llama_tokens & /*prompt*/) override { rounds_->new_text(seq_id); }

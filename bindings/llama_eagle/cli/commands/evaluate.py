@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,18 +10,28 @@ import typer
 
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import Devices, Drafting, Json, Sampling, TargetFile, Threads, Vision, drafting_option
+from llama_eagle.cli.options import Devices, Drafting, Json, Sampling, TargetFile, Threads, Vision
 from llama_eagle.drafting.options import LOOKUP, DraftingOptions
 from llama_eagle.errors import UsageError
 from llama_eagle.native.processor.threads import n_threads
 from llama_eagle.progress import progress
 
+FIXED = "4"  # tokens of a draft model's drafts
+LENGTH = "Draft length in tokens, or auto: chosen by measured acceptance and cost, down to none."
+
 
 @dataclass(frozen=True)
 class Measured(Drafting):
-    """A fixed length: acceptance by position is what an evaluation shows."""
+    """A fixed length for a draft model: acceptance by position is what its evaluation shows."""
 
-    n_draft: Annotated[str, drafting_option("n_draft")] = "4"
+    n_draft: Annotated[
+        str,
+        typer.Option("--n-draft", metavar="K|auto", show_default="4, auto for prompt look-up", help=LENGTH),
+    ] = ""
+
+    def options(self) -> DraftingOptions:
+        """Raises `UsageError` for values out of range."""
+        return super().options() if self.n_draft else replace(self, n_draft=FIXED).options()
 
 
 @dataclass(frozen=True)
@@ -35,11 +45,18 @@ class Greedy(Sampling):
 @grouped
 def evaluate(
     model: TargetFile,
-    data: Annotated[list[str], typer.Option(metavar="FILE.jsonl|chat|math", help="Prompts; may be repeated.")],
     vision: Vision,
     drafting: Measured,
     sampling: Greedy,
     devices: Devices,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE.jsonl|chat|math|lookup",
+            show_default="chat; lookup for prompt look-up",
+            help="Prompts; may be repeated.",
+        ),
+    ] = None,
     n_predict: Annotated[int, typer.Option("-n", min=2, help="Most tokens of each answer.")] = 256,
     limit: Annotated[int, typer.Option(min=0, help="Prompts to take of each category, 0: all.")] = 0,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past end-of-generation tokens.")] = False,
@@ -49,7 +66,8 @@ def evaluate(
 ) -> None:
     """Measure a draft on prompts: acceptance, tokens a round, speed.
 
-    Without a draft, prompt look-up drafts; with one, look-up alone is measured too.
+    Without a draft, prompt look-up drafts, and the prompts are those of its kinds of work: edits, extracts, quotes,
+    renamed code, answers of agents, repetitions, chats. With a draft, look-up alone is measured too.
     """
     from llama_eagle.bench import evaluate as evaluation
     from llama_eagle.bench.evaluation_report import as_dict, plot_scores, summary, table
@@ -62,7 +80,10 @@ def evaluate(
     drafts = choice.options
     if not drafts.drafts and drafting.draft is None:
         drafts = _lookup(drafts)
-    console.note(f"{choice.why}; measured: look-up in the text" if drafts is not choice.options else choice.why)
+    console.note(f"{choice.why}; measured: prompt look-up" if drafts is not choice.options else choice.why)
+    if drafts.model is None and drafts.drafts and not drafting.n_draft:
+        drafts = replace(drafts, n_draft="auto")
+    data = data or [LOOKUP if drafts.model is None else "chat"]
     if not drafts.drafts or drafts.n_draft == 0:
         raise UsageError("nothing drafts: there is nothing to evaluate. Give --draft, and n_draft 1 or more, or auto.")
     if plot is not None:

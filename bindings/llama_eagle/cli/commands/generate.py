@@ -104,7 +104,7 @@ def generate(
     json: Json = False,
 ) -> None:
     """Answer a prompt, with a draft or without."""
-    from llama_eagle.drafting.resolve import resolve, without_effect
+    from llama_eagle.drafting.resolve import resolve, without_effect, without_lookup
     from llama_eagle.native import log
     from llama_eagle.native.processor import competition
     from llama_eagle.sessions import exact
@@ -120,6 +120,8 @@ def generate(
     limit = None if length.n_predict == -1 else length.n_predict
     options = GenerationOptions(limit, params, length.ignore_eos, tuple(form.stop or ()))
     choice = resolve(model, drafting.options())
+    if problem := computing.too_small_for(choice.options.longest):
+        choice = without_lookup(choice, drafting.options(), problem)
     console.note(choice.why)
     if problem := without_effect(choice.options):
         console.warn(f"{problem}: --draft, --lookup.")

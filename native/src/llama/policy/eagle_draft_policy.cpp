@@ -12,6 +12,7 @@ constexpr int ENOUGH = 3;      // rounds of a length tell its time: the quickest
 constexpr double GAIN = 1.01;  // a length is left for one that is faster by this: smaller gains are mostly noise
 constexpr double HOPE = 0.9;   // of the best speed: an unmeasured length that promises less is not tried
 constexpr double PROBE_SHARE = 0.005;  // of the time goes into probes: less than can be noticed
+constexpr int MATCHES[] = {4, 6};      // tokens of a match: offers after shorter ones are wrong more often
 constexpr double SWITCH = 0.15;        // of a round: what another length and the way back cost (new graphs)
 
 }  // namespace
@@ -54,7 +55,9 @@ DraftPolicy::DraftPolicy(const eagle_policy_params & params)
 void DraftPolicy::begin(int seq) {
     seqs_[seq].offered.clear();
     seqs_[seq].model.doubt();
-    seqs_[seq].offer.doubt();
+    for (Acceptance & offer : seqs_[seq].offers) {
+        offer.doubt();
+    }
     times_.fell_behind();
 }
 
@@ -67,8 +70,9 @@ bool DraftPolicy::wants_offer() const {
     return n_silent_ * PROBE_SHARE * times_.decode_ms(1, 1) >= offer_times_.typical();
 }
 
-void DraftPolicy::offer(int seq, const llama_token * ids, int n, double ms) {
+void DraftPolicy::offer(int seq, const llama_token * ids, int n, int n_match, double ms) {
     seqs_[seq].offered.assign(ids, ids + n);
+    seqs_[seq].kind = n_match <= 0 ? 0 : n_match < MATCHES[0] ? 1 : n_match < MATCHES[1] ? 2 : 3;
     offer_times_.add(ms);
     n_silent_ = 0;
 }
@@ -78,7 +82,7 @@ void DraftPolicy::text(int seq, const llama_token * ids, int n) {
     bool is_right = true;
     for (int i = 0; i < n && i < (int) s.offered.size() && is_right; i++) {
         is_right = s.offered[i] == ids[i];
-        s.offer.observe(is_right);
+        s.offer().observe(is_right);
     }
     s.offered.clear();
 }
@@ -98,10 +102,7 @@ void DraftPolicy::choose(eagle_policy_draft * drafts, int n) {
         n_max = std::max(n_max, drafts[i].n_max);
     }
     Option best = best_model(drafts, n, n_max);
-    const Option offer = best_offer(drafts, n, n_max);
-    if (offer.speed() > best.speed() && (best.length == 0 || times_.knows_drafts(n))) {
-        best = offer;
-    }
+    choose_offer(best, drafts, n, n_max);
     const int other = has_model_ && !is_fixed_ ? trial(drafts, n, n_max, best) : -1;
     if (other >= 0) {
         best = option(drafts, n, other > 0 ? EAGLE_SOURCE_MODEL : EAGLE_SOURCE_NONE, other);
@@ -112,6 +113,36 @@ void DraftPolicy::choose(eagle_policy_draft * drafts, int n) {
     for (int i = 0; i < n; i++) {
         assign(drafts[i], n, best);
     }
+}
+
+// Takes the offer in place of `best` where it is faster; a fixed length without a model takes every offer.
+void DraftPolicy::choose_offer(Option & best, const eagle_policy_draft * drafts, int n, int n_max) {
+    const Option offer = best_offer(drafts, n, n_max);
+    const bool is_only = is_fixed_ && !has_model_ && offer.length > 0;
+    if (is_only || (offer.speed() > best.speed() && (best.length == 0 || times_.knows_drafts(n)))) {
+        best = offer;
+        return;
+    }
+    if (has_model_) {
+        return;  // its probes keep the times young
+    }
+    const Option hoped = best_offer(drafts, n, n_max, true);
+    if (hoped.speed() > best.speed()) {
+        const Option known = option(drafts, n, EAGLE_SOURCE_OFFER, hoped.length);
+        const double loss = known.ms / best.ms * std::max(1 - known.speed() / best.speed(), 0.0) + SWITCH;
+        if (++idle_ >= loss / PROBE_SHARE) {
+            idle_ = 0;
+            best = hoped;
+        }
+    }
+}
+
+// The first decodes of a size take longer: their graphs and buffers are made. Until ENOUGH are measured, and for a
+// probe of old times (`anew`), the shape of the times counts where it gives less.
+double DraftPolicy::offer_decode_ms(int n_seq, int n_rows, bool anew) const {
+    const double ms = times_.decode_ms(n_seq, n_rows);
+    const bool is_known = times_.n_decodes(n_seq, n_rows) >= ENOUGH && !anew;
+    return is_known ? ms : std::min(ms, times_.expected_ms(n_seq, n_rows));
 }
 
 void DraftPolicy::assign(eagle_policy_draft & draft, int n, const Option & option) {
@@ -139,10 +170,11 @@ bool DraftPolicy::is_offered(const eagle_policy_draft & draft, int length) const
 // are compared.
 bool DraftPolicy::takes_offer(const eagle_policy_draft & draft, int n, int length) const {
     const Sequence & s = seqs_[draft.seq];
-    return is_offered(draft, length) && (n == 1 || !has_model_ || s.offer.rate() >= s.model.rate());
+    return is_offered(draft, length) && (n == 1 || !has_model_ || s.offer().rate() >= s.model.rate());
 }
 
-DraftPolicy::Option DraftPolicy::option(const eagle_policy_draft * drafts, int n, int source, int length) const {
+DraftPolicy::Option DraftPolicy::option(const eagle_policy_draft * drafts, int n, int source, int length,
+                                        bool anew) const {
     Option found{source, length, 0, 0};
     int n_rows = n;
     bool is_drafted = false;
@@ -151,21 +183,22 @@ DraftPolicy::Option DraftPolicy::option(const eagle_policy_draft * drafts, int n
         const bool offers = source == EAGLE_SOURCE_OFFER && takes_offer(drafts[i], n, length);
         const int n_offered = offers ? (int) s.offered.size() : has_model_ ? length : 0;
         const int n_draft = std::min({length, n_offered, drafts[i].n_max});
-        found.emitted += (offers ? s.offer : s.model).emitted(n_draft);
+        found.emitted += (offers ? s.offer() : s.model).emitted(n_draft);
         n_rows += n_draft;
         is_drafted = is_drafted || (!offers && n_draft > 0);
     }
-    found.ms = times_.decode_ms(n, n_rows) + (is_drafted ? times_.draft_ms(n, length) : 0) +
-               (source == EAGLE_SOURCE_OFFER ? offer_times_.typical() : 0);
+    const bool is_offer = source == EAGLE_SOURCE_OFFER;
+    found.ms = (is_offer ? offer_decode_ms(n, n_rows, anew) : times_.decode_ms(n, n_rows)) +
+               (is_drafted ? times_.draft_ms(n, length) : 0) + (is_offer ? offer_times_.typical() : 0);
     return found;
 }
 
-DraftPolicy::Option DraftPolicy::best_offer(const eagle_policy_draft * drafts, int n, int n_max) const {
+DraftPolicy::Option DraftPolicy::best_offer(const eagle_policy_draft * drafts, int n, int n_max, bool anew) const {
     Option best{EAGLE_SOURCE_OFFER, 0, 0, 1};
     for (const int length : lengths_) {
         const bool is_any = std::any_of(drafts, drafts + n, [&](const auto & d) { return takes_offer(d, n, length); });
         if (length > 0 && (length <= n_max || is_fixed_) && is_any) {
-            const Option found = option(drafts, n, EAGLE_SOURCE_OFFER, length);
+            const Option found = option(drafts, n, EAGLE_SOURCE_OFFER, length, anew);
             best = found.speed() > best.speed() ? found : best;
         }
     }

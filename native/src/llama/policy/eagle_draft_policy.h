@@ -1,6 +1,7 @@
 // Chooses the drafter of a round and the draft length: the most emitted tokens per ms.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "eagle_policy.h"
@@ -11,6 +12,8 @@ namespace eagle {
 // The share of proposed tokens that are right: a mean over the latest ones, which begins with a guess.
 class Acceptance {
   public:
+    explicit Acceptance(double guess = 0.6) : rate_(guess) {}  // what trained drafts reach on ordinary texts
+
     double rate() const { return rate_; }
     void observe(bool is_right);
     void doubt();                       // what was seen so far is old: it counts no more than a guess
@@ -21,7 +24,7 @@ class Acceptance {
     static constexpr int MEMORY = 40;          // tokens that count later: fewer follow chance
     static constexpr double SURPRISE = 0.002;  // chance of wrong tokens in a row at which the text must have changed
 
-    double rate_ = 0.6;  // what trained drafts reach on ordinary texts
+    double rate_;
     int n_ = GUESS;
     double chance_ = 1;  // of the wrong tokens since the last right one
 };
@@ -33,7 +36,7 @@ class DraftPolicy {
     int n_seq() const { return (int) seqs_.size(); }
     void begin(int seq);
     bool wants_offer() const;
-    void offer(int seq, const llama_token * ids, int n, double ms);
+    void offer(int seq, const llama_token * ids, int n, int n_match, double ms);
     void choose(eagle_policy_draft * drafts, int n);
     void drafted(int n_seq, int n_tokens, double ms) { times_.drafted(n_seq, n_tokens, ms); }
     void decoded(int n_seq, int n_rows, double ms) { times_.decoded(n_seq, n_rows, ms); }
@@ -42,9 +45,14 @@ class DraftPolicy {
 
   private:
     struct Sequence {
-        Acceptance model, offer;
+        Acceptance model;
+        std::array<Acceptance, 4> offers{Acceptance(0.6), Acceptance(0.1), Acceptance(0.5), Acceptance(0.8)};
+        size_t kind = 0;  // of the last offer: by the length of its match
         std::vector<llama_token> offered;
         int source = EAGLE_SOURCE_NONE;
+
+        Acceptance & offer() { return offers[kind]; }
+        const Acceptance & offer() const { return offers[kind]; }
     };
 
     // For all sequences of a round.
@@ -68,11 +76,13 @@ class DraftPolicy {
     bool was_right_ = false;               // all drafted tokens of the last round were accepted
     bool is_longer_ = false;               // the last probe of a neighbour
 
+    void choose_offer(Option & best, const eagle_policy_draft * drafts, int n, int n_max);
+    double offer_decode_ms(int n_seq, int n_rows, bool anew) const;
     bool is_offered(const eagle_policy_draft & draft, int length) const;
     bool takes_offer(const eagle_policy_draft & draft, int n, int length) const;
     void assign(eagle_policy_draft & draft, int n, const Option & option);
-    Option option(const eagle_policy_draft * drafts, int n, int source, int length) const;
-    Option best_offer(const eagle_policy_draft * drafts, int n, int n_max) const;
+    Option option(const eagle_policy_draft * drafts, int n, int source, int length, bool anew = false) const;
+    Option best_offer(const eagle_policy_draft * drafts, int n, int n_max, bool anew = false) const;
     Option best_model(const eagle_policy_draft * drafts, int n, int n_max);
     int trial(const eagle_policy_draft * drafts, int n, int n_max, const Option & best);
     int probe(const eagle_policy_draft * drafts, int n, int n_max, const Option & best);

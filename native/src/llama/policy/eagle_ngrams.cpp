@@ -1,5 +1,6 @@
 #include "eagle_ngrams.h"
 
+#include <algorithm>
 #include <new>
 
 namespace eagle {
@@ -60,6 +61,30 @@ llama_token Ngrams::find(uint64_t hash) const {
         }
     }
     return best ? best->token : -1;
+}
+
+void Ngrams::merge(size_t bucket, const Entry & other) {
+    Entry * entry = entries_.get() + bucket * N_WAYS;
+    Entry * oldest = entry;
+    for (size_t i = 0; i < N_WAYS; i++, entry++) {
+        if (entry->weight > 0 && entry->check == other.check && entry->token == other.token) {
+            entry->weight = std::max(entry->weight, other.weight);
+            entry->time = std::max(entry->time, other.time);
+            return;
+        }
+        oldest = entry->time < oldest->time ? entry : oldest;
+    }
+    if (oldest->weight == 0 || oldest->time < other.time) {
+        *oldest = other;
+    }
+}
+
+void Ngrams::merged(uint32_t now) {
+    now_ = std::max(now_, now);
+    if (now_ > UINT32_MAX / 2) {  // it would begin anew: half of it keeps the order
+        now_ /= 2;
+        std::for_each(entries_.get(), entries_.get() + N_BUCKETS * N_WAYS, [](Entry & entry) { entry.time /= 2; });
+    }
 }
 
 }  // namespace eagle

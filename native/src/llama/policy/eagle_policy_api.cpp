@@ -74,10 +74,11 @@ bool eagle_policy_wants_offer(const eagle_policy * policy) {
     return policy && policy->impl.wants_offer();
 }
 
-int32_t eagle_policy_offer(eagle_policy * policy, llama_seq_id seq, const llama_token * ids, int32_t n, double ms) {
+int32_t eagle_policy_offer(eagle_policy * policy, llama_seq_id seq, const llama_token * ids, int32_t n, int32_t n_match,
+                           double ms) {
     return guarded("eagle_policy_offer", [&] {
         require_sequence(policy, seq);
-        policy->impl.offer(seq, ids, n, ms);
+        policy->impl.offer(seq, ids, n, n_match, ms);
     });
 }
 
@@ -117,5 +118,15 @@ int32_t eagle_policy_text(eagle_policy * policy, llama_seq_id seq, const llama_t
     return guarded("eagle_policy_text", [&] {
         require_sequence(policy, seq);
         policy->impl.text(seq, ids, n);
+    });
+}
+
+int32_t eagle_policy_observe(eagle_policy * policy, const struct eagle_policy_round * round) {
+    return guarded("eagle_policy_observe", [&] {
+        require(round, "round");
+        require_sequence(policy, round->seq);
+        policy->impl.drafted(1, round->n_model, round->draft_ms);
+        policy->impl.decoded(1, round->n_draft + 1, round->verify_ms);
+        policy->impl.verified(round->seq, round->n_draft, round->n_accepted);
     });
 }

@@ -45,6 +45,10 @@ double RoundTimes::decode_ms(int n_seq, int n_rows) const {
     return nearest(decodes_, n_seq).at(n_rows, [&](int n) { return cost_of(n); });
 }
 
+double RoundTimes::expected_ms(int n_seq, int n_rows) const {
+    return decode_ms(n_seq, n_seq) / cost_of(n_seq) * cost_of(n_rows);
+}
+
 double RoundTimes::draft_ms(int n_seq, int n_tokens) const {
     const double plain_ms = decode_ms(n_seq, n_seq) / cost_of(n_seq);
     const double token_ms = plain_ms * token_cost_ * (SEQUENCES + n_seq) / (SEQUENCES + 1);

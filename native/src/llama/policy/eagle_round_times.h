@@ -73,6 +73,7 @@ class RoundTimes {
     void fell_behind() { is_behind_ = true; }
 
     double decode_ms(int n_seq, int n_rows) const;
+    double expected_ms(int n_seq, int n_rows) const;  // of a decode: by that of one row a sequence
     double draft_ms(int n_seq, int n_tokens) const;
     int n_decodes(int n_seq, int n_rows) const { return decodes_[n_seq].count(n_rows); }
     bool knows_drafts(int n_seq) const { return !drafts_[n_seq].empty(); }

@@ -28,17 +28,19 @@ DraftParams draft_params(const llama_context * ctx, const eagle_session_params &
 Session::Draft::Draft(llama_context * ctx, const llama_model & draft, const eagle_session_params & params)
     : engine(draft, *ctx, draft_params(ctx, params)), boundaries(*ctx, engine.model().states) {}
 
-// Where rounds can be undone, a prompt is computed in llama.cpp's own pieces: else it keeps the last n_rs_seq + 1
-// tokens of a batch together, and the prompt would not have the bits of plain decoding.
+// A draft takes its states piece by piece, and a recurrent state that can go back keeps the last n_rs_seq + 1 tokens of
+// a batch together: then a prompt is computed in llama.cpp's own pieces, or it would not have the bits of plain
+// decoding.
 Session::Session(llama_context * ctx, const llama_model * draft, const eagle_session_params & params)
     : ctx_(ctx),
       n_draft_max_(params.n_draft_max),
       n_ctx_(params.n_ctx > 0 ? std::min(params.n_ctx, (int32_t) llama_n_ctx_seq(ctx))
                               : (int32_t) llama_n_ctx_seq(ctx)),
       n_batch_((int32_t) llama_n_batch(ctx)),
-      n_piece_(n_draft_max_ > 0 ? std::min((int32_t) llama_n_ubatch(ctx), n_batch_) : n_batch_),
       n_window_(llama_model_n_swa(llama_get_model(ctx))),
-      recurrent_(llama_model_is_recurrent(llama_get_model(ctx)) || llama_model_is_hybrid(llama_get_model(ctx))) {
+      recurrent_(llama_model_is_recurrent(llama_get_model(ctx)) || llama_model_is_hybrid(llama_get_model(ctx))),
+      n_piece_(draft || (recurrent_ && n_draft_max_ > 0) ? std::min((int32_t) llama_n_ubatch(ctx), n_batch_)
+                                                         : n_batch_) {
     require_fitting_context();
     if (draft) {
         draft_ = std::make_unique<Draft>(ctx, *draft, params);
@@ -57,7 +59,7 @@ void Session::require_fitting_context() const {
                     format("drafts of %d tokens need a context with n_rs_seq >= %d, this one has %u", n_draft_max_,
                            n_draft_max_, llama_n_rs_seq(ctx_)));
     }
-    if (n_draft_max_ + 1 > n_piece_) {
+    if (n_draft_max_ + 1 > std::min((int32_t) llama_n_ubatch(ctx_), n_batch_)) {
         throw Error(EAGLE_ERR_ARGUMENT,
                     format("drafts of %d tokens need n_batch and n_ubatch >= %d, not %u and %u", n_draft_max_,
                            n_draft_max_ + 1, llama_n_batch(ctx_), llama_n_ubatch(ctx_)));

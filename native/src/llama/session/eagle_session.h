@@ -63,9 +63,9 @@ class Session {
     int32_t n_draft_max_;
     int32_t n_ctx_;
     int32_t n_batch_;
-    int32_t n_piece_;
     int32_t n_window_;  // of the target's attention; 0: none
     bool recurrent_;
+    int32_t n_piece_;
     std::unique_ptr<Draft> draft_;  // null: there is none
     Sequence rows_;
     bool broken_ = false;             // a decode failed: only reset helps
