@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from fixtures.eagle3_checkpoints import CASES, make_draft
+from fixtures.f32_memory import f32_session
 from fixtures.native import NativeTarget
 from fixtures.vision_target import N_TOKENS, Noise, Part, Seen, VisionTarget
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
@@ -182,7 +183,7 @@ def sessions(target: VisionTarget, folder: Path) -> Iterator[dict[str, tuple[Nat
         NativeTarget(target.gguf, n_rs_seq=N_STEPS) as two,
         Model(folder / "draft.gguf") as model,
         EagleSession(one, None, SessionOptions(N_STEPS)) as plain,
-        EagleSession(two, model, SessionOptions(N_STEPS, kv_f32=True)) as session,
+        f32_session(two, model, SessionOptions(N_STEPS)) as session,
     ):
         yield {"plain": (one, plain), "draft": (two, session)}
 

@@ -15,7 +15,7 @@ inline bool eagle_drafts_of(const common_params_speculative & params, const llam
         return (t == COMMON_SPECULATIVE_TYPE_DRAFT_EAGLE3 || t == COMMON_SPECULATIVE_TYPE_DRAFT_MTP) &&
                (type == COMMON_SPECULATIVE_TYPE_COUNT || t == type);
     };
-    return eagle_drafts_with(model) && std::any_of(params.types.begin(), params.types.end(), is_ours);
+    return eagle_drafts_supports(model) && std::any_of(params.types.begin(), params.types.end(), is_ours);
 }
 
 struct common_speculative;

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "eagle.h"
 #include "eagle_candidates.h"
+#include "eagle_sampler.h"
 
 // The reason why llama.cpp's sampler could not take a grammar.
 [[noreturn]] inline void eagle_refuse_grammar(const llama_vocab * vocab, const std::string & text) {

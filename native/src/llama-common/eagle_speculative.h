@@ -24,23 +24,14 @@ static std::vector<llama_token> eagle_base_ids(const char * path) {
     return {ids, ids + gguf_get_arr_n(file.get(), key)};
 }
 
-static std::string eagle_text_from(const char * variable) {
-    const char * value = std::getenv(variable);
-    return value ? value : "";
-}
-
-// "auto": as long as is fastest. "fixed": as long as there is room. "": llama-server was not started by our front end.
-static std::string eagle_draft_length() {
-    return eagle_text_from("LLAMA_EAGLE_DRAFT_LENGTH");
-}
-
 // The rounds of all slots: who drafts for which of them, and what it took.
 struct eagle_rounds {
-    eagle_rounds(int n_seq, int n_max, bool has_model) : n_max_(n_max), choices_(n_seq) {
+    eagle_rounds(int n_seq, const common_params_speculative_draft & params, bool has_model)
+        : n_max_(params.n_max), choices_(n_seq) {
         eagle_policy_params p = eagle_policy_default_params();
         p.n_seq = n_seq;
-        p.n_draft_max = n_max;
-        p.n_draft = eagle_draft_length() == "auto" ? 0 : n_max;
+        p.n_draft_max = n_max_;
+        p.n_draft = params.eagle_length == "auto" ? 0 : n_max_;
         p.has_model = has_model;
         eagle_policy * made = nullptr;
         if (eagle_policy_new(&p, &made) != EAGLE_OK) {
@@ -217,8 +208,8 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
         p.n_draft_max = params.draft.n_max;
         p.path_tgt = params.draft.eagle_path_tgt.c_str();
         p.path_dft = params.draft.mparams.path.empty() ? p.path_tgt : params.draft.mparams.path.c_str();
-        p.n_ctx_draft = number_from("LLAMA_EAGLE_DRAFT_CTX");
-        p.n_vocab_draft = type == COMMON_SPECULATIVE_TYPE_DRAFT_MTP ? number_from("LLAMA_EAGLE_DRAFT_VOCAB") : 0;
+        p.n_ctx_draft = params.draft.eagle_n_ctx;
+        p.n_vocab_draft = type == COMMON_SPECULATIVE_TYPE_DRAFT_MTP ? params.draft.eagle_n_vocab : 0;
         const std::vector<llama_token> base_ids =
             p.n_vocab_draft > 0 ? eagle_base_ids(p.path_dft) : std::vector<llama_token>();
         p.n_base_ids = (int32_t) base_ids.size();
@@ -321,9 +312,6 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
         }
         return requests;
     }
-
-    // 0: not given.
-    static int32_t number_from(const char * variable) { return std::atoi(eagle_text_from(variable).c_str()); }
 };
 
 // Ours in the place of upstream's, null where it stays. `rounds`: of all that were made before, null before the first.
@@ -334,10 +322,11 @@ static std::unique_ptr<common_speculative_impl> eagle_make_impl(common_speculati
     const llama_model * model = params.draft.eagle_model;
     const bool has_model = eagle_drafts_of(params, model);
     const bool is_model = eagle_drafts_of(params, model, type);
-    // Without our front end or a model of ours, it is upstream's.
-    const bool is_lookup = type == COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE && (has_model || !eagle_draft_length().empty());
+    // Without --eagle-draft-length or a model of ours, llama.cpp's own look-up is used.
+    const bool is_lookup =
+        type == COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE && (has_model || !params.draft.eagle_length.empty());
     if (!rounds && (is_model || is_lookup)) {
-        rounds = std::make_shared<eagle_rounds>((int) n_seq, params.draft.n_max, has_model);
+        rounds = std::make_shared<eagle_rounds>((int) n_seq, params.draft, has_model);
     }
     if (is_model) {
         return std::make_unique<common_speculative_impl_eagle>(type, params, n_seq, rounds);

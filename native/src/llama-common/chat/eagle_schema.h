@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "eagle.h"
+#include "eagle_sampler.h"
 
 constexpr int EAGLE_MAX_JSON_DEPTH = 1000;
 constexpr int EAGLE_MAX_SCHEMA_DEPTH = 1000;      // references followed, and optional properties of an object
