@@ -1,8 +1,8 @@
-# Headers of ours that files of llama.cpp see before their own. A patch that adds an #include conflicts whenever upstream
-# sorts its own, and says nothing: this table takes its place. Compilers of CUDA and HIP are also called by scripts, so
-# ggml-cuda.cu includes its two headers itself, and so do headers.
+# Our headers that files of llama.cpp include before their own. This table replaces patches with an #include, which would
+# conflict whenever upstream sorts its includes. Scripts also call the compilers of CUDA and HIP, so ggml-cuda.cu includes
+# its two headers itself, and so do headers.
 
-# folder: a target of the folder of llama.cpp that compiles the file
+# folder: a target in the folder of llama.cpp that compiles the file
 function(eagle_sees folder file)
     set(options "")
     foreach (header ${ARGN})

@@ -22,20 +22,20 @@ enum eagle_exact_mode {
     EAGLE_EXACT_STRICT = 2,  // also refuses weight layouts that only inexact kernels can read (KleidiAI)
 };
 
-// Process-wide; takes effect at the next decode. STRICT must be set before the first model is loaded, for ggml lists
-// its weight layouts once: later it is EAGLE_ERR_STATE. The environment variable LLAMA_EAGLE_EXACT (off, on, strict)
-// gives the mode at start.
+// Process-wide; takes effect at the next decode. STRICT must be set before the first model is loaded, because ggml
+// lists its weight layouts once; after that it is EAGLE_ERR_STATE. The environment variable LLAMA_EAGLE_EXACT (off, on,
+// strict) sets the initial mode.
 LLAMA_API int32_t eagle_exact_set(int32_t mode);
 LLAMA_API int32_t eagle_exact_get(void);
 
-// What a model's weights allow, as one JSON object: {"exact": bool, "mode": "off" | "on" | "strict", "inexact":
-// [{"where": buffer, "type": type, "tensors": count, "why": text}], "unverified": likewise}. "unverified" are weights
-// whose kernels are meant to be exact but have never been seen to be. "exact" is true when the mode is not off and both
-// lists are empty. Attention on the CPU is exact for every cache type. Returns the length without the final 0, or minus
-// an eagle_status; writes at most size bytes.
+// Reports whether a model's weights are computed exactly, as one JSON object: {"exact": bool, "mode": "off" | "on" |
+// "strict", "inexact": [{"where": buffer, "type": type, "tensors": count, "why": text}], "unverified": [same form]}.
+// "unverified" lists weights whose kernels are designed to be exact but have not been tested on such a device. "exact"
+// is true if the mode is not off and both lists are empty. Attention on the CPU is exact for every cache type. Returns
+// the length without the terminating null, or minus an eagle_status; writes at most size bytes.
 LLAMA_API int32_t eagle_exact_report(const struct llama_model * model, char * json, size_t size);
 
-// The same for devices: [{"device": name, "exact": bool, "why": text, empty if exact}].
+// Reports the devices as JSON: [{"device": name, "exact": bool, "why": text, empty if exact}]. Returns as above.
 LLAMA_API int32_t eagle_exact_devices(char * json, size_t size);
 
 #ifdef __cplusplus

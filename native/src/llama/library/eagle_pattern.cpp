@@ -175,20 +175,20 @@ class Pattern {
 
     std::string counted() {
         at_++;
-        const uint64_t least = number();
+        const uint64_t minimum = number();
         if (take("}")) {
-            return format("{%llu,%llu}", (unsigned long long) least, (unsigned long long) least);
+            return format("{%llu,%llu}", (unsigned long long) minimum, (unsigned long long) minimum);
         }
         at_++;
         if (take("}")) {
-            return least == 0 ? "*" : format("{%llu,}", (unsigned long long) least);
+            return minimum == 0 ? "*" : format("{%llu,}", (unsigned long long) minimum);
         }
-        const uint64_t most = number();
+        const uint64_t maximum = number();
         at_++;
-        if (most < least) {
+        if (maximum < minimum) {
             refuse("a repetition of more at least than at most");
         }
-        return format("{%llu,%llu}", (unsigned long long) least, (unsigned long long) most);
+        return format("{%llu,%llu}", (unsigned long long) minimum, (unsigned long long) maximum);
     }
 
     uint64_t number() {

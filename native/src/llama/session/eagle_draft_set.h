@@ -50,7 +50,7 @@ class DraftSet : public eagle_ubatch_listener {
 
     Slot & slot(llama_seq_id seq);
     std::vector<eagle_draft_request *> ready_requests(eagle_draft_request * requests, int32_t n);
-    void draft_all(const std::vector<eagle_draft_request *> & asked, float p_min);
+    void draft_all(const std::vector<eagle_draft_request *> & ready, float p_min);
     void append_all(const llama_ubatch & ubatch);
     void append(const Run & run, const std::vector<ggml_tensor *> & states);
     void append_tokens(Sequence & rows, const Run & run, const std::vector<ggml_tensor *> & states);
