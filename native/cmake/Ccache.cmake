@@ -1,4 +1,4 @@
-# ccache when present, unless the caller chose a launcher.
+# Uses ccache if present, unless the caller has chosen a launcher.
 find_program(EAGLE_CCACHE ccache)
 foreach (lang C CXX CUDA)
     if (EAGLE_CCACHE AND NOT DEFINED CMAKE_${lang}_COMPILER_LAUNCHER)

@@ -1,5 +1,5 @@
-# With -march=native the compiler trusts CPUID. Virtual machines sometimes announce instructions that then fault; a
-# small program per instruction set is run here, and what cannot execute is not compiled in.
+# With -march=native the compiler trusts CPUID, but virtual machines sometimes report instructions that fault. So CMake runs a
+# small program for each instruction set and disables the sets that do not work.
 if (NOT DEFINED GGML_NATIVE)
     set(GGML_NATIVE ON)
 endif()

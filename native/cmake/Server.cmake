@@ -2,8 +2,8 @@
 include(Page)
 
 function(eagle_add_programs)
-    set(PROJECT_SOURCE_DIR ${LLAMA_CPP_DIR})  # what these folders take for the root
-    set(LLAMA_BUILD_UI OFF)  # Page has built it: upstream's script takes it from tools/ui/dist
+    set(PROJECT_SOURCE_DIR ${LLAMA_CPP_DIR})  # the root folder that these folders expect
+    set(LLAMA_BUILD_UI OFF)  # Page.cmake has built it; upstream's script copies it from tools/ui/dist
     set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
     find_package(Threads REQUIRED)
     add_subdirectory(${LLAMA_CPP_DIR}/tools/ui ${CMAKE_BINARY_DIR}/llama.cpp/tools/ui EXCLUDE_FROM_ALL)

@@ -1,4 +1,4 @@
-# LLAMA_EAGLE_SIMD builds for narrower x86 CPUs than this one, to test and measure here what runs there.
+# LLAMA_EAGLE_SIMD builds for x86 CPUs with narrower vectors than this one's, to test and measure those kernels here.
 set(LLAMA_EAGLE_SIMD "" CACHE STRING "Instruction sets of the CPU library: avx2, avx-vnni, avx512; empty: this machine's")
 set_property(CACHE LLAMA_EAGLE_SIMD PROPERTY STRINGS "" avx2 avx-vnni avx512)
 if (LLAMA_EAGLE_SIMD STREQUAL "")
@@ -10,7 +10,7 @@ set(simd_avx512 AVX512 AVX512_VBMI AVX512_VNNI AVX512_BF16)
 if (NOT DEFINED simd_${LLAMA_EAGLE_SIMD})
     message(FATAL_ERROR "LLAMA_EAGLE_SIMD=${LLAMA_EAGLE_SIMD} is not one of avx2, avx-vnni, avx512")
 endif()
-set(GGML_NATIVE OFF CACHE BOOL "" FORCE)  # ggml then takes AVX2, FMA and F16C by itself
+set(GGML_NATIVE OFF CACHE BOOL "" FORCE)  # ggml then enables AVX2, FMA and F16C by itself
 foreach (set IN LISTS simd_${LLAMA_EAGLE_SIMD})
     set(GGML_${set} ON CACHE BOOL "" FORCE)
 endforeach()

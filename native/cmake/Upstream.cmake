@@ -1,4 +1,4 @@
-# Gets llama.cpp (native/UPSTREAM) and applies native/patches/series: see upstream.py.
+# Downloads llama.cpp (native/UPSTREAM) and applies native/patches/series (upstream.py).
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 
 set(EAGLE_NATIVE ${CMAKE_CURRENT_LIST_DIR}/..)
@@ -26,7 +26,7 @@ endforeach()
 set(EAGLE_UPSTREAM_COMMIT ${pin_llama_cpp_commit})
 set(EAGLE_UPSTREAM_VERSION ${pin_version})
 
-# A changed pin or patch must reach the build without a manual reconfigure.
+# A changed pin or patch must trigger a reconfigure.
 file(GLOB EAGLE_PATCHES CONFIGURE_DEPENDS ${EAGLE_NATIVE}/patches/*)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
     ${EAGLE_NATIVE}/UPSTREAM ${CMAKE_CURRENT_LIST_DIR}/upstream.py ${EAGLE_PATCHES})

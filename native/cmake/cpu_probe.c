@@ -1,5 +1,5 @@
-// Executes one instruction of the set named by PROBE_*, if the compiler would use it. Exit 0: fine or not in use.
-// A CPU that announces what it cannot execute ends this program with SIGILL.
+// Executes one instruction of the set PROBE_*, if the compiler would use it. Exit code 0: it works or is not used. On a
+// CPU that reports an instruction but cannot execute it, this program ends with SIGILL.
 #include <stdint.h>
 #include <string.h>
 
@@ -36,7 +36,7 @@ int main(void) {
 #elif defined(PROBE_AMX_INT8) && defined(__AMX_INT8__) && defined(__linux__)
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
     if (syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) != 0) {
-        return 0;  // ggml asks the same question at run time and does without
+        return 0;  // ggml checks the same at run time and does not use it
     }
     struct {
         uint8_t palette, start_row, reserved[14];

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Gets the pinned llama.cpp and puts our patch series on it. Standard library only: runs inside isolated builds.
+"""Download the pinned llama.cpp and apply our patch series. Standard library only: it runs inside isolated builds.
 
     upstream.py prepare DEST      fetch, verify, unpack into DEST and patch; a stamp makes it idempotent
     upstream.py hash              sha256 over the patch series
     upstream.py refresh SRC       rewrite the patches' line numbers against a pristine tree, in series order
 
-The source is pinned by hash, so patches apply without fuzz and without offsets: anything else means that a patch no
-longer says what it was written to say, and stops the build.
+The source is pinned by hash, so patches must apply without fuzz and without offsets. Anything else means that a patch
+no longer matches the code that it was written for, and stops the build.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STAMP = ".llama-eagle-stamp"
 
 
 class UpstreamError(Exception):
-    """Stops the build with one line."""
+    """Error that stops the build with one line."""
 
 
 def pinned() -> dict[str, str]:
@@ -64,9 +64,9 @@ def sha256(path: Path) -> str:
 
 
 def download(pin: dict[str, str], folder: Path) -> None:
-    """Lets pip find the sdist, so that its indexes, proxies and certificates apply.
+    """Download the sdist with pip, so that its indexes, proxies and certificates apply.
 
-    pip runs the archive's own build code for its name and version: not before the archive has the pinned hash.
+    pip runs the archive's own build code to get its name and version, but only after it has checked the pinned hash.
     """
     requirement = f"{pin['package']}=={pin['version']}"
     requirements = folder / "requirements.txt"
@@ -103,7 +103,7 @@ def fetch_sdist(pin: dict[str, str]) -> Path:
 
 
 def unpack(sdist: Path, dest: Path) -> None:
-    """Unpacks vendor/llama.cpp of the sdist; modification times are kept, so that unpatched files do not rebuild."""
+    """Unpack vendor/llama.cpp of the sdist. Keep modification times, so that unpatched files are not rebuilt."""
     with tarfile.open(sdist) as archive:
         top = archive.next().name.split("/")[0]
         prefix = f"{top}/vendor/llama.cpp/"
@@ -143,7 +143,7 @@ def prepare(dest: Path, source: str | None) -> None:
 
 @dataclass
 class Hunk:
-    """`old` and `new` are the lines before and after, context included; start counts from 0."""
+    """One hunk. `old` and `new`: the lines before and after, including context; `start` counts from 0."""
 
     start: int
     old: list[str]
@@ -159,7 +159,7 @@ class FilePatch:
 
 
 def parse(patch: Path) -> tuple[list[str], list[FilePatch]]:
-    """Splits a patch into its header (free text) and its file parts."""
+    """Split a patch into its header (free text) and its file parts."""
     lines = patch.read_text(encoding="utf-8").splitlines()
     header: list[str] = []
     files: list[FilePatch] = []
@@ -199,7 +199,7 @@ def _parse_hunk(lines: list[str], i: int, match: re.Match[str], patch: Path) -> 
 
 
 def apply(patch: Path, tree: Path, *, relocate: bool = False) -> list[FilePatch]:
-    """Applies one patch, all or nothing. With `relocate` a hunk may have moved, as long as its place is unique."""
+    """Apply a patch completely or not at all. With `relocate` a hunk may have moved, if its place is unique."""
     _, files = parse(patch)
     results: dict[Path, list[str]] = {}
     for part in files:
@@ -234,7 +234,7 @@ def _locate(lines: list[str], hunk: Hunk, guess: int, what: str) -> int:
 
 
 def refresh(source: Path) -> None:
-    """Rewrites line numbers after the series has changed; the hunks themselves stay as they are."""
+    """Rewrite the line numbers after the series has changed. The hunks do not change otherwise."""
     with tempfile.TemporaryDirectory() as tmp:
         copy_tree(source, Path(tmp))
         for patch in series():

@@ -1,4 +1,4 @@
-// Few candidates in the place of a whole row of logits.
+// Sampling from few candidates instead of a whole row of logits.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 extern "C" {
 
-// The candidates of output row `row` that `chain` can tell from all of them, in out[n_vocab]: how many, and 0 where it
-// needs all. What the chain makes of them is what it would make of the whole row.
+// Writes the candidates of output row `row` that suffice for `chain` to out[n_vocab] and returns their number; 0: the
+// chain needs all. With these candidates the chain gives the same result as with the whole row.
 LLAMA_API int32_t eagle_candidates(llama_context * ctx, llama_sampler * chain, int32_t row, llama_token_data * out);
 }

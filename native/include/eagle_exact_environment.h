@@ -1,12 +1,12 @@
-// What the environment says of exactness (eagle_exact.h), read in the same way by every backend.
+// The exact mode of the environment (eagle_exact.h), which every backend reads.
 #pragma once
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
-// LLAMA_EAGLE_EXACT: off or 0, on or 1, strict, as the numbers of eagle_exact_mode; `absent` where it is not set. What
-// is none of these is reported on stderr and counts as not set: llama-eagle's Python refuses it before it loads us.
+// Returns the eagle_exact_mode of LLAMA_EAGLE_EXACT (off or 0, on or 1, strict), or `absent` if it is not set. Another
+// value is reported on stderr and ignored; the Python bindings refuse it before they load this library.
 inline int eagle_exact_from_environment(int absent) {
     const char * value = getenv("LLAMA_EAGLE_EXACT");
     if (value == nullptr || *value == '\0') {

@@ -1,10 +1,9 @@
-// eagle_gdn.h: the two operations of the replayed recurrent state, as the graph builder and the backends see them.
+// eagle_gdn.h: the two graph operations of the replayed recurrent state.
 //
-// They are ggml's GATED_DELTA_NET and the window of its SSM_CONV, with replay and in place. Their names are their own
-// (patch 0204): a backend that does not know them, which are all but the CPU's and CUDA's, refuses them. The graph
-// builder uses them only where the cache lies on a device that knows them. T tokens per sequence, W = conv kernel - 1,
-// R record slots per sequence (0: nothing can be undone). ggml's order of dimensions, everything f32 unless said
-// otherwise.
+// They are ggml's GATED_DELTA_NET and the window of its SSM_CONV, with replay and in place. They have operation codes
+// of their own (patch 0204), so that backends without them refuse them; only the CPU's and CUDA's have them. The graph
+// builder uses them if the device of the cache supports them. T tokens per sequence, W = conv kernel - 1, R record
+// slots per sequence (0: nothing can be undone). Dimensions in ggml's order; f32 unless noted.
 //
 // GGML_OP_EAGLE_GDN                                      GGML_OP_EAGLE_CONV_WINDOW
 //   src 0..4  q, k, v, g, beta as upstream                 src 0  conv window in the cache [W, channels, n_seqs]
@@ -23,19 +22,19 @@
 
 #include "ggml.h"
 
-// Indices of op_params.
+// Indices into op_params.
 enum eagle_gdn_param {
     EAGLE_GDN_PARAM_N_RECORDED = 0,  // R, or 0: the cache receives the state after all tokens
     EAGLE_GDN_PARAM_OFFSET = 1,      // floats from the start of a record row to this operation's part
 };
 
-// Where no other backend can meet it, the conv window's result is stored token by token: [W + T, channels] with strides
-// (channels, 1). The CPU's convolution takes that.
+// Returns true if the result of the conv window is stored token by token: [W + T, channels] with strides (channels, 1).
+// Only the CPU's convolution supports that layout, so graphs that run on the CPU alone use it.
 static inline int eagle_gdn_is_token_major(const struct ggml_tensor * t) {
     return t->nb[0] > t->nb[1];
 }
 
-// The source that is the state, or the window, in the cache.
+// Index of the source that is in the cache: the state, or the window.
 static inline int eagle_gdn_cache_src(const struct ggml_tensor * op) {
     return op->op == GGML_OP_EAGLE_GDN ? 5 : 0;
 }

@@ -1,17 +1,15 @@
-// eagle_round.h: rounds on the recurrent memory of a hybrid context, for callers that decode with llama_decode
-// themselves.
+// eagle_round.h: rounds on the recurrent memory of a hybrid context, for callers of llama_decode.
 //
 //   eagle_round_begin(ctx, seq)
 //   llama_decode(ctx, batch)            rows of the sequence: id_last and the drafted tokens
-//   eagle_round_commit(ctx, seq, n)     the first n rows stay, the others are forgotten; n = 0 undoes the round
+//   eagle_round_commit(ctx, seq, n)     keep the first n rows and drop the others; n = 0 undoes the round
 //
-// The same happens without these calls: llama_memory_seq_rm on the tail of a sequence undoes up to n_rs_seq + 1 tokens,
-// counted from what the last decode really left (a state load or save leaves nothing to undo), and returns false,
-// changing nothing, beyond that. Nothing is computed by either: the kept rows are replayed by the next decode.
+// These calls are optional: llama_memory_seq_rm on the tail of a sequence undoes up to n_rs_seq + 1 tokens of the last
+// decode (none after a state load or save). Beyond that it returns false and changes nothing. Neither computes
+// anything: the next decode replays the kept rows.
 //
-// Conventions are those of eagle.h: statuses of eagle_status, text of the last failure from eagle_last_error().
-// EAGLE_ERR_INCOMPATIBLE when the context's recurrent memory is not replayed (no recurrent layers, an architecture
-// that keeps snapshots, LLAMA_EAGLE_RS=snapshots).
+// Conventions as in eagle.h. EAGLE_ERR_INCOMPATIBLE if the context's recurrent memory does not support replay (no
+// recurrent layers, an architecture that keeps snapshots, LLAMA_EAGLE_RS=snapshots).
 
 #pragma once
 
@@ -21,28 +19,28 @@
 extern "C" {
 #endif
 
-// Opens a round on a sequence. EAGLE_ERR_STATE when one is open, or when an earlier decode of it failed half-way.
+// Opens a round on a sequence. EAGLE_ERR_STATE if one is open, or if an earlier decode of the sequence failed half-way.
 LLAMA_API int32_t eagle_round_begin(struct llama_context * ctx, llama_seq_id seq_id);
 
-// Ends the round: of the rows decoded since begin the first n_kept stay, 0 <= n_kept <= rows (EAGLE_ERR_ARGUMENT).
-// EAGLE_ERR_STATE when none is open, or when the rows to forget are more than can be undone; the round stays open then.
+// Ends the round and keeps the first n_kept rows decoded since eagle_round_begin, 0 <= n_kept <= rows
+// (EAGLE_ERR_ARGUMENT). EAGLE_ERR_STATE if no round is open, or if it has to undo more rows than it can; then the round
+// stays open.
 LLAMA_API int32_t eagle_round_commit(struct llama_context * ctx, llama_seq_id seq_id, int32_t n_kept);
 
-// eagle_round_commit with n_kept = 0.
+// Same as eagle_round_commit with n_kept = 0.
 LLAMA_API int32_t eagle_round_rollback(struct llama_context * ctx, llama_seq_id seq_id);
 
-// From now on the context's decodes commit all their rows at once (1), or leave them to be replayed by the next one (0,
-// the default). Rows that were committed cannot be undone, and cost nothing more: for decodes of which nothing will be
-// forgotten, while a state that is replayed would cost about as much as one more row. Never an error: without replay
-// nothing changes.
-LLAMA_API void eagle_round_commit_at_once(struct llama_context * ctx, int32_t wanted);
+// 1: the context's decodes commit all their rows immediately. 0 (default): the next decode replays them, which costs
+// about as much as one more row. Use 1 for decodes without drafts: committed rows cannot be undone. No effect without
+// replay.
+LLAMA_API void eagle_round_commit_at_once(struct llama_context * ctx, int32_t enable);
 
 struct eagle_round_info {
     size_t struct_size;  // sizeof(struct eagle_round_info) of the caller
     int32_t is_open;     // 1: a round is open
     int32_t n_rows;      // tokens decoded since eagle_round_begin, 0 without a round
-    int32_t n_undoable;  // tokens that llama_memory_seq_rm or a commit can still take from the end
-    int32_t is_dirty;    // 1: a decode failed half-way, the sequence must be removed and evaluated again
+    int32_t n_undoable;  // tokens at the end that llama_memory_seq_rm or a commit can still undo
+    int32_t is_dirty;    // 1: a decode failed half-way; remove the sequence and evaluate it again
 };
 
 LLAMA_API int32_t eagle_round_pending(struct llama_context * ctx, llama_seq_id seq_id, struct eagle_round_info * info);

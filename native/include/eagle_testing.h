@@ -1,4 +1,4 @@
-// eagle_testing.h: what only tests call. Compiled into libllama; conventions as in eagle.h. Not a public interface.
+// eagle_testing.h: functions for tests only, not a public interface. Compiled into libllama; conventions as in eagle.h.
 
 #pragma once
 
@@ -8,10 +8,14 @@
 extern "C" {
 #endif
 
-// The two likeliest tokens of output row `row` of the last decode (-1: the last one), and the gap between their logits.
-// ids[0] is the greedy choice, the lowest id among equal logits. Where a third token has the logit of ids[1], a GPU may
-// name either.
+// The two most probable tokens of output row `row` of the last decode (-1: the last row), and the gap between their
+// logits. ids[0] is the greedy choice, the lowest id among equal logits. If a third token has the same logit as ids[1],
+// a GPU may return either of them.
 LLAMA_API int32_t eagle_choice(struct llama_context * ctx, int32_t row, llama_token ids[2], float * gap);
+
+// Sets the type of the draft's K and V memory, GGML_TYPE_F16 or GGML_TYPE_F32, for sessions and sets of drafts that
+// this thread opens from now on. Default: F16.
+LLAMA_API int32_t eagle_set_draft_kv_type(int32_t type);
 
 #ifdef __cplusplus
 }

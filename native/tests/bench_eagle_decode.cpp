@@ -1,9 +1,9 @@
-// What a verification costs: llama_decode of 1 to 9 tokens after a prompt, and of a prompt of 512, with ggml's kernels
-// and the exact ones in turn. The model is loaded twice, for each side has layouts of its own.
+// Cost of a verification: llama_decode of 1 to 9 tokens after a prompt, and of a prompt of 512, alternating between
+// ggml's kernels and the exact ones. The model is loaded twice, because the two use different layouts.
 //
 //     bench_eagle_decode MODEL.gguf [N_PROMPT [FLASH_ATTN [THREADS]]]
 //
-// Times are the least of several runs.
+// Times are the minimum of several runs.
 #include <iterator>
 
 #include "decode_case.h"
@@ -27,27 +27,28 @@ int main(int argc, char ** argv) {
     params.n_threads = argc > 4 ? atoi(argv[4]) : 2;
     params.flash_attn_type = flash_attn ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
     decoder sides[] = {load(argv[1], 0, n_prompt, params), load(argv[1], 1, n_prompt, params)};
-    double least[2][std::size(SIZES)];
-    std::fill(&least[0][0], &least[0][0] + 2 * std::size(SIZES), 1e9);
+    double minimum[2][std::size(SIZES)];
+    std::fill(&minimum[0][0], &minimum[0][0] + 2 * std::size(SIZES), 1e9);
     for (int i = 0; i < RUNS; ++i) {
         for (size_t k = 0; k < std::size(SIZES); ++k) {
             const int n = SIZES[k];
-            if (n > EAGLE_EXACT_MAX_ROWS && i < RUNS - PROMPT_RUNS) {  // last: it lengthens the context
+            if (n > EAGLE_EXACT_MAX_ROWS &&
+                i < RUNS - PROMPT_RUNS) {  // measured last, because it lengthens the context
                 continue;
             }
             for (int exact = 0; exact < 2; ++exact) {
                 eagle_exact_set(exact);
                 if (n <= EAGLE_EXACT_MAX_ROWS) {
-                    sides[exact].decode(n);  // the graph of this size is built
+                    sides[exact].decode(n);  // builds the graph of this size
                 }
-                least[exact][k] = std::min(least[exact][k], sides[exact].decode(n));
+                minimum[exact][k] = std::min(minimum[exact][k], sides[exact].decode(n));
             }
         }
     }
     for (size_t k = 0; k < std::size(SIZES); ++k) {
-        const double theirs = least[0][k], ours = least[1][k];
+        const double theirs = minimum[0][k], ours = minimum[1][k];
         printf("rows %3d  ggml %7.1f ms x%5.2f  exact %7.1f ms x%5.2f  exact/ggml %.2f\n", SIZES[k], 1e3 * theirs,
-               theirs / least[0][0], 1e3 * ours, ours / least[1][0], ours / theirs);
+               theirs / minimum[0][0], 1e3 * ours, ours / minimum[1][0], ours / theirs);
     }
     for (decoder & side : sides) {
         side.free();

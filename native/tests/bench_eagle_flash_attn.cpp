@@ -1,9 +1,10 @@
-// Attention over long contexts: one layer of the 0.8B shape (8 heads on 2 of keys and values, width 256), ggml's kernel
-// and ours in turn.
+// Attention over long contexts: one layer of the 0.8B shape (8 query heads, 2 key and value heads, width 256),
+// alternating between ggml's kernel and ours.
 //
 //     bench_eagle_flash_attn [THREADS [HEADS]]
 //
-// Times are the least of several runs, over caches of all layers in turn, so that they come from memory.
+// Times are the minimum of several runs. The runs alternate among the caches of all layers, so that they are read from
+// memory.
 #include <chrono>
 #include <iterator>
 
@@ -24,7 +25,7 @@ struct layers {
         ctx = ggml_init({ggml_tensor_overhead() * 8 * LAYERS + ggml_graph_overhead(), nullptr, true});
         graph = ggml_new_graph(ctx);
         for (int i = 0; i < LAYERS; ++i) {
-            // As llama.cpp's cache lies: the heads of one position side by side.
+            // Same layout as llama.cpp's cache: the heads of a position are adjacent.
             ggml_tensor * kv[2];
             for (ggml_tensor *& t : kv) {
                 t = ggml_permute(ctx, ggml_new_tensor_3d(ctx, type, WIDTH, KV_HEADS, n_kv), 0, 2, 1, 3);
@@ -60,19 +61,19 @@ int main(int argc, char ** argv) {
         for (int64_t cells : CELLS) {
             double one = 0;
             for (int rows : ROWS) {
-                double least[2] = {1e9, 1e9};
+                double minimum[2] = {1e9, 1e9};
                 layers all(backend, type, cells, rows, heads);
                 for (int i = 0; i < 2 * RUNS; ++i) {
                     eagle_cpu_exact_set(i % 2);
                     const auto begin = std::chrono::steady_clock::now();
                     ggml_backend_graph_compute(backend, all.graph);
                     const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
-                    least[i % 2] = std::min(least[i % 2], took.count() / LAYERS);
+                    minimum[i % 2] = std::min(minimum[i % 2], took.count() / LAYERS);
                 }
-                one = rows == 1 ? least[1] : one;
+                one = rows == 1 ? minimum[1] : one;
                 printf("%-5s cells %6d  rows %d  ggml %8.3f ms  ours %8.3f ms x%5.2f  ours/ggml %.2f\n",
-                       ggml_type_name(type), (int) cells, rows, least[0], least[1], least[1] / one,
-                       least[1] / least[0]);
+                       ggml_type_name(type), (int) cells, rows, minimum[0], minimum[1], minimum[1] / one,
+                       minimum[1] / minimum[0]);
                 fflush(stdout);
             }
         }

@@ -1,9 +1,9 @@
-// Matrix multiplication by 1 to 32 rows and by a prompt of 512, ggml's kernels and the exact ones in turn, over more
-// weights than caches hold.
+// Matrix multiplication by 1 to 32 rows and by a prompt of 512, alternating between ggml's kernels and the exact ones,
+// over more weights than fit into the caches.
 //
 //     bench_eagle_mul_mat [TYPE|all [THREADS [ROWS COLS]]]
 //
-// Times are the least of several runs, of the process's CPU time with one thread and of the wall with more.
+// Times are the minimum of several runs: CPU time of the process with one thread, wall time with more.
 #include <ctime>
 #include <memory>
 
@@ -46,7 +46,7 @@ static double seconds(clockid_t clock) {
 
 using weight_set = std::vector<std::unique_ptr<weights>>;
 
-// A product of every matrix of a set, computed over and over.
+// Repeated products of every matrix of a set.
 struct products {
     ggml_context * ctx;
     ggml_cgraph * graph;
@@ -89,22 +89,22 @@ static void bench_kind(ggml_backend_t backend, const kind & k, int threads, int6
     double one[2] = {0, 0};
     for (int64_t n : {1, 2, 3, 5, 9, 16, 32, 512}) {
         const products sides[] = {{backend, theirs, n}, {backend, ours, n}};
-        double least[2] = {1e9, 1e9};
+        double minimum[2] = {1e9, 1e9};
         for (int run = 0; run < (n > 32 ? 3 : RUNS); ++run) {
             for (int exact = 0; exact < 2; ++exact) {
                 eagle_cpu_exact_set(exact);
                 const double start = seconds(clock);
                 ggml_backend_graph_compute(backend, sides[exact].graph);
-                least[exact] = std::min(least[exact], seconds(clock) - start);
+                minimum[exact] = std::min(minimum[exact], seconds(clock) - start);
             }
         }
         if (n == 1) {
-            one[0] = least[0];
-            one[1] = least[1];
+            one[0] = minimum[0];
+            one[1] = minimum[1];
         }
         printf("%-6s rows %3d  ggml %8.2f ms x%5.2f  exact %8.2f ms x%5.2f  %5.1f GB/s  exact/ggml %.2f\n", k.name,
-               (int) n, 1e3 * least[0], least[0] / one[0], 1e3 * least[1], least[1] / one[1], gigabytes / least[1],
-               least[1] / least[0]);
+               (int) n, 1e3 * minimum[0], minimum[0] / one[0], 1e3 * minimum[1], minimum[1] / one[1],
+               gigabytes / minimum[1], minimum[1] / minimum[0]);
         fflush(stdout);
     }
 }

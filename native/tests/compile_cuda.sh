@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Compiles our CUDA sources, and llama.cpp's dispatch that calls them, for the architectures we support. Needs nvcc, no
-# GPU and no cuBLAS: where the toolkit lacks cuBLAS headers, they come from the PyPI package nvidia-cublas. Prints the most
-# registers of a kernel and the bytes that spill, by architecture; fails when a kernel of ours spills.
+# Compiles our CUDA sources, and llama.cpp's dispatch that calls them, for the supported architectures. Needs nvcc, but no GPU
+# and no cuBLAS: if the toolkit lacks cuBLAS headers, it uses those of the PyPI package nvidia-cublas. Prints the maximum
+# number of registers of a kernel and the spilled bytes by architecture; fails if one of our kernels spills.
 #
 #   native/tests/compile_cuda.sh PATCHED_LLAMA_CPP     a tree made by native/cmake/upstream.py prepare
 set -euo pipefail

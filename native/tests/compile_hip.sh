@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Compiles for AMD GPUs what a ROCm build has of us: llama.cpp's dispatch with the call sites of our patches, and, though
-# such a build leaves them out, our CUDA sources. Needs clang with HIP headers and device libraries, no GPU and no ROCm.
-# On Debian 12: hipcc, clang-19, clang-tools-19 and lld-19 (clang 15, which hipcc brings, has no bf16 for gfx90a), and
-# from Debian 13 what 12 lacks, unpacked by
+# Compiles our parts of a ROCm build for AMD GPUs: llama.cpp's dispatch with the call sites of our patches, and also our CUDA
+# sources, which such a build excludes. Needs clang with HIP headers and device libraries, but no GPU and no ROCm. On Debian
+# 12: hipcc, clang-19, clang-tools-19 and lld-19 (clang 15 of hipcc has no bf16 for gfx90a), and these packages of Debian 13,
+# unpacked by
 #   native/tests/from_debian.sh FOLDER trixie rocm-device-libs-17 libamdhip64-dev libhipblas-dev librocblas-dev
 #
 #   native/tests/compile_hip.sh PATCHED_LLAMA_CPP [FOLDER]

@@ -20,7 +20,7 @@ struct decoder {
         return (double) t.tv_sec + 1e-9 * (double) t.tv_nsec;
     }
 
-    // Seconds for the next n tokens, random ones.
+    // Decodes n random tokens and returns the seconds.
     double decode(int n) {
         llama_batch batch = llama_batch_init(n, 0, 1);
         batch.n_tokens = n;
@@ -42,8 +42,7 @@ struct decoder {
         return after - before;
     }
 
-    // Loads a model and decodes a prompt; `params` say the rest. Times are of the process's CPU with one thread, of the
-    // wall with more.
+    // Loads a model and decodes a prompt. Times are CPU time of the process with one thread, wall time with more.
     static decoder load(const char * path, int n_prompt, llama_context_params params) {
         params.n_ctx = (uint32_t) n_prompt + 4096;
         params.n_batch = params.n_ubatch = 512;

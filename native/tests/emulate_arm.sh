@@ -1,9 +1,9 @@
 #!/bin/sh
-# Builds the kernel tests for aarch64 and runs them in an emulator: exactness there without such a machine, not speed.
+# Builds the kernel tests for aarch64 and runs them in an emulator. This tests exactness, not speed.
 #
 #     native/tests/emulate_arm.sh [ARCH [CPU]]        e.g. armv8-a cortex-a53, armv8.2-a+dotprod+i8mm max
 #
-# ARCH is GGML_CPU_ARM_ARCH, CPU qemu's. Needs Debian's g++-aarch64-linux-gnu and qemu-user; takes some ten minutes.
+# ARCH is GGML_CPU_ARM_ARCH, CPU qemu's. Needs Debian's g++-aarch64-linux-gnu and qemu-user; takes about ten minutes.
 set -eu
 arch=${1:-armv8.2-a+dotprod}
 cpu=${2:-max}

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Unpacks packages of a Debian suite into FOLDER, from the archive that this system uses. Needs no root, and nothing is
-# installed.
+# Unpacks packages of a Debian suite into FOLDER, from the archive that this system uses. Installs nothing and needs no root.
 #
 #   native/tests/from_debian.sh FOLDER SUITE PACKAGE...
 set -euo pipefail

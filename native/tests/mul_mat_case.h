@@ -25,7 +25,7 @@ inline std::vector<float> random_floats(size_t n, uint32_t seed) {
     return x;
 }
 
-// The buffer type of a layout, or null if this CPU has none.
+// Returns the buffer type of a layout, or null if this CPU has none.
 inline ggml_backend_buffer_type_t buffer_type(eagle::layout layout) {
     if (layout == eagle::layout::plain) {
         return ggml_backend_cpu_buffer_type();
@@ -48,12 +48,12 @@ inline std::vector<char> quantize(ggml_type type, const float * values, int64_t 
     return data;
 }
 
-// Weights of one type in memory: of `matrices`, each rows x cols.
+// Weights of one type in memory: `matrices` matrices of rows x cols.
 struct weights {
     ggml_context * ctx = nullptr;
     ggml_tensor * tensor = nullptr;
     ggml_backend_buffer_t buffer = nullptr;
-    bool readable = false;  // whether the layout asked for exists on this CPU
+    bool readable = false;  // this CPU has the requested layout
 
     weights(ggml_type type, int64_t cols, int64_t rows, const float * values, eagle::layout layout,
             int64_t matrices = 1)
@@ -81,7 +81,7 @@ struct weights {
     }
 };
 
-// Computes weights x activations for `n` rows; out: n x rows floats.
+// Computes the product with `n` activation rows; out: n x rows floats.
 inline std::vector<float> multiply(ggml_backend_t backend, const weights & w, const std::vector<float> & x, int64_t n,
                                    int threads) {
     ggml_context * ctx = ggml_init({ggml_tensor_overhead() * 8 + ggml_graph_overhead(), nullptr, true});

@@ -1,11 +1,11 @@
-// Where a decode of 1 to 9 tokens spends its time, by kind of operation, as a Markdown table.
+// Profile of a decode of 1 to 9 tokens by kind of operation, as a Markdown table.
 //
 //     profile_eagle_decode MODEL.gguf [N_PROMPT [THREADS [RUNS]]]
 //
-// The scheduler is made to stop wherever the kind of operation changes (llama_context_params.cb_eval), so that each
-// stretch is timed alone; "all, undivided" is the same decode without stops. Times are the least of several runs. The
-// floor is the time to read the weights at the bandwidth that one thread reaches here; GMAC are multiply-adds of one
-// token. LLAMA_EAGLE_EXACT=0 shows ggml's kernels.
+// The scheduler stops whenever the kind of operation changes (llama_context_params.cb_eval), so that each run of
+// operations is timed separately; "all, undivided" is the same decode without stops. Times are the minimum of several
+// runs. The floor is the time to read the weights at the bandwidth of one thread; GMAC are multiply-adds of one token.
+// LLAMA_EAGLE_EXACT=0 shows ggml's kernels.
 #include <iterator>
 #include <map>
 #include <string>
@@ -51,15 +51,15 @@ static std::string kind_of(const ggml_tensor * t) {
 }
 
 struct cost {
-    double bytes = 0, macs = 0;                    // of weights, of one token
-    double least[std::size(SIZES)] = {}, now = 0;  // seconds
+    double bytes = 0, macs = 0;                      // bytes of weights; multiply-adds of one token
+    double minimum[std::size(SIZES)] = {}, now = 0;  // seconds
 };
 
 struct profile {
     decoder * d = nullptr;
     bool stopping = false;
-    size_t at = 0;                   // nodes seen in this decode
-    std::vector<std::string> kinds;  // of every node
+    size_t at = 0;                   // nodes of this decode so far
+    std::vector<std::string> kinds;  // kind of every node
     std::map<std::string, cost> costs;
     double since = 0;
 
@@ -72,7 +72,7 @@ struct profile {
         }
     }
 
-    // True where the scheduler has to stop after this node.
+    // Returns true if the scheduler must stop after this node.
     bool ask(const ggml_tensor * t) {
         if (!stopping) {
             learn(t);
@@ -91,9 +91,9 @@ struct profile {
         since = now;
     }
 
-    static bool on_node(ggml_tensor * t, bool asked, void * user) {
+    static bool on_node(ggml_tensor * t, bool is_query, void * user) {
         profile & p = *(profile *) user;
-        if (asked) {
+        if (is_query) {
             return p.ask(t);
         }
         p.stopped();
@@ -109,7 +109,7 @@ struct profile {
         return d->decode(n);
     }
 
-    // Expects that a decode of this size has been undivided just before.
+    // Requires an undivided decode of the same size just before.
     void by_kind(int n, size_t size) {
         stopping = true;
         at = 0;
@@ -118,15 +118,15 @@ struct profile {
         }
         d->decode(n);
         for (auto & [kind, c] : costs) {
-            c.least[size] = c.least[size] == 0 ? c.now : std::min(c.least[size], c.now);
+            c.minimum[size] = c.minimum[size] == 0 ? c.now : std::min(c.minimum[size], c.now);
         }
     }
 };
 
-// Bytes a second that one thread reads from memory.
+// Returns the memory bandwidth of one thread in bytes per second.
 static double bandwidth(const decoder & d) {
     const std::vector<uint64_t> data((size_t) 32 << 20, 1);
-    double least = 1e9;
+    double minimum = 1e9;
     for (int run = 0; run < 5; ++run) {
         const double start = d.now();
         uint64_t sum[8] = {};
@@ -137,9 +137,9 @@ static double bandwidth(const decoder & d) {
         }
         volatile uint64_t kept = sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
         (void) kept;
-        least = std::min(least, d.now() - start);
+        minimum = std::min(minimum, d.now() - start);
     }
-    return (double) (data.size() * sizeof(data[0])) / least;
+    return (double) (data.size() * sizeof(data[0])) / minimum;
 }
 
 static void print_row(const std::string & name, const cost & c, double bytes_per_second) {
@@ -149,7 +149,7 @@ static void print_row(const std::string & name, const cost & c, double bytes_per
     } else {
         printf(" | | |");
     }
-    for (double seconds : c.least) {
+    for (double seconds : c.minimum) {
         printf(" %.2f |", 1e3 * seconds);
     }
     printf("\n");
@@ -170,11 +170,11 @@ int main(int argc, char ** argv) {
     p.d = &d;
     const int runs = argc > 4 ? atoi(argv[4]) : 12;
     cost whole;
-    std::fill(std::begin(whole.least), std::end(whole.least), 1e9);
+    std::fill(std::begin(whole.minimum), std::end(whole.minimum), 1e9);
     for (int run = 0; run < runs; ++run) {
         for (size_t k = 0; k < std::size(SIZES); ++k) {
             p.undivided(SIZES[k]);  // builds the graph of this size
-            whole.least[k] = std::min(whole.least[k], p.undivided(SIZES[k]));
+            whole.minimum[k] = std::min(whole.minimum[k], p.undivided(SIZES[k]));
             p.by_kind(SIZES[k], k);
         }
     }

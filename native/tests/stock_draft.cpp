@@ -1,12 +1,13 @@
-// Runs an EAGLE-3 draft in llama.cpp's own graph, through llama.cpp's own interface: the judge of the stock layout.
+// Runs an EAGLE-3 draft in llama.cpp's own graph through llama.cpp's interface: the reference for the stock layout.
 //
 //   stock_draft TARGET.gguf DRAFT.gguf INPUT OUTPUT
 //
 // INPUT:  int32 n_slots, n_steps, width; int32 tokens[n_slots]; float features[n_slots][width]
 // OUTPUT: int32 n_rows, n_vocab, n_embd; float rows[n_rows][n_vocab + n_embd], logits and hidden
 //
-// Slot P takes (tokens[P], fc(features[P])) at position P. All slots but the last are one batch; the last is the root
-// of a greedy chain of n_steps: n_rows = n_slots - 1 + n_steps. tests/parity/test_draft_stock.py compares them.
+// Slot P evaluates (tokens[P], fc(features[P])) at position P. All slots but the last are one batch; the last one
+// starts a greedy chain of n_steps: n_rows = n_slots - 1 + n_steps. tests/parity/test_draft_stock.py compares the
+// results.
 
 #include <algorithm>
 #include <cstdint>
@@ -67,7 +68,7 @@ llama_model_ptr load_model(const char * path) {
     return model;
 }
 
-// Computes in float32: KV memory included, no flash attention.
+// Computes in float32, including the KV memory, without flash attention.
 llama_context_ptr make_context(llama_model * model, llama_context * other) {
     llama_context_params params = llama_context_default_params();
     params.n_ctx = params.n_batch = params.n_ubatch = N_CTX;

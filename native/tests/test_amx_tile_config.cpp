@@ -1,7 +1,7 @@
-// Regression test of patch 0001: a Q8_0 matrix product in an AMX buffer, whose tile configuration gcc 12 used to drop,
-// and the same product after somebody else in the process (torch, say) has released the thread's tiles. Without the
-// patch it dies of SIGILL on a machine with AMX. Elsewhere ggml offers no AMX buffer and there is nothing to test,
-// which is said.
+// Regression test of patch 0001: a Q8_0 matrix product in an AMX buffer, whose tile configuration gcc 12 drops, and the
+// same product after other code in the process (for example torch) has released the thread's tiles. Without the patch
+// it crashes with SIGILL on a machine with AMX. On other machines ggml offers no AMX buffer, and the test reports that
+// it was skipped.
 
 #include <cmath>
 #include <cstdio>
@@ -31,7 +31,7 @@ ggml_backend_buffer_type_t amx_buffer_type() {
     return nullptr;
 }
 
-// _tile_release, as bytes: the tests are compiled for any x86-64.
+// _tile_release as bytes, because the tests are compiled for any x86-64.
 void release_tiles() {
 #if defined(__x86_64__)
     __asm__ volatile(".byte 0xc4, 0xe2, 0x78, 0x49, 0xc0");

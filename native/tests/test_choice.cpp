@@ -1,5 +1,5 @@
-// The choice among a row of logits, by the host and by the nodes of a graph on every device that has the operations:
-// against a stable sort. The nodes must never be wrong, and may leave a row to the host only where they have to.
+// Tests the choice from a row of logits against a stable sort: on the host, and by graph nodes on every device that has
+// the operations. The nodes must never be wrong, and may leave a row to the host only if they have to.
 
 #include <algorithm>
 #include <cmath>
@@ -30,7 +30,7 @@ void check(bool ok, const std::string & what) {
     }
 }
 
-// Largest first, the lowest id first among equals.
+// Sorts by descending logit, then by ascending id.
 Choice reference(const float * row, int64_t n) {
     std::vector<llama_token> ids(n);
     std::iota(ids.begin(), ids.end(), 0);
@@ -38,7 +38,7 @@ Choice reference(const float * row, int64_t n) {
     return {{ids[0], ids[1]}, row[ids[0]] == row[ids[1]] ? 0.0f : row[ids[0]] - row[ids[1]]};
 }
 
-// The choices of rows by a graph on one device.
+// Computes the choices of rows with a graph on one device.
 struct graph {
     int64_t n, n_rows;
     ggml_backend_ptr backend;
@@ -93,7 +93,7 @@ void with(std::mt19937 & rng, float * row, int64_t n, const std::vector<std::pai
 
 struct kind {
     const char * name;
-    bool decided;  // by the nodes
+    bool decided;  // the nodes have chosen
     fill make;
 };
 
@@ -136,7 +136,7 @@ const kind KINDS[] = {
 
 void check_choice(const Choice & found, const Choice & expected, const float * row, bool on_host, std::string what) {
     check(found.ids[0] == expected.ids[0], what + ": first");
-    // A device may name any of those that share the second place.
+    // A device may return any of the tokens with the second largest logit.
     check(on_host ? found.ids[1] == expected.ids[1] : row[found.ids[1]] == row[expected.ids[1]], what + ": second");
     check(found.gap == expected.gap, what + ": gap");
 }
@@ -168,7 +168,7 @@ void check_device(ggml_backend_dev_t dev, int64_t n, int64_t n_rows) {
     }
 }
 
-// Wherever NaN stands, the choice is the host's or is left to it.
+// With NaN at any place the nodes agree with the host or leave the choice to it.
 void check_nan(ggml_backend_dev_t dev) {
     std::mt19937 rng(7);
     const int64_t n = 700;
@@ -211,7 +211,7 @@ void check_host() {
 
 int main() {
     ggml_backend_load_all();
-    stand_in_register(1, "", 256);  // whose ARGMAX is CUDA's
+    stand_in_register(1, "", 256);  // with CUDA's ARGMAX
     check_host();
     for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
         ggml_backend_dev_t dev = ggml_backend_dev_get(i);

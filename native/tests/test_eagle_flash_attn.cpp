@@ -1,12 +1,12 @@
-// Exact flash attention: each token's bits are the same alone and in any batch, on any number of threads and with any
-// padding of the cache, and close to attention computed in float64.
+// Tests exact flash attention: each token has the same bits alone and in any batch, with any number of threads and any
+// padding of the cache, and is close to attention in float64.
 #include <cstring>
 
 #include "eagle_exact.h"
 #include "mul_mat_case.h"
 
 static int failures = 0;
-static bool our_kernel = false;  // whether the last attention went by it; ggml's sums F16 values in F16
+static bool our_kernel = false;  // computed the last attention; ggml's kernel sums F16 values in F16
 
 static void check(bool ok, const std::string & what) {
     if (!ok) {
@@ -43,7 +43,7 @@ struct inputs {
         }
     }
 
-    // What a cache of this type keeps.
+    // Returns the values that a cache of this type stores.
     static void round_off(ggml_type type, int64_t width, std::vector<float> & x) {
         std::vector<char> data(ggml_row_size(type, width) * (x.size() / width));
         ggml_quantize_chunk(type, x.data(), data.data(), 0, (int64_t) x.size() / width, width, nullptr);
@@ -51,7 +51,7 @@ struct inputs {
     }
 };
 
-// Token t sees the positions before n_kv - 80 + t.
+// Token t attends to the positions before n_kv - 80 + t.
 static bool visible(const attention & a, int64_t token, int64_t position) {
     return position < std::max<int64_t>(1, a.n_kv - 80 + token);
 }
@@ -70,7 +70,8 @@ static void set(ggml_tensor * t, const float * x) {
     ggml_backend_tensor_set(t, data.data(), 0, data.size());
 }
 
-// Attention of tokens [from, from + n), the cache padded by `padding` hidden positions; out: n x heads x dv.
+// Computes attention of tokens [from, from + n) with `padding` hidden positions at the end of the cache; out: n x heads
+// x dv.
 static std::vector<float> attend(ggml_backend_t backend, const attention & a, const inputs & in, int64_t from,
                                  int64_t n, int threads, int64_t padding) {
     const int64_t n_kv = a.n_kv + padding;
@@ -119,7 +120,7 @@ static std::vector<float> attend(ggml_backend_t backend, const attention & a, co
     return y;
 }
 
-// Error of one token against float64, normalized.
+// Returns the normalized error of one token against float64.
 static double nmse(const attention & a, const inputs & in, int64_t token, const float * y) {
     double err = 0, ref = 0;
     for (int64_t h = 0; h < a.heads; ++h) {
@@ -161,7 +162,7 @@ static void check_attention(ggml_backend_t backend, const attention & a) {
         alone.insert(alone.end(), y.begin(), y.end());
     }
     for (int64_t n : {1, 2, 3, 5, 9, 16, 17, 18, 33, 64, 72, 73, 100}) {
-        if (!our_kernel && n > EAGLE_EXACT_MAX_ROWS) {  // ggml's takes tiles of a prompt
+        if (!our_kernel && n > EAGLE_EXACT_MAX_ROWS) {  // ggml's kernel computes a prompt in tiles
             continue;
         }
         for (int threads = 1; threads <= 4; ++threads) {

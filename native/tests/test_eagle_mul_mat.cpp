@@ -1,5 +1,5 @@
-// The verification kernels: each row's bits are the same alone and in any batch, on any number of threads, and no worse
-// than ggml's own kernels against a float64 product of the dequantized weights.
+// Tests the verification kernels: each row has the same bits alone and in any batch, with any number of threads, and is
+// as accurate as ggml's kernels against a float64 product of the dequantized weights.
 #include <chrono>
 #include <cstring>
 #include <string>
@@ -64,7 +64,7 @@ static double nmse(const weights & w, const float * dequantized, const std::vect
     return err / ref;
 }
 
-// ggml's kernel for one row can be another one than that for four, and the exact one where we have none of our own.
+// ggml's kernel for one row may differ from that for four rows. It is the exact one for types without a kernel of ours.
 static void check_accuracy(ggml_backend_t backend, const weights & w, const weights & their_w, ggml_type type,
                            const std::vector<float> & values, const std::vector<float> & x, const std::string & name) {
     const int64_t cols = w.tensor->ne[0], rows = w.tensor->ne[1];
@@ -100,7 +100,7 @@ static void check_bits(ggml_backend_t backend, const weights & w, const std::vec
 
 static const char * const LAYOUTS[] = {"plain", "interleaved", "wide"};
 
-// Our own layout is nobody else's to read: there the comparison is with the plain one.
+// ggml cannot read our repacked layout, so the comparison uses the plain layout.
 static void check_type(ggml_backend_t backend, ggml_type type, layout l) {
     const int64_t group = l == layout::wide ? eagle::WIDE : l == layout::interleaved ? 8 : 1;
     for (const shape & s : SHAPES) {
@@ -122,7 +122,7 @@ static void check_type(ggml_backend_t backend, ggml_type type, layout l) {
     }
 }
 
-// Weights come back from our own layout as they went in, and prompts are multiplied in it as verifications are.
+// Weights can be read back unchanged from our repacked layout, and prompts have the same bits in it as verifications.
 static void check_wide(ggml_backend_t backend, ggml_type type) {
     const int64_t cols = 512, rows = 48, n = 300;
     const std::string name = std::string(ggml_type_name(type)) + " wide";
@@ -134,7 +134,7 @@ static void check_wide(ggml_backend_t backend, ggml_type type) {
     std::vector<char> in = quantize(type, values.data(), rows, cols), out(in.size());
     ggml_backend_tensor_get(w.tensor, out.data(), 0, out.size());
     check(in == out, name + ": read back");
-    const size_t group = eagle::WIDE * w.tensor->nb[1];  // groups of rows come and go alone, too
+    const size_t group = eagle::WIDE * w.tensor->nb[1];  // groups of rows can be written and read separately, too
     ggml_backend_tensor_set(w.tensor, in.data(), group, group);
     std::copy_n(in.data(), group, in.data() + group);
     ggml_backend_tensor_get(w.tensor, out.data(), group, 2 * group);
@@ -154,9 +154,9 @@ static void check_wide(ggml_backend_t backend, ggml_type type) {
     eagle_cpu_exact_set(1);
 }
 
-// Whatever tuning asks for, the bits are the same.
+// All variants of the tuner have the same bits.
 static void check_tuning(ggml_type type) {
-    const int64_t cols = 768, rows = 48, n = 11;  // a pair of groups and one more
+    const int64_t cols = 768, rows = 48, n = 11;  // a pair of groups and a single one
     const eagle::kernel * k = eagle::find_kernel(type, layout::wide);
     const std::vector<float> values = random_floats((size_t) (cols * rows), 8), x = random_floats(cols * n, 9);
     const weights w(type, cols, rows, values.data(), layout::wide);
@@ -187,12 +187,12 @@ static void check_tuning(ggml_type type) {
         k->dot({k, cols, (const char *) w.tensor->data, w.tensor->nb[1] * k->group, rows, act, (int) n, dst, tune});
         first = first.empty() ? out : first;
         check(out == first, std::string(ggml_type_name(type)) + ": rows " + std::to_string(tune.rows) + ", ahead " +
-                                std::to_string(tune.ahead) + ", groups " + std::to_string(tune.groups) + ", level " +
-                                std::to_string(tune.level));
+                                std::to_string(tune.prefetch_bytes) + ", groups " + std::to_string(tune.groups) +
+                                ", level " + std::to_string(tune.prefetch_level));
     }
 }
 
-// Each number of rows has a best way of its own: passes of four rows, the faster ones here, are tried for five anew.
+// The tuner chooses a variant for each number of rows: passes of four rows, the fastest here, are timed again for five.
 static void check_tuned_by_rows() {
     const eagle::kernel * k = eagle::find_kernel(GGML_TYPE_Q4_K, layout::wide);
     if (k == nullptr || !k->tunable) {
@@ -211,12 +211,13 @@ static void check_tuned_by_rows() {
         trial.end();
     }
     check(n_tried > 0 && n_tried < 1000, "tuning: trials of four rows: " + std::to_string(n_tried));
-    check(eagle::trial(*k, cols, bytes, 4).tune.rows == 4, "tuning: the fastest way for four rows");
+    check(eagle::trial(*k, cols, bytes, 4).tune.rows == 4, "tuning: the fastest variant for four rows");
     const eagle::trial other(*k, cols, bytes, 5);
     check(!other.is_over() && other.tune.rows == 0, "tuning: five rows are tried by themselves");
 }
 
-// Matrices of two shapes in turn, the small one dearer by the byte: a way is not better for having met the large one.
+// With alternating matrices of two shapes, of which the small one takes more time per byte, a variant must not win
+// because it was timed on the large one.
 static void check_tuned_by_shapes() {
     const eagle::kernel * k = eagle::find_kernel(GGML_TYPE_Q4_K, layout::wide);
     if (k == nullptr || !k->tunable) {
@@ -228,13 +229,14 @@ static void check_tuned_by_shapes() {
         if (trial.is_over()) {
             break;
         }
-        std::this_thread::sleep_for(std::chrono::milliseconds(trial.tune.ahead == 4096 ? 1 : 2));
+        std::this_thread::sleep_for(std::chrono::milliseconds(trial.tune.prefetch_bytes == 4096 ? 1 : 2));
         trial.end();
     }
-    check(eagle::trial(*k, 8192, 1 << 20, 6).tune.ahead == 4096, "tuning: the fastest way for matrices of two shapes");
+    check(eagle::trial(*k, 8192, 1 << 20, 6).tune.prefetch_bytes == 4096,
+          "tuning: the fastest variant for matrices of two shapes");
 }
 
-// Rows of widths that are no multiple of a vector, and zero activations.
+// Tests rows whose width is not a multiple of a vector, and zero activations.
 static void check_ragged(ggml_backend_t backend) {
     for (ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16}) {
         for (int64_t cols : {1, 7, 33, 100}) {

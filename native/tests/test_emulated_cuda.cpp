@@ -1,4 +1,4 @@
-// What results do not show of our CUDA code: how its writes reach memory, and which graphs ggml-cuda keeps apart.
+// Tests properties of our CUDA code that results do not show: coalesced writes, and the keys of captured graphs.
 
 #include <cstdio>
 #include <cstring>
@@ -28,7 +28,7 @@ ggml_context_ptr context() {
     return ggml_context_ptr(ggml_init({64 * ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, true}));
 }
 
-// The window's node for n_tokens, on memory of the backend. Leaves the writes of its result counted.
+// Computes the window's node for n_tokens on the backend, and counts the writes of its result.
 void compute_window(ggml_backend_t backend, int64_t n_tokens) {
     eagle_round_layout layout;
     layout.n_channels = 128;
@@ -45,8 +45,8 @@ void compute_window(ggml_backend_t backend, int64_t n_tokens) {
     check(ggml_backend_graph_compute(backend, graph) == GGML_STATUS_SUCCESS, "the window's node computes");
 }
 
-// Threads of a warp write neighbouring floats: 128 bytes are four sectors, some more where rows begin and end. One row
-// to a thread would be 32.
+// The threads of a warp write adjacent floats: 128 bytes are four sectors, and a few more at the ends of rows. With one
+// row per thread there would be 32.
 void test_writes_are_coalesced(ggml_backend_t backend) {
     for (const int64_t n_tokens : {1, 5, 17, 40, 700}) {
         compute_window(backend, n_tokens);
@@ -61,7 +61,7 @@ void test_writes_are_coalesced(ggml_backend_t backend) {
     }
 }
 
-// A round's graph, built where every other one is built too.
+// Builds the graph of a round at the same addresses as all others.
 const void * key_of_round(std::vector<char> & memory, int64_t n_rows) {
     const ggml_context_ptr ctx(ggml_init({memory.size(), memory.data(), true}));
     ggml_tensor * w = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, 64, 64);
@@ -71,7 +71,7 @@ const void * key_of_round(std::vector<char> & memory, int64_t n_rows) {
     return emulated_cuda_graph_key(graph);
 }
 
-// ggml-cuda's own key, the first node, is the same for all of them: each would throw the other's captured graph away.
+// With ggml-cuda's own key, the first node, each graph would replace the captured graph of the others.
 void test_rounds_keep_their_captured_graphs() {
     std::vector<char> memory(16 * ggml_tensor_overhead() + ggml_graph_overhead());
     std::set<const void *> keys;

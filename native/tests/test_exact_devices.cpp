@@ -1,6 +1,6 @@
-// Exactness of every device that has it: a token's results have the same bits alone and at any place of a batch, with
-// any padding of the cache, and agree with the CPU's. Runs on the CPU, on every CUDA device (without one it says so),
-// and in part on the emulated one, on which alone test_exact_devices_64 runs.
+// Tests exact mode on every device that has it: a token's results have the same bits alone and at any place of a batch,
+// with any padding of the cache, and agree with the CPU's. Runs on the CPU, on every CUDA device (reports if there is
+// none), and in part on the emulated device, which is the only one for test_exact_devices_64.
 
 #include <cmath>
 #include <cstdio>
@@ -36,7 +36,7 @@ void check(bool ok, const std::string & what) {
     }
 }
 
-// Made once: every batch of an example has the same.
+// Made once, so that every batch of an example has the same values.
 const floats & random_floats(size_t n, uint32_t seed, float scale = 1.0f) {
     static std::map<std::tuple<size_t, uint32_t, float>, floats> made;
     floats & x = made[{n, seed, scale}];
@@ -61,7 +61,7 @@ const std::vector<char> & random_weights(ggml_type type, int64_t columns, int64_
     return data;
 }
 
-// One graph: inputs are declared with their values, then compute() runs it. On CUDA four times, so that its graphs are
+// One graph: declare inputs with their values, then call compute(). On CUDA it runs four times, so that the graph is
 // captured and replayed; the last result counts.
 struct graph {
     ggml_context_ptr ctx{ggml_init({ggml_tensor_overhead() * 64 + ggml_graph_overhead(), nullptr, true})};
@@ -108,7 +108,7 @@ struct graph {
     }
 };
 
-// The part of [width, TOKENS, heads] that belongs to tokens [from, from + n).
+// Returns the part of [width, TOKENS, heads] for tokens [from, from + n).
 floats part(const floats & all, int64_t width, int64_t heads, int from, int n) {
     floats out;
     for (int64_t h = 0; h < heads; h++) {
@@ -118,7 +118,7 @@ floats part(const floats & all, int64_t width, int64_t heads, int from, int n) {
     return out;
 }
 
-// [width, n, heads] to [width, heads, n]: what belongs to one token lies together.
+// Converts [width, n, heads] to [width, heads, n], so that the values of a token are contiguous.
 floats by_token(const floats & x, int64_t width, int64_t heads, int n) {
     floats out;
     for (int t = 0; t < n; t++) {
@@ -130,7 +130,7 @@ floats by_token(const floats & x, int64_t width, int64_t heads, int n) {
     return out;
 }
 
-// Results of tokens [from, from + n), one after the other; `padding` more cells in the cache, all masked.
+// Returns the results of tokens [from, from + n) with `padding` masked cells at the end of the cache.
 struct example {
     std::string name;
     std::function<floats(ggml_backend_t, int from, int n, int padding)> run;
@@ -147,7 +147,7 @@ example multiply(ggml_type type, int64_t k, int64_t m) {
             }};
 }
 
-// Two of eight experts for each token; one row of activations for both, or one each.
+// Uses two of eight experts for each token, with one activation row for both, or one each.
 example experts(ggml_type type, int64_t rows) {
     constexpr int64_t K = 512, M = 33, USED = 2, ALL = 8;
     return {std::string("mul_mat_id ") + ggml_type_name(type) + " " + std::to_string(rows),
@@ -173,7 +173,7 @@ struct attention {
 
 constexpr int64_t HEADS = 4, KV_HEADS = 2;
 
-// A mask [n_kv + padding, n]: token t sees the positions before n_kv - 80 + t.
+// Returns a mask [n_kv + padding, n]: token t attends to the positions before n_kv - 80 + t.
 floats causal(int64_t n_kv, int from, int n, int padding) {
     floats mask((n_kv + padding) * n, -INFINITY);
     for (int t = 0; t < n; t++) {
@@ -182,7 +182,7 @@ floats causal(int64_t n_kv, int from, int n, int padding) {
     return mask;
 }
 
-// [D, n_kv + padding, KV_HEADS], the padding empty.
+// Returns [D, n_kv + padding, KV_HEADS] with empty padding.
 floats cache(int64_t D, int64_t n_kv, int padding, uint32_t seed) {
     floats out;
     for (int64_t h = 0; h < KV_HEADS; h++) {
@@ -214,7 +214,7 @@ example attend(attention a) {
             }};
 }
 
-// Attention without flash attention: two products and a softmax over the padded cache.
+// Computes attention without flash attention: two products and a softmax over the padded cache.
 example attend_by_products(int64_t n_kv) {
     constexpr int64_t D = 64;
     return {"products and soft_max, cache " + std::to_string(n_kv),
@@ -232,7 +232,7 @@ example attend_by_products(int64_t n_kv) {
             }};
 }
 
-// Norm, gate, up, down and the residual: what llama.cpp fuses when there is one token.
+// Computes norm, gate, up, down and the residual, which llama.cpp fuses for a single token.
 example block(ggml_type type) {
     constexpr int64_t E = 256, F = 512;
     return {
@@ -250,7 +250,7 @@ example block(ggml_type type) {
         }};
 }
 
-// Gated DeltaNet: the tokens before `from` one by one, then n at once.
+// Computes Gated DeltaNet: the tokens before `from` one by one, then n together.
 example delta_net() {
     constexpr int64_t S = 64, H = 2;
     return {"gated_delta_net", [=](ggml_backend_t backend, int from, int n, int) {
@@ -307,7 +307,7 @@ std::vector<example> examples() {
     return out;
 }
 
-// The emulator takes its time: each of our kernels once, in the smallest shapes that have all of it.
+// The emulator is slow, so it runs each of our kernels once, in the smallest shapes that cover all of it.
 std::vector<example> examples_of_our_kernels() {
     std::vector<example> out;
     for (ggml_type type : {GGML_TYPE_Q8_0, GGML_TYPE_Q4_0, GGML_TYPE_Q4_K, GGML_TYPE_Q5_K, GGML_TYPE_Q6_K,
@@ -331,7 +331,7 @@ struct batch {
     int from, n, padding;
 };
 
-// Tokens 0 to n_tokens, alone and in batches.
+// Computes tokens 0 to n_tokens alone and in batches.
 struct scope {
     int n_tokens;
     std::vector<batch> batches;
@@ -350,7 +350,7 @@ floats alone(ggml_backend_t backend, const example & e, const scope & s) {
     return out;
 }
 
-// The first batch in which a token's bits are not those it has alone; null if there is none.
+// Returns the first batch in which a token's bits differ from those alone; null if there is none.
 const batch * first_difference(ggml_backend_t backend, const example & e, const floats & single, const scope & s) {
     const size_t width = single.size() / s.n_tokens;
     for (const batch & b : s.batches) {
@@ -383,7 +383,7 @@ void test_device(ggml_backend_t backend, ggml_backend_t cpu, const std::vector<e
     }
 }
 
-// Otherwise the test would show nothing.
+// Checks that the test can fail: ggml's kernels must differ.
 void test_switched_off(ggml_backend_t backend) {
     int different = 0;
     check(eagle_exact_set(EAGLE_EXACT_OFF) == EAGLE_OK, "switching off");

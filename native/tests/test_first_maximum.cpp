@@ -1,4 +1,4 @@
-// The greedy choice is the lowest index among the largest values, for rows of any length.
+// Tests that first_maximum returns the lowest index of the largest value, for rows of any length.
 #include <cstdio>
 #include <random>
 #include <vector>
@@ -20,7 +20,7 @@ int main() {
     for (int round = 0; round < 2000; ++round) {
         std::vector<float> x(1 + rng() % 5000);
         for (float & v : x) {
-            v = (float) (rng() % 1000);  // many equal ones
+            v = (float) (rng() % 1000);  // many equal values
         }
         check(x, std::max_element(x.begin(), x.end()) - x.begin(), "many ties");
         const int64_t at = (int64_t) (rng() % x.size());

@@ -1,6 +1,6 @@
-// The replaying operations of eagle_gdn.h on every device that knows them: against a float64 reference, and on the CPU
-// bit for bit against ggml's own gated_delta_net, concat and ssm_conv fed with the replayed and the new tokens. Our own
-// convolution is compared bit for bit with itself, token by token. test_gdn_replay_64 is for the emulator alone.
+// Tests the operations of eagle_gdn.h on every device that supports them: against a float64 reference, and on the CPU
+// bit for bit against ggml's gated_delta_net, concat and ssm_conv on the replayed and the new tokens. Our own
+// convolution is compared bit for bit with itself, token by token. test_gdn_replay_64 runs on the emulator only.
 
 #include <algorithm>
 #include <cmath>
@@ -25,7 +25,7 @@ using floats = std::vector<float>;
 struct shape {
     int64_t S, Hk, H, T, R;
     std::vector<int32_t> replay;  // per sequence
-    bool at_once = false;         // nothing is recorded
+    bool at_once = false;         // no tokens are recorded
 
     int64_t n_seqs() const { return (int64_t) replay.size(); }
     int64_t slot() const { return S * (Hk + H) + 2 * H; }
@@ -52,7 +52,7 @@ token random_token(std::mt19937 & rng, const shape & s) {
             random_floats(rng, s.H, 0.05f, 0.95f)};
 }
 
-// A graph of one device with its tensors; fill and read by host vectors.
+// A graph on one device with its tensors, filled and read by host vectors.
 struct graph {
     ggml_backend_t backend;
     ggml_context_ptr ctx;
@@ -98,7 +98,7 @@ void set_operation(ggml_tensor * op, ggml_op kind, int64_t n_recorded, int64_t o
     op->op_params[EAGLE_GDN_PARAM_OFFSET] = (int32_t) offset;
 }
 
-// One input of all sequences' tokens: [width, T] per sequence.
+// One input for the tokens of all sequences: [width, T] per sequence.
 floats gather(const std::vector<std::vector<token>> & tokens, floats token::* field) {
     floats out;
     for (const auto & sequence : tokens) {
@@ -148,7 +148,7 @@ result run_replay(ggml_backend_t backend, const shape & s, const floats & state,
     return {graph::get(op), graph::get(in[5]), s.R ? graph::get(in[6]) : floats()};
 }
 
-// ggml's own operation over one sequence: {output, state after all tokens}.
+// Computes one sequence with ggml's own operation: {output, state after all tokens}.
 result run_upstream(ggml_backend_t backend, const shape & s, const floats & state, const std::vector<token> & tokens) {
     const int64_t T = (int64_t) tokens.size();
     if (T == 0) {
@@ -171,7 +171,7 @@ result run_upstream(ggml_backend_t backend, const shape & s, const floats & stat
     return {floats(all.begin(), all.begin() + split), floats(all.begin() + split, all.end()), {}};
 }
 
-// The definition, in float64, over one sequence.
+// Computes one sequence by the definition in float64.
 result run_reference(const shape & s, const floats & state, const std::vector<token> & tokens) {
     std::vector<double> S(state.begin(), state.end());
     floats out;
@@ -267,7 +267,7 @@ void test_gdn(ggml_backend_t backend, const shape & s, unsigned seed) {
     }
 }
 
-// The convolution of columns [total, C], given channel by channel: [total - W, C] token by token.
+// Computes the convolution of columns [total, C], ordered by channel; the result [total - W, C] is ordered by token.
 floats convolve(ggml_backend_t backend, const floats & columns, const floats & kernel, int64_t C, bool token_major) {
     const int64_t total = (int64_t) columns.size() / C;
     graph g(backend);
@@ -302,7 +302,7 @@ floats convolve_one_by_one(ggml_backend_t backend, const floats & columns, const
     return out;
 }
 
-// Window, replay and convolution of one sequence set. W = 3, C channels.
+// Tests window, replay and convolution of a set of sequences with W = 3 and C channels.
 void test_conv(ggml_backend_t backend, const shape & s, int64_t C, bool token_major, unsigned seed) {
     constexpr int64_t W = 3;
     const char * device = ggml_backend_name(backend);
@@ -340,7 +340,7 @@ void test_conv(ggml_backend_t backend, const shape & s, int64_t C, bool token_ma
 
     for (int64_t n = 0; n < n_seqs; n++) {
         const int64_t r = s.replay[n], total = W + r + s.T;
-        floats columns(total * C);  // [total, C], channel by channel, as ggml's ssm_conv wants it
+        floats columns(total * C);  // [total, C] ordered by channel, as ggml's ssm_conv expects
         for (int64_t c = 0; c < C; c++) {
             for (int64_t w = 0; w < total; w++) {
                 columns[c * total + w] = w < W       ? window[(n * C + c) * W + w]
@@ -351,7 +351,7 @@ void test_conv(ggml_backend_t backend, const shape & s, int64_t C, bool token_ma
         const float * ours = got_conv.data() + n * s.T * C;
         const floats up = convolve(backend, columns, kernel, C, false);
         const floats up_conv(up.begin() + r * C, up.end());
-        // Whether products and sums are fused is the compiler's choice, in ggml's scalar loop and in our vectors.
+        // The compiler chooses whether to fuse products and sums, in ggml's scalar loop and in our vectors.
         check(token_major ? close(ours, up_conv) : equal(ours, up_conv), device, s, "convolution");
         if (token_major) {
             const floats one_by_one = convolve_one_by_one(backend, columns, kernel, C);
@@ -388,7 +388,7 @@ std::vector<shape> shapes() {
     return out;
 }
 
-// The emulator takes its time: long batches of the smallest heads only.
+// The emulator is slow, so it runs long batches of the smallest heads only.
 bool emulator_runs(const shape & s) {
     return s.R != 66 && (s.T <= 5 || (s.S == 16 && s.R == 5));
 }

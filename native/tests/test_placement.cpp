@@ -1,5 +1,5 @@
-// Where ggml's scheduler puts the operations of eagle_gdn.h beside a GPU that takes large batches: on the state's
-// device, or nowhere.
+// Tests where ggml's scheduler places the operations of eagle_gdn.h if a GPU offloads large batches: on the state's
+// device, or not at all.
 
 #include <cstdio>
 #include <cstring>
@@ -40,7 +40,7 @@ ggml_context_ptr context(size_t n_tensors) {
     return ggml_context_ptr(ggml_init({n_tensors * ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, true}));
 }
 
-// A window in a cache, 64 new tokens that come out of a large product with weights on the CPU, and our operation.
+// Builds a window in a cache, 64 new tokens from a large product with weights on the CPU, and our operation.
 struct case_of_a_window {
     ggml_context_ptr kept = context(8), ctx = context(32);
     ggml_backend_buffer_ptr cache_buffer, weight_buffer;
@@ -77,7 +77,7 @@ ggml_backend_sched_ptr scheduler(std::vector<ggml_backend_t> backends) {
         ggml_backend_sched_new(backends.data(), nullptr, (int) backends.size(), 64, false, true));
 }
 
-// The operation's backend, after pinning it to its state's and allocating the graph.
+// Returns the operation's backend after it was pinned to its state's and the graph was allocated.
 ggml_backend_t placed(ggml_backend_sched_t sched, case_of_a_window & c) {
     eagle_round_pin(sched, c.node, c.cache);
     check(ggml_backend_sched_alloc_graph(sched, c.graph), "allocation");

@@ -1,4 +1,4 @@
-// Positions of rows: tokens stand one after the other, rows of an image where they say.
+// Tests the positions of rows: consecutive for tokens, given for the rows of an image.
 
 #include <cstdio>
 #include <vector>
@@ -18,7 +18,7 @@ void check(bool is_right, const char * what) {
     }
 }
 
-// height x width rows from position `first` on: time, line and column of each.
+// Returns time, line and column of height x width rows from position `first` on.
 std::vector<llama_pos> image(llama_pos first, int height, int width) {
     std::vector<llama_pos> parts;
     for (int i = 0; i < height * width; i++) {

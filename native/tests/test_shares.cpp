@@ -1,4 +1,4 @@
-// Units among tickets: every unit once, neighbours to the same ticket while it has units of its own.
+// Tests that every unit is computed once, and that a ticket gets adjacent units while it has units of its own.
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,7 +1,7 @@
-// Threads of a team: every ticket of every step once, steps in order, no thread asleep for ever; with threads that the
-// system puts aside at any moment, barriers, jobs that are stopped, several teams at a time, and after a fork.
+// Tests a team of threads: every ticket of every step is computed once, steps are in order, no thread sleeps forever.
+// Includes suspended threads, barriers, stopped jobs, several teams at a time, and a fork.
 //
-//     test_team [STEPS]     steps of each stress run; 10000000 / 16 for a thorough one
+//     test_team [STEPS]     steps of each stress run; 10000000 / 16 for a thorough test
 //
 // The test compiles the team itself, so that it also runs under the thread sanitizer:
 //     c++ -std=c++17 -O1 -g -fsanitize=thread -I native/src/ggml-cpu/threads native/tests/test_team.cpp -o test_team
@@ -30,7 +30,7 @@ void require(bool condition, const char * what) {
 
 using generator = std::minstd_rand;
 
-// Mostly nothing; now and then as long as a preemption.
+// Usually returns at once; occasionally takes as long as a preemption.
 void delay(generator & random) {
     const unsigned dice = random() % 4096;
     if (dice == 0) {
@@ -44,7 +44,7 @@ void delay(generator & random) {
     }
 }
 
-// Counts what happens to it.
+// Counts its calls.
 class counting_job final : public eagle::job {
   public:
     counting_job(eagle::team & members, int n_threads, int64_t n_steps, unsigned seed)
@@ -59,7 +59,7 @@ class counting_job final : public eagle::job {
         if (step_ == n_steps_) {
             return step::end;
         }
-        plain_ = ++step_;  // not atomic: the team orders it
+        plain_ = ++step_;  // not atomic, because the team orders the accesses
         owners_ = (step_ * 7 + seed_) % 5 == 0;
         return owners_ ? step::owners : step::shared;
     }
@@ -107,7 +107,7 @@ void any_number_of_threads(int64_t n_steps) {
     }
 }
 
-// Between jobs threads fall asleep, or nearly.
+// Pauses between jobs, so that threads fall asleep or nearly do.
 void many_short_jobs(int n_jobs) {
     eagle::team members;
     generator random(1);
@@ -147,7 +147,7 @@ void several_teams(int64_t n_steps) {
     }
 }
 
-// A ticket that leaves: the others finish its work, and it rejoins while there is some.
+// If a ticket leaves early, the others finish its work, and it rejoins while there is work left.
 class leaving_job final : public eagle::job {
   public:
     static constexpr int UNITS = 64, STEPS = 2000;

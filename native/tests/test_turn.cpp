@@ -1,4 +1,4 @@
-// Turns of the server's slots: prompts one at a time, the oldest first, each second turn a round of those that
+// Tests the turns of the server's slots: prompts one at a time, oldest first, alternating with rounds of the slots that
 // generate.
 
 #include <cstdio>
@@ -38,7 +38,7 @@ void prompts_and_rounds_take_turns() {
     }
 }
 
-// Slot 0 has a new request whenever its prompt has been read: the other's is read in its turn all the same.
+// Slot 0 gets a new request whenever its prompt has been evaluated; the other slot's prompt must still have its turn.
 void nobody_waits_for_ever() {
     std::vector<Task> tasks = {{7}, {5}};
     std::vector<Slot> slots = {{SLOT_STATE_STARTED, &tasks[0]}, {SLOT_STATE_PROCESSING_PROMPT, &tasks[1]}};

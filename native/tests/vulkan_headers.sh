@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Prints the CMake option that names Vulkan headers which llama.cpp can use, and nothing if those of the system will do.
-# Debian 12 has them too old (no vk::LayerSettingEXT): Debian 13's libvulkan-dev is unpacked into FOLDER.
+# Prints a CMake option for Vulkan headers that llama.cpp can use, and nothing if the system's headers are sufficient. Those of
+# Debian 12 are too old (no vk::LayerSettingEXT), so the script unpacks Debian 13's libvulkan-dev into FOLDER.
 #
 #   native/tests/vulkan_headers.sh FOLDER
 set -euo pipefail
 
 folder=$(realpath -m "${1:?usage: vulkan_headers.sh FOLDER}")
-will_do() { grep -qs LayerSettingEXT "$1/vulkan/vulkan_structs.hpp"; }
+suffices() { grep -qs LayerSettingEXT "$1/vulkan/vulkan_structs.hpp"; }
 
-will_do /usr/include && exit
-command -v apt-get >/dev/null || exit 0  # CMake knows where else to look, and says what is missing
-will_do "$folder/usr/include" || "$(dirname "$0")/from_debian.sh" "$folder" trixie libvulkan-dev
+suffices /usr/include && exit
+command -v apt-get >/dev/null || exit 0  # CMake searches elsewhere and reports what is missing
+suffices "$folder/usr/include" || "$(dirname "$0")/from_debian.sh" "$folder" trixie libvulkan-dev
 echo "-DVulkan_INCLUDE_DIR=$folder/usr/include"

@@ -22,6 +22,9 @@ REFUSED = {
     "template that refuses": ("--chat-template", '{{ raise_exception("no") }}', "no"),
     "number": ("--top-k", "many", "--top-k"),
     "mirostat": ("--mirostat", "7", "mirostat is 0, 1 or 2"),
+    "draft context": ("--eagle-draft-ctx", "12x", '"--eagle-draft-ctx": expected a whole number from 0'),
+    "draft vocabulary": ("--eagle-draft-vocab", "-1", '"--eagle-draft-vocab": expected a whole number from 0'),
+    "draft length": ("--eagle-draft-length", "8", "\"--eagle-draft-length\": expected auto or fixed, found '8'"),
     "unknown": ("--no-such-argument", "1", "--no-such-argument"),
 }
 

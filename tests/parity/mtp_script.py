@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from fixtures.f32_memory import f32_session
 from llama_eagle.bench.peer import Peer
 from llama_eagle.sessions.models import Context, ModelPair
 from llama_eagle.sessions.options import MTP, ContextOptions, PairOptions, SessionOptions
-from llama_eagle.sessions.session import EagleSession
 from llama_eagle.synthetic.cycle import Cycle
 from parity.mtp_reference import MTPReference, TargetStates
 
@@ -80,7 +80,7 @@ class Script:
         with (
             ModelPair(PairOptions(model, MTP)) as pair,
             Context(pair.target, f32) as context,
-            EagleSession(context, pair.target, SessionOptions(self.n_draft, kv_f32=True)) as session,
+            f32_session(context, pair.target, SessionOptions(self.n_draft)) as session,
         ):
             session.eval(self.prompt)
             for r in self.rounds:

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+from fixtures.f32_memory import f32_session
 from fixtures.native import NativeTarget, draft_with_probs
 from fixtures.targets import make_target
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.native.calls import FLOATS, check
 from llama_eagle.sessions.models import Model
 from llama_eagle.sessions.options import SessionOptions
-from llama_eagle.sessions.session import EagleSession
 from parity.eagle3_reference import Step
 
 TOLERANCE = 1e-4  # of a step's largest value
@@ -46,7 +46,7 @@ class NativeDraft:
     def __init__(self, target: NativeTarget, path: Path, hidden: int, n_steps: int = N_STEPS) -> None:
         self.hidden, self.n_steps = hidden, n_steps
         self.model = Model(path)
-        self.session = EagleSession(target, self.model, SessionOptions(n_steps, kv_f32=True))
+        self.session = f32_session(target, self.model, SessionOptions(n_steps))
 
     def close(self) -> None:
         self.session.close()

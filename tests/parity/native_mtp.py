@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fixtures.f32_memory import f32_session
 from fixtures.native import NativeTarget
 from fixtures.targets import make_target
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.sessions.options import SessionOptions
-from llama_eagle.sessions.session import EagleSession
 from parity.mtp_reference import MTPReference, TargetStates
 from parity.native_draft import N_STEPS, NativeDraft, assert_equal
 
@@ -35,7 +35,7 @@ class NativeMtp(NativeDraft):
     ) -> None:
         self.hidden, self.n_steps = target.n_embd, n_steps
         draft: Any = head or LoadedHead(target.model, target.model_path)
-        self.session = EagleSession(target, draft, SessionOptions(n_steps, kv_f32=True, **options))
+        self.session = f32_session(target, draft, SessionOptions(n_steps, **options))
 
     def close(self) -> None:
         self.session.close()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from fixtures.eagle3_checkpoints import CASES, make_draft
+from fixtures.f32_memory import f32_session
 from fixtures.native import accept, draft_with_probs
 from fixtures.targets import make_target
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
@@ -62,7 +63,7 @@ def session_on(files: Files, layers: Layers, n_ubatch: int = N_UBATCH, n_ctx: in
     options = ContextOptions(n_ctx, max(256, n_ubatch), n_ubatch, 1, "off", "f32", "f32", n_rs_seq=N_DRAFT)
     with ModelPair(pair) as models, Context(models.target, options) as context:
         assert models.draft is not None
-        with EagleSession(context, models.draft, SessionOptions(N_DRAFT, kv_f32=True)) as session:
+        with f32_session(context, models.draft, SessionOptions(N_DRAFT)) as session:
             yield session
 
 

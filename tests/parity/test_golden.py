@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from fixtures.eagle3_checkpoints import CASES, make_draft
+from fixtures.f32_memory import f32_session
 from fixtures.native import NativeTarget
 from fixtures.targets import make_target
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
@@ -19,7 +20,6 @@ from llama_eagle.generation.generate import generate
 from llama_eagle.generation.options import GenerationOptions, SamplingParams
 from llama_eagle.sessions.models import Context, ModelPair
 from llama_eagle.sessions.options import ContextOptions, PairOptions, SessionOptions
-from llama_eagle.sessions.session import EagleSession
 from llama_eagle.sessions.text import Tokenizer
 from llama_eagle.synthetic.constructed import write_pair
 from llama_eagle.synthetic.ggufs import convert_pair
@@ -126,7 +126,7 @@ def _generate(models: ModelPair, prompt: list[int], n_tokens: int) -> tuple[list
     assert models.draft is not None
     with (
         Context(models.target, context_options) as context,
-        EagleSession(context, models.draft, SessionOptions(N_DRAFT, kv_f32=True)) as session,
+        f32_session(context, models.draft, SessionOptions(N_DRAFT)) as session,
     ):
         length = Recorded(N_DRAFT)
         result = generate(session, Tokenizer(models.target), prompt, options, length=length)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from fixtures.eagle3_checkpoints import CASES, make_draft
+from fixtures.f32_memory import f32_session
 from fixtures.native import NativeTarget
 from fixtures.vision_target import N_TOKENS, Noise, Part, Seen, VisionTarget
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
@@ -182,7 +183,7 @@ def sessions(target: VisionTarget, folder: Path) -> Iterator[dict[str, tuple[Nat
         NativeTarget(target.gguf, n_rs_seq=N_STEPS) as two,
         Model(folder / "draft.gguf") as model,
         EagleSession(one, None, SessionOptions(N_STEPS)) as plain,
-        EagleSession(two, model, SessionOptions(N_STEPS, kv_f32=True)) as session,
+        f32_session(two, model, SessionOptions(N_STEPS)) as session,
     ):
         yield {"plain": (one, plain), "draft": (two, session)}
 
@@ -198,7 +199,7 @@ def test_an_image_is_kept_or_cut_as_a_whole(target: VisionTarget, kind: str, tmp
         append(target, session, [TEXT, A, TEXT])
         expected = last_logits(native)
         for n_past in range(len(TEXT) + 1, len(TEXT) + A.n_rows):
-            with pytest.raises(NativeError, match="end within an image"):
+            with pytest.raises(NativeError, match="end inside an image"):
                 session.trim(n_past)
         assert session.n_past == 2 * len(TEXT) + A.n_rows
         if not session.trim(len(TEXT)):  # nor does a recurrent state go back over one
@@ -268,7 +269,7 @@ def test_rows_that_cannot_be_are_refused(target: VisionTarget, tmp_path: Path) -
         append(target, session, [TEXT])
         rows = target.embedded(A)
         for positions, n_positions in ((rows.positions + 1, 3), (rows.positions - 1, 3), (rows.positions[::-1], 3)):
-            with pytest.raises(NativeError, match="stands at"):
+            with pytest.raises(NativeError, match="is at position"):
                 session.eval_rows(replace(rows, positions=np.ascontiguousarray(positions), n_positions=n_positions))
         with pytest.raises(InputError, match="do not fit"):
             session.eval_rows(replace(rows, n=native.n_ctx))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fixtures.eagle3_checkpoints import CASES, make_draft
+from fixtures.f32_memory import f32_memory, f32_session
 from fixtures.native import NativeTarget
 from fixtures.vision_target import N_TOKENS, Part, VisionTarget
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
@@ -23,7 +24,7 @@ from llama_eagle.native import calls
 from llama_eagle.native.calls import TOKENS, check, library
 from llama_eagle.sessions.models import Model
 from llama_eagle.sessions.options import SessionOptions
-from llama_eagle.sessions.session import GGML_TYPE_F32, EagleSession
+from llama_eagle.sessions.session import EagleSession
 from parity.native_draft import N_STEPS
 from parity.native_mtp import LoadedHead
 from parity.test_image_rows import LAYOUTS, TEXT, A, B, append, filled, make
@@ -68,10 +69,11 @@ class Drafts:
             function.argtypes, function.restype = arguments, result
         params = self.lib.eagle_session_default_params()
         params.struct_size, params.n_draft_max = ctypes.sizeof(calls.SessionParams), N_STEPS
-        params.type_kv, params.n_threads = GGML_TYPE_F32, 1
+        params.n_threads = 1
         self.handle = ctypes.c_void_p()
         out = ctypes.byref(self.handle)
-        check(self.lib.eagle_drafts_new(plain.ctx, draft.handle, ctypes.byref(params), 2, out), "eagle_drafts_new")
+        with f32_memory():
+            check(self.lib.eagle_drafts_new(plain.ctx, draft.handle, ctypes.byref(params), 2, out), "eagle_drafts_new")
 
     @property
     def pos(self) -> int:
@@ -150,7 +152,7 @@ def both(target: VisionTarget, kind: str, folder: Path, n_ubatch: int = 512) -> 
             source = make_draft(folder / kind, replace(CASES[kind], dtype="float32"), seed=7)
             convert_draft(source, target.gguf, folder / f"{kind}.gguf", DraftOptions(outtype="f32"))
             heads = [stack.enter_context(Model(folder / f"{kind}.gguf"))] * 2
-        session = stack.enter_context(EagleSession(one, heads[0], SessionOptions(N_STEPS, kv_f32=True)))
+        session = stack.enter_context(f32_session(one, heads[0], SessionOptions(N_STEPS)))
         plain = stack.enter_context(EagleSession(two, None, SessionOptions(N_STEPS)))
         drafts = Drafts(plain, heads[1])
         stack.callback(drafts.close)

@@ -107,7 +107,7 @@ def test_a_rearranged_head_needs_the_file(wide: Path) -> None:
         try:
             NativeMtp(context, n_vocab_draft=N_ROWS).close()
         except IncompatibleModels as error:
-            assert re.search("rearranged in the memory of .*other.gguf cannot be read", str(error))
+            assert re.search("repacked in the memory of .*other.gguf cannot be read", str(error))
             return
     pytest.skip("this CPU keeps such weights in our own layout, which is read back without the file")
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fixtures.f32_memory import f32_session
 from fixtures.native import NativeTarget
 from fixtures.training import make_training_target
 from fixtures.vision_files import png
@@ -170,7 +171,7 @@ def test_a_draft_learns_what_it_drafts_from(both: Both, sections: Any) -> None:
     assert (relative(elsewhere, expected) > 2 * TOLERANCE) == (sections is not None)
     path = both.folder / "draft.gguf"
     convert_draft(both.folder / "draft", both.native.model_path, path, DraftOptions(outtype="f32"))
-    with Model(path) as model, EagleSession(both.native, model, SessionOptions(3, kv_f32=True)) as session:
+    with Model(path) as model, f32_session(both.native, model, SessionOptions(3)) as session:
         *runs, last = both.runs()
         for run in [*runs, last[:-2]]:
             if run[0] <= FIRST_ID:

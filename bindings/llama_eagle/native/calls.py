@@ -1,4 +1,4 @@
-"""The C interface of native/include/eagle.h, and the one place that turns its status codes into errors."""
+"""The C interface of native/include/eagle*.h, and the one place that turns its status codes into errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ class SessionParams(ctypes.Structure):
         ("n_draft_max", c_int32),
         ("n_ctx_draft", c_int32),
         ("n_threads", c_int32),
-        ("type_kv", c_int32),
         ("path_tgt", c_char_p),
         ("path_dft", c_char_p),
         ("n_vocab_draft", c_int32),
@@ -113,13 +112,13 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_n_draft_room": ([c_void_p], c_int32),
     "eagle_eval": ([c_void_p, TOKENS, c_int32], c_int32),
     "eagle_eval_embeddings": ([c_void_p, FLOATS, c_int32, TOKENS, c_int32], c_int32),
-    "eagle_hear_interrupts": ([c_int32], None),
+    "eagle_set_interruptible": ([c_int32], None),
     "eagle_trim": ([c_void_p, c_int32], c_int32),
     "eagle_draft": ([c_void_p, c_int32, c_int32, c_float, TOKENS, FLOATS, POINTER(c_int32)], c_int32),
     "eagle_draft_step": ([c_void_p, c_int32, FLOATS, FLOATS], c_int32),
     "eagle_n_vocab_draft": ([c_void_p], c_int32),
     "eagle_draft_ids": ([c_void_p, TOKENS], c_int32),
-    "eagle_note_tokens": ([c_void_p, TOKENS, c_int32], c_int32),
+    "eagle_note_used_tokens": ([c_void_p, TOKENS, c_int32], c_int32),
     "eagle_verify": ([c_void_p, TOKENS, c_int32], c_int32),
     "eagle_accept": ([c_void_p, c_void_p, TOKENS, POINTER(c_int32)], c_int32),
     "eagle_sample": ([c_void_p, c_void_p, c_int32, TOKENS], c_int32),
@@ -239,10 +238,10 @@ def accept(sampler: Any, token: int) -> None:
     check(library().eagle_sampler_accept(sampler, token), "eagle_sampler_accept")
 
 
-def hear_interrupts() -> None:
-    """Ctrl-C stops what this thread evaluates, where it would be a KeyboardInterrupt here."""
+def enable_sigint() -> None:
+    """Let Ctrl-C interrupt evaluation on this thread if Python would raise KeyboardInterrupt here."""
     is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    library().eagle_hear_interrupts(is_ours and threading.current_thread() is threading.main_thread())
+    library().eagle_set_interruptible(is_ours and threading.current_thread() is threading.main_thread())
 
 
 def backend_function(registry: str, name: str, prototype: Any) -> Any:

@@ -183,13 +183,8 @@ def variables(served: Checked) -> dict[str, str]:
     found = {"LLAMA_API_KEY": served.options.api_key or "", "LLAMA_EAGLE_EXACT": "strict" if drafts.exact else ""}
     if _is_for_this_machine(served.options):
         found["LLAMA_EAGLE_LOCAL"] = "1"
-    if drafts.model is not None:
-        found["LLAMA_EAGLE_DRAFT_VOCAB"] = str(session_options(served.draft, drafts).n_vocab_draft)
-        found["LLAMA_EAGLE_DRAFT_CTX"] = str(drafts.draft_n_ctx)
     if drafts.lookup_cache is not None:
         found["LLAMA_EAGLE_LOOKUP_CACHE"] = str(drafts.lookup_cache)
-    if drafts.drafts:
-        found["LLAMA_EAGLE_DRAFT_LENGTH"] = "auto" if drafts.n_draft == "auto" else "fixed"
     return {name: value for name, value in found.items() if value}
 
 
@@ -201,6 +196,10 @@ def _drafting_words(served: Checked) -> Iterator[str]:
     yield from ("--spec-type", ",".join(kinds))
     n_draft = drafts.n_draft_max if drafts.n_draft == "auto" else drafts.n_draft
     yield from ("--spec-draft-n-max", str(n_draft), "--spec-draft-p-min", str(drafts.p_min))
+    yield from ("--eagle-draft-length", "auto" if drafts.n_draft == "auto" else "fixed")
+    if drafts.model is not None:
+        n_vocab = session_options(served.draft, drafts).n_vocab_draft
+        yield from ("--eagle-draft-ctx", str(drafts.draft_n_ctx), "--eagle-draft-vocab", str(n_vocab))
     if drafts.draft_file is not None:
         layers = options.load.n_gpu_layers if drafts.draft_gpu_layers is None else drafts.draft_gpu_layers
         yield from ("--spec-draft-model", str(drafts.draft_file))

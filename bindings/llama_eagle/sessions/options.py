@@ -132,6 +132,5 @@ class SessionOptions:
     n_draft_max: int = LONGEST
     n_ctx_draft: int = 0
     n_threads: int = 0
-    kv_f32: bool = False
     n_vocab_draft: int = 0  # rows of an MTP draft's head; 0: the whole vocabulary
     base_ids: Sequence[int] = ()  # the likeliest tokens, for the rows of such a head

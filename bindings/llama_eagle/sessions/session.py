@@ -22,8 +22,6 @@ from llama_eagle.native.closing import Closing
 from llama_eagle.sessions.options import SessionOptions
 from llama_eagle.vision.rows import EmbeddedRows
 
-GGML_TYPE_F32, GGML_TYPE_F16 = 0, 1
-
 
 @dataclass(frozen=True)
 class Timings:
@@ -181,7 +179,7 @@ class EagleSession(Closing):
     def note_tokens(self, ids: Sequence[int]) -> None:
         """The text uses these tokens: a vocabulary that follows it gets them. `eval` and `commit` note theirs."""
         array = (ctypes.c_int32 * len(ids))(*ids)
-        check(self._lib.eagle_note_tokens(self._handle, array, len(ids)), "eagle_note_tokens")
+        check(self._lib.eagle_note_used_tokens(self._handle, array, len(ids)), "eagle_note_used_tokens")
 
     def eval(self, tokens: Sequence[int]) -> None:
         """Append tokens to both memories; the logits of the last one are then the context's last row.
@@ -190,7 +188,7 @@ class EagleSession(Closing):
         """
         self._require_room(len(tokens))
         self._commit_at_once(False)
-        calls.hear_interrupts()
+        calls.enable_sigint()
         array = (ctypes.c_int32 * len(tokens))(*tokens)
         check(self._lib.eagle_eval(self._handle, array, len(tokens)), "eagle_eval")
 
@@ -198,7 +196,7 @@ class EagleSession(Closing):
         """Append the rows of an image to both memories. Raises `InputError` when they do not fit."""
         self._require_room(rows.n)
         self._commit_at_once(False)
-        calls.hear_interrupts()
+        calls.enable_sigint()
         status = self._lib.eagle_eval_embeddings(
             self._handle, rows.values, rows.n, rows.positions_pointer, rows.n_positions
         )
@@ -286,7 +284,6 @@ def _params(context: ContextLike, draft: DraftLike | None, options: SessionOptio
     params.n_draft_max = options.n_draft_max
     params.n_ctx_draft = min(options.n_ctx_draft, context.n_ctx)  # more would never be used
     params.n_threads = options.n_threads
-    params.type_kv = GGML_TYPE_F32 if options.kv_f32 else GGML_TYPE_F16
     params.path_tgt = os.fsencode(context.model_path)
     if draft is not None and draft.path != context.model_path:
         params.path_dft = os.fsencode(draft.path)

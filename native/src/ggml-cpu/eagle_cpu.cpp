@@ -12,7 +12,7 @@
 #include "eagle_wide.h"
 #include "ggml-cpu-impl.h"
 
-// As in eagle_exact.h, which other libraries read.
+// Same values as eagle_exact_mode, which libllama defines.
 enum mode { OFF = 0, ON = 1, STRICT = 2 };
 
 static std::atomic<int> & exact_mode() {
@@ -22,18 +22,18 @@ static std::atomic<int> & exact_mode() {
 
 static std::atomic<bool> foreign_layouts_listed{false};
 
-// Shared by the graphs that run, so that contexts do not wait for each other.
-static std::shared_mutex & mode_is_read() {
+// Running graphs hold a shared lock, so that contexts do not wait for each other.
+static std::shared_mutex & mode_mutex() {
     static std::shared_mutex mutex;
     return mutex;
 }
 
 void eagle_graph_begins(void) {
-    mode_is_read().lock_shared();
+    mode_mutex().lock_shared();
 }
 
 void eagle_graph_ends(void) {
-    mode_is_read().unlock_shared();
+    mode_mutex().unlock_shared();
 }
 
 int eagle_cpu_exact_mode(void) {
@@ -41,7 +41,7 @@ int eagle_cpu_exact_mode(void) {
 }
 
 bool eagle_cpu_exact_set(int mode) {
-    const std::unique_lock<std::shared_mutex> no_graph_runs(mode_is_read());
+    const std::unique_lock<std::shared_mutex> no_graph_runs(mode_mutex());
     if (mode == STRICT && exact_mode() != STRICT && foreign_layouts_listed) {
         return false;
     }
@@ -49,8 +49,8 @@ bool eagle_cpu_exact_set(int mode) {
     return true;
 }
 
-// AMX's kernels are inexact, and slower than ours where rows are few. KleidiAI's are inexact too, but nothing of ours
-// stands beside them on ARM.
+// AMX kernels are inexact, and slower than ours for few rows. KleidiAI's are inexact too, but on ARM we have no
+// alternative.
 bool eagle_allows_foreign_layouts(void) {
 #if defined(__x86_64__) || defined(_M_X64)
     const bool allowed = eagle_cpu_exact_mode() == OFF;
@@ -77,7 +77,7 @@ static const eagle::kernel * matrix_kernel(const ggml_tensor * node) {
     return node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_MUL_MAT_ID ? eagle::kernel_for(node) : nullptr;
 }
 
-// The switch may be thrown between planning and computing, so the size does not look at it.
+// The mode may change between planning and computing, so the size does not depend on it.
 size_t eagle_work_size(int n_threads, const ggml_tensor * node) {
     if (node->op == GGML_OP_FLASH_ATTN_EXT && eagle::takes_flash_attn(node)) {
         return eagle::flash_attn_work_size(n_threads, node);
@@ -99,7 +99,7 @@ static bool attends(const ggml_tensor * node, bool off) {
 
 static const eagle::kernel * multiplies(const ggml_tensor * node, bool off) {
     const eagle::kernel * k = matrix_kernel(node);
-    return k != nullptr && off && k->group != eagle::WIDE ? nullptr : k;  // nobody else reads our own layout
+    return k != nullptr && off && k->group != eagle::WIDE ? nullptr : k;  // only our kernels read our repacked layout
 }
 
 int eagle_phases(const ggml_tensor * node, bool use_ref) {
@@ -120,7 +120,7 @@ int64_t eagle_phase_values(const ggml_tensor * node, int phase) {
     if (node->op == GGML_OP_FLASH_ATTN_EXT) {
         return eagle::flash_attn_values(node, phase);
     }
-    constexpr int64_t AT_ONCE = 4;  // products of small integers, by vectors
+    constexpr int64_t AT_ONCE = 4;  // vector products of small integers cost a quarter
     return phase == 0 ? ggml_nelements(node->src[1]) : ggml_nelements(node) * node->src[0]->ne[0] / AT_ONCE;
 }
 

@@ -1,8 +1,8 @@
-// Units of work among the tickets of a node (eagle_team.h): each begins with neighbours of its own, and helps the
-// others when it is done.
+// Distributes units of work among the tickets of a node (eagle_team.h). Each ticket starts with adjacent units of its
+// own, and helps the others when it is done.
 //
-// Neighbouring units write to neighbouring memory. Where two threads compute them at the same time they take cache
-// lines from each other, at every store, which costs most between cores without a common cache.
+// Adjacent units write to adjacent memory. If two threads compute them at the same time, cache lines move between their
+// cores at every store, which is slowest between cores without a shared cache.
 #pragma once
 
 #include <stddef.h>
@@ -16,7 +16,7 @@
 
 namespace eagle {
 
-// The next address that vectors may be stored at; work buffers have 64 bytes to spare for it.
+// Rounds up to an address that is aligned for vectors; work buffers have 64 spare bytes for it.
 inline char * align64(void * p) {
     return (char *) (((uintptr_t) p + 63) / 64 * 64);
 }
@@ -25,11 +25,11 @@ class shares {
   public:
     static constexpr size_t work_size(int n_threads) { return (size_t) (n_threads + 1) * sizeof(counter); }
 
-    // `work`: the work_size() bytes that share_out() has prepared for the same n units.
+    // `work`: work_size() bytes that share_out() has prepared for the same n units.
     shares(const ggml_compute_params * params, char * work, int64_t n)
         : counters_((counter *) work), ith_(params->ith), nth_(params->nth), n_(n), slice_(timeslice::mine()) {}
 
-    // Prepares units [0, n). Ticket 0 does it, in a phase before the units are taken.
+    // Prepares units [0, n). Ticket 0 does this in an earlier phase.
     static void share_out(const ggml_compute_params * params, char * work, int64_t n) {
         for (int i = 0; params->ith == 0 && i < params->nth; ++i) {
             new ((counter *) work + i) counter{{begin(n, i, params->nth)}};
@@ -39,8 +39,8 @@ class shares {
         }
     }
 
-    // A unit that is this ticket's to compute, or -1: all are taken, or left to the other tickets because the core is
-    // about to be taken away.
+    // Returns the next unit for this ticket. -1: none is left, or the ticket leaves the rest to the others because it
+    // is about to lose its core.
     int64_t next() {
         if (slice_.is_spent() && leaves()) {
             return -1;
@@ -55,11 +55,11 @@ class shares {
         return -1;
     }
 
-    // Whether a ticket has left, once this one's last unit is done.
+    // Returns true if a ticket has left early; call it after this ticket's last unit.
     bool was_left() const { return counters_[nth_].next.load(std::memory_order_relaxed) != 0; }
 
   private:
-    // All tickets but one may leave: that one sees every unit taken.
+    // All tickets but one may leave; the last one computes the remaining units.
     bool leaves() {
         slice_.has_left = counters_[nth_].next.fetch_add(1, std::memory_order_relaxed) < nth_ - 1;
         return slice_.has_left;
@@ -75,7 +75,7 @@ class shares {
     int ith_, nth_;
     int64_t n_;
     timeslice & slice_;
-    int helped_ = 0;  // tickets whose units are all taken, this one first
+    int helped_ = 0;  // number of tickets, counted from this one, whose units are all taken
 };
 
 }  // namespace eagle

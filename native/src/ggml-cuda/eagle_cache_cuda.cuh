@@ -1,4 +1,4 @@
-// Reading two neighbouring elements of a cached key or value, whatever type the cache has.
+// Reads two adjacent elements of a cached key or value of any cache type.
 
 #pragma once
 
@@ -31,7 +31,7 @@ struct cache_q8_0 {
     }
 };
 
-// The first half of a block lies in the low four bits, the second in the high ones.
+// The first half of a block is in the low four bits, the second half in the high bits.
 struct cache_q4_0 {
     static __device__ float2 pair(const char * row, int i) {
         const block_q4_0 & block = ((const block_q4_0 *) row)[i / QK4_0];

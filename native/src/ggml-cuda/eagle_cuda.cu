@@ -1,4 +1,4 @@
-// The exact switch of the CUDA backend, and which node goes to which kernel.
+// Exact mode of the CUDA backend, and dispatch of nodes to our kernels.
 
 #include <atomic>
 #include <cstdlib>
@@ -11,7 +11,7 @@
 
 namespace {
 
-// Off unless asked for: these kernels have not run on a GPU yet, those of the CPU have.
+// Off by default: unlike the CPU kernels, these have not run on a GPU yet.
 bool asked_for() {
     return eagle_exact_from_environment(0) != 0;
 }
@@ -40,8 +40,8 @@ ggml_tensor slice(const ggml_tensor * t, int dim, int64_t i) {
     return one;
 }
 
-// Quantized types without a kernel of ours have one in ggml for a single row. It is what a single token gets, so a
-// batch cannot differ.
+// For quantized types without a kernel of ours, ggml's kernel for a single row computes each row. A single token uses
+// the same kernel, so a batch has the same bits.
 bool has_one_row_kernel(const ggml_tensor * node) {
     return ggml_is_quantized(node->src[0]->type) && node->src[1]->type == GGML_TYPE_F32 && node->type == GGML_TYPE_F32;
 }
@@ -96,7 +96,8 @@ bool eagle_cuda_compute_forward(ggml_backend_cuda_context & ctx, ggml_tensor * n
     }
 }
 
-// A norm and its weight are two multiplications in either form. Everything else waits for a proof on a GPU.
+// A norm fused with its weight has the same multiplications as the two operations. Other fusions are off until tested
+// on a GPU.
 bool eagle_cuda_may_fuse(const ggml_cgraph * graph, int i) {
     if (!exact()) {
         return true;
@@ -108,8 +109,8 @@ bool eagle_cuda_may_fuse(const ggml_cgraph * graph, int i) {
     return next != GGML_OP_ADD && next != GGML_OP_ROPE;
 }
 
-// The nodes of graphs that llama.cpp builds one after the other lie at the same addresses: their shapes tell them
-// apart. Two graphs of one key are no error, ggml compares all nodes before it launches.
+// Successive graphs of llama.cpp have their nodes at the same addresses, so the key includes their shapes. If two
+// graphs have the same key, ggml still compares all nodes before it launches.
 const void * eagle_cuda_graph_key(const ggml_cgraph * graph) {
     uint64_t key = (uint64_t) (uintptr_t) graph->nodes[0];
     const auto mix = [&](uint64_t value) { key = (key ^ value) * 0x100000001b3; };

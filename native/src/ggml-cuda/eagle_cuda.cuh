@@ -1,11 +1,11 @@
-// What ggml-cuda's own files call: kernels that compute a row alone and in a batch alike. See docs/exactness.md.
+// Exact kernels, as ggml-cuda calls them: a row has the same bits alone and in a batch. See docs/exactness.md.
 
 #pragma once
 
 #include "ggml-cuda/common.cuh"
 
-// HIP and MUSA compile ggml-cuda's files, and call none of ours. HIP's compiler takes them
-// (native/tests/compile_hip.sh), but no AMD GPU has run them.
+// HIP and MUSA builds compile ggml-cuda's files without calls of our kernels. HIP's compiler accepts our kernels
+// (native/tests/compile_hip.sh), but they have not run on an AMD GPU.
 #if !defined(GGML_USE_MUSA) && (!defined(GGML_USE_HIP) || defined(EAGLE_HIP_KERNELS))
 #define EAGLE_CUDA_KERNELS
 #endif
@@ -14,19 +14,19 @@ using eagle_cuda_compute_t = bool (*)(ggml_backend_cuda_context & ctx, ggml_tens
 
 #ifdef EAGLE_CUDA_KERNELS
 
-// Runs the node if exactness is on and one of our kernels covers it, or row by row through ggml's `compute`; false
-// leaves it to ggml.
+// Computes the node if exact mode is on: with one of our kernels, or row by row with ggml's `compute`. Returns false to
+// leave it to ggml.
 bool eagle_cuda_compute_forward(ggml_backend_cuda_context & ctx, ggml_tensor * node, eagle_cuda_compute_t compute);
 
-// Whether node i may be fused with those that follow: not where the fused kernel rounds otherwise, for what is fused
-// depends on the number of rows and on where the allocator put them.
+// Returns true if node i may be fused with the following ones. Fused kernels that round differently are excluded,
+// because fusion depends on the number of rows and on the allocator.
 bool eagle_cuda_may_fuse(const ggml_cgraph * graph, int i);
 
-// The key of a captured graph. Rounds of different lengths keep a captured graph each, where ggml's key, the first
-// node, has them take it from one another; and other kernels run when the switch has been thrown.
+// Returns the key of a captured graph. With ggml's key, the first node, rounds of different lengths would replace each
+// other's graph; the key also includes the exact mode, which selects other kernels.
 const void * eagle_cuda_graph_key(const ggml_cgraph * graph);
 
-// eagle_cuda_exact_set, void(bool), and eagle_cuda_exact_get, bool(void), by name; null for other names.
+// Returns eagle_cuda_exact_set, void(bool), or eagle_cuda_exact_get, bool(void), by name; null for other names.
 void * eagle_cuda_proc_address(const char * name);
 
 #else

@@ -1,5 +1,5 @@
-// Exact flash attention: the cache is cut at fixed positions, a block of threads attends to one piece for one head of
-// one row, and the pieces are joined in order. Cells that are masked or padding weigh 0 and change no bit.
+// Exact flash attention: the cache is split at fixed positions, a block of threads computes one piece for one head of
+// one row, and the pieces are combined in order. Masked and padding cells have weight 0 and change no bit.
 
 #include <algorithm>
 
@@ -10,10 +10,10 @@ namespace eagle_cuda {
 
 namespace {
 
-constexpr int PIECE = 256;  // cells; llama.cpp pads the cache to as many
+constexpr int PIECE = 256;  // cells; llama.cpp pads the cache to a multiple of it
 constexpr int THREADS = 128;
 constexpr int WARPS = THREADS / WARP_SIZE;
-constexpr int LANES = 8;  // threads on one cell's dot product
+constexpr int LANES = 8;  // threads per dot product of a cell
 constexpr int64_t WORK_BYTES = 64 << 20;
 
 struct attn_args {
@@ -22,12 +22,12 @@ struct attn_args {
     const char * v;
     const half * mask;
     const float * sinks;
-    float * parts;  // [piece, D] of each row and head
-    float2 * meta;  // maximum and sum of each piece
+    float * parts;  // [piece, D] for each row and head
+    float2 * meta;  // maximum and sum of weights of each piece
     float * out;
     int n_kv, n_heads, n_rows, n_pieces;
-    int row0;                                    // of this launch
-    int share;                                   // query heads on a key head
+    int row0;                                    // first row of this launch
+    int share;                                   // query heads per key head
     int64_t q1, q2, q3, k1, k2, k3, v1, v2, v3;  // bytes
     int64_t mask1, mask3;                        // halves
     int mask_n3;
@@ -62,7 +62,7 @@ __device__ float block_sum(float x, float * shared) {
     return x;
 }
 
-// Scores of a piece's cells: eight lanes share a cell, sixteen cells at a time.
+// Computes the scores of a piece's cells: eight lanes per cell, sixteen cells at a time.
 template <typename C, int D>
 __device__ void piece_scores(const attn_args & a, int head, int row, int seq, int first, float * scores) {
     const int lane = threadIdx.x % LANES;
@@ -97,11 +97,12 @@ __device__ void piece_scores(const attn_args & a, int head, int row, int seq, in
     }
 }
 
-// Grid: row, head, piece of a sequence. Rows come first: they read the same cells at the same time.
+// Grid: row, head, piece of a sequence. Rows are the fastest dimension, because they read the same cells at the same
+// time.
 template <typename C, int D>
 __global__ void __launch_bounds__(THREADS) attend_piece(const attn_args a) {
     constexpr int PAIRS = D / 2;
-    constexpr int SETS = THREADS / PAIRS;  // each sums every SETS-th cell
+    constexpr int SETS = THREADS / PAIRS;  // each set sums every SETS-th cell
     const int row = a.row0 + blockIdx.x, head = blockIdx.y;
     const int piece = blockIdx.z % a.n_pieces, seq = blockIdx.z / a.n_pieces;
     const int first = piece * PIECE;
@@ -156,7 +157,7 @@ __global__ void __launch_bounds__(THREADS) attend_piece(const attn_args a) {
     }
 }
 
-// Grid: row, head, sequence. A thread owns a column.
+// Grid: row, head, sequence. Each thread computes a column.
 template <int D>
 __global__ void __launch_bounds__(D) join_pieces(const attn_args a) {
     const int row = a.row0 + blockIdx.x, head = blockIdx.y, seq = blockIdx.z;
@@ -169,7 +170,7 @@ __global__ void __launch_bounds__(D) join_pieces(const attn_args a) {
     for (int p = 0; p < a.n_pieces; p++) {
         const float2 m = a.meta[slot + p];
         if (m.x == -INFINITY) {
-            continue;  // nothing was written for it
+            continue;  // the piece was not written
         }
         const float scale = expf(m.x - top);
         above = fmaf(scale, a.parts[(slot + p) * D + threadIdx.x], above);
@@ -179,7 +180,7 @@ __global__ void __launch_bounds__(D) join_pieces(const attn_args a) {
         below == 0.0f ? 0.0f : above / below;
 }
 
-// As many rows at once as the workspace allows: with a very long cache, fewer.
+// Returns the number of rows per launch that the workspace allows; very long caches allow fewer.
 template <typename C, int D>
 void run(ggml_backend_cuda_context & ctx, attn_args a, int n_seqs) {
     const int64_t slots = (int64_t) n_seqs * a.n_heads * a.n_pieces;
@@ -238,7 +239,8 @@ runner runner_for(const ggml_tensor * k, const ggml_tensor * v) {
     }
 }
 
-// Elements are read in pairs: 8 bytes of F32, 4 of F16 and BF16, 2 of a quantized block's scale.
+// Checks the alignment for reading pairs of elements: 8 bytes for F32, 4 for F16 and BF16, 2 for the scale of a
+// quantized block.
 bool aligned(const ggml_tensor * t) {
     const size_t pair = ggml_is_quantized(t->type) ? 2 : 2 * ggml_type_size(t->type);
     return t->nb[0] == ggml_type_size(t->type) && (uintptr_t) t->data % pair == 0 && t->nb[1] % pair == 0 &&

@@ -1,7 +1,7 @@
-// Gated DeltaNet on CUDA with the state kept in place: a warp holds one state row in registers, runs the recorded
-// tokens that were kept, then the new ones, and writes the row once. Replay counts are read on the device, so the
-// launches are the same round after round and may be captured in a CUDA graph. A token must leave the same bits when it
-// is new and when it is replayed: this file is compiled without contraction, and multiply-adds are written as fmaf.
+// In-place Gated DeltaNet on CUDA: a warp holds one state row in registers, replays the kept records, computes the new
+// tokens, and writes the row once. Replay counts are read on the device, so all rounds have the same launches and can
+// be captured in a CUDA graph. A token must leave the same bits when it is new and when it is replayed, so this file is
+// compiled without contraction, and multiply-adds are written as fmaf.
 
 #include "eagle_gdn.h"
 #include "eagle_gdn_cuda.cuh"
@@ -9,9 +9,9 @@
 namespace {
 
 constexpr int WARPS_PER_BLOCK = 4;
-constexpr int MAX_WINDOW = 32;  // of the convolution; models have 3
+constexpr int MAX_WINDOW = 32;  // window of the convolution; models have 3
 
-// Operands of one replaying Gated DeltaNet; strides in floats.
+// Operands of a Gated DeltaNet with replay; strides in floats.
 struct gdn_args {
     const float * q;
     const float * k;
@@ -19,9 +19,9 @@ struct gdn_args {
     const float * g;
     const float * beta;
     const float * state;
-    float * state_out;         // the same when it is kept in place
+    float * state_out;         // equal to the input state if it is updated in place
     float * records;           // of sequence 0, slot 0
-    const int32_t * n_replay;  // null: none
+    const int32_t * n_replay;  // null: no replay
     float * out;
     int n_k_heads, n_v_heads, n_tokens, n_tail;
     int64_t q1, q2, q3, k1, k2, k3, v1, v2, v3;
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(ggml_cuda_get_physical_warp_size() * WARPS_PER
     }
 }
 
-// After gdn_replay has read the old records. Grid: slot, sequence.
+// Launch it after gdn_replay, which reads the old records. Grid: slot, sequence.
 __global__ void write_records(const gdn_args a, int S) {
     const int slot = blockIdx.x;
     const int seq = blockIdx.y;
@@ -155,7 +155,7 @@ int64_t stride(const ggml_tensor * t, int dim) {
     return (int64_t) (t->nb[dim] / sizeof(float));
 }
 
-// What both operations share; the state is kept in place.
+// Operands that both operations share; the state is updated in place.
 gdn_args arguments(const ggml_tensor * dst) {
     const ggml_tensor * q = dst->src[0];
     const ggml_tensor * k = dst->src[1];
@@ -226,7 +226,7 @@ bool eagle_cuda_gdn(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
         return false;
     }
     gdn_args a = arguments(dst);
-    a.state_out = a.out + ggml_nelements(v);  // behind the results
+    a.state_out = a.out + ggml_nelements(v);  // after the results
     launch(a, v->ne[0], (int) v->ne[3], ctx.stream());
     return true;
 }
@@ -243,10 +243,11 @@ struct window_args {
     int64_t window2, x1, x2, row;  // floats between sequences, tokens, sequences, sequences
 };
 
-constexpr int TILE = 32;  // channels of a block, and columns that it moves at once
+constexpr int TILE = 32;  // channels per block, and columns that it moves at a time
 constexpr int TILE_ROWS = 8;
 
-// Column `at` of window ++ recorded inputs ++ new inputs, for one channel of one sequence.
+// Returns column `at` of the window, the recorded inputs and the new inputs in this order, for one channel of one
+// sequence.
 __device__ float window_column(const window_args & a, int seq, int c, int replay, int at) {
     if (at < a.n_window) {
         return a.window[seq * a.window2 + (int64_t) c * a.n_window + at];
@@ -258,8 +259,8 @@ __device__ float window_column(const window_args & a, int seq, int c, int replay
     return a.x[seq * a.x2 + (at - replay) * a.x1 + c];
 }
 
-// The inputs lie token by token, the output channel by channel: tiles go through shared memory, so that neighbouring
-// threads meet neighbouring floats on both sides. Grid: TILE channels, sequence. Block: channels, TILE_ROWS.
+// The inputs are ordered by token, the output by channel. Tiles are transposed in shared memory, so that adjacent
+// threads access adjacent floats on both sides. Grid: TILE channels, sequence. Block: channels, TILE_ROWS.
 __global__ void __launch_bounds__(TILE * TILE_ROWS) conv_window(const window_args a) {
     __shared__ float tile[TILE][TILE + 1];
     const int c0 = blockIdx.x * TILE, c = c0 + threadIdx.x;
@@ -271,7 +272,7 @@ __global__ void __launch_bounds__(TILE * TILE_ROWS) conv_window(const window_arg
     const int n_channels = min(TILE, a.n_channels - c0);
     float * out = a.out + ((int64_t) seq * a.n_channels + c0) * n_columns;
 
-    // Old records and the old window are read before anything is written in place.
+    // Reads the old records and the old window before the in-place writes.
     float moved[MAX_WINDOW / TILE_ROWS];
     for (int i = 0; i < MAX_WINDOW / TILE_ROWS; i++) {
         const int w = i * TILE_ROWS + threadIdx.y;

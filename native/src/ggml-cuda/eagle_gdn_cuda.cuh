@@ -1,4 +1,4 @@
-// CUDA side of eagle_gdn.h: called from ggml-cuda's dispatch, and from its table of what it computes.
+// CUDA implementation of eagle_gdn.h, called from ggml-cuda's dispatch and its table of supported operations.
 
 #pragma once
 
@@ -6,14 +6,14 @@
 
 #ifdef EAGLE_CUDA_KERNELS
 
-// Whether we have a kernel for one of our operations.
+// Returns true if there is a kernel for this node, one of our operations.
 bool eagle_cuda_knows(const ggml_tensor * op);
 
 void eagle_cuda_gdn_replay(ggml_backend_cuda_context & ctx, ggml_tensor * dst);
 void eagle_cuda_conv_window(ggml_backend_cuda_context & ctx, ggml_tensor * dst);
 
-// ggml's own Gated DeltaNet by the same kernel, so that a context without round state computes the same bits. False for
-// variants it does not know: a gate per channel, more than one state.
+// Computes ggml's own Gated DeltaNet with the same kernel, so that a context without round state has the same bits.
+// Returns false for unsupported variants: a gate per channel, more than one state.
 bool eagle_cuda_gdn(ggml_backend_cuda_context & ctx, ggml_tensor * dst);
 
 #else

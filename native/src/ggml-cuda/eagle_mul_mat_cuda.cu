@@ -1,11 +1,11 @@
-// Exact matrix multiplication: what a node's tensors mean to the kernels.
+// Exact matrix multiplication: translates a node's tensors to kernel arguments.
 
 #include "eagle_exact_kernels.cuh"
 #include "eagle_mul_mat_cuda.cuh"
 
 namespace eagle_cuda {
 
-static constexpr int64_t MAX_CHANNELS = 65535;  // of a grid's second dimension
+static constexpr int64_t MAX_CHANNELS = 65535;  // limit of a grid's second dimension
 
 static int64_t floats(size_t bytes) {
     return (int64_t) (bytes / sizeof(float));
@@ -24,7 +24,7 @@ static mul_mat_args plain_args(const ggml_tensor * node) {
     return a;
 }
 
-// A channel is a slot of a token; each has one row.
+// With experts a channel is a slot of a token and has one row.
 static mul_mat_args expert_args(const ggml_tensor * node) {
     const ggml_tensor * x = node->src[1];
     const ggml_tensor * ids = node->src[2];

@@ -1,4 +1,4 @@
-// Which rows meet which matrix in one launch of an exact matrix multiplication.
+// Assignment of rows to matrices in one launch of an exact matrix multiplication.
 
 #pragma once
 
@@ -8,16 +8,16 @@ namespace eagle_cuda {
 
 constexpr int MUL_MAT_THREADS = 128;
 constexpr int MUL_MAT_WARPS = MUL_MAT_THREADS / WARP_SIZE;
-constexpr int MAX_COLUMNS = 8;  // rows of activations that share one pass over the weights
+constexpr int MAX_COLUMNS = 8;  // activation rows that share one pass over the weights
 
-// Weights [k, m] by rows of activations. A channel (blockIdx.y) is one matrix with the rows it multiplies: an index of
-// the outer dimensions, or a (slot, token) of an expert matmul. Strides: of w in bytes, of x in its elements (floats,
-// or blocks of q8_1), of dst in floats.
+// Product of weights [k, m] with activation rows. A channel (blockIdx.y) is one matrix and its rows: an index of the
+// outer dimensions, or a (slot, token) of an expert matmul. Strides of w are in bytes, of x in its elements (floats or
+// blocks of q8_1), of dst in floats.
 struct mul_mat_args {
     const char * w;
     const void * x;
     float * dst;
-    const int32_t * ids;  // experts of a token, else null
+    const int32_t * ids;  // experts of each token, or null
     int64_t ids_token;
     int64_t k, m;
     int64_t w1, w2, w3;
@@ -25,7 +25,7 @@ struct mul_mat_args {
     int64_t d1, d2, d3;
     int n2;       // channels in the second dimension: heads, or slots
     int r2, r3;   // channels that share a matrix
-    int x_slots;  // rows of a token an expert matmul has: one for all slots, or one each
+    int x_slots;  // rows of a token in an expert matmul: one for all slots, or one each
     int n_channels;
     int n_columns;
     bool wide;  // pairs of floats are aligned (float weights)
@@ -46,7 +46,7 @@ inline __device__ mul_mat_place locate(const mul_mat_args & a) {
     return {a.w + i2 / a.r2 * a.w2 + i3 / a.r3 * a.w3, i2 * a.x2 + i3 * a.x3, dst};
 }
 
-// The sum over all threads, in thread 0 to N - 1 one each. A fixed tree: lanes, then warps in order.
+// Sums over all threads in a fixed order: lanes, then warps. Threads 0 to N - 1 receive one sum each.
 template <int N>
 __device__ float block_sum(const float (&sum)[N]) {
     __shared__ float part[MUL_MAT_WARPS][N];
@@ -70,7 +70,8 @@ __device__ float block_sum(const float (&sum)[N]) {
 
 using mul_mat_launch = void (*)(const mul_mat_args & a, cudaStream_t stream);
 
-// Launches groups of columns, as even as they come: launch[n - 1] takes n columns. X: element of the activations.
+// Launches groups of columns of nearly equal size: launch[n - 1] computes n columns. X: element type of the
+// activations.
 template <typename X>
 void launch_column_groups(mul_mat_args a, const mul_mat_launch (&launch)[MAX_COLUMNS], cudaStream_t stream) {
     const X * x = (const X *) a.x;

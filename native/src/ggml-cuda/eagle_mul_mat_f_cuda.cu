@@ -1,5 +1,5 @@
-// Exact multiplication by float weights, and attention's two products when flash attention is off. Threads take pairs
-// of columns at a fixed stride and sum in float32; the zeros behind a masked cache add nothing.
+// Exact multiplication by float weights, and the two products of attention without flash attention. Threads take pairs
+// of columns at a fixed stride and sum in float32; the zeros of masked cache cells add nothing.
 
 #include "eagle_mul_mat_cuda.cuh"
 
@@ -30,7 +30,7 @@ static __device__ float one(nv_bfloat16 x) {
     return __bfloat162float(x);
 }
 
-// Elements i and i + 1 of a row of k, 0 past its end.
+// Returns elements i and i + 1 of a row of k, 0 past its end.
 template <typename T>
 static __device__ float2 pair(const T * row, int64_t i, int64_t k, bool wide) {
     if (wide) {

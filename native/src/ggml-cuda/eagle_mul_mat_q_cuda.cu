@@ -1,5 +1,5 @@
 // Exact multiplication by quantized weights. The activations are quantized per 32 values, as in ggml's kernels for one
-// row, and ggml's integer dot products do the arithmetic; which thread takes which block never changes.
+// row, and ggml's integer dot products do the arithmetic; the assignment of blocks to threads is fixed.
 
 #include "eagle_mul_mat_cuda.cuh"
 #include "ggml-cuda/quantize.cuh"
@@ -26,11 +26,11 @@ EAGLE_DOT(Q5_K, vec_dot_q5_K_q8_1)
 EAGLE_DOT(Q6_K, vec_dot_q6_K_q8_1)
 #undef EAGLE_DOT
 
-// A block of threads makes R results for each of N rows. Neither number appears in the order of a sum.
+// A block of threads computes R results for each of N rows. The order of a sum depends on neither number.
 template <ggml_type T, int N, int R>
 static __global__ void __launch_bounds__(MUL_MAT_THREADS) mul_mat_q(const mul_mat_args a) {
     constexpr int QK = ggml_cuda_type_traits<T>::qk;
-    constexpr int SHARE = ggml_cuda_type_traits<T>::qi / dot<T>::VDR;  // threads on a block of weights
+    constexpr int SHARE = ggml_cuda_type_traits<T>::qi / dot<T>::VDR;  // threads per block of weights
     const mul_mat_place place = locate(a);
     const block_q8_1 * x = (const block_q8_1 *) a.x + place.x;
     const int64_t first = (int64_t) blockIdx.x * R;
@@ -57,7 +57,7 @@ static __global__ void __launch_bounds__(MUL_MAT_THREADS) mul_mat_q(const mul_ma
 
 template <ggml_type T, int N>
 static void launch(const mul_mat_args & a, cudaStream_t stream) {
-    constexpr int R = N == 1 ? 1 : 2;  // more rows, more work between two loads of the activations
+    constexpr int R = N == 1 ? 1 : 2;  // with more rows there is more work between two loads of the activations
     const dim3 grid((unsigned) ((a.m + R - 1) / R), a.n_channels);
     mul_mat_q<T, N, R><<<grid, MUL_MAT_THREADS, 0, stream>>>(a);
 }

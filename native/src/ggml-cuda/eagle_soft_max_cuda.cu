@@ -1,5 +1,5 @@
-// Exact softmax over a padded cache. ggml's block of threads grows with the padding, and with it the order of the sum;
-// ours has one size, and masked cells add zeros.
+// Exact softmax over a padded cache. ggml's block of threads grows with the padding, which changes the order of the
+// sum. Ours has a fixed size, and masked cells add zeros.
 
 #include "eagle_exact_kernels.cuh"
 

@@ -73,7 +73,7 @@ void eagle_watch_peer(intptr_t socket) {
     set_option(socket, TCP_KEEPCNT, 5);
 #endif
 #ifdef TCP_USER_TIMEOUT
-    set_option(socket, TCP_USER_TIMEOUT, 30000);  // ms; a server that computes reads nothing meanwhile
+    set_option(socket, TCP_USER_TIMEOUT, 30000);  // ms; a server that is computing does not read
 #endif
 #ifdef TCP_SYNCNT
     set_option(socket, TCP_SYNCNT, 2);

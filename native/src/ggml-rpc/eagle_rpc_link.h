@@ -1,7 +1,7 @@
 // A client's connection to an RPC server.
 //
-// Upstream aborts the process when a server dies. Here the connection is lost instead: what was asked of the server
-// reads as zeros, graphs fail, and callers that wait for a result check lost_server().
+// Upstream aborts the process when a server dies. Here the connection is marked as lost instead: reads from the server
+// return zeros, graphs fail, and callers that wait for a result check lost_server().
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@
 #else
 #include <sys/socket.h>
 #ifdef MSG_NOSIGNAL
-#define EAGLE_SEND_FLAGS MSG_NOSIGNAL  // a peer that is gone is an error, not the end of the process
+#define EAGLE_SEND_FLAGS MSG_NOSIGNAL  // a disconnected peer is an error and must not end the process
 #else
 #define EAGLE_SEND_FLAGS 0
 #endif
@@ -26,30 +26,32 @@ class eagle_rpc_link {
   public:
     void opened(const std::string & server, bool worked);
 
-    // After each message: whether it was sent, and answered where it has an output. What is lost reads as zeros.
+    // Call it after each message. worked: the message was sent, and answered if it has an output. A lost output is
+    // zeroed.
     void answered(bool worked, void * output, size_t size);
     bool is_lost() const { return lost_; }
-    const char * lost_server() const { return lost_ ? server_.c_str() : nullptr; }  // null while it is there
+    const char * lost_server() const { return lost_ ? server_.c_str() : nullptr; }  // null while connected
 
-    // For values that ggml asserts on: those of a lost server are never used.
+    // Return the value, or any valid one for a lost server, because ggml asserts on them; the latter are never used.
     void * base_or_any(uint64_t base) const;
     size_t alignment_or_any(size_t alignment) const;
 
-    // Held while a graph is compared and its message queued, so that no buffer is freed in between.
+    // Hold it while a graph is compared and its message queued, so that no buffer is freed in between.
     std::unique_lock<std::mutex> lock_graphs() { return std::unique_lock<std::mutex>(graphs_mutex_); }
 
-    // Return whether the server keeps the graph of this name for this device. If not, it does from now on.
+    // Returns true if the server already stores the graph `uid` for this device; otherwise records that it does from
+    // now on.
     bool keeps(uint32_t device, uint64_t uid);
 
-    // A buffer is freed: the server drops its graphs then.
+    // Call it when a buffer is freed, because the server then drops its graphs.
     void forget_graphs() { graphs_.clear(); }
 
   private:
     std::string server_;
     std::atomic<bool> lost_ = false;
     std::mutex graphs_mutex_;
-    std::map<uint32_t, uint64_t> graphs_;  // the last one's name, by device
+    std::map<uint32_t, uint64_t> graphs_;  // by device: uid of the last graph
 };
 
-// A peer whose machine or cable is gone is noticed within half a minute instead of a quarter of an hour.
+// Detects an unreachable peer within half a minute instead of a quarter of an hour.
 void eagle_watch_peer(intptr_t socket);

@@ -21,7 +21,7 @@ namespace eagle {
 fs::path backend_folder() {
     constexpr DWORD by_address = GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS | GET_MODULE_HANDLE_EX_FLAG_UNCHANGED_REFCOUNT;
     HMODULE module = nullptr;
-    wchar_t path[32768];  // the longest path there is
+    wchar_t path[32768];  // maximum path length
     if (!GetModuleHandleExW(by_address, reinterpret_cast<LPCWSTR>(&backend_folder), &module)) {
         return {};
     }

@@ -1,12 +1,12 @@
-// Where backends that are libraries of their own are looked for.
+// Folder in which ggml searches for backend libraries.
 #pragma once
 
 #include <filesystem>
 
 namespace eagle {
 
-// The folder of the library that this is part of. Not the program's, which may be Python's, and not the working
-// directory, where a stranger's file may lie.
+// Returns the folder of the library that contains this function. The program's folder may be Python's, and the working
+// directory may contain untrusted files.
 std::filesystem::path backend_folder();
 
 }  // namespace eagle

@@ -1,5 +1,5 @@
-// A slot's checkpoints of the recurrent state, in a file next to the slot's with the suffix ".checkpoints". A file that
-// is damaged or belongs to other tokens is ignored: then a changed prompt is read from its beginning.
+// File of a slot's checkpoints of the recurrent state, next to the slot's file with the suffix ".checkpoints". A file
+// that is damaged or belongs to other tokens is ignored; then a changed prompt is evaluated from its beginning.
 #pragma once
 
 #include <cstdint>
@@ -86,7 +86,7 @@ class eagle_checkpoint_reader {
     }
 };
 
-// `packed`: the slot's tokens, as its own file has them.
+// `packed`: the slot's tokens in the format of its own file.
 template <typename Packed>
 void eagle_save_checkpoints(const std::list<common_prompt_checkpoint> & checkpoints, const Packed & packed,
                             const std::string & path) {
@@ -100,7 +100,7 @@ void eagle_save_checkpoints(const std::list<common_prompt_checkpoint> & checkpoi
     head.add((int64_t) EAGLE_CHECKPOINTS_VERSION);
     head.add((int64_t) eagle_checksum(body.bytes().data(), body.bytes().size()));
     const std::string name = path + EAGLE_CHECKPOINTS_SUFFIX;
-    std::remove(name.c_str());  // of an older save
+    std::remove(name.c_str());  // left by an earlier save
     if (!checkpoints.empty()) {
         std::ofstream file(name, std::ios::binary);
         file << head.bytes() << body.bytes();

@@ -1,4 +1,4 @@
-// What llama.cpp's common library and server ask at the call sites of our patches.
+// Functions that our patches of llama.cpp's common library and server call.
 #pragma once
 
 #include <algorithm>
@@ -9,14 +9,14 @@
 #include "eagle_round.h"
 #include "eagle_turn.h"
 
-// Whether our engine drafts with this model, for a kind of speculation or any of those that were asked for.
+// Returns true if our engine drafts with this model for the requested kind of speculation (COUNT: any requested kind).
 inline bool eagle_drafts_of(const common_params_speculative & params, const llama_model * model,
                             common_speculative_type type = COMMON_SPECULATIVE_TYPE_COUNT) {
     const auto is_ours = [&](common_speculative_type t) {
         return (t == COMMON_SPECULATIVE_TYPE_DRAFT_EAGLE3 || t == COMMON_SPECULATIVE_TYPE_DRAFT_MTP) &&
                (type == COMMON_SPECULATIVE_TYPE_COUNT || t == type);
     };
-    return eagle_drafts_with(model) && std::any_of(params.types.begin(), params.types.end(), is_ours);
+    return eagle_drafts_supports(model) && std::any_of(params.types.begin(), params.types.end(), is_ours);
 }
 
 // A server that our front end has started ends where it cannot draft: there the reason is shown.
@@ -26,15 +26,15 @@ inline bool eagle_must_draft(const common_params_speculative & params) {
 
 struct common_speculative;
 
-// The kind that drafted last for a slot, "none" before.
+// Returns the drafter that a slot has used last, "none" before the first draft.
 std::string eagle_last_drafter(const common_speculative * spec, llama_seq_id seq);
 
-// Drafted and accepted tokens, rounds and tokens a round by drafter, in Prometheus' format.
+// Returns drafted and accepted tokens, rounds and tokens per round of each drafter, in Prometheus' format.
 std::string eagle_metrics(const common_speculative * spec);
 
-// The slot `to` holds what `from` holds.
+// Copies the draft's state of slot `from` to slot `to`.
 void eagle_copy_slot(common_speculative * spec, llama_seq_id from, llama_seq_id to, llama_context * ctx);
 
-// The draft's part of a slot's file. What cannot be loaded costs drafts, not the slot.
+// Save and load the draft's part of a slot. If it cannot be loaded, the draft restarts and the slot remains valid.
 void eagle_save_slot(common_speculative * spec, llama_seq_id seq, llama_context * ctx, const std::string & path);
 void eagle_load_slot(common_speculative * spec, llama_seq_id seq, llama_context * ctx, const std::string & path);

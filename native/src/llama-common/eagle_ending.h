@@ -1,4 +1,4 @@
-// End of llama-server when an exception leaves it: with the reason, not as a crash.
+// Ends llama-server with the reason of an uncaught exception, instead of a crash.
 #pragma once
 
 #include <cstdio>
@@ -6,7 +6,7 @@
 #include <exception>
 #include <stdexcept>
 
-[[noreturn]] inline void eagle_say_reason_and_end() {
+[[noreturn]] inline void eagle_exit_with_reason() {
     try {
         if (const auto error = std::current_exception()) {
             std::rethrow_exception(error);
@@ -25,5 +25,5 @@
 }
 
 inline void eagle_end_with_reason() {
-    std::set_terminate(eagle_say_reason_and_end);
+    std::set_terminate(eagle_exit_with_reason);
 }

@@ -7,7 +7,7 @@
 #include "common.h"
 #include "json.h"
 
-// The request with nested settings as dotted keys; "none" is the type none.
+// Returns the request with nested settings as dotted keys. "speculative": "none" becomes "speculative.type": "none".
 inline common_json eagle_flat_drafts(const common_json & body) {
     if (!body.contains("speculative") || body.at("speculative").is_null()) {
         return body;
@@ -25,7 +25,7 @@ inline common_json eagle_flat_drafts(const common_json & body) {
     return flat;
 }
 
-// The one type that a request may set.
+// Sets the type of speculation; a request may only disable it.
 inline void eagle_set_draft_type(const common_json & given, common_params_speculative & params) {
     const bool is_none = (given.is_string() && given.get<std::string>() == "none") || given == false;
     if (!is_none) {
@@ -34,13 +34,13 @@ inline void eagle_set_draft_type(const common_json & given, common_params_specul
     params.types = {COMMON_SPECULATIVE_TYPE_NONE};
 }
 
-// The longest draft of a request: 0 where it has none.
+// Returns the maximum draft length of a request, 0 if it disables drafts.
 inline int eagle_longest_draft(const common_params_speculative & params) {
     const bool is_none = params.types.size() == 1 && params.types[0] == COMMON_SPECULATIVE_TYPE_NONE;
     return is_none ? 0 : params.draft.n_max;
 }
 
-// Unknown names would be ignored.
+// Throws for unknown settings, which llama.cpp would ignore.
 inline void eagle_require_draft_settings(const common_json & body, const common_params_speculative & params) {
     const std::string prefix = "speculative.";
     for (const auto & item : body.items()) {

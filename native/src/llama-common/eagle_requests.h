@@ -1,4 +1,4 @@
-// What llama.cpp's server asks before it serves a request.
+// Checks of requests to llama.cpp's server: media, size, origin and key.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-// Messages may name media by URL: a server that fetches them can be sent anywhere.
+// Throws unless the server may fetch URLs: clients could use it to reach any address.
 inline void eagle_require_remote_media() {
     const char * allowed = std::getenv("LLAMA_EAGLE_REMOTE_MEDIA");
     if (!allowed || std::string(allowed) != "1") {
@@ -15,7 +15,7 @@ inline void eagle_require_remote_media() {
     }
 }
 
-// Pixels of a picture, which is decoded as a whole.
+// Maximum number of pixels of a picture, because decoding needs memory for all of them.
 constexpr int64_t EAGLE_MAX_PIXELS = 100'000'000;
 
 inline bool eagle_is_picture_size(int64_t width, int64_t height) {
@@ -31,14 +31,14 @@ inline std::string eagle_no_media(const std::string & what) {
     return "this server reads no " + what + ": start it with --mmproj and an encoder that does";
 }
 
-// Bytes of a request's body; longer ones are answered with 413.
+// Returns the maximum size of a request's body in bytes; longer ones get status 413.
 inline size_t eagle_max_body() {
     const char * given = std::getenv("LLAMA_EAGLE_MAX_BODY_MIB");
     const long n = given ? std::atol(given) : 0;
     return (size_t) (n > 0 ? n : 32) << 20;
 }
 
-// Of "https://localhost:8000" or "[::1]:8000": whether it is this machine.
+// Returns true if the host of an origin or address ("https://localhost:8000", "[::1]:8000") is this machine.
 inline bool eagle_is_local_name(std::string name) {
     const size_t scheme = name.find("://");
     name = scheme == std::string::npos ? name : name.substr(scheme + 3);
@@ -49,14 +49,15 @@ inline bool eagle_is_local_name(std::string name) {
            (name.size() > suffix.size() && name.compare(name.size() - suffix.size(), suffix.size(), suffix) == 0);
 }
 
-// A server without keys is for this machine alone; but its browser runs pages of others, who may also have their own
-// name point here. Programs send no origin, extensions one of their own.
+// Returns true if a request comes from this machine and not from another site's page in its browser. Such a page has a
+// foreign origin, or a foreign host name that resolves to this machine. Programs send no origin, and browser extensions
+// an origin of another scheme.
 inline bool eagle_is_of_this_machine(const std::string & host, const std::string & origin) {
     const bool is_page = origin == "null" || origin.compare(0, 4, "http") == 0;
     return (host.empty() || eagle_is_local_name(host)) && (!is_page || eagle_is_local_name(origin));
 }
 
-// Whether a request without a key may go on; else its answer is there.
+// Returns true if a request without a key is allowed; otherwise writes the response.
 template <typename Response>
 bool eagle_welcomes(const std::string & host, const std::string & origin, Response & response) {
     const char * local = std::getenv("LLAMA_EAGLE_LOCAL");
@@ -71,7 +72,7 @@ bool eagle_welcomes(const std::string & host, const std::string & origin, Respon
     return false;
 }
 
-// Takes as long whatever part of a key is right.
+// Compares in constant time, so that the duration does not reveal which part of a key is correct.
 inline bool eagle_has_key(const std::vector<std::string> & keys, const std::string & given) {
     bool found = false;
     for (const std::string & key : keys) {

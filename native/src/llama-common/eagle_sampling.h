@@ -1,14 +1,14 @@
-// What llama.cpp's common library asks before it samples.
+// Checks and candidates for the sampling of llama.cpp's common library.
 #pragma once
 
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "eagle.h"
 #include "eagle_candidates.h"
+#include "eagle_sampler.h"
 
-// The reason why llama.cpp's sampler could not take a grammar.
+// Throws the reason why llama.cpp could not create a sampler for this grammar.
 [[noreturn]] inline void eagle_refuse_grammar(const llama_vocab * vocab, const std::string & text) {
     const bool is_sound = eagle_grammar_check(vocab, text.c_str(), "root") == EAGLE_OK;
     throw std::invalid_argument(is_sound ? "the grammar cannot be used" : eagle_last_error());
@@ -19,16 +19,16 @@ inline const char * eagle_unfit_beginning() {
            "out, or ask for no call and no response_format";
 }
 
-// Applies a grammar's sampler. Throws when it allows no candidate, or when its states explode.
+// Applies a grammar's sampler. Throws if it allows no candidate or reaches too many states.
 inline void eagle_apply(llama_sampler * grammar, llama_token_data_array * candidates) {
     if (eagle_sampler_apply(grammar, candidates) != EAGLE_OK) {
         throw std::runtime_error(eagle_last_error());
     }
 }
 
-// The candidates that the chain can tell from all of a row's, which for a large vocabulary takes as long as a layer.
-// False: the chain needs them all. `held` holds no more than them: the server copies a sampler, and that with it, in
-// every round.
+// Writes the candidates that suffice for the chain to `held` and `found`; collecting those of a large vocabulary would
+// take as long as a layer. Returns false if the chain needs them all. `held` is kept small, because the server copies
+// the sampler with it in every round.
 inline bool eagle_set_candidates(llama_context * ctx, int idx, llama_sampler * chain,
                                  std::vector<llama_token_data> & held, llama_token_data_array & found) {
     static thread_local std::vector<llama_token_data> room;

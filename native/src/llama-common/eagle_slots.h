@@ -1,6 +1,5 @@
-// What the server's slots ask of the drafts, included by common/speculative.cpp behind common_speculative: the kind
-// that drafted last, counters, and a slot's copy and files. Beside a slot's file lies one of the same name and
-// ".draft".
+// Draft functions of the server's slots: last drafter, counters, copies and files. The draft of a slot is saved next to
+// the slot's file with the suffix ".draft". Included by common/speculative.cpp after common_speculative.
 #pragma once
 
 #include <fstream>
@@ -20,7 +19,7 @@ static common_speculative_impl_eagle * eagle_impl_of(common_speculative * spec) 
     return nullptr;
 }
 
-// Where the sequence's next row stands.
+// Returns the position of the sequence's next row.
 static llama_pos eagle_end(llama_context * ctx, llama_seq_id seq) {
     return llama_memory_seq_pos_max(llama_get_memory(ctx), seq) + 1;
 }
@@ -40,7 +39,7 @@ std::string eagle_metrics(const common_speculative * spec) {
         {"accepted_tokens_total", "Drafted tokens accepted",
          [](const auto & impl) { return (double) impl.n_acc_tokens; }},
         {"rounds_total", "Rounds with a draft", [](const auto & impl) { return (double) impl.n_call_accept; }},
-        {"tokens_per_round", "Mean tokens of a round with a draft",
+        {"tokens_per_round", "Mean tokens per round with a draft",
          [](const auto & impl) { return 1.0 + (double) impl.n_acc_tokens / std::max<size_t>(impl.n_call_accept, 1); }},
     };
     std::ostringstream text;
@@ -68,7 +67,7 @@ void eagle_save_slot(common_speculative * spec, llama_seq_id seq, llama_context 
     auto * impl = eagle_impl_of(spec);
     const std::vector<char> data = impl ? impl->save(seq, eagle_end(ctx, seq)) : std::vector<char>();
     if (data.empty()) {
-        std::remove((path + EAGLE_DRAFT_SUFFIX).c_str());  // of an older save
+        std::remove((path + EAGLE_DRAFT_SUFFIX).c_str());  // left by an earlier save
         return;
     }
     std::ofstream(path + EAGLE_DRAFT_SUFFIX, std::ios::binary).write(data.data(), (std::streamsize) data.size());

@@ -1,5 +1,5 @@
-// Our draft engine among the speculative implementations of llama.cpp's common library. Included once, by
-// common/speculative.cpp, behind the interface that it derives from, which has no header of its own.
+// Our draft engine as a speculative implementation of llama.cpp's common library. Included once, by
+// common/speculative.cpp after the interface, which has no header of its own.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 #include "ggml-cpp.h"
 #include "gguf.h"
 
-// The likeliest tokens, as a file with an MTP head may store them for a trimmed head.
+// Reads the most frequent tokens, which a file with an MTP head may store for a trimmed head.
 static std::vector<llama_token> eagle_base_ids(const char * path) {
     const gguf_context_ptr file(gguf_init_from_file(path, {true, nullptr}));
     const int64_t key = file ? gguf_find_key(file.get(), "llama_eagle.draft_vocab") : -1;
@@ -24,23 +24,14 @@ static std::vector<llama_token> eagle_base_ids(const char * path) {
     return {ids, ids + gguf_get_arr_n(file.get(), key)};
 }
 
-static std::string eagle_text_from(const char * variable) {
-    const char * value = std::getenv(variable);
-    return value ? value : "";
-}
-
-// "auto": as long as is fastest. "fixed": as long as there is room. "": llama-server was not started by our front end.
-static std::string eagle_draft_length() {
-    return eagle_text_from("LLAMA_EAGLE_DRAFT_LENGTH");
-}
-
-// The rounds of all slots: who drafts for which of them, and what it took.
+// Rounds of all slots: chooses the drafter and draft length of each slot, and measures the times.
 struct eagle_rounds {
-    eagle_rounds(int n_seq, int n_max, bool has_model) : n_max_(n_max), choices_(n_seq) {
+    eagle_rounds(int n_seq, const common_params_speculative_draft & params, bool has_model)
+        : n_max_(params.n_max), choices_(n_seq) {
         eagle_policy_params p = eagle_policy_default_params();
         p.n_seq = n_seq;
-        p.n_draft_max = n_max;
-        p.n_draft = eagle_draft_length() == "auto" ? 0 : n_max;
+        p.n_draft_max = n_max_;
+        p.n_draft = params.eagle_length == "auto" ? 0 : n_max_;
         p.has_model = has_model;
         eagle_policy * made = nullptr;
         if (eagle_policy_new(&p, &made) != EAGLE_OK) {
@@ -55,8 +46,8 @@ struct eagle_rounds {
         }
     }
 
-    // Offers what is looked up to the policy, from now on.
-    void look_up(const llama_vocab * vocab) {
+    // Adds the prompt look-up as a drafter.
+    void add_lookup(const llama_vocab * vocab) {
         eagle_lookup * made = nullptr;
         if (eagle_lookup_new((int32_t) choices_.size(), LOOKUP_NGRAM, LOOKUP_MIN, &made) != EAGLE_OK) {
             throw std::runtime_error(eagle_last_error());
@@ -79,7 +70,7 @@ struct eagle_rounds {
         }
     }
 
-    // Called by each that drafts; the first call counts.
+    // Begins a round. Every implementation calls it; only the first call has an effect.
     void begin(const common_speculative_draft_params_vec & dparams) {
         if (drafted_at_us_ > 0) {
             return;
@@ -108,7 +99,7 @@ struct eagle_rounds {
 
     const std::vector<int> & seqs() const { return seqs_; }  // of this round
 
-    // Tokens to draft for a sequence of this round by such a source.
+    // Returns the draft length of a sequence in this round, 0 if another source drafts for it.
     int32_t length(int seq, eagle_draft_source source) const {
         return choices_[seq].source == source ? choices_[seq].n_draft : 0;
     }
@@ -118,7 +109,7 @@ struct eagle_rounds {
         return {ids.begin(), ids.begin() + length(seq, EAGLE_SOURCE_OFFER)};
     }
 
-    // Called by each that drafts when it has: the last one's drafts count.
+    // Every implementation calls it after its drafts; the last call counts.
     void drafted(const common_speculative_draft_params_vec & dparams) {
         n_rows_ = 0;
         for (int seq : seqs_) {
@@ -127,7 +118,7 @@ struct eagle_rounds {
         drafted_at_us_ = ggml_time_us();
     }
 
-    // The model drafted for so many sequences since then.
+    // Reports the time of the model's drafts since start_us.
     void model_drafted(int n_seq, int n_tokens, int64_t start_us) {
         eagle_policy_drafted(policy_.get(), std::max(n_seq, 1), n_tokens,
                              (double) (drafted_at_us_ - start_us) / 1000.0);
@@ -137,8 +128,9 @@ struct eagle_rounds {
         eagle_policy_verified(policy_.get(), seq, n_draft, n_accepted);
     }
 
-    // Called by each that drafts. A decode after drafting is a round: it lasts until the next one begins, since
-    // sampling takes its time from every row, too. Where prompts are read in it or after it, its time says nothing.
+    // Every implementation calls it after a decode. A decode after drafting is a round, which lasts until the next one
+    // begins, because sampling takes time for every row, too. If it includes or precedes a prompt, its time is not
+    // used.
     void decoded(const common_batch & batch) {
         const bool is_round = (int) batch.size() == n_rows_;
         if (drafted_at_us_ > 0 || !is_round) {
@@ -148,7 +140,7 @@ struct eagle_rounds {
     }
 
   private:
-    static constexpr int LOOKUP_NGRAM = 6, LOOKUP_MIN = 2;  // as PromptLookup has them
+    static constexpr int LOOKUP_NGRAM = 6, LOOKUP_MIN = 2;  // same as PromptLookup in the bindings
 
     struct Free {
         void operator()(eagle_policy * policy) const { eagle_policy_free(policy); }
@@ -156,7 +148,7 @@ struct eagle_rounds {
     };
 
     struct Offer {
-        size_t n_text;  // tokens before the one that it follows
+        size_t n_text;  // length of the text without id_last
         llama_tokens ids;
         int32_t n;
     };
@@ -164,11 +156,11 @@ struct eagle_rounds {
     int n_max_, n_rows_ = 0;
     std::unique_ptr<eagle_policy, Free> policy_;
     std::unique_ptr<eagle_lookup, Free> lookup_;
-    std::vector<eagle_policy_draft> choices_;  // of this round, by sequence
-    std::vector<Offer> offers_;                // by sequence, if there is a look-up
+    std::vector<eagle_policy_draft> choices_;  // by sequence
+    std::vector<Offer> offers_;                // by sequence; empty without look-up
     std::vector<int> seqs_;
-    int64_t drafted_at_us_ = 0;  // 0: no round has begun
-    int64_t round_at_us_ = 0;    // since then its drafts are verified and sampled; 0: no time to take
+    int64_t drafted_at_us_ = 0;  // end of drafting; 0: no round has begun
+    int64_t round_at_us_ = 0;    // start of the decode and sampling of a round; 0: not measured
 
     void offer(llama_seq_id seq, const common_speculative_draft_params & dp, int32_t n_max) {
         if (!lookup_) {
@@ -179,9 +171,9 @@ struct eagle_rounds {
         Offer & last = offers_[seq];
         const llama_tokens & text = *dp.prompt;
         if (text.size() > last.n_text) {
-            llama_tokens came(text.begin() + last.n_text + 1, text.end());
-            came.push_back(dp.id_last);
-            eagle_policy_text(policy_.get(), seq, came.data(), (int32_t) came.size());
+            llama_tokens added(text.begin() + last.n_text + 1, text.end());
+            added.push_back(dp.id_last);
+            eagle_policy_text(policy_.get(), seq, added.data(), (int32_t) added.size());
         }
         eagle_lookup_begin(lookup_.get(), seq, text.data(), (int32_t) text.size());
         eagle_lookup_draft(lookup_.get(), seq, dp.id_last, last.ids.data(), n_max, &last.n, &n_match);
@@ -191,13 +183,13 @@ struct eagle_rounds {
     }
 };
 
-// Comes before the model, and drafts for the sequences that the policy gives it.
+// Prompt look-up: drafts for the sequences that the policy assigns to it, before the model does.
 struct common_speculative_impl_eagle_lookup : public common_speculative_impl {
     common_speculative_impl_eagle_lookup(const common_params_speculative & params, uint32_t n_seq,
                                          std::shared_ptr<eagle_rounds> rounds)
         : common_speculative_impl(COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE, n_seq, params.draft.n_max),
           rounds_(std::move(rounds)) {
-        rounds_->look_up(params.draft.eagle_vocab);
+        rounds_->add_lookup(params.draft.eagle_vocab);
     }
 
     void begin(llama_seq_id seq_id, const llama_tokens & /*prompt*/) override { rounds_->new_text(seq_id); }
@@ -232,8 +224,8 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
         p.n_draft_max = params.draft.n_max;
         p.path_tgt = params.draft.eagle_path_tgt.c_str();
         p.path_dft = params.draft.mparams.path.empty() ? p.path_tgt : params.draft.mparams.path.c_str();
-        p.n_ctx_draft = number_from("LLAMA_EAGLE_DRAFT_CTX");
-        p.n_vocab_draft = type == COMMON_SPECULATIVE_TYPE_DRAFT_MTP ? number_from("LLAMA_EAGLE_DRAFT_VOCAB") : 0;
+        p.n_ctx_draft = params.draft.eagle_n_ctx;
+        p.n_vocab_draft = type == COMMON_SPECULATIVE_TYPE_DRAFT_MTP ? params.draft.eagle_n_vocab : 0;
         const std::vector<llama_token> base_ids =
             p.n_vocab_draft > 0 ? eagle_base_ids(p.path_dft) : std::vector<llama_token>();
         p.n_base_ids = (int32_t) base_ids.size();
@@ -252,7 +244,7 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
         rounds_->new_text(seq_id);
     }
 
-    // The context has handed the states over itself.
+    // The context has already passed the states to the engine.
     bool process(const common_batch & batch) override {
         rounds_->decoded(batch);
         return true;
@@ -272,7 +264,7 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
         rounds_->model_drafted((int) requests.size(), n_steps, start_us);
     }
 
-    // A sequence's next rows tell where it went back to.
+    // The positions of a sequence's next rows show how far it was truncated.
     void accept(llama_seq_id seq_id, uint16_t n_accepted, bool is_other) override {
         if (!is_other) {
             rounds_->verified(seq_id, (int) n_proposed_[seq_id], n_accepted);
@@ -283,7 +275,7 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
         }
     }
 
-    // Of a sequence whose next row stands at `pos`; empty: nothing is known of it.
+    // Returns the draft's state of a sequence whose next row is at `pos`; empty if there is none.
     std::vector<char> save(llama_seq_id seq, llama_pos pos) const {
         std::vector<char> data(eagle_drafts_state_size(drafts_, seq, pos));
         const bool saved =
@@ -294,7 +286,7 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
     void load(llama_seq_id seq, llama_pos pos, const std::vector<char> & data) {
         const char * given = data.empty() ? nullptr : data.data();
         if (eagle_drafts_state_load(drafts_, seq, given, (int64_t) data.size(), pos) != EAGLE_OK) {
-            SPC_WRN("the draft begins anew: %s\n", eagle_last_error());
+            SPC_WRN("the draft restarts: %s\n", eagle_last_error());
         }
     }
 
@@ -336,12 +328,10 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
         }
         return requests;
     }
-
-    // 0: not given.
-    static int32_t number_from(const char * variable) { return std::atoi(eagle_text_from(variable).c_str()); }
 };
 
-// Ours in the place of upstream's, null where it stays. `rounds`: of all that were made before, null before the first.
+// Returns our implementation of `type`, null if upstream's is used. Our implementations share `rounds`; the first one
+// creates it.
 static std::unique_ptr<common_speculative_impl> eagle_make_impl(common_speculative_type type,
                                                                 const common_params_speculative & params,
                                                                 uint32_t n_seq,
@@ -349,10 +339,11 @@ static std::unique_ptr<common_speculative_impl> eagle_make_impl(common_speculati
     const llama_model * model = params.draft.eagle_model;
     const bool has_model = eagle_drafts_of(params, model);
     const bool is_model = eagle_drafts_of(params, model, type);
-    // Without our front end or a model of ours, it is upstream's.
-    const bool is_lookup = type == COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE && (has_model || !eagle_draft_length().empty());
+    // Without --eagle-draft-length or a model of ours, llama.cpp's own look-up is used.
+    const bool is_lookup =
+        type == COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE && (has_model || !params.draft.eagle_length.empty());
     if (!rounds && (is_model || is_lookup)) {
-        rounds = std::make_shared<eagle_rounds>((int) n_seq, params.draft.n_max, has_model);
+        rounds = std::make_shared<eagle_rounds>((int) n_seq, params.draft, has_model);
     }
     if (is_model) {
         return std::make_unique<common_speculative_impl_eagle>(type, params, n_seq, rounds);

@@ -1,4 +1,4 @@
-// Which of the server's slots are computed next.
+// Chooses the server's slots to compute next.
 #pragma once
 
 #include <algorithm>
@@ -6,13 +6,13 @@
 
 #include "eagle_exact.h"
 
-// A row's bits depend on whether it is read as part of a prompt or of a round, and a prompt's on how it is cut
-// (docs/exactness.md): so prompts are read one at a time and take turns with the slots that generate. The oldest is
-// first: by the order of slots, one behind others that are asked again and again would wait for ever.
+// The bits of a row differ between a prompt and a round, and those of a prompt depend on its pieces
+// (docs/exactness.md). So the server evaluates one prompt at a time, alternating with rounds of the slots that
+// generate. Oldest prompt first: ordering by slot number would starve later slots.
 struct eagle_server_turn {
     bool is_prompt = false;
     int n_generating = 0;
-    int oldest = -1;  // task whose prompt is not read yet
+    int oldest = -1;  // oldest task whose prompt is not evaluated yet; -1: none
 
     template <typename Slots>
     void next(const Slots & slots) {
@@ -27,13 +27,13 @@ struct eagle_server_turn {
         is_prompt = oldest >= 0 && (n_generating == 0 || !is_prompt);
     }
 
-    // Whether this slot's prompt is the one that is read.
+    // Returns true if this slot's prompt is the next one.
     template <typename Slot>
     bool reads(const Slot & slot) const {
         return waits(slot) && slot.task->id == oldest;
     }
 
-    // Such that the rows of all slots that generate are few enough to keep their bits.
+    // Limits drafts so that a round of all slots that generate stays exact.
     int longest_draft() const { return EAGLE_EXACT_MAX_ROWS / std::max(1, n_generating) - 1; }
 
   private:

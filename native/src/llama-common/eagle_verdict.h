@@ -1,11 +1,11 @@
-// Detects drafts that never fit: a draft model of another target, or a dead head.
+// Detects useless drafts: a draft model of another target, or a dead head.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
-constexpr int64_t EAGLE_VERDICT_TOKENS = 300;  // drafted tokens before anything is said
-constexpr int64_t EAGLE_VERDICT_SHARE = 100;   // one accepted token of this many is too few
+constexpr int64_t EAGLE_VERDICT_TOKENS = 300;  // drafted tokens before the first verdict
+constexpr int64_t EAGLE_VERDICT_SHARE = 100;   // fewer than one accepted token of this many is too few
 
 class eagle_draft_verdict {
   public:
@@ -17,8 +17,8 @@ class eagle_draft_verdict {
     // True once, if the drafts are useless.
     bool is_due() {
         const bool is_useless = n_drafted_ >= EAGLE_VERDICT_TOKENS && n_accepted_ * EAGLE_VERDICT_SHARE < n_drafted_;
-        const bool found = is_useless && !is_said_;
-        is_said_ |= is_useless;
+        const bool found = is_useless && !is_reported_;
+        is_reported_ |= is_useless;
         return found;
     }
 
@@ -30,5 +30,5 @@ class eagle_draft_verdict {
 
   private:
     int64_t n_drafted_ = 0, n_accepted_ = 0;
-    bool is_said_ = false;
+    bool is_reported_ = false;
 };

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Turns CUDA sources into C++ for the emulator.
+"""Translate CUDA sources to C++ for the emulator.
 
 emulate.py launches SOURCE.cu OUT.cpp        kernel<<<grid, block, 0, stream>>>(...) becomes a call of emulator::launch
-emulate.py dot_products VECDOTQ.cuh OUT.cuh  of ggml-cuda's integer dot products, those that our kernels use
+emulate.py dot_products VECDOTQ.cuh OUT.cuh  copies ggml-cuda's integer dot products that our kernels use
 """
 
 from __future__ import annotations

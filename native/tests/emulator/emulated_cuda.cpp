@@ -12,7 +12,8 @@ bool leave(ggml_backend_cuda_context &, ggml_tensor *) {
     return false;
 }
 
-// As ggml_cuda_compute_forward with our patches. Of row_by_row's calls back none is taken: ggml's kernels are not here.
+// Same as ggml_cuda_compute_forward with our patches, except that row_by_row cannot call ggml's kernels, which are not
+// available here.
 bool compute(ggml_tensor * node) {
     ggml_backend_cuda_context ctx;
     switch (node->op) {

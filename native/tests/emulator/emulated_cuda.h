@@ -1,5 +1,4 @@
-// A device named CUDA0 whose kernels are ours, run by the emulator; what we have no kernel for, the CPU backend
-// computes.
+// A device named CUDA0 that runs our kernels in the emulator; the CPU backend computes all other operations.
 #pragma once
 
 #include "ggml-backend.h"
@@ -8,5 +7,5 @@ void emulated_cuda_register();
 
 bool is_emulated(ggml_backend_dev_t dev);
 
-// Where ggml-cuda keeps what it captured of a graph.
+// Captured graphs of ggml-cuda.
 const void * emulated_cuda_graph_key(const ggml_cgraph * graph);

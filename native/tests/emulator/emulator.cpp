@@ -28,14 +28,14 @@ enum class State { READY, IN_WARP, IN_BLOCK, ENDED };
 struct Thread {
     ucontext_t context;
     std::unique_ptr<char[]> stack{new char[STACK_BYTES]};
-    jmp_buf jump;  // once it has started: switching contexts costs two system calls, jumping none
+    jmp_buf jump;  // used after the first switch: switching contexts costs two system calls, a jump none
     bool started;
     State state;
     dim3 index;
-    float given;  // in a shuffle
+    float given;  // value passed to a shuffle
 };
 
-std::vector<std::unique_ptr<Thread>> threads;  // kept from launch to launch
+std::vector<std::unique_ptr<Thread>> threads;  // reused by all launches
 int n_threads;
 Thread * running;
 jmp_buf scheduler;
@@ -56,7 +56,7 @@ void wait(State state) {
     }
 }
 
-// Until the thread waits or ends.
+// Runs the thread until it waits or finishes.
 void resume(Thread & t) {
     running = &t;
     thread_index = t.index;
@@ -84,7 +84,7 @@ void start(int i, dim3 block) {
     makecontext(&t.context, run_body, 0);
 }
 
-// Threads [first, last) go on when all that have not ended wait for the same.
+// Resumes threads [first, last) if all unfinished ones wait for the same event.
 void release(int first, int last, State state) {
     for (int i = first; i < last; i++) {
         if (threads[i]->state != state && threads[i]->state != State::ENDED) {
@@ -114,7 +114,7 @@ int thread_in_block() {
 
 constexpr uintptr_t SECTOR_BYTES = 32;
 
-// An instruction, a thread or a warp of the block that runs now, and for warps the how many-th time.
+// An instruction with a thread or a warp of the current block, and the number of its execution.
 using Instruction = const void *;
 std::map<std::pair<Instruction, int>, int> times;
 std::map<std::tuple<Instruction, int, int>, std::set<uintptr_t>> requests;
@@ -141,7 +141,7 @@ void count_requests_of_block() {
 
 // --- blocks -------------------------------------------------------------------------------------------------------
 
-// False when no thread could run: they wait for one another.
+// Returns false if no thread could run because they wait for each other.
 bool run_ready(const std::vector<int> & order) {
     bool any = false;
     for (const int i : order) {
@@ -199,7 +199,7 @@ float shuffle_xor(float value, int mask) {
     running->given = value;
     wait(State::IN_WARP);
     const float other = threads[thread_in_block() ^ mask]->given;
-    wait(State::IN_WARP);  // nobody gives a new value before all have read this one
+    wait(State::IN_WARP);  // no thread passes a new value before all have read this one
     thread_index = running->index;
     return other;
 }
@@ -216,7 +216,7 @@ Writes watched_writes() {
 
 }  // namespace emulator
 
-// What a compiler calls at every access with -fsanitize=thread. The sanitizer itself is not linked.
+// Functions that the compiler calls at every access with -fsanitize=thread. The sanitizer itself is not linked.
 #define HOOK extern "C" __attribute__((visibility("hidden"), used)) void
 
 HOOK __tsan_init() {}

@@ -1,5 +1,5 @@
-// Runs CUDA kernels on the CPU: block after block, and within a block thread after thread, both in random order, each
-// until it has to wait for others. What a kernel leaves to chance differs from run to run.
+// Runs CUDA kernels on the CPU: blocks one after the other, and the threads of a block one after the other until they
+// wait for each other. Both orders are random, so that race conditions give different results in each run.
 
 #pragma once
 
@@ -21,22 +21,23 @@ constexpr int WARP_SIZE = EMULATOR_WARP_SIZE;  // 64 on AMD's GPUs before RDNA
 
 void launch(dim3 grid, dim3 block, const std::function<void()> & kernel);
 
-// Of the thread that runs now.
+// Indexes of the current thread.
 extern dim3 grid_dim, block_dim, block_index, thread_index;
 
-// Waits for all threads of the block that have not ended.
+// Waits for all threads of the block that have not finished.
 void synchronize_block();
 
-// The value that thread `lane ^ mask` of the same warp gave in the same call.
+// Returns the value that thread `lane ^ mask` of the same warp passed to the same call.
 float shuffle_xor(float value, int mask);
 
-// How a GPU would write: what the threads of a warp write by one instruction at once is a request, of as many sectors
-// of 32 bytes as it touches.
+// Simulated memory transactions: the writes of a warp's threads by one instruction form a request, which consists of
+// the 32-byte sectors that it touches.
 struct Writes {
     int64_t n_requests, n_sectors;
 };
 
-// Starts to count writes of floats into memory from `begin` on, by kernels that are compiled for it (CMakeLists.txt).
+// Starts counting writes of floats into memory from `begin` on, by kernels compiled with instrumentation
+// (CMakeLists.txt).
 void watch_writes(const void * begin, size_t n_bytes);
 Writes watched_writes();
 

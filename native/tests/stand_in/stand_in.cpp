@@ -19,7 +19,7 @@
 namespace {
 
 constexpr int64_t OFFLOAD_MIN_BATCH = 32;
-constexpr uintptr_t BASE = 0x10000;  // of every buffer: no address of the host
+constexpr uintptr_t BASE = 0x10000;  // base address of every buffer; not a valid host address
 
 struct Device {
     std::string name, host_name, lacks;
@@ -29,14 +29,14 @@ struct Device {
     ggml_backend_buffer_type memory, host_memory;
 };
 
-// What one call has registered. Never freed: ggml keeps it.
+// Devices registered by one call. Never freed, because ggml keeps them.
 struct Registration {
     stand_in::Make make;
     ggml_backend_reg reg;
     std::vector<std::unique_ptr<Device>> devices;
 };
 
-// What the devices did: nodes computed, by operation, and what stand_in.h names.
+// Counters of the devices: computed nodes by operation, and those listed in stand_in.h.
 struct Counts {
     std::mutex mutex;
     std::map<std::string, int64_t> n;
@@ -54,7 +54,7 @@ void count(const char * what, int64_t n = 1) {
 
 // --- memory ----------------------------------------------------------------------------------------------------------
 
-// What really holds a buffer's data: memory of the CPU backend.
+// The memory of the CPU backend that holds a buffer's data.
 ggml_backend_buffer_t host_of(ggml_backend_buffer_t buffer) {
     return (ggml_backend_buffer_t) buffer->context;
 }
@@ -109,7 +109,7 @@ const ggml_backend_buffer_type_i MEMORY_TYPE = {
     /* is_host        = */ [](ggml_backend_buffer_type_t) { return false; },
 };
 
-// Host memory that a GPU reads fast. Weights on the CPU go there when a GPU is present, as with ggml-cuda.
+// Pinned host memory. As with ggml-cuda, weights on the CPU are placed there if there is a GPU.
 ggml_backend_buffer_t alloc_host(ggml_backend_buffer_type_t type, size_t size) {
     ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), size);
     if (buffer) {
@@ -130,14 +130,14 @@ const ggml_backend_buffer_type_i HOST_TYPE = {
 
 // --- computing -------------------------------------------------------------------------------------------------------
 
-// Views in a split may be of anything.
+// Views in a split may refer to any tensor.
 bool is_computed(const ggml_tensor * node) {
     const bool is_view = node->op == GGML_OP_NONE || node->op == GGML_OP_RESHAPE || node->op == GGML_OP_VIEW ||
                          node->op == GGML_OP_PERMUTE || node->op == GGML_OP_TRANSPOSE;
     return !is_view && !ggml_is_empty(node);
 }
 
-// A split's nodes as the CPU backend sees them: the same in memory of the host.
+// Copies of a split's nodes in host memory, for the CPU backend.
 class Mirror {
   public:
     explicit Mirror(const ggml_cgraph & graph) {
@@ -189,7 +189,7 @@ struct Backend {
     ggml_backend impl;
 };
 
-// As ggml-cuda: a NaN is above nothing.
+// Same as ggml-cuda: NaN is not greater than any value.
 void argmax(ggml_tensor * op) {
     const ggml_tensor * x = op->src[0];
     for (int64_t row = 0; row < ggml_nrows(x); row++) {
@@ -205,7 +205,7 @@ void argmax(ggml_tensor * op) {
     }
 }
 
-// As ggml-vulkan.
+// Same as ggml-vulkan.
 void align_positions(const Device & device, ggml_tensor * rope) {
     ggml_tensor * positions = rope->src[1];
     char * base = (char *) ggml_backend_buffer_get_base(positions->buffer);
@@ -213,7 +213,7 @@ void align_positions(const Device & device, ggml_tensor * rope) {
     positions->data = base + offset / device.alignment * device.alignment;
 }
 
-// As ggml-vulkan.
+// Same as ggml-vulkan.
 void require_alignment(const Device & device, const ggml_tensor * delta_net) {
     for (const ggml_tensor * src : delta_net->src) {
         const char * base = src ? (const char *) ggml_backend_buffer_get_base(src->buffer) : nullptr;
@@ -363,7 +363,7 @@ const ggml_backend_reg_i REGISTRY = {
 
 void register_devices(const stand_in::Make & make, int32_t n_devices, const char * lacks, int32_t alignment) {
     static std::map<std::string, int> n_registered;
-    static auto & kept = *new std::vector<Registration *>();  // until the very end: whoever uses them ends before
+    static auto & kept = *new std::vector<Registration *>();  // never destroyed, because they must outlive all users
     auto * made = new Registration{make, {GGML_BACKEND_API_VERSION, REGISTRY, nullptr}, {}};
     kept.push_back(made);
     made->reg.context = made;

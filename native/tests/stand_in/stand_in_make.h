@@ -1,4 +1,4 @@
-// Devices of another make than the plain stand-in.
+// Registration of devices with properties that differ from the plain stand-in.
 #pragma once
 
 #include "ggml.h"
@@ -6,10 +6,10 @@
 namespace stand_in {
 
 struct Make {
-    const char * registry;                      // its name; devices are registry0, registry1, ...
-    bool (*compute)(ggml_tensor * node);        // in memory of the host; false: the CPU backend's turn
-    bool (*knows)(const ggml_tensor * node);    // beside the stand-in's own table
-    void * (*proc_address)(const char * name);  // of the registry
+    const char * registry;                      // name of the registry; devices are registry0, registry1, ...
+    bool (*compute)(ggml_tensor * node);        // computes a node in host memory; false: the CPU backend computes it
+    bool (*knows)(const ggml_tensor * node);    // supports nodes in addition to the stand-in's table
+    void * (*proc_address)(const char * name);  // functions of the registry
 };
 
 __attribute__((visibility("default"))) void register_make(const Make & make);

@@ -86,7 +86,7 @@ bool computes(const ggml_tensor * op) {
         return ggml_is_contiguous_2(a);
     case GGML_OP_EAGLE_GDN:
     case GGML_OP_EAGLE_CONV_WINDOW:
-        return true;  // as our CUDA kernels
+        return true;  // same as our CUDA kernels
     default:
         return false;
     }

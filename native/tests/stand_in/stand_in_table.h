@@ -1,4 +1,4 @@
-// What a stand-in for a GPU computes: ggml-cuda's operations and types, as far as language models use them.
+// Operations and types that a simulated GPU supports: those of ggml-cuda that language models use.
 #pragma once
 
 #include "ggml.h"
@@ -7,7 +7,7 @@ namespace stand_in {
 
 bool computes(const ggml_tensor * op);
 
-// Rows of a batch: operations on weights in host memory are offloaded from 32 on.
+// Returns the rows of a batch; operations on weights in host memory are offloaded from 32 rows on.
 int64_t batch_size(const ggml_tensor * op);
 
 }  // namespace stand_in

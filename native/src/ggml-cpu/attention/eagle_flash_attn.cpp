@@ -15,12 +15,12 @@
 namespace eagle {
 namespace {
 
-constexpr int64_t SEGMENT = 512;     // cache positions that are summed together
-constexpr int64_t BLOCK = 8;         // of them, turned into floats at a time
-constexpr int64_t HALF_BLOCK = 32;   // of them, read as half floats
-constexpr int64_t AHEAD_BLOCKS = 3;  // from the block in use to the one asked for
-constexpr int TILE = 24;             // query rows (heads of a group times tokens) that share one pass over a segment
-constexpr int MIX_ROWS = LANES == 16 ? 12 : 6;  // whose sums of values, two vectors each, stay in registers
+constexpr int64_t SEGMENT = 512;        // cache positions that are summed together
+constexpr int64_t BLOCK = 8;            // positions that are converted to floats at a time
+constexpr int64_t HALF_BLOCK = 32;      // positions that are read at a time as half floats
+constexpr int64_t PREFETCH_BLOCKS = 3;  // prefetch distance
+constexpr int TILE = 24;                // query rows (heads of a group times tokens) that share one pass over a segment
+constexpr int MIX_ROWS = LANES == 16 ? 12 : 6;  // rows whose sums of values, two vectors each, fit the registers
 
 int64_t padded(int64_t n) {
     return (n + LANES - 1) / LANES * LANES;
@@ -41,21 +41,24 @@ struct shape {
         segments = (n_kv + SEGMENT - 1) / SEGMENT;
         tiles = (group * tokens + TILE - 1) / TILE;
     }
-    // Tiles are numbered through the key heads of all streams.
+    // Tiles are numbered consecutively over the key heads of all streams.
     int64_t all_tiles() const { return tiles * k->ne[2] * q->ne[3]; }
     int64_t key_head(int64_t tile) const { return tile / tiles % k->ne[2]; }
     int64_t stream(int64_t tile) const { return tile / tiles / k->ne[2]; }
-    // Of a tile's query rows, counted through all tiles: those of a key head are its heads' tokens.
+    // Returns the tile's first query row, numbered over all tiles. The rows of a key head are the tokens of its query
+    // heads.
     int64_t first(int64_t tile) const {
         const int64_t rows = group * tokens;
         return tile / tiles * rows + rows * (tile % tiles) / tiles;
     }
-    // Floats of one thread: scores, query rows, and a block of keys or values.
+    // Scratch floats of one thread: scores, query rows, and a block of keys or values.
     int64_t scratch() const { return TILE * SEGMENT + TILE * padded(dk) + BLOCK * std::max(padded(dk), dv); }
-    int64_t partial() const { return dv + LANES; }  // floats: dv sums, the maximum, the sum of weights, padding
+    int64_t partial() const {
+        return dv + LANES;
+    }  // floats of a partial result: dv sums, the maximum, the sum of weights, padding
 };
 
-// Keys or values of one head: positions of a segment.
+// Keys or values of one head at the positions of a segment.
 struct cells {
     ggml_type type;
     const char * data;  // at position 0 of the segment
@@ -81,7 +84,7 @@ struct cells {
         }
     }
 
-    // n rows as floats, one after the other, each padded with zeros to whole vectors.
+    // Converts n rows to floats and pads each with zeros to whole vectors.
     void to_floats(float * out, int64_t first, int64_t n) const {
         const bool whole = width % LANES == 0;
         if (are_half_vectors()) {
@@ -103,14 +106,14 @@ struct cells {
     }
 };
 
-// Asks for a block of keys or values while another is multiplied: a few rows at each of so many steps, for requests
-// that find the core's buffers full hold it up.
-struct request {
+// Spreads prefetches of a later block of keys or values over the multiplication steps, because bursts stall when the
+// line-fill buffers are full.
+struct prefetcher {
     const char * row;
     size_t stride, row_size;
     int rows, steps, due = 0;
 
-    request(const cells & from, int64_t first, int64_t n, int steps_)
+    prefetcher(const cells & from, int64_t first, int64_t n, int steps_)
         : row(from.data + first * from.stride),
           stride(from.stride),
           row_size(from.row_size),
@@ -126,7 +129,7 @@ struct request {
     }
 };
 
-// What the scores go through: the query is scaled before the product, the rest comes after it.
+// Transformation of the scores: the query is scaled before the product; softcap and slope apply after it.
 struct score_rule {
     float scale, softcap, max_bias;
 
@@ -148,18 +151,19 @@ struct score_rule {
     }
 };
 
-// One pass: the rows of a tile against one segment.
+// One pass: the rows of a tile with one segment.
 struct pass {
     int n;
     const char * query[TILE];
     const uint16_t * mask[TILE];  // at position 0 of the segment, or null
     float slope[TILE];
     float * out[TILE];   // partial results
-    int64_t begin, end;  // positions of the segment that some row attends to, begin a multiple of LANES
+    int64_t begin, end;  // positions of the segment that any row attends to; begin is a multiple of LANES
 };
 
 inline vf exp_v(vf x) {
-#if !defined(EAGLE_SIMD_512) && defined(__AVX512F__) && defined(__AVX512DQ__)  // ggml's is wider there than ours
+#if !defined(EAGLE_SIMD_512) && defined(__AVX512F__) && defined(__AVX512DQ__)
+    // In this build ggml_v_expf takes vectors of 512 bits, and ours have 256.
     return _mm512_castps512_ps256(ggml_v_expf(_mm512_zextps256_ps512(x)));
 #else
     return ggml_v_expf(x);
@@ -193,11 +197,11 @@ inline float top_of(vf a) {
     return *std::max_element(t, t + LANES);
 }
 
-// Element d of a row of half floats or floats, and those behind it.
+// Load a vector of half floats or floats from element d of a row.
 constexpr auto load_half = [](const char * row, int64_t d) { return v_load_f16(row + 2 * d); };
 constexpr auto load_float = [](const char * row, int64_t d) { return v_loadf((const float *) row + d); };
 
-// The compiler would read it from memory again at each use: as many loads as multiplications.
+// Keeps x in a register: the compiler would load it again at each use.
 inline void keep(vf & x) {
 #if !defined(__GNUC__)
     (void) x;
@@ -208,8 +212,8 @@ inline void keep(vf & x) {
 #endif
 }
 
-// Products of four keys, `stride` bytes apart and read by `load`, and LANES / 4 queries, rows of `width` floats after
-// one another: scores[j][0 .. 4).
+// Computes scores[j][0 .. 4): products of four keys, `stride` bytes apart and loaded by `load`, with LANES / 4 query
+// rows of `width` floats.
 template <typename Load>
 void score_some(const char * key, size_t stride, const float * query, int64_t width, float * const * scores, int rows,
                 Load load) {
@@ -239,30 +243,30 @@ void score_some(const char * key, size_t stride, const float * query, int64_t wi
     }
 }
 
-// scores[j * SEGMENT + i] = key i times query j, of n keys, with up to three more written that mean nothing. Half
-// floats are read as they lie where one group of queries reads them.
+// Computes scores[j * SEGMENT + i] = key i times query j for n keys; up to three more entries are overwritten. If there
+// is only one group of queries, half floats are read without a conversion to a block of floats.
 void score(const cells & k, int64_t begin, int64_t n, const float * queries, int rows, float * block, float * scores,
            const cells & next) {
     constexpr int QUERIES = LANES / 4;
     const int64_t width = padded(k.width);
     const int steps = (rows + QUERIES - 1) / QUERIES * (int) (BLOCK / 4);
     for (int64_t i = 0; i < n; i += BLOCK) {
-        const bool last = i + AHEAD_BLOCKS * BLOCK >= n;
+        const bool last = i + PREFETCH_BLOCKS * BLOCK >= n;
         const int64_t some = std::min(BLOCK, n - i);
-        request ahead(last ? next : k, begin + i + AHEAD_BLOCKS * BLOCK - (last ? n : 0), BLOCK, steps);
-        const bool as_they_lie = rows <= QUERIES && some % 4 == 0 && k.are_half_vectors();
-        if (!as_they_lie) {
+        prefetcher prefetch(last ? next : k, begin + i + PREFETCH_BLOCKS * BLOCK - (last ? n : 0), BLOCK, steps);
+        const bool is_direct = rows <= QUERIES && some % 4 == 0 && k.are_half_vectors();
+        if (!is_direct) {
             k.to_floats(block, begin + i, some);
         }
         for (int j = 0; j < rows; j += QUERIES) {
             for (int64_t c = 0; c < some; c += 4) {
-                ahead.step();
+                prefetch.step();
                 float * out[QUERIES];
                 for (int q = 0; q < QUERIES; ++q) {
                     out[q] = scores + (j + q) * SEGMENT + i + c;
                 }
                 const int some_rows = std::min(QUERIES, rows - j);
-                if (as_they_lie) {
+                if (is_direct) {
                     score_some(k.data + (begin + i + c) * k.stride, k.stride, queries + j * width, width, out,
                                some_rows, load_half);
                 } else {
@@ -274,7 +278,8 @@ void score(const cells & k, int64_t begin, int64_t n, const float * queries, int
     }
 }
 
-// Products of one row -> softmax weights in place; returns false if the row attends to nothing here.
+// Converts the scores of one row to softmax weights in place. Returns false if the row attends to no position of the
+// segment.
 bool weigh(float * s, int64_t n, const uint16_t * mask, float slope, float softcap, float & top, float & sum) {
     for (int64_t i = 0; i < n && softcap != 0.0f; ++i) {
         s[i] = softcap * tanhf(s[i]);
@@ -308,7 +313,7 @@ bool weigh(float * s, int64_t n, const uint16_t * mask, float slope, float softc
     return true;
 }
 
-// out[j][d .. d + WIDTH vectors) += the sum over n positions of weight times value.
+// Adds the sum over n positions of weight times value to out[j][d .. d + WIDTH vectors).
 template <int WIDTH, int NR, typename Load>
 void mix(const char * v, size_t stride, int64_t n, const float * w, float * const * out, int64_t d, Load load) {
     vf acc[NR][WIDTH];
@@ -337,7 +342,7 @@ void mix(const char * v, size_t stride, int64_t n, const float * w, float * cons
     }
 }
 
-// Values of n positions, `stride` bytes apart, whose vectors `load` reads.
+// Values of n positions, `stride` bytes apart and loaded by `load`.
 template <typename Load>
 struct values {
     const char * data;
@@ -346,15 +351,15 @@ struct values {
     Load load;
 
     template <int NR = MIX_ROWS>
-    void mix_rows(const float * w, float * const * out, int rows, request & ahead) const {
+    void mix_rows(const float * w, float * const * out, int rows, prefetcher & prefetch) const {
         if constexpr (NR > 1) {
             if (rows < NR) {
-                return mix_rows<NR - 1>(w, out, rows, ahead);
+                return mix_rows<NR - 1>(w, out, rows, prefetch);
             }
         }
         int64_t d = 0;
         for (; d + 2 * LANES <= width; d += 2 * LANES) {
-            ahead.step();
+            prefetch.step();
             mix<2, NR>(data, stride, n, w, out, d, load);
         }
         if (d < width) {
@@ -362,40 +367,40 @@ struct values {
         }
     }
 
-    // out[j] += the sum of w[j * SEGMENT + ..] times values.
-    void mix_all(const float * w, float * const * out, int rows, int passes, request & ahead) const {
+    // Adds the sum of w[j * SEGMENT + ..] times values to out[j].
+    void mix_all(const float * w, float * const * out, int rows, int passes, prefetcher & prefetch) const {
         for (int p = 0; p < passes; ++p) {
             const int first = rows * p / passes;
-            mix_rows(w + first * SEGMENT, out + first, rows * (p + 1) / passes - first, ahead);
+            mix_rows(w + first * SEGMENT, out + first, rows * (p + 1) / passes - first, prefetch);
         }
     }
 };
 
-// out[j] = the sum over positions [begin, begin + n) of w[j * SEGMENT + ..] times their values. Half floats are read as
-// they lie: their sums stay in registers for more positions.
+// Computes out[j] = the sum over positions [begin, begin + n) of w[j * SEGMENT + ..] times their values. Half floats
+// are read directly, so that the sums stay in registers for more positions.
 void mix_all(const cells & v, int64_t begin, int64_t n, const float * w, int rows, float * block, float * const * out) {
     for (int j = 0; j < rows; ++j) {
         std::fill(out[j], out[j] + v.width, 0.0f);
     }
     const int passes = (rows + MIX_ROWS - 1) / MIX_ROWS;
-    const bool as_they_lie = v.are_half_vectors();
-    const int64_t step = as_they_lie ? HALF_BLOCK : BLOCK;
+    const bool is_direct = v.are_half_vectors();
+    const int64_t step = is_direct ? HALF_BLOCK : BLOCK;
     for (int64_t i = 0; i < n; i += step) {
         const int64_t some = std::min(step, n - i);
-        request ahead(v, begin + i + std::max(step, AHEAD_BLOCKS * BLOCK), step,
-                      std::max(1, passes * (int) (v.width / (2 * LANES))));
-        if (as_they_lie) {
+        prefetcher prefetch(v, begin + i + std::max(step, PREFETCH_BLOCKS * BLOCK), step,
+                            std::max(1, passes * (int) (v.width / (2 * LANES))));
+        if (is_direct) {
             values<decltype(load_half)>{v.data + (begin + i) * v.stride, v.stride, v.width, some, load_half}.mix_all(
-                w + i, out, rows, passes, ahead);
+                w + i, out, rows, passes, prefetch);
         } else {
             v.to_floats(block, begin + i, some);
             values<decltype(load_float)>{(const char *) block, v.width * sizeof(float), v.width, some, load_float}
-                .mix_all(w + i, out, rows, passes, ahead);
+                .mix_all(w + i, out, rows, passes, prefetch);
         }
     }
 }
 
-// The positions of a segment that any row of the pass may attend to.
+// Sets the range of positions that any row of the pass may attend to.
 void trim(pass & p, int64_t n) {
     p.begin = 0;
     p.end = n;
@@ -427,22 +432,22 @@ void run_pass(const shape & s, const pass & p, const score_rule & rule, const ce
         std::fill(query + s.dk, query + width, 0.0f);
     }
     score(k, p.begin, n, queries, p.n, block, scores, v);
-    int seeing = 0;  // rows that attend to something here, side by side
+    int n_attending = 0;  // rows that attend to a position of the segment; their scores are moved to the front
     float * out[TILE];
     for (int j = 0; j < p.n; ++j) {
         const uint16_t * mask = p.mask[j] == nullptr ? nullptr : p.mask[j] + p.begin;
         float *row = scores + j * SEGMENT, *ends = p.out[j] + s.dv;
         if (weigh(row, n, mask, p.slope[j], rule.softcap, ends[0], ends[1])) {
-            if (seeing < j) {
-                memcpy(scores + seeing * SEGMENT, row, (size_t) n * sizeof(float));
+            if (n_attending < j) {
+                memcpy(scores + n_attending * SEGMENT, row, (size_t) n * sizeof(float));
             }
-            out[seeing++] = p.out[j];
+            out[n_attending++] = p.out[j];
         }
     }
-    mix_all(v, p.begin, n, scores, seeing, block, out);
+    mix_all(v, p.begin, n, scores, n_attending, block, out);
 }
 
-// One segment for one tile. Partial results of the tile's rows lie one after the other, each row's segments together.
+// Computes one segment for one tile. The partial results are stored by row, with the segments of a row together.
 void run_unit(const shape & s, const score_rule & rule, int64_t tile, int64_t seg, float * partials, float * scores) {
     const int64_t h = s.key_head(tile), stream = s.stream(tile), start = seg * SEGMENT;
     pass p;
@@ -463,7 +468,7 @@ void run_unit(const shape & s, const score_rule & rule, int64_t tile, int64_t se
              cells(s.v, start, h * s.v->ne[2] / s.k->ne[2], stream / (s.q->ne[3] / s.k->ne[3])), scores);
 }
 
-// Joins the segments of one row, in order.
+// Combines the segments of one row, in order.
 void join(const shape & s, const float * partial, float * out, const float * sink) {
     float top = sink != nullptr ? *sink : -INFINITY;
     for (int64_t i = 0; i < s.segments; ++i) {
@@ -502,8 +507,8 @@ bool takes_flash_attn(const ggml_tensor * node) {
            q->ne[3] % k->ne[3] == 0;
 }
 
-// Few rows: threads share the segments, and partial results of all wait for the last. A prompt: they share the tiles,
-// and each keeps the partial results of its own alone.
+// For few rows threads share the segments, and partial results of all rows are kept until the last segment. For a
+// prompt they share the tiles, and each thread keeps partial results of its own tile only.
 static int64_t kept_rows(const shape & s, int n_threads) {
     return s.tokens > MAX_ROWS ? (int64_t) n_threads * TILE : s.first(s.all_tiles());
 }

@@ -1,5 +1,5 @@
-// What the kernels of interleaved layouts share: eight weight rows, by 8 bytes in turn, so that a vector holds COLS
-// rows of two int32 lanes each.
+// Shared parts of the kernels for interleaved layouts: eight weight rows alternate every 8 bytes, so that a vector
+// holds COLS rows of two int32 lanes each.
 #pragma once
 
 #include "eagle_simd.h"
@@ -11,7 +11,7 @@ namespace eagle {
 constexpr int COLS = LANES / 2;
 constexpr int HALVES = 8 / COLS;
 
-// The scales of COLS rows, each in its row's two lanes.
+// Loads the scales of COLS rows, each into its row's two lanes.
 #ifdef EAGLE_SIMD_512
 inline vf twice(const uint16_t * d) {
     const __m256 v = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) d));
@@ -25,7 +25,7 @@ inline vf twice(const uint16_t * d) {
 }
 #endif
 
-// Joins the two lanes of each row.
+// Stores the sum of each row's two lanes.
 inline void store_pairs(float * dst, vf acc) {
     float t[LANES];
     v_storef(t, acc);

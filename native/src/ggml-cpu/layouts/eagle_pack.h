@@ -1,4 +1,4 @@
-// Activation rows in the form the integer kernels read: signed bytes with a float scale per block.
+// Packed activation rows for the integer kernels: signed bytes with a float scale per block.
 #pragma once
 
 #include "eagle_simd.h"
@@ -21,7 +21,7 @@ struct alignas(64) act256 {
     float d;
 };
 
-// 32 floats -> 32 bytes in [-127, 127]; returns the scale.
+// Converts 32 floats to 32 bytes in [-127, 127] and returns the scale.
 inline float pack32(const float * x, int8_t * q) {
     const __m256 sign = _mm256_set1_ps(-0.0f);
     __m256 v[4];

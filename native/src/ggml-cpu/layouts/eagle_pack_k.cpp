@@ -19,7 +19,7 @@ static float peak256(const float * x) {
     return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
 }
 
-// 16 floats -> 16 bytes and their sum.
+// Converts 16 floats to 16 bytes and returns their sum.
 static int16_t pack16(const float * x, __m256 inv, int8_t * q) {
     const __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), inv));
     const __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), inv));

@@ -1,7 +1,7 @@
-// Our own layout of weights: WIDE rows side by side, by 4 bytes in turn, so that every lane of a vector is one row.
+// Our repacked layout of weights: WIDE rows alternate every 4 bytes, so that every lane of a vector is one row.
 //
-// One broadcast of four activations serves all rows, sums never cross lanes, and block scales are vectors as they lie.
-// Bits per weight are those of the plain type: a group of WIDE rows takes the bytes of WIDE plain rows.
+// One broadcast of four activations serves all rows, sums never cross lanes, and block scales can be loaded as vectors.
+// The size does not change: a group of WIDE rows has the bytes of WIDE plain rows.
 #pragma once
 
 #include <stddef.h>
@@ -14,8 +14,9 @@ namespace eagle {
 
 constexpr int WIDE = 16;
 
-// Codes of N vectors; a vector has four values of each row, value k of row r in byte 4 * r + k. The LOW lower bits of
-// 8 / LOW vectors share the bytes of one, the first in the lowest bits; their HIGH upper bits likewise.
+// Codes of N vectors. A vector has four values of each row: value k of row r in byte 4 * r + k. The LOW lower bits of 8
+// / LOW vectors share the bytes of one stored vector, the first one in the lowest bits; the HIGH upper bits are stored
+// in the same way.
 template <int N, int LOW, int HIGH = 0>
 struct wide_codes {
     static constexpr int VECTORS = N, LOW_BITS = LOW, HIGH_BITS = HIGH;
@@ -29,11 +30,11 @@ struct wide_codes<N, LOW, 0> {
     uint8_t low[N * LOW / 8][4 * WIDE];
 };
 
-// 32 values of each row.
+// Blocks of 32 values of each row.
 
 struct block_q8_0_wide {
     uint16_t d[WIDE];
-    wide_codes<8, 8> codes;  // with 128 added
+    wide_codes<8, 8> codes;  // with an offset of 128
 };
 
 // Q4_0 and IQ4_NL
@@ -64,7 +65,7 @@ struct block_mxfp4_wide {
     wide_codes<8, 4> codes;
 };
 
-// 256 values of each row. The scales of a row are packed as in the plain type, by 4 bytes in turn.
+// Blocks of 256 values of each row. The scales of a row are packed as in the plain type; rows alternate every 4 bytes.
 
 struct block_q2_K_wide {
     uint16_t d[WIDE];
@@ -106,10 +107,10 @@ struct block_iq4_xs_wide {
     wide_codes<64, 4> codes;
 };
 
-// Whether weights of this type and shape can have the layout.
+// Returns true if the layout supports this type and shape.
 bool takes_wide(const struct ggml_tensor * w);
 
-// Plain -> wide and back; ne[1] is a multiple of WIDE.
+// Convert from the plain layout and back; ne[1] must be a multiple of WIDE.
 void to_wide(const struct ggml_tensor * w, const void * plain, void * wide);
 void from_wide(const struct ggml_tensor * w, const void * wide, void * plain);
 

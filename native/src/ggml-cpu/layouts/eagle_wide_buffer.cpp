@@ -1,5 +1,5 @@
-// The buffer type whose weights have the layout of eagle_wide.h. ggml asks it, like its own ones, which operations it
-// can run; a loader then puts there the matrices that are only multiplied with.
+// Buffer type of weights in the layout of eagle_wide.h. It tells ggml which operations it supports, so that a loader
+// places the matrices there that are used only in products.
 #include "eagle_cores.h"
 #include "eagle_cpu.h"
 #include "eagle_mul_mat.h"
@@ -20,18 +20,18 @@
 namespace eagle {
 namespace {
 
-// Pages of 2 MiB where the system leaves the choice to programs: prefetches cross page boundaries all the time, and in
-// a virtual machine each small page is looked up through two tables.
-void ask_for_huge_pages([[maybe_unused]] void * p, [[maybe_unused]] size_t size) {
+// Requests pages of 2 MiB: prefetches cross page boundaries constantly, and in a virtual machine each small page needs
+// two table walks.
+void request_huge_pages([[maybe_unused]] void * p, [[maybe_unused]] size_t size) {
 #if defined(MADV_HUGEPAGE)
     const uintptr_t huge = 2 << 20, begin = ((uintptr_t) p + huge - 1) / huge * huge, end = (uintptr_t) p + size;
     if (begin + huge <= end) {
-        madvise((void *) begin, end - begin, MADV_HUGEPAGE);  // refused where the kernel has none
+        madvise((void *) begin, end - begin, MADV_HUGEPAGE);  // fails if the kernel has none, which is harmless
     }
 #endif
 }
 
-// Not offered to new weights while exact kernels are off, so that ggml's own kernels can be measured.
+// While exact kernels are off the layout is not offered for new weights, so that ggml's own kernels can be measured.
 bool offered(const ggml_tensor * w) {
     return w->extra != nullptr || eagle_cpu_exact_mode() != 0;
 }
@@ -49,7 +49,7 @@ class wide_buffer_type : public ggml::cpu::extra_buffer_type {
                x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float);
     }
 
-    // Nodes reach our kernels before ggml asks.
+    // Our kernels receive their nodes before ggml calls this.
     ggml::cpu::tensor_traits * get_tensor_traits(const ggml_tensor *) override { return nullptr; }
 };
 
@@ -60,7 +60,7 @@ ggml_status init_tensor(ggml_backend_buffer_t buffer, ggml_tensor * w) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Whole groups of rows, as a matrix of their own.
+// Returns whole groups of rows as a matrix.
 ggml_tensor groups_of(const ggml_tensor * w, size_t offset, size_t size) {
     GGML_ASSERT(w->extra != nullptr && offset % (WIDE * w->nb[1]) == 0 && size % (WIDE * w->nb[1]) == 0);
     ggml_tensor groups = *w;
@@ -69,11 +69,11 @@ ggml_tensor groups_of(const ggml_tensor * w, size_t offset, size_t size) {
     return groups;
 }
 
-// Rearranges a tensor by all threads: each takes the next piece. Reading a file that is not in memory is part of the
-// work, so while one thread waits for the disk, the others rearrange.
-class rearrangement final : public job {
+// Repacks a tensor with all threads; each takes the next piece. The source may be a mapped file that is not in memory:
+// while one thread waits for the disk, the others continue.
+class repacking final : public job {
   public:
-    rearrangement(const ggml_tensor * w, const void * data, size_t offset, size_t size)
+    repacking(const ggml_tensor * w, const void * data, size_t offset, size_t size)
         : w_(w), from_((const char *) data), to_((char *) w->data + offset), size_(size) {
         const size_t group = WIDE * w->nb[1];
         piece_ = std::max<size_t>(PIECE / group, 1) * group;
@@ -104,7 +104,7 @@ class rearrangement final : public job {
 
 void set_tensor(ggml_backend_buffer_t, ggml_tensor * w, const void * data, size_t offset, size_t size) {
     GGML_ASSERT(offset % (WIDE * w->nb[1]) == 0);
-    rearrangement work(w, data, offset, size);
+    repacking work(w, data, offset, size);
     if (work.is_small()) {
         return work.compute(0);
     }
@@ -125,7 +125,7 @@ const char * name(ggml_backend_buffer_type_t) {
 ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size) {
     ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), size);
     if (buffer != nullptr) {
-        ask_for_huge_pages(ggml_backend_buffer_get_base(buffer), size);
+        request_huge_pages(ggml_backend_buffer_get_base(buffer), size);
         buffer->buft = type;
         buffer->iface.init_tensor = init_tensor;
         buffer->iface.set_tensor = set_tensor;

@@ -1,4 +1,4 @@
-// Plain blocks of WIDE rows to one wide block, and back.
+// Conversion of the blocks of WIDE plain rows to one block of our repacked layout, and back.
 #define GGML_COMMON_DECL_CPP
 #include <cstring>
 
@@ -9,7 +9,7 @@
 namespace eagle {
 namespace {
 
-// Four bytes at once: shifts stay within each, the masks see to that.
+// Masks for operations on four bytes at once; they remove bits that cross into another byte.
 constexpr uint32_t LOW = 0x0f0f0f0f, BYTES = 0x01010101;
 
 uint32_t word(const uint8_t * bytes) {
@@ -24,7 +24,7 @@ void put(uint8_t * bytes, uint32_t w) {
 
 // --- the codes of a plain block, four to a word, in the order of their values ----------------------------------------
 
-// Every HALF values are the low nibbles of as many bytes, and the next HALF the high ones.
+// HALF values are the low nibbles of HALF bytes, and the next HALF values their high nibbles.
 template <int HALF>
 void get_nibbles(const uint8_t * qs, int n_bytes, uint32_t * c) {
     for (int at = 0; at < n_bytes; at += HALF) {
@@ -45,7 +45,7 @@ void set_nibbles(const uint32_t * c, int n_bytes, uint8_t * qs) {
     }
 }
 
-// Of 128 values, each 32 are two bits of the same 32 bytes.
+// Of 128 values, each group of 32 is in two bits of the same 32 bytes.
 void get_crumbs(const uint8_t * qs, int shift, uint32_t * c) {
     for (int v = 0; v < 64; ++v) {
         const uint32_t w = word(qs + v / 32 * 32 + v % 8 * 4);
@@ -61,7 +61,7 @@ void set_crumbs(const uint32_t * c, int shift, uint8_t * qs) {
     }
 }
 
-// Bit s of byte k belongs to value k of the 32 of sub-block s.
+// Bit s of byte k belongs to value k of sub-block s, which has 32 values.
 void get_bits(const uint8_t * qh, int shift, uint32_t * c) {
     for (int v = 0; v < 64; ++v) {
         c[v] |= (word(qh + v % 8 * 4) >> (v / 8) & BYTES) << shift;
@@ -75,7 +75,7 @@ void set_bits(const uint32_t * c, int shift, uint8_t * qh) {
     }
 }
 
-// Bit k of 32 belongs to value k.
+// Bit k of 32 bits belongs to value k.
 void get_fifth_bits(const uint8_t * qh, uint32_t * c) {
     for (int k = 0; k < 32; ++k) {
         c[k / 4] |= (word(qh) >> k & 1u) << (8 * (k % 4) + 4);
@@ -187,7 +187,7 @@ void set_codes(const uint32_t * c, block_q6_K & b) {
 
 // --- codes of one row among those of a group -------------------------------------------------------------------------
 
-// BITS of each code from bit `shift` up.
+// Copies BITS bits of each code from bit `shift` on.
 template <int BITS>
 void join_bits(const uint32_t * c, int n, int shift, int r, uint8_t (*out)[4 * WIDE]) {
     constexpr int PER = 8 / BITS;
@@ -229,7 +229,7 @@ void split_codes(const Codes & in, int r, uint32_t * c) {
 
 // --- scales ----------------------------------------------------------------------------------------------------------
 
-// Calls `copy` with each scale of a plain block and its place in row r of the wide one.
+// Calls `copy` with each scale of a plain block and its place in row r of the repacked block.
 template <typename Plain, typename Wide, typename Copy>
 void each_scale(Plain & b, Wide & w, int r, Copy copy) {
     copy(b.d, w.d[r]);

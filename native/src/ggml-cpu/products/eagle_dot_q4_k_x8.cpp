@@ -15,7 +15,7 @@
 namespace eagle {
 namespace {
 
-// Scales and mins of 8 sub-blocks by 8 rows, one byte each.
+// Scales and mins of 8 sub-blocks of 8 rows, one byte each.
 struct scales8x8 {
     alignas(64) uint8_t sc[8][8];
     alignas(64) uint8_t mn[8][8];
@@ -23,8 +23,8 @@ struct scales8x8 {
 
 #ifdef EAGLE_SIMD_512
 
-// Each sub-block has 12 bytes: three words u0, u1, u2. All u0 go to the lower half of a vector and all u1 to the upper,
-// in an order that the unpacking below turns into the sub-blocks' own.
+// Each sub-block has 12 bytes: three words u0, u1, u2. Moves all u0 to the lower half of a vector and all u1 to the
+// upper half; the unpacking below restores the order of the sub-blocks.
 inline void unpack_scales(const uint8_t * packed, scales8x8 & out) {
     const __m512i a = _mm512_loadu_si512(packed);
     const __m512i b = _mm512_zextsi256_si512(_mm256_loadu_si256((const __m256i *) (packed + 64)));
@@ -70,7 +70,7 @@ inline vi twice32(const uint8_t * p) {
 }
 #endif
 
-// Mins of four sub-blocks, row by row, as 16-bit values: lane pairs (m0, m1), (m2, m3).
+// Returns the mins of four sub-blocks by row as 16-bit values: lane pairs (m0, m1), (m2, m3).
 inline vi four_mins(const uint8_t (*mn)[8], int half) {
     const __m128i m01 =
         _mm_unpacklo_epi8(_mm_loadl_epi64((const __m128i *) mn[0]), _mm_loadl_epi64((const __m128i *) mn[1]));
@@ -145,7 +145,7 @@ struct tile_q4_K_x8 {
             for (int j = 0; j < NR; ++j) {
                 x[j] = (const act256 *) act[j] + b;
             }
-            prefetch_ahead<sizeof(block_q4_Kx8)>(w + b);
+            prefetch<sizeof(block_q4_Kx8)>(w + b);
             scales8x8 sm;
             unpack_scales(w[b].scales, sm);
             for (int h = 0; h < HALVES; ++h) {

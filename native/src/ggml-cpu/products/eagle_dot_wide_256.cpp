@@ -1,5 +1,5 @@
-// Weights in blocks of 256 in our own layout: a lane is a weight row, so four activations are broadcast to all of them.
-// Scales are small integers: a whole block is summed in integers.
+// Weights in blocks of 256 in our repacked layout: each lane is a weight row, and four activations are broadcast to all
+// lanes. Scales are small integers, so a whole block is summed in integers.
 #include "eagle_pack_k.h"
 #include "eagle_tile.h"
 #include "eagle_wide_codes.h"
@@ -9,17 +9,17 @@
 namespace eagle {
 namespace {
 
-// A block's weights are asked for by eighths: all at once they would fill the queue of misses.
+// Prefetches one eighth of a block: all of it at once would fill the line-fill buffers.
 template <typename Block>
-EAGLE_INLINE inline void prefetch_eighth(const Block & w, int part, int i, int ahead, int level) {
+EAGLE_INLINE inline void prefetch_eighth(const Block & w, int part, int i, int prefetch_bytes, int prefetch_level) {
     if (part == 0) {
-        prefetch_ahead<sizeof(w) / 8>((const char *) &w + i * (sizeof(w) / 8), ahead, level);
+        prefetch<sizeof(w) / 8>((const char *) &w + i * (sizeof(w) / 8), prefetch_bytes, prefetch_level);
     }
 }
 
 // --- scales ----------------------------------------------------------------------------------------------------------
 //
-// Of each lane, four to a vector, one byte each: scales, SIGNED or not, and mins where codes have no OFFSET.
+// Scales (SIGNED or not), and mins if codes have no OFFSET: one byte each, four per lane and vector.
 
 inline vi and_8(vi x, int mask) {
     return v_and(x, v_set1_8(mask));
@@ -55,8 +55,8 @@ struct q3_K : plain_codes<block_q3_K_wide> {
     }
 };
 
-// The first four scales and mins have their six bits in a byte. Of the others the low nibbles share one, and the high
-// bits are above the first four.
+// The first four scales and mins have six bits in a byte each. The other four have their low nibbles in one byte, and
+// their high bits above those of the first four.
 template <typename Block, int LARGEST>
 struct q45_K : plain_codes<Block> {
     static constexpr int SUB = 32, MAX = LARGEST, OFFSET = 0;
@@ -88,7 +88,7 @@ struct q6_K : plain_codes<block_q6_K_wide> {
 struct iq4_xs : table_codes<block_iq4_xs_wide, iq4_values> {
     static constexpr int SUB = 32;
     static constexpr bool SIGNED = true;
-    // Nibbles of two bytes, with two bits of the others above each.
+    // Combines nibbles of two bytes with two high bits each.
     static inline vi four(vi low, vi high) {
         const vi nibbles = v_or(v_and(low, v_set1_32(0x000f000f)), v_and(v_shr16<4>(low), v_set1_32(0x0f000f00)));
         const vi first = v_or(v_and(v_shl16<4>(high), v_set1_32(0x30)), v_and(v_shl16<2>(high), v_set1_32(0x3000)));
@@ -107,10 +107,10 @@ struct iq4_xs : table_codes<block_iq4_xs_wide, iq4_values> {
 template <typename Type>
 struct tile_256 {
     using block = typename Type::block;
-    using way = products<Type::MAX>;
-    static constexpr int SCALES = 256 / Type::SUB, ROWS[] = {way::ROWS, Type::SUB == 16 ? 5 : 8};
+    using variant = products<Type::MAX>;
+    static constexpr int SCALES = 256 / Type::SUB, ROWS[] = {variant::ROWS, Type::SUB == 16 ? 5 : 8};
 
-    // 16-bit pairs of neighbours times the sums of their activations.
+    // Multiplies adjacent 16-bit pairs by the sums of their activations.
     static inline vi sum_of(const vi * pair, const act256 & x) {
         const int16_t * sums = Type::SUB == 16 ? x.sums16 : x.sums32;
         vi sum = v_zero();
@@ -120,17 +120,17 @@ struct tile_256 {
         return sum;
     }
 
-    // Codes with an offset take away its multiple of the scales; mins take away themselves.
+    // Subtracts the contribution of the codes' offset, or of the mins.
     template <int NR, int G>
     EAGLE_INLINE static inline void add_block(vf (*acc)[NR], const block * const * w, int part,
-                                              const act256 * const * x, int ahead, int level) {
+                                              const act256 * const * x, int prefetch_bytes, int prefetch_level) {
         vi scale[G][SCALES], pair[G][SCALES / 2], sum[G][NR];
         const vi * scales[G];
         for (int g = 0; g < G; ++g) {
             vi bytes[SCALES / 4], min[SCALES / 4];
             Type::scales(*w[g], part, bytes, min);
-            unroll<SCALES>([&](auto i)
-                               EAGLE_INLINE { scale[g][i] = way::template scale<Type::SIGNED, i % 4>(bytes[i / 4]); });
+            unroll<SCALES>(
+                [&](auto i) EAGLE_INLINE { scale[g][i] = variant::template scale<Type::SIGNED, i % 4>(bytes[i / 4]); });
             unroll<SCALES / 2>([&](auto p) EAGLE_INLINE {
                 constexpr int FIRST = 2 * p % 4;
                 pair[g][p] = Type::OFFSET != 0 ? v_pair16<Type::SIGNED, FIRST, FIRST + 1>(bytes[p / 2])
@@ -142,14 +142,14 @@ struct tile_256 {
         }
         for (int s = 0; s < 8; ++s) {
             for (int g = 0; g < G; ++g) {
-                prefetch_eighth(*w[g], part, s, ahead, level);
+                prefetch_eighth(*w[g], part, s, prefetch_bytes, prefetch_level);
                 scales[g] = scale[g] + 32 / Type::SUB * s;
             }
             const int8_t * qs[NR];
             for (int j = 0; j < NR; ++j) {
                 qs[j] = x[j]->qs + 32 * s;
             }
-            add_32<Type, way, true, NR, G>(sum, w, s, part, scales, qs);
+            add_32<Type, variant, true, NR, G>(sum, w, s, part, scales, qs);
         }
         unroll<G>([&](auto g) EAGLE_INLINE {
             const vf d = v_load_f16(w[g]->d + LANES * part);
@@ -173,15 +173,15 @@ struct tile_256 {
             w[g] = (const block *) (a.w + (i / WIDE + g) * a.w_stride);
         }
         each<PARTS, G, NR>([&](auto part, auto g, auto j) EAGLE_INLINE { acc[part][g][j] = v_zerof(); });
-        const int own = NR <= 3 ? AHEAD / 2 : AHEAD;  // memory-bound passes want them nearer
-        const int ahead = a.tune.ahead > 0 ? a.tune.ahead : own;
+        const int own = NR <= 3 ? PREFETCH_BYTES / 2 : PREFETCH_BYTES;  // memory-bound passes need a shorter distance
+        const int prefetch_bytes = a.tune.prefetch_bytes > 0 ? a.tune.prefetch_bytes : own;
         for (int64_t b = 0; b < a.n / 256; ++b) {
             const act256 * x[NR];
             for (int j = 0; j < NR; ++j) {
                 x[j] = (const act256 *) act[j] + b;
             }
             unroll<PARTS>([&](auto part) EAGLE_INLINE {
-                add_block<NR, G>(acc[part], w, part, x, ahead, a.tune.level);
+                add_block<NR, G>(acc[part], w, part, x, prefetch_bytes, a.tune.prefetch_level);
                 forget_loads();
             });
             for (int g = 0; g < G; ++g) {

@@ -1,4 +1,5 @@
-// Weights in blocks of 32 in our own layout: a lane is a weight row, so four activations are broadcast to all of them.
+// Weights in blocks of 32 in our repacked layout: each lane is a weight row, and four activations are broadcast to all
+// lanes.
 #include "eagle_pack.h"
 #include "eagle_tile.h"
 #include "eagle_wide_codes.h"
@@ -10,14 +11,14 @@ namespace {
 
 // --- activations -----------------------------------------------------------------------------------------------------
 
-template <typename Way>
+template <typename Variant>
 struct act_32 {
     float d;
     union {
         int32_t shift;  // minus the codes' offset times the sum of qs
         float sum;      // d times the sum of qs, for weights with a minimum
     };
-    typename Way::activation qs[32];
+    typename Variant::activation qs[32];
 };
 
 template <typename Type>
@@ -27,12 +28,12 @@ size_t act_size(const kernel &, int64_t n) {
 
 template <typename Type>
 void pack(const kernel &, const float * x, void * row, int64_t, int64_t begin, int64_t end) {
-    using way = products_32<Type::MAX>;
+    using variant = products_32<Type::MAX>;
     for (int64_t b = begin; b < end; ++b) {
-        auto & y = ((act_32<way> *) row)[b];
+        auto & y = ((act_32<variant> *) row)[b];
         int8_t qs[32];
         y.d = pack32(x + 32 * b, qs);
-        way::store(qs, y.qs);
+        variant::store(qs, y.qs);
         int sum = 0;
         for (int8_t q : qs) {
             sum += q;
@@ -78,7 +79,8 @@ struct q8_0 : with_scale<plain_codes<block_q8_0_wide>> {
 };
 using iq4_nl = with_scale<table_codes<block_q4_0_wide, iq4_values>>;
 
-// Half of 2^(e - 127): the values of the codes are doubled. Below the normal numbers the bit moves into the fraction.
+// The scale is half of 2^(e - 127), because the values of the codes are doubled. For subnormal numbers the bit moves
+// into the fraction.
 struct mxfp4 : table_codes<block_mxfp4_wide, mxfp4_values> {
     static constexpr int SUB = 32;
     static constexpr bool HAS_MIN = false;
@@ -93,16 +95,16 @@ struct mxfp4 : table_codes<block_mxfp4_wide, mxfp4_values> {
 template <typename Type>
 struct tile_32 {
     using block = typename Type::block;
-    using way = products_32<Type::MAX>;
-    using act = act_32<way>;
-    static constexpr int AT_ONCE = way::AT_ONCE, ROWS[] = {GROUPS > 1 ? 8 : 16, 16};
+    using variant = products_32<Type::MAX>;
+    using act = act_32<variant>;
+    static constexpr int AT_ONCE = variant::AT_ONCE, ROWS[] = {GROUPS > 1 ? 8 : 16, 16};
 
-    // acc: of rows from FIRST on.
+    // Adds to acc[..][FIRST ..].
     template <int NR, int G, int FIRST, int ALL>
     EAGLE_INLINE static inline void add_block(vf (*acc)[ALL], const block * const * w, int part,
                                               const act * const * x) {
         vi sum[G][NR];
-        const typename way::activation * qs[NR];
+        const typename variant::activation * qs[NR];
         for (int j = 0; j < NR; ++j) {
             const vi start = Type::HAS_MIN ? v_zero() : v_bcast32(&x[j]->shift);
             for (int g = 0; g < G; ++g) {
@@ -110,7 +112,7 @@ struct tile_32 {
             }
             qs[j] = x[j]->qs;
         }
-        add_32<Type, way, false, NR, G>(sum, w, 0, part, nullptr, qs);
+        add_32<Type, variant, false, NR, G>(sum, w, 0, part, nullptr, qs);
         unroll<G>([&](auto g) EAGLE_INLINE {
             const vf d = Type::scale(*w[g], part);
             unroll<NR>([&](auto j) EAGLE_INLINE {
@@ -139,10 +141,10 @@ struct tile_32 {
             x[j] = (const act *) rows[j];
         }
         each<PARTS, G, NR>([&](auto part, auto g, auto j) EAGLE_INLINE { acc[part][g][j] = v_zerof(); });
-        const int ahead = a.tune.ahead > 0 ? a.tune.ahead : AHEAD;
+        const int prefetch_bytes = a.tune.prefetch_bytes > 0 ? a.tune.prefetch_bytes : PREFETCH_BYTES;
         for (int64_t b = 0; b < a.n / 32; ++b) {
             for (int g = 0; g < G; ++g) {
-                prefetch_ahead<sizeof(block)>(w[g], ahead, a.tune.level);
+                prefetch<sizeof(block)>(w[g], prefetch_bytes, a.tune.prefetch_level);
             }
             unroll<PARTS>([&](auto part) EAGLE_INLINE {
                 take_turns<NR, AT_ONCE>([&](auto first, auto n) EAGLE_INLINE {

@@ -1,4 +1,4 @@
-// The table of kernels, and the exact fallback for every type without one: ggml's own dot product, one row at a time.
+// Table of kernels, and the exact fallback for types without one: ggml's own dot product, one row at a time.
 #include "eagle_kernels.h"
 
 #include <array>
@@ -34,7 +34,7 @@ void dot_any(const dot_args & a) {
 
 using table = std::array<kernel, GGML_TYPE_COUNT>;
 
-// F32 activations need no packing; other plain floats are packed by one value.
+// F32 activations are not packed; those of other float types are packed in blocks of one value.
 table fallback_table() {
     table t = {};
     for (int type = 0; type < GGML_TYPE_COUNT; ++type) {

@@ -1,7 +1,7 @@
-// Matrix times a few activation rows, exact: what one kernel is, and the table of them.
+// Exact kernels for the product of a matrix with a few activation rows, and their table.
 //
-// The contract every kernel keeps: the float operations behind dst[j][i], and their order, depend on nothing but weight
-// row i, activation row j and n. Not on how many rows there are, where they stand, or which thread runs them.
+// Contract of every kernel: the float operations that compute dst[j][i], and their order, depend only on weight row i,
+// activation row j and n. They do not depend on the number of rows, their places, or the thread.
 #pragma once
 
 #include <stddef.h>
@@ -11,28 +11,29 @@
 
 namespace eagle {
 
-constexpr int MAX_ROWS = 72;   // EAGLE_EXACT_MAX_ROWS: larger batches are prompts and go ggml's way
-constexpr int FEW_ROWS = 4;    // so few wait for the weights anyway
+constexpr int MAX_ROWS = 72;   // EAGLE_EXACT_MAX_ROWS; ggml computes larger batches, which are prompts
+constexpr int FEW_ROWS = 4;    // up to this number memory bandwidth is the limit
 constexpr int CALL_ROWS = 17;  // activation rows that one call of a kernel multiplies
 
-// Plain, interleaved by ggml's repacking, our own (eagle_wide.h), or not ours to read.
+// Memory layout of weights: plain, interleaved by ggml's repacking, our repacked layout (eagle_wide.h), or another one,
+// which our kernels cannot read.
 enum class layout { plain, interleaved, wide, foreign };
 
 struct kernel;
 
-// What changes no bit (eagle_tuning.h); 0: the kernel's own choice.
+// Variant of a kernel; all variants have the same bits (eagle_tuning.h). 0: the kernel's own choice.
 struct tuning {
-    int rows = 0;    // most activation rows of one pass over the weights
-    int ahead = 0;   // bytes from the weights in use to those asked for
-    int groups = 0;  // 1, or 2: groups of weight rows side by side in our own layout
-    int level = 0;   // of the cache that weights are asked into: 1, or 2
+    int rows = 0;            // maximum number of activation rows in a pass over the weights
+    int prefetch_bytes = 0;  // prefetch distance in bytes
+    int groups = 0;          // groups of weight rows that a pass computes together, in our repacked layout: 1 or 2
+    int prefetch_level = 0;  // prefetch target: L1 or L2
 };
 
 struct dot_args {
     const struct kernel * k;
     int64_t n;                 // values per row
     const char * w;            // first weight row (or first group of interleaved rows)
-    size_t w_stride;           // bytes from one row, or group, to the next
+    size_t w_stride;           // bytes from one row or group to the next
     int64_t n_w;               // weight rows; a multiple of the kernel's group
     const char * const * act;  // [n_act] packed activation rows
     int n_act;                 // 1 .. CALL_ROWS
@@ -43,15 +44,15 @@ struct dot_args {
 struct kernel {
     enum ggml_type type;
     int group;       // weight rows interleaved in memory, 1 for plain layouts
-    int pack_block;  // values per activation block; 0: activations stay F32 and the next two are null
-    size_t (*act_size)(const kernel & k, int64_t n);  // bytes of one packed activation row
+    int pack_block;  // values per activation block; 0: activations stay F32, and act_size and pack are null
+    size_t (*act_size)(const kernel & k, int64_t n);  // bytes of a packed activation row
     // Packs blocks [begin, end) of a row of n values.
     void (*pack)(const kernel & k, const float * x, void * act, int64_t n, int64_t begin, int64_t end);
     void (*dot)(const dot_args & args);
-    bool tunable = false;  // whether it looks at dot_args::tune
+    bool tunable = false;  // it uses dot_args::tune
 };
 
-// The kernel for weights of this type and layout, or null. Every plain type that ggml can multiply has one.
+// Returns the kernel for weights of this type and layout, or null. Every plain type that ggml can multiply has one.
 const kernel * find_kernel(enum ggml_type type, layout l);
 
 extern const kernel kernel_f32, kernel_f16, kernel_bf16, kernel_q8_0, kernel_q4_0_x8, kernel_q4_0, kernel_q4_K_x8,

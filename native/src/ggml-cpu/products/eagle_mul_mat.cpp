@@ -60,7 +60,7 @@ bool exact_weights(const ggml_tensor * w) {
     return layout_of(w) == layout::interleaved || kernel_for_weights(w) != nullptr;
 }
 
-// What the tickets of a product share.
+// State that the tickets of a product share.
 struct alignas(64) product {
     trial run;
     std::atomic<int> finished{0};
@@ -89,13 +89,13 @@ void pack_rows(const ggml_compute_params * params, const ggml_tensor * x, const 
     }
 }
 
-// Weights that a prompt has brought into the second-level cache are read again at once: passes of a few rows cost less
-// than turns at each block.
+// In a prompt the weights are in L2 after the first pass, so several passes of a few rows are faster than turns at each
+// block.
 constexpr int PROMPT_ROWS = 8;
 
 void dot_rows(const kernel & k, const weight_rows & w, tuning tune, const char * const * act, float * const * dst,
               int64_t n_act) {
-    const int64_t most = n_act > CALL_ROWS ? CALL_ROWS - 1 : CALL_ROWS;  // a multiple of what registers hold
+    const int64_t most = n_act > CALL_ROWS ? CALL_ROWS - 1 : CALL_ROWS;  // a multiple of the rows of a pass
     if (n_act > MAX_ROWS && tune.rows == 0) {
         tune.rows = PROMPT_ROWS;
     }
@@ -111,7 +111,7 @@ void dot_rows(const kernel & k, const weight_rows & w, tuning tune, const char *
     }
 }
 
-// Rows that one matrix of src0 multiplies: all tokens of all heads that share it, gathered once per chunk.
+// Activation rows of one matrix of src0: all tokens of all heads that share it, gathered once per chunk.
 struct row_set {
     static constexpr int MAX = 8 * (CALL_ROWS - 1);
     const char * act[MAX];

@@ -1,4 +1,4 @@
-// Matrix multiplication nodes by the kernels of eagle_kernels.h.
+// Computes matrix multiplication nodes with the kernels of eagle_kernels.h.
 #pragma once
 
 #include "eagle_kernels.h"
@@ -7,15 +7,16 @@ struct ggml_compute_params;
 
 namespace eagle {
 
-// The kernel that would run this MUL_MAT or MUL_MAT_ID node exactly, or null: more rows than a verification has,
-// operands of a type or stride we do not read, or weights in a layout that belongs to another backend buffer (AMX,
-// KleidiAI). Weights in our own layout are multiplied by any number of rows.
+// Returns the exact kernel for this MUL_MAT or MUL_MAT_ID node. Null if there are more than MAX_ROWS rows, if operands
+// have an unsupported type or stride, or if the weights have the layout of another buffer type (AMX, KleidiAI). Weights
+// in our repacked layout support any number of rows.
 const kernel * kernel_for(const struct ggml_tensor * node);
 
-// Whether such weights are exact: a kernel above reads them, or ggml's interleaved ones do row by row.
+// Returns true if products with these weights are exact: by one of our kernels, or row by row in ggml's interleaved
+// layout.
 bool exact_weights(const struct ggml_tensor * w);
 
-// Both work in two phases: rows of src1 are packed, then multiplied.
+// Both have two phases: the rows of src1 are packed, then multiplied.
 constexpr int MUL_MAT_PHASES = 2;
 
 size_t mul_mat_work_size(int n_threads, const struct ggml_tensor * node, const kernel & k);
@@ -31,11 +32,11 @@ struct weight_rows {
     int64_t begin, end;
 };
 
-// Multiplies them by any number of rows.
+// Multiplies the weight rows by any number of activation rows.
 void dot_rows(const kernel & k, const weight_rows & w, tuning tune, const char * const * act, float * const * dst,
               int64_t n_act);
 
-// Packs the rows of src1 into `work`, this ticket's share.
+// Packs this ticket's share of the rows of src1 into `work`.
 void pack_rows(const struct ggml_compute_params * params, const struct ggml_tensor * x, const kernel & k, char * work);
 
 }  // namespace eagle

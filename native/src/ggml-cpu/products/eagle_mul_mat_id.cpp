@@ -1,4 +1,4 @@
-// Expert multiplication: rows are grouped by expert, then each expert's matrix is read once for all its rows.
+// Multiplication by experts: groups rows by expert, so that each expert's matrix is read once for all its rows.
 #include <algorithm>
 #include <cstring>
 
@@ -13,7 +13,7 @@ static size_t packed_size(const ggml_tensor * x, const kernel & k) {
     return k.pack_block == 0 ? 0 : k.act_size(k, x->ne[0]) * ggml_nrows(x);
 }
 
-// After the packed rows: n_experts + 1 offsets, then the (slot, token) rows in order of their expert.
+// The work buffer has n_experts + 1 offsets after the packed rows, then the (slot, token) rows sorted by expert.
 struct routed {
     int32_t slot;
     int32_t token;
@@ -25,7 +25,7 @@ size_t mul_mat_id_work_size(int n_threads, const ggml_tensor * node, const kerne
            (size_t) rows * sizeof(routed) + 192;
 }
 
-// Counting sort by expert; within an expert, tokens stay in order.
+// Sorts rows by expert with a counting sort, which keeps the order of tokens within an expert.
 static void route(const ggml_tensor * ids, int64_t experts, int32_t * offset, int32_t * next, routed * rows) {
     const auto expert = [&](int64_t slot, int64_t token) {
         const int32_t e = *(const int32_t *) ((const char *) ids->data + slot * ids->nb[0] + token * ids->nb[1]);
@@ -64,7 +64,8 @@ static void multiply(const ggml_tensor * node, const kernel & k, const char * pa
                                        : packed + (i1 + r.token * x->ne[1]) * k.act_size(k, x->ne[0]);
             dst[j] = (float *) ((char *) node->data + r.slot * node->nb[1] + r.token * node->nb[2]);
         }
-        dot_rows(k, {w, (const char *) w->data + expert * w->nb[2], begin, end}, usual_way(count), act, dst, count);
+        dot_rows(k, {w, (const char *) w->data + expert * w->nb[2], begin, end}, default_tuning(count), act, dst,
+                 count);
     }
 }
 

@@ -1,5 +1,5 @@
-// One integer/float vector of the widest kind the compiler was told to use, so that each kernel is written once.
-// Three builds exist: AVX-512-VNNI (16 lanes), AVX2 with AVX-VNNI (8 lanes) and plain AVX2 (8 lanes).
+// Vectors of the widest instruction set of this build, so that each kernel is written once. There are three builds:
+// AVX-512-VNNI (16 lanes), AVX2 with AVX-VNNI (8 lanes) and plain AVX2 (8 lanes).
 #pragma once
 
 #include <stdint.h>
@@ -25,8 +25,8 @@
 #define EAGLE_INLINE
 #endif
 
-// Multiplications and additions are written as explicit fused operations everywhere; no kernel may leave the compiler a
-// choice to contract, because two instantiations of a template could then round differently.
+// Kernels use explicit fused multiply-adds everywhere. They must not leave contraction to the compiler, because two
+// instantiations of a template could then round differently.
 namespace eagle {
 
 #ifdef EAGLE_SIMD_512
@@ -96,7 +96,7 @@ inline vi v_shr32(vi a) {
 inline vi v_set1_32(int v) {
     return _mm512_set1_epi32(v);
 }
-// a where x > y, else b.
+// Selects a where x > y, else b.
 inline vi v_select_above(vi x, vi y, vi a, vi b) {
     return _mm512_mask_mov_epi32(b, _mm512_cmpgt_epi32_mask(x, y), a);
 }
@@ -122,7 +122,7 @@ inline vi v_bcast64(const void * p) {
     memcpy(&v, p, sizeof(v));
     return _mm512_set1_epi64(v);
 }
-// 2 * LANES signed bytes to 16 bits.
+// Extends 2 * LANES signed bytes to 16 bits.
 inline vi v_widen8(const void * p) {
     return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *) p));
 }
@@ -276,7 +276,7 @@ inline vi v_dpwssd(vi acc, vi a, vi b) {
     return _mm256_dpwssd_avx_epi32(acc, a, b);
 }
 #else
-// Without VNNI the byte products pass through saturating 16-bit sums: the caller keeps |u * s| * 2 below 32768.
+// Without VNNI sums of byte products saturate at 16 bits, so callers must keep |u * s| * 2 below 32768.
 inline vi v_dpbusd(vi acc, vi u, vi s) {
     return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1)));
 }
@@ -333,12 +333,12 @@ inline vf v_load_bf16(const void * p) {
 #define EAGLE_SIMD_VNNI 1
 #endif
 
-// The byte of the table that each byte of x, below 16, stands for.
+// Looks up each byte of x (0 to 15) in a table of 16 bytes.
 inline vi v_lookup(const uint8_t * table, vi x) {
     return v_shuffle8(v_bcast128(table), x);
 }
 
-// Bytes A to D of each 32-bit lane, in this order; NONE: zero.
+// Rearranges the bytes of each 32-bit lane to A, B, C, D; NONE: zero.
 constexpr int NONE = -1;
 template <int A, int B, int C, int D>
 inline vi v_bytes(vi x) {
@@ -353,7 +353,7 @@ inline vi v_bytes(vi x) {
     return v_shuffle8(x, v_bcast128(FROM.data()));
 }
 
-// Bytes A and B of each 32-bit lane as 16 bits each.
+// Extends bytes A and B of each 32-bit lane to 16 bits.
 template <bool SIGNED, int A, int B>
 inline vi v_pair16(vi x) {
     if constexpr (SIGNED) {
@@ -363,13 +363,15 @@ inline vi v_pair16(vi x) {
     }
 }
 
-// Asks for the BYTES bytes that lie `distance` bytes ahead of p, into the cache of this level (1 or 2). Weights stream
-// from memory once, and the hardware's prefetchers lose the thread when several rows are read side by side.
-constexpr int AHEAD = 16384;
+constexpr int PREFETCH_BYTES = 16384;  // default prefetch distance
+
+// Prefetches the BYTES bytes at p + distance into the cache of this level (1 or 2). Weights are read from memory once,
+// and the hardware's prefetchers fail when several rows are read in parallel.
 //
-// Inline, always: GCC takes calls of a function that only asks for memory for calls without effect, and drops them.
+// It must be inlined: GCC drops calls of a function that only prefetches, because it takes them for calls without
+// effect.
 template <int BYTES>
-EAGLE_INLINE inline void prefetch_ahead(const void * p, int distance = AHEAD, int level = 1) {
+EAGLE_INLINE inline void prefetch(const void * p, int distance = PREFETCH_BYTES, int level = 1) {
     const char * from = (const char *) p + distance;
     if (level == 2) {
         for (int i = 0; i < BYTES; i += 64) {
@@ -386,7 +388,7 @@ inline float f16_to_float(uint16_t h) {
     return _cvtsh_ss(h);
 }
 
-// Sum of 8 lanes in a fixed tree.
+// Sums 8 lanes in a fixed order.
 inline float sum8(__m256 v) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
@@ -394,13 +396,14 @@ inline float sum8(__m256 v) {
     return _mm_cvtss_f32(s);
 }
 
-// v_sums: the sums of LANES vectors, each by v_sum's tree. Number i is that of a[LANES / 4 * (i % 4) + i / 4].
+// v_sums returns the sums of LANES vectors, each in the order of v_sum. Lane i is the sum of a[LANES / 4 * (i % 4) + i
+// / 4].
 #ifdef EAGLE_SIMD_512
 inline float v_sum(vf a) {
     return sum8(_mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)));
 }
 inline vf v_sums(const vf * a) {
-    vf quarters[4];  // quarters[i]: of a[4 * i .. 4 * i + 3], four sums each
+    vf quarters[4];  // quarters[i]: partial sums of a[4 * i .. 4 * i + 3], four each
     for (int i = 0; i < 4; ++i) {
         vf halves[2];
         for (int h = 0; h < 2; ++h) {

@@ -1,5 +1,5 @@
-// Runs a kernel's tile function over the activation rows, a few at a time, with their number as a template parameter so
-// that accumulators stay in registers.
+// Calls a kernel's tile function for a few activation rows at a time. Their number is a template parameter, so that the
+// accumulators stay in registers.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace eagle {
 
 // Tile: struct with `template <int NR> static void run(const dot_args &, const char * const * act, float * const * dst,
-// int64_t i)`, which computes rows [i, i + STEP) of the weights for NR activation rows, ROWS of them at most.
+// int64_t i)`, which computes rows [i, i + STEP) of the weights for NR <= ROWS activation rows.
 template <typename Tile, int NR>
 inline void run_rows(const dot_args & a, int first, int64_t i) {
     Tile::template run<NR>(a, a.act + first, a.dst + first, i);
@@ -32,7 +32,8 @@ inline int passes_for(int n, int most) {
     return (n + most - 1) / most;
 }
 
-// Weight rows [begin, end) in as few passes as registers allow, of nearly equal size: the weights are unpacked in each.
+// Computes weight rows [begin, end) in as few passes as possible, of nearly equal size, because each pass unpacks the
+// weights.
 template <typename Tile>
 void run_tiles(const dot_args & a, int64_t begin, int64_t end) {
     const int most = a.tune.rows > 0 ? std::min(a.tune.rows, Tile::ROWS) : Tile::ROWS;

@@ -1,4 +1,4 @@
-// What a product may do in several ways without changing a bit of it: tried on the products of the first decodes.
+// Auto-tuner: picks among bit-identical variants of a matrix product by timing them during the first decodes.
 #pragma once
 
 #include <stdint.h>
@@ -9,23 +9,24 @@
 
 namespace eagle {
 
-// What is good on this kind of CPU, before anything is tried.
-tuning usual_way(int64_t n_rows);
+// Returns the variant that this kind of CPU uses before the tuner has chosen one.
+tuning default_tuning(int64_t n_rows);
 
-// One product of a matrix, by `tune`. While the best way is not known, each way takes its turn; end() notes its time.
+// One product of a matrix with the variant `tune`. Until the fastest variant is known, trials alternate among all
+// variants, and end() records the time.
 class trial {
   public:
-    // `bytes` of weights with `n` values a row, times n_rows rows.
+    // For a matrix of `bytes` bytes with rows of `n` values, times n_rows activation rows.
     trial(const kernel & k, int64_t n, int64_t bytes, int64_t n_rows);
-    void end();                                          // by one thread
-    bool is_over() const { return record_ == nullptr; }  // nothing is tried: `tune` is what has been found, if anything
+    void end();                                          // one thread calls it
+    bool is_over() const { return record_ == nullptr; }  // the choice is made, or this product is not tuned
 
     tuning tune = {};
 
   private:
-    struct record * record_ = nullptr;  // null: nothing to find out
+    struct record * record_ = nullptr;  // null: is_over()
     struct shape_record * shape_ = nullptr;
-    int usual_, way_;
+    int default_, index_;  // into TUNINGS
     std::chrono::steady_clock::time_point start_;
 };
 

@@ -1,4 +1,4 @@
-// What the kernels of our own layout share: the codes of a vector, and their products with activations, by lanes.
+// Shared parts of the kernels for our repacked layout: codes, and their products with activations by lanes.
 #pragma once
 
 #include <algorithm>
@@ -14,23 +14,23 @@
 namespace eagle {
 
 constexpr int PARTS = WIDE / LANES;  // vectors that hold one value (or four bytes) of each row
-constexpr int VECTORS = 8;           // of codes, in the 32 values that are multiplied at a time
+constexpr int VECTORS = 8;           // vectors of codes in a sub-block of 32 values
 
 // --- groups of weight rows -------------------------------------------------------------------------------------------
 
-// Groups that a pass computes side by side: what it reads of activations serves both, which counts where many rows are
-// multiplied. Needs twice the accumulators, so that fewer rows fit a pass.
+// Number of groups that a pass can compute together. Two groups share the loaded activations, which helps if there are
+// many rows, but need twice the accumulators, so that fewer rows fit a pass.
 constexpr int GROUPS = LANES == WIDE ? 2 : 1;
-constexpr int PAIR_PASS = 8;  // tuned passes of fewer rows are not made of pairs
+constexpr int PAIR_PASS = 8;  // tuned passes of fewer rows compute one group
 
-// Rows that a tile is compiled for: beyond nine not every number, since each takes a second to compile. The last row
-// is multiplied again where there are fewer.
+// Returns the number of rows that a tile for n rows is compiled for. Above nine not every number is compiled, since
+// each takes a second of compile time; the last row is then computed repeatedly.
 constexpr int padded(int n) {
     return n <= 9 ? n : n <= 12 ? 12 : 16;
 }
 
-// Wide tiles by G groups: Tile::run<NR, G> computes weight rows [i, i + G * WIDE), for Tile::ROWS[G - 1] rows of
-// activations at most. Passes of pairs have no less than half of what fits.
+// Tiles of G groups: Tile::run<NR, G> computes weight rows [i, i + G * WIDE) for up to Tile::ROWS[G - 1] activation
+// rows. Passes of two groups have at least half of that number.
 template <typename Tile, int G>
 struct by_groups {
     static constexpr int STEP = G * WIDE, ROWS = Tile::ROWS[G - 1], LEAST = G > 1 ? std::min(ROWS, PAIR_PASS) / 2 : 1;
@@ -51,7 +51,7 @@ struct by_groups {
     }
 };
 
-// The kernel's own choice: pairs where they take no more passes.
+// Returns the number of groups per pass. The kernel's own choice is two if that does not need more passes.
 template <typename Tile>
 int groups_for(const dot_args & a) {
     if (a.n_act <= FEW_ROWS || (a.tune.rows > 0 && a.tune.rows < PAIR_PASS)) {
@@ -68,9 +68,9 @@ void run_wide_tiles(const dot_args & a) {
     run_tiles<by_groups<Tile, 1>>(a, end, a.n_w);
 }
 
-// --- loops without a loop --------------------------------------------------------------------------------------------
+// --- unrolled loops --------------------------------------------------------------------------------------------------
 
-// What was read before is read again, instead of being kept in registers that there are too few of.
+// Makes the compiler reload values from memory instead of keeping them in registers, of which there are too few.
 inline void forget_loads() {
 #if defined(__GNUC__)
     asm volatile("" ::: "memory");
@@ -82,13 +82,13 @@ EAGLE_INLINE inline void unroll(std::integer_sequence<int, I...>, F && f) {
     (f(std::integral_constant<int, I>()), ...);
 }
 
-// Calls f with 0 to N - 1, as constants.
+// Calls f with the constants 0 to N - 1.
 template <int N, typename F>
 EAGLE_INLINE inline void unroll(F && f) {
     unroll(std::make_integer_sequence<int, N>(), f);
 }
 
-// Calls f with every (l, m, n) below (L, M, N): arrays whose indexes are constants stay in registers.
+// Calls f with all constants (l, m, n) below (L, M, N). Arrays stay in registers only if their indexes are constants.
 template <int L, int M, int N, typename F>
 EAGLE_INLINE inline void each(F && f) {
     unroll<L>([&](auto l) EAGLE_INLINE {
@@ -96,9 +96,9 @@ EAGLE_INLINE inline void each(F && f) {
     });
 }
 
-// Rows of activations beyond those whose sums fit the registers take turns at each block of weights, which the first
-// turn brings into the first-level cache: while one turn waits for weights, the other multiplies. Turns at pieces of
-// more blocks are slower for it. Calls f(FIRST, N) for each turn, as constants.
+// Splits NR activation rows into turns of at most AT_ONCE rows, whose sums fit the registers, at each block of weights.
+// The first turn loads the block into L1; one turn multiplies while the other waits for weights. Turns over several
+// blocks are slower. Calls f(FIRST, N) with constants for each turn.
 template <int NR, int AT_ONCE, typename F>
 EAGLE_INLINE inline void take_turns(F && f) {
     constexpr int TURNS = (NR + AT_ONCE - 1) / AT_ONCE;
@@ -111,7 +111,7 @@ EAGLE_INLINE inline void take_turns(F && f) {
 
 // --- codes -----------------------------------------------------------------------------------------------------------
 
-// Bits of each byte moved up (BY > 0) or down. They cross into the next byte: mask what comes out.
+// Shifts bits up (BY > 0) or down. They can cross into the next byte, so callers must mask the result.
 template <int BY>
 inline vi move_bits(vi x) {
     if constexpr (BY == 0) {
@@ -128,7 +128,7 @@ inline vi bits(int from) {
     return v_set1_8(((1 << BITS) - 1) << from);
 }
 
-// Vector K of the 32 values of sub-block s: unsigned codes.
+// Returns vector K of the unsigned codes of sub-block s, which has 32 values.
 template <int K, typename Codes>
 inline vi code_of(const Codes & c, int s, int part) {
     constexpr int LOW = Codes::LOW_BITS, HIGH = Codes::HIGH_BITS, PER = 8 / LOW;
@@ -149,10 +149,10 @@ inline vi code_of(const Codes & c, int s, int part) {
 
 // --- products --------------------------------------------------------------------------------------------------------
 //
-// Each way has sums of `RUN` vectors of codes (at most MAX each) with one row's activations, opened, added to and
-// closed into 32-bit lanes. Every step is exact, so all ways give the same integers. A way says how activations are
-// stored (`activation`, `store`), what of them vector K of the codes meets (`values`), how many rows take a turn at a
-// block of 32 (`AT_ONCE`), and what byte K of each lane becomes as a factor of sums (`scale`).
+// A variant defines how products of `RUN` vectors of codes (each at most MAX) with a row's activations are summed:
+// open, add, and close into 32-bit lanes. Every step is exact in integers, so all variants have the same results. It
+// also defines the format of activations (`activation`, `store`), the activations of vector K of the codes (`values`),
+// the number of rows in a turn (`AT_ONCE`), and the scale factor from byte K of each lane (`scale`).
 
 struct int8_activations {
     using activation = int8_t;
@@ -195,7 +195,7 @@ using products_32 = products<MAX>;
 
 #else
 
-// The compiler would make trees of these sums, whose branches do not fit the registers.
+// Keeps the order of additions: the compiler would build trees of these sums, which need too many registers.
 inline void keep_chain(vi & sum) {
 #if defined(__GNUC__)
     asm("" : "+x"(sum));
@@ -209,7 +209,7 @@ inline void add_products(vi & sum, vi q, vi x) {
     keep_chain(sum);
 }
 
-// Sums of byte products are pairs of 16 bits, and so are their factors.
+// Sums of byte products are pairs of 16-bit values, and so are their scale factors.
 struct sums_of_pairs : int8_activations {
     template <bool SIGNED, int K>
     static inline vi scale(vi bytes) {
@@ -217,7 +217,7 @@ struct sums_of_pairs : int8_activations {
     }
 };
 
-// As many products are added up in 16 bits as cannot overflow.
+// Adds as many products in 16 bits as cannot overflow.
 template <int MAX>
 struct products : sums_of_pairs {
     using sums = vi;
@@ -242,7 +242,7 @@ struct vi_pair {
     vi high, low;
 };
 
-// Codes of 8 bits with activations of 8: their halves are multiplied each on its own.
+// 8-bit codes with 8-bit activations: multiplies the two nibbles of a code separately.
 template <>
 struct products<255> : sums_of_pairs {
     using sums = vi_pair;
@@ -270,8 +270,8 @@ struct vi_words {
     vi even, odd;
 };
 
-// Codes of 8 bits where activations may take 16: no sum has to be closed, and one for each row leaves room for more of
-// them. Of four neighbours the even ones come first.
+// 8-bit codes with 16-bit activations: sums need no closing step, and one register per row leaves room for more rows.
+// Of each four adjacent values the even ones are stored first.
 struct word_products {
     using sums = vi;
     using activation = int16_t;
@@ -302,7 +302,7 @@ struct word_products {
     }
     template <bool SCALED>
     static inline vi close(vi, vi p, vi) {
-        static_assert(!SCALED, "sums are not apart");
+        static_assert(!SCALED, "there are no separate sums to scale");
         return p;
     }
 };
@@ -312,48 +312,49 @@ using products_32 = std::conditional_t<MAX == 255, word_products, products<MAX>>
 
 #endif
 
-// Adds 32 values of each weight row times NR rows of activations to `sum`, for G groups of weight rows side by side:
-// they share what is read of activations. A scale belongs to Type::SUB values.
-template <typename Type, typename way, bool SCALED, int NR, int G, typename Block>
+// Adds the products of 32 values of each weight row with NR activation rows to `sum`, for G groups of weight rows that
+// share the loaded activations. A scale applies to Type::SUB values.
+template <typename Type, typename variant, bool SCALED, int NR, int G, typename Block>
 EAGLE_INLINE inline void add_32(vi (*sum)[NR], const Block * const * w, int s, int part, const vi * const * scale,
-                                const typename way::activation * const * x) {
-    constexpr int RUN = std::min(way::RUN, Type::SUB / 4);
+                                const typename variant::activation * const * x) {
+    constexpr int RUN = std::min(variant::RUN, Type::SUB / 4);
     unroll<VECTORS / RUN>([&](auto run) EAGLE_INLINE {
-        typename way::sums p[G][NR];
+        typename variant::sums p[G][NR];
         for (int g = 0; g < G; ++g) {
             for (int j = 0; j < NR; ++j) {
-                p[g][j] = way::template open<SCALED>(sum[g][j]);
+                p[g][j] = variant::template open<SCALED>(sum[g][j]);
             }
         }
         unroll<RUN>([&](auto k) EAGLE_INLINE {
             constexpr int K = decltype(run)::value * RUN + decltype(k)::value;
-            decltype(way::template codes<Type, K>(*w[0], s, part)) q[G];
+            decltype(variant::template codes<Type, K>(*w[0], s, part)) q[G];
             for (int g = 0; g < G; ++g) {
-                q[g] = way::template codes<Type, K>(*w[g], s, part);
+                q[g] = variant::template codes<Type, K>(*w[g], s, part);
             }
             for (int j = 0; j < NR; ++j) {
-                const auto values = way::template values<K>(x[j]);
+                const auto values = variant::template values<K>(x[j]);
                 for (int g = 0; g < G; ++g) {
-                    way::add(p[g][j], q[g], values);
+                    variant::add(p[g][j], q[g], values);
                 }
             }
         });
         for (int g = 0; g < G; ++g) {
             const vi by = SCALED ? scale[g][decltype(run)::value * RUN * 4 / Type::SUB] : v_zero();
             for (int j = 0; j < NR; ++j) {
-                sum[g][j] = way::template close<SCALED>(sum[g][j], p[g][j], by);
+                sum[g][j] = variant::template close<SCALED>(sum[g][j], p[g][j], by);
             }
         }
     });
 }
 
-// --- what codes stand for --------------------------------------------------------------------------------------------
+// --- values of codes -------------------------------------------------------------------------------------------------
 
-// What each code of four bits stands for, OFFSET added.
+// Value of each 4-bit code plus OFFSET, and its nibbles.
 struct iq4_values {
     static constexpr int OFFSET = 128, MAX = 255;
     static constexpr uint8_t TABLE[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
-    static constexpr uint8_t HIGH[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 9, 10, 11, 12, 13, 15};  // halves of the above
+    static constexpr uint8_t HIGH[16] = {0, 1, 2, 3,  4,  5,  6,  7,
+                                         8, 8, 9, 10, 11, 12, 13, 15};  // upper nibbles of TABLE
     static constexpr uint8_t LOW[16] = {1, 8, 13, 15, 15, 13, 10, 6, 1, 13, 9, 6, 5, 5, 9, 1};
 };
 
@@ -362,7 +363,7 @@ struct mxfp4_values {
     static constexpr uint8_t TABLE[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 };
 
-// Codes that are multiplied as they are, and those that a table gives.
+// Codes that are values themselves, and codes that index a table of values.
 template <typename Block>
 struct plain_codes {
     using block = Block;

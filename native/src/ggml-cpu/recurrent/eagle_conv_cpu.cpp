@@ -1,11 +1,12 @@
-// The conv window of Gated DeltaNet layers on the CPU, kept in place, and the convolution over its token-major layout.
+// In-place conv window of Gated DeltaNet layers on the CPU, and the convolution over its token-major layout.
 //
-// ggml's ssm_conv wants each channel's inputs side by side, so every new token is a scatter of its channels and the
-// convolution a sum over four neighbours. Token-major, both run over whole vectors of channels. The sum of a channel
-// keeps ggml's order, and does not depend on which other tokens there are.
+// ggml's ssm_conv expects each channel's inputs to be contiguous, so every new token is scattered over its channels,
+// and the convolution sums four adjacent values. In token-major layout both work on whole vectors of channels. The sum
+// of a channel has ggml's order and does not depend on other tokens.
 //
-// Both layouts are convolved here, by products and sums that are not fused (native/cmake/EagleSources.cmake): left to
-// the compiler, ggml's loop and ours were fused differently on some CPUs, and replay was not snapshots to the last bit.
+// This file convolves both layouts, with separate products and sums (native/cmake/EagleSources.cmake). Left to the
+// compiler, ggml's loop and ours were fused differently on some CPUs, and replay differed from snapshots in the last
+// bit.
 
 #include <algorithm>
 #include <cstring>
@@ -17,9 +18,9 @@
 
 namespace {
 
-constexpr int64_t BLOCK = 256;  // channels of one unit of work
+constexpr int64_t BLOCK = 256;  // channels per unit of work
 
-// The operands of one conv window, see eagle_gdn.h.
+// Operands of a conv window (eagle_gdn.h).
 struct window_op {
     ggml_tensor * window;
     const ggml_tensor * x;
@@ -53,7 +54,7 @@ struct window_op {
     float * cache(int64_t seq) const { return (float *) ((char *) window->data + seq * window->nb[2]); }
 };
 
-// One sequence's output, in either layout: (column, channel) -> float.
+// Output of one sequence in either layout.
 struct columns {
     float * data;
     int64_t per_column;
@@ -77,8 +78,8 @@ struct columns {
     }
 };
 
-// Channels [c0, c1) of one sequence: the window moves over the replayed tokens into the output, the new inputs follow,
-// and the committed window goes back to the cache. Channels are independent: no other thread touches these.
+// Computes channels [c0, c1) of one sequence: writes the window after the replayed tokens and the new inputs to the
+// output, and the committed window to the cache. Channels are independent, so other threads do not access these.
 void move_window(const window_op & op, int64_t seq, int64_t c0, int64_t c1) {
     const int64_t replay = op.n_replay[seq];
     const int64_t n_head = op.T - op.n_tail;
@@ -86,7 +87,7 @@ void move_window(const window_op & op, int64_t seq, int64_t c0, int64_t c1) {
     const columns out(op.dst, seq);
 
     for (int64_t w = 0; w < op.W; w++) {
-        const int64_t from = w + replay;  // in window ++ replayed inputs
+        const int64_t from = w + replay;  // index into the window followed by the replayed inputs
         if (from >= op.W) {
             out.set(w, op.record(seq, from - op.W), c0, c1);
             continue;
@@ -110,7 +111,7 @@ void move_window(const window_op & op, int64_t seq, int64_t c0, int64_t c1) {
     }
 }
 
-// Channels [c0, c1) of one sequence, from token-major columns: whole vectors of channels.
+// Convolves channels [c0, c1) of one sequence from token-major columns, in whole vectors of channels.
 template <int K>
 void convolve_tokens(const ggml_tensor * dst, int64_t seq, int64_t c0, int64_t c1) {
     const ggml_tensor * kernel = dst->src[1];
@@ -139,7 +140,7 @@ void convolve_tokens(const ggml_tensor * dst, int64_t seq, int64_t c0, int64_t c
     }
 }
 
-// The same from ggml's columns, where a channel's lie side by side.
+// Convolves channels [c0, c1) of one sequence from ggml's layout, where the columns of a channel are contiguous.
 template <int K>
 void convolve_channels(const ggml_tensor * dst, int64_t seq, int64_t c0, int64_t c1) {
     const ggml_tensor * kernel = dst->src[1];
@@ -173,7 +174,7 @@ convolution convolution_of(const ggml_tensor * dst) {
     }
 }
 
-// This thread's share of `channels` of each sequence, in blocks.
+// Calls `work` for this thread's blocks of channels of all sequences.
 template <typename Work>
 void for_each_block(const ggml_compute_params * params, int64_t channels, int64_t n_seqs, Work && work) {
     const int64_t per_seq = (channels + BLOCK - 1) / BLOCK;

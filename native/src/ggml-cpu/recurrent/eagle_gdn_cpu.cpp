@@ -1,9 +1,8 @@
-// Gated DeltaNet on the CPU with the state kept in place: strips of rows outside, tokens inside.
+// In-place Gated DeltaNet on the CPU: the outer loop runs over strips of rows, the inner one over tokens.
 //
-// A head's state is S rows of S floats, and the rows never meet: a row can run through all tokens while it sits in
-// registers or the nearest cache, so the state is read once and written once whatever the number of tokens. The float
-// operations and their order per row are those of ggml's own kernel (scale, dot, multiply-add, dot), so results are
-// bit-identical.
+// A head's state is S independent rows of S floats. A row stays in registers or L1 for all tokens, so the state is read
+// once and written once for any number of tokens. The float operations of a row and their order are those of ggml's own
+// kernel (scale, dot, multiply-add, dot), so results are bit-identical.
 
 #include "eagle_gdn_cpu.h"
 
@@ -20,10 +19,10 @@
 
 namespace {
 
-constexpr int TILE_TOKENS = 64;   // tokens whose pointers are prepared at once
-constexpr int STRIP_ROWS = 8;     // rows that a token visits before the next one does
-constexpr int UNIT_ROWS = 32;     // rows of one head that form a unit of work
-constexpr int64_t MAX_ROW = 256;  // longest state row
+constexpr int TILE_TOKENS = 64;   // tokens whose pointers are prepared together
+constexpr int STRIP_ROWS = 8;     // rows that are updated for a token before the next token
+constexpr int UNIT_ROWS = 32;     // rows of a head per unit of work
+constexpr int64_t MAX_ROW = 256;  // maximum length of a state row
 
 struct gdn_token {
     const float * k;
@@ -37,10 +36,10 @@ struct gdn_token {
 struct gdn_tile {
     gdn_token tokens[TILE_TOKENS];
     int n;
-    int commit;  // the rows go to commit_dst after this many tokens, 0: not in this tile
+    int commit;  // number of tokens after which the rows are stored to commit_dst; 0: not in this tile
 };
 
-// Rows [row, row + n_rows) through the tokens of a tile. Null destinations are skipped.
+// Rows [row, row + n_rows) of a tile. Null destinations are skipped.
 struct gdn_rows {
     int64_t row;
     int64_t n_rows;
@@ -49,14 +48,14 @@ struct gdn_rows {
     float * end_dst;
 };
 
-// vec_dot of these instruction sets has a shape of its own: the generic path below calls it.
+// vec_dot is different with SVE and RVV; the generic path below calls it.
 #if defined(GGML_SIMD) && !defined(__ARM_FEATURE_SVE) && !defined(__riscv_v_intrinsic)
 #define EAGLE_GDN_REGISTERS
 #endif
 
 #ifdef EAGLE_GDN_REGISTERS
 
-// The next rows come from memory while these are computed.
+// Prefetches the next rows while the current ones are computed.
 inline void prefetch(const float * rows, int64_t n) {
 #if defined(__GNUC__)
     for (int64_t i = 0; i < n; i += 16) {
@@ -116,7 +115,7 @@ struct row_group {
         }
     }
 
-    // add, then the dot products with q.
+    // Does add(), then computes the dot products with q.
     inline void add_dot(const gdn_token & token, const float * delta, float * sums) {
         GGML_F32_VEC acc[NR][GGML_F32_ARR];
         for (int r = 0; r < NR; r++) {
@@ -144,7 +143,7 @@ struct row_group {
     }
 };
 
-// One token on a group of rows; `row` counts from the start of the head.
+// Updates a group of rows for one token; `row` counts from the start of the head.
 template <int NV, int NR>
 inline void step(row_group<NV, NR> & group, const gdn_token & token, int64_t row, float scale) {
     float sums[NR];
@@ -163,8 +162,8 @@ inline void step(row_group<NV, NR> & group, const gdn_token & token, int64_t row
     }
 }
 
-// A token's sums are a chain that takes longer than its arithmetic, so each token visits a strip of rows, whose chains
-// the CPU runs side by side; between tokens the strip lies in the first-level cache.
+// The sums of one row are a chain of dependent additions, whose latency exceeds the arithmetic. So each token updates a
+// strip of rows, whose chains the CPU executes in parallel; between tokens the strip is in L1.
 template <int NV, int NR>
 void run_rows(const gdn_tile & tile, const gdn_rows & rows, float scale) {
     constexpr int64_t S = (int64_t) NV * GGML_F32_EPR;
@@ -195,7 +194,7 @@ void run_rows(const gdn_tile & tile, const gdn_rows & rows, float scale) {
 
 #endif  // EAGLE_GDN_REGISTERS
 
-// Any row length, with ggml's vector functions on one row in the first-level cache.
+// Supports any row length, with ggml's vector functions on one row in L1.
 void run_rows_generic(const gdn_tile & tile, const gdn_rows & rows, float scale, int64_t S) {
     float s[MAX_ROW];
     for (int64_t j = 0; j < rows.n_rows; j++) {
@@ -232,7 +231,7 @@ void run_tile(const gdn_tile & tile, const gdn_rows & rows, float scale, int64_t
     run_rows_generic(tile, rows, scale, S);
 }
 
-// The operands of one replaying Gated DeltaNet, see eagle_gdn.h.
+// Operands of a Gated DeltaNet with replay (eagle_gdn.h).
 struct gdn_op {
     const ggml_tensor * q;
     const ggml_tensor * k;
@@ -294,7 +293,7 @@ struct gdn_op {
     }
 };
 
-// One unit of work: rows [row, row + n_rows) of one head of one sequence, through replayed and new tokens.
+// Computes a unit of work: rows [row, row + n_rows) of one head of one sequence, for replayed and new tokens.
 void run_unit(const gdn_op & op, int64_t seq, int64_t head, int64_t row, int64_t n_rows) {
     const int64_t S = op.S;
     const int64_t replay = op.n_replay[seq];
@@ -302,7 +301,7 @@ void run_unit(const gdn_op & op, int64_t seq, int64_t head, int64_t row, int64_t
     const int64_t commit = total - op.n_tail;
     const float scale = 1.0f / sqrtf((float) S);
     float * cache = (float *) op.state->data + ((seq * op.H + head) * S + row) * S;
-    float beyond[UNIT_ROWS * MAX_ROW];  // rows between tiles past the commit point (more than 64 slots)
+    float beyond[UNIT_ROWS * MAX_ROW];  // rows after the commit point between tiles (with more than 64 slots)
     gdn_tile tile;
 
     for (int64_t i0 = 0; i0 < total; i0 += tile.n) {
@@ -323,7 +322,7 @@ void run_unit(const gdn_op & op, int64_t seq, int64_t head, int64_t row, int64_t
     }
 }
 
-// Stores the tail of the new tokens, after every unit has replayed the old records.
+// Records the tail of the new tokens, after all units have replayed the old records.
 void write_records(const gdn_op & op, int ith, int nth) {
     for (int64_t i = ith; i < op.n_seqs * op.n_tail; i += nth) {
         const int64_t seq = i / op.n_tail;
@@ -374,7 +373,7 @@ int eagle_cpu_gdn_phases(const ggml_tensor * node) {
 }
 
 int64_t eagle_cpu_gdn_values(const ggml_tensor * node, int phase) {
-    constexpr int64_t COPIED = 4;  // copying costs less than computing
+    constexpr int64_t COPIED = 4;  // copying is cheaper than computing
     const int64_t tail = std::min<int64_t>(node->src[2]->ne[2], node->op_params[EAGLE_GDN_PARAM_N_RECORDED]);
     const int64_t values = ggml_nelements(node->src[1]) + ggml_nelements(node->src[2]);
     return phase == 0 ? 0 : phase == 1 ? ggml_nelements(node->src[5]) : values / node->src[2]->ne[2] * tail / COPIED;

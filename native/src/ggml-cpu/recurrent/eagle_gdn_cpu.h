@@ -1,4 +1,4 @@
-// CPU side of eagle_gdn.h: called from ggml-cpu's dispatch.
+// CPU implementation of eagle_gdn.h, called from ggml-cpu's dispatch.
 
 #pragma once
 
@@ -19,7 +19,8 @@ int64_t eagle_cpu_gdn_values(const struct ggml_tensor * node, int phase);
 void eagle_cpu_gdn_replay(const struct ggml_compute_params * params, struct ggml_tensor * dst);
 void eagle_cpu_conv_window(const struct ggml_compute_params * params, struct ggml_tensor * dst);
 
-// GGML_OP_SSM_CONV over columns in either layout. False, for kernels of a length that no model here has: ggml's turn.
+// Computes GGML_OP_SSM_CONV over columns in either layout. Returns false for unsupported kernel lengths; then ggml
+// computes it.
 bool eagle_cpu_conv(const struct ggml_compute_params * params, struct ggml_tensor * dst);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-// Time in nanoseconds since an arbitrary moment.
+// Monotonic time in nanoseconds.
 #pragma once
 
 #include <stdint.h>

@@ -55,7 +55,8 @@ void stay_on_core(int) {}
 #endif
 
 const std::vector<int> & allowed_cores() {
-    static const auto & cores = *new std::vector<int>(read_allowed_cores());  // threads may outlive static objects
+    static const auto & cores =
+        *new std::vector<int>(read_allowed_cores());  // never destroyed, because threads may outlive static objects
     return cores;
 }
 

@@ -5,17 +5,16 @@
 
 namespace eagle {
 
-// Numbers of the cores in the affinity mask that the process began with, in ascending order. Empty where the system
-// does not say.
+// Returns the cores of the process's initial affinity mask in ascending order; empty if the system does not report it.
 const std::vector<int> & allowed_cores();
 
-// How many cores there are for this process, at least 1.
+// Returns the number of cores for this process, at least 1.
 int available_cores();
 
-// The core that runs the calling thread, -1 if unknown.
+// Returns the core that runs the calling thread, -1 if unknown.
 int current_core();
 
-// Keeps the calling thread on one core; -1 allows all of them again.
+// Pins the calling thread to one core; -1 allows all cores again.
 void stay_on_core(int core);
 
 }  // namespace eagle

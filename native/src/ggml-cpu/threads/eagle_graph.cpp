@@ -9,17 +9,17 @@
 
 namespace {
 
-// How a node is computed.
-enum class way {
-    alone,   // by one thread, at once: sharing it costs more
-    shared,  // by tickets
-    owners,  // by tickets that meet at barriers inside the operation
+// Distribution of a node among threads.
+enum class sharing {
+    alone,   // one thread computes it, because sharing costs more
+    shared,  // tickets
+    owners,  // tickets that wait for each other at barriers inside the operation
 };
 
-// Barriers cost about as much as some thousand values of a plain operation.
+// A barrier costs about as much as a few thousand values of a plain operation.
 constexpr int64_t FEW_VALUES = 4096;
 
-// Operations of ggml without a barrier inside, whose rows are independent of each other.
+// Returns true for ggml's operations with independent rows and without barriers.
 bool is_row_wise(ggml_op op) {
     switch (op) {
     case GGML_OP_DUP:
@@ -63,7 +63,7 @@ bool is_row_wise(ggml_op op) {
     }
 }
 
-// What one value costs, in those of a plain operation.
+// Cost of one value, relative to a plain operation.
 int64_t cost_of(ggml_op op) {
     switch (op) {
     case GGML_OP_ROPE:  // sines
@@ -77,7 +77,7 @@ int64_t cost_of(ggml_op op) {
     }
 }
 
-// Number of values that an operation reads or writes, whichever is more, in those of a plain operation.
+// Cost of an operation: the larger number of values read or written, times the cost of a value.
 int64_t values_of(const ggml_tensor * node) {
     const int64_t written = ggml_nelements(node);
     switch (node->op) {
@@ -90,16 +90,16 @@ int64_t values_of(const ggml_tensor * node) {
     }
 }
 
-// `phases`: of the node if it is an operation of ours, else 0.
-way way_of(const ggml_tensor * node, int phase, int phases) {
+// `phases`: the number of phases if our kernels compute the node, else 0.
+sharing sharing_of(const ggml_tensor * node, int phase, int phases) {
     if (phases > 0) {
-        return eagle_phase_values(node, phase) <= FEW_VALUES ? way::alone : way::shared;
+        return eagle_phase_values(node, phase) <= FEW_VALUES ? sharing::alone : sharing::shared;
     }
     const bool elsewhere = node->src[0] != nullptr && node->src[0]->extra != nullptr;
     if (!is_row_wise(node->op) || elsewhere) {
-        return way::owners;
+        return sharing::owners;
     }
-    return values_of(node) <= FEW_VALUES ? way::alone : way::shared;
+    return values_of(node) <= FEW_VALUES ? sharing::alone : sharing::shared;
 }
 
 class graph_job final : public eagle::job {
@@ -114,9 +114,9 @@ class graph_job final : public eagle::job {
             } else if (!next_node()) {
                 return step::end;
             }
-            const way how = n_threads_ == 1 ? way::alone : way_of(node(), phase_, phases_);
-            if (how != way::alone) {
-                return how == way::owners ? step::owners : step::shared;
+            const sharing how = n_threads_ == 1 ? sharing::alone : sharing_of(node(), phase_, phases_);
+            if (how != sharing::alone) {
+                return how == sharing::owners ? step::owners : step::shared;
             }
             compute_alone();
             if (n_threads_ == 1 && should_stop()) {
@@ -158,7 +158,7 @@ class graph_job final : public eagle::job {
         fused_.store(eagle_ggml_compute_node(graph_, index_, &params, plan_), std::memory_order_relaxed);
     }
 
-    // The work buffer of our operations is laid out for all tickets.
+    // Our operations lay out their work buffer for all tickets, so one thread computes them all.
     void compute_alone() {
         const int n = phases_ > 0 ? n_threads_ : 1;
         for (int i = 0; i < n; ++i) {

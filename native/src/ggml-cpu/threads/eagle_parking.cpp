@@ -56,8 +56,8 @@ namespace eagle {
 
 namespace {
 
-// One for all words: a wake-up that concerns another word is an early return. Never destroyed, since threads may wait
-// when the process ends; a forked process has no waiting threads and begins with another.
+// One condition variable serves all words; waking for another word is an early return. It is never destroyed, because
+// threads may wait when the process ends. A forked process has no waiting threads and gets a new one.
 struct parking_lot {
     std::mutex mutex;
     std::condition_variable changed;
@@ -83,7 +83,7 @@ void park(std::atomic<uint32_t> & word, uint32_t expected) {
 
 void unpark_all(std::atomic<uint32_t> &) {
     parking_lot & lot = *parking_lot::current();
-    // Holding the mutex once orders this after a thread that has compared and does not wait yet.
+    // Taking the mutex once waits for a thread that has compared the value but does not wait yet.
     {
         const std::lock_guard<std::mutex> lock(lot.mutex);
     }

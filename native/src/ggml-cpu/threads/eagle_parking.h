@@ -1,5 +1,4 @@
-// Puts threads to sleep until a number changes: futex on Linux, WaitOnAddress on Windows, a condition variable
-// elsewhere.
+// Lets threads sleep until a number changes: futex on Linux, WaitOnAddress on Windows, otherwise a condition variable.
 #pragma once
 
 #include <stdint.h>
@@ -14,10 +13,10 @@ namespace eagle {
 // Blocks while `word` is `expected`. May return early.
 void park(std::atomic<uint32_t> & word, uint32_t expected);
 
-// Wakes every thread that is parked on `word`. The caller has changed it before.
+// Wakes all threads parked on `word`. Change its value first.
 void unpark_all(std::atomic<uint32_t> & word);
 
-// Tells the core that this thread spins.
+// Hints to the core that this thread spins.
 inline void relax() {
 #if defined(__x86_64__) || defined(_M_X64) || defined(__i386__)
     _mm_pause();

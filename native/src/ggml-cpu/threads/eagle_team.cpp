@@ -15,12 +15,13 @@
 
 namespace eagle {
 
-// A step takes some ten microseconds, and so does waking a thread.
-static constexpr int64_t PATIENCE_NS = 2'000;  // before another thread's ticket is taken
+// A step takes tens of microseconds, and so does waking a thread.
+static constexpr int64_t PATIENCE_NS = 2'000;  // before a thread takes another thread's ticket
 static constexpr int64_t STEP_SPIN_NS = 30'000;
-static constexpr int64_t IDLE_SPIN_NS = 200'000;  // between the graphs of a generation
+static constexpr int64_t IDLE_SPIN_NS = 200'000;  // between the graphs of a text
 
-// The order of number and sleepers, here and in wait(), leaves no thread asleep: one of the two sees the other.
+// number and sleepers are accessed in opposite order here and in wait(), so at least one side sees the other's change
+// and no thread sleeps forever.
 void team::event::change(uint32_t value) {
     number.store(value, std::memory_order_seq_cst);
     if (sleepers.load(std::memory_order_seq_cst) != 0) {
@@ -29,7 +30,7 @@ void team::event::change(uint32_t value) {
 }
 
 bool team::event::changes(uint32_t seen, int64_t spin_ns) const {
-    constexpr int CHECKS = 16;  // between two looks at the clock
+    constexpr int CHECKS = 16;  // between two reads of the clock
     int64_t end = 0;
     do {
         for (int i = 0; i < CHECKS; ++i) {
@@ -57,7 +58,7 @@ void team::event::wait(uint32_t seen, int64_t spin_ns) {
     sleepers.fetch_sub(1, std::memory_order_relaxed);
 }
 
-// The affinity is read before a pool pins the calling thread.
+// Reads the affinity before a pool pins the calling thread.
 team::team() : tickets_(new ticket[MAX_THREADS]) {
     allowed_cores();
 }
@@ -77,7 +78,7 @@ int team::reserve(int n) {
         while ((int) threads_.size() + 1 < n) {
             threads_.emplace_back(&team::serve, this, (int) threads_.size() + 1);
         }
-    } catch (const std::exception &) {  // a limit of the system, or no memory: fewer threads compute the same
+    } catch (const std::exception &) {  // a system limit or no memory: continue with fewer threads
     }
     return std::min(n, (int) threads_.size() + 1);
 }
@@ -110,26 +111,26 @@ bool team::run(job & work, int n_threads) {
         }
         take_part(0, step, patient);
     }
-    timeslice::mine().has_left = false;  // of a job within a ticket of another
+    timeslice::mine().has_left = false;  // a ticket of another job may have called us
     return !stop_;
 }
 
 void team::serve(int thread) {
     bool patient = true;
     while (!quit_) {
-        // In this order: n_threads_ is at least as new as the step, and a ticket of an older step cannot be taken.
+        // The order matters: n_threads_ is at least as new as the step, and tickets of an older step cannot be taken.
         const uint32_t size = size_.number.load(std::memory_order_acquire);
         const uint32_t step = step_.number.load(std::memory_order_acquire);
         const bool takes_part = thread < n_threads_;
         if (takes_part && step % 2 == 1) {
             take_part(thread, step, patient);
-        } else if (!quit_) {  // set before the numbers change for the last time
+        } else if (!quit_) {  // quit_ is set before the numbers change for the last time
             takes_part ? step_.wait(step, IDLE_SPIN_NS) : size_.wait(size, 0);
         }
     }
 }
 
-// A thread that has just taken another's ticket does not wait for its owner at the next step.
+// A thread that has just taken another thread's ticket does not wait for that thread at the next step.
 void team::take_part(int thread, uint32_t step, bool & patient) {
     timeslice::mine().yield_if_spent();
     if (take(thread, thread, step)) {
@@ -149,7 +150,8 @@ void team::take_part(int thread, uint32_t step, bool & patient) {
     step_.wait(step, STEP_SPIN_NS);
 }
 
-// A step cannot end, nor its job, while a ticket of it is not taken: so what belongs to the job is read after that.
+// A step, and so its job, cannot end before all its tickets are taken: so read members of the job only after taking
+// one.
 bool team::take(int thread, int wanted, uint32_t step) {
     uint32_t before = step - 2;
     if (!tickets_[wanted].taken_at.compare_exchange_strong(before, step, std::memory_order_acq_rel)) {
@@ -166,7 +168,7 @@ bool team::take(int thread, int wanted, uint32_t step) {
     return true;
 }
 
-// A ticket that left work to the others is computed on as soon as the thread has its core again.
+// A ticket that left work to the others continues when its thread has its core again.
 void team::compute(int ticket, uint32_t step) {
     timeslice & slice = timeslice::mine();
     do {
@@ -182,7 +184,7 @@ void team::compute(int ticket, uint32_t step) {
     } while (rejoin(step));
 }
 
-// One more ticket, unless the step has ended.
+// Reopens a ticket, unless the step has ended.
 bool team::rejoin(uint32_t step) {
     uint64_t open = open_.load(std::memory_order_relaxed);
     while (open >> 32 == step && (uint32_t) open > 0) {
@@ -230,8 +232,8 @@ struct idle_teams {
     }
 };
 
-// A fork copies no threads, so the child begins with teams of its own and forgets these. The last owner ends idle
-// threads before the library's code is gone; Windows has ended them by then.
+// A fork does not copy threads, so the child process starts with new teams. The destructor ends idle threads before the
+// library is unloaded; on Windows they have ended by then.
 struct process_teams {
     idle_teams * idle = new idle_teams;
 

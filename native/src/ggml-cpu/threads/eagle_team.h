@@ -1,8 +1,8 @@
-// Threads that compute the steps of a job together, on a computer whose cores they do not own.
+// Team of threads that compute the steps of a job together, on cores that other programs may use too.
 //
-// A step is cut into tickets. Each thread takes the ticket of its own number first, and then those that nobody has
-// taken: a thread that the system has put aside holds up the ticket it has begun, not a share of every step. Whoever
-// finishes the last ticket prepares the next step. The others spin for some microseconds, then sleep.
+// A step is split into tickets. Each thread takes the ticket of its own number first, then tickets that are still free.
+// So a thread that the system has suspended delays the ticket that it has started, but not a share of every step. The
+// thread that finishes the last ticket prepares the next step. The others spin for some microseconds, then sleep.
 #pragma once
 
 #include <stdint.h>
@@ -14,19 +14,19 @@
 
 namespace eagle {
 
-// What a team computes. A ticket has the same result whichever thread computes it.
+// Work of a team. The result of a ticket does not depend on the thread that computes it.
 class job {
   public:
-    enum class step { shared, owners, end };  // owners: tickets meet at barriers, so each thread takes its own alone
+    enum class step { shared, owners, end };  // owners: tickets wait at barriers, so each thread takes only its own
 
     virtual ~job() = default;
-    // Prepares the next step that is worth sharing, after computing those before it that are not. One thread at a time.
+    // Computes steps that are not worth sharing, and prepares the next one that is. One thread at a time calls it.
     virtual step advance() = 0;
-    // Computes one ticket of [0, n_threads) of the present step.
+    // Computes ticket 0 .. n_threads - 1 of the current step.
     virtual void compute(int ticket) = 0;
-    // Called once by each thread, before its first ticket.
+    // Each thread calls it once, before its first ticket.
     virtual void enter(int thread) = 0;
-    // Called between steps by the thread that called run(); true ends the job with the present step.
+    // The thread that called run() calls it between steps; true ends the job with the current step.
     virtual bool should_stop() = 0;
 };
 
@@ -39,33 +39,33 @@ class team {
     team(const team &) = delete;
     team & operator=(const team &) = delete;
 
-    // Starts threads until there are n, the caller among them. Returns how many there are: the system may refuse some.
+    // Starts threads until there are n, including the caller. Returns their number; the system may refuse some.
     int reserve(int n);
 
-    // Computes the job by n_threads, the caller among them; at most what reserve() returned. False if should_stop()
-    // ended it.
+    // Computes the job with n_threads, including the caller; at most the number that reserve() has returned. Returns
+    // false if should_stop() ended it.
     bool run(job & work, int n_threads);
 
-    // For tickets of a step for owners: returns when all of them have called it.
+    // For tickets of an `owners` step: returns when all of them have called it.
     void barrier();
 
-    // An idle team of this process, with its threads.
+    // Borrow an idle team of this process, with its threads, and give it back.
     static team * borrow();
     static void give_back(team * idle);
 
   private:
     struct alignas(64) ticket {
-        std::atomic<uint32_t> taken_at{0};  // the step that it was last taken for
-        uint32_t entered = 0;               // the job that the thread of this number has entered
+        std::atomic<uint32_t> taken_at{0};  // step in which it was taken last
+        uint32_t entered = 0;               // job that the thread of this number has entered
     };
 
-    // Threads wait until its number changes.
+    // Lets threads wait until a number changes.
     struct alignas(64) event {
         std::atomic<uint32_t> number{0};
         std::atomic<int> sleepers{0};
 
         void change(uint32_t value);
-        bool changes(uint32_t seen, int64_t spin_ns) const;  // within that time
+        bool changes(uint32_t seen, int64_t spin_ns) const;  // waits up to spin_ns
         void wait(uint32_t seen, int64_t spin_ns);
     };
 
@@ -77,10 +77,10 @@ class team {
     void finish(uint32_t step);
     void publish(uint32_t step, job::step kind);
 
-    event step_;                                 // odd while a job runs: each of its steps
+    event step_;                                 // number of the step; odd while a job runs
     event size_;                                 // changes with n_threads_
-    event gate_;                                 // generations of barrier()
-    alignas(64) std::atomic<uint64_t> open_{0};  // the present step, and how many of its tickets are not finished
+    event gate_;                                 // generation of barrier()
+    alignas(64) std::atomic<uint64_t> open_{0};  // current step (upper half) and number of its unfinished tickets
     alignas(64) std::atomic<int> at_gate_{0};
     alignas(64) std::atomic<int> n_threads_{0};
     std::atomic<int> callers_core_{0};

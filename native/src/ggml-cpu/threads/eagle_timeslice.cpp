@@ -9,11 +9,11 @@
 
 namespace eagle {
 
-// Linux takes a core from a thread at its ticks, which are 1 to 4 ms apart. A thread that gives its core up after 2 ms
-// gets it back at the next tick of 4 ms.
+// Linux preempts threads at its ticks, which are 1 to 4 ms apart. A thread that yields after 2 ms gets its core back at
+// the next 4 ms tick.
 static constexpr int64_t SLICE_NS = 2'000'000;
-static constexpr int64_t GAP_NS = 500'000;         // a piece takes less: the thread was away
-static constexpr int64_t MEMORY_NS = 200'000'000;  // a core is contended for so long after it was taken away
+static constexpr int64_t GAP_NS = 500'000;  // pieces are shorter, so after a longer gap the thread was not running
+static constexpr int64_t MEMORY_NS = 200'000'000;  // a core counts as contended for this time after a preemption
 
 timeslice & timeslice::mine() {
     static thread_local timeslice own;

@@ -1,4 +1,4 @@
-// Answers of the server's APIs that end early: their reason, and calls that a limit or a stop text has cut.
+// Truncated answers of the server's APIs: their finish reason, and calls that a limit or a stop text has cut.
 #pragma once
 
 #include <algorithm>
@@ -9,9 +9,9 @@
 #include "eagle_schema.h"
 #include "json.h"
 
-constexpr size_t EAGLE_MAX_CUT = 2000;  // bytes at the end of a cut text that are tried as its end
+constexpr size_t EAGLE_MAX_CUT = 2000;  // maximum number of bytes that may be removed to make a truncated text valid
 
-// The characters that close the lists, objects and the string that are open at the end of a JSON text.
+// Returns the characters that close the lists, objects and string that are open at the end of a JSON text.
 inline std::string eagle_closers(const std::string & text) {
     std::string open;
     const bool quoted = eagle_visit_brackets(text, [&](char c) {
@@ -24,7 +24,7 @@ inline std::string eagle_closers(const std::string & text) {
     return (quoted ? "\"" : "") + open;
 }
 
-// The arguments of a call, as far as they go: what a cut has left open is closed.
+// Returns the arguments of a call, and completes truncated ones.
 inline common_json eagle_arguments_of(const common_chat_tool_call & call) {
     const std::string & text = call.arguments;
     for (size_t n_cut = 0; n_cut < std::min(text.size(), EAGLE_MAX_CUT); n_cut++) {
@@ -46,7 +46,8 @@ inline bool eagle_has_whole_calls(const common_chat_msg & message) {
     return !message.tool_calls.empty();
 }
 
-// Anthropic's stop_reason of an answer that no limit has ended. `word`: the stop text that did, or nothing.
+// Returns Anthropic's stop_reason of an answer that did not reach a limit. `word`: the stop text that ended it, or
+// empty.
 inline std::string eagle_stop_reason(const common_chat_msg & message, const std::string & word) {
     if (eagle_has_whole_calls(message)) {
         return "tool_use";
@@ -54,7 +55,7 @@ inline std::string eagle_stop_reason(const common_chat_msg & message, const std:
     return word.empty() ? "end_turn" : "stop_sequence";
 }
 
-// Marks an object of the Responses API as ended by the limit.
+// Marks an object of the Responses API as truncated by the token limit.
 inline void eagle_set_incomplete(common_json & response) {
     response["status"] = "incomplete";
     response["incomplete_details"] = common_json{{"reason", "max_output_tokens"}};
@@ -71,7 +72,7 @@ inline void eagle_set_incomplete_event(common_json & event) {
     eagle_set_incomplete(event.at("data").at("response"));
 }
 
-// Adds the tokens of the `i`th of all choices, `n` for each prompt.
+// Adds the token counts of choice `i`; each prompt has `n` choices.
 inline void eagle_add_usage(common_json & answer, const common_json & other, size_t i, int n) {
     if (!answer.contains("usage") || !other.contains("usage")) {
         return;

@@ -1,4 +1,4 @@
-// Arguments of calls that templates write as text between tags: the constants of their schemas as grammar.
+// Grammar rules for call arguments that a template writes as text between tags: the constants of their schemas.
 #pragma once
 
 #include <string>
@@ -7,16 +7,16 @@
 #include "json-schema-to-grammar.h"
 #include "json-schema.h"
 
-constexpr int EAGLE_MAX_REFERENCES = 16;  // followed to find constants
+constexpr int EAGLE_MAX_REFERENCES = 16;  // maximum number of references to follow
 
-// The grammar of a constant: strings without quotes, other values as JSON.
+// Returns the rule of a constant: strings without quotes, other values as JSON.
 inline std::string eagle_constant_rule(const common_json & value) {
     return gbnf_format_literal(value.is_string() ? value.get<std::string>() : value.dump());
 }
 
 inline std::string eagle_text_rule(const common_chat_schema & schema, int n_references = 0);
 
-// The grammar of alternatives. Empty: one of them is any text.
+// Returns the rule of alternatives; empty if one of them may be any text.
 inline std::string eagle_alternatives_rule(const std::vector<common_chat_schema_ptr> & children, int n_references) {
     std::string rule;
     for (const auto & child : children) {
@@ -29,7 +29,7 @@ inline std::string eagle_alternatives_rule(const std::vector<common_chat_schema_
     return rule;
 }
 
-// The grammar of the texts that a schema allows. Empty: it has alternatives that are no constants.
+// Returns the rule of the texts that a schema allows; empty if they are not all constants.
 inline std::string eagle_text_rule(const common_chat_schema & schema, int n_references) {
     switch (schema.kind()) {
     case common_chat_schema::KIND_CONST:
@@ -47,7 +47,8 @@ inline std::string eagle_text_rule(const common_chat_schema & schema, int n_refe
         return "\"true\" | \"false\"";
     case common_chat_schema::KIND_ANY_OF:
         return eagle_alternatives_rule(static_cast<const common_chat_schema_any_of &>(schema).children, n_references);
-    case common_chat_schema::KIND_ALL_OF:  // a value of the constants obeys the rest, or the schema allows nothing
+    case common_chat_schema::KIND_ALL_OF:  // the constants of one part suffice: values that the other parts forbid make
+                                           // the schema contradictory
         for (const auto & child : static_cast<const common_chat_schema_all_of &>(schema).children) {
             const std::string rule = eagle_text_rule(*child, n_references);
             if (!rule.empty()) {
@@ -64,7 +65,7 @@ inline std::string eagle_text_rule(const common_chat_schema & schema, int n_refe
     }
 }
 
-// The parser of a text argument, `close` included, with the grammar of its schema's constants.
+// Returns the parser of a text argument, including `close`, restricted to the constants of its schema.
 template <typename Builder, typename Parser>
 Parser eagle_text_argument(Builder & p, const Parser & argument, const common_chat_schema & schema,
                            const std::string & close = "") {

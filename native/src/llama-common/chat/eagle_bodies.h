@@ -1,5 +1,5 @@
-// Bodies of Anthropic's Messages API and OpenAI's Responses API, brought to the form that llama.cpp's converters read.
-// Throws std::invalid_argument for parts without an equivalent.
+// Converts bodies of Anthropic's Messages API and OpenAI's Responses API to the form that llama.cpp's converters
+// expect. Throws std::invalid_argument for parts without an equivalent.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 #include "eagle_chat.h"
 #include "json.h"
 
-// Top-level keys of the value null are absent, on every API.
+// Removes top-level keys with the value null.
 inline common_json eagle_without_nulls(const common_json & body) {
     common_json found = common_json::object();
     for (const auto & item : body.items()) {
@@ -18,7 +18,7 @@ inline common_json eagle_without_nulls(const common_json & body) {
     return found;
 }
 
-// The form of the answer, as response_format, from {"type": "json_schema", "schema": ...}.
+// Returns the response_format of {"type": "json_schema", "schema": ...}.
 inline void eagle_read_format(common_json & body, const common_json & owner, const std::string & name) {
     if (!eagle_has(owner, name)) {
         return;
@@ -39,7 +39,7 @@ inline void eagle_read_format(common_json & body, const common_json & owner, con
 
 // --- Responses API ---------------------------------------------------------------------------------------------------
 
-// The text of a reasoning item: its content, or the summary. Empty: there is neither.
+// Returns the text of a reasoning item: its content or its summary; empty without either.
 inline std::string eagle_reasoning_of(const common_json & item) {
     for (const char * key : {"content", "summary"}) {
         std::string text;
@@ -55,7 +55,7 @@ inline std::string eagle_reasoning_of(const common_json & item) {
     return "";
 }
 
-// Parts of text have one name for each role; earlier answers are sent back as they came.
+// Sets the type of text parts, which depends on the role; clients send earlier answers back unchanged.
 inline void eagle_name_parts(common_json & parts, const char * name) {
     for (size_t i = 0; parts.is_array() && i < parts.size(); i++) {
         common_json & part = parts.at(i);
@@ -112,7 +112,7 @@ inline common_json eagle_responses_body(const common_json & given) {
 
 // --- Messages API ----------------------------------------------------------------------------------------------------
 
-// The text of a document block.
+// Returns the text of a document block.
 inline std::string eagle_document(const common_json & block) {
     const common_json source = eagle_has(block, "source") ? block.at("source") : common_json::object();
     const std::string type = eagle_text_at(source, "type");
@@ -126,7 +126,7 @@ inline std::string eagle_document(const common_json & block) {
     return title.empty() ? text : title + "\n" + text;
 }
 
-// The blocks of a message or of a tool's result. Documents of text become text.
+// Returns the blocks of a message or of a tool's result. Text documents become text blocks.
 inline common_json eagle_read_blocks(const common_json & blocks, const std::string & where) {
     common_json found = common_json::array();
     for (auto block : blocks) {
@@ -163,7 +163,7 @@ inline common_json eagle_messages_body(const common_json & given) {
     return body;
 }
 
-// Copies what the converted body does not have yet: settings of llama.cpp, which every API takes.
+// Copies the settings of llama.cpp that the converted body does not have yet; every API accepts them.
 inline void eagle_keep_settings(const common_json & body, common_json & converted) {
     for (const auto & item : body.items()) {
         const std::string & key = item.key();

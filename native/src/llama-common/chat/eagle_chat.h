@@ -1,5 +1,5 @@
-// Normalization of chat requests: messages, tools and tool_choice as the chat parsers of llama.cpp's server expect
-// them. What cannot be normalized throws std::invalid_argument, which the server answers with 400.
+// Normalizes chat requests: messages, tools and tool_choice in the form that llama.cpp's chat parsers expect. Throws
+// std::invalid_argument for invalid requests; the server responds with status 400.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 #include "json.h"
 
-// Whether an exception of a request's handler is the server's fault. The rest comes from reading the request.
+// Returns true if an exception in a request's handler is the server's fault; all others are errors in the request.
 inline bool eagle_is_server_fault(const std::exception & error) {
     return dynamic_cast<const std::bad_alloc *>(&error) || dynamic_cast<const std::system_error *>(&error);
 }
@@ -37,7 +37,7 @@ inline void eagle_erase_null(common_json & object, const std::string & key) {
     }
 }
 
-// The text of a message's content; parts are joined as llama.cpp joins them.
+// Returns the text of a message's content; joins parts like llama.cpp.
 inline std::string eagle_text_of(const common_json & content) {
     if (!content.is_array()) {
         return content.is_string() ? content.get<std::string>() : std::string();
@@ -50,13 +50,13 @@ inline std::string eagle_text_of(const common_json & content) {
     return text;
 }
 
-// An optional text: null is none, another type is refused by name.
+// Reads an optional text: null counts as absent, another type is an error that names the key.
 inline void eagle_read_text(common_json & object, const std::string & key, const std::string & where) {
     eagle_erase_null(object, key);
     eagle_require(!object.contains(key) || object.at(key).is_string(), where + " has a '" + key + "' that is no text");
 }
 
-// The arguments of an earlier call, as the text of a JSON object.
+// Returns the arguments of an earlier call as the text of a JSON object.
 inline void eagle_read_arguments(common_json & call, const std::string & where) {
     eagle_require(eagle_has(call, "function") && !eagle_text_at(call.at("function"), "name").empty(),
                   where + " has a tool call without a function name");
@@ -76,7 +76,7 @@ inline void eagle_read_arguments(common_json & call, const std::string & where) 
     eagle_read_text(call, "id", where + ": a tool call");
 }
 
-// Results of tools are one text: many templates lose parts of it.
+// Joins the parts of a tool's result, because many templates drop some of them.
 inline void eagle_join_result(common_json & message) {
     if (!eagle_has(message, "content") || !message.at("content").is_array()) {
         return;
@@ -112,7 +112,7 @@ inline void eagle_read_message(common_json & message, const std::string & where)
     }
 }
 
-// Whether a message adds nothing to the prompt.
+// Returns true if a message adds nothing to the prompt.
 inline bool eagle_is_empty_answer(const common_json & message) {
     const bool has_parts =
         eagle_has(message, "content") && !message.at("content").is_string() && !message.at("content").empty();
@@ -120,8 +120,8 @@ inline bool eagle_is_empty_answer(const common_json & message) {
            eagle_text_at(message, "reasoning_content").empty() && !eagle_has(message, "tool_calls");
 }
 
-// Checks a request's messages. Empty last answers are dropped: to continue one is to begin it. References into the
-// body are invalid afterwards.
+// Checks a request's messages and removes an empty last answer, which has nothing to continue. Invalidates references
+// into the body.
 inline void eagle_read_messages(common_json & body) {
     common_json & messages = body.at("messages");
     eagle_require(messages.is_array(), "'messages' is no list");
@@ -157,7 +157,7 @@ inline void eagle_read_tools(common_json & tools) {
     }
 }
 
-// Keeps the tools with these names, each of which has to be there.
+// Keeps the tools with these names; throws if one is missing.
 inline void eagle_keep_tools(common_json & tools, const std::vector<std::string> & names) {
     common_json kept = common_json::array();
     std::set<std::string> found;
@@ -174,7 +174,7 @@ inline void eagle_keep_tools(common_json & tools, const std::vector<std::string>
     tools = kept;
 }
 
-// The name of a function in the form of Chat Completions, or without its "function" as in Responses.
+// Returns the name of a function, in the form of Chat Completions or of Responses (without "function").
 inline std::string eagle_function_name(const common_json & given) {
     return eagle_text_at(eagle_has(given, "function") ? given.at("function") : given, "name");
 }
@@ -195,7 +195,8 @@ inline std::string eagle_read_allowed_tools(const common_json & choice, common_j
     return mode;
 }
 
-// "auto", "none" or "required" of a choice in OpenAI's or Anthropic's form. A named choice keeps its tool alone.
+// Converts a tool_choice in OpenAI's or Anthropic's form to "auto", "none" or "required". A named choice removes all
+// other tools.
 inline std::string eagle_read_tool_choice(const common_json & body, common_json & tools) {
     if (!eagle_has(body, "tool_choice")) {
         return "auto";
@@ -256,7 +257,7 @@ inline void eagle_merge_systems(common_json & messages) {
     messages = merged;
 }
 
-// A conversation with system messages in all places, and whether a prompt of it has them all.
+// Returns a test conversation with system messages at several places, for eagle_shows_systems.
 inline common_json eagle_systems_trial() {
     const auto message = [](const char * role, const char * content) {
         return common_json{{"role", role}, {"content", content}};
@@ -276,7 +277,7 @@ inline bool eagle_shows_systems(const std::string & prompt) {
            prompt.find("EAGLE_MARK_2") != std::string::npos;
 }
 
-// Merges system messages for a template that refuses or drops later ones. `render`: a prompt of other messages.
+// Merges system messages if the template refuses or drops later ones. render(messages): renders a prompt.
 template <typename Render>
 void eagle_place_systems(common_json & messages, const Render & render) {
     if (!eagle_has_later_system(messages)) {
@@ -292,7 +293,8 @@ void eagle_place_systems(common_json & messages, const Render & render) {
     }
 }
 
-// The system message before the text of the next one, for a template that has none; alone, as a question.
+// Prepends the system message to the text of the next message, for a template without system messages; a system message
+// alone becomes a question.
 inline void eagle_system_into_next(common_json & messages) {
     if (messages.empty() || eagle_text_at(messages.front(), "role") != "system") {
         return;
@@ -307,7 +309,7 @@ inline void eagle_system_into_next(common_json & messages) {
     messages.erase(0);
 }
 
-// As long as it lives, parsers that are built on this thread let no prose precede a call.
+// While the object exists, parsers built on this thread allow no text before a call.
 class eagle_required_call {
   public:
     explicit eagle_required_call(bool is_required) : before_(flag()) { flag() = is_required; }
@@ -324,7 +326,7 @@ class eagle_required_call {
     bool before_;
 };
 
-// Completions that end before a text, or the best of several, are not computed.
+// Refuses suffix and best_of, which are not supported.
 inline void eagle_refuse_others(const common_json & body) {
     eagle_require(!eagle_has(body, "suffix") || body.at("suffix") == "",
                   "this server does not complete before a 'suffix': leave it out, or use /infill");
@@ -332,10 +334,10 @@ inline void eagle_refuse_others(const common_json & body) {
                   "this server does not choose the 'best_of' several: leave it out");
 }
 
-// Echoes of the prompt are not computed; `in_chat`: there the key has another meaning, with a last answer to continue.
+// Refuses echo. `in_chat`: with a last answer to continue the key has another meaning there.
 inline void eagle_refuse_echo(const common_json & body, bool in_chat) {
     eagle_refuse_others(body);
-    const bool is_asked = eagle_has(body, "echo") && body.at("echo") != false;
+    const bool is_requested = eagle_has(body, "echo") && body.at("echo") != false;
     const bool continues = in_chat && eagle_has(body, "continue_final_message");
-    eagle_require(!is_asked || continues, "this server does not echo prompts: leave out 'echo'");
+    eagle_require(!is_requested || continues, "this server does not echo prompts: leave out 'echo'");
 }

@@ -10,12 +10,12 @@ inline bool eagle_begins_with(const std::string & text, const std::string & begi
     return text.compare(0, beginning.size(), beginning) == 0;
 }
 
-// Whether neither continues the other: a text may become shorter when a partial stop text ends as one.
+// Returns true if neither text continues the other. A text may become shorter when a partial stop text is completed.
 inline bool eagle_contradicts(const std::string & text, const std::string & sent) {
     return !eagle_begins_with(text, sent) && !eagle_begins_with(sent, text);
 }
 
-// The message of a reply that the parser refused: its text. While it streams: nothing new.
+// Returns the text of a reply that the parser refused as its message; while streaming, an empty message.
 inline common_chat_msg eagle_unparsed_reply(const std::string & text, bool is_partial) {
     common_chat_msg message;
     message.role = "assistant";
@@ -23,7 +23,7 @@ inline common_chat_msg eagle_unparsed_reply(const std::string & text, bool is_pa
     return message;
 }
 
-// Keeps what has been sent in a message that lacks it: what was streamed cannot be taken back.
+// Keeps the content that was already sent, because a streamed part cannot be changed.
 inline void eagle_keep_sent(const common_chat_msg & sent, common_chat_msg & message) {
     const bool lost_reasoning = message.reasoning_content.empty() && !sent.reasoning_content.empty();
     if (lost_reasoning || eagle_contradicts(message.reasoning_content, sent.reasoning_content)) {
@@ -57,8 +57,8 @@ bool eagle_reads_all(const Result & result, size_t size) {
     return !result.fail() && (result.need_more_input() || result.end >= size);
 }
 
-// The message of a whole reply that the parser refuses: the calls of its longest prefix, which a stream has sent, or
-// all of it as text. `is_prefix`: whether a text may be continued to a reply; a longer one is not if a shorter is not.
+// Returns the message of a complete reply that the parser refuses: the calls of its longest valid prefix, which a
+// stream has already sent, or all of it as text. is_prefix(text): true if the text can be continued to a valid reply.
 template <typename IsPrefix, typename Parse>
 common_chat_msg eagle_salvaged_reply(const std::string & text, const IsPrefix & is_prefix, const Parse & parse) {
     size_t n_good = 0;

@@ -1,4 +1,4 @@
-// Numbers of JSON as C++ numbers: what does not fit is refused, not wrapped or cut.
+// Conversion of JSON numbers to C++ numbers; values that do not fit are refused.
 #pragma once
 
 #include <cmath>
@@ -8,7 +8,7 @@
 #include <string>
 #include <type_traits>
 
-// Returns true for an integer of JSON that fits into T. -1 is the greatest number of an unsigned T: the random seed.
+// Returns true for a JSON integer that fits into T. -1 is allowed for an unsigned T, where it means the maximum (seed).
 template <typename T, typename Json>
 bool eagle_fits(const Json & number) {
     using limits = std::numeric_limits<T>;
@@ -24,8 +24,8 @@ bool eagle_fits(const Json & number) {
     return std::is_unsigned<T>::value ? value >= -1 : value >= (int64_t) limits::min();
 }
 
-// A value of JSON. Throws std::invalid_argument for a number that T does not hold; null, lists and others are refused
-// by `get` itself.
+// Returns a JSON value as T. Throws std::invalid_argument for a number that does not fit; `get` itself refuses null,
+// lists and other types.
 template <typename T, typename Json>
 T eagle_get(const Json & value) {
     if constexpr (std::is_integral<T>::value && !std::is_same<T, bool>::value) {

@@ -1,5 +1,5 @@
-// What JSON and a JSON schema from a stranger may cost: readers and converters recurse as deep as they go. Each limit
-// ends in an exception that says so, which the server answers with 400.
+// Limits for untrusted JSON and JSON schemas, because parsers and converters recurse into them. Exceeding a limit
+// throws an exception that names it; the server responds with status 400.
 #pragma once
 
 #include <algorithm>
@@ -9,12 +9,12 @@
 #include <stdexcept>
 #include <string>
 
-#include "eagle.h"
+#include "eagle_sampler.h"
 
 constexpr int EAGLE_MAX_JSON_DEPTH = 1000;
-constexpr int EAGLE_MAX_SCHEMA_DEPTH = 1000;      // references followed, and optional properties of an object
-constexpr size_t EAGLE_MAX_SCHEMA_NAME = 4096;    // of a property or reference
-constexpr int64_t EAGLE_MAX_SCHEMA_COUNT = 2000;  // of items or characters: the most that a grammar repeats
+constexpr int EAGLE_MAX_SCHEMA_DEPTH = 1000;      // nested references, and optional properties of an object
+constexpr size_t EAGLE_MAX_SCHEMA_NAME = 4096;    // length of a property name or reference
+constexpr int64_t EAGLE_MAX_SCHEMA_COUNT = 2000;  // items or characters; the maximum number of repetitions in a grammar
 constexpr std::chrono::seconds EAGLE_SCHEMA_TIME(2);
 
 // Calls visit(c) for each bracket of a JSON text outside its strings. Returns true if the text ends inside a string.
@@ -35,7 +35,7 @@ bool eagle_visit_brackets(const std::string & json, const Visit & visit) {
     return quoted;
 }
 
-// Whether arrays and objects in this text are nested no deeper.
+// Returns true if the nesting of arrays and objects does not exceed the limit.
 inline bool eagle_is_shallow(const std::string & json) {
     int depth = 0, deepest = 0;
     eagle_visit_brackets(json, [&](char c) {
@@ -51,7 +51,7 @@ inline void eagle_require_shallow(const std::string & json) {
     }
 }
 
-// Regular expressions that recurse over every character are run on it.
+// Limits the text for regular expressions that recurse over every character.
 inline void eagle_require_schema_name(const std::string & name) {
     if (name.size() > EAGLE_MAX_SCHEMA_NAME) {
         throw std::invalid_argument("a name in the schema is longer than " + std::to_string(EAGLE_MAX_SCHEMA_NAME) +
@@ -59,8 +59,8 @@ inline void eagle_require_schema_name(const std::string & name) {
     }
 }
 
-// minItems, maxItems, minLength or maxLength. A greatest count that no grammar can hold is none, -1: many schemas have
-// one that no answer reaches. A least count is kept or refused.
+// Reads minItems, maxItems, minLength or maxLength. A maximum above the limit becomes -1 (no maximum), since answers do
+// not reach it. A minimum above the limit is refused.
 inline int eagle_count(const std::string & key, int64_t count) {
     if (count <= EAGLE_MAX_SCHEMA_COUNT) {
         return (int) count;
@@ -72,7 +72,7 @@ inline int eagle_count(const std::string & key, int64_t count) {
                                 std::to_string(EAGLE_MAX_SCHEMA_COUNT) + ", the most that a grammar counts");
 }
 
-// A bound of an integer. Beyond 2^62 the conversion and its sums would overflow.
+// Reads a bound of an integer. Beyond 2^62 the conversion and its sums would overflow.
 inline void eagle_require_bound(const std::string & key, double bound) {
     if (!(std::abs(bound) <= 0x1p62)) {
         throw std::invalid_argument(key + " is beyond 2^62");
@@ -85,7 +85,7 @@ inline void eagle_require_range(int64_t minimum, int64_t maximum) {
     }
 }
 
-// The rule of a pattern's strings.
+// Returns the grammar rule of a pattern.
 inline std::string eagle_pattern(const std::string & pattern) {
     std::string rule(1 << 20, '\0');
     if (pattern.find('\0') != std::string::npos) {
@@ -98,7 +98,7 @@ inline std::string eagle_pattern(const std::string & pattern) {
     return rule;
 }
 
-// One level of the recursion over a schema, as long as it lives; the time runs from the outermost one.
+// Counts one level of recursion over a schema while the object exists. The outermost one starts the time limit.
 class eagle_schema_level {
   public:
     eagle_schema_level() {

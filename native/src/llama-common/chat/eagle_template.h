@@ -1,5 +1,5 @@
-// What a chat template, a program of whoever made the model, may cost in llama.cpp's interpreter. Each limit ends in an
-// exception that says so, which the server answers.
+// Limits for chat templates, which are untrusted programs in llama.cpp's interpreter. Exceeding a limit throws an
+// exception that names it.
 #pragma once
 
 #include <chrono>
@@ -8,12 +8,13 @@
 #include <string>
 
 constexpr std::chrono::seconds EAGLE_TEMPLATE_TIME(10);
-constexpr int64_t EAGLE_TEMPLATE_BYTES = int64_t(1) << 30;  // of all texts and lists on the way to the prompt
-constexpr int64_t EAGLE_TEMPLATE_ITEM = 64;                 // bytes that one item of a list counts
-constexpr int64_t EAGLE_TEMPLATE_VALUE = 256;               // and one that is made for it
-constexpr int EAGLE_TEMPLATE_DEPTH = 1000;                  // statements, macros and expressions within each other
+constexpr int64_t EAGLE_TEMPLATE_BYTES = int64_t(1)
+                                         << 30;  // total size of all texts and lists that a rendering creates
+constexpr int64_t EAGLE_TEMPLATE_ITEM = 64;      // bytes counted per list item
+constexpr int64_t EAGLE_TEMPLATE_VALUE = 256;    // bytes counted per list item that is created
+constexpr int EAGLE_TEMPLATE_DEPTH = 1000;       // nested statements, macros and expressions
 
-// One rendering, as long as it lives: its time and bytes are counted from here on. Those within it are parts of it.
+// Counts time and bytes of a rendering while the object exists. Nested objects belong to the outer rendering.
 class eagle_template_rendering {
   public:
     eagle_template_rendering() : before_(counts()), is_part_(before_.is_counted) {
@@ -46,7 +47,7 @@ class eagle_template_rendering {
     bool is_part_;
 };
 
-// So many bytes more.
+// Counts n_bytes more.
 inline void eagle_template_takes(int64_t n_bytes) {
     auto & counts = eagle_template_rendering::counts();
     if (!counts.is_counted) {
@@ -63,13 +64,13 @@ inline void eagle_template_takes(int64_t n_bytes) {
     }
 }
 
-// A text, or a list that a text is made of, this many times.
+// Counts n_times copies of a text or list.
 inline void eagle_template_repeats(int64_t n_bytes, int64_t n_times) {
     const bool is_huge = n_times > EAGLE_TEMPLATE_BYTES || n_bytes > EAGLE_TEMPLATE_BYTES;
     eagle_template_takes(n_times <= 0 ? 0 : is_huge ? EAGLE_TEMPLATE_BYTES + 1 : (n_bytes + 1) * n_times);
 }
 
-// One level of the recursion, as long as it lives.
+// Counts one level of recursion while the object exists.
 class eagle_template_level {
   public:
     eagle_template_level() {

@@ -13,6 +13,6 @@ int32_t eagle_candidates(llama_context * ctx, llama_sampler * chain, int32_t row
         std::copy(found.begin(), found.end(), out);
         return (int32_t) found.size();
     } catch (const std::exception &) {
-        return 0;  // llama.cpp says what is wrong
+        return 0;  // llama.cpp reports the error
     }
 }

@@ -8,10 +8,10 @@ namespace eagle {
 
 namespace {
 
-// Logits beyond it are the host's. Below FLT_MAX: ggml-cuda's ARGMAX gives -1 where nothing is above -FLT_MAX.
+// The host handles larger logits. Must be below FLT_MAX: ggml-cuda's ARGMAX returns -1 if no value exceeds -FLT_MAX.
 constexpr float LIMIT = 3e38f;
 
-// Notices when a device lacks an operation.
+// Builds nodes and records if the device lacks an operation.
 struct Nodes {
     ggml_context * ctx;
     ggml_backend_dev_t dev;
@@ -50,7 +50,8 @@ ggml_tensor * choice_nodes(ggml_context * ctx, ggml_tensor * logits, ggml_backen
     const int64_t n_vocab = logits->ne[0];
     const int64_t n_rows = logits->ne[1];
     Nodes nodes = {ctx, dev};
-    ggml_tensor * x = nodes.add(ggml_clamp(ctx, logits, -LIMIT, LIMIT));  // a copy: the best of each row is taken out
+    ggml_tensor * x =
+        nodes.add(ggml_clamp(ctx, logits, -LIMIT, LIMIT));  // a copy, whose largest value per row is overwritten below
     ggml_tensor * first = nodes.add(ggml_argmax(ctx, x));
     ggml_tensor * scalars = ggml_reshape_3d(ctx, x, 1, n_vocab, n_rows);
     ggml_tensor * first_row = ggml_reshape_2d(ctx, first, 1, n_rows);

@@ -1,4 +1,4 @@
-// The greedy choice among a row of logits, taken where the logits are: by nodes of a graph, or by the host.
+// Greedy choice from a row of logits, on the device that holds them (by graph nodes) or on the host.
 #pragma once
 
 #include "ggml.h"
@@ -6,24 +6,24 @@
 
 namespace eagle {
 
-// The two likeliest tokens of a row. Where several share the largest logit, ids[0] is the lowest of them.
+// The two most probable tokens of a row. ids[0] is the lowest id with the largest logit.
 struct Choice {
     llama_token ids[2];
-    float gap;  // between their logits; 0: a tie
+    float gap;  // difference of their logits; 0: a tie
 };
 
-// The host's answer for n >= 2 logits: also ids[1] is the lowest among equals. NaN counts as -inf.
+// Chooses on the host from n >= 2 logits. ids[1] is the lowest id among equals, too. NaN counts as -inf.
 Choice choose(const float * logits, int64_t n);
 
-// Nodes that choose for each row of logits, contiguous F32 {n_vocab, n_rows}; null where dev has not all of them. The
-// result, F32 {n_rows, 4}, is read by read_choice.
+// Builds nodes that choose for each row of logits, contiguous F32 {n_vocab, n_rows}. Null if dev lacks one of the
+// operations. read_choice reads the result, F32 {n_rows, 4}.
 //
-// ggml's ARGMAX may name any of several equal values, and which one depends on the backend. So nothing is asked of it
-// but the values of the two largest logits: where they differ, the first is the only largest one.
+// ggml's ARGMAX may return any of several equal values, depending on the backend. So the result includes the values of
+// the two largest logits: if they differ, the first one is the unique maximum.
 ggml_tensor * choice_nodes(ggml_context * ctx, ggml_tensor * logits, ggml_backend_dev_t dev);
 
-// What the nodes chose for a row. False where the host has to: equal logits, fewer than two of them finite, any beyond
-// 3e38. Whether NaN counts as -inf or makes the host decide depends on the backend.
+// Reads the choice for a row. Returns false if the host has to choose: equal logits, fewer than two finite logits, or
+// one beyond 3e38. With NaN the result depends on the backend: it counts as -inf, or the host chooses.
 bool read_choice(const float * result, int64_t n_rows, int64_t row, Choice & choice);
 
 }  // namespace eagle

@@ -8,10 +8,11 @@
 
 namespace {
 
-constexpr int64_t MAX_ROWS = 17;   // a round's: the longest draft and the token before it
-constexpr int MAX_NEW_NODES = 32;  // more than choice_nodes makes, views included
+constexpr int64_t MAX_ROWS = 17;   // rows of a round: the longest draft and the token before it
+constexpr int MAX_NEW_NODES = 32;  // upper bound of the nodes of choice_nodes, views included
 
-// Metal counts as GPU, shared memory as IGPU. Devices that split tensors cannot be read by rows.
+// Returns true for GPUs, including Metal, and integrated GPUs (IGPU). Devices that split tensors cannot be read by
+// rows.
 bool is_gpu(ggml_backend_dev_t dev) {
     const auto type = dev ? ggml_backend_dev_type(dev) : GGML_BACKEND_DEVICE_TYPE_CPU;
     return type == GGML_BACKEND_DEVICE_TYPE_GPU || type == GGML_BACKEND_DEVICE_TYPE_IGPU;
@@ -24,13 +25,13 @@ bool has_room(llm_graph_result & graph) {
            ggml_used_mem(ctx) + needed <= ggml_get_mem_size(ctx);
 }
 
-// Of a view, only the tensor behind it could be kept from being overwritten.
+// Excludes views, because only their source tensor can be protected from being overwritten.
 bool is_plain(const ggml_tensor * logits) {
     return logits && !logits->view_src && logits->type == GGML_TYPE_F32 && ggml_is_contiguous(logits) &&
            ggml_is_matrix(logits) && 1 <= logits->ne[1];
 }
 
-// Null: the device lacks an operation.
+// Returns null if the device lacks an operation.
 ggml_tensor * add_choice(llm_graph_result & graph, ggml_tensor * logits, ggml_backend_dev_t dev) {
     ggml_tensor * choice = eagle::choice_nodes(graph.get_ctx(), logits, dev);
     if (choice) {
@@ -52,7 +53,8 @@ void eagle_device_logits::append_choice(llm_graph_result & graph, ggml_backend_d
     choice_ = add_choice(graph, logits, dev);
 }
 
-// Twice as many rows take more than a choice among MAX_ROWS.
+// A graph with 2 * MAX_ROWS rows or more needs more memory than one with the choice for MAX_ROWS, so it is not
+// extended.
 void eagle_device_logits::reserve_choice(llm_graph_result & graph, ggml_backend_dev_t dev) const {
     ggml_tensor * logits = graph.get_logits();
     if (wanted && is_gpu(dev) && is_plain(logits) && logits->ne[1] < 2 * MAX_ROWS && has_room(graph)) {
@@ -80,7 +82,7 @@ bool eagle_device_logits::keep(ggml_backend_sched_t sched, const llm_graph_resul
     return true;
 }
 
-// In the order of the backend's work, so after the graph.
+// The backend executes it in order, so after the graph.
 void eagle_device_logits::read(const ggml_tensor * tensor, void * data, size_t offset, size_t size) {
     ggml_backend_tensor_get_async(backend_, tensor, data, offset, size);
     ggml_backend_synchronize(backend_);
@@ -120,7 +122,7 @@ bool eagle_device_logits::choice(int32_t i, eagle::Choice & choice) {
     const int64_t n_rows = (int64_t) out_ids_.size();
     const int64_t row = i < 0 ? n_rows + i : std::find(out_ids_.begin(), out_ids_.end(), i) - out_ids_.begin();
     if (row < 0 || row >= n_rows || fetched_[row]) {
-        return false;  // whoever fetched a row may have changed it
+        return false;  // the reader of a row may have changed it
     }
     if (chosen_.empty()) {
         chosen_.resize(ggml_nelements(choice_));

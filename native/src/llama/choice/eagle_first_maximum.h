@@ -1,4 +1,4 @@
-// The largest values among a row of logits.
+// Maximum of a row of logits.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace eagle {
 
-// The largest of n values, -inf when there is none. NaN counts as -inf.
+// Returns the largest of n values, -inf if n is 0. NaN counts as -inf.
 inline float maximum(const float * x, int64_t n) {
     constexpr int64_t LANES = 16;
     float lane[LANES];
@@ -25,8 +25,8 @@ inline float maximum(const float * x, int64_t n) {
     return top;
 }
 
-// Index of the largest value, the lowest among equals. Searching for the value costs a vector comparison per few
-// values, keeping its index beside it would cost a branch for each.
+// Returns the lowest index of the largest value. Finding the value first and then searching for it is vectorized;
+// tracking the index along with the maximum would need a branch per value.
 inline int64_t first_maximum(const float * x, int64_t n) {
     constexpr int64_t BLOCK = 1024;
     int64_t best_block = 0;
@@ -39,7 +39,7 @@ inline int64_t first_maximum(const float * x, int64_t n) {
         }
     }
     const int64_t i = std::find(x + best_block, x + n, best) - x;
-    return i < n ? i : 0;  // nothing above -inf, or only NaN
+    return i < n ? i : 0;  // all values are -inf or NaN
 }
 
 }  // namespace eagle

@@ -13,18 +13,18 @@ namespace eagle {
 
 namespace {
 
-constexpr int64_t BLOCK = 256;      // logits skipped at once
-constexpr int32_t MAX_TOP_K = 128;  // above it llama.cpp's top-k does not select with std::partial_sort
+constexpr int64_t BLOCK = 256;      // logits that one comparison can skip
+constexpr int32_t MAX_TOP_K = 128;  // for larger k llama.cpp's top-k does not use std::partial_sort
 
-// What a chain does before anything else.
+// The first sampler of a chain.
 enum class Start { ANYTHING, TOP_K, GREEDY };
 
-// Samplers whose names begin with ? are switched off. Greedy counts when nothing follows it.
+// Skips disabled samplers, whose names begin with "?". Greedy counts only if it is the last sampler.
 Start start_of(llama_sampler * chain, llama_sampler *& first) {
     const int32_t n = llama_sampler_chain_get(chain, -1) ? llama_sampler_chain_n(chain) : 0;
     for (int32_t i = 0; i < n; i++) {
         first = llama_sampler_chain_get(chain, i);
-        const char * name = first->iface->name ? llama_sampler_name(first) : "";  // a caller's own may have none
+        const char * name = first->iface->name ? llama_sampler_name(first) : "";  // a custom sampler may have none
         if (name[0] == '?') {
             continue;
         }
@@ -36,8 +36,8 @@ Start start_of(llama_sampler * chain, llama_sampler *& first) {
     return Start::ANYTHING;
 }
 
-// How many candidates a top-k sampler keeps, MAX_TOP_K + 1 when it is more; it cuts sorted ones without looking at
-// them.
+// Returns k of a top-k sampler, MAX_TOP_K + 1 if it is larger. The sampler truncates sorted candidates without reading
+// them, so empty ones suffice.
 int32_t kept_by(llama_sampler * top_k) {
     llama_token_data none[MAX_TOP_K + 1] = {};
     llama_token_data_array array = {none, MAX_TOP_K + 1, -1, true};
@@ -83,7 +83,7 @@ const float * logits_of(llama_context * ctx, int32_t row) {
 }
 
 bool chosen_on_device(llama_context * ctx, int32_t row, Choice & choice) {
-    llama_synchronize(ctx);  // as llama_get_logits_ith does: it ends llama.cpp's timing of the decode
+    llama_synchronize(ctx);  // as llama_get_logits_ith does; llama.cpp's timing of the decode needs it
     return ctx->device_logits.choice(row, choice);
 }
 
@@ -98,7 +98,7 @@ void top_candidates(const float * logits, int64_t n, int32_t k, std::vector<llam
         return;
     }
     std::priority_queue<float, std::vector<float>, std::greater<float>> largest(
-        {}, {logits, logits + k});  // on top: the smallest
+        {}, {logits, logits + k});  // the smallest is on top
     for (int64_t begin = k; begin < n; begin += BLOCK) {
         const int64_t end = std::min(n, begin + BLOCK);
         if (maximum(logits + begin, end - begin) <= largest.top()) {

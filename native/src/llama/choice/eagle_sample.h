@@ -1,5 +1,5 @@
-// What is chosen from one row of logits: greedily, or by a sampler chain, without candidates for the whole vocabulary
-// where the chain needs few of them. `row` is an output row of the last decode, as in llama_get_logits_ith.
+// Sampling from one row of logits: greedily, or by a sampler chain, with few candidates if the chain allows it. `row`
+// is an output row of the last decode, as in llama_get_logits_ith.
 #pragma once
 
 #include <cstdint>
@@ -10,26 +10,27 @@
 
 namespace eagle {
 
-// Of a row, the first k logits and each later one above the k-th largest before it, in the row's order. That is what
-// std::partial_sort, by which llama.cpp's top-k sampler chooses, ever moves: it makes of these what it would make of
-// the whole row, with equal logits at the border and in the order of equal ones too.
+// Returns the first k logits of a row and every later one above the k-th largest before it, in the row's order. These
+// are the only elements that std::partial_sort (llama.cpp's top-k) can select, so it gives the same result as for the
+// whole row, and resolves ties identically.
 void top_candidates(const float * logits, int64_t n, int32_t k, std::vector<llama_token_data> & out);
 
-// The top candidates of a row for a chain that begins with top-k; false where it needs the whole row, or the device has
-// chosen.
+// Writes the top candidates of a row for a chain that begins with top-k. Returns false if the chain needs the whole
+// row, or if llama.cpp has sampled on the device.
 bool few_candidates(llama_context * ctx, llama_sampler * chain, int32_t row, std::vector<llama_token_data> & out);
 
-// The lowest id among the largest logits. Only where the device has not chosen are the row's logits brought here.
+// Returns the lowest id with the largest logit. Copies the row's logits only if the device has not chosen.
 llama_token greedy(llama_context * ctx, int32_t row);
 
-// The same and the runner-up.
+// Returns the two most probable tokens of the row.
 Choice choose(llama_context * ctx, int32_t row);
 
-// Applies each sampler of the chain, or a single sampler, to candidates. Throws an Error when a grammar among them
-// rejects all candidates: what follows would choose from nothing, and accepting that choice would end the process.
+// Applies each sampler of the chain, or a single sampler, to candidates. Throws an Error if a grammar among them
+// rejects all candidates: otherwise the next sampler would choose an invalid token, and accepting it would abort the
+// process.
 void apply(llama_sampler * sampler, llama_token_data_array & candidates);
 
-// Samples a row and takes the token into the chain's state, as llama_sampler_sample does.
+// Samples a token and accepts it into the chain's state, as llama_sampler_sample does.
 llama_token sample(llama_context * ctx, llama_sampler * chain, int32_t row);
 
 }  // namespace eagle

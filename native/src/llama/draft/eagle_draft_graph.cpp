@@ -11,11 +11,12 @@ namespace eagle {
 
 namespace {
 
-constexpr size_t MAX_NODES_PER_STEP = 128;  // and layer
-constexpr size_t MAX_NODES_PER_PART = 32;   // of these
+constexpr size_t MAX_NODES_PER_STEP = 128;  // per layer
+constexpr size_t MAX_NODES_PER_PART = 32;   // additional nodes per layer and step
 
-// ARGMAX on CUDA gives -1, which names no row, where no logit is above -FLT_MAX: all of them NaN, say.
-constexpr float LIMIT = 3e38f;
+// Logits are clamped to it before ARGMAX, which on CUDA returns the invalid row -1 if no logit exceeds -FLT_MAX (all
+// NaN).
+constexpr float MAX_LOGIT = 3e38f;
 
 }  // namespace
 
@@ -38,7 +39,7 @@ int32_t DraftShape::n_rows() const {
 int32_t DraftGraph::slot_of_part(size_t part) const {
     int32_t slot = 0;
     for (size_t p = 0; p < part; p++) {
-        slot += apart(shape.parts[p].n_in) + n_apart * shape.n_steps;
+        slot += align(shape.parts[p].n_in) + alignment * shape.n_steps;
     }
     return slot;
 }
@@ -53,7 +54,7 @@ int32_t DraftGraph::mask_row(size_t part) const {
 
 DraftGraph::DraftGraph(const DraftModel & model, const DraftTensors & tensors, DraftShape shape)
     : shape(shape),
-      n_apart((int32_t) std::max<size_t>(1, tensors.alignment / sizeof(int32_t))),
+      alignment((int32_t) std::max<size_t>(1, tensors.alignment / sizeof(int32_t))),
       n_position_parts(model.rope.has_sections() ? GGML_MROPE_SECTIONS : 1) {
     const size_t n_per_step = MAX_NODES_PER_STEP + MAX_NODES_PER_PART * shape.parts.size();
     const size_t n_nodes = n_per_step * model.n_layer * (shape.n_steps + 1) + 16 * model.n_states();
@@ -67,7 +68,7 @@ DraftGraph::DraftGraph(const DraftModel & model, const DraftTensors & tensors, D
 
 void GraphBuilder::build() {
     make_inputs();
-    ggml_tensor * hidden = decode(g.embeddings, enter(states()), {GIVEN, g.shape.n_in()}, g.shape.n_steps > 0);
+    ggml_tensor * hidden = decode(g.embeddings, project(states()), {GIVEN, g.shape.n_in()}, g.shape.n_steps > 0);
     for (int32_t step = 0; step < g.shape.n_steps; step++) {
         if (step > 0) {
             hidden = decode(embed(g.ids.back()), g.hidden.back(), {step, g.shape.n_parts()}, true);
@@ -93,23 +94,23 @@ void GraphBuilder::make_inputs() {
     g.mask = input(GGML_TYPE_F16, g.shape.n_kv, g.shape.n_rows());
     g.mask_window = input(GGML_TYPE_F16, g.shape.n_kv, g.shape.n_rows());
     g.probs = input(GGML_TYPE_F32, g.shape.n_parts() * std::max(1, g.shape.n_steps) * (tensors.is_remote ? 2 : 1), 1);
-    ggml_set_output(g.probs);  // its memory is its own throughout the run: EarlyStop reads it meanwhile
+    ggml_set_output(g.probs);  // no other tensor may reuse its memory: EarlyStop reads it during the run
 }
 
 // {A*T, n_in}
 ggml_tensor * GraphBuilder::states() {
     ggml_tensor * all = nullptr;
     for (size_t p = 0; p < g.shape.parts.size(); p++) {
-        ggml_tensor * lines = ggml_get_rows(ctx, tensors.places[g.shape.parts[p].seq].states, g.state_lines[p]);
+        ggml_tensor * lines = ggml_get_rows(ctx, tensors.sequences[g.shape.parts[p].seq].states, g.state_lines[p]);
         all = all ? ggml_concat(ctx, all, lines, 1) : lines;
     }
     return ggml_reshape_2d(ctx, all, m.n_states() * m.n_embd_tgt, g.shape.n_in());
 }
 
 ggml_tensor * GraphBuilder::embed(ggml_tensor * draft_id) {
-    const DraftLookup & lookup = tensors.lookup;
-    ggml_tensor * row = lookup.index ? ggml_get_rows(ctx, lookup.index, draft_id) : draft_id;
-    return ggml_get_rows(ctx, lookup.table, ggml_reshape_1d(ctx, row, g.shape.n_parts()));
+    const EmbeddingTable & embeddings = tensors.embeddings;
+    ggml_tensor * row = embeddings.index ? ggml_get_rows(ctx, embeddings.index, draft_id) : draft_id;
+    return ggml_get_rows(ctx, embeddings.table, ggml_reshape_1d(ctx, row, g.shape.n_parts()));
 }
 
 ggml_tensor * GraphBuilder::norm(ggml_tensor * x, ggml_tensor * weight) {
@@ -143,7 +144,7 @@ ggml_tensor * GraphBuilder::slots(size_t part, Rows rows) {
     return ggml_view_1d(ctx, g.slots, n, first * g.slots->nb[0]);
 }
 
-// The part's rows of x {.., .., rows} or {.., rows}.
+// Returns the part's rows of x {.., .., rows} or {.., rows}.
 ggml_tensor * GraphBuilder::part_of(ggml_tensor * x, size_t part, Rows rows) {
     if (g.shape.n_parts() == 1) {
         return x;
@@ -180,8 +181,9 @@ ggml_tensor * GraphBuilder::heads(ggml_tensor * x, ggml_tensor * head_norm, Rows
                            r.beta_slow);
 }
 
-// The rotated values of each head (0, 1), (2, 3), ... as (0, n/2), (1, n/2 + 1), ...: M-RoPE pairs the halves. Queries
-// and keys alike, so that their products stay what they are.
+// Reorders each head's rotated values from adjacent pairs (0, 1), (2, 3), ... to pairs of halves (0, n/2), (1, n/2 +
+// 1),
+// ..., which M-RoPE expects. Queries and keys are reordered alike, so their products do not change.
 ggml_tensor * GraphBuilder::halves_of_pairs(ggml_tensor * x) {
     const int64_t n_rot = m.rope.n_dims, n_heads = x->ne[1], n_rows = x->ne[2];
     ggml_tensor * rotated = ggml_view_4d(ctx, x, 2, n_rot / 2, n_heads, n_rows, 2 * x->nb[0], x->nb[1], x->nb[2], 0);
@@ -196,14 +198,14 @@ ggml_tensor * GraphBuilder::halves_of_pairs(ggml_tensor * x) {
 void GraphBuilder::store_kv(size_t il, ggml_tensor * k, ggml_tensor * v, Rows rows) {
     k = ggml_reshape_2d(ctx, k, m.n_head_dim * m.n_head_kv, rows.count);
     for (size_t p = 0; p < g.shape.parts.size(); p++) {
-        const DraftMemory & memory = tensors.places[g.shape.parts[p].seq].memory;
+        const DraftMemory & memory = tensors.sequences[g.shape.parts[p].seq].memory;
         ggml_tensor * to = slots(p, rows);
         ggml_build_forward_expand(g.gf, ggml_set_rows(ctx, memory.k[il], part_of(k, p, rows), to));
         ggml_build_forward_expand(g.gf, ggml_set_rows(ctx, memory.v[il], part_of(v, p, rows), to));
     }
 }
 
-ggml_tensor * GraphBuilder::slots_of(ggml_tensor * kv) {
+ggml_tensor * GraphBuilder::heads_of_cache(ggml_tensor * kv) {
     ggml_tensor * t = ggml_view_3d(ctx, kv, m.n_head_dim, m.n_head_kv, g.shape.n_kv,
                                    ggml_row_size(kv->type, m.n_head_dim), kv->nb[1], 0);
     return ggml_permute(ctx, t, 0, 2, 1, 3);
@@ -219,14 +221,14 @@ ggml_tensor * GraphBuilder::attention(size_t il, ggml_tensor * q, Rows rows) {
 }
 
 ggml_tensor * GraphBuilder::attention_of(size_t part, size_t il, ggml_tensor * q, Rows rows) {
-    const DraftMemory & memory = tensors.places[g.shape.parts[part].seq].memory;
+    const DraftMemory & memory = tensors.sequences[g.shape.parts[part].seq].memory;
     const int64_t n = q->ne[2];
     const int32_t first = g.mask_row(part) + (rows.are_last() ? g.shape.parts[part].n_in - 1 + rows.step : 0);
     ggml_tensor * all = m.is_windowed(il) ? g.mask_window : g.mask;
     ggml_tensor * mask = ggml_view_2d(ctx, all, all->ne[0], n, all->nb[1], first * all->nb[1]);
     const float scale = 1.0f / std::sqrt((float) m.n_head_dim);
-    ggml_tensor * y = ggml_flash_attn_ext(ctx, ggml_permute(ctx, q, 0, 2, 1, 3), slots_of(memory.k[il]),
-                                          slots_of(memory.v[il]), mask, scale, 0.0f, 0.0f);
+    ggml_tensor * y = ggml_flash_attn_ext(ctx, ggml_permute(ctx, q, 0, 2, 1, 3), heads_of_cache(memory.k[il]),
+                                          heads_of_cache(memory.v[il]), mask, scale, 0.0f, 0.0f);
     ggml_prec_set_acc(y, GGML_PREC_F32);
     return ggml_reshape_2d(ctx, y, m.n_head_dim * m.n_head, n);
 }
@@ -237,21 +239,21 @@ void GraphBuilder::predict(ggml_tensor * x) {
     if (m.output_scale) {
         logits = ggml_mul(ctx, logits, m.output_scale);
     }
-    ggml_tensor * id = ggml_argmax(ctx, tensors.on_cpu ? logits : ggml_clamp(ctx, logits, -LIMIT, LIMIT));
+    ggml_tensor * id = ggml_argmax(ctx, tensors.on_cpu ? logits : ggml_clamp(ctx, logits, -MAX_LOGIT, MAX_LOGIT));
     ggml_tensor * prob = ggml_soft_max(ctx, logits);
     const int64_t n = g.shape.n_parts();
     prob = ggml_get_rows(ctx, ggml_reshape_3d(ctx, prob, 1, m.n_vocab_draft, n), ggml_reshape_2d(ctx, id, 1, n));
-    keep_number(ggml_reshape_1d(ctx, prob, n), g.ids.size());
-    if (tensors.is_remote) {  // as float: exact, ids are below 2^24
-        keep_number(id, g.shape.n_steps + g.ids.size());
+    write_number(ggml_reshape_1d(ctx, prob, n), g.ids.size());
+    if (tensors.is_remote) {  // as floats, which is exact: ids are below 2^24
+        write_number(id, g.shape.n_steps + g.ids.size());
     }
     g.logits.push_back(output(logits));
     g.ids.push_back(output(id));
     g.hidden.push_back(output(m.norm_output ? normed : x));
 }
 
-// One number per part, in the n-th row of probs.
-void GraphBuilder::keep_number(ggml_tensor * x, size_t n) {
+// Writes one number per part into row n of probs.
+void GraphBuilder::write_number(ggml_tensor * x, size_t n) {
     const int64_t n_parts = g.shape.n_parts();
     ggml_tensor * place = ggml_view_1d(ctx, g.probs, n_parts, n * n_parts * sizeof(float));
     ggml_build_forward_expand(g.gf, ggml_cpy(ctx, x, place));

@@ -32,8 +32,8 @@ class Loader {
     const llama_hparams & h;
     const int optional;
 
-    // Among the model's keys, which have no arrays. Not in hparams: llama.cpp aborts on a window of this architecture
-    // before it comes to require_stock_draft.
+    // Stores the pattern in the model's string metadata, which has no arrays. It cannot be in hparams, because
+    // llama.cpp aborts on a sliding window of this architecture before it calls require_stock_draft.
     void load_window() {
         std::array<uint32_t, LLAMA_MAX_LAYERS> windowed = {};
         if (m.ml->get_arr(LLM_KV_ATTENTION_SLIDING_WINDOW_PATTERN, windowed, false)) {
@@ -52,7 +52,7 @@ class Loader {
         if (h.norm_before_fc) {
             m.output_norm_enc = m.create_tensor(m.tn(LLM_TENSOR_ENC_OUTPUT_NORM, "weight"), {width}, 0);
         }
-        // All of them or none: the first decides.
+        // A draft has all of these norms or none; the first one decides.
         bool present = true;
         for (int64_t i = 0; i < n_aux && present; i++) {
             const std::string suffix = std::to_string(i) + ".weight";
@@ -124,7 +124,7 @@ int64_t load_head_rows(llama_model_base & model, bool mtp_only) {
 
 void require_stock_head(const llama_model & model) {
     if (model.d2t) {
-        throw std::runtime_error("this MTP head has a vocabulary of its own: only the eagle_session interface runs it");
+        throw std::runtime_error("this MTP head has its own vocabulary: only the eagle_session interface runs it");
     }
 }
 

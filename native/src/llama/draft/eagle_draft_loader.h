@@ -1,6 +1,6 @@
-// Loading of drafts that llama.cpp's own loaders refuse, called from there. EAGLE-3 drafts in the extended layout
-// (docs/formats.md): biases, q/k norms, fc_norm, any number of aux features, more than one layer; one in the stock
-// layout never gets here. MTP heads with a vocabulary of their own.
+// Loads drafts that llama.cpp's own loaders refuse; those call it. EAGLE-3 drafts in the extended layout
+// (docs/formats.md): biases, q/k norms, fc_norm, any number of aux features, more than one layer. llama.cpp loads
+// drafts in the stock layout itself. Also loads MTP heads with their own vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +13,22 @@ struct llama_model_loader;
 
 namespace eagle {
 
-// The key under which a loaded draft says which of its layers have the sliding window: a character for each, 0 or 1.
+// Metadata key of a loaded draft: one character per layer, 1 if the layer has a sliding window, else 0.
 constexpr const char * DRAFT_WINDOW_PATTERN = "eagle3.attention.sliding_window_pattern";
 
-// True when the file carries the marker tensor that every extended draft has.
+// Returns true if the file has the marker tensor of the extended layout.
 bool draft_is_extended(const llama_model_loader & loader);
 
 void load_extended_draft(llama_model_base & model);
 
-// llama.cpp's own graph would ignore what it does not know: it throws instead for an extended draft.
+// Throws for an extended draft: llama.cpp's own graph would silently ignore the tensors that it does not know.
 void require_stock_draft(const llama_model & model);
 
-// Rows of the head in a file that holds only an MTP head, as FastMTP-32K files do, whose map d2t says which tokens they
-// are: loads the map. The whole vocabulary's rows otherwise.
+// Returns the number of rows of the head. If the file holds only an MTP head with the vocabulary map d2t (FastMTP-32K),
+// loads the map; otherwise the head has a row for every token.
 int64_t load_head_rows(llama_model_base & model, bool mtp_only);
 
-// llama.cpp's own graph of an MTP head knows no map: it throws instead.
+// Throws for an MTP head with a vocabulary map, which llama.cpp's own graph does not support.
 void require_stock_head(const llama_model & model);
 
 std::string join(const std::vector<int32_t> & ids);

@@ -8,7 +8,7 @@ namespace eagle {
 
 namespace {
 
-// Calls `use` with each tensor, the byte where its slots begin, and how many bytes they have.
+// Calls `use` with each tensor, and the offset and size of the slots in bytes.
 template <typename Use>
 void each_side(const DraftMemory & memory, int32_t first, int32_t end, Use use) {
     for (const auto * side : {&memory.k, &memory.v}) {

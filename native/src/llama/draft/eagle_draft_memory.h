@@ -1,4 +1,4 @@
-// The draft's own K and V, one slot per position.
+// K and V of a draft, one slot per position.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ struct DraftMemory {
     int64_t n_ctx;
     std::vector<ggml_tensor *> k, v;  // per layer: {n_head_dim * n_head_kv, n_ctx}
 
-    // The slots [first, end): their size in bytes, copied out, copied in.
+    // Size in bytes of the slots [first, end), and copies of them to and from host memory.
     int64_t size(int32_t first, int32_t end) const;
     void save(int32_t first, int32_t end, char * data) const;
     void load(int32_t first, int32_t end, const char * data) const;

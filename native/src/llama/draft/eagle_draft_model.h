@@ -1,5 +1,5 @@
-// What every kind of drafter has, gathered once from what llama.cpp's loader has read: decoder layers over states of
-// the target, a head, an embedding table. Its kinds are in eagle3/ and mtp/.
+// Tensors and constants that every kind of draft model has, read once from the loaded llama_model: decoder layers over
+// states of the target, a head, an embedding table. The kinds are in eagle3/ and mtp/.
 #pragma once
 
 #include <array>
@@ -21,11 +21,12 @@ struct DraftRope {
     float freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow;
     ggml_tensor * factors;  // {n_dims/2} F32, or null
 
-    // M-RoPE: which rotated pairs turn by time, height, width and a fourth part; type says in which order. All 0:
-    // plain.
+    // M-RoPE: number of rotated pairs for time, height, width and a fourth part, in the order that `type` defines. All
+    // 0: plain RoPE.
     std::array<int, GGML_MROPE_SECTIONS> sections = {};
-    bool rest_is_time = false;    // the fourth part is the time, not 0: for pairs that the sections leave over
-    bool pairs_adjacent = false;  // the weights' rows have a pair side by side
+    bool rest_is_time =
+        false;  // the fourth part is the time instead of 0; it rotates the pairs that the sections do not cover
+    bool pairs_adjacent = false;  // the two rows of a pair are adjacent in the weights
 
     bool has_sections() const { return sections[0] + sections[1] + sections[2] > 0; }
 };
@@ -33,8 +34,7 @@ struct DraftRope {
 struct DraftModel {
     virtual ~DraftModel() = default;
 
-    // Every weight that the graphs read, null where there is none. The engine replaces those that its backend cannot
-    // reach by copies.
+    // Every weight that the graphs read, null if absent. DraftWeights replaces those that the device cannot read.
     virtual std::vector<ggml_tensor **> weights() = 0;
 
     virtual void build(const DraftTensors & tensors, DraftGraph & graph) const = 0;
@@ -46,48 +46,49 @@ struct DraftModel {
     int64_t n_vocab;        // V
     int64_t n_head, n_head_kv, n_head_dim;
     int64_t n_layer;
-    int64_t n_ctx_train;  // positions beyond it are not drafted
+    int64_t n_ctx_train;  // nothing is drafted at positions from here on
     float norm_eps;
-    bool norm_output;  // what is fed back is norm(x), not x
+    bool norm_output;  // the next step reads norm(x) instead of x
 
-    // A row of a windowed layer attends to the last n_window slots, its own among them.
+    // A row of a windowed layer attends to the last n_window slots, its own included.
     int32_t n_window = 0;
-    std::vector<bool> windowed;  // per layer; empty: none is
+    std::vector<bool> windowed;  // per layer; empty: no layer is windowed
 
-    std::vector<int32_t> states;  // of the target, ascending: boundaries, or FINAL_NORM alone (eagle_boundaries.h)
+    std::vector<int32_t> states;  // states of the target that it reads: ascending boundaries, or FINAL_NORM alone
 
-    // The row of a position's states takes the token after it. Its K and V are rotated and kept for `lead` positions
-    // later; as many rows of zeros stand before a sequence's first states.
+    // A row combines the states of a position with the token after it. Its K and V have the position `lead` later, and
+    // a sequence starts with `lead` rows of zeros.
     int32_t lead;
 
-    ggml_backend_dev_t device;             // where the layers were loaded to
-    ggml_type weight_type;                 // of their matrices, for messages
+    ggml_backend_dev_t device;             // device that the layers were loaded to
+    ggml_type weight_type;                 // type of their matrices, for messages
     ggml_tensor * output_norm;             // {H}
     ggml_tensor * output;                  // {H, D}
     ggml_tensor * output_scale = nullptr;  // {1}, or null
     ggml_tensor * tok_embd;                // {H, V}
-    bool tied = false;                     // the head's rows are the embeddings
-    ggml_tensor * tied_head = nullptr;     // {H, V}: a head of the target's with these rows, perhaps on another device
+    bool tied = false;                     // the head and the embeddings are the same weights
+    ggml_tensor * tied_head = nullptr;     // {H, V}: the target's head, if it equals tok_embd; may be on another device
     DraftRope rope;
     std::vector<int32_t> d2t_id;  // draft id -> target id, D entries; empty when D = V
 
+    int32_t slot_of(int32_t row) const { return row + lead; }  // slot of the row with the states of this target row
     bool is_windowed(size_t il) const { return !windowed.empty() && windowed[il]; }
     int64_t n_states() const { return (int64_t) states.size(); }  // A
     int32_t target_id(int32_t draft_id) const { return d2t_id.empty() ? draft_id : d2t_id[draft_id]; }
 
   protected:
-    // Whether a model's head was loaded from the tensor of its embeddings.
+    // Returns true if the head was loaded from the tensor of the embeddings.
     static bool are_tied(const ggml_tensor * embeddings, const ggml_tensor * head);
 
-    // The vocabulary map of the draft's file, null: it has none. n_vocab and n_vocab_draft are known.
+    // Reads the vocabulary map of the draft's file (null: none). Needs n_vocab and n_vocab_draft.
     void read_d2t(const ggml_tensor * d2t);
 };
 
-// Whether the architecture is of a kind that we know.
+// Returns true if the model's architecture is supported as a draft.
 bool is_known_draft(const llama_model & draft);
 
-// The kind follows from the draft's architecture. Throws EAGLE_ERR_INCOMPATIBLE when it is none that we know, or does
-// not fit the target.
+// Reads a draft of any supported architecture. Throws EAGLE_ERR_INCOMPATIBLE if it is not supported or does not fit the
+// target.
 std::unique_ptr<DraftModel> read_draft_model(const llama_model & draft, const llama_context & target);
 
 }  // namespace eagle

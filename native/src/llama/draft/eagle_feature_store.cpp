@@ -19,9 +19,10 @@ ggml_context_ptr context_for(size_t n_tensors) {
 
 }  // namespace
 
-// Rows move to the front when the end is reached. With room for the waiting rows twice they never move onto themselves.
+// stage() moves the rows to the front if they would exceed the end. A capacity of twice the pending rows guarantees
+// that source and destination of that move do not overlap.
 FeatureStore::FeatureStore(ggml_backend_t backend, const FeatureShape & shape)
-    : ctx_(context_for(1)), shape_(shape), capacity_(2 * shape.n_kept + shape.n_staged) {
+    : ctx_(context_for(1)), shape_(shape), capacity_(2 * shape.n_pending + shape.n_staged) {
     table_ = ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_F32, shape.n_embd_tgt, shape.n_aux * capacity_);
     buffer_.reset(ggml_backend_alloc_ctx_tensors(ctx_.get(), backend));
     if (!buffer_) {
@@ -35,7 +36,7 @@ ggml_tensor * FeatureStore::view(ggml_context * ctx, int64_t feature, int64_t ro
     return rows;
 }
 
-// Sources are taken whole where they can: some buffers know no views of their tensors.
+// Copies whole tensors if possible, because some buffers do not support views of their tensors.
 void FeatureStore::stage(const std::vector<ggml_tensor *> & features, int64_t first, int64_t n) {
     if (first_ + n_ + n > capacity_) {
         move_to_front();
@@ -60,7 +61,7 @@ void FeatureStore::move_to_front() {
     first_ = 0;
 }
 
-void FeatureStore::drop(int32_t n) {
+void FeatureStore::pop_front(int32_t n) {
     first_ += n;
     n_ -= n;
 }
@@ -69,7 +70,7 @@ void FeatureStore::truncate(int32_t n) {
     n_ = std::min(n_, n);
 }
 
-void FeatureStore::start(int32_t n) {
+void FeatureStore::fill_with_zeros(int32_t n) {
     const std::vector<char> zeros(n * shape_.n_aux * shape_.n_embd_tgt * sizeof(float));
     write(zeros.data(), n);
 }

@@ -1,4 +1,4 @@
-// Target features that the draft has not taken in yet, on the draft's device.
+// Features of the target that the draft has not evaluated yet, on the draft's device.
 #pragma once
 
 #include <cstdint>
@@ -11,35 +11,37 @@ namespace eagle {
 struct FeatureShape {
     int64_t n_aux;       // A
     int64_t n_embd_tgt;  // T
-    int32_t n_kept;      // rows that may wait
-    int32_t n_staged;    // rows that one decode adds at most
+    int32_t n_pending;   // maximum number of committed rows
+    int32_t n_staged;    // maximum number of rows that one decode adds
 };
 
-// A queue of rows, each of A features of width T. A decode's rows are staged behind the kept ones; those that are kept
-// join them, and rows leave at the front.
+// Queue of rows, each with A features of width T. The rows of a decode are staged behind the queue; commit() appends
+// the first of them, and pop_front() removes evaluated rows.
 class FeatureStore {
   public:
     FeatureStore(ggml_backend_t backend, const FeatureShape & shape);
 
     int32_t size() const { return n_; }
 
-    // Copies rows [first, first + n) of each tensor {T, rows}, of feature 0, 1, ..., device to device where the
-    // backends can. Rows staged before are lost. The backends that computed the tensors must be synchronized.
+    // Copies rows [first, first + n) of each tensor {T, rows} of feature 0, 1, ..., from device to device if the
+    // backends support it. Replaces rows that were staged before. The backends that computed the tensors must be
+    // synchronized.
     void stage(const std::vector<ggml_tensor *> & features, int64_t first, int64_t n);
-    // The first n staged rows are kept.
-    void keep(int32_t n) { n_ += n; }
-    // The first n rows leave; the last ones, beyond the first n.
-    void drop(int32_t n);
+    // Appends the first n staged rows to the queue.
+    void commit(int32_t n) { n_ += n; }
+    // Removes the first n rows.
+    void pop_front(int32_t n);
+    // Keeps the first n rows.
     void truncate(int32_t n);
 
-    // All rows leave, n rows of zeros join.
-    void start(int32_t n);
+    // Replaces all rows by n rows of zeros.
+    void fill_with_zeros(int32_t n);
 
-    // Host memory, row by row: n rows of A*T, features side by side. write() replaces all rows.
+    // Copy all rows to host memory, and replace them from there. Format: n rows of A*T floats.
     void read(char * rows) const;
     void write(const char * rows, int32_t n);
 
-    // For graphs: {T, A * capacity}, and in it the A lines of each of n rows from `first` on.
+    // Tensor that graphs read, {T, A * capacity}, and the line numbers in it of n rows from `first` on, A for each row.
     ggml_tensor * table() const { return table_; }
     void lines(int32_t first, int32_t n, std::vector<int32_t> & lines) const;
 
@@ -47,7 +49,7 @@ class FeatureStore {
     ggml_context_ptr ctx_;
     ggml_backend_buffer_ptr buffer_;
     FeatureShape shape_;
-    int64_t capacity_;  // rows
+    int64_t capacity_;  // in rows
     ggml_tensor * table_;
     int64_t first_ = 0;
     int32_t n_ = 0;

@@ -12,14 +12,14 @@ namespace eagle {
 
 namespace {
 
-constexpr int64_t GROUP = 16;    // rows: what the layouts of weights divide by
-constexpr int64_t RESERVED = 8;  // one row in so many follows the text
+constexpr int64_t GROUP = 16;    // repacked layouts need a multiple of this number of rows
+constexpr int64_t RESERVED = 8;  // one of this many rows is reserved for tokens of the text
 
 int64_t round_up(int64_t n, int64_t step) {
     return (n + step - 1) / step * step;
 }
 
-// Our own layout of weights, null on other devices than a CPU: a single row is multiplied fastest there.
+// Returns the buffer type of our repacked layout, which multiplies a single row fastest; null if the device is no CPU.
 ggml_backend_buffer_type_t wide_buffer_type(ggml_backend_t backend) {
     ggml_backend_dev_t device = ggml_backend_get_device(backend);
     auto * extra_types = (ggml_backend_dev_get_extra_bufts_t) ggml_backend_reg_get_proc_address(
@@ -31,7 +31,7 @@ ggml_backend_buffer_type_t wide_buffer_type(ggml_backend_t backend) {
     return types ? *types : nullptr;
 }
 
-// Tokens that end or structure a text are in every vocabulary.
+// Returns up to n_most end-of-generation and control tokens, in this order: every trimmed vocabulary contains them.
 std::vector<llama_token> control_tokens(const llama_vocab & vocab, size_t n_most) {
     std::vector<llama_token> ids;
     for (llama_token id = 0; id < (llama_token) vocab.n_tokens() && ids.size() < n_most; id++) {
@@ -58,8 +58,8 @@ FollowingHead::FollowingHead(DraftModel & model, WeightRows whole, const llama_v
     make_head(backend);
 }
 
-// Draft ids in ascending order of the tokens in the fixed rows; the reserved ones begin with the next tokens of the
-// list, the likeliest of them given up last.
+// Fills the rows in order of priority. The last rows are reserved: they start with the least frequent tokens, and the
+// last of them is replaced first.
 void FollowingHead::choose_rows(const llama_vocab & vocab, int64_t n_rows, const std::vector<llama_token> & base) {
     first_reserved_ = (int32_t) (n_rows - round_up(n_rows / RESERVED, GROUP));
     std::vector<llama_token> & ids = model_.d2t_id;
@@ -102,7 +102,7 @@ ggml_tensor * FollowingHead::allocate(ggml_backend_buffer_type_t type) {
 void FollowingHead::make_head(ggml_backend_t backend) {
     ggml_backend_buffer_type_t wide = wide_buffer_type(backend);
     ggml_tensor * head = wide ? allocate(wide) : nullptr;
-    if (!head || !head->extra) {  // the layout's mark: not every type and shape can have it
+    if (!head || !head->extra) {  // `extra` is set if the layout supports this type and shape
         head = allocate(ggml_backend_get_default_buffer_type(backend));
     }
     model_.output = head;
@@ -116,13 +116,13 @@ void FollowingHead::make_head(ggml_backend_t backend) {
     ggml_backend_tensor_set(head, data.data(), 0, data.size());
 }
 
-void FollowingHead::use(int32_t row) {
+void FollowingHead::mark_used(int32_t row) {
     if (row >= first_reserved_) {
         reserved_.splice(reserved_.end(), reserved_, place_[row - first_reserved_]);
     }
 }
 
-std::vector<int32_t> FollowingHead::note(const llama_token * ids, int32_t n) {
+std::vector<int32_t> FollowingHead::note_used_tokens(const llama_token * ids, int32_t n) {
     std::vector<int32_t> changed;
     for (int32_t i = 0; i < n; i++) {
         int32_t & row = row_of_[ids[i]];
@@ -132,7 +132,7 @@ std::vector<int32_t> FollowingHead::note(const llama_token * ids, int32_t n) {
             model_.d2t_id[row] = ids[i];
             changed.push_back(row);
         }
-        use(row);
+        mark_used(row);
     }
     std::sort(changed.begin(), changed.end());
     changed.erase(std::unique(changed.begin(), changed.end()), changed.end());
@@ -140,7 +140,7 @@ std::vector<int32_t> FollowingHead::note(const llama_token * ids, int32_t n) {
     return changed;
 }
 
-// Ascending rows; those of one group are written at once.
+// Writes ascending rows, and those of one group at once.
 void FollowingHead::write_rows(const std::vector<int32_t> & rows) {
     ggml_tensor * head = model_.output;
     const int64_t n_together = rows_together(*head);

@@ -1,4 +1,4 @@
-// What the graphs of all kinds of drafters are made of. A kind adds how target states enter and what a layer computes.
+// Builder of draft graphs. Each kind of draft derives from it and adds the projection of target states and the layers.
 #pragma once
 
 #include "eagle_draft_graph.h"
@@ -15,7 +15,7 @@ class GraphBuilder {
     void build();
 
   protected:
-    // All given rows (GIVEN), or one row of each part: the last given one (step 0), that of a further step.
+    // All given rows (GIVEN), or one row of each part: the last given one (step 0), or that of a later step.
     static constexpr int32_t GIVEN = -1;
     struct Rows {
         int32_t step, count;
@@ -27,20 +27,20 @@ class GraphBuilder {
     DraftGraph & g;
     ggml_context * ctx;
 
-    // States of the target {A*T, n_in} -> what decode() takes as hidden.
-    virtual ggml_tensor * enter(ggml_tensor * states) = 0;
+    // Projects states of the target {A*T, n_in} to the input `hidden` of decode().
+    virtual ggml_tensor * project(ggml_tensor * states) = 0;
 
-    // All layers over `rows`: stores their K and V, and returns each part's last row's output, or null when only K and
-    // V are wanted. embedding {H, rows}; hidden: from enter(), or what the step before fed on.
+    // Applies all layers to `rows`: stores their K and V, and returns the output of each part's last row, or null if
+    // `output` is false. embedding {H, rows}; hidden: from project(), or the output of the previous step.
     virtual ggml_tensor * decode(ggml_tensor * embedding, ggml_tensor * hidden, Rows rows, bool output) = 0;
 
     ggml_tensor * norm(ggml_tensor * x, ggml_tensor * weight);
     ggml_tensor * linear(ggml_tensor * weight, ggml_tensor * bias, ggml_tensor * x);
-    // Of the given rows: {width, parts}, and as what they are read from there on.
+    // Returns the last given row of each part {width, parts}; last_of_parts() describes these rows.
     ggml_tensor * last_rows(ggml_tensor * x);
-    Rows one_each() const { return {0, g.shape.n_parts()}; }
+    Rows last_of_parts() const { return {0, g.shape.n_parts()}; }
 
-    // {head, heads, rows}: normed, where there is a norm, and rotated.
+    // Normalizes (unless head_norm is null) and rotates x {head, heads, rows}.
     ggml_tensor * heads(ggml_tensor * x, ggml_tensor * head_norm, Rows rows);
     ggml_tensor * split_heads(ggml_tensor * x, int64_t n_head, Rows rows);
 
@@ -62,9 +62,9 @@ class GraphBuilder {
     ggml_tensor * part_of(ggml_tensor * x, size_t part, Rows rows);
     ggml_tensor * attention_of(size_t part, size_t il, ggml_tensor * q, Rows rows);
     ggml_tensor * halves_of_pairs(ggml_tensor * x);
-    ggml_tensor * slots_of(ggml_tensor * kv);
+    ggml_tensor * heads_of_cache(ggml_tensor * kv);
     void predict(ggml_tensor * x);
-    void keep_number(ggml_tensor * x, size_t n);
+    void write_number(ggml_tensor * x, size_t n);
     ggml_tensor * output(ggml_tensor * t);
 };
 

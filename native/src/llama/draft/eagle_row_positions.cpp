@@ -34,7 +34,7 @@ int32_t RowPositions::row_at(llama_pos pos) const {
     return pos;
 }
 
-// After its last row, and at its time.
+// True for a row after the image's last one with the same time.
 bool RowPositions::continues(int32_t row, const llama_pos * parts) const {
     if (images_.empty() || images_.back().end_row() != row) {
         return false;
@@ -85,7 +85,7 @@ bool RowPositions::load(const std::vector<int32_t> & saved, int32_t n_rows) {
     return true;
 }
 
-// After those that are there?
+// True for a valid image after the known ones.
 bool RowPositions::fits(const Image & next, int32_t n_rows) const {
     const int32_t first = images_.empty() ? 0 : images_.back().end_row();
     if (next.row < first || next.size() > n_rows - next.row || next.end < 1 || next.end > MAX_POS) {

@@ -19,7 +19,7 @@ constexpr size_t MAX_PATH_BYTES = 4096;
 constexpr const char * WIDE_BUFFER = "CPU_EAGLE";
 constexpr int64_t WIDE_ROWS = 16;  // eagle::WIDE in ggml-cpu
 
-// One GGUF's header; the tensors of `meta` have no data.
+// Header of a GGUF file; the tensors of `meta` have no data.
 struct Header {
     explicit Header(const std::string & path) : path(path) {
         ggml_context * tensors = nullptr;
@@ -90,7 +90,7 @@ Place find_weight(const char * path, const ggml_tensor & loaded) {
     throw std::runtime_error(format("%s has no weight %s", path, loaded.name));
 }
 
-// Weights that a CPU keeps rearranged (repacked, for AMX) cannot be read back as they were, except from our own layout.
+// Weights that the CPU holds repacked (also for AMX) cannot be read back, except from our own layout.
 bool is_readable(const ggml_tensor & weight) {
     ggml_backend_buffer_type_t type = ggml_backend_buffer_get_type(weight.buffer);
     ggml_backend_dev_t device = ggml_backend_buft_get_device(type);
@@ -115,7 +115,7 @@ WeightRows::WeightRows(const ggml_tensor & weight, const char * path)
         file_ = std::make_unique<llama_file>(place.path.c_str(), "rb");
         offset_ = place.offset;
     }
-    together_.resize(n_together_ * row_size());
+    group_.resize(n_together_ * row_size());
 }
 
 WeightRows::WeightRows(WeightRows && other) = default;
@@ -137,10 +137,10 @@ void WeightRows::read_bytes(size_t offset, size_t size, char * data) {
 void WeightRows::read(int64_t i, char * row) {
     const int64_t first = i - i % n_together_;
     if (first != first_) {
-        read_bytes(first * row_size(), together_.size(), together_.data());
+        read_bytes(first * row_size(), group_.size(), group_.data());
         first_ = first;
     }
-    std::memcpy(row, together_.data() + (i - first) * row_size(), row_size());
+    std::memcpy(row, group_.data() + (i - first) * row_size(), row_size());
 }
 
 std::vector<char> WeightRows::read_all() {

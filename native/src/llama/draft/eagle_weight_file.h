@@ -1,4 +1,4 @@
-// Weights as they stand in a GGUF, also of those that the loaded model keeps in an order of its own.
+// Reads weights in the layout of their GGUF file, even if the loaded model holds them repacked.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@ struct llama_file;
 
 namespace eagle {
 
-// Has a buffer type our own layout (eagle_wide.h)?
+// Returns true for the buffer type of our repacked layout (eagle_wide.h).
 bool is_wide(ggml_backend_buffer_type_t type);
 
-// How many rows of a loaded weight are read and written together: a group in our own layout, else 1.
+// Number of rows of a loaded weight that can only be read and written together: a group in our repacked layout, else 1.
 int64_t rows_together(const ggml_tensor & weight);
 
-// Plain rows of a loaded weight: read back from where it lies, or from the file where it lies rearranged. `path` is the
-// model's file, or the first of its splits; null: not known. Throws std::runtime_error when the file is needed and
-// cannot be read, or has no such weight of this type and shape.
+// Plain rows of a loaded weight, read from its buffer, or from the file if the buffer holds them in a repacked layout
+// of llama.cpp. `path` is the model's file, or the first of its splits; null: unknown. Throws std::runtime_error if the
+// file is needed but cannot be read, or has no such weight of this type and shape.
 class WeightRows {
   public:
     WeightRows(const ggml_tensor & weight, const char * path);
@@ -34,11 +34,11 @@ class WeightRows {
 
   private:
     const ggml_tensor & weight_;
-    int64_t n_together_ = 1;  // rows that can only be read together
-    int64_t first_ = -1;      // row that together_ begins with
-    std::vector<char> together_;
-    std::unique_ptr<llama_file> file_;  // null: the loaded weight is read
-    size_t offset_ = 0;                 // in the file
+    int64_t n_together_ = 1;
+    int64_t first_ = -1;                // first row in group_
+    std::vector<char> group_;           // the rows read last, n_together_ of them
+    std::unique_ptr<llama_file> file_;  // null: the rows are read from the weight's buffer
+    size_t offset_ = 0;                 // of the weight in the file
 
     void read_bytes(size_t offset, size_t size, char * data);
 };

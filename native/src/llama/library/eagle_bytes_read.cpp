@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "eagle.h"
+#include "eagle_info.h"
 #include "ggml.h"
 #include "llama-model.h"
 

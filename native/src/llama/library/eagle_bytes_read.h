@@ -1,4 +1,4 @@
-// What decoding reads of a model's weights: where memory is the limit, what it costs.
+// Bytes of weights that a decode reads: its cost if memory bandwidth is the limit.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@ struct llama_hparams;
 
 namespace eagle {
 
-// Bytes of a weight of block `il` that a decode of n_rows rows reads: of experts, as many as so many rows are expected
-// to use when all are as likely.
+// Returns the bytes of a weight of block `il` that a decode of n_rows rows reads. For experts: the expected number of
+// distinct experts if all are equally probable.
 double bytes_read(const ggml_tensor & weight, const llama_hparams & hparams, uint32_t il, int32_t n_rows);
 
 }  // namespace eagle

@@ -11,7 +11,7 @@ namespace {
 constexpr uint32_t LAST = 0x10FFFF;
 constexpr CharacterRange SURROGATES = {0xD800, 0xDFFF};
 
-// First of the ten digits of each script beyond ASCII.
+// Digit zero of each non-ASCII script.
 constexpr uint32_t DIGITS[] = {0x660,  0x6F0,  0x7C0,  0x966,  0x9E6,  0xA66,  0xAE6,  0xB66,  0xBE6,
                                0xC66,  0xCE6,  0xD66,  0xDE6,  0xE50,  0xED0,  0xF20,  0x1040, 0x1090,
                                0x17E0, 0x1810, 0x1946, 0x19D0, 0x1A80, 0x1A90, 0x1B50, 0x1BB0, 0x1C40,
@@ -31,7 +31,7 @@ std::string in_class(uint32_t c) {
     return format("\\U%08X", (unsigned) c);
 }
 
-// Escapes of JSON for what may not be in a string as it is.
+// Returns the JSON escape of a character that must be escaped in a string.
 std::string escaped(uint32_t c) {
     switch (c) {
     case '"':
@@ -108,14 +108,14 @@ Characters wide_class_of(char escape) {
     if (escape == 's') {
         return joined(SPACE, {{0x1C, 0x1F}, {0x85, 0x85}, {0xFEFF, 0xFEFF}});
     }
-    if (escape == 'w') {  // general punctuation is no letter of any script
+    if (escape == 'w') {  // all non-ASCII characters except general punctuation
         return joined(WORD, {{0x80, 0x200F}, {0x2028, 0x202F}, {0x203F, LAST}});
     }
     Characters digits = DIGIT;
     for (const uint32_t first : DIGITS) {
         digits.push_back({first, first + 9});
     }
-    digits.push_back({0x10000, 0x1EFFF});  // scripts beyond the basic plane, below the emoji
+    digits.push_back({0x10000, 0x1EFFF});  // scripts of the supplementary planes, below the emoji
     digits.push_back({0x1FBF0, 0x1FBF9});
     return normalized(digits);
 }

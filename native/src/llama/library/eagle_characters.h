@@ -1,4 +1,4 @@
-// Sets of characters of a regular expression, as rules for their spelling inside a JSON string.
+// Character sets of regular expressions, and GBNF rules for their characters inside a JSON string.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,22 @@ struct CharacterRange {
 
 using Characters = std::vector<CharacterRange>;
 
-// Sorted, without overlaps and surrogates.
+// Sorts the ranges, merges overlaps and removes surrogates.
 Characters normalized(Characters ranges);
 
 Characters complement(const Characters & ranges);
 
-// The class of an escape: d, w or s, and D, W or S for the others. What ECMAScript and Python class differently belongs
-// to neither: \d, \w are ASCII, and \W excludes letters of all scripts.
+// Returns the class of the escape d, w or s, or its complement for D, W or S. Characters that ECMAScript and Python
+// classify differently belong to neither: \d and \w are ASCII, and \W excludes letters of all scripts.
 Characters class_of(char escape);
 
-// What has to be excluded from a negated set that names the class of a lower-case escape.
+// Returns the characters that a negated set must exclude if it contains this lower-case escape.
 Characters wide_class_of(char escape);
 
-// All characters but line ends.
+// Returns all characters except line ends.
 Characters dot();
 
-// One character of the set in a JSON string, as a GBNF symbol. "" when the set is empty.
+// Returns a GBNF symbol for one character of the set inside a JSON string; "" if the set is empty.
 std::string json_rule(const Characters & ranges);
 
 }  // namespace eagle

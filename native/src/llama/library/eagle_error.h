@@ -1,4 +1,4 @@
-// Errors inside, status codes outside: nothing thrown crosses the C interface.
+// Exceptions of our C++ code, and their conversion to status codes at the C interface.
 #pragma once
 
 #include <exception>
@@ -16,17 +16,17 @@ class Error : public std::runtime_error {
     const eagle_status status;
 };
 
-// Keeps `message` as the thread's last error and gives `status` back.
+// Stores `message` as the thread's last error and returns `status`.
 int32_t fail(eagle_status status, const std::string & message);
 
 // printf into a std::string.
-#ifdef __MINGW32__  // where printf means Microsoft's
+#ifdef __MINGW32__  // its `printf` format is Microsoft's
 std::string format(const char * pattern, ...) __attribute__((format(gnu_printf, 1, 2)));
 #else
 std::string format(const char * pattern, ...) __attribute__((format(printf, 1, 2)));
 #endif
 
-// Runs the body of one C function.
+// Runs the body of a C function and returns its status.
 template <typename Body>
 int32_t guarded(const char * call, Body && body) {
     try {

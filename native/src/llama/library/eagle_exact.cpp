@@ -13,11 +13,11 @@
 namespace {
 
 constexpr const char * NO_KERNEL = "no exact kernel reads this here";
-constexpr const char * NOT_ASKED = "exact on CUDA only when asked for: LLAMA_EAGLE_EXACT=1, exact=True or --exact";
+constexpr const char * NOT_ENABLED = "exact on CUDA only if enabled: LLAMA_EAGLE_EXACT=1, exact=True or --exact";
 constexpr const char * UNVERIFIED =
     "CUDA kernels have not been verified on a GPU: run llama-eagle check --exact -ngl -1";
 
-// Backends may have been loaded at run time: their functions are found by name.
+// Backends may be loaded at run time, so their functions are looked up by name.
 template <typename Function>
 Function * backend_function(ggml_backend_dev_t device, const char * name) {
     ggml_backend_reg_t reg = device ? ggml_backend_dev_backend_reg(device) : nullptr;
@@ -33,18 +33,18 @@ Function * cpu_function(const char * name) {
     return found;
 }
 
-// Why a device other than the CPU cannot be called exact; it never is, today.
-const char * doubt(ggml_backend_dev_t device) {
-    auto * asked = backend_function<bool(void)>(device, "eagle_cuda_exact_get");
-    return asked == nullptr ? NO_KERNEL : asked() ? UNVERIFIED : NOT_ASKED;
+// Returns the reason why a device other than the CPU does not count as exact. Today none does.
+const char * why_inexact(ggml_backend_dev_t device) {
+    auto * enabled = backend_function<bool(void)>(device, "eagle_cuda_exact_get");
+    return enabled == nullptr ? NO_KERNEL : enabled() ? UNVERIFIED : NOT_ENABLED;
 }
 
 using Finding = std::tuple<std::string, std::string, const char *>;  // buffer type, tensor type, why
 using Findings = std::map<Finding, int>;
 
-// Matrices that a batch may be multiplied with otherwise than one token is. Embeddings that are only looked up count
-// too: which ones those are is the graph's affair, and a look-up is exact anywhere only by accident.
-Findings doubtful_weights(const llama_model * model) {
+// Returns the matrices whose product with a batch may have other bits than with one token. Embeddings count too, since
+// only the graph determines whether a matrix is used as a table.
+Findings inexact_weights(const llama_model * model) {
     auto * exact = cpu_function<bool(const ggml_tensor *)>("eagle_cpu_exact_weights");
     Findings found;
     for (const auto & [name, tensor] : llama_internal_get_tensor_map(model)) {
@@ -55,7 +55,7 @@ Findings doubtful_weights(const llama_model * model) {
         ggml_backend_dev_t device =
             buffer ? ggml_backend_buft_get_device(ggml_backend_buffer_get_type(buffer)) : nullptr;
         const char * where = buffer ? ggml_backend_buffer_name(buffer) : "no buffer";
-        ++found[{where, ggml_type_name(tensor->type), doubt(device)}];
+        ++found[{where, ggml_type_name(tensor->type), why_inexact(device)}];
     }
     return found;
 }
@@ -75,7 +75,7 @@ std::string list(const Findings & found, bool unverified) {
 std::string report(const llama_model * model) {
     static const char * const NAMES[] = {"off", "on", "strict"};
     const int32_t mode = eagle_exact_get();
-    const Findings found = doubtful_weights(model);
+    const Findings found = inexact_weights(model);
     return std::string("{\"exact\": ") + (mode != EAGLE_EXACT_OFF && found.empty() ? "true" : "false") +
            ", \"mode\": \"" + NAMES[mode] + "\", \"inexact\": " + list(found, false) +
            ", \"unverified\": " + list(found, true) + "}";
@@ -86,14 +86,14 @@ std::string devices() {
     for (size_t i = 0; i < ggml_backend_dev_count(); i++) {
         ggml_backend_dev_t device = ggml_backend_dev_get(i);
         const bool cpu = ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU;
-        const char * why = !cpu ? doubt(device) : eagle_exact_get() == EAGLE_EXACT_OFF ? "switched off" : "";
+        const char * why = !cpu ? why_inexact(device) : eagle_exact_get() == EAGLE_EXACT_OFF ? "switched off" : "";
         text += eagle::format("%s{\"device\": \"%s\", \"exact\": %s, \"why\": \"%s\"}", text.empty() ? "" : ", ",
                               ggml_backend_dev_name(device), *why == 0 ? "true" : "false", why);
     }
     return "[" + text + "]";
 }
 
-// The common end of the functions that write JSON: what make() returns, or minus a status.
+// Writes the result of make() and returns its length, or minus a status.
 template <typename Make>
 int32_t write_json(const char * call, char * json, size_t size, Make && make) {
     std::string text;

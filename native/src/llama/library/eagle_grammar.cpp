@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "eagle_error.h"
+#include "eagle_sampler.h"
 #include "ggml.h"
 #include "llama-grammar.h"
 
@@ -14,7 +15,7 @@ namespace eagle {
 namespace {
 
 thread_local int depth = 0;
-thread_local int64_t start_us = 0;  // 0: no clock runs
+thread_local int64_t start_us = 0;  // 0: the clock is stopped
 thread_local size_t n_repeated = 0;
 thread_local std::string error;
 
@@ -22,7 +23,7 @@ thread_local std::string error;
     throw Error(EAGLE_ERR_ARGUMENT, "the grammar " + why);
 }
 
-// The parser's messages end with all of the text that it has not read: replaced by the line and its rest.
+// The parser's messages end with the whole unread text. Replaces it by the line number and the rest of that line.
 std::string with_line(const std::string & message, const std::string & text) {
     const std::string at = " at ";
     for (size_t i = message.find(at); i != std::string::npos; i = message.find(at, i + 1)) {
@@ -50,7 +51,7 @@ void require_repetition(uint64_t min_times, uint64_t max_times) {
                       (unsigned long long) max_times));
     }
     const uint64_t most = max_times == UINT64_MAX ? min_times : max_times;
-    if (most > MAX_GRAMMAR_TIMES) {  // llama.cpp would ignore a greatest number above it
+    if (most > MAX_GRAMMAR_TIMES) {  // llama.cpp would silently ignore a larger upper bound
         refuse(format("repeats something %llu times, the most is %llu", (unsigned long long) most,
                       (unsigned long long) MAX_GRAMMAR_TIMES));
     }

@@ -1,5 +1,5 @@
-// What a grammar from a stranger may cost. llama.cpp's parser recurses as deep as its input, and the states that a
-// grammar can be in may be exponentially many: each limit below ends in an Error that says so.
+// Limits for untrusted grammars. llama.cpp's parser recurses as deep as its input, and a grammar can reach
+// exponentially many states. Exceeding a limit throws an Error that names it.
 #pragma once
 
 #include <cstddef>
@@ -11,20 +11,20 @@ namespace eagle {
 
 constexpr size_t MAX_GRAMMAR_BYTES = 1 << 20;
 constexpr int MAX_GRAMMAR_DEPTH = 1000;           // nested groups, or rules that begin with each other
-constexpr uint64_t MAX_GRAMMAR_TIMES = 2000;      // of one repetition; llama.cpp's MAX_REPETITION_THRESHOLD
-constexpr size_t MAX_GRAMMAR_REPEATED = 500'000;  // symbols and rules that repetitions are written out to
-constexpr size_t MAX_GRAMMAR_STATES = 4'000'000;  // levels of all the states explored behind one character
-constexpr int MAX_GRAMMAR_SECONDS = 2;            // for one token, or to begin with
+constexpr uint64_t MAX_GRAMMAR_TIMES = 2000;      // per repetition; llama.cpp's MAX_REPETITION_THRESHOLD
+constexpr size_t MAX_GRAMMAR_REPEATED = 500'000;  // total symbols and rules of expanded repetitions
+constexpr size_t MAX_GRAMMAR_STATES = 4'000'000;  // total levels of the states explored after one character
+constexpr int MAX_GRAMMAR_SECONDS = 2;            // for one token, or for the initial state
 
 void require_grammar_size(const char * text);
 
-// Before anything is repeated. max_times UINT64_MAX: no greatest number.
+// Checks a repetition before it is expanded. max_times UINT64_MAX: no upper bound.
 void require_repetition(uint64_t min_times, uint64_t max_times);
 
-// One more repetition of so many symbols, in the grammar that is being read.
+// Adds an expanded repetition of n_symbols to the count of the grammar that is being parsed.
 void count_repeated(uint64_t n_symbols, uint64_t n_times);
 
-// One level of the recursion, as long as it lives.
+// Counts one level of recursion while the object exists.
 class GrammarLevel {
   public:
     GrammarLevel();
@@ -33,7 +33,7 @@ class GrammarLevel {
     GrammarLevel & operator=(const GrammarLevel &) = delete;
 };
 
-// The time for one token begins, unless it runs already on this thread; so does the count of repetitions.
+// Starts the time limit for one token and resets the count of repetitions, unless an outer object on this thread has.
 class GrammarClock {
   public:
     GrammarClock();
@@ -45,7 +45,7 @@ class GrammarClock {
     bool outermost_;
 };
 
-// The states explored behind one character.
+// Counts the states explored after one character.
 class GrammarStates {
   public:
     void add(size_t n_levels);
@@ -54,13 +54,13 @@ class GrammarStates {
     size_t n_levels_ = 0;
 };
 
-// Throws when a grammar has left no candidate: its states accept nothing that the vocabulary has.
+// Throws if the grammar has rejected every candidate: no token of the vocabulary can follow.
 void require_allowed(const llama_token_data_array & candidates);
 
-// The end of the text was accepted where the grammar does not allow it.
+// Throws because the text ended where the grammar does not allow it.
 [[noreturn]] void refuse_end();
 
-// Keeps why a grammar cannot be parsed, for eagle_grammar_check.
+// Stores the reason why a grammar cannot be parsed, for eagle_grammar_check.
 void note_grammar_error(const char * why);
 
 }  // namespace eagle

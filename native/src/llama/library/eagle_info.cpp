@@ -1,4 +1,4 @@
-// What this library was built from.
+// Version of this library.
 
 #include "eagle.h"
 #include "eagle_build_info.h"

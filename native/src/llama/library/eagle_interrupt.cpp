@@ -9,26 +9,25 @@
 
 namespace {
 
-thread_local bool is_wanted = false;
+thread_local bool is_enabled = false;
 
 #ifdef _WIN32
-bool begin_to_hear() {
+bool install_handler() {
     return false;
 }
-void cease_to_hear() {}
+void remove_handler() {}
 bool is_interrupted() {
     return false;
 }
 #else
-std::atomic<bool> in_use{false};  // one thread at a time: the handler is the process's
+std::atomic<bool> in_use{false};  // the process has one handler, so one thread at a time uses it
 volatile std::sig_atomic_t interrupted = 0;
 struct sigaction before = {};
+std::atomic<int> n_running{0};  // handlers
 
-std::atomic<int> n_noting{0};
-
-// The signal may come to any thread, and late: one that finds us gone goes on to the program's own handler.
-void note(int number, siginfo_t * info, void * context) {
-    n_noting++;
+// Any thread may receive the signal. If our handler has been removed meanwhile, it calls the program's own.
+void handle_signal(int number, siginfo_t * info, void * context) {
+    n_running++;
     if (in_use) {
         interrupted = 1;
     } else if (before.sa_flags & SA_SIGINFO) {
@@ -36,10 +35,10 @@ void note(int number, siginfo_t * info, void * context) {
     } else {
         before.sa_handler(number);
     }
-    n_noting--;
+    n_running--;
 }
 
-bool begin_to_hear() {
+bool install_handler() {
     if (in_use.exchange(true)) {
         return false;
     }
@@ -47,7 +46,7 @@ bool begin_to_hear() {
         sigaction(SIGINT, nullptr, &before) == 0 &&
         ((before.sa_flags & SA_SIGINFO) || (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN));
     struct sigaction ours = {};
-    ours.sa_sigaction = note;
+    ours.sa_sigaction = handle_signal;
     ours.sa_mask = before.sa_mask;
     ours.sa_flags = SA_SIGINFO | (before.sa_flags & SA_ONSTACK);
     if (has_handler && sigaction(SIGINT, &ours, nullptr) == 0) {
@@ -57,11 +56,12 @@ bool begin_to_hear() {
     return false;
 }
 
-// Raises what was noted: not before, since a callback on the way, the log's, would take it and lose it.
-void cease_to_hear() {
+// Raises the signal for the program's handler only now: earlier, a Python callback such as the log's would receive the
+// exception and lose it.
+void remove_handler() {
     sigaction(SIGINT, &before, nullptr);
     in_use = false;
-    while (n_noting > 0) {
+    while (n_running > 0) {
         std::this_thread::yield();
     }
     if (interrupted) {
@@ -80,17 +80,17 @@ bool is_interrupted() {
 namespace eagle {
 
 Interruptible::Interruptible(llama_context & ctx, bool may_stop)
-    : ctx_(ctx), callback_(nullptr), data_(nullptr), hears_(may_stop && is_wanted && begin_to_hear()) {
-    if (hears_) {
+    : ctx_(ctx), callback_(nullptr), data_(nullptr), is_installed_(may_stop && is_enabled && install_handler()) {
+    if (is_installed_) {
         std::tie(callback_, data_) = ctx.eagle_abort_callback();
         ctx.set_abort_callback(is_due, this);
     }
 }
 
 Interruptible::~Interruptible() {
-    if (hears_) {
+    if (is_installed_) {
         ctx_.set_abort_callback(callback_, data_);
-        cease_to_hear();
+        remove_handler();
     }
 }
 
@@ -101,6 +101,6 @@ bool Interruptible::is_due(void * self) {
 
 }  // namespace eagle
 
-void eagle_hear_interrupts(int32_t wanted) {
-    is_wanted = wanted != 0;
+void eagle_set_interruptible(int32_t enable) {
+    is_enabled = enable != 0;
 }

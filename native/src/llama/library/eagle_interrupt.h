@@ -1,13 +1,13 @@
-// Ctrl-C while a prompt is computed: heard between two operations of the graph, not at the end of a batch.
+// Lets Ctrl-C interrupt a prompt between two operations of the graph, instead of at the end of a batch.
 #pragma once
 
 #include "llama-context.h"
 
 namespace eagle {
 
-// As long as it lives, with may_stop, SIGINT ends what the context computes on the CPU; the program's own handler has
-// it afterwards. Nothing changes where this thread did not ask for it (eagle_hear_interrupts), where the program leaves
-// SIGINT to the system or ignores it, and on Windows. The caller's own abort callback goes on being asked.
+// While the object exists and may_stop is true, SIGINT aborts the context's computation on the CPU; the program's own
+// handler runs afterwards. No effect if this thread is not interruptible (eagle_set_interruptible), if the program has
+// no SIGINT handler or ignores the signal, and on Windows. The caller's own abort callback is still called.
 class Interruptible {
   public:
     Interruptible(llama_context & ctx, bool may_stop);
@@ -19,7 +19,7 @@ class Interruptible {
     llama_context & ctx_;
     ggml_abort_callback callback_;  // the caller's
     void * data_;
-    bool hears_;
+    bool is_installed_;
 
     static bool is_due(void * self);
 };

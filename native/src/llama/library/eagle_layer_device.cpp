@@ -1,4 +1,4 @@
-#include "eagle.h"
+#include "eagle_info.h"
 #include "llama-model.h"
 
 ggml_backend_dev_t eagle_layer_device(const llama_model * model, int32_t layer) {

@@ -1,26 +1,27 @@
 #include "eagle_lost_server.h"
 
 #include "eagle_error.h"
+#include "eagle_info.h"
 #include "llama-context.h"
 
 namespace {
 
 using LostServer = const char *(ggml_backend_t);
 
-// Of ggml-rpc, null for other backends.
+// Returns the function of ggml-rpc, null for other backends.
 LostServer * lost_server_function(ggml_backend_t backend) {
     ggml_backend_dev_t device = ggml_backend_get_device(backend);
     ggml_backend_reg_t reg = device ? ggml_backend_dev_backend_reg(device) : nullptr;
     return reg ? (LostServer *) ggml_backend_reg_get_proc_address(reg, "eagle_rpc_lost_server") : nullptr;
 }
 
-// The first backend of which `is_meant` says so.
+// Returns the first backend for which `condition` is true.
 template <typename Condition>
-ggml_backend_t find_backend(const llama_context & ctx, Condition is_meant) {
+ggml_backend_t find_backend(const llama_context & ctx, Condition condition) {
     ggml_backend_sched_t sched = ctx.get_sched();
     for (int i = 0; sched && i < ggml_backend_sched_get_n_backends(sched); i++) {
         ggml_backend_t backend = ggml_backend_sched_get_backend(sched, i);
-        if (is_meant(backend)) {
+        if (condition(backend)) {
             return backend;
         }
     }
@@ -38,7 +39,7 @@ int eagle_unless_lost(llama_context & ctx, int status) {
     if (status != 0 || !find_backend(ctx, lost_server_function)) {
         return status;
     }
-    ctx.synchronize();  // logits may be on their way
+    ctx.synchronize();  // logits may still be copied
     return find_backend(ctx, lost_server) ? -3 : status;
 }
 

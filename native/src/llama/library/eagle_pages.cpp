@@ -14,7 +14,7 @@
 
 void eagle_release_pages(const void * data, size_t size) {
 #if defined(_WIN32)
-    VirtualUnlock((void *) data, size);  // of pages that are not locked: takes them out of the working set
+    VirtualUnlock((void *) data, size);  // removes pages that are not locked from the working set
 #else
     const uintptr_t page = (uintptr_t) sysconf(_SC_PAGESIZE);
     const uintptr_t begin = ((uintptr_t) data + page - 1) / page * page;

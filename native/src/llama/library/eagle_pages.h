@@ -1,8 +1,8 @@
-// Memory of a mapped file.
+// Release of memory that a mapped file occupies.
 #pragma once
 
 #include <stddef.h>
 
-// Gives back the whole pages of [data, data + size), part of a file that is mapped read-only. The file's own cache
-// keeps them: reading them again is a page fault.
+// Releases the whole pages of [data, data + size), part of a file that is mapped read-only. They stay in the page
+// cache, so reading them again costs a page fault.
 void eagle_release_pages(const void * data, size_t size);

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "eagle.h"
 #include "eagle_characters.h"
 #include "eagle_error.h"
 #include "eagle_grammar.h"
+#include "eagle_sampler.h"
 
 namespace eagle {
 
@@ -57,7 +57,7 @@ class Pattern {
         return rule;
     }
 
-    // Outside of groups, what is not anchored may have anything around it.
+    // Text may precede and follow a pattern that is not anchored, except inside groups.
     std::string branch() {
         const bool is_outermost = depth_ == 0;
         const std::string anything = json_rule(complement({})) + "*";
@@ -135,7 +135,7 @@ class Pattern {
         return "(" + rule + ")";
     }
 
-    // {n}, {n,} or {n,m}: other braces are characters.
+    // Parses {n}, {n,} or {n,m}. Other braces are literal characters.
     bool is_counted() const {
         size_t i = at_;
         if (i >= text_.size() || text_[i++] != '{') {
@@ -166,7 +166,7 @@ class Pattern {
         if (sees("+")) {
             refuse("a possessive repetition");
         }
-        take("?");  // how much it prefers to take changes no set of strings
+        take("?");  // a lazy quantifier matches the same set of strings
         if (sees("*") || sees("+") || sees("?") || is_counted()) {
             refuse("a repetition of a repetition");
         }
@@ -175,20 +175,20 @@ class Pattern {
 
     std::string counted() {
         at_++;
-        const uint64_t least = number();
+        const uint64_t minimum = number();
         if (take("}")) {
-            return format("{%llu,%llu}", (unsigned long long) least, (unsigned long long) least);
+            return format("{%llu,%llu}", (unsigned long long) minimum, (unsigned long long) minimum);
         }
         at_++;
         if (take("}")) {
-            return least == 0 ? "*" : format("{%llu,}", (unsigned long long) least);
+            return minimum == 0 ? "*" : format("{%llu,}", (unsigned long long) minimum);
         }
-        const uint64_t most = number();
+        const uint64_t maximum = number();
         at_++;
-        if (most < least) {
+        if (maximum < minimum) {
             refuse("a repetition of more at least than at most");
         }
-        return format("{%llu,%llu}", (unsigned long long) least, (unsigned long long) most);
+        return format("{%llu,%llu}", (unsigned long long) minimum, (unsigned long long) maximum);
     }
 
     uint64_t number() {

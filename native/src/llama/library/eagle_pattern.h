@@ -1,12 +1,12 @@
-// Regular expressions of JSON schemas as GBNF: the one translation, of Python's converter and the server's.
+// Translation of the regular expressions in JSON schemas to GBNF, used by the Python converter and the server.
 #pragma once
 
 #include <string>
 
 namespace eagle {
 
-// A rule for the JSON strings, quotes included, in which the pattern is found. Each feature of ECMAScript's and
-// Python's expressions is obeyed where both agree, or refused by its name in an Error.
+// Returns a rule for the JSON strings (with quotes) that contain a match. Supports features whose meaning is the same
+// in ECMAScript and Python; throws an Error that names any other feature.
 std::string pattern_rule(const std::string & pattern);
 
 }  // namespace eagle

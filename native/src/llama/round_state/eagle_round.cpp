@@ -11,7 +11,7 @@ using eagle::guarded;
 
 namespace {
 
-// A sequence of a context in replay mode.
+// One sequence of a context in replay mode.
 struct sequence {
     llama_memory_t memory;
     llama_memory_recurrent * mem;
@@ -35,7 +35,7 @@ struct sequence {
 
     eagle_round_state & state() const { return *mem->eagle; }
 
-    // Null for an empty sequence.
+    // Returns null for an empty sequence.
     const eagle_round_cell * cell() const {
         const int32_t tail = mem->cells[id].tail;
         return tail < 0 ? nullptr : &state().cells[tail];
@@ -103,10 +103,10 @@ int32_t eagle_round_rollback(llama_context * ctx, llama_seq_id seq_id) {
     return guarded("eagle_round_rollback", [&] { commit(sequence(ctx, seq_id), 0); });
 }
 
-void eagle_round_commit_at_once(llama_context * ctx, int32_t wanted) {
+void eagle_round_commit_at_once(llama_context * ctx, int32_t enable) {
     llama_memory_recurrent * mem = ctx ? eagle_round_memory(llama_get_memory(ctx)) : nullptr;
     if (mem) {
-        mem->eagle->at_once = wanted != 0;
+        mem->eagle->at_once = enable != 0;
     }
 }
 

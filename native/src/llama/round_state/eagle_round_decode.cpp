@@ -30,8 +30,9 @@ struct cell_move {
     uint32_t src;
 };
 
-// Rows through host memory, all read before any is written: moves may be cyclic. Rare: a sequence changes its cell
-// only when the set of sequences in a batch changes, or when a copied sequence first differs from its source.
+// Copies rows through host memory and reads all before it writes any, because moves may be cyclic. This is rare: a
+// sequence changes its cell only if the set of sequences in a batch changes, or if a copied sequence diverges from its
+// source.
 void move_rows(const llama_memory_recurrent & mem, const std::vector<cell_move> & moves,
                const std::vector<uint32_t> & zeros) {
     std::vector<char> rows;
@@ -44,15 +45,15 @@ void move_rows(const llama_memory_recurrent & mem, const std::vector<cell_move> 
         for (size_t i = 0; i < moves.size(); i++) {
             ggml_backend_tensor_set(t, rows.data() + i * size, moves[i].dst * size, size);
         }
-        rows.assign(zeros.empty() ? 0 : size, 0);  // some devices have no memset
+        rows.assign(zeros.empty() ? 0 : size, 0);  // not all devices support memset
         for (const uint32_t cell : zeros) {
             ggml_backend_tensor_set(t, rows.data(), cell * size, size);
         }
     }
 }
 
-// Carries out what find_slot asked for: cell i takes the state of cell src0, or of nobody when src0 is rs_z.
-void settle_cells(llama_memory_recurrent & mem, ggml_backend_sched_t sched) {
+// Applies the moves of find_slot: cell i gets the state of cell src0, or zeros if src0 is rs_z.
+void move_cells(llama_memory_recurrent & mem, ggml_backend_sched_t sched) {
     auto & cells = mem.eagle->cells;
     std::vector<cell_move> moves;
     std::vector<uint32_t> zeros;
@@ -78,7 +79,7 @@ void settle_cells(llama_memory_recurrent & mem, ggml_backend_sched_t sched) {
     }
 }
 
-// Bookkeeping for the tokens that the ubatch adds to a cell; seq is the sequence's index in the ubatch.
+// Updates the cell for the tokens that the ubatch adds to it; seq is the sequence's index in the ubatch.
 void record_tokens(eagle_round_cell & cell, const llama_ubatch & ubatch, uint32_t seq, int64_t n_slots) {
     const llama_pos * pos = ubatch.pos + seq * ubatch.n_seq_tokens;
     const uint32_t n_tail = (uint32_t) std::min<int64_t>(ubatch.n_seq_tokens, n_slots);
@@ -151,7 +152,7 @@ bool eagle_round_place(llama_memory_i * memory, ggml_backend_sched_t sched, cons
     if (!mem) {
         return true;
     }
-    settle_cells(*mem, sched);
+    move_cells(*mem, sched);
     for (uint32_t s = 0; s < ubatch.n_seqs; s++) {
         if (!mem->eagle->fused && !commit_cell(*mem, sched, mem->head + s)) {
             return false;

@@ -1,13 +1,15 @@
-// Life of a decode: llama_memory_recurrent::find_slot decides which cell each sequence uses; eagle_round_place moves
-// states between cells where find_slot asked for it, so that the graph always works in place on cells
-// [head, head + n_seqs), and fixes how many records are replayed; the graph is allocated, eagle_round_is_placed,
-// and runs; eagle_round_done.
+// Steps of a decode with a replayed recurrent state:
+//   1. llama_memory_recurrent::find_slot chooses a cell for each sequence.
+//   2. eagle_round_place moves states between cells accordingly, so that the graph works in place on cells
+//      [head, head + n_seqs), and sets the number of records to replay.
+//   3. The graph is allocated, checked by eagle_round_is_placed, and computed.
+//   4. eagle_round_done.
 
 #pragma once
 
 #include <vector>
 
-#include "eagle_round_nodes.h"  // eagle_round_is_placed, after a graph is allocated
+#include "eagle_round_nodes.h"  // eagle_round_is_placed
 #include "ggml-backend.h"
 #include "llama.h"
 
@@ -15,21 +17,22 @@ class llama_memory_recurrent;
 struct llama_memory_i;
 struct llama_ubatch;
 
-// Throws with the names of both parameters when n_ubatch cannot hold the tokens that stay undoable.
+// Throws if n_ubatch is too small for the tokens that must stay undoable.
 void eagle_round_check_ubatch(uint32_t n_rs_seq, uint32_t n_ubatch);
 
-// The recurrent part of a context's memory if it is in replay mode, else null.
+// Returns the recurrent part of a context's memory if it is in replay mode, else null.
 llama_memory_recurrent * eagle_round_memory(llama_memory_i * memory);
 
-// Whether a decode of this sequence must be refused because an earlier one failed half-way. Logs the remedy.
+// Returns true if an earlier decode of one of the sequences failed half-way, so that this one must be refused. Logs the
+// remedy.
 bool eagle_round_is_dirty(const llama_memory_recurrent & mem, const std::vector<llama_ubatch> & ubatches);
 
-// Between apply() and the graph of a ubatch. False: the pending replay could not be computed.
+// Call it between apply() and the graph of a ubatch. Returns false if the pending replay could not be computed.
 bool eagle_round_place(llama_memory_i * memory, ggml_backend_sched_t sched, const llama_ubatch & ubatch);
 
-// After the graph of a ubatch succeeded.
+// Call it after the graph of a ubatch has succeeded.
 void eagle_round_done(llama_memory_i * memory, const llama_ubatch & ubatch);
 
-// Replays what is pending for a sequence (-1: all) into the cache, so that it can be saved. Nothing before can be
-// undone afterwards. Throws when a cell is dirty or the computation fails.
+// Replays the pending records of a sequence (-1: all) into the cache, so that it can be saved. Earlier tokens cannot be
+// undone afterwards. Throws if a cell is dirty or the computation fails.
 void eagle_round_flush(llama_memory_i * memory, ggml_backend_sched_t sched, llama_seq_id seq_id);

@@ -61,13 +61,13 @@ ggml_tensor * eagle_round_attn(const eagle_round_graph & graph, eagle_round_gdn 
     ggml_context * ctx = graph.ctx;
     const eagle_round_state * state = graph.mctx->get_eagle();
     const int64_t n_k = state->layout.n_k_heads;
-    // Heads that were repeated for the unfused path: the first ones are the originals.
+    // The caller has repeated the heads for the unfused path; the first ones are the originals.
     in.q =
         ggml_view_4d(ctx, in.q, in.q->ne[0], n_k, in.q->ne[2], in.q->ne[3], in.q->nb[1], in.q->nb[2], in.q->nb[3], 0);
     in.k =
         ggml_view_4d(ctx, in.k, in.k->ne[0], n_k, in.k->ne[2], in.k->ne[3], in.k->nb[1], in.k->nb[2], in.k->nb[3], 0);
     if (!state->fused) {
-        // n_replay has to be part of the graph: its values are set on every decode
+        // n_replay must be part of the graph, because every decode sets its values
         ggml_build_forward_expand(graph.gf, graph.n_replay);
         return eagle_round_unfused_attn(graph, in);
     }

@@ -1,4 +1,4 @@
-// Graphs over the replayed recurrent state (eagle_round_state.h).
+// Graph builders for the replayed recurrent state (eagle_round_state.h).
 
 #pragma once
 
@@ -10,7 +10,7 @@
 
 class llama_memory_recurrent_context;
 
-// What the builders need of an architecture's graph.
+// Parts of an architecture's graph that the builders use.
 struct eagle_round_graph {
     ggml_context * ctx;
     ggml_cgraph * gf;
@@ -20,15 +20,16 @@ struct eagle_round_graph {
     int il;
 };
 
-// Whether the state is replayed, and this decode leaves nothing to replay: such a graph has other nodes.
+// Returns true if the state is replayed and this decode leaves nothing to replay. Such a graph has different nodes.
 bool eagle_round_at_once(const llama_memory_recurrent_context * mctx);
 
-// The batch's cells of a cache tensor, in place: [state_size, n_seqs].
+// Returns a view of the batch's cells in a cache tensor: [state_size, n_seqs].
 ggml_tensor * eagle_round_cells(ggml_context * ctx, const llama_memory_recurrent_context * mctx, ggml_tensor * cache,
                                 int64_t state_size, int64_t n_seqs);
 
-// x [channels, T, n_seqs] -> input of the convolution [window + T, channels, n_seqs]; the window in the cache moves.
+// Returns the input of the convolution [window + T, channels, n_seqs] for x [channels, T, n_seqs], and updates the
+// window in the cache.
 ggml_tensor * eagle_round_conv_input(const eagle_round_graph & graph, ggml_tensor * x);
 
-// Attention output [S, H, T, n_seqs]; the state in the cache moves and the tokens are recorded.
+// Returns the attention output [S, H, T, n_seqs], updates the state in the cache and records the tokens.
 ggml_tensor * eagle_round_attn(const eagle_round_graph & graph, eagle_round_gdn in);

@@ -1,4 +1,4 @@
-// What one token leaves in the records of one layer, in floats. See eagle_gdn.h for the order.
+// Layout of the records of one layer, in floats. eagle_gdn.h describes the order.
 
 #pragma once
 
@@ -10,7 +10,7 @@ struct eagle_round_layout {
     int64_t head_dim = 0;
     int64_t n_k_heads = 0;
     int64_t n_v_heads = 0;
-    int64_t n_channels = 0;   // of the convolution
+    int64_t n_channels = 0;   // channels of the convolution
     int64_t conv_window = 0;  // conv kernel - 1
 
     int64_t gdn_floats() const { return head_dim * (n_k_heads + n_v_heads) + 2 * n_v_heads; }
@@ -18,14 +18,14 @@ struct eagle_round_layout {
     int64_t row_floats() const { return n_slots * (n_channels + gdn_floats()); }
 };
 
-// Where a record lies in its row when ordinary operations write it, in floats. A part has all its tokens in one piece,
-// so that it is copied at once and read as it lies. The convolution's has the window in front, a row to a channel: the
-// window after n tokens is its columns n and following.
+// Offsets in a record row if ordinary operations write it, in floats. All tokens of a part are contiguous, so that one
+// operation can copy or read them. The convolution's part has one row per channel and starts with the window: the
+// window after n tokens is the columns from n on.
 struct eagle_round_parts {
-    // ggml-vulkan aborts where what its Gated DeltaNet reads lies at no multiple of a number of bytes, at most these.
+    // ggml-vulkan aborts if the inputs of its Gated DeltaNet are not aligned; no device requires more bytes than this.
     static constexpr size_t ALIGNMENT = 256;
 
-    int64_t n_columns, k, v, g, beta, end;  // the convolution's is at 0
+    int64_t n_columns, k, v, g, beta, end;  // the convolution's part is at 0
 
     explicit eagle_round_parts(const eagle_round_layout & l) {
         n_columns = l.conv_window + l.n_slots;

@@ -16,15 +16,15 @@ ggml_tensor * node(ggml_tensor * result, ggml_op op, const eagle_round_replay & 
     return result;
 }
 
-// ggml's buffer types of the CPU do not name their device.
+// The CPU's buffer types have no device in ggml.
 bool computes_in(ggml_backend_t backend, ggml_backend_buffer_type_t type) {
     const ggml_backend_dev_t dev = ggml_backend_buft_get_device(type);
     const ggml_backend_dev_t own = ggml_backend_get_device(backend);
     return dev ? own == dev : ggml_backend_dev_type(own) == GGML_BACKEND_DEVICE_TYPE_CPU;
 }
 
-// The scheduler replaces sources that a backend cannot read by copies, which are views of nothing.
-bool lies_on(ggml_backend_t backend, const ggml_tensor * view) {
+// The scheduler replaces sources that a backend cannot read by copies, which have no view_src.
+bool is_on(ggml_backend_t backend, const ggml_tensor * view) {
     return view->view_src && view->view_src->buffer &&
            computes_in(backend, ggml_backend_buffer_get_type(view->view_src->buffer));
 }
@@ -68,7 +68,7 @@ bool eagle_round_device_knows(ggml_backend_dev_t dev, const eagle_round_layout &
 
 void eagle_round_pin(ggml_backend_sched_t sched, ggml_tensor * node, const ggml_tensor * cache) {
     if (!cache->buffer) {
-        return;  // a size estimate: nothing is allocated
+        return;  // during a size estimate nothing is allocated
     }
     const ggml_backend_buffer_type_t type = ggml_backend_buffer_get_type(cache->buffer);
     for (int i = 0; i < ggml_backend_sched_get_n_backends(sched); i++) {
@@ -78,7 +78,7 @@ void eagle_round_pin(ggml_backend_sched_t sched, ggml_tensor * node, const ggml_
             return;
         }
     }
-    throw std::runtime_error(format("%s lies in memory of %s, where no backend of this context computes", cache->name,
+    throw std::runtime_error(format("%s is in memory of %s, which no backend of this context uses", cache->name,
                                     ggml_backend_buft_name(type)));
 }
 
@@ -91,7 +91,7 @@ bool eagle_round_is_placed(ggml_backend_sched_t sched, ggml_cgraph * graph) {
         const ggml_tensor * cache = node->src[eagle_gdn_cache_src(node)];
         const ggml_tensor * records = node->src[eagle_gdn_cache_src(node) == 5 ? 6 : 2];
         ggml_backend_t backend = ggml_backend_sched_get_tensor_backend(sched, node);
-        if (!backend || !lies_on(backend, cache) || (records && !lies_on(backend, records))) {
+        if (!backend || !is_on(backend, cache) || (records && !is_on(backend, records))) {
             LLAMA_LOG_ERROR("%s: %s was placed on %s, which does not hold the state that it works on\n", __func__,
                             ggml_op_name(node->op), backend ? ggml_backend_name(backend) : "no backend");
             return false;

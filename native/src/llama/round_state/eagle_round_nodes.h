@@ -1,5 +1,5 @@
-// The nodes of eagle_gdn.h and their place: they work in place on the cache, so a copy of it on another device would
-// lose what they do.
+// Creation and placement of the nodes of eagle_gdn.h. They update the cache in place, so they must run on its device:
+// an update of a copy would be lost.
 
 #pragma once
 
@@ -21,27 +21,27 @@ struct eagle_round_window {
     ggml_tensor * x;       // [channels, T, n_seqs]
 };
 
-// The batch's records: a view [row, n_seqs], or null without any.
+// Records of the batch.
 struct eagle_round_replay {
-    ggml_tensor * records;
-    ggml_tensor * n_replay;  // I32 [n_seqs], of the tokens recorded before
-    int64_t n_recorded;      // of each sequence's new tokens the last ones, at most
+    ggml_tensor * records;   // view [row, n_seqs], or null
+    ggml_tensor * n_replay;  // I32 [n_seqs]: number of earlier records to replay
+    int64_t n_recorded;      // at most this many of each sequence's last new tokens are recorded
 };
 
-// [S * H, T * n_seqs]
+// Returns [S * H, T * n_seqs].
 ggml_tensor * eagle_round_gdn_node(ggml_context * ctx, const eagle_round_layout & layout, const eagle_round_gdn & in,
                                    const eagle_round_replay & replay);
 
-// [W + T, channels, n_seqs]
+// Returns [W + T, channels, n_seqs].
 ggml_tensor * eagle_round_window_node(ggml_context * ctx, const eagle_round_layout & layout,
                                       const eagle_round_window & in, const eagle_round_replay & replay);
 
-// Whether the device computes both nodes for this layout.
+// Returns true if the device supports both nodes for this layout.
 bool eagle_round_device_knows(ggml_backend_dev_t dev, const eagle_round_layout & layout);
 
-// Keeps a node on the backend that its cache tensor lies on. Throws when the scheduler has none.
+// Assigns a node to the backend of its cache tensor. Throws if the scheduler has no such backend.
 void eagle_round_pin(ggml_backend_sched_t sched, ggml_tensor * node, const ggml_tensor * cache);
 
-// After a graph is allocated: whether each of its nodes lies where its cache does, and reads that instead of a copy.
-// Logs the first one that does not.
+// Returns true if, in an allocated graph, each of these nodes is on the device of its cache and reads it without a
+// copy. Logs the first one that does not.
 bool eagle_round_is_placed(ggml_backend_sched_t sched, ggml_cgraph * graph);

@@ -37,14 +37,14 @@ eagle_round_layout make_layout(const llama_model & model, uint32_t n_rs_seq) {
     layout.n_slots = n_rs_seq > 0 ? n_rs_seq + 1 : 0;
     layout.head_dim = hparams.ssm_d_state;
     layout.n_v_heads = hparams.ssm_dt_rank;
-    // qwen3next interleaves its key heads among the value heads before the operation
+    // qwen3next repeats its key heads to the number of value heads before the operation
     layout.n_k_heads = model.arch == LLM_ARCH_QWEN3NEXT ? hparams.ssm_dt_rank : hparams.ssm_n_group;
     layout.conv_window = (int64_t) hparams.ssm_d_conv - 1;
     layout.n_channels = layout.conv_window > 0 ? hparams.n_embd_r() / layout.conv_window : 0;
     return layout;
 }
 
-// Square head states of a size that the kernels know; everything else keeps snapshots.
+// Requires square head states of a size that the kernels support.
 bool layout_is_supported(const llama_model & model, const eagle_round_layout & layout) {
     const int64_t s = layout.head_dim;
     return layout.n_channels > 0 && (s == 16 || s == 32 || s == 64 || s == 128) &&
@@ -52,7 +52,7 @@ bool layout_is_supported(const llama_model & model, const eagle_round_layout & l
            (int64_t) model.hparams.n_embd_s() == s * s * layout.n_v_heads;
 }
 
-// The devices that hold the recurrent layers' cache.
+// Returns the devices of the recurrent layers' caches.
 std::vector<ggml_backend_dev_t> cache_devices(const llama_model & model, bool offload) {
     std::vector<ggml_backend_dev_t> devices;
     for (uint32_t il = 0; il < model.hparams.n_layer(); il++) {

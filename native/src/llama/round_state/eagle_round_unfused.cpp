@@ -9,12 +9,12 @@
 
 namespace {
 
-// Where a part of the records begins in a row, and the floats from token to token.
+// A part of a record row: its offset, its shape per token, and the floats from token to token.
 struct record_part {
     int64_t at, ne0, ne1, stride;
 };
 
-// Tokens of a part, [ne0, ne1, n_tokens, n_cells].
+// Returns the first n_tokens of a part: [ne0, ne1, n_tokens, n_cells].
 ggml_tensor * record_view(ggml_context * ctx, ggml_tensor * records, uint32_t cell, int64_t n_cells, record_part part,
                           int64_t n_tokens) {
     const size_t f = sizeof(float);
@@ -22,7 +22,7 @@ ggml_tensor * record_view(ggml_context * ctx, ggml_tensor * records, uint32_t ce
                         records->nb[1], cell * records->nb[1] + part.at * f);
 }
 
-// The parts of the Gated DeltaNet record, as eagle_gdn.h or as ordinary operations write them.
+// The parts of the Gated DeltaNet record, in the layout of eagle_gdn.h or of ordinary operations.
 struct gdn_parts {
     record_part k, v, g, beta;
 
@@ -44,7 +44,7 @@ struct gdn_parts {
     }
 };
 
-// Columns [first, first + n) of the convolution's record, [n, channels, n_cells].
+// Returns columns [first, first + n) of the convolution's record: [n, channels, n_cells].
 ggml_tensor * conv_record(ggml_context * ctx, const eagle_round_layout & l, ggml_tensor * records, uint32_t cell,
                           int64_t n_cells, int64_t first, int64_t n) {
     const size_t f = sizeof(float);
@@ -52,7 +52,7 @@ ggml_tensor * conv_record(ggml_context * ctx, const eagle_round_layout & l, ggml
                         cell * records->nb[1] + first * f);
 }
 
-// Tokens [first, first + n) of a [.., .., T, n_seqs] tensor.
+// Returns tokens [first, first + n) of a tensor [.., .., T, n_seqs].
 ggml_tensor * tokens(ggml_context * ctx, ggml_tensor * t, int64_t first, int64_t n) {
     return ggml_view_4d(ctx, t, t->ne[0], t->ne[1], n, t->ne[3], t->nb[1], t->nb[2], t->nb[3], first * t->nb[2]);
 }
@@ -62,8 +62,8 @@ struct gdn_result {
     ggml_tensor * state;  // [S * S * H, n_seqs]
 };
 
-// The operation wants its gates in one piece, and where a device can read them.
-ggml_tensor * in_one_piece(ggml_context * ctx, ggml_tensor * t) {
+// The operation requires contiguous, aligned gates.
+ggml_tensor * contiguous(ggml_context * ctx, ggml_tensor * t) {
     return ggml_is_contiguous(t) && t->view_offs % eagle_round_parts::ALIGNMENT == 0 ? t : ggml_cont(ctx, t);
 }
 
@@ -74,7 +74,7 @@ gdn_result plain_gdn(ggml_context * ctx, const eagle_round_gdn & in) {
     const int64_t n_seqs = in.v->ne[3];
     const size_t f = sizeof(float);
     ggml_tensor * r =
-        ggml_gated_delta_net(ctx, in.q, in.k, in.v, in_one_piece(ctx, in.g), in_one_piece(ctx, in.beta), in.state, 1);
+        ggml_gated_delta_net(ctx, in.q, in.k, in.v, contiguous(ctx, in.g), contiguous(ctx, in.beta), in.state, 1);
     return {ggml_view_4d(ctx, r, S, H, T, n_seqs, S * f, S * H * f, S * H * T * f, 0),
             ggml_view_2d(ctx, r, S * S * H, n_seqs, S * S * H * f, S * H * T * n_seqs * f)};
 }
@@ -84,7 +84,7 @@ eagle_round_gdn gdn_tokens(ggml_context * ctx, const eagle_round_gdn & in, int64
             tokens(ctx, in.g, first, n), tokens(ctx, in.beta, first, n), in.state};
 }
 
-// The convolution's window after n tokens that our operations recorded, [W, channels].
+// Returns the convolution's window [W, channels] after n tokens that our operations have recorded.
 ggml_tensor * window_after(ggml_context * ctx, const llama_memory_recurrent & mem, size_t il, uint32_t cell,
                            ggml_tensor * window, int64_t n) {
     const eagle_round_layout & l = mem.eagle->layout;
@@ -95,7 +95,7 @@ ggml_tensor * window_after(ggml_context * ctx, const llama_memory_recurrent & me
     return ggml_view_2d(ctx, all, l.conv_window, l.n_channels, all->nb[1], n * f);
 }
 
-// One layer of eagle_round_commit_cell.
+// Adds one layer to the graph of eagle_round_commit_cell.
 void commit_layer(ggml_context * ctx, ggml_cgraph * gf, llama_memory_recurrent & mem, size_t il, uint32_t cell) {
     const eagle_round_layout & l = mem.eagle->layout;
     ggml_tensor * records = mem.eagle->records[il];
@@ -121,20 +121,20 @@ void commit_layer(ggml_context * ctx, ggml_cgraph * gf, llama_memory_recurrent &
     }
 }
 
-// Bytes from a tensor to another of the same buffer; 0: they lie in different ones.
+// Returns the distance of two tensors in the same buffer in bytes; 0 if their buffers differ.
 ptrdiff_t distance(const ggml_tensor * a, const ggml_tensor * b) {
     return a->buffer == b->buffer ? (const char *) b->data - (const char *) a->data : 0;
 }
 
-// Layers whose caches lie at equal distances in one buffer, as those of a device do: one operation reaches them all.
+// Layers whose caches are at equal distances in one buffer, as on one device, so that one operation can access all.
 struct layer_run {
-    size_t first = 0;  // the first layer
+    size_t first = 0;  // first layer
     int64_t n = 0;
     ptrdiff_t distance = 0;  // in bytes
 };
 
 std::vector<layer_run> layer_runs(const llama_memory_recurrent & mem) {
-    constexpr ptrdiff_t MAX_BYTES = 64 << 20;  // some Vulkan drivers give an operation 128 MiB of a buffer
+    constexpr ptrdiff_t MAX_BYTES = 64 << 20;  // some Vulkan drivers limit a binding to 128 MiB of a buffer
     std::vector<layer_run> runs;
     size_t last = 0;
     for (size_t il = 0; il < mem.s_l.size(); il++) {
@@ -154,7 +154,8 @@ std::vector<layer_run> layer_runs(const llama_memory_recurrent & mem) {
     return runs;
 }
 
-// The same view of each layer of a run, [ne0, ne1, n]. ggml's views end with their tensor, so it is made by hand.
+// Returns the same view of each layer of a run: [ne0, ne1, n]. ggml_view cannot exceed its tensor, so it is built by
+// hand.
 ggml_tensor * view_of_run(ggml_context * ctx, const ggml_tensor * view, const layer_run & run) {
     ggml_tensor * t = ggml_new_tensor_3d(ctx, view->type, view->ne[0], view->ne[1], run.n);
     t->nb[1] = view->nb[1];
@@ -165,7 +166,7 @@ ggml_tensor * view_of_run(ggml_context * ctx, const ggml_tensor * view, const la
     return t;
 }
 
-// Ordinary operations recorded the windows: those of all layers are copied at once.
+// Copies the windows of all layers of a run; ordinary operations have recorded them.
 void commit_windows(ggml_context * ctx, ggml_cgraph * gf, llama_memory_recurrent & mem, const layer_run & run,
                     uint32_t cell) {
     const eagle_round_layout & l = mem.eagle->layout;
@@ -177,7 +178,7 @@ void commit_windows(ggml_context * ctx, ggml_cgraph * gf, llama_memory_recurrent
     ggml_build_forward_expand(gf, ggml_cpy(ctx, view_of_run(ctx, after, run), view_of_run(ctx, window, run)));
 }
 
-// A scheduler of our own over the context's backends, so that the main graph stays allocated and reusable.
+// Uses a separate scheduler over the context's backends, so that the main graph stays allocated and reusable.
 ggml_backend_sched_t commit_sched(eagle_round_state & state, ggml_backend_sched_t sched, size_t graph_size) {
     if (!state.sched) {
         std::vector<ggml_backend_t> backends;
@@ -192,7 +193,7 @@ ggml_backend_sched_t commit_sched(eagle_round_state & state, ggml_backend_sched_
 
 }  // namespace
 
-// What leaves the undo window advances the cache, the tail only reads it.
+// Tokens that can no longer be undone update the cache; the tail only reads it.
 ggml_tensor * eagle_round_unfused_attn(const eagle_round_graph & graph, eagle_round_gdn in) {
     ggml_context * ctx = graph.ctx;
     ggml_tensor * cache = in.state;

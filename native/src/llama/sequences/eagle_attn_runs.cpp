@@ -4,7 +4,7 @@
 
 namespace {
 
-// n of t's slices along its last dimension, from the first-th on.
+// Returns n slices of t along its last dimension, from slice `first` on.
 ggml_tensor * streams(ggml_context * ctx, ggml_tensor * t, int64_t first, int64_t n) {
     return ggml_view_4d(ctx, t, t->ne[0], t->ne[1], t->ne[2], n, t->nb[1], t->nb[2], t->nb[3], first * t->nb[3]);
 }

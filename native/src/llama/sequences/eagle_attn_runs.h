@@ -1,4 +1,4 @@
-// Attention of sequences that do not all follow each other, in one ubatch.
+// Attention in one ubatch of sequences whose KV cache streams are not adjacent.
 #pragma once
 
 #include <cstdint>
@@ -6,11 +6,11 @@
 struct ggml_tensor;
 struct llm_graph_context;
 
-// Of llm_graph_context::build_attn_mha, in its units.
+// Arguments of llm_graph_context::build_attn_mha.
 struct eagle_attn {
-    ggml_tensor * q;  // [head_dim, n_head, n_tokens], sequence after sequence
-    ggml_tensor * k;  // [head_dim, n_head_kv, n_kv, n_streams], from the first of the ubatch's streams to the last
-    ggml_tensor * v;  // likewise
+    ggml_tensor * q;        // [head_dim, n_head, n_tokens], grouped by sequence
+    ggml_tensor * k;        // [head_dim, n_head_kv, n_kv, n_streams], from the ubatch's first stream to its last
+    ggml_tensor * v;        // same as k
     ggml_tensor * kq_mask;  // [n_kv, tokens of a sequence, 1, n_sequences]
     ggml_tensor * sinks;
     ggml_tensor * v_mla;
@@ -19,8 +19,9 @@ struct eagle_attn {
     int il;
 };
 
-// Sequences have a stream of the KV cache each, and some streams between the ubatch's belong to none of its sequences.
+// Returns true if some streams of the KV cache between the first and the last belong to no sequence of the ubatch.
 bool eagle_attn_has_gaps(const ggml_tensor * k, const ggml_tensor * kq_mask);
 
-// The same rows as of each sequence alone: attention of each run of neighbours, one after another.
+// Computes attention separately for each run of adjacent streams. The rows have the same bits as for each sequence
+// alone.
 ggml_tensor * eagle_attn_runs(const llm_graph_context & graph, const eagle_attn & whole);

@@ -1,11 +1,11 @@
-// The C functions of eagle.h and eagle_testing.h: argument checks, timing, errors to status codes. What they do is in
-// eagle_session.cpp.
+// C functions of eagle.h, eagle_sampler.h and eagle_testing.h: argument checks, timing, errors to status codes.
 
 #include <algorithm>
 
 #include "eagle.h"
 #include "eagle_arguments.h"
 #include "eagle_sample.h"
+#include "eagle_sampler.h"
 #include "eagle_session.h"
 #include "eagle_testing.h"
 
@@ -37,7 +37,7 @@ void require_ids(const eagle_session * session, const llama_token * ids, int32_t
     require_in_vocabulary(ids, n, session->impl.n_vocab());
 }
 
-// Null: the session has no draft.
+// Null without a draft.
 const eagle::DraftEngine * engine_of(const eagle_session * session) {
     return session ? session->impl.engine() : nullptr;
 }
@@ -56,7 +56,6 @@ struct eagle_session_params eagle_session_default_params(void) {
     eagle_session_params params = {};
     params.struct_size = sizeof params;
     params.n_draft_max = 16;
-    params.type_kv = GGML_TYPE_F16;
     return params;
 }
 
@@ -66,8 +65,8 @@ int32_t eagle_session_new(struct llama_context * ctx_tgt, const struct llama_mod
         require(ctx_tgt, "ctx_tgt");
         require(out, "out");
         *out = nullptr;
-        const int32_t least = model_dft ? 1 : 0;
-        *out = new eagle_session{{ctx_tgt, model_dft, merge(given, *llama_get_model(ctx_tgt), least)}};
+        const int32_t min_draft_max = model_dft ? 1 : 0;
+        *out = new eagle_session{{ctx_tgt, model_dft, merge(given, *llama_get_model(ctx_tgt), min_draft_max)}};
     });
 }
 
@@ -213,6 +212,15 @@ int32_t eagle_choice(struct llama_context * ctx, int32_t row, llama_token * ids,
     });
 }
 
+int32_t eagle_set_draft_kv_type(int32_t type) {
+    return guarded("eagle_set_draft_kv_type", [&] {
+        if (type != GGML_TYPE_F16 && type != GGML_TYPE_F32) {
+            throw Error(EAGLE_ERR_ARGUMENT, "the type must be F16 or F32");
+        }
+        eagle::draft_kv_type = (ggml_type) type;
+    });
+}
+
 int32_t eagle_commit(eagle_session * session, int32_t n_kept) {
     return guarded("eagle_commit", [&] {
         require(session, "session");
@@ -262,11 +270,11 @@ int32_t eagle_draft_ids(const eagle_session * session, llama_token * ids) {
     });
 }
 
-int32_t eagle_note_tokens(eagle_session * session, const llama_token * ids, int32_t n) {
-    return guarded("eagle_note_tokens", [&] {
+int32_t eagle_note_used_tokens(eagle_session * session, const llama_token * ids, int32_t n) {
+    return guarded("eagle_note_used_tokens", [&] {
         require(session, "session");
         require_ids(session, ids, n);
-        session->impl.note(ids, n);
+        session->impl.note_used_tokens(ids, n);
     });
 }
 

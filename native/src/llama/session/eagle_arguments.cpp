@@ -6,7 +6,7 @@ namespace eagle {
 
 namespace {
 
-constexpr int32_t MAX_DRAFT_POSITIONS = 1 << 26;  // no model is trained for a hundredth of it, and sums stay in 32 bits
+constexpr int32_t MAX_DRAFT_POSITIONS = 1 << 26;  // keeps sums in 32 bits; no model is trained for 1 % of it
 
 }  // namespace
 
@@ -23,7 +23,7 @@ void require_in_vocabulary(const llama_token * ids, int32_t n, int64_t n_vocab) 
     }
 }
 
-eagle_session_params merge(const eagle_session_params * given, const llama_model & target, int32_t least_draft_max) {
+eagle_session_params merge(const eagle_session_params * given, const llama_model & target, int32_t min_draft_max) {
     eagle_session_params params = eagle_session_default_params();
     if (given) {
         if (given->struct_size < sizeof(size_t) || given->struct_size > sizeof params) {
@@ -32,11 +32,8 @@ eagle_session_params merge(const eagle_session_params * given, const llama_model
         }
         std::memcpy(&params, given, given->struct_size);
     }
-    if (params.n_draft_max < least_draft_max || params.n_ctx < 0) {
+    if (params.n_draft_max < min_draft_max || params.n_ctx < 0) {
         throw Error(EAGLE_ERR_ARGUMENT, format("n_draft_max is %d, n_ctx %d", params.n_draft_max, params.n_ctx));
-    }
-    if (params.type_kv != GGML_TYPE_F16 && params.type_kv != GGML_TYPE_F32) {
-        throw Error(EAGLE_ERR_ARGUMENT, "type_kv must be F16 or F32");
     }
     if (params.n_threads < 0 || params.n_threads > GGML_MAX_N_THREADS) {
         throw Error(EAGLE_ERR_ARGUMENT, format("n_threads is %d, not 0 to %d", params.n_threads, GGML_MAX_N_THREADS));

@@ -1,4 +1,4 @@
-// What the C functions of a session and of a set of drafts check alike.
+// Argument checks that sessions and sets of drafts share.
 #pragma once
 
 #include "eagle_error.h"
@@ -14,7 +14,7 @@ void require(const T * pointer, const char * what) {
 
 void require_in_vocabulary(const llama_token * ids, int32_t n, int64_t n_vocab);
 
-// The caller's struct may be shorter (older) than ours; what it does not know keeps its default.
-eagle_session_params merge(const eagle_session_params * given, const llama_model & target, int32_t least_draft_max = 1);
+// Fills in defaults: the caller's struct may be shorter (older) than ours.
+eagle_session_params merge(const eagle_session_params * given, const llama_model & target, int32_t min_draft_max = 1);
 
 }  // namespace eagle

@@ -1,4 +1,4 @@
-// Boundaries (eagle_features.h) as a session reads them: from the result of the target's last graph, on its device.
+// Boundaries (eagle_features.h) of the target's last graph, read on its device.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@ struct llama_context;
 
 namespace eagle {
 
-// In addition to the boundaries: the state behind the final norm, which the head reads.
+// Id of an additional state: the output of the final norm, which the output head reads.
 constexpr int32_t FINAL_NORM = -1;
 
-// As long as it lives, the boundaries `ids` are outputs of the context's graphs. They are not copied to the host,
-// unless eagle_capture_layer asks for that too. Throws EAGLE_ERR_INCOMPATIBLE where the target does not publish one.
+// While the object exists, the boundaries `ids` are outputs of the context's graphs. They are copied to the host only
+// if eagle_capture_layer is enabled too. Throws EAGLE_ERR_INCOMPATIBLE if the target does not publish one of them.
 class Boundaries {
   public:
     Boundaries(llama_context & ctx, const std::vector<int32_t> & ids);
@@ -21,8 +21,8 @@ class Boundaries {
     Boundaries(const Boundaries &) = delete;
     Boundaries & operator=(const Boundaries &) = delete;
 
-    // Each {n_embd, n_rows} of the context's last graph, valid until the context computes again. The graph must be
-    // complete, and have computed all n_rows.
+    // Returns a tensor {n_embd, n_rows} for each boundary, valid until the context computes again. The last graph must
+    // have finished and have n_rows rows.
     std::vector<ggml_tensor *> of_last_graph(int32_t n_rows) const;
 
   private:

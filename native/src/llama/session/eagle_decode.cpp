@@ -7,7 +7,7 @@
 namespace eagle {
 
 void decode(llama_context & ctx, const llama_batch & batch, bool may_stop) {
-    const Interruptible heard(ctx, may_stop);
+    const Interruptible interruptible(ctx, may_stop);
     const int32_t rc = llama_decode(&ctx, batch);
     if (rc == 1) {
         throw Error(EAGLE_ERR_CONTEXT_FULL, format("llama_decode found no room for %d tokens", batch.n_tokens));

@@ -5,7 +5,7 @@
 
 namespace eagle {
 
-// may_stop: at Ctrl-C, where the thread hears it.
+// may_stop: Ctrl-C interrupts it if the thread is interruptible.
 void decode(llama_context & ctx, const llama_batch & batch, bool may_stop);
 
 }  // namespace eagle

@@ -15,28 +15,28 @@ namespace eagle {
 
 namespace {
 
-// Where the next row stands.
+// Returns the position of the next row.
 llama_pos end_of(const Sequence & rows) {
     return rows.positions().at(rows.n_past());
 }
 
-// Can a row at `pos` come next, when the sequence has gone back there?
+// Returns true if the sequence can be truncated so that the next row is at `pos`.
 bool can_go_to(const Sequence & rows, llama_pos pos) {
     const int32_t row = rows.positions().row_at(pos);
     return row > 0 && row <= rows.n_past() && rows.positions().at(row) == pos;
 }
 
-// Goes back to `pos`, or on to there over a gap. Of the rows before a gap nothing is known: as many are counted as
-// there are positions.
+// Truncates the sequence before `pos`, or skips to it over a gap. Rows before a gap are unknown and counted as one per
+// position.
 void go_to(Sequence & rows, llama_pos pos) {
     if (!can_go_to(rows, pos)) {
-        rows.resume(pos);
+        rows.skip_to(pos);
     } else if (rows.positions().row_at(pos) < rows.n_past()) {
-        rows.trim(rows.positions().row_at(pos));
+        rows.truncate(rows.positions().row_at(pos));
     }
 }
 
-// A draft reads an image's rows as it reads its own embeddings, and where they stand by M-RoPE.
+// Throws if the draft cannot evaluate rows of an image: it needs their M-RoPE positions and the target's width.
 void require_readable(const llama_ubatch & ubatch, const DraftModel & draft, int64_t n_embd_tgt) {
     if (ubatch.token || ubatch.n_pos < (uint32_t) RowPositions::N_PARTS || draft.n_embd != n_embd_tgt) {
         throw Error(EAGLE_ERR_INCOMPATIBLE,
@@ -45,7 +45,7 @@ void require_readable(const llama_ubatch & ubatch, const DraftModel & draft, int
     }
 }
 
-// In a saved state: how many rows there are, and their tokens.
+// Bytes of the text in a saved state: the number of rows, and their tokens.
 int64_t text_bytes(int32_t n_rows) {
     return (int64_t) sizeof n_rows + n_rows * (int64_t) sizeof(llama_token);
 }
@@ -68,7 +68,7 @@ int32_t run_length(const llama_ubatch & ubatch, int32_t first) {
 
 }  // namespace
 
-// Of one sequence: consecutive tokens, or rows of an image.
+// Consecutive tokens, or rows of an image, of one sequence.
 struct DraftSet::Run {
     const llama_ubatch & ubatch;
     int32_t first, n;
@@ -112,7 +112,7 @@ DraftSet::Slot & DraftSet::slot(llama_seq_id seq) {
     return s;
 }
 
-// A draft that fails must not take the target's decode with it: its sequences begin anew after a gap.
+// A failing draft must not fail the target's decode: its sequences restart after a gap.
 void DraftSet::decoded(const llama_ubatch & ubatch) {
     try {
         append_all(ubatch);
@@ -150,7 +150,7 @@ void DraftSet::append(const Run & run, const std::vector<ggml_tensor *> & states
             append_tokens(rows, run, states);
         }
     } catch (...) {
-        rows.resume(run.pos() + 1);  // whatever comes next comes after a gap
+        rows.skip_to(run.pos() + 1);  // the next row follows a gap
         throw;
     }
     s.text.resize(rows.n_past() - run.n, UNKNOWN);
@@ -164,11 +164,10 @@ void DraftSet::append(const Run & run, const std::vector<ggml_tensor *> & states
 void DraftSet::append_tokens(Sequence & rows, const Run & run, const std::vector<ggml_tensor *> & states) {
     go_to(rows, run.pos());
     rows.stage(states, run.first, run.n);
-    rows.keep(run.tokens(), run.n);
+    rows.append(run.tokens(), run.n);
 }
 
-// An image may come in several pieces, which all begin at its time. The row after it stands behind its lines and
-// columns.
+// An image may arrive in several pieces, which all have its time. The next row is after the largest of its positions.
 void DraftSet::append_image(Sequence & rows, const Run & run, const std::vector<ggml_tensor *> & states) {
     const std::vector<llama_pos> parts = run.parts();
     llama_pos end = *std::max_element(parts.begin(), parts.end()) + 1;
@@ -179,11 +178,11 @@ void DraftSet::append_image(Sequence & rows, const Run & run, const std::vector<
     }
     const int64_t width = llama_model_n_embd_inp(llama_get_model(ctx_));
     rows.stage(states, run.first, run.n);
-    rows.keep_embedded(run.ubatch.embd + run.first * width, width, parts, end);
+    rows.append_image(run.ubatch.embd + run.first * width, width, parts, end);
 }
 
-// The draft sees its memory from where text and tokens agree up to the end. An image is taken for the one that it was
-// where the text behind it is the same.
+// Shows the draft its memory from the row on where `text` and the new tokens are equal up to the end. An image counts
+// as equal if the text after it is.
 void DraftSet::set_text(llama_seq_id seq, const llama_token * tokens, int32_t n) {
     Slot & s = slots_[seq];
     if (!s.rows) {
@@ -196,11 +195,11 @@ void DraftSet::set_text(llama_seq_id seq, const llama_token * tokens, int32_t n)
             break;
         }
     }
-    s.rows->see_from(first);
+    s.rows->show_from(first);
 }
 
-// Those whose sequences have states to draft from, and room; n_max is what there is room for.
-std::vector<eagle_draft_request *> DraftSet::drafting(eagle_draft_request * requests, int32_t n) {
+// Returns the requests whose sequences have pending rows and room, and limits their n_max to that room.
+std::vector<eagle_draft_request *> DraftSet::ready_requests(eagle_draft_request * requests, int32_t n) {
     std::vector<eagle_draft_request *> found;
     for (eagle_draft_request * r = requests; r < requests + n; r++) {
         Slot & s = slots_[r->seq];
@@ -217,39 +216,39 @@ std::vector<eagle_draft_request *> DraftSet::drafting(eagle_draft_request * requ
 }
 
 void DraftSet::propose(eagle_draft_request * requests, int32_t n, float p_min) {
-    const std::vector<eagle_draft_request *> asked = drafting(requests, n);
+    const std::vector<eagle_draft_request *> ready = ready_requests(requests, n);
     try {
-        draft_all(asked, p_min);
+        draft_all(ready, p_min);
     } catch (...) {
-        for (const eagle_draft_request * r : asked) {
-            slots_[r->seq].rows->resume(r->pos);
+        for (const eagle_draft_request * r : ready) {
+            slots_[r->seq].rows->skip_to(r->pos);
         }
         throw;
     }
 }
 
-void DraftSet::draft_all(const std::vector<eagle_draft_request *> & asked, float p_min) {
-    if (asked.empty()) {
+void DraftSet::draft_all(const std::vector<eagle_draft_request *> & ready, float p_min) {
+    if (ready.empty()) {
         return;
     }
     int32_t n_steps = 0, room = INT32_MAX;
-    for (const eagle_draft_request * r : asked) {
+    for (const eagle_draft_request * r : ready) {
         n_steps = std::max(n_steps, r->n_max);
         room = std::min(room, slots_[r->seq].rows->room());
     }
     n_steps = std::min(n_steps, room);
-    std::vector<llama_token> ids(asked.size() * n_steps);
+    std::vector<llama_token> ids(ready.size() * n_steps);
     std::vector<float> probs(ids.size());
     std::vector<DraftRows> parts;
     std::vector<DraftOut> out;
-    for (size_t i = 0; i < asked.size(); i++) {
-        parts.push_back(slots_[asked[i]->seq].rows->rows_to_draft(asked[i]->id_last));
+    for (size_t i = 0; i < ready.size(); i++) {
+        parts.push_back(slots_[ready[i]->seq].rows->rows_to_draft(ready[i]->id_last));
         out.push_back({&ids[i * n_steps], &probs[i * n_steps]});
     }
     const int32_t n_drafted = engine_.draft(parts, n_steps, p_min, out);
-    for (size_t i = 0; i < asked.size(); i++) {
-        eagle_draft_request & r = *asked[i];
-        const int32_t n_good = slots_[r.seq].rows->drafted(out[i].probs, n_drafted, p_min);
+    for (size_t i = 0; i < ready.size(); i++) {
+        eagle_draft_request & r = *ready[i];
+        const int32_t n_good = slots_[r.seq].rows->finish_draft(out[i].probs, n_drafted, p_min);
         r.n_out = std::min(n_good, r.n_max);
         std::copy_n(out[i].ids, r.n_out, r.ids);
     }
@@ -259,7 +258,7 @@ int64_t DraftSet::n_ctx() const {
     return llama_n_ctx_seq(ctx_);
 }
 
-// The text, then the draft's own state.
+// A state is the text, followed by the state of the draft.
 int64_t DraftSet::state_size(llama_seq_id seq, llama_pos pos) {
     Slot & s = slots_[seq];
     if (!s.rows || !can_go_to(*s.rows, pos)) {
@@ -284,7 +283,7 @@ void DraftSet::save_state(llama_seq_id seq, char * data, int64_t size) const {
 
 void DraftSet::load_state(llama_seq_id seq, const char * data, int64_t size, llama_pos pos) {
     Slot & s = slot(seq);
-    s.rows->resume(pos);
+    s.rows->skip_to(pos);
     s.text.assign(pos, UNKNOWN);
     if (!data) {
         return;
@@ -296,7 +295,7 @@ void DraftSet::load_state(llama_seq_id seq, const char * data, int64_t size, lla
     }
     s.rows->load_state(data + text_bytes(n_rows), size - text_bytes(n_rows), n_rows);
     if (end_of(*s.rows) != pos) {
-        s.rows->resume(pos);
+        s.rows->skip_to(pos);
         throw Error(EAGLE_ERR_INCOMPATIBLE, format("not the state of a sequence that ends at position %d", pos));
     }
     s.text.resize(n_rows);

@@ -1,4 +1,4 @@
-// The drafts of a context's sequences, fed by the context itself: see include/eagle_drafts.h.
+// Drafts for the sequences of a context, which passes its states to them itself (eagle_drafts.h).
 #pragma once
 
 #include <memory>
@@ -17,12 +17,12 @@ class DraftSet : public eagle_ubatch_listener {
     ~DraftSet() override;
 
     const DraftModel & model() const { return engine_.model(); }
-    int64_t n_ctx() const;  // of a sequence
+    int64_t n_ctx() const;  // of each sequence
     int32_t n_seq() const { return (int32_t) slots_.size(); }
 
     void decoded(const llama_ubatch & ubatch) override;
     void set_text(llama_seq_id seq, const llama_token * tokens, int32_t n);
-    // All in one graph.
+    // Drafts for all requests in one graph.
     void propose(eagle_draft_request * requests, int32_t n, float p_min);
 
     int64_t state_size(llama_seq_id seq, llama_pos pos);
@@ -31,26 +31,26 @@ class DraftSet : public eagle_ubatch_listener {
 
   private:
     struct Slot {
-        std::unique_ptr<Sequence> rows;  // null: no token yet
-        std::vector<llama_token> text;   // per row: the token that the draft took in there, or one of those below
+        std::unique_ptr<Sequence> rows;  // null until the first token
+        std::vector<llama_token> text;   // per row: the token that the draft has evaluated, UNKNOWN or IMAGE
     };
 
-    static constexpr llama_token UNKNOWN = -1;  // the draft has not seen the row
+    static constexpr llama_token UNKNOWN = -1;  // the draft has not evaluated the row
     static constexpr llama_token IMAGE = -2;
 
-    struct Run;  // rows of a ubatch
+    struct Run;  // consecutive rows of one sequence in a ubatch
 
     llama_context * ctx_;
     DraftParams params_;
     DraftEngine engine_;
     Boundaries boundaries_;
-    int32_t n_engine_ = 0;  // sequences of the engine that are taken
+    int32_t n_engine_ = 0;  // sequences of the engine in use
     std::vector<Slot> slots_;
     bool warned_ = false;
 
     Slot & slot(llama_seq_id seq);
-    std::vector<eagle_draft_request *> drafting(eagle_draft_request * requests, int32_t n);
-    void draft_all(const std::vector<eagle_draft_request *> & asked, float p_min);
+    std::vector<eagle_draft_request *> ready_requests(eagle_draft_request * requests, int32_t n);
+    void draft_all(const std::vector<eagle_draft_request *> & ready, float p_min);
     void append_all(const llama_ubatch & ubatch);
     void append(const Run & run, const std::vector<ggml_tensor *> & states);
     void append_tokens(Sequence & rows, const Run & run, const std::vector<ggml_tensor *> & states);

@@ -1,4 +1,4 @@
-// The C functions of eagle_drafts.h. What they do is in eagle_draft_set.cpp.
+// C functions of eagle_drafts.h: argument checks, errors to status codes.
 
 #include "eagle_arguments.h"
 #include "eagle_draft_set.h"
@@ -24,7 +24,7 @@ void require_sequence(const eagle_drafts * drafts, llama_seq_id seq) {
 
 }  // namespace
 
-bool eagle_drafts_with(const struct llama_model * model) {
+bool eagle_drafts_supports(const struct llama_model * model) {
     return model && eagle::is_known_draft(*model);
 }
 

@@ -1,5 +1,5 @@
-// Which boundaries a target publishes. The answer comes from the graph that the context reserved when it was made; a
-// list of architectures is needed only for those that publish nothing before they are asked.
+// Capture of a target's boundaries. The graph that the context reserved at its creation shows which ones the target
+// publishes, except for a few architectures that publish them only on request.
 
 #include "eagle_features.h"
 
@@ -12,7 +12,8 @@
 
 namespace {
 
-// Published when asked, so the reserved graph does not show it: every boundary, or only the state after the last block.
+// Returns true if the architecture publishes a boundary on request, which the reserved graph does not show. `last`: the
+// state after the last block.
 bool publishes_on_request(llm_arch arch, bool last) {
     return arch == LLM_ARCH_DEEPSEEK4 ||
            (last && (arch == LLM_ARCH_MIMO2 || arch == LLM_ARCH_NEMOTRON_H || arch == LLM_ARCH_NEMOTRON_H_MOE));
@@ -22,7 +23,7 @@ void require_boundary(const llama_context & ctx, int32_t il) {
     const int32_t n_layer = (int32_t) ctx.get_model().hparams.n_layer();
     if (il < 0 || il > n_layer) {
         throw eagle::Error(EAGLE_ERR_INCOMPATIBLE,
-                           eagle::format("boundary %d was asked for, but the target has %d blocks", il, n_layer));
+                           eagle::format("boundary %d was requested, but the target has %d blocks", il, n_layer));
     }
 }
 
@@ -36,18 +37,18 @@ void require_published(const llama_context & ctx, int32_t il) {
     }
 }
 
-// Graphs give it unless a caller has asked for output rows alone.
+// Graphs have the state of every row unless the context computes output rows only (embeddings_nextn_masked).
 void require_final_norm(const llama_context & ctx) {
     const llm_graph_result * graph = ctx.get_gf_res_reserve();
     if (!graph || !graph->get_h_nextn() || ctx.get_cparams().embeddings_nextn_masked) {
         throw eagle::Error(EAGLE_ERR_INCOMPATIBLE,
-                           eagle::format("this context of a %s model does not publish the state behind the final norm "
+                           eagle::format("this context of a %s model does not publish the state after the final norm "
                                          "of every row",
                                          ctx.get_model().arch_name().c_str()));
     }
 }
 
-// The graph has to give what a session or the host reads.
+// A boundary is a graph output while a session or the host reads it.
 void update_capture(llama_context & ctx, uint32_t il) {
     ctx.set_embeddings_layer_inp(il, ctx.eagle_session_layers.count(il) + ctx.eagle_host_layers.count(il) > 0);
 }
@@ -98,7 +99,7 @@ std::vector<ggml_tensor *> Boundaries::of_last_graph(int32_t n_rows) const {
             t = id == FINAL_NORM ? result->get_h_nextn() : result->get_layer_inp(id);
         }
         if (!t || t->ne[1] != n_rows || t->ne[0] != ctx_.get_model().hparams.n_embd || !ggml_is_contiguous(t)) {
-            throw Error(EAGLE_ERR_INTERNAL, format("boundary %d of the last %d tokens is not at hand", id, n_rows));
+            throw Error(EAGLE_ERR_INTERNAL, format("boundary %d of the last %d tokens is not available", id, n_rows));
         }
         found.push_back(t);
     }

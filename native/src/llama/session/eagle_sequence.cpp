@@ -13,25 +13,25 @@ Sequence::Sequence(DraftEngine * engine, int32_t seq) : engine_(engine), seq_(se
     }
 }
 
-void Sequence::restart() {
+void Sequence::clear() {
     n_past_ = 0;
     positions_.clear();
     pending_tokens_.clear();
     if (engine_) {
-        engine_->restart(seq_);
+        engine_->clear(seq_);
     }
 }
 
-void Sequence::resume(int32_t n_past) {
+void Sequence::skip_to(int32_t n_past) {
     if (n_past == 0) {
-        return restart();
+        return clear();
     }
     n_past_ = n_past;
     positions_.clear();
     pending_tokens_.clear();
     if (engine_) {
         features().truncate(0);
-        engine_->forget_slots(seq_, engine_->slot_of(n_past));
+        draft().first_slot = slot_of(n_past);
     }
 }
 
@@ -39,8 +39,8 @@ void Sequence::stage(const std::vector<ggml_tensor *> & states, int32_t first, i
     features().stage(states, first, n);
 }
 
-// The rows become pending, and their tokens complete the rows before.
-void Sequence::keep(const llama_token * tokens, int32_t n) {
+// The rows become pending. Their tokens complete the row before each of them.
+void Sequence::append(const llama_token * tokens, int32_t n) {
     n_past_ += n;
     if (!engine_) {
         return;
@@ -49,59 +49,58 @@ void Sequence::keep(const llama_token * tokens, int32_t n) {
         pending_tokens_.push_back(tokens[0]);
     }
     pending_tokens_.insert(pending_tokens_.end(), tokens + 1, tokens + n);
-    features().keep(n);
-    engine_->note(tokens, n);
+    features().commit(n);
+    engine_->note_used_tokens(tokens, n);
     if (n_pending() > MAX_PENDING) {
-        take_pending(n_pending() - 1);
+        evaluate_pending(n_pending() - 1);
     }
 }
 
-// The draft takes in all rows but the last: each reads the image row after its own.
-void Sequence::keep_embedded(const float * values, int64_t width, const std::vector<llama_pos> & parts, llama_pos end) {
+// Evaluates all rows but the last: each reads the image row after its own.
+void Sequence::append_image(const float * values, int64_t width, const std::vector<llama_pos> & parts, llama_pos end) {
     const int32_t n = (int32_t) parts.size() / RowPositions::N_PARTS;
     if (n_pending() > 0) {
-        take_pending(n_pending() - 1);
+        evaluate_pending(n_pending() - 1);
     } else {
-        values += width;  // no row waits for the first one
+        values += width;  // no pending row reads the first one
     }
     positions_.add(n_past_, parts, end);
     n_past_ += n;
     if (!engine_) {
         return;
     }
-    features().keep(n);
-    const int32_t n_take = n_pending() - 1;
-    take({nullptr, n_take, pending_row(), &positions_, seq_, 0, values, width});
-    features().drop(n_take);
+    features().commit(n);
+    const int32_t n_evaluated = n_pending() - 1;
+    evaluate({nullptr, n_evaluated, pending_row(), &positions_, seq_, 0, values, width});
+    features().pop_front(n_evaluated);
 }
 
-// Past its own memory the draft sleeps: nothing drafts there.
-void Sequence::take(const DraftRows & rows) {
-    const int64_t n_slots = engine_->n_ctx() - engine_->slot_of(rows.row);
-    const DraftRows fitting = rows.first_of((int32_t) std::clamp<int64_t>(n_slots, 0, rows.n));
+// Ignores rows that exceed the draft's memory: nothing is drafted there.
+void Sequence::evaluate(const DraftRows & rows) {
+    const int64_t n_slots = engine_->n_ctx() - slot_of(rows.row);
+    const DraftRows fitting = rows.take((int32_t) std::clamp<int64_t>(n_slots, 0, rows.n));
     if (fitting.n > 0) {
-        engine_->take(fitting);
+        engine_->append(fitting);
     }
 }
 
-// The draft takes in the first n pending rows.
-void Sequence::take_pending(int32_t n) {
-    take({pending_tokens_.data(), n, pending_row(), &positions_, seq_});
+void Sequence::evaluate_pending(int32_t n) {
+    evaluate({pending_tokens_.data(), n, pending_row(), &positions_, seq_});
     drop_pending(n);
 }
 
 void Sequence::drop_pending(int32_t n) {
-    features().drop(n);
+    features().pop_front(n);
     pending_tokens_.erase(pending_tokens_.begin(), pending_tokens_.begin() + n);
 }
 
-void Sequence::note(const llama_token * ids, int32_t n) {
+void Sequence::note_used_tokens(const llama_token * ids, int32_t n) {
     if (engine_) {
-        engine_->note(ids, n);
+        engine_->note_used_tokens(ids, n);
     }
 }
 
-void Sequence::trim(int32_t n_past) {
+void Sequence::truncate(int32_t n_past) {
     const int32_t first_pending = pending_row();
     n_past_ = n_past;
     positions_.truncate(n_past);
@@ -109,17 +108,17 @@ void Sequence::trim(int32_t n_past) {
         return;
     }
     features().truncate(std::max(0, n_past - first_pending));
-    engine_->forget_slots(seq_, std::min(engine_->slot_of(n_past), engine_->first_slot(seq_)));
+    draft().first_slot = std::min(slot_of(n_past), draft().first_slot);
     pending_tokens_.resize(std::max(0, n_pending() - 1));
 }
 
-// The last drafted token is verified at n_past + D, and drafted by the row of position n_past + D - 2.
+// Of a draft of D tokens the row at position n_past + D - 2 drafts the last one, which is verified at n_past + D.
 int32_t Sequence::room() const {
     if (!engine_) {
         return INT32_MAX;
     }
     const int32_t n_slots = (int32_t) std::min<int64_t>(engine_->n_ctx(), engine_->model().n_ctx_train);
-    return n_pending() > 0 ? std::max(0, n_slots - engine_->slot_of(n_past_) + 1) : 0;
+    return n_pending() > 0 ? std::max(0, n_slots - slot_of(n_past_) + 1) : 0;
 }
 
 DraftRows Sequence::rows_to_draft(llama_token id_last) {
@@ -128,8 +127,8 @@ DraftRows Sequence::rows_to_draft(llama_token id_last) {
     return {tokens_to_draft_.data(), n_pending(), pending_row(), &positions_, seq_};
 }
 
-int32_t Sequence::drafted(const float * probs, int32_t n, float p_min) {
-    // The last row stays: only what is kept next tells whether id_last is really the token that follows it.
+int32_t Sequence::finish_draft(const float * probs, int32_t n, float p_min) {
+    // The last row stays pending: id_last follows it only if the next append() says so.
     drop_pending(n_pending() - 1);
     float confidence = 1.0f;
     for (int32_t i = 0; i < n; i++) {
@@ -145,33 +144,33 @@ StateHeader Sequence::state_header() const {
     StateHeader header;
     header.n_past = n_past_;
     if (engine_) {
-        header.first_slot = engine_->first_slot(seq_);
-        header.end_slot = (int32_t) std::min<int64_t>(engine_->slot_of(pending_row()), engine_->n_ctx());
+        header.first_slot = draft().first_slot;
+        header.end_slot = (int32_t) std::min<int64_t>(slot_of(pending_row()), engine_->n_ctx());
     }
     header.pos = pending_row();
     header.n = n_pending();
     header.n_tokens = (int32_t) pending_tokens_.size();
     header.width = (int32_t) width_;
-    header.n_placed = (int32_t) positions_.save().size();
+    header.n_positions = (int32_t) positions_.save().size();
     return header;
 }
 
 int64_t Sequence::state_size(const StateHeader & header) const {
-    const int64_t memory = engine_ ? engine_->memory(seq_).size(header.first_slot, header.end_slot) : 0;
-    return (int64_t) sizeof header + header.placed_bytes() + header.token_bytes() + header.feature_bytes() + memory;
+    const int64_t memory = engine_ ? draft().memory.size(header.first_slot, header.end_slot) : 0;
+    return (int64_t) sizeof header + header.position_bytes() + header.token_bytes() + header.feature_bytes() + memory;
 }
 
 void Sequence::save_state(char * data) const {
     const StateHeader header = state_header();
     std::memcpy(data, &header, sizeof header);
     data += sizeof header;
-    std::memcpy(data, positions_.save().data(), header.placed_bytes());
-    data += header.placed_bytes();
+    std::memcpy(data, positions_.save().data(), header.position_bytes());
+    data += header.position_bytes();
     std::memcpy(data, pending_tokens_.data(), header.token_bytes());
     data += header.token_bytes();
     if (engine_) {
         features().read(data);
-        engine_->memory(seq_).save(header.first_slot, header.end_slot, data + header.feature_bytes());
+        draft().memory.save(header.first_slot, header.end_slot, data + header.feature_bytes());
     }
 }
 
@@ -180,7 +179,7 @@ StateHeader Sequence::read_header(const char * data, int64_t size, int32_t n_pas
     std::memcpy(&header, data, std::min<int64_t>(size, sizeof header));
     const int64_t n_slots = engine_ ? engine_->n_ctx() : 0;
     const int32_t lead = engine_ ? engine_->model().lead : 0;
-    if (size < (int64_t) sizeof header || !header.is_sane(n_past, width_, n_slots, lead) ||
+    if (size < (int64_t) sizeof header || !header.is_valid(n_past, width_, n_slots, lead) ||
         size != state_size(header)) {
         throw Error(EAGLE_ERR_INCOMPATIBLE, format("not the state of a session with %s and %d tokens",
                                                    engine_ ? "this draft" : "no draft", n_past));
@@ -190,16 +189,16 @@ StateHeader Sequence::read_header(const char * data, int64_t size, int32_t n_pas
 
 void Sequence::load_state(const char * data, int64_t size, int32_t n_past) {
     if (!data) {
-        return resume(n_past);
+        return skip_to(n_past);
     }
     const StateHeader header = read_header(data, size, n_past);
     data += sizeof header;
-    std::vector<int32_t> placed(header.n_placed);
-    std::memcpy(placed.data(), data, header.placed_bytes());
-    data += header.placed_bytes();
+    std::vector<int32_t> saved_positions(header.n_positions);
+    std::memcpy(saved_positions.data(), data, header.position_bytes());
+    data += header.position_bytes();
     RowPositions positions;
-    if (!positions.load(placed, n_past)) {
-        throw Error(EAGLE_ERR_INCOMPATIBLE, "the saved state places the rows of an image where none can be");
+    if (!positions.load(saved_positions, n_past)) {
+        throw Error(EAGLE_ERR_INCOMPATIBLE, "the saved state has invalid positions of an image");
     }
     std::vector<llama_token> tokens(header.n_tokens);
     std::memcpy(tokens.data(), data, header.token_bytes());
@@ -214,8 +213,8 @@ void Sequence::load_state(const char * data, int64_t size, int32_t n_past) {
     pending_tokens_ = std::move(tokens);
     if (engine_) {
         features().write(data, header.n);
-        engine_->forget_slots(seq_, header.first_slot);
-        engine_->memory(seq_).load(header.first_slot, header.end_slot, data + header.feature_bytes());
+        draft().first_slot = header.first_slot;
+        draft().memory.load(header.first_slot, header.end_slot, data + header.feature_bytes());
     }
 }
 

@@ -11,12 +11,14 @@
 
 namespace eagle {
 
+thread_local ggml_type draft_kv_type = GGML_TYPE_F16;
+
 DraftParams draft_params(const llama_context * ctx, const eagle_session_params & params) {
     DraftParams p = {};
     p.n_ctx = params.n_ctx_draft > 0 ? params.n_ctx_draft : (int32_t) llama_n_ctx_seq(ctx);
     p.n_threads = params.n_threads > 0 ? params.n_threads : llama_n_threads(const_cast<llama_context *>(ctx));
-    p.type_kv = (ggml_type) params.type_kv;
-    p.n_rows_kept = MAX_PENDING;
+    p.type_kv = draft_kv_type;
+    p.n_rows_pending = MAX_PENDING;
     p.n_rows_staged = (int32_t) llama_n_ubatch(ctx);
     p.path_tgt = params.path_tgt;
     p.path_dft = params.path_dft;
@@ -28,9 +30,8 @@ DraftParams draft_params(const llama_context * ctx, const eagle_session_params &
 Session::Draft::Draft(llama_context * ctx, const llama_model & draft, const eagle_session_params & params)
     : engine(draft, *ctx, draft_params(ctx, params)), boundaries(*ctx, engine.model().states) {}
 
-// A draft takes its states piece by piece, and a recurrent state that can go back keeps the last n_rs_seq + 1 tokens of
-// a batch together: then a prompt is computed in llama.cpp's own pieces, or it would not have the bits of plain
-// decoding.
+// A draft appends states piece by piece. With n_draft_max > 0 llama.cpp also keeps the last n_rs_seq + 1 tokens of a batch
+// together. So prompts are evaluated in llama.cpp's own pieces of n_ubatch tokens, to have the bits of plain decoding.
 Session::Session(llama_context * ctx, const llama_model * draft, const eagle_session_params & params)
     : ctx_(ctx),
       n_draft_max_(params.n_draft_max),
@@ -77,7 +78,7 @@ void Session::reset() {
     llama_memory_clear(llama_get_memory(ctx_), false);
     broken_ = false;
     round_.clear();
-    rows_.restart();
+    rows_.clear();
 }
 
 void Session::require_ready() const {
@@ -100,7 +101,7 @@ int32_t Session::n_draft_room() const {
     return std::clamp(std::min(n_ctx_ - n_past() - 1, rows_.room()), 0, n_draft_max_);
 }
 
-// Logits of the rows from first_output on.
+// Decodes tokens, with logits for the rows from first_output on.
 void Session::decode(const llama_token * tokens, int32_t n, int32_t first_output, bool may_stop) {
     std::vector<llama_token> ids(tokens, tokens + n);
     std::vector<llama_pos> pos(n);
@@ -115,10 +116,11 @@ void Session::decode(const llama_token * tokens, int32_t n, int32_t first_output
     run({n, ids.data(), nullptr, pos.data(), n_seq.data(), seq.data(), logits.data()}, may_stop);
 }
 
-// parts [n, N_PARTS]; `last`: logits of the last row.
+// Decodes rows of an image with positions parts [n, N_PARTS]; with logits for the last row if `last`.
 void Session::decode_embeddings(const float * values, const std::vector<llama_pos> & parts, bool last) {
     const int32_t n = (int32_t) parts.size() / RowPositions::N_PARTS;
-    std::vector<llama_pos> pos(GGML_MROPE_SECTIONS * (size_t) n);  // part after part, the fourth is 0
+    std::vector<llama_pos> pos(GGML_MROPE_SECTIONS *
+                               (size_t) n);  // all values of a part follow each other; the fourth part is 0
     for (int32_t i = 0; i < (int32_t) parts.size(); i++) {
         pos[(i % RowPositions::N_PARTS) * n + i / RowPositions::N_PARTS] = parts[i];
     }
@@ -131,11 +133,11 @@ void Session::decode_embeddings(const float * values, const std::vector<llama_po
 }
 
 void Session::run(const llama_batch & batch, bool may_stop) {
-    broken_ = true;  // until it has worked
+    broken_ = true;  // until the decode has succeeded
     try {
         eagle::decode(*ctx_, batch, may_stop);
     } catch (const Error & error) {
-        // No half of a recurrent state can be taken back.
+        // A partial update of a recurrent state cannot be undone.
         broken_ = error.status != EAGLE_ERR_CONTEXT_FULL && (recurrent_ || !remove_from(n_past()));
         throw;
     }
@@ -145,7 +147,7 @@ void Session::run(const llama_batch & batch, bool may_stop) {
     broken_ = false;
 }
 
-// Tokens of n to decode at once, from token i on.
+// Returns how many of n tokens to decode together from token i on.
 int32_t Session::next_piece(int32_t i, int32_t n) const {
     return std::min({n - i, n_piece_, n_batch_ - i % n_batch_});
 }
@@ -158,7 +160,7 @@ void Session::eval(const llama_token * tokens, int32_t n) {
         n_now = next_piece(i, n);
         const bool last = i + n_now == n;
         decode(tokens + i, n_now, last ? n_now - 1 : n_now, true);
-        keep(tokens + i, n_now);
+        append_decoded(tokens + i, n_now);
         timings.n_eval += n_now;
     }
 }
@@ -168,7 +170,7 @@ void Session::require_parts(const EmbeddedRows & rows) const {
     const int type = (int) llama_model_rope_type(target);
     if (type != GGML_ROPE_TYPE_MROPE && type != GGML_ROPE_TYPE_IMROPE) {
         throw Error(EAGLE_ERR_INCOMPATIBLE,
-                    format("images are read by targets with M-RoPE, not by %s", target->arch_name().c_str()));
+                    format("images need a target with M-RoPE, not %s", target->arch_name().c_str()));
     }
     if (draft_ && engine()->model().n_embd != target->hparams.n_embd) {
         throw Error(EAGLE_ERR_INCOMPATIBLE,
@@ -179,7 +181,7 @@ void Session::require_parts(const EmbeddedRows & rows) const {
     for (int32_t i = 0; i < RowPositions::N_PARTS * rows.n; i++) {
         const bool is_time = i < rows.n;
         if (rows.parts[i] < (is_time ? time : 0) || rows.parts[i] >= rows.n_pos) {
-            throw Error(EAGLE_ERR_ARGUMENT, format("row %d of %d stands at %d of %d positions, or goes back in time",
+            throw Error(EAGLE_ERR_ARGUMENT, format("row %d of %d is at position %d of %d, or its time decreases",
                                                    i % rows.n, rows.n, rows.parts[i], rows.n_pos));
         }
         time = is_time ? rows.parts[i] : time;
@@ -202,17 +204,17 @@ void Session::eval_embeddings(const EmbeddedRows & rows) {
             }
         }
         decode_embeddings(rows.values + i * width, parts, i + n_now == rows.n);
-        broken_ = true;  // the draft may compute, and fail
-        rows_.keep_embedded(rows.values + i * width, width, parts, first + rows.n_pos);
+        broken_ = true;  // until the draft has evaluated them
+        rows_.append_image(rows.values + i * width, width, parts, first + rows.n_pos);
         broken_ = false;
         timings.n_eval += n_now;
     }
 }
 
-// Of the rows just decoded; the draft may compute, and fail.
-void Session::keep(const llama_token * tokens, int32_t n) {
-    broken_ = true;
-    rows_.keep(tokens, n);
+// Appends the first n rows of the last decode.
+void Session::append_decoded(const llama_token * tokens, int32_t n) {
+    broken_ = true;  // until the draft has evaluated them
+    rows_.append(tokens, n);
     broken_ = false;
 }
 
@@ -228,19 +230,21 @@ void Session::trim(int32_t n_kept) {
         return reset();
     }
     if (!rows_.positions().is_cut(n_kept)) {
-        throw Error(EAGLE_ERR_ARGUMENT, format("%d tokens end within an image: keep all of it or nothing", n_kept));
+        throw Error(EAGLE_ERR_ARGUMENT,
+                    format("%d tokens end inside an image: keep the whole image or none of it", n_kept));
     }
-    if (!can_go_back(n_kept)) {
+    if (!truncate_target(n_kept)) {
         throw Error(EAGLE_ERR_STATE,
                     format("%s cannot go back from %d to %d tokens: reset and evaluate again",
                            recurrent_ ? "the recurrent state" : "the sliding window", n_past(), n_kept));
     }
-    rows_.trim(n_kept);
+    rows_.truncate(n_kept);
 }
 
-// Cuts the target's memory, if llama.cpp has all that the next row reads. Without swa_full it frees cells behind the
-// window of the last token. It counts in positions how far a recurrent state goes back; an image's rows share one.
-bool Session::can_go_back(int32_t n_past) const {
+// Truncates the target's memory. Returns false if it does not hold everything that the next row reads: without swa_full
+// llama.cpp frees cells that the window of the last token does not cover, and it measures the rollback of a recurrent
+// state in positions, which the rows of an image share.
+bool Session::truncate_target(int32_t n_past) const {
     llama_memory_t memory = llama_get_memory(ctx_);
     const llama_pos pos = position(n_past);
     if (n_window_ > 0 && llama_memory_seq_pos_min(memory, 0) > std::max(0, pos - n_window_)) {
@@ -284,7 +288,7 @@ int32_t Session::draft(llama_token id_last, int32_t n_max, float p_min, llama_to
     std::vector<float> own(n_steps);
     probs = probs ? probs : own.data();
     const int32_t n = draft_->engine.draft({rows_.rows_to_draft(id_last)}, n_steps, p_min, {{ids, probs}});
-    return rows_.drafted(probs, n, p_min);
+    return rows_.finish_draft(probs, n, p_min);
 }
 
 void Session::verify(const llama_token * ids, int32_t n) {
@@ -324,7 +328,7 @@ void Session::commit(int32_t n_kept) {
         throw Error(EAGLE_ERR_STATE, format("the recurrent state cannot undo %d rows", n - n_kept));
     }
     if (n_kept > 0) {
-        keep(round_.data(), n_kept);
+        append_decoded(round_.data(), n_kept);
     }
     round_.clear();
 }

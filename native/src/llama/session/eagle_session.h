@@ -1,4 +1,4 @@
-// One sequence of a target context, with a draft or without: see eagle.h for what a round is.
+// A session on sequence 0 of a target context, with or without a draft (eagle.h).
 #pragma once
 
 #include <memory>
@@ -10,20 +10,24 @@
 
 namespace eagle {
 
-// What a draft of one sequence of the context needs.
+// Type of the K and V memory of drafts that this thread creates; tests change it (eagle_testing.h).
+extern thread_local ggml_type draft_kv_type;
+
+// Options of a draft engine for one sequence of the context.
 DraftParams draft_params(const llama_context * ctx, const eagle_session_params & params);
 
 // Rows of an image.
 struct EmbeddedRows {
     const float * values;  // [n, n_embd_inp of the target]
     int32_t n;
-    const llama_pos * parts;  // [RowPositions::N_PARTS, n]: time, height, width, from the position of the next row on
-    int32_t n_pos;            // the row after the last one stands so many positions after the first
+    const llama_pos *
+        parts;      // [RowPositions::N_PARTS, n]: time, height, width, relative to the position of the next row
+    int32_t n_pos;  // number of positions that the image occupies
 };
 
 class Session {
   public:
-    // draft null: only the caller proposes tokens.
+    // draft null: the session verifies tokens that the caller proposes.
     Session(llama_context * ctx, const llama_model * draft, const eagle_session_params & params);
     ~Session();
 
@@ -38,20 +42,19 @@ class Session {
     void save_state(char * data, int64_t size) const;
     void load_state(const char * data, int64_t size, int32_t n_past);
 
-    // Needs a draft.
+    // Requires a draft model.
     int32_t draft(llama_token id_last, int32_t n_max, float p_min, llama_token * ids, float * probs);
     void verify(const llama_token * ids, int32_t n);
     int32_t accept(llama_sampler * sampler, llama_token * ids);
     void commit(int32_t n_kept);
-    void note(const llama_token * ids, int32_t n) { rows_.note(ids, n); }
+    void note_used_tokens(const llama_token * ids, int32_t n) { rows_.note_used_tokens(ids, n); }
 
-    // Null: there is no draft.
+    // Null without a draft.
     const DraftEngine * engine() const { return draft_ ? &draft_->engine : nullptr; }
     int32_t n_vocab() const;
     eagle_timings timings = {};
 
   private:
-    // Listens to what the target computes.
     struct Draft {
         DraftEngine engine;
         Boundaries boundaries;
@@ -63,13 +66,13 @@ class Session {
     int32_t n_draft_max_;
     int32_t n_ctx_;
     int32_t n_batch_;
-    int32_t n_window_;  // of the target's attention; 0: none
+    int32_t n_window_;  // sliding window of the target's attention; 0: none
     bool recurrent_;
-    int32_t n_piece_;
-    std::unique_ptr<Draft> draft_;  // null: there is none
+    int32_t n_piece_;               // maximum number of tokens in a decode
+    std::unique_ptr<Draft> draft_;  // null: no draft
     Sequence rows_;
-    bool broken_ = false;             // a decode failed: only reset helps
-    std::vector<llama_token> round_;  // rows of the pending round; empty: none
+    bool broken_ = false;             // after a failed decode, until reset
+    std::vector<llama_token> round_;  // rows of the pending round; empty: no round
 
     void require_fitting_context() const;
     void require_ready() const;
@@ -80,8 +83,8 @@ class Session {
     void decode(const llama_token * tokens, int32_t n, int32_t first_output, bool may_stop);
     void decode_embeddings(const float * values, const std::vector<llama_pos> & parts, bool last);
     void run(const llama_batch & batch, bool may_stop);
-    void keep(const llama_token * tokens, int32_t n);
-    bool can_go_back(int32_t n_past) const;
+    void append_decoded(const llama_token * tokens, int32_t n);
+    bool truncate_target(int32_t n_past) const;
     bool remove_from(int32_t n_past) const;
 };
 

@@ -1,4 +1,4 @@
-// Who is told of every piece of a decode, between its computation and the next one's.
+// Receives every ubatch of a decode, after its computation and before that of the next one.
 #pragma once
 
 struct llama_ubatch;
@@ -6,6 +6,6 @@ struct llama_ubatch;
 struct eagle_ubatch_listener {
     virtual ~eagle_ubatch_listener() = default;
 
-    // The context's last graph computed it. Throws nothing.
+    // `ubatch` was computed by the context's last graph. Must not throw.
     virtual void decoded(const llama_ubatch & ubatch) = 0;
 };

@@ -1,4 +1,4 @@
-// Of CUDA's half precision, what our kernels use.
+// The parts of CUDA's half-precision API that our kernels use.
 #pragma once
 
 #include <cmath>

@@ -1,7 +1,8 @@
-// F32, F16 and BF16 weights (and cached keys and values). Activations stay F32: nothing is rounded before the products.
+// F32, F16 and BF16 weights (and cached keys and values). Activations stay F32, so nothing is rounded before the
+// products.
 //
-// Value k of a row always goes to lane k % LANES, and a ragged end is padded with zeros: rows that differ only in zeros
-// at their end (masked cache cells) give the same bits.
+// Value k of a row is always in lane k % LANES, and the end is padded with zeros. So rows that differ only in trailing
+// zeros (masked cache cells) give the same bits.
 #include "eagle_tile.h"
 
 #ifdef EAGLE_SIMD
@@ -27,7 +28,7 @@ struct tile_float {
     using elem = typename Type::elem;
     static constexpr int STEP = 4, ROWS = TILE_ROWS;
 
-    // SIDE weight rows side by side: the values of the activations are loaded once for them.
+    // Adds the products of SIDE weight rows, which share the loaded activations.
     template <int NR, int SIDE>
     static inline void add(vf (*acc)[SIDE], const elem * const * row, const char * const * act, int64_t k) {
         vf w[SIDE];
@@ -69,14 +70,15 @@ struct tile_float {
                 acc[j][r] = v_zerof();
             }
         }
-        // One row alone falls behind memory with one vector a turn; in F32 it is slower with prefetching than without.
+        // A single row needs several vectors per iteration to reach memory bandwidth. For a single F32 row prefetching
+        // is slower.
         constexpr int64_t LINE = 64 / sizeof(elem), TURN = NR == 1 ? 4 * LANES : LINE;
-        constexpr bool ASK = SIDE > 1 || sizeof(elem) < 4;
+        constexpr bool PREFETCHES = SIDE > 1 || sizeof(elem) < 4;
         int64_t k = 0;
         for (; k + TURN <= a.n; k += TURN) {
             for (int64_t u = 0; u < TURN; u += LANES) {
-                for (int r = 0; r < SIDE && ASK && u % LINE == 0; ++r) {
-                    prefetch_ahead<1>(row[r] + k + u);
+                for (int r = 0; r < SIDE && PREFETCHES && u % LINE == 0; ++r) {
+                    prefetch<1>(row[r] + k + u);
                 }
                 add<NR, SIDE>(acc, row, act, k + u);
             }
@@ -94,10 +96,12 @@ struct tile_float {
         }
     }
 
-    // One row streams best alone; more are bound by arithmetic and take as many side by side as registers allow.
+    // A single activation row is limited by memory and fastest with one weight row at a time; more rows are limited by
+    // arithmetic and compute as many weight rows together as registers allow.
     template <int NR>
     static void run(const dot_args & a, const char * const * act, float * const * dst, int64_t i) {
-        constexpr int ALONE = LANES == 8 && sizeof(elem) == 2 ? 2 : 1;  // there one row's chain of sums is slower
+        constexpr int ALONE =
+            LANES == 8 && sizeof(elem) == 2 ? 2 : 1;  // with one row the dependent additions limit it there
         constexpr int SIDE = NR == 1 ? ALONE : NR <= TILE_ROWS / 2 + 1 ? 4 : 2;
         for (int r = 0; r < STEP && i + r < a.n_w; r += SIDE) {
             run_side<NR, SIDE>(a, act, dst, i + r);

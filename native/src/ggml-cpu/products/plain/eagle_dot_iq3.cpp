@@ -1,7 +1,7 @@
 // IQ3_XXS and IQ3_S weights in their plain layouts, one weight row at a time.
 //
-// Four values are an entry of a grid and four signs. The signs go to the activations: products of four values then stay
-// below 2^15 (62 * 127 * 4), as the 16-bit multiplication by the scales needs.
+// Four values are an entry of a grid and four signs. The signs are applied to the activations, so that sums of four
+// products stay below 2^15 (62 * 127 * 4), which the 16-bit multiplication by the scales requires.
 #define GGML_COMMON_DECL_CPP
 #define GGML_COMMON_IMPL_CPP
 #include "eagle_tile_k.h"
@@ -26,7 +26,7 @@ inline vi negate(vi x, signs s) {
     return _mm512_mask_sub_epi8(x, s, v_zero(), x);
 }
 
-// `value` in the lanes whose bit is set.
+// Returns `value` in the lanes whose bit is set, else 0.
 inline vi at_bits(const uint8_t * bits, int value) {
     uint16_t mask;
     memcpy(&mask, bits, sizeof(mask));
@@ -74,7 +74,7 @@ inline __m128i odd(__m128i bytes) {
     return _mm_or_si128(_mm_add_epi8(bytes, bytes), _mm_set1_epi8(1));
 }
 
-// Seven signs of eight are stored; together they are even in number.
+// Seven of eight signs are stored; the eighth makes the number of negative signs even.
 inline __m256i signs_of_7(__m256i words) {
     const auto seven = [&](int at) {
         return _mm256_slli_epi32(_mm256_and_si256(_mm256_srli_epi32(words, 7 * at), _mm256_set1_epi32(127)), 8 * at);
@@ -123,7 +123,7 @@ struct iq3_s {
 template <typename Type>
 struct with_signs : Type {
     using unpacked = superblock;
-    static constexpr int ROWS = 8;  // unpacking is the larger part
+    static constexpr int ROWS = 8;  // unpacking dominates
     static inline vf add(vf acc, const superblock & u, const act256 & x) {
         vi sum = v_zero();
         for (int v = 0; v < VECS; ++v) {

@@ -1,8 +1,7 @@
 // Q4_K, Q5_K and Q6_K weights in their plain layouts, one weight row at a time.
 //
-// Each type unpacks a superblock of 256 values into VECS vectors of unsigned bytes and as many vectors of scales;
-// products of four values stay below 2^15, so scale multiplication is a 16-bit multiply-add and the superblock stays in
-// integers.
+// Each type unpacks a superblock of 256 values into VECS vectors of unsigned bytes and VECS vectors of scales. Sums of
+// four products stay below 2^15, so scaling is a 16-bit multiply-add and the whole superblock is summed in integers.
 #define GGML_COMMON_DECL_CPP
 #include "eagle_tile_k.h"
 #include "ggml-common.h"
@@ -142,7 +141,7 @@ struct q5_K {
     static inline __m256i sums(const act256 & x) { return q4_K::sums(x); }
 };
 
-// The codes are unsigned with 32 added: -32 * scale times the sum of its 16 activations takes that away.
+// The codes are stored with an offset of 32: subtracts 32 * scale times the sum of its 16 activations.
 struct q6_K {
     using block = block_q6_K;
     static inline void unpack(const block & w, superblock & u) {
@@ -160,7 +159,7 @@ template <typename Type>
 struct with_sums : Type {
     using unpacked = superblock;
     static constexpr int ROWS = TILE_ROWS;
-    // Q6_K's sums share the scale of the products, so both stay in one integer.
+    // The sums of Q6_K have the same scale as the products, so one integer holds both.
     static constexpr bool ONE_SCALE = sizeof(typename Type::block) == sizeof(block_q6_K);
 
     static inline vf add(vf acc, const superblock & u, const act256 & x) {

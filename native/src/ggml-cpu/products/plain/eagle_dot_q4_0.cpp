@@ -15,7 +15,7 @@ size_t act_size_q4_0(const kernel &, int64_t n) {
     return act32::scales(n) + act32::pairs(n) + (size_t) n;
 }
 
-// Each block also carries {-8 * sum, 0}: the nibbles are unsigned with 8 added.
+// Each block also stores {-8 * sum, 0}, because the nibbles have an offset of 8.
 void pack_q4_0(const kernel &, const float * x, void * act, int64_t n, int64_t begin, int64_t end) {
     float * d = (float *) act;
     int32_t * pairs = (int32_t *) ((char *) act + act32::scales(n));
@@ -58,7 +58,7 @@ struct tile_q4_0_x8 {
         }
         const vi nibble = v_set1_8(15), flip = v_set1_8(8);  // the repacked nibbles have their top bit flipped
         for (int64_t b = 0; b < a.n / 32; ++b) {
-            prefetch_ahead<sizeof(block_q4_0x8)>(w + b);
+            prefetch<sizeof(block_q4_0x8)>(w + b);
             for (int h = 0; h < HALVES; ++h) {
                 const vi w0 = v_load(w[b].qs + 4 * LANES * h);
                 const vi w1 = v_load(w[b].qs + 64 + 4 * LANES * h);
@@ -83,7 +83,7 @@ struct tile_q4_0_x8 {
     }
 };
 
-// Plain layout, for tensors whose row count is no multiple of eight: one weight row at a time, 256 bits wide.
+// Plain layout, for tensors whose number of rows is not a multiple of eight: one weight row at a time, 256 bits wide.
 struct tile_q4_0 {
     static constexpr int STEP = 1, ROWS = TILE_ROWS;
 

@@ -13,8 +13,8 @@ size_t act_size_q8_0(const kernel &, int64_t n) {
     return act32::scales(n) + (size_t) n;
 }
 
-// With VNNI the bytes are stored with 128 added, for dpbusd takes its first operand unsigned; the kernel takes the same
-// multiple of the weights away again.
+// With VNNI activations are stored with an offset of 128, because the first operand of dpbusd is unsigned. The kernel
+// subtracts 128 times the sum of the weights.
 void pack_q8_0(const kernel &, const float * x, void * act, int64_t n, int64_t begin, int64_t end) {
     float * d = (float *) act;
     int8_t * qs = (int8_t *) act + act32::scales(n);
@@ -65,7 +65,7 @@ inline void store_rows(float * dst, vf acc, int64_t) {
 
 #endif
 
-// One weight vector against one activation block; `shift` is what the 128 added to the activations brought in.
+// Multiplies a weight vector by an activation block; `shift` is the contribution of the activations' offset.
 #ifdef EAGLE_SIMD_VNNI
 inline vi shift_of(vi w) {
     return v_sub32(v_zero(), v_dpbusd(v_zero(), v_set1_8(-128), w));
@@ -90,7 +90,8 @@ struct tile_q8_0 {
     static void run(const dot_args & a, const char * const * act, float * const * dst, int64_t i) {
         const block_q8_0 * row[STEP];
         for (int r = 0; r < STEP; ++r) {
-            const int64_t k = i + r < a.n_w ? i + r : a.n_w - 1;  // past the end: the last row again, not stored
+            const int64_t k =
+                i + r < a.n_w ? i + r : a.n_w - 1;  // past the end: the last row again, which is not stored
             row[r] = (const block_q8_0 *) (a.w + k * a.w_stride);
         }
         const char * group = a.w + i * a.w_stride;
@@ -102,7 +103,7 @@ struct tile_q8_0 {
             }
         }
         for (int64_t b = 0; b < a.n / 32; ++b) {
-            prefetch_ahead<STEP * sizeof(block_q8_0)>(group + b * STEP * sizeof(block_q8_0));
+            prefetch<STEP * sizeof(block_q8_0)>(group + b * STEP * sizeof(block_q8_0));
             vi w[VECS], shift[VECS];
             vf dw[VECS];
             for (int v = 0; v < VECS; ++v) {

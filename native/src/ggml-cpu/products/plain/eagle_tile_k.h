@@ -1,4 +1,4 @@
-// Weights in blocks of 256 in their plain layouts: a block is unpacked once for all activation rows.
+// Tiles of weights in blocks of 256 in their plain layouts. A block is unpacked once for all activation rows.
 #pragma once
 
 #include "eagle_pack_k.h"
@@ -8,9 +8,9 @@
 
 namespace eagle {
 
-constexpr int VECS = 256 / (4 * LANES);  // vectors of bytes
+constexpr int VECS = 256 / (4 * LANES);  // vectors of bytes in a block
 
-// Scale i of eight, the first bytes of `scales`, to the lanes of values 32 * i and on.
+// Copies scale i of eight (byte i of `scales`) to the lanes of the values from 32 * i on.
 inline void spread_scales32(__m128i scales, vi * s) {
 #ifdef EAGLE_SIMD_512
     const __m512i all = _mm512_cvtepu8_epi32(scales);
@@ -39,7 +39,7 @@ struct tile_k {
             acc[j] = v_zerof();
         }
         for (int64_t b = 0; b < a.n / 256; ++b) {
-            prefetch_ahead<sizeof(w[b])>(w + b);
+            prefetch<sizeof(w[b])>(w + b);
             typename Type::unpacked u;
             Type::unpack(w[b], u);
             for (int j = 0; j < NR; ++j) {

@@ -1,4 +1,4 @@
-// The EAGLE-3 decoder: states are fused once, the first layer reads [embedding ; hidden].
+// Graph of an EAGLE-3 draft: states are fused once, and the first layer reads [embedding ; hidden].
 
 #include "eagle3_model.h"
 #include "eagle_graph_builder.h"
@@ -15,7 +15,7 @@ class Eagle3Builder : public GraphBuilder {
   private:
     const Eagle3Model & m;
 
-    ggml_tensor * enter(ggml_tensor * states) override {
+    ggml_tensor * project(ggml_tensor * states) override {
         if (!m.fc_norm.empty()) {
             states = norm_each_state(states);
         }
@@ -44,7 +44,7 @@ class Eagle3Builder : public GraphBuilder {
         return hidden;
     }
 
-    // K and V are needed of every row, the rest only of the rows that somebody reads: in the last layer, the last.
+    // Every row needs K and V. The last layer computes the rest only for each part's last row.
     ggml_tensor * layer(size_t il, ggml_tensor * embedding, ggml_tensor * hidden, Rows rows, bool output, bool last) {
         const Eagle3Layer & l = m.layers[il];
         ggml_tensor * residual = hidden;
@@ -62,7 +62,7 @@ class Eagle3Builder : public GraphBuilder {
         if (last && !rows.are_last()) {
             x = last_rows(x);
             residual = last_rows(residual);
-            rows = one_each();
+            rows = last_of_parts();
         }
         ggml_tensor * q = heads(split_heads(linear(l.wq, l.bq, x), m.n_head, rows), l.q_norm, rows);
         ggml_tensor * attended = ggml_add(ctx, linear(l.wo, l.bo, attention(il, q, rows)), residual);

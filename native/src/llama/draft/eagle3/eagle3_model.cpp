@@ -15,7 +15,7 @@ namespace eagle {
 
 namespace {
 
-// Empty: the file has no such key.
+// Returns the value of a metadata key, empty if the file has none.
 std::string meta(const llama_model & model, const char * key) {
     const auto found = model.gguf_kv.find(key);
     return found == model.gguf_kv.end() ? "" : found->second;
@@ -99,7 +99,7 @@ void Eagle3Model::read_tensors(const llama_model & draft, const llama_model & ta
         tied = output == tied_head;
     }
     if ((!draft.output || !draft.tok_embd) && n_embd != n_embd_tgt) {
-        incompatible(format("a draft of hidden size %lld needs its own embedding and head beside a target of size %lld",
+        incompatible(format("a draft of hidden size %lld needs its own embedding and head for a target of size %lld",
                             (long long) n_embd, (long long) n_embd_tgt));
     }
     n_vocab_draft = output->ne[1];
@@ -123,7 +123,7 @@ std::vector<ggml_tensor **> Eagle3Model::weights() {
     return all;
 }
 
-// As llama_context derives them from the model when the user overrides nothing.
+// Derives the constants as llama_context does from a model without overrides.
 void Eagle3Model::read_rope(const llama_model & draft) {
     const auto & hparams = draft.hparams;
     const bool yarn = hparams.rope_scaling_type_train == LLAMA_ROPE_SCALING_TYPE_YARN;
@@ -134,7 +134,7 @@ void Eagle3Model::read_rope(const llama_model & draft) {
     rope.freq_base = hparams.rope_freq_base_train;
     rope.freq_scale = scaled ? hparams.rope_freq_scale_train : 1.0f;
     rope.ext_factor = yarn ? 1.0f : 0.0f;
-    // ggml multiplies by 0.1 ln(1 / freq_scale) + 1 itself when ext_factor is set.
+    // If ext_factor is set, ggml itself multiplies by 0.1 ln(1 / freq_scale) + 1.
     rope.attn_factor = hparams.rope_attn_factor;
     rope.beta_fast = hparams.yarn_beta_fast;
     rope.beta_slow = hparams.yarn_beta_slow;
@@ -142,7 +142,7 @@ void Eagle3Model::read_rope(const llama_model & draft) {
     read_sections(draft);
 }
 
-// Pairs that the sections leave over turn by the time.
+// Pairs that the sections do not cover rotate by the time.
 void Eagle3Model::read_sections(const llama_model & draft) {
     const auto & given = draft.hparams.rope_sections;
     const int n_given = std::accumulate(given.begin(), given.end(), 0);

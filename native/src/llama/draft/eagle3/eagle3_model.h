@@ -1,4 +1,4 @@
-// The tensors and constants of an EAGLE-3 draft.
+// Tensors and constants of an EAGLE-3 draft.
 #pragma once
 
 #include "eagle_draft_model.h"

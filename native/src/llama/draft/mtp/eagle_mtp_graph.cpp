@@ -1,5 +1,5 @@
-// The block of an MTP head: [embedding ; state] projected at every step, attention with a gate per head, a dense or an
-// expert feed-forward.
+// Graph of an MTP head's block: [embedding ; state] projected at every step, attention with a gate per head, a dense or
+// a mixture-of-experts feed-forward.
 
 #include <cmath>
 
@@ -10,7 +10,7 @@ namespace eagle {
 
 namespace {
 
-constexpr float LEAST_SUM = 6.103515625e-5f;  // of the chosen experts' probabilities: F16's least normal number
+constexpr float MIN_SUM = 6.103515625e-5f;  // of the chosen experts' probabilities: the smallest normal F16 number
 
 class MtpBuilder : public GraphBuilder {
   public:
@@ -20,9 +20,9 @@ class MtpBuilder : public GraphBuilder {
   private:
     const MtpModel & m;
 
-    ggml_tensor * enter(ggml_tensor * states) override { return states; }
+    ggml_tensor * project(ggml_tensor * states) override { return states; }
 
-    // K and V are needed of every row, the rest only of the last one.
+    // Every row needs K and V, and only each part's last row the rest.
     ggml_tensor * decode(ggml_tensor * embedding, ggml_tensor * hidden, Rows rows, bool output) override {
         ggml_tensor * pair = ggml_concat(ctx, norm(embedding, m.enorm), norm(hidden, m.hnorm), 0);
         ggml_tensor * residual = scaled(m.eh_proj, pair);
@@ -35,7 +35,7 @@ class MtpBuilder : public GraphBuilder {
         if (!rows.are_last()) {
             x = last_rows(x);
             residual = last_rows(residual);
-            rows = one_each();
+            rows = last_of_parts();
         }
         ggml_tensor * attended = ggml_add(ctx, scaled(m.wo, gated_attention(x, rows)), residual);
         ggml_tensor * normed = norm(attended, m.ffn_norm);
@@ -54,7 +54,7 @@ class MtpBuilder : public GraphBuilder {
         return ggml_mul(ctx, y, ggml_sigmoid(ctx, gate));
     }
 
-    // {head, heads, rows}: the queries (0) or the gates (1) among the rows of wq's product.
+    // Returns the queries (half 0) or the gates (half 1) {head, heads, rows} of the product with wq.
     ggml_tensor * half_of_heads(ggml_tensor * both, int64_t half) {
         const size_t n_bytes = m.n_head_dim * sizeof(float);
         return ggml_view_3d(ctx, both, m.n_head_dim, m.n_head, both->ne[1], 2 * n_bytes, both->nb[1], half * n_bytes);
@@ -73,7 +73,7 @@ class MtpBuilder : public GraphBuilder {
         return ggml_add(ctx, y, ggml_mul(ctx, feed_forward(m.shared, x), gate));
     }
 
-    // {H, n}: the likeliest experts' outputs, weighted by their probabilities among each other.
+    // Returns the sum {H, n} of the most probable experts' outputs, weighted by their renormalized probabilities.
     ggml_tensor * chosen_experts(ggml_tensor * x) {
         const int64_t n = x->ne[1];
         ggml_tensor * probs = ggml_soft_max(ctx, ggml_mul_mat(ctx, m.router, x));
@@ -90,12 +90,12 @@ class MtpBuilder : public GraphBuilder {
         return m.n_expert_used > 1 ? sum : ggml_cont(ctx, sum);
     }
 
-    // {chosen, n}, each column's sum 1.
+    // Returns weights {chosen, n} whose columns sum to 1.
     ggml_tensor * weights_of(ggml_tensor * probs, ggml_tensor * chosen) {
         const int64_t n = probs->ne[1];
         ggml_tensor * w = ggml_get_rows(ctx, ggml_reshape_3d(ctx, probs, 1, m.n_expert, n), chosen);
         w = ggml_reshape_2d(ctx, w, m.n_expert_used, n);
-        w = ggml_div(ctx, w, ggml_clamp(ctx, ggml_sum_rows(ctx, w), LEAST_SUM, INFINITY));
+        w = ggml_div(ctx, w, ggml_clamp(ctx, ggml_sum_rows(ctx, w), MIN_SUM, INFINITY));
         const bool plain = m.expert_scale == 0.0f || m.expert_scale == 1.0f;
         return plain ? w : ggml_scale(ctx, w, m.expert_scale);
     }

@@ -77,7 +77,8 @@ void MtpModel::read_shapes(const llama_model & draft, const llama_model & target
     n_head = hparams.n_head(il);
     n_head_kv = hparams.n_head_kv(il);
     n_head_dim = hparams.n_embd_head_k(il);
-    n_ctx_train = std::numeric_limits<int32_t>::max();  // the target's own block: as far as the target
+    n_ctx_train =
+        std::numeric_limits<int32_t>::max();  // the block is part of the target, so the target's limit applies
     norm_eps = hparams.f_norm_rms_eps;
     n_expert = hparams.n_expert;
     n_expert_used = hparams.n_expert_used(il);
@@ -120,7 +121,7 @@ void MtpModel::read_feed_forward(const llama_layer & l) {
               {l.ffn_down_shexp, l.ffn_down_shexp_s}};
 }
 
-// What the block does not bring is the model's: the norm before the head, the head, the embeddings.
+// The norm before the head, the head and the embeddings are the model's, unless the block has its own.
 void MtpModel::read_vocabulary(const llama_model & draft, const llama_layer & layer) {
     const auto & own = layer.nextn;
     output_norm = own.shared_head_norm ? own.shared_head_norm : draft.output_norm;
@@ -132,7 +133,7 @@ void MtpModel::read_vocabulary(const llama_model & draft, const llama_layer & la
     read_d2t(own.shared_head_head ? nullptr : draft.d2t);
 }
 
-// As the target's context rotates its own blocks.
+// Uses the constants by which the target's context rotates its own blocks.
 void MtpModel::read_rope(const llama_context & context) {
     const llama_model & target = context.get_model();
     const llama_cparams & cparams = context.get_cparams();

@@ -1,5 +1,4 @@
-// In the place of ggml-cuda's header of this name: CUDA's words and ggml-cuda's helpers, as far as our kernels use
-// them.
+// Replacement for ggml-cuda's header of this name: CUDA's keywords and ggml-cuda's helpers that our kernels use.
 #pragma once
 
 #include <cassert>
@@ -30,7 +29,7 @@
 #define blockIdx emulator::block_index
 #define threadIdx emulator::thread_index
 
-constexpr int WARP_SIZE = 32;  // ggml-cuda's, also where more threads make a warp
+constexpr int WARP_SIZE = 32;  // ggml-cuda's value, even if the emulated warp is larger
 constexpr int64_t MATRIX_ROW_PADDING = 512;
 
 using cudaStream_t = int;
@@ -62,7 +61,7 @@ struct ggml_backend_cuda_context {
     cudaStream_t stream() { return 0; }
 };
 
-// New memory holds what somebody left there.
+// Fills new memory with garbage.
 template <typename T>
 struct ggml_cuda_pool_alloc {
     std::vector<char> bytes;
@@ -107,7 +106,7 @@ float warp_reduce_max(float x) {
 
 enum class block_reduce_method { MAX, SUM };
 
-// Over one dimension of whole warps, at most WARP_SIZE of them.
+// For a one-dimensional block of up to WARP_SIZE whole warps.
 template <block_reduce_method method, int block_size>
 float block_reduce(float x, float * shared) {
     constexpr bool sum = method == block_reduce_method::SUM;
@@ -128,7 +127,8 @@ inline float get_alibi_slope(float max_bias, uint32_t head, uint32_t n_head_log2
     return head < n_head_log2 ? powf(m0, head + 1) : powf(m1, 2 * (head - n_head_log2) + 1);
 }
 
-// --- integers in fours -----------------------------------------------------------------------------------------------
+// --- four integers at once
+// -----------------------------------------------------------------------------------------------
 
 inline int ggml_cuda_dp4a(int a, int b, int c) {
     for (int i = 0; i < 4; i++) {

@@ -1,4 +1,4 @@
-// ggml-cuda's quantization of activations, as its kernel rounds.
+// Quantization of activations with the same rounding as ggml-cuda's kernel.
 #pragma once
 
 #include <algorithm>

@@ -1,0 +1,25 @@
+// Options of a draft engine.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ggml.h"
+#include "llama.h"
+
+namespace eagle {
+
+struct DraftParams {
+    int64_t n_ctx;
+    int32_t n_threads;
+    ggml_type type_kv;
+    int32_t n_rows_pending;  // capacity for features that the draft has not evaluated yet
+    int32_t n_rows_staged;   // maximum number of rows that one decode of the target adds
+    // GGUF files of the target and the draft, null if unknown: sources of weights that the CPU holds repacked.
+    const char * path_tgt;
+    const char * path_dft;
+    int64_t n_vocab_draft;              // rows of a trimmed head; 0: the model's own head
+    std::vector<llama_token> base_ids;  // for that head, most frequent first
+};
+
+}  // namespace eagle
