@@ -21,7 +21,7 @@ inline bool eagle_drafts_of(const common_params_speculative & params, const llam
 
 // A server that our front end has started ends where it cannot draft: there the reason is shown.
 inline bool eagle_must_draft(const common_params_speculative & params) {
-    return params.has_synth() || params.draft.eagle_model || std::getenv("LLAMA_EAGLE_DRAFT_LENGTH");
+    return params.has_synth() || params.draft.eagle_model || !params.draft.eagle_length.empty();
 }
 
 struct common_speculative;
