@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from llama_eagle.convert.dtypes import FILE_TYPE
-from llama_eagle.files import temporary_beside
+from llama_eagle.files import temporary_next_to
 
 if TYPE_CHECKING:
     from llama_eagle.quantize.quantize import QuantizeOptions, QuantizeReport
@@ -40,5 +40,5 @@ def write_as(
     from llama_eagle.quantize.quantize import check_type, quantize  # needs the native library
 
     check_type(outtype)
-    with temporary_beside(output) as (middle,):
+    with temporary_next_to(output) as (middle,):
         return write(middle, "auto", largest_share(outtype)), quantize(middle, output, outtype, options)

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 from llama_eagle.convert.dtypes import STORAGE, encode, storage_bytes
 from llama_eagle.errors import ConversionError
-from llama_eagle.files import check_output, explain, temporary_beside
+from llama_eagle.files import check_output, temporary_next_to, write_error
 from llama_eagle.gguf.header import SPLIT_ID
 
 ALIGNMENT: Final = 32
@@ -245,14 +245,14 @@ def _write(out: GGUFOutput, path: Path, progress: Progress | None, more: float) 
     final = _final_names(path, len(shards))
     check_output(path, round(out.n_bytes * (1 + more)))
     meter = _Meter(out.n_bytes, progress)
-    with temporary_beside(path, len(shards)) as temporary, ThreadPoolExecutor(2) as pool:
+    with temporary_next_to(path, len(shards)) as temporary, ThreadPoolExecutor(2) as pool:
         try:
             for number, tensors in enumerate(shards):
                 _write_shard(temporary[number], out.header(number, shards), tensors, pool, meter)
             for name, goal in zip(temporary, final, strict=True):
                 name.replace(goal)
         except OSError as error:
-            raise explain(error, path, out.n_bytes) from error
+            raise write_error(error, path, out.n_bytes) from error
     return final
 
 

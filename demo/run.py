@@ -187,7 +187,7 @@ def _require_disk(folder: Path) -> None:
         raise EnvironmentFailure(f"{text}. Free some, or leave it out with --no-padded.")
 
 
-def told(padded: Sequence[Comparison]) -> str:
+def summary(padded: Sequence[Comparison]) -> str:
     """What the padded pair shows, for people."""
     return "\n".join(
         [

@@ -19,7 +19,7 @@ from llama_eagle.convert.export.from_gguf import of_gguf
 from llama_eagle.convert.export.network import Network, Tensor, of_checkpoint
 from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.errors import ConfigError, ConversionError, UsageError
-from llama_eagle.files import temporary_beside
+from llama_eagle.files import temporary_next_to
 from llama_eagle.gguf.header import Header
 from llama_eagle.gguf.pairing import require_models
 from llama_eagle.gguf.validate import read_sound
@@ -63,7 +63,7 @@ def export_draft(
     tensors = {stored_name(engine, name): tensor for name, tensor in sorted(network.tensors.items())}
     tensors |= _vocabulary(network)
     settings = config(engine, network, goal, _verifier(target))
-    with temporary_beside(output) as (folder,):
+    with temporary_next_to(output) as (folder,):
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
         n_bytes = write_safetensors(folder / "model.safetensors", tensors)

@@ -69,7 +69,7 @@ class TestOwnDefaults:
         [
             ("x = 1", "no command has an option x"),
             ("[generate]\nx = 1", "generate has no option x"),
-            ("[gen]", "[gen] is no command"),
+            ("[gen]", "[gen] is not a command"),
             ("[", "not TOML"),
         ],
     )

@@ -244,7 +244,7 @@ def test_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rpc, "PATIENCE_S", 0.2)
     listener = socket.create_server((HOST, 0))  # takes connections, says nothing: a server that has a client
     with pytest.raises(EnvironmentFailure, match="It serves another client"):
-        rpc.ask(f"{HOST}:{listener.getsockname()[1]}")
+        rpc.query(f"{HOST}:{listener.getsockname()[1]}")
     listener.close()
 
 
@@ -280,13 +280,13 @@ def test_rpc_server_listens_on_loopback_and_ends() -> None:
     assert process.stdout is not None
     line = process.stdout.readline()
     assert re.fullmatch(rf"listening on 127\.0\.0\.1:{port}, \d+ of \d+ MiB free\n", line), line
-    assert rpc.ask(f"{HOST}:{port}")[0].total > 0
+    assert rpc.query(f"{HOST}:{port}")[0].total > 0
     taken = llama_eagle("rpc-server", "--port", port)
     assert_one_line_error(taken, 4, "cannot listen", str(port))
     os.kill(process.pid, signal.SIGTERM)
     assert process.wait(30) == 0
     with pytest.raises(EnvironmentFailure, match="cannot be reached"):
-        rpc.ask(f"{HOST}:{port}")
+        rpc.query(f"{HOST}:{port}")
 
 
 def test_rpc_server_warns_of_trust() -> None:

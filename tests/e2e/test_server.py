@@ -207,7 +207,7 @@ def test_refusals(models: Path, tmp_path: Path) -> None:
     two = {"models": [{"model": "a.gguf"}, {"model": "b.gguf"}]}
     for content, message, code in (
         ("{", "not valid", 3),
-        ("{}", "names no models", 3),
+        ("{}", "no models", 3),
         (json.dumps(two), "names 2 models", 2),
         (json.dumps({"models": [{"model": "a.gguf", "chat_format": "x"}]}), "chat_format", 3),
         (json.dumps({"models": [{"model": "a.gguf", "n_ctx": "64"}]}), "models.0.n_ctx is '64', it must be", 3),

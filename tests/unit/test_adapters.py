@@ -12,7 +12,7 @@ from llama_eagle.errors import EagleError, IncompatibleModels, InputError, Usage
 from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.validate.adapters import require_adapter, require_control_vector
 from llama_eagle.gguf.validate.overrides import with_overrides
-from llama_eagle.serving.further import changed_models, refuse_unchecked
+from llama_eagle.serving.extra_args import changed_models, refuse_unchecked
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_overrides_that_are_right(files: list[Header]) -> None:
     ],
 )  # fmt: skip
 def test_models_that_nobody_has_checked(extra: list[str]) -> None:
-    with pytest.raises(UsageError, match=r"after -- would go past our checks\. (Give|Draft) .* before --"):
+    with pytest.raises(UsageError, match=r"after -- would bypass our checks\. (Give|Draft) .* before --"):
         refuse_unchecked(extra)
     with pytest.raises(UsageError, match="LLAMA_ARG_SPEC_DRAFT_MODEL in the environment"):
         refuse_unchecked([], ["PATH", "LLAMA_ARG_SPEC_DRAFT_MODEL"])

@@ -92,7 +92,7 @@ REFUSED = [
     ({"type": "string", "format": "uuid4", "maxLength": 35}, "format uuid4 together with maxLength"),
     ({"type": "integer", "multipleOf": 5}, "multipleOf 5"),
     ({"type": "number", "multipleOf": 0.25}, "multipleOf 0.25"),
-    ({"type": "number", "minimum": 1e-30}, "digits behind the point"),
+    ({"type": "number", "minimum": 1e-30}, "decimal places"),
     ({"type": "number", "minimum": 2, "exclusiveMaximum": 2.0}, "no number is within its bounds"),
     ({"allOf": [{"pattern": "a"}, {"pattern": "b"}]}, "allOf with two values of pattern"),
     ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "allOf with two values of type"),

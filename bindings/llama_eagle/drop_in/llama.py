@@ -181,7 +181,7 @@ class EagleLlama(Completions, Closing):
         """Forget everything. Where an RPC server has died, the models are loaded again: it must be back."""
         if not self._is_closed and calls.lost_server(self._ctx.ctx):
             for server in self._options.rpc_servers or ():
-                rpc.ask(server)  # or nothing has changed, and the next call may find it
+                rpc.query(server)  # or nothing has changed, and the next call may find it
             state = self.__getstate__()
             self.close()
             self._is_closed = False

@@ -45,7 +45,7 @@ def read_servers(text: str | Sequence[str] | None) -> tuple[str, ...]:
     return servers
 
 
-def ask(server: str) -> list[RemoteDevice]:
+def query(server: str) -> list[RemoteDevice]:
     """The devices of a server. Raises `EnvironmentFailure` when it cannot be reached or used."""
     protocol = build.build_info().rpc_protocol
     if not protocol:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from llama_eagle.errors import EnvironmentFailure, InputError, NativeError, UsageError
-from llama_eagle.files import check_output, refuse_sources, temporary_beside
+from llama_eagle.files import check_output, refuse_sources, temporary_next_to
 from llama_eagle.gguf.header import Header
 from llama_eagle.gguf.validate import read_sound
 from llama_eagle.native import log
@@ -229,7 +229,7 @@ def quantize(
     options = options or QuantizeOptions()
     refuse_sources(output, [*(shard.path for shard in shards), *([options.imatrix] if options.imatrix else [])])
     parameters = _Parameters(shards, ftype, options)
-    with temporary_beside(output) as (temporary,):
+    with temporary_next_to(output) as (temporary,):
         log.clear()
         status = _run(source, temporary, parameters, options.progress)
         if status != 0:

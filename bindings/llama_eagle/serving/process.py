@@ -1,4 +1,4 @@
-"""llama.cpp's servers as processes of ours: they end when we end, and llama-server's log is filtered."""
+"""llama.cpp's servers as child processes: they end when this process ends, and llama-server's log is filtered."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from llama_eagle.native.build import library_folder
 from llama_eagle.native.processor.competition import watch_process
 
 INTERRUPTED = 130
-PATIENCE = 1.5  # seconds for it to end by itself
+GRACE_S = 1.5  # between SIGTERM and SIGKILL
 MAX_COMPLAINT = 500  # characters of a reason: some quote a whole template
 PR_SET_PDEATHSIG = 1
-FEW_HEAPS = {"MALLOC_ARENA_MAX": "2"}  # of glibc: with one for each of its threads, memory takes longer to settle
+FEW_HEAPS = {"MALLOC_ARENA_MAX": "2"}  # glibc: with one heap per thread, memory keeps growing for longer
 
 _LINE = re.compile(r"^[\d.]+ (?P<level>[A-Z]) (?P<text>.*)$")
-# What llama-server puts before a message: the part and function that logs, a slot and its task.
+# Prefix of a message in llama-server's log: the part and function that logs, a slot and its task.
 _ORIGIN = re.compile(r"^(?:[a-z]{2,6} +)?[\w:~]+(?:\(\))?: +(?:id +-?\d+ \| task -?\d+ \| )?")
-# Lines about one request, whose answer says the same.
+# Lines about one request; its response contains the same.
 _OF_A_REQUEST = re.compile(r"got exception: \{|cancel task|task id = \d+, error: |^unparsed .* output")
-# Complaints about its arguments: those that `serve` passes through.
+# Complaints about arguments, which can only be those that `serve` passes through.
 _OF_ARGUMENTS = re.compile(
     r"(error: )?invalid argument: |error while handling argument|JSON schema error|the supplied chat template is not"
     r"|failed to apply template|Jinja Exception: "
@@ -45,21 +45,20 @@ _LISTENING = re.compile(r"listening on (?P<address>\S+)")
 
 
 def _find(program: str, remedy: str) -> Path:
-    """A program of our build. Raises `EnvironmentFailure` when it was left out."""
+    """Return the path of a program of our build. Raises `EnvironmentFailure` if the build lacks it."""
     for name in (program, f"{program}.exe"):
         if (path := library_folder() / name).exists():
             return path
     raise EnvironmentFailure(f"{library_folder()} has no {program}: {remedy}.")
 
 
-def run(words: Sequence[str], variables: Mapping[str, str], about: str, verbose: bool) -> int:
-    """Run llama-server until a signal or its own end; return our exit status.
+def run(arguments: Sequence[str], environment: Mapping[str, str], about: str, verbose: bool) -> int:
+    """Run llama-server until a signal or its own end, and return our exit code.
 
-    Once it listens, "listening on URL" goes to stdout and `about` to stderr.
-
-    Raises `EnvironmentFailure` when it ends by itself, `UsageError` when it refuses an argument.
+    When it listens, print "listening on URL" to stdout and `about` to stderr. Raises `EnvironmentFailure` if it ends by
+    itself, `UsageError` if it refuses an argument.
     """
-    process = _start_server(words, variables)
+    process = _start_server(arguments, environment)
     watch_process(process.pid, console.warn)
 
     def announce(text: str) -> None:
@@ -71,12 +70,12 @@ def run(words: Sequence[str], variables: Mapping[str, str], about: str, verbose:
 
 
 @contextlib.contextmanager
-def background(words: Sequence[str], variables: Mapping[str, str], verbose: bool) -> Iterator[str]:
-    """Run llama-server for as long as the block runs, and yield its URL once it has loaded the model.
+def background(arguments: Sequence[str], environment: Mapping[str, str], verbose: bool) -> Iterator[str]:
+    """Run llama-server for the duration of the block; yield its URL when the model is loaded.
 
-    Of its log, errors alone are shown unless `verbose`. Raises `EnvironmentFailure` when it ends before that.
+    Shows only the errors of its log unless `verbose`. Raises `EnvironmentFailure` if it ends before that.
     """
-    process = _start_server(words, variables)
+    process = _start_server(arguments, environment)
     complaints: list[str] = []
     addresses: queue.Queue[str] = queue.Queue()
 
@@ -98,14 +97,14 @@ def background(words: Sequence[str], variables: Mapping[str, str], verbose: bool
     finally:
         process.terminate()
         try:
-            process.wait(PATIENCE)
+            process.wait(GRACE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
 
 
 def _is_ready(address: str, process: subprocess.Popen[str]) -> bool:
-    """Wait until it has loaded its model; false when it ends."""
+    """Wait until the model is loaded; return False if the server ends."""
     while process.poll() is None:
         try:
             urllib.request.urlopen(f"{address}/health").close()
@@ -116,18 +115,18 @@ def _is_ready(address: str, process: subprocess.Popen[str]) -> bool:
     return False
 
 
-def run_rpc_server(words: Sequence[str], endpoint: str) -> int:
-    """ggml's RPC server, likewise; `endpoint`: where it is reached from here."""
-    program = _find("ggml-rpc-server", "it was built with GGML_RPC=OFF. Build it with ON")
-    process = _start([str(program), *words], {**os.environ}, stdout=sys.stderr)
-    return _until_end(process, lambda: _announce(process, endpoint), "Its last lines say why.")
+def run_rpc_server(arguments: Sequence[str], endpoint: str) -> int:
+    """Run ggml's RPC server until a signal or its own end. `endpoint`: its address as seen from this machine."""
+    program = _find("ggml-rpc-server", "it was built with GGML_RPC=OFF. Build it with GGML_RPC=ON")
+    process = _start([str(program), *arguments], {**os.environ}, stdout=sys.stderr)
+    return _until_end(process, lambda: _announce(process, endpoint), "See its last lines for the reason.")
 
 
 def _announce(process: subprocess.Popen[str], endpoint: str) -> str:
-    """Once it answers, says where it listens and what it has; then waits for its end."""
+    """Print the address and the devices when the server answers; then wait for its end."""
     while process.poll() is None:
         with contextlib.suppress(EnvironmentFailure):
-            devices = [f"{device.free >> 20} of {device.total >> 20} MiB free" for device in rpc.ask(endpoint)]
+            devices = [f"{device.free >> 20} of {device.total >> 20} MiB free" for device in rpc.query(endpoint)]
             console.data(f"listening on {endpoint}, {'; '.join(devices)}")
             sys.stdout.flush()
             break
@@ -136,18 +135,18 @@ def _announce(process: subprocess.Popen[str], endpoint: str) -> str:
     return ""
 
 
-def _start_server(words: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[str]:
-    program = _find("llama-server", "built with LLAMA_EAGLE_SERVER=OFF, as by `make demo`. `make install` adds it")
+def _start_server(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
+    program = _find("llama-server", "it was built with LLAMA_EAGLE_SERVER=OFF. Build it with `make install`")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
-    return _start([str(program), *words], {**FEW_HEAPS, **os.environ, **variables}, **pipes)
+    return _start([str(program), *arguments], {**FEW_HEAPS, **os.environ, **environment}, **pipes)
 
 
-def _start(command: Sequence[str], variables: Mapping[str, str], **pipes: Any) -> subprocess.Popen[str]:
+def _start(command: Sequence[str], environment: Mapping[str, str], **pipes: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command,
-        env=variables,
+        env=environment,
         stdin=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C comes to us alone: a second one would end it in the middle of its end
+        start_new_session=True,  # only we receive Ctrl-C; a second one would interrupt the server's own shutdown
         preexec_fn=_die_with_parent if sys.platform == "linux" else None,
         **pipes,
     )
@@ -174,7 +173,7 @@ def _ended(process: subprocess.Popen[str], reason: str, remedy: str = "See --ver
 def _follow(
     process: subprocess.Popen[str], verbose: bool, on_address: Callable[[str], object], levels: str = "EW"
 ) -> str:
-    """Read its log to the end, show lines of `levels`, report "listening on URL" once; return the last complaint."""
+    """Read the log to its end, show lines of `levels`, report "listening on URL" once; return the last complaint."""
     complaints: deque[str] = deque(maxlen=1)
     announced = False
     for line in process.stdout or ():
@@ -193,15 +192,15 @@ def _follow(
 
 
 def complaint(level: str, text: str) -> str:
-    """The message of a warning or an error in the log, "" for other lines and for those about one request."""
+    """Return the message of a warning or an error in the log; "" for other lines and for those about one request."""
     message = _ORIGIN.sub("", text).strip()
     return message if level in ("E", "W") and not _OF_A_REQUEST.search(message) else ""
 
 
 @contextlib.contextmanager
 def _signals(process: subprocess.Popen[str], status: list[int]) -> Iterator[None]:
-    """SIGINT and SIGTERM end it, and it has `PATIENCE` seconds for that."""
-    killer = threading.Timer(PATIENCE, process.kill)
+    """End the server on SIGINT and SIGTERM; kill it after `GRACE_S` seconds."""
+    killer = threading.Timer(GRACE_S, process.kill)
 
     def end(number: int, _frame: FrameType | None) -> None:
         if not status:
@@ -219,5 +218,5 @@ def _signals(process: subprocess.Popen[str], status: list[int]) -> Iterator[None
 
 
 def _die_with_parent() -> None:
-    """Not even our own violent end leaves it running."""
+    """Have the kernel kill this process when its parent dies, however that happens."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

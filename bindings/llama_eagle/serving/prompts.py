@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
-from llama_eagle.files import explain, write_whole
+from llama_eagle.files import write_error, write_whole
 
 Record = dict[str, Any]
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -177,7 +177,7 @@ class Journal:
         try:
             yield
         except OSError as error:
-            raise explain(error, self._path, 0) from None
+            raise write_error(error, self._path, 0) from None
 
 
 def _parsed(line: str) -> Any:

@@ -24,7 +24,7 @@ def require_servers(options: LoadOptions, target: Source, draft: Header | None =
     """Before anything is loaded. Raises `EnvironmentFailure` for servers that cannot be used, or lack the memory."""
     if not options.rpc_servers:
         return
-    remote = [device for server in options.rpc_servers for device in rpc.ask(server)]
+    remote = [device for server in options.rpc_servers for device in rpc.query(server)]
     files = read_model(target)[1] + ([draft] if draft else [])
     needed = sum(file.file_size for file in {file.path: file for file in files}.values())
     local = available_bytes()
@@ -80,7 +80,7 @@ def _head_devices(model: Any) -> tuple[int, ...]:
 
 def last_device(load: LoadOptions) -> str:
     """Name of the device that llama-server will put the head on, where servers are named: the last one with a share."""
-    n_remote = sum(len(rpc.ask(server)) for server in load.rpc_servers)
+    n_remote = sum(len(rpc.query(server)) for server in load.rpc_servers)
     names = [f"RPC{i}" for i in range(n_remote)] + [str(gpu["name"]) for gpu in devices_of_kind(GPUS)]
     shares = list(load.tensor_split) or [1.0] * len(names)
     return [name for name, share in zip(names, shares, strict=False) if share > 0][-1]
@@ -102,7 +102,7 @@ def placement(model: Any) -> list[dict[str, Any]]:
     return found
 
 
-def told(parts: Sequence[dict[str, Any]]) -> str:
+def summary(parts: Sequence[dict[str, Any]]) -> str:
     """A placement in a sentence for people."""
     return "; ".join(f"{_layers(part)} on {part['device']}{_server(part)}" for part in parts)
 

@@ -91,7 +91,7 @@ def _answer_missing(
     n_tokens = 0
     if len(journal.answers) == len(prompts):
         return n_tokens, 0.0
-    with background(serving.words(served), serving.variables(served), served.options.verbose) as address:
+    with background(serving.server_args(served), serving.server_env(served), served.options.verbose) as address:
         start = time.monotonic()
         with progress(f"answering {len(prompts)} prompts") as on_progress:
 

@@ -17,17 +17,18 @@ if TYPE_CHECKING:
 
 
 def demo(
-    work: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the demo's files. They are kept.")] = Path(
+    work: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the demo's files, which are kept.")] = Path(
         "build/demo"
     ),
     threads: Threads = 0,
     real: Annotated[
-        bool, typer.Option("--real/--no-real", help="Download a real model of 94 MB and answer with it.")
+        bool, typer.Option("--real/--no-real", help="Download a real model (94 MB) and answer with it.")
     ] = True,
     padded: Annotated[
         bool,
         typer.Option(
-            "--padded/--no-padded", help="Run the hybrid pair at the cost of a 0.8B: 2 minutes, 2.4 GB of disk."
+            "--padded/--no-padded",
+            help="Also run the hybrid pair padded to the cost of a 0.8B model. Takes 2 minutes and 2.4 GB of disk.",
         ),
     ] = True,
     json: Json = False,
@@ -40,7 +41,7 @@ def demo(
     """
     from dataclasses import asdict
 
-    from llama_eagle.demo.run import PADDED_STEPS, QUESTION, STEPS, compare_padded, convert_demo, run_demo, told
+    from llama_eagle.demo.run import PADDED_STEPS, QUESTION, STEPS, compare_padded, convert_demo, run_demo, summary
     from llama_eagle.progress import numbered
 
     say = numbered(STEPS + (PADDED_STEPS if padded else 0) + (2 if real else 0))
@@ -57,7 +58,7 @@ def demo(
         found: dict[str, Any] = result.as_dict() | ({"padded": [asdict(each) for each in large]} if large else {})
         console.result(found | ({"real": shown.as_dict()} if shown else {}))
     elif large:
-        console.prose(told(large))
+        console.prose(summary(large))
     is_equal = result.as_promised and all(each.equal or not each.exact for each in large)
     if not is_equal or (shown is not None and not shown.as_promised):
         raise typer.Exit(CHECK_FAILED)

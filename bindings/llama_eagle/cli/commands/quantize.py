@@ -9,20 +9,38 @@ from typing import Annotated, Any
 import typer
 
 from llama_eagle import console
-from llama_eagle.cli.options import Json, Overwrite, Threads
+from llama_eagle.cli.options import ADVANCED, Json, Overwrite, Threads
 from llama_eagle.errors import UsageError
 from llama_eagle.progress import progress
 
 
 def quantize(
-    source: Annotated[Path, typer.Argument(metavar="IN.gguf")],
-    out: Annotated[Path, typer.Argument(metavar="OUT.gguf")],
-    outtype: Annotated[str, typer.Argument(metavar="TYPE", help="q4_k_m, q5_k_m, q6_k, q8_0, ...")],
-    output_type: Annotated[str | None, typer.Option(help="Type of the output head.")] = None,
-    tensor_type: Annotated[list[str] | None, typer.Option(metavar="PATTERN=T", help="Type by name.")] = None,
-    imatrix: Annotated[Path | None, typer.Option(help="llama.cpp's importance matrix.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="A named set of types by tensor, such as for speculation.")] = None,
-    requantize: Annotated[bool, typer.Option("--requantize", help="Take quantized input; costs quality.")] = False,
+    source: Annotated[Path, typer.Argument(metavar="IN.gguf", help="GGUF file to quantize, in f32, f16 or bf16.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT.gguf", help="GGUF file to write.")],
+    outtype: Annotated[str, typer.Argument(metavar="TYPE", help="Quantization type: q4_k_m, q5_k_m, q6_k, q8_0, ...")],
+    output_type: Annotated[
+        str | None,
+        typer.Option(help="Type of the output matrix (default: chosen by TYPE).", rich_help_panel=ADVANCED),
+    ] = None,
+    tensor_type: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN=T",
+            help="Type of the tensors whose names match a regular expression, such as ffn_down=q6_k. May be repeated; "
+            "the first match wins.",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = None,
+    imatrix: Annotated[
+        Path | None, typer.Option(help="Importance matrix of llama.cpp; required for types below 3 bits.")
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(help="Named set of tensor types. speculation: higher precision where drafts lose most."),
+    ] = None,
+    requantize: Annotated[
+        bool, typer.Option("--requantize", help="Accept input that is already quantized, which loses quality.")
+    ] = False,
     threads: Threads = 0,
     overwrite: Overwrite = False,
     json: Json = False,
@@ -44,7 +62,7 @@ def quantize(
         report = quantizer.quantize(source, out, outtype.lower(), replace(options, progress=on_progress))
     if missing := report.without_matrix:
         names = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-        console.warn(f"{imatrix} has no entry for {names}: they are in a type that needs none")
+        console.warn(f"{imatrix} has no entry for {names}: these get a type that needs no importance matrix")
     if json:
         console.result({"output": str(out), "outtype": outtype.lower(), "n_bytes": report.n_bytes})
     else:
