@@ -332,12 +332,12 @@ def test_random_edits_leave_the_memory_as_if_read_anew(files: dict[str, Path], s
         keep = int(rng.integers(0, len(text)))
         text = text[:keep] + rng.integers(97, 123, int(rng.integers(1, 60))).tolist()
         text = text[:400]
-        reused += len(text) - llm._memory.become(text)
+        reused += len(text) - llm._memory.set_tokens(text)
         if rng.random() < 0.5:
             stream = llm.generate(text, temp=0.0)
             text = text + [next(stream) for _ in range(int(rng.integers(1, 12)))]
             stream.close()
-            reused += len(text) - llm._memory.become(text)
+            reused += len(text) - llm._memory.set_tokens(text)
         fresh.reset()
         fresh.eval(text)
         np.testing.assert_allclose(llm.scores[-1], fresh.scores[-1], atol=1e-3)

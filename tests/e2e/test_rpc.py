@@ -260,7 +260,7 @@ def test_too_little_memory(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPa
     load = LoadOptions(rpc_servers=(f"{HOST}:{answering(*answers)}",))
     devices.require_servers(load, pair[0])
     monkeypatch.setattr(devices, "available_bytes", lambda: 1000)
-    with pytest.raises(EnvironmentFailure, match="all machines together have less free"):
+    with pytest.raises(EnvironmentFailure, match="more than all machines have free"):
         devices.require_servers(load, pair[0])
 
 

@@ -88,7 +88,7 @@ class Rounds:
         follows = current is not None and current.rows[current.row + 1 : current.row + 2] == [token]
         if current is not None and follows and not inserted:
             current.row += 1
-            self.text.note(token, current.row)
+            self.text.record(token, current.row)
             return
         self.finish()
         if inserted:
@@ -134,7 +134,7 @@ class Rounds:
                 return None
             end = time.perf_counter()
             note_round(len(rows), end - drafted_at)
-            self.text.note(token, 0)
+            self.text.record(token, 0)
             return _Round(rows, (drafted_at - start) * 1e3, (end - drafted_at) * 1e3)
 
     def _n_useful(self) -> int:

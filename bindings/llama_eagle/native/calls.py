@@ -223,7 +223,7 @@ def accept(sampler: Any, token: int) -> None:
     check(library().eagle_sampler_accept(sampler, token), "eagle_sampler_accept")
 
 
-def hear_interrupts() -> None:
+def enable_sigint() -> None:
     """Ctrl-C stops what this thread evaluates, where it would be a KeyboardInterrupt here."""
     is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     library().eagle_hear_interrupts(is_ours and threading.current_thread() is threading.main_thread())
