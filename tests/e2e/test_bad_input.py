@@ -150,7 +150,7 @@ def test_a_locale_without_the_characters(models: Path) -> None:
 
 def test_library_override_without_a_library(models: Path, tmp_path: Path) -> None:
     outcome = llama_eagle("generate", "-m", models / "target.gguf", "-p", "a", LLAMA_EAGLE_LIB_PATH=str(tmp_path))
-    assert_one_line_error(outcome, ENVIRONMENT, "LLAMA_EAGLE_LIB_PATH", "holds no libllama")
+    assert_one_line_error(outcome, ENVIRONMENT, "LLAMA_EAGLE_LIB_PATH", "contains no libllama")
 
 
 def test_check(models: Path) -> None:

@@ -198,8 +198,8 @@ def libmtmd_logits(llm: Any, prompt: str, data: bytes) -> tuple[np.ndarray, int]
 
 SOUND = png(1)
 BAD = {
-    "no picture": (b"this is no picture", "in no format of pictures"),
-    "nothing": (b"", "in no format of pictures"),
+    "no picture": (b"this is no picture", "unknown format"),
+    "nothing": (b"", "unknown format"),
     "a truncated PNG": (SOUND[: len(SOUND) // 2], "cannot be read as a picture"),
     "a damaged PNG": (SOUND[:200] + bytes(50) + SOUND[250:], "cannot be read as a picture"),
     "12,000 x 10,000 pixels": (png_head(12000, 10000), "more than 100 million pixels"),

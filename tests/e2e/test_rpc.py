@@ -220,10 +220,10 @@ def hello(major: int, minor: int = 0) -> bytes:
 @pytest.mark.parametrize(
     ("answers", "why"),
     [
-        ([hello(6)], "it speaks protocol 6.0, this build speaks 7.0"),
-        ([hello(7, 9)], "it speaks protocol 7.9"),
-        ([], "it does not answer as an RPC server"),
-        ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "it does not answer as an RPC server"),
+        ([hello(6)], "it uses protocol 6.0, this build uses 7.0"),
+        ([hello(7, 9)], "it uses protocol 7.9"),
+        ([], "its answer does not follow RPC protocol"),
+        ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "its answer does not follow RPC protocol"),
     ],
 )
 def test_wrong_servers(pair: tuple[Path, Path], answers: list[bytes], why: str) -> None:

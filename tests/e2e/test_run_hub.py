@@ -89,7 +89,7 @@ def test_the_type_is_chosen_by_name_not_by_pattern(hub: Hub) -> None:
     assert [Path(each["path"]).name for each in found[:4]] == [
         f"m-{kind}.gguf" for kind in ("Q4_K_M", "F16", "Q2_K", "BF16")
     ]
-    assert "no model of type Q8_0. There are: m-BF16.gguf" in found[4]["error"]
+    assert "no model of type Q8_0. Available: m-BF16.gguf" in found[4]["error"]
     assert hub.kept() == [], "what is downloaded stays in the hub's cache"
 
 

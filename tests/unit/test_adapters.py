@@ -26,7 +26,7 @@ def test_a_sound_adapter(files: list[Header], tmp_path: Path) -> None:
 
 
 ADAPTERS: dict[str, tuple[dict[str, Any], str]] = {
-    "no tensors": ({"shapes": {}}, "holds no tensors"),
+    "no tensors": ({"shapes": {}}, "contains no tensors"),
     "another architecture": ({"arch": "llama"}, "a model of llama, this is qwen35"),
     "another kind": ({"kind": "ia3"}, "adapter.type is 'ia3'"),
     "alpha that is no number": ({"alpha": float("nan")}, "adapter.lora.alpha is nan"),
@@ -77,7 +77,7 @@ def test_an_adapter_of_embeddings_that_are_the_head_too(files: list[Header], tmp
 
 
 VECTORS: dict[str, tuple[dict[str, tuple[int, ...]], str]] = {
-    "none": ({}, "holds no tensors"),
+    "none": ({}, "contains no tensors"),
     "another name": ({"output.weight": (HIDDEN,)}, "holds output.weight"),
     "no number": ({"direction.": (HIDDEN,)}, "holds direction."),
     "the first layer": ({"direction.0": (HIDDEN,)}, "a layer of 1 to 3"),
@@ -112,9 +112,9 @@ OVERRIDES: list[tuple[dict[Any, Any], str]] = [
     ({"general.architecture": "llama"}, "llama.context_length is missing"),
     ({"split.count": 3}, "cannot be replaced"),
     ({"": 3}, "cannot be replaced"),
-    ({"x" * 128: 3}, "longer than 127 bytes"),
-    ({"general.name": "ä" * 64}, "longer than 127 bytes"),
-    ({"general.name": "a\0b"}, "has a zero"),
+    ({"x" * 128: 3}, "exceeds 127 bytes"),
+    ({"general.name": "ä" * 64}, "exceeds 127 bytes"),
+    ({"general.name": "a\0b"}, "contains a zero"),
     ({"general.name": None}, "give a bool, int"),
     ({3: 3}, "give a bool, int"),
 ]

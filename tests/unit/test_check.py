@@ -98,7 +98,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "no map": ({"drop": "d2t"}, "d2t"),
     "missing tensor": ({"drop": "blk.0.ffn_up.weight"}, "blk.0.ffn_up.weight is missing"),
     "unknown tensor": ({"add": "surprise"}, "no part of a draft"),
-    "wrong width": ({"keys": {"eagle3.feed_forward_length": 95}}, "its keys say"),
+    "wrong width": ({"keys": {"eagle3.feed_forward_length": 95}}, "by its keys"),
     "absurd layers": ({"keys": {"eagle3.block_count": 2**31}}, "must be in 1..512"),
     "unmarked norm_output": ({"keys": {"eagle3.norm_output": True}}, "not marked"),
 }

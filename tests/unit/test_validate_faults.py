@@ -109,7 +109,7 @@ DRAFTS: dict[str, tuple[Callable[[File], None], str]] = {
     "base of rotation": (key("rope.freq_base", 0.0, F32), "rope.freq_base is 0"),
     "values of another size": (key("attention.value_length", 16), "values of 16"),
     "alignment of another type": (key("general.alignment", b"32", STRING), "alignment"),
-    "a token twice": (same_tokens, "tokens names a token twice"),
+    "a token twice": (same_tokens, "tokens contains a token twice"),
 }
 TARGETS: dict[str, tuple[Callable[[File], None], str]] = {
     "no interval": (key("full_attention_interval", 0), "full_attention_interval is 0"),

@@ -86,7 +86,7 @@ FAULTS: dict[str, tuple[str, Callable[[File], None], str]] = {
     "no scores": ("t5", lambda file: drop(file, "scores"), "scores is missing"),
     "no types": ("llama", lambda file: drop(file, "token_type"), "token_type is missing"),
     "no merges": ("gpt2", lambda file: drop(file, "merges"), "merges is missing"),
-    "no pair": ("gpt2", lambda file: put(file, "merges", ARRAY, strings([b"a b", b"ab"])), "'ab', which is no pair"),
+    "no pair": ("gpt2", lambda file: put(file, "merges", ARRAY, strings([b"a b", b"ab"])), "'ab', which is not a pair"),
     "bos out of range": ("gpt2", token_id("bos", 272), "bos_token_id is 272, the vocabulary has 272"),
     "eos out of range": ("gpt2", token_id("eos", 2**32 - 1), "eos_token_id is 4294967295"),
     "eot out of range": ("llama", token_id("eot", 10**6), "eot_token_id is 1000000"),
@@ -94,7 +94,7 @@ FAULTS: dict[str, tuple[str, Callable[[File], None], str]] = {
     "bos that is added": (
         "gemma4",
         token_id("bos", 2**32 - 1),
-        "bos_token_id is 4294967295, and every text is given this token",
+        "bos_token_id is 4294967295, but every text gets this token",
     ),
     "eos that is added": (
         "rwkv",

@@ -190,7 +190,7 @@ def _run(source: Path, target: Path, parameters: _Parameters, progress: Callable
         result.append(call(os.fsencode(source), os.fsencode(target), ctypes.byref(parameters.struct)))
 
     thread = threading.Thread(target=work, name="quantize", daemon=True)
-    with log.told_to(hear):
+    with log.passed_to(hear):
         thread.start()
         while thread.is_alive():
             thread.join(0.2)
