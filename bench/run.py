@@ -27,7 +27,7 @@ class Plan:
     n_chat: int = 0  # tokens that are also streamed as a chat
     depths: tuple[int, ...] = (64,)  # tokens in memory when the cost of a step is measured
     prompts: tuple[int, ...] = ()  # lengths of prompts whose reading is measured
-    say: Callable[[str], None] = lambda text: None
+    log: Callable[[str], None] = lambda text: None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +105,7 @@ def run(job: Any, plan: Plan) -> Results:
     with loaded(job) as ours:
         ours.plain()  # pages the files in
         for _ in range(plan.repetitions):
-            plan.say("speed with each draft length")
+            plan.log("speed with each draft length")
             plain.append(ours.plain())
             if not job.looks_up:
                 runs.setdefault(("ours", LOOKUP), []).append(ours.look_up("auto"))
@@ -121,7 +121,7 @@ def run(job: Any, plan: Plan) -> Results:
         medians = {key: middle(values) for key, values in runs.items()}
         lookup = medians.pop(("ours", LOOKUP), None)
         mine = {length: m for (who, length), m in medians.items() if who == "ours"}
-        plan.say("sampling, and what each step costs")
+        plan.log("sampling, and what each step costs")
         fastest = max(mine, key=lambda length: mine[length].tps)
         sampled = _sampled(ours, fastest, plan.repetitions)
         steps = list(step_costs(ours, plan.depths, plan.repetitions))

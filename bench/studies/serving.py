@@ -252,7 +252,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the servers end with it
-    folder = PairFolder(cache_dir() / "synthetic" / args.synthetic, args.synthetic, fresh=False, say=print)
+    folder = PairFolder(cache_dir() / "synthetic" / args.synthetic, args.synthetic, fresh=False, log=print)
     files = folder.files(args.accept, args.type, None)
     setting = Setting(
         *(files.target, files.draft, args.n, args.n_draft, args.threads, args.slots, args.n + 128, args.cpu, args.apart)

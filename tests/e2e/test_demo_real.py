@@ -67,5 +67,5 @@ def test_without_the_package_the_small_pair_is_shown(tmp_path: Path, monkeypatch
 
 def test_a_text_that_differs_is_shown() -> None:
     ways = (Way("plain", 100.0, 1.0, True), Way("EAGLE-3 draft", 150.0, 2.2, False))
-    assert RealResult("m", "?", "!", False, ways).as_promised
-    assert not RealResult("m", "?", "!", True, ways).as_promised
+    assert RealResult("m", "?", "!", False, ways).is_as_expected
+    assert not RealResult("m", "?", "!", True, ways).is_as_expected

@@ -287,7 +287,7 @@ def _synthetic_job(pair: Pair, runs: Runs, accept: float) -> Job:
     shape = str(pair.synthetic)
     if shape not in SHAPES:
         raise UsageError(f"--synthetic {shape!r}: shapes are {', '.join(SHAPES)}.")
-    folder = PairFolder(cache_dir() / "synthetic" / shape, shape, fresh=False, say=console.note)
+    folder = PairFolder(cache_dir() / "synthetic" / shape, shape, fresh=False, log=console.note)
     outtype, prompt = pair.outtype.lower(), pair.prompt or SYNTHETIC_PROMPT
     if pair.drafter == MTP:
         return runs.job(pair, folder.mtp(accept, outtype).target, None, prompt)

@@ -44,39 +44,39 @@ def demo(
     from llama_eagle.demo.run import PADDED_STEPS, QUESTION, STEPS, compare_padded, convert_demo, run_demo, summary
     from llama_eagle.progress import numbered
 
-    say = numbered(STEPS + (PADDED_STEPS if padded else 0) + (2 if real else 0))
-    shown = _real(work, threads, say, json) if real else None
-    files = convert_demo(work, say)
+    log_step = numbered(STEPS + (PADDED_STEPS if padded else 0) + (2 if real else 0))
+    shown = _real(work, threads, log_step, json) if real else None
+    files = convert_demo(work, log_step)
     streams = not json and shown is None
     if streams:
         console.data(f"{QUESTION} (drafted text is in colour)\n")
-    result = run_demo(files, threads or 1, say, on_text=console.stream if streams else None)
+    result = run_demo(files, threads or 1, log_step, on_text=console.stream if streams else None)
     if not json:
         console.table(result.table())
-    large = compare_padded(work, say) if padded else ()
+    large = compare_padded(work, log_step) if padded else ()
     if json:
         found: dict[str, Any] = result.as_dict() | ({"padded": [asdict(each) for each in large]} if large else {})
         console.result(found | ({"real": shown.as_dict()} if shown else {}))
     elif large:
         console.prose(summary(large))
-    is_equal = result.as_promised and all(each.equal or not each.exact for each in large)
-    if not is_equal or (shown is not None and not shown.as_promised):
+    is_equal = result.is_as_expected and all(each.equal or not each.exact for each in large)
+    if not is_equal or (shown is not None and not shown.is_as_expected):
         raise typer.Exit(CHECK_FAILED)
 
 
-def _real(work: Path, threads: int, say: Callable[[str], None], json: bool) -> RealResult | None:
-    """Show the real model; None where it cannot be downloaded, after one line with the reason."""
+def _real(work: Path, threads: int, log_step: Callable[[str], None], json: bool) -> RealResult | None:
+    """Run the real model and show its results; return None with a warning if it cannot be downloaded."""
     from llama_eagle.demo.real import NAME, QUESTION, fetch_target, run_real
 
-    say(f"fetching {NAME}")
+    log_step(f"downloading {NAME}")
     try:
         target = fetch_target(work / "smollm2")
     except EnvironmentFailure as failure:
-        console.warn(f"{failure} The small pair takes its place.")
+        console.warn(f"{failure} The demo continues with the small pair.")
         return None
     if not json:
         console.data(f"{QUESTION} (drafted text is in colour)\n")
-    shown = run_real(target, threads, say, on_text=None if json else console.stream)
+    shown = run_real(target, threads, log_step, on_text=None if json else console.stream)
     if not json:
         console.table(shown.table())
     return shown
