@@ -114,7 +114,7 @@ def test_chat_says_when_the_conversation_no_longer_fits(models: Path) -> None:
     outcome = chat(models, f"{'word ' * 100}\n/clear\nshort\n/draft 99\n", "--ctx-size", 256, "--system", "be brief")
     errors = outcome.stderr.splitlines()
     assert len(errors) == 2
-    assert "exceed context window of 256: /undo takes" in errors[0]
+    assert "exceed context window of 256: /undo removes" in errors[0]
     assert "neither 'auto' nor a number from 0 to 16" in errors[1]
     assert ALPHABET in outcome.stdout
 

@@ -72,5 +72,7 @@ def test_the_padded_pair_says_the_same(tmp_path: Path) -> None:
 def test_what_is_told_of_the_padded_pair() -> None:
     padded = [Comparison("q8_0", name, "t", "d", True, True, 6, 0.3, 2.2, [0.5], 20.0, 32.0) for name in ("A", "B")]
     text = summary(padded)
-    assert "A: plain 20.0 tokens/s, drafting 32.0 tokens/s, 1.60 x as fast; 2.20 tokens per round, the same text" in text
+    assert (
+        "A: plain 20.0 tokens/s, drafting 32.0 tokens/s, 1.60 x as fast; 2.20 tokens per round, the same text" in text
+    )
     assert "\nB: plain" in text

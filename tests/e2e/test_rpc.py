@@ -241,7 +241,7 @@ def test_nobody_there(pair: tuple[Path, Path]) -> None:
 
 
 def test_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rpc, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(rpc, "TIMEOUT_S", 0.2)
     listener = socket.create_server((HOST, 0))  # takes connections, says nothing: a server that has a client
     with pytest.raises(EnvironmentFailure, match="It serves another client"):
         rpc.query(f"{HOST}:{listener.getsockname()[1]}")
@@ -291,4 +291,4 @@ def test_rpc_server_listens_on_loopback_and_ends() -> None:
 
 def test_rpc_server_warns_of_trust() -> None:
     text = " ".join(llama_eagle("rpc-server", "--help").stdout.split())
-    assert "not secure" in text and "Never open it to a network that you do not trust" in text
+    assert "not secure" in text and "Never expose it to a network that you do not trust" in text

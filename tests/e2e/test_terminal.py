@@ -85,7 +85,7 @@ def test_a_pipe_is_the_prompt_or_its_context(models: Path) -> None:
         for options, stdin in (((), "abc"), (("-p", "abc"), ""), (("-p", "abc"), "defg"), (("-f", "-"), "abc"))
     ]
     assert counts[0] == counts[1] == counts[3] < counts[2]
-    assert_one_line_error(llama_eagle("generate", *target[:-1], stdin=""), 2, "--tokens and a pipe")
+    assert_one_line_error(llama_eagle("generate", *target[:-1], stdin=""), 2, "--tokens or a pipe")
 
 
 def test_run_answers_once(models: Path, tmp_path: Path) -> None:

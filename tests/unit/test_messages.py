@@ -158,7 +158,7 @@ WRONG: dict[str, Any] = {
         USER, CALLS[1] | {"tool_calls": [CALL | {"function": {"name": "tool1", "arguments": '{"a'}}]},
     ],
     "has no function with a name": [USER, CALLS[1] | {"tool_calls": [{"id": "1"}]}],
-    "tool has no function with a name": [USER, CALLS[1] | {"tool_calls": [{"id": "1", "function": "x"}]}],
+    "tool call has no function with a name": [USER, CALLS[1] | {"tool_calls": [{"id": "1", "function": "x"}]}],
     "message 2 has tool_calls that are not a list": [USER, CALLS[1] | {"tool_calls": 5}],
     "messages are a NoneType": None,
     "messages are a int": 5,

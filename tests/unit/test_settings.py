@@ -83,13 +83,13 @@ def test_keys_of_a_model(change: dict[str, Any], message: str) -> None:
         ('temp = "hot"', "temp is 'hot', it must be a number"),
         ("[generate]\nraw = 1", "generate.raw is 1, it must be true or false"),
         ('[generate]\nraw = "no"', "generate.raw is 'no', it must be true or false"),
-        ("[generate]\nmodel = true", "generate.model is True, it must be a text"),
+        ("[generate]\nmodel = true", "generate.model is True, it must be a string"),
         ("[generate]\nmodel = [1]", "generate.model is [1], it must be a single value"),
         ('model = "a\\u0000b"', "model contains a null character"),
         ("[generate]\nstop = ['a', \"\\u0000\"]", "generate.stop.1 contains a null character"),
         ("stop = " + "[" * 5000 + "]" * 5000, "nested too deeply"),
         ('[generate]\nstop = "x"', "generate.stop is 'x', it must be a list"),
-        ("[generate]\nstop = [true]", "generate.stop is [True], it must be a text"),
+        ("[generate]\nstop = [true]", "generate.stop is [True], it must be a string"),
     ],
 )
 def test_own_defaults(text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_files_of_the_server(name: str, text: str, message: str, tmp_path: Path)
 
 @pytest.mark.parametrize("key", ["a\nb", "a\r", "a\tb", "\x7f", "a\0"])
 def test_a_key_that_no_header_can_carry(key: str) -> None:
-    with pytest.raises(UsageError, match="api_key holds a line break or another character"):
+    with pytest.raises(UsageError, match="api_key contains a line break or another character"):
         from_config(Path("c.json"), {"api_key": key, **SERVER}, BASE)
 
 
