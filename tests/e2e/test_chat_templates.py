@@ -109,7 +109,7 @@ def test_by_the_command_and_the_class(tmp_path: Path) -> None:
     chat = llama_eagle("chat", "-m", path, "-n", 4, "-t", 1, stdin="abc\n")
     assert (chat.code, told in chat.stderr, "\x1b" in chat.stderr) == (0, True, False)
     with load({"target": path}, draft=None) as llm:
-        with pytest.raises(InputError, match="template of .* failed"):
+        with pytest.raises(InputError, match=r"template of .* failed"):
             llm.create_chat_completion(MESSAGES)
         assert complete(llm, max_tokens=4, temperature=0)["text"] == "defg"
         assert llm.metadata["tokenizer.chat_template"]
