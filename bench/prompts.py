@@ -40,21 +40,21 @@ class Prompt:
 
     @property
     def given(self) -> str | list[Message]:
-        """What there is before the first answer: a text, or messages of all turns, with nothing said between them."""
+        """The input before the first answer: a text, or the messages of all turns with empty answers."""
         asked = [[{"role": "user", "content": turn}, {"role": "assistant", "content": ""}] for turn in self.turns]
         return self.text or [*self.messages, *(message for turn in asked for message in turn)][:-1]
 
 
 def read_prompts(files: Iterable[str]) -> list[Prompt]:
-    """The prompts of files, or of our own files by their name: `chat`, `math`.
+    """Read the prompts of files, or of our own sets by name: `chat`, `math`.
 
-    Raises InputError that names file and line when a file cannot be used as a whole.
+    Raises InputError with file and line if any part of a file is invalid.
     """
     return [prompt for file in files for prompt in _read_file(OWN.get(file, Path(file)))]
 
 
 def take(prompts: list[Prompt], limit: int) -> list[Prompt]:
-    """The first `limit` prompts of each category, 0: all."""
+    """Return the first `limit` prompts of each category (0: all)."""
     seen: Counter[str] = Counter()
     taken = []
     for prompt in prompts:
@@ -121,7 +121,7 @@ def _turns(value: Any, source: str) -> tuple[str, ...]:
 
 
 def _messages(value: Any, source: str) -> list[Message]:
-    """The messages up to the last of the user."""
+    """Return the messages up to the last one of the user."""
     if not isinstance(value, list) or not all(_is_message(message) for message in value):
         raise InputError(f"{source}: messages is not a list of objects with the texts role and content. Correct it.")
     n = max((i for i, message in enumerate(value, start=1) if message["role"] == "user"), default=0)
