@@ -157,7 +157,7 @@ def test_a_checkpoint_in_a_subfolder(hub: Hub) -> None:
     (found,) = hub.prepare(("me/m/full", "f32"))
     assert Path(found["path"]).name == "full-f32.gguf"
     outcome = llama_eagle("convert", "me/m", "-o", hub.cache / "x.gguf", **hub.environment())
-    assert "its checkpoints are in folders (full, other). Name one: me/m/full" in outcome.stderr
+    assert "its checkpoints are in folders (full, other). Choose one: me/m/full" in outcome.stderr
 
 
 def test_what_is_kept(hub: Hub) -> None:

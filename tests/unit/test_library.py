@@ -104,5 +104,5 @@ def test_memory_estimate(tmp_path: Path) -> None:
 
 def test_a_build_without_the_server_says_how_to_add_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "library_folder", lambda: folder)
-    with pytest.raises(EnvironmentFailure, match="`make install` adds it"):
+    with pytest.raises(EnvironmentFailure, match="Build it with `make install`"):
         process.run([], {}, about="", verbose=False)

@@ -89,7 +89,7 @@ DRAFTS: dict[str, tuple[Callable[[File], None], str]] = {
     "odd rotary dimensions": (key("rope.dimension_count", 7), "7 rotary dimensions"),
     "rotation beyond the head": (key("rope.dimension_count", 64), "64 rotary dimensions"),
     "wide sections of the rotation": (sections(100), "rotary sections of [100, 0, 0, 0]"),
-    "sections that are no array": (key("rope.dimension_sections", 8), "no array of four"),
+    "sections that are no array": (key("rope.dimension_sections", 8), "not an array of four"),
     "heads that do not divide": (key("attention.head_count_kv", 3), "do not divide"),
     "no heads": (key("attention.head_count", 0), "attention.head_count is 0"),
     "no kv heads": (key("attention.head_count_kv", 0), "attention.head_count_kv is 0"),
