@@ -96,7 +96,7 @@ def test_a_killed_run_continues(target: Path, tmp_path: Path) -> None:
     [
         ('"a"\n{"prompt": 5}\n{"messages": []}\n[1]\n', "line 2: neither"),
         ('"a"\nplain text\n', "line 2: not JSON"),
-        ("\n\n", "holds no prompt"),
+        ("\n\n", "contains no prompts"),
         ("[" * 100000, "line 1: nested too deeply"),
     ],
 )

@@ -18,38 +18,44 @@ from llama_eagle.progress import progress
 
 
 @dataclass(frozen=True)
-class Measured(Drafting):
-    """A fixed length: acceptance by position is what an evaluation shows."""
+class EvaluationDrafting(Drafting):
+    """Drafting options with a fixed length by default, because the report shows acceptance by position."""
 
     n_draft: Annotated[str, drafting_option("n_draft")] = "4"
 
 
 @dataclass(frozen=True)
-class Greedy(Sampling):
-    """Answers that can be compared with those of plain decoding."""
+class EvaluationSampling(Sampling):
+    """Sampling options that are greedy by default, so that answers can be compared with plain decoding."""
 
-    temp: Annotated[float, typer.Option(help="Temperature, 0: greedy.")] = 0.0
-    seed: Annotated[int | None, typer.Option(help="Of the sampling.")] = 1
+    temp: Annotated[float, typer.Option(help="Sampling temperature (0: greedy).")] = 0.0
+    seed: Annotated[int | None, typer.Option(help="Random seed of sampling.")] = 1
 
 
 @grouped
 def evaluate(
     model: TargetFile,
-    data: Annotated[list[str], typer.Option(metavar="FILE.jsonl|chat|math", help="Prompts; may be repeated.")],
+    data: Annotated[
+        list[str], typer.Option(metavar="FILE.jsonl|chat|math", help="Prompt file or built-in set. May be repeated.")
+    ],
     vision: Vision,
-    drafting: Measured,
-    sampling: Greedy,
+    drafting: EvaluationDrafting,
+    sampling: EvaluationSampling,
     devices: Devices,
-    n_predict: Annotated[int, typer.Option("-n", min=2, help="Most tokens of each answer.")] = 256,
-    limit: Annotated[int, typer.Option(min=0, help="Prompts to take of each category, 0: all.")] = 0,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past end-of-generation tokens.")] = False,
+    n_predict: Annotated[int, typer.Option("-n", min=2, help="Maximum length of an answer in tokens.")] = 256,
+    limit: Annotated[int, typer.Option(min=0, help="Number of prompts per category (0: all).")] = 0,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Continue after end-of-generation tokens, up to -n tokens.")
+    ] = False,
     threads: Threads = 0,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw acceptance and speed.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Write a plot of acceptance and speed to this file.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Measure a draft on prompts: acceptance, tokens a round, speed.
+    """Measure a drafter on prompts: acceptance, tokens per round, speed.
 
-    Without a draft, prompt look-up drafts; with one, look-up alone is measured too.
+    Without a draft model, it measures prompt look-up; with one, it also measures look-up alone.
     """
     from llama_eagle.bench import evaluate as evaluation
     from llama_eagle.bench.evaluation_report import as_dict, plot_scores, summary, table
@@ -62,9 +68,9 @@ def evaluate(
     drafts = choice.options
     if not drafts.drafts and drafting.draft is None:
         drafts = _lookup(drafts)
-    console.note(f"{choice.why}; measured: look-up in the text" if drafts is not choice.options else choice.why)
+    console.note(f"{choice.why}; measured: prompt look-up" if drafts is not choice.options else choice.why)
     if not drafts.drafts or drafts.n_draft == 0:
-        raise UsageError("nothing drafts: there is nothing to evaluate. Give --draft, and n_draft 1 or more, or auto.")
+        raise UsageError("there is no drafter to evaluate. Give --draft, and --n-draft of 1 or more, or auto.")
     if plot is not None:
         require_plotting(plot)
     prompts = take(read_prompts(data), limit)
@@ -73,8 +79,8 @@ def evaluate(
         model, prompts, n_predict, drafts, sampling.params(), threads, devices.load(), ignore_eos, vision.mmproj
     )
     with progress("evaluating") as on_progress:
-        ways = [drafts] if drafts.model is None else [drafts, _lookup(drafts)]
-        scores = evaluation.evaluate_all(job, ways, on_progress)
+        draftings = [drafts] if drafts.model is None else [drafts, _lookup(drafts)]
+        scores = evaluation.evaluate_all(job, draftings, on_progress)
     report = {"data": data, **as_dict(job, *scores), **surroundings()}
     if plot is not None:
         plot_scores(report, plot)
@@ -86,5 +92,5 @@ def evaluate(
 
 
 def _lookup(drafts: DraftingOptions) -> DraftingOptions:
-    """Return the same lengths for prompt look-up alone."""
+    """Return options for prompt look-up alone, with the same draft lengths."""
     return DraftingOptions(LOOKUP, drafts.n_draft, drafts.n_draft_max, exact=drafts.exact)
