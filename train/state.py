@@ -40,20 +40,23 @@ class State:
 
 
 def identity(settings: Settings, **more: Any) -> dict[str, Any]:
-    """The settings that shape the loss curve, and what else does."""
+    """Return the settings and other properties that shape the loss curve."""
     given = asdict(settings)
     shaping = list(given)[list(given).index("dtype") :]
     return {name: given[name] for name in shaping} | more
 
 
 def save_state(state: State, folder: Path) -> None:
-    """Replaces the file at once."""
+    """Replace the state file atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / FILE, lambda path: torch.save(asdict(state), path))
 
 
 def load_state(folder: Path, expected: dict[str, Any]) -> State:
-    """Raises ConfigError when the run was started with other settings or data, InputError for a damaged file."""
+    """Load the state.
+
+    Raises ConfigError if the run was started with other settings or data, InputError for a damaged file.
+    """
     path = folder / FILE
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)

@@ -55,7 +55,7 @@ def test_the_bar_shows_accuracy_by_depth(
     journal.advance(6)
     journal.close()
     shown = capsys.readouterr().err.splitlines()[-1]
-    for part in ("6/10", "loss 5.000", "accuracy 0.50 0.25", "held out 0.50 0.75, 1.60 a round"):
+    for part in ("6/10", "loss 5.000", "accuracy 0.50 0.25", "held out 0.50 0.75, 1.60 per round"):
         assert part in shown
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 2
 

@@ -33,11 +33,11 @@ def demo(
     ] = True,
     json: Json = False,
 ) -> None:
-    """Show speculative decoding on a real model, and on a small hybrid pair with a draft and an MTP head.
+    """Show speculative decoding on a real model and a small pair.
 
-    Every question is answered with and without drafts, and the texts are compared. The real model is
-    SmolLM2-135M-Instruct. The pair has the architecture of Qwen3.5; it is converted, quantized, and padded with zeros
-    to the cost of a 0.8B.
+    The demo answers every question with and without drafts and compares the texts. The real model is
+    SmolLM2-135M-Instruct. The small pair has the architecture of Qwen3.5, a draft and an MTP head; the demo converts
+    and quantizes it, and pads it with zeros to the cost of a 0.8B model.
     """
     from dataclasses import asdict
 

@@ -53,7 +53,7 @@ def evaluate(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Measure a drafter on prompts: acceptance, tokens per round, speed.
+    """Measure acceptance, tokens per round and speed on prompts.
 
     Without a draft model, it measures prompt look-up; with one, it also measures look-up alone.
     """
