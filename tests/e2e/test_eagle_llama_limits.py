@@ -190,7 +190,7 @@ def test_close(files: dict[str, Path]) -> None:
         ({"n_draft": "many"}, ValueError, "neither 'auto' nor a number"),
         ({"n_draft": -1}, ValueError, "neither 'auto' nor a number"),
         ({"n_draft_max": 0}, ValueError, "n_draft_max=0"),
-        ({"n_draft": 72, "exact": True}, ValueError, "exact verification goes up to drafts of 71"),
+        ({"n_draft": 72, "exact": True}, ValueError, "exact verification supports drafts of at most 71"),
         ({"draft_sampling": "typical"}, ValueError, "neither 'match' nor 'rejection'"),
         ({"draft_sampling": "rejection", "draft": None}, ValueError, "it needs draft and takes"),
         ({"draft_sampling": "rejection", "exact": True}, ValueError, "only its distribution"),

@@ -14,9 +14,13 @@ from llama_eagle.cli.app import command
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("bindings", "convert", "bench", "demo", "train", "packaging", "tests")
 # Paths, or beginnings of paths, that do not follow the rules yet. This list only gets shorter.
-NOT_YET_DOCSTRINGS = ("bindings/", "convert/", "bench/", "demo/", "train/", "packaging/", "tests/")
-NOT_YET_MESSAGES = ("bindings/", "convert/", "bench/", "demo/", "train/")
-NOT_YET_HELP = ("answer", "chat", "evaluate", "generate", "run", "train")
+NOT_YET_DOCSTRINGS = (
+    "bindings/llama_eagle/quantize/imatrix.py",
+    "bindings/llama_eagle/quantize/quantize.py",
+    "tests/",
+)
+NOT_YET_MESSAGES: tuple[str, ...] = ()
+NOT_YET_HELP: tuple[str, ...] = ()
 NOT_YET_PAGES = ("README.md", "docs/")
 
 CLAUSES = {"What", "Who", "Which", "Whether", "Where", "When", "How", "Of", "So", "To", "If"}
