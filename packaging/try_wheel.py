@@ -35,7 +35,7 @@ KEPT = ("PIP_", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "SSL_C
 
 
 class Failed(Exception):
-    """A promise of the packages that was not kept."""
+    """A check of the packages that failed."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def served(room: Room, pair: Pair) -> Iterator[str]:
     process = subprocess.Popen(command, cwd=room.folder, env=room.environment, stdout=subprocess.PIPE, text=True)
     try:
         line = process.stdout.readline() if process.stdout else ""
-        require("listening on" in line, f"the server says {line!r}")
+        require("listening on" in line, f"the server printed {line!r}")
         yield line.split()[-1]
     finally:
         process.send_signal(signal.SIGINT)
@@ -215,7 +215,7 @@ def main() -> int:
             check_import(room)
             say(f"doctor: {check_doctor(room)}")
             pair = check_demo(room)
-            say("demo: as promised")
+            say("demo: as expected")
             native = native_text(pair)
             check_server(room, pair, native)
             say("serve: the same text")

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 @dataclass(frozen=True)
 class Sections:
     """M-RoPE: how many rotary pairs turn by time, height and width; the rest turns by time. interleaved: the pairs of
-    height and width are every third one, from the second and the third on, instead of behind those of time."""
+    height and width are every third one, from the second and the third on, instead of after those of time."""
 
     sizes: tuple[int, int, int]
     interleaved: bool
@@ -46,7 +46,7 @@ class Sections:
 @dataclass(frozen=True)
 class Geometry:
     """Sizes of a draft. Its width is the target's, so that it shares the target's embeddings. sections: None: a row
-    stands at its number, also in and behind an image."""
+    has its index as position, also in and after an image."""
 
     hidden_size: int
     n_head: int

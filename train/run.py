@@ -242,7 +242,7 @@ def _accelerator(settings: Settings) -> tuple[Any, torch.dtype]:
     if settings.device == "cuda" and not cuda:
         raise UsageError("--device cuda: this torch has no CUDA device. Use --device cpu.")
     bf16 = settings.dtype == "bf16" or (settings.dtype == "auto" and (cuda or _multiplies_bf16()))
-    AcceleratorState._reset_state()  # what an earlier run in this process was told holds no longer
+    AcceleratorState._reset_state()  # discards the settings of an earlier run in this process
     accelerator = Accelerator(
         cpu=settings.device == "cpu",
         mixed_precision="bf16" if bf16 else "no",

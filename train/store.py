@@ -5,7 +5,7 @@
     images.bin          rows of T, what the vision tower made of images, one for each of their tokens, if there are any
     frozen.safetensors  the target's embeddings, head and norm, so that training need not load it again
 
-Writing goes on where it stopped, if target, data and settings are the same.
+Writing continues after an interruption, if target, data and settings are the same.
 """
 
 from __future__ import annotations

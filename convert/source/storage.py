@@ -25,7 +25,7 @@ MAX_TEXT_BYTES = 4 << 20
 MAX_HEADER_BYTES = 32 << 20  # about 300000 tensors in one file
 MAX_PICKLE_BYTES = 64 << 20  # the object graph of a torch archive, without its storages
 MAX_DIMS = 8
-RELOAD_BYTES = 256 << 20  # resident pages of a torch archive before it is opened anew
+RELOAD_BYTES = 256 << 20  # resident pages of a torch archive before it is opened again
 
 # safetensors name -> (bits, the numpy type that `read` returns). Types that numpy lacks are bit patterns.
 DTYPES: dict[str, tuple[int, type[np.generic]]] = {

@@ -103,7 +103,7 @@ class SampleMaker:
             raise ConfigError("the target has no chat template: chat data cannot be used. Give plain text.")
         try:
             text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=prompt)
-        except Exception as error:  # whatever a template's own code raises
+        except Exception as error:  # a template's own code can raise anything
             raise InputError(f"{document.source}: the target's chat template refuses it: {error}") from None
         return str(text)
 

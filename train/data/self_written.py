@@ -26,7 +26,7 @@ from llama_eagle.train.data.documents import Document, Message
 FILE = "conversations.jsonl"
 PART = f"{FILE}.part"  # while it is written
 N_DEFAULT = 1000  # conversations without a time limit
-MARK = "QUESTIONMARKER"  # stands for a user's message in a rendered template
+MARK = "QUESTIONMARKER"  # placeholder of a user's message in a rendered template
 QUESTION_TOKENS = 256
 QUESTION_LENGTH = (8, 2000)  # characters; shorter is rarely a question, longer rarely ends
 QUESTION_SAMPLING = {"temperature": 1.0, "top_p": 0.95, "min_p": 0.02}

@@ -1,6 +1,6 @@
 """A target's own next-token-prediction head, laid out for training as `Eagle3Draft` is.
 
-Row j pairs token t[j] with the target's state behind its final norm at j - 1, zeros before the first, and predicts
+Row j pairs token t[j] with the target's state after its final norm at j - 1, zeros before the first, and predicts
 t[j + 1]. At step k >= 1 the same row takes token t[j + k] with its own normed state of step k - 1. The embeddings and
 the output matrix are the target's and stay as they are; parameters have the names of a checkpoint without `mtp.`, and
 norms their whole gain, which Qwen3.5 stores less 1.
@@ -104,7 +104,7 @@ class MTPHead(nn.Module):
                 x, memory = recomputed(self._step, *given, use_reentrant=False)
             else:
                 x, memory = self._step(*given)
-            steps.append(x[:, 1:])  # row 0 stands before a text: nothing is drafted from it
+            steps.append(x[:, 1:])  # row 0 precedes the text: nothing is drafted from it
             before = self.norm(x)
         return steps
 

@@ -86,7 +86,7 @@ def read_target(source: str | Path, aux_layers: Sequence[int] | None = None) -> 
     architecture = _architecture(checkpoint.config, checkpoint.path)
     try:
         config = transformers.AutoConfig.from_pretrained(checkpoint.path, trust_remote_code=False)
-    except Exception as error:  # whatever is wrong with a folder's files
+    except Exception as error:  # invalid files raise many types
         raise ConfigError(
             f"{checkpoint.path}: transformers cannot read its config.json: {_first_line(error)}"
         ) from None
@@ -160,7 +160,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Images:
-    """A target's image processor, and the token that stands for an image's rows."""
+    """A target's image processor, and the placeholder token of an image's rows."""
 
     processor: Any
     token: int
@@ -189,7 +189,7 @@ def load_tokenizer(folder: Path) -> Any:
 
     try:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:  # whatever is wrong with a folder's files
+    except Exception as error:  # invalid files raise many types
         raise ConfigError(f"{folder}: transformers cannot load its tokenizer: {_first_line(error)}") from None
 
 
@@ -237,7 +237,7 @@ def _load(folder: Path, architecture: str, dtype: torch.dtype) -> Any:
         model, info = getattr(_transformers(), architecture).from_pretrained(
             folder, dtype=dtype, output_loading_info=True, trust_remote_code=False
         )
-    except Exception as error:  # whatever is wrong with a folder's files
+    except Exception as error:  # invalid files raise many types
         raise ConfigError(f"{folder}: transformers cannot load it: {_first_line(error)}") from None
     if info["missing_keys"] or info["mismatched_keys"]:
         missing = sorted(info["missing_keys"]) or [str(entry) for entry in info["mismatched_keys"]]

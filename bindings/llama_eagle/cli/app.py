@@ -66,7 +66,7 @@ class Command(typer.core.TyperCommand):
 
 
 def command() -> Any:
-    """Return the click command behind `llama-eagle`, with the defaults of the user's configuration file."""
+    """Return the click command of `llama-eagle`, with the defaults of the user's configuration file."""
     from llama_eagle.cli.config import read_defaults
 
     app = typer.Typer(

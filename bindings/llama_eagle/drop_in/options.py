@@ -196,7 +196,7 @@ def choose(model_path: str, options: EagleOptions, given: Mapping[str, Any]) -> 
     `EnvironmentFailure`.
     """
     refuse_conflicts(options, given)
-    if not os.path.exists(model_path):  # noqa: PTH110 (as the parent says it)
+    if not os.path.exists(model_path):  # noqa: PTH110 (same call as in the parent class)
         raise InputError(f"Model path does not exist: {model_path}")
     if given.get("vocab_only"):
         require_vocabulary(_read_target(model_path, given))

@@ -120,7 +120,7 @@ def restore_state(memory: TextMemory, state: LlamaState) -> None:
     draft_state = state.draft_state if isinstance(state, EagleLlamaState) else b""
     try:
         session.load_state(draft_state or None, state.n_tokens)
-    except IncompatibleModels:  # state of another draft, or of another memory size: the draft starts anew
+    except IncompatibleModels:  # state of another draft, or of another memory size: the draft starts over
         if (text <= FIRST_ID).any():
             memory.reset()
             raise

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from llama_eagle.sessions.text import StopText, Tokenizer, read_ids
 
-SHORT = 32  # tokens; a shorter list is joined anew, a longer one is treated as the text so far
+SHORT = 32  # tokens; a shorter list is joined again, a longer one is treated as the text so far
 
 
 class GrowingText:

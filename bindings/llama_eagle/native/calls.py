@@ -304,7 +304,7 @@ def _check_library(lib: ctypes.CDLL) -> None:
     expected = (info.abi_version, info.patch_hash, info.upstream_commit)
     if found != expected:
         raise EnvironmentFailure(
-            f"{lib._name} reports {found} as ABI version, patch hash and upstream commit, {build.BUILD_INFO} says "
+            f"{lib._name} reports {found} as ABI version, patch hash and upstream commit, {build.BUILD_INFO} lists "
             f"{expected}. {build.REBUILD}"
         )
 

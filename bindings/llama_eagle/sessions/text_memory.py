@@ -102,7 +102,7 @@ class TextMemory:
         text = self.known.copy()
         self.truncate(len(text))
         if (text[self.n_tokens :] == NO_TOKEN).any():
-            raise UsageError("the text was truncated at a place where an image must be evaluated again. Start anew.")
+            raise UsageError("the text was truncated at a place where an image must be evaluated again. Start over.")
         self._extend(text[self.n_tokens :])
 
     def record(self, token: int, row: int) -> None:
@@ -188,7 +188,7 @@ class TextMemory:
         return self.session.trim(n_past) or self._restart_draft(n_past)
 
     def _restart_draft(self, n_past: int) -> bool:
-        """Continue at a restored checkpoint after a decode that was stopped half-way: the draft starts anew."""
+        """Continue at a restored checkpoint after a decode that was interrupted: the draft starts over."""
         import llama_cpp
 
         known = self.tokens[:n_past].tolist()

@@ -52,7 +52,7 @@ class Rounds:
 
 
 class Cycle:
-    """Successor tables of a vocabulary of `n_vocab` ids, of which the draft knows `n_draft_vocab`.
+    """Successor tables of a vocabulary of `n_vocab` ids, `n_draft_vocab` of them in the draft.
 
     Ids: 0..255 are the bytes, then the words in an order drawn from `seed` (so that the draft's ids are scattered),
     then the specials, then ids without a token, as in the padded vocabularies of real checkpoints. `mtp`: the drafter
