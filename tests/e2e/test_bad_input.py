@@ -134,7 +134,7 @@ def test_a_reader_that_is_gone_is_no_failure(models: Path) -> None:
 
 
 def test_a_locale_without_the_characters(models: Path) -> None:
-    """What cannot be said is escaped, a path that is not UTF-8 is a path."""
+    """Unprintable characters are escaped, and paths need not be UTF-8."""
     odd = os.fsencode(models) + b"/caf\xe9 \xc3\xa9.gguf"
     shutil.copy(models / "target.gguf", odd)
     for encoding in ("ascii", "utf-8"):

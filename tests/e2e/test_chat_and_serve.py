@@ -45,7 +45,7 @@ def test_chat(models: Path) -> None:
 
 @pytest.fixture
 def state(tmp_path: Path) -> dict[str, str]:
-    """Where the chats of a test keep their history."""
+    """Folder of the history of a test's chats."""
     return {"XDG_STATE_HOME": str(tmp_path)}
 
 

@@ -1,4 +1,4 @@
-"""What all commands share: help, completion, defaults of one's own, devices."""
+"""Common features of all commands: help, completion, user defaults, devices."""
 
 from __future__ import annotations
 

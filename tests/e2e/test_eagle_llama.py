@@ -275,7 +275,7 @@ def test_the_parents_cache(files: dict[str, Path], plain: Any) -> None:
 
 
 def test_a_cache_on_disk_of_another_draft_memory(files: dict[str, Path], plain: Any, tmp_path: Path) -> None:
-    """What its states keep of the draft does not fit then: the draft begins anew, the target goes on."""
+    """The draft's part of the states does not fit: the draft starts over, the target continues."""
     from llama_cpp import LlamaDiskCache
 
     for draft_n_ctx in (512, 64, 512):

@@ -1,4 +1,4 @@
-"""What drafts, how long, and what is said about it: drafters, p_min, exact and rejection sampling, statistics."""
+"""Drafting in EagleLlama: drafters, p_min, exact and rejection sampling, statistics, reports."""
 
 from __future__ import annotations
 

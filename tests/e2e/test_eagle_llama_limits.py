@@ -1,4 +1,4 @@
-"""Where EagleLlama ends, stops, refuses or is left half-way: full contexts, interrupts, threads, bad arguments."""
+"""Limits of EagleLlama: full contexts, interrupts, threads, bad arguments."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ def test_few_heaps_unless_told_otherwise(models: Path, given: str, expected: str
 
 
 def drafters(server: Served) -> list[str]:
-    """What /metrics says of each drafter."""
+    """Return the values of /metrics for each drafter."""
     return [line for line in str(server.get("/metrics")[1]).splitlines() if line.startswith("llamacpp:drafter_")]
 
 

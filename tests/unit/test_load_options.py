@@ -1,4 +1,4 @@
-"""How a draft is loaded beside its target: whole, on one GPU."""
+"""Loading of a draft with its target: whole, on one GPU."""
 
 from __future__ import annotations
 

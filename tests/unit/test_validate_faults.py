@@ -175,7 +175,7 @@ def test_mutations_end_in_an_error_or_none(files: tuple[Path, Path], tmp_path: P
 
 
 def test_every_mutation_keeps_a_file_apart_and_together(files: tuple[Path, Path]) -> None:
-    """What is taken apart and not changed is the same file."""
+    """A file that is taken apart and not changed is the same file."""
     for path in files:
         assert read(path).encode() == path.read_bytes()
     for mutation in MUTATIONS:
