@@ -14,11 +14,8 @@ from llama_eagle.cli.app import command
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("bindings", "convert", "bench", "demo", "train", "packaging", "tests")
 # Paths, or beginnings of paths, that do not follow the rules yet. This list only gets shorter.
-NOT_YET_DOCSTRINGS = (
-    "bindings/llama_eagle/quantize/imatrix.py",
-    "bindings/llama_eagle/quantize/quantize.py",
-    "tests/",
-)
+NOT_YET_DOCSTRINGS = ("bindings/llama_eagle/quantize/imatrix.py", "bindings/llama_eagle/quantize/quantize.py")
+NOT_YET_VERBS = ("tests/e2e/", "tests/fuzz/", "tests/native/", "tests/parity/", "tests/unit/")
 NOT_YET_MESSAGES: tuple[str, ...] = ()
 NOT_YET_HELP: tuple[str, ...] = ()
 NOT_YET_PAGES = ("README.md", "docs/")
@@ -71,21 +68,34 @@ def needs_verb(node: ast.AST) -> bool:
     return "property" not in decorators and "fixture" not in decorators
 
 
-def fault_of_summary(node: ast.AST, summary: str) -> str | None:
-    first = re.split(r"[\s,:.]", summary)[0]
-    if first in CLAUSES:
-        return "begins with a clause or preposition"
-    if needs_verb(node) and not is_verb(first):
-        return "does not begin with an imperative verb"
-    return None
+def begins_with_clause(summary: str) -> bool:
+    return first_word(summary) in CLAUSES
 
 
-def test_summary_lines_are_verbs_or_nouns() -> None:
+def lacks_verb(node: ast.AST, summary: str) -> bool:
+    return needs_verb(node) and not is_verb(first_word(summary))
+
+
+def first_word(summary: str) -> str:
+    return re.split(r"[\s,:.]", summary)[0]
+
+
+def test_no_summary_line_is_a_clause() -> None:
     faults = [
-        f"{name}:{getattr(node, 'lineno', 1)}: {fault}: {summary}"
+        f"{name}:{getattr(node, 'lineno', 1)}: {summary}"
         for name, tree in sources(NOT_YET_DOCSTRINGS)
         for node, summary in summaries(tree)
-        if (fault := fault_of_summary(node, summary))
+        if begins_with_clause(summary)
+    ]
+    assert not faults, "\n".join(faults)
+
+
+def test_summary_lines_of_functions_begin_with_a_verb() -> None:
+    faults = [
+        f"{name}:{getattr(node, 'lineno', 1)}: {summary}"
+        for name, tree in sources((*NOT_YET_DOCSTRINGS, *NOT_YET_VERBS))
+        for node, summary in summaries(tree)
+        if lacks_verb(node, summary)
     ]
     assert not faults, "\n".join(faults)
 
@@ -105,7 +115,8 @@ def test_summary_lines_are_verbs_or_nouns() -> None:
     ],
 )
 def test_the_rule_of_summaries(code: str, fault: bool) -> None:
-    assert any(fault_of_summary(node, summary) for node, summary in summaries(ast.parse(code))) is fault
+    found = [begins_with_clause(text) or lacks_verb(node, text) for node, text in summaries(ast.parse(code))]
+    assert any(found) is fault
 
 
 # --- messages ----------------------------------------------------------------------------------------------------
