@@ -52,7 +52,7 @@ def test_unwritable_folder(tmp_path: Path) -> None:
 def test_no_room_for_the_padded_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type(shutil.disk_usage(tmp_path))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**12, 10**12, 10**9))
-    with pytest.raises(EnvironmentFailure, match=r"takes 2\.4 GB while it is made, 1\.0 GB are free.*--no-padded"):
+    with pytest.raises(EnvironmentFailure, match=r"needs 2\.4 GB of disk, 1\.0 GB are free.*--no-padded"):
         compare_padded(tmp_path)
 
 
