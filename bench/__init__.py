@@ -1,1 +1,1 @@
-"""`llama-eagle bench`: plain decoding, ours and llama.cpp's own EAGLE-3, side by side on the same files."""
+"""Benchmark of `llama-eagle bench`: plain decoding, our drafting and llama.cpp's own on the same files."""

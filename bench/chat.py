@@ -1,4 +1,4 @@
-"""The whole way that a chat goes: `create_chat_completion(stream=True)`, with all that Python does around it."""
+"""Benchmark of a streamed chat: `create_chat_completion(stream=True)`, with all Python work around it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from llama_eagle.bench.measurement import Measurement
 from llama_eagle.bench.ours import Job
 from llama_eagle.sessions.options import ContextOptions
 
-ROOM = 512  # tokens for the prompt and its template
+ROOM = 512  # tokens reserved for the prompt and its template
 
 
 def stream_chat(job: Job, n: int, n_draft: int | str) -> Measurement:
-    """Streams an answer of `n` tokens, or to its end. `python_share`: of the time after the prompt, all that is not
-    spent in native code, from the template to the last part."""
+    """Stream an answer of at most `n` tokens and measure it.
+
+    `python_share` is the fraction of the time after the prompt that is spent outside of native code, from the template
+    to the last chunk.
+    """
     from llama_eagle.drop_in.llama import EagleLlama
     from llama_eagle.drop_in.options import from_options
 

@@ -1,5 +1,4 @@
-"""What each step costs: a decode, a verification by its rows, a draft, with more and more in memory; a prompt; and the
-bytes that a decode must read."""
+"""Costs of single steps: decode, verification by rows, draft and prompt; and the bytes that a decode reads."""
 
 from __future__ import annotations
 
@@ -21,19 +20,19 @@ from llama_eagle.sessions.session import EagleSession
 
 MOST_ROWS = 9
 N_DRAFT = 4
-N_TIMES = 4  # that each step is measured in each repetition
-FIRST = 300  # prompts count up from this token: ordinary ones in every vocabulary
+N_TIMES = 4  # measurements of each step per repetition
+FIRST = 300  # first token of a prompt; tokens from here are ordinary in every vocabulary
 BLOCK = re.compile(r"blk\.(\d+)\.")
-N_WORDS = 1000  # and begin anew after so many
+N_WORDS = 1000  # period of the prompt's tokens
 
 
 @dataclasses.dataclass(frozen=True)
 class StepCosts:
-    """Median ms of one step behind `depth` tokens; `verify_ms[i]` is that of i + 1 rows."""
+    """Median ms of one step at a context depth of `depth` tokens; `verify_ms[i]` belongs to i + 1 rows."""
 
     depth: int
     decode_ms: float
-    draft_ms: float | None  # of N_DRAFT tokens; None: no model drafts
+    draft_ms: float | None  # N_DRAFT tokens; None: there is no draft model
     verify_ms: list[float]
 
     def as_dict(self) -> dict[str, Any]:
@@ -42,7 +41,7 @@ class StepCosts:
 
 @dataclasses.dataclass(frozen=True)
 class PromptCosts:
-    """Median tokens/s of reading a prompt of `n` tokens, without a draft and with it."""
+    """Median tokens/s of evaluating a prompt of `n` tokens, without and with a draft."""
 
     n: int
     plain_tps: float
@@ -54,9 +53,10 @@ class PromptCosts:
 
 
 def decode_bytes(files: list[Header]) -> int:
-    """Bytes of the weights that one token's decode reads: of a mixture, as many experts as it uses.
+    """Return the bytes of weights that decoding one token reads; for a mixture of experts, only the experts in use.
 
-    Not counted: the embeddings, of which it reads a row, unless they are the head too; and the MTP head, which drafts.
+    Embeddings are excluded unless they are also the output head, because a decode reads one row of them. The MTP head
+    is excluded because it is a drafter.
     """
     first = files[0]
     n_blocks = int(first.arch_key("block_count", 0)) - int(first.arch_key("nextn_predict_layers", 0))
@@ -73,7 +73,7 @@ def decode_bytes(files: list[Header]) -> int:
 
 
 def step_costs(ours: Ours, depths: Sequence[int], repetitions: int) -> Iterator[StepCosts]:
-    """For each depth, in rising order. What the rows say has no influence on their cost."""
+    """Measure the steps at each depth, in ascending order. The tokens themselves do not affect the cost."""
     ids, n_times = _tokens(MOST_ROWS), N_TIMES * repetitions
     with _sessions(ours, max(depths) + n_times * (MOST_ROWS + 1), MOST_ROWS) as (plain, drafting):
         for depth in sorted(depths):
@@ -94,7 +94,7 @@ def step_costs(ours: Ours, depths: Sequence[int], repetitions: int) -> Iterator[
 
 
 def prompt_costs(ours: Ours, lengths: Sequence[int], repetitions: int) -> Iterator[PromptCosts]:
-    """For each length, without and with a draft in turn."""
+    """Measure each prompt length, alternating between no draft and a draft."""
     with _sessions(ours, max(lengths), N_DRAFT) as sessions:
         for n in lengths:
             times: tuple[list[float], list[float]] = ([], [])
@@ -108,7 +108,7 @@ def prompt_costs(ours: Ours, lengths: Sequence[int], repetitions: int) -> Iterat
 
 @contextmanager
 def _sessions(ours: Ours, n_tokens: int, n_rows: int) -> Iterator[tuple[EagleSession, EagleSession]]:
-    """One without a draft and one with it, each in a context of its own for `n_tokens`."""
+    """Open a session without and a session with a draft, each in its own context of `n_tokens`."""
     draft = ours.pair.draft
     options = dataclasses.replace(ours.job.context, n_ctx=n_tokens + MOST_ROWS + N_DRAFT + 1)
     longest = dataclasses.replace(ours.job.drafting(N_DRAFT), n_draft_max=n_rows)
@@ -122,7 +122,7 @@ def _sessions(ours: Ours, n_tokens: int, n_rows: int) -> Iterator[tuple[EagleSes
 
 
 def _fill(session: EagleSession, depth: int) -> None:
-    """What was measured at the depth before may have gone further than this one."""
+    """Bring a session to `depth` tokens, starting over if the previous measurement went beyond it."""
     if session.n_past > depth:
         session.reset()
     session.eval(_tokens(depth - session.n_past))
@@ -133,7 +133,7 @@ def _tokens(n: int) -> list[int]:
 
 
 def _timed(call: Callable[[], object]) -> float:
-    """ms."""
+    """Return the duration of a call in ms."""
     start = time.perf_counter()
     call()
     return (time.perf_counter() - start) * 1e3

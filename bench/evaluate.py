@@ -1,4 +1,4 @@
-"""How well a draft does on prompts: acceptance by position, tokens a round, speed over plain decoding."""
+"""Evaluation of a drafter on prompts: acceptance by position, tokens per round, speed over plain decoding."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from llama_eagle.vision.in_text import PicturesInText
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is measured: at most n tokens after each turn of `prompts`, with and without what `drafting` names."""
+    """An evaluation job: at most n tokens per turn of `prompts`, with and without the drafter of `drafting`."""
 
     target: Path
     prompts: Sequence[Prompt]
@@ -41,7 +41,10 @@ class Evaluation:
 
 @dataclass
 class Score:
-    """Sums over the turns of a category. ms: decoding time, prompts excluded. `n_same`: turns of the same tokens."""
+    """Sums over the turns of a category.
+
+    `ms` is decoding time without prompts. `n_same` counts turns whose tokens equal those of plain decoding.
+    """
 
     n_turns: int = 0
     n_same: int = 0
@@ -88,19 +91,19 @@ Scores = dict[str, Score]  # by category
 
 
 def evaluate(job: Evaluation, on_progress: Callable[[float], None] = lambda fraction: None) -> Scores:
-    """Scores of the job's own drafter; as `evaluate_all`."""
+    """Return the scores of the job's own drafter (see `evaluate_all`)."""
     return evaluate_all(job, [job.drafting], on_progress)[0]
 
 
 def evaluate_all(
-    job: Evaluation, ways: Sequence[DraftingOptions], on_progress: Callable[[float], None] = lambda fraction: None
+    job: Evaluation, draftings: Sequence[DraftingOptions], on_progress: Callable[[float], None] = lambda fraction: None
 ) -> list[Scores]:
-    """Scores of each way of drafting with the job's pair. Each turn is generated without drafts and in each way; the
-    plain answer goes into the chat.
+    """Return the scores of each drafter in `draftings`, all with the job's pair.
 
-    Raises InputError that names the prompt which does not fit the target's context.
+    Each turn is generated without drafts and with each drafter; the plain answer continues the chat. Raises InputError
+    with the prompt's name if a prompt exceeds the target's context.
     """
-    found: list[Scores] = [{} for _ in ways]
+    found: list[Scores] = [{} for _ in draftings]
     drafting = job.drafting
     if drafting.exact:
         set_mode("strict")
@@ -114,9 +117,9 @@ def evaluate_all(
             threads, use_gpu = n_threads(job.threads), job.load.n_gpu_layers != 0
             encoder = VisionEncoder(job.mmproj, pair.target.handle, n_threads=threads, use_gpu=use_gpu)
             pictures = PicturesInText(stack.enter_context(encoder))
-        answerer = _Answerer(job, pair, pictures, ways)
+        answerer = _Answerer(job, pair, pictures, draftings)
         for prompt in job.prompts:
-            answerer.encode(prompt, prompt.given)  # one that does not fit is known before minutes of measuring
+            answerer.encode(prompt, prompt.given)  # reports a prompt that does not fit before minutes of measuring
         next(answerer.turns(job.prompts[0]))  # pages the files in
         for i, prompt in enumerate(job.prompts):
             for plain, *drafted in answerer.turns(prompt):
@@ -127,7 +130,7 @@ def evaluate_all(
 
 
 def total(scores: Iterable[Score]) -> Score:
-    """All categories as one: each turn counts by its rounds and tokens."""
+    """Merge all categories into one score, weighted by rounds and tokens."""
     out = Score()
     for score in scores:
         out.n_turns += score.n_turns
@@ -141,17 +144,17 @@ def total(scores: Iterable[Score]) -> Score:
 
 
 class _Answerer:
-    """A loaded pair that answers prompts without drafts and in each way of drafting."""
+    """A loaded pair that answers prompts without drafts and with each drafter."""
 
     def __init__(
-        self, job: Evaluation, pair: ModelPair, pictures: PicturesInText | None, ways: Sequence[DraftingOptions]
+        self, job: Evaluation, pair: ModelPair, pictures: PicturesInText | None, draftings: Sequence[DraftingOptions]
     ) -> None:
-        self.job, self.pair, self.pictures, self.ways = job, pair, pictures, ways
+        self.job, self.pair, self.pictures, self.draftings = job, pair, pictures, draftings
         self.tokenizer = Tokenizer(pair.target)
         self.run = Run(job.n, job.threads, job.sampling, job.ignore_eos)
 
     def turns(self, prompt: Prompt) -> Iterator[list[GenerationResult]]:
-        """Plain decoding first."""
+        """Generate the answers of each turn, plain decoding first."""
         if prompt.text is not None:
             yield self.answers(self.encode(prompt, prompt.text))
             return
@@ -164,7 +167,7 @@ class _Answerer:
 
     def answers(self, ids: list[int]) -> list[GenerationResult]:
         plain = decode(self.pair, ids, self.run, pictures=self.pictures)
-        return [plain, *(decode(self.pair, ids, self.run, way, self.pictures) for way in self.ways)]
+        return [plain, *(decode(self.pair, ids, self.run, drafting, self.pictures) for drafting in self.draftings)]
 
     def encode(self, prompt: Prompt, content: str | list[Message]) -> list[int]:
         text = content if isinstance(content, str) else chat_text(self.pair.target, content)
@@ -172,17 +175,17 @@ class _Answerer:
         limit = self.pair.target.n_ctx_train
         if len(ids) + self.job.n > limit:
             raise InputError(
-                f"{prompt.source}: {len(ids)} tokens and {self.job.n} to generate are more than the target's context "
-                f"of {limit}. Shorten the prompt or generate fewer tokens (-n)."
+                f"{prompt.source}: {len(ids)} tokens plus {self.job.n} generated ones exceed the target's context of "
+                f"{limit}. Shorten the prompt or generate fewer tokens (-n)."
             )
         return ids
 
     def _tokens(self, prompt: Prompt, text: str, *, add_bos: bool) -> list[int]:
-        """The text's ids; the images of turns that are still to come are left out."""
+        """Tokenize the text, with the images whose markers it contains. Images of later turns are excluded."""
         if not prompt.images:
             return self.tokenizer.encode(text, add_bos=add_bos)
         if self.pictures is None:
-            raise InputError(f"{prompt.source}: has images. Give the target's vision encoder (--mmproj).")
+            raise InputError(f"{prompt.source}: contains images. Give the target's vision encoder (--mmproj).")
         shown = prompt.images[: text.count(MARKER)]
         found = [self.pictures.open(path, f"{prompt.source}: {path}") for path in shown]
         encode = self.tokenizer.encode

@@ -1,4 +1,4 @@
-"""What an evaluation found: as one JSON object, as a table, as a plot."""
+"""Results of an evaluation as a JSON object, a table and a plot."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from llama_eagle import console
 from llama_eagle.bench.evaluate import Evaluation, Scores, total
 
 OVERALL = "overall"
-SHOWN = 5  # positions of a draft in the table, which fits 80 columns; --json has all
+SHOWN = 5  # draft positions in the table, to fit 80 columns; --json has all
 
 
 def as_dict(job: Evaluation, scores: Scores, lookup: Scores | None = None) -> dict[str, Any]:
-    """lookup: of prompt look-up alone, next to a draft model."""
+    """Return the results for JSON. `lookup`: scores of prompt look-up alone, next to those of a draft model."""
     return {
         "model": job.target.name,
         "draft": Path(str(job.drafting.draft or "lookup")).name,
@@ -34,13 +34,13 @@ def _categories(scores: Scores) -> dict[str, Any]:
 
 
 def table(report: dict[str, Any]) -> Any:
-    """A row for each category and one for all."""
+    """Build a table with one row per category and one for all."""
     title = (
-        f"{report['model']} with {report['draft']}\n{report['n_draft']} drafted a round, {report['threads']} threads"
+        f"{report['model']} with {report['draft']}\n{report['n_draft']} drafted per round, {report['threads']} threads"
     )
-    caption = "p1, p2, ...: accepted there when all before it were"
+    caption = "p1, p2, ...: acceptance rate at this position when all previous ones were accepted"
     positions = min(SHOWN, len(report[OVERALL]["accepted_per_position"]))
-    headings = ("", "turns", "tokens", "a\nround", "plain\ntok/s", "tok/s", "x\nplain", *_position_names(positions))
+    headings = ("", "turns", "tokens", "per\nround", "plain\ntok/s", "tok/s", "x\nplain", *_position_names(positions))
     out = console.compact_table(headings, title=title, caption=caption)
     _add_rows(out, report, positions)
     if report["lookup"]:
@@ -61,12 +61,15 @@ def _add_rows(out: Any, scores: dict[str, Any], positions: int) -> None:
 def summary(report: dict[str, Any]) -> str:
     score = report[OVERALL]
     if report["temperature"] > 0:
-        return "sampled: the draft changes which random numbers are used, not the distribution of the text"
-    return f"{score['n_same']} of {score['n_turns']} answers are those of plain decoding"
+        return "sampled: drafting changes which random numbers are used, not the distribution of the text"
+    return f"{score['n_same']} of {score['n_turns']} answers are identical to plain decoding"
 
 
 def plot_scores(report: dict[str, Any], path: Path) -> None:
-    """Left: acceptance by position, one line a category, all of them in black. Right: speed over plain decoding."""
+    """Plot acceptance by position and speed over plain decoding.
+
+    Left: one line per category, all categories in black. Right: one bar per category.
+    """
     from matplotlib import pyplot
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 4), layout="constrained")
@@ -77,15 +80,15 @@ def plot_scores(report: dict[str, Any], path: Path) -> None:
         color = "black" if name == OVERALL else None
         (line,) = left.plot(range(1, len(shares) + 1), shares, "o-", color=color, label=name)
         right.barh(name, score["over_plain"], color=line.get_color())
-        right.text(score["over_plain"], name, f" {score['mean_emitted']:.2f} a round", va="center", fontsize="small")
-    left.set(xlabel="position in the draft", ylabel="accepted when all before it were", ylim=(0, 1))
+        right.text(score["over_plain"], name, f" {score['mean_emitted']:.2f} per round", va="center", fontsize="small")
+    left.set(xlabel="position in the draft", ylabel="acceptance when all previous were accepted", ylim=(0, 1))
     left.xaxis.get_major_locator().set_params(integer=True)
     left.legend(fontsize="small")
     right.axvline(1, color="gray", linestyle=":")
     right.set(xlabel="speed over plain decoding")
     right.margins(x=0.3)
     right.invert_yaxis()
-    figure.suptitle(f"{report['model']}, {report['n_draft']} drafted a round, {report['threads']} threads")
+    figure.suptitle(f"{report['model']}, {report['n_draft']} drafted per round, {report['threads']} threads")
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
 

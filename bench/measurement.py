@@ -1,4 +1,4 @@
-"""What one run measured, and the median of several."""
+"""Measurements of one run, and the median of several."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from llama_eagle.generation.stats import NATIVE_PHASES, Statistics
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """One way of decoding. Times are ms of a mean round; python_share is of the decoding time, None for peers."""
+    """Speed and mean round times (ms) of one way to decode; `python_share` is a fraction of the decoding time."""
 
     tps: float  # tokens per second, prompt excluded
     accept_rate: float  # accepted / drafted
-    mean_emitted: float  # tokens a round
+    mean_emitted: float  # tokens per round
     round_ms: float
     verify_ms: float
     draft_ms: float
-    python_share: float | None = None
+    python_share: float | None = None  # None: not measured (llama.cpp's tools)
 
     @classmethod
     def of_rounds(cls, statistics: Statistics, n_tokens: int, ms: float) -> Measurement:
-        """`n_tokens` took `ms` in all, of which Python's is what native code did not take."""
+        """Build a measurement from `n_tokens` in `ms`; time outside of native code counts as Python's."""
         rounds = max(1, statistics.rounds)
         return cls(
             tps=n_tokens / ms * 1e3,
@@ -37,7 +37,7 @@ class Measurement:
 
 
 def middle(runs: Sequence[Measurement]) -> Measurement:
-    """Field by field the median."""
+    """Return the median of each field."""
     shares = [run.python_share for run in runs if run.python_share is not None]
     names = [field.name for field in dataclasses.fields(Measurement) if field.name != "python_share"]
     values = {name: median(getattr(run, name) for run in runs) for name in names}

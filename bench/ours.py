@@ -1,4 +1,4 @@
-"""Our side of a benchmark: plain decoding, and the draft at each length."""
+"""Our side of a benchmark: plain decoding, and drafting at each length."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ COMMON_SAMPLING = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, seed=1)
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is measured: n tokens after `prompt`; `n_draft_max` bounds `auto`.
+    """A benchmark job: n tokens after `prompt`. `n_draft_max` is the upper limit of `auto`.
 
-    draft None: the target's MTP head, or prompt look-up alone with `looks_up`.
+    `draft` None selects the target's MTP head, or prompt look-up alone with `looks_up`.
     """
 
     target: Path
@@ -33,8 +33,8 @@ class Job:
     threads: int
     n_draft_max: int
     load: LoadOptions = LoadOptions()
-    draft_gpu_layers: int | None = None  # None: as the target
-    p_min: float = 0.0  # a draft ends where its cumulative probability falls below this
+    draft_gpu_layers: int | None = None  # None: same as the target
+    p_min: float = 0.0  # a draft ends when its cumulative probability falls below this
     draft_vocab: int = 0  # rows of an MTP head; 0: all
     looks_up: bool = False
     type_k: str = ContextOptions.type_k
@@ -42,7 +42,7 @@ class Job:
 
     @property
     def context(self) -> ContextOptions:
-        """Of the default size."""
+        """Context options with the default size."""
         return ContextOptions(n_threads=self.threads, type_k=self.type_k, type_v=self.type_v)
 
     @property
@@ -59,7 +59,7 @@ class Job:
 
 
 class Ours:
-    """A loaded pair."""
+    """A loaded pair and the prompt's tokens."""
 
     def __init__(self, job: Job, pair: ModelPair) -> None:
         self.job = job
@@ -70,11 +70,11 @@ class Ours:
         return _measurement(decode(self.pair, self.prompt, self._run(GREEDY)))
 
     def speculate(self, n_draft: int | str, sampling: SamplingParams = GREEDY) -> Measurement:
-        """`n_draft` tokens a round, or "auto"."""
+        """Measure drafting of `n_draft` tokens per round ("auto": chosen by the policy)."""
         return _measurement(decode(self.pair, self.prompt, self._run(sampling), self.job.drafting(n_draft)))
 
     def look_up(self, n_draft: int | str) -> Measurement:
-        """Prompt look-up alone, without the draft model."""
+        """Measure prompt look-up alone, without the draft model."""
         drafting = dataclasses.replace(self.job, looks_up=True).drafting(n_draft)
         return _measurement(decode(self.pair, self.prompt, self._run(GREEDY), drafting))
 
@@ -89,7 +89,7 @@ def loaded(job: Job) -> Iterator[Ours]:
 
 
 def _measurement(result: GenerationResult) -> Measurement:
-    """A plain run's rounds are its tokens."""
+    """Convert a result; each token of a plain run counts as a round."""
     statistics = result.speculative
     if statistics is None:
         each = result.decode_ms / max(1, len(result.tokens))

@@ -1,4 +1,4 @@
-"""Builds and runs llama.cpp's own EAGLE-3 and MTP driver, llama-speculative-simple, from the pinned source."""
+"""Builder and runner of llama.cpp's own EAGLE-3 and MTP driver, llama-speculative-simple, from the pinned source."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.files import cache_dir
 
 NATIVE = Path(__file__).resolve().parent.parent / "native"
-REPAIRS = ("0001-amx-tile-config-barrier.patch",)  # without it a gcc 12 build dies on AMX machines: no baseline at all
+REPAIRS = ("0001-amx-tile-config-barrier.patch",)  # without it a gcc 12 build crashes on AMX machines
 TOOLS = ("llama-speculative-simple", "llama-bench", "mtp-rounds")
 SERVER = "llama-server"
-LOOKUPS = ("ngram-simple", "ngram-mod", "ngram-cache")  # drafters of llama.cpp that need no model
+LOOKUPS = ("ngram-simple", "ngram-mod", "ngram-cache")  # llama.cpp's drafters without a model
 
 
 @dataclasses.dataclass(frozen=True)
 class PeerJob:
-    """n tokens from one model."""
+    """A job for llama.cpp's tools: n tokens from one model."""
 
     model: Path
     n: int
@@ -40,17 +40,17 @@ class PeerJob:
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """The tools of one build."""
+    """The tools of one llama.cpp build."""
 
     folder: Path
     commit: str
 
     def decode(self, job: PeerJob) -> float:
-        """Plain decoding with llama-bench: tokens per second over job.n tokens from an empty context."""
+        """Return tokens/s of plain decoding: llama-bench, job.n tokens from an empty context."""
         return self._bench(job, "-p", "0", "-n", str(job.n))
 
     def read(self, job: PeerJob) -> float:
-        """Reading a prompt of job.n tokens with llama-bench: tokens per second."""
+        """Return tokens/s of evaluating a prompt of job.n tokens with llama-bench."""
         return self._bench(job, "-p", str(job.n), "-n", "0")
 
     def _bench(self, job: PeerJob, *arguments: str) -> float:
@@ -59,8 +59,10 @@ class Peer:
         return float(json.loads(output)[0]["avg_ts"])
 
     def speculate(self, job: PeerJob, draft: Path | None, prompt: str, n_draft: int) -> Measurement:
-        """Greedy decoding with llama-speculative-simple: the target's MTP head drafts where there is no `draft`. Draft
-        and target run with the same threads and layers."""
+        """Measure greedy decoding with llama-speculative-simple; without a `draft` it uses the target's MTP head.
+
+        Draft and target run with the same number of threads and GPU layers.
+        """
         options = ["--spec-draft-n-max", str(n_draft), "--spec-type", "draft-eagle3" if draft else "draft-mtp"]
         if draft:
             threads, layers = str(job.threads), str(job.gpu_layers)
@@ -68,7 +70,7 @@ class Peer:
         return self._speculate(job, prompt, options)
 
     def look_up(self, job: PeerJob, prompt: str, kind: str) -> Measurement:
-        """Greedy decoding with one of LOOKUPS and its default settings."""
+        """Measure greedy decoding with one of LOOKUPS and its default settings."""
         return self._speculate(job, prompt, ["--spec-type", kind])
 
     def _speculate(self, job: PeerJob, prompt: str, options: list[str]) -> Measurement:
@@ -90,11 +92,11 @@ class Peer:
             mean_emitted=n_decoded / rounds,
             round_ms=round_ms,
             verify_ms=verify_ms,
-            draft_ms=round_ms - verify_ms,  # all that is not a decode of the target
+            draft_ms=round_ms - verify_ms,  # everything except decodes of the target
         )
 
     def _run(self, command: list[str], merge: bool = False) -> str:
-        """stdout, or both streams when `merge`: the drivers log to stderr."""
+        """Run a tool and return stdout, or both streams with `merge`: the drivers log to stderr."""
         done = subprocess.run(
             [str(self.folder / command[0]), *command[1:]],
             stdout=subprocess.PIPE,
@@ -105,12 +107,12 @@ class Peer:
         )
         if done.returncode:
             tail = (done.stdout if merge else done.stderr).strip().splitlines()[-1:]
-            raise EnvironmentFailure(f"{command[0]} ended with {done.returncode}: {' '.join(tail)}")
+            raise EnvironmentFailure(f"{command[0]} failed with exit code {done.returncode}: {' '.join(tail)}")
         return done.stdout
 
 
 def build_peer(log: Path | None = None, tools: Sequence[str] = TOOLS) -> Peer:
-    """Compiles the tools into the user's cache, once for each pinned source. Takes minutes the first time."""
+    """Compile the tools into the user's cache, once per pinned source. The first time takes minutes."""
     upstream = _upstream_module()
     pin = upstream.pinned()
     folder = cache_dir() / "peers" / f"llama.cpp-{pin['llama_cpp_commit']}"
@@ -122,23 +124,23 @@ def build_peer(log: Path | None = None, tools: Sequence[str] = TOOLS) -> Peer:
 
 
 def _upstream_module() -> ModuleType:
-    """native/cmake/upstream.py, which fetches and patches the source for our own build."""
+    """Import native/cmake/upstream.py, which downloads and patches the source for our own build."""
     path = NATIVE / "cmake" / "upstream.py"
     if not path.is_file():
         raise EnvironmentFailure(
-            "--peers upstream compiles llama.cpp's tools and needs llama-eagle's source tree: run it from a clone "
-            "installed with `pip install -e .`"
+            "--peers upstream compiles llama.cpp's tools and requires llama-eagle's source tree. Run it from a clone "
+            "installed with `pip install -e .`."
         )
     spec = importlib.util.spec_from_file_location("llama_eagle_upstream", path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclasses look themselves up
+    sys.modules[spec.name] = module  # dataclasses look up their own module
     spec.loader.exec_module(module)
     return module
 
 
 def _prepare_source(upstream: ModuleType, pin: dict[str, str], dest: Path) -> Path:
-    """The pinned source with the repairs alone."""
+    """Unpack the pinned source and apply only the patches in REPAIRS."""
     shutil.rmtree(dest, ignore_errors=True)
     dest.mkdir(parents=True)
     try:
@@ -164,16 +166,16 @@ def _compile(source: Path, build: Path, commit: str, log: Path, tools: Sequence[
                 done = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False)
             except FileNotFoundError:
                 raise EnvironmentFailure(
-                    "cmake is not installed: `pip install cmake ninja`, and a C++ compiler"
+                    "cmake is not installed. Run `pip install cmake ninja` and install a C++ compiler."
                 ) from None
             if done.returncode:
-                raise EnvironmentFailure(f"llama.cpp's tools could not be compiled: see {log}")
+                raise EnvironmentFailure(f"compiling llama.cpp's tools failed. See {log}.")
 
 
 def _numbers(pattern: str, text: str) -> tuple[float, ...]:
     match = re.search(pattern, text)
     if not match:
         raise EnvironmentFailure(
-            f"llama-speculative-simple printed no {pattern.split()[0]!r}; its last line: {text[-200:]}"
+            f"llama-speculative-simple did not print {pattern.split()[0]!r}. Its output ends with: {text[-200:]}"
         )
     return tuple(float(group) for group in match.groups())

@@ -1,6 +1,6 @@
 """Plots and tables of the committed results: one JSON file for each machine in bench/results.
 
-    python bench/plots.py [--results bench/results] [--out docs/plots]      # draws every plot anew
+    python bench/plots.py [--results bench/results] [--out docs/plots]      # redraws every plot
     python bench/plots.py --tables                                          # prints the tables of docs/performance.md
 
 A new machine is one more file. Every section of a file may be left out:

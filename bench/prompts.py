@@ -2,10 +2,10 @@
 
     {"question_id": 1, "category": "math", "turns": ["A first question", "one about its answer"]}
     {"messages": [{"role": "user", "content": "A question"}]}          # an answer at the end is left out
-    {"prompt": "A text to go on with, without the chat template"}
-    {"images": ["a.png"], "turns": ["What is in <__media__>?"]}        # files beside this one, where the markers are
+    {"prompt": "A text to continue, without the chat template"}
+    {"images": ["a.png"], "turns": ["What is in <__media__>?"]}        # files in this folder, one per marker
 
-`category` may stand in any of them.
+Each line may have a `category`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Prompt:
 
     @property
     def given(self) -> str | list[Message]:
-        """What there is before the first answer: a text, or messages of all turns, with nothing said between them."""
+        """The input before the first answer: a text, or the messages of all turns with empty answers."""
         asked = [[{"role": "user", "content": turn}, {"role": "assistant", "content": ""}] for turn in self.turns]
         return self.text or [*self.messages, *(message for turn in asked for message in turn)][:-1]
 
@@ -48,13 +48,13 @@ class Prompt:
 def read_prompts(files: Iterable[str]) -> list[Prompt]:
     """The prompts of files, or of our own files by their name: `chat`, `math`, `lookup`.
 
-    Raises InputError that names file and line when a file cannot be used as a whole.
+    Raises InputError with file and line if any part of a file is invalid.
     """
     return [prompt for file in files for prompt in _read_file(OWN.get(file, Path(file)))]
 
 
 def take(prompts: list[Prompt], limit: int) -> list[Prompt]:
-    """The first `limit` prompts of each category, 0: all."""
+    """Return the first `limit` prompts of each category (0: all)."""
     seen: Counter[str] = Counter()
     taken = []
     for prompt in prompts:
@@ -74,7 +74,7 @@ def _read_file(path: Path) -> list[Prompt]:
         _prompt(line, f"{path}:{number}") for number, line in enumerate(data.split(b"\n"), start=1) if line.strip()
     ]
     if not prompts:
-        raise InputError(f"{path}: holds no prompts. Write one JSON object a line.")
+        raise InputError(f"{path}: contains no prompts. Write one JSON object per line.")
     return prompts
 
 
@@ -98,9 +98,9 @@ def _prompt(line: bytes, source: str) -> Prompt:
         return Prompt(source, category, turns=(last["content"],), messages=tuple(messages), images=images)
     if "prompt" in record:
         if not _is_text(record["prompt"]):
-            raise InputError(f"{source}: prompt is not a text. Give a string that is not empty.")
+            raise InputError(f"{source}: prompt must be a non-empty string. Correct it.")
         return Prompt(source, category, text=record["prompt"], images=images)
-    raise InputError(f"{source}: has none of turns, messages and prompt. Add one.")
+    raise InputError(f"{source}: contains no turns, messages or prompt. Add one of them.")
 
 
 def _images(record: dict[str, Any], source: str) -> tuple[Path, ...]:
@@ -121,12 +121,12 @@ def _turns(value: Any, source: str) -> tuple[str, ...]:
 
 
 def _messages(value: Any, source: str) -> list[Message]:
-    """The messages up to the last of the user."""
+    """Return the messages up to the last one of the user."""
     if not isinstance(value, list) or not all(_is_message(message) for message in value):
         raise InputError(f"{source}: messages is not a list of objects with the texts role and content. Correct it.")
     n = max((i for i, message in enumerate(value, start=1) if message["role"] == "user"), default=0)
     if n == 0:
-        raise InputError(f"{source}: messages holds none of the user: there is nothing to answer. Add one.")
+        raise InputError(f"{source}: messages contains no message of the user. Add one.")
     return [{"role": message["role"], "content": message["content"]} for message in value[:n]]
 
 

@@ -1,4 +1,4 @@
-"""Benchmark results as a table and as a plot."""
+"""Benchmark results as tables and as a plot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llama_eagle.files import check_output
 
 
 def tables(result: dict[str, Any]) -> list[Any]:
-    """Speed; what a step costs; prompts, where they were measured."""
+    """Build the tables: speed, costs of steps, and prompts if measured."""
     return [
         _speeds(result),
         *([_steps(result)] if result["steps"] else []),
@@ -22,10 +22,10 @@ def tables(result: dict[str, Any]) -> list[Any]:
 
 
 def _steps(result: dict[str, Any]) -> Any:
-    """A row of ms and one of plain decodes for each depth."""
+    """Build two rows per depth: times in ms, and the same as multiples of a plain decode."""
     n_most = len(result["steps"][0]["verify_ms"])
-    title = "ms of a step behind so many tokens, and how many decodes that is"
-    caption = "draft: of 4 tokens; 1, 2, ...: a verification of so many rows"
+    title = "ms per step by context depth, and the same in decodes"
+    caption = "draft: 4 tokens; 1, 2, ...: verification of N rows"
     out = console.compact_table(
         ("tokens", "decode", "draft", *map(str, range(1, n_most + 1))), title=title, caption=caption
     )
@@ -39,7 +39,7 @@ def _steps(result: dict[str, Any]) -> Any:
 
 def _prompts(result: dict[str, Any]) -> Any:
     others = ("upstream",) if result["prompts"][0]["upstream_tps"] is not None else ()
-    out = console.compact_table(("prompt", "tok/s", "with a draft", "x plain", *others), title="reading a prompt")
+    out = console.compact_table(("prompt", "tok/s", "with a draft", "x plain", *others), title="evaluating a prompt")
     for costs in result["prompts"]:
         speeds = [f"{costs[name]:.0f}" for name in ("plain_tps", "draft_tps", *(f"{other}_tps" for other in others))]
         out.add_row(str(costs["n"]), *speeds[:2], f"{costs['draft_over_plain']:.3f}", *speeds[2:])
@@ -47,16 +47,16 @@ def _prompts(result: dict[str, Any]) -> Any:
 
 
 def _speeds(result: dict[str, Any]) -> Any:
-    """Rows: plain decoding, then each draft length of ours and of upstream; "a round": tokens emitted."""
+    """Build a row for plain decoding and one for each draft length, of ours and of upstream."""
     title = f"{result['model']}, {result['type']}, {result['n']} tokens, {result['threads']} threads"
     if result["accept"] is not None:
         title += f", acceptance {result['accept']:g}"
     if result["drafter"] == "mtp":
-        title += f", MTP head of {result['draft_vocab'] or 'all'} tokens"
+        title += f", MTP head with {result['draft_vocab'] or 'all'} tokens"
     elif result["drafter"] == LOOKUP:
         title += ", prompt look-up"
-    caption = "n: tokens drafted in a round; round, verify, draft: ms of a mean round"
-    headings = ("", "n", "tok/s", "x plain", "accepted", "a round", "round", "verify", "draft", "python")
+    caption = "n: draft length; per round: tokens emitted; round, verify, draft: mean ms per round"
+    headings = ("", "n", "tok/s", "x plain", "accepted", "per round", "round", "verify", "draft", "python")
     out = console.compact_table(headings, title=title, caption=caption)
     plain = result["plain_tps"]
     out.add_row("ours", "plain", f"{plain:.2f}", "1.00")
@@ -85,29 +85,34 @@ def summary(result: dict[str, Any]) -> str:
 
 
 def _memory_line(memory: dict[str, Any], decode_ms: float) -> str:
-    """How near a decode comes to the time that reading its weights takes."""
+    """Compare the bandwidth of a decode with the machine's read bandwidth."""
     size, best = memory["decode_bytes"] / 1e6, memory["read_rate"] / 1e9
     reached = memory["decode_bytes"] / decode_ms / 1e6
     return f"a decode reads           {size:.0f} MB at {reached:.1f} GB/s; this machine reads {best:.1f} GB/s"
 
 
 def require_plotting(path: Path) -> None:
-    """Raises UsageError or EnvironmentFailure when `path` cannot be drawn: before minutes of measuring, not after."""
+    """Check, before minutes of measuring, that a plot can be written to `path`.
+
+    Raises UsageError or EnvironmentFailure if not.
+    """
     try:
         import matplotlib
         from matplotlib.backend_bases import FigureCanvasBase
     except ImportError:
-        raise EnvironmentFailure("--plot needs matplotlib: pip install 'llama-eagle[bench]'") from None
+        raise EnvironmentFailure("--plot requires matplotlib. Run `pip install 'llama-eagle[bench]'`.") from None
     matplotlib.use("Agg")
     check_output(path)
     known = FigureCanvasBase.filetypes
     if path.suffix[1:].lower() not in known:
-        raise UsageError(f"--plot {path}: no picture format of that ending. Choose one of {', '.join(sorted(known))}.")
+        raise UsageError(f"--plot {path}: unknown image format. Use one of the endings {', '.join(sorted(known))}.")
 
 
 def plot(results: Sequence[dict[str, Any]], path: Path) -> None:
-    """Two panels: tokens per second over the draft length, a color for each acceptance; a verification's time over its
-    rows, one color for each depth."""
+    """Plot tokens/s over the draft length, and verification time over rows.
+
+    The first panel has one color per acceptance rate, the second one per depth.
+    """
     from matplotlib import pyplot
 
     figure, (speeds, steps) = pyplot.subplots(1, 2, figsize=(12, 4.5), layout="constrained")
@@ -115,12 +120,12 @@ def plot(results: Sequence[dict[str, Any]], path: Path) -> None:
     for color, result in zip(colors, results, strict=False):
         _plot_speeds(speeds, result, color)
     speeds.axhline(results[0]["plain_tps"], color="gray", linestyle=":", label="plain")
-    speeds.set(xlabel="tokens drafted in a round", ylabel="tokens/s", ylim=(0, None))
+    speeds.set(xlabel="draft length, tokens", ylabel="tokens/s", ylim=(0, None))
     speeds.set_xticks(sorted({r["n_draft"] for result in results for r in result["ours"] if r["n_draft"] != "auto"}))
     for color, costs in zip(colors, results[0]["steps"], strict=False):
         rows = range(1, len(costs["verify_ms"]) + 1)
-        steps.plot(rows, costs["verify_ms"], "o-", color=color, label=f"verification behind {costs['depth']} tokens")
-        steps.axhline(costs["decode_ms"], color=color, linestyle=":", label="a decode there")
+        steps.plot(rows, costs["verify_ms"], "o-", color=color, label=f"verification, depth {costs['depth']}")
+        steps.axhline(costs["decode_ms"], color=color, linestyle=":", label=f"decode, depth {costs['depth']}")
     steps.set(xlabel="rows", ylabel="ms", ylim=(0, None))
     figure.suptitle(f"{results[0]['model']}, {results[0]['type']}, {results[0]['threads']} threads")
     for axes in (speeds, steps):
@@ -130,7 +135,7 @@ def plot(results: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def _plot_speeds(axes: Any, result: dict[str, Any], color: str) -> None:
-    """Ours solid, upstream dashed, `auto` a thin line."""
+    """Plot ours solid, upstream dashed and `auto` as a thin line."""
     label = "" if result["accept"] is None else f", acceptance {result['accept']:g}"
     for who, style in (("ours", "o-"), ("upstream", "s--")):
         points = [(r["n_draft"], r["tps"]) for r in result[who] if r["n_draft"] != "auto"]

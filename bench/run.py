@@ -1,4 +1,4 @@
-"""The benchmark: every way of decoding in turn, several times over, so that drift of the machine meets all alike."""
+"""Benchmark run that alternates between all ways of decoding, so that drift of the machine affects all alike."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from llama_eagle.drafting.options import LOOKUP
 if TYPE_CHECKING:
     from llama_eagle.bench.costs import PromptCosts, StepCosts
 
-Length = int | str  # tokens drafted in a round, or "auto"
+Length = int | str  # draft length in tokens, or "auto"
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What to run. `peer` None: ours alone."""
+    """The measurements to run. Without `peer`, only ours."""
 
     lengths: tuple[Length, ...]
     repetitions: int
     peer: Peer | None
-    n_chat: int = 0  # tokens that are also streamed as a chat
-    depths: tuple[int, ...] = (64,)  # tokens in memory when the cost of a step is measured
-    prompts: tuple[int, ...] = ()  # lengths of prompts whose reading is measured
-    say: Callable[[str], None] = lambda text: None
+    n_chat: int = 0  # tokens to stream as a chat in addition
+    depths: tuple[int, ...] = (64,)  # context depths at which the cost of a step is measured
+    prompts: tuple[int, ...] = ()  # prompt lengths to measure
+    log: Callable[[str], None] = lambda text: None
 
 
 @dataclasses.dataclass(frozen=True)
 class Sampled:
-    """The best length at the sampling settings people use, and greedy in turn with it."""
+    """The best length at common sampling settings, alternating with greedy decoding."""
 
     n_draft: Length
     sampled: Measurement
@@ -55,9 +55,9 @@ class Results:
     chat: Measurement | None
     steps: list[StepCosts]
     prompts: list[PromptCosts]
-    lookup: Measurement | None  # next to a draft: look-up alone, with the automatic length
+    lookup: Measurement | None  # look-up alone with the automatic length; None: the job is look-up alone
     upstream_lookup: dict[Length, Measurement]  # by the name of llama.cpp's drafter
-    memory: dict[str, float]  # decode_bytes: what a decode reads; read_rate: bytes a second that the machine reads
+    memory: dict[str, float]  # decode_bytes: bytes that a decode reads; read_rate: the machine's bytes/s
 
     @property
     def best_over_plain(self) -> float:
@@ -91,7 +91,7 @@ class Results:
 
 
 def run(job: Any, plan: Plan) -> Results:
-    """Measures `job` (bench.ours.Job). The models stay loaded throughout; each run has a context of its own."""
+    """Measure `job` (bench.ours.Job). The models stay loaded; each run has its own context."""
     from llama_eagle.bench.chat import stream_chat
     from llama_eagle.bench.costs import decode_bytes, step_costs
     from llama_eagle.bench.ours import loaded
@@ -105,7 +105,7 @@ def run(job: Any, plan: Plan) -> Results:
     with loaded(job) as ours:
         ours.plain()  # pages the files in
         for _ in range(plan.repetitions):
-            plan.say("speed with each draft length")
+            plan.log("speed with each draft length")
             plain.append(ours.plain())
             if not job.looks_up:
                 runs.setdefault(("ours", LOOKUP), []).append(ours.look_up("auto"))
@@ -121,7 +121,7 @@ def run(job: Any, plan: Plan) -> Results:
         medians = {key: middle(values) for key, values in runs.items()}
         lookup = medians.pop(("ours", LOOKUP), None)
         mine = {length: m for (who, length), m in medians.items() if who == "ours"}
-        plan.say("sampling, and what each step costs")
+        plan.log("sampling, and what each step costs")
         fastest = max(mine, key=lambda length: mine[length].tps)
         sampled = _sampled(ours, fastest, plan.repetitions)
         steps = list(step_costs(ours, plan.depths, plan.repetitions))

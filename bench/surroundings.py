@@ -1,4 +1,4 @@
-"""What a measurement was taken with and on."""
+"""Hardware and library version of a measurement."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import numpy as np
 from llama_eagle.diagnosis import examine
 from llama_eagle.native.build import build_info
 
-ARRAY_BYTES = 1 << 29  # far beyond every cache
+ARRAY_BYTES = 1 << 29  # larger than every cache
 N_PASSES = 6
 
 
 def surroundings() -> dict[str, Any]:
-    """The machine and the library, as every report names them."""
+    """Return the machine and the library version for a report."""
     build = build_info()
     return {"hardware": _hardware(), "upstream_commit": build.upstream_commit, "patch_hash": build.patch_hash}
 
 
 def _hardware() -> dict[str, Any]:
-    """Processor, cores, memory in GiB, instruction sets and GPUs in use."""
+    """Return processor, cores, memory in GiB, instruction sets and GPUs in use."""
     report = examine()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30 if hasattr(os, "sysconf") else None
     return {
@@ -48,7 +48,7 @@ def _cpu_name() -> str:
 
 
 def read_rate(n_threads: int) -> float:
-    """Bytes a second that `n_threads` read from memory together, the best of N_PASSES."""
+    """Return the bytes/s that `n_threads` read from memory together (best of N_PASSES)."""
     parts = np.array_split(np.ones(ARRAY_BYTES // 8, np.int64), n_threads)
     with ThreadPoolExecutor(n_threads) as pool:
         return ARRAY_BYTES / min(_seconds(pool, parts) for _ in range(N_PASSES))

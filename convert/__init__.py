@@ -1,4 +1,4 @@
-"""Hugging Face checkpoints to GGUF: targets and EAGLE-3 drafts.
+"""Conversion of Hugging Face checkpoints to GGUF: targets and EAGLE-3 drafts.
 
-Pure Python, but for types that llama.cpp's quantizer makes: those load the native library.
+It is pure Python, except for types of llama.cpp's quantizer, which load the native library.
 """

@@ -1,4 +1,4 @@
-"""Which tokens a trimmed draft head should know: counted on a text with the checkpoint's own tokenizer."""
+"""The vocabulary of a trimmed draft head, counted on a text with the checkpoint's own tokenizer."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from llama_eagle.convert.tokenizer import CONTROL, TokenizerData
 from llama_eagle.errors import EnvironmentFailure, InputError
 
 KEY = "llama_eagle.draft_vocab"
-MAX_TOKENS = 1 << 16  # far more rows than pay
-_CHUNK = 1 << 20  # characters tokenized at once, up to the next line
+MAX_TOKENS = 1 << 16  # far more rows than are useful
+_CHUNK = 1 << 20  # characters tokenized at once, extended to the end of the line
 
 
 def draft_vocabulary(checkpoint: Checkpoint, tokenizer: TokenizerData, text: Path) -> list[int]:
-    """Ids for a trimmed head: the control and end tokens, then those of the text by falling frequency, ties by id.
+    """Return ids for a trimmed head: control and end tokens, then the text's tokens by descending frequency.
 
-    Raises InputError for a text that is not UTF-8 or holds nothing, EnvironmentFailure without the tokenizers package.
+    Ties are ordered by id. Raises InputError for a text that is empty or not UTF-8, EnvironmentFailure without the
+    tokenizers package.
     """
     counts = np.zeros(len(tokenizer.tokens), np.int64)
     encoder = _encoder(checkpoint)
@@ -27,15 +28,15 @@ def draft_vocabulary(checkpoint: Checkpoint, tokenizer: TokenizerData, text: Pat
         ids = np.asarray(encoder.encode(part, add_special_tokens=False).ids, np.int64)
         counts += np.bincount(ids, minlength=len(counts))
     if not counts.any():
-        raise InputError(f"{text}: holds no text to count tokens in")
-    always = _always(checkpoint, tokenizer)
-    counts[always] = 0
+        raise InputError(f"{text}: contains no text. Use a text like those that the model will generate.")
+    fixed = _fixed(checkpoint, tokenizer)
+    counts[fixed] = 0
     order = np.argsort(-counts, kind="stable")
-    return (always + order[counts[order] > 0].tolist())[:MAX_TOKENS]
+    return (fixed + order[counts[order] > 0].tolist())[:MAX_TOKENS]
 
 
-def _always(checkpoint: Checkpoint, tokenizer: TokenizerData) -> list[int]:
-    """Control tokens, and what ends a turn or a text."""
+def _fixed(checkpoint: Checkpoint, tokenizer: TokenizerData) -> list[int]:
+    """Return the control tokens and the tokens that end a turn or a text."""
     ids = {i for i, kind in enumerate(tokenizer.types) if kind == CONTROL}
     ends = (checkpoint.json_file("generation_config.json") or {}).get("eos_token_id")
     stated = [*(ends if isinstance(ends, list) else [ends]), tokenizer.special_ids.get("eos")]
@@ -54,12 +55,12 @@ def _encoder(checkpoint: Checkpoint) -> Any:
 
 
 def _parts(text: Path) -> Iterator[str]:
-    """The text in pieces of whole lines; only a line longer than a piece is cut."""
+    """Yield the text in pieces of complete lines; only a line longer than a piece is split."""
     try:
         with text.open(encoding="utf-8", newline="") as file:
             while part := file.read(_CHUNK):
                 yield part + file.readline(_CHUNK)
     except UnicodeDecodeError:
-        raise InputError(f"{text}: not UTF-8 text. Give a plain text file of what the model will write.") from None
+        raise InputError(f"{text}: not UTF-8 text. Use a plain text file.") from None
     except OSError as error:
-        raise InputError(f"{text}: cannot be read ({error.strerror}). Give a plain text file.") from None
+        raise InputError(f"{text}: cannot be read ({error.strerror}). Use a plain text file.") from None

@@ -1,7 +1,7 @@
-"""Number formats: what safetensors stores, what GGUF stores, and fast exact conversions between them.
+"""Number formats of safetensors and GGUF, and fast exact conversions between them.
 
-Inside the converter a NumPy array of dtype uint16 always holds BF16 bit patterns. FP8 arrives as uint8 and leaves
-this module as float32. Every conversion goes through float32 and rounds like ggml does.
+Inside the converter a NumPy array of dtype uint16 always contains BF16 bit patterns. FP8 arrives as uint8 and leaves
+this module as float32. Every conversion goes through float32 and rounds as ggml does.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ STORAGE: Final[dict[str, tuple[int, int, int]]] = {
     "bf16": (30, 1, 2),
 }
 
-# `general.file_type` of a model whose matrices have this type: those that are written without llama.cpp's quantizer.
+# `general.file_type` by the type of the matrices, for types that are written without llama.cpp's quantizer.
 FILE_TYPE: Final[dict[str, int]] = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}
 
-# The type that keeps what a safetensors type holds; FP8 and packed integers become BF16.
+# The type that keeps the precision of a safetensors type; FP8 and packed integers become BF16.
 _KEPT: Final[dict[str, str]] = {"F16": "f16", "F32": "f32", "F64": "f32"}
 
-QUANTIZATION_VERSION: Final = 2  # of ggml's block formats
+QUANTIZATION_VERSION: Final = 2  # version of ggml's block formats
 
 
 def kept_type(dtype: str) -> str:
-    """The type of a file that keeps the precision of a stored matrix."""
+    """Return the type of a file that keeps the precision of a stored matrix."""
     return _KEPT.get(dtype, "bf16")
 
 
 def storage_bytes(shape: tuple[int, ...], outtype: str) -> int:
-    """Bytes of a tensor of `shape` (NumPy order) stored as `outtype`; rows must hold whole blocks."""
+    """Return the bytes of a tensor of `shape` (NumPy order) in type `outtype`. Rows must consist of complete blocks."""
     _, block, size = STORAGE[outtype]
     count = int(np.prod(shape, dtype=np.int64))
     if block > 1 and (not shape or shape[-1] % block):
-        raise ConversionError(f"a row of {shape[-1] if shape else 0} values does not hold whole {outtype} blocks")
+        raise ConversionError(f"a row of {shape[-1] if shape else 0} values is not a multiple of a {outtype} block")
     return count // block * size
 
 
 def to_f32(values: np.ndarray) -> np.ndarray:
-    """float32 copy (or the array itself) of BF16 bit patterns, floats or integers."""
+    """Convert BF16 bit patterns, floats or integers to float32; float32 is returned unchanged."""
     if values.dtype == np.float32:
         return values
     if values.dtype == np.uint16:
@@ -57,7 +57,7 @@ def to_f32(values: np.ndarray) -> np.ndarray:
 
 
 def to_bf16(values: np.ndarray) -> np.ndarray:
-    """BF16 bit patterns (uint16), rounded to nearest even; a NaN stays a (quiet) NaN."""
+    """Convert to BF16 bit patterns (uint16), rounded to nearest even. A NaN stays a (quiet) NaN."""
     if values.dtype == np.uint16:
         return values
     bits = np.ascontiguousarray(to_f32(values)).view(np.uint32)
@@ -74,7 +74,7 @@ def to_bf16(values: np.ndarray) -> np.ndarray:
 
 
 def to_f16(values: np.ndarray) -> np.ndarray:
-    """float16; a finite value that does not fit is an error, because it would turn into infinity."""
+    """Convert to float16. A finite value out of range is an error, because it would become infinity."""
     if values.dtype == np.float16:
         return values
     if values.dtype == np.uint16:
@@ -87,20 +87,20 @@ def to_f16(values: np.ndarray) -> np.ndarray:
     return narrow
 
 
-_BEYOND_F16: Final = "it holds values beyond the range of f16 (65504): convert with --outtype bf16 or f32"
+_BEYOND_F16: Final = "it contains values beyond the range of f16 (65504): convert with --outtype bf16 or f32"
 _BF16_MAX_IN_F16: Final = 0x477F  # 65280; the next BF16 number is 65536
 _BF16_INFINITY: Final = 0x7F80
 
 
 @functools.cache
 def _f16_of_bf16() -> np.ndarray:
-    """float16 of every BF16 pattern."""
+    """Return the float16 value of every BF16 pattern."""
     with np.errstate(over="ignore", invalid="ignore"):
         return to_f32(np.arange(1 << 16, dtype=np.uint16)).astype(np.float16)
 
 
 def _bf16_to_f16(patterns: np.ndarray) -> np.ndarray:
-    """By table: six times as fast as through float32."""
+    """Convert by table, which is six times as fast as through float32."""
     size = patterns & 0x7FFF
     if size.size and size.max() > _BF16_MAX_IN_F16 and ((size > _BF16_MAX_IN_F16) & (size < _BF16_INFINITY)).any():
         raise ConversionError(_BEYOND_F16)
@@ -108,14 +108,14 @@ def _bf16_to_f16(patterns: np.ndarray) -> np.ndarray:
 
 
 def to_q8_0(values: np.ndarray) -> np.ndarray:
-    """Q8_0 blocks (uint8, 34 bytes each) of a flat array whose size is a multiple of 32, as ggml's reference rounds."""
+    """Convert a flat array, whose size is a multiple of 32, to Q8_0 blocks of 34 bytes, rounded as ggml's reference."""
     blocks = to_f32(values).reshape(-1, 32)
     peak = np.abs(blocks)
     for half in (16, 8, 4, 2, 1):  # ten times as fast as NumPy's maximum over such a short axis
         peak = np.maximum(peak[:, :half], peak[:, half:])
     peak = peak[:, 0]
     if not np.isfinite(peak).all():
-        raise ConversionError("it holds infinities or NaNs and cannot be quantized")
+        raise ConversionError("it contains infinities or NaNs and cannot be quantized")
     scale = peak / np.float32(127)
     inverse = np.zeros_like(scale)
     # A subnormal scale has no finite inverse; it is zero in the file's f16 anyway.
@@ -133,7 +133,7 @@ def to_q8_0(values: np.ndarray) -> np.ndarray:
 
 
 def encode(values: np.ndarray, outtype: str) -> np.ndarray:
-    """Flat array in the bytes of `outtype`; a view of the input where nothing changes. Blocks must be whole."""
+    """Convert a flat array to the bytes of `outtype`; return a view if nothing changes. Blocks must be complete."""
     flat = np.ascontiguousarray(values).reshape(-1)
     if outtype == "f32":
         return to_f32(flat)
@@ -150,7 +150,7 @@ _EXPONENT: Final = {np.dtype(np.uint16): 0x7F80, np.dtype(np.float16): 0x7C00}
 
 
 def require_finite(piece: np.ndarray) -> np.ndarray:
-    """The values, none of them an infinity or a NaN: all ones in the exponent, which is the fast way for 16 bits."""
+    """Return the values. Raises ConversionError for an infinity or a NaN, which have an exponent of all ones."""
     if piece.dtype == np.float64:
         with np.errstate(over="ignore"):
             piece = piece.astype(np.float32)
@@ -160,12 +160,12 @@ def require_finite(piece: np.ndarray) -> np.ndarray:
     else:
         finite = not piece.size or int((piece.view(np.uint16) & mask).max()) != mask
     if not finite:
-        raise ConversionError("it holds infinities or NaNs; the checkpoint is damaged")
+        raise ConversionError("it contains infinities or NaNs; the checkpoint is damaged")
     return piece
 
 
 def _fp8_table(exponent_bits: int, has_infinity: bool) -> np.ndarray:
-    """The 256 values of an 8-bit float with the given exponent width, as float32."""
+    """Return the 256 values of an 8-bit float with the given exponent width, as float32."""
     mantissa_bits = 7 - exponent_bits
     bias = 2 ** (exponent_bits - 1) - 1
     code = np.arange(256)
@@ -184,10 +184,10 @@ _FP8: Final = {"F8_E4M3": _fp8_table(4, has_infinity=False), "F8_E5M2": _fp8_tab
 
 
 def fp8_to_f32(codes: np.ndarray, dtype: str, scale: np.ndarray, block: tuple[int, int] | None) -> np.ndarray:
-    """Dequantizes FP8 codes [..., R, C].
+    """Dequantize FP8 codes [..., R, C].
 
-    scale [..., ceil(R / block[0]), ceil(C / block[1])] holds one factor per block. Without block sizes, scale is
-    one factor, or one per row ([R] or [R, 1]).
+    scale [..., ceil(R / block[0]), ceil(C / block[1])] has one factor per block. Without block sizes, scale is one
+    factor, or one per row ([R] or [R, 1]).
     """
     table = _FP8[dtype]
     scale = to_f32(scale)

@@ -1,4 +1,4 @@
-"""Checkpoints that cannot be converted as they are: each is refused by its name, with what to do."""
+"""Checkpoints that cannot be converted, each with its kind and a remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.source.folder import ADAPTER
 from llama_eagle.errors import ConversionError, EagleError
 
-_OTHER_DRAFT = "Its network is not that of EAGLE-3: use an EAGLE-3 draft of this target (llama-eagle pairs)."
+_OTHER_DRAFT = "Its network is not that of EAGLE-3: use an EAGLE-3 draft for this target (llama-eagle pairs)."
 _ARCHITECTURES = {
     "DominoDraftModel": f"a Domino draft. {_OTHER_DRAFT}",
     "PEagleDraftModel": f"a P-EAGLE draft, which drafts several tokens at once. {_OTHER_DRAFT}",
@@ -25,7 +25,7 @@ _MLX = (
 
 
 def refuse_foreign(checkpoint: Checkpoint) -> None:
-    """Raises `ConversionError` for LoRA adapters, unmerged PEFT, MLX, and drafts of other methods."""
+    """Raise `ConversionError` for LoRA adapters, unmerged PEFT, MLX, and drafts of other methods."""
     if reason := _reason(checkpoint):
         raise ConversionError(f"{checkpoint.source}: {reason}")
 

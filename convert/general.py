@@ -1,4 +1,4 @@
-"""What the GGUF of a checkpoint says of itself: the `general.*` keys, and the type that keeps its precision."""
+"""The `general.*` keys of a checkpoint's GGUF, and the type that keeps its precision."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write_general(
     kind: str = "model",
     name: str | None = None,
 ) -> None:
-    """kind: "model" or "mmproj". name: by default that of the folder or hub id."""
+    """Write the `general.*` keys. kind: "model" or "mmproj". name: by default that of the folder or hub id."""
     out.key("general.type", kind)
     out.key("general.name", name or Path(checkpoint.source).name or checkpoint.path.resolve().name)
     out.key("general.size_label", size_label(tensors))
@@ -32,7 +32,7 @@ def write_general(
 
 
 def stored_outtype(checkpoint: Checkpoint) -> str:
-    """The outtype that keeps the checkpoint's own precision: that of its first matrix."""
+    """Return the outtype that keeps the checkpoint's own precision: that of its first matrix."""
     for name in checkpoint.names():
         info = checkpoint.info(name)
         if len(info.shape) >= 2:
@@ -41,7 +41,10 @@ def stored_outtype(checkpoint: Checkpoint) -> str:
 
 
 def size_label(tensors: list[Planned]) -> str:
-    """Parameters in words for general.size_label: "4.0B", or "8x3.5B": experts times the size with one of them."""
+    """Return the number of parameters for general.size_label, such as "4.0B".
+
+    With experts it is, for example, "8x3.5B": the number of experts, and the size with one of them.
+    """
     shared = sum(prod(t.shape) for t in tensors if "_exps." not in t.name)
     experts = [t for t in tensors if "_exps." in t.name]
     each = sum(prod(t.shape[1:]) for t in experts)
@@ -58,7 +61,7 @@ def _rounded(count: int) -> str:
 
 
 def _sampling_keys(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The author's sampling defaults, which llama.cpp's tools take over."""
+    """Return the author's sampling defaults, which llama.cpp's tools use."""
     settings = checkpoint.json_file("generation_config.json") or {}
     keys: dict[str, Any] = {}
     names = {"top_k": int, "top_p": float, "min_p": float, "temperature": float, "repetition_penalty": float}

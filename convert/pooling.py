@@ -1,4 +1,4 @@
-"""Pooling of an embedding model: sentence-transformers' modules.json, as llama.cpp's converter reads it."""
+"""Pooling of an embedding model, from sentence-transformers' modules.json, as in llama.cpp's converter."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _FLAGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "
 
 
 def pooling_type(checkpoint: Checkpoint) -> int | None:
-    """The llama_pooling_type of a sentence-transformers model; None for any other.
+    """Return the llama_pooling_type of a sentence-transformers model; None for other models.
 
-    Raises `ConfigError` for one that llama.cpp does not have.
+    Raises `ConfigError` for a type that llama.cpp does not have.
     """
     path = checkpoint.path / "modules.json"
     if not path.is_file():
@@ -30,5 +30,5 @@ def pooling_type(checkpoint: Checkpoint) -> int | None:
     settings = read_json(checkpoint.path / folder / "config.json")
     name = next((name for flag, name in _FLAGS.items() if settings.get(flag)), settings.get("pooling_mode"))
     if name not in _TYPES:
-        raise ConfigError(f"{checkpoint.source}: it pools by {name!r}; llama.cpp has {', '.join(_TYPES)}.")
+        raise ConfigError(f"{checkpoint.source}: pooling {name!r} is not supported; llama.cpp has {', '.join(_TYPES)}.")
     return _TYPES[name]

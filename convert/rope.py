@@ -1,7 +1,8 @@
-"""RoPE: the many spellings in config.json, as GGUF keys and a table of frequency factors.
+"""RoPE settings: their variants in config.json, as GGUF keys and a table of frequency factors.
 
-llama.cpp reads the base, linear and YaRN scaling from keys; llama3 scaling becomes `rope_freqs.weight`, by which it
-divides each pair's frequency. So does a draft's YaRN with other than the usual betas, which its graph does not read.
+llama.cpp reads the base, linear and YaRN scaling from keys. llama3 scaling becomes `rope_freqs.weight`, by which
+llama.cpp divides each pair's frequency. So does YaRN of a draft with other than the default betas, which its graph does
+not read.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ import numpy as np
 from llama_eagle.convert.source.config import Fields
 from llama_eagle.errors import ConfigError
 
-DEFAULT_BASE = 10000.0  # what the trainers of drafts hard-code
-_BESIDE = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
+DEFAULT_BASE = 10000.0  # hard-coded in the trainers of drafts
+_SIBLINGS = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
 
 
 def parameters(config: Fields, prefer: str = "full_attention") -> tuple[Fields, list[str]]:
-    """RoPE settings under today's names, and warnings: rope_parameters, else rope_scaling with rope_theta beside it.
+    """Return RoPE settings by their current names, and warnings.
 
-    Of one set per layer type, that of the first layer's type, else of `prefer`. "rope_type" is always there.
+    They are rope_parameters, or else rope_scaling with rope_theta next to it. If there is one set per layer type, use
+    that of the first layer's type, or else of `prefer`. "rope_type" is always present.
     """
     found = config.child("rope_parameters") or config.child("rope_scaling") or Fields({}, config.where)
     per_type = {kind: v for kind in ("full_attention", "sliding_attention") if (v := found.child(kind))}
@@ -32,14 +34,14 @@ def parameters(config: Fields, prefer: str = "full_attention") -> tuple[Fields, 
         if len({str(sorted(each.data.items())) for each in per_type.values()}) > 1:
             warnings.append(f"RoPE differs between layer types; that of {kind} is used")
         found = per_type[kind]
-    beside = {name: config.get(name) for name in _BESIDE if config.get(name) is not None}
+    siblings = {name: config.get(name) for name in _SIBLINGS if config.get(name) is not None}
     kind = (found.text("rope_type") or found.text("type") or "default").lower()
     given = {name: value for name, value in found.data.items() if value is not None}
-    return Fields({**beside, **given, "rope_type": kind}, found.where), warnings
+    return Fields({**siblings, **given, "rope_type": kind}, found.where), warnings
 
 
 def rotated(params: Fields, head_dim: int) -> int:
-    """How many values of a head are rotated: an even number."""
+    """Return the number of rotated values per head, which is even."""
     part = params.number("partial_rotary_factor")
     n_rot = head_dim if part is None else int(head_dim * part)
     if not 0 < n_rot <= head_dim or n_rot % 2:
@@ -50,8 +52,10 @@ def rotated(params: Fields, head_dim: int) -> int:
 
 
 def llama3_factors(params: Fields, n_rot: int, precision: type[np.floating] = np.float64) -> np.ndarray:
-    """[n_rot / 2] divisors of the rotary frequencies: long wavelengths are stretched by `factor`, short ones kept,
-    those between mixed smoothly. precision: of the frequencies; llama.cpp's converter computes a target's in float32.
+    """Return divisors of the rotary frequencies, [n_rot / 2].
+
+    Long wavelengths are stretched by `factor`, short ones kept, those between interpolated. precision: of the
+    frequencies; llama.cpp's converter computes a target's in float32.
     """
     names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings", "rope_theta")
     factor, low, high, n_orig, base = (params.need_number(name) for name in names)
@@ -84,7 +88,7 @@ def _factor(params: Fields) -> float:
 
 
 def target_keys(config: Fields, params: Fields) -> dict[str, Any]:
-    """Scaling of a target, whose graph reads YaRN's betas and factor; llama3's factors are a tensor."""
+    """Return the scaling keys of a target, whose graph reads YaRN's betas and factor; llama3's factors are a tensor."""
     kind = params.text("rope_type")
     if kind in ("default", "mrope", "llama3"):
         return {}
@@ -99,7 +103,7 @@ def target_keys(config: Fields, params: Fields) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Rope:
-    """A draft's: GGUF keys without the architecture, factors [n_rot / 2] or None, and what to tell the user."""
+    """RoPE settings of a draft: GGUF keys without the architecture, factors [n_rot / 2] or None, and warnings."""
 
     base: float
     n_rot: int
@@ -110,7 +114,7 @@ class Rope:
 
 
 def draft_rope(layer: Fields, head_dim: int, n_ctx: int, base: float | None = None) -> Rope:
-    """Rotary settings of a draft. `base` overrides the configured one; n_ctx is max_position_embeddings."""
+    """Return the rotary settings of a draft. `base` overrides the configured one; n_ctx is max_position_embeddings."""
     params, warnings = parameters(layer, prefer="sliding_attention")
     if base is None:
         base = params.number("rope_theta")
@@ -130,7 +134,10 @@ def draft_rope(layer: Fields, head_dim: int, n_ctx: int, base: float | None = No
 
 
 def sections(params: Fields, default: list[int] | None = None) -> list[int]:
-    """Rotary pairs for time, height, width, and a fourth that is zero. Raises `ConfigError` where none are named."""
+    """Return the rotary pairs for time, height, width, and a fourth, which is zero.
+
+    Raises `ConfigError` if none are given.
+    """
     named = params.get("mrope_section", default)
     if not isinstance(named, list) or not 3 <= len(named) <= 4 or any(type(n) is not int or n < 0 for n in named):
         raise ConfigError(f"{params.where}: mrope_section is {named!r}, expected three numbers")
@@ -138,7 +145,7 @@ def sections(params: Fields, default: list[int] | None = None) -> list[int]:
 
 
 def _draft_sections(params: Fields, n_rot: int) -> dict[str, Any]:
-    """M-RoPE, as keys that llama.cpp does not read of a draft: for text all parts of a position are equal."""
+    """Return M-RoPE keys, which llama.cpp does not read for a draft: in text all parts of a position are equal."""
     if params.get("mrope_section") is None:
         return {}
     named = sections(params)
@@ -164,11 +171,11 @@ def _draft_scaling(params: Fields, kind: str, n_rot: int) -> tuple[dict[str, Any
 
 
 def _draft_yarn(params: Fields, n_rot: int) -> tuple[dict[str, Any], np.ndarray | None]:
-    """Keys, or factors where llama.cpp's fixed betas (32, 1) and rounding would not do."""
+    """Return keys, or factors if llama.cpp's fixed betas (32, 1) and rounding do not fit."""
     factor, magnitude = _factor(params), _yarn_magnitude(params)
     fast, slow = params.number("beta_fast") or 32.0, params.number("beta_slow") or 1.0
     if (fast, slow) == (32.0, 1.0) and params.flag("truncate") is not False:
-        usual = 1 + 0.1 * math.log(factor)  # llama.cpp multiplies by this by itself
+        usual = 1 + 0.1 * math.log(factor)  # llama.cpp applies this factor itself
         scale = {} if math.isclose(magnitude, usual) else {"rope.scaling.attn_factor": magnitude / usual}
         return {**yarn_keys(params), **scale}, None
     if not 0 < slow < fast:
@@ -179,10 +186,10 @@ def _draft_yarn(params: Fields, n_rot: int) -> tuple[dict[str, Any], np.ndarray 
 
 
 def _yarn_stretched(params: Fields, n_rot: int, fast: float, slow: float) -> np.ndarray:
-    """[n_rot / 2] from 0 to 1: which part of each pair's frequency is divided by the factor."""
+    """Return values from 0 to 1, [n_rot / 2]: the part of each pair's frequency that is divided by the factor."""
     n_orig, base = params.need_number("original_max_position_embeddings"), params.need_number("rope_theta")
 
-    def pair(turns: float) -> float:  # the index of the pair that makes so many turns over the original context
+    def pair(turns: float) -> float:  # index of the pair with this number of turns over the original context
         return n_rot * math.log(n_orig / (turns * 2 * math.pi)) / (2 * math.log(base))
 
     low, high = pair(fast), pair(slow)
@@ -193,7 +200,7 @@ def _yarn_stretched(params: Fields, n_rot: int, fast: float, slow: float) -> np.
 
 
 def _yarn_magnitude(params: Fields) -> float:
-    """What queries and keys are multiplied by."""
+    """Return the factor of queries and keys."""
     if params.get("attention_factor") is not None:
         return params.need_number("attention_factor")
     factor, mscale, all_dim = _factor(params), params.number("mscale"), params.number("mscale_all_dim")

@@ -1,4 +1,4 @@
-"""Rows and transforms that several families share, drafts included."""
+"""Rows and transforms shared by several families, including drafts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from llama_eagle.convert.table import Dims, Row, Transform
 
 
 def _negative_exp(values: np.ndarray) -> np.ndarray:
-    """-exp(A_log), rounded once: float32's exp differs in the last place between libraries."""
+    """Return -exp(A_log), rounded once: float32's exp differs in the last place between libraries."""
     return (-np.exp(to_f32(values).astype(np.float64))).astype(np.float32)
 
 
 def interleave(values: np.ndarray, head: int, n_rot: int) -> np.ndarray:
-    """Rows of each head in the order that llama.cpp rotates adjacent pairs: pair i is rows 2i and 2i + 1, in Hugging
-    Face i and i + n_rot / 2. Rows from n_rot on are not rotated and stay."""
+    """Reorder the rows of each head for llama.cpp, which rotates adjacent pairs.
+
+    Pair i is rows 2i and 2i + 1 there, and rows i and i + n_rot / 2 in Hugging Face. Rows from n_rot on are not rotated
+    and keep their places.
+    """
     order = np.arange(head)
     order[:n_rot] = np.arange(n_rot).reshape(2, -1).T.reshape(-1)
     return values.reshape(-1, head, *values.shape[1:])[:, order].reshape(values.shape)
@@ -33,7 +36,7 @@ PLUS_ONE = Transform(lambda values, dims: to_f32(values) + np.float32(1))
 NEGATIVE_EXP = Transform(lambda values, dims: _negative_exp(values))
 SQUEEZE_CONV = Transform(lambda values, dims: values[:, 0, :], lambda shape, dims: (shape[0], shape[2]))
 
-# Fused experts, one slice [2 * expert_ff, embd] (out_in) or its transpose (in_out) at a time.
+# Fused experts, as slices [2 * expert_ff, embd] (out_in) or their transposes (in_out).
 FIRST_HALF = Transform(lambda v, dims: v[: len(v) // 2], lambda s, dims: (s[0] // 2, s[1]))
 SECOND_HALF = Transform(lambda v, dims: v[len(v) // 2 :], lambda s, dims: (s[0] // 2, s[1]))
 TRANSPOSED = Transform(lambda v, dims: v.T, lambda s, dims: (s[1], s[0]))
@@ -42,9 +45,9 @@ SECOND_HALF_T = Transform(lambda v, dims: v[:, v.shape[1] // 2 :].T, lambda s, d
 
 
 def tile_heads(values: np.ndarray, dims: Dims, head: int, axis: int = 0) -> np.ndarray:
-    """Value heads from grouped by key head (k0v0 k0v1 k1v0 k1v1) to tiled (k0v0 k1v0 k0v1 k1v1), along one axis.
+    """Reorder value heads from grouped by key head (k0v0 k0v1 k1v0 k1v1) to tiled (k0v0 k1v0 k0v1 k1v1), on one axis.
 
-    ggml repeats key heads by tiling where PyTorch interleaves them. head: elements per head on that axis.
+    ggml repeats key heads by tiling, PyTorch by interleaving. head: elements per head on that axis.
     """
     heads = (dims["k_heads"], dims["v_heads"] // dims["k_heads"], head)
     groups = values.reshape(*values.shape[:axis], *heads, *values.shape[axis + 1 :])
@@ -52,7 +55,7 @@ def tile_heads(values: np.ndarray, dims: Dims, head: int, axis: int = 0) -> np.n
 
 
 def _tile_tail(values: np.ndarray, dims: Dims) -> np.ndarray:
-    """Rows of q and k stay, rows of v are tiled."""
+    """Tile the rows of v, and keep those of q and k."""
     n_qk = 2 * dims["lin_k"]
     return np.concatenate([values[:n_qk], tile_heads(values[n_qk:], dims, dims["v_head"])])
 
@@ -72,7 +75,7 @@ def norm(source: str, target: str, width: str, transform: Transform | None = Non
 
 
 def model_rows(final_norm: Transform | None = None) -> tuple[Row, ...]:
-    """Embeddings, final norm, head. A tied checkpoint stores no head; llama.cpp then uses the embeddings."""
+    """Return rows for embeddings, final norm and head. Without a head, llama.cpp uses the embeddings."""
     return (
         Row("embed_tokens.weight", "token_embd.weight", ("vocab", "embd")),
         norm("norm.weight", "output_norm.weight", "embd", final_norm),
@@ -81,7 +84,7 @@ def model_rows(final_norm: Transform | None = None) -> tuple[Row, ...]:
 
 
 def attention(width: str = "embd", rotary: Transform | None = None) -> tuple[Row, ...]:
-    """width: of the input. rotary: what happens to the rows of q and k."""
+    """Return rows of the attention. width: of its input. rotary: transform of the rows of q and k."""
     return (
         Row("self_attn.q_proj.weight", "attn_q.weight", ("q", width), rotary),
         Row("self_attn.k_proj.weight", "attn_k.weight", ("kv", width), rotary),
@@ -136,13 +139,13 @@ SHARED_EXPERT = (
     Row("mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight", ("embd", "shared_ff")),
 )
 
-# Blocks of Qwen3-Next and Qwen3.5: norms stored minus one, and a gate beside each query.
+# Blocks of Qwen3-Next and Qwen3.5: norms are stored minus one, and each query has a gate.
 HYBRID_NORMS = (
     norm("input_layernorm.weight", "attn_norm.weight", "embd", PLUS_ONE),
     norm("post_attention_layernorm.weight", "post_attention_norm.weight", "embd", PLUS_ONE),
 )
 GATED_ATTENTION = (
-    Row("self_attn.q_proj.weight", "attn_q.weight", ("2*q", "embd")),  # per head: its query, then its gate
+    Row("self_attn.q_proj.weight", "attn_q.weight", ("2*q", "embd")),  # per head: the query, then the gate
     *ATTENTION[1:],
     *qk_norms(PLUS_ONE),
 )

@@ -1,7 +1,7 @@
-"""Declarative tables: which source tensor becomes which GGUF tensor, in which shape, through which transform.
+"""Declarative tables: source tensor, GGUF tensor, shape and transform.
 
-`plan()` matches a table with a checkpoint before anything is written: every stored tensor has a row or a stated reason
-to be dropped, every required one is there, every shape is the one the configuration implies.
+`plan()` matches a table with a checkpoint before anything is written. Every stored tensor has a row or a stated reason
+to be dropped, every required one is present, and every shape is the one implied by the configuration.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from llama_eagle.gguf.validate.table import size_of
 
 Dims = Mapping[str, int]
 Shape = tuple[int, ...]
-PIECE = 1 << 20  # elements handled at once, about the cache of a core
+PIECE = 1 << 20  # elements per piece, about the size of a core's cache
 
-# Matrices that llama.cpp reads as float32 only, besides everything with one dimension and every norm.
+# Matrices that llama.cpp reads as float32 only, in addition to all vectors and norms.
 _ALWAYS_F32 = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight")
 
 
 @dataclass(frozen=True)
 class Transform:
-    """What happens to one stored array (for experts: to each expert's slice) on its way into the GGUF.
+    """Change of one stored array (for experts: of each expert's slice) on its way into the GGUF.
 
-    unit: how many rows must stay together, in names of dims: then the array is transformed in pieces, which saves
-    memory; "" takes it as a whole. note: for the user.
+    unit: number of rows that must stay together, in names of dims; the array is then transformed in pieces, which saves
+    memory. "": transform it as a whole. note: for the user.
     """
 
     apply: Callable[[np.ndarray, Dims], np.ndarray]
@@ -41,10 +41,10 @@ class Transform:
 
 @dataclass(frozen=True)
 class Row:
-    """source and target are names inside their section; "{e}" stands for an expert's number.
+    """source and target are names inside their section; "{e}" is the number of an expert.
 
-    shape: the stored shape, in names of dims ("2*ff" is a product).
-    Several rows with one target are alternatives: names and shapes decide which one a checkpoint uses.
+    shape: the stored shape, in names of dims ("2*ff" is a product). Several rows with one target are alternatives:
+    names and shapes decide which one a checkpoint uses.
     """
 
     source: str
@@ -52,11 +52,11 @@ class Row:
     shape: tuple[str, ...]
     transform: Transform | None = None
     required: bool = True
-    layout: str = ""  # all experts in one tensor, as "out_in" or "in_out"; where shapes fit both, the others decide
+    layout: str = ""  # all experts in one tensor, as "out_in" or "in_out"; if both fit, other tensors decide
 
     @property
     def per_expert(self) -> bool:
-        """Does the output stack one slice per expert?"""
+        """True if the output stacks one slice per expert."""
         return bool(self.layout) or "{e}" in self.source
 
 
@@ -71,7 +71,10 @@ class Section:
 
 @dataclass(frozen=True)
 class Planned:
-    """One tensor of the output: where its values come from (no name if it is computed) and what happens to them."""
+    """One tensor of the output.
+
+    source: its name in the checkpoint, None if it is computed. load: returns its values.
+    """
 
     name: str
     shape: Shape
@@ -87,29 +90,29 @@ class Plan:
 
 
 def stored_type(name: str, shape: Shape, outtype: str) -> str:
-    """The type of one tensor in a file of `outtype`, by llama.cpp's rules."""
+    """Return the type of one tensor in a file of `outtype`, by llama.cpp's rules."""
     if len(shape) <= 1 or name.endswith(("_norm.weight", *_ALWAYS_F32)) or not name.endswith(".weight"):
         return "f32"
     return whole_blocks(shape, outtype)
 
 
 def whole_blocks(shape: Shape, outtype: str) -> str:
-    """outtype, or f16 where a row does not hold whole blocks of it."""
+    """Return outtype, or f16 if a row does not consist of complete blocks of it."""
     return "f16" if outtype == "q8_0" and shape[-1] % 32 else outtype
 
 
 def resolve(shape: tuple[str, ...], dims: Dims) -> Shape:
-    """Numbers for a shape rule."""
+    """Return the numbers of a shape rule."""
     return tuple(size_of(part, dims) for part in shape)
 
 
 def computed(name: str, values: np.ndarray, note: str = "") -> Planned:
-    """A tensor that no checkpoint stores."""
+    """Return a tensor that is not in the checkpoint."""
     return Planned(name, values.shape, partial(np.asarray, values), note=note)
 
 
 def _names(row: Row, section: Section, dims: Dims) -> list[str]:
-    """Source tensors of a row: one, or one per expert."""
+    """Return the source tensors of a row: one, or one per expert."""
     name = section.source + row.source
     return [name.replace("{e}", str(e)) for e in range(dims["experts"])] if "{e}" in name else [name]
 
@@ -120,7 +123,7 @@ def _fits(row: Row, names: list[str], weights: Weights, dims: Dims) -> bool:
 
 
 def _fused_layout(sections: Sequence[Section], weights: Weights, dims: Dims) -> str | None:
-    """How this checkpoint stores fused experts, decided by the first tensor whose shape fits one layout only."""
+    """Return the layout of fused experts, from the first tensor whose shape fits only one layout."""
     for section in sections:
         fused = [row for row in section.rows if row.layout]
         for source in {row.source for row in fused}:
@@ -133,7 +136,7 @@ def _fused_layout(sections: Sequence[Section], weights: Weights, dims: Dims) -> 
 
 
 def _present(rows: list[Row], section: Section, weights: Weights, dims: Dims) -> tuple[list[Row], list[str]]:
-    """Of the alternatives for one output tensor, those whose source is stored, and the names that are missing."""
+    """Return the alternatives for one output tensor whose source is stored, and the names that are missing."""
     present = [row for row in rows if any(name in weights for name in _names(row, section, dims))]
     if present:
         return present, [n for row in present for n in _names(row, section, dims) if n not in weights]
@@ -142,7 +145,7 @@ def _present(rows: list[Row], section: Section, weights: Weights, dims: Dims) ->
 
 
 def _choose(present: list[Row], section: Section, weights: Weights, dims: Dims, layout: str | None) -> Row:
-    """Of the alternatives that are stored, the one whose shape this is."""
+    """Return the stored alternative that has the right shape."""
     fitting = [row for row in present if _fits(row, _names(row, section, dims), weights, dims)]
     fitting = [row for row in fitting if not row.layout or layout in (None, row.layout)]
     name = _names(present[0], section, dims)[0]
@@ -158,7 +161,7 @@ def _choose(present: list[Row], section: Section, weights: Weights, dims: Dims, 
 
 
 def _pieces(values: np.ndarray, unit: int) -> Iterator[np.ndarray]:
-    """The array in pieces of whole units of rows."""
+    """Yield the array in pieces of complete units of rows."""
     n_rows = max(1, PIECE // max(1, unit * math.prod(values.shape[1:]))) * unit
     for start in range(0, len(values), n_rows):
         yield values[start : start + n_rows]
@@ -195,11 +198,10 @@ def plan(
     *,
     finite: bool = False,
 ) -> Plan:
-    """Matches the table with the checkpoint.
+    """Match the table with the checkpoint.
 
-    dropped: the reason to leave a tensor out that has no row, None to refuse it, because the result would be wrong in
-    silence. finite: infinities and NaNs are an error when the values are read. Raises ConversionError for what does
-    not fit.
+    dropped: returns the reason to drop a tensor without a row; None to refuse it, because the result would be silently
+    wrong. finite: infinities and NaNs are an error when the values are read. Raises ConversionError for a mismatch.
     """
     result = Plan()
     layout = _fused_layout(sections, weights, dims)
@@ -229,4 +231,4 @@ def _reason(name: str, weights: Weights, dropped: Callable[[str], str | None]) -
     if reason := dropped(name):
         return reason
     shape = list(weights.shape(name))
-    raise ConversionError(f"{weights.where}: tensor {weights.stored_name(name)} {shape} has no place in this model")
+    raise ConversionError(f"{weights.where}: tensor {weights.stored_name(name)} {shape} is unknown in this model")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5  # llama_token_type
 
 _SPECIAL: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-# llama.cpp's key names are not those of Hugging Face throughout.
+# Some of llama.cpp's key names differ from those of Hugging Face.
 _SPECIAL_KEYS: Final = {"unk": "unknown_token_id", "sep": "seperator_token_id", "pad": "padding_token_id"}
 
 
@@ -34,7 +34,7 @@ class TokenizerData:
     chat_templates: dict[str, str] = field(default_factory=dict)  # "default" and named ones
 
     def write(self, out: GGUFOutput) -> None:
-        """Sets the tokenizer.* keys."""
+        """Set the tokenizer.* keys."""
         out.key("tokenizer.ggml.model", "gpt2")
         out.key("tokenizer.ggml.pre", self.pre)
         out.key("tokenizer.ggml.tokens", self.tokens)
@@ -53,10 +53,10 @@ class TokenizerData:
 
 
 def read_tokenizer(checkpoint: Checkpoint, vocab_size: int, *, pre: str | None = None) -> TokenizerData:
-    """The tokenizer of a Hugging Face folder, padded with unused tokens to vocab_size.
+    """Return the tokenizer of a Hugging Face folder, padded with unused tokens to vocab_size.
 
-    pre: llama.cpp's name of the pre-tokenizer, instead of the one found by evidence. Source: tokenizer.json, which
-    wins over tokenizer_config.json, special_tokens_map.json and config.json.
+    pre: llama.cpp's name of the pre-tokenizer, instead of the detected one. Source: tokenizer.json, which takes
+    precedence over tokenizer_config.json, special_tokens_map.json and config.json.
     """
     data = checkpoint.json_file("tokenizer.json")
     if data is None:
@@ -82,7 +82,7 @@ def read_tokenizer(checkpoint: Checkpoint, vocab_size: int, *, pre: str | None =
 
 
 def _added_tokens(data: dict[str, Any], settings: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    """id -> {content, special, ...}; tokenizer_config.json may add to tokenizer.json or change its flags."""
+    """Return id -> {content, special, ...}. tokenizer_config.json may add to tokenizer.json or change its flags."""
     added = {int(token["id"]): token for token in data.get("added_tokens") or []}
     for token_id, token in (settings.get("added_tokens_decoder") or {}).items():
         added[int(token_id)] = token
@@ -90,7 +90,7 @@ def _added_tokens(data: dict[str, Any], settings: dict[str, Any]) -> dict[int, d
 
 
 def _looks_special(text: str) -> bool:
-    """Control tokens that some checkpoints fail to mark as special: <|...|> and a few known ones."""
+    """Return True for control tokens that some checkpoints do not mark as special: <|...|> and a few known ones."""
     brackets = (("<|", "|>"), ("<｜", "｜>"), ("<unused", ">"))
     known = ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
     return text in known or any(text.startswith(a) and text.endswith(b) for a, b in brackets)
@@ -121,10 +121,10 @@ def _place(tokens: list[str | None], token_id: int, text: str) -> None:
 
 
 def _merges(data: dict[str, Any]) -> list[str]:
-    """Pairs as "left right". A space inside a part is written as U+0120, as byte-level BPE spells it."""
+    """Return pairs as "left right". A space inside a part is written as U+0120, as in byte-level BPE."""
     merges = data["model"].get("merges") or []
     if not merges:
-        raise ConversionError("tokenizer.json holds no merges")
+        raise ConversionError("tokenizer.json contains no merges")
     if isinstance(merges[0], str):
         return [str(merge) for merge in merges]
     return [f"{left} {right}" for left, right in ([p.replace(" ", "Ġ") for p in pair] for pair in merges)]
@@ -133,7 +133,7 @@ def _merges(data: dict[str, Any]) -> list[str]:
 def _special_ids(
     checkpoint: Checkpoint, settings: dict[str, Any], added: dict[int, dict[str, Any]], vocab_size: int
 ) -> dict[str, int]:
-    """Ids of bos, eos, ...: tokenizer_config.json's tokens, else the ids in config.json or its text_config."""
+    """Return the ids of bos, eos, ...: tokenizer_config.json's tokens, or the ids of config.json or its text_config."""
     by_text = {token["content"]: token_id for token_id, token in reversed(added.items())}
     found: dict[str, int] = {}
     for name in _SPECIAL:
@@ -143,7 +143,7 @@ def _special_ids(
         for config in (checkpoint.config, checkpoint.config.get("text_config") or {}):
             if token_id is None:
                 token_id = config.get(f"{name}_token_id")
-        # A list of ids (several end tokens) has no place here; llama.cpp finds end tokens by their text too.
+        # A list of ids (several end tokens) is ignored, because llama.cpp also finds end tokens by their text.
         if isinstance(token_id, int) and not isinstance(token_id, bool):
             if not 0 <= token_id < vocab_size:
                 raise ConfigError(f"config.json: {name}_token_id is {token_id}, outside the vocabulary ({vocab_size})")
@@ -152,7 +152,7 @@ def _special_ids(
 
 
 def _add_special(data: dict[str, Any], settings: dict[str, Any]) -> dict[str, bool]:
-    """Does the tokenizer put bos before and eos after a text? tokenizer.json's post-processor decides."""
+    """Return if bos precedes and eos follows a text, by tokenizer.json's post-processor."""
     adds: dict[str, bool] = {}
     for node in nodes(data.get("post_processor"), "processors"):
         if node["type"] == "ByteLevel":
@@ -163,7 +163,7 @@ def _add_special(data: dict[str, Any], settings: dict[str, Any]) -> dict[str, bo
                 if "SpecialToken" in part:
                     adds[name] = True
             if len(node.get("pair") or []) > 2 + sum(adds.get(name, False) for name in ("bos", "eos")):
-                adds["sep"] = False  # something stands between a pair, but not what llama.cpp calls a separator
+                adds["sep"] = False  # the tokens between a pair are not llama.cpp's separator
     for name in _SPECIAL:
         value = settings.get(f"add_{name}_token")
         if isinstance(value, bool):
@@ -172,7 +172,10 @@ def _add_special(data: dict[str, Any], settings: dict[str, Any]) -> dict[str, bo
 
 
 def _chat_templates(checkpoint: Checkpoint, settings: dict[str, Any]) -> dict[str, str]:
-    """name -> Jinja text, from tokenizer_config.json, chat_template.jinja or chat_template.json, in this order."""
+    """Return name -> Jinja text.
+
+    The sources are tokenizer_config.json, chat_template.jinja and chat_template.json, in this order.
+    """
     value = settings.get("chat_template")
     if value is None:
         value = _jinja_files(checkpoint.path)

@@ -1,12 +1,12 @@
-"""GGUF files, written tensor by tensor: peak memory is about one tensor, whatever the model's size.
+"""Writer of GGUF files, tensor by tensor: peak memory is about one tensor, independent of the model's size.
 
     with gguf_output("model.gguf", arch="qwen35") as out:
         out.key("qwen35.block_count", 24)
         out.tensor("token_embd.weight", (vocab, width), lambda: checkpoint.read(name), "bf16")
 
-Nothing is read before the `with` block ends: the layout follows from the declared shapes, then each source is called,
-encoded in small pieces on two threads and written in order. The data goes to a temporary file in the output's folder,
-which takes the final name at the end; on any failure, Ctrl-C included, nothing is left behind.
+Nothing is read before the `with` block ends: the layout follows from the declared shapes. Then each source is called,
+encoded in small pieces on two threads, and written in order. The data goes to a temporary file in the output's folder,
+which is renamed at the end. On any failure, including Ctrl-C, nothing is left behind.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 from llama_eagle.convert.dtypes import STORAGE, encode, storage_bytes
 from llama_eagle.errors import ConversionError
-from llama_eagle.files import check_output, explain, temporary_beside
+from llama_eagle.files import check_output, temporary_next_to, write_error
 from llama_eagle.gguf.header import SPLIT_ID
 
 ALIGNMENT: Final = 32
-PIECE: Final = 1 << 18  # elements encoded at once: small enough for a core's cache, a multiple of every block size
+PIECE: Final = 1 << 18  # elements per piece: fits into a core's cache, a multiple of every block size
 
 # A tensor's values: one array, or several whose concatenation along the first axis is the tensor.
 Source = Callable[[], "np.ndarray | Iterable[np.ndarray]"]
@@ -56,12 +56,12 @@ def _text(value: str | bytes) -> bytes:
     try:
         data = value.encode() if isinstance(value, str) else value
     except UnicodeEncodeError:
-        raise ConversionError(f"{value[:80]!r} is no text: it holds half of a character pair") from None
+        raise ConversionError(f"{value[:80]!r} is not valid text: it contains half of a surrogate pair") from None
     return struct.pack("<Q", len(data)) + data
 
 
 def _guess(value: object, in_array: bool) -> str:
-    """GGUF type of a Python value; integers are u32 alone and i32 in arrays, as llama.cpp writes and expects them."""
+    """Return the GGUF type of a Python value. Integers are u32 alone and i32 in arrays, as in llama.cpp."""
     if isinstance(value, (bool, np.bool_)):
         return "bool"
     if isinstance(value, (int, np.integer)):
@@ -74,7 +74,7 @@ def _guess(value: object, in_array: bool) -> str:
 
 
 def _value(value: Any, kind: str | None) -> bytes:
-    """A value with its type tag, as in the key-value section."""
+    """Encode a value with its type tag, as in the key-value section."""
     if isinstance(value, (list, tuple)):
         kind = kind or _guess(value[0], in_array=True)
         if kind == "string":
@@ -112,7 +112,7 @@ def _padding(n: int) -> int:
 
 @dataclass
 class GGUFOutput:
-    """Collects keys and tensors; written when the `with` block of gguf_output() ends."""
+    """Collector of keys and tensors, which are written when the `with` block of gguf_output() ends."""
 
     arch: str
     split_max_size: int = 0
@@ -122,21 +122,21 @@ class GGUFOutput:
     split_id: str = field(default_factory=lambda: secrets.token_hex(8))  # in every file of a split model
 
     def key(self, name: str, value: Any, kind: str | None = None) -> None:
-        """Sets a key. kind: u32, i32, f32, bool, string, ... (of the elements, for a list); guessed if absent.
+        """Set a key. kind: u32, i32, f32, bool, string, ... (of the elements, for a list); guessed if absent.
 
-        A key set twice keeps the last value. An empty list is left out: GGUF readers reject empty arrays.
+        A key set twice keeps the last value. An empty list is dropped: GGUF readers reject empty arrays.
         """
         if isinstance(value, (list, tuple)) and not value:
             return
         try:
             self.keys[name] = _value(value, kind)
         except struct.error as error:
-            raise ConversionError(f"the key {name} cannot hold {value!r:.60} ({error})") from None
+            raise ConversionError(f"the key {name} cannot store {value!r:.60} ({error})") from None
 
     def tensor(self, name: str, shape: tuple[int, ...], source: Source, outtype: str) -> None:
-        """Declares a tensor of `shape` (NumPy order) to be stored as `outtype` (a key of dtypes.STORAGE).
+        """Declare a tensor of `shape` (NumPy order) to be stored as `outtype` (a key of dtypes.STORAGE).
 
-        source is called once, while the file is written, and gives floats, BF16 bit patterns or integers.
+        source is called once, while the file is written, and returns floats, BF16 bit patterns or integers.
         """
         if name in self.tensors:
             raise ConversionError(f"two tensors would be written as {name}")
@@ -148,7 +148,7 @@ class GGUFOutput:
         return sum(t.n_bytes for t in self.tensors.values())
 
     def shards(self) -> list[list[_Tensor]]:
-        """The tensors of each file: one file, or as many as split_max_size asks for."""
+        """Return the tensors of each file: one file, or several if split_max_size is set."""
         shards: list[list[_Tensor]] = [[]]
         size = 0
         for tensor in self.tensors.values():
@@ -160,7 +160,7 @@ class GGUFOutput:
         return shards
 
     def header(self, number: int, shards: list[list[_Tensor]]) -> bytes:
-        """Everything before the tensor data of one file. All keys are in the first one."""
+        """Return the bytes before the tensor data of one file. All keys are in the first one."""
         keys = {"general.architecture": _value(self.arch, None), **self.keys} if number == 0 else {}
         if len(shards) > 1:
             keys[SPLIT_ID] = _value(self.split_id, None)
@@ -178,7 +178,7 @@ class GGUFOutput:
 
 
 def _pieces(tensor: _Tensor) -> Iterator[np.ndarray]:
-    """Flat pieces of a tensor's values, in order, after checking that they are as many as declared."""
+    """Yield a tensor's values in flat pieces, in order, and check their number."""
     values = tensor.source()
     count = 0
     for part in [values] if isinstance(values, np.ndarray) else values:
@@ -187,11 +187,11 @@ def _pieces(tensor: _Tensor) -> Iterator[np.ndarray]:
         for start in range(0, flat.size, PIECE):
             yield flat[start : start + PIECE]
     if count != math.prod(tensor.shape):
-        raise ConversionError(f"it has {count} values where {list(tensor.shape)} were declared")
+        raise ConversionError(f"it has {count} values, but its declared shape is {list(tensor.shape)}")
 
 
 def _encoded(tensor: _Tensor, pool: ThreadPoolExecutor) -> Iterator[np.ndarray]:
-    """Encoded pieces in order, a few ahead of the writer."""
+    """Yield encoded pieces in order; a few are computed in advance."""
     waiting: deque = deque()
     for piece in _pieces(tensor):
         waiting.append(pool.submit(encode, piece, tensor.outtype))
@@ -202,7 +202,7 @@ def _encoded(tensor: _Tensor, pool: ThreadPoolExecutor) -> Iterator[np.ndarray]:
 
 
 def _write_all(file: BinaryIO, data: memoryview) -> int:
-    """Writes all bytes of contiguous data and returns how many."""
+    """Write all bytes of contiguous data and return their number."""
     left = data.cast("B")
     while left:
         left = left[file.write(left) :]
@@ -245,14 +245,14 @@ def _write(out: GGUFOutput, path: Path, progress: Progress | None, more: float) 
     final = _final_names(path, len(shards))
     check_output(path, round(out.n_bytes * (1 + more)))
     meter = _Meter(out.n_bytes, progress)
-    with temporary_beside(path, len(shards)) as temporary, ThreadPoolExecutor(2) as pool:
+    with temporary_next_to(path, len(shards)) as temporary, ThreadPoolExecutor(2) as pool:
         try:
             for number, tensors in enumerate(shards):
                 _write_shard(temporary[number], out.header(number, shards), tensors, pool, meter)
             for name, goal in zip(temporary, final, strict=True):
                 name.replace(goal)
         except OSError as error:
-            raise explain(error, path, out.n_bytes) from error
+            raise write_error(error, path, out.n_bytes) from error
     return final
 
 
@@ -260,12 +260,12 @@ def _write(out: GGUFOutput, path: Path, progress: Progress | None, more: float) 
 def gguf_output(
     path: str | Path, *, arch: str, split_max_size: int = 0, progress: Progress | None = None, more: float = 0.0
 ) -> Iterator[GGUFOutput]:
-    """A GGUF file being described; it is written when the block ends without an exception.
+    """Yield a GGUF file to describe; it is written when the block ends without an exception.
 
-    split_max_size: bytes of tensor data per file; above it, files named NAME-00001-of-0000N.gguf are written.
-    more: room that the disk must have besides, as a share of this file.
-    Raises ConversionError (bad source data), EnvironmentFailure (disk full, folder not writable); then no file is
-    left, and an existing one of that name is untouched.
+    split_max_size: bytes of tensor data per file; above it, files named NAME-00001-of-0000N.gguf are written. more:
+    additional room that the disk must have, as a share of this file. Raises ConversionError (bad source data) or
+    EnvironmentFailure (disk full, folder not writable); then no file is left, and an existing one of that name is
+    untouched.
     """
     out = GGUFOutput(arch, split_max_size)
     check_output(Path(path))

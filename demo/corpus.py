@@ -1,10 +1,10 @@
-"""The text of the demo pair: Django's documentation (BSD-3-Clause), as plain documents and as chats made from them.
+"""Text of the demo pair: Django's documentation (BSD-3-Clause), as plain documents and as chats made from them.
 
     pip download --no-deps --no-binary :all: django==5.2.8
     python -m llama_eagle.demo.corpus django-5.2.8.tar.gz -o data
 
-writes data/train.jsonl and data/held-out.jsonl, one {"text": ...} or {"messages": [...]} a line, and
-data/prompts.jsonl, questions and beginnings from held-out documents: demo/held-out.jsonl is that file.
+writes data/train.jsonl and data/held-out.jsonl, with one {"text": ...} or {"messages": [...]} per line, and
+data/prompts.jsonl, with questions and beginnings from held-out documents. demo/held-out.jsonl is that file.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pathlib import Path
 
 SOURCE = "django-5.2.8.tar.gz"
 SHA256 = "23254866a5bb9a2cfa6004e8b809ec6246eba4b58a7589bc2772f1bcc8456c7f"
-FOLDERS = ("faq", "howto", "intro", "ref", "topics")  # of docs/: release notes and the like say the same again
-HELD_OUT_ONE_IN = 25  # documents that nothing is trained on
-ANSWER_CHARACTERS = 1200  # a chat's answer is a section's beginning, whole paragraphs up to about this length
+FOLDERS = ("faq", "howto", "intro", "ref", "topics")  # folders of docs/ without repetitions, such as release notes
+HELD_OUT_ONE_IN = 25  # one document in N is not used for training
+ANSWER_CHARACTERS = 1200  # approximate length of a chat's answer: complete paragraphs from a section's beginning
 PROMPT_CHARACTERS = 200
 QUESTIONS = ("What is {}?", "Tell me about {}.", "Explain {}.", "How does Django handle {}?", "Write about {}.")
 
@@ -40,7 +40,7 @@ class Section:
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-    """One file of the documentation, cleaned of markup."""
+    """One file of the documentation, without markup."""
 
     path: str
     sections: tuple[Section, ...]
@@ -55,7 +55,7 @@ class Document:
         return "\n\n".join(parts) + "\n"
 
     def chats(self) -> Iterator[list[dict[str, str]]]:
-        """A question about each section of some length, answered by its beginning."""
+        """Yield a question about each section of sufficient length, answered by its beginning."""
         for section in self.sections:
             answer = _beginning(section.paragraphs)
             if len(answer) < 80:
@@ -66,9 +66,9 @@ class Document:
 
 
 def read_documents(source: str | Path) -> list[Document]:
-    """The documents in the source distribution of Django, sorted by path.
+    """Return the documents in the source distribution of Django, sorted by path.
 
-    Raises ValueError if it is not the one whose checksum this module holds.
+    Raises ValueError if its checksum is not that of this module.
     """
     digest = hashlib.sha256(Path(source).read_bytes()).hexdigest()
     if digest != SHA256:
@@ -86,7 +86,7 @@ def read_documents(source: str | Path) -> list[Document]:
 
 
 def samples(documents: list[Document]) -> list[Sample]:
-    """Each document as running text, then its chats."""
+    """Return each document as running text, followed by its chats."""
     found: list[Sample] = []
     for document in documents:
         found.append({"text": document.text})
@@ -95,7 +95,7 @@ def samples(documents: list[Document]) -> list[Sample]:
 
 
 def prompts(documents: list[Document]) -> Iterator[Sample]:
-    """Questions, and beginnings of sections to go on with, as `llama-eagle evaluate` reads them."""
+    """Yield questions, and beginnings of sections to continue, in the format of `llama-eagle evaluate`."""
     for document in documents:
         for question, _ in document.chats():
             yield {"category": "chat", "turns": [question["content"]]}
@@ -113,13 +113,13 @@ _LINK = re.compile(r"`([^`<]+?)\s*<[^`>]+>`__?|`([^`]+)`__?|\b(\w+)__?(?=[\s.,;:
 _KEPT = "admonition attribute class classmethod data django-admin-option exception function method object rubric"
 _KEPT_DIRECTIVES = {*_KEPT.split(), "staticmethod"}
 _LABELS = {"currentmodule", "django-admin", "envvar", "fieldlookup", "highlight", "module", "program", "setting"}
-_LABELS |= {"templatefilter", "templatetag"}  # what follows them repeats their name
+_LABELS |= {"templatefilter", "templatetag"}  # the text after them repeats their name
 _NOTES = {"caution", "hint", "important", "note", "tip", "warning"}
 _CODE = {"code-block", "console", "parsed-literal"}
 
 
 def clean(text: str) -> Iterator[Section]:
-    """The sections of a reStructuredText file: roles, links, labels and most directives are taken off."""
+    """Yield the sections of a reStructuredText file without roles, links, labels and most directives."""
     headings = list(_HEADING.finditer(text))
     ends = [*(match.start() for match in headings[1:]), len(text)]
     for match, end in zip(headings, ends, strict=True):
@@ -129,9 +129,9 @@ def clean(text: str) -> Iterator[Section]:
 
 
 def _paragraphs(body: str) -> Iterator[str]:
-    """Blocks between blank lines; prose in one line each, code as it stands."""
-    dropped_at: int | None = None  # indentation of a directive whose content goes with it
-    code_at: int | None = None  # indentation of what announced the code block that we are in
+    """Yield the blocks between blank lines: prose in one line each, code unchanged."""
+    dropped_at: int | None = None  # indentation of a directive that is dropped with its content
+    code_at: int | None = None  # indentation of the line that announced the current code block
     for block in re.split(r"\n\s*\n", body.strip("\n")):
         lines = block.rstrip().split("\n")
         indent = _indent(lines[0])
@@ -159,11 +159,11 @@ def _indent(line: str) -> int:
 
 
 def _unwrapped(lines: list[str]) -> list[str]:
-    """Joins the lines of each paragraph and list item; tables and definitions keep theirs."""
+    """Join the lines of each paragraph and list item; keep those of tables and definitions."""
     if any(re.match(r"\s*([=+|]{2,}|[+|][-= ])", line) for line in lines):
         return lines
     joined: list[str] = []
-    margin = -1  # where the current item's text begins
+    margin = -1  # column of the current item's text
     for line in lines:
         marker = re.match(r"\s*(?:[*-]|#\.|\d+\.) +", line)
         if joined and not marker and _indent(line) == margin:
@@ -175,7 +175,7 @@ def _unwrapped(lines: list[str]) -> list[str]:
 
 
 def _directive(name: str | None, argument: str, lines: list[str], indent: int) -> str | None:
-    """The text that a directive leaves; None drops its content too."""
+    """Return the text of a directive; None drops its content too."""
     space = " " * indent
     rest = [line for line in lines[1:] if not re.match(r"\s*:[\w-]+:( |$)", line)]
     content = "\n".join(rest if name in _CODE else _unwrapped(rest))
@@ -191,7 +191,7 @@ def _directive(name: str | None, argument: str, lines: list[str], indent: int) -
 
 
 def _inline(text: str) -> str:
-    """Takes off roles and links: :class:`~a.b.C` becomes `C`, ``x`` becomes `x`, a paragraph's :: becomes :."""
+    """Remove roles and links: :class:`~a.b.C` becomes `C`, ``x`` becomes `x`, a paragraph's :: becomes :."""
     text = text.replace("``", "\x00")
     text = _ROLE.sub(lambda match: _role_text(match[1]), text)
     text = _LINK.sub(lambda match: match[1] or match[2] or match[3], text)
@@ -207,7 +207,7 @@ def _role_text(content: str) -> str:
 
 
 def _beginning(paragraphs: tuple[str, ...]) -> str:
-    """Whole paragraphs, at least one, up to about ANSWER_CHARACTERS."""
+    """Return complete paragraphs, at least one, up to about ANSWER_CHARACTERS."""
     taken = ""
     for paragraph in paragraphs:
         if taken and len(taken) + len(paragraph) > ANSWER_CHARACTERS:
@@ -217,16 +217,16 @@ def _beginning(paragraphs: tuple[str, ...]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Writes train.jsonl and held-out.jsonl from Django's documentation.")
-    parser.add_argument("source", type=Path, help=SOURCE)
-    parser.add_argument("-o", "--output", type=Path, required=True, help="folder")
+    parser = argparse.ArgumentParser(description="Write train.jsonl and held-out.jsonl from Django's documentation.")
+    parser.add_argument("source", type=Path, help=f"Source distribution {SOURCE}.")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="Folder for the files.")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     documents = read_documents(arguments.source)
     train, held_out = ([d for d in documents if d.held_out == wanted] for wanted in (False, True))
     files = {"train": samples(train), "held-out": samples(held_out), "prompts": prompts(held_out)}
     for name, records in files.items():
-        # A document of nothing but markup is empty now, which the trainer refuses.
+        # A document that consisted of markup only is empty, which the trainer refuses.
         lines = [json.dumps(r, ensure_ascii=False) for r in records if str(r.get("text", "-")).strip()]
         (arguments.output / f"{name}.jsonl").write_text("".join(f"{line}\n" for line in lines), "utf-8")
 

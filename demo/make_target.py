@@ -1,10 +1,10 @@
-"""Trains the demo target: a tiny Qwen3.5 (Gated DeltaNet and full attention) that writes Django documentation.
+"""Training of the demo target: a tiny Qwen3.5 (Gated DeltaNet and full attention) on Django's documentation.
 
     pip download --no-deps --no-binary :all: django==5.2.8
     python -m llama_eagle.demo.make_target django-5.2.8.tar.gz -o demo/target --work work
 
-One thread, fixed seeds, a schedule counted in steps: the same machine and versions give the same bytes. WORK/state.pt
-holds everything the training needs to go on where it was stopped.
+It uses one thread, fixed seeds and a schedule in steps, so that the same machine and versions give the same bytes.
+WORK/state.pt contains everything to resume the training.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 N_VOCAB = 4096
-# One key head and two value heads of 128: what llama.cpp's kernels take, and every row length a multiple of 256.
+# One key head and two value heads of 128, as llama.cpp's kernels require; every row length is a multiple of 256.
 CONFIG: dict[str, Any] = {
     "vocab_size": N_VOCAB,
     "hidden_size": 256,
@@ -56,7 +56,10 @@ PROMPTS = ("What is a model form?", "Tell me about caching.", "How does Django h
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """Steps of `rows` sequences of `length` tokens; the rates warm up, stay, and fall to 0 over the last part."""
+    """Steps of `rows` sequences of `length` tokens.
+
+    The rates warm up, stay constant, and fall to 0 in the last part.
+    """
 
     steps: int
     rows: int = 16
@@ -76,7 +79,7 @@ class Schedule:
 
 
 def train_tokenizer(texts: list[str]) -> Tokenizer:
-    """Byte-level BPE laid out as Qwen3.5's: N_VOCAB tokens, the control tokens last."""
+    """Train a byte-level BPE in the format of Qwen3.5's: N_VOCAB tokens, the control tokens last."""
     tokenizer = Tokenizer(models.BPE())
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.normalizer = normalizers.NFC()
@@ -95,7 +98,7 @@ def train_tokenizer(texts: list[str]) -> Tokenizer:
 
 
 def write_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
-    """tokenizer.json, tokenizer_config.json and chat_template.jinja."""
+    """Write tokenizer.json, tokenizer_config.json and chat_template.jinja."""
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": "<|im_end|>",
@@ -109,7 +112,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
 
 
 def sample_text(sample: Sample) -> str:
-    """A document, or a chat as CHAT_TEMPLATE spells it; <|endoftext|> follows."""
+    """Return a document, or a chat in CHAT_TEMPLATE, followed by <|endoftext|>."""
     if "messages" not in sample:
         return f"{sample['text']}<|endoftext|>"
     messages: Any = sample["messages"]
@@ -118,7 +121,7 @@ def sample_text(sample: Sample) -> str:
 
 
 def batches(encoded: list[list[int]], schedule: Schedule, start: int) -> Iterator[torch.Tensor]:
-    """The batches of steps start, start + 1, ...: [rows, length + 1]. Each epoch shuffles the samples and the rows."""
+    """Yield the batches of steps start, start + 1, ...: [rows, length + 1]. Each epoch shuffles samples and rows."""
     epoch, step = 0, 0
     while True:
         generator = torch.Generator().manual_seed(schedule.seed + epoch)
@@ -149,7 +152,7 @@ def new_model(tokenizer: Tokenizer, seed: int) -> Any:
 
 
 class Training:
-    """Model, optimizers and the number of steps done; saved and restored as a whole."""
+    """Model, optimizers and the number of finished steps, saved and restored together."""
 
     def __init__(self, model: Any, schedule: Schedule) -> None:
         self.model, self.schedule, self.step = model, schedule, 0
@@ -168,14 +171,14 @@ class Training:
     def restore(self, path: Path) -> None:
         state = torch.load(path)
         if state["schedule"] != dataclasses.asdict(self.schedule):
-            raise SystemExit(f"{path}: begun with another schedule; remove it to start again")
+            raise SystemExit(f"{path}: started with another schedule. Remove it to start again.")
         self.step = state["step"]
         self.model.load_state_dict(state["model"])
         for (optimizer, _), saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
 
     def update(self, batch: torch.Tensor) -> float:
-        """One step on [rows, length + 1] token ids; returns the loss in nats a token."""
+        """Run one step on [rows, length + 1] token ids; return the loss in nats per token."""
         loss = loss_of(self.model, batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -211,7 +214,7 @@ def answer(model: Any, tokenizer: Tokenizer, question: str, n_tokens: int = 80) 
 
 
 def save_checkpoint(model: Any, tokenizer: Tokenizer, folder: Path) -> None:
-    """A Hugging Face folder in bfloat16; `model` itself is left as it is."""
+    """Write a Hugging Face folder in bfloat16, without changing `model`."""
     folder.mkdir(parents=True, exist_ok=True)
     state = {name: tensor.to(torch.bfloat16) for name, tensor in model.state_dict().items()}
     copy: Any = transformers.Qwen3_5ForCausalLM(model.config)
@@ -221,10 +224,10 @@ def save_checkpoint(model: Any, tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Trains the demo target on Django's documentation.")
-    parser.add_argument("source", type=Path, help="django-5.2.8.tar.gz")
-    parser.add_argument("-o", "--output", type=Path, required=True, help="checkpoint folder to write")
-    parser.add_argument("--work", type=Path, required=True, help="folder for the state and the log")
+    parser = argparse.ArgumentParser(description="Train the demo target on Django's documentation.")
+    parser.add_argument("source", type=Path, help="Source distribution django-5.2.8.tar.gz.")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="Checkpoint folder to write.")
+    parser.add_argument("--work", type=Path, required=True, help="Folder for the state and the log.")
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--save-every", type=int, default=100)
     arguments = parser.parse_args()

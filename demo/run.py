@@ -1,4 +1,4 @@
-"""The demo job: convert and quantize the trained pair, answer with the draft, with the target's head and without."""
+"""The demo: convert and quantize the trained pair; answer with the draft, with the target's head, and without."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.native.processor.threads import default_threads
 from llama_eagle.sessions.options import MTP
-from llama_eagle.synthetic.ggufs import Say, convert_pair
+from llama_eagle.synthetic.ggufs import Log, convert_pair
 from llama_eagle.synthetic.weights import Tensor, write_checkpoint
 
 if TYPE_CHECKING:
@@ -27,27 +27,27 @@ HERE = Path(__file__).parent
 TARGET, DRAFT, HEAD, HELD_OUT = HERE / "target", HERE / "draft", HERE / "head", HERE / "held-out.jsonl"
 QUESTION = "How does Django handle signals?"
 TYPES = ("q8_0", "q4_k_m")
-STEPS, PADDED_STEPS = 3 * len(TYPES), 3  # what is reported while it runs: a conversion and two comparisons of a type
-N_TOKENS = 256  # of each answer
+STEPS, PADDED_STEPS = 3 * len(TYPES), 3  # reported steps: a conversion and two comparisons per type
+N_TOKENS = 256  # per answer
 N_DRAFT = 4
-N_PROMPTS = 10  # of each category of HELD_OUT
-PADDED_BYTES = 2_400_000_000  # of disk, while it is made
-PADDED_TOKENS, PADDED_PROMPTS = 96, 3  # likewise, of the padded pair, which is a hundred times as slow
+N_PROMPTS = 10  # per category of HELD_OUT
+PADDED_BYTES = 2_400_000_000  # disk space while the padded pair is made
+PADDED_TOKENS, PADDED_PROMPTS = 96, 3  # for the padded pair, which is a hundred times as slow
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Both ways of decoding with the files of one type, over prompts from documents that nothing was trained on.
+    """Comparison of decoding with and without drafts, for the files of one type, on prompts from held-out documents.
 
-    drafter: "EAGLE-3", or "MTP" for the target's own head; draft: the file that it is in.
+    drafter: "EAGLE-3", or "MTP" for the target's own head. draft: its file.
     """
 
     outtype: str
     drafter: str
     target: str
     draft: str
-    equal: bool  # every answer has the same tokens with drafts and without
-    exact: bool  # it must: this machine's kernels give a row the same bits alone and in a batch
+    equal: bool  # every answer has the same tokens with and without drafts
+    exact: bool  # equality is guaranteed: kernels give a row the same bits alone and in a batch
     n_answers: int
     accept_rate: float
     mean_emitted: float
@@ -58,7 +58,7 @@ class Comparison:
 
 @dataclasses.dataclass(frozen=True)
 class DemoResult:
-    """The comparisons, the first of which stands for the whole; `text` is its answer to `prompt`."""
+    """The comparisons; `text` is the answer of the first one to `prompt`."""
 
     prompt: str
     text: str
@@ -69,8 +69,8 @@ class DemoResult:
         return all(c.equal for c in self.comparisons)
 
     @property
-    def as_promised(self) -> bool:
-        """Without exact kernels, a near tie may fall another way in a batch."""
+    def is_as_expected(self) -> bool:
+        """True if the texts are equal. Without exact kernels, a near tie may be decided differently in a batch."""
         return all(c.equal or not c.exact for c in self.comparisons)
 
     def as_dict(self) -> dict[str, Any]:
@@ -86,8 +86,8 @@ class DemoResult:
 
     def table(self) -> Any:
         positions = [f"accepted\nat {i + 1}" for i in range(N_DRAFT)]
-        headings = ("type", "drafter", "same\ntext", "tokens\na round", *positions)
-        table = console.compact_table(headings, title=f"{N_DRAFT} tokens drafted a round")
+        headings = ("type", "drafter", "same\ntext", "tokens\n/ round", *positions)
+        table = console.compact_table(headings, title=f"draft length {N_DRAFT} tokens")
         for c in self.comparisons:
             shares = [f"{share:.0%}" for share in c.accepted_per_position]
             table.add_row(
@@ -101,21 +101,21 @@ class DemoResult:
         return table
 
 
-Files = dict[str, tuple[Path, Path]]  # the target's and the draft's by type
+Files = dict[str, tuple[Path, Path]]  # type -> target and draft
 
 
-def convert_demo(work: Path, say: Say = lambda text: None) -> Files:
-    """The pair in each of TYPES, in `work`, where it stays. Raises EnvironmentFailure when that cannot be written."""
+def convert_demo(work: Path, log: Log = lambda text: None) -> Files:
+    """Convert the pair to each of TYPES, in `work`. Raises EnvironmentFailure if the files cannot be written."""
     try:
         with tempfile.TemporaryDirectory() as folder:
             whole = join_head(TARGET, HEAD, Path(folder) / "target")
-            return {outtype: convert_pair(whole, DRAFT, work / outtype, outtype, say) for outtype in TYPES}
+            return {outtype: convert_pair(whole, DRAFT, work / outtype, outtype, log) for outtype in TYPES}
     except OSError as error:
         raise EnvironmentFailure(f"{work}: cannot be written ({error.strerror}). Choose another folder.") from None
 
 
-def run_demo(files: Files, threads: int = 1, say: Say = lambda text: None, on_text: OnText | None = None) -> DemoResult:
-    """The answer to QUESTION, which `on_text` gets as it comes, then the comparisons."""
+def run_demo(files: Files, threads: int = 1, log: Log = lambda text: None, on_text: OnText | None = None) -> DemoResult:
+    """Answer QUESTION, streamed to `on_text`, then run the comparisons."""
     target, draft = files[TYPES[0]]
     text = answer(target, DraftingOptions(draft, N_DRAFT), QUESTION, threads, N_TOKENS, on_text)
     if on_text:
@@ -123,58 +123,58 @@ def run_demo(files: Files, threads: int = 1, say: Say = lambda text: None, on_te
     comparisons = []
     for outtype, (target, draft) in files.items():
         for drafts in (draft, MTP):
-            say(f"answering with {target.name} and {'its own head' if drafts == MTP else draft.name}")
+            log(f"answering with {target.name} and {'its own head' if drafts == MTP else draft.name}")
             comparisons.append(_compare(outtype, target, drafts, _score(target, drafts, threads)))
     return DemoResult(QUESTION, text, tuple(comparisons))
 
 
 def join_head(target: Path, head: Path, folder: Path) -> Path:
-    """Writes `folder`: the target's checkpoint with its MTP head in it, as checkpoints with a head are published."""
+    """Write a checkpoint of the target with its MTP head to `folder`, in the published form of such checkpoints."""
     source, headed = open_checkpoint(target), open_checkpoint(head)
     shutil.copytree(target, folder, ignore=shutil.ignore_patterns("*.safetensors", "config.json"), dirs_exist_ok=True)
     config = source.config | {"mtp_num_hidden_layers": 1}
     (folder / "config.json").write_text(json.dumps(config, indent=2), "utf-8")
-    heads = [_as_it_is(headed, name) for name in headed.names() if name.startswith("mtp.")]
-    write_checkpoint(folder, [*(_as_it_is(source, name) for name in source.names()), *heads])
+    heads = [_unchanged(headed, name) for name in headed.names() if name.startswith("mtp.")]
+    write_checkpoint(folder, [*(_unchanged(source, name) for name in source.names()), *heads])
     return folder
 
 
-def _as_it_is(source: Checkpoint, name: str) -> Tensor:
+def _unchanged(source: Checkpoint, name: str) -> Tensor:
     values = source.read_f32(name)
     return Tensor(name, values.shape, lambda low, high: values[low:high])
 
 
-def compare_padded(work: Path, say: Say = lambda text: None) -> tuple[Comparison, Comparison]:
-    """The pair at the cost of a 0.8B (demo/widen.py), on all cores, with the draft and with the head.
+def compare_padded(work: Path, log: Log = lambda text: None) -> tuple[Comparison, Comparison]:
+    """Compare the padded pair, at the cost of a 0.8B model (demo/widen.py), with its draft and its head.
 
-    Its GGUFs are made once. Raises as convert_demo.
+    All cores are used. Its GGUFs are made once. Raises the errors of convert_demo.
     """
     try:
-        target, draft = _padded_files(work / "padded", say)
+        target, draft = _padded_files(work / "padded", log)
     except OSError as error:
         raise EnvironmentFailure(f"{work}: cannot be written ({error.strerror}). Choose another folder.") from None
-    return _compare_padded(target, draft, say), _compare_padded(target, MTP, say)
+    return _compare_padded(target, draft, log), _compare_padded(target, MTP, log)
 
 
-def _compare_padded(target: Path, draft: Path | str, say: Say) -> Comparison:
-    say(f"answering with the padded pair and {'its MTP head' if draft == MTP else 'its draft'}: half a minute")
+def _compare_padded(target: Path, draft: Path | str, log: Log) -> Comparison:
+    log(f"answering with the padded pair and {'its MTP head' if draft == MTP else 'its draft'}: half a minute")
     score = _score(target, draft, default_threads(), PADDED_PROMPTS, PADDED_TOKENS)
     return _compare("q8_0", target, draft, score)
 
 
-def _padded_files(folder: Path, say: Say) -> tuple[Path, Path]:
-    """The target, which has its head, and the draft; made now if they are not there."""
+def _padded_files(folder: Path, log: Log) -> tuple[Path, Path]:
+    """Return the target, which has its head, and the draft, made now if necessary."""
     from llama_eagle.demo.widen import widen_pair
     from llama_eagle.gguf import mtp
     from llama_eagle.gguf.header import read_model
 
     target, draft = folder / "target-q8_0.gguf", folder / "draft-q8_0.gguf"
     if draft.is_file() and target.is_file() and mtp.has_head(read_model(target)[1]):
-        say("the padded pair is there")
+        log("using the padded pair made before")
         return target, draft
     folder.mkdir(parents=True, exist_ok=True)
     _require_disk(folder)
-    say("padding the pair to the size of a 0.8B: 1.7 GB for a minute, 0.9 GB that stay")
+    log("padding the pair to the size of a 0.8B: 1.7 GB of disk for a minute, 0.9 GB permanently")
     with tempfile.TemporaryDirectory(dir=folder) as checkpoints:
         whole = join_head(TARGET, HEAD, Path(checkpoints) / "whole")
         return convert_pair(*widen_pair(whole, DRAFT, Path(checkpoints)), folder, "q8_0")
@@ -183,17 +183,17 @@ def _padded_files(folder: Path, say: Say) -> tuple[Path, Path]:
 def _require_disk(folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if free < PADDED_BYTES:
-        text = f"{folder}: the padded pair takes {PADDED_BYTES / 1e9} GB while it is made, {free / 1e9:.1f} GB are free"
-        raise EnvironmentFailure(f"{text}. Free some, or leave it out with --no-padded.")
+        text = f"{folder}: the padded pair needs {PADDED_BYTES / 1e9} GB of disk, {free / 1e9:.1f} GB are free"
+        raise EnvironmentFailure(f"{text}. Free some space, or leave the pair out with --no-padded.")
 
 
-def told(padded: Sequence[Comparison]) -> str:
-    """What the padded pair shows, for people."""
+def summary(padded: Sequence[Comparison]) -> str:
+    """Describe the results of the padded pair, for people."""
     return "\n".join(
         [
             "The demo model, padded to the size of a 0.8B in Q8_0 (most entries are zero, all are multiplied):",
             *map(_gain, padded),
-            "The EAGLE-3 draft is smaller than that of a real 0.8B would be; the MTP head is of a real one's size.",
+            "The EAGLE-3 draft is smaller than for a real 0.8B model; the MTP head has the size of a real one.",
         ]
     )
 
@@ -202,7 +202,7 @@ def _gain(shown: Comparison) -> str:
     same = "the same text" if shown.equal else "another text" if shown.exact else "nearly the same text"
     return (
         f"{shown.drafter}: plain {shown.plain_tps:.1f} tokens/s, drafting {shown.speculative_tps:.1f} tokens/s, "
-        f"{shown.speculative_tps / shown.plain_tps:.2f} x as fast; {shown.mean_emitted:.2f} tokens a round, {same}."
+        f"{shown.speculative_tps / shown.plain_tps:.2f} x as fast; {shown.mean_emitted:.2f} tokens per round, {same}."
     )
 
 

@@ -1,9 +1,9 @@
-"""The demo pair at the cost of a 0.8B model: the same functions in wider and more matrices, zero beyond the old ones.
+"""The demo pair at the cost of a 0.8B model: the same functions in wider and more matrices, with zeros elsewhere.
 
-The target's width grows from 256 to 1024, its MLPs to 10,240, its 8 blocks to 24, and its MTP head with them. Every
-matrix is read and multiplied in full, so a token costs what it costs in a model of 0.76 billion parameters; what the
-model says stays what the demo model says. A norm over a wider row divides by less: its weights make up for it. The
-draft keeps its size, and brings its own embeddings, because the target's are wider now.
+The target's width grows from 256 to 1024, its MLPs to 10,240, its 8 blocks to 24, and its MTP head accordingly. Every
+matrix is read and multiplied completely, so a token costs as much as in a model of 0.76 billion parameters, while the
+text is that of the demo model. A norm over a wider row divides by less, and its weights compensate for that. The draft
+keeps its size and contains its own embeddings, because the target's are wider now.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COPIED = ("chat_template.jinja", "generation_config.json", "tokenizer.json", "to
 
 
 def widen_pair(target: Path, draft: Path, folder: Path) -> tuple[Path, Path]:
-    """Writes both checkpoints below `folder`: about 1.7 GB. Returns their folders. The target may have an MTP head."""
+    """Write both checkpoints below `folder`, about 1.7 GB; return their folders. The target may have an MTP head."""
     source = open_checkpoint(target)
     wide, fitting = folder / "target", folder / "draft"
     for path in (wide, fitting):
@@ -58,7 +58,7 @@ def _target(source: Checkpoint) -> Iterator[Tensor]:
 
 
 def _padded(name: str, source: Checkpoint, *, keep: bool, named: str = "") -> Tensor:
-    """The tensor in its wider shape; without `keep` nothing but zeros, which make a block that adds nothing."""
+    """Return the tensor in its wider shape; without `keep` only zeros, which make a block that adds nothing."""
     old, ffn = source.config["hidden_size"], source.config["intermediate_size"]
     values = source.read_f32(name)
     wider = {old: WIDTH} | ({ffn: FFN} if ".mlp." in name else {})
@@ -77,7 +77,7 @@ def _padded(name: str, source: Checkpoint, *, keep: bool, named: str = "") -> Te
 
 
 def _wider_fc(name: str, source: Checkpoint) -> Tensor:
-    """[H, A * H] of an MTP head, between its embedding, its hidden state and its block."""
+    """Return [H, A * H] of an MTP head, which maps its embedding and its hidden state to its block."""
     fc = source.read_f32(name)
     out = np.zeros((WIDTH, fc.shape[1] // len(fc) * WIDTH), np.float32)
     out[: len(fc)] = _wider_features(fc, len(fc))
@@ -85,7 +85,7 @@ def _wider_fc(name: str, source: Checkpoint) -> Tensor:
 
 
 def _norm_rows(values: NDArray[np.float32], keep: bool) -> Rows:
-    """Weights of a norm, which are stored minus one: new dimensions are multiplied by zero."""
+    """Return the weights of a norm, stored minus one, that multiply new dimensions by zero."""
     out = np.full(WIDTH, -1, np.float32)
     if keep:
         out[: values.size] = (1 + values) * (values.size / WIDTH) ** 0.5 - 1
@@ -93,7 +93,7 @@ def _norm_rows(values: NDArray[np.float32], keep: bool) -> Rows:
 
 
 def _is_padded(name: str, axis: int) -> bool:
-    """Whether an axis runs over the model's width, or over the MLP's."""
+    """Return True if an axis has the model's width, or the MLP's."""
     if name.endswith(("o_proj.weight", "out_proj.weight")):
         return axis == 0
     if ".mlp." in name:
@@ -117,7 +117,7 @@ def _draft(source: Checkpoint, target: Checkpoint) -> Iterator[Tensor]:
 
 
 def _wider_features(fc: NDArray[np.float32], width: int) -> NDArray[np.float32]:
-    """[H, A * width] -> [H, A * WIDTH]: each feature's new dimensions have no weight."""
+    """Widen [H, A * width] to [H, A * WIDTH]: new dimensions of each feature have no weight."""
     parts = fc.reshape(len(fc), -1, width)
     out = np.zeros((len(fc), parts.shape[1], WIDTH), np.float32)
     out[:, :, :width] = parts

@@ -35,7 +35,7 @@ KEPT = ("PIP_", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "SSL_C
 
 
 class Failed(Exception):
-    """A promise of the packages that was not kept."""
+    """A check of the packages that failed."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def check_import(room: Room) -> None:
 
 
 def check_doctor(room: Room) -> str:
-    """The CPU library that was chosen, "" if none runs here."""
+    """Run the doctor and return the selected CPU library, or "" if none runs here."""
     report = room.eagle("doctor", "--json", codes=(0, 4))
     require(Path(report["library_path"]) == room.package / "lib", f"libraries of {report['library_path']}")
     if any("no CPU library" in problem for problem in report["problems"]):
@@ -126,14 +126,14 @@ def check_doctor(room: Room) -> str:
 
 
 def check_demo(room: Room) -> Pair:
-    """The demo makes the pair that all else runs on. It ends with 5 when texts differ."""
+    """Run the demo, whose pair all other checks use. It exits with 5 if texts differ."""
     work = room.folder / "demo"
     room.run("llama-eagle", "demo", "--no-padded", "--json", "--work", work)
     return Pair(work / "q8_0/target-q8_0.gguf", work / "q8_0/draft-q8_0.gguf")
 
 
 def text_of(room: Room, pair: Pair) -> str:
-    """The same with a draft and without."""
+    """Return the text, after checking that it is the same with and without a draft."""
     texts = [room.eagle(*pair.words(draft))["text"] for draft in (True, False)]
     require(texts[0] == texts[1], f"the draft changes the text: {texts}")
     return str(texts[0])
@@ -147,7 +147,7 @@ def native_text(pair: Pair) -> str:
 
 @contextmanager
 def served(room: Room, pair: Pair) -> Iterator[str]:
-    """The server's address."""
+    """Run the server for the duration of the block and yield its address."""
     command = [
         str(room.programs / "llama-eagle"),
         "serve",
@@ -163,7 +163,7 @@ def served(room: Room, pair: Pair) -> Iterator[str]:
     process = subprocess.Popen(command, cwd=room.folder, env=room.environment, stdout=subprocess.PIPE, text=True)
     try:
         line = process.stdout.readline() if process.stdout else ""
-        require("listening on" in line, f"the server says {line!r}")
+        require("listening on" in line, f"the server printed {line!r}")
         yield line.split()[-1]
     finally:
         process.send_signal(signal.SIGINT)
@@ -172,7 +172,7 @@ def served(room: Room, pair: Pair) -> Iterator[str]:
 
 
 def check_readme(room: Room) -> None:
-    """Commands, tables and examples of README and docs, by the tests that `make walk` runs on a build."""
+    """Check the commands, tables and examples of README and docs, with the tests of `make walk`."""
     files = [ROOT / "tests/e2e" / name for name in ("test_readme.py", "test_docs.py")]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *map(str, files)]
     environment = room.environment | {"LLAMA_EAGLE_TEST_PYTHON": str(room.programs / "python")}
@@ -195,7 +195,7 @@ def check_server(room: Room, pair: Pair, native: str) -> None:
 
 
 def check_variants(room: Room, pair: Pair, native: str) -> None:
-    """The best CPU library, then what is chosen without it, down to the last and to none."""
+    """Check the best CPU library, then remove it and check the next, until none is left."""
     while name := check_doctor(room):
         start = time.perf_counter()
         same = text_of(room, pair) == native
@@ -215,7 +215,7 @@ def main() -> int:
             check_import(room)
             say(f"doctor: {check_doctor(room)}")
             pair = check_demo(room)
-            say("demo: as promised")
+            say("demo: as expected")
             native = native_text(pair)
             check_server(room, pair, native)
             say("serve: the same text")

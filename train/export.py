@@ -32,7 +32,7 @@ HEAD_SHARES = ("model.embed_tokens.weight", "language_model.embed_tokens.weight"
 
 
 def check_layer_ids(layout: str, aux_layers: tuple[int, ...], n_layer: int) -> None:
-    """Raises ConfigError when readers would take these boundaries for others: SpecForge's ids are ambiguous."""
+    """Raise ConfigError for boundaries that readers would misinterpret, because SpecForge's ids are ambiguous."""
     ids = _layer_ids(layout, aux_layers)
     resolved = resolve_layer_ids(
         n_aux=len(aux_layers),
@@ -51,7 +51,10 @@ def check_layer_ids(layout: str, aux_layers: tuple[int, ...], n_layer: int) -> N
 
 @dataclass(frozen=True)
 class DraftOf:
-    """What a checkpoint says of its target. name: folder or hub id; speculators' package opens it with the draft."""
+    """A checkpoint's description of its target.
+
+    name: folder or hub id; the speculators package opens it together with the draft.
+    """
 
     name: str
     architecture: str
@@ -61,7 +64,7 @@ class DraftOf:
 def export_draft(
     draft: Eagle3Draft, folder: Path, *, layout: str, draft_ids: Tensor, embedding: Tensor, target: DraftOf
 ) -> None:
-    """Writes config.json and model.safetensors (BF16). Each file appears whole, or not at all."""
+    """Write config.json and model.safetensors (BF16). Each file is written completely or not at all."""
     tensors = {name: tensor.detach().to("cpu", torch.bfloat16) for name, tensor in draft.state_dict().items()}
     n_draft, n_vocab = len(draft_ids), len(embedding)
     tensors["d2t"] = draft_ids.cpu() - torch.arange(n_draft)
@@ -78,8 +81,11 @@ def export_draft(
 
 
 def export_head(head: MTPHead, info: TargetInfo, folder: Path) -> None:
-    """Writes a checkpoint that `convert --mtp-only` reads: the target's settings and tokenizer, the head, and what else
-    of the target such a file holds. Each file appears whole, or not at all."""
+    """Write a checkpoint for `convert --mtp-only`: the target's settings, its tokenizer and the head.
+
+    It also contains the other tensors of the target that such a file needs. Each file is written completely or not at
+    all.
+    """
     target = open_checkpoint(info.folder)
     shared = [name for name in target.names() if name.endswith(HEAD_SHARES) and not name.startswith("mtp.")]
     tensors = {name: torch.tensor(target.read_f32(name)).bfloat16() for name in shared} | head_tensors(head)

@@ -1,4 +1,4 @@
-"""Where batches come from: the target run in the loop, or its features on disk (store.py)."""
+"""Sources of batches: the target run in the loop, or its features on disk (store.py)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Batch(NamedTuple):
 
 class FeatureSource(Protocol):
     def batch(self, numbers: Sequence[int]) -> Batch:
-        """The samples of these numbers."""
+        """Return a batch of the samples with these numbers."""
 
 
 class OnlineFeatures:
@@ -57,11 +57,11 @@ class OnlineFeatures:
 
 
 def positions(samples: Sequence[Sample], image_token: int) -> Tensor:
-    """[B, S, 3], where the rows stand; padded rows nowhere."""
+    """Return the positions of the rows, [B, S, 3]; padded rows have none."""
     places = [text_positions(sample.tokens == image_token, sample.grids) for sample in samples]
     return pad([torch.from_numpy(each).long() for each in places])
 
 
 def pad(rows: Sequence[Tensor]) -> Tensor:
-    """[B, longest, ...] with zeros at the end."""
+    """Pad to [B, longest, ...] with zeros at the end."""
     return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)

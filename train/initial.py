@@ -31,7 +31,7 @@ class Earlier:
 
 
 def read_earlier(folder: Path) -> Earlier:
-    """A folder that this trainer wrote, in either layout. Raises InputError for what is none."""
+    """Read the folder of an earlier draft by this trainer, in either layout. Raises InputError for any other folder."""
     try:
         found = load_file(folder / "model.safetensors")
         config = json.loads((folder / "config.json").read_text())
@@ -48,8 +48,10 @@ def read_earlier(folder: Path) -> Earlier:
 def make_draft(
     geometry: Geometry, frozen: Frozen, draft_ids: Tensor, seed: int, earlier: Earlier | None = None
 ) -> Eagle3Draft:
-    """An earlier draft as it was, or random but for the head and its norm. Those start as the target's: then a hidden
-    state near the target's already means the right token."""
+    """Return an earlier draft unchanged, or a new one with random weights except for the head and its norm.
+
+    Those two start as the target's, so that a hidden state close to the target's already means the correct token.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         draft = Eagle3Draft(geometry)

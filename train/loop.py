@@ -28,7 +28,7 @@ TIMED_STEPS = 10  # after which the speed is known
 
 @dataclass(frozen=True)
 class Lesson:
-    """What is learned from: samples, which of them are held out, and where their features come from."""
+    """Training data: samples, the held-out ones among them, and the source of their features."""
 
     samples: list[Sample]
     split: Split
@@ -73,7 +73,10 @@ class Loop:
         return State(identity, self.progress, self.bare.draft.state_dict(), self.optimizer.state_dict())
 
     def run(self, journal: Journal | None, identity: dict[str, Any]) -> None:
-        """journal: None on all processes but the first. Ctrl-C leaves the state after the last whole step on disk."""
+        """Train until done; `journal` is None in all processes but the first.
+
+        Ctrl-C stores the state after the last complete step.
+        """
         progress = self.progress
         self.clock = time.perf_counter()
         try:
@@ -81,7 +84,7 @@ class Loop:
                 start = time.perf_counter()
                 if progress.seen == progress.step:
                     self._train_step(progress.step)
-                self._look(journal, identity)
+                self._after_step(journal, identity)
                 progress.seconds += time.perf_counter() - start
                 self._fit_to_time()
         except KeyboardInterrupt:
@@ -89,11 +92,11 @@ class Loop:
                 if progress.seen < progress.step:
                     self._log(journal)
                 self._save(identity)
-            console.note(f"stopped after step {progress.step} of {self.n_steps}; --resume goes on from there")
+            console.note(f"stopped after step {progress.step} of {self.n_steps}; continue with --resume")
             raise
 
     def _fit_to_time(self) -> None:
-        """With a time limit: plan the steps that fit into the rest of it, after a few steps and after evaluations."""
+        """Plan the steps that fit into the rest of a time limit, after a few steps and after evaluations."""
         progress, limit = self.progress, self.settings.seconds
         is_first = progress.step == TIMED_STEPS
         if limit is None or progress.done or not (is_first or progress.step % self.eval_every == 0):
@@ -109,12 +112,12 @@ class Loop:
 
     @property
     def _is_last(self) -> bool:
-        """Whether the run ends after this step: all are done, or the time is up."""
+        """True if the run ends after this step: it is the last one, or the time is up."""
         limit = self.settings.seconds
         return self.progress.step >= self.n_steps or (limit is not None and self.progress.seconds >= limit)
 
-    def _look(self, journal: Journal | None, identity: dict[str, Any]) -> None:
-        """Log, judge and save, where that is due after a step."""
+    def _after_step(self, journal: Journal | None, identity: dict[str, Any]) -> None:
+        """Log, evaluate and save after a step if each is due."""
         progress = self.progress
         if journal is not None:
             journal.advance(progress.step, self.n_steps)
@@ -138,7 +141,7 @@ class Loop:
             save_state(self.state(identity), self.settings.output)
 
     def _train_step(self, step: int) -> None:
-        """One optimizer step, whole or not at all."""
+        """Perform one optimizer step, completely or not at all."""
         self.optimizer.zero_grad(set_to_none=True)
         mine = self.plan.batches(step)[self.accelerator.process_index :: self.accelerator.num_processes]
         for i, numbers in enumerate(mine):
@@ -158,7 +161,7 @@ class Loop:
             self.progress.step += 1
 
     def _log(self, journal: Journal | None) -> None:
-        """Where it is due, and was not done before an interruption."""
+        """Write a line of metrics if one is due and was not written before an interruption."""
         is_due = self._is_last or self.progress.step % self.log_every == 0
         if not is_due or not self.totals.n:
             return
@@ -173,7 +176,7 @@ class Loop:
         self._write(journal, False, {**summary, "lr": rate, "gradient_norm": float(self.norm), "tokens_per_s": speed})
 
     def _judge(self, journal: Journal | None, summary: dict[str, Any] | None) -> None:
-        """Held-out acceptance: the best draft so far is exported; too many worse ones end the run."""
+        """Evaluate held-out acceptance: export the best draft so far, and end the run after too many worse ones."""
         progress = self.progress
         if summary is None:
             if self._is_last:
@@ -210,7 +213,7 @@ class Loop:
 
 
 def _period(n_steps: int, n_times: int) -> int:
-    """Steps between two of n_times events in a run."""
+    """Return the number of steps between two of n_times events in a run."""
     return max(1, n_steps // n_times)
 
 
@@ -223,10 +226,10 @@ def schedule(step: int, n_steps: int, warmup: float) -> float:
 
 
 def default_epochs(steps_per_epoch: int) -> int:
-    """3, or up to 10 where the data is so small that a draft would hardly leave its start."""
+    """Return 3, or up to 10 if the data is too small for the draft to leave its initial state."""
     return min(10, max(3, -(-ENOUGH_STEPS // steps_per_epoch)))
 
 
 def default_rate(hidden_size: int) -> float:
-    """1e-4 at a width of 2560, where published drafts were trained, and 3e-3 at 256, measured; in between by power."""
+    """Return 1e-4 at width 2560 (as for published drafts) and 3e-3 at width 256 (measured); a power law in between."""
     return min(3e-3, 1e-4 * (2560 / hidden_size) ** 1.5)

@@ -26,10 +26,10 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Teacher:
-    """What the target predicts where the text is to be learned, ordered by position: rows of step k are a suffix.
+    """The target's predictions at the positions to learn, ordered by position: rows of step k are a suffix.
 
-    batch, position: [R]. best: [R], the target's own choice over its whole vocabulary. probabilities: [R, D], its
-    distribution over the draft vocabulary. weight: [R], 0 where the draft vocabulary lacks that choice.
+    batch, position: [R]. best: [R], the target's choice over its whole vocabulary. probabilities: [R, D], its
+    distribution over the draft vocabulary. weight: [R], 0 if the draft vocabulary lacks that choice.
     """
 
     batch: Tensor
@@ -83,7 +83,10 @@ class TrainingPass(nn.Module):
         embedded: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Outcome:
-        """As `Batch` has them. mask: true for tokens to be predicted. final: behind the target's last norm."""
+        """Compute the losses of a batch; arguments are the fields of `Batch`.
+
+        mask: true for tokens to be predicted. final: after the target's last norm.
+        """
         teacher = self._teach(mask, final)
         given = self.embedding[tokens] if embedded is None else embedded, features, final
         steps = self.draft.unroll(*given, self.n_steps, positions=positions, checkpointing=self.checkpointing)
@@ -119,7 +122,7 @@ class TrainingPass(nn.Module):
 
     @torch.no_grad()
     def _count(self, choice: Tensor, pieces: list[Piece], teacher: Teacher, shape: torch.Size) -> Tensor:
-        """[K, 2] of Outcome, for as many steps as the sequence is long enough for; the rest is zero."""
+        """Return the counts [K, 2] of Outcome. Steps beyond the sequence length are zero."""
         counts = torch.zeros(self.n_steps, 2, dtype=torch.long, device=choice.device)
         alive = torch.ones(shape, dtype=torch.bool, device=choice.device)
         parts = self.draft_ids[choice].split([len(piece.scale) for piece in pieces])
@@ -143,8 +146,10 @@ class HeadLoss(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, teacher: Tensor, pieces: list[Piece], with_grad: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """x: [M, H], the pieces' rows in turn; weight: [D, H]; teacher: [R, D]. Returns the loss, each piece's mean
-        loss [K] and the best row of the head [M]."""
+        """Return the loss, each piece's mean loss [K] and the best row of the head [M].
+
+        x: [M, H], the pieces' rows one after the other; weight: [D, H]; teacher: [R, D].
+        """
         weight = weight.to(x.dtype)
         choice = torch.empty(len(x), dtype=torch.long, device=x.device)
         x_grad, weight_grad = torch.empty_like(x), torch.zeros_like(weight, dtype=torch.float32)

@@ -10,8 +10,11 @@ NEVER = 2**31 - 1
 
 
 def keep_freed_memory() -> None:
-    """Lets glibc keep what is freed for the next tensor. By default it hands large blocks back to the system at once,
-    which clears every page again for the next step: a sixth of a step's time. Elsewhere it does nothing."""
+    """Make glibc keep freed memory for the next tensor. No effect with other C libraries.
+
+    By default glibc returns large blocks to the system immediately, and the kernel clears every page again in the next
+    step, which takes a considerable part of the step's time.
+    """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         mallopt(M_MMAP_MAX, 0)

@@ -1,4 +1,4 @@
-"""What a run reports: a progress bar, a file of JSON lines, and a plot of it."""
+"""Reports of a run: a progress bar, a file of JSON lines, and a plot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ METRICS, PLOT = "metrics.jsonl", "training.png"
 
 
 class Totals:
-    """Sums of outcomes until they are looked at: no transfer from the device at every step."""
+    """Sums of outcomes between two reports. They stay on the device, so that steps need no transfers."""
 
     def __init__(self, n_steps: int, device: torch.device) -> None:
         self.losses = torch.zeros(n_steps, dtype=torch.float64, device=device)
@@ -30,8 +30,11 @@ class Totals:
         self.n += 1
 
     def summary(self, accelerator: Any) -> dict[str, Any]:
-        """Means over all processes. accuracy: at each depth, of the slots whose earlier drafts were all right.
-        mean_emitted: tokens a round would emit if it drafted that deep, by these accuracies."""
+        """Return means over all processes.
+
+        accuracy: per depth, over the slots whose earlier drafts were all correct. mean_emitted: tokens per round at
+        this draft length and these accuracies.
+        """
         packed = torch.cat([self.losses, self.counts.flatten(), self.n[None]])
         packed = accelerator.reduce(packed.float(), "sum").double().cpu()
         k = len(self.losses)
@@ -42,7 +45,10 @@ class Totals:
 
 
 def mean_emitted(accuracy: Sequence[float]) -> float:
-    """Tokens of a round that drafts len(accuracy) tokens, each right with that probability if all before were."""
+    """Return the tokens per round for drafts of len(accuracy) tokens.
+
+    Each accuracy is conditional: the probability of a correct token if all previous ones are correct.
+    """
     total, reached = 1.0, 1.0
     for share in accuracy:
         reached *= share
@@ -98,7 +104,7 @@ class _Bar:
             return
         accuracy = " ".join(f"{share:.2f}" for share in record["accuracy"])
         if record["held_out"]:
-            self.held_out = f"  held out {accuracy}, {record['mean_emitted']:.2f} a round"
+            self.held_out = f"  held out {accuracy}, {record['mean_emitted']:.2f} per round"
             return
         text = f"loss {sum(record['losses']):.3f}  accuracy {accuracy}{self.held_out}"
         self.progress.update(self.task, description=text)
@@ -110,7 +116,7 @@ class _Bar:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Whole lines only: the last may have been cut off."""
+    """Read the complete lines. The last one may be cut off."""
     if not path.exists():
         return []
     lines = path.read_text().splitlines(keepends=True)
@@ -118,7 +124,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def plot(folder: Path) -> Path:
-    """Loss by step, and accuracy by depth, of metrics.jsonl, as a PNG beside it."""
+    """Plot loss over steps and accuracy per depth from metrics.jsonl, as a PNG in the same folder."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -134,7 +140,7 @@ def plot(folder: Path) -> Path:
             values = [record["accuracy"][k] for record in chosen]
             right.plot([r["step"] for r in chosen], values, style, ms=3, color=f"C{k}", label=f"depth {k + 1}, {label}")
     left.set(xlabel="step", ylabel="loss of the first draft")
-    right.set(xlabel="step", ylabel="accuracy, if all before are right", ylim=(0, 1))
+    right.set(xlabel="step", ylabel="accuracy if all previous are correct", ylim=(0, 1))
     left.legend()
     right.legend(fontsize="x-small", ncols=2)
     write_whole(folder / PLOT, lambda path: figure.savefig(path, format="png", dpi=110))

@@ -20,20 +20,20 @@ from torch.utils.checkpoint import checkpoint
 @dataclass(frozen=True)
 class Sections:
     """M-RoPE: how many rotary pairs turn by time, height and width; the rest turns by time. interleaved: the pairs of
-    height and width are every third one, from the second and the third on, instead of behind those of time."""
+    height and width are every third one, from the second and the third on, instead of after those of time."""
 
     sizes: tuple[int, int, int]
     interleaved: bool
 
     @staticmethod
     def read(rope: Mapping[str, Any] | None) -> Sections | None:
-        """Of a configuration's `rope_parameters`; None where they name no sections."""
+        """Read them from a configuration's `rope_parameters`; return None if it names no sections."""
         sizes = (rope or {}).get("mrope_section")
         interleaved = bool((rope or {}).get("mrope_interleaved"))
         return None if sizes is None else Sections((sizes[0], sizes[1], sizes[2]), interleaved)
 
     def parts(self, n_pairs: int) -> Tensor:
-        """[n_pairs], the part of a position that each pair turns by."""
+        """Index of the position component that rotates each pair, [n_pairs]."""
         found = torch.zeros(n_pairs, dtype=torch.long)
         time, height, width = self.sizes
         if self.interleaved:
@@ -46,7 +46,7 @@ class Sections:
 @dataclass(frozen=True)
 class Geometry:
     """Sizes of a draft. Its width is the target's, so that it shares the target's embeddings. sections: None: a row
-    stands at its number, also in and behind an image."""
+    has its index as position, also in and after an image."""
 
     hidden_size: int
     n_head: int
@@ -108,7 +108,7 @@ class Block(nn.Module):
 
 @dataclass(frozen=True)
 class Shared:
-    """What all steps of a pass share."""
+    """Tensors shared by all steps of a pass."""
 
     token_part: Tensor  # [B, S, Q + 2K]: the embedding's half of the q, k and v projections
     hidden_weight: Tensor  # [Q + 2K, H]: the other half's weights
@@ -159,7 +159,7 @@ class Eagle3Draft(nn.Module):
         return steps
 
     def _share(self, embedded: Tensor, positions: Tensor | None) -> Shared:
-        """A token brings the same embedding into whichever slot takes it, so its half of q, k, v is projected once."""
+        """Project the embedding half of q, k and v once per token: several slots use the same embedding."""
         attention, block = self.midlayer.self_attn, self.midlayer
         weight = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])
         token_weight, hidden_weight = weight.split(self.geometry.hidden_size, dim=1)
@@ -177,7 +177,10 @@ class Eagle3Draft(nn.Module):
         return angles.cos(), angles.sin()
 
     def _step(self, hidden: Tensor, k: int, shared: Shared, memory: Memory) -> tuple[Tensor, Memory]:
-        """Slots 0..n-1 at step k: the next hidden states [B, n, H], and the memory with this step's keys and values."""
+        """Compute slots 0..n-1 of step k.
+
+        Returns the next hidden states [B, n, H], and the memory with this step's keys and values.
+        """
         block, g = self.midlayer, self.geometry
         batch, n, _ = hidden.shape
         qkv = linear(block.hidden_norm(hidden), shared.hidden_weight) + shared.token_part[:, 1 + k : 1 + k + n]

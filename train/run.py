@@ -75,15 +75,15 @@ class Report:
 
 
 def train(settings: Settings) -> Report | None:
-    """The report, in the first process of several; None in the others.
+    """Train and return the report; with several processes, all but the first return None.
 
-    Raises EagleError for anything wrong with target, data, settings or machine, before training where possible.
+    Raises EagleError for anything wrong with target, data, settings or machine, before training if possible.
     """
     try:
         return _train(settings)
     except torch.OutOfMemoryError:
         raise EnvironmentFailure(
-            "out of device memory; use --checkpointing, or a smaller --batch-size or --max-length."
+            "out of device memory. Use --checkpointing, or a smaller --batch-size or --max-length."
         ) from None
     except OSError as error:  # an unreadable file, a full disk
         raise EnvironmentFailure(f"{error}.") from None
@@ -147,7 +147,7 @@ def _target(settings: Settings) -> TargetInfo:
 def _stored(
     on_disk: FeatureStore, batch_size: int, online: Callable[[], tuple[FeatureSource, Frozen]]
 ) -> tuple[FeatureSource, Frozen]:
-    """Features on disk, computed now if they are not there."""
+    """Return features from disk, after computing the missing ones."""
     if not on_disk.is_complete:
         with progress("running the target") as on_progress:
             on_disk.write(*online(), batch_size, on_progress)
@@ -161,7 +161,7 @@ def _online(
     max_length: int,
     place: tuple[torch.dtype, torch.device],
 ) -> tuple[FeatureSource, Frozen]:
-    """The target in the loop."""
+    """Return a source of batches that runs the target in the loop."""
     if isinstance(info, EngineTargetInfo):
         engine = EngineTarget(info, max_length, n_gpu_layers=gpu_layers(place[1].type == "cuda"))
         frozen = {name: tensor.to(place[1], place[0]) for name, tensor in vars(engine.frozen()).items()}
@@ -173,7 +173,7 @@ def _online(
 def _vocabulary(
     settings: Settings, counts: NDArray[np.int64], control: list[int], earlier: Earlier | None
 ) -> NDArray[np.int64]:
-    """An earlier draft keeps the tokens that its head knows."""
+    """Return the draft vocabulary. An earlier draft keeps the tokens of its head."""
     if earlier is None:
         return choose_vocabulary(counts, settings.n_vocab_draft, control)
     ids: NDArray[np.int64] = earlier.draft_ids.numpy()
@@ -185,7 +185,7 @@ def _vocabulary(
 def _draft(
     settings: Settings, info: TargetInfo, frozen: Frozen, ids: torch.Tensor, earlier: Earlier | None
 ) -> tuple[TrainingPass, Callable[[], None]]:
-    """A draft before its first step, within its training pass, and what writes it."""
+    """Build a draft before its first step, wrapped in its training pass, and its export function."""
     if settings.mtp:
         head = make_head(info, frozen, ids, settings.seed, Path(settings.init) if settings.init else None)
         return _pass(settings, head, frozen, ids), lambda: export_head(head, info, settings.output)
@@ -208,11 +208,11 @@ def _draft(
 
 
 def _sections(settings: Settings, info: TargetInfo, earlier: Earlier | None) -> Sections | None:
-    """Raises ConfigError where `mrope` has nothing to go by, or contradicts the draft to start from."""
+    """Return the M-RoPE sections. Raises ConfigError if `mrope` has none, or contradicts the draft to start from."""
     found = earlier.sections if earlier is not None else info.sections
     if settings.mrope and found is None:
         whose = info.folder if earlier is None else earlier.folder
-        raise ConfigError(f"--mrope: {whose} has no mrope_section. Leave --mrope out.")
+        raise ConfigError(f"--mrope: {whose} has no mrope_section. Omit --mrope.")
     return found if settings.mrope or earlier is not None else None
 
 
@@ -242,7 +242,7 @@ def _accelerator(settings: Settings) -> tuple[Any, torch.dtype]:
     if settings.device == "cuda" and not cuda:
         raise UsageError("--device cuda: this torch has no CUDA device. Use --device cpu.")
     bf16 = settings.dtype == "bf16" or (settings.dtype == "auto" and (cuda or _multiplies_bf16()))
-    AcceleratorState._reset_state()  # what an earlier run in this process was told holds no longer
+    AcceleratorState._reset_state()  # discards the settings of an earlier run in this process
     accelerator = Accelerator(
         cpu=settings.device == "cpu",
         mixed_precision="bf16" if bf16 else "no",
@@ -254,7 +254,7 @@ def _accelerator(settings: Settings) -> tuple[Any, torch.dtype]:
 
 
 def _multiplies_bf16() -> bool:
-    """Has this CPU instructions for it? Then it is several times as fast as F32."""
+    """Return whether the CPU has BF16 instructions, which make BF16 several times as fast as F32."""
     capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
@@ -270,20 +270,24 @@ def _check_output(settings: Settings) -> None:
         _refuse_foreign(settings.features, "--features", (store.INDEX, store.ROWS, store.FROZEN))
     has_state = (settings.output / state.FILE).exists()
     if settings.resume and not (has_state or is_written):
-        raise UsageError(f"--resume: {settings.output} has no {state.FILE}. Leave --resume out to start.")
+        raise UsageError(f"--resume: {settings.output} has no {state.FILE}. Omit --resume to start a run.")
     if (has_state or is_written) and not settings.resume:
-        raise UsageError(f"{settings.output} holds a training run: --resume goes on with it, another -o starts anew.")
+        raise UsageError(
+            f"{settings.output} contains a training run. Continue it with --resume, or choose another -o to start over."
+        )
 
 
 def _refuse_foreign(folder: Path, option: str, own: tuple[str, ...]) -> None:
-    """A folder that may be the target's: without the first of a run's `own` files, and with others than these or
-    without the second, with which a run begins."""
+    """Refuse a folder with files that are not a run's, because it may be the target's.
+
+    A run's folder contains the first of `own`, or only files of `own` including the second, which is written first.
+    """
     found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if not found or own[0] in found:
         return
     foreign = {name for name in found - set(own) if not (name.startswith(".") and name.endswith(".tmp"))}
     if foreign or own[1] not in found:
-        raise UsageError(f"{option} {folder}: holds files of something else ({min(foreign or found)}). Name another.")
+        raise UsageError(f"{option} {folder}: contains other files ({min(foreign or found)}). Choose another folder.")
 
 
 def _report(loop: Loop, n_vocab_draft: int, coverage: float) -> Report:

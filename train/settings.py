@@ -12,8 +12,10 @@ SELF = "self"  # data: the target writes it
 
 @dataclass(frozen=True)
 class Settings:
-    """Lengths are in tokens, periods in optimizer steps. Fields from `dtype` on shape the loss curve: a run is resumed
-    only with the same values."""
+    """Settings of a run; lengths in tokens, periods in optimizer steps.
+
+    Fields from `dtype` on shape the loss curve: a run can be resumed only with the same values.
+    """
 
     output: Path
     target: str
@@ -21,26 +23,26 @@ class Settings:
     features: Path | None = None  # None: the target runs in the loop
     format: str = "specforge"
     device: str = "auto"
-    save_every: int | None = None  # None: as often as it evaluates, and every 1000
+    save_every: int | None = None  # None: same as eval_every, at most 1000
     log_every: int | None = None  # None: a hundredth of the run, at most 10
     resume: bool = False
     seconds: float | None = None  # for the whole run, data included; steps and learning rate follow from it
     checkpointing: bool = False
     dtype: str = "auto"
     mtp: bool = False  # train the target's own next-token-prediction head instead of an EAGLE-3 draft
-    init: str | None = None  # the folder of a draft to start from, which brings its vocabulary and width
-    mrope: bool = False  # the draft stands in images where the target stands; with `init` it does as that one did
+    init: str | None = None  # folder of a draft to start from; its vocabulary and width are used
+    mrope: bool = False  # use M-RoPE image positions as the target does; with `init`, as that draft does
     aux_layers: tuple[int, ...] | None = None  # boundaries; None: [2, L // 2, L - 3], from 4 up with vision
     n_vocab_draft: int = 32000
     ffn_size: int | None = None  # None: the target's
     n_steps: int = 5  # of test-time training
     max_length: int = 1024
-    batch_size: int = 1  # sequences of a pass
-    accumulate: int = 1  # passes of an optimizer step
+    batch_size: int = 1  # sequences per forward pass
+    accumulate: int = 1  # forward passes per optimizer step
     epochs: int | None = None  # None: 3, or more, up to 10, until there are 1000 steps
     learning_rate: float | None = None  # None: by width
-    warmup: float = 0.03  # share of all steps
-    eval_share: float = 0.02  # of the data, held out
+    warmup: float = 0.03  # fraction of all steps
+    eval_share: float = 0.02  # fraction of the data that is held out
     eval_every: int | None = None  # None: a twentieth of the run
-    patience: int = 5  # evaluations without a better held-out acceptance before it stops; 0: never
+    patience: int = 5  # evaluations without improvement of the held-out acceptance before the run stops; 0: never
     seed: int = 0

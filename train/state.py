@@ -1,4 +1,4 @@
-"""The state of a run on disk, from which it goes on as if it had never stopped."""
+"""State of a run on disk; a resumed run continues exactly as without the interruption."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Progress:
 
 @dataclass
 class State:
-    """identity: what the loss curve depends on; a run goes on only where it is the same."""
+    """State of a run. identity: everything the loss curve depends on; a run continues only if it is the same."""
 
     identity: dict[str, Any]
     progress: Progress
@@ -40,25 +40,28 @@ class State:
 
 
 def identity(settings: Settings, **more: Any) -> dict[str, Any]:
-    """The settings that shape the loss curve, and what else does."""
+    """Return the settings and other properties that shape the loss curve."""
     given = asdict(settings)
     shaping = list(given)[list(given).index("dtype") :]
     return {name: given[name] for name in shaping} | more
 
 
 def save_state(state: State, folder: Path) -> None:
-    """Replaces the file at once."""
+    """Replace the state file atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / FILE, lambda path: torch.save(asdict(state), path))
 
 
 def load_state(folder: Path, expected: dict[str, Any]) -> State:
-    """Raises ConfigError when the run was started with other settings or data, InputError for a damaged file."""
+    """Load the state.
+
+    Raises ConfigError if the run was started with other settings or data, InputError for a damaged file.
+    """
     path = folder / FILE
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
         state = State(found["identity"], Progress(**found["progress"]), found["model"], found["optimizer"])
-    except Exception as error:  # torch.load raises whatever a damaged file makes it
+    except Exception as error:  # torch.load raises many types for damaged files
         raise InputError(
             f"{path}: not a state this version can resume ({type(error).__name__}); start again."
         ) from None
@@ -67,6 +70,6 @@ def load_state(folder: Path, expected: dict[str, Any]) -> State:
         if before != now:
             raise ConfigError(
                 f"{path}: started with {name} {before}, not {now}. Give what it was started with, or name "
-                "another folder to start anew."
+                "another folder to start over."
             )
     return state

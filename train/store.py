@@ -5,7 +5,7 @@
     images.bin          rows of T, what the vision tower made of images, one for each of their tokens, if there are any
     frozen.safetensors  the target's embeddings, head and norm, so that training need not load it again
 
-Writing goes on where it stopped, if target, data and settings are the same.
+Writing continues after an interruption, if target, data and settings are the same.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class FeatureStore:
         return Batch(*given, self._embedded(numbers, tokens), positions(samples, self.image_token).to(self.device))
 
     def _embedded(self, numbers: Sequence[int], tokens: Tensor) -> Tensor:
-        """[B, S, T]: embeddings, and the rows of images."""
+        """Return embeddings [B, S, T], including the rows of images."""
         if self.embedding is None:
             self.embedding = load_file(self.folder / FROZEN)["embedding"]
         embedded = self.embedding[tokens]
@@ -84,7 +84,7 @@ class FeatureStore:
     def write(
         self, source: FeatureSource, frozen: Frozen, batch_size: int, on_progress: Callable[[float], None]
     ) -> None:
-        """Fills what is not done yet, in the samples' order."""
+        """Write the missing features, in the samples' order."""
         tensors = {name: tensor.detach().cpu().clone() for name, tensor in vars(frozen).items()}
         write_whole(self.folder / FROZEN, lambda path: save_file(tensors, path))
         while self.n_done < len(self.samples):
@@ -137,7 +137,7 @@ class FeatureStore:
         write_whole(self.folder / INDEX, lambda path: path.write_text(text))
 
     def _map(self, name: str, n_rows: int, width: int, dtype: torch.dtype) -> Tensor:
-        """All rows of a file, [rows, width]. A new one takes its space as it is filled."""
+        """Map all rows of a file, [rows, width]. A new file uses disk space only as it is filled."""
         n_values = n_rows * width
         n_bytes = n_values * dtype.itemsize
         path = self.folder / name

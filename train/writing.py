@@ -91,7 +91,7 @@ def _write(settings: Settings, journal: Journal, path: Path, limits: Limits, giv
 
 
 def _identity(settings: Settings) -> str:
-    """A digest of what the written data depends on."""
+    """Return a digest of everything that the written data depends on."""
     path = Path(settings.target)
     given = (path.name, path.stat().st_size, settings.data, settings.max_length, settings.seed)
     return hashlib.sha256(repr(given).encode()).hexdigest()

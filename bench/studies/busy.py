@@ -3,16 +3,16 @@
     python bench/studies/busy.py TARGET.gguf [--draft DRAFT.gguf|mtp] [--loads idle one two ...] [-n 64] [--runs 3]
                                  [--prompt TEXT] [--clients 4] [--peers] [--json]
 
-Each load is a set of busy processes that run next to the measurements. All sides are measured under each load in
-alternation; the table shows medians in tokens/s and, for ours, the ratio to the same side on an idle machine. With
---clients our server answers that number of clients at once, whose prompts are those of a constructed pair.
+Each load is a set of busy processes that run during the measurements. Under each load, measurements alternate between
+all sides; the table shows medians in tokens/s and the ratio to the same side on an idle machine. With --clients, our
+server answers N clients at once, with prompts of a constructed pair.
 
 | load | busy processes |
 |---|---|
 | idle | none |
 | one, two | one on the first core, one on each of the first two |
-| one-free, two-free, four-free | as many, wherever the system places them |
-| bursts | one on the first core that computes for 10 to 300 ms and sleeps as long |
+| one-free, two-free, four-free | one, two or four, placed by the system |
+| bursts | one on the first core that alternates between 10 to 300 ms of computing and of sleep |
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ while True:
     while time.perf_counter() < end: pass
     time.sleep(random.uniform(0.01, 0.3))
 """
-# The program of each busy process and its core, None: any.
+# The program of each busy process and its core (None: any).
 LOADS: dict[str, list[tuple[str, int | None]]] = {
     "idle": [],
     "one": [(BUSY, 0)],
@@ -108,7 +108,7 @@ def sides_of(args: argparse.Namespace, stack: ExitStack) -> dict[str, Callable[[
 
 
 def servers(args: argparse.Namespace, stack: ExitStack, threads: int) -> dict[str, Callable[[], float]]:
-    """All clients' tokens/s from our server, without and with a draft."""
+    """Return functions that measure all clients' tokens/s from our server, without and with a draft."""
     name = f"server, {args.clients} clients"
     setting = serving.Setting(args.target, args.draft or NONE, args.n, "auto", threads, args.clients, 4 * args.n + 64)
     found: dict[str, Callable[[], float]] = {}
@@ -133,12 +133,12 @@ def show(results: dict[str, dict[str, float]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", type=Path)
-    parser.add_argument("--draft", help="a draft's GGUF, or mtp for the target's own head")
+    parser.add_argument("--draft", help="GGUF of a draft model, or mtp for the target's MTP head")
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS), help="idle is always measured")
-    parser.add_argument("-n", type=int, default=64, help="tokens of each run (default: 64)")
+    parser.add_argument("-n", type=int, default=64, help="tokens per run (default: 64)")
     parser.add_argument("--runs", type=int, default=3, help="runs of each side under each load (default: 3)")
-    parser.add_argument("--prompt", default=PROMPT, help='for a constructed pair " A B C"')
-    parser.add_argument("--clients", type=int, help="also measure our server with that many clients at once")
+    parser.add_argument("--prompt", default=PROMPT, help='prompt text; use " A B C" for a constructed pair')
+    parser.add_argument("--clients", type=int, help="also measure our server with N concurrent clients")
     parser.add_argument("--peers", action="store_true", help="also measure llama.cpp's own llama-bench")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()

@@ -1,8 +1,8 @@
-"""How far quantized models are from an unquantized one: Kullback-Leibler divergence on a text.
+"""Divergence of quantized models from an unquantized one: Kullback-Leibler divergence on a text.
 
     python bench/studies/divergence.py model-bf16.gguf --text held-out.txt q8_0 q4_k_m q4_k_m:speculation
 
-Each candidate is a type, or type:recipe; it is quantized into a temporary folder. All logits of the reference stay in
+Each candidate is a type, or type:recipe, and is quantized into a temporary folder. All logits of the reference stay in
 memory: 4 bytes x vocabulary x tokens.
 """
 
@@ -22,12 +22,15 @@ from llama_eagle.sessions.models import Context, Model
 from llama_eagle.sessions.options import ContextOptions
 from llama_eagle.sessions.text import Tokenizer
 
-WINDOW = 256  # tokens of a context; each window starts anew
+WINDOW = 256  # tokens per context; each window starts with an empty one
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """Over the tokens of a text, in nats. same_top: share of tokens whose most probable successor is the same."""
+    """Divergence over the tokens of a text, in nats.
+
+    `same_top` is the fraction of tokens whose most probable next token is the same.
+    """
 
     n_tokens: int
     mean: float
@@ -38,7 +41,7 @@ class Divergence:
 
 
 def windows(path: Path, tokens: list[int], threads: int) -> Iterator[np.ndarray]:
-    """Log-probabilities [n, vocab] of each window of the text."""
+    """Compute log-probabilities [n, vocab] of each window of the text."""
     with Model(path) as model:
         for start in range(0, len(tokens), WINDOW):
             with Context(model, ContextOptions(n_ctx=WINDOW, n_threads=threads)) as context:
@@ -70,8 +73,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("reference", type=Path, help="GGUF of bf16, f16 or f32")
     parser.add_argument("candidates", nargs="+", metavar="TYPE[:RECIPE]")
-    parser.add_argument("--text", type=Path, required=True, help="UTF-8 text, or JSONL with texts under text or prompt")
-    parser.add_argument("--tokens", type=int, default=8192, help="most tokens of it")
+    parser.add_argument("--text", type=Path, required=True, help="UTF-8 text, or JSONL with the key text or prompt")
+    parser.add_argument("--tokens", type=int, default=8192, help="maximum number of tokens (default: 8192)")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()

@@ -1,9 +1,9 @@
-"""What the target's MTP head costs on a machine: a drafted token by rows of the head, and a prompt.
+"""Costs of the target's MTP head on this machine: a drafted token by rows of the head, and a prompt.
 
     python bench/studies/mtp_costs.py TARGET.gguf [--rows 8192 32768 all] [--threads 2] [--prompt 2048] [--json]
 
-Everything is measured in turns, so that drift meets all alike: medians. A drafted token is a quarter of
-a draft of four.
+Measurements alternate, so that drift of the machine affects all alike; results are medians. A drafted token is a
+quarter of a draft of four.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from llama_eagle.sessions.session import EagleSession
 
 N_DRAFT = 4
 N_TIMES = 40
-FIRST = 300  # the prompt's tokens count from here: ordinary ones in every vocabulary
+FIRST = 300  # first token of the prompt; tokens from here are ordinary in every vocabulary
 
 
 def sessions(model: Model, rows: list[int], threads: int, n_ctx: int, stack: ExitStack) -> Iterator[Any]:
-    """Without a draft, then with the head's given numbers of rows (0: all)."""
+    """Open a session without a draft, then one for each number of MTP head rows (0: all)."""
     plain = stack.enter_context(Context(model, ContextOptions(n_ctx, n_threads=threads)))
     yield stack.enter_context(EagleSession(plain, None, SessionOptions(0)))
     for n in rows:
@@ -37,7 +37,7 @@ def sessions(model: Model, rows: list[int], threads: int, n_ctx: int, stack: Exi
 
 
 def medians(calls: list[Callable[[], None]], n_times: int) -> list[float]:
-    """ms of each call, all in turn."""
+    """Return the median ms of each call, alternating between them."""
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(n_times):
         for call, mine in zip(calls, times, strict=True):
@@ -79,10 +79,12 @@ def measure(path: Path, rows: list[int], threads: int, n_prompt: int, n_prompts:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", type=Path)
-    parser.add_argument("--rows", nargs="+", default=["8192", "16384", "32768", "all"], help="numbers, or all")
+    parser.add_argument(
+        "--rows", nargs="+", default=["8192", "16384", "32768", "all"], help="numbers of head rows, or all"
+    )
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--prompt", type=int, default=2048, help="tokens")
-    parser.add_argument("--prompts", type=int, default=3, help="times that the prompt is read")
+    parser.add_argument("--prompt", type=int, default=2048, help="prompt length in tokens (default: 2048)")
+    parser.add_argument("--prompts", type=int, default=3, help="evaluations of the prompt (default: 3)")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     rows = [0 if n == "all" else int(n) for n in args.rows]
@@ -90,8 +92,8 @@ def main() -> None:
     if args.json:
         print(json.dumps(report, indent=2))
         return
-    print(f"{report['model']}: a decode {report['decode_ms']:.2f} ms, the prompt {report['prompt_ms']:.0f} ms")
-    print("| rows | a drafted token, ms | over a decode | prompt over plain |\n|---|---|---|---|")
+    print(f"{report['model']}: decode {report['decode_ms']:.2f} ms, prompt {report['prompt_ms']:.0f} ms")
+    print("| rows | ms per drafted token | over a decode | prompt over plain |\n|---|---|---|---|")
     for name, row in report["rows"].items():
         print(f"| {name} | {row['token_ms']:.2f} | {row['over_decode']:.1%} | {row['prompt_over_plain']:.3f} |")
 

@@ -1,11 +1,11 @@
-"""Replay against snapshots: time of a decode that is almost only recurrent state, and memory kept for rollback.
+"""Replay against snapshots: time of a decode that is almost only recurrent state, and memory used for rollback.
 
     python bench/studies/round_state.py --threads 2 --json out.json
     python bench/studies/round_state.py --n-gpu-layers -1 --rows 17      # on a GPU, rounds of 1 to 17 rows
 
-The models have a real one's recurrent layers and heads with everything else tiny (n_embd 32, one attention layer), so
-the Gated DeltaNet, its convolution and the state traffic remain. The two contexts take turns within one run: ratios
-survive a noisy machine, absolute times may not. With one thread, times are CPU time of that thread.
+The models have the recurrent layers and heads of a real one, and everything else is tiny (n_embd 32, one attention
+layer): the Gated DeltaNet, its convolution and the state traffic remain. Measurements alternate between the two
+contexts: ratios are valid on a noisy machine, absolute times may not be. With one thread, times are CPU time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from llama_eagle.bench.round_context import REPLAY, SNAPSHOTS, RoundContext, RoundModel
 from llama_eagle.synthetic.recurrent import Shape, write_recurrent
 
-# recurrent layers, key heads, value heads of Qwen3.5; head size 128, conv kernel 4
+# Recurrent layers, key heads and value heads of Qwen3.5 models; head size 128, conv kernel 4.
 MODELS = {"0.8B": (18, 16, 16), "4B, 9B": (24, 16, 32), "27B": (48, 16, 48), "35B-A3B": (30, 16, 32)}
 
 
@@ -40,7 +40,7 @@ def make_model(folder: Path, name: str, n_gpu_layers: int) -> RoundModel:
 
 
 def one_round(context: RoundContext, rows: int, kept: int) -> None:
-    """A decode of `rows` tokens of which `kept` stay."""
+    """Decode `rows` tokens and keep `kept` of them."""
     if context.n_past[0] > 700:
         context.remove(0)
         context.decode({0: [1] * 16})
@@ -52,7 +52,7 @@ def one_round(context: RoundContext, rows: int, kept: int) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """Decodes of `rows` tokens of which `kept` stay, where `n_rs_seq` can be undone."""
+    """A round of `rows` tokens of which `kept` stay, with a rollback depth of `n_rs_seq`."""
 
     n_rs_seq: int
     rows: int
@@ -90,7 +90,7 @@ def compare_memory(model: RoundModel, n_rs_seq: int) -> dict[str, float]:
 
 
 def cases(rows: int) -> list[Case]:
-    """Rounds of 1 to `rows` rows of which half are kept; 0: those of docs/round-state.md."""
+    """Return rounds of 1 to `rows` rows, half of them kept (0: the rounds of docs/round-state.md)."""
     if rows == 0:
         return [Case(0, 1, 1), Case(4, 1, 1), Case(4, 5, 3), Case(8, 9, 4)]
     return [Case(rows - 1, n, (n + 1) // 2) for n in range(1, rows + 1)]
@@ -111,10 +111,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--runs", type=int, default=60, help="rounds per measurement")
-    parser.add_argument("--n-gpu-layers", type=int, default=0, help="-1: all")
-    parser.add_argument("--rows", type=int, default=0, help="rounds of 1 to so many rows, of one model")
-    parser.add_argument("--model", choices=MODELS, default="4B, 9B", help="whose rounds are timed (4B, 9B)")
-    parser.add_argument("--json", type=Path, help="also write the result there")
+    parser.add_argument("--n-gpu-layers", type=int, default=0, help="layers on the GPU (-1: all)")
+    parser.add_argument("--rows", type=int, default=0, help="measure rounds of 1 to N rows with one model")
+    parser.add_argument("--model", choices=MODELS, default="4B, 9B", help="model to time (default: 4B, 9B)")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     args = parser.parse_args()
     n_gpu_layers = 99 if args.n_gpu_layers < 0 else args.n_gpu_layers
     result = measure(args.threads, args.runs, n_gpu_layers, args.rows, args.model)
@@ -126,8 +126,8 @@ def main() -> None:
         )
     for name, row in result["memory"].items():
         print(
-            f"{name}: state {row['state_mib']:.1f} MiB, for a rollback of 8 snapshots {row['snapshots_mib']:.1f} MiB, "
-            f"replay {row['replay_mib']:.1f} MiB, 1/{row['ratio']:.1f}"
+            f"{name}: state {row['state_mib']:.1f} MiB; rollback depth 8: snapshots {row['snapshots_mib']:.1f} MiB, "
+            f"replay {row['replay_mib']:.1f} MiB (1/{row['ratio']:.1f})"
         )
     if args.json:
         args.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")

@@ -1,15 +1,15 @@
-"""Total speed of llama-server with several clients: ours and upstream's unmodified one, with a draft and without.
+"""Total speed of llama-server with several clients: ours and the unmodified upstream, with and without a draft.
 
     python bench/studies/serving.py [--synthetic 0.8b] [--accept 0.7] [--clients 1 2 4 8] [-n 128] [--runs 1] [--apart]
 
-Every server runs throughout, and they are asked in turns, so that drift of the machine meets all alike: medians. A
-client asks once for n tokens; the speed is all clients' tokens over the time from the first request to the last answer,
-the prompts included. `generate` is the same library in this process, for one client to be compared with.
+All servers run throughout and requests alternate between them, so that drift of the machine affects all alike; results
+are medians. Each client requests n tokens once. The speed is all clients' tokens over the time from the first request
+to the last answer, prompts included. For comparison with one client, `generate` runs the library in this process.
 
---apart puts the clients on every second slot, with idle ones between them.
+--apart puts the clients on every second slot, with idle slots between them.
 
---cpu counts the servers' CPU time instead, for a machine that has other work to do; only with --threads 1, since
-threads that wait for each other count too. The best run is reported then.
+--cpu measures the servers' CPU time instead, for a machine that is busy with other work. It requires --threads 1,
+because threads that wait for each other count too, and reports the best run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from llama_eagle.native.processor.threads import default_threads
 from llama_eagle.synthetic.cycle import word
 from llama_eagle.synthetic.ggufs import PairFolder
 
-TIMEOUT = 900  # seconds until a server answers; reached only when something is wrong
+TIMEOUT = 900  # seconds until a server answers; reached only if something is wrong
 OURS, OURS_PLAIN = "ours, draft", "ours, plain"
 UPSTREAM_PLAIN = "upstream, plain"
 GENERATE, GENERATE_PLAIN = "generate, draft", "generate, plain"
@@ -48,7 +48,7 @@ GENERATE, GENERATE_PLAIN = "generate, draft", "generate, plain"
 
 @dataclass(frozen=True)
 class Setting:
-    """What all servers are started with, and asked for."""
+    """Settings of all servers and of the requests."""
 
     target: Path
     draft: Path
@@ -56,14 +56,14 @@ class Setting:
     n_draft: str
     threads: int
     slots: int
-    n_ctx: int  # tokens of each slot
-    cpu: bool = False  # count CPU time
+    n_ctx: int  # tokens per slot
+    cpu: bool = False  # measure CPU time
     apart: bool = False  # clients on every second slot
 
 
 @dataclass(frozen=True)
 class Server:
-    """`clock` counts seconds."""
+    """A running server; `clock` returns seconds (wall-clock or CPU time)."""
 
     address: str
     clock: Callable[[], float]
@@ -76,7 +76,7 @@ def free_port() -> int:
 
 
 def ours(setting: Setting, draft: bool) -> list[str]:
-    """`llama-eagle serve`."""
+    """Return the command line of `llama-eagle serve`."""
     drafting = ["-d", str(setting.draft), "--n-draft", setting.n_draft] if draft else ["-d", "none"]
     return [
         *(sys.executable, "-m", "llama_eagle", "serve", "-m", str(setting.target), *drafting),
@@ -85,7 +85,7 @@ def ours(setting: Setting, draft: bool) -> list[str]:
 
 
 def upstream(setting: Setting, peer: Peer, n_draft: int) -> list[str]:
-    """llama.cpp's own server, drafting n_draft tokens a round."""
+    """Return the command line of llama.cpp's own server, drafting n_draft tokens per round."""
     threads = str(setting.threads)
     command = [
         *(str(peer.folder / SERVER), "--model", str(setting.target), "--threads", threads, "--threads-batch", threads),
@@ -98,7 +98,7 @@ def upstream(setting: Setting, peer: Peer, n_draft: int) -> list[str]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of a process and its children, as Linux counts them."""
+    """Return the CPU time of a process and its children, as Linux counts it."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     own = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     ticks = int(own[11]) + int(own[12])
@@ -107,7 +107,7 @@ def cpu_seconds(pid: int) -> float:
 
 @contextmanager
 def serving(command: list[str], cpu: bool) -> Iterator[Server]:
-    """From its first healthy answer on."""
+    """Run a server for the duration of the block, which starts when the server is healthy."""
     port = free_port()
     process = subprocess.Popen([*command, "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     address = f"http://127.0.0.1:{port}"
@@ -132,7 +132,7 @@ def wait_for(address: str, process: subprocess.Popen[bytes]) -> None:
 
 
 def complete(address: str, rank: int, n: int, slot: int) -> dict[str, Any]:
-    """n tokens after three words of the constructed pair's cycle, from the rank-th on; slot -1: any."""
+    """Request n tokens after three words of the constructed pair's cycle, starting at index `rank` (slot -1: any)."""
     prompt = "".join(f" {word(rank + i)}" for i in range(3))
     body = {"prompt": prompt, "n_predict": n, "temperature": 0, "cache_prompt": False, "id_slot": slot}
     headers = {"Content-Type": "application/json"}
@@ -142,14 +142,14 @@ def complete(address: str, rank: int, n: int, slot: int) -> dict[str, Any]:
 
 
 def measure(server: Server, n_clients: int, n: int, apart: bool = False) -> dict[str, float]:
-    """Tokens per second of all, and of the drafted tokens the share that was accepted."""
+    """Return tokens/s of all clients, tokens drafted per round and the acceptance rate."""
     with ThreadPoolExecutor(n_clients) as pool:
         start = server.clock()
         slots = [2 * client if apart else -1 for client in range(n_clients)]
         answers = list(pool.map(lambda i, slot: complete(server.address, 100 * i, n, slot), range(n_clients), slots))
         seconds = server.clock() - start
     if any(answer["tokens_predicted"] != n for answer in answers):
-        raise SystemExit("an answer is shorter than it was asked for")
+        raise SystemExit("an answer is shorter than requested")
     drafted = sum(answer["timings"].get("draft_n", 0) for answer in answers)
     accepted = sum(answer["timings"].get("draft_n_accepted", 0) for answer in answers)
     rounds = n_clients * n - accepted
@@ -165,7 +165,7 @@ def middle(runs: list[dict[str, float]]) -> dict[str, float]:
 
 
 def commands(setting: Setting, lengths: list[int]) -> dict[str, list[str]]:
-    """Command lines by name; upstream's only where its lengths are asked for."""
+    """Return command lines by name; includes upstream's servers only if `lengths` is not empty."""
     found = {OURS_PLAIN: ours(setting, draft=False), OURS: ours(setting, draft=True)}
     if lengths:
         peer = build_peer(tools=(*TOOLS, SERVER))
@@ -175,7 +175,7 @@ def commands(setting: Setting, lengths: list[int]) -> dict[str, list[str]]:
 
 
 def run(setting: Setting, clients: list[int], lengths: list[int], n_runs: int) -> dict[str, Any]:
-    """By way and number of clients, and `generate`'s speed with a draft and without."""
+    """Return results by server and number of clients, and the speed of `generate` with and without a draft."""
     found: dict[tuple[str, int], list[dict[str, float]]] = {}
     with ExitStack() as stack:
         servers = {
@@ -203,7 +203,7 @@ def run(setting: Setting, clients: list[int], lengths: list[int], n_runs: int) -
 
 
 def generating(setting: Setting, stack: ExitStack) -> dict[tuple[str, int], Callable[[], dict[str, float]]]:
-    """One client's text by the library itself."""
+    """Return functions that measure one client's text with the library in this process."""
     job = Job(setting.target, setting.draft, " A B C", setting.n, setting.threads, n_draft_max=8)
     here = stack.enter_context(loaded(job))
     n_draft = int(setting.n_draft) if setting.n_draft.isdigit() else setting.n_draft
@@ -229,7 +229,7 @@ def table(results: dict[str, Any], clients: list[int]) -> Iterator[str]:
         "draft over generate's": [
             draft[k]["tps"] / results[GENERATE][1]["tps"] for k in clients if k == 1 and GENERATE in results
         ],
-        "tokens drafted a round": [draft[k]["drafted_a_round"] for k in clients],
+        "tokens drafted per round": [draft[k]["drafted_a_round"] for k in clients],
     }
     for name, values in over.items():
         yield f"| {name} | " + " | ".join(f"{value:.2f}" for value in values) + " |"
@@ -241,18 +241,18 @@ def main() -> None:
     parser.add_argument("--accept", type=float, default=0.7)
     parser.add_argument("--type", default="q8_0")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--n-draft", default="auto", help="of ours")
-    parser.add_argument("--upstream", type=int, nargs="*", default=[1, 3], metavar="N", help="its draft lengths")
-    parser.add_argument("-n", type=int, default=128, help="tokens of each client")
+    parser.add_argument("--n-draft", default="auto", help="our draft length: a number or auto")
+    parser.add_argument("--upstream", type=int, nargs="*", default=[1, 3], metavar="N", help="upstream's draft lengths")
+    parser.add_argument("-n", type=int, default=128, help="tokens per client (default: 128)")
     parser.add_argument("--threads", type=int, default=default_threads())
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--runs", type=int, default=1)
-    parser.add_argument("--apart", action="store_true", help="clients on every second slot")
-    parser.add_argument("--cpu", action="store_true", help="tokens per second of CPU time")
+    parser.add_argument("--apart", action="store_true", help="put the clients on every second slot")
+    parser.add_argument("--cpu", action="store_true", help="report tokens per second of CPU time")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the servers end with it
-    folder = PairFolder(cache_dir() / "synthetic" / args.synthetic, args.synthetic, fresh=False, say=print)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, which ends the servers
+    folder = PairFolder(cache_dir() / "synthetic" / args.synthetic, args.synthetic, fresh=False, log=print)
     files = folder.files(args.accept, args.type, None)
     setting = Setting(
         *(files.target, files.draft, args.n, args.n_draft, args.threads, args.slots, args.n + 128, args.cpu, args.apart)

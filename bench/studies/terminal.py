@@ -1,9 +1,9 @@
-"""What the commands look like on a terminal: recordings of 80 and 120 columns, to be looked at.
+"""Recordings of the commands on terminals of 80 and 120 columns, for review.
 
     python bench/studies/terminal.py [NAME...] [-o build/terminal] [--columns 80 120]
 
-Each command runs in a terminal of that size with the demo's files; what it has shown at the end is written to
-NAME-COLUMNS.txt. Lines wider than the terminal are listed: prose may be, tables may not. Needs pexpect and pyte.
+Each command runs with the demo's files in a terminal of that size; the final screen is written to NAME-COLUMNS.txt.
+Lines wider than the terminal are listed: acceptable for prose, not for tables. Requires pexpect and pyte.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import pexpect
 import pyte
 
 LINES = 40
-WIDE = 2000  # columns of a terminal that no line is too wide for
-IDLE_S = 1.0  # without output: does it wait for a line?
+WIDE = 2000  # columns; wider than every line
+IDLE_S = 1.0  # seconds without output before checking for a prompt
 LONGEST_S = 300
 ROOT = Path(__file__).resolve().parents[2]
 TARGET, DRAFT = "build/demo/q8_0/target-q8_0.gguf", "build/demo/q8_0/draft-q8_0.gguf"
@@ -29,7 +29,7 @@ QUESTION = "How does Django handle signals?"
 
 @dataclass(frozen=True)
 class Recording:
-    """A command, and what is typed whenever it waits for a line."""
+    """A command and the lines typed at its prompts."""
 
     arguments: Sequence[str]
     typed: Sequence[str] = ()
@@ -55,19 +55,19 @@ RECORDINGS = {
 
 
 def record(recording: Recording, columns: int) -> tuple[list[str], list[str]]:
-    """What a terminal of this size shows in the end, and what one shows that no line is too wide for."""
+    """Return the final screen of a terminal of this size, and of one that is wide enough for every line."""
     command = [str(Path(sys.executable).parent / "llama-eagle"), *recording.arguments]
     child = pexpect.spawn(command[0], command[1:], dimensions=(LINES, columns), timeout=IDLE_S, cwd=str(ROOT))
     screens = [pyte.HistoryScreen(width, LINES, history=10_000, ratio=1e-9) for width in (columns, WIDE)]
-    setattr(screens[0], "write_process_input", child.send)  # noqa: B010  prompt_toolkit asks where the cursor is
+    setattr(screens[0], "write_process_input", child.send)  # noqa: B010  prompt_toolkit queries the cursor position
     streams = [pyte.ByteStream(screen) for screen in screens]
     typed = iter(recording.typed)
     deadline = time.monotonic() + LONGEST_S
     while time.monotonic() < deadline:
         try:
             sent = child.read_nonblocking(1 << 16)
-        except pexpect.TIMEOUT:  # it waits, or it thinks
-            if _is_asking(screens[0]):
+        except pexpect.TIMEOUT:  # the command waits for input, or computes
+            if _shows_prompt(screens[0]):
                 child.send(f"{next(typed, '/exit')}\r")
         except pexpect.EOF:
             return shown(screens[0]), shown(screens[1])
@@ -78,12 +78,12 @@ def record(recording: Recording, columns: int) -> tuple[list[str], list[str]]:
     raise SystemExit(f"{' '.join(recording.arguments)}: not done after {LONGEST_S} s")
 
 
-def _is_asking(screen: pyte.Screen) -> bool:
+def _shows_prompt(screen: pyte.Screen) -> bool:
     return bool(screen.display[screen.cursor.y].rstrip() == ">")
 
 
 def shown(screen: pyte.HistoryScreen) -> list[str]:
-    """Its lines, those that have left it at the top included."""
+    """Return all lines of a screen, including those scrolled off the top."""
     left = ["".join(line[i].data for i in range(screen.columns)) for line in screen.history.top]
     lines = [line.rstrip() for line in (*left, *screen.display)]
     return lines[: max((i for i, line in enumerate(lines, 1) if line), default=0)]

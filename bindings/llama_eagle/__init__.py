@@ -1,7 +1,7 @@
 """EAGLE-3 speculative decoding for quantized local models, from Python, on llama.cpp.
 
-Importing this package makes llama-cpp-python load our build of llama.cpp. It loads no native code itself: the names
-below are imported when they are first used, so that the converter works without a native build.
+Importing this package makes llama-cpp-python load our build of llama.cpp. The import itself loads no native code: each
+name below is imported on first use, so that the converter works without a native build.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Types of arguments from callers, checked once at the entry: a message names argument, value and what is allowed.
+"""Type checks of callers' arguments, once at the entry. A message names the argument, its value and the allowed type.
 
-They follow the annotations of a function or class, and allow what its code takes as well: numpy's numbers where numbers
-are annotated, paths where texts name files, None where it means off.
+The checks follow the annotations of a function or class, and also allow what its code accepts: numpy numbers for
+numbers, paths for texts that name files, None for options that it switches off.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from llama_eagle.errors import UsageError
 
 
 def allowed(words: str, check: Callable[[Any], bool]) -> Any:
-    """A type of the values that pass `check`. words: for messages, such as "a finite number"."""
+    """Return a type for the values that pass `check`. words: its name in messages, such as "a finite number"."""
 
     def require(value: Any) -> Any:
         try:
@@ -38,7 +38,7 @@ def allowed(words: str, check: Callable[[Any], bool]) -> Any:
 
 
 def is_text(value: Any) -> bool:
-    """Return True for text that UTF-8 can hold: without lone surrogates."""
+    """Return True for text that UTF-8 can encode: text without lone surrogates."""
     return isinstance(value, str) and not SURROGATE.search(value)
 
 
@@ -47,13 +47,13 @@ def _is_whole(value: Any) -> bool:
 
 
 def require_text(name: str, text: str) -> str:
-    """`text`. Raises `UsageError` where it holds a lone surrogate."""
+    """Return `text`. Raises `UsageError` if it contains a lone surrogate."""
     if not is_text(text):
         raise UsageError(f"{name}={text!r:.60} must be {TEXT_WORDS}. Correct it.")
     return text
 
 
-TEXT_WORDS = "a text without lone surrogates"
+TEXT_WORDS = "a string without lone surrogates"
 WHOLE = allowed("a whole number", _is_whole)
 FINITE = allowed(
     "a finite number", lambda value: not isinstance(value, str | bytes | bytearray) and math.isfinite(float(value))
@@ -70,17 +70,17 @@ LISTS = (list, Sequence, Iterable)
 
 
 class Types:
-    """The types of a function's or class's arguments.
+    """The types of the arguments of a function or class.
 
-    of: the function or class. others: types in place of its annotations. names: for annotations that its module lacks
-    at run time.
+    of: the function or class. others: types in place of its annotations. names: names in annotations that the module
+    does not define at run time.
     """
 
     def __init__(self, of: Any, names: Mapping[str, Any] | None = None, **others: Any) -> None:
         self._of, self._names, self._others = of, names, others
 
     def check(self, given: Mapping[str, Any]) -> None:
-        """Raises `UsageError` for the first of the given arguments that has another type."""
+        """Check the types of the given arguments. Raises `UsageError` for the first wrong one."""
         for name, value in given.items():
             if name in self._adapters:
                 _check(name, value, self._adapters[name])
@@ -93,7 +93,7 @@ class Types:
 
 
 def _loosened(hint: Any) -> Any:
-    """An annotation with numbers, texts and lists as code takes them; of what is not judged here, Any."""
+    """Return an annotation with the types that the code accepts for numbers, texts and lists; Any if unchecked."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         kinds = [_loosened(part) for part in parts]

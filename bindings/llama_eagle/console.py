@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, TextIO
 
-TINT, DIM, PLAIN = "\033[36m", "\033[2m", "\033[0m"  # tokens that had been drafted; thinking
-TABLE_WIDTH = 110  # of a table that goes to a file or a pipe
-# What steers a terminal instead of being shown: control characters, and those that turn the direction of writing.
+TINT, DIM, PLAIN = "\033[36m", "\033[2m", "\033[0m"  # drafted tokens; thinking; all else
+TABLE_WIDTH = 110  # columns of a table in a file or a pipe
+# Control characters, and those that change the direction of writing: a terminal obeys them instead of showing them.
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -24,9 +24,9 @@ class _State:
 
 
 def prepare_streams() -> None:
-    """Three streams that take every character, whatever the shell has closed and its locale cannot say.
+    """Make the three standard streams accept every character, and replace closed ones by the null device.
 
-    A closed one becomes the null device: otherwise a file of ours would get its number, and native code's messages.
+    Otherwise a file of ours would get the number of a closed stream, and the messages of native code with it.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
@@ -41,34 +41,37 @@ def use_json(wanted: bool) -> None:
 
 
 def printable(text: str) -> str:
-    """`text` with its control characters as \\x1b or \\u202e, but for tabs and line ends: names come from files."""
+    """Return `text` with control characters escaped as \\x1b or \\u202e, except tabs and line ends.
+
+    Names of files and models may contain them.
+    """
     return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def data(text: str) -> None:
-    """A line of data, in text mode."""
+    """Print a line of data, in text mode."""
     print(printable(text))
 
 
 def stream(text: str, drafted: bool = False) -> None:
-    """A piece of an answer as it comes, in colour what had been drafted."""
+    """Print a piece of an answer at once; in colour if it was drafted."""
     write(text, TINT if drafted else "")
 
 
 def write(text: str, color: str) -> None:
-    """A piece of a line of data: on a terminal in `color`, and steering nothing there."""
+    """Print a piece of a line of data: on a terminal in `color` and with control characters escaped."""
     shown = printable(text) if sys.stdout.isatty() else text
     sys.stdout.write(f"{color}{shown}{PLAIN}" if color and sys.stdout.isatty() and use_color() else shown)
     sys.stdout.flush()
 
 
 def size(n_bytes: int) -> str:
-    """For people: 31 MiB, 4.2 GiB."""
+    """Format a size for people: 31 MiB, 4.2 GiB."""
     return f"{n_bytes / 2**30:.1f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.1f} MiB"
 
 
 def table(value: Any) -> None:
-    """A rich table, as data in text mode."""
+    """Print a rich table, as data in text mode."""
     from rich.console import Console
 
     color = sys.stdout.isatty() and use_color()
@@ -76,12 +79,12 @@ def table(value: Any) -> None:
 
 
 def width() -> int:
-    """Columns of stdout, TABLE_WIDTH where it is no terminal."""
+    """Return the number of columns of stdout, or TABLE_WIDTH if it is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else TABLE_WIDTH
 
 
 def compact_table(headings: Sequence[str], *, title: str, caption: str | None = None) -> Any:
-    """A rich table without rows yet, narrow enough for 80 columns; columns of digits are never cut."""
+    """Return an empty rich table, narrow enough for 80 columns; columns of digits are never truncated."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -92,31 +95,31 @@ def compact_table(headings: Sequence[str], *, title: str, caption: str | None = 
 
 
 def result(value: dict[str, Any]) -> None:
-    """The one object of --json; escaped where the stream is not UTF-8."""
+    """Print the one object of --json; escape non-ASCII characters if the stream is not UTF-8."""
     is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
     text = json.dumps(value, ensure_ascii=not is_unicode)
     sys.stdout.write(CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
 
 def note(text: str) -> None:
-    """A remark for a person, on a terminal only."""
+    """Write a remark for people to stderr, only if it is a terminal."""
     if on_terminal():
-        _tell(text)
+        _to_stderr(text)
 
 
 def log(text: str) -> None:
-    """Write a line to stderr, also where it is a file: progress, and what a server reports."""
-    _tell(text)
+    """Write a line to stderr, even if it is not a terminal: progress, and messages of a server."""
+    _to_stderr(text)
     sys.stderr.flush()
 
 
 def warn(text: str) -> None:
-    """Something the user should know wherever stderr goes; the same fact is a field of --json."""
-    _tell(f"warning: {' '.join(text.split())}")
+    """Write a warning to stderr. With --json, a field of the object states the same fact."""
+    _to_stderr(f"warning: {' '.join(text.split())}")
 
 
 def failure(kind: str, message: str, code: int) -> None:
-    """One line on stderr; with --json one object on stdout as well."""
+    """Write an error as one line to stderr, and with --json also as one object to stdout."""
     with suppress(OSError):
         if _State.json:
             result({"error": {"type": kind, "message": message, "exit_code": code}})
@@ -125,22 +128,21 @@ def failure(kind: str, message: str, code: int) -> None:
 
 
 def error(message: str) -> None:
-    """A line on stderr."""
-    _tell(f"error: {message}")
+    """Write an error as one line to stderr."""
+    _to_stderr(f"error: {message}")
 
 
 def prose(text: str, hang: int = 0) -> None:
-    """Data that is sentences; `hang`: columns by which all but the first line of each are set in."""
+    """Print sentences as data. `hang`: indentation of continuation lines, in columns."""
     _write_lines(text, sys.stdout, hang)
 
 
-def _tell(text: str) -> None:
-    """On stderr."""
+def _to_stderr(text: str) -> None:
     _write_lines(text, sys.stderr)
 
 
 def _write_lines(text: str, stream: TextIO, hang: int = 0) -> None:
-    """A terminal gets lines that end between words."""
+    """Write lines, wrapped between words on a terminal."""
     lines = printable(text).split("\n")
     if stream.isatty():
         width = shutil.get_terminal_size().columns

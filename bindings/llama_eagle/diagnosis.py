@@ -1,4 +1,4 @@
-"""What this installation is made of, and whether it works."""
+"""A report on this installation: versions, devices, and problems."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from llama_eagle.native.build import library_folder
 from llama_eagle.native.calls import backend_function, library
 from llama_eagle.native.processor.detect import read_cores
 from llama_eagle.sessions import exact
-from llama_eagle.sessions.devices import DEVICES, GPUS, devices_of_kind, placement, told
+from llama_eagle.sessions.devices import DEVICES, GPUS, devices_of_kind, placement, summary
 from llama_eagle.sessions.models import Model
 from llama_eagle.sessions.options import LoadOptions
 
-NAME = 20  # columns of what a line of the report is about
+NAME = 20  # columns of the first field of a line
 PACKAGES = ("llama-eagle", "llama-cpp-python", "gguf", "numpy", "safetensors", "huggingface_hub")
 
 
 @dataclass(frozen=True)
 class Backend:
-    """What happens on a backend's devices, and how we know: a row of the table in docs/gpu.md."""
+    """Operations of a backend and how they were tested: a row of the table in docs/gpu.md."""
 
     recurrent_state: str
     draft: str
@@ -50,9 +50,10 @@ BACKENDS = {  # by the name of ggml's registry
 
 
 def examine(load: LoadOptions = LoadOptions(), model: Path | None = None) -> dict[str, Any]:
-    """Everything a report of trouble needs. `problems` is empty when the library loads and the servers answer.
+    """Collect the facts for a report of a problem.
 
-    model: of which `placement` says where its layers would lie; nothing of it is loaded.
+    `problems` is empty if the library loads and the RPC servers answer. model: file whose layers `placement` assigns to
+    devices, without loading weights.
     """
     report: dict[str, Any] = {
         "versions": _versions(),
@@ -79,7 +80,7 @@ def examine(load: LoadOptions = LoadOptions(), model: Path | None = None) -> dic
         report["gpu_backends"] = devices_of_kind(GPUS)
         report["backends"] = backends({gpu["backend"] for gpu in report["gpu_backends"]})
         report["exact"] = exact.devices()
-        report["rpc_servers"] = [_remote(device) for server in load.rpc_servers for device in rpc.ask(server)]
+        report["rpc_servers"] = [_remote(device) for server in load.rpc_servers for device in rpc.query(server)]
         report["placement"] = _placement(model, load) if model else []
     except EagleError as error:
         report["problems"].append(str(error))
@@ -87,7 +88,7 @@ def examine(load: LoadOptions = LoadOptions(), model: Path | None = None) -> dic
 
 
 def render(report: dict[str, Any]) -> str:
-    """The report for people."""
+    """Format the report for people."""
     lines = [f"{name:<{NAME}} {version}" for name, version in report["versions"].items()]
     lines += [
         f"{'llama.cpp commit':<{NAME}} {report['upstream_commit'] or '-'}",
@@ -110,14 +111,14 @@ def render(report: dict[str, Any]) -> str:
     ]
     lines += _processor_lines(report["processor"])
     if report["placement"]:
-        lines.append(f"{'layers':<{NAME}} {told(report['placement'])}")
+        lines.append(f"{'layers':<{NAME}} {summary(report['placement'])}")
     lines += [f"{'exact':<{NAME}} {entry['device']}: {entry['why'] or 'yes'}" for entry in report["exact"]]
     lines += [f"problem: {problem}" for problem in report["problems"]]
     return "\n".join(lines)
 
 
 def processor() -> dict[str, Any]:
-    """Cores, affinity, quota and memory of this process, and its default number of threads."""
+    """Return cores, affinity, quota and memory of this process, and its default number of threads."""
     total, available = total_bytes(), available_bytes()
     return read_cores().as_dict() | {
         "total_mib": None if total is None else total >> 20,
@@ -146,8 +147,8 @@ def _placement(model: Path, load: LoadOptions) -> list[dict[str, Any]]:
 
 
 def backends(names: set[str]) -> list[dict[str, str]]:
-    """What is known of these backends of ggml; "RPC" has its server's address in brackets behind it."""
-    unknown = Backend("not known", "not known", "never looked at")
+    """Describe these backends of ggml. The name "RPC" is followed by the server's address in brackets."""
+    unknown = Backend("unknown", "unknown", "never looked at")
     return [{"backend": name, **asdict(BACKENDS.get(name.split("[")[0], unknown))} for name in sorted(names)]
 
 
@@ -163,13 +164,13 @@ def _version(package: str) -> str:
 
 
 def _cpu_library() -> str:
-    """Of several in a package, the one that was chosen for this CPU, without prefix and suffix of its file."""
+    """Return the name of the CPU library that was chosen for this CPU, without prefix and suffix of its file."""
     name: bytes = backend_function("CPU", "eagle_cpu_library", ctypes.CFUNCTYPE(ctypes.c_char_p))()
     return name.decode()
 
 
 def _cpu_features() -> list[str]:
-    """Of llama.cpp's line "… | CPU : AVX2 = 1 | FMA = 1 | …", those that are on."""
+    """Return the enabled features from llama.cpp's line "… | CPU : AVX2 = 1 | FMA = 1 | …"."""
     import llama_cpp
 
     text = llama_cpp.llama_print_system_info().decode()
@@ -177,5 +178,5 @@ def _cpu_features() -> list[str]:
 
 
 def devices() -> list[dict[str, Any]]:
-    """Name, description and memory in MiB of what models can run on, the CPU first."""
+    """Return name, description and memory in MiB of each device that models can run on, the CPU first."""
     return sorted(devices_of_kind(DEVICES), key=lambda device: bool(device["name"] != "CPU"))

@@ -1,7 +1,7 @@
-"""The errors users meet. Each carries the exit code the command line ends with.
+"""Errors that users see, each with the exit code of the command line.
 
-A message says what went wrong, where, what was expected and found, and what to do next. Each class is also the
-built-in error that llama-cpp-python raises in such a case, so that code written for it keeps catching them.
+A message says what went wrong and where, what was expected and found, and what to do next. Each class is also the
+built-in error that llama-cpp-python raises in such a case, so that code written for it still catches it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class IncompatibleModels(EagleError, ValueError):
 
 
 class UsageError(EagleError, ValueError):
-    """Arguments that cannot be honoured together."""
+    """Arguments are wrong, or contradict each other."""
 
     exit_code = 2
 
 
 class EnvironmentFailure(EagleError, RuntimeError):
-    """The installation or the machine is at fault: a missing library, no memory, an unwritable folder."""
+    """The installation or the machine is the cause: a missing library, no memory, a folder that is not writable."""
 
     exit_code = 4
 
@@ -53,11 +53,11 @@ class NativeError(EagleError, RuntimeError):
 
 
 class InputError(EagleError, ValueError):
-    """A file or text given as input cannot be used: missing, damaged, of the wrong kind, or too long."""
+    """A file or text cannot be used as input: missing, damaged, of the wrong kind, or too long."""
 
 
 def refuse(problems: Mapping[str, bool]) -> None:
-    """Raises `UsageError` with the first problem that is there."""
+    """Raise `UsageError` with the first problem whose value is True."""
     for problem, found in problems.items():
         if found:
             raise UsageError(f"{problem}. Correct it.")

@@ -1,4 +1,4 @@
-"""Output files, which are checked before work begins and appear whole or not at all; files of settings; the cache."""
+"""Output files that appear complete or not at all; files of settings; the cache."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from typing import Any
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 
 TEMPORARY = re.compile(r"\.(?P<output>.+)\.[0-9a-f]{8}\.tmp")
-YOUNG = 60.0  # seconds
-ENDING = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGXCPU")  # signals that end a process, and that it can catch
+MIN_AGE_S = 60.0  # of another output's temporary folder before it may be removed
+ENDING = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGXCPU")  # signals that end a process and can be caught
 
 
 def cache_dir() -> Path:
@@ -30,15 +30,18 @@ def cache_dir() -> Path:
     return Path(base or Path.home() / ".cache") / "llama-eagle"
 
 
-def explain(error: OSError, path: Path, need: int) -> EnvironmentFailure:
-    """Why `path`, of `need` bytes, could not be written."""
+def write_error(error: OSError, path: Path, need: int) -> EnvironmentFailure:
+    """Return the error for a failure to write `path`, which needs `need` bytes."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return EnvironmentFailure(f"no space left in {path.parent} for {path.name} ({need / 1e9:.2f} GB)")
     return EnvironmentFailure(f"cannot write {path}: {error.strerror or error}")
 
 
 def check_output(path: Path, need: int = 0) -> None:
-    """Raises EnvironmentFailure if `path` cannot be written, or if its disk has less than `need` bytes left."""
+    """Check that `path` can be written and that its disk has `need` bytes left.
+
+    Raises `EnvironmentFailure`, `UsageError`.
+    """
     folder = path.parent
     if not folder.is_dir():
         raise EnvironmentFailure(f"the folder {folder} does not exist: create it first")
@@ -54,27 +57,29 @@ def check_output(path: Path, need: int = 0) -> None:
 
 
 def read_json_or_yaml(path: Path) -> Any:
-    """What a file of settings holds. Raises `InputError` when it cannot be read or is not valid, `EnvironmentFailure`
-    where YAML cannot be read."""
+    """Return the content of a file of settings.
+
+    Raises `InputError` if it cannot be read or is not valid, `EnvironmentFailure` if PyYAML is missing.
+    """
     try:
         text = path.read_text("utf-8")
         found = (_yaml_loader() if path.suffix in (".yaml", ".yml") else json.loads)(text)
         place = null_character(found)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}).") from None
+        raise InputError(f"{path}: cannot be read ({error.strerror}). Correct the path.") from None
     except RecursionError:
-        raise InputError(f"{path}: it is nested too deeply. Write it flatter.") from None
+        raise InputError(f"{path}: nested too deeply. Use fewer levels.") from None
     except ValueError as error:
         raise InputError(f"{path}: not valid: {' '.join(str(error).split())}") from None
     if place is not None:
-        raise InputError(f"{path}: {place or 'it'} holds a null character. Remove it.")
+        raise InputError(f"{path}: {place or 'it'} contains a null character. Remove it.")
     return found
 
 
 def null_character(data: Any, place: str = "") -> str | None:
-    """Return the place of a null character in a value of settings, as keys with points between; None: there is none.
+    """Return the place of a null character in a value of settings, as keys joined by dots; None if there is none.
 
-    No path, address or key may have one: the system's functions end there.
+    Paths, addresses and keys must not contain one: functions of the operating system end the string there.
     """
     if isinstance(data, str):
         return place if "\0" in data else None
@@ -93,11 +98,10 @@ def null_character(data: Any, place: str = "") -> str | None:
 
 
 def typed(path: Path, data: Any, keys: Mapping[str, Any], *, where: str = "", others: bool = False) -> dict[str, Any]:
-    """The entries of an object in a file of settings, each of the type that `keys` gives it; what is optional is a type
-    with None.
+    """Return the entries of an object in a file of settings, checked against the types in `keys`.
 
-    where: of the object in the file. others: further keys are left out, not refused. Raises `InputError` with file,
-    key, value and what is allowed.
+    A type that includes None is optional. where: place of the object in the file. others: ignore unknown keys instead
+    of refusing them. Raises `InputError` with the file, the key, the value and the allowed type.
     """
     from pydantic import ConfigDict, ValidationError, create_model
 
@@ -112,12 +116,12 @@ def typed(path: Path, data: Any, keys: Mapping[str, Any], *, where: str = "", ot
         fault = error.errors()[0]
         if fault["type"] == "extra_forbidden":
             name = ".".join(map(str, (*filter(None, [where]), *fault["loc"])))
-            raise InputError(f"{path}: {name} is not known; known: {', '.join(keys)}. Leave it out.") from None
+            raise InputError(f"{path}: unknown key {name}; known keys: {', '.join(keys)}. Remove it.") from None
         raise InputError(invalid(path, error.errors(), where)) from None
 
 
 def invalid(path: Path, faults: Sequence[Mapping[str, Any]], where: str = "") -> str:
-    """The message for the first of pydantic's faults; of a value that may be of two types there is one for each."""
+    """Return the message for the first of pydantic's errors; a value with two allowed types has one error for each."""
     first = faults[0]
     same = [fault for fault in faults if fault["input"] is first["input"] and fault["loc"][:-1] == first["loc"][:-1]]
     place = first["loc"][:-1] if len(same) > 1 else first["loc"]
@@ -148,40 +152,45 @@ def _yaml_loader() -> Callable[[str], Any]:
 
 
 def refuse_sources(output: Path, sources: Iterable[Path]) -> None:
-    """Raises UsageError if `output` is one of the files that are read, by whatever name or link, or of a folder in
-    `sources` one of its files (a GGUF that lies there may be an earlier output)."""
+    """Raise `UsageError` if `output` is one of the files that are read, under any name or link.
+
+    For a folder in `sources` this means each of its files, except GGUFs, which may be earlier outputs.
+    """
     if not output.exists():
         return
     for source in sources:
         for file in source.iterdir() if source.is_dir() else [source]:
             is_own = file == source or file.suffix.lower() != ".gguf"
             if is_own and file.is_file() and file.samefile(output):
-                raise UsageError(f"{output} is {file}, which is read: name another output.")
+                raise UsageError(f"{output} is the input file {file}: name another output.")
 
 
 def refuse_existing(outputs: Iterable[Path], overwrite: bool) -> None:
-    """Raises UsageError if one of `outputs`, or the parts of a split one, is a file already, unless that is wanted."""
+    """Raise `UsageError` if one of `outputs`, or a part of a split one, exists, unless `overwrite` is set."""
     for output in () if overwrite else outputs:
         parts = re.compile(rf"{re.escape(output.name.removesuffix('.gguf'))}-\d{{5}}-of-\d{{5}}\.gguf")
-        beside = output.parent.iterdir() if output.parent.is_dir() else ()
-        if found := [file for file in beside if (file == output or parts.fullmatch(file.name)) and file.is_file()]:
-            raise UsageError(f"{found[0]} exists: name another output, or --overwrite it.")
+        siblings = output.parent.iterdir() if output.parent.is_dir() else ()
+        if found := [file for file in siblings if (file == output or parts.fullmatch(file.name)) and file.is_file()]:
+            raise UsageError(f"{found[0]} exists: name another output, or replace it with --overwrite.")
 
 
 @contextlib.contextmanager
-def temporary_beside(path: Path, count: int = 1) -> Iterator[list[Path]]:
-    """Names of `count` temporary files in a hidden folder next to `path`. The folder goes at the end, as on signals
-    that end the process; what killed runs have left there goes first."""
+def temporary_next_to(path: Path, count: int = 1) -> Iterator[list[Path]]:
+    """Yield the names of `count` temporary files in a hidden folder next to `path`.
+
+    The folder is removed at the end, also on signals that end the process. Folders left by killed processes are removed
+    first.
+    """
     check_output(path)
     clear_temporaries(path)
     folder = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     with contextlib.ExitStack() as held:
         held.enter_context(_removed_when_ended(folder))
-        held.callback(_remove, folder)  # while the signals are still heard
+        held.callback(_remove, folder)  # while the signals are still caught
         try:
             folder.mkdir()
         except OSError as error:
-            raise explain(error, path, 0) from None
+            raise write_error(error, path, 0) from None
         lock = _lock(folder)
         if lock is not None:
             held.callback(os.close, lock)
@@ -189,7 +198,7 @@ def temporary_beside(path: Path, count: int = 1) -> Iterator[list[Path]]:
 
 
 def _remove(folder: Path) -> None:
-    """Also where Ctrl-C comes meanwhile."""
+    """Remove a folder completely, even if Ctrl-C interrupts the removal."""
     try:
         shutil.rmtree(folder, ignore_errors=True)
     except KeyboardInterrupt:
@@ -198,8 +207,10 @@ def _remove(folder: Path) -> None:
 
 
 def clear_temporaries(path: Path) -> None:
-    """Removes the temporary folders next to `path` that no living process holds: its own, and those of other outputs
-    after a minute, which may not be held yet."""
+    """Remove the temporary folders next to `path` that no living process holds.
+
+    Those of other outputs are removed only after a minute, because their process may not hold them yet.
+    """
     for folder in path.parent.iterdir():
         found = TEMPORARY.fullmatch(folder.name)
         if found is None or not folder.is_dir() or (found["output"] != path.name and _is_new(folder)):
@@ -211,14 +222,16 @@ def clear_temporaries(path: Path) -> None:
 
 def _is_new(folder: Path) -> bool:
     try:
-        return time.time() - folder.stat().st_mtime < YOUNG
+        return time.time() - folder.stat().st_mtime < MIN_AGE_S
     except OSError:  # its owner has removed it
         return True
 
 
 def _lock(folder: Path) -> int | None:
-    """Holds the folder until the number is closed or this process ends, in whatever way. None where others hold it, or
-    where the system has no such locks: nothing is cleared there."""
+    """Lock the folder until the returned file descriptor is closed or this process ends.
+
+    Returns None if another process holds it, or if the system has no such locks: then nothing is cleared.
+    """
     try:
         import fcntl
 
@@ -233,12 +246,12 @@ def _lock(folder: Path) -> int | None:
     return lock
 
 
-_temporaries: list[Path] = []  # a quantization's lies beside that of the conversion before it
+_temporaries: list[Path] = []  # several if a conversion is followed by a quantization
 
 
 @contextlib.contextmanager
 def _removed_when_ended(folder: Path) -> Iterator[None]:
-    """Signals that end the process still do, after all such folders are gone. A program's own handlers stay."""
+    """Remove `folder` before a signal ends the process. Handlers installed by the program are kept."""
     names = ENDING if threading.current_thread() is threading.main_thread() else ()
     numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
     unhandled = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
@@ -261,8 +274,8 @@ def _end(number: int, _frame: Any) -> None:
 
 
 def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
-    """`write` fills a temporary file that then takes the name `path`: the file appears whole, or not at all."""
-    with temporary_beside(path) as (temporary,):
+    """Call `write` with a temporary file, then rename it to `path`: the file appears complete or not at all."""
+    with temporary_next_to(path) as (temporary,):
         write(temporary)
-        temporary.chmod(temporary.parent.stat().st_mode & 0o666)  # as of any file: safetensors' are the owner's alone
+        temporary.chmod(temporary.parent.stat().st_mode & 0o666)  # safetensors writes files for the owner only
         temporary.replace(path)

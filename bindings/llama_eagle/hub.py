@@ -1,4 +1,4 @@
-"""The Hugging Face hub: files of a repository, and errors that say what to do."""
+"""The Hugging Face hub: files of a repository, and errors with a remedy."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ TIMEOUT_S = 10.0
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 STATUS = {
     401: "the hub does not accept the token. Run `hf auth login`",
-    403: "the hub refuses access. Request it on the repository's page, then run `hf auth login`",
-    429: "the hub has had too many requests. Wait some minutes; `hf auth login` raises the limit",
+    403: "the hub refuses access. Request access on the repository's page, then run `hf auth login`",
+    429: "too many requests to the hub. Wait some minutes; `hf auth login` raises the limit",
 }
 
 
@@ -37,16 +37,16 @@ def _translated(repo: str, revision: str | None, error: Exception) -> EagleError
     causes = list(_causes(error))
     known = {
         errors.HFValidationError: ConfigError(
-            f"{repo}: neither a file or folder here nor a repository's name, which is OWNER/NAME"
+            f"{repo}: neither a local file or folder nor the name of a repository (OWNER/NAME)"
         ),
-        errors.RevisionNotFoundError: ConfigError(f"{repo}: the hub has no revision {revision!r} of it"),
+        errors.RevisionNotFoundError: ConfigError(f"{repo}: no revision {revision!r} on the hub"),
         errors.GatedRepoError: EnvironmentFailure(
             f"{repo}: gated; accept its terms on the hub, then run `hf auth login`"
         ),
         errors.RepositoryNotFoundError: ConfigError(
-            f"{repo}: neither a folder here nor a repository on the hub (private? `hf auth login`)"
+            f"{repo}: neither a local folder nor a repository on the hub. If it is private, run `hf auth login`"
         ),
-        errors.RemoteEntryNotFoundError: ConfigError(f"{repo}: the hub has no such file of it. It may have changed."),
+        errors.RemoteEntryNotFoundError: ConfigError(f"{repo}: no such file on the hub. It may have changed."),
     }
     for kind, translation in known.items():
         if any(isinstance(cause, kind) for cause in causes):
@@ -54,13 +54,13 @@ def _translated(repo: str, revision: str | None, error: Exception) -> EagleError
     for cause in causes:
         if isinstance(cause, errors.HfHubHTTPError):
             status = cause.response.status_code
-            reason = STATUS.get(status, "the hub has a fault of its own. Try again later")
+            reason = STATUS.get(status, "the hub reports an error. Try again later")
             return EnvironmentFailure(f"{repo}: {reason} (HTTP status {status}).")
     return next(filter(None, (_of_disk(repo, cause) for cause in causes)), _unreachable(repo))
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and what led to it."""
+    """Yield the error and the errors that caused it."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
@@ -70,7 +70,7 @@ def _of_disk(repo: str, error: BaseException) -> EnvironmentFailure | None:
     if not isinstance(error, OSError):
         return None
     if "Consistency check failed" in str(error):
-        return EnvironmentFailure(f"{repo}: a file arrived with another size than the hub names. Run this again.")
+        return EnvironmentFailure(f"{repo}: a downloaded file has the wrong size. Run the command again.")
     if error.errno is None or (error.filename is None and error.errno not in FULL):
         return None
     if error.errno in FULL:
@@ -78,12 +78,12 @@ def _of_disk(repo: str, error: BaseException) -> EnvironmentFailure | None:
 
         where = error.filename or constants.HF_HUB_CACHE
         return EnvironmentFailure(
-            f"{repo}: no space left for it in {where}. Free some, or set HF_HOME to another disk."
+            f"{repo}: no space left in {where}. Free some space, or set HF_HOME to a folder on another disk."
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
         reason = error.strerror or error
         return EnvironmentFailure(
-            f"{repo}: cannot write {error.filename} ({reason}). Set HF_HOME to a folder that is writable."
+            f"{repo}: cannot write {error.filename} ({reason}). Set HF_HOME to a writable folder."
         )
     return None
 
@@ -99,7 +99,7 @@ def _unreachable(repo: str) -> EnvironmentFailure:
 
 
 def snapshot(repo: str, patterns: list[str], revision: str | None = None) -> Path:
-    """Return the folder with the files of a repository that match; downloaded unless they are in the hub's cache."""
+    """Return the folder with the matching files of a repository; download those that the hub's cache lacks."""
     from huggingface_hub import snapshot_download
 
     with hub_errors(repo, revision):
@@ -107,7 +107,7 @@ def snapshot(repo: str, patterns: list[str], revision: str | None = None) -> Pat
 
 
 def file_sizes(repo: str, cache_dir: Any = None) -> dict[str, int]:
-    """File names of a repository with sizes in bytes; if the hub cannot be reached, those in its cache."""
+    """Return the file names of a repository with sizes in bytes; if the hub cannot be reached, those in its cache."""
     from huggingface_hub import model_info, snapshot_download
 
     with hub_errors(repo):
@@ -126,7 +126,7 @@ def file_sizes(repo: str, cache_dir: Any = None) -> dict[str, int]:
 
 
 def revision_of(repo: str, timeout_s: float = 3.0) -> str | None:
-    """The newest commit of a repository; None if the hub does not answer."""
+    """Return the newest commit of a repository; None if the hub does not answer."""
     from huggingface_hub import model_info
 
     try:
@@ -136,12 +136,12 @@ def revision_of(repo: str, timeout_s: float = 3.0) -> str | None:
 
 
 def list_files(repo: str, cache_dir: Any = None) -> list[str]:
-    """File names of a repository; if the hub cannot be reached, those in its cache."""
+    """Return the file names of a repository; if the hub cannot be reached, those in its cache."""
     return list(file_sizes(repo, cache_dir))
 
 
 def download_files(repo: str, names: Sequence[str]) -> Path:
-    """Download files of a repository unless they are in the hub's cache; return the first one's path."""
+    """Download files of a repository unless they are in the hub's cache; return the path of the first."""
     from huggingface_hub import hf_hub_download
 
     with hub_errors(repo):
@@ -150,9 +150,10 @@ def download_files(repo: str, names: Sequence[str]) -> Path:
 
 
 def download(repo: str, pattern: str | None, **where: Any) -> str:
-    """The one file of a repository that matches, a GGUF by default; `where`: as hf_hub_download takes it.
+    """Download the one matching file of a repository and return its path. `pattern` defaults to *.gguf.
 
-    Raises `UsageError` when none or several match, otherwise as `hub_errors`.
+    `where`: keyword arguments of hf_hub_download. Raises `UsageError` if none or several match, otherwise as
+    `hub_errors`.
     """
     from huggingface_hub import hf_hub_download
 

@@ -1,9 +1,9 @@
-"""For libraries that construct `llama_cpp.Llama` themselves: LangChain, LlamaIndex and others.
+"""Support for libraries that construct `llama_cpp.Llama` themselves: LangChain, LlamaIndex and others.
 
 from llama_eagle.integrations import patch_llama_cpp
 
 with patch_llama_cpp(draft_path="draft.gguf"):
-    llm = ChatLlamaCpp(model_path="target.gguf")      # langchain_community; LlamaCPP of llama_index likewise
+    llm = ChatLlamaCpp(model_path="target.gguf")  # langchain_community; or LlamaCPP of llama_index
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from llama_eagle.drop_in.options import EAGLE_PARAMETERS, PARENT_PARAMETERS, Eag
 
 
 class patch_llama_cpp:
-    """Put `EagleLlama` in the place of `llama_cpp.Llama`, there and in modules that have imported it by name.
+    """Replace `llama_cpp.Llama` by `EagleLlama`, also in modules that have imported it by name.
 
-    `defaults` are added to what a library passes and yield to it. Arguments that `llama_cpp.Llama` ignores, such as
-    LangChain's `f16_kv`, are ignored here too, and batches too small for a round are enlarged. In effect from the call
-    until `undo()` or the end of a with block.
+    `defaults` apply to arguments that a library does not pass. Arguments that `llama_cpp.Llama` ignores, such as
+    LangChain's `f16_kv`, are ignored here too. Batches too small for a round are enlarged. The patch is in effect from
+    the call until `undo()` or the end of a with block.
     """
 
     def __init__(self, **defaults: Any) -> None:

@@ -1,6 +1,6 @@
-"""Published EAGLE-3 drafts and the targets that they were trained for: ids on the Hugging Face hub.
+"""Published EAGLE-3 drafts and their targets, as ids on the Hugging Face hub.
 
-The list is docs/pairs.md's; a test compares them.
+docs/pairs.md has the same list; a test compares them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from llama_eagle.files import cache_dir
 
 @dataclass(frozen=True)
 class KnownPair:
-    """maker: whose format the draft has; a fixture of that format is converted and compared with torch in the tests.
-    "unknown": its page was not seen. draft: with the subfolder of its repository, if it is in one.
+    """A published draft and its target.
 
-    licence: of the target. The draft's is on its page.
+    draft: hub id, followed by the subfolder in its repository if there is one. maker: project whose format the draft
+    has; tests convert a fixture of that format and compare it with torch. "unknown": its page was not checked. licence:
+    of the target. The draft's licence is on its page.
     """
 
     target: str
@@ -52,7 +53,7 @@ PAIRS = (
 
 
 def find_pair(names: Iterable[str]) -> KnownPair | None:
-    """The first pair in the list whose target has one of these names: hub ids, or names of models or folders."""
+    """Return the first pair whose target has one of these names: hub ids, or names of models or folders."""
     for name in names:
         wanted = _bare(name)
         for pair in PAIRS:
@@ -63,22 +64,22 @@ def find_pair(names: Iterable[str]) -> KnownPair | None:
 
 
 def _bare(name: str) -> str:
-    """Without what makers of GGUFs append; of another owner than the target's own, the model's name alone."""
+    """Return a name without the suffixes of GGUF makers, and without an owner other than the target's own."""
     name = re.sub(r"(?i)[-_.]?(i1-)?gguf$", "", name.strip()).lower().replace(" ", "-")
     owner, _, model = name.rpartition("/")
     return model if owner and not any(pair.target.lower() == name for pair in PAIRS) else name
 
 
 def kept_draft(pair: KnownPair) -> Path:
-    """The file that a pair's draft is converted to, once."""
+    """Return the file that holds the pair's converted draft."""
     return model_folder(f"{pair.draft} for {pair.target}", "q8_0") / f"{pair.draft.replace('/', '_')}.gguf"
 
 
 def models_dir() -> Path:
-    """The folder of converted models, each in one of its own."""
+    """Return the folder of converted models, which has a subfolder for each."""
     return cache_dir() / "models"
 
 
 def model_folder(source: str, outtype: str) -> Path:
-    """The folder of what is converted from `source`."""
+    """Return the folder of the model converted from `source`."""
     return models_dir() / hashlib.sha256(f"{source} {outtype}".encode()).hexdigest()[:16]

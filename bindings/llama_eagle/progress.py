@@ -1,4 +1,4 @@
-"""Progress of long jobs on stderr: a bar on a terminal, a line now and then in a file or a pipe."""
+"""Progress of long jobs on stderr: a bar on a terminal, occasional lines in a file or a pipe."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def progress(label: str, after_s: float = 0.0) -> Iterator[Callable[[float], Non
 
 @contextmanager
 def progress_later(label: str) -> Iterator[Callable[[float], None]]:
-    """Show the same for work that begins with its first report."""
+    """Show progress for work that starts with its first report."""
     bar = Bar(label)
     is_shown = False
 
@@ -63,7 +63,7 @@ class Bar:
         self._begin = 0.0
 
     def start(self, after_s: float = 0.0) -> None:
-        """Appear in `after_s` seconds, unless stopped before. A file gets lines at longer intervals."""
+        """Show the bar after `after_s` seconds, unless stopped before. A file gets lines at longer intervals."""
         self._fraction = 0.0
         self._begin = time.monotonic()
         if console.on_terminal():
@@ -72,7 +72,7 @@ class Bar:
             self._wait(FIRST_LINE_S, self._write_line)
 
     def show(self, fraction: float) -> None:
-        """Report the finished share. At 1 the bar disappears."""
+        """Report the finished fraction. At 1 the bar disappears."""
         self._fraction = fraction
         if fraction >= 1:
             self.stop()
@@ -116,7 +116,7 @@ class Bar:
 
 
 def line(label: str, fraction: float, elapsed_s: float) -> str:
-    """Return one line of progress, with the time that is left where it can be estimated."""
+    """Return one line of progress, with the remaining time if it can be estimated."""
     text = f"{label}: {fraction:.0%}, {_minutes(elapsed_s)}"
     return text if fraction <= 0 else f"{text}, about {_minutes(elapsed_s / fraction - elapsed_s)} left"
 

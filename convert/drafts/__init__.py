@@ -1,4 +1,4 @@
-"""EAGLE-3 drafts of every published format to GGUF: `convert_draft`, and `is_draft` to tell them from targets."""
+"""Conversion of EAGLE-3 drafts of every published format to GGUF. `is_draft` distinguishes them from targets."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a draft's config.json says, read with types and without invented defaults.
+"""A draft's config.json, read with types and without invented defaults.
 
 Producers put the same facts in three places: the top level, a nested `eagle_config`, and (speculators) a
-`transformer_layer_config` for the geometry. None is preferred in silence: two places that disagree are an error.
+`transformer_layer_config` for the geometry. None is preferred silently: a disagreement of two places is an error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WHERE = "config.json"
 
 @dataclass(frozen=True)
 class Geometry:
-    """Widths as configured; those that tensors tell better (H, F, layers) are cross-checked with them later."""
+    """Configured sizes. Those that tensors determine (H, F, layers) are compared with them later."""
 
     hidden_size: int
     n_head: int
@@ -33,44 +33,42 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Window:
-    """Sliding-window attention: a token attends to the last `size` ones, itself among them, in the layers marked."""
+    """Sliding-window attention: in the marked layers, a token attends to the last `size` tokens, including itself."""
 
     size: int
     pattern: tuple[bool, ...]
 
 
 def read_window(layer: Fields, n_layer: int) -> tuple[Window | None, str | None]:
-    """The window of a draft of n_layer layers, and a warning where config.json describes other layers than its own."""
+    """Return the window of a draft of n_layer layers, and a warning if config.json describes another number."""
     size, kinds = layer.integer("sliding_window"), layer.texts("layer_types")
     if size is None or not ("sliding_attention" in kinds or layer.flag("use_sliding_window")):
         return None, None
-    if not kinds:  # as transformers has it for Qwen: from this layer on
+    if not kinds:  # transformers' convention for Qwen: from this layer on
         first = layer.get("max_window_layers", 0)
         if type(first) is not int:
             raise layer.bad("max_window_layers", "an integer")
         kinds = ["full_attention"] * min(max(first, 0), n_layer) + ["sliding_attention"] * (n_layer - max(first, 0))
     if len(kinds) != n_layer:
-        note = (
-            f"layer_types speaks of {len(kinds)} layers, {n_layer} are stored: its sliding window of {size} is ignored"
-        )
+        note = f"layer_types has {len(kinds)} layers, {n_layer} are stored: its sliding window of {size} is ignored"
         return None, note
     pattern = tuple(kind == "sliding_attention" for kind in kinds)
     return (Window(size, pattern) if any(pattern) else None), None
 
 
-# Names of the layers that a draft reads, at the top level or in eagle_config; the first is the usual one.
+# Keys of the layers that a draft reads, at the top level or in eagle_config; the first is the most common.
 LAYER_KEYS = ("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids", "target_layer_ids")
 _NAMES_LAYERS = re.compile(
     r"(?i)layer.*(id|index|indices|idx|capture|feature|aux)|(aux|feature|hidden|capture|target|selected).*layers?$"
 )
-_OTHER_LAYERS = {"mlp_only_layers", "no_rope_layers"}  # of Qwen's and Llama's own blocks
+_OTHER_LAYERS = {"mlp_only_layers", "no_rope_layers"}  # layers of Qwen's and Llama's own blocks
 _OTHER_LISTS = {"eos_token_id", "bos_token_id", "pad_token_id", "mrope_section"}
 _DIGITS = re.compile(r"[\d\s,.'\"\[\]-]+")
 
 
 @dataclass(frozen=True)
 class DraftConfig:
-    """A draft's configuration. Flags are None when no place states them."""
+    """A draft's configuration. Flags are None if no place states them."""
 
     raw: Fields
     layer: Fields  # where geometry and RoPE are: transformer_layer_config, else the top level
@@ -119,7 +117,7 @@ def read_config(data: dict[str, Any]) -> DraftConfig:
 
 
 def _layer_ids(fields: Fields) -> list[int] | None:
-    """The ids of the layers that the draft reads, under any of their names; two that differ are an error."""
+    """Return the ids of the layers that the draft reads, under any of their names; different ids are an error."""
     found = {key: ids for key in LAYER_KEYS if (ids := fields.integers(key)) is not None}
     if len({tuple(sorted(ids)) for ids in found.values()}) > 1:
         raise ConfigError(f"{fields.where}: the layer ids differ: {found}; correct one of them, or use --aux-layers")
@@ -127,7 +125,7 @@ def _layer_ids(fields: Fields) -> list[int] | None:
 
 
 def other_layer_lists(config: DraftConfig, n_layer: int) -> Iterator[tuple[str, Any, bool]]:
-    """Entries that could name layers, under keys that nothing here reads: (key, value, whether its name says so)."""
+    """Yield entries that could name layers under unknown keys: (key, value, True if the key's name suggests it)."""
     for place, key, value in _entries(config.raw.data):
         if key in LAYER_KEYS and place in ("", "eagle_config."):
             continue
@@ -139,7 +137,7 @@ def other_layer_lists(config: DraftConfig, n_layer: int) -> Iterator[tuple[str, 
 
 
 def _entries(data: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, str, Any]]:
-    """Entries at any depth, through objects and lists of them: (keys above, each with a point; key; value)."""
+    """Yield entries at any depth, through objects and lists of them: (parent keys, each with a dot; key; value)."""
     for key, value in data.items():
         yield place, key, value
         for n, inner in enumerate(value) if isinstance(value, list) else [(None, value)]:
@@ -175,7 +173,7 @@ def _geometry(layer: Fields) -> Geometry:
 
 
 def _agreed(top: Any, nested: Any, what: str) -> Any:
-    """The value of whichever place states it; two that differ are an error."""
+    """Return the value from the place that states it; different values are an error."""
     if top is not None and nested is not None and top != nested:
         raise ConfigError(
             f"{WHERE}: {what} is {top} at the top level but {nested} in eagle_config; correct one of them"
@@ -184,7 +182,7 @@ def _agreed(top: Any, nested: Any, what: str) -> Any:
 
 
 def _flag(raw: Fields, nested: Fields, *names: str) -> bool | None:
-    """A flag under any of its names, in either place."""
+    """Return a flag under any of its names, from either place."""
     value: bool | None = None
     for name in names:
         value = _agreed(value, _agreed(raw.flag(name), nested.flag(name), name), " or ".join(names))
@@ -192,6 +190,6 @@ def _flag(raw: Fields, nested: Fields, *names: str) -> bool | None:
 
 
 def _norm_before_fc(raw: Fields, nested: Fields) -> bool | None:
-    """Here alone the nested value wins over a different one at the top level: SGLang and vLLM read it so."""
+    """Return the flag; the nested value takes precedence here, as in SGLang and vLLM."""
     inner = nested.flag("norm_before_fc")
     return raw.flag("norm_before_fc") if inner is None else inner

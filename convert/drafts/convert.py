@@ -1,4 +1,4 @@
-"""One draft checkpoint to one GGUF, to run beside its target."""
+"""Conversion of one draft checkpoint to one GGUF, for use with its target."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from llama_eagle.gguf.header import read_model
 
 
 def is_draft(checkpoint: Checkpoint) -> bool:
-    """Is this checkpoint a draft head? Decided by its configuration, else by its tensor names."""
+    """Return True if this checkpoint is a draft, by its configuration or else by its tensor names."""
     if looks_like_draft(checkpoint.config) or is_dflash(checkpoint.config):
         return True
     try:
         names = {canonical(name) for name in checkpoint.names()}
     except EagleError:
-        return False  # a target without readable weights: its own conversion says what is wrong
+        return False  # a target without readable weights: its own conversion reports the fault
     return not names.isdisjoint(("fc.weight", "fc.weight_packed"))
 
 
@@ -40,10 +40,10 @@ def convert_draft(
     options: DraftOptions | None = None,
     progress: Progress | None = None,
 ) -> DraftReport:
-    """Writes the draft `source` as `output`, to run beside `target`.
+    """Convert the draft `source` to `output`, for use with `target`.
 
-    source: folder, hub id or open checkpoint. target: folder, hub id or GGUF. Raises ConfigError or ConversionError
-    for what is wrong with either (then nothing is written), EnvironmentFailure for the machine.
+    source: folder, hub id or open checkpoint. target: folder, hub id or GGUF. Raises ConfigError or ConversionError for
+    a fault of either (then nothing is written), EnvironmentFailure for the machine.
     """
     options = options or DraftOptions()
     if options.rope_base is not None and not 1 < options.rope_base < 1e30:
@@ -75,7 +75,7 @@ def convert_draft(
 
 @dataclass(frozen=True)
 class _Job:
-    """A draft that is understood, and what is wanted of it."""
+    """A draft that has been read, and the options of its conversion."""
 
     draft: Draft
     checkpoint: Checkpoint
@@ -84,7 +84,7 @@ class _Job:
 
     @property
     def plain_type(self) -> str:
-        """Of the file before llama.cpp's quantizer, if that is needed."""
+        """The type of the file before llama.cpp's quantizer, if that is needed."""
         outtype = self.options.outtype
         return outtype if is_direct(outtype) else "auto"
 
@@ -102,7 +102,9 @@ class _Job:
             warnings.append(f"stock llama.cpp will refuse this file; llama-eagle runs it ({', '.join(because)})")
         fallen = [row.gguf for row in rows if options.outtype == "q8_0" and row.outtype == "f16"]
         if fallen:
-            warnings.append(f"f16 instead of q8_0, because rows are no multiple of 32: {', '.join(map(str, fallen))}")
+            warnings.append(
+                f"f16 instead of q8_0, because rows are not a multiple of 32: {', '.join(map(str, fallen))}"
+            )
         flags, rope = draft.flags, draft.rope
         return DraftReport(
             source=checkpoint.source,

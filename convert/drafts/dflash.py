@@ -1,7 +1,7 @@
 """DFlash, DFlash2 and DSpark drafts, which llama.cpp runs itself, in the layout of its own converter.
 
-They draft a block of tokens at once: attention over features of the target and over the block itself; DFlash2 adds
-local convolutions and a selector of candidates, DSpark a Markov head and one for confidence.
+They draft a block of tokens at once, with attention over features of the target and over the block itself. DFlash2 adds
+local convolutions and a selector of candidates, DSpark a Markov head and a confidence head.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _layer(config: DFlashConfig) -> tuple[Row, ...]:
 
 
 def _table(config: DFlashConfig, n_layer: int, skipped: set[str]) -> list[Section]:
-    """skipped: GGUF tensors that are left to the target."""
+    """Return the table. skipped: GGUF tensors that the target provides."""
     model = (
         Row("fc.weight", "fc.weight", ("embd", "aux*embd")),
         rows.norm("hidden_norm.weight", "enc.output_norm.weight", "embd"),
@@ -83,12 +83,12 @@ def _table(config: DFlashConfig, n_layer: int, skipped: set[str]) -> list[Sectio
 
 
 def _dropped(name: str) -> str | None:
-    return "the target's serves" if name in ("lm_head.weight", "embed_tokens.weight") else match(DROPPED, name)
+    return "the target's is used" if name in ("lm_head.weight", "embed_tokens.weight") else match(DROPPED, name)
 
 
 @dataclass(frozen=True)
 class _Draft:
-    """A draft, understood, and where it comes from."""
+    """A draft that has been read, and its source."""
 
     config: DFlashConfig
     checkpoint: Checkpoint
@@ -117,21 +117,21 @@ def _check_target(config: DFlashConfig, target: Target) -> None:
     if (embd, n_vocab) != (target.hidden_size, target.n_vocab):
         raise ConversionError(
             f"the draft is for a hidden size of {embd} and {n_vocab} tokens, {target.name} has {target.hidden_size} "
-            f"and {target.n_vocab}; name the right --target"
+            f"and {target.n_vocab}; give the right --target"
         )
     ids = config.boundaries()
     if min(ids) < 0 or max(ids) > target.n_layer or len(set(ids)) != len(ids):
         raise ConfigError(f"{config.where}: it reads the boundaries {ids} of a target of {target.n_layer} layers")
     if config.root.flag("sample_from_anchor") and config.kind != "DSpark":
-        raise ConversionError(f"{config.where}: sample_from_anchor is true, which llama.cpp has for DSpark only")
+        raise ConversionError(f"{config.where}: sample_from_anchor is true, which llama.cpp supports for DSpark only")
 
 
 def _vocabulary(config: DFlashConfig, weights: Weights, target: Target) -> int:
-    """Tokens that the draft has rows for. Checks d2t, and has it read as absolute ids."""
+    """Return the number of tokens that the draft has rows for. Checks d2t, and replaces it by absolute ids."""
     stated = config.root.integer("draft_vocab_size") or target.n_vocab
     if "d2t" not in weights:
         if stated != target.n_vocab:
-            raise ConversionError(f"draft_vocab_size is {stated}, and there is no d2t to tell which tokens")
+            raise ConversionError(f"draft_vocab_size is {stated}, but there is no d2t to map the tokens")
         return stated
     t2d = weights.read("t2d") if "t2d" in weights else None
     ids, _ = map_vocabulary(weights.read("d2t"), t2d, n_vocab=target.n_vocab)
@@ -142,7 +142,7 @@ def _vocabulary(config: DFlashConfig, weights: Weights, target: Target) -> int:
 
 
 def _declare(out: GGUFOutput, draft: _Draft, outtype: str) -> DraftReport:
-    """Keys and tensors; "auto" keeps what is stored."""
+    """Declare keys and tensors; "auto" keeps the stored type."""
     config, weights, target = draft.config, draft.weights, draft.target
     outtype = stored_outtype(draft.checkpoint) if outtype == "auto" else outtype
     write_general(out, draft.checkpoint, draft.plan.tensors, outtype)
@@ -189,7 +189,7 @@ def _report(draft: _Draft, table: list[TensorRow], n_bytes: int) -> DraftReport:
 def convert_dflash(
     checkpoint: Checkpoint, target: Target, output: Path, options: DraftOptions, progress: Progress | None
 ) -> DraftReport:
-    """Writes a DFlash, DFlash2 or DSpark draft. Errors are convert_draft's."""
+    """Convert a DFlash, DFlash2 or DSpark draft. Errors are convert_draft's."""
     for name in EAGLE3_OPTIONS:
         if getattr(options, name) not in (None, False):
             raise UsageError(f"--{name.replace('_', '-')} does not apply to a DFlash draft. Leave it out.")

@@ -1,4 +1,4 @@
-"""What a DFlash, DFlash2 or DSpark draft says in its config.json, and the GGUF keys that follow from it."""
+"""Configuration of a DFlash, DFlash2 or DSpark draft, and the GGUF keys that follow from it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llama_eagle.errors import ConfigError, ConversionError
 
 _DFLASH = ("DFlashDraftModel", "DFlashSpeculator", "DFlash2DraftModel")
 _DSPARK = ("Qwen3DSparkModel", "DSparkDraftModel", "DSparkSpeculator", "Lfm2DSparkDraftModel", "LingDSparkModel")
-_OTHERS = ("Gemma4DSparkModel", "DeepseekV4DSparkModel")  # of other blocks, which only upstream's converter reads
+_OTHERS = ("Gemma4DSparkModel", "DeepseekV4DSparkModel")  # with other blocks, which only upstream's converter reads
 
 _FACTORS = {
     "attention_value_scale": "attention.value_scale",
@@ -24,15 +24,17 @@ _DFLASH2 = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_to
 
 
 def is_dflash(config: dict[str, Any]) -> bool:
-    """Is this the config.json of a draft that drafts in blocks?"""
+    """Return True if this is the config.json of a draft that drafts in blocks."""
     names = config.get("architectures")
     known = isinstance(names, list) and any(name in (*_DFLASH, *_DSPARK, *_OTHERS) for name in names)
     return known or config.get("speculators_model_type") in ("dflash", "dflash2", "dspark")
 
 
 class DFlashConfig(ModelConfig):
-    """Geometry of the blocks: the top level, overlaid by transformer_layer_config. `settings` of the method:
-    dflash_config, before the top level."""
+    """Configuration of the blocks: the top level, overlaid by transformer_layer_config.
+
+    settings: those of the method, from dflash_config before the top level.
+    """
 
     def __init__(self, config: dict[str, Any], source: str) -> None:
         super().__init__(config, source, part="transformer_layer_config")
@@ -49,19 +51,19 @@ class DFlashConfig(ModelConfig):
 
     @property
     def block_size(self) -> int:
-        """Tokens drafted at once."""
-        return self.settings.integer("block_size") or 16  # where nothing is stated: that of the authors' drafts
+        """Number of tokens drafted at once."""
+        return self.settings.integer("block_size") or 16  # default: that of the authors' drafts
 
     def boundaries(self) -> list[int]:
-        """What it reads of the target: aux_hidden_state_layer_ids as they are, target_layer_ids as outputs."""
+        """Return the boundaries that it reads: aux_hidden_state_layer_ids unchanged, target_layer_ids as outputs."""
         if (ids := self.root.integers("aux_hidden_state_layer_ids")) is not None:
             return ids
         if (ids := self.settings.integers("target_layer_ids")) is None:
-            raise ConfigError(f"{self.where}: neither target_layer_ids nor aux_hidden_state_layer_ids is there")
+            raise ConfigError(f"{self.where}: target_layer_ids and aux_hidden_state_layer_ids are missing")
         return [i + 1 for i in ids]
 
     def samples_from_anchor(self) -> bool:
-        """Does the block's first place draft a token? Where nothing is stated: not in the format of speculators."""
+        """Return True if the block's first place drafts a token; by default not in the format of speculators."""
         stated = self.root.flag("sample_from_anchor")
         speculators = any(self.root.get(key) for key in ("transformer_layer_config", "aux_hidden_state_layer_ids"))
         return not speculators if stated is None else stated
@@ -82,7 +84,7 @@ def sizes(config: DFlashConfig) -> dict[str, int]:
 
 
 def keys(config: DFlashConfig, dims: Dims) -> dict[str, Any]:
-    """Without the architecture's prefix."""
+    """Return the keys without the architecture's prefix."""
     settings = config.settings
     found: dict[str, Any] = {"block_count": dims["n_layer"], **common_keys(config, dims)}
     if config.rope.get("partial_rotary_factor") is not None:
@@ -104,7 +106,7 @@ def _window_keys(config: DFlashConfig, n_layer: int) -> dict[str, Any]:
     settings, kinds = config.settings, config.texts("layer_types")
     everywhere = settings.flag("use_swa") or False
     size = settings.integer("swa_window_size") or config.integer("sliding_window")
-    # speculators states no use_sliding_window: the kinds of its layers tell.
+    # speculators writes no use_sliding_window, therefore the kinds of its layers decide.
     by_kind = bool(config.root.get("transformer_layer_config")) and "sliding_attention" in kinds
     if not size or not (everywhere or by_kind or config.flag("use_sliding_window")):
         return {}

@@ -1,4 +1,4 @@
-"""An EAGLE-3 draft as one more family: each tensor's name in the checkpoint and in GGUF, its shape, its transform."""
+"""EAGLE-3 drafts as a family: each tensor's name in the checkpoint and in GGUF, its shape, its transform."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llama_eagle.convert.table import Dims, Row, Section, Transform
 
 ARCH = "eagle3"
 
-# Sizes besides those of rows.py: target, the target's hidden size; aux, the number of its features; draft_vocab.
+# Sizes in addition to those of rows.py: target, the target's hidden size; aux, the number of its features; draft_vocab.
 _FEATURES = (
     Row("fc.weight", "fc.weight", ("embd", "aux*target")),
     Row("fc.bias", "fc.bias", ("embd",), required=False),
@@ -39,7 +39,7 @@ def _vocabulary(logit_scale: float) -> tuple[Row, ...]:
 
 
 def _layer(*, first: bool) -> tuple[Row, ...]:
-    """The first layer's attention reads the embedding beside the features."""
+    """Return a layer's rows. The input of the first layer's attention is the embedding and the features."""
     before, after = rows.NORMS
     return (
         *([rows.norm("hidden_norm.weight", "attn_norm_2.weight", "embd")] if first else ()),
@@ -53,7 +53,7 @@ def _layer(*, first: bool) -> tuple[Row, ...]:
 
 
 def table(n_layer: int, n_aux: int, logit_scale: float = 1.0) -> list[Section]:
-    """Every tensor that a draft of this size may have."""
+    """Return every tensor that a draft of this size may have."""
     norms = [Section(_FC_NORM, f"fc_norm.{k}.", f"fc_norm.{k}.") for k in range(n_aux)]
     layers = [Section(_layer(first=i == 0), f"layers.{i}.", f"blk.{i}.") for i in range(n_layer)]
     return [Section(_FEATURES), *norms, Section(_vocabulary(logit_scale)), *layers]
@@ -63,14 +63,14 @@ _EXTENDED = re.compile(r"fc\.bias|fc_norm\.\d+\.weight|blk\.\d+\.attn_((q|k|v|ou
 
 
 def is_extended(name: str) -> bool:
-    """Is this GGUF tensor one that stock llama.cpp does not know?"""
+    """Return True if stock llama.cpp does not know this GGUF tensor."""
     return bool(_EXTENDED.fullmatch(name))
 
 
 _PREFIXES = ("module.", "model.", "eagle_module.", "draft_model.")
 _LEGACY = {f"aux_norm_{place}.weight": f"fc_norm.{i}.weight" for i, place in enumerate(("low", "mid", "high"))}
 
-# Tensors that are no part of the network as it runs: pattern, reason.
+# Tensors that inference does not use: pattern, reason.
 DROPPED = (
     (r"t2d", "only checks d2t"),
     (r"(.*\.)?inv_freq", "RoPE is computed from the configuration"),
@@ -79,7 +79,7 @@ DROPPED = (
     (r"layers\.\d+\.self_attn\.[kv]_(proj\.)?(output_)?scale", "scale of another engine's quantized KV cache"),
 )
 
-# Kinds of draft that are no EAGLE-3 head as described, by a tensor that only they have: pattern, reason.
+# Tensors that only other kinds of drafts have: pattern, reason.
 REFUSED = (
     (r".*\.(kv_a_proj_with_mqa|kv_b_proj|q_a_proj)\..*", "its attention is MLA"),
     (r".*\.mlp\.(experts\..*|gate\.weight|shared_expert.*)", "its MLP is a mixture of experts"),
@@ -97,7 +97,7 @@ REFUSED = (
 
 
 def canonical(name: str) -> str:
-    """The name in the table's spelling: without prefixes, the one layer of `midlayer.` numbered."""
+    """Return the name as in the table: without prefixes, and with a number for the one layer of `midlayer.`."""
     while prefix := next((p for p in _PREFIXES if name.startswith(p)), None):
         name = name[len(prefix) :]
     if name.startswith("midlayer."):
@@ -106,5 +106,5 @@ def canonical(name: str) -> str:
 
 
 def match(patterns: tuple[tuple[str, str], ...], name: str) -> str | None:
-    """The reason of the first pattern that the whole name matches."""
+    """Return the reason of the first pattern that matches the whole name."""
     return next((reason for pattern, reason in patterns if re.fullmatch(pattern, name)), None)

@@ -1,7 +1,7 @@
-"""Which target states a draft reads: layer ids in either of two conventions, resolved to one.
+"""The target states that a draft reads: layer ids in either of two conventions, resolved to one.
 
-OUT: id x is the output of block x. BND, which GGUF uses: id x is the residual stream entering block x, so that
-OUT x = BND x + 1; boundary L is what leaves the last block, before the final norm.
+OUT: id x is the output of block x. BND, which GGUF uses: id x is the residual stream entering block x, so that OUT x =
+BND x + 1. Boundary L is the output of the last block, before the final norm.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from llama_eagle.errors import ConfigError, ConversionError
 
 @dataclass(frozen=True)
 class LayerIds:
-    """Boundaries in ascending order, the rule that gave them, and a warning if it was a guess."""
+    """Boundaries in ascending order, the rule that determined them, and a warning if it was a guess."""
 
     boundaries: tuple[int, ...]
     source: str
@@ -32,11 +32,11 @@ def resolve_layer_ids(
     outputs: bool = False,
     override: Sequence[int] | None = None,
 ) -> LayerIds:
-    """Boundaries for `n_aux` features of a target with `n_layer` text layers.
+    """Return boundaries for `n_aux` features of a target with `n_layer` text layers.
 
-    top, nested: eagle_aux_hidden_state_layer_ids at the top level and in eagle_config. override: boundaries the user
-    named. outputs: whether this producer's ids always are outputs. Raises ConfigError for ids that cannot be,
-    ConversionError where only the user can tell.
+    top, nested: eagle_aux_hidden_state_layer_ids at the top level and in eagle_config. override: boundaries named by
+    the user. outputs: this producer's ids are always outputs. Raises ConfigError for impossible ids, ConversionError if
+    only the user can decide.
     """
     if override is not None:
         ids: Sequence[int] = override
@@ -53,31 +53,31 @@ def resolve_layer_ids(
     if len(set(boundaries)) != n_aux or not boundaries[0] >= 0 or boundaries[-1] > n_layer:
         raise ConfigError(
             f"{source}: {list(ids)} gives the boundaries {list(boundaries)}, expected different ones from 0 to "
-            f"{n_layer}; name them with --aux-layers"
+            f"{n_layer}; give them with --aux-layers"
         )
     return LayerIds(boundaries, source, warning)
 
 
 def _stated(top: Sequence[int] | None, nested: Sequence[int] | None, n_aux: int) -> Sequence[int] | None:
-    """The ids of config.json; None where it has none and the usual three will do."""
+    """Return the ids of config.json; None if it has none and the default three apply."""
     if top is not None and nested is not None and sorted(top) != sorted(nested):
         raise ConfigError(
             f"{WHERE}: layer ids are {top} at the top level but {nested} in eagle_config; use --aux-layers"
         )
     ids = top if top is not None else nested
     if ids is None and n_aux != 3:
-        raise ConversionError(f"{WHERE} has no layer ids and fc fuses {n_aux} features; name them with --aux-layers")
+        raise ConversionError(f"{WHERE} has no layer ids and fc fuses {n_aux} features; give them with --aux-layers")
     return ids
 
 
 def _convention(ids: Sequence[int], n_layer: int, place: str) -> tuple[int, str, str | None]:
-    """(shift to boundaries, rule, warning); the first rule that applies decides. place: where the ids were stated."""
+    """Return (shift to boundaries, rule, warning) by the first rule that applies. place: of the ids in config.json."""
     if place == "default":
         return 0, "default for three features", None
     if place == "outputs":
         return 1, "DeepSpec: outputs", None
     if place == "speculators":
-        warning = "the first layer id is 1: if this draft was converted from one of SpecForge, its ids may be outputs"
+        warning = "the first layer id is 1: if this draft was converted from a SpecForge draft, its ids may be outputs"
         return 0, "speculators: boundaries", f"{warning}; compare with --aux-layers" if ids[0] == 1 else None
     if ids[-1] == n_layer:
         return 0, "the last id is the layer count: boundaries", None
@@ -88,5 +88,5 @@ def _convention(ids: Sequence[int], n_layer: int, place: str) -> tuple[int, str,
     if ids[0] == 3 and ids[1:] == [n_layer // 2 - 1, n_layer - 4]:
         return 1, "the template of SpecForge: outputs", None
     if place == "nested":
-        return 1, "in eagle_config only: outputs", "layer ids in eagle_config are taken as outputs"
-    return 0, "at the top level: boundaries", "layer ids at the top level are taken as boundaries"
+        return 1, "in eagle_config only: outputs", "layer ids in eagle_config are read as outputs"
+    return 0, "at the top level: boundaries", "layer ids at the top level are read as boundaries"

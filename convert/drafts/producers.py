@@ -1,6 +1,6 @@
-"""Who made a draft, from evidence in its configuration and its tensor names.
+"""Producer of a draft, from evidence in its configuration and its tensor names.
 
-The producer decides nothing: it explains a file, and what its maker's files are known to get wrong is told.
+The producer decides nothing. It explains a file, and selects warnings about known faults of its files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Producer:
 
 
 def detect_producer(config: DraftConfig, stored: Collection[str]) -> Producer:
-    """The producer by the strongest evidence. stored: tensor names as they are in the file."""
+    """Return the producer by the strongest evidence. stored: tensor names in the file."""
     evidence = [f"architecture {config.architecture}"] if config.architecture else []
     midlayer = any(".midlayer." in f".{name}" for name in stored)
     evidence.append("layer named midlayer" if midlayer else "layer named layers.0")
@@ -65,23 +65,23 @@ def _by_architecture(config: DraftConfig, midlayer: bool) -> str:
 
 
 def known_traps(producer: str, *, rope_base: float, norm_output: bool, overridden: bool) -> list[str]:
-    """Warnings about what this producer's files are known to get wrong. overridden: the user gave a RoPE base."""
+    """Return warnings about known faults of this producer's files. overridden: the user gave a RoPE base."""
     warnings = []
     if producer in ("AngelSlim", "SafeAILab") and rope_base != 10000 and not overridden:
         warnings.append(
-            f"{producer}'s trainer rotates with base 10000 whatever config.json says ({rope_base:g}); "
-            "compare acceptance with --rope-base 10000"
+            f"{producer}'s trainer uses RoPE base 10000 regardless of config.json ({rope_base:g}); "
+            "compare the acceptance rate with --rope-base 10000"
         )
     if producer == "SpecForge" and norm_output:
         warnings.append(
             "norm_output is true, but SpecForge before September 2026 trained without it; "
-            "if only first tokens are accepted, convert with --no-norm-output"
+            "if only the first tokens of drafts are accepted, convert with --no-norm-output"
         )
     return warnings
 
 
 def looks_like_draft(config: dict[str, Any]) -> bool:
-    """Does a config.json by itself tell a draft?"""
+    """Return True if a config.json by itself identifies a draft."""
     names = config.get("architectures")
     named = isinstance(names, list) and any("eagle3" in name.lower() for name in names if isinstance(name, str))
     keys = ("eagle_config", "eagle_aux_hidden_state_layer_ids", "draft_vocab_size", "speculators_model_type")

@@ -1,4 +1,4 @@
-"""Everything about a draft that must be known, and agree, before a byte of it is written."""
+"""Reader of drafts: all facts, checked for consistency before anything is written."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ class Flags:
 
 @dataclass(frozen=True)
 class Draft:
-    """A draft, understood. dims: sizes by the names of drafts/family.py; shared_ids: rows to take from the target's
-    head, or None."""
+    """A draft that has been read.
+
+    dims: sizes by the names of drafts/family.py. shared_ids: rows to copy from the target's head, or None.
+    """
 
     config: DraftConfig
     producer: Producer
@@ -53,7 +55,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class _Reading:
-    """What the questions below are asked of, and what there is to tell the user."""
+    """Inputs of the functions below, and warnings for the user."""
 
     config: DraftConfig
     weights: Weights
@@ -63,7 +65,7 @@ class _Reading:
 
 
 def read_draft(checkpoint: Checkpoint, target: Target, options: DraftOptions) -> Draft:
-    """Raises ConfigError or ConversionError unless configuration, tensors and target fit together."""
+    """Read a draft. Raises ConfigError or ConversionError unless configuration, tensors and target fit together."""
     config = read_config(checkpoint.config)
     scheme = read_scheme(checkpoint.config, strict=False)
     reading = _Reading(config, Weights(checkpoint, canonical, scheme), target, options)
@@ -104,7 +106,7 @@ def read_draft(checkpoint: Checkpoint, target: Target, options: DraftOptions) ->
 
 
 def _refuse_other_networks(reading: _Reading) -> None:
-    """Draft heads that are not the network of EAGLE-3, each with its reason."""
+    """Refuse draft heads that are not the network of EAGLE-3, each with its reason."""
     config, tensors = reading.config, reading.weights
     layer, raw = config.layer, config.raw
     kind = raw.text("speculators_model_type")
@@ -112,7 +114,7 @@ def _refuse_other_networks(reading: _Reading) -> None:
     experts = [k for k in ("num_experts", "num_local_experts", "n_routed_experts") if layer.get(k)]
     activation = layer.text("hidden_act") or "silu"
 
-    def has(part: str) -> bool:  # a configuration copied from the target may speak of what the draft has not
+    def has(part: str) -> bool:  # a configuration copied from the target may describe parts that the draft lacks
         return f"layers.0.{part}.weight" in tensors
 
     reasons = [
@@ -132,9 +134,9 @@ def _refuse_other_networks(reading: _Reading) -> None:
         if applies:
             raise ConversionError(f"this draft cannot be converted: {reason}")
     if "fc.weight" not in tensors:
-        raise ConversionError("there is no fc.weight: not an EAGLE-3 draft (a target is converted without --target)")
+        raise ConversionError("there is no fc.weight: not an EAGLE-3 draft (convert a target without --target)")
     if not any(name.endswith("hidden_norm.weight") for name in tensors.names()):
-        raise ConversionError("there is no hidden_norm.weight: an EAGLE or EAGLE-2 head, which is another network")
+        raise ConversionError("there is no hidden_norm.weight: an EAGLE or EAGLE-2 head, which is not supported")
 
 
 def _count_layers(reading: _Reading) -> int:
@@ -145,19 +147,19 @@ def _count_layers(reading: _Reading) -> int:
 
 
 def _dimensions(reading: _Reading) -> dict[str, int]:
-    """Sizes by name. The tensors' own sizes count; shapes are checked against them later."""
+    """Return sizes by name. The tensors' sizes take precedence; shapes are checked against them later."""
     config, weights, target = reading.config, reading.weights, reading.target
     geometry, width = config.geometry, target.hidden_size
     if config.target_hidden_size not in (None, width):
         raise ConversionError(
             f"the draft was trained for a target of hidden size {config.target_hidden_size}, "
-            f"{target.name} has {width}; name the right --target"
+            f"{target.name} has {width}; give the right --target"
         )
     fc = weights.shape("fc.weight")
     if len(fc) != 2 or fc[1] == 0 or fc[1] % width or fc[1] // width > 64:
         raise ConversionError(
-            f"fc.weight has shape {list(fc)}: its input is no multiple of the hidden size {width} of {target.name}; "
-            "name the right --target"
+            f"fc.weight has shape {list(fc)}: its input is not a multiple of the hidden size {width} of {target.name}; "
+            "give the right --target"
         )
     return {
         "embd": geometry.hidden_size,
@@ -182,7 +184,7 @@ def _draft_tokens(reading: _Reading) -> int:
 
 
 def _vocabulary(reading: _Reading, dims: dict[str, int]) -> np.ndarray | None:
-    """Absolute ids [D] unless the mapping is the identity, after checking every statement about the vocabularies."""
+    """Return absolute ids [D], or None if the mapping is the identity; check all facts about the vocabularies."""
     config, weights, options = reading.config, reading.weights, reading.options
     n_draft, n_vocab = dims["draft_vocab"], dims["vocab"]
     stated = config.n_vocab_draft
@@ -191,12 +193,12 @@ def _vocabulary(reading: _Reading, dims: dict[str, int]) -> np.ndarray | None:
     if config.n_vocab not in (None, n_vocab, n_draft):
         message = f"config.json: vocab_size is {config.n_vocab}, but the target has {n_vocab} tokens"
         if not options.force:
-            raise ConversionError(f"{message}; name the right --target (--force if they are known to fit)")
+            raise ConversionError(f"{message}; give the right --target (--force if they are known to fit)")
         reading.warnings.append(f"{message}; accepted by --force")
     if "d2t" not in weights:
         if n_draft != n_vocab:
             raise ConversionError(
-                f"the head has {n_draft} rows for a target of {n_vocab} tokens, and there is no d2t to tell which"
+                f"the head has {n_draft} rows for a target of {n_vocab} tokens, but there is no d2t to map them"
             )
         return None
     for key in ("d2t", "t2d"):
@@ -210,18 +212,16 @@ def _vocabulary(reading: _Reading, dims: dict[str, int]) -> np.ndarray | None:
 
 
 def _match_table(reading: _Reading, dims: dict[str, int], n_layer: int, ids: np.ndarray | None) -> Plan:
-    """Every tensor mapped or dropped for a reason, every required one present, every shape as the table says."""
+    """Map or drop every tensor, check that every required one is present and that every shape matches the table."""
 
     def dropped(name: str) -> str | None:
         if reason := match(DROPPED, name):
             return reason
         stored = reading.weights.stored_name(name)[:200]
         if not reading.options.force:
-            raise ConversionError(
-                f"tensor {stored!r} is not part of an EAGLE-3 draft as far as known; --force converts without it"
-            )
-        reading.warnings.append(f"tensor {stored!r} is unknown and left out")
-        return "unknown, left out by --force"
+            raise ConversionError(f"tensor {stored!r} is unknown in an EAGLE-3 draft; --force converts without it")
+        reading.warnings.append(f"tensor {stored!r} is unknown and was dropped")
+        return "unknown, dropped by --force"
 
     sections = table(n_layer, dims["aux"], reading.config.logit_scale)
     planned = plan(sections, reading.weights, dims, dropped, finite=True)
@@ -237,8 +237,8 @@ def _flags(reading: _Reading, n_aux: int) -> Flags:
     residual = config.norm_before_residual if residual is None else residual
     if residual is None and config.is_speculators:
         raise ConfigError(
-            "config.json does not say norm_before_residual, and readers of this format differ about its default; "
-            "say --norm-before-residual or --no-norm-before-residual"
+            "config.json has no norm_before_residual, and readers of this format differ about its default; "
+            "give --norm-before-residual or --no-norm-before-residual"
         )
     before_fc = _confirmed(reading, "norm_before_fc", config.norm_before_fc, "input_norm.weight" in tensors)
     each = _confirmed(reading, "fc_norm", config.fc_norm, any(name.startswith("fc_norm.") for name in tensors.names()))
@@ -253,7 +253,7 @@ def _flags(reading: _Reading, n_aux: int) -> Flags:
 
 
 def _check_sets(tensors: Weights, n_aux: int) -> None:
-    """Optional tensors that come all together or not at all."""
+    """Check optional tensors that must be stored all together or not at all."""
     norms = [f"fc_norm.{k}.weight" for k in range(n_aux)]
     pairs = [[n, n.replace("q_norm", "k_norm")] for n in tensors.names() if ".q_norm." in n]
     pairs += [[n, n.replace("k_norm", "q_norm")] for n in tensors.names() if ".k_norm." in n]
@@ -264,17 +264,17 @@ def _check_sets(tensors: Weights, n_aux: int) -> None:
 
 
 def _confirmed(reading: _Reading, flag: str, stated: bool | None, stored: bool) -> bool:
-    """A flag that the presence of its tensors must confirm."""
+    """Return a flag after comparing it with the presence of its tensors."""
     if stated is not None and stated != stored:
         found = "are" if stored else "are not"
         raise ConfigError(f"config.json: {flag} is {str(stated).lower()}, but its weights {found} stored")
     if stored and stated is None:
-        reading.warnings.append(f"{flag} is taken as true: config.json does not state it, but its weights are stored")
+        reading.warnings.append(f"{flag} is assumed true: config.json does not state it, but its weights are stored")
     return stored
 
 
 def _check_ownership(reading: _Reading, dims: dict[str, int], ids: np.ndarray | None) -> np.ndarray | None:
-    """What is not stored is the target's, if it fits. Returns the target's rows to copy into the file, or None."""
+    """Check that the target's tensors can replace missing ones. Returns the target's rows to copy, or None."""
     tensors = reading.weights
     same_width = dims["embd"] == dims["target"]
     if "embed_tokens.weight" not in tensors and not same_width:
@@ -291,10 +291,10 @@ def _check_ownership(reading: _Reading, dims: dict[str, int], ids: np.ndarray | 
         return np.arange(dims["vocab"]) if ids is None else ids
     if ids is not None:
         raise ConversionError(
-            f"no lm_head.weight for the {dims['draft_vocab']} draft tokens; --share-head takes the target's rows"
+            f"no lm_head.weight for the {dims['draft_vocab']} draft tokens; --share-head copies the target's rows"
         )
     if reading.config.logit_scale != 1:
-        raise ConversionError("logit_scale needs a head of the draft's own; --share-head copies the target's")
+        raise ConversionError("logit_scale needs an output head in the draft; --share-head copies the target's")
     return None
 
 
@@ -314,17 +314,17 @@ def _layer_ids(reading: _Reading, n_aux: int) -> LayerIds:
         warnings.append(f"{resolved.warning}: {list(resolved.boundaries)}; --aux-layers overrides")
     architecture = target.architecture
     if architecture and architecture not in FEATURE_TARGETS:
-        warnings.append(f"llama.cpp does not hand out layer states of {architecture} targets: it cannot run this pair")
+        warnings.append(f"llama.cpp does not provide layer states of {architecture} targets: it cannot run this pair")
     if resolved.boundaries[-1] == target.n_layer and architecture not in LAST_BOUNDARY_TARGETS:
-        message = f"it reads the state after the last block, which llama.cpp does not hand out for {architecture}"
+        message = f"it reads the state after the last block, which llama.cpp does not provide for {architecture}"
         if not options.force:
-            raise ConversionError(f"{message} targets; name other boundaries with --aux-layers, or --force")
+            raise ConversionError(f"{message} targets; give other boundaries with --aux-layers, or --force")
         warnings.append(f"{message}; accepted by --force")
     return resolved
 
 
 def _check_other_lists(reading: _Reading) -> None:
-    """A list of layers under a name that is not known is refused where it would be needed, and else a warning."""
+    """Refuse or warn about a list of layers under an unknown name, depending on the need for one."""
     config, override = reading.config, reading.options.aux_layers
     stated = config.ids_nested if config.ids_top is None else config.ids_top
     for key, value, is_named in other_layer_lists(config, reading.target.n_layer):
@@ -332,15 +332,15 @@ def _check_other_lists(reading: _Reading) -> None:
             continue
         if is_named and stated is None and override is None:
             raise ConversionError(
-                f"{WHERE}: {key} is {str(value)[:80]}: it seems to name the layers that the draft reads; the name is "
-                "not known: name them with --aux-layers"
+                f"{WHERE}: {key} is {str(value)[:80]}: the key is unknown, but seems to list the layers that the draft "
+                "reads. Give them with --aux-layers"
             )
         if override is None:
-            reading.warnings.append(f"{WHERE}: {key} is {str(value)[:80]}, which is not read")
+            reading.warnings.append(f"{WHERE}: {key} is {str(value)[:80]}, which is ignored")
 
 
 def _differences(config: DraftConfig, n_layer: int) -> list[str]:
-    """Statements of config.json that the file does not bear out, or that nothing acts on."""
+    """Return warnings about statements of config.json that differ from the file or have no effect."""
     notes = []
     if config.geometry.n_layer not in (None, n_layer):
         notes.append(f"num_hidden_layers is {config.geometry.n_layer}, but {n_layer} are stored")

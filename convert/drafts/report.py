@@ -1,4 +1,4 @@
-"""What a caller asks of a draft's conversion, and what it learns."""
+"""Options of a draft's conversion, and its report."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ EAGLE3_OPTIONS = (
 
 @dataclass(frozen=True)
 class DraftOptions:
-    """Each value but `outtype` overrides what the checkpoint says; None leaves the decision to it.
+    """Options of a conversion. Each value except `outtype` overrides the checkpoint; None uses the checkpoint's.
 
-    outtype: of the matrices; "auto" keeps what is stored; f32, f16, bf16, q8_0, or any type of llama.cpp's quantizer.
-    aux_layers: boundaries (see drafts/layers.py). absolute_d2t: d2t holds target ids, not offsets. share_head: a draft
-    without a head takes the target's rows. force: unknown tensors are dropped, a differing vocabulary size accepted.
+    outtype: of the matrices: "auto" (as stored), f32, f16, bf16, q8_0, or any type of llama.cpp's quantizer.
+    aux_layers: boundaries (see drafts/layers.py). absolute_d2t: d2t contains target ids, not offsets. share_head: a
+    draft without a head gets the target's rows. force: drop unknown tensors and accept a different vocabulary size.
     pre: llama.cpp's name of the target's pre-tokenizer.
     """
 
@@ -38,7 +38,7 @@ class DraftOptions:
 
 @dataclass(frozen=True)
 class TensorRow:
-    """One line of the table. gguf is None for a dropped tensor, source None for a computed one; note says why."""
+    """One line of the table. gguf is None for a dropped tensor, source None for a computed one. note: the reason."""
 
     source: str | None
     shape: tuple[int, ...]
@@ -50,7 +50,7 @@ class TensorRow:
 
 @dataclass
 class DraftReport:
-    """A conversion as it was done, or with dry_run would be. n_bytes: of tensor data."""
+    """Report of a conversion, or with dry_run of the conversion that would be done. n_bytes: of tensor data."""
 
     source: str
     revision: str | None

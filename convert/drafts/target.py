@@ -1,4 +1,4 @@
-"""What a draft takes from its target: widths, layer count, tokenizer. From a checkpoint or from the target's GGUF."""
+"""Facts about a target that its draft needs: widths, layer count, tokenizer. From a checkpoint or a GGUF."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ MODEL_TYPES = {
 
 @dataclass(frozen=True)
 class Target:
-    """name: as it may be published (no local path). architecture: llama.cpp's name, "" when it is not known.
+    """Facts about a target.
 
-    hidden_size is T, n_layer L (text blocks, MTP layers not counted), n_vocab V. uses_mrope:
-    its positions have several components. head_rows gives rows [n, T] of the
-    output matrix as float32 for ids [n].
+    name: publishable (no local path). architecture: llama.cpp's name, "" if unknown. hidden_size is T, n_layer L (text
+    blocks without MTP layers), n_vocab V. uses_mrope: its positions have several components. head_rows: returns rows
+    [n, T] of the output matrix as float32 for ids [n].
     """
 
     name: str
@@ -57,9 +57,9 @@ class Target:
 
 
 def open_target(source: str | Path, *, pre: str | None = None, weights: bool = False) -> Target:
-    """source: a Hugging Face folder, a hub id, or the target's GGUF.
+    """Return the facts about a target. source: a Hugging Face folder, a hub id, or the target's GGUF.
 
-    pre: llama.cpp's name of the pre-tokenizer, instead of the one found. weights: head_rows will be called.
+    pre: llama.cpp's name of the pre-tokenizer, instead of the detected one. weights: head_rows will be called.
     """
     path = Path(source).expanduser()
     if path.suffix == ".gguf" or path.is_file():
@@ -75,7 +75,7 @@ def _from_gguf(path: Path) -> Target:
     require_target(header)
     width = header.arch_key("embedding_length")
     if type(width) is not int or width <= 0 or n_layers(header) <= 0:
-        raise ConversionError(f"{path}: its keys give no hidden size or layer count; convert the target again")
+        raise ConversionError(f"{path}: its keys contain no hidden size or layer count; convert the target again")
     return Target(
         name=path.name,
         architecture=header.architecture,
@@ -89,7 +89,7 @@ def _from_gguf(path: Path) -> Target:
 
 
 def _copy_tokenizer(header: Header, out: GGUFOutput) -> None:
-    """The tokenizer's keys as they are, of any kind; arrays byte by byte."""
+    """Copy the tokenizer's keys of any kind; arrays byte by byte."""
     for name, value in header.keys.items():
         if name.startswith("tokenizer."):
             if isinstance(value, ArrayRef):
@@ -99,7 +99,7 @@ def _copy_tokenizer(header: Header, out: GGUFOutput) -> None:
 
 
 def _gguf_rows(parts: list[Header], ids: np.ndarray) -> np.ndarray:
-    """Rows of the output matrix, or of the embeddings where the two are one."""
+    """Return rows of the output matrix, or of the embeddings if they are shared."""
     for name in ("output.weight", "token_embd.weight"):
         try:
             rows = read_rows(parts, name, ids)
@@ -107,7 +107,7 @@ def _gguf_rows(parts: list[Header], ids: np.ndarray) -> np.ndarray:
             raise ConversionError(str(error)) from None
         if rows is not None:
             return rows
-    raise ConversionError(f"{parts[0].path}: holds neither output.weight nor token_embd.weight")
+    raise ConversionError(f"{parts[0].path}: contains neither output.weight nor token_embd.weight")
 
 
 # --- from a checkpoint -------------------------------------------------------------------------------------------
@@ -140,5 +140,5 @@ def _checkpoint_rows(checkpoint: Checkpoint, ids: np.ndarray) -> np.ndarray:
 
 
 def publishable_name(checkpoint: Checkpoint) -> str:
-    """A hub id as it is; of a local folder only its last name, because a GGUF may be passed on."""
+    """Return a hub id unchanged, and only the last part of a local folder, because a GGUF may be published."""
     return checkpoint.path.resolve().name if Path(checkpoint.source).expanduser().exists() else checkpoint.source

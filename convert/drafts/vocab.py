@@ -1,20 +1,20 @@
-"""The draft vocabulary: which target token each row of the draft's head stands for."""
+"""The draft vocabulary: the target token of each row of the draft's head."""
 
 from __future__ import annotations
 
 import numpy as np
 from llama_eagle.errors import ConversionError
 
-LIMIT = 1 << 31  # no token id or offset is near it; keeps sums within int64
+LIMIT = 1 << 31  # far above any token id or offset; keeps sums within int64
 
 
 def map_vocabulary(
     d2t: np.ndarray, t2d: np.ndarray | None, *, n_vocab: int, absolute: bool = False
 ) -> tuple[np.ndarray, list[str]]:
-    """Absolute target ids [D] (int64) and warnings.
+    """Return absolute target ids [D] (int64) and warnings.
 
     d2t: [D] offsets (target id = i + d2t[i]), or target ids if `absolute`. t2d: [V] nonzero for the target tokens that
-    have a row. Ids must lie in the target's vocabulary and differ; nothing else is certain about published files.
+    have a row. Ids must be in the target's vocabulary and differ; nothing else is certain about published files.
     """
     stored = _integers(d2t, "d2t")
     steps = np.arange(len(stored), dtype=np.int64)
@@ -23,11 +23,11 @@ def map_vocabulary(
     if fault := _fault(ids, mask, n_vocab):
         hint = "--no-absolute-d2t" if absolute else "--absolute-d2t"
         kind = "offsets" if absolute else "absolute ids"
-        advice = "fetch the file again" if _fault(other, mask, n_vocab) else f"as {kind} they would do: try {hint}"
+        advice = "download it again" if _fault(other, mask, n_vocab) else f"it would be valid as {kind}: try {hint}"
         raise ConversionError(f"d2t, read as {'absolute ids' if absolute else 'offsets'}, {fault}; {advice}")
     warnings = []
     if not absolute and mask is None and len(stored) > 1 and not _fault(other, mask, n_vocab):
-        warnings.append("d2t would also do as absolute ids, and there is no t2d to tell; it is read as offsets")
+        warnings.append("d2t is read as offsets; it would also be valid as absolute ids, and there is no t2d to decide")
     return ids, warnings
 
 
@@ -36,21 +36,21 @@ def is_identity(ids: np.ndarray) -> bool:
 
 
 def _integers(values: np.ndarray, name: str) -> np.ndarray:
-    """int64 [n] of any integer, boolean, or whole-numbered float32/float64 tensor."""
+    """Return int64 [n] of any integer, boolean, or whole-numbered float32/float64 tensor."""
     flat = np.asarray(values).reshape(-1)
     if flat.dtype.kind == "f" and flat.dtype.itemsize >= 4:
         with np.errstate(invalid="ignore"):
             if not (np.isfinite(flat) & (np.floor(flat) == flat)).all():
-                raise ConversionError(f"{name} holds values that are no integers; fetch the file again")
+                raise ConversionError(f"{name} contains values that are not integers; download the file again")
     elif flat.dtype.kind not in "iub":
-        raise ConversionError(f"{name} is stored as {flat.dtype}, which cannot hold token ids exactly")
+        raise ConversionError(f"{name} is stored as {flat.dtype}, which does not represent token ids exactly")
     if flat.size and not (flat.min() > -LIMIT and flat.max() < LIMIT):
-        raise ConversionError(f"{name} holds numbers beyond any vocabulary; fetch the file again")
+        raise ConversionError(f"{name} contains numbers beyond any vocabulary; download the file again")
     return flat.astype(np.int64)
 
 
 def _fault(ids: np.ndarray, mask: np.ndarray | None, n_vocab: int) -> str | None:
-    """Why these cannot be the target ids of the rows; None if they can."""
+    """Return the reason why these cannot be the target ids of the rows; None if they can."""
     if not ids.size:
         return "is empty"
     if ids.min() < 0 or ids.max() >= n_vocab:

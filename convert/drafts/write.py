@@ -1,4 +1,4 @@
-"""A draft, understood, as keys and tensors of a GGUF."""
+"""Keys and tensors of a draft's GGUF."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from llama_eagle.convert.table import PIECE, Plan, Planned, computed, stored_typ
 from llama_eagle.convert.writer import GGUFOutput
 from llama_eagle.errors import ConversionError
 
-_FIXED = {"d2t": "i64", "extended": "i32"}  # types that --outtype does not change
+_FIXED = {"d2t": "i64", "extended": "i32"}  # types independent of --outtype
 
 
 def extended_because(draft: Draft) -> list[str]:
-    """What stock llama.cpp cannot run; nothing if it can run this draft."""
+    """Return the properties that stock llama.cpp does not support; empty if it can run this draft."""
     reasons = ["norm_output"] if draft.flags.norm_output else []
     if draft.dims["aux"] != 3:
         reasons.append(f"{draft.dims['aux']} aux features")
@@ -89,12 +89,12 @@ def _tool_version() -> str:
 
 
 def _file_type(draft: Draft, outtype: str) -> str:
-    """That of fc.weight; its rows hold whole blocks, or are no reason to call the file another type."""
+    """Return the type of fc.weight, which names the file's type."""
     return kept_type(draft.weights.info("fc.weight").dtype) if outtype == "auto" else outtype
 
 
 def add_tensors(out: GGUFOutput, draft: Draft, target: Target, outtype: str) -> list[TensorRow]:
-    """Declares every tensor; their values are read while the file is written. Returns the table, dropped ones too."""
+    """Declare every tensor, whose values are read while the file is written. Returns the table with dropped ones."""
     tensors = list(draft.plan.tensors)
     if draft.shared_ids is not None:
         tensors.append(_shared_head(draft, target, draft.shared_ids))
@@ -111,7 +111,7 @@ def dropped_rows(weights: Weights, plan: Plan) -> list[TensorRow]:
 
 
 def add_tensor(out: GGUFOutput, weights: Weights, tensor: Planned, outtype: str) -> TensorRow:
-    """Declares one tensor; with "auto" in the type that keeps what is stored."""
+    """Declare one tensor; "auto" keeps the stored precision."""
     info = weights.info(tensor.source) if tensor.source else None
     kept = kept_type(info.dtype if info else "F16")
     storage = _FIXED.get(tensor.name) or stored_type(tensor.name, tensor.shape, kept if outtype == "auto" else outtype)

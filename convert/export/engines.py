@@ -1,6 +1,6 @@
-"""What each engine can express of a draft, and the config.json that it reads.
+"""Properties of a draft that each engine supports, and its config.json.
 
-Read in vLLM 0.33.0 (llama_eagle3.py, qwen3_eagle3.py, configs/speculators), SGLang 0.5.23 (llama_eagle3.py,
+Sources: vLLM 0.33.0 (llama_eagle3.py, qwen3_eagle3.py, configs/speculators), SGLang 0.5.23 (llama_eagle3.py,
 spec_aux_hidden_state.py, the targets' set_eagle3_layers_to_capture) and speculators 0.9.0 (models/eagle3).
 """
 
@@ -14,15 +14,15 @@ from llama_eagle.convert.export.network import DTYPES, Network
 from llama_eagle.errors import ConversionError
 
 ENGINES = ("vllm", "sglang", "speculators")
-N_DRAFT = 3  # tokens a round where the user of the folder says nothing
+N_DRAFT = 3  # default draft length of the exported folder
 BIASES = tuple(f"self_attn.{part}_proj.bias" for part in "qkvo")
 
 
 def require_expressible(engine: str, network: Network, target: Target) -> None:
-    """Raises ConversionError that names everything of the draft that the engine cannot express."""
+    """Raise ConversionError that names every property of the draft that the engine does not support."""
     reasons = [reason for applies, reason in _LIMITS[engine](network, target) if applies]
     if reasons:
-        raise ConversionError(f"{engine} cannot express this draft: {'; '.join(reasons)}.")
+        raise ConversionError(f"{engine} does not support this draft: {'; '.join(reasons)}.")
 
 
 def _common_limits(network: Network) -> list[tuple[bool, str]]:
@@ -41,7 +41,7 @@ def _speculators_limits(network: Network, target: Target) -> list[tuple[bool, st
     width = network.geometry.hidden_size
     return [
         *_vllm_limits(network, target),
-        (width != network.target_width, f"hidden size {width} beside a target of {network.target_width}"),
+        (width != network.target_width, f"hidden size {width} with a target of {network.target_width}"),
         (network.logit_scale != 1, "logit_scale"),
     ]
 
@@ -53,10 +53,10 @@ def _sglang_limits(network: Network, target: Target) -> list[tuple[bool, str]]:
         (network.n_layer != 1, f"{network.n_layer} layers of this kind"),
         (network.has("q_norm.weight"), "q and k norms"),
         (any(network.has(bias) for bias in BIASES), "attention biases"),
-        (network.window is not None, "a sliding window (it is --speculative-draft-window-size there, for all drafts)"),
+        (network.window is not None, "a sliding window (use --speculative-draft-window-size, for all drafts)"),
         (network.logit_scale != 1, "logit_scale"),
         (network.boundaries[0] == 0, "the embeddings as a feature (boundary 0)"),
-        (last, f"the state behind the last block as a feature (boundary {target.n_layer})"),
+        (last, f"the state after the last block as a feature (boundary {target.n_layer})"),
     ]
 
 
@@ -68,7 +68,10 @@ _LIMITS: dict[str, Callable[[Network, Target], list[tuple[bool, str]]]] = {
 
 
 def config(engine: str, network: Network, target: Target, verifier: str | None) -> dict[str, Any]:
-    """config.json. verifier: the target's folder or hub id, which speculators opens with the draft; None: a GGUF."""
+    """Return config.json.
+
+    verifier: the target's folder or hub id, which speculators opens with the draft; None for a GGUF.
+    """
     if engine == "sglang":
         return _sglang(network, target)
     return _speculators(network, verifier)
@@ -117,7 +120,7 @@ def _flags(network: Network) -> dict[str, Any]:
 
 
 def speculators_header(verifier: dict[str, Any], n_draft: int) -> dict[str, Any]:
-    """What a config.json of the speculators package begins with; verifier: name_or_path and architectures."""
+    """Return the beginning of config.json for the speculators package. verifier: name_or_path and architectures."""
     return {
         "architectures": ["Eagle3DraftModel"],
         "speculators_model_type": "eagle3",
@@ -132,7 +135,10 @@ def speculators_header(verifier: dict[str, Any], n_draft: int) -> dict[str, Any]
 
 
 def _speculators(network: Network, verifier: str | None) -> dict[str, Any]:
-    """vLLM reads this format too, and takes what it lacks from the layer's settings. Layer ids are boundaries."""
+    """Return a config.json that vLLM reads too, with its other values in the layer's settings.
+
+    Layer ids are boundaries.
+    """
     layer = {**_layer(network), **({"num_aux_hidden_states": network.n_aux} if network.n_aux != 3 else {})}
     return {
         **speculators_header({"name_or_path": verifier, "architectures": []}, N_DRAFT),
@@ -150,7 +156,7 @@ def _sglang(network: Network, target: Target) -> dict[str, Any]:
         **_layer(network),
         **_flags(network),
         "bias": network.has("fc.bias"),
-        "draft_vocab_size": network.n_vocab_draft if has_head else None,  # None: it takes the target's head
+        "draft_vocab_size": network.n_vocab_draft if has_head else None,  # None: use the target's head
         "eagle_config": {
             "eagle_aux_hidden_state_layer_ids": sglang_ids(network.boundaries, target),
             "use_aux_hidden_state": True,
@@ -159,7 +165,7 @@ def _sglang(network: Network, target: Target) -> dict[str, Any]:
 
 
 def sglang_ids(boundaries: tuple[int, ...], target: Target) -> list[int]:
-    """Blocks whose outputs are read. Of two kinds of target it takes some lists for boundaries instead."""
+    """Return the blocks whose outputs are read. For two kinds of targets SGLang expects boundaries in some cases."""
     outputs = [boundary - 1 for boundary in boundaries]
     is_last = target.architecture == "gpt-oss" and boundaries[-1] == target.n_layer
     is_deepseek = target.architecture.startswith("deepseek") and outputs[0] != 1
@@ -167,5 +173,5 @@ def sglang_ids(boundaries: tuple[int, ...], target: Target) -> list[int]:
 
 
 def stored_name(engine: str, name: str) -> str:
-    """SpecForge, whose drafts SGLang reads, calls the layer so."""
+    """Return the layer's name for SGLang, which reads drafts of SpecForge."""
     return name.replace("layers.0.", "midlayer.") if engine == "sglang" else name

@@ -1,4 +1,4 @@
-"""A draft's GGUF, read back: rows of q and k in Hugging Face's order, keys as settings."""
+"""Reader of a draft's GGUF for export: rows of q and k in Hugging Face's order, keys as settings."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ TYPES: dict[str, tuple[str, type[np.generic]]] = {
 
 
 def of_gguf(header: Header) -> Network:
-    """header: of a sound file. Raises ConversionError for what a GGUF cannot give back."""
+    """Return the network in a valid file. Raises ConversionError for properties that cannot be restored from a GGUF."""
     if header.architecture != ARCH:
         raise ConversionError(
-            f"{header.path}: no EAGLE-3 draft ({header.architecture}). vLLM and SGLang take an MTP head from the "
-            "target's own checkpoint, and a DFlash draft as it was published."
+            f"{header.path}: not an EAGLE-3 draft ({header.architecture}). vLLM and SGLang read an MTP head from the "
+            "target's own checkpoint, and a DFlash draft in its published form."
         )
     if "rope_freqs.weight" in header.tensors:
         raise ConversionError(
-            f"{header.path}: it holds rotary factors (rope_freqs.weight), not the settings that they were made from. "
+            f"{header.path}: it contains rotary factors (rope_freqs.weight), but not the settings behind them. "
             "Export the checkpoint that it was converted from."
         )
     geometry = _geometry(header)
@@ -75,7 +75,7 @@ def _geometry(header: Header) -> Geometry:
 
 
 def _short(value: float) -> float:
-    """The shortest number that float32 reads as this one: GGUF keeps 1e-6 as float32."""
+    """Return the shortest number with this float32 value: GGUF stores 1e-6 as float32."""
     return float(str(np.float32(value)))
 
 
@@ -93,7 +93,7 @@ def _tensors(header: Header, n_layer: int, n_aux: int, head: int) -> dict[str, T
 def _tensor(header: Header, info: TensorInfo, row: Row, apart: Callable[[np.ndarray], np.ndarray]) -> Tensor:
     if info.type_name not in TYPES:
         raise ConversionError(
-            f"{header.path}: {info.name} is {info.type_name}: export takes BF16, F16 and F32. Convert the draft with "
+            f"{header.path}: {info.name} is {info.type_name}: export needs BF16, F16 or F32. Convert the draft with "
             "--outtype auto, or export the checkpoint."
         )
     dtype, values = TYPES[info.type_name]
@@ -107,7 +107,7 @@ def _read(header: Header, info: TensorInfo, dtype: type[np.generic]) -> np.ndarr
 
 
 def _apart(values: np.ndarray, head: int, n_rot: int) -> np.ndarray:
-    """Undoes `interleave`."""
+    """Undo `interleave`."""
     order = interleave(np.arange(head), head, n_rot)
     return values.reshape(-1, head, *values.shape[1:])[:, np.argsort(order)].reshape(values.shape)
 
@@ -124,7 +124,7 @@ def _rope(header: Header, head: int) -> dict[str, Any]:
     if kind == "yarn":
         found["original_max_position_embeddings"] = int(header.arch_key("rope.scaling.original_context_length"))
         scale = header.arch_key("rope.scaling.attn_factor")
-        if scale is not None:  # of what llama.cpp multiplies by itself
+        if scale is not None:  # relative to the factor that llama.cpp applies itself
             found["attention_factor"] = _short(scale * (1 + 0.1 * math.log(factor)))
     sections = header.arch_key("rope.dimension_sections")
     if sections is not None:

@@ -1,4 +1,4 @@
-"""A draft as it is handed over: Hugging Face's names and rows, layer ids as boundaries, values as they are stored."""
+"""A draft for export: Hugging Face's names and rows, layer ids as boundaries, values in their stored types."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}  # safetensors
 
 @dataclass(frozen=True)
 class Tensor:
-    """shape in NumPy order; dtype by safetensors' name; load() gives BF16 as bit patterns (uint16)."""
+    """A tensor. shape: NumPy order. dtype: safetensors' name. load(): returns BF16 as bit patterns (uint16)."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -30,8 +30,11 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Network:
-    """ids: target ids [D] of the draft's tokens, None where they are the target's own. tensors: by the names of
-    drafts/family.py, without d2t. rope: `rope_parameters` of config.json."""
+    """A draft's network.
+
+    ids: target ids [D] of the draft's tokens, None if they are the target's own. tensors: by the names of
+    drafts/family.py, without d2t. rope: `rope_parameters` of config.json.
+    """
 
     geometry: Geometry
     n_layer: int
@@ -49,16 +52,16 @@ class Network:
 
     @property
     def dtype(self) -> str:
-        """Of the matrices."""
+        """Type of the matrices."""
         return self.tensors["fc.weight"].dtype
 
     def has(self, part: str) -> bool:
-        """Whether a tensor's name ends so."""
+        """Return True if a tensor's name ends with `part`."""
         return any(name.endswith(part) for name in self.tensors)
 
 
 def of_checkpoint(checkpoint: Checkpoint, target: Target, options: DraftOptions) -> Network:
-    """Raises as `read_draft`, and ConversionError for weights that are coded."""
+    """Return the network of a checkpoint. Raises the errors of `read_draft`, and ConversionError for coded weights."""
     draft = read_draft(checkpoint, target, options)
     params, _ = parameters(draft.config.layer, prefer="sliding_attention")
     mapped = {tensor.source for tensor in draft.plan.tensors if tensor.source}
@@ -86,13 +89,13 @@ def _stored(draft: Draft, name: str) -> Tensor:
     info = draft.weights.info(name)
     if info.dtype not in DTYPES:
         raise ConversionError(
-            f"tensor {info.name} is stored as {info.dtype}: export takes BF16, F16 and F32. Dequantize the checkpoint."
+            f"tensor {info.name} is stored as {info.dtype}: export needs BF16, F16 or F32. Dequantize the checkpoint."
         )
     return Tensor(tuple(info.shape), info.dtype, lambda: draft.weights.read(name))
 
 
 def in_one_dtype(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Those in F32 become what the matrices are, where that changes no value: GGUF keeps norms in F32."""
+    """Convert F32 tensors to the matrices' type if no value changes: GGUF keeps norms in F32."""
     dtype = tensors["fc.weight"].dtype
     return {name: _narrowed(tensor, dtype) for name, tensor in tensors.items()}
 

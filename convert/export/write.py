@@ -1,4 +1,4 @@
-"""`llama-eagle export`: a draft that we have, as a folder for another engine."""
+"""`llama-eagle export`: a draft as a folder for another engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from llama_eagle.convert.export.from_gguf import of_gguf
 from llama_eagle.convert.export.network import Network, Tensor, of_checkpoint
 from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.errors import ConfigError, ConversionError, UsageError
-from llama_eagle.files import temporary_beside
+from llama_eagle.files import temporary_next_to
 from llama_eagle.gguf.header import Header
 from llama_eagle.gguf.pairing import require_models
 from llama_eagle.gguf.validate import read_sound
@@ -29,7 +29,7 @@ PIECE = 64 << 20  # bytes at a time
 
 @dataclass(frozen=True)
 class ExportReport:
-    """An export as it was done. n_bytes: of tensor data."""
+    """Report of an export. n_bytes: of tensor data."""
 
     source: str
     target: str
@@ -48,22 +48,22 @@ class ExportReport:
 def export_draft(
     source: str | Path, target: str | Path, output: Path, engine: str, options: DraftOptions | None = None
 ) -> ExportReport:
-    """Writes the draft `source` as the new folder `output`, for `engine`.
+    """Write the draft `source` to the new folder `output`, for `engine`.
 
     source: a checkpoint's folder or hub id, or an EAGLE-3 GGUF. target: folder, hub id or GGUF. Raises UsageError for
-    an output that exists, ConfigError or ConversionError for a draft that cannot be read or expressed.
+    an existing output, ConfigError or ConversionError for a draft that cannot be read or is not supported.
     """
     if engine not in ENGINES:
         raise UsageError(f"--to {engine}: choose one of {', '.join(ENGINES)}.")
     if output.exists() or output.is_symlink():
-        raise UsageError(f"{output} exists: name a new folder.")
+        raise UsageError(f"{output} exists: choose a new folder.")
     goal = open_target(target)
     network = _network(source, target, goal, options or DraftOptions())
     require_expressible(engine, network, goal)
     tensors = {stored_name(engine, name): tensor for name, tensor in sorted(network.tensors.items())}
     tensors |= _vocabulary(network)
     settings = config(engine, network, goal, _verifier(target))
-    with temporary_beside(output) as (folder,):
+    with temporary_next_to(output) as (folder,):
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
         n_bytes = write_safetensors(folder / "model.safetensors", tensors)
@@ -86,11 +86,11 @@ def _network(source: str | Path, target: str | Path, goal: Target, options: Draf
     path = Path(source).expanduser()
     if path.is_file():
         if options != DraftOptions():
-            raise UsageError("options about a checkpoint do not apply to a GGUF. Leave them out.")
+            raise UsageError("options for checkpoints do not apply to a GGUF. Leave them out.")
         return of_gguf(_sound(path, Path(target).expanduser()))
     checkpoint = open_checkpoint(source)
     if is_dflash(checkpoint.config):
-        raise ConversionError(f"{checkpoint.source}: a DFlash draft; these engines read it as it was published.")
+        raise ConversionError(f"{checkpoint.source}: a DFlash draft; these engines read it in its published form.")
     try:
         return of_checkpoint(checkpoint, goal, options)
     except (ConfigError, ConversionError) as error:
@@ -100,7 +100,7 @@ def _network(source: str | Path, target: str | Path, goal: Target, options: Draf
 
 
 def _sound(path: Path, target: Path) -> Header:
-    """The header of a draft that fits its target, as far as the target's GGUF can tell."""
+    """Return the header of a draft that fits its target, if the target is a GGUF."""
     header, _ = read_sound(path)
     if target.is_file() and header.architecture == "eagle3":
         require_models(target, path)
@@ -111,7 +111,7 @@ def _warnings(engine: str, network: Network, target: Target) -> Iterator[str]:
     if engine == "speculators":
         for name in ("embed_tokens.weight", "lm_head.weight"):
             if name not in network.tensors:
-                yield f"no {name}: the speculators package takes the verifier's, whose folder it must find"
+                yield f"no {name}: the speculators package uses the verifier's, so it must find that folder"
     if engine == "sglang":
         ids = sglang_ids(network.boundaries, target)
         try:
@@ -120,8 +120,8 @@ def _warnings(engine: str, network: Network, target: Target) -> Iterator[str]:
             read = ()
         if read != network.boundaries:
             yield (
-                f"layer ids {ids} are SGLang's; llama-eagle convert would take them for boundaries {list(read)}: give "
-                f"it --aux-layers {','.join(map(str, network.boundaries))}"
+                f"layer ids {ids} are SGLang's; llama-eagle convert would read them as boundaries {list(read)}: use "
+                f"--aux-layers {','.join(map(str, network.boundaries))} there"
             )
 
 
@@ -142,7 +142,7 @@ _BYTES = {"BF16": 2, "F16": 2, "F32": 4, "I64": 8, "BOOL": 1}
 
 
 def write_safetensors(path: Path, tensors: dict[str, Tensor]) -> int:
-    """One tensor in memory at a time. Returns the bytes of all."""
+    """Write the tensors, with one in memory at a time. Returns their size in bytes."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in tensors.items():

@@ -1,4 +1,4 @@
-"""What is converted: a Hugging Face folder or hub id, its configuration, and its tensors as numbers."""
+"""Sources of conversions: a Hugging Face folder or hub id, its configuration, and its tensors as numbers."""
 
 from __future__ import annotations
 

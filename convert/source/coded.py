@@ -1,8 +1,8 @@
-"""Quantized checkpoints: how FP8 and packed integer weights are stored beside their scales, and what they mean.
+"""Quantized checkpoints: storage and decoding of FP8 and packed integer weights with their scales.
 
-FP8 (transformers, compressed-tensors "float-quantized", ModelOpt): codes times scales, one for the tensor, one per row,
-or one per block. Integers (compressed-tensors "pack-quantized"): whole numbers in 32-bit words, lowest bits first,
-shifted by half their range; minus a zero point, times a scale per row or per group of columns.
+FP8 (transformers, compressed-tensors "float-quantized", ModelOpt): codes times scales, one per tensor, row or block.
+Integers (compressed-tensors "pack-quantized"): whole numbers in 32-bit words, lowest bits first, shifted by half their
+range; minus a zero point, times a scale per row or per group of columns.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ from llama_eagle.errors import ConfigError, ConversionError
 
 FP8_DTYPES = ("F8_E4M3", "F8_E5M2")
 _PIECE = 1 << 20  # elements decoded at once
-_FORMATS = ("float-quantized", "pack-quantized")  # of compressed-tensors
+_FORMATS = ("float-quantized", "pack-quantized")  # formats of compressed-tensors
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """What config.json says and no tensor does. block: rows and columns of one FP8 scale. bits: of packed integers."""
+    """Facts that only config.json states. block: rows and columns of one FP8 scale. bits: of packed integers."""
 
     block: tuple[int, int] | None = None
     bits: int = 4
 
 
 def read_scheme(config: dict[str, Any], *, strict: bool = True) -> Scheme:
-    """The scheme of a checkpoint. Raises ConfigError for one that cannot be read, or with strict=False takes the usual
-    one: a draft's configuration may be a copy of its target's, and its tensors tell."""
+    """Return the scheme of a checkpoint. Raises ConfigError for an unsupported one.
+
+    With strict=False, return the default instead: a draft's configuration may be a copy of its target's, and its
+    tensors decide.
+    """
     inner = (config.get(key) for key in ("text_config", "transformer_layer_config"))
     stated = (part.get("quantization_config") for part in (config, *inner) if isinstance(part, dict))
     found = next(filter(None, stated), None)
@@ -50,7 +53,7 @@ def read_scheme(config: dict[str, Any], *, strict: bool = True) -> Scheme:
 
 
 def _weight_arguments(found: dict[str, Any]) -> dict[str, Any] | None:
-    """How compressed-tensors stored the weights; None where its groups differ, or in a format that is not read."""
+    """Return compressed-tensors' arguments for weights; None if its groups differ or the format is not supported."""
     groups = found.get("config_groups")
     if not isinstance(groups, dict):
         return None
@@ -70,8 +73,11 @@ def _pair(value: Any, name: str) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class Packed:
-    """Packed integers of shape (R, C): words [R, ceil(C * bits / 32)] int32, scale [R, groups], zero points
-    [ceil(R * bits / 32), groups] int32 or None, group [C] of columns that are not in order, or None."""
+    """Packed integers of shape (R, C).
+
+    words: [R, ceil(C * bits / 32)] int32. scale: [R, groups]. zero: [ceil(R * bits / 32), groups] int32 or None. group:
+    [C], groups of columns that are not in order, or None.
+    """
 
     words: np.ndarray
     scale: np.ndarray
@@ -81,7 +87,7 @@ class Packed:
     bits: int
 
     def to_f32(self) -> np.ndarray:
-        """float32 [R, C]. Raises ConversionError for parts that do not fit together."""
+        """Return float32 [R, C]. Raises ConversionError for parts that do not fit together."""
         rows, columns = self.shape
         if self.bits not in (2, 4, 8):
             raise ConversionError(f"its integers have {self.bits} bits; 2, 4 and 8 can be read")
@@ -105,7 +111,7 @@ class Packed:
         return out
 
     def _zero_points(self, n_groups: int) -> np.ndarray | None:
-        """int16 [R, groups]: packed along the rows."""
+        """Return int16 [R, groups]; they are packed along the rows."""
         rows = self.shape[0]
         if self.zero is None:
             return None
@@ -115,14 +121,17 @@ class Packed:
 
 
 def _unpack(words: np.ndarray, bits: int, count: int) -> np.ndarray:
-    """int16 [n, count] of the integers in each row's words, from -2**(bits-1)."""
+    """Return int16 [n, count]: the integers in each row's words, from -2**(bits-1)."""
     shifts = np.arange(0, 32, bits, dtype=np.uint32)
     values = (words.view(np.uint32)[:, :, None] >> shifts) & np.uint32((1 << bits) - 1)
     return values.reshape(len(words), -1)[:, :count].astype(np.int16) - np.int16(1 << (bits - 1))
 
 
 def decode_fp8(codes: np.ndarray, dtype: str, scale: np.ndarray, scheme: Scheme) -> np.ndarray:
-    """float32 values of FP8 codes. The shape of the scales tells what one is for; blocks have the configured size."""
+    """Return float32 values of FP8 codes.
+
+    The shape of the scales determines their kind; blocks have the configured size.
+    """
     rows = codes.shape[0]
     one = scale.size == 1
     if one or (codes.ndim == 2 and scale.shape in ((rows,), (rows, 1))):

@@ -1,4 +1,4 @@
-"""config.json, read with types: a value is there and sane, or the conversion ends with its name."""
+"""Typed access to config.json: a value is present and plausible, or the conversion fails with its name."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 from llama_eagle.errors import ConfigError
 
-# Largest values that are believed, far above any model's: a damaged file costs no memory before its tensors are looked
-# at, and products stay within 64 bits.
+# Maximum plausible values, far above any model's. They bound the memory for a damaged file, and keep products within
+# 64 bits.
 MAX_DIMENSION = 1 << 24
 _LIMITS = {"num_hidden_layers": 512, "depth": 512, "num_experts": 4096}
 
 
 class Fields:
-    """Typed reads from a JSON object. A null counts as absent, as transformers has it. `where` begins every message."""
+    """Typed access to a JSON object. A null counts as absent, as in transformers. `where` begins every message."""
 
     def __init__(self, data: dict[str, Any], where: str = "config.json") -> None:
         self.data = data
@@ -27,7 +27,7 @@ class Fields:
         return ConfigError(f"{self.where}: {key} is {str(self.get(key))[:80]!r}, expected {expected}")
 
     def integer(self, key: str) -> int | None:
-        """A positive integer."""
+        """Return a positive integer, or None if absent."""
         value = self.get(key)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -44,7 +44,7 @@ class Fields:
         return value
 
     def number(self, key: str) -> float | None:
-        """A finite number."""
+        """Return a finite number, or None if absent."""
         value = self.get(key)
         if value is None:
             return None
@@ -53,7 +53,7 @@ class Fields:
         return float(value)
 
     def numbers(self, key: str, count: int) -> list[float] | None:
-        """As many finite numbers."""
+        """Return `count` finite numbers, or None if absent."""
         value = self.get(key)
         if value is None:
             return None
@@ -62,14 +62,14 @@ class Fields:
         return [float(v) for v in value]
 
     def need_number(self, key: str) -> float:
-        """A positive number."""
+        """Return a positive number."""
         value = self.number(key)
         if value is None or value <= 0:
             raise ConfigError(f"{self.where}: {key} is {value}, expected a positive number")
         return value
 
     def need_epsilon(self, key: str) -> float:
-        """What a norm adds to keep away from zero."""
+        """Return the epsilon of a norm."""
         value = self.number(key)
         if value is None or not 0 < value < 1:
             raise ConfigError(f"{self.where}: {key} is {value}, expected a small positive number such as 1e-6")
@@ -88,7 +88,7 @@ class Fields:
         return value
 
     def integers(self, key: str) -> list[int] | None:
-        """A non-empty list of integers."""
+        """Return a non-empty list of integers, or None if absent."""
         value = self.get(key)
         if value is None:
             return None
@@ -109,27 +109,27 @@ class Fields:
         return None if value is None else Fields(value, f"{self.where}: {key}")
 
     def require(self, key: str, *allowed: Any) -> None:
-        """Refuses a value that this architecture's graph in llama.cpp does not implement; absent is fine."""
+        """Refuse a value that llama.cpp's graph does not implement for this architecture. It may be absent."""
         value = self.get(key)
         if value is not None and value not in allowed:
             raise ConfigError(f"{self.where}: {key} is {value!r}, supported: {', '.join(map(repr, allowed))}")
 
 
 def _is_number(value: object) -> bool:
-    """Finite, in 32 bits too."""
+    """Return True for a number that is finite in 32 bits too."""
     return type(value) in (int, float) and abs(value) < 1e30  # type: ignore[arg-type]
 
 
 def head_size(config: Fields, hidden: int, n_head: int) -> int:
-    """head_dim, else what the heads share evenly."""
+    """Return head_dim, or else the width divided by the number of heads."""
     head = config.integer("head_dim")
     if head is None and hidden % n_head:
-        raise ConfigError(f"{config.where}: hidden_size {hidden} is no multiple of {n_head} heads; head_dim is needed")
+        raise ConfigError(f"{config.where}: hidden_size {hidden} is not a multiple of {n_head} heads; add head_dim")
     return hidden // n_head if head is None else head
 
 
 def key_value_heads(config: Fields, n_head: int) -> int:
     count = config.need_integer("num_key_value_heads", n_head)
     if n_head % count:
-        raise ConfigError(f"{config.where}: {n_head} attention heads do not divide over {count} key-value heads")
+        raise ConfigError(f"{config.where}: {n_head} attention heads do not divide into {count} key-value heads")
     return count

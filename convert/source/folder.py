@@ -1,7 +1,7 @@
-"""Where a conversion starts: a Hugging Face folder or hub id with its configuration, JSON files and tensors.
+"""A Hugging Face folder or hub id with its configuration, JSON files and tensors.
 
-Tensors are found through model.safetensors, an index of shards, or pytorch_model.bin, in the order transformers
-uses. What a folder says about itself is checked before it is used; every fault ends in one of llama_eagle.errors.
+Tensors are found through model.safetensors, an index of shards, or pytorch_model.bin, in the order of transformers.
+Facts in a folder are checked before use; every fault raises one of llama_eagle.errors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Checkpoint", "TensorInfo", "open_checkpoint"]
 
 SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model", "d2t.*", "t2d.*"]
 MAX_CONFIG_BYTES = 4 << 20
-LOOSE_TENSORS = ("d2t", "t2d")  # some training folders keep the vocabulary map beside the weights
+LOOSE_TENSORS = ("d2t", "t2d")  # some training folders store the vocabulary map in separate files
 
 ADAPTER = (
     "a LoRA adapter, not a model. Merge it into its base model first (peft: merge_and_unload), or convert it with "
@@ -42,7 +42,7 @@ Opener = Callable[[Path], dict[str, StoredTensor]]
 
 
 class Checkpoint:
-    """One model folder. `source` is what the user named, `revision` the hub commit when it is known."""
+    """One model folder. `source`: as given by the user. `revision`: the hub commit if it is known."""
 
     def __init__(self, path: Path, *, source: str, revision: str | None = None) -> None:
         self.path = path
@@ -51,24 +51,27 @@ class Checkpoint:
         self.config = self._config()
 
     def names(self) -> list[str]:
-        """All tensor names, sorted. The first call opens the weight files."""
+        """Return all tensor names, sorted. The first call opens the weight files."""
         return sorted(self._tensors)
 
     def info(self, name: str) -> TensorInfo:
         return self._stored(name).info
 
     def read(self, name: str) -> np.ndarray:
-        """The tensor as stored: BF16 as uint16 and F8 as uint8 bit patterns. Mapped, read-only; drop it early."""
+        """Return the tensor as stored: BF16 as uint16 and F8 as uint8 bit patterns.
+
+        Mapped, read-only; free it early.
+        """
         return self._stored(name).read()
 
     def read_f32(self, name: str) -> np.ndarray:
-        """A floating-point tensor as float32 (a copy unless it is stored so)."""
+        """Return a floating-point tensor as float32 (a copy unless it is stored in that type)."""
         if self.info(name).dtype not in FLOAT_DTYPES:
             raise ConversionError(f"{self.path}: {name} is {self.info(name).dtype}; dequantize the checkpoint first")
         return to_f32(self.read(name))
 
     def json_file(self, name: str) -> dict[str, Any] | None:
-        """A JSON object of the folder (tokenizer.json, generation_config.json, ...); None when it has no such file."""
+        """Return a JSON object of the folder (tokenizer.json, ...); None if it has no such file."""
         path = self.path / name
         return read_json(path) if path.exists() else None
 
@@ -77,7 +80,7 @@ class Checkpoint:
         if not path.exists() and (self.path / "adapter_config.json").exists():
             raise ConfigError(f"{self.path}: {ADAPTER}")
         if not path.exists():
-            raise ConfigError(f"{self.path}: no config.json; name the folder of a Hugging Face checkpoint")
+            raise ConfigError(f"{self.path}: no config.json; give the folder of a Hugging Face checkpoint")
         try:
             return read_json(path, MAX_CONFIG_BYTES)
         except ConversionError as error:
@@ -102,11 +105,10 @@ class Checkpoint:
 def open_checkpoint(
     source: str | Path | Checkpoint, *, revision: str | None = None, weights: bool = True
 ) -> Checkpoint:
-    """A local folder, or a hub id such as "org/name" or "org/name/subfolder", which is downloaded unless it is cached.
-    An open one is itself.
+    """Open a local folder, or a hub id such as "org/name" or "org/name/subfolder", which is downloaded unless cached.
 
-    `weights=False` downloads configuration and tokenizer only. Raises ConfigError or ConversionError for what is
-    wrong with the checkpoint, EnvironmentFailure when the hub cannot be reached.
+    An open checkpoint is returned unchanged. `weights=False` downloads configuration and tokenizer only. Raises
+    ConfigError or ConversionError for a fault of the checkpoint, EnvironmentFailure if the hub cannot be reached.
     """
     if isinstance(source, Checkpoint):
         return source
@@ -119,7 +121,7 @@ def open_checkpoint(
     if is_folder:
         return Checkpoint(path, source=text, revision=_snapshot_revision(path))
     if exists:
-        raise ConfigError(f"{path}: a file; name the folder that holds config.json and the weights")
+        raise ConfigError(f"{path}: a file; give the folder with config.json and the weights")
     named = re.fullmatch(r"(\w[\w.-]*/[\w.-]+)((?:/\w[\w.-]*)*)", text)
     if named is None:
         raise ConfigError(f"{text}: there is no such folder, and it is not a hub id (organisation/name)")
@@ -129,13 +131,16 @@ def open_checkpoint(
 
 
 def _snapshot_revision(path: Path) -> str | None:
-    """The commit that a hub cache's folder name holds: .../snapshots/<40 hex digits>."""
+    """Return the commit in the name of a hub cache's folder: .../snapshots/<40 hex digits>."""
     path = path.absolute()
     return path.name if path.parent.name == "snapshots" and re.fullmatch(r"[0-9a-f]{40}", path.name) else None
 
 
 def _download(repo: str, subfolder: str, revision: str | None, weights: bool) -> Path:
-    """The snapshot's folder. Raises `ConfigError` before the weights are downloaded if there is no checkpoint."""
+    """Return the snapshot's folder.
+
+    Raises `ConfigError` before the weights are downloaded if there is no checkpoint.
+    """
     prefix = f"{subfolder}/" if subfolder else ""
     small = [prefix + pattern for pattern in SMALL_FILES]
     path = snapshot(repo, small, revision)
@@ -151,9 +156,9 @@ def _download(repo: str, subfolder: str, revision: str | None, weights: bool) ->
 def _refuse_without_config(repo: str, subfolder: str, path: Path) -> None:
     found = sorted(file.parent.relative_to(path).as_posix() for file in path.rglob("config.json"))
     if subfolder:
-        raise ConfigError(f"{repo}: no checkpoint (config.json) in its folder {subfolder}. Name another one.")
+        raise ConfigError(f"{repo}: no checkpoint (config.json) in its folder {subfolder}. Choose another one.")
     if found:
-        raise ConfigError(f"{repo}: its checkpoints are in folders ({', '.join(found)}). Name one: {repo}/{found[0]}")
+        raise ConfigError(f"{repo}: its checkpoints are in folders ({', '.join(found)}). Choose one: {repo}/{found[0]}")
 
 
 # --- weight files of a folder -----------------------------------------------------------------------------------
@@ -180,7 +185,7 @@ def _open_index(index: Path, suffix: str, opener: Opener) -> dict[str, StoredTen
     if not isinstance(weight_map, dict) or not weight_map:
         raise ConversionError(f"{index}: no weight_map")
     for name in weight_map.values():
-        # Links may leave the folder (a hub cache is made of them); names may not.
+        # Links may point outside of the folder (a hub cache consists of them); names must not.
         plain = isinstance(name, str) and name == Path(name).name and not set(name) & {"\\", "\0"}
         if not plain or not name.endswith(suffix):
             raise ConversionError(f"{index}: names {str(name)[:200]!r}; only plain {suffix} file names are accepted")
@@ -188,17 +193,19 @@ def _open_index(index: Path, suffix: str, opener: Opener) -> dict[str, StoredTen
     opened = {file: opener(file) for file in files}
     for tensor, name in weight_map.items():
         if tensor not in opened[index.parent / name]:
-            raise ConversionError(f"{index}: says {tensor[:200]!r} is in {name}, but it is not; fetch the shards again")
+            raise ConversionError(f"{index}: {tensor[:200]!r} is not in {name} as listed; download the shards again")
     return _merge(opened)
 
 
 def _all_parts(files: list[Path]) -> list[Path]:
-    """The files, provided that every part of a set named x-00001-of-00003 is there."""
+    """Return the files, after checking that every set named x-00001-of-00003 is complete."""
     for file in files:
         if match := re.search(r"-(\d{5})-of-(\d{5})\.", file.name):
             parts = [p for p in files if f"-of-{match[2]}." in p.name]
             if len(parts) != int(match[2]):
-                raise ConversionError(f"{file.parent}: {len(parts)} of {int(match[2])} shards; fetch the missing ones")
+                raise ConversionError(
+                    f"{file.parent}: {len(parts)} of {int(match[2])} shards; download the missing ones"
+                )
     return files
 
 
@@ -206,6 +213,6 @@ def _merge(opened: dict[Path, dict[str, StoredTensor]]) -> dict[str, StoredTenso
     merged: dict[str, StoredTensor] = {}
     for path, tensors in opened.items():
         if duplicate := next((name for name in tensors if name in merged), None):
-            raise ConversionError(f"{path}: tensor {duplicate[:200]!r} is in another shard too; which one is meant?")
+            raise ConversionError(f"{path}: tensor {duplicate[:200]!r} is in another shard too; remove one of them")
         merged.update(tensors)
     return merged

@@ -1,7 +1,7 @@
-"""Weight files: safetensors, torch archives and .npy, opened without trusting a byte of them.
+"""Weight files: safetensors, torch archives and .npy, opened without trusting their content.
 
-Each `open_*` function reads only the file's header and returns the tensors in it. A tensor's bytes are mapped when
-they are read and unmapped with the array, so that converting a model of any size keeps about one tensor in memory.
+Each `open_*` function reads only the file's header and returns the tensors in it. A tensor's bytes are mapped when they
+are read and unmapped with the array, so that a conversion keeps about one tensor in memory.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from llama_eagle.errors import ConversionError, EnvironmentFailure
 
 MAX_JSON_BYTES = 64 << 20  # tokenizer.json of the largest published vocabularies is about 35 MB
 MAX_TEXT_BYTES = 4 << 20
-MAX_HEADER_BYTES = 32 << 20  # some 300000 tensors in one file
+MAX_HEADER_BYTES = 32 << 20  # about 300000 tensors in one file
 MAX_PICKLE_BYTES = 64 << 20  # the object graph of a torch archive, without its storages
 MAX_DIMS = 8
-RELOAD_BYTES = 256 << 20  # mapped pages of a torch archive that we keep before it is opened anew
+RELOAD_BYTES = 256 << 20  # resident pages of a torch archive before it is opened again
 
-# safetensors name -> (bits, the numpy type that `read` returns). Types numpy lacks come as bit patterns.
+# safetensors name -> (bits, the numpy type that `read` returns). Types that numpy lacks are bit patterns.
 DTYPES: dict[str, tuple[int, type[np.generic]]] = {
     "F64": (64, np.float64),
     "F32": (32, np.float32),
@@ -51,7 +51,7 @@ DTYPES: dict[str, tuple[int, type[np.generic]]] = {
 }
 FLOAT_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})
 INTEGER_DTYPES = frozenset({"I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8"})
-NUMPY_DTYPES = INTEGER_DTYPES | {"F64", "F32", "F16", "BOOL"}  # the others are bit patterns there
+NUMPY_DTYPES = INTEGER_DTYPES | {"F64", "F32", "F16", "BOOL"}  # the others are bit patterns
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,17 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor in a file: `read()` maps its bytes as they are stored (see DTYPES)."""
+    """A tensor in a file. `read()` maps its bytes as stored (see DTYPES)."""
 
     info: TensorInfo
     read: Callable[[], np.ndarray]
 
 
 def require_file(path: Path) -> int:
-    """The size of a regular file in bytes. Anything else (missing, a folder, a pipe that would block) is an error."""
+    """Return the size of a regular file in bytes.
+
+    Anything else (missing, a folder, a pipe that would block) is an error.
+    """
     try:
         status = path.stat()
     except OSError as error:
@@ -91,9 +94,9 @@ def require_file(path: Path) -> int:
 
 
 def read_json(path: Path, limit: int = MAX_JSON_BYTES) -> dict[str, Any]:
-    """A JSON file whose top level is an object; size (bytes), depth and encoding are checked."""
+    """Read a JSON file whose top level is an object, with limits on size (bytes), depth and encoding."""
     if (size := require_file(path)) > limit:
-        raise ConversionError(f"{path}: {size} bytes of JSON, more than the {limit} that are accepted")
+        raise ConversionError(f"{path}: {size} bytes of JSON, the maximum is {limit}")
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -102,9 +105,9 @@ def read_json(path: Path, limit: int = MAX_JSON_BYTES) -> dict[str, Any]:
 
 
 def read_text(path: Path, limit: int = MAX_TEXT_BYTES) -> str:
-    """A small UTF-8 file; a pipe, a device or more than `limit` bytes is an error."""
+    """Read a small UTF-8 file. A pipe, a device or more than `limit` bytes is an error."""
     if (size := require_file(path)) > limit:
-        raise ConversionError(f"{path}: {size} bytes of text, more than the {limit} that are accepted")
+        raise ConversionError(f"{path}: {size} bytes of text, the maximum is {limit}")
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -116,7 +119,7 @@ def parse_json(data: bytes, where: Path) -> dict[str, Any]:
         value = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else _one_line(error)
-        raise ConversionError(f"{where}: not valid JSON ({reason}); fetch the file again") from None
+        raise ConversionError(f"{where}: not valid JSON ({reason}); download the file again") from None
     if not isinstance(value, dict):
         raise ConversionError(f"{where}: expected a JSON object, found {type(value).__name__}")
     return value
@@ -126,13 +129,13 @@ def parse_json(data: bytes, where: Path) -> dict[str, Any]:
 
 
 def open_safetensors(path: Path) -> dict[str, StoredTensor]:
-    """The tensors of a safetensors file. Offsets must tile the data section exactly, as the format demands."""
+    """Return the tensors of a safetensors file. Offsets must tile the data section exactly, as the format requires."""
     size = require_file(path)
     with path.open("rb") as file:
         prefix = file.read(8)
         n_header = int.from_bytes(prefix, "little")
         if len(prefix) < 8 or n_header > min(size - 8, MAX_HEADER_BYTES):
-            raise ConversionError(f"{path}: not a safetensors file, or truncated ({size} bytes); fetch it again")
+            raise ConversionError(f"{path}: not a safetensors file, or truncated ({size} bytes); download it again")
         header = parse_json(file.read(n_header), path)
     start = 8 + n_header
     entries = sorted(_header_entry(path, n, e) for n, e in header.items() if n != "__metadata__")
@@ -146,12 +149,12 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
         end = stop
         tensors[name] = StoredTensor(info, _mapped_reader(path, start + begin, info))
     if start + end != size:
-        raise ConversionError(f"{path}: {size} bytes, but its header describes {start + end}; fetch the file again")
+        raise ConversionError(f"{path}: {size} bytes, but its header describes {start + end}; download the file again")
     return tensors
 
 
 def _header_entry(path: Path, name: str, entry: Any) -> tuple[int, int, str, TensorInfo]:
-    """(begin, end, name, info) of one header entry, checked against itself."""
+    """Return (begin, end, name, info) of one header entry, checked for consistency."""
     where = f"{path}: tensor {name[:200]!r}"
     try:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
@@ -159,15 +162,13 @@ def _header_entry(path: Path, name: str, entry: Any) -> tuple[int, int, str, Ten
     except (TypeError, KeyError, ValueError):
         raise ConversionError(f"{where} has no valid dtype, shape and data_offsets") from None
     if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise ConversionError(f"{where} has type {str(dtype)[:40]!r}, which is not known")
+        raise ConversionError(f"{where} has the unknown type {str(dtype)[:40]!r}")
     numbers = (*shape, begin, end)
     if len(shape) > MAX_DIMS or any(type(n) is not int or not 0 <= n < 1 << 62 for n in numbers):
         raise ConversionError(f"{where} has an impossible shape or offset")
     info = TensorInfo(name, shape, dtype)
     if end - begin != info.n_bytes:
-        raise ConversionError(
-            f"{where} {list(shape)} {dtype} takes {info.n_bytes} bytes, its offsets say {end - begin}"
-        )
+        raise ConversionError(f"{where} {list(shape)} {dtype} takes {info.n_bytes} bytes, by its offsets {end - begin}")
     return begin, end, name, info
 
 
@@ -195,13 +196,16 @@ def _mapped_reader(path: Path, offset: int, info: TensorInfo) -> Callable[[], np
 
 
 def open_torch(path: Path) -> dict[str, StoredTensor]:
-    """The tensors of a torch archive (.bin, .pt). Only plain tensors and containers are unpickled, never code."""
+    """Return the tensors of a torch archive (.bin, .pt).
+
+    Only plain tensors and containers are unpickled, never code.
+    """
     archive = _TorchArchive(path)
     return {name: StoredTensor(info, archive.reader(name)) for name, info in archive.infos.items()}
 
 
 class _TorchArchive:
-    """An open archive. Its mapping is renewed now and then, because pages that were read stay resident with it."""
+    """An open archive. Its mapping is renewed periodically, because pages that were read stay resident with it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -230,19 +234,19 @@ class _TorchArchive:
 
 
 def _check_archive(path: Path) -> None:
-    """Refuses what could unpack into much more than the file's size, and the pre-2020 format (no archive at all)."""
+    """Refuse archives that could unpack into much more than their size, and the pre-2020 format (no archive)."""
     size = require_file(path)
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, UnicodeError) as error:
         raise ConversionError(
-            f"{path}: not a torch archive, or truncated ({_one_line(error)}); fetch it again or save it as safetensors"
+            f"{path}: not a torch archive, or truncated ({_one_line(error)}); download it again, or use safetensors"
         ) from None
     packed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
     pickled = sum(member.file_size for member in members if member.filename.endswith(".pkl"))
     if packed or sum(member.file_size for member in members) > size or pickled > MAX_PICKLE_BYTES:
-        raise ConversionError(f"{path}: its archive directory cannot be right; save the checkpoint as safetensors")
+        raise ConversionError(f"{path}: its archive directory is implausible; save the checkpoint as safetensors")
 
 
 def _load_archive(path: Path) -> dict[str, Any]:
@@ -250,7 +254,7 @@ def _load_archive(path: Path) -> dict[str, Any]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
-        reason = "it holds code or objects, not only tensors" if "nsupported" in str(error) else _one_line(error)
+        reason = "it contains code or objects, not only tensors" if "nsupported" in str(error) else _one_line(error)
         raise ConversionError(
             f"{path}: refused ({reason}); only archives of plain tensors are read, save the checkpoint as safetensors"
         ) from None
@@ -261,7 +265,7 @@ def _load_archive(path: Path) -> dict[str, Any]:
             state = state[wrapper]
     tensors = {n: t for n, t in state.items() if isinstance(t, torch.Tensor)} if isinstance(state, dict) else {}
     if not tensors or not all(isinstance(name, str) for name in tensors):
-        raise ConversionError(f"{path}: holds no named tensors")
+        raise ConversionError(f"{path}: contains no named tensors")
     return tensors
 
 
@@ -295,7 +299,7 @@ def _torch_dtypes() -> dict[Any, str]:
 
 
 def _is_plain(tensor: Any) -> bool:
-    """Dense, on the CPU, and not larger than its storage (a stride of 0 describes any size in a few bytes)."""
+    """Return True for a dense CPU tensor within its storage (a stride of 0 describes any size in a few bytes)."""
     torch = _torch()
     if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
         return False
@@ -316,7 +320,7 @@ def _torch_to_numpy(tensor: Any) -> np.ndarray:
 
 
 def open_npy(path: Path) -> dict[str, StoredTensor]:
-    """One array under the name of its file."""
+    """Return one array under the name of its file."""
     require_file(path)
     try:
         array = np.lib.format.open_memmap(path, mode="r")  # np.load would open archives too

@@ -1,4 +1,4 @@
-"""A checkpoint's tensors under canonical names, whatever prefix it uses, and as numbers, however they are coded."""
+"""A checkpoint's tensors by canonical names, with any prefix, and as numbers, with any coding."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from llama_eagle.convert.source.storage import FLOAT_DTYPES, INTEGER_DTYPES, Ten
 from llama_eagle.errors import ConversionError
 
 _PACKED = "_packed"
-_SCALES = ("_scale_inv", "_scale")  # FP8: transformers' name; that of compressed-tensors and ModelOpt
-_BESIDE_PACKED = ("_scale", "_zero_point", "_shape", "_g_idx")
-_OF_ACTIVATIONS = (".input_scale", ".activation_scale", ".output_scale")
+_SCALES = ("_scale_inv", "_scale")  # FP8: transformers' name; the name in compressed-tensors and ModelOpt
+_PACKED_PARTS = ("_scale", "_zero_point", "_shape", "_g_idx")
+_ACTIVATION_SCALES = (".input_scale", ".activation_scale", ".output_scale")
 
 
 class Weights:
-    """Canonical name -> values: float16, float32, float64, or BF16 bit patterns (uint16).
+    """Map from canonical name to values: float16, float32, float64, or BF16 bit patterns (uint16).
 
-    canonical: the table's spelling of a stored name. scheme: of coded tensors, which read() decodes; their scales have
-    no names here.
+    canonical: returns the table's name of a stored one. scheme: of coded tensors, which read() decodes; their scales
+    have no names here.
     """
 
     def __init__(self, checkpoint: Checkpoint, canonical: Callable[[str], str], scheme: Scheme) -> None:
@@ -32,7 +32,7 @@ class Weights:
         self._replaced: dict[str, np.ndarray] = {}
         for name in checkpoint.names():
             self._place(canonical(name), name)
-        self._beside = {name: self._stored.pop(name) for name in self._companions()}
+        self._parts = {name: self._stored.pop(name) for name in self._companions()}
 
     def _place(self, short: str, name: str) -> None:
         if short.endswith(_PACKED):
@@ -43,22 +43,22 @@ class Weights:
         self._stored[short] = name
 
     def _companions(self) -> list[str]:
-        """What belongs to coded tensors; beside a plain one such a name is a tensor of its own."""
+        """Return the names that belong to coded tensors; next to a plain tensor such a name is a separate tensor."""
         found = []
         for name in self._stored:
             if name in self._packed:
-                suffixes: tuple[str, ...] = _BESIDE_PACKED
+                suffixes: tuple[str, ...] = _PACKED_PARTS
             elif self._checkpoint.info(self._stored[name]).dtype in FP8_DTYPES:
                 suffixes = _SCALES
             else:
                 continue
             module = name.rpartition(".")[0]
-            names = [*(name + suffix for suffix in suffixes), *(module + suffix for suffix in _OF_ACTIVATIONS)]
+            names = [*(name + suffix for suffix in suffixes), *(module + suffix for suffix in _ACTIVATION_SCALES)]
             found += [other for other in names if other in self._stored]
         return found
 
     def require_numbers(self, name: str) -> None:
-        """Raises ConversionError unless read() can give this tensor's values as floats."""
+        """Raise ConversionError unless read() can return this tensor's values as floats."""
         if name in self._replaced:
             return
         dtype = self._checkpoint.info(self._stored[name]).dtype
@@ -73,7 +73,7 @@ class Weights:
             raise ConversionError(f"{self.where}: tensor {name} has dtype {dtype}, expected one of {expected}")
 
     def _scale_name(self, name: str) -> str | None:
-        return next((self._beside[name + s] for s in _SCALES if name + s in self._beside), None)
+        return next((self._parts[name + s] for s in _SCALES if name + s in self._parts), None)
 
     def names(self) -> list[str]:
         return list(self._stored)
@@ -82,16 +82,16 @@ class Weights:
         return name in self._stored
 
     def stored_name(self, name: str) -> str:
-        """The name in the checkpoint."""
+        """Return the name in the checkpoint."""
         return self._stored[name]
 
     def info(self, name: str) -> TensorInfo:
-        """Name and type as stored, shape as meant."""
+        """Return the stored name and type, and the decoded shape."""
         info = self._checkpoint.info(self._stored[name])
         return TensorInfo(info.name, self._packed_shape(name), info.dtype) if name in self._packed else info
 
     def _packed_shape(self, name: str) -> tuple[int, int]:
-        stored = self._beside.get(name + "_shape")
+        stored = self._parts.get(name + "_shape")
         info = self._checkpoint.info(stored) if stored else None
         words = self._checkpoint.info(self._stored[name]).shape
         if info is None or info.n_elements != 2 or info.dtype not in INTEGER_DTYPES or len(words) != 2:
@@ -105,11 +105,11 @@ class Weights:
         return self._replaced[name].shape if name in self._replaced else self.info(name).shape
 
     def replace(self, name: str, values: np.ndarray) -> None:
-        """Has read() give these values instead of the stored ones."""
+        """Make read() return these values instead of the stored ones."""
         self._replaced[name] = values
 
     def _companion(self, name: str) -> np.ndarray | None:
-        return self._checkpoint.read(self._beside[name]) if name in self._beside else None
+        return self._checkpoint.read(self._parts[name]) if name in self._parts else None
 
     def _scale(self, name: str) -> np.ndarray:
         stored = self._scale_name(name)
@@ -129,14 +129,14 @@ class Weights:
         return name in self._packed or self.info(name).dtype in FP8_DTYPES
 
     def read(self, name: str) -> np.ndarray:
-        """The whole tensor, in its stored type or, for a coded one, as float32."""
+        """Return the whole tensor, in its stored type or, for a coded one, as float32."""
         if name in self._replaced:
             return self._replaced[name]
         dtype, values = self.info(name).dtype, self._checkpoint.read(self._stored[name])
         return self._decode(name, values, self._scale(name), dtype) if self._is_coded(name) else values
 
     def slices(self, name: str) -> Iterator[np.ndarray]:
-        """read(), but one slice of the first axis at a time: FP8 experts need memory for one of them only."""
+        """Yield slices of the first axis of read(), so that FP8 experts need memory for one of them only."""
         dtype, values = self.info(name).dtype, self._checkpoint.read(self._stored[name])
         if not self._is_coded(name):
             yield from values

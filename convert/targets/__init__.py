@@ -1,4 +1,4 @@
-"""Targets: Hugging Face checkpoints of the supported families to GGUF.
+"""Conversion of targets: Hugging Face checkpoints of the supported families to GGUF.
 
 A new family is one file with a FAMILY, and its module in the list below.
 """

@@ -1,4 +1,4 @@
-"""What families of targets read from config.json: sizes, and the keys that follow from them."""
+"""Sizes that families of targets read from config.json, and the keys that follow from them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ModelConfig(Fields):
         self.rope = rope.parameters(self)[0]
 
     def layer_types(self) -> list[str]:
-        """Kind of each block, "linear_attention" or "full_attention"."""
+        """Return the kind of each block, "linear_attention" or "full_attention"."""
         n_layer = self.need_integer("num_hidden_layers")
         interval = self.need_integer("full_attention_interval", 4)
         default = ["linear_attention" if (i + 1) % interval else "full_attention" for i in range(n_layer)]
@@ -34,7 +34,7 @@ class ModelConfig(Fields):
 
 
 def attention_dims(config: ModelConfig) -> dict[str, int]:
-    """vocab, embd, and the rows of q, k and v."""
+    """Return vocab, embd, and the rows of q, k and v."""
     embd, heads = config.need_integer("hidden_size"), config.need_integer("num_attention_heads")
     head, kv_heads = head_size(config, embd, heads), key_value_heads(config, heads)
     return {
@@ -51,13 +51,13 @@ def attention_dims(config: ModelConfig) -> dict[str, int]:
 
 
 def dense_dims(config: ModelConfig) -> dict[str, int]:
-    """attention_dims and the width of the feed-forward layer."""
+    """Return attention_dims and the width of the feed-forward layer."""
     config.require("hidden_act", "silu")
     return {**attention_dims(config), "ff": config.need_integer("intermediate_size")}
 
 
 def moe_dims(config: ModelConfig) -> dict[str, int]:
-    """attention_dims and the expert count and widths."""
+    """Return attention_dims and the number and widths of experts."""
     config.require("hidden_act", "silu")
     config.require("decoder_sparse_step", 1)
     config.require("mlp_only_layers", [])
@@ -94,7 +94,7 @@ def linear_dims(config: ModelConfig) -> dict[str, int]:
 
 
 def common_keys(config: ModelConfig, dims: Any) -> dict[str, Any]:
-    """Keys of every family, without the architecture prefix."""
+    """Return the keys of every family, without the architecture prefix."""
     keys: dict[str, Any] = {
         "context_length": config.need_integer("max_position_embeddings"),
         "embedding_length": dims["embd"],
@@ -123,7 +123,7 @@ def moe_keys(config: ModelConfig, dims: Any) -> dict[str, Any]:
 
 
 def linear_keys(config: ModelConfig, dims: Any) -> dict[str, Any]:
-    """Keys of the Gated DeltaNet blocks. The list of recurrent blocks is completed with MTP blocks by the caller."""
+    """Return the keys of the Gated DeltaNet blocks. The caller adds MTP blocks to the list of recurrent blocks."""
     config.rope.need_number("partial_rotary_factor")
     return {
         "ssm.conv_kernel": dims["conv"],
@@ -138,12 +138,12 @@ def linear_keys(config: ModelConfig, dims: Any) -> dict[str, Any]:
 
 
 def hybrid_kinds(config: ModelConfig) -> list[str]:
-    """Block kinds of a model with Gated DeltaNet blocks."""
+    """Return the block kinds of a model with Gated DeltaNet blocks."""
     return ["linear" if kind == "linear_attention" else "full" for kind in config.layer_types()]
 
 
 def full_attention(config: ModelConfig) -> list[str]:
-    """Block kinds of a model whose blocks are all alike; a sliding window is refused, llama.cpp would ignore it."""
+    """Return the block kinds of a uniform model. A sliding window is refused, because llama.cpp would ignore it."""
     config.require("use_sliding_window", False)
     n_layer = config.need_integer("num_hidden_layers")
     if config.get("layer_types") and config.layer_types() != ["full_attention"] * n_layer:

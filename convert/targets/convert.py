@@ -1,4 +1,4 @@
-"""One checkpoint to one GGUF."""
+"""Conversion of one checkpoint to one GGUF."""
 
 from __future__ import annotations
 
@@ -34,23 +34,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """How to convert. outtype: "auto" (as stored), f32, bf16, f16, q8_0, or any type of llama.cpp's quantizer."""
+    """Options of a conversion.
+
+    outtype: "auto" (as stored), f32, bf16, f16, q8_0, or any type of llama.cpp's quantizer.
+    """
 
     outtype: str = "auto"
-    mtp: bool = True  # keep the next-token-prediction block, if there is one
-    mtp_only: bool = False  # nothing but that block, and the embeddings, norm and head that it needs
+    mtp: bool = True  # keep the MTP block, if there is one
+    mtp_only: bool = False  # write only that block, and the embeddings, norm and head that it needs
     calibration: Path | None = None  # text whose most frequent tokens are stored, for a trimmed draft head
-    pre: str | None = None  # llama.cpp's pre-tokenizer name, where tokenizer.json's is not known
-    name: str | None = None  # general.name; by default the folder's or the hub id's
-    revision: str | None = None  # of a hub id
+    pre: str | None = None  # llama.cpp's name of the pre-tokenizer, if tokenizer.json's is unknown
+    name: str | None = None  # general.name; default: that of the folder or hub id
+    revision: str | None = None  # revision of a hub id
     split_max_size: int = 0  # bytes of tensor data per file; 0: one file
     progress: Progress | None = None
-    quantize: QuantizeOptions | None = None  # given, or for types that are not written directly: llama.cpp's quantizer
+    quantize: QuantizeOptions | None = None  # use llama.cpp's quantizer; implied by types that are not written directly
 
 
 @dataclass
 class TargetReport:
-    """What was written."""
+    """Report of a conversion."""
 
     arch: str
     outtype: str
@@ -78,7 +81,10 @@ class _Model:
 
 
 def canonical(name: str) -> str:
-    """`model.language_model.layers.0.x`, `language_model.model.layers.0.x` and `model.layers.0.x` -> `layers.0.x`."""
+    """Return a tensor's name without prefix.
+
+    `model.language_model.layers.0.x`, `language_model.model.layers.0.x` and `model.layers.0.x` become `layers.0.x`.
+    """
     name = name.replace("language_model.", "", 1)
     name = name.removeprefix("model.")
     experts = ("experts.gate_up_proj.weight", "experts.down_proj.weight")
@@ -91,7 +97,7 @@ def _match(checkpoint: Checkpoint, family: Family, config: ModelConfig, options:
     only = options.mtp_only
     n_mtp = mtp_blocks(family, weights) if options.mtp or only else 0
     if only and not n_mtp:
-        raise ConversionError(f"{checkpoint.source}: has no MTP block (mtp.*) that could be converted alone")
+        raise ConversionError(f"{checkpoint.source}: has no MTP block (mtp.*). Leave --mtp-only out.")
     reason = partial(family.reason, only_mtp=only)
     planned = plan(family.table(config, n_mtp, only_mtp=only), weights, dims, reason)
     planned.tensors += [computed(name, values) for name, values in family.extra(config, dims).items()]
@@ -99,11 +105,11 @@ def _match(checkpoint: Checkpoint, family: Family, config: ModelConfig, options:
 
 
 def _require_head(model: _Model) -> None:
-    """A missing head means that the embeddings are used, which is right only where the configuration says so."""
+    """Check that a model without a head is tied by its configuration, because its embeddings are used as the head."""
     if any(tensor.name == "output.weight" for tensor in model.plan.tensors):
         return
-    said = [part.get("tie_word_embeddings") for part in (model.config.root, model.config)]
-    if True not in said and False in said:
+    stated = [part.get("tie_word_embeddings") for part in (model.config.root, model.config)]
+    if True not in stated and False in stated:
         raise ConversionError(f"{model.checkpoint.source}: lm_head.weight is missing, and config.json does not tie it")
 
 
@@ -135,7 +141,7 @@ def _report(out: GGUFOutput, model: _Model, outtype: str, start: float) -> Targe
 
 
 def _convert(checkpoint: Checkpoint, output: Path, outtype: str, options: TargetOptions, more: float) -> TargetReport:
-    """Writes one GGUF of a type that needs no quantizer. more: as in gguf_output()."""
+    """Write one GGUF of a type that needs no quantizer. more: as in gguf_output()."""
     start = time.monotonic()
     family = find_family(checkpoint.config, checkpoint.source)
     model = _match(checkpoint, family, ModelConfig(checkpoint.config, checkpoint.source), options)
@@ -156,26 +162,28 @@ def _convert(checkpoint: Checkpoint, output: Path, outtype: str, options: Target
     report = _report(out, model, outtype, start)
     if options.mtp and not model.n_mtp and (key := declared_head(family, model.config)):
         report.warnings.append(
-            f"{checkpoint.source}: config.json declares an MTP head ({key}), but none is stored (a fine-tune?): "
-            "nothing will draft. The head of its base model fits: convert that with --mtp-only, into the same folder"
+            f"{checkpoint.source}: config.json declares an MTP head ({key}), but none is stored (a fine-tune?), so the "
+            "model has no drafter. The head of its base model fits: convert it with --mtp-only into the same folder"
         )
     if not tokenizer.chat_templates:
-        report.warnings.append(f"{checkpoint.source}: has no chat template: `generate` and `chat` need one to answer")
+        report.warnings.append(f"{checkpoint.source}: has no chat template, which `generate` and `chat` need to answer")
     return report
 
 
 def convert_vision(
     source: str | Path | Checkpoint, output: str | Path, options: TargetOptions | None = None
 ) -> TargetReport:
-    """Converts the vision tower of a checkpoint to an mmproj GGUF. Types and errors as convert_target's, but no
-    quantizer types: those become f16."""
+    """Convert the vision encoder of a checkpoint to an mmproj GGUF.
+
+    Types and errors are those of convert_target, but types of the quantizer become f16.
+    """
     options = options or TargetOptions()
     start = time.monotonic()
     checkpoint = open_checkpoint(source, revision=options.revision)
     refuse_sources(Path(output), [checkpoint.path])
     names = checkpoint.config.get("architectures")
     if not isinstance(names, list) or names[:1] == [] or names[0] not in vision.ARCHITECTURES:
-        raise ConfigError(f"{checkpoint.source}: {names!r:.80} has no vision tower that can be converted")
+        raise ConfigError(f"{checkpoint.source}: {names!r:.80} has no supported vision encoder")
     if not checkpoint.config.get("vision_config"):
         raise ConfigError(f"{checkpoint.source}: config.json has no vision_config")
     outtype = _outtype(checkpoint, options)
@@ -200,10 +208,10 @@ def _outtype(checkpoint: Checkpoint, options: TargetOptions) -> str:
 def convert_target(
     source: str | Path | Checkpoint, output: str | Path, options: TargetOptions | None = None
 ) -> TargetReport:
-    """Converts a Hugging Face folder, hub id or open checkpoint to a GGUF that llama.cpp runs.
+    """Convert a Hugging Face folder, hub id or open checkpoint to a GGUF that llama.cpp runs.
 
-    Raises ConfigError or ConversionError for a checkpoint that is damaged or not supported, UsageError for options
-    that do not fit together, EnvironmentFailure for the disk; then nothing is left behind.
+    Raises ConfigError or ConversionError for a damaged or unsupported checkpoint, UsageError for options that exclude
+    each other, EnvironmentFailure for the disk; then nothing is left behind.
     """
     options = options or TargetOptions()
     checkpoint = open_checkpoint(source, revision=options.revision)
@@ -215,7 +223,7 @@ def convert_target(
     if options.mtp_only and not options.mtp:
         raise UsageError("--mtp-only and --no-mtp exclude each other")
     if options.split_max_size and (quantize or not is_direct(outtype)):
-        raise UsageError(f"--split-max-size works with plain {', '.join(FILE_TYPE)} files, not with the quantizer")
+        raise UsageError(f"--split-max-size works with the types {', '.join(FILE_TYPE)}, not with the quantizer")
 
     def write(path: Path, kind: str, more: float) -> TargetReport:
         return _convert(checkpoint, path, stored_outtype(checkpoint) if kind == "auto" else kind, options, more)

@@ -1,4 +1,4 @@
-"""What a family of targets is, and which one a checkpoint belongs to."""
+"""Families of targets, and the choice of a checkpoint's family."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from llama_eagle.errors import ConfigError, ConversionError
 
 @dataclass(frozen=True)
 class Block:
-    """One application of a family's section: its kind, and the prefixes of its tensors in the checkpoint and in the
-    GGUF."""
+    """One application of a family's section.
+
+    kind: of the section. source, target: prefixes of its tensors in the checkpoint and in the GGUF.
+    """
 
     kind: str
     source: str
@@ -25,14 +27,14 @@ class Block:
 
 
 def text_blocks(kinds: list[str]) -> list[Block]:
-    """The blocks of a text model, of the given kinds."""
+    """Return the blocks of a text model, of the given kinds."""
     return [Block(kind, f"layers.{i}.", f"blk.{i}.") for i, kind in enumerate(kinds)]
 
 
 def text_dropped(name: str) -> str | None:
-    """Why a text model leaves a tensor out."""
+    """Return the reason why a text model drops a tensor."""
     if name.startswith("visual."):
-        return "vision tower: converted by --mmproj"
+        return "vision encoder: converted by --mmproj"
     if name.endswith((".rotary_emb.inv_freq", ".attention.masked_bias")):
         return "computed, not learned"
     return None
@@ -48,13 +50,16 @@ class Family:
     keys: Callable[[ModelConfig, Dims], dict[str, Any]]  # GGUF keys without the "<arch>." prefix
     sections: Mapping[str, tuple[Row, ...]]
     blocks: Callable[[ModelConfig], list[Block]]
-    extra: Callable[[ModelConfig, Dims], dict[str, np.ndarray]] = lambda config, dims: {}  # made, not stored
-    dropped: Callable[[str], str | None] = text_dropped  # the reason to leave a tensor out, None to refuse it
+    extra: Callable[[ModelConfig, Dims], dict[str, np.ndarray]] = lambda config, dims: {}  # computed tensors
+    dropped: Callable[[str], str | None] = text_dropped  # returns the reason to drop a tensor, None to refuse it
     has_mtp: bool = False
 
     def table(self, config: ModelConfig, n_mtp: int = 0, *, only_mtp: bool = False) -> list[Section]:
-        """Every section of the file. The MTP block is a full-attention block with rows of its own; alone, it keeps its
-        number, and the model's embeddings, norm and head go with it."""
+        """Return every section of the file.
+
+        The MTP block is a full-attention block with additional rows. Alone, it keeps its number, and the model's
+        embeddings, norm and head are included.
+        """
         blocks = self.blocks(config)
         found = [Section(self.sections["model"])]
         if not only_mtp:
@@ -66,14 +71,14 @@ class Family:
         return found
 
     def reason(self, name: str, *, only_mtp: bool = False) -> str | None:
-        """Why a stored tensor is left out; None for one that is unknown."""
+        """Return the reason why a stored tensor is dropped; None for an unknown one."""
         if name.startswith("mtp.") and self.has_mtp:
             return "MTP block: --no-mtp"
-        return "not of the MTP block: --mtp-only" if only_mtp else self.dropped(name)
+        return "not in the MTP block: --mtp-only" if only_mtp else self.dropped(name)
 
 
 def mtp_blocks(family: Family, weights: Weights) -> int:
-    """Next-token-prediction blocks in the checkpoint, counted by their tensors: none, one, or an error."""
+    """Count the MTP blocks in the checkpoint by their tensors: none, one, or an error."""
     names = [name for name in weights.names() if name.startswith("mtp.")]
     if not family.has_mtp or not names:
         return 0
@@ -87,7 +92,7 @@ def mtp_blocks(family: Family, weights: Weights) -> int:
 
 
 def declared_head(family: Family, config: ModelConfig) -> str | None:
-    """The key of config.json that declares an MTP head of a family that has one."""
+    """Return the key of config.json that declares an MTP head in a family that has one."""
     keys = ("mtp_num_hidden_layers", "num_nextn_predict_layers") if family.has_mtp else ()
     return next((key for key in keys for part in (config, config.root) if part.get(key)), None)
 
@@ -100,11 +105,11 @@ def register(family: Family) -> None:
 
 
 def find_family(config: dict[str, Any], where: str) -> Family:
-    """The family named by config.json's `architectures`; text_config's own, where it has one, wins."""
+    """Return the family named by config.json's `architectures`; text_config's own takes precedence."""
     text = config.get("text_config")
     names = (text.get("architectures") if isinstance(text, dict) else None) or config.get("architectures")
     if not isinstance(names, list) or not names:
-        raise ConfigError(f"{where}: config.json names no architecture")
+        raise ConfigError(f"{where}: config.json contains no architecture")
     if not isinstance(names[0], str) or names[0] not in FAMILIES:
         raise ConfigError(f"{where}: architecture {names[0]!r} is not supported; supported: {', '.join(FAMILIES)}")
     return FAMILIES[names[0]]

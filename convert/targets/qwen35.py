@@ -1,5 +1,4 @@
-"""Qwen3.5: Gated DeltaNet blocks with a gated full-attention block after every three; dense, or with experts and a
-shared one."""
+"""Qwen3.5: one gated full-attention block after every three Gated DeltaNet blocks; dense, or with experts."""
 
 from __future__ import annotations
 

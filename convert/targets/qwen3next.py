@@ -1,4 +1,4 @@
-"""Qwen3-Next: the first hybrid; its DeltaNet projections are fused per key head, and value heads stay grouped."""
+"""Qwen3-Next: the first hybrid. Its DeltaNet projections are fused per key head, and value heads stay grouped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from llama_eagle.convert.targets.family import Family, text_blocks
 
 
 def _split_heads(values: np.ndarray, dims: Dims) -> tuple[np.ndarray, ...]:
-    """q, k, v and z rows out of [q k v z] per key head, each with its heads together."""
+    """Split [q k v z] per key head into q, k, v and z rows, each with its heads together."""
     heads, k_head = dims["k_heads"], dims["k_head"]
     per_key = dims["lin_v"] // heads
     groups = values.reshape(heads, -1, values.shape[1])

@@ -19,7 +19,7 @@ from llama_eagle.convert.targets.vision import deepstack_layers
 
 
 def _keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
-    """Keys of the text part of a Qwen3-VL model."""
+    """Return the keys of the text part of a Qwen3-VL model."""
     vision = ModelConfig(config.root.data, config.source, part="vision_config")
     return {
         **common_keys(config, dims),

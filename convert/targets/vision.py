@@ -1,4 +1,4 @@
-"""The vision tower of Qwen3-VL and Qwen3.5, to llama.cpp's mmproj file."""
+"""The vision encoder of Qwen3-VL and Qwen3.5, for llama.cpp's mmproj file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ARCHITECTURES = (
 
 
 def _frame(index: int) -> Transform:
-    """One temporal half of the 3-D patch convolution: llama.cpp sums two 2-D ones."""
+    """Return one temporal half of the 3-D patch convolution: llama.cpp sums two 2-D ones."""
     return Transform(lambda v, dims: v[:, :, index], lambda s, dims: (*s[:2], *s[3:]))
 
 
@@ -65,7 +65,7 @@ SECTIONS = {
 
 
 def deepstack_layers(config: ModelConfig) -> list[int]:
-    """Vision blocks whose output goes into the text model's first blocks."""
+    """Return the vision blocks whose output is added in the text model's first blocks."""
     depth = config.need_integer("depth")
     indexes = config.get("deepstack_visual_indexes", [])
     if not isinstance(indexes, list) or any(type(i) is not int or not 0 <= i < depth for i in indexes):
@@ -104,7 +104,7 @@ def _dims(config: ModelConfig) -> dict[str, int]:
 
 
 def _keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
-    """Keys in the file's own names: "clip" has no single prefix."""
+    """Return keys with the file's own names: "clip" has no single prefix."""
     text = config.root.child("text_config")
     deepstack = deepstack_layers(config)
     epsilon = text.need_epsilon("rms_norm_eps") if text and text.get("rms_norm_eps") is not None else 1e-6
@@ -126,7 +126,10 @@ def _keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
 
 
 def image_statistics(checkpoint: Checkpoint, channels: int) -> dict[str, list[float]]:
-    """Mean and deviation of the image channels, from preprocessor_config.json or processor_config.json."""
+    """Return mean and standard deviation of the image channels.
+
+    They are in preprocessor_config.json or processor_config.json.
+    """
     found: dict[str, list[float]] = {}
     for file in ("preprocessor_config.json", "processor_config.json"):
         settings = Fields(checkpoint.json_file(file) or {}, f"{checkpoint.source}/{file}")
@@ -134,14 +137,14 @@ def image_statistics(checkpoint: Checkpoint, channels: int) -> dict[str, list[fl
             for name in ("image_mean", "image_std"):
                 found[name] = source.numbers(name, channels) or found.get(name, [])
     if not all(found.values()):
-        raise ConfigError(f"{checkpoint.source}: image_mean and image_std are in no preprocessor_config.json")
+        raise ConfigError(f"{checkpoint.source}: image_mean and image_std are missing in preprocessor_config.json")
     if min(found["image_std"]) <= 0:
         raise ConfigError(f"{checkpoint.source}: image_std is {found['image_std']}, expected positive numbers")
     return found
 
 
 def vision_type(name: str, shape: tuple[int, ...], outtype: str) -> str:
-    """The type of each tensor in an mmproj of `outtype`, by llama.cpp's rules."""
+    """Return the type of a tensor in an mmproj of `outtype`, by llama.cpp's rules."""
     if len(shape) > 1 and ".patch_embd.weight" in name:
         return "f16" if outtype == "f16" else "f32"
     if len(shape) <= 1 or "position_embd" in name:

@@ -96,7 +96,7 @@ def test_a_killed_run_continues(target: Path, tmp_path: Path) -> None:
     [
         ('"a"\n{"prompt": 5}\n{"messages": []}\n[1]\n', "line 2: neither"),
         ('"a"\nplain text\n', "line 2: not JSON"),
-        ("\n\n", "holds no prompt"),
+        ("\n\n", "contains no prompts"),
         ("[" * 100000, "line 1: nested too deeply"),
     ],
 )
@@ -111,7 +111,7 @@ def test_faulty_files_are_refused_before_work(target: Path, tmp_path: Path, cont
 def test_messages_need_a_template(target: Path, tmp_path: Path) -> None:
     prompts = write(tmp_path / "p.jsonl", {"messages": [{"role": "user", "content": "abc"}]})
     done = answer(prompts, target, tmp_path / "out.jsonl", "--raw")
-    assert done.returncode == 3 and "Give `prompt` instead" in " ".join(done.stderr.split())
+    assert done.returncode == 3 and "Use `prompt` instead" in " ".join(done.stderr.split())
 
 
 def test_a_text_a_line(target: Path, tmp_path: Path) -> None:

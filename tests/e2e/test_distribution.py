@@ -138,7 +138,7 @@ def drafting(request: pytest.FixtureRequest, folder: Path) -> Iterator[Any]:
 
 
 def draw(llm: Any, case: Case, n_texts: int) -> dict[Prefix, Counter[int]]:
-    """What followed each beginning, how often."""
+    """Count the continuations of each beginning."""
     from llama_cpp import LlamaGrammar
 
     following: dict[Prefix, Counter[int]] = defaultdict(Counter)
@@ -166,7 +166,7 @@ def chi_square(counts: Counter[int], probabilities: np.ndarray) -> tuple[float, 
 
 
 def p_value(following: dict[Prefix, Counter[int]], expected: Callable[[Prefix], np.ndarray]) -> float:
-    """Of all beginnings together: their statistics and degrees of freedom add up."""
+    """Return the p-value of all beginnings together: their statistics and degrees of freedom add up."""
     parts = [chi_square(counts, expected(prefix)) for prefix, counts in following.items() if counts.total() >= 50]
     statistic, freedom = (sum(values) for values in zip(*parts, strict=True))
     return float(torch.special.gammaincc(torch.tensor(freedom / 2).double(), torch.tensor(statistic / 2).double()))

@@ -275,7 +275,7 @@ def test_the_parents_cache(files: dict[str, Path], plain: Any) -> None:
 
 
 def test_a_cache_on_disk_of_another_draft_memory(files: dict[str, Path], plain: Any, tmp_path: Path) -> None:
-    """What its states keep of the draft does not fit then: the draft begins anew, the target goes on."""
+    """The draft's part of the states does not fit: the draft starts over, the target continues."""
     from llama_cpp import LlamaDiskCache
 
     for draft_n_ctx in (512, 64, 512):
@@ -332,12 +332,12 @@ def test_random_edits_leave_the_memory_as_if_read_anew(files: dict[str, Path], s
         keep = int(rng.integers(0, len(text)))
         text = text[:keep] + rng.integers(97, 123, int(rng.integers(1, 60))).tolist()
         text = text[:400]
-        reused += len(text) - llm._memory.become(text)
+        reused += len(text) - llm._memory.set_tokens(text)
         if rng.random() < 0.5:
             stream = llm.generate(text, temp=0.0)
             text = text + [next(stream) for _ in range(int(rng.integers(1, 12)))]
             stream.close()
-            reused += len(text) - llm._memory.become(text)
+            reused += len(text) - llm._memory.set_tokens(text)
         fresh.reset()
         fresh.eval(text)
         np.testing.assert_allclose(llm.scores[-1], fresh.scores[-1], atol=1e-3)

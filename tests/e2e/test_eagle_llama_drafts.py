@@ -1,4 +1,4 @@
-"""What drafts, how long, and what is said about it: drafters, p_min, exact and rejection sampling, statistics."""
+"""Drafting in EagleLlama: drafters, p_min, exact and rejection sampling, statistics, reports."""
 
 from __future__ import annotations
 
@@ -206,6 +206,6 @@ def test_rejection_sampling_keeps_more_when_it_is_hot(files: dict[str, Path]) ->
             assert again[0] == again[1]
     assert accepted["rejection"] > 1.1 * accepted["match"]
     with contextlib.closing(load(files, draft_sampling="rejection")) as llm:
-        with pytest.raises(ValueError, match="mirostat counts its own samples"):
+        with pytest.raises(ValueError, match="mirostat depends on its own samples"):
             complete(llm, mirostat_mode=2)
         complete(llm)  # it is usable all the same

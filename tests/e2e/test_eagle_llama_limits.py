@@ -1,4 +1,4 @@
-"""Where EagleLlama ends, stops, refuses or is left half-way: full contexts, interrupts, threads, bad arguments."""
+"""Limits of EagleLlama: full contexts, interrupts, threads, bad arguments."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_close(files: dict[str, Path]) -> None:
         ({"n_draft": "many"}, ValueError, "neither 'auto' nor a number"),
         ({"n_draft": -1}, ValueError, "neither 'auto' nor a number"),
         ({"n_draft_max": 0}, ValueError, "n_draft_max=0"),
-        ({"n_draft": 72, "exact": True}, ValueError, "exact verification goes up to drafts of 71"),
+        ({"n_draft": 72, "exact": True}, ValueError, "exact verification supports drafts of at most 71"),
         ({"draft_sampling": "typical"}, ValueError, "neither 'match' nor 'rejection'"),
         ({"draft_sampling": "rejection", "draft": None}, ValueError, "it needs draft and takes"),
         ({"draft_sampling": "rejection", "exact": True}, ValueError, "only its distribution"),
@@ -204,7 +204,7 @@ def test_close(files: dict[str, Path]) -> None:
         ({"draft": "target"}, ValueError, "not an EAGLE-3 draft"),
         ({"target": "draft"}, ValueError, "is an EAGLE-3 draft, not a target"),
         ({"n_ctx": 2_000_000_000}, RuntimeError, "Use a smaller n_ctx"),
-        ({"n_ctx": 2}, ValueError, "n_ctx=2 leaves no room for a draft"),
+        ({"n_ctx": 2}, ValueError, "n_ctx=2 is too small for a draft"),
         ({"n_ctx": -5, "draft": None}, ValueError, "Failed to create llama_context: .*n_ctx_seq == 0"),
         ({"n_batch": -3, "draft": None}, ValueError, "n_batch=-3 is not in 0"),
         ({"n_threads": 100_000}, ValueError, "n_threads 100000: give a number of threads from 1 to 512"),
@@ -358,7 +358,7 @@ def test_past_what_the_draft_was_trained_for_generation_goes_on(files: dict[str,
 def test_a_state_that_does_not_fit(files: dict[str, Path], plain: Any) -> None:
     with load(files, n_ctx=1024) as large, load(files, n_ctx=256) as small:
         large.eval(large.tokenize(b"abc" * 200))
-        with pytest.raises(RuntimeError, match="the saved state has 600 tokens, this context holds 256"):
+        with pytest.raises(RuntimeError, match="the saved state has 600 tokens, this context has room for 256"):
             small.load_state(large.save_state())
         assert complete(small)["text"] == complete(plain)["text"]
 

@@ -50,7 +50,7 @@ def test_table(files: PairFiles, tmp_path: Path) -> None:
     outcome = llama_eagle("evaluate", *options, "--n-draft", "auto", "--exact")
     assert outcome.code == 0, outcome
     assert "letters" in outcome.stdout
-    assert "1 of 1 answers are those of plain decoding" in outcome.stdout
+    assert "1 of 1 answers are identical to plain decoding" in outcome.stdout
 
 
 @pytest.mark.parametrize(("plot", "code", "part"), [("none/plot.png", 4, "does not exist"), ("plot.xyz", 2, "--plot")])

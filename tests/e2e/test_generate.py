@@ -248,7 +248,9 @@ def test_the_chat_template_is_the_default(target: Path) -> None:
     common = ("generate", "-m", target, "-n", 4, "--temp", 0, "-t", 1, "--json")
     assert llama_eagle(*common, "-p", "hi").json["n_prompt"] == len("user\nhi\nassistant\n") + 3
     assert llama_eagle(*common, "--raw", "-p", "hi").json["n_prompt"] == len("hi")
-    assert_one_line_error(llama_eagle(*common[:-1], "--raw", "-p", "hi", "--system", "x"), 2, "--raw leaves no place")
+    assert_one_line_error(
+        llama_eagle(*common[:-1], "--raw", "-p", "hi", "--system", "x"), 2, "--raw uses no chat template"
+    )
 
 
 @pytest.mark.parametrize("given", [(), ("--n-draft", 3)])
@@ -278,17 +280,17 @@ def test_grammars_and_schemas(target: Path, draft: Path, tmp_path: Path) -> None
 
 
 def test_what_is_told_of_a_generation() -> None:
-    from llama_eagle.cli.commands.generate import told
+    from llama_eagle.cli.commands.generate import summary
     from llama_eagle.generation.generate import GenerationResult
 
     statistics = Statistics("EAGLE-3")
     statistics.add_round(3, 1, 2, "EAGLE-3")
     common = {"text": "", "tokens": [1] * 20, "n_prompt": 10, "prompt_ms": 100.0, "decode_ms": 1000.0}
     fast, slow, alone = (
-        told(GenerationResult(**common, stop_reason="end", speculative=said, plain_ms=plain))
+        summary(GenerationResult(**common, stop_reason="end", speculative=said, plain_ms=plain))
         for said, plain in ((statistics, 100.0), (statistics, 25.0), (None, None))
     )
     assert alone == "prompt: 10 tokens, 100 tokens/s; answer: 20 tokens, 20.0 tokens/s (complete)"
-    assert "20.0 tokens/s, 2.00 tokens a round (EAGLE-3 1) (complete)" in fast
-    assert fast.endswith("plain decoding: about 10.0 tokens/s, so drafting is 2.00 x as fast")
-    assert "0.50 x as fast: it does not pay here (--draft none" in slow
+    assert "20.0 tokens/s, 2.00 tokens per round (EAGLE-3 1) (complete)" in fast
+    assert fast.endswith("plain decoding: about 10.0 tokens/s; with drafting 2.00 x as fast")
+    assert "0.50 x as fast: drafting is slower here (--draft none" in slow

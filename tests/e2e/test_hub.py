@@ -74,7 +74,7 @@ def test_a_pattern_must_match_one_file(endpoint: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("offline", [False, True])
 def test_without_the_hub(offline: bool, endpoint: str, tmp_path: Path) -> None:
-    """What is in the cache is used; for the rest there is an error at once, with a remedy."""
+    """Cached files are used; for others there is an immediate error with a remedy."""
     target = {"repo_id": "me/target", "filename": "*f32.gguf"}
     load(endpoint, tmp_path, **target)
     nowhere = "http://127.0.0.1:9"

@@ -166,7 +166,7 @@ def test_logits_are_those_of_libmtmd(files: VisionFiles) -> None:
         assert len(ids) == n_rows
         for one in (llm, plain):
             one.reset()
-            one._memory.become(one.tokenize_images("before <__media__> behind", [data]))
+            one._memory.set_tokens(one.tokenize_images("before <__media__> behind", [data]))
             assert np.array_equal(one._memory.logits(), expected)
 
 
@@ -198,8 +198,8 @@ def libmtmd_logits(llm: Any, prompt: str, data: bytes) -> tuple[np.ndarray, int]
 
 SOUND = png(1)
 BAD = {
-    "no picture": (b"this is no picture", "in no format of pictures"),
-    "nothing": (b"", "in no format of pictures"),
+    "no picture": (b"this is no picture", "unknown format"),
+    "nothing": (b"", "unknown format"),
     "a truncated PNG": (SOUND[: len(SOUND) // 2], "cannot be read as a picture"),
     "a damaged PNG": (SOUND[:200] + bytes(50) + SOUND[250:], "cannot be read as a picture"),
     "12,000 x 10,000 pixels": (png_head(12000, 10000), "more than 100 million pixels"),
@@ -224,7 +224,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_computed(pair: tuple[An
     for llm in pair:
         expected = answer(llm, [user("what is ", SOUND)])
         before, n_tokens = n_encoded(llm), llm.n_tokens
-        with pytest.raises(ValueError, match="of them for pictures, and the context holds 512"):
+        with pytest.raises(ValueError, match="of them for pictures, and the context has room for 512"):
             answer(llm, [user(SOUND, png(2, 1024, 1024))])
         assert (n_encoded(llm), llm.n_tokens) == (before, n_tokens)
         assert answer(llm, [user("what is ", SOUND)]) == expected

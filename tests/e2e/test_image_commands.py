@@ -49,7 +49,7 @@ def test_generate_refuses(files: VisionFiles) -> None:
         assert_one_line_error(outcome, code, part)
 
     refused(2, "2 markers", "a.png", "-p", "<__media__> <__media__>")
-    refused(3, "no format of pictures", "text.png", "-p", "what")
+    refused(3, "unknown format", "text.png", "-p", "what")
     refused(3, "No such file", "missing.png", "-p", "what")
     refused(3, "fit into the context", "large.png", "-p", "what", "-c", 512)
     refused(2, "--image needs --mmproj", "a.png", "--tokens", "1,2")
@@ -64,7 +64,7 @@ def test_chat(files: VisionFiles) -> None:
     lines = [f"/image {folder}/a.png", "what is this", f"/image {folder}/text.png", "and now", "/stats", "/exit"]
     outcome = llama_eagle("chat", *models(files, "-n", 8, "--temp", 0), stdin="\n".join(lines))
     assert outcome.code == 0, outcome
-    assert outcome.stderr.startswith("error: ") and "no format of pictures" in outcome.stderr
+    assert outcome.stderr.startswith("error: ") and "unknown format" in outcome.stderr
     assert len(outcome.stderr.splitlines()) == 1
     other = llama_eagle("chat", *models(files, "-n", 8, "--temp", 0), stdin="\n".join(lines[1:]))
     assert outcome.stdout.splitlines()[0] != other.stdout.splitlines()[0]

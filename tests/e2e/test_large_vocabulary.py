@@ -1,4 +1,4 @@
-"""What `EagleLlama` keeps at Qwen3.5's vocabulary: one row of logits is a megabyte, a batch of them half a gigabyte."""
+"""Memory of `EagleLlama` at Qwen3.5's vocabulary: a row of logits is a megabyte, a batch of them half a gigabyte."""
 
 from __future__ import annotations
 

@@ -220,10 +220,10 @@ def hello(major: int, minor: int = 0) -> bytes:
 @pytest.mark.parametrize(
     ("answers", "why"),
     [
-        ([hello(6)], "it speaks protocol 6.0, this build speaks 7.0"),
-        ([hello(7, 9)], "it speaks protocol 7.9"),
-        ([], "it does not answer as an RPC server"),
-        ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "it does not answer as an RPC server"),
+        ([hello(6)], "it uses protocol 6.0, this build uses 7.0"),
+        ([hello(7, 9)], "it uses protocol 7.9"),
+        ([], "its answer does not follow RPC protocol"),
+        ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "its answer does not follow RPC protocol"),
     ],
 )
 def test_wrong_servers(pair: tuple[Path, Path], answers: list[bytes], why: str) -> None:
@@ -241,10 +241,10 @@ def test_nobody_there(pair: tuple[Path, Path]) -> None:
 
 
 def test_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rpc, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(rpc, "TIMEOUT_S", 0.2)
     listener = socket.create_server((HOST, 0))  # takes connections, says nothing: a server that has a client
     with pytest.raises(EnvironmentFailure, match="It serves another client"):
-        rpc.ask(f"{HOST}:{listener.getsockname()[1]}")
+        rpc.query(f"{HOST}:{listener.getsockname()[1]}")
     listener.close()
 
 
@@ -260,7 +260,7 @@ def test_too_little_memory(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPa
     load = LoadOptions(rpc_servers=(f"{HOST}:{answering(*answers)}",))
     devices.require_servers(load, pair[0])
     monkeypatch.setattr(devices, "available_bytes", lambda: 1000)
-    with pytest.raises(EnvironmentFailure, match="all machines together have less free"):
+    with pytest.raises(EnvironmentFailure, match="more than all machines have free"):
         devices.require_servers(load, pair[0])
 
 
@@ -280,15 +280,15 @@ def test_rpc_server_listens_on_loopback_and_ends() -> None:
     assert process.stdout is not None
     line = process.stdout.readline()
     assert re.fullmatch(rf"listening on 127\.0\.0\.1:{port}, \d+ of \d+ MiB free\n", line), line
-    assert rpc.ask(f"{HOST}:{port}")[0].total > 0
+    assert rpc.query(f"{HOST}:{port}")[0].total > 0
     taken = llama_eagle("rpc-server", "--port", port)
     assert_one_line_error(taken, 4, "cannot listen", str(port))
     os.kill(process.pid, signal.SIGTERM)
     assert process.wait(30) == 0
     with pytest.raises(EnvironmentFailure, match="cannot be reached"):
-        rpc.ask(f"{HOST}:{port}")
+        rpc.query(f"{HOST}:{port}")
 
 
 def test_rpc_server_warns_of_trust() -> None:
     text = " ".join(llama_eagle("rpc-server", "--help").stdout.split())
-    assert "not secure" in text and "Never open it to a network that you do not trust" in text
+    assert "not secure" in text and "Never expose it to a network that you do not trust" in text

@@ -40,7 +40,7 @@ def test_a_folder_is_converted_once_and_listed(tmp_path: Path) -> None:
     assert made.stat().st_mtime_ns > times[1], "the checkpoint has changed"
     assert f"{checkpoint} q8_0: 0." in run(tmp_path, "--list").stdout
     assert "deleted" in run(tmp_path, "--clear", "all").stdout
-    assert run(tmp_path, "--list").stdout == "nothing is kept\n"
+    assert run(tmp_path, "--list").stdout == "the cache is empty\n"
 
 
 @pytest.mark.native
@@ -65,7 +65,7 @@ def test_a_repository_of_ggufs(tmp_path: Path) -> None:
 
 
 def test_what_is_no_model(tmp_path: Path) -> None:
-    assert_one_line_error(run(tmp_path, "nothing"), 2, "no file, no folder and no hub id")
+    assert_one_line_error(run(tmp_path, "nothing"), 2, "neither a file, a folder nor a hub id")
     assert_one_line_error(llama_eagle("run"), 2, "name a MODEL")
 
 

@@ -90,7 +90,7 @@ def test_the_type_is_chosen_by_name_not_by_pattern(hub: Hub) -> None:
     assert [Path(each["path"]).name for each in found[:4]] == [
         f"m-{kind}.gguf" for kind in ("Q4_K_M", "F16", "Q2_K", "BF16")
     ]
-    assert "no model of type Q8_0. There are: m-BF16.gguf" in found[4]["error"]
+    assert "no model of type Q8_0. Available: m-BF16.gguf" in found[4]["error"]
     assert hub.kept() == [], "what is downloaded stays in the hub's cache"
 
 
@@ -147,15 +147,15 @@ def test_a_download_that_was_cut_is_resumed(hub: Hub) -> None:
 
 FAULTS = (
     ("", Fault(401), "4 {}: the hub does not accept the token"),
-    ("", Fault(401, "RepoNotFound"), "3 {}: neither a folder here nor a repository"),  # a private one, without a token
+    ("", Fault(401, "RepoNotFound"), "3 {}: neither a local folder nor a repository"),  # a private one, without a token
     ("", Fault(403, "GatedRepo"), "4 {}: gated; accept its terms"),
     ("", Fault(403), "4 {}: the hub refuses access"),
-    ("", Fault(404, "RepoNotFound"), "3 {}: neither a folder here nor a repository"),
-    ("", Fault(429), "4 {}: the hub has had too many requests"),
-    ("", Fault(500), "4 {}: the hub has a fault of its own. Try again later (HTTP status 500)"),
+    ("", Fault(404, "RepoNotFound"), "3 {}: neither a local folder nor a repository"),
+    ("", Fault(429), "4 {}: too many requests to the hub"),
+    ("", Fault(500), "4 {}: the hub reports an error. Try again later (HTTP status 500)"),
     ("/m.gguf", Fault(403, "GatedRepo"), "4 {}: gated; accept its terms"),
-    ("/m.gguf", Fault(404, "EntryNotFound"), "3 {}: the hub has no such file"),
-    ("/m.gguf", Fault(n_more=5), "4 {}: a file arrived with another size"),
+    ("/m.gguf", Fault(404, "EntryNotFound"), "3 {}: no such file on the hub"),
+    ("/m.gguf", Fault(n_more=5), "4 {}: a downloaded file has the wrong size"),
 )
 
 
@@ -175,7 +175,7 @@ def test_faults_of_the_disk(hub: Hub, tmp_path: Path) -> None:
     assert "cannot write" in (told := hub.error("me/m", HF_HOME=str(tmp_path / "file/hf")))
     assert "Set HF_HOME" in told
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"
-    assert "4 me/m: no space left for it in" in hub.error("me/m", before=limit)
+    assert "4 me/m: no space left in" in hub.error("me/m", before=limit)
 
 
 def test_a_repository_that_is_none(hub: Hub) -> None:
@@ -192,7 +192,7 @@ def test_a_checkpoint_in_a_subfolder(hub: Hub) -> None:
     (found,) = hub.prepare(("me/m/full", "f32"))
     assert Path(found["path"]).name == "full-f32.gguf"
     outcome = llama_eagle("convert", "me/m", "-o", hub.cache / "x.gguf", **hub.environment())
-    assert "its checkpoints are in folders (full, other). Name one: me/m/full" in outcome.stderr
+    assert "its checkpoints are in folders (full, other). Choose one: me/m/full" in outcome.stderr
 
 
 def test_what_is_kept(hub: Hub) -> None:
@@ -232,7 +232,7 @@ def test_folders_of_ggufs(hub: Hub, tmp_path: Path) -> None:
     shutil.copyfile(studio / "studio-Q8_0.gguf", studio / "studio-F16.gguf")
     several, chosen, none = hub.prepare(str(studio), (str(studio), "f16"), str(hub.folder / "none"))
     assert (
-        f"2 models (studio-F16.gguf, studio-Q8_0.gguf). Name one: llama-eagle run {studio}/studio-F16"
+        f"2 models (studio-F16.gguf, studio-Q8_0.gguf). Choose one: llama-eagle run {studio}/studio-F16"
         in several["error"]
     )
     assert Path(chosen["path"]).name == "studio-F16.gguf"

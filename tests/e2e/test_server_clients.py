@@ -156,7 +156,7 @@ def test_langchain(server: Served) -> None:
     chat = ChatOpenAI(base_url=f"{server.address}/v1", api_key="none", model="tiny", temperature=0)
 
     def weather(city: str) -> str:
-        """Of a city."""
+        """Return the weather of a city."""
         return city
 
     (call,) = chat.bind_tools([weather]).invoke("What is the weather?").tool_calls

@@ -158,7 +158,7 @@ def test_two_conversations_in_turn_read_only_what_is_new(demo: tuple[Served, Pat
 
 
 def test_a_saved_slot_keeps_its_draft(demo: tuple[Served, Path]) -> None:
-    """Where the draft knows the text it proposes what it would have proposed had nothing been saved."""
+    """A draft that knows the text proposes the same as without saving."""
     server, slots = demo
     text = [70, 71, 72] * 40
     text += ask(server, 0, text)["tokens"]

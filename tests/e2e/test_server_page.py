@@ -98,7 +98,7 @@ def test_a_picture_can_be_attached(browser: Any, tmp_path: Path) -> None:
 
 
 def test_the_plain_page_names_the_address(browser: Any, tmp_path: Path) -> None:
-    """What a build without the chat page shows."""
+    """A build without the chat page shows this page."""
     target = write_target(tmp_path / "target.gguf")
     with serve("-m", target, "-c", 512, "-t", 1, "--", "--path", PLAIN_PAGE) as server:
         page = browser.new_page()

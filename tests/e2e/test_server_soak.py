@@ -30,7 +30,7 @@ ALLOWED_BYTES = 16
 
 
 def resident_mib(server: Served) -> float:
-    """Of llama-server."""
+    """Return the resident memory of llama-server in MiB."""
     pid = server.process.pid
     (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     pages = int(Path(f"/proc/{child}/statm").read_text().split()[1])

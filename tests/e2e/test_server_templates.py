@@ -81,7 +81,7 @@ def test_all_renderings_of_a_request_share_its_limits(server: Served) -> None:
 
 
 def test_long_conversations_are_within_the_limits(server: Served) -> None:
-    """Of the template: this one's prompt is longer than the context."""
+    """The template's limits allow them; this prompt is longer than the context."""
     status, answer = chat(server, *["abc " * 100] * 2000)
     assert status == 400 and "context" in answer
 

@@ -35,5 +35,5 @@ def test_every_way_is_measured() -> None:
 
 def test_the_table() -> None:
     table = study()
-    for row in ("| ours, draft |", "| draft over plain |", "| draft over generate's |", "| tokens drafted a round |"):
+    for row in ("| ours, draft |", "| draft over plain |", "| draft over generate's |", "| tokens drafted per round |"):
         assert row in table

@@ -1,4 +1,4 @@
-"""What a command imports: nothing that it does not need."""
+"""Imports of a command: nothing that it does not need."""
 
 from __future__ import annotations
 

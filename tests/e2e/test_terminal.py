@@ -85,7 +85,7 @@ def test_a_pipe_is_the_prompt_or_its_context(models: Path) -> None:
         for options, stdin in (((), "abc"), (("-p", "abc"), ""), (("-p", "abc"), "defg"), (("-f", "-"), "abc"))
     ]
     assert counts[0] == counts[1] == counts[3] < counts[2]
-    assert_one_line_error(llama_eagle("generate", *target[:-1], stdin=""), 2, "--tokens and a pipe")
+    assert_one_line_error(llama_eagle("generate", *target[:-1], stdin=""), 2, "--tokens or a pipe")
 
 
 def test_run_answers_once(models: Path, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_full_context_goes_on_without_the_oldest_turns(models: Path, tmp_path:
     outcome = llama_eagle("chat", *target, stdin="\n".join(said))
     assert outcome.stdout.count(ALPHABET) == 4
     assert outcome.stderr.splitlines() == [
-        "(the context is full: it goes on without the oldest question and its answer)"
+        "(the context is full: dropped the oldest question and its answer)"
     ] * outcome.stderr.count("\n")
     messages = json.loads((tmp_path / "c.json").read_text())["messages"]
     assert messages[0] == {"role": "system", "content": "be brief"}
@@ -116,8 +116,8 @@ def test_compact_keeps_the_last_questions(models: Path, tmp_path: Path) -> None:
     outcome = llama_eagle("chat", "-m", models / "target.gguf", *OPTIONS, stdin="\n".join(said))
     messages = json.loads((tmp_path / "c.json").read_text())["messages"]
     assert [message["content"] for message in messages if message["role"] == "user"] == ["b", "c"]
-    assert outcome.stdout.count("the oldest question and its answer left the context") == 2
-    assert "nothing to forget" in outcome.stdout
+    assert outcome.stdout.count("dropped the oldest question and its answer") == 2
+    assert "nothing to drop" in outcome.stdout
     assert "1 or more" in outcome.stderr
 
 

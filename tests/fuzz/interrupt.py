@@ -194,7 +194,7 @@ def is_json(data: bytes) -> bool:
 
 
 def faults(job: Job, run: Run, number: int, code: int | None, models: Path) -> Iterator[str]:
-    """What went wrong with a command that was sent a signal."""
+    """List the faults of a command that received a signal."""
     if code is None:
         yield f"still there {PATIENCE:.0f} s after {signal.Signals(number).name}"
         return
@@ -220,7 +220,7 @@ def faults(job: Job, run: Run, number: int, code: int | None, models: Path) -> I
 
 
 def faults_afterwards(job: Job, out: Path) -> Iterator[str]:
-    """What went wrong with the same command on what is left."""
+    """List the faults of the same command on the files that are left."""
     if job.serves:
         return
     resumes = job.again and (out / "draft" / "training_state.pt").exists()
@@ -283,7 +283,7 @@ def try_case(jobs: dict[str, Job], number: int, models: Path, folder: Path) -> t
 
 
 def fuzz(numbers: range, seconds: float, folder: Path, report: Callable[[str], None] = print) -> list[str]:
-    """What went wrong in these cases, or in as many of them as there is time for."""
+    """List the faults of these cases, or of those that fit into the time."""
     # Elsewhere: torch's threads, once they have worked, do not survive a fork.
     making = multiprocessing.get_context("spawn").Process(target=make_models, args=(folder / "models",))
     making.start()

@@ -85,7 +85,7 @@ class Worker:
         self.process: subprocess.Popen[str] | None = None
 
     def ask(self, line: str) -> str:
-        """How a case ended: the worker's answer, "hang", or the signal that ended it."""
+        """Return the result of a case: the worker's answer, "hang", or the signal that ended it."""
         if self.process is None:
             command = [sys.executable, str(Path(__file__).with_name("worker.py"))]
             self.process = subprocess.Popen(
@@ -121,7 +121,7 @@ class Worker:
 
 
 def run_sound(worker: Worker, seed: Seed | FolderSeed, folder: Path) -> str:
-    """What is not mutated."""
+    """Run the inputs without mutations."""
     if isinstance(seed, FolderSeed):
         shutil.rmtree(folder / "case", ignore_errors=True)
         return worker.ask(folder_cases.place(seed, None, folder / "case"))

@@ -83,7 +83,7 @@ def generate(folder: Path, given: dict[str, Any]) -> None:
 
 
 def forked(folder: Path, number: int) -> str | None:
-    """What went wrong in the case of this number; None: nothing."""
+    """Run the case of this number in a child and return its fault, or None."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

@@ -36,7 +36,7 @@ def held() -> Held:
 
 
 def complete(llm: Any, seed: int) -> None:
-    """Of another length and kind each time: left half-way, edited, sampled, from a saved state."""
+    """Run a completion of varying length and kind: abandoned, edited, sampled, from a saved state."""
     rng = random.Random(seed)
     prompt = ALPHABET[: rng.randint(1, 26)] * rng.randint(1, 4)
     stream = llm.create_completion(prompt, max_tokens=rng.randint(1, 24), seed=seed, stream=True)

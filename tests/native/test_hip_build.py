@@ -1,4 +1,4 @@
-"""What builds for AMD's and Moore Threads' GPUs have of us: call sites in ggml-cuda's dispatch, without our kernels."""
+"""Our parts of builds for AMD's and Moore Threads' GPUs: call sites in ggml-cuda's dispatch, without our kernels."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ endforeach()
 
 
 def added_to_dispatch() -> str:
-    """What our patches add to ggml-cuda.cu."""
+    """Return the lines that our patches add to ggml-cuda.cu."""
     found = []
     for patch in sorted((NATIVE / "patches").glob("*.patch")):
         _, *files = re.split(r"^--- a/", patch.read_text(encoding="utf-8"), flags=re.MULTILINE)

@@ -175,7 +175,7 @@ class Eagle3Reference:
 
 
 def _windows(geometry: dict[str, Any], n_layer: int) -> list[int]:
-    """How many slots each layer attends to, its own among them; 0: all."""
+    """Return the number of slots that each layer attends to, its own included (0: all)."""
     kinds = geometry.get("layer_types", ["full_attention"] * n_layer)
     return [geometry["sliding_window"] if kind == "sliding_attention" else 0 for kind in kinds]
 

@@ -1,9 +1,9 @@
-"""What torch says of a target and its draft: greedy continuations, and how many drafted tokens each round accepts.
+"""Torch results of a target and its draft: greedy continuations, and accepted tokens per round.
 
-    cd tests && python -m parity.golden        # writes golden/demo.json from the demo pair's checkpoints anew
+    cd tests && python -m parity.golden        # writes golden/demo.json from the demo pair's checkpoints again
 
 All in float32. The loop here is the definition of EAGLE-3 decoding and shares no code with ours: verification of a
-greedy draft accepts what the target says by itself, so the target runs once over each finished text.
+greedy draft accepts the tokens that the target would generate alone, so the target runs once over each finished text.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class TorchPair:
 
 
 def _lead(logits: torch.Tensor) -> float:
-    """Of the largest logit over the second, relative to the largest absolute one."""
+    """Return the margin of the largest logit over the second, relative to the largest absolute one."""
     first, second = logits.topk(2).values.tolist()
     return (first - second) / float(logits.abs().max())
 

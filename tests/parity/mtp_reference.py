@@ -102,7 +102,7 @@ class MTPReference:
         return Step(logits, state, int(self.draft_ids[int(logits.argmax())]))
 
     def project(self, token: int | torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        """What enters the block: the embedding comes first."""
+        """Return the block's input: the embedding comes first."""
         embedded = self.w["embed_tokens.weight"][token] if isinstance(token, int) else token
         embedding = self._norm(embedded, "pre_fc_norm_embedding")
         return linear(torch.cat([embedding, self._norm(hidden, "pre_fc_norm_hidden")]), self.w["fc.weight"])

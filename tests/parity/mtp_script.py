@@ -40,7 +40,7 @@ class Script:
 
     @classmethod
     def greedy(cls, cycle: Cycle, n_draft: int, n_rounds: int) -> Script:
-        """What a constructed target and its head say: each round keeps the drafts that are right."""
+        """Generate with a constructed target and its head: each round keeps the correct drafts."""
         prompt, rounds = cycle.expected_tokens(0, 8), []
         last = cycle.expected_next(prompt[-1])
         for _ in range(n_rounds):
@@ -64,7 +64,7 @@ class Script:
         return path
 
     def drafted_by_upstream(self, peer: Peer, model: Path, folder: Path) -> list[list[int]]:
-        """What llama.cpp's own driver drafts in each round."""
+        """Return the drafts of each round by llama.cpp's own driver."""
         command = [peer.folder / "mtp-rounds", model, self.write(folder / "script"), folder / "drafted"]
         done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr
@@ -72,7 +72,7 @@ class Script:
         return found
 
     def drafted_by_ours(self, model: Path) -> Iterator[list[int]]:
-        """What our engine drafts in each round with the target's own head."""
+        """Return the drafts of each round by our engine with the target's own head."""
         f32 = ContextOptions(
             n_ctx=len(self.text) + self.n_draft + 1, n_threads=1, flash_attn="off", type_k="f32", type_v="f32",
             n_rs_seq=self.n_draft,
@@ -89,7 +89,7 @@ class Script:
                 session.commit(r.n_kept)
 
     def drafted_by_reference(self, checkpoint: Path) -> Iterator[list[int]]:
-        """What the plain torch head drafts in each round."""
+        """Return the drafts of each round by the plain torch head."""
         reference, hidden = MTPReference(checkpoint), TargetStates(checkpoint).hidden(self.text)
         n = len(self.prompt)
         reference.prefill(self.prompt, hidden[: n - 1])

@@ -34,7 +34,7 @@ class Files:
 
 @dataclass(frozen=True)
 class Trace:
-    """What was drafted, how probable the draft found it, and what the target said."""
+    """Drafted tokens, their probabilities in the draft, and the target's tokens."""
 
     drafts: list[list[int]]
     probs: list[float]

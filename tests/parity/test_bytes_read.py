@@ -1,4 +1,4 @@
-"""What decoding reads of the weights, by the library and by what stands in the files."""
+"""Bytes of weights that decoding reads: the library's numbers and those of the files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which GPU a draft is given to, what is copied there, and when its memory is taken.
+"""Placement of a draft on a GPU: the GPU chosen, the data copied there, and the time of its allocation.
 
 The GPUs are stand-ins, which count (fixtures.gpus).
 """
@@ -39,7 +39,7 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 @dataclass(frozen=True)
 class Given:
-    """What a second session of the same kind, and rounds in it, cost the device."""
+    """Device costs of a second session of the same kind, and of rounds in it."""
 
     n_writes: int
     n_bytes: int
@@ -71,7 +71,7 @@ def given_to_device(files: Files, layers: tuple[int, int]) -> Given:
 
 @dataclass(frozen=True)
 class Copies:
-    """What a decode of one row, with another to replay, copies and computes in recurrent layers."""
+    """Copies and operations in recurrent layers for a decode of one row, with another to replay."""
 
     copies: int
     states: int

@@ -136,7 +136,7 @@ def best_two(row: np.ndarray) -> tuple[int, int, float]:
 
 
 def on_both(device: Executor, run: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What `run(..., n_gpu_layers)` returns on the device and on the host."""
+    """Return the results of `run(..., n_gpu_layers)` on the device and on the host."""
     return [device.submit(run, *arguments, 99).result(), run(*arguments, 0)]
 
 
@@ -176,7 +176,7 @@ def test_a_row_comes_when_asked_for_and_once(device: Executor, files: dict[str, 
 
 
 def bytes_of_rounds(target: Path, draft: Path) -> dict[str, int]:
-    """What comes from the device in one round, with each way of choosing."""
+    """Return the bytes read from the device in one round, with each kind of choice."""
     found = {}
     with Probe(target, draft, 99) as probe:
         probe.session.eval(PROMPT)
@@ -205,7 +205,7 @@ def test_what_a_round_brings_to_the_host(device: Executor, files: dict[str, Path
 
 
 def choices(target: Path, draft: Path, n_gpu_layers: int) -> tuple[list[Any], np.ndarray]:
-    """Of a round's rows and of the last row of an evaluation, then their logits."""
+    """Return the choices of a round's rows and of an evaluation's last row, then their logits."""
     found = []
     with Probe(target, draft, n_gpu_layers) as probe:
         probe.session.eval(PROMPT)
@@ -224,7 +224,7 @@ def test_the_choice_is_that_of_the_logits(any_device: Executor, files: dict[str,
 
 
 def tied_choices(target: Path, draft: Path, n_gpu_layers: int) -> dict[int, list[Any]]:
-    """Of each token: its logits, the choice, and what a round accepts, greedily and by a greedy chain."""
+    """Return, per token, its logits, the choice, and the tokens a round accepts, greedily and by a greedy chain."""
     found: dict[int, list[Any]] = {}
     with Probe(target, draft, n_gpu_layers) as probe:
         greedy = probe.api.llama_sampler_chain_init(probe.api.llama_sampler_chain_default_params())
@@ -353,7 +353,10 @@ def rows_after(event: str, target: Path, draft: Path) -> tuple[np.ndarray, int]:
 
 
 def test_rows_stay_when_positions_are_shifted(device: Executor, tmp_path: Path) -> None:
-    """Which only targets without recurrent memory allow. The shift's graph need not hit the logits, so bytes tell."""
+    """Only targets without recurrent memory allow shifts.
+
+    The shift's graph need not use the logits, so bytes decide.
+    """
     folder, target, draft = (tmp_path / name for name in ("target", "target.gguf", "draft.gguf"))
     make_target("qwen3", folder, seed=3, dtype="float32")
     convert_target(folder, target, TargetOptions(outtype="f32"))

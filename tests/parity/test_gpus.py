@@ -190,7 +190,7 @@ def test_drafts_and_text(
 
 
 def draft_device(files: Files) -> tuple[str, str]:
-    """Of a draft that is offloaded, and why it is where it is."""
+    """Return the device of an offloaded draft, and the reason for it."""
     with session_on(files, (OWN_HEAD if files.draft == MTP else OFFLOADS)["all"]) as session:
         return session.draft_device, session.draft_notice
 
@@ -210,7 +210,7 @@ def weight_buffers(target: Path, n_gpu_layers: int) -> set[str]:
 
 
 def test_layouts_of_the_cpu(elsewhere: On, tmp_path: Path) -> None:
-    """Where no layer is offloaded, weights have the layouts that they have without a GPU."""
+    """Without offloaded layers, weights have the same layouts as without a GPU."""
     checkpoint = make_target("qwen3", tmp_path / "target", hidden_size=256, intermediate_size=256)
     convert_target(checkpoint, tmp_path / "f16.gguf", TargetOptions(outtype="f16"))
     quantize(tmp_path / "f16.gguf", tmp_path / "q8_0.gguf", "q8_0", QuantizeOptions())

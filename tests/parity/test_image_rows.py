@@ -68,7 +68,7 @@ class Reference:
         self.draft, self.boundaries = draft, boundaries
 
     def place(self, seen: Seen, row: int) -> Any:
-        """Where a draft's row for the target's row stands; the rows behind the last one are tokens."""
+        """Return the position of a draft's row for the target's row; rows after the last one are tokens."""
         n_behind = row - len(seen.inputs)
         behind = (seen.positions.max() + 1 + n_behind).expand(3)
         position = behind if n_behind >= 0 else seen.positions[row]
@@ -77,7 +77,7 @@ class Reference:
         return position if self.draft.parts.any() else row
 
     def chain(self, seen: Seen, token: int) -> list[Any]:
-        """Of a greedy draft after `token`."""
+        """Return a greedy draft after `token`."""
         draft, n = self.draft, len(seen.inputs)
         draft.reset()
         if isinstance(draft, MTPReference):

@@ -60,7 +60,7 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {  # of eagle_drafts.h
 
 
 class Drafts:
-    """Of a plain session's context, sequence 0."""
+    """Drafts of a plain session's context, sequence 0."""
 
     def __init__(self, plain: EagleSession, draft: Any) -> None:
         self.plain, self.lib = plain, library()
@@ -184,7 +184,7 @@ def test_images_in_pieces(target: VisionTarget, tmp_path: Path) -> None:
 
 
 def test_they_go_back_over_images(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
-    """To between two images and to before both; then the text goes on otherwise."""
+    """Truncates between two images and before both, then continues with another text."""
     target = make("qwen3vl", tmp_path_factory)
     with both(target, "rope-mrope", tmp_path) as pair:
         pair.append([TEXT, A, TEXT, B, TEXT])

@@ -118,7 +118,7 @@ def path(wide: Path) -> Path:
 
 
 class TestVocabulary:
-    """Which tokens have rows."""
+    """Tests of the tokens that have rows."""
 
     def draft(self, context: NativeTarget, **options: object) -> NativeMtp:
         return NativeMtp(context, n_vocab_draft=N_ROWS, **options)

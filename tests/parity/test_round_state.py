@@ -440,7 +440,7 @@ def test_unknown_mode_is_an_error(model: RoundModel) -> None:
 
 
 def test_records_are_small(tmp_path: Path) -> None:
-    """What a rollback of 8 costs beyond the state itself, at the 4B's head counts: at most a tenth of the snapshots."""
+    """A rollback depth of 8 adds at most a tenth of the snapshots to the state, at the head counts of 4B."""
     shape = Shape(n_embd=8, n_ff=8, state=128, k_heads=16, v_heads=32)
     model = RoundModel(write_recurrent(tmp_path / "m.gguf", "qwen35", shape))
     plain, replay, snapshots = (

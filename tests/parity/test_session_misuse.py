@@ -1,4 +1,4 @@
-"""What a session refuses: contexts and saved states that it could not go on from."""
+"""Contexts and saved states that a session refuses because it could not continue from them."""
 
 from __future__ import annotations
 

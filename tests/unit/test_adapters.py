@@ -12,7 +12,7 @@ from llama_eagle.errors import EagleError, IncompatibleModels, InputError, Usage
 from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.validate.adapters import require_adapter, require_control_vector
 from llama_eagle.gguf.validate.overrides import with_overrides
-from llama_eagle.serving.further import changed_models, refuse_unchecked
+from llama_eagle.serving.extra_args import changed_models, refuse_unchecked
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +26,8 @@ def test_a_sound_adapter(files: list[Header], tmp_path: Path) -> None:
 
 
 ADAPTERS: dict[str, tuple[dict[str, Any], str]] = {
-    "no tensors": ({"shapes": {}}, "holds no tensors"),
-    "another architecture": ({"arch": "llama"}, "a model of llama, this is qwen35"),
+    "no tensors": ({"shapes": {}}, "contains no tensors"),
+    "another architecture": ({"arch": "llama"}, "for a llama model, this is qwen35"),
     "another kind": ({"kind": "ia3"}, "adapter.type is 'ia3'"),
     "alpha that is no number": ({"alpha": float("nan")}, "adapter.lora.alpha is nan"),
     "one half": ({"shapes": {f"{BASE}.lora_a": (RANK, HIDDEN)}}, "the pair of output.weight.lora_a is missing"),
@@ -70,16 +70,16 @@ def test_an_adapter_of_embeddings_that_are_the_head_too(files: list[Header], tmp
     )
     del files[0].tensors[BASE]
     try:
-        with pytest.raises(IncompatibleModels, match="head too"):
+        with pytest.raises(IncompatibleModels, match="output matrix"):
             require_adapter(path, files)
     finally:
         files[0] = read_model(files[0].path)[0]
 
 
 VECTORS: dict[str, tuple[dict[str, tuple[int, ...]], str]] = {
-    "none": ({}, "holds no tensors"),
-    "another name": ({"output.weight": (HIDDEN,)}, "holds output.weight"),
-    "no number": ({"direction.": (HIDDEN,)}, "holds direction."),
+    "none": ({}, "contains no tensors"),
+    "another name": ({"output.weight": (HIDDEN,)}, "contains output.weight"),
+    "no number": ({"direction.": (HIDDEN,)}, "contains direction."),
     "the first layer": ({"direction.0": (HIDDEN,)}, "a layer of 1 to 3"),
     "a layer beyond": ({"direction.1": (HIDDEN,), "direction.2147483647": (HIDDEN,)}, "direction.2147483647"),
     "another width": ({"direction.1": (HIDDEN + 1,)}, r"shape \[65\]"),
@@ -112,9 +112,9 @@ OVERRIDES: list[tuple[dict[Any, Any], str]] = [
     ({"general.architecture": "llama"}, "llama.context_length is missing"),
     ({"split.count": 3}, "cannot be replaced"),
     ({"": 3}, "cannot be replaced"),
-    ({"x" * 128: 3}, "longer than 127 bytes"),
-    ({"general.name": "ä" * 64}, "longer than 127 bytes"),
-    ({"general.name": "a\0b"}, "has a zero"),
+    ({"x" * 128: 3}, "exceeds 127 bytes"),
+    ({"general.name": "ä" * 64}, "exceeds 127 bytes"),
+    ({"general.name": "a\0b"}, "contains a zero"),
     ({"general.name": None}, "give a bool, int"),
     ({3: 3}, "give a bool, int"),
 ]
@@ -142,7 +142,7 @@ def test_overrides_that_are_right(files: list[Header]) -> None:
     ],
 )  # fmt: skip
 def test_models_that_nobody_has_checked(extra: list[str]) -> None:
-    with pytest.raises(UsageError, match=r"after -- would go past our checks\. (Give|Draft) .* before --"):
+    with pytest.raises(UsageError, match=r"after -- would bypass our checks\. (Give|Draft) .* before --"):
         refuse_unchecked(extra)
     with pytest.raises(UsageError, match="LLAMA_ARG_SPEC_DRAFT_MODEL in the environment"):
         refuse_unchecked([], ["PATH", "LLAMA_ARG_SPEC_DRAFT_MODEL"])

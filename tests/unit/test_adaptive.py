@@ -162,7 +162,7 @@ def test_a_model_that_becomes_good_is_noticed() -> None:
 
 
 def test_tokens_of_the_caller_are_no_drafts() -> None:
-    """What a caller inserts counts as text, and the next draft follows it."""
+    """Inserted tokens count as text, and the next draft follows them."""
     text = list(range(40))
     first = Knows("look-up", text, by_half(1.0, 1.0), 0.0)
     both = AdaptiveDrafter(first, None, 8, 4)

@@ -91,14 +91,14 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "repeated layer": ({"keys": {"eagle3.target_layers": [2, 2, 5]}}, "twice"),
     "four layers for three features": (
         {"keys": {"eagle3.target_layers": [1, 2, 3, 4]}},
-        "not marked as of the extended",
+        "not marked as extended layout",
     ),
     "no layers": ({"keys": {"eagle3.target_layers": None}}, "no target layers"),
     "no head": ({"drop": "output.weight"}, "--share-head"),
     "no map": ({"drop": "d2t"}, "d2t"),
     "missing tensor": ({"drop": "blk.0.ffn_up.weight"}, "blk.0.ffn_up.weight is missing"),
-    "unknown tensor": ({"add": "surprise"}, "no part of a draft"),
-    "wrong width": ({"keys": {"eagle3.feed_forward_length": 95}}, "its keys say"),
+    "unknown tensor": ({"add": "surprise"}, "do not belong to a draft"),
+    "wrong width": ({"keys": {"eagle3.feed_forward_length": 95}}, "by its keys"),
     "absurd layers": ({"keys": {"eagle3.block_count": 2**31}}, "must be in 1..512"),
     "unmarked norm_output": ({"keys": {"eagle3.norm_output": True}}, "not marked"),
 }

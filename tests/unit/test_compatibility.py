@@ -1,4 +1,4 @@
-"""Which target and draft fit, told from their headers alone."""
+"""Compatibility of targets and drafts, decided from their headers alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def draft_of(tmp_path: Path, **changes: object) -> Header:
 
 
 def problems(target: Header, draft: Header) -> list[str]:
-    """What `check` finds; loading refuses exactly when there is something."""
+    """Return the findings of `check`; loading refuses exactly if there are any."""
     found = [finding for finding in check_models(target.path, draft.path).findings if finding.level == "error"]
     if not found:
         require_models(target.path, draft.path)

@@ -46,7 +46,7 @@ def test_rounds_that_wait_for_cores_are_reported_once() -> None:
     assert not machine.told
     machine.rounds(20, 0.1, delayed=0.5)
     assert len(machine.told) == 1
-    assert machine.told[0].startswith("other programs hold the processor: rounds take about ")
+    assert machine.told[0].startswith("other programs occupy the processor: rounds take about ")
     assert "-t 1" in machine.told[0]
 
 

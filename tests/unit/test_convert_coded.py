@@ -205,4 +205,4 @@ def test_a_stored_input_norm_without_its_flag_is_reported(tmp_path: Path, target
     save_file(stored, folder / "model.safetensors")
     report = convert_draft(folder, target, tmp_path / "out.gguf")
     assert report.settings["norm_before_fc"] is True
-    assert any("norm_before_fc is taken as true" in warning for warning in report.warnings)
+    assert any("norm_before_fc is assumed true" in warning for warning in report.warnings)

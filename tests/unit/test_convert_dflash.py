@@ -104,7 +104,7 @@ REFUSED: dict[str, tuple[DFlashSpec, str]] = {
         DFlashSpec(top={"use_sliding_window": True, "sliding_window": 8, "layer_types": []}),
         "layer_types",
     ),
-    "no selector": (DFlashSpec("dflash2", extra={"selector_rank": None}), "no place|missing"),
+    "no selector": (DFlashSpec("dflash2", extra={"selector_rank": None}), "unknown in this model|missing"),
 }
 
 

@@ -55,20 +55,20 @@ def test_two_names_that_differ(tmp_path: Path) -> None:
     ],
 )
 def test_layers_under_another_name_are_refused(changes: dict[str, Any], name: str, tmp_path: Path) -> None:
-    with pytest.raises(ConversionError, match=f"{name} is .*name them with --aux-layers"):
+    with pytest.raises(ConversionError, match=f"{name} is .*Give them with --aux-layers"):
         dry(tmp_path, changes)
     assert dry(tmp_path / "again", changes, aux_layers=(1, 2, 3)).layer_ids == [1, 2, 3]
 
 
 def test_other_lists_are_warnings(tmp_path: Path) -> None:
     report = dry(tmp_path, {"odd": [1, 2], "target_layer_ids": IDS, "layer_index": [0, 1, 2], "eos_token_id": [1, 2]})
-    unread = [warning for warning in report.warnings if "is not read" in warning]
+    unread = [warning for warning in report.warnings if "which is ignored" in warning]
     assert [warning.split()[1] for warning in unread] == ["odd", "layer_index"]
 
 
 def test_lists_that_are_none_of_layers(tmp_path: Path) -> None:
     changes = {"layer_types": ["full_attention"], "mlp_only_layers": [], "odd": [10**6], "other": [-1], "x": [True]}
-    assert not any("is not read" in warning for warning in dry(tmp_path, changes).warnings)
+    assert not any("which is ignored" in warning for warning in dry(tmp_path, changes).warnings)
 
 
 @pytest.mark.parametrize("kind", ["uint8", "int8", "bool", "uint16", "int64", "float32", "float16", ">i4"])

@@ -60,4 +60,4 @@ def test_a_window_without_its_layers_is_refused(tmp_path: Path) -> None:
     )
     file.write_bytes(file.read_bytes().replace(b"sliding_window_pattern", b"sliding_window_unknown"))
     faults = [finding.message for finding in check_files(read_model(file)[1])]
-    assert faults == ["0 blocks with or without a window, of 3 (eagle3.attention.sliding_window_pattern)"]
+    assert faults == ["0 entries for 3 blocks (eagle3.attention.sliding_window_pattern)"]

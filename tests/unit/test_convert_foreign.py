@@ -69,5 +69,5 @@ def test_pooling_that_llama_cpp_does_not_have(tmp_path: Path) -> None:
     (tmp_path / "modules.json").write_text('[{"type": "x.Pooling", "path": "1_Pooling"}]')
     (tmp_path / "1_Pooling").mkdir()
     (tmp_path / "1_Pooling/config.json").write_text('{"pooling_mode": "max"}')
-    with pytest.raises(EagleError, match=r"it pools by 'max'; llama\.cpp has mean, cls, lasttoken"):
+    with pytest.raises(EagleError, match=r"pooling 'max' is not supported; llama\.cpp has mean, cls, lasttoken"):
         pooling_type(open_checkpoint(tmp_path))

@@ -20,7 +20,7 @@ OURS = re.compile(r"\b(?:LLAMA_)?EAGLE_(?:EXACT|RS|DEBUG|API_KEY|LIB_PATH|CACHE)
 
 
 def named_files(page: Path) -> Iterator[str]:
-    """What stands between backticks and looks like a path of this repository."""
+    """Return the paths of this repository between backticks."""
     for name in re.findall(r"`([\w./-]+)`", page.read_text()):
         if "/" in name and not name.startswith((".", "/", "build/", "vendor/", "-")):
             yield name

@@ -70,7 +70,7 @@ class Bursts:
         self._busy, self._left = False, 0.0
 
     def stretch(self, ms: float) -> float:
-        """What so much work takes."""
+        """Return the duration of an amount of work."""
         total = 0.0
         while True:
             pace = self.SLOWER if self._busy else 1.0
@@ -166,7 +166,7 @@ LOOKED_AT_ALL = 1500  # rounds
     ids=["long drafts dearer", "long drafts cheaper", "all dearer", "all cheaper"],
 )
 def test_follows_costs_that_change_twofold(before: dict[int, float], after: dict[int, float], n_rounds: int) -> None:
-    """What has become dearer is seen soon, what has become cheaper when its turn of being looked at comes."""
+    """Higher costs are noticed soon, lower ones at the next probe."""
     shares = []
     for seed in range(8):
         change = 300 + 50 * seed

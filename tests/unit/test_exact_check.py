@@ -53,5 +53,5 @@ def test_unverified_weights_are_told_and_inexact_ones_refused(monkeypatch: pytes
     with_report(monkeypatch, unverified=[ON_CUDA])
     assert exact.require(model) == "3 of q8_0 in CUDA0: never verified"
     with_report(monkeypatch, inexact=[ON_CUDA])
-    with pytest.raises(EnvironmentFailure, match="nothing computes these exactly: 3 of q8_0 in CUDA0"):
+    with pytest.raises(EnvironmentFailure, match="no exact kernel for: 3 of q8_0 in CUDA0"):
         exact.require(model)

@@ -23,8 +23,8 @@ REFUSED = {
     "vllm": {"biases": "a bias of fc", "everything": "a bias of fc"},
     "speculators": {
         "biases": "a bias of fc",
-        "everything": "hidden size 96 beside a target of 64",
-        "safeailab-h-differs": "hidden size 32 beside a target of 64",
+        "everything": "hidden size 96 with a target of 64",
+        "safeailab-h-differs": "hidden size 32 with a target of 64",
     },
     "sglang": {
         "speculators": "norm_before_residual",
@@ -154,7 +154,7 @@ def test_what_a_gguf_cannot_give_back(target: Path, tmp_path: Path) -> None:
     )
     with pytest.raises(ConversionError, match="Q8_0"):
         export_draft(tmp_path / "q8.gguf", target, tmp_path / "out", "vllm")
-    with pytest.raises(ConversionError, match="no EAGLE-3 draft"):
+    with pytest.raises(ConversionError, match="not an EAGLE-3 draft"):
         export_draft(target, target, tmp_path / "out", "vllm")
     assert not (tmp_path / "out").exists()
 

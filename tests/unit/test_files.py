@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 from llama_eagle.errors import EnvironmentFailure, UsageError
-from llama_eagle.files import refuse_sources, temporary_beside, write_whole
+from llama_eagle.files import refuse_sources, temporary_next_to, write_whole
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from llama_eagle.files import temporary_beside
+from llama_eagle.files import temporary_next_to
 path = Path(sys.argv[1])
 with (
-    temporary_beside(path) as (outer,),
-    temporary_beside(outer, 2) as (first, second),
-    temporary_beside(path) as (beside,),
+    temporary_next_to(path) as (outer,),
+    temporary_next_to(outer, 2) as (first, second),
+    temporary_next_to(path) as (beside,),
 ):
     beside.write_bytes(b"the other half")
     second.write_bytes(b"half a file")
@@ -101,7 +101,7 @@ def test_the_next_run_clears_what_a_killed_one_has_left(tmp_path: Path) -> None:
 def test_handlers_of_a_program_stay(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
-        with temporary_beside(tmp_path / "x") as (name,):
+        with temporary_next_to(tmp_path / "x") as (name,):
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(0.01)
             assert name.parent.exists()

@@ -1,4 +1,4 @@
-"""What is said of GPUs: the table in docs/gpu.md is the one that `doctor` prints from."""
+"""The table in docs/gpu.md equals the one that `doctor` prints from."""
 
 from __future__ import annotations
 

@@ -19,7 +19,11 @@ Result: Any = gpu_machine.Result
 
 
 def machine(folder: Path, minutes: float = 1) -> Machine:
-    return Machine("stand-in", folder, argparse.Namespace(quick=True, backend_library=None, minutes=minutes))
+    return Machine(
+        "stand-in",
+        folder,
+        argparse.Namespace(quick=True, backend_library=None, minutes=minutes, steps=None, library=None),
+    )
 
 
 def fails(machine: Machine, result: Result) -> None:

@@ -46,7 +46,7 @@ def modules() -> Iterator[tuple[str, Path]]:
 
 
 def imported_names(path: Path) -> Iterator[str]:
-    """What a file imports from the package, with dots: at its top, late, and for types alone."""
+    """Return a file's imports from the package, with dots: at its top, late, and for types alone."""
     for node in ast.walk(ast.parse(path.read_text())):
         names = []
         if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:

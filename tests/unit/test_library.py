@@ -59,7 +59,7 @@ def test_no_build_info(folder: Path) -> None:
 def test_override_without_library(folder: Path) -> None:
     (folder / "libllama.so").unlink()
     assert build.find_library_folder() is None
-    with pytest.raises(EnvironmentFailure, match="holds no libllama"):
+    with pytest.raises(EnvironmentFailure, match="contains no libllama"):
         library_folder.__wrapped__()
 
 

@@ -1,9 +1,9 @@
-"""How a draft is loaded beside its target: whole, on one GPU."""
+"""Loading of a draft with its target: whole, on one GPU."""
 
 from __future__ import annotations
 
 import pytest
-from llama_eagle.sessions.options import SPLIT_LAYER, SPLIT_NONE, LoadOptions, of_draft
+from llama_eagle.sessions.options import SPLIT_LAYER, SPLIT_NONE, LoadOptions, for_draft
 
 ROW = 2  # llama.cpp's number of another split
 
@@ -21,11 +21,11 @@ ROW = 2  # llama.cpp's number of another split
     ],
 )
 def test_gpu_of_the_draft(target: LoadOptions, gpu: int) -> None:
-    found = of_draft(target, None)
+    found = for_draft(target, None)
     assert (found.main_gpu, found.split_mode, tuple(found.tensor_split)) == (gpu, SPLIT_NONE, ())
 
 
 def test_layers_of_the_draft() -> None:
     target = LoadOptions(7, split_mode=SPLIT_LAYER, use_mmap=False)
-    assert [of_draft(target, layers).n_gpu_layers for layers in (None, 0, -1)] == [7, 0, -1]
-    assert not of_draft(target, None).use_mmap and of_draft(target, None).load_mtp
+    assert [for_draft(target, layers).n_gpu_layers for layers in (None, 0, -1)] == [7, 0, -1]
+    assert not for_draft(target, None).use_mmap and for_draft(target, None).load_mtp

@@ -10,7 +10,7 @@ import pytest
 from fixtures.upstream import source_folder
 from llama_eagle.errors import EagleError, UsageError
 from llama_eagle.sessions.chats.abilities import TOOL
-from llama_eagle.sessions.chats.messages import as_texts, normalised, render_chat, text_of
+from llama_eagle.sessions.chats.messages import as_texts, normalized, render_chat, text_of
 
 USER = {"role": "user", "content": "QUESTION"}
 ANSWER = {"role": "assistant", "content": "ANSWER"}
@@ -148,16 +148,18 @@ WRONG: dict[str, Any] = {
     "message 1 has no content": [{"role": "user"}],
     "message 1 has a int as content": [{"role": "user", "content": 5}],
     "message 1 is a str": ["hello"],
-    "message 1 holds images": [{"role": "user", "content": [PART, {"type": "image_url", "image_url": {"url": "x"}}]}],
-    "message 1 holds sound": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}],
+    "message 1 contains images": [
+        {"role": "user", "content": [PART, {"type": "image_url", "image_url": {"url": "x"}}]},
+    ],
+    "message 1 contains sound": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}],
     "part of type 'file'": [{"role": "user", "content": [{"type": "file"}]}],
     "part of type 'str'": [{"role": "user", "content": ["x"]}],
-    "call of 'tool1' are no JSON": [
+    "call of 'tool1' are not JSON": [
         USER, CALLS[1] | {"tool_calls": [CALL | {"function": {"name": "tool1", "arguments": '{"a'}}]},
     ],
     "has no function with a name": [USER, CALLS[1] | {"tool_calls": [{"id": "1"}]}],
-    "tool has no function with a name": [USER, CALLS[1] | {"tool_calls": [{"id": "1", "function": "x"}]}],
-    "message 2 has tool_calls that are no list": [USER, CALLS[1] | {"tool_calls": 5}],
+    "tool call has no function with a name": [USER, CALLS[1] | {"tool_calls": [{"id": "1", "function": "x"}]}],
+    "message 2 has tool_calls that are not a list": [USER, CALLS[1] | {"tool_calls": 5}],
     "messages are a NoneType": None,
     "messages are a int": 5,
     "messages are a str": "hello",
@@ -166,7 +168,7 @@ WRONG: dict[str, Any] = {
 
 @pytest.mark.parametrize("message", WRONG)
 def test_what_is_no_message_is_refused_by_name(message: str) -> None:
-    for read in (lambda messages: normalised(PRINTS, messages), as_texts):
+    for read in (lambda messages: normalized(PRINTS, messages), as_texts):
         if "JSON" in message or "function" in message:
             read = normalised_with_calls
         with pytest.raises(UsageError, match=message.replace("'", ".")):
@@ -174,12 +176,12 @@ def test_what_is_no_message_is_refused_by_name(message: str) -> None:
 
 
 def normalised_with_calls(messages: Any) -> Any:
-    return normalised(OBJECT_CALLS, messages)
+    return normalized(OBJECT_CALLS, messages)
 
 
 def test_an_empty_list_of_calls_is_none() -> None:
     answer = {"role": "assistant", "content": "x"}
-    assert normalised(OBJECT_CALLS, [USER, answer | {"tool_calls": []}]) == normalised(OBJECT_CALLS, [USER, answer])
+    assert normalized(OBJECT_CALLS, [USER, answer | {"tool_calls": []}]) == normalized(OBJECT_CALLS, [USER, answer])
 
 
 def test_a_refusal_of_the_template_is_told() -> None:

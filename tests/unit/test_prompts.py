@@ -77,7 +77,7 @@ def test_bad_bytes_are_named(tmp_path: Path) -> None:
 
 
 def test_empty_and_missing_files(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no prompts"):
+    with pytest.raises(InputError, match="contains no prompts"):
         read_prompts([write(tmp_path / "empty.jsonl", "", "  ")])
     with pytest.raises(InputError, match=r"cannot be read.*chat, lookup, math"):
         read_prompts([str(tmp_path / "missing.jsonl")])

@@ -138,7 +138,7 @@ def test_experts_that_were_never_used_weigh_all_columns_alike(tmp_path: Path) ->
 
 def test_importance_matrices_that_do_not_fit(model: Path, tmp_path: Path) -> None:
     cases = {
-        "names none": {"other.weight": np.ones(4, np.float32)},
+        "contains no tensor": {"other.weight": np.ones(4, np.float32)},
         "wrong model": {"blk.0.ffn_up.weight": np.ones(4, np.float32)},
         "not finite": {"blk.0.ffn_up.weight": np.full(256, np.nan, np.float32)},
     }
@@ -164,7 +164,7 @@ def test_refusals_leave_nothing_behind(model: Path, tmp_path: Path) -> None:
         out.tensor("a.weight", (4, 256), lambda: np.ones((4, 256), np.float32), "f32")
     before = sorted(tmp_path.iterdir())
     cases = [
-        (quantized, "q5_k_m", InputError, "quantized already"),
+        (quantized, "q5_k_m", InputError, "already quantized"),
         (model, "iq2_xxs", InputError, "--imatrix"),
         (model, "q9_k", UsageError, "q4_k_m"),
         (garbage, "q4_k_m", InputError, "truncated"),

@@ -85,14 +85,14 @@ def test_a_rule_takes_the_numbers_between_its_bounds_and_no_others() -> None:
 
 
 REFUSED = [
-    ({"type": "string", "pattern": "^a+$", "maxLength": 3}, "pattern together with maxLength"),
-    ({"pattern": "a", "minLength": 1}, "pattern together with minLength"),
-    ({"allOf": [{"type": "string", "pattern": "a"}, {"minLength": 2}]}, "pattern together with minLength"),
-    ({"type": "string", "format": "date", "minLength": 11}, "format date together with minLength"),
-    ({"type": "string", "format": "uuid4", "maxLength": 35}, "format uuid4 together with maxLength"),
+    ({"type": "string", "pattern": "^a+$", "maxLength": 3}, "pattern with maxLength"),
+    ({"pattern": "a", "minLength": 1}, "pattern with minLength"),
+    ({"allOf": [{"type": "string", "pattern": "a"}, {"minLength": 2}]}, "pattern with minLength"),
+    ({"type": "string", "format": "date", "minLength": 11}, "format date with minLength"),
+    ({"type": "string", "format": "uuid4", "maxLength": 35}, "format uuid4 with maxLength"),
     ({"type": "integer", "multipleOf": 5}, "multipleOf 5"),
     ({"type": "number", "multipleOf": 0.25}, "multipleOf 0.25"),
-    ({"type": "number", "minimum": 1e-30}, "digits behind the point"),
+    ({"type": "number", "minimum": 1e-30}, "decimal places"),
     ({"type": "number", "minimum": 2, "exclusiveMaximum": 2.0}, "no number is within its bounds"),
     ({"allOf": [{"pattern": "a"}, {"pattern": "b"}]}, "allOf with two values of pattern"),
     ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "allOf with two values of type"),

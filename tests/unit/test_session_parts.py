@@ -36,7 +36,7 @@ def test_statistics_read_well() -> None:
     statistics.add_round(2, 1, 2, "MTP")
     statistics.ms = {"draft": 1.4, "verify": 10.6}
     assert str(statistics) == (
-        "5 tokens in 2 rounds, 2.50 a round; MTP: 75% of 4 drafted tokens accepted (by position: 100% 50%); "
+        "5 tokens in 2 rounds, 2.50 per round; MTP: 75% of 4 drafted tokens accepted (by position: 100% 50%); "
         "ms: draft 1, verify 11"
     )
 

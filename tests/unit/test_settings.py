@@ -38,10 +38,10 @@ def test_a_sound_configuration() -> None:
         ({"host": 5}, "host is 5, it must be a valid string"),
         ({"api_key": 5}, "api_key is 5, it must be a valid string"),
         ({"parallel": 1.5}, "parallel is 1.5, it must be a valid integer"),
-        ({"hots": "x"}, "hots is not known; known: host, port"),
+        ({"hots": "x"}, "unknown key hots; known keys: host, port"),
         ({"models": [5]}, "models.0 is 5, it must be an object"),
         ({"models": [{}]}, "models.0.model is missing"),
-        ({"models": [MODEL, MODEL]}, "it names 2 models"),
+        ({"models": [MODEL, MODEL]}, "the file names 2 models"),
     ],
 )
 def test_keys_of_the_server(change: dict[str, Any], message: str) -> None:
@@ -66,7 +66,7 @@ def test_keys_of_the_server(change: dict[str, Any], message: str) -> None:
         ({"rpc_servers": 5}, "models.0.rpc_servers is 5, it must be a valid string or a valid list"),
         ({"n_gpu_layers": "all"}, "models.0.n_gpu_layers is 'all', it must be a valid integer"),
         ({"mmproj_path": []}, "models.0.mmproj_path is [], it must be a valid string"),
-        ({"drft": "x"}, "models.0.drft is not known; known: model,"),
+        ({"drft": "x"}, "unknown key models.0.drft; known keys: model,"),
     ],
 )
 def test_keys_of_a_model(change: dict[str, Any], message: str) -> None:
@@ -83,13 +83,13 @@ def test_keys_of_a_model(change: dict[str, Any], message: str) -> None:
         ('temp = "hot"', "temp is 'hot', it must be a number"),
         ("[generate]\nraw = 1", "generate.raw is 1, it must be true or false"),
         ('[generate]\nraw = "no"', "generate.raw is 'no', it must be true or false"),
-        ("[generate]\nmodel = true", "generate.model is True, it must be a text"),
+        ("[generate]\nmodel = true", "generate.model is True, it must be a string"),
         ("[generate]\nmodel = [1]", "generate.model is [1], it must be a single value"),
-        ('model = "a\\u0000b"', "model holds a null character"),
-        ("[generate]\nstop = ['a', \"\\u0000\"]", "generate.stop.1 holds a null character"),
-        ("stop = " + "[" * 5000 + "]" * 5000, "it is nested too deeply"),
+        ('model = "a\\u0000b"', "model contains a null character"),
+        ("[generate]\nstop = ['a', \"\\u0000\"]", "generate.stop.1 contains a null character"),
+        ("stop = " + "[" * 5000 + "]" * 5000, "nested too deeply"),
         ('[generate]\nstop = "x"', "generate.stop is 'x', it must be a list"),
-        ("[generate]\nstop = [true]", "generate.stop is [True], it must be a text"),
+        ("[generate]\nstop = [true]", "generate.stop is [True], it must be a string"),
     ],
 )
 def test_own_defaults(text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,14 +112,14 @@ def test_own_defaults_that_are_missing(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("c.json", '{"models": [{"model": "a\\u0000"}]}', "models.0.model holds a null character"),
-        ("c.json", '{"api\\u0000": 1}', "it holds a null character"),
-        ("c.yaml", 'models: [{model: "a\\0b"}]', "models.0.model holds a null character"),
-        ("c.yaml", "models: " + "[" * 5000 + "]" * 5000, "it is nested too deeply"),
-        ("c.json", '{"models": ' + "[" * 100_000 + "]" * 100_000 + "}", "it is nested too deeply"),
+        ("c.json", '{"models": [{"model": "a\\u0000"}]}', "models.0.model contains a null character"),
+        ("c.json", '{"api\\u0000": 1}', "it contains a null character"),
+        ("c.yaml", 'models: [{model: "a\\0b"}]', "models.0.model contains a null character"),
+        ("c.yaml", "models: " + "[" * 5000 + "]" * 5000, "nested too deeply"),
+        ("c.json", '{"models": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
         ("c.json", '{"models": {"model": "a"}}', "models is {'model': 'a'}, it must be a list"),
         ("c.json", '{"models": "a"}', "models is 'a', it must be a list"),
-        ("c.json", '{"models": []}', "it names no models"),
+        ("c.json", '{"models": []}', "no models"),
     ],
     ids=range(8),
 )
@@ -131,7 +131,7 @@ def test_files_of_the_server(name: str, text: str, message: str, tmp_path: Path)
 
 @pytest.mark.parametrize("key", ["a\nb", "a\r", "a\tb", "\x7f", "a\0"])
 def test_a_key_that_no_header_can_carry(key: str) -> None:
-    with pytest.raises(UsageError, match="api_key holds a line break or another character"):
+    with pytest.raises(UsageError, match="api_key contains a line break or another character"):
         from_config(Path("c.json"), {"api_key": key, **SERVER}, BASE)
 
 

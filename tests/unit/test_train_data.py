@@ -1,4 +1,4 @@
-"""What the trainer makes of its data: documents, samples, the draft vocabulary, batches."""
+"""The trainer's data: documents, samples, the draft vocabulary, batches."""
 
 from __future__ import annotations
 

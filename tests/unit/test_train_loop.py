@@ -49,13 +49,13 @@ def test_the_bar_shows_accuracy_by_depth(
     monkeypatch.setattr(console, "on_terminal", lambda: True)
     monkeypatch.setenv("COLUMNS", "150")
     journal = Journal(tmp_path, 10, 0)
-    journal.advance(4)
+    journal.advance(4, 10)
     journal.write(record(4, held_out=True))
     journal.write(record(4, held_out=False))
-    journal.advance(6)
+    journal.advance(6, 10)
     journal.close()
     shown = capsys.readouterr().err.splitlines()[-1]
-    for part in ("6/10", "loss 5.000", "accuracy 0.50 0.25", "held out 0.50 0.75, 1.60 a round"):
+    for part in ("6/10", "loss 5.000", "accuracy 0.50 0.25", "held out 0.50 0.75, 1.60 per round"):
         assert part in shown
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 2
 
@@ -65,7 +65,7 @@ def test_training_to_a_file_writes_a_line_now_and_then(
 ) -> None:
     monkeypatch.setattr(progress, "FIRST_LINE_S", 0.2)
     journal = Journal(tmp_path, 10, 0)
-    journal.advance(4)
+    journal.advance(4, 10)
     shown = ""
     while not shown:
         time.sleep(0.01)

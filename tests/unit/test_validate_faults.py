@@ -89,7 +89,7 @@ DRAFTS: dict[str, tuple[Callable[[File], None], str]] = {
     "odd rotary dimensions": (key("rope.dimension_count", 7), "7 rotary dimensions"),
     "rotation beyond the head": (key("rope.dimension_count", 64), "64 rotary dimensions"),
     "wide sections of the rotation": (sections(100), "rotary sections of [100, 0, 0, 0]"),
-    "sections that are no array": (key("rope.dimension_sections", 8), "no array of four"),
+    "sections that are no array": (key("rope.dimension_sections", 8), "not an array of four"),
     "heads that do not divide": (key("attention.head_count_kv", 3), "do not divide"),
     "no heads": (key("attention.head_count", 0), "attention.head_count is 0"),
     "no kv heads": (key("attention.head_count_kv", 0), "attention.head_count_kv is 0"),
@@ -109,7 +109,7 @@ DRAFTS: dict[str, tuple[Callable[[File], None], str]] = {
     "base of rotation": (key("rope.freq_base", 0.0, F32), "rope.freq_base is 0"),
     "values of another size": (key("attention.value_length", 16), "values of 16"),
     "alignment of another type": (key("general.alignment", b"32", STRING), "alignment"),
-    "a token twice": (same_tokens, "tokens names a token twice"),
+    "a token twice": (same_tokens, "tokens contains a token twice"),
 }
 TARGETS: dict[str, tuple[Callable[[File], None], str]] = {
     "no interval": (key("full_attention_interval", 0), "full_attention_interval is 0"),
@@ -175,7 +175,7 @@ def test_mutations_end_in_an_error_or_none(files: tuple[Path, Path], tmp_path: P
 
 
 def test_every_mutation_keeps_a_file_apart_and_together(files: tuple[Path, Path]) -> None:
-    """What is taken apart and not changed is the same file."""
+    """A file that is taken apart and not changed is the same file."""
     for path in files:
         assert read(path).encode() == path.read_bytes()
     for mutation in MUTATIONS:

@@ -82,11 +82,11 @@ FAULTS: dict[str, tuple[str, Callable[[File], None], str]] = {
     "a byte that is none": ("gpt2", with_number("token_type", "<i", 97, BYTE), "'a'.* is of type byte"),
     "a byte in bert": ("bert", with_number("token_type", "<i", 97, BYTE), "kind bert cannot have"),
     "a type that is none": ("llama", with_number("token_type", "<i", 5, 7), "token_type is 7"),
-    "a score that is none": ("llama", with_number("scores", "<f", 5, float("nan")), "no numbers"),
+    "a score that is none": ("llama", with_number("scores", "<f", 5, float("nan")), "not numbers"),
     "no scores": ("t5", lambda file: drop(file, "scores"), "scores is missing"),
     "no types": ("llama", lambda file: drop(file, "token_type"), "token_type is missing"),
     "no merges": ("gpt2", lambda file: drop(file, "merges"), "merges is missing"),
-    "no pair": ("gpt2", lambda file: put(file, "merges", ARRAY, strings([b"a b", b"ab"])), "'ab', which is no pair"),
+    "no pair": ("gpt2", lambda file: put(file, "merges", ARRAY, strings([b"a b", b"ab"])), "'ab', which is not a pair"),
     "bos out of range": ("gpt2", token_id("bos", 272), "bos_token_id is 272, the vocabulary has 272"),
     "eos out of range": ("gpt2", token_id("eos", 2**32 - 1), "eos_token_id is 4294967295"),
     "eot out of range": ("llama", token_id("eot", 10**6), "eot_token_id is 1000000"),
@@ -94,12 +94,12 @@ FAULTS: dict[str, tuple[str, Callable[[File], None], str]] = {
     "bos that is added": (
         "gemma4",
         token_id("bos", 2**32 - 1),
-        "bos_token_id is 4294967295, and every text is given this token",
+        "bos_token_id is 4294967295, but every text gets this token",
     ),
     "eos that is added": (
         "rwkv",
         lambda file: (no_eos(file), put(file, "add_eos_token", BOOL, b"\1"))[0],
-        "eos_token_id is None, and every text",
+        "eos_token_id is None, but every text",
     ),
     "a charsmap that is short": (
         "t5",
@@ -109,7 +109,7 @@ FAULTS: dict[str, tuple[str, Callable[[File], None], str]] = {
     "a charsmap of numbers": (
         "t5",
         lambda file: put(file, "precompiled_charsmap", ARRAY, array(U32, [bytes(4)])),
-        "no array of bytes",
+        "not an array of bytes",
     ),
 }
 

@@ -57,7 +57,7 @@ def test_pictures_that_no_text_holds_are_forgotten() -> None:
     first, second = (pictures.ids(pictures.open(png(seed), f"{seed}")) for seed in (1, 2))
     pictures.keep(first, [5])
     pictures.rows(-2)
-    with pytest.raises(InputError, match="Give it again"):
+    with pytest.raises(InputError, match="Send it again"):
         pictures.rows(-3)
     assert pictures.ids(pictures.open(png(2), "2")) == second  # its id stays
     assert pictures.rows(-3).n == 6

@@ -1,1 +1,1 @@
-"""What a draft learns from: documents, their tokens, the vocabulary they need, batches."""
+"""Training data of a draft: documents, their tokens, the vocabulary they need, batches."""

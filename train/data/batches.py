@@ -1,4 +1,4 @@
-"""Which samples make which batch: a function of the seed and the step alone, so that a resumed run repeats it."""
+"""Assignment of samples to batches: a function of seed and step, so that a resumed run repeats it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class BatchPlan:
         return -(-n_batches // self.per_step)
 
     def batches(self, step: int) -> list[list[int]]:
-        """The `per_step` batches of an optimizer step."""
+        """Return the `per_step` batches of an optimizer step."""
         epoch, i = divmod(step, self.steps_per_epoch)
         if self._epoch[0] != epoch:
             self._epoch = (epoch, self._shuffled(epoch))
@@ -54,7 +54,10 @@ class Split:
 
 
 def split_held_out(n_samples: int, share: float, seed: int) -> Split:
-    """At least one of each, unless share is 0; at most MAX_HELD_OUT are held out."""
+    """Split samples into training and held-out ones.
+
+    Each part gets at least one sample unless `share` is 0; at most MAX_HELD_OUT are held out.
+    """
     if share <= 0 or n_samples < 2:
         return Split(list(range(n_samples)), [])
     n_held_out = min(max(1, round(share * n_samples)), n_samples - 1, MAX_HELD_OUT)

@@ -29,7 +29,7 @@ class Document:
 
 
 def read_documents(sources: Sequence[str | Path]) -> Iterator[Document]:
-    """Every document of the given files and folders, in order. Raises InputError for what cannot be learned from."""
+    """Read every document of the given files and folders, in order. Raises InputError for invalid data."""
     for path in _files(sources):
         if path.suffix in CHAT_SUFFIXES:
             yield from _read_lines(path)
@@ -51,7 +51,7 @@ def _files(sources: Sequence[str | Path]) -> Iterator[Path]:
 
 
 def _decode(data: bytes, path: Path, line: int = 1) -> str:
-    """line: the number of the first."""
+    """Decode UTF-8 text whose first line has the number `line`."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -82,7 +82,7 @@ def _read_lines(path: Path) -> Iterator[Document]:
 
 
 def _also_faulty(path: Path, lines: Iterator[tuple[int, bytes]]) -> str:
-    """Names the rest of a file's faulty lines after the first, so that one look mends them all."""
+    """List a file's other faulty lines after the first, so that all can be corrected at the same time."""
     found = []
     for number, line in lines:
         try:
@@ -116,7 +116,7 @@ def _record(path: Path, number: int, line: bytes) -> Document:
 
 
 def _message(message: Any, source: str) -> Message:
-    """role and content; ShareGPT's from and value are renamed."""
+    """Return a message with the keys role and content; ShareGPT's from and value are renamed."""
     if isinstance(message, dict) and "from" in message:
         message = {"role": message["from"], "content": message.get("value")}
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):

@@ -50,7 +50,7 @@ class SampleMaker:
         self.images = images
 
     def make(self, documents: Iterable[Document]) -> list[Sample]:
-        """Samples of at most max_length tokens. A text is cut into several, a conversation at the end of one."""
+        """Make samples of at most max_length tokens. A long text is split; a conversation is cut at its end."""
         samples = [s for document in documents for s in self._samples(document) if len(s.tokens) >= MIN_LENGTH]
         kept = [sample for sample in samples if sample.n_learned]
         if not kept:
@@ -79,8 +79,11 @@ class SampleMaker:
     # --- conversations ---------------------------------------------------------------------------------------
 
     def _conversations(self, document: Document) -> list[list[Piece]]:
-        """One list of pieces, if each turn is rendered alike when it is the last and when it is history; else one for
-        each answer, because templates such as Qwen3's drop the reasoning of earlier turns."""
+        """Return one list of pieces, or one per answer.
+
+        One list suffices if each turn is rendered alike as the last turn and as history. Templates such as Qwen3's drop
+        the reasoning of earlier turns.
+        """
         messages = document.messages
         turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         answers = [self._answer(document, i) for i in turns]
@@ -90,7 +93,7 @@ class SampleMaker:
         return [_cut(text, [(start, len(text))]) for text, start in answers]
 
     def _answer(self, document: Document, i: int) -> tuple[str, int]:
-        """The conversation up to and with message i, and where what the target would generate begins."""
+        """Return the conversation up to and including message i, and where the generated part of it begins."""
         prompt = self._render(document, document.messages[:i], prompt=True)
         text = self._render(document, document.messages[: i + 1])
         return text, _n_common(prompt, text)
@@ -100,7 +103,7 @@ class SampleMaker:
             raise ConfigError("the target has no chat template: chat data cannot be used. Give plain text.")
         try:
             text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=prompt)
-        except Exception as error:  # whatever a template's own code raises
+        except Exception as error:  # a template's own code can raise anything
             raise InputError(f"{document.source}: the target's chat template refuses it: {error}") from None
         return str(text)
 
@@ -120,7 +123,7 @@ class SampleMaker:
     def _with_images(
         self, document: Document, tokens: NDArray[np.int32], mask: NDArray[np.bool_], images: tuple[Path, ...]
     ) -> Sample:
-        """Every image token is repeated as often as the image has rows."""
+        """Repeat every image token once per row of its image."""
         if self.images is None:
             raise InputError(f"{document.source}: has an image, but the target has no vision tower.")
         places = np.flatnonzero(tokens == self.images.token)
@@ -141,7 +144,7 @@ class SampleMaker:
 
 
 def digest(samples: Iterable[Sample]) -> str:
-    """The same for the same tokens to learn, from the same images."""
+    """Return a digest of the tokens to learn and their images."""
     found = hashlib.sha256()
     for sample in samples:
         found.update(sample.tokens.tobytes() + sample.mask.tobytes())

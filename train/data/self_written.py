@@ -26,7 +26,7 @@ from llama_eagle.train.data.documents import Document, Message
 FILE = "conversations.jsonl"
 PART = f"{FILE}.part"  # while it is written
 N_DEFAULT = 1000  # conversations without a time limit
-MARK = "QUESTIONMARKER"  # stands for a user's message in a rendered template
+MARK = "QUESTIONMARKER"  # placeholder of a user's message in a rendered template
 QUESTION_TOKENS = 256
 QUESTION_LENGTH = (8, 2000)  # characters; shorter is rarely a question, longer rarely ends
 QUESTION_SAMPLING = {"temperature": 1.0, "top_p": 0.95, "min_p": 0.02}
@@ -56,8 +56,10 @@ OPENINGS = (
 
 @dataclass(frozen=True)
 class Limits:
-    """When to stop, and how large a document may be. seconds: of writing, including earlier runs; None: no limit.
-    max_length: tokens of a conversation."""
+    """Limits of writing.
+
+    seconds: total time for writing, including earlier runs; None: no limit. max_length: tokens of a conversation.
+    """
 
     n: int | None
     seconds: float | None
@@ -66,7 +68,7 @@ class Limits:
     seed: int
 
     def share_done(self, n: int, seconds: float) -> float:
-        """The written share of the data, 1 when a limit is reached."""
+        """Fraction of the data that is written; 1 when a limit is reached."""
         shares = [n / self.n if self.n else 0.0, seconds / self.seconds if self.seconds else 0.0]
         return min(1.0, max(shares))
 
@@ -146,7 +148,10 @@ class Author:
         return text if is_whole and self._is_new(text) else None
 
     def _opening(self, messages: Sequence[Message]) -> tuple[str, str]:
-        """Some templates refuse a system message: their questions have no topic."""
+        """Return the text before a question and the text that ends it.
+
+        The topic is omitted if the template refuses a system message.
+        """
         assert self._template is not None
         try:
             return self._template.opening(messages)
@@ -161,7 +166,7 @@ class Author:
         return question if self._is_new(question) else None
 
     def _continue(self, number: int) -> Record | None:
-        """A text that the target continues: a piece of the user's, or one of a few words."""
+        """Let the target continue a text: a piece of the user's, or one of a few words."""
         chosen = random.Random(self._seed(number))
         opening = OPENINGS[number % len(OPENINGS)]
         if self._texts:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 def count_tokens(samples: Iterable[Sample], n_vocab: int) -> NDArray[np.int64]:
-    """How often each token is to be learned, [V]."""
+    """Count the occurrences of each token in the positions to learn, [V]."""
     counts = np.zeros(n_vocab, np.int64)
     for sample in samples:
         counts += np.bincount(sample.tokens[sample.mask], minlength=n_vocab)

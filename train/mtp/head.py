@@ -1,6 +1,6 @@
 """A target's own next-token-prediction head, laid out for training as `Eagle3Draft` is.
 
-Row j pairs token t[j] with the target's state behind its final norm at j - 1, zeros before the first, and predicts
+Row j pairs token t[j] with the target's state after its final norm at j - 1, zeros before the first, and predicts
 t[j + 1]. At step k >= 1 the same row takes token t[j + k] with its own normed state of step k - 1. The embeddings and
 the output matrix are the target's and stay as they are; parameters have the names of a checkpoint without `mtp.`, and
 norms their whole gain, which Qwen3.5 stores less 1.
@@ -87,9 +87,10 @@ class MTPHead(nn.Module):
         positions: Tensor | None = None,
         checkpointing: bool = False,
     ) -> list[Tensor]:
-        """As `Eagle3Draft.unroll`: of step k, the states before the final norm of rows 1..S - 2 - k, [B, S - 2 - k, H].
+        """Return, per step k, the states before the final norm of rows 1..S - 2 - k, [B, S - 2 - k, H].
 
-        final: [B, S, H], the target's states behind its final norm. features: not used; positions: None, of text.
+        Same interface as `Eagle3Draft.unroll`. final: [B, S, H], the target's states after its final norm. features:
+        not used; positions: None, for text.
         """
         assert positions is None
         n_rows = embedded.shape[1] - 1
@@ -103,12 +104,15 @@ class MTPHead(nn.Module):
                 x, memory = recomputed(self._step, *given, use_reentrant=False)
             else:
                 x, memory = self._step(*given)
-            steps.append(x[:, 1:])  # row 0 stands before a text: nothing is drafted from it
+            steps.append(x[:, 1:])  # row 0 precedes the text: nothing is drafted from it
             before = self.norm(x)
         return steps
 
     def _step(self, embedded: Tensor, before: Tensor, k: int, memory: Memory) -> tuple[Tensor, Memory]:
-        """Rows 0..n-1 at step k: their states before the final norm [B, n, H], and the memory with their K and V."""
+        """Compute rows 0..n-1 of step k.
+
+        Returns their states before the final norm [B, n, H], and the memory with their K and V.
+        """
         block: Any = self.layers[0]
         pair = torch.cat([self.pre_fc_norm_embedding(embedded), self.pre_fc_norm_hidden(before)], dim=-1)
         x = self.fc(pair)
@@ -128,7 +132,10 @@ class MTPHead(nn.Module):
         return attention.o_proj(y.flatten(2)), memory
 
     def _rotate(self, x: Tensor, first: int) -> Tensor:
-        """[B, n, heads, d] to [B, heads, n, d], at positions from `first` on: text has one in every M-RoPE section."""
+        """Rotate [B, n, heads, d] to [B, heads, n, d], at positions from `first`.
+
+        Text has the same in every M-RoPE section.
+        """
         g = self.geometry
         exponents = torch.arange(0, g.n_rot, 2, device=x.device, dtype=torch.float32) / g.n_rot
         angles = torch.arange(first, first + x.shape[1], device=x.device)[:, None] * g.rope_base**-exponents
@@ -137,7 +144,7 @@ class MTPHead(nn.Module):
 
 
 def require_head_target(info: TargetInfo) -> None:
-    """Raises ConfigError for a target whose head cannot be trained here."""
+    """Raise ConfigError for a target whose head cannot be trained here."""
     if info.architecture not in TARGETS:
         raise ConfigError(
             f"--mtp: heads are trained for {' and '.join(TARGETS)}, not for {info.architecture}. Leave --mtp out: an "
@@ -146,8 +153,11 @@ def require_head_target(info: TargetInfo) -> None:
 
 
 def make_head(info: TargetInfo, frozen: Frozen, draft_ids: Tensor, seed: int, earlier: Path | None = None) -> MTPHead:
-    """The head in the folder `earlier` that this trainer wrote, else that in the target's checkpoint; where there is
-    none, one that passes the state on into a copy of the target's last block with attention."""
+    """Return the head in the folder `earlier`, else the one in the target's checkpoint, else a new one.
+
+    `earlier` is a folder written by this trainer. A new head passes the state into a copy of the target's last block
+    with attention.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         head = MTPHead(_geometry(info), frozen.head[draft_ids.to(frozen.head.device)].float())
@@ -164,13 +174,13 @@ def make_head(info: TargetInfo, frozen: Frozen, draft_ids: Tensor, seed: int, ea
 
 
 def head_tensors(head: MTPHead) -> dict[str, Tensor]:
-    """As a checkpoint stores them: BF16, norms less 1."""
+    """Return the tensors in checkpoint form: BF16, norms minus 1."""
     parameters = head.named_parameters()
     return {f"mtp.{name}": (p.detach().cpu().float() - _offset(name)).bfloat16() for name, p in parameters}
 
 
 def stored_head(folder: Path) -> dict[str, Tensor]:
-    """The `mtp.` tensors of a checkpoint without that prefix."""
+    """Return the `mtp.` tensors of a checkpoint, without that prefix."""
     return _tensors(folder, "mtp.")
 
 
@@ -188,7 +198,7 @@ def _last_block(info: TargetInfo) -> dict[str, Tensor]:
 
 
 def _tensors(folder: Path, mark: str) -> dict[str, Tensor]:
-    """Those with `mark` in their names, by what follows it."""
+    """Return the tensors with `mark` in their names, keyed by the rest of the name after it."""
     checkpoint = open_checkpoint(folder)
     return {
         name.partition(mark)[2]: torch.tensor(checkpoint.read_f32(name))
@@ -213,7 +223,7 @@ def _geometry(info: TargetInfo) -> MTPGeometry:
 
 
 def _offset(name: str) -> float:
-    """What a norm's gain is stored less."""
+    """Return the value that is subtracted from a norm's gain when it is stored."""
     return float("norm" in name)
 
 

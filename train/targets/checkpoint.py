@@ -27,7 +27,10 @@ FIRST_AFTER_DEEPSTACK = 4  # engines differ in when they add vision features; fr
 
 @dataclass(frozen=True)
 class TargetInfo:
-    """What a target's configuration says. aux_layers: boundaries, ascending; boundary k is what enters block k."""
+    """Properties of a target from its configuration.
+
+    aux_layers: boundaries in ascending order; boundary k is the input of block k.
+    """
 
     folder: Path
     architecture: str
@@ -58,7 +61,7 @@ class TargetInfo:
         return Sections.read(self.text.rope_parameters)
 
     def geometry(self, n_vocab_draft: int, ffn_size: int | None, sections: Sections | None = None) -> Geometry:
-        """A draft of this target's width and attention."""
+        """Shape of a draft with this target's width and attention."""
         text = self.text
         return Geometry(
             hidden_size=text.hidden_size,
@@ -77,13 +80,13 @@ class TargetInfo:
 
 
 def read_target(source: str | Path, aux_layers: Sequence[int] | None = None) -> TargetInfo:
-    """A folder or hub id. Raises ConfigError for a target that no draft can be trained for here."""
+    """Read a target's folder or hub id. Raises ConfigError if drafts for it cannot be trained here."""
     transformers = _transformers()
     checkpoint = open_checkpoint(source)
     architecture = _architecture(checkpoint.config, checkpoint.path)
     try:
         config = transformers.AutoConfig.from_pretrained(checkpoint.path, trust_remote_code=False)
-    except Exception as error:  # whatever is wrong with a folder's files
+    except Exception as error:  # invalid files raise many types
         raise ConfigError(
             f"{checkpoint.path}: transformers cannot read its config.json: {_first_line(error)}"
         ) from None
@@ -96,8 +99,7 @@ def read_target(source: str | Path, aux_layers: Sequence[int] | None = None) -> 
 
 @dataclass(frozen=True)
 class Frozen:
-    """What a draft in training needs of its target besides features: embedding and head, [V, T], and the gain of the
-    last norm, [T]."""
+    """Weights of the target that training a draft needs: embedding and head, [V, T], and the last norm's gain, [T]."""
 
     embedding: Tensor
     head: Tensor
@@ -118,11 +120,13 @@ class Target:
         return Frozen(self.model.get_input_embeddings().weight, self.model.get_output_embeddings().weight, gain)
 
     def run(self, tokens: Tensor, **vision: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(features [B, S, A * T], normed last hidden state [B, S, T], inputs of the first block [B, S, T]) of tokens
-        [B, S], padded at the end. The inputs of an image's rows are the vision tower's main output.
+        """Run the target on tokens [B, S], padded at the end.
 
-        vision: pixel_values, image_grid_thw, mm_token_type_ids. Raises ConfigError when the forward pass does not go
-        through the blocks that were hooked.
+        Returns features [B, S, A * T], the normed last hidden state [B, S, T] and the inputs of the first block [B, S,
+        T]. The inputs of an image's rows are the vision encoder's main output.
+
+        vision: pixel_values, image_grid_thw, mm_token_type_ids. Raises ConfigError if the forward pass does not go
+        through the hooked blocks.
         """
         with torch.no_grad(), self._captured() as seen:
             final = self.model.model(input_ids=tokens, use_cache=False, **vision).last_hidden_state
@@ -156,7 +160,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Images:
-    """A target's image processor, and the token that stands for an image's rows."""
+    """A target's image processor, and the placeholder token of an image's rows."""
 
     processor: Any
     token: int
@@ -168,7 +172,7 @@ class Images:
         return height // merged, width // merged
 
     def pixels(self, paths: Sequence[Path], source: str) -> dict[str, Tensor]:
-        """pixel_values and image_grid_thw of images in turn."""
+        """Return pixel_values and image_grid_thw of images, in order."""
         from PIL import Image, UnidentifiedImageError
 
         images = []
@@ -185,19 +189,19 @@ def load_tokenizer(folder: Path) -> Any:
 
     try:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:  # whatever is wrong with a folder's files
+    except Exception as error:  # invalid files raise many types
         raise ConfigError(f"{folder}: transformers cannot load its tokenizer: {_first_line(error)}") from None
 
 
 def control_tokens(info: TargetInfo, tokenizer: Any) -> list[int]:
-    """What a reply's frame is made of: the tokenizer's special tokens and the target's end tokens."""
+    """Return the control tokens of a reply: the tokenizer's special tokens and the target's end tokens."""
     special = [token for token, entry in tokenizer.added_tokens_decoder.items() if entry.special]
     found = {*special, *info.end_tokens, *tokenizer.all_special_ids}
     return sorted(token for token in found if token < info.n_vocab)
 
 
 def load_images(info: TargetInfo) -> Images | None:
-    """None when the target has no vision tower."""
+    """Load the vision encoder; return None if the target has none."""
     if not info.has_vision:
         return None
     from transformers import AutoImageProcessor
@@ -233,7 +237,7 @@ def _load(folder: Path, architecture: str, dtype: torch.dtype) -> Any:
         model, info = getattr(_transformers(), architecture).from_pretrained(
             folder, dtype=dtype, output_loading_info=True, trust_remote_code=False
         )
-    except Exception as error:  # whatever is wrong with a folder's files
+    except Exception as error:  # invalid files raise many types
         raise ConfigError(f"{folder}: transformers cannot load it: {_first_line(error)}") from None
     if info["missing_keys"] or info["mismatched_keys"]:
         missing = sorted(info["missing_keys"]) or [str(entry) for entry in info["mismatched_keys"]]
@@ -248,8 +252,10 @@ def _first_line(error: Exception) -> str:
 
 
 def boundaries(named: Sequence[int] | None, n_layer: int, has_vision: bool) -> tuple[int, ...]:
-    """What every implementation reads by default, or the user's own. 0 is the embedding, which a draft has anyway, and
-    n_layer is not handed out by llama.cpp."""
+    """Return the boundaries that implementations read by default, or the user's.
+
+    0 is the embedding, which a draft has anyway; llama.cpp does not provide n_layer.
+    """
     if named is not None and not named:  # an MTP head reads none
         return ()
     first = FIRST_AFTER_DEEPSTACK if has_vision else 2

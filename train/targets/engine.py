@@ -61,7 +61,10 @@ class EngineTargetInfo(TargetInfo):
 
 
 def read_engine_target(source: str, aux_layers: Sequence[int] | None = None) -> EngineTargetInfo:
-    """Raises `InputError` for a file that is no sound target, `ConfigError` for one that no draft is trained for."""
+    """Read the target's GGUF.
+
+    Raises `InputError` for an invalid file, `ConfigError` for a target whose drafts cannot be trained.
+    """
     header = require_models(source)[0]
     architecture = ARCHITECTURES.get(header.architecture)
     if architecture is None:
@@ -153,16 +156,16 @@ class EngineTarget:
         return Frozen(embedding, head, self._weights("output_norm.weight").flatten())
 
     def _weights(self, name: str) -> Tensor:
-        """Raises `InputError` where the tensor is missing or of a type that gguf cannot read."""
+        """Read a tensor. Raises `InputError` if it is missing or has a type that gguf cannot read."""
         found = read_rows(self.info.parts, name)
         if found is None:
             raise InputError(f"{self.info.folder}: it has no {name}. Convert the model again.")
         return torch.tensor(found)
 
     def run(self, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """(features [S, A * T], normed last hidden state [S, T]) of one sequence, float32.
+        """Return features [S, A * T] and the normed last hidden state [S, T] of one sequence, float32.
 
-        Raises `NativeError` when a decode fails.
+        Raises `NativeError` if a decode fails.
         """
         self._api.llama_memory_clear(self._api.llama_get_memory(self._context.handle), True)
         features, final = [], []
@@ -175,7 +178,7 @@ class EngineTarget:
         return torch.from_numpy(np.concatenate(features)), torch.from_numpy(np.concatenate(final))
 
     def _decode(self, tokens: Sequence[int]) -> None:
-        """With embeddings, llama.cpp gives every row."""
+        """Decode a batch. With embeddings enabled, llama.cpp returns every row."""
         ids = as_tokens(tokens)  # the batch only points to them
         batch = self._api.llama_batch_get_one(ids, len(ids))
         if code := self._api.llama_decode(self._context.handle, batch):

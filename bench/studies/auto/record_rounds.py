@@ -1,9 +1,9 @@
-"""What rounds of each length take on this machine, one after the other.
+"""Recorder of round times by draft length on this machine.
 
     python bench/studies/auto/record_rounds.py TARGET.gguf DRAFT.gguf|mtp -o TRACE.json [--cycles 40] [--disturb]
 
-A cycle has three rounds of each length, in an order of its own: the first shows what a change of length costs.
---disturb: another process computes on one core half of the time, in bursts of a tenth of a second to two seconds.
+A cycle has three rounds of each length, in random order; the first of the three shows the cost of a length change.
+--disturb: another process computes on one core half of the time, in bursts of 0.1 to 2 seconds.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from llama_eagle.sessions.session import EagleSession
 from llama_eagle.sessions.text import Tokenizer
 
 LENGTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
-STAY = 3
-BURST = (0.1, 2.0)  # seconds
+STAY = 3  # rounds of the same length in a row
+BURST = (0.1, 2.0)  # range of a burst's duration in seconds
 
 
 class Recorder:
-    """A policy that follows a script, and keeps what it is told."""
+    """A policy that follows a script and records the round costs."""
 
     def __init__(self, cycles: int) -> None:
         rng = random.Random(1)
@@ -52,8 +52,8 @@ class Recorder:
         self.seen.append(round_cost)
 
 
-def compute_now_and_then(seeds: Connection) -> None:
-    """In bursts that follow from the last seed, until nobody sends one any more."""
+def compute_in_bursts(seeds: Connection) -> None:
+    """Compute in bursts derived from the last seed received, until the connection closes."""
     with suppress(EOFError):
         while True:
             rng = random.Random(seeds.recv())
@@ -66,12 +66,12 @@ def compute_now_and_then(seeds: Connection) -> None:
 
 @contextmanager
 def disturbance(wanted: bool) -> Iterator[Callable[[int], None]]:
-    """What begins it anew: the same bursts for the same number."""
+    """Yield a function that restarts the bursts; the same seed gives the same bursts."""
     if not wanted:
         yield lambda _seed: None
         return
     ours, theirs = multiprocessing.Pipe()
-    other = multiprocessing.get_context("spawn").Process(target=compute_now_and_then, args=(theirs,), daemon=True)
+    other = multiprocessing.get_context("spawn").Process(target=compute_in_bursts, args=(theirs,), daemon=True)
     other.start()
     theirs.close()
     ours.send(0)
@@ -83,7 +83,7 @@ def disturbance(wanted: bool) -> Iterator[Callable[[int], None]]:
 
 
 def record(target: Path, draft: str, cycles: int, disturb: bool) -> dict[str, Any]:
-    """rounds: [n_draft, draft ms, verify ms] of each; expected: the fields of `Expected`."""
+    """Return `rounds` ([n_draft, draft ms, verify ms] each) and `expected` (the fields of `Expected`)."""
     recorder = Recorder(cycles)
     drafting = DraftingOptions(draft, n_draft_max=max(LENGTHS), lookup=False)
     with ModelPair(PairOptions(target, MTP if draft == MTP else Path(draft))) as pair, disturbance(disturb):
@@ -110,7 +110,7 @@ def expected_of(pair: ModelPair, drafting: DraftingOptions) -> Expected:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", type=Path)
-    parser.add_argument("draft", help="a file, or mtp")
+    parser.add_argument("draft", help="GGUF of a draft model, or mtp")
     parser.add_argument("-o", "--out", type=Path, required=True)
     parser.add_argument("--cycles", type=int, default=40)
     parser.add_argument("--disturb", action="store_true")

@@ -1,11 +1,11 @@
-"""What `auto` reaches of the best fixed length, on rounds that a machine took.
+"""Simulation of `auto` on recorded round times, compared with the best fixed length.
 
     python bench/studies/auto/record_rounds.py TARGET.gguf DRAFT.gguf|mtp -o TRACE.json [--disturb]
     python bench/studies/auto/simulate.py TRACE.json... [--tokens 256 1024] [--accept 0.1 0.3 0.5 0.7 0.9] [--seeds 20]
 
-A simulated round takes what rounds of its length took at about that time, in the median, times what slowed the recorded
-one at this moment: the recording runs along with the simulated time, so that the machine is as slow as it was, as long,
-and lengths gain and lose against each other as they did. Drafts are right by chance.
+A simulated round takes the median time of recorded rounds of its length near that time, multiplied by the slowdown of
+the round recorded at this moment. Simulated and recorded time advance together: the machine is slow as often and as
+long as it was, and the lengths keep their ratios over time. Drafts are accepted at random.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from llama_eagle.drafting.auto import UNKNOWN, Auto, Expected
 from llama_eagle.drafting.draft_length import DraftLength, Fixed, RoundCost
 from record_rounds import LENGTHS
 
-NEARBY = 2_000.0  # ms within which lengths keep their ratios
-N_NEAREST = 9  # rounds
+NEARBY = 2_000.0  # ms; within this time the lengths keep their ratios
+N_NEAREST = 9  # rounds in a median
 
 
 class Trace:
@@ -46,12 +46,15 @@ class Trace:
         self.lengths = sorted({n for n, _ in kinds})
 
     def _usual_at(self, kind: tuple[int, bool], part: float) -> tuple[float, float]:
-        """Draft and verify ms: medians of the rounds of a kind that were recorded nearest."""
+        """Return draft and verify ms: medians of the rounds of this kind recorded nearest in time."""
         nearest = sorted(self._found[kind], key=lambda each: abs(each[0] - (part + 0.5) * NEARBY))[:N_NEAREST]
         return median(draft for _, draft, _ in nearest), median(verify for *_, verify in nearest)
 
     def round(self, n_draft: int, changed: bool, at_ms: float) -> tuple[float, float]:
-        """Draft and verify ms: what is usual then for the length or the next longer one, as slow as that moment was."""
+        """Return draft and verify ms with the slowdown at `at_ms`.
+
+        An unrecorded length counts as the next longer recorded one.
+        """
         n = next(length for length in self.lengths if length >= n_draft)
         at_ms %= self._starts[-1]
         slowness = self._slowness[bisect_right(self._starts, at_ms) - 1]
@@ -60,7 +63,7 @@ class Trace:
 
 
 def speed(trace: Trace, n_draft: int | str, accept: float, n_tokens: int, seed: int) -> float:
-    """Tokens per ms of a generation that begins anywhere in the recording."""
+    """Return tokens per ms of a generation that starts at a random point of the recording."""
     rng = random.Random(seed)
     longest = max(trace.lengths)
     length: DraftLength = Auto(longest, trace.expected) if n_draft == "auto" else Fixed(int(n_draft))

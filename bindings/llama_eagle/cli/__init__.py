@@ -23,7 +23,7 @@ FLAG = re.compile(r"--[a-z][a-z-]+")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and exit with its code. Without `arguments` it is what this process was started for."""
+    """Run one command and exit with its code. `arguments` default to this process's own."""
     is_program = arguments is None
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
@@ -32,10 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if is_program:
             warnings.showwarning = _show_warning
         code = _flushed(run(arguments))
-    except KeyboardInterrupt:  # before `run` or after it
+    except KeyboardInterrupt:  # outside of `run`
         code = INTERRUPTED
     if is_program and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while Python ends is no traceback
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for Ctrl-C while Python exits
     sys.exit(code)
 
 
@@ -48,18 +48,21 @@ def _show_warning(message: Warning | str, category: type[Warning], *where: Any, 
 
 
 def _flushed(code: int) -> int:
-    """`code`, or another where the output cannot be written."""
+    """Return `code` after flushing stdout, or an error's code if stdout cannot be written."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        _forget_stdout()
+        _discard_stdout()
     except OSError as error:
-        return _refused(error)
+        return _output_error(error)
     return code
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; its exit code. Nothing but our own bugs is shown as a traceback, and those only on request."""
+    """Run one command and return its exit code.
+
+    A traceback is printed only if LLAMA_EAGLE_DEBUG is set.
+    """
     import typer
 
     usage_error: Any = typer.BadParameter.__base__  # click's own, which typer bundles or imports
@@ -72,28 +75,28 @@ def run(arguments: Sequence[str]) -> int:
             return _failed("Interrupted", "interrupted", INTERRUPTED)
         return result if isinstance(result, int) else 0
     except EagleError as error:
-        return _failed(type(error).__name__, _of_file(error, arguments) + str(error), error.exit_code)
+        return _failed(type(error).__name__, _config_place_of_flag(error, arguments) + str(error), error.exit_code)
     except usage_error as error:
-        message = _of_config(error) + error.format_message()
+        message = _config_place(error) + error.format_message()
         end = "" if message.endswith((".", "?")) else "."
         return _failed("UsageError", f"{message}{end} See llama-eagle --help.", USAGE)
     except (KeyboardInterrupt, typer.Abort):
         return _failed("Interrupted", "interrupted", INTERRUPTED)
-    except (BrokenPipeError, SystemExit):  # typer exits where a reader is gone, and after shell completion
+    except (BrokenPipeError, SystemExit):  # typer exits if the reader has closed, and after shell completion
         with suppress(BrokenPipeError):
             sys.stdout.flush()
-        _forget_stdout()
+        _discard_stdout()
         return 0
     except OSError as error:
-        return _refused(error)
+        return _output_error(error)
     except MemoryError:
-        return _failed("MemoryError", "out of memory. Free some, or use a smaller model or context.", 4)
+        return _failed("MemoryError", "out of memory. Free memory, or use a smaller model or context.", 4)
     except Exception as error:
         return _failed("InternalError", f"internal error: {error!r}. Set LLAMA_EAGLE_DEBUG=1 and report it.", BUG)
 
 
-def _of_config(error: Any) -> str:
-    """The configuration file and its key, where a wrong value is from there; "" otherwise."""
+def _config_place(error: Any) -> str:
+    """Return "FILE: KEY: " if a wrong value is from the configuration file, else ""."""
     name = getattr(getattr(error, "param", None), "name", None)
     source = error.ctx.get_parameter_source(name) if error.ctx and name else None
     if source is None or source.name != "DEFAULT_MAP":
@@ -103,8 +106,8 @@ def _of_config(error: Any) -> str:
     return f"{config_file()}: {name}: "
 
 
-def _of_file(error: EagleError, arguments: Sequence[str]) -> str:
-    """The same for a value that the library has refused: its message names the argument."""
+def _config_place_of_flag(error: EagleError, arguments: Sequence[str]) -> str:
+    """Return the same for a value that the library refused: its message names the argument."""
     from llama_eagle.cli.config import config_file, named_in_file
     from llama_eagle.cli.options import in_flags
 
@@ -126,14 +129,14 @@ def _failed(kind: str, message: str, code: int) -> int:
     return code
 
 
-def _refused(error: OSError) -> int:
-    """A full disk, a terminal that is gone: what no command has seen coming."""
+def _output_error(error: OSError) -> int:
+    """Report an OSError that no command has handled, such as a full disk or a closed terminal."""
     if error.filename is None:
-        _forget_stdout()
+        _discard_stdout()
     where = "the output" if error.filename is None else error.filename
     return _failed("EnvironmentFailure", f"{where}: {error.strerror or error}. Correct that and try again.", 4)
 
 
-def _forget_stdout() -> None:
-    """Our stdout takes no more; keep Python from failing again when it flushes at exit."""
+def _discard_stdout() -> None:
+    """Redirect stdout to the null device, so that Python does not fail again when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

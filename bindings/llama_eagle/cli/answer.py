@@ -1,4 +1,4 @@
-"""Answers on stdout: as they come, or as Markdown with wrapped words on a terminal."""
+"""Output of answers on stdout: plain text, or rendered Markdown on a terminal."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ COLORS = re.compile(r"\x1b\[[\d;]*m")
 
 
 def make_answer(*, plain: bool) -> PlainAnswer | RenderedAnswer:
-    """Return the writer of one answer. A file, a pipe and a dumb terminal get the text as it comes."""
+    """Return the writer of one answer: plain for files, pipes and dumb terminals."""
     is_simple = plain or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb"
     return PlainAnswer() if is_simple else RenderedAnswer()
 
 
 class PlainAnswer:
-    """Writes each piece at once; on a terminal drafted tokens are in colour."""
+    """Writes each piece at once; on a terminal, drafted tokens are in colour."""
 
     def write(self, text: str, drafted: bool = False) -> None:
         console.stream(text, drafted)
@@ -41,7 +41,7 @@ class PlainAnswer:
 class RenderedAnswer:
     """Renders each block of Markdown once it is complete.
 
-    The block that is being written is shown below as wrapped text, with drafted tokens in colour.
+    The unfinished block is shown below as wrapped text, with drafted tokens in colour.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class RenderedAnswer:
         self._print(shown)
 
     def close(self) -> None:
-        """Render what is left."""
+        """Render the unfinished block."""
         if not self._pieces:
             return
         text = self._text()
@@ -98,7 +98,7 @@ class RenderedAnswer:
         return Text.assemble(*self._pieces)
 
     def _tail(self) -> Any:
-        """Return the last lines of the unfinished block: what is above the screen's top cannot be erased."""
+        """Return the last lines of the unfinished block: lines above the top of the screen cannot be erased."""
         from rich.text import Text
 
         lines = self._styled().wrap(self._console, self._console.width)
@@ -118,7 +118,7 @@ class RenderedAnswer:
             self._add(piece, style)
 
     def _print(self, shown: Any) -> None:
-        """Print a block, one empty line after the one before it: rich's own spacing differs by element."""
+        """Print a block after one empty line, because rich's own spacing differs by element."""
         with self._console.capture() as captured:
             self._console.print(shown)
         lines = captured.get().splitlines()
@@ -137,7 +137,7 @@ class RenderedAnswer:
 
 
 class View:
-    """Shows the deltas of one answer; `content` is what was said of it."""
+    """Shows the deltas of one answer; `content` is its text so far, without thinking."""
 
     def __init__(self, shows_thinking: bool, plain: bool) -> None:
         self.content = ""
@@ -158,7 +158,7 @@ class View:
         self._answer.end()
 
     def close(self) -> None:
-        """After an error: no line more."""
+        """Close after an error, without another line."""
         self._answer.close()
 
     def _think(self, text: str) -> None:
@@ -179,7 +179,7 @@ def _is_empty(line: str) -> bool:
 
 
 def _after(pieces: list[tuple[str, str]], n: int) -> Iterator[tuple[str, str]]:
-    """Yield the pieces behind the first `n` characters."""
+    """Yield the pieces after the first `n` characters."""
     for text, style in pieces:
         if len(text) > n:
             yield text[n:], style
@@ -187,14 +187,14 @@ def _after(pieces: list[tuple[str, str]], n: int) -> Iterator[tuple[str, str]]:
 
 
 def _parser() -> Any:
-    """Return a parser that keeps HTML as text: rich would leave it out."""
+    """Return a parser that keeps HTML as text, because rich would drop it."""
     from markdown_it import MarkdownIt
 
     return MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
 
 
 def _markdown(text: str) -> Any:
-    """Return what rich renders, with the line breaks of the text and code that can be copied."""
+    """Return a renderable with the line breaks of the text and with code that can be copied."""
     from rich.markdown import CodeBlock, Markdown
     from rich.syntax import Syntax
 

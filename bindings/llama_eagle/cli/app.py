@@ -1,4 +1,4 @@
-"""The table of commands. Command modules import what they need when they run: `--help` stays quick."""
+"""The table of commands. A command's module imports its dependencies when it runs, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from llama_eagle.cli.commands import (
     train,
 )
 
-# Each with an example; the first words of its help fit into a line of 80 columns.
+# Command -> function and example. The first sentence of a command's help must fit a line of 80 columns.
 COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "convert": (convert.convert, "llama-eagle convert Qwen/Qwen3-8B -o qwen3-8b.gguf --outtype q4_k_m"),
     "export": (convert.export, "llama-eagle export draft.gguf --target Qwen/Qwen3-8B --to vllm -o qwen3-8b-eagle3"),
@@ -47,12 +47,27 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "inspect": (inspect.inspect, "llama-eagle inspect model.gguf"),
     "doctor": (inspect.doctor, "llama-eagle doctor"),
 }
-METAVARS = {str: "TEXT", Path: "PATH", int: "N", float: "X"}  # of options that name none
+METAVARS = {str: "TEXT", Path: "PATH", int: "N", float: "X"}  # for options that name none
 ABOUT = "EAGLE-3 and MTP speculative decoding for quantized local models, on llama.cpp."
 
 
+class Command(typer.core.TyperCommand):
+    """A command whose help lists options by panel: first those without one, then "Advanced"."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            if record := parameter.get_help_record(ctx):
+                kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                sections.setdefault(getattr(parameter, "rich_help_panel", None) or kind, []).append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
 def command() -> Any:
-    """The click command behind `llama-eagle`, with the defaults of the user's configuration file."""
+    """Return the click command of `llama-eagle`, with the defaults of the user's configuration file."""
     from llama_eagle.cli.config import read_defaults
 
     app = typer.Typer(
@@ -62,7 +77,7 @@ def command() -> Any:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     for name, (function, example) in COMMANDS.items():
-        app.command(name, epilog=f"Example: {example}")(_with_metavars(function))
+        app.command(name, cls=Command, epilog=f"Example: {example}")(_with_metavars(function))
     app.callback()(_root)
     root: Any = typer.main.get_command(app)
     root.context_settings["default_map"] = read_defaults(root.commands)
@@ -70,7 +85,7 @@ def command() -> Any:
 
 
 def _with_metavars(function: Callable[..., None]) -> Callable[..., None]:
-    """Its options say what they take by a word, not by a type of Python."""
+    """Give each option without a metavar one of METAVARS, in place of a Python type."""
     hints = typing.get_type_hints(function, include_extras=True)
     for hint in hints.values():
         if typing.get_origin(hint) is typing.Annotated:
@@ -89,7 +104,7 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def _devices(wanted: bool) -> None:
+def _list_devices(wanted: bool) -> None:
     if wanted:
         from llama_eagle.diagnosis import devices
 
@@ -99,9 +114,15 @@ def _devices(wanted: bool) -> None:
 
 
 def _root(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
+    ),
     list_devices: bool = typer.Option(
-        False, "--list-devices", callback=_devices, is_eager=True, help="Print what models can run on."
+        False,
+        "--list-devices",
+        callback=_list_devices,
+        is_eager=True,
+        help="Print the devices that models can run on, with their free memory, and exit.",
     ),
 ) -> None:
-    """EAGLE-3 and MTP speculative decoding for quantized local models, on llama.cpp."""
+    pass

@@ -1,4 +1,4 @@
-"""Defaults of one's own: a TOML file with options by name, for all commands or in a table of one."""
+"""Default values of options from the user's TOML file: for all commands, or in a table for one command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VARIABLE = "LLAMA_EAGLE_CONFIG"
 
 
 def config_file() -> Path:
-    """Where the file is, whether it exists or not."""
+    """Return the path of the file, whether it exists or not."""
     from platformdirs import user_config_path
 
     named = os.environ.get(VARIABLE)
@@ -24,9 +24,9 @@ def config_file() -> Path:
 
 
 def read_defaults(commands: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The default of each option that the file names, by command and by click's own names.
+    """Return the default of each option that the file names, by command and by click's own names.
 
-    commands: click's. Raises `ConfigError` for a file that cannot be read, or that names what no command has.
+    commands: click's. Raises `ConfigError` for a file that cannot be read, or that names an unknown option or command.
     """
     path = config_file()
     if not path.is_file() and not os.environ.get(VARIABLE):
@@ -37,24 +37,24 @@ def read_defaults(commands: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     shared = {key: value for key, value in content.items() if not isinstance(value, dict)}
     for key in shared:
         if not any(_name(key) in known for known in options.values()):
-            raise ConfigError(f"{path}: no command has an option {key}. Correct it.")
+            raise ConfigError(f"{path}: no command has an option {key}. Correct or remove it.")
     for known in parameters.values():
         _check_values(path, "", shared, known)
-    defaults = {name: _of(shared, known) for name, known in options.items()}
+    defaults = {name: _select(shared, known) for name, known in options.items()}
     for table, values in content.items():
         if isinstance(values, dict):
             if table not in options:
-                raise ConfigError(f"{path}: [{table}] is no command. Correct it.")
+                raise ConfigError(f"{path}: [{table}] is not a command. Correct it.")
             for key in values:
                 if _name(key) not in options[table]:
                     raise ConfigError(f"{path}: {table} has no option {key}. Correct it.")
             _check_values(path, f"{table}.", values, parameters[table])
-            defaults[table] |= _of(values, options[table])
+            defaults[table] |= _select(values, options[table])
     return defaults
 
 
 def named_in_file(command: str, flags: Sequence[str]) -> list[str]:
-    """Return those of `flags`, without their dashes, that the file sets for `command`; none where it is damaged."""
+    """Return those of `flags`, without dashes, that the file sets for `command`; [] if the file cannot be read."""
     path = config_file()
     try:
         content = _read(path) if path.is_file() else {}
@@ -76,21 +76,21 @@ def _read(path: Path) -> dict[str, Any]:
         remedy = f"Correct {VARIABLE}" if os.environ.get(VARIABLE) else "Correct or remove it"
         raise ConfigError(f"{path}: cannot be read ({error.strerror}). {remedy}.") from None
     except RecursionError:
-        raise ConfigError(f"{path}: it is nested too deeply. Write it flatter.") from None
+        raise ConfigError(f"{path}: nested too deeply. Use fewer levels.") from None
     except ValueError as error:
         raise ConfigError(f"{path}: not TOML: {error}. Correct it.") from None
     if (place := null_character(found)) is not None:
-        raise ConfigError(f"{path}: {place or 'it'} holds a null character. Remove it.")
+        raise ConfigError(f"{path}: {place or 'it'} contains a null character. Remove it.")
     return found
 
 
 def _options(command: Any) -> dict[str, Any]:
-    """click's parameter of each option, by the names that a user knows."""
+    """Return click's parameter of each option, by the names that a user knows."""
     return {_name(flag): each for each in command.params for flag in each.opts if flag.startswith("--")}
 
 
 def _check_values(path: Path, where: str, values: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """Each value is what its option takes. Raises `ConfigError`."""
+    """Check that each value suits its option. Raises `ConfigError`."""
     for key, value in values.items():
         if _name(key) in known:
             fault = _fault(value, known[_name(key)])
@@ -99,9 +99,9 @@ def _check_values(path: Path, where: str, values: Mapping[str, Any], known: Mapp
 
 
 def _fault(value: Any, parameter: Any) -> str | None:
-    """What is wrong with the value of an option: the command line's conversions would take "no" for true.
+    """Return the reason why a value does not suit an option, because the command line would convert "no" to true.
 
-    None for an option with a reader of its own, which judges the value itself.
+    None for an option with its own parser, which checks the value itself.
     """
     if _has_reader(parameter):
         return None
@@ -117,12 +117,12 @@ def _fault(value: Any, parameter: Any) -> str | None:
     return None
 
 
-# Types of TOML that an option takes, in words; a number is good for a text such as that of --n-draft.
+# TOML types that an option accepts, with their name; a text such as that of --n-draft may be a number.
 _KINDS: dict[type, tuple[tuple[type, ...], str]] = {
     bool: ((bool,), "true or false"),
     int: ((int,), "a whole number"),
     float: ((int, float), "a number"),
-    str: ((str, int, float), "a text"),
+    str: ((str, int, float), "a string"),
 }
 
 
@@ -134,7 +134,7 @@ def _has_reader(parameter: Any) -> bool:
 
 
 def _kind(parameter: Any) -> type:
-    """Of Python, as typer or, in older versions, click knows it."""
+    """Return the Python type of an option, from typer or, in older versions, from click."""
     if parameter.is_flag:
         return bool
     descriptor = getattr(parameter, "type_descriptor", None)
@@ -152,5 +152,5 @@ def _name(flag: str) -> str:
     return flag.removeprefix("--").replace("_", "-")
 
 
-def _of(values: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
+def _select(values: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
     return {known[_name(key)]: value for key, value in values.items() if _name(key) in known}

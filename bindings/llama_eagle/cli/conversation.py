@@ -1,4 +1,4 @@
-"""A conversation: its messages, what can be taken back, and a file to keep it in."""
+"""A conversation: its messages, the removal of questions, and a file to keep it in."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from llama_eagle.errors import InputError, UsageError
-from llama_eagle.files import temporary_beside, typed
+from llama_eagle.files import temporary_next_to, typed
 
 
 @dataclass
 class Conversation:
-    """system: what every conversation begins with; None: nothing. images: parts for the next question."""
+    """system: first message of the conversation, or None. images: parts to add to the next question."""
 
     system: str | None = None
-    turns: list[dict[str, Any]] = field(default_factory=list)  # from the user and the assistant in turn
+    turns: list[dict[str, Any]] = field(default_factory=list)  # messages of user and assistant, alternating
     images: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -32,23 +32,23 @@ class Conversation:
         self.turns.append({"role": "assistant", "content": text})
 
     def undo(self) -> str:
-        """Take the last question and its answer back; the question, whose images wait for the next one.
+        """Remove the last question and its answer, and return the question. Its images are kept for the next question.
 
-        Raises `UsageError` when there is none.
+        Raises `UsageError` if there is no question.
         """
         for at in range(len(self.turns) - 1, -1, -1):
             if self.turns[at]["role"] == "user":
                 *self.images, text = _parts(self.turns[at]["content"])
                 del self.turns[at:]
                 return str(text["text"])
-        raise UsageError("there is nothing to take back: nothing has been said yet.")
+        raise UsageError("there is no question to remove. Ask one first.")
 
     @property
     def n_questions(self) -> int:
         return sum(turn["role"] == "user" for turn in self.turns)
 
     def drop_oldest(self) -> bool:
-        """Remove the oldest question and what follows it up to the next; False where only the last one is left."""
+        """Remove the oldest question and its answer; return False if only one question is left."""
         starts = [at for at, turn in enumerate(self.turns) if turn["role"] == "user"]
         if len(starts) < 2:
             return False
@@ -59,16 +59,16 @@ class Conversation:
         self.turns, self.images = [], []
 
     def save(self, path: Path) -> None:
-        """As JSON: OpenAI's messages. Raises `InputError` when the file cannot be written."""
+        """Write the messages as JSON in OpenAI's format. Raises `InputError` if the file cannot be written."""
         try:
-            with temporary_beside(path) as (middle,):
+            with temporary_next_to(path) as (middle,):
                 middle.write_text(json.dumps({"messages": self.messages}, ensure_ascii=False, indent=2), "utf-8")
                 middle.replace(path)
         except OSError as error:
             raise InputError(f"{path}: cannot be written ({error.strerror}). Name another file.") from None
 
     def load(self, path: Path) -> None:
-        """Go on with a saved one. Raises `InputError` for a file that holds none."""
+        """Replace the messages by those of a saved conversation. Raises `InputError` for a file that holds none."""
         saved = typed(path, _read(path), {"messages": list[Any]})["messages"]
         said = [_message(path, each, f"messages.{i}") for i, each in enumerate(saved)]
         is_system = bool(said) and said[0]["role"] == "system"
@@ -77,12 +77,12 @@ class Conversation:
 
 
 def text_of(content: Any) -> str:
-    """Return the text of a message; its images count nothing."""
+    """Return the text of a message, without its images."""
     return str(_parts(content)[-1]["text"])
 
 
 def _parts(content: Any) -> list[dict[str, Any]]:
-    """What a message holds, its text last."""
+    """Return the parts of a message, its text last."""
     return content if isinstance(content, list) else [{"type": "text", "text": content}]
 
 
@@ -96,7 +96,7 @@ def _read(path: Path) -> Any:
 
 
 def _message(path: Path, saved: Any, where: str) -> dict[str, Any]:
-    """What `ask` and `answer` make: a text, or images and a text behind them."""
+    """Check a saved message: a text, or images followed by a text, as `ask` and `answer` make them."""
     roles = Literal["system", "user", "assistant"]
     message = typed(path, saved, {"role": roles, "content": str | list[Any]}, where=where, others=True)
     if isinstance(message["content"], str):

@@ -1,4 +1,4 @@
-"""Commands whose parameters are groups of options: a dataclass in the signature becomes one option for each field.
+"""Groups of options: a dataclass in a command's signature becomes one option per field.
 
 @grouped
 def chat(drafting: Drafting, sampling: Sampling, verbose: Verbose = False) -> None: ...
@@ -15,7 +15,7 @@ from typing import Any
 
 
 def grouped(function: Callable[..., None]) -> Callable[..., None]:
-    """The same command as typer reads it, with the fields of its groups in their place."""
+    """Return the command as typer reads it, with the fields of each group as parameters."""
     hints = typing.get_type_hints(function, include_extras=True)
     parameters: list[inspect.Parameter] = []
     groups: dict[str, Any] = {}

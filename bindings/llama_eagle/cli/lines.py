@@ -1,4 +1,4 @@
-"""What a person types: on a terminal with editing, history and pasted blocks; otherwise line by line."""
+"""Input of messages: with editing, history and pasted blocks on a terminal, otherwise line by line."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ BLOCK = '"""'
 
 
 def make_reader(commands: Sequence[str], history: Path) -> Callable[[], str | None]:
-    """Reads a message; None at the end of the input. Ctrl-C is a KeyboardInterrupt.
+    """Return a function that reads a message, or None at the end of the input. Ctrl-C raises KeyboardInterrupt.
 
-    commands: completed with the tab key. history: of all chats; kept in memory where the file cannot be written.
+    commands: completed with the tab key. history: file with the messages of all chats; if it cannot be written, the
+    history is kept in memory.
     """
     return _Typed(commands, history) if sys.stdin.isatty() and sys.stdout.isatty() else read_lines
 
 
 def read_lines() -> str | None:
-    """One line, or the lines of a block between triple quotes."""
+    """Read one line, or the lines of a block between triple quotes."""
     prompt = "> " if sys.stdin.isatty() else ""
     try:
         line = input(prompt)
@@ -34,7 +35,7 @@ def read_lines() -> str | None:
 
 
 class _Typed:
-    """A pasted text stays one message, lines and all; Alt-Enter begins a new line, Enter sends."""
+    """Terminal input: pasted text stays one message, Alt-Enter begins a new line, Enter sends."""
 
     def __init__(self, commands: Sequence[str], history: Path) -> None:
         from prompt_toolkit import PromptSession
@@ -65,7 +66,7 @@ class _Typed:
 
 
 def _send(event: Any) -> None:
-    """Enter: in a block that is open, a new line."""
+    """Send the message; in an open block, begin a new line instead."""
     text = event.current_buffer.text
     if text.startswith(BLOCK) and not _is_block(text):
         event.current_buffer.insert_text("\n")
@@ -74,7 +75,7 @@ def _send(event: Any) -> None:
 
 
 def _clear(event: Any) -> None:
-    """Ctrl-C: the line goes; on an empty one it is a KeyboardInterrupt."""
+    """Clear the line; raise KeyboardInterrupt if it is empty."""
     if event.current_buffer.text:
         event.current_buffer.reset()
     else:

@@ -1,4 +1,4 @@
-"""Options that several commands share. Their defaults are the library's own."""
+"""Options shared by several commands. Their defaults are the library's own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from llama_eagle.sessions.options import ContextOptions, LoadOptions, batch_too_
 
 
 def _threads(value: str | int) -> int:
-    """Value of --threads, which may be a configuration file's; a number that exceeds the machine is a warning."""
+    """Parse --threads, which a configuration file may give as an int. Warn if it exceeds the number of cores."""
     try:
         number = read_threads(value, "threads")
     except UsageError as error:
@@ -29,12 +29,18 @@ def _threads(value: str | int) -> int:
     return number
 
 
+ADVANCED = "Advanced"  # the help panel of expert options
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, also for failures.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show llama.cpp's log on stderr.")]
-Plain = Annotated[bool, typer.Option("--plain", help="Print answers as they come, without rendering Markdown.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output that exists.")]
-TargetFile = Annotated[Path, typer.Option("--model", "-m", metavar="TARGET.gguf", help="The target model.")]
-GpuLayers = Annotated[int, typer.Option("--n-gpu-layers", "-ngl", help="Layers on the GPU, -1: all.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Print the answer as plain text, without rendering Markdown.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output files.")]
+TargetFile = Annotated[
+    Path, typer.Option("--model", "-m", metavar="TARGET.gguf", help="Target model: a GGUF file, or its first part.")
+]
+GpuLayers = Annotated[
+    int, typer.Option("--n-gpu-layers", "-ngl", help="Number of the target's layers on the GPU (-1: all).")
+]
 Threads = Annotated[
     int,
     typer.Option(
@@ -43,27 +49,42 @@ Threads = Annotated[
         metavar="N|auto",
         parser=_threads,
         show_default="auto",
-        help="CPU threads (auto or 0: one for each physical performance core that this process may use).",
+        help="Number of CPU threads (auto or 0: one per physical performance core available to this process).",
     ),
 ]
 
 
+CacheTypeK = Annotated[
+    str,
+    typer.Option(
+        help="Data type of the K cache: f32, f16, bf16, q8_0, ... Quantized types save memory and lose precision.",
+        rich_help_panel=ADVANCED,
+    ),
+]
+CacheTypeV = Annotated[
+    str, typer.Option(help="Data type of the V cache (see --cache-type-k).", rich_help_panel=ADVANCED)
+]
+EXPERT_DRAFTING = ("n_draft_max", "p_min", "draft_vocab", "draft_gpu_layers", "draft_n_ctx")
+
+
 def drafting_option(name: str, *short: str) -> Any:
-    """Return the option of a field of `DraftingOptions`."""
-    known = about(name)
-    return typer.Option(known.flag, *short, metavar=known.metavar, min=known.least, help=known.help)
+    """Return the command-line option for a field of `DraftingOptions`."""
+    known, panel = about(name), ADVANCED if name in EXPERT_DRAFTING else None
+    return typer.Option(
+        known.flag, *short, metavar=known.metavar, min=known.least, help=known.help, rich_help_panel=panel
+    )
 
 
 DraftGpuLayers = Annotated[int | None, drafting_option("draft_gpu_layers")]
 PMin = Annotated[float, drafting_option("p_min")]
 DRAFTING = DraftingOptions.__dataclass_fields__
 
-CHAT_CONTEXT = 8192  # tokens, where a conversation is kept
+CHAT_CONTEXT = 8192  # default context size of conversations, in tokens
 
 
 @dataclass(frozen=True)
 class ServedDrafting:
-    """Drafting options that llama-server has too."""
+    """Drafting options that llama-server supports too."""
 
     draft: Annotated[str | None, drafting_option("draft", "-d")] = None
     lookup: Annotated[bool | None, drafting_option("lookup")] = DraftingOptions.lookup
@@ -77,7 +98,7 @@ class ServedDrafting:
     draft_n_ctx: Annotated[int, drafting_option("draft_n_ctx")] = DraftingOptions.draft_n_ctx
 
     def options(self) -> DraftingOptions:
-        """Raises `UsageError` for values out of range."""
+        """Return the library's options. Raises `UsageError` for values out of range."""
         given = {field.name: getattr(self, field.name) for field in fields(self) if field.name in DRAFTING}
         texts = {"n_draft": read_n_draft(self.n_draft), "draft_vocab": _read_vocab(self.draft_vocab)}
         return DraftingOptions(**{**given, **texts})
@@ -92,17 +113,25 @@ class Drafting(ServedDrafting):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How each token is drawn."""
+    """Options of the sampler."""
 
-    temp: Annotated[float, typer.Option(help="Temperature, 0: greedy.")] = SamplingParams.temperature
-    top_k: Annotated[int, typer.Option(help="0: off.")] = SamplingParams.top_k
-    top_p: Annotated[float, typer.Option(help="1: off.")] = SamplingParams.top_p
-    min_p: Annotated[float, typer.Option(help="0: off.")] = SamplingParams.min_p
-    repeat_penalty: Annotated[float, typer.Option(help="1: off.")] = SamplingParams.repeat_penalty
-    seed: Annotated[int | None, typer.Option(help="Random by default.")] = SamplingParams.seed
+    temp: Annotated[
+        float, typer.Option(help="Sampling temperature (0: greedy decoding). Lower values give more predictable text.")
+    ] = SamplingParams.temperature
+    top_k: Annotated[int, typer.Option(help="Sample from the K most likely tokens (0: off).")] = SamplingParams.top_k
+    top_p: Annotated[
+        float, typer.Option(help="Sample from the most likely tokens that sum to this probability (1: off).")
+    ] = SamplingParams.top_p
+    min_p: Annotated[
+        float, typer.Option(help="Drop tokens below this share of the most likely token's probability (0: off).")
+    ] = SamplingParams.min_p
+    repeat_penalty: Annotated[
+        float, typer.Option(help="Divide the logits of recent tokens by this (1: off).", rich_help_panel=ADVANCED)
+    ] = SamplingParams.repeat_penalty
+    seed: Annotated[int | None, typer.Option(help="Seed of the sampler (default: random).")] = SamplingParams.seed
 
     def params(self) -> SamplingParams:
-        """Raises `UsageError` for values out of range."""
+        """Return the library's parameters. Raises `UsageError` for values out of range."""
         return SamplingParams(
             temperature=self.temp,
             top_k=self.top_k,
@@ -115,28 +144,42 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Vision:
-    """Images beside the text."""
+    """Options for images."""
 
     mmproj: Annotated[
-        Path | None, typer.Option(metavar="MMPROJ.gguf", help="The target's vision encoder: images can be read then.")
+        Path | None,
+        typer.Option(metavar="MMPROJ.gguf", help="Vision encoder of the target; required to read images."),
     ] = None
 
 
 @dataclass(frozen=True)
 class Devices:
-    """Where layers lie: this machine's GPUs, and other machines."""
+    """Placement of layers on GPUs and RPC servers."""
 
     n_gpu_layers: GpuLayers = LoadOptions.n_gpu_layers
     rpc: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT,...", help="RPC servers that take layers too (rpc-server).")
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT,...",
+            help="RPC servers that hold a part of the layers; start them with llama-eagle rpc-server.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = None
     tensor_split: Annotated[
-        str | None, typer.Option("--tensor-split", "-ts", metavar="N,...", help="Shares of servers, then of GPUs.")
+        str | None,
+        typer.Option(
+            "--tensor-split",
+            "-ts",
+            metavar="N,...",
+            help="Split ratio of the layers: RPC servers first, then local GPUs, for example 3,1 "
+            "(default: by free memory).",
+            rich_help_panel=ADVANCED,
+        ),
     ] = None
 
     def load(self) -> LoadOptions:
-        """Raises `UsageError` for what is no server, or no share."""
-        servers, shares = read_servers(self.rpc), _read_shares(self.tensor_split)
+        """Return the library's options. Raises `UsageError` for a wrong server or split ratio."""
+        servers, shares = read_servers(self.rpc), _read_split(self.tensor_split)
         if self.n_gpu_layers and not servers:
             warn_without_gpu(self.n_gpu_layers)
         return LoadOptions(self.n_gpu_layers, tensor_split=shares, rpc_servers=servers)
@@ -144,27 +187,39 @@ class Devices:
 
 @dataclass(frozen=True)
 class Computing(Devices):
-    """Where and how the target is computed."""
+    """Placement and computation of the target."""
 
     threads: Threads = ContextOptions.n_threads
-    batch_size: Annotated[int, typer.Option("--batch-size", "-b", help="Tokens per decode call.")] = (
-        ContextOptions.n_batch
-    )
-    ubatch_size: Annotated[int, typer.Option("--ubatch-size", "-ub", help="Tokens computed at once.")] = (
-        ContextOptions.n_ubatch
-    )
-    flash_attn: Annotated[str, typer.Option(metavar="auto|on|off")] = ContextOptions.flash_attn
-    cache_type_k: Annotated[str, typer.Option(help="Type of the K memory: f16, bf16, q8_0, ...")] = (
-        ContextOptions.type_k
-    )
-    cache_type_v: Annotated[str, typer.Option(help="Type of the V memory.")] = ContextOptions.type_v
+    batch_size: Annotated[
+        int,
+        typer.Option("--batch-size", "-b", help="Maximum number of tokens per decode call.", rich_help_panel=ADVANCED),
+    ] = ContextOptions.n_batch
+    ubatch_size: Annotated[
+        int,
+        typer.Option(
+            "--ubatch-size",
+            "-ub",
+            help="Maximum number of tokens computed at once. More is faster for long prompts and takes more memory.",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = ContextOptions.n_ubatch
+    flash_attn: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|on|off",
+            help="Flash attention: on, off, or auto (on if the device supports it).",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = ContextOptions.flash_attn
+    cache_type_k: CacheTypeK = ContextOptions.type_k
+    cache_type_v: CacheTypeV = ContextOptions.type_v
 
     def too_small_for(self, longest: int) -> str | None:
         """Return a message if batches have no room for a round with a draft of `longest` tokens."""
         return batch_too_small(self.batch_size, self.ubatch_size, longest)
 
     def context(self, n_ctx: int, n_rs_seq: int) -> ContextOptions:
-        """For `n_ctx` tokens, of whose recurrent state the last `n_rs_seq` can be undone."""
+        """Return options for a context of `n_ctx` tokens; `n_rs_seq`: rollback depth of its recurrent state."""
         return ContextOptions(
             n_ctx=n_ctx,
             n_batch=self.batch_size,
@@ -185,11 +240,11 @@ def warn_without_gpu(n_gpu_layers: int) -> None:
     if not devices_of_kind(GPUS):
         console.warn(
             f"--n-gpu-layers {n_gpu_layers} has no effect: this build has no GPU backend, or finds no GPU. "
-            "`llama-eagle doctor` shows both, docs/gpu.md how to build one."
+            "`llama-eagle doctor` shows both; docs/gpu.md explains how to build with a GPU backend."
         )
 
 
-# What the library's messages call a thing, and what it is called here.
+# The library's name of an argument -> the option of the command line.
 FLAGS = {
     **{
         name: f"--{name.replace('_', '-')}"
@@ -213,12 +268,12 @@ _NAMES = re.compile(rf"(?<![\w.'-])({'|'.join(FLAGS)})(?!\w)")
 
 
 def in_flags(message: str) -> str:
-    """A message of the library, with the command line's names for its arguments."""
+    """Return a message of the library with the command line's names of its arguments."""
     return _NAMES.sub(lambda found: FLAGS[found[0]], message)
 
 
 def read_n_draft(text: str) -> int | str:
-    """A number of 0 or more, or "auto". Raises `UsageError` for anything else."""
+    """Parse a draft length: a number of 0 or more, or "auto". Raises `UsageError` for anything else."""
     if text == "auto":
         return text
     if not text.isdigit():
@@ -226,11 +281,11 @@ def read_n_draft(text: str) -> int | str:
     return int(text)
 
 
-def _read_shares(text: str | None) -> tuple[float, ...]:
+def _read_split(text: str | None) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(",")) if text else ()
     except ValueError:
-        raise UsageError(f"tensor_split {text!r}: give shares separated by commas, such as 3,1.") from None
+        raise UsageError(f"tensor_split {text!r}: give numbers separated by commas, such as 3,1.") from None
 
 
 def _read_vocab(text: str | None) -> int | str | None:
@@ -240,7 +295,7 @@ def _read_vocab(text: str | None) -> int | str | None:
 
 
 def read_layers(text: str | None) -> tuple[int, ...] | None:
-    """The numbers of --aux-layers. Raises `UsageError` for anything else."""
+    """Parse --aux-layers. Raises `UsageError` unless it is a list of numbers."""
     try:
         return None if text is None else tuple(int(part) for part in text.split(","))
     except ValueError:

@@ -8,7 +8,7 @@ import threading
 from llama_eagle import console
 from llama_eagle.errors import InputError
 
-PATIENCE_S = 2.0  # before the user is told what is waited for
+REMARK_AFTER_S = 2.0
 
 
 def read_piped() -> str:
@@ -18,8 +18,8 @@ def read_piped() -> str:
     """
     if sys.stdin.isatty():
         return ""
-    remark = "reading stdin, which belongs to the prompt (</dev/null leaves it out)"
-    timer = threading.Timer(PATIENCE_S, console.log, [remark])
+    remark = "waiting for stdin, which is part of the prompt (use </dev/null for none)"
+    timer = threading.Timer(REMARK_AFTER_S, console.log, [remark])
     timer.daemon = True
     timer.start()
     try:
@@ -33,6 +33,6 @@ def read_piped() -> str:
 
 
 def with_piped(prompt: str) -> str:
-    """Return a prompt with the piped text behind it, as its context."""
+    """Return a prompt followed by the text piped into stdin, if there is any."""
     piped = read_piped()
     return f"{prompt}\n\n{piped}" if piped.strip() else prompt

@@ -1,4 +1,4 @@
-"""Models by name: found or downloaded, converted once, and kept in the user's cache until they are cleared."""
+"""Models by name: found or downloaded, converted once, and kept in the user's cache until cleared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from llama_eagle.hub import download_files, file_sizes, revision_of
 from llama_eagle.pairs import KnownPair, find_pair, kept_draft, model_folder, models_dir
 from llama_eagle.progress import progress
 
-MADE_OF = "made-of.json"  # in the folder of an entry, from before its conversion on
+MADE_OF = "made-of.json"  # description of an entry; written before the conversion
 CONVERT_TO = "q4_k_m"
 _REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)((?:/[\w.-]+)*)(?::([\w.-]+))?")
 _LM_STUDIO = (".lmstudio/models", ".cache/lm-studio/models")
@@ -29,7 +29,7 @@ _FILES_KEY = {"source": str, "outtype": str, "revision": str | None}
 
 @dataclass(frozen=True)
 class Entry:
-    """A model that is kept. made_of: what it was made from."""
+    """A converted model in the cache. made_of: the hub id or folder of its checkpoint."""
 
     folder: Path
     made_of: str
@@ -46,11 +46,12 @@ class Entry:
 
 
 def prepare(model: str, outtype: str | None = None) -> Path:
-    """The GGUF of a file, a folder, or a hub id with subfolder and type (OWNER/NAME/full, OWNER/NAME-GGUF:Q4_K_M).
+    """Return the GGUF file of a model: a file, a folder, or a hub id with an optional subfolder and type.
 
-    Checkpoints are converted to `outtype` (default: CONVERT_TO) unless that was done before; of GGUFs, it names one. A
-    published draft is fetched for a target that has none. Raises the errors of the hub and of the converter, and
-    `UsageError` for what is none of these.
+    Examples of ids: OWNER/NAME/full, OWNER/NAME-GGUF:Q4_K_M. A checkpoint is converted to `outtype` (default:
+    CONVERT_TO) unless the cache has it; among several GGUF files, `outtype` selects one. A published draft is fetched
+    for a target without a drafter. Raises the errors of the hub and of the converter, and `UsageError` for any other
+    `model`.
     """
     path = Path(model).expanduser()
     if path.is_file():
@@ -60,13 +61,16 @@ def prepare(model: str, outtype: str | None = None) -> Path:
     elif named := _REPOSITORY.fullmatch(model):
         target = _by_name(named[1], named[2].strip("/"), named[3] or outtype)
     else:
-        raise UsageError(f"{model}: no file, no folder and no hub id (OWNER/NAME). Name one of these.")
+        raise UsageError(f"{model}: neither a file, a folder nor a hub id (OWNER/NAME). Give one of these.")
     _fetch_draft(model, target)
     return target
 
 
 def entries() -> Iterator[Entry]:
-    """All models that are kept, unfinished ones too; one without a valid description has the name of its folder."""
+    """Yield all models in the cache, including unfinished ones.
+
+    An entry without a valid description has the name of its folder.
+    """
     for folder in sorted(path for path in models_dir().glob("*") if path.is_dir()):
         file = folder / MADE_OF
         made_of = {"source": folder.name, "outtype": "?"}
@@ -78,10 +82,10 @@ def entries() -> Iterator[Entry]:
 
 
 def clear(name: str) -> list[Entry]:
-    """Delete the models that were made from `name`, or "all"; those that were there."""
+    """Delete the models made from `name`, or "all", and return them."""
     found = [entry for entry in entries() if name in ("all", entry.made_of, entry.folder.name)]
     for entry in found:
-        _ = entry.n_bytes  # kept for the report
+        _ = entry.n_bytes  # cached for the report
         shutil.rmtree(entry.folder)
     return found
 
@@ -90,7 +94,7 @@ def clear(name: str) -> list[Entry]:
 
 
 def _in_folder(folder: Path, outtype: str | None) -> Path:
-    """A checkpoint, a repository of the hub's cache, or a folder of GGUFs such as LM Studio's."""
+    """Return the GGUF of a checkpoint, of a repository in the hub's cache, or of a folder of GGUFs (LM Studio's)."""
     if (folder / "config.json").is_file() and not any(folder.glob("*.gguf")):
         return _converted(str(folder), outtype or CONVERT_TO)
     main = folder / "refs/main"
@@ -107,7 +111,7 @@ def _in_folder(folder: Path, outtype: str | None) -> Path:
     if len(models) > 1:
         listed = ", ".join(name.path for name in models[:8])
         example = f"llama-eagle run {folder / models[0].path}"
-        raise UsageError(f"{folder}: {len(models)} models ({listed}). Name one: {example}")
+        raise UsageError(f"{folder}: {len(models)} models ({listed}). Choose one: {example}")
     names.parts(models[0], sizes)
     return folder / models[0].path
 
@@ -120,7 +124,7 @@ def _is_draft(path: Path) -> bool:
 
 
 def _by_name(repo: str, subfolder: str, wanted: str | None) -> Path:
-    """A repository's model: from LM Studio's folder, from our own cache, or from the hub."""
+    """Return the GGUF of a repository: from LM Studio's folder, from our own cache, or from the hub."""
     for base in _LM_STUDIO:
         folder = Path.home() / base / repo / subfolder
         if folder.is_dir() and any(folder.rglob("*.gguf")):
@@ -142,7 +146,7 @@ def _by_name(repo: str, subfolder: str, wanted: str | None) -> Path:
 
 
 def _of_repository(repo: str, source: str, sizes: dict[str, int], wanted: str | None) -> Path:
-    """A GGUF in the hub's cache, with the sidecar that drafts for it, if it has no head of its own."""
+    """Download a GGUF into the hub's cache, with a sidecar draft if the model has no MTP head."""
     from llama_eagle.gguf import mtp
     from llama_eagle.gguf.header import read_model
     from llama_eagle.gguf.size import available_bytes
@@ -165,7 +169,7 @@ def _target_file(source: str, outtype: str) -> Path:
 
 
 def _converted(source: str, outtype: str) -> Path:
-    """The GGUF of a checkpoint, in our cache: made now unless it is there and the folder has not changed."""
+    """Return the GGUF of a checkpoint from our cache; convert it unless it is there and the folder has not changed."""
     path = Path(source).expanduser()
     is_folder = path.is_dir()
     source, outtype = str(path.resolve()) if is_folder else source, outtype.lower()
@@ -180,9 +184,9 @@ def _converted(source: str, outtype: str) -> Path:
 
 @contextlib.contextmanager
 def _entry(folder: Path, source: str, outtype: str) -> Iterator[Any]:
-    """A folder that is described before anything is made in it, so that a killed conversion is listed and cleared.
+    """Create a cache entry with its description first, so that a killed conversion can be listed and cleared.
 
-    An error leaves nothing. Yields the function that writes the description.
+    Removes the folder on an error. Yields the function that writes the description.
     """
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -210,19 +214,19 @@ def _convert(source: str, target: Path, outtype: str, describe: Any) -> None:
 
 
 def _is_newer(checkpoint: Path, target: Path) -> bool:
-    """Return True if something in the folder was written after `target` was made of it."""
+    """Return True if a file in the folder was written after `target` was made from it."""
     made = target.stat().st_mtime
     return any(file.stat().st_mtime > made for file in checkpoint.iterdir() if file.exists())
 
 
 def _note_changes(repo: str, source: str, outtype: str) -> None:
-    """Report a repository that has changed since its conversion."""
+    """Warn if a repository has changed since its conversion."""
     folder = model_folder(source, outtype)
     kept = next((entry.revision for entry in entries() if entry.folder == folder), None)
     newest = revision_of(repo) if kept else None
     if newest not in (None, kept):
         console.warn(
-            f"{repo} has changed since it was converted. `llama-eagle run --clear {source}` forgets the old one."
+            f"{repo} has changed since it was converted. To convert it again: llama-eagle run --clear {source}"
         )
 
 
@@ -230,7 +234,7 @@ def _note_changes(repo: str, source: str, outtype: str) -> None:
 
 
 def _fetch_draft(model: str, target: Path) -> None:
-    """Convert the published draft of a target that has neither a head nor a draft next to it."""
+    """Convert the published draft of a target that has neither an MTP head nor a draft next to it."""
     from llama_eagle.gguf import mtp
     from llama_eagle.gguf.header import read_model
     from llama_eagle.gguf.sidecars import find_sidecar
@@ -262,8 +266,10 @@ def _convert_draft(pair: KnownPair, target: Path) -> None:
 
 
 def estimate(target: Path, n_ctx: int, types: tuple[int, int]) -> dict[str, Any]:
-    """n_bytes: memory for weights and context. tokens_per_second: of plain decoding on the CPU, at most: each token
-    reads the weights once (a sparse model reads less)."""
+    """Return `n_bytes`, the memory for weights and context, and `tokens_per_second`, an upper bound of plain decoding.
+
+    The bound is for the CPU: each token reads the weights once. A sparse model reads less.
+    """
     from llama_eagle.gguf.header import read_model
     from llama_eagle.gguf.size import kv_bytes
 
@@ -276,7 +282,7 @@ def estimate(target: Path, n_ctx: int, types: tuple[int, int]) -> dict[str, Any]
 
 
 def _bytes_per_second(n_bytes: int = 1 << 28) -> float:
-    """What all cores read from memory together, the best of three."""
+    """Measure the memory bandwidth of all cores together, the best of three."""
     import os
     import time
     from concurrent.futures import ThreadPoolExecutor

@@ -1,1 +1,1 @@
-"""What proposes tokens, and how many."""
+"""Drafters and the policies that choose draft length and drafter."""

@@ -1,4 +1,4 @@
-"""Several sources of drafts: each round takes the one that is expected to give the most tokens per second."""
+"""Drafter with several sources: each round uses the one with the highest expected tokens per second."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class AdaptiveDrafter:
 
     @property
     def source_name(self) -> str:
-        """The name of `source`; of a `first` that has the name of `model`, another one."""
+        """Name of `source`; a `first` with the same name as `model` gets the name of an own drafter."""
         is_same = self.source is self._first and name_of(self._first) == name_of(self._model)
         return OWN if is_same and self._first is not None else name_of(self.source)
 
@@ -50,7 +50,7 @@ class AdaptiveDrafter:
             drafter.begin(tokens)
 
     def choose(self, n_max: int) -> int:
-        """The longest draft that fits: `draft` decides."""
+        """Return the largest draft length that fits; `draft` decides the actual one."""
         return min(n_max, self.n_max)
 
     def draft(self, id_last: int, n_max: int) -> list[int]:
@@ -100,7 +100,7 @@ class AdaptiveDrafter:
 
 
 def who_drafted(drafter: Drafter | None, n_draft: int) -> str:
-    """The name of what proposed the `n_draft` tokens of the last round; "none" for none."""
+    """Return the name of the drafter that proposed the last round's `n_draft` tokens ("none" if 0)."""
     if not n_draft:
         return NONE
     return drafter.source_name if isinstance(drafter, AdaptiveDrafter) else name_of(drafter)

@@ -1,4 +1,4 @@
-"""The draft policy (native/include/eagle_policy.h): who drafts in each round, and how many tokens."""
+"""Draft policy (native/include/eagle_policy.h): chooses drafter and draft length for each round."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ OFFER, MODEL = 1, 2  # eagle_draft_source
 
 @dataclass(frozen=True)
 class Expected:
-    """Weights that rounds read, as a share of those of a plain decode. They order the lengths before any is measured.
+    """Bytes of weights read per round, relative to a plain decode. They order the lengths before any is measured.
 
-    decodes: of 1, 2, ... rows; with experts, more rows read more. token: of a drafted token; 0: unknown.
+    decodes: of 1, 2, ... rows; with experts, more rows read more weights. token: of a drafted token (0: unknown).
     """
 
     decodes: tuple[float, ...] = (1.0,)
@@ -31,9 +31,9 @@ UNKNOWN = Expected()
 
 
 class Policy:
-    """The policy of one sequence. Lengths in tokens, times in ms.
+    """Draft policy of one sequence. Lengths in tokens, times in ms.
 
-    n_draft: the only length, 0: any. has_model: a draft model can be called; offers may come without one.
+    n_draft: the only length (0: any). has_model: a draft model is available; offers are possible without one.
     """
 
     def __init__(self, n_draft_max: int, *, has_model: bool, n_draft: int = 0, expected: Expected = UNKNOWN) -> None:
@@ -58,7 +58,7 @@ class Policy:
         check(status, "eagle_policy_offer")
 
     def choose(self, n_max: int) -> tuple[int, int]:
-        """Source and length of a round that has room for `n_max` tokens."""
+        """Return source and length for a round with room for `n_max` tokens."""
         draft = PolicyDraft(0, n_max)
         check(self._lib.eagle_policy_choose(self._handle, ctypes.byref(draft), 1), "eagle_policy_choose")
         return draft.source, draft.n_draft
@@ -81,16 +81,16 @@ class Policy:
         check(self._lib.eagle_policy_observe(self._handle, ctypes.byref(done)), "eagle_policy_observe")
 
     def text(self, tokens: Sequence[int]) -> None:
-        """These tokens follow the one that the last offer was made after."""
+        """Report the tokens that followed the one after which the last offer was made."""
         check(self._lib.eagle_policy_text(self._handle, 0, as_tokens(tokens), len(tokens)), "eagle_policy_text")
 
 
 class Auto:
-    """The draft length with the most tokens per second, by measured acceptance and measured times."""
+    """Policy for the draft length with the most tokens per second, from measured acceptance and times."""
 
     def __init__(self, n_max: int = LONGEST, expected: Expected = UNKNOWN) -> None:
         if n_max < 1:
-            raise UsageError(f"a longest draft of {n_max} tokens: give 1 or more.")
+            raise UsageError(f"the maximum draft length is {n_max} tokens. Give 1 or more.")
         self._policy = Policy(n_max, has_model=True, expected=expected)
         self._n_max = n_max
 

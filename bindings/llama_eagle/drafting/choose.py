@@ -1,4 +1,4 @@
-"""What drafts for a session, and how many tokens, from the options."""
+"""Choice of a session's drafters and its draft-length policy from the options."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from llama_eagle.sessions.session import EagleSession
 
 
 def choose_drafters(session: EagleSession, options: DraftingOptions, draft_model: Any = None) -> list[Drafter]:
-    """What proposes tokens for `session`: the one that is asked first, and its draft model.
+    """Return the drafters of `session`: the one to try first, and its draft model.
 
-    `draft_model`: one of llama-cpp-python's own, for a session without one.
+    `draft_model`: one of llama-cpp-python's own, for a session without a draft model.
     """
     first = options.drafter or (_make_lookup(session, options) if options.looks_up else None)
     found: list[Drafter] = [] if first is None else [first]
@@ -47,16 +47,16 @@ def save_lookups(drafters: Iterable[Drafter]) -> None:
 
 
 def expected_times(session: EagleSession) -> Expected:
-    """By the bytes of the models' weights."""
+    """Estimate relative round times from the bytes of the models' weights."""
     reads = [session.bytes_read(n_rows) for n_rows in range(1, session.n_draft_max + 2)]
     decodes = tuple(n_bytes / reads[0] for n_bytes in reads)
     return Expected(decodes, session.draft_bytes_read / reads[0]) if session.has_draft else Expected(decodes)
 
 
 def choose_length(n_draft: int | str, longest: int, expected: Expected = UNKNOWN) -> DraftLength:
-    """The policy of a number of tokens up to `longest`, or of "auto", which stays within what is verified exactly.
+    """Return the policy for a fixed number of tokens up to `longest`, or for "auto".
 
-    Raises `UsageError` for anything else.
+    "auto" stays within the lengths that are verified exactly. Raises `UsageError` for other values.
     """
     return Auto(_longest_auto(longest), expected) if n_draft == "auto" else _fixed(n_draft, longest)
 
@@ -69,10 +69,10 @@ def combine(
     *,
     sampled: bool = False,
 ) -> tuple[Drafter | None, DraftLength]:
-    """Return the drafter of each round and the policy of lengths. Where there is a choice, one object decides both.
+    """Combine the available drafters with a draft-length policy.
 
-    `sampled`: drafts are drawn for the generation's own sampler, which then asks the draft model itself. Raises
-    `UsageError` as `choose_length` does.
+    If both drafter and length can vary, one object decides both. `sampled`: drafts are drawn for the generation's own
+    sampler, which calls the draft model itself. Raises `UsageError` like `choose_length`.
     """
     has_choice = len(drafters) > 1 or (n_draft == "auto" and bool(drafters))
     if not has_choice or n_draft == 0 or sampled:
@@ -87,7 +87,7 @@ def combine(
 
 
 def _fixed(n_draft: int | str, longest: int) -> Fixed:
-    """Raises `UsageError` for anything but a number from 0 to `longest`."""
+    """Return a fixed length. Raises `UsageError` for anything but a number from 0 to `longest`."""
     if not isinstance(n_draft, int) or not 0 <= n_draft <= longest:
         raise UsageError(f"n_draft={n_draft!r} is neither 'auto' nor a number from 0 to {longest}. Correct it.")
     return Fixed(n_draft)

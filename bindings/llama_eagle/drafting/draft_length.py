@@ -1,6 +1,6 @@
-"""How many tokens to draft in the next round.
+"""Draft-length policies: the number of tokens to draft in the next round.
 
-Pure decisions: measured times are passed in, no clock is read here. Lengths and positions are in tokens, times in ms.
+Policies receive measured times and read no clock. Lengths and positions are in tokens, times in ms.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from llama_eagle.errors import UsageError
 
 @dataclass(frozen=True)
 class RoundCost:
-    """What one round did and took: `draft_ms` for drafting, `verify_ms` for everything that follows it."""
+    """Results of one round: `draft_ms` is the time for drafting, `verify_ms` the time for the rest of the round."""
 
     n_draft: int
     n_accepted: int
@@ -22,20 +22,20 @@ class RoundCost:
 
 
 class DraftLength(Protocol):
-    """A policy. `choose` is asked before each round, `observe` is told after it."""
+    """A draft-length policy: `choose` runs before each round, `observe` after it."""
 
     def choose(self, n_max: int) -> int:
-        """Tokens to draft now, at most `n_max`."""
+        """Return the number of tokens to draft now, at most `n_max`."""
 
     def observe(self, round_cost: RoundCost) -> None: ...
 
 
 class Fixed:
-    """Always the same length, where it fits."""
+    """Policy with a fixed length, shortened if it does not fit."""
 
     def __init__(self, n_draft: int) -> None:
         if n_draft < 0:
-            raise UsageError(f"a draft of {n_draft} tokens: give 0 or more.")
+            raise UsageError(f"the draft length is {n_draft} tokens. Give 0 or more.")
         self.n_draft = n_draft
 
     def choose(self, n_max: int) -> int:

@@ -1,4 +1,4 @@
-"""The interface of what proposes tokens."""
+"""Interface of drafters."""
 
 from __future__ import annotations
 
@@ -8,29 +8,32 @@ from typing import Protocol
 from llama_eagle.sessions.text import read_ids
 
 NONE = "none"  # the name of rounds without a draft
-OWN = "drafter"  # of a drafter whose name means something else
+OWN = "drafter"  # the name of a drafter whose own name is reserved
 
 
 class Drafter(Protocol):
-    """Proposes tokens that may come next. Verification decides; a bad proposal costs time, never correctness."""
+    """Proposes tokens that may follow.
+
+    A wrong proposal costs time but never changes the text, because it is verified.
+    """
 
     def begin(self, tokens: Sequence[int]) -> None:
-        """A generation starts; `tokens` are in the target's memory."""
+        """Start a generation; `tokens` are in the target's memory."""
 
     def draft(self, id_last: int, n_max: int) -> list[int]:
-        """Up to `n_max` tokens to follow `id_last`, which follows everything begun with and accepted."""
+        """Return up to `n_max` tokens to follow `id_last`, which follows all tokens begun with and accepted."""
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """These tokens are in the target's memory now, after the earlier ones."""
+        """Append tokens that are now in the target's memory, after the earlier ones."""
 
 
 def drafted(drafter: Drafter, id_last: int, n_max: int) -> list[int]:
-    """At most `n_max` tokens that `drafter` proposes. Raises `UsageError` for an answer that is no list of ids."""
+    """Return at most `n_max` tokens proposed by `drafter`. Raises `UsageError` if it returns no list of ids."""
     return read_ids(drafter.draft(id_last, n_max), f"{name_of(drafter)}.draft()")[:n_max]
 
 
 def name_of(drafter: Drafter | None) -> str:
-    """What reports call it; of a class that is not ours, its name."""
+    """Return the drafter's name in reports; for a class that is not ours, the class name."""
     if drafter is None:
         return NONE
     name = str(getattr(drafter, "name", type(drafter).__name__))

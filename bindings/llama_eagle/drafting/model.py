@@ -1,4 +1,4 @@
-"""llama-cpp-python's own draft models."""
+"""Adapter for llama-cpp-python's own draft models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llama_eagle.errors import UsageError
 
 
 class ModelDrafter:
-    """llama-cpp-python's `draft_model=` objects: called with all tokens, they return an array of proposals."""
+    """Drafter for llama-cpp-python's `draft_model=` objects, which map all tokens to an array of proposals."""
 
     name = "draft_model"
 
@@ -27,7 +27,7 @@ class ModelDrafter:
         try:
             return [int(token) for token in proposed[:n_max]]
         except (TypeError, ValueError):
-            raise UsageError(f"draft_model returned {proposed!r:.60} in place of token ids. Correct it.") from None
+            raise UsageError(f"draft_model returned {proposed!r:.60} instead of token ids. Correct it.") from None
 
     def accept(self, tokens: Sequence[int]) -> None:
         self._tokens += [int(token) for token in tokens]

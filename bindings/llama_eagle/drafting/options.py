@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from llama_eagle.drafting.drafter import Drafter
 
 NONE, LOOKUP = "none", "lookup"
-DRAFT_VOCAB = 16384  # on a CPU, more rows cost more than they bring: docs/mtp.md
+DRAFT_VOCAB = 16384  # on a CPU, more rows cost more time than they save (docs/mtp.md)
 
 
 @dataclass(frozen=True)
 class About:
-    """A field's description. least: the smallest value. choices: all values.
+    """Description of a field.
 
-    flag: its name on the command line, "" if it has none there. metavar: its value there. kind: its type in the
-    configuration files of `serve`; None: llama-server has no such setting.
+    flag: its name on the command line ("": none). metavar: its value there. least: minimum value. choices: all values.
+    kind: its type in the configuration files of `serve` (None: llama-server has no such setting).
     """
 
     help: str
@@ -50,7 +50,7 @@ def _about(*given: Any, **further: Any) -> dict[str, About]:
 
 @dataclass(frozen=True)
 class DraftingOptions:
-    """The same for `EagleLlama`, `generate`, `chat`, `serve`, `evaluate` and `bench`.
+    """Drafting options, the same for `EagleLlama`, `generate`, `chat`, `serve`, `evaluate` and `bench`.
 
     Raises `UsageError` for values out of range.
     """
@@ -92,8 +92,8 @@ class DraftingOptions:
     draft_sampling: str = field(
         default="match",
         metadata=_about(
-            "match: identical text to plain decoding. rejection: same distribution, more accepted tokens at high "
-            "temperatures.",
+            "Verification of sampled drafts: match (identical text to plain decoding) or rejection (same distribution, "
+            "more accepted tokens at high temperatures).",
             "--draft-sampling",
             "match|rejection",
             choices=("match", "rejection"),
@@ -165,15 +165,15 @@ class DraftingOptions:
         )
         if self.exact and isinstance(self.n_draft, int) and self.n_draft > MAX_EXACT_DRAFT:
             raise UsageError(
-                f"exact verification goes up to drafts of {MAX_EXACT_DRAFT} tokens, not {self.n_draft}. Lower n_draft "
-                "or leave exact out."
+                f"exact verification supports drafts of at most {MAX_EXACT_DRAFT} tokens, not {self.n_draft}. Lower "
+                "n_draft or omit exact."
             )
         if self.lookup is False and self.draft == LOOKUP:
             raise UsageError("draft='lookup' and lookup=False contradict each other. Leave one out.")
         if self.lookup_cache is not None:
             self._check_cache()
         if self.lookup and self.drafter is not None:
-            raise UsageError("lookup and drafter name two things to ask first. Leave one out.")
+            raise UsageError("lookup and drafter are two drafters to try first. Leave one out.")
         if self.draft_sampling == "rejection":
             self._check_rejection()
 
@@ -186,30 +186,30 @@ class DraftingOptions:
 
     @property
     def model(self) -> str | Path | None:
-        """The model that drafts: a file, or `MTP` for the target's own head; None: no model does."""
+        """The draft model: a file, or `MTP` for the target's own head; None without a draft model."""
         return None if self.draft in (None, NONE, LOOKUP) else self.draft
 
     @property
     def draft_file(self) -> Path | None:
-        """The draft model's own file; None: it has none."""
+        """The draft model's own file; None if it has none."""
         return None if self.model in (None, MTP) else Path(str(self.model))
 
     @property
     def drafts(self) -> bool:
-        """Whether these options name something that drafts."""
+        """True if these options name a drafter."""
         return self.draft not in (None, NONE) or self.drafter is not None or bool(self.lookup)
 
     @property
     def looks_up(self) -> bool:
-        """Whether drafts are looked up in the text, alone or first."""
+        """True if prompt look-up is used, alone or first."""
         if self.lookup is None:
-            beside = self.model is not None and self.n_draft == "auto" and self.draft_sampling == "match"
-            return self.drafter is None and (self.draft == LOOKUP or beside)
+            before_model = self.model is not None and self.n_draft == "auto" and self.draft_sampling == "match"
+            return self.drafter is None and (self.draft == LOOKUP or before_model)
         return self.lookup
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest draft, 0 when nothing drafts."""
+        """Maximum draft length in tokens; 0 without a drafter."""
         longest = max(self.n_draft_max, self.n_draft) if isinstance(self.n_draft, int) else self.n_draft_max
         return longest if self.drafts else 0
 
@@ -222,9 +222,9 @@ class DraftingOptions:
     def _check_rejection(self) -> None:
         if self.model is None or self.drafter is not None or self.lookup:
             raise UsageError(
-                "draft_sampling='rejection' draws from the draft model: it needs draft and takes no other drafter."
+                "draft_sampling='rejection' samples from the draft model: it requires draft and no other drafter."
             )
         if self.exact:
             raise UsageError(
-                "exact=True promises the text of plain decoding, rejection sampling only its distribution."
+                "exact=True guarantees the text of plain decoding, rejection sampling only its distribution. Omit one."
             )

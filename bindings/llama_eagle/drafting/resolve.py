@@ -31,10 +31,10 @@ Options = TypeVar("Options", bound=DraftingOptions)
 
 @dataclass(frozen=True)
 class Choice(Generic[Options]):
-    """`options` with their `draft` set, and why, in a sentence that begins with what drafts.
+    """Options with `draft` set, and the reason in a sentence that begins with the drafter.
 
-    target: as it was given, or its headers where they had to be read. sidecar: the headers of a draft in a file of its
-    own that was found next to the target.
+    target: as given, or its headers if they had to be read. sidecar: headers of a draft in its own file that was found
+    next to the target.
     """
 
     options: Options
@@ -44,7 +44,7 @@ class Choice(Generic[Options]):
 
     @property
     def draft(self) -> Source | None:
-        """Return the draft to load with the target, as `PairOptions` takes it."""
+        """The draft to load with the target, as `PairOptions` takes it."""
         return self.sidecar or self.options.model
 
 
@@ -63,7 +63,7 @@ def resolve(target: Source, options: Options) -> Choice[Options]:
 
 
 def without_effect(options: DraftingOptions) -> str | None:
-    """A sentence about a draft length that resolved options name though nothing drafts; None: there is none."""
+    """Return a warning about a draft length that has no effect without a drafter, or None."""
     if options.drafts or not isinstance(options.n_draft, int) or not options.n_draft:
         return None
     return f"nothing drafts, so a draft length of {options.n_draft} has no effect. Name a draft, or take the look-up"
@@ -75,10 +75,10 @@ def _asked_for(target: Source, options: Options) -> Choice[Options]:
 
 
 def session_options(draft: Header | None, options: DraftingOptions) -> SessionOptions:
-    """For the session that verifies what `options`, resolved, draft. draft: of the draft model's file, the target's for
-    its own head; None: no model drafts.
+    """Build the options of the session that verifies the drafts of resolved `options`.
 
-    Raises `UsageError` for a `draft_vocab` where the draft brings a vocabulary of its own.
+    draft: header of the draft model's file, or the target's for its own head; None without a draft model. Raises
+    `UsageError` for a `draft_vocab` if the draft has its own vocabulary.
     """
     if draft is None or draft.architecture not in mtp.ARCHITECTURES:
         if options.draft_vocab is not None:
@@ -133,7 +133,7 @@ def without_lookup(choice: Choice[Options], given: DraftingOptions, reason: str)
 
 
 def _kept(target: list[Header]) -> Sidecar | None:
-    """The published draft for this model or the one it was made from, if `llama-eagle run` has converted it."""
+    """Find the published draft for this model or its base model, if `llama-eagle run` has converted it."""
     pair = find_pair(names_of(target[0]))
     if pair is None:
         return None

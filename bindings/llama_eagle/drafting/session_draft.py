@@ -1,4 +1,4 @@
-"""A draft model that the session holds: EAGLE-3, or the target's own MTP head."""
+"""Drafter for the session's own draft model: EAGLE-3, or the target's MTP head."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from llama_eagle.sessions.session import EagleSession
 
 
 class SessionDraft:
-    """The session's own draft; it follows the target's memory by itself."""
+    """The session's own draft; it follows the target's memory without calls to `accept`."""
 
     def __init__(self, session: EagleSession, p_min: float) -> None:
         self._session = session

@@ -1,1 +1,1 @@
-"""`EagleLlama`, the drop-in llama_cpp.Llama, and the server on it."""
+"""`EagleLlama`, a drop-in replacement of llama_cpp.Llama."""

@@ -1,4 +1,4 @@
-"""What `llama_cpp.Llama` keeps in attributes, kept elsewhere: its parameters, its model, its text and logits."""
+"""Attributes of `llama_cpp.Llama` that are stored elsewhere: parameters, model, text and logits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from llama_eagle.sessions.text_memory import TextMemory  # noqa: E402
 
 
 class _WhileOpen:
-    """An attribute of the parent that native code would read after it was freed: a closed instance raises."""
+    """An attribute that native code would read after it was freed: on a closed instance it raises."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = f"_open{name}"
@@ -43,7 +43,7 @@ class _WhileOpen:
 
 
 class Attributes(Llama):
-    """The parent of `EagleLlama`. Its own parent's constructor sets these attributes and reads them again."""
+    """The base of `EagleLlama`. The constructor of llama_cpp.Llama sets these attributes and reads them again."""
 
     _options = EagleOptions()
     _memory: TextMemory | None = None
@@ -55,7 +55,7 @@ class Attributes(Llama):
 
     @property
     def context_params(self) -> Any:
-        """The parent fills these in its constructor; what it does not know is filled in here, at each reading."""
+        """The parent's parameters. Fields that it does not know are set at each access."""
         params = self._context_params
         params.n_rs_seq = self._n_draft_max
         if not self._flash_attn_given:
@@ -68,7 +68,7 @@ class Attributes(Llama):
 
     @property
     def model_params(self) -> Any:
-        """As `context_params`."""
+        """The parent's parameters, as `context_params`."""
         if self._options.rpc_servers:
             set_devices(self._model_params, LoadOptions(rpc_servers=self._options.rpc_servers))
         self._model_params.load_mtp = self._options.model == MTP
@@ -81,7 +81,7 @@ class Attributes(Llama):
 
     @property
     def metadata(self) -> dict[str, str]:
-        """Without chat templates until they have their handlers: the parent's constructor would run them."""
+        """The metadata. Chat templates are hidden until their handlers are set, because the parent would run them."""
         shown = self._metadata
         return {key: shown[key] for key in shown if not is_template(key)} if self._hides_templates else shown
 
@@ -90,7 +90,7 @@ class Attributes(Llama):
         self._metadata = value
 
     def _show_templates(self, chat_format: str | None) -> None:
-        """What the parent does with them. `chat_format`: the caller's."""
+        """Set the handlers of chat templates and the chat format, as the parent does. `chat_format`: the caller's."""
         self._hides_templates = False
         self._chat_handlers.update(handlers(self, self._metadata))
         if chat_format is None and self.chat_handler is None and KEY in self._metadata:
@@ -101,10 +101,10 @@ class Attributes(Llama):
 
     @property
     def n_tokens(self) -> int:
-        """Tokens in memory. Setting it lower cuts the text there.
+        """Number of tokens in memory. A lower value truncates the text.
 
-        A multimodal handler sets it higher after it has put image rows into the context itself. With M-RoPE it counts
-        positions then, as it does in the parent.
+        A multimodal handler sets a higher value after it has put image rows into the context itself. With M-RoPE it
+        then counts positions, as in the parent.
         """
         return 0 if self._memory is None else self._memory.n_tokens
 
@@ -129,7 +129,7 @@ class Attributes(Llama):
 
     @property
     def scores(self) -> NDArray[np.single]:
-        """Logits after each token with `logits_all`; else one row, those after the last token."""
+        """Logits after each token with `logits_all`; otherwise one row, the logits after the last token."""
         memory = self._memory
         if memory is not None and memory.rows is not None:
             return memory.rows
@@ -139,14 +139,14 @@ class Attributes(Llama):
 
     @scores.setter
     def scores(self, value: Any) -> None:
-        """The parent's array of n_batch x n_vocab floats is not kept."""
+        """Drop the parent's array of n_batch x n_vocab floats."""
 
     @property
     def _scores(self) -> NDArray[np.single]:
         return self.scores[: self.n_tokens] if self._logits_all else self.scores
 
     def _keep_logits(self) -> None:
-        """From here on, of every token of the text: what is in memory is read again."""
+        """Keep the logits of every token from now on. The text in memory is evaluated again."""
         memory = self._require_memory()
         if memory.rows is None:
             self.reset()
@@ -155,7 +155,7 @@ class Attributes(Llama):
 
     @functools.cached_property
     def _on_load(self) -> Any:
-        """Told by llama.cpp while it loads; kept, because it holds no reference of its own."""
+        """The progress callback of llama.cpp, cached because llama.cpp holds no reference to it."""
         return progress_callback(llama_cpp, self._progress("loading"))
 
     def _progress(self, what: str) -> Callable[[float], None] | None:
@@ -164,7 +164,7 @@ class Attributes(Llama):
 
     @property
     def _n_draft_max(self) -> int:
-        """The longest draft that fits into the context at all, 0 when nothing drafts."""
+        """Maximum draft length that fits into the context; 0 without a drafter."""
         longest = self._options.longest
         if self._parent_arguments.get("draft_model") is not None:
             longest = longest or self._options.n_draft_max
@@ -173,7 +173,7 @@ class Attributes(Llama):
     def _mark_closed(self) -> None:
         self._is_closed = True
         if model := vars(self).get("_open_model"):
-            model.tokenize = model.detokenize = _refuse  # tokenizers that the caller has kept
+            model.tokenize = model.detokenize = _refuse  # the caller may have kept tokenizers
 
     def _require_open(self) -> None:
         if self._is_closed:
@@ -181,7 +181,7 @@ class Attributes(Llama):
 
     def _require_memory(self) -> TextMemory:
         if self._memory is None:
-            raise UsageError("the model was loaded with vocab_only or is closed: there is no memory. Load it again.")
+            raise UsageError("the model is closed or was loaded with vocab_only. Load it again.")
         return self._memory
 
 

@@ -1,5 +1,7 @@
-"""What `create_chat_completion` does beyond the parent's: schemas are honoured, calls of tools go both ways, reasoning
-and calls are told apart from content."""
+"""Extensions of `create_chat_completion`: schemas, tool calls in both directions, and parsed replies.
+
+Reasoning and tool calls are separated from the content of a reply.
+"""
 
 from __future__ import annotations
 
@@ -31,20 +33,20 @@ from llama_eagle.generation.schema import gbnf, referring, with_json_types
 Reader = ReplyReader | RequiredCall | NamedCall
 Request = dict[str, Any]  # the arguments of `create_chat_completion`
 FORMATS = ("text", "json_object", "json_schema")
-# Formats of the parent that ask for calls in their own way.
+# Chat formats of the parent that implement calls themselves.
 CALL_FORMATS = ("functionary", "functionary-v1", "functionary-v2", "chatml-function-calling")
 
 
 def prepared(arguments: Mapping[str, Any], called: Mapping[str, Any] | None = None, *, is_own: bool = False) -> Request:
-    """A request as the parent's handlers take it.
+    """Return the request that the parent's handlers receive.
 
-    called: the function of a named `tool_choice`. is_own: the format asks for its calls itself. Raises `UsageError` for
-    what cannot be honoured.
+    called: the function of a named `tool_choice`. is_own: the chat format implements calls itself. Raises `UsageError`
+    for requests that are not supported.
     """
     request = {name: value for name, value in arguments.items() if name != "self"}
     if is_required(request):
         return request | {"grammar": _grammar_of_calls(request), "tool_choice": "auto", "response_format": None}
-    if called is not None:  # checked for a format of its own too: the parent would fall back to any JSON
+    if called is not None:  # also checked for formats with own calls: the parent would fall back to any JSON
         own = grammar_of_schema(json.dumps(called.get("parameters") or {"type": "object"}))
         if not is_own:
             return request | {"grammar": own, "tool_choice": "auto", "function_call": None, "response_format": None}
@@ -56,36 +58,36 @@ def prepared(arguments: Mapping[str, Any], called: Mapping[str, Any] | None = No
 
 
 def functions_of(tools: Iterable[Mapping[str, Any]] | None) -> list[Mapping[str, Any]]:
-    """The functions among tools; others are the template's."""
+    """Return the functions among tools. Tools of other types are left to the template."""
     return [tool["function"] for tool in tools or () if tool.get("type", "function") == "function"]
 
 
 def warn_dropped(request: Request, name: str) -> None:
-    """Warn where the parent's chat format `name` leaves tools out of the prompt: it knows three roles."""
+    """Warn if the parent's chat format `name` drops tools from the prompt: it knows three roles only."""
     roles = {message["role"] for message in request["messages"]} & {"tool", "function"}
     has_calls = any(message.get("tool_calls") or message.get("function_call") for message in request["messages"])
     left_out = [
         what
         for what, found in {
             "tools": request["tools"] or request["functions"],
-            "calls of tools": has_calls,
-            "results of tools": roles,
+            "tool calls": has_calls,
+            "tool results": roles,
         }.items()
         if found
     ]
     if left_out:
         what = " and ".join(left_out)
-        text = f"chat_format={name!r} has no place for {what}: the model does not see them."
+        text = f"chat_format={name!r} does not support {what}: the model does not see them."
         warnings.warn(f"{text} Use the model's own template, or chatml-function-calling.", stacklevel=4)
 
 
 def is_required(request: Mapping[str, Any]) -> bool:
-    """Whether the reply must be a call of some tool."""
+    """Return True if the reply must be a tool call."""
     return request["tool_choice"] in ("required", "any")
 
 
 def named_function(request: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The function that a `tool_choice` or `function_call` names; None where it names none.
+    """Return the function that `tool_choice` or `function_call` names; None if it names none.
 
     Raises `UsageError` for a name that is not among the tools.
     """
@@ -101,7 +103,7 @@ def named_function(request: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def _grammar_of_calls(request: Request) -> LlamaGrammar:
     if not request["tools"] or request["grammar"] is not None:
-        raise UsageError("tool_choice='required' needs tools, and makes a grammar of them. Give tools and no grammar.")
+        raise UsageError("tool_choice='required' needs tools and excludes a grammar. Give tools and no grammar.")
     functions = functions_of(request["tools"])
     places = [f"#/$defs/{i}" for i in range(len(functions))]
     schema = {
@@ -115,40 +117,40 @@ def _grammar_of_calls(request: Request) -> LlamaGrammar:
 
 
 def _schema_of_call(name: str, parameters: str) -> dict[str, Any]:
-    """parameters: the place of the arguments' schema."""
+    """Return the schema of a call. parameters: reference to the schema of its arguments."""
     properties = {"name": {"const": name}, "arguments": {"$ref": parameters}}
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
 def is_constrained(request: Request) -> bool:
-    """Whether a grammar says what the reply is: then it is all content."""
+    """Return True if a grammar determines the reply, which is then content only."""
     response_format = request["response_format"] or {}
     forced = isinstance(request["tool_choice"], Mapping) or isinstance(request["function_call"], Mapping)
     return request["grammar"] is not None or response_format.get("type") == "json_object" or forced
 
 
 def template_options(request: Request) -> dict[str, Any]:
-    """For the template: a grammar leaves no room for reasoning."""
+    """Return variables for the template: a grammar excludes reasoning."""
     return {"enable_thinking": False} if is_constrained(request) else {}
 
 
 def reader(template: str, request: Request, prompt_end: str) -> ReplyReader:
-    """For the reply to a prompt that ends so."""
+    """Return the reader of the reply to a prompt with this end."""
     tools = schemas(request["tools"], request["tool_choice"])
     return ReplyReader(Dialect.of(template), tools, prompt_end.rstrip().endswith(THINK))
 
 
 def split(answer: Any, make_reader: Callable[[], Reader]) -> Any:
-    """An answer or a stream, its reasoning and calls apart. `make_reader` is called when there is text."""
+    """Separate reasoning and calls in an answer or a stream. `make_reader` is called when there is text."""
     if isinstance(answer, dict):
         return split_answer(answer, make_reader())
     return split_stream(answer, make_reader)
 
 
 def schema_grammar(response_format: Mapping[str, Any]) -> LlamaGrammar | None:
-    """The grammar of a format with a schema; None for formats without one, which the parent knows.
+    """Return the grammar of a response format with a schema; None for formats without one, which the parent handles.
 
-    Raises `UsageError` for a format or a schema that cannot be honoured.
+    Raises `UsageError` for an unsupported format or schema.
     """
     kind = response_format.get("type")
     if kind not in FORMATS:
@@ -161,7 +163,7 @@ def schema_grammar(response_format: Mapping[str, Any]) -> LlamaGrammar | None:
 
 
 def grammar_of_schema(schema: str) -> LlamaGrammar:
-    """Raises `UsageError` for a JSON schema that llama-cpp-python cannot turn into a grammar."""
+    """Return the grammar of a JSON schema. Raises `UsageError` if it cannot be converted."""
     try:
         return LlamaGrammar.from_string(gbnf(schema), verbose=False)
     except Exception as error:
@@ -170,14 +172,14 @@ def grammar_of_schema(schema: str) -> LlamaGrammar:
 
 
 def schemas(tools: Iterable[Mapping[str, Any]] | None, tool_choice: Any) -> Schemas:
-    """The tools that a reply may call of itself; one that is forced is the parent's."""
+    """Return the tools that a reply may call on its own; a forced call is handled by the parent."""
     if not tools or tool_choice == "none" or isinstance(tool_choice, Mapping):
         return {}
     return {each["name"]: with_json_types(each.get("parameters") or {}) for each in functions_of(tools)}
 
 
 def split_answer(answer: dict[str, Any], reader: Reader) -> dict[str, Any]:
-    """A whole answer, its reasoning and calls apart."""
+    """Separate reasoning and calls in a complete answer."""
     choice = answer["choices"][0]
     message = dict(choice["message"])
     if not isinstance(message.get("content"), str) or message.get("tool_calls"):
@@ -207,12 +209,12 @@ def _n_ended(parts: Iterable[Part]) -> int:
 
 
 def _reason(reason: str, n_calls: int) -> str:
-    """Return the finish reason of a reply with that number of whole calls."""
+    """Return the finish reason of a reply with this number of complete calls."""
     return "tool_calls" if n_calls and reason == "stop" else reason
 
 
 def split_stream(chunks: Iterable[dict[str, Any]], make_reader: Callable[[], Reader]) -> Iterator[dict[str, Any]]:
-    """A streamed answer likewise; `make_reader` is called when its first text is there."""
+    """Separate reasoning and calls in a stream. `make_reader` is called at its first text."""
     reader: Reader | None = None
     n_calls = 0
     for chunk in chunks:
@@ -225,8 +227,8 @@ def split_stream(chunks: Iterable[dict[str, Any]], make_reader: Callable[[], Rea
         parts = reader.read(text or "")
         if reason is not None:
             parts += reader.finish()
-        told = list(_deltas(parts, n_calls)) or ([{"content": ""}] if choice["logprobs"] else [])
-        for i, delta in enumerate(told):
+        deltas = list(_deltas(parts, n_calls)) or ([{"content": ""}] if choice["logprobs"] else [])
+        for i, delta in enumerate(deltas):
             logprobs = choice["logprobs"] if i == 0 else None
             yield {**chunk, "choices": [{**choice, "delta": delta, "logprobs": logprobs, "finish_reason": None}]}
         n_calls += _n_ended(parts)
@@ -253,7 +255,10 @@ def _call(part: Part) -> dict[str, Any]:
 
 
 def own_calls(answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer of the parent's own calls. Where arguments are no JSON, the limit has cut them."""
+    """Correct the finish reason of an answer with the parent's own calls.
+
+    Arguments that are not JSON were cut by the limit.
+    """
     choice = answer["choices"][0]
     calls = choice["message"].get("tool_calls") or []
     if all(_is_json(call["function"]["arguments"]) for call in calls):
@@ -262,9 +267,9 @@ def own_calls(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def named_once(chunks: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """A stream of the parent's own calls, each function's name only in the first piece of its call.
+    """Yield a stream of the parent's own calls with each function's name only in the first piece of its call.
 
-    Where the arguments are no JSON at the end, the limit has cut them.
+    Arguments that are not JSON at the end were cut by the limit, which becomes the finish reason.
     """
     arguments: dict[int, str] = {}
     for chunk in chunks:
@@ -284,7 +289,7 @@ def named_once(chunks: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _more(call: Mapping[str, Any]) -> dict[str, Any]:
-    """A later piece of a call."""
+    """Return a later piece of a call, without the function's name."""
     return {"index": call["index"], "function": _without_name(call["function"])}
 
 

@@ -1,4 +1,4 @@
-"""Completions and chats of `EagleLlama`: the parent's, part by part on one thread, with timings and parsed replies."""
+"""Completions and chats of `EagleLlama`, generated part by part on one thread, with timings and parsed replies."""
 
 from __future__ import annotations
 
@@ -36,28 +36,29 @@ CHAT = inspect.signature(Llama.create_chat_completion)
 
 
 class Completions(Attributes):
-    """Between `Attributes` and `EagleLlama`, whose `generate` it calls by way of the parent."""
+    """The layer between `Attributes` and `EagleLlama`, whose `generate` it calls through the parent."""
 
     _one_thread: OneThread
     _measures: Measures
     _generation: Rounds | None = None
     _images: ImageReader | None = None
     _context_is_full = False
-    _prompt: Sequence[int] = ()  # of the last completion
-    _given_speculative = Speculative()  # of the call that begins
-    _speculative = Speculative()  # of the generation that begins
+    _prompt: Sequence[int] = ()  # prompt of the last completion
+    _given_speculative = Speculative()  # limits of the next call
+    _speculative = Speculative()  # limits of the next generation
 
     def create_completion(self, *args: Any, speculative: Any = None, **kwargs: Any) -> Any:
-        """As the parent's. speculative: limits on this call's drafts, "none" or a dict of n_max, n_min and p_min.
+        """Complete a prompt, as the parent does.
 
-        Raises `ConfigError` for limits out of range.
+        speculative: limits on the drafts of this call, "none" or a dict of n_max, n_min and p_min. Raises `ConfigError`
+        for limits out of range.
         """
         if speculative is not None:
             self._given_speculative = self._read_speculative(speculative)
         return super().create_completion(*args, **kwargs)
 
     def __call__(self, *args: Any, speculative: Any = None, **kwargs: Any) -> Any:
-        """As `create_completion`."""
+        """Complete a prompt, as `create_completion` does."""
         call = CALL.bind(self, *args, **kwargs)
         call.apply_defaults()
         given = {name: value for name, value in call.arguments.items() if name != "self"}
@@ -68,7 +69,7 @@ class Completions(Attributes):
         return read_speculative(given, self._n_draft_max or self._options.n_draft_max)
 
     def _take_limits(self, drafters: Iterable[Any]) -> tuple[Speculative, float]:
-        """The limits of the generation that begins, and the p_min that its drafters now have."""
+        """Return the limits of the next generation, and the p_min that its drafters use."""
         limits, self._speculative = self._speculative, Speculative()
         p_min = self._options.p_min if limits.p_min is None else limits.p_min
         for drafter in drafters:
@@ -84,15 +85,18 @@ class Completions(Attributes):
         return self._complete(limits, {**call.arguments, "prompt": _read_prompt(call.arguments["prompt"])})
 
     def _complete(self, limits: Speculative, given: Mapping[str, Any]) -> Iterator[Any]:
-        """As the parent's, with `timings` on the last part; what its reader spends is not counted as ours."""
+        """Yield the parts of a completion, with `timings` in the last.
+
+        Time spent by the reader of a stream is excluded.
+        """
         if given["logprobs"] is not None and self.draft_model is not None:
-            self._keep_logits()  # as in the parent, but only once they are asked for
+            self._keep_logits()  # as in the parent, but only when they are requested
         self._prompt = [] if isinstance(given["prompt"], str) else given["prompt"]
         completion = Completion(self, given, limits)
         parts = completion.parts() if given["stream"] else (completion.whole() for _ in range(1))
         with self._measures.completion():
             while True:
-                with self._exclusive():  # from the seed to the token: nobody else's in between
+                with self._exclusive():  # no other call between the seed and the token
                     part = next(parts, None)
                 if part is None:
                     return
@@ -101,7 +105,7 @@ class Completions(Attributes):
                     yield part
 
     def _begin_random(self, seed: int | None) -> None:
-        """The seed of a completion: the caller's, or the next one of this instance, as in the parent."""
+        """Set the seed of a completion: the caller's, or the next one of this instance, as in the parent."""
         self.set_seed(random.Random(self._seed).randint(0, 2**32) if seed is None else seed)
 
     def create_chat_completion(
@@ -111,10 +115,10 @@ class Completions(Attributes):
         speculative: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """As the parent's, with `timings` in the answer or in its last part.
+        """Answer a chat, as the parent does, with `timings` in the answer or in its last part.
 
-        Schemas are honoured, and reasoning and calls of tools are told apart from content (`parse_replies`).
-        chat_template_kwargs: for the template, such as {"enable_thinking": False}. speculative: as in
+        Response schemas are supported. Reasoning and tool calls are separated from content (`parse_replies`).
+        chat_template_kwargs: variables of the template, such as {"enable_thinking": False}. speculative: as in
         `create_completion`.
         """
         call = CHAT.bind(self, *args, **kwargs)
@@ -149,8 +153,8 @@ class Completions(Attributes):
         return self._with_timings(answer) if isinstance(answer, dict) else self._stream(answer)
 
     def _readable(self, messages: Iterable[Any]) -> Iterable[Any]:
-        """Messages for the handler. A model's own template gets them in its own form, from `render_chat`."""
-        if self.chat_handler is not None:  # the parent's handlers of pictures read parts themselves
+        """Return the messages for the handler. For a model's own template, `render_chat` normalizes them later."""
+        if self.chat_handler is not None:  # the parent's multimodal handlers read parts themselves
             return with_objects(messages)
         if str(self.chat_format) in self._chat_handlers:
             return messages
@@ -160,7 +164,7 @@ class Completions(Attributes):
         return found
 
     def _stream(self, parts: Iterator[Any]) -> Generator[Any, None, None]:
-        """A generator, and so with a `close()`."""
+        """Yield the parts as a generator, which has a `close()`."""
         for part in parts:
             yield self._with_timings(part)
 
@@ -169,19 +173,19 @@ class Completions(Attributes):
         return self.detokenize(tokens, special=True).decode("utf-8", "replace") if len(tokens) else ""
 
     def _with_timings(self, part: Any) -> Any:
-        """An answer, or the last part of one, with its timings."""
+        """Add timings to an answer, or to the last part of one."""
         ended = any(choice.get("finish_reason") is not None for choice in part.get("choices", []))
         return {**part, "timings": self._measures.timings()} if ended else part
 
     @contextlib.contextmanager
     def _exclusive(self, rounds: Rounds | None = None) -> Iterator[None]:
-        """One thread at a time, and no generation goes on after another one has begun."""
+        """Allow one thread at a time, and refuse to continue a generation after another one has begun."""
         with self._one_thread.entered():
             if rounds is not None and rounds is not self._generation:
-                raise RuntimeError("another call has used this EagleLlama since this generation began. Begin it again.")
+                raise RuntimeError("another call has used this EagleLlama since this generation began. Start it again.")
             yield
 
 
 def _read_prompt(prompt: Any) -> str | list[int]:
-    """A prompt as text or ids. Raises `UsageError` for something else."""
+    """Return a prompt as text or ids. Raises `UsageError` for other types."""
     return require_text("prompt", prompt) if isinstance(prompt, str) else read_ids(prompt, "prompt")

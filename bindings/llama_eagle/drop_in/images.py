@@ -1,4 +1,4 @@
-"""Chats with images: OpenAI's messages in, each picture's rows in the place of its address."""
+"""Chats with images: OpenAI's messages, with the rows of each picture in place of its address."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from llama_eagle.vision.pictures import Picture, Sources, fetch
 
 
 class ImageReader:
-    """Reads the images of chats. sources: where they may come from."""
+    """Reader of the images of chats. sources: allowed origins of images."""
 
     def __init__(self, pictures: PicturesInText, sources: Sources) -> None:
         self.pictures = pictures
         self.sources = sources
 
     def read(self, llama: Any, messages: Sequence[Mapping[str, Any]]) -> tuple[Any, list[Any]]:
-        """What a chat handler of text takes: an instance that knows where images stand, and messages of text.
+        """Return an instance that knows the positions of images, and messages of text, for a chat handler of text.
 
         Raises `InputError` or `UsageError` for an image that cannot be read.
         """
@@ -32,21 +32,21 @@ class ImageReader:
 
 @dataclass
 class _Chat:
-    """One request. marker: what stands for a picture while the template is at work; no text holds it."""
+    """One request. marker: placeholder of a picture in the rendered template; no text contains it."""
 
     reader: ImageReader
     marker: str
     found: list[Picture]
 
     def as_text(self, message: Any) -> Any:
-        """A message with pictures as one of text: every template takes it. Others stay as they are."""
+        """Return a message with pictures as a message of text, which every template supports. Others are unchanged."""
         content = message.get("content") if isinstance(message, Mapping) else None
         if not isinstance(content, list) or not any(map(_is_image, content)):
             return message
         return {**message, "content": text_of([self._part(part) for part in content])}
 
     def _part(self, part: Any) -> Mapping[str, Any]:
-        """A part of text, or the marker of a picture."""
+        """Return a part of text, or the marker of a picture."""
         if not _is_image(part):
             if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
                 kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
@@ -65,8 +65,8 @@ class _Chat:
         texts = text.split(self.marker)
         if len(texts) - 1 != len(self.found):
             raise InputError(
-                f"the chat template renders {len(texts) - 1} of {len(self.found)} images. Use one that keeps the "
-                "text of all messages."
+                f"the chat template renders {len(texts) - 1} of {len(self.found)} images. Use a template that renders "
+                "the text of all messages."
             )
         return self.reader.pictures.join(texts, self.found, encode)
 
@@ -76,7 +76,7 @@ def _is_image(part: Any) -> bool:
 
 
 class _WithImages:
-    """An `EagleLlama` for a chat handler: its tokens of a text have pictures in their places."""
+    """An `EagleLlama` for a chat handler: it tokenizes texts with the rows of pictures in their places."""
 
     def __init__(self, llama: Any, chat: _Chat) -> None:
         self._llama = llama

@@ -1,4 +1,4 @@
-"""`EagleLlama`: llama_cpp.Llama with an EAGLE-3 draft. Everything the parent offers keeps working."""
+"""`EagleLlama`: llama_cpp.Llama with speculative decoding. All methods of the parent work."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from llama_eagle.drop_in.parts import (  # noqa: E402
     ContextView,
     ModelView,
     apply_adapter,
-    explained,
     require_grammar,
+    with_llama_cpp_reason,
 )
 from llama_eagle.drop_in.state import capture_state, restore_state  # noqa: E402
 from llama_eagle.drop_in.text import GrowingText  # noqa: E402
@@ -71,17 +71,17 @@ SAMPLER_ARGUMENTS = set(INIT_SAMPLER.parameters) - {"self"}
 
 
 class EagleLlama(Completions, Closing):
-    """A drop-in `llama_cpp.Llama` that drafts.
+    """A drop-in `llama_cpp.Llama` with speculative decoding.
 
-    Beyond the parent's arguments it takes those of `EagleOptions`, `draft_path` first.
+    It takes the parent's arguments and those of `EagleOptions`, such as `draft_path`.
 
-    Where it differs: unknown keyword arguments are refused; `verbose` is off unless asked for; decode and batch threads
-    are equal unless both are given; `flash_attn` is decided by llama.cpp unless given. An instance belongs to one
-    thread at a time.
+    Differences from the parent: unknown keyword arguments are refused; `verbose` is off by default; decode and batch
+    use the same number of threads unless both are given; llama.cpp decides on `flash_attn` unless it is given. Only one
+    thread at a time may use an instance.
     """
 
     def __init__(self, model_path: str | PathLike[str], **arguments: Any) -> None:
-        self._stack = contextlib.ExitStack()  # close() works from here on, whatever fails
+        self._stack = contextlib.ExitStack()  # from here on close() works, even if the constructor fails
         given, parent = split_arguments(arguments)
         self._choice = choose(fspath(model_path), given, parent)
         self._options = self._choice.options
@@ -94,7 +94,7 @@ class EagleLlama(Completions, Closing):
         self._session_options = session_options(self._choice.draft, self._options)
         if self._options.exact:
             exact_mode.set_mode("strict")
-        with callbacks.held(), explained():
+        with callbacks.held(), with_llama_cpp_reason():
             super().__init__(fspath(model_path), **with_our_defaults(parent, given))
         try:
             self._show_templates(parent.get("chat_format"))
@@ -105,7 +105,7 @@ class EagleLlama(Completions, Closing):
             raise
 
     def _bind(self, given: dict[str, Any]) -> None:
-        """Draft, session and text memory on the context that the parent made."""
+        """Create draft, session and text memory on the parent's context."""
         options = self._options
         self._apply_adapter(given.get("lora_path"))
         self.draft_model = given.get("draft_model")
@@ -167,7 +167,7 @@ class EagleLlama(Completions, Closing):
     def eval(self, tokens: Sequence[int]) -> None:
         """Evaluate tokens after those in memory.
 
-        Raises `InputError`, and evaluates none, where they have no room or are not in the vocabulary.
+        Raises `InputError`, without evaluating any, if they do not fit or one is outside of the vocabulary.
         """
         tokens = read_ids(tokens)
         with self._exclusive():
@@ -179,10 +179,10 @@ class EagleLlama(Completions, Closing):
             memory.extend(tokens)
 
     def reset(self) -> None:
-        """Forget everything. Where an RPC server has died, the models are loaded again: it must be back."""
+        """Clear the memory. If an RPC server has died, load the models again; the server must be running."""
         if not self._is_closed and calls.lost_server(self._ctx.ctx):
             for server in self._options.rpc_servers or ():
-                rpc.ask(server)  # or nothing has changed, and the next call may find it
+                rpc.query(server)  # if it raises, nothing has changed, and a later call may succeed
             state = self.__getstate__()
             self.close()
             self._is_closed = False
@@ -193,15 +193,17 @@ class EagleLlama(Completions, Closing):
                 self._memory.reset()
 
     def sample(self, *args: Any, idx: int | None = None, **kwargs: Any) -> int:
-        """As the parent's. `idx` may be the last token's only."""
+        """Sample a token, as the parent does. `idx` must be that of the last token."""
         memory = self._require_memory()
         if idx not in (None, memory.n_tokens - 1):
-            raise UsageError(f"idx={idx}: only the last token's row, {memory.n_tokens - 1}, is there. Leave it out.")
+            raise UsageError(
+                f"idx={idx}: only the last token's row, {memory.n_tokens - 1}, is available. Leave it out."
+            )
         sampler = self._sampler or self._init_sampler(*args, **kwargs)
         return calls.sample(self._ctx.ctx, sampler.sampler, memory.row)
 
     def _init_sampler(self, *args: Any, **kwargs: Any) -> Any:
-        """As the parent's; a grammar is checked first, and what a logits processor raises reaches the caller."""
+        """Create the parent's sampler after checking the grammar. Errors of logits processors reach the caller."""
         given = INIT_SAMPLER.bind(self, *args, **kwargs).arguments
         GENERATION.check(given)
         require_grammar(self._model.vocab, given.get("grammar"))
@@ -211,7 +213,10 @@ class EagleLlama(Completions, Closing):
         return sampler
 
     def generate(self, tokens: Sequence[int], *args: Any, **kwargs: Any) -> Generator[int, Sequence[int] | None, None]:
-        """Yield tokens after `tokens`, as the parent does; drafts change how many are computed at once, not which."""
+        """Yield tokens after `tokens`, as the parent does.
+
+        Drafts change how many are computed at once, not their values.
+        """
         call = GENERATE.bind(self, tokens, *args, **kwargs)
         call.apply_defaults()
         arguments = call.arguments
@@ -242,8 +247,8 @@ class EagleLlama(Completions, Closing):
         if memory.pictures is not None:
             memory.pictures.keep(memory.known, tokens)
         start = time.perf_counter()
-        if arguments["reset"] or memory.must_become(tokens):
-            n_evaluated = memory.become(tokens if arguments["reset"] else memory.known.tolist())
+        if arguments["reset"] or memory.needs_eval(tokens):
+            n_evaluated = memory.set_tokens(tokens if arguments["reset"] else memory.known.tolist())
         else:
             memory.extend(tokens)
             n_evaluated = len(tokens)
@@ -257,11 +262,11 @@ class EagleLlama(Completions, Closing):
         return self._generation
 
     def _rejection(self, sampler: Any, arguments: dict[str, Any], p_min: float) -> RejectionSampling | None:
-        """The draft's tokens are drawn through the caller's filters, without what depends on the text so far."""
+        """Return the sampler of drafts with the caller's filters, without penalties; None if drafts are matched."""
         if self._options.draft_sampling != "rejection" or arguments["temp"] == 0:
             return None
         if arguments["mirostat_mode"]:
-            raise UsageError("mirostat counts its own samples: it needs draft_sampling='match'.")
+            raise UsageError("mirostat depends on its own samples. Use draft_sampling='match' with it.")
         draft_ids = self._session.draft_ids
         self._filters: Any = self._init_sampler(**{name: arguments[name] for name in FILTER_ARGUMENTS})
         draft = Chain(self._filters.sampler, draft_ids)
@@ -271,43 +276,43 @@ class EagleLlama(Completions, Closing):
 
     @property
     def speculative_stats(self) -> Statistics:
-        """Rounds of the last generation: rounds, n_drafted, n_accepted, accept_rate, mean_emitted, ms by phase."""
+        """Statistics of the last generation: rounds, n_drafted, n_accepted, accept_rate, mean_emitted, ms by phase."""
         return self._measures.last
 
     @property
     def drafter(self) -> str:
-        """What drafts, and why, in one sentence."""
+        """The chosen drafter and the reason, in one sentence."""
         return self._choice.why
 
     @property
     def draft_device(self) -> str | None:
-        """Where a draft model runs, by ggml's name of the device; None: there is none."""
+        """ggml's name of the device that runs the draft model; None without one."""
         return self._session.draft_device
 
     @property
     def speculative_totals(self) -> Statistics:
-        """The same over the life of this instance."""
+        """Statistics of all generations of this instance."""
         return self._measures.total
 
     @property
     def last_token_was_drafted(self) -> bool:
-        """In a running generation: whether the token delivered last had been drafted."""
+        """True if the last delivered token of a running generation had been drafted."""
         return self._generation is not None and self._generation.was_drafted
 
     def measure_plain(self) -> float | None:
-        """Milliseconds that a token takes here without drafts, the median of three. None: no text, room or draft."""
+        """Measure the time per token without drafts, in ms. Returns None without a text, room or draft."""
         memory = self._require_memory()
-        if not self._session.n_draft_max:  # nothing can be undone
+        if not self._session.n_draft_max:  # a decode cannot be undone
             return None
         with self._exclusive():
             self._end_generation()
             memory.restore()
             took = plain_ms(self._session, memory.known.tolist())
-            memory.is_live = False  # the row after the text is gone
+            memory.is_live = False  # the logits after the text are lost
         return took
 
     def set_n_draft(self, n_draft: int | str) -> None:
-        """Tokens drafted in a round from the next generation on: a number up to `n_draft_max`, or "auto"."""
+        """Set the draft length from the next generation on: a number of tokens up to `n_draft_max`, or "auto"."""
         longest = self._session.n_draft_max
         longest = min(longest, MAX_EXACT_DRAFT) if self._options.exact else longest
         sampled = self._options.draft_sampling == "rejection"
@@ -315,21 +320,22 @@ class EagleLlama(Completions, Closing):
         self._drafter, self._length = combine(self._drafters, n_draft, longest, expected, sampled=sampled)
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
-        """As the parent's. Raises `UsageError` for what is not bytes."""
+        """Tokenize bytes, as the parent does. Raises `UsageError` for other types."""
         self._require_open()
         if not isinstance(text, bytes):
             raise UsageError(f"text={text!r:.60} must be bytes, such as text.encode(). Correct it.")
         return super().tokenize(text, add_bos, special)
 
     def tokenize_images(self, prompt: str, images: Sequence[bytes | str | PathLike[str]]) -> list[int]:
-        """Ids for `create_completion` and `generate`, with images in the places of the markers `<__media__>`.
+        """Return ids for `create_completion` and `generate`, with images at the markers `<__media__>`.
 
-        `images`: files, or what is in them. Where the prompt has no marker they come first. A row of an image is a
-        negative id. Raises `InputError` or `UsageError` for images that cannot be read, or do not match the markers.
+        `images`: file names, or contents of files. Without a marker they precede the prompt. A row of an image is a
+        negative id. Raises `InputError` or `UsageError` for images that cannot be read, or whose number differs from
+        the markers'.
         """
         pictures = self._require_memory().pictures
         if pictures is None:
-            raise UsageError("the model was loaded without mmproj_path: it reads no images. Load it with one.")
+            raise UsageError("the model was loaded without mmproj_path, so it reads no images. Load it with one.")
         found = [pictures.open(image, f"image {n}") for n, image in enumerate(images, start=1)]
         special = Tokenizer(self._model)
         return pictures.insert(with_markers(prompt, len(found)), found, special.encode_piece)
@@ -337,7 +343,7 @@ class EagleLlama(Completions, Closing):
     def detokenize(
         self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False
     ) -> bytes:
-        """As the parent's; a text that grows by a token costs one token."""
+        """Return the bytes of tokens, as the parent does. A text that grows by one token costs one token."""
         self._require_open()
         if type(self.tokenizer_) is not LlamaTokenizer or self._memory is None:
             return super().detokenize(list(tokens), None if prev_tokens is None else list(prev_tokens), special)
@@ -346,14 +352,14 @@ class EagleLlama(Completions, Closing):
     # --- state ---
 
     def save_state(self) -> LlamaState:
-        """The text, both memories and the seed; no logits but those that `logits_all` keeps."""
+        """Return the text, both memories and the seed; logits only with `logits_all`."""
         memory = self._require_memory()
         with self._exclusive():
             self._end_generation()
             return capture_state(memory, self._seed)
 
     def load_state(self, state: LlamaState) -> None:
-        """Go on from a saved state. From one of the parent's class, the draft starts knowing nothing of the text."""
+        """Continue from a saved state. With a state of the parent's class, the draft has no state for the text."""
         memory = self._require_memory()
         with self._exclusive():
             self._end_generation()
@@ -380,9 +386,10 @@ class EagleLlama(Completions, Closing):
         draft_filename: str | None = None,
         **kwargs: Any,
     ) -> EagleLlama:
-        """Download target and draft from the Hugging Face hub; file names may be patterns that match one file.
+        """Download target and draft from the Hugging Face hub. File names may be patterns that match one file.
 
-        `local_dir_use_symlinks` has no effect: the hub client no longer takes it, so the parent's method fails with it.
+        `local_dir_use_symlinks` has no effect: the hub's client no longer supports it, so the parent's method fails
+        with it.
         """
         where = {"local_dir": local_dir, "cache_dir": cache_dir}
         if draft_repo_id is not None:
@@ -392,9 +399,9 @@ class EagleLlama(Completions, Closing):
         return cls(download(repo_id, filename, **where), **kwargs)
 
     def close(self) -> None:
-        """Free models and memories. A generation that was left half-way cannot go on.
+        """Free models and memories. An unfinished generation cannot continue.
 
-        Raises `RuntimeError` while another thread works with this instance.
+        Raises `RuntimeError` while another thread uses this instance.
         """
         if "_stack" not in vars(self):  # the constructor's arguments were refused
             return
@@ -407,7 +414,7 @@ class EagleLlama(Completions, Closing):
     # --- inside ---
 
     def _end_generation(self) -> None:
-        """Commit what the pending round has delivered, and take the generation's measures."""
+        """Commit the delivered part of the pending round, and record the generation's measures."""
         rounds, self._generation = self._generation, None
         if rounds is not None:
             try:

@@ -1,4 +1,4 @@
-"""What a call of `EagleLlama` did and took: its own statistics, and `timings` as llama.cpp's server gives them."""
+"""Measures of a call of `EagleLlama`: its statistics, and `timings` in the format of llama.cpp's server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llama_eagle.sessions.session import Timings
 
 @dataclass
 class _Clock:
-    """Of one generation: a stream that was overtaken may still add to its own."""
+    """Times of one generation. An abandoned stream may still add to its own."""
 
     in_completion: bool = False
     before: Timings = field(default_factory=Timings)
@@ -25,7 +25,7 @@ class _Clock:
 
 
 class Measures:
-    """Of the last call, and of all. Times in ms; whoever reads a stream is not on the clock."""
+    """Measures of the last call and of all calls. Times in ms. Time spent in the consumer of a stream is excluded."""
 
     def __init__(self) -> None:
         self.last, self.total = Statistics(), Statistics()
@@ -35,12 +35,12 @@ class Measures:
         self._clock = _Clock()
 
     def begin(self, n_prompt: int, n_evaluated: int, prompt_ms: float, before: Timings) -> None:
-        """The prompt is read: `n_evaluated` of its `n_prompt` tokens, the others were in memory."""
+        """Record the evaluated prompt: `n_evaluated` of its `n_prompt` tokens, the others were in memory."""
         self._n_prompt, self._n_evaluated, self._prompt_ms = n_prompt, n_evaluated, prompt_ms
         self._clock = _Clock(self._in_completion, before, time.perf_counter())
 
     def finish(self, rounds: Rounds, after: Timings) -> None:
-        """The generation has ended."""
+        """Record the end of the generation."""
         clock = self._clock
         outside_ms = clock.reader_ms if clock.in_completion else clock.caller_ms
         self._generation_ms = _ms_since(clock.started) - outside_ms
@@ -51,7 +51,10 @@ class Measures:
 
     @contextmanager
     def completion(self) -> Iterator[None]:
-        """While a completion calls `generate`, that caller's time is ours, and its reader's is not."""
+        """Mark that a completion calls `generate`.
+
+        Time spent by that caller counts, time spent by the completion's reader does not.
+        """
         self._in_completion = True
         try:
             yield
@@ -60,7 +63,7 @@ class Measures:
 
     @contextmanager
     def caller(self) -> Iterator[None]:
-        """`generate` waits for its caller."""
+        """Measure the time that `generate` waits for its caller."""
         clock, start = self._clock, time.perf_counter()
         try:
             yield
@@ -69,7 +72,7 @@ class Measures:
 
     @contextmanager
     def reader(self) -> Iterator[None]:
-        """A completion waits for its reader."""
+        """Measure the time that a completion waits for its reader."""
         clock, start = self._clock, time.perf_counter()
         try:
             yield
@@ -77,10 +80,10 @@ class Measures:
             clock.reader_ms += _ms_since(start)
 
     def timings(self) -> dict[str, Any]:
-        """As llama.cpp's server gives them (tools/server/server-common.cpp, `server_slot_stats`).
+        """Return the timings in the format of llama.cpp's server (tools/server/server-common.cpp, `server_slot_stats`).
 
-        `cache_n` tokens of the prompt were in memory, `prompt_n` were evaluated. Rates count `predicted_n` - 1 tokens:
-        the first one comes with the prompt. The draft's counts are left out when nothing was drafted.
+        `cache_n` tokens of the prompt were in memory, `prompt_n` were evaluated. Rates count `predicted_n` - 1 tokens,
+        because the first one results from the prompt. The draft's counts are omitted if nothing was drafted.
         """
         timings = {
             "cache_n": self._n_prompt - self._n_evaluated,

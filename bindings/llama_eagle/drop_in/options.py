@@ -1,4 +1,4 @@
-"""What `EagleLlama` takes beyond `llama_cpp.Llama`, and the combinations it refuses, by name and before loading."""
+"""Options of `EagleLlama` in addition to those of `llama_cpp.Llama`, and checks of conflicts before loading."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PARENT_PARAMETERS = {
     if parameter.kind is inspect.Parameter.KEYWORD_ONLY
 }
 F16 = 1
-ENUMERATIONS = {  # llama.cpp asserts on some others
+ENUMERATIONS = {  # llama.cpp asserts on some values outside of these ranges
     "split_mode": range(4),
     "rope_scaling_type": range(-1, 4),
     "pooling_type": range(-1, 5),
@@ -50,15 +50,17 @@ REALS = (
 
 @dataclass(frozen=True)
 class EagleOptions(DraftingOptions):
-    """Raises `UsageError` for values out of range. Sidecar those of `DraftingOptions`:
+    """Options of `EagleLlama`: those of `DraftingOptions`, and the following.
 
-    draft_path: the draft's file, another name of `draft`.
-    mmproj_path: the target's vision encoder: chats may hold images then. Messages carry them as data URLs, as files
-        below `image_folder`, and with `image_urls` as addresses of other machines.
+    Raises `UsageError` for values out of range.
+
+    draft_path: file of the draft, another name of `draft`.
+    mmproj_path: vision encoder of the target, required for images in chats. Messages contain images as data URLs, as
+        files below `image_folder`, and with `image_urls` as URLs of other machines.
     checkpoint_mib: memory for checkpoints of a recurrent state. checkpoint_every: tokens between them in a long prompt.
-    rpc_servers: HOST:PORT,... or a list of them: machines that take layers of the target too.
-    parse_replies: reasoning and calls of tools are told apart from a chat's content; False: content has it all.
-    on_progress: called with "loading" or "prompt" and how much of it is done, 0..1.
+    rpc_servers: HOST:PORT,... or a list: RPC servers that hold a part of the target's layers.
+    parse_replies: separate reasoning and tool calls from a chat's content; False: content contains all.
+    on_progress: called with "loading" or "prompt" and the finished fraction, 0..1.
     """
 
     draft_path: str | Path | None = None
@@ -74,7 +76,7 @@ class EagleOptions(DraftingOptions):
     def __post_init__(self) -> None:
         if self.draft_path is not None:
             if self.draft is not None and self.draft != self.draft_path:
-                raise UsageError("draft and draft_path name the same thing. Leave one out.")
+                raise UsageError("draft and draft_path are the same option. Leave one out.")
             object.__setattr__(self, "draft", self.draft_path)
         super().__post_init__()
         object.__setattr__(self, "rpc_servers", read_servers(self.rpc_servers))
@@ -90,7 +92,7 @@ def _has(value: Any, *methods: str) -> bool:
     return all(callable(getattr(value, method, None)) for method in methods)
 
 
-# n_threads is judged by `read_threads`.
+# n_threads is checked by `read_threads`.
 PARENT_TYPES = Types(
     Llama.__init__,
     model_path=PATH,
@@ -115,7 +117,10 @@ EAGLE_PARAMETERS = tuple(field.name for field in fields(EagleOptions))
 
 
 def split_arguments(given: Mapping[str, Any]) -> tuple[EagleOptions, dict[str, Any]]:
-    """Ours, and the parent's, which swallows arguments that it does not know: here a misspelt one is a `TypeError`."""
+    """Separate our arguments from the parent's.
+
+    Raises `TypeError` for a misspelt one, which the parent would ignore.
+    """
     for name in given:
         if name not in PARENT_PARAMETERS and name not in EAGLE_PARAMETERS:
             raise TypeError(f"EagleLlama.__init__() got an unexpected keyword argument {name!r}")
@@ -126,7 +131,7 @@ def split_arguments(given: Mapping[str, Any]) -> tuple[EagleOptions, dict[str, A
 
 
 def _refuse_values(given: Mapping[str, Any]) -> None:
-    """What would end the process inside llama.cpp. Raises `UsageError`."""
+    """Raise `UsageError` for values that would end the process inside llama.cpp."""
     for name in ("n_threads", "n_threads_batch"):
         warn_excess(read_threads(given.get(name), name))
     for name in ("n_batch", "n_ubatch"):
@@ -148,7 +153,7 @@ def _refuse_values(given: Mapping[str, Any]) -> None:
 
 
 def refuse_conflicts(options: EagleOptions, given: Mapping[str, Any]) -> None:
-    """What cannot work, with drafts or at all. Raises `UsageError`."""
+    """Raise `UsageError` for options that cannot work, with drafts or at all."""
     _refuse_values(given)
     if options.mmproj_path is not None:
         for name in ("chat_handler", "vocab_only", "embedding"):
@@ -160,10 +165,10 @@ def refuse_conflicts(options: EagleOptions, given: Mapping[str, Any]) -> None:
         return
     for name in ("embedding", "vocab_only"):
         if given.get(name):
-            raise UsageError(f"{name}=True does not work with a draft: nothing is generated. Leave the draft out.")
+            raise UsageError(f"{name}=True does not work with a draft, because nothing is generated. Leave one out.")
     n_ctx = given.get("n_ctx", PARENT_PARAMETERS["n_ctx"])
     if 0 < n_ctx < 3:
-        raise UsageError(f"n_ctx={n_ctx} leaves no room for a draft. Raise it to 3 or more, or leave the draft out.")
+        raise UsageError(f"n_ctx={n_ctx} is too small for a draft. Raise it to 3 or more, or leave the draft out.")
     longest = options.longest or options.n_draft_max
     smallest = min(longest + 2, n_ctx or longest + 2)
     for name in ("n_batch", "n_ubatch"):
@@ -176,7 +181,7 @@ def refuse_conflicts(options: EagleOptions, given: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Loading:
-    """What is to be loaded. draft: of the draft model's file, the target's for its own head; None: no model drafts."""
+    """Options to load. draft: header of the draft model, or the target's for its own head; None: no model drafts."""
 
     options: EagleOptions
     why: str
@@ -184,20 +189,20 @@ class Loading:
 
 
 def choose(model_path: str, options: EagleOptions, given: Mapping[str, Any]) -> Loading:
-    """Choose the drafter. All files are sound and fit, and the context fits into memory; of a file opened for its
-    vocabulary alone, the tokenizer is checked.
+    """Choose the drafter and check all files and the memory for the context.
 
-    What nobody asked for gives way where it does not work; what was named is refused. Raises `UsageError`,
-    `InputError`, `IncompatibleModels` or `EnvironmentFailure`.
+    With vocab_only, only the tokenizer is checked. A drafter that was chosen by default is dropped if it does not work;
+    one that the caller named is refused. Raises `UsageError`, `InputError`, `IncompatibleModels` or
+    `EnvironmentFailure`.
     """
     refuse_conflicts(options, given)
-    if not os.path.exists(model_path):  # noqa: PTH110 (as the parent says it)
+    if not os.path.exists(model_path):  # noqa: PTH110 (same call as in the parent class)
         raise InputError(f"Model path does not exist: {model_path}")
     if given.get("vocab_only"):
         require_vocabulary(_read_target(model_path, given))
-        return Loading(options, "nothing drafts: a vocabulary alone is loaded")
+        return Loading(options, "no drafter: only a vocabulary is loaded")
     if given.get("draft_model") is not None:
-        choice = Choice(options, "draft_model drafts, as asked", model_path)
+        choice = Choice(options, "drafter: draft_model, as requested", model_path)
     else:
         choice = resolve(model_path, options)
     if given.get("logits_all"):
@@ -206,12 +211,12 @@ def choose(model_path: str, options: EagleOptions, given: Mapping[str, Any]) -> 
         try:
             refuse_conflicts(choice.options, given)
         except UsageError as error:
-            choice = Choice(replace(options, draft=NONE), f"nothing drafts: {error}", choice.target)
+            choice = Choice(replace(options, draft=NONE), f"no drafter: {error}", choice.target)
     return Loading(choice.options, choice.why, _check_files(choice, given))
 
 
 def _check_files(choice: Choice[EagleOptions], given: Mapping[str, Any]) -> Header | None:
-    """The draft's header."""
+    """Check all files, and return the draft's header."""
     files = _read_target(choice.target, given)
     target, draft = require_models(files, files if choice.draft == MTP else choice.draft)
     if given.get("lora_path"):
@@ -236,30 +241,30 @@ def _read_target(source: Source, given: Mapping[str, Any]) -> list[Header]:
 
 
 def with_our_defaults(given: Mapping[str, Any], options: EagleOptions) -> dict[str, Any]:
-    """The parent's arguments: equal threads for one row and for many, as a verification is both."""
+    """Return the parent's arguments, with equal threads for decode and batch, because a verification is both."""
     arguments = {**given, "n_gpu_layers": load_options(given, options).n_gpu_layers}
     decode, batch = (read_threads(given.get(name), name) for name in ("n_threads", "n_threads_batch"))
     arguments["n_threads"] = n_threads(decode or batch)
     arguments["n_threads_batch"] = n_threads(batch or decode)
-    if arguments.get("n_ctx", 0) > 0:  # the parent has rows of logits for a whole batch
+    if arguments.get("n_ctx", 0) > 0:  # the parent allocates rows of logits for a whole batch
         arguments["n_batch"] = min(arguments.get("n_batch", PARENT_PARAMETERS["n_batch"]), arguments["n_ctx"])
     arguments.setdefault("verbose", False)
     arguments["flash_attn"] = bool(arguments.get("flash_attn"))
     arguments.pop("draft_model", None)
     arguments.pop("logits_all", None)
-    arguments.pop("lora_path", None)  # EagleLlama applies it: the parent goes on with a null pointer
+    arguments.pop("lora_path", None)  # EagleLlama applies it, because the parent does not check for a null pointer
     return arguments
 
 
 def load_options(given: Mapping[str, Any], options: EagleOptions) -> LoadOptions:
-    """How the parent loads the target."""
+    """Return the options with which the parent loads the target."""
     names = ("n_gpu_layers", "split_mode", "main_gpu", "tensor_split", "use_mmap", "use_mlock")
     found = {name: given[name] for name in names if given.get(name) is not None}
     return LoadOptions(**found, rpc_servers=tuple(options.rpc_servers or ()))
 
 
 def from_options(drafting: DraftingOptions, context: ContextOptions, load: LoadOptions) -> dict[str, Any]:
-    """The arguments of `EagleLlama` that say the same as the options of a session."""
+    """Return the arguments of `EagleLlama` that are equivalent to the options of a session."""
     ours = {field.name: getattr(drafting, field.name) for field in fields(drafting)}
     threads = {"n_threads": context.n_threads, "n_threads_batch": context.n_threads}
     if context.flash_attn != "auto":

@@ -1,4 +1,4 @@
-"""Small parts of `EagleLlama`: views of the parent's handles, checks."""
+"""Small parts of `EagleLlama`: views of the parent's handles, and checks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from llama_eagle.native import callbacks, calls, log
 
 @dataclass(frozen=True)
 class ContextView:
-    """The parent's context, as sessions want it."""
+    """The parent's context with the attributes that sessions use."""
 
     handle: Any
     model_path: Path
@@ -26,20 +26,20 @@ class ContextView:
 
 @dataclass(frozen=True)
 class ModelView:
-    """The parent's model, likewise."""
+    """The parent's model with the attributes that sessions use."""
 
     handle: Any
     path: Path
 
 
 @contextlib.contextmanager
-def explained() -> Iterator[None]:
-    """What the parent cannot load or create, with llama.cpp's reason, as an `InputError` (a `ValueError`, as there)."""
+def with_llama_cpp_reason() -> Iterator[None]:
+    """Add llama.cpp's reason to the parent's ValueErrors about loading, as an `InputError`."""
     log.clear()
     try:
         yield
     except ValueError as error:
-        callbacks.raise_noted()  # Ctrl-C while it loaded
+        callbacks.raise_noted()  # Ctrl-C during loading
         reason = log.first_error()
         if isinstance(error, EagleError) or not reason:
             raise
@@ -48,14 +48,14 @@ def explained() -> Iterator[None]:
 
 
 def require_grammar(vocab: Any, grammar: Any) -> None:
-    """Raises `UsageError` for a llama_cpp.LlamaGrammar that llama.cpp cannot parse, or that would overwhelm it."""
+    """Raise `UsageError` for a llama_cpp.LlamaGrammar that llama.cpp cannot parse, or that exceeds its limits."""
     if grammar is None:
         return
     calls.check_grammar(vocab, grammar._grammar, grammar._root)
 
 
 def apply_adapter(model: Any, ctx: Any, path: str, scale: float) -> Any:
-    """Load a LoRA adapter and apply it to a context; the pointer to free. Raises `InputError`."""
+    """Load a LoRA adapter and apply it to a context. Returns the pointer to free. Raises `InputError`."""
     import llama_cpp
 
     log.clear()

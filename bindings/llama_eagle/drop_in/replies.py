@@ -1,7 +1,7 @@
-"""What the text of a chat model says: reasoning, content, and calls of tools, as its template writes them.
+"""Parsing of a chat model's reply into reasoning, content and tool calls, as its template formats them.
 
 Qwen3 writes a call as JSON between <tool_call> tags, Qwen3.5 as tags for function and parameters inside them, Llama 3
-as JSON alone. Reasoning stands between <think> tags; a template may open it at the end of the prompt.
+as JSON alone. Reasoning is between <think> tags; a template may open it at the end of the prompt.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Any
 from llama_eagle.drop_in.answers.values import property_of, value_of
 
 REASONING, CONTENT, CALL = "reasoning", "content", "call"
-ARGUMENTS, CALLED = "arguments", "called"  # a piece of one call's arguments; its end
+ARGUMENTS, CALLED = "arguments", "called"  # a piece of a call's arguments; the end of a call
 THINK, END_THINK = "<think>", "</think>"
 TOOL, END_TOOL = "<tool_call>", "</tool_call>"
 PYTHON_TAG = "<|python_tag|>"
-JSON, XML, BARE = "json", "xml", "bare"  # how calls are written: the first two between tags
+JSON, XML, BARE = "json", "xml", "bare"  # formats of calls; the first two are between tags
 
-Schemas = Mapping[str, Mapping[str, Any]]  # the schema of the parameters of each tool that may be called
+Schemas = Mapping[str, Mapping[str, Any]]  # tool that may be called -> schema of its parameters
 
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of one kind. Of a call: the function's name, and its arguments as JSON in `text`.
+    """A piece of one kind. For a call: the function's name, and its arguments as JSON in `text`.
 
-    Of several pieces of arguments, only the first has the name.
+    If arguments come in several pieces, only the first has the name.
     """
 
     kind: str
@@ -38,10 +38,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a template has reasoning and calls written."""
+    """A template's format of reasoning and calls."""
 
     thinks: bool = False
-    calls: str = ""  # JSON, XML or BARE; "": not at all
+    calls: str = ""  # JSON, XML or BARE; "": no calls
 
     @classmethod
     def of(cls, template: str) -> Dialect:
@@ -53,7 +53,7 @@ class Dialect:
 
 
 class RequiredCall:
-    """A reply that a grammar has made {"name": ..., "arguments": {...}}: read like `ReplyReader`."""
+    """Reader of a reply that a grammar forces to be {"name": ..., "arguments": {...}}. It works like `ReplyReader`."""
 
     def __init__(self) -> None:
         self._text = ""
@@ -63,7 +63,7 @@ class RequiredCall:
         return []
 
     def finish(self) -> list[Part]:
-        """The call; what was cut before its end is content."""
+        """Return the call. An incomplete one is content."""
         try:
             call = json.loads(self._text)
         except ValueError:
@@ -72,7 +72,10 @@ class RequiredCall:
 
 
 class NamedCall:
-    """A reply that consists of the arguments of the function `name`, by a grammar: read like `ReplyReader`."""
+    """Reader of a reply that a grammar forces to be the arguments of the function `name`.
+
+    It works like `ReplyReader`.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -85,7 +88,7 @@ class NamedCall:
         return [Part(ARGUMENTS, text, name)]
 
     def finish(self) -> list[Part]:
-        """The end of the call; nothing where its arguments were cut."""
+        """Return the end of the call; nothing if its arguments are incomplete."""
         parts = [] if self._is_begun else self.read("")
         try:
             json.loads(self._text)
@@ -96,7 +99,7 @@ class NamedCall:
 
 @dataclass
 class ReplyReader:
-    """A reply, piece by piece: `read` what has come, `finish` at its end. Without tags, the text stays as it is."""
+    """Parser of a reply: call `read` for each piece and `finish` at the end. Text without tags is unchanged."""
 
     dialect: Dialect
     tools: Schemas = field(default_factory=dict)
@@ -104,8 +107,8 @@ class ReplyReader:
 
     def __post_init__(self) -> None:
         self._kind = REASONING if self.is_reasoning else CONTENT
-        self._pending = ""  # not yet told: white space, or what may be the beginning of a tag
-        self._is_fresh = True  # nothing of this kind has been told
+        self._pending = ""  # not returned yet: white space, or a possible beginning of a tag
+        self._is_fresh = True  # nothing of this kind has been returned
         self._after_tag = self.is_reasoning
 
     def read(self, text: str) -> list[Part]:
@@ -113,7 +116,7 @@ class ReplyReader:
         return list(self._parts())
 
     def finish(self) -> list[Part]:
-        """What is left. A call that was not closed, or is none, is content."""
+        """Return the rest. An unclosed or invalid call is content."""
         rest, self._pending = self._pending, ""
         if self._kind != CALL:
             return [Part(self._kind, rest)] if rest else []
@@ -130,12 +133,12 @@ class ReplyReader:
                 self._kind = CALL
             tag = self._next_tag()
             if tag is None:
-                yield from self._told(self._n_safe())
+                yield from self._release(self._n_safe())
                 return
             before, self._pending = self._pending.split(tag, 1)
             yield from self._ended(before, tag)
 
-    def _told(self, n: int) -> Iterator[Part]:
+    def _release(self, n: int) -> Iterator[Part]:
         text, self._pending = self._pending[:n], self._pending[n:]
         if text:
             self._is_fresh = False
@@ -153,7 +156,7 @@ class ReplyReader:
         return self._kind == CONTENT and bool(self.tools) and self.dialect.calls in written
 
     def _tags(self) -> tuple[str, ...]:
-        """Those that may come next."""
+        """Return the tags that may come next."""
         if self._kind == CALL:
             return () if self.dialect.calls == BARE else (END_TOOL,)
         if self._kind == REASONING:
@@ -167,7 +170,7 @@ class ReplyReader:
         return found[min(found)] if found else None
 
     def _n_safe(self) -> int:
-        """Characters at the front that can be told: no part of a call or of a tag, nor the white space before one."""
+        """Return the number of leading characters that are no part of a call or tag, nor white space before one."""
         text, tags = self._pending, self._tags()
         if self._kind == CALL:
             return 0
@@ -194,7 +197,7 @@ class ReplyReader:
 
 
 def _json_calls(body: str) -> Iterator[Part]:
-    """{"name": ..., "arguments" or "parameters": {...}}, one or several, in a list or one behind the other."""
+    """Yield {"name": ..., "arguments" or "parameters": {...}}: one or several, in a list or one after the other."""
     decoder, at = json.JSONDecoder(), 0
     body = body.strip().removeprefix(PYTHON_TAG).strip()
     while at < len(body):

@@ -1,4 +1,4 @@
-"""The saved state of an `EagleLlama`: the parent's, and what the draft keeps beside it."""
+"""The saved state of an `EagleLlama`: the parent's, plus the state of the draft."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from llama_eagle.vision.in_text import FIRST_ID, Frame
 
 
 class EagleLlamaState(LlamaState):
-    """The parent's saved state, what the draft keeps beside it, and the pictures of the text, by their ids in it; with
-    a checksum: llama.cpp aborts on some damage."""
+    """The parent's saved state, the state of the draft, and the pictures of the text by id.
+
+    It has a checksum, because llama.cpp aborts on some damage.
+    """
 
     def __init__(self, state: LlamaState, draft_state: bytes, pictures: dict[int, tuple[str, Frame]]) -> None:
         super().__init__(**vars(state))
@@ -30,7 +32,7 @@ class EagleLlamaState(LlamaState):
         self.checksum = self._checksum()
 
     def require_whole(self) -> None:
-        """Raises `NativeError`, a RuntimeError as the parent's for states that it cannot load."""
+        """Raise `NativeError` (a RuntimeError, as in the parent) for a damaged state."""
         if self.checksum != self._checksum():
             raise _failed("is damaged: its checksum differs")
 
@@ -44,7 +46,7 @@ class EagleLlamaState(LlamaState):
 
 
 def capture_state(memory: TextMemory, seed: int) -> EagleLlamaState:
-    """The text and both memories; logits only where `memory` keeps those of every token."""
+    """Return the text and both memories; logits only if `memory` keeps those of every token."""
     ctx = memory.session.ctx
     memory.restore()
     size = llama_cpp.llama_state_get_size(ctx)
@@ -63,7 +65,7 @@ def capture_state(memory: TextMemory, seed: int) -> EagleLlamaState:
     return EagleLlamaState(state, memory.session.save_state(), pictures)
 
 
-# Fields of a saved state, and whether a value may be theirs.
+# Fields of a saved state, with a check of their values.
 FIELDS: dict[str, Callable[[Any], bool]] = {
     "input_ids": lambda value: isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind == "i",
     "scores": lambda value: isinstance(value, np.ndarray),
@@ -80,13 +82,13 @@ OWN_FIELDS: dict[str, Callable[[Any], bool]] = {
 
 
 def _require_state(state: Any) -> None:
-    """Raises `UsageError` for what is no saved state, or one whose parts do not belong together."""
+    """Raise `UsageError` for an object that is not a saved state, or whose parts do not match."""
     if not isinstance(state, LlamaState):
-        raise UsageError(f"state={state!r:.60} must be what save_state() returns. Correct it.")
+        raise UsageError(f"state={state!r:.60} must be a state from save_state(). Correct it.")
     fields = {**FIELDS, **(OWN_FIELDS if isinstance(state, EagleLlamaState) else {})}
     for name, fits in fields.items():
         if not fits(value := getattr(state, name, None)):
-            raise UsageError(f"the saved state has {name}={value!r:.60}. Use what save_state() returned, unchanged.")
+            raise UsageError(f"the saved state has {name}={value!r:.60}. Use a state from save_state(), unchanged.")
 
 
 def _failed(why: str) -> NativeError:
@@ -95,17 +97,18 @@ def _failed(why: str) -> NativeError:
 
 
 def restore_state(memory: TextMemory, state: LlamaState) -> None:
-    """Go on from a saved state. From one of the parent's class, the draft starts knowing nothing of the text.
+    """Continue from a saved state. With a state of the parent's class, the draft has no state for the text.
 
-    Raises `UsageError` for what is no saved state, `NativeError` for a damaged one or one of another model or context.
+    Raises `UsageError` for an object that is not a saved state, `NativeError` for a damaged state or one of another
+    model or context.
     """
     _require_state(state)
     if isinstance(state, EagleLlamaState):
         state.require_whole()
     if state.llama_state_size > len(state.llama_state) or state.n_tokens > len(state.input_ids):
-        raise _failed("is damaged: it is shorter than it should be")
+        raise _failed("is damaged: it is too short")
     if state.n_tokens > memory.session.n_ctx:
-        raise _failed(f"has {state.n_tokens} tokens, this context holds {memory.session.n_ctx}")
+        raise _failed(f"has {state.n_tokens} tokens, this context has room for {memory.session.n_ctx}")
     text = _text_of(memory, state)
     memory.reset()
     session = memory.session
@@ -117,7 +120,7 @@ def restore_state(memory: TextMemory, state: LlamaState) -> None:
     draft_state = state.draft_state if isinstance(state, EagleLlamaState) else b""
     try:
         session.load_state(draft_state or None, state.n_tokens)
-    except IncompatibleModels:  # another draft's, or another size of its memory: the draft begins anew
+    except IncompatibleModels:  # state of another draft, or of another memory size: the draft starts over
         if (text <= FIRST_ID).any():
             memory.reset()
             raise
@@ -134,12 +137,15 @@ def restore_state(memory: TextMemory, state: LlamaState) -> None:
 
 
 def _text_of(memory: TextMemory, state: LlamaState) -> NDArray[np.intc]:
-    """The saved tokens, its pictures by their ids here. Raises `InputError` where no picture can be."""
+    """Return the saved tokens, with pictures by their ids here.
+
+    Raises `InputError` without an encoder for its pictures.
+    """
     text = np.asarray(state.input_ids[: state.n_tokens], dtype=np.intc)
     require_ids(text[text >= 0], memory.n_vocab)
     pictures = state.pictures if isinstance(state, EagleLlamaState) else {}
     if memory.pictures is not None:
         return memory.pictures.adopt(text, pictures)
     if pictures:
-        raise InputError("the saved state holds images. Load the model with its mmproj_path.")
+        raise InputError("the saved state contains images. Load the model with its mmproj_path.")
     return text

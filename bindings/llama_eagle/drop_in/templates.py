@@ -1,4 +1,4 @@
-"""A model's own chat templates as the parent's handlers of chats."""
+"""Chat handlers of the parent for a model's own chat templates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEY = f"{PREFIX}chat_template"
 
 @dataclass(frozen=True)
 class Formatter:
-    """As the parent's `Jinja2ChatFormatter`, which would run the template in this process, and without limits."""
+    """Replacement of the parent's `Jinja2ChatFormatter`, which runs the template in this process and without limits."""
 
     template: str
     path: str
@@ -41,7 +41,7 @@ def is_template(key: str) -> bool:
 
 
 def handlers(llm: Any, metadata: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    """By the names that the parent gives them."""
+    """Yield the handlers with the names that the parent uses."""
 
     def text_of(token: int) -> str:
         return "" if token == -1 else str(llm._model.token_get_text(token))

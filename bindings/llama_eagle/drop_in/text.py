@@ -1,4 +1,4 @@
-"""Tokens to bytes for a text that grows by a token at a time, without starting over each time."""
+"""Incremental conversion of tokens to bytes for a text that grows by one token at a time."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from llama_eagle.sessions.text import StopText, Tokenizer, read_ids
 
-SHORT = 32  # tokens joined anew; a longer list is taken for the text so far
+SHORT = 32  # tokens; a shorter list is joined again, a longer one is treated as the text so far
 
 
 class GrowingText:
-    """Detokenizes lists of tokens; one that extends the last long list costs only its new tokens."""
+    """Detokenizer of lists of tokens. A list that extends the last long one costs only its new tokens."""
 
     def __init__(self, tokenizer: Tokenizer, bos: int, *, has_images: bool = False) -> None:
-        """has_images: negative ids are rows of images, which have no text."""
+        """Initialize it. has_images: negative ids are rows of images, which have no text."""
         self._tokenizer = tokenizer
         self._bos = bos
         self._has_images = has_images
@@ -23,9 +23,9 @@ class GrowingText:
         self._special = False
 
     def detokenize(self, tokens: Sequence[int], *, special: bool) -> bytes:
-        """The bytes of `tokens`; a space that follows a leading BOS is dropped, as llama-cpp-python does.
+        """Return the bytes of `tokens`. A space after a leading BOS is dropped, as in llama-cpp-python.
 
-        Raises `UsageError` for what is no list of ids, `InputError` for an id that is not in the vocabulary.
+        Raises `UsageError` unless `tokens` is a list of ids, `InputError` for an id outside of the vocabulary.
         """
         tokens = tokens if isinstance(tokens, list) else read_ids(tokens)
         if len(tokens) < SHORT:
@@ -52,10 +52,10 @@ class GrowingText:
 
 
 class AnswerText:
-    """The text of an answer while its bytes arrive: complete characters up to the first stop text.
+    """The text of an answer while its bytes arrive: complete characters, up to the first stop text.
 
-    Bytes that form no character are left out. `has_replacements`: the tokenizer writes U+FFFD for a character that is
-    still incomplete, so that one at the end waits for the next token.
+    Invalid bytes are dropped. `has_replacements`: the tokenizer writes U+FFFD for an incomplete character, so that one
+    at the end is held back until the next token.
     """
 
     def __init__(self, stops: Sequence[str], *, has_replacements: bool = False) -> None:
@@ -66,16 +66,16 @@ class AnswerText:
 
     @property
     def is_met(self) -> bool:
-        """Whether a stop text has been found."""
+        """True if a stop text has been found."""
         return self._stop.is_met
 
     def push(self, data: bytes) -> str:
-        """Return what is new and certain. `data`: all bytes so far."""
+        """Return the new text that is final. `data`: all bytes so far."""
         self._text = data.decode("utf-8", "ignore")
         text = self._text.rstrip("\ufffd") if self._has_replacements else self._text
         piece, self._n_read = text[self._n_read :], max(self._n_read, len(text))
         return self._stop.push(piece)
 
     def finish(self) -> str:
-        """Return what was held back."""
+        """Return the text that was held back."""
         return self._stop.push(self._text[self._n_read :]) + self._stop.finish()

@@ -1,1 +1,1 @@
-"""The round loop, how its tokens are chosen, and what it measures."""
+"""The round loop, sampling, and statistics."""

@@ -1,4 +1,4 @@
-"""A prompt in, a text out, over a session that the caller opened."""
+"""Generation of a text after a prompt, in a session that the caller opened."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ OnProgress = Callable[[float], None]
 
 @dataclass(frozen=True)
 class Watch:
-    """Who follows a generation.
+    """Observers of a generation.
 
-    on_text: gets the text piece by piece, and whether what completes the piece had been drafted. on_prompt: the share
-    of the prompt that is read, 0..1. compare: measure at the end what a token of plain decoding takes.
+    on_text: called with each piece of text, and with True if the token that completes it was drafted. on_prompt: called
+    with the fraction of the prompt that is evaluated, 0..1. compare: at the end, measure the time of plain decoding.
     """
 
     on_text: OnText | None = None
@@ -41,10 +41,11 @@ class Watch:
 
 @dataclass(frozen=True)
 class GenerationResult:
-    """One generation. `stop_reason`: "end" (of generation token), "length", "context" or "stop" (a text to stop at).
+    """Result of one generation. Times are in ms.
 
-    plain_ms: what a token of plain decoding takes here, by decodes of one row at the end; None: not measured.
-    draft_device: where a draft model ran, by ggml's name of the device; None: not told.
+    stop_reason: "end" (end-of-generation token), "length", "context" (full) or "stop" (at a stop text). plain_ms: time
+    per token of plain decoding, measured at the end by decodes of one row; None: not measured. draft_device: ggml's
+    name of the device that ran the draft model; None: unknown.
     """
 
     text: str
@@ -89,10 +90,10 @@ def generate(
 ) -> GenerationResult:
     """Evaluate `prompt` (token ids) and generate after it.
 
-    `pictures`: those that the prompt holds, as negative ids. `drafting`: what proposes tokens, beside the draft that
-    the session holds. `length`: a policy that stays from one generation to the next, in place of `drafting.n_draft`;
-    only the first source drafts then. Raises `UsageError` for an empty prompt, `InputError` for one that leaves no room
-    for a token or holds ids outside the vocabulary.
+    `drafting`: the options of the drafters, in addition to the session's own draft. `length`: a draft-length policy
+    that the caller keeps across generations, in place of `drafting.n_draft`; then only the first drafter is used.
+    `pictures`: images that the prompt contains as negative ids. Raises `UsageError` for an empty prompt, `InputError`
+    for a prompt that leaves no room for a token or contains ids outside the vocabulary.
     """
     tokens_of_text = [token for token in prompt if pictures is None or token > FIRST_ID]
     _check_prompt(session, tokenizer, prompt, tokens_of_text)
@@ -112,7 +113,7 @@ def generate(
         if length is None:
             sampled = drafting.draft_sampling == "rejection"
             expected = expected_times(session)
-            n_draft = drafting.n_draft if session.n_draft_max else "auto"  # where nothing drafts, it has no effect
+            n_draft = drafting.n_draft if session.n_draft_max else "auto"  # without a drafter it has no effect
             drafter, length = combine(drafters, n_draft, session.n_draft_max, expected, sampled=sampled)
         plan = Plan(sampler.handle, own or drafter, length, own, options.max_tokens)
         rounds = Rounds(text, plan)
@@ -137,7 +138,10 @@ def generate(
 
 
 def plain_ms(session: EagleSession, tokens: Sequence[int]) -> float | None:
-    """The mean of decodes of one row that are not kept: three or more, and 100 ms. None where there is no room."""
+    """Measure the mean time of a decode of one row that is not kept, in ms; None without room in the context.
+
+    Runs at least three decodes and at least 100 ms.
+    """
     if not tokens or session.n_room < 1:
         return None
     n_decodes, start = 0, time.perf_counter()
@@ -151,7 +155,7 @@ def plain_ms(session: EagleSession, tokens: Sequence[int]) -> float | None:
 def _run(
     rounds: Rounds, tokenizer: Tokenizer, options: GenerationOptions, deliver: Callable[[int, bool], bool]
 ) -> tuple[list[int], str]:
-    """The generated tokens, and why they end."""
+    """Return the generated tokens and the reason of their end."""
     tokens: list[int] = []
     while (token := rounds.next_token()) is not None:
         if not options.ignore_eos and tokenizer.is_end(token):
@@ -166,7 +170,7 @@ def _run(
 
 
 class _Stream:
-    """Tokens as text, kept and handed on, to where it is to stop."""
+    """Turns tokens into text, up to a stop text; keeps the text and passes it on."""
 
     def __init__(self, stream: TextStream, stop: StopText, on_text: OnText | None) -> None:
         self._stream = stream
@@ -175,7 +179,7 @@ class _Stream:
         self.parts: list[str] = []
 
     def push(self, token: int, drafted: bool) -> bool:
-        """Whether the text ends here."""
+        """Add a token; return True if the text ends here."""
         self._deliver(self._stop.push(self._stream.push((token,))), drafted)
         return self._stop.is_met
 
@@ -191,7 +195,7 @@ class _Stream:
 
 def _check_prompt(session: EagleSession, tokenizer: Tokenizer, prompt: Sequence[int], of_text: Sequence[int]) -> None:
     if not prompt:
-        raise UsageError("the prompt is empty: there is nothing to continue. Give at least one token.")
+        raise UsageError("the prompt is empty. Give at least one token.")
     tokenizer.require_ids(of_text)
     if len(prompt) > session.n_room:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Rules of grammars for the numbers within the bounds of a schema, digit by digit."""
+"""Grammar rules for numbers within the bounds of a JSON schema, digit by digit."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
-PLACES = 16  # digits behind the point of a number with a bound
-LONGEST = 15  # digits of an integer without a bound, as llama-cpp-python has it
+PLACES = 16  # decimal places of a number with a bound
+LONGEST = 15  # digits of an integer without a bound, as in llama-cpp-python
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 
 def is_whole(schema: Mapping[str, Any]) -> bool:
-    """Return True if the numbers of a schema are whole. Raises ValueError for a multipleOf that cannot be followed."""
+    """Return True if a schema allows integers only. Raises ValueError for a multipleOf that is not supported."""
     unit = schema.get("multipleOf", 1)
     is_whole = schema.get("type") == "integer" or (unit == 1 and "multipleOf" in schema)
     if (is_whole and unit != 1) or not is_number(unit) or unit not in [10**-n for n in range(PLACES)]:
-        raise ValueError(f"multipleOf {unit!r} cannot be followed: 1 can, and 0.1, 0.01, ... of numbers")
+        raise ValueError(f"multipleOf {unit!r} is not supported: use 1, or 0.1, 0.01, ... for numbers")
     return is_whole
 
 
 def numbers(schema: Mapping[str, Any]) -> str:
-    """A rule for the numbers within the bounds of a schema, without exponents. Raises ValueError for none."""
+    """Return a rule for the numbers within the bounds of a schema, without exponents.
+
+    Raises ValueError if there is none.
+    """
     bounds(schema)
     places = round(-math.log10(schema["multipleOf"])) if "multipleOf" in schema else PLACES
     lows = [(_decimal(schema[key]), key != "minimum") for key in ("minimum", "exclusiveMinimum") if key in schema]
@@ -41,18 +44,18 @@ def numbers(schema: Mapping[str, Any]) -> str:
     return " | ".join(parts)
 
 
-Bound = tuple[Decimal, bool]  # and whether it is excluded
+Bound = tuple[Decimal, bool]  # value, True if excluded
 
 
 def _decimal(value: float) -> Decimal:
     found = Decimal(repr(value))
     if int(found.normalize().as_tuple().exponent) < -PLACES:
-        raise ValueError(f"the bound {value} has more than {PLACES} digits behind the point")
+        raise ValueError(f"the bound {value} has more than {PLACES} decimal places")
     return found
 
 
 def _magnitudes(low: Bound, high: Bound | None, places: int) -> str:
-    """A rule for the numbers between two that are not negative, "" for none."""
+    """Return a rule for the numbers between two non-negative bounds; "" if there is none."""
     first, last = int(low[0]), None if high is None else int(high[0])
     if last is not None and first > last:
         return ""
@@ -65,7 +68,7 @@ def _magnitudes(low: Bound, high: Bound | None, places: int) -> str:
     return " | ".join(filter(None, parts))
 
 
-Fraction = tuple[str, bool]  # digits behind the point, and whether they are excluded
+Fraction = tuple[str, bool]  # decimal digits, True if excluded
 ANY: Fraction = ("", False)
 
 
@@ -84,7 +87,7 @@ def _written(may_end: bool, more: str) -> str:
 
 
 def _fractions(low: Fraction, high: Fraction | None, left: int) -> tuple[bool, str]:
-    """Return True if no digit at all is between two fractions, and a rule for the digits that are, "" for none."""
+    """Return True if the fraction may have no digits at all, and a rule for its digits ("" if there is none)."""
     may_end = low == ANY and high != ("", True)
     if not left:
         return may_end, ""
@@ -116,7 +119,10 @@ def bounds(schema: Mapping[str, Any]) -> tuple[int | None, int | None]:
 
 
 def integers(low: int | None, high: int | None) -> str:
-    """A rule for the integers from `low` to `high`, None: any of up to LONGEST digits. Raises ValueError for none."""
+    """Return a rule for the integers from `low` to `high`.
+
+    None as a bound allows any integer of up to LONGEST digits. Raises ValueError if there is no such integer.
+    """
     if low is not None and high is not None and low > high:
         raise ValueError(f"no integer is from {low} to {high}")
     parts = []
@@ -129,7 +135,7 @@ def integers(low: int | None, high: int | None) -> str:
 
 
 def _naturals(low: int, high: int | None) -> Iterator[str]:
-    """Rules for the numbers of each length."""
+    """Yield a rule for the numbers of each length."""
     longest = max(LONGEST, len(str(low))) if high is None else len(str(high))
     for length in range(len(str(low)), longest + 1):
         least = max(low, 10 ** (length - 1) if length > 1 else 0)
@@ -138,7 +144,7 @@ def _naturals(low: int, high: int | None) -> Iterator[str]:
 
 
 def _digits(low: str, high: str) -> str:
-    """The numbers between two of the same length."""
+    """Return a rule for the numbers between two of the same length."""
     n_left = len(low) - 1
     zeros, nines = "0" * n_left, "9" * n_left
     if not n_left:

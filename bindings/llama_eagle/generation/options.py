@@ -1,4 +1,4 @@
-"""What is generated, and how each token is drawn: values and their limits. As light as sessions/options.py."""
+"""Options of a generation and of its sampling, with their limits. Imports no native library."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 
 from llama_eagle.errors import UsageError, refuse
 
-RANDOM_SEED = 0xFFFFFFFF  # LLAMA_DEFAULT_SEED: the sampler draws its own
+RANDOM_SEED = 0xFFFFFFFF  # LLAMA_DEFAULT_SEED: the sampler draws a random seed
 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How the next token is drawn from the target's logits.
+    """Parameters of the sampler that draws each token from the target's logits.
 
-    `temperature` <= 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0 and `repeat_penalty` 1 switch those off.
-    `penalty_last_n` counts tokens. `grammar`: GBNF that every text must follow, from its rule `root` on.
-    Raises `UsageError` for values out of range.
+    `temperature` <= 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0 and `repeat_penalty` 1 disable the respective filter.
+    `penalty_last_n` counts tokens. `grammar`: GBNF that the text must follow, starting with its rule `root`. Raises
+    `UsageError` for values out of range.
     """
 
     temperature: float = 0.8
@@ -54,8 +54,11 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class GenerationOptions:
-    """`max_tokens` None: to the end of the context. `ignore_eos` goes on past end-of-generation tokens. `stop`: texts
-    before which the generation ends."""
+    """Options of one generation.
+
+    `max_tokens` None: up to the end of the context. `ignore_eos`: continue after end-of-generation tokens. `stop`:
+    texts before which the generation ends.
+    """
 
     max_tokens: int | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -64,6 +67,6 @@ class GenerationOptions:
 
     def __post_init__(self) -> None:
         if "" in self.stop:
-            raise UsageError("an empty stop text would end every generation at once. Leave it out.")
+            raise UsageError("an empty stop text would end every generation at once. Remove it.")
         if self.max_tokens is not None and self.max_tokens < 1:
             raise UsageError(f"max_tokens={self.max_tokens}: give 1 or more.")

@@ -1,12 +1,12 @@
 """Sampled drafts, verified by rejection sampling.
 
-A drafted token d was drawn from the draft's distribution q. With the target's distribution p in its place, the token
-is kept with probability min(1, p(d) / q(d)), and otherwise drawn anew from max(p - q, 0), normalized: the text then
-has the distribution p, whatever q is (Leviathan et al. 2023, arXiv:2211.17192, theorem 1). p is what the caller's
-whole chain of samplers makes of the target's logits, q what its filters and temperature make of the draft's.
+A drafted token d was drawn from the draft's distribution q. With p the target's distribution at its place, d is kept
+with probability min(1, p(d) / q(d)); otherwise a token is drawn from max(p - q, 0), normalized. The text then has the
+distribution p for any q (Leviathan et al. 2023, arXiv:2211.17192, theorem 1). p is the result of the caller's whole
+sampler chain on the target's logits, q that of its filters and temperature on the draft's.
 
-Matching a sample with the draft's most likely token keeps it with probability p(d); rejection sampling keeps a sampled
-token with probability sum min(p, q), which is more where p is flat and q is like it.
+Comparing a sample with the draft's most likely token d accepts with probability p(d). Rejection sampling accepts with
+probability sum min(p, q), which is more if p is flat and q is similar.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)
 
 @dataclass(frozen=True)
 class Distribution:
-    """Tokens that may come next, `ids` [n] in any order, with `probs` [n] that sum to 1; all others have 0."""
+    """Possible next tokens, `ids` [n] in any order, with `probs` [n] that sum to 1.
+
+    All other tokens have probability 0.
+    """
 
     ids: NDArray[np.int32]
     probs: NDArray[np.float64]
@@ -43,7 +46,7 @@ class Distribution:
         return int(self.ids[min(at, len(self.ids) - 1)])
 
     def beyond(self, other: Distribution) -> Distribution | None:
-        """max(self - other, 0), normalized; None when nothing is left."""
+        """Return max(self - other, 0), normalized; None if nothing is left."""
         order = np.argsort(other.ids)
         at = np.minimum(np.searchsorted(other.ids, self.ids, sorter=order), len(order) - 1)
         theirs = np.where(other.ids[order[at]] == self.ids, other.probs[order[at]], 0.0)
@@ -52,7 +55,7 @@ class Distribution:
 
 
 def verified(token: int, q: Distribution, p: Distribution, rng: np.random.Generator) -> int:
-    """`token`, which was drawn from `q`, or another one in its place: by `p` in all."""
+    """Return `token`, which was drawn from `q`, or a replacement, so that the result is distributed as `p`."""
     if rng.random() * q.prob(token) < p.prob(token):
         return token
     rest = p.beyond(q)
@@ -60,18 +63,21 @@ def verified(token: int, q: Distribution, p: Distribution, rng: np.random.Genera
 
 
 class Chain:
-    """A llama_sampler chain that ends with `dist`, and the distribution that it samples from."""
+    """A llama_sampler chain that ends with `dist`, and access to the distribution it samples from."""
 
     def __init__(self, sampler: Any, ids: NDArray[np.int32]) -> None:
         import llama_cpp
 
         self._api: Any = llama_cpp
         self._sampler = sampler  # llama_sampler pointer
-        self.ids = ids  # of the logits, in their order
+        self.ids = ids  # token ids of the logits
         self._data = np.empty(len(ids), CANDIDATE)
 
     def distribution(self, logits: NDArray[np.float32]) -> Distribution:
-        """What the chain makes of `logits` [n]. It takes no token into its state; its random numbers go unused."""
+        """Return the chain's distribution for `logits` [n].
+
+        The chain accepts no token; its random number is not used.
+        """
         api = self._api
         self._data["id"], self._data["logit"], self._data["p"] = self.ids, logits, 0
         pointer = self._data.ctypes.data_as(api.llama_token_data_p)
@@ -87,8 +93,8 @@ class Chain:
 class RejectionSampling:
     """Drafter and sampler of one generation.
 
-    The engine drafts the most likely tokens, one after the other. The token drawn at a step is proposed, whatever it
-    is; where it is not the most likely one the draft ends, because what follows was computed for that one.
+    The engine drafts the most likely tokens, one after the other. At each step the token drawn from the distribution is
+    proposed. If it is not the most likely token, the draft ends, because later steps were computed for that one.
     """
 
     def __init__(self, session: EagleSession, p_min: float, target: Chain, draft: Chain, seed: int | None) -> None:
@@ -106,10 +112,10 @@ class RejectionSampling:
         pass
 
     def draft(self, id_last: int, n_max: int) -> list[int]:
-        """Up to `n_max` tokens drawn from the draft, to follow `id_last`."""
+        """Return up to `n_max` tokens drawn from the draft, to follow `id_last`."""
         self._proposed = []
         drafted = self._session.draft(id_last, n_max, self._p_min)
-        self._draft.ids = self._session.draft_ids  # a vocabulary that follows the text changes
+        self._draft.ids = self._session.draft_ids  # a trimmed vocabulary changes with the text
         for step, likeliest in enumerate(drafted):
             q = self._draft.distribution(self._session.draft_logits(step))
             token = q.draw(self._rng)
@@ -119,7 +125,7 @@ class RejectionSampling:
         return [token for token, _ in self._proposed]
 
     def sample(self, logits: NDArray[np.float32], row: int) -> int:
-        """The token after row `row` of the round, which a drafted one follows, from the target's logits [n_vocab]."""
+        """Sample the token after row `row`, which a drafted token follows, from the target's logits [n_vocab]."""
         token, q = self._proposed[row]
         token = verified(token, q, self._target.distribution(logits), self._rng)
         self._target.accept(token)
@@ -130,7 +136,7 @@ class RejectionSampling:
 def rejection_sampling(
     session: EagleSession, options: DraftingOptions, sampler: Sampler
 ) -> Iterator[RejectionSampling | None]:
-    """Drafts drawn through `sampler`'s filters, without what depends on the text so far; None where they match."""
+    """Yield a sampler of drafts with `sampler`'s filters, without penalties and grammar; None if drafts are matched."""
     params = sampler.params
     if options.draft_sampling != "rejection" or params.is_greedy or not session.has_draft:
         yield None

@@ -1,9 +1,9 @@
 """The round loop: draft, verify, accept, commit. Every front end runs it.
 
-Tokens are sampled when they are asked for, so that whoever listens may stop or step in at any of them.
+A token is sampled when the caller requests it, so that the caller may stop or insert tokens after any of them.
 
-While row i of a round is sampled, the text memory holds exactly the tokens up to row i: processors, criteria and
-penalties see what they would see without a draft.
+While row i of a round is sampled, the text memory contains exactly the tokens up to row i. Logits processors, stopping
+criteria and penalties therefore see the same as without a draft.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from llama_eagle.sessions.text_memory import TextMemory
 
 @dataclass
 class _Round:
-    """A verified batch: the token sampled last, then the drafted ones."""
+    """A verified batch: the last sampled token, followed by the drafted ones."""
 
     rows: list[int]
     draft_ms: float
     verify_ms: float
-    row: int = 0  # the row that the next token comes from
+    row: int = 0  # row of the next token
     sampled: int = 0  # rows sampled so far
 
 
 @dataclass
 class Plan:
-    """How the tokens of one generation are chosen, and how many there are at most, as far as that is known."""
+    """Sampler, drafter and limits of one generation."""
 
     sampler: Any  # llama_sampler pointer
     drafter: Drafter | None
     length: DraftLength
-    rejection: RejectionSampling | None = None  # samples rows that a drafted token follows; it is the drafter then
+    rejection: RejectionSampling | None = None  # samples rows that a drafted token follows; it is also the drafter
     max_tokens: int | None = None
-    n_draft_max: int | None = None  # of this generation; None: the session's
+    n_draft_max: int | None = None  # limit for this generation; None: the session's
     n_draft_min: int = 0  # shorter drafts are dropped
     sample_ms: float = field(default=0.0, init=False)
 
 
 class Rounds:
-    """One generation after what `text` holds."""
+    """Rounds of one generation that continues `text`."""
 
     def __init__(self, text: TextMemory, plan: Plan) -> None:
         self.text = text
@@ -67,12 +67,12 @@ class Rounds:
 
     @property
     def was_drafted(self) -> bool:
-        """Whether the token delivered last had been drafted before it was sampled."""
+        """True if the last delivered token had been drafted."""
         current = self._round
         return current is not None and current.rows[current.row + 1 : current.row + 2] == [self._last]
 
     def next_token(self) -> int | None:
-        """The next token; None when the context is full."""
+        """Sample and return the next token; None if the context is full."""
         if self._full:
             return None
         self.n_delivered += 1
@@ -83,12 +83,12 @@ class Rounds:
         return self._last
 
     def advance(self, token: int, inserted: Sequence[int] = ()) -> None:
-        """Go on after `token` and, where the listener wants it, after tokens of its own."""
+        """Continue after `token` and, if the caller inserts tokens, after those."""
         current = self._round
         follows = current is not None and current.rows[current.row + 1 : current.row + 2] == [token]
         if current is not None and follows and not inserted:
             current.row += 1
-            self.text.note(token, current.row)
+            self.text.record(token, current.row)
             return
         self.finish()
         if inserted:
@@ -100,7 +100,7 @@ class Rounds:
             self._full = self._round is None
 
     def finish(self, *, stopped: bool = False) -> None:
-        """End the pending round: what has been noted stays. `stopped`: the listener wants no further token."""
+        """Commit the accepted part of the pending round. `stopped`: the caller requests no further token."""
         plan, current, self._round = self.plan, self._round, None
         if current is not None:
             self._end(plan, current, stopped=stopped)
@@ -116,7 +116,7 @@ class Rounds:
             plan.drafter.accept(current.rows[:n_kept])
         n_draft = len(current.rows) - 1
         refused = current.sampled > current.row and current.rows[n_kept : n_kept + 1] != [self._last]
-        if stopped and not refused:  # whether the rest would have been accepted is not known
+        if stopped and not refused:  # it is unknown if the rest would have been accepted
             n_draft = min(n_draft, current.row)
         else:
             verify_ms = current.verify_ms + (time.perf_counter() - start) * 1e3
@@ -124,7 +124,7 @@ class Rounds:
         self.statistics.add_round(n_draft, current.row, current.sampled, who_drafted(plan.drafter, n_draft))
 
     def _start(self, token: int) -> _Round | None:
-        """The next round; None when the context is full."""
+        """Draft and verify the next round; return None if the context is full."""
         session, plan = self.text.session, self.plan
         start = time.perf_counter()
         more: list[int] = []
@@ -139,21 +139,27 @@ class Rounds:
                 return None
             end = time.perf_counter()
             note_round(len(rows), end - drafted_at)
-            self.text.note(token, 0)
+            self.text.record(token, 0)
             return _Round(rows, (drafted_at - start) * 1e3, (end - drafted_at) * 1e3)
 
     def _n_useful(self) -> int:
-        """Drafted tokens that can still be delivered: the last token of a generation is sampled, never drafted."""
+        """Return how many drafted tokens can still be delivered.
+
+        The last token of a generation is sampled, never drafted.
+        """
         limit, longest = self.plan.max_tokens, self.plan.n_draft_max
         longest = self.text.session.n_draft_max if longest is None else longest
         return longest if limit is None else min(longest, max(limit - self.n_delivered - 1, 0))
 
     def _usable(self, proposed: Sequence[int]) -> list[int]:
-        """Tokens up to the first that is none: a look-up may have met the rows of an image."""
+        """Return the tokens before the first invalid one: a look-up may have matched the rows of an image."""
         return list(takewhile(lambda token: 0 <= token < self.text.n_vocab, proposed))
 
     def _verify(self, rows: list[int]) -> list[int]:
-        """What has been verified: all rows, the first, or none. Images take more room than their positions tell."""
+        """Verify all rows, or the first if the context is full; return those verified.
+
+        Images take more room in the memory than their positions indicate.
+        """
         for n_rows in (len(rows), 1):
             try:
                 self.text.session.verify(rows[:n_rows], is_final=len(rows) == 1)
@@ -166,13 +172,13 @@ class Rounds:
 
     @contextmanager
     def _undone_if_interrupted(self) -> Iterator[None]:
-        """Ctrl-C between a verification and its bookkeeping leaves memory and text as they were."""
+        """Restore memory and text if Ctrl-C arrives between the verification and its bookkeeping."""
         n_tokens = self.text.n_tokens
         try:
             yield
         except BaseException:
             self.text.n_tokens, self.text.is_live = n_tokens, False
-            with suppress(EagleError):  # nothing is pending: the verification itself failed
+            with suppress(EagleError):  # nothing is pending if the verification itself failed
                 self.text.session.commit(0)
             raise
 

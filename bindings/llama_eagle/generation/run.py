@@ -1,4 +1,4 @@
-"""One generation in a context of its own, with the models in memory: what measurements repeat."""
+"""One generation in a fresh context, with the models already in memory, for measurements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GREEDY = SamplingParams(temperature=0.0)
 
 @dataclass(frozen=True)
 class Run:
-    """n tokens with `threads` CPU threads (0: the default number)."""
+    """Length, threads and sampling of a generation. threads 0: the default number."""
 
     n: int
     threads: int = 0
@@ -40,9 +40,9 @@ def decode(
     length: DraftLength | None = None,
     watch: Watch = Watch(),
 ) -> GenerationResult:
-    """Generates after `prompt` in a fresh context. The pair's draft is used where `drafting` names a model.
+    """Generate after `prompt` in a fresh context. Uses the pair's draft if `drafting` names a model.
 
-    `length`: a policy in place of `drafting.n_draft`.
+    `length`: a draft-length policy in place of `drafting.n_draft`.
     """
     options = ContextOptions(
         n_ctx=len(prompt) + run.n + drafting.longest + 1,

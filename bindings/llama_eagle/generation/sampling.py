@@ -1,4 +1,4 @@
-"""Sampler chains: llama.cpp's own samplers, in llama.cpp's own order, so that any target distribution stays exact."""
+"""Sampler chains: llama.cpp's samplers in llama.cpp's order, so that the target's distribution stays exact."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ class Sampler(Closing):
     """A llama_sampler chain built from `SamplingParams`. Free it with `close()` or use it as a context manager."""
 
     def __init__(self, params: SamplingParams, n_vocab: int, vocab: Any = None) -> None:
-        """vocab: the llama_vocab pointer, for a grammar. Raises `UsageError` for a grammar that cannot be followed."""
+        """Build the chain.
+
+        vocab: llama_vocab pointer, required for a grammar. Raises `UsageError` for an invalid grammar.
+        """
         library()
         import llama_cpp
 
@@ -32,11 +35,11 @@ class Sampler(Closing):
             llama_cpp.llama_sampler_chain_add(self.handle, part)
 
     def sample(self, ctx: Any, row: int = -1) -> int:
-        """Draw from row `row` of the last decode (-1: the last one) and take the token into the chain's state."""
+        """Sample from row `row` of the last decode (-1: the last row) and accept the token in the chain."""
         return calls.sample(ctx, self.handle, row)
 
     def prime(self, prompt: Sequence[int]) -> None:
-        """Take the end of the prompt into the penalties. The grammar begins after the prompt."""
+        """Add the end of the prompt to the penalties. The grammar starts after the prompt."""
         if self._penalties:
             for token in prompt[-self.params.penalty_last_n :]:
                 calls.accept(self._penalties, token)

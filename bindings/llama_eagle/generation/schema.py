@@ -1,4 +1,4 @@
-"""JSON schemas as grammars: llama-cpp-python's converter, with counts, patterns and bounds of our own."""
+"""Conversion of JSON schemas to grammars: llama-cpp-python's converter, plus counts, patterns and bounds."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from llama_cpp.llama_grammar import PRIMITIVE_RULES, RESERVED_NAMES, STRING_FORM
 from llama_eagle.generation.numbers import BOUNDS, bounds, integers, is_number, is_whole, numbers
 from llama_eagle.native import calls
 
-MOST = 2000  # items or characters that a grammar counts, as in eagle_schema.h
+MOST = 2000  # maximum count of items or characters in a grammar, as in eagle_schema.h
 COUNTS = (("minItems", "maxItems"), ("minLength", "maxLength"))
-FIRST = ("$ref", "oneOf", "anyOf", "const", "enum", "pattern")  # they decide before counts do
-# Keys that say what a value is. A schema without one of them allows any value.
+FIRST = ("$ref", "oneOf", "anyOf", "const", "enum", "pattern")  # these take precedence over counts
+# Keys that determine the kind of a value. A schema without one of them allows any value.
 DECIDING = {
     *FIRST, "type", "allOf", "properties", "additionalProperties", "items", "prefixItems", "format",
 }  # fmt: skip
-# As llama-cpp-python's, but without raw control characters, which JSON does not allow in strings.
+# llama-cpp-python's rule without raw control characters, which JSON forbids in strings.
 CHAR = BuiltinRule(
     r'[^"\\\x00-\x1F\x7F] | "\\" (["\\/bfnrt] | "u" [0-9a-fA-F] [0-9a-fA-F] [0-9a-fA-F] [0-9a-fA-F])', []
 )
-# Shortest and longest string of the formats that have rules.
+# Minimum and maximum length of the formats that have rules.
 LENGTHS = {"date": (10, 10), "time": (9, 18), "date-time": (20, 29), "uuid": (36, 36)}
-# Words of Python that clients write for the types of JSON.
+# Names of Python types that clients use for JSON types.
 TYPES = {
     "float": "number", "double": "number", "int": "integer", "bool": "boolean", "str": "string", "dict": "object",
     "list": "array", "tuple": "array", "None": "null", "NoneType": "null",
 }  # fmt: skip
 JSON_TYPES = ("null", "boolean", "number", "integer", "string", "array", "object")
-OF_OBJECTS = {"properties", "additionalProperties", "anyOf", "oneOf", "$ref", "not"}  # of parts of an allOf
+# Keys of an allOf that the parent merges.
+OF_OBJECTS = {"properties", "additionalProperties", "anyOf", "oneOf", "$ref", "not"}
 
 
 def gbnf(schema: str) -> str:
-    """The grammar of a schema's values. Raises whatever the converter raises for one that it cannot express."""
+    """Return the grammar of a schema's values. Raises the converter's errors for a schema that it does not support."""
     converter = _Converter(prop_order={}, allow_fetch=False, dotall=False, raw_pattern=False)
     read = with_json_types(_with_bare_references(json.loads(schema)))
     converter.visit(converter.resolve_refs(read, "stdin"), "")
@@ -42,7 +43,7 @@ def gbnf(schema: str) -> str:
 
 
 def with_json_types(schema: Any, *, is_schema: bool = True) -> Any:
-    """A schema with the types of JSON in place of Python's words for them, at any depth."""
+    """Return a schema with JSON's type names in place of Python's, at any depth."""
     if isinstance(schema, list):
         return [with_json_types(entry) for entry in schema]
     if not isinstance(schema, Mapping):
@@ -54,7 +55,7 @@ def with_json_types(schema: Any, *, is_schema: bool = True) -> Any:
             found[key] = _json_type(value)
         elif is_schema and key in ("const", "enum", "default", "examples"):
             found[key] = value
-        else:  # names of properties are no keywords
+        else:  # names of properties are not keywords
             found[key] = with_json_types(
                 value, is_schema=not (is_schema and key in ("properties", "$defs", "definitions"))
             )
@@ -66,7 +67,7 @@ def _json_type(value: Any) -> Any:
 
 
 def referring(schema: Any, place: str) -> Any:
-    """A schema that stands at `place` of a larger one ("#/..."): its references are to parts of itself."""
+    """Return a schema whose references to itself ("#/...") are valid at `place` in a larger schema."""
     if isinstance(schema, list):
         return [referring(entry, place) for entry in schema]
     if not isinstance(schema, Mapping):
@@ -77,7 +78,7 @@ def referring(schema: Any, place: str) -> Any:
 
 
 def _with_bare_references(schema: Any) -> Any:
-    """The parent overlooks what stands next to a reference, such as the definitions of a recursive model."""
+    """Move references with sibling keys into an anyOf, because the parent ignores keys next to a reference."""
     if isinstance(schema, list):
         return [_with_bare_references(entry) for entry in schema]
     if not isinstance(schema, Mapping):
@@ -90,14 +91,14 @@ def _with_bare_references(schema: Any) -> Any:
 
 class _Converter(SchemaConverter):
     def _format_literal(self, literal: str) -> str:
-        """A literal of GBNF. The parent leaves backslashes alone, which GBNF reads as escapes."""
+        """Return a GBNF literal. The parent does not escape backslashes, which GBNF reads as escapes."""
         return '"' + json.dumps(literal, ensure_ascii=False)[1:-1] + '"'
 
     def _add_primitive(self, name: str, rule: Any) -> str:
         return str(super()._add_primitive(name, CHAR if name == "char" else rule))
 
     def _resolve_ref(self, ref: str) -> str:
-        """A rule of its own for each reference: names of definitions may repeat, or be those of other rules."""
+        """Return one rule per reference, because definitions may share a name with each other or with other rules."""
         refs = list(self._refs)
         name = f"ref-{refs.index(ref)}"
         if ref in self._refs_being_resolved or name in self._rules:
@@ -124,14 +125,14 @@ class _Converter(SchemaConverter):
         return self._visit_bounds(schema, name)
 
     def _visit_types(self, schema: Mapping[str, Any], name: str) -> str:
-        """Each type with the other keys; the values of `enum` and `const` have their types already."""
+        """Visit each type with the other keys. The values of `enum` and `const` imply their types."""
         without = {key: value for key, value in schema.items() if key != "type"}
         if "enum" in schema or "const" in schema:
             return self.visit(without, name)
         return self.visit({"anyOf": [{**without, "type": kind} for kind in schema["type"]]}, name)
 
     def _counted(self, schema: Mapping[str, Any], name: str) -> str | None:
-        """The rule of an array or string with a least or greatest length; None: it is another schema."""
+        """Return the rule of an array or string with a minimum or maximum length; None for other schemas."""
         kind = schema.get("type")
         if any(key in schema for key in FIRST) or _is_known_format(schema.get("format")):
             return None
@@ -154,7 +155,7 @@ class _Converter(SchemaConverter):
         return str(self._add_rule(name, f"{calls.pattern_rule(pattern)} space"))
 
     def _without_all_of(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-        """With the parts of `allOf` that constrain one value joined into it; those of objects are the parent's."""
+        """Return the schema with the parts of `allOf` merged if they constrain one value; the parent merges objects."""
         parts = schema.get("allOf")
         if parts is None or any(key in schema for key in ("$ref", "oneOf", "anyOf", "const", "enum")):
             return schema
@@ -179,7 +180,7 @@ class _Converter(SchemaConverter):
 
 
 def _typed(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """With the type that counts imply where nothing else says what the value is."""
+    """Add the type that counts or bounds imply, if no other key determines it."""
     if DECIDING & schema.keys():
         is_array = "items" in schema and not (DECIDING - {"items"}) & schema.keys()
         return {**schema, "type": "array"} if is_array else schema
@@ -192,7 +193,7 @@ def _typed(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _require_keys(schema: Mapping[str, Any]) -> None:
-    """Raises TypeError or ValueError for keys that hold something else than they should."""
+    """Check that each key has a value of the right type. Raises TypeError or ValueError."""
     kind = schema.get("type", "object")
     known = all(isinstance(each, str) and each in JSON_TYPES for each in (kind if isinstance(kind, list) else [kind]))
     if not known or kind == []:
@@ -208,18 +209,18 @@ def _require_keys(schema: Mapping[str, Any]) -> None:
 
 
 def _require_followed(schema: Mapping[str, Any]) -> None:
-    """Raises ValueError for keys that would be left out because of another one."""
+    """Check that no key would be ignored because of another. Raises ValueError."""
     given = [key for key in COUNTS[1] if schema.get(key)]
     if "pattern" in schema and given:
-        raise ValueError(f"pattern together with {given[0]} cannot be followed: write the length into the pattern")
+        raise ValueError(f"pattern with {given[0]} is not supported: write the length into the pattern")
     name = str(schema.get("format"))
     low, high = LENGTHS.get("uuid" if name.startswith("uuid") else name, (0, MOST))
     if _is_known_format(name) and (schema.get("minLength", 0) > low or schema.get("maxLength", MOST) < high):
-        raise ValueError(f"format {name} together with {given[0]} cannot be followed: leave one out")
+        raise ValueError(f"format {name} with {given[0]} is not supported: leave one out")
 
 
 def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema with the demands of both. Raises ValueError for a key that cannot hold both."""
+    """Return a schema with the constraints of both. Raises ValueError for a key whose values cannot be combined."""
     found = dict(one)
     for key, value in other.items():
         if key not in found or found[key] == value:
@@ -231,7 +232,7 @@ def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
         elif key == "type" and sorted(map(str, [value, found[key]])) == ["integer", "number"]:
             found[key] = "integer"
         elif key not in ("title", "description", "default", "examples"):
-            raise ValueError(f"allOf with two values of {key} cannot be followed: join its parts")
+            raise ValueError(f"allOf with two values of {key} is not supported: merge its parts")
     return found
 
 
@@ -240,9 +241,9 @@ def _is_known_format(name: Any) -> bool:
 
 
 def _within_counts(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Before anything is built: without a greatest count above `MOST`, which many schemas have and no answer reaches.
+    """Drop maximum counts above `MOST`: many schemas have one, and no answer reaches it.
 
-    Raises ValueError for what is no count, or for a least count above `MOST`.
+    Raises ValueError for an invalid count and for a minimum count above `MOST`.
     """
     found = dict(schema)
     for keys in COUNTS:
@@ -253,7 +254,7 @@ def _within_counts(schema: Mapping[str, Any]) -> Mapping[str, Any]:
             if key in found:
                 found[key] = int(value)
             if value > MOST and key.startswith("min"):
-                raise ValueError(f"{key} {int(value)} is above {MOST}, the most that a grammar counts")
+                raise ValueError(f"{key} {int(value)} is above {MOST}, the maximum for a grammar")
         low, high = _count(found, keys)
         if high is not None and low > high:
             raise ValueError(f"{keys[0]} {low} is above {keys[1]} {high}")
@@ -267,12 +268,12 @@ def _count(schema: Mapping[str, Any], keys: tuple[str, str]) -> tuple[int, int |
 
 
 def repeated(item: str, low: int, high: int | None) -> str:
-    """`item` from `low` to `high` times, None: any number."""
+    """Return a rule for `item` repeated from `low` to `high` times (None: no limit)."""
     return '""' if high == 0 else f"{item}{{{low},{'' if high is None else high}}}"
 
 
 def separated(item: str, low: int, high: int | None) -> str:
-    """The same with commas between."""
+    """Return the same with commas between the items."""
     if high == 0:
         return '""'
     rest = repeated(f'("," space {item})', max(low - 1, 0), None if high is None else high - 1)

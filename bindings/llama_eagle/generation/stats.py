@@ -1,4 +1,4 @@
-"""What speculative rounds did and what they took."""
+"""Statistics of speculative rounds."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from llama_eagle.sessions.session import Timings
 NATIVE_PHASES = ("draft", "verify", "sample", "commit")
 
 
-ENOUGH_DRAFTED = 100  # tokens, before nothing is expected of a draft any more
+ENOUGH_DRAFTED = 100  # tokens, to judge a draft
+ENOUGH_DRAFTS = 25  # rounds, to judge a draft of few tokens per round
 NEVER = 0.01  # acceptance rate
-ENOUGH_DRAFTS = 25  # drafts of one token each are fewer tokens, and prove as much
 
 
 def phases(before: Timings, after: Timings, ms: float, sample_ms: float = 0.0) -> dict[str, float]:
-    """Native time by phase between two readings; what is left of `ms` is Python's.
+    """Return the native time of each phase between two readings; the rest of `ms` is Python's.
 
     `sample_ms`: native sampling that the session did not time.
     """
@@ -28,12 +28,12 @@ def phases(before: Timings, after: Timings, ms: float, sample_ms: float = 0.0) -
 
 @dataclass
 class Statistics:
-    """What the rounds of one generation did. Times in ms over the whole generation, prompt excluded."""
+    """Statistics of the rounds of one generation. Times are in ms, without the prompt."""
 
     drafter: str = "none"
     rounds: int = 0
-    rounds_of: dict[str, int] = field(default_factory=dict)  # by what drafted them
-    counts_of: dict[str, tuple[int, int]] = field(default_factory=dict)  # tokens drafted and accepted, likewise
+    rounds_of: dict[str, int] = field(default_factory=dict)  # by drafter
+    counts_of: dict[str, tuple[int, int]] = field(default_factory=dict)  # drafted and accepted tokens, by drafter
     n_drafted: int = 0
     n_accepted: int = 0
     n_emitted: int = 0
@@ -42,7 +42,7 @@ class Statistics:
     ms: dict[str, float] = field(default_factory=dict)
 
     def add(self, other: Statistics) -> None:
-        """Count another generation in."""
+        """Add the statistics of another generation."""
         self.drafter = other.drafter
         self.rounds += other.rounds
         for name, n_rounds in other.rounds_of.items():
@@ -81,11 +81,11 @@ class Statistics:
 
     @property
     def accepted_per_position(self) -> list[float]:
-        """For each draft position, the share accepted among the rounds in which all earlier ones were."""
+        """Share of accepted tokens per draft position, among the rounds that accepted all earlier positions."""
         return [accepted / tried for accepted, tried in zip(self.accepted_at, self.tried_at, strict=True) if tried]
 
     def __str__(self) -> str:
-        """In a line, for people."""
+        """Return a summary of one line."""
         if not self.rounds:
             return "no rounds yet"
         if not self.n_drafted:
@@ -93,7 +93,7 @@ class Statistics:
         shares = " ".join(f"{share:.0%}" for share in self.accepted_per_position)
         ms = ", ".join(f"{name} {value:.0f}" for name, value in self.ms.items())
         return (
-            f"{self.n_emitted} tokens in {self.rounds} rounds, {self.mean_emitted:.2f} a round; {self.drafter}: "
+            f"{self.n_emitted} tokens in {self.rounds} rounds, {self.mean_emitted:.2f} per round; {self.drafter}: "
             f"{self.accept_rate:.0%} of {self.n_drafted} drafted tokens accepted (by position: {shares})"
             + (f"; ms: {ms}" if ms else "")
         )
@@ -122,10 +122,10 @@ class Statistics:
 
 
 def unaccepted(statistics: Statistics | None) -> str | None:
-    """A sentence about a draft that is practically never accepted; None for others, and for too few drafted tokens.
+    """Return a sentence about a draft that is almost never accepted; None for others, or with too few drafted tokens.
 
-    Look-ups are left out: in a text without repetitions none is right. Of a dead head next to a look-up, few and short
-    drafts are made.
+    Look-ups are excluded: in a text without repetition none is right. Next to a look-up, a dead MTP head makes few and
+    short drafts, therefore drafts are counted as well as tokens.
     """
     if statistics is None:
         return None

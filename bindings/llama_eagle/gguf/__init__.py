@@ -1,1 +1,1 @@
-"""GGUF files before any native code sees them: header, description, sizes, whether two files fit."""
+"""Checks of GGUF files before native code reads them: header, description, sizes, and compatibility of two files."""

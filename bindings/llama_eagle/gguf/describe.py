@@ -1,4 +1,4 @@
-"""What is in a GGUF file."""
+"""Description of a GGUF file: its keys and tensors."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from llama_eagle.gguf.header import VALUE_TYPE_NAMES, ArrayRef, Header, read_mod
 from llama_eagle.gguf.validate import check_files
 from llama_eagle.gguf.validate.keys import kind_of
 
-SHORT_ARRAY = 128  # elements shown without being asked for
-WIDTH, NAME_WIDTH = 110, 44  # columns of the table, of its first column
-MIN_WIDTH = 24  # of its second
+SHORT_ARRAY = 128  # elements shown without --full
+WIDTH, NAME_WIDTH = 110, 44  # widths of the table and its first column
+MIN_WIDTH = 24  # width of the second column
 LONG_NAME = 60  # characters
 
 
 def describe(path: Path | str, *, full: bool = False) -> dict[str, Any]:
-    """Architecture, keys and tensors of a file (and of its splits). Raises `InputError`.
+    """Return architecture, keys and tensors of a file and its splits. Raises `InputError`.
 
-    Long arrays are given as `{"array": type, "length": n}` unless `full`. Shapes are in ggml order, fastest dimension
-    first.
+    Long arrays are returned as `{"array": type, "length": n}` unless `full`. Shapes are in ggml order, fastest
+    dimension first.
     """
     first, files = read_model(path)
     return {
@@ -41,7 +41,7 @@ def describe(path: Path | str, *, full: bool = False) -> dict[str, Any]:
 
 
 def render(description: dict[str, Any], width: int = WIDTH) -> str:
-    """The description as a table for people, values cut to `width` columns."""
+    """Format the description as a table for people, with values truncated to `width` columns."""
     tensors = description["tensors"]
     lines = [
         f"{description['path']}: {description['architecture'] or 'no architecture'}, GGUF version "
@@ -75,5 +75,5 @@ def _shown(value: Any) -> str:
 
 
 def _short(text: str, n_most: int) -> str:
-    line = " ".join(text.split())  # one line, whatever a file calls its tensors
+    line = " ".join(text.split())  # names in a file may contain line breaks
     return line if len(line) <= n_most else line[: n_most - 1] + "…"

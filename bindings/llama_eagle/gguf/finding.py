@@ -1,4 +1,4 @@
-"""What a check of files finds."""
+"""Findings of checks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Finding:
-    """An error keeps a file from being loaded, or a pair from running; a warning costs acceptance at most."""
+    """An error prevents loading a file or running a pair. A warning costs acceptance at most."""
 
     level: Literal["error", "warning"]
     message: str
-    file: str = ""  # the file that it is about
+    file: str = ""  # the file concerned; "": the pair

@@ -1,8 +1,8 @@
-"""Reads the header of a GGUF file: keys, array extents and tensor descriptions, never tensor data.
+"""Reader of the header of a GGUF file: keys, array extents and tensor descriptions, never tensor data.
 
-The whole file is memory-mapped and only its first pages are touched, so that a 20 GB model is checked in a fraction of
-a second. Every read is bounded by the file, so that a damaged file ends in an `InputError` and nothing else. The
-checks here run before any native code sees the file: llama.cpp aborts on some of what they refuse.
+The file is memory-mapped and only its first pages are read, so that even a large model is checked quickly. Every read
+is bounded by the file, so that a damaged file raises `InputError` and nothing else. The checks here run before native
+code reads the file: llama.cpp aborts on some of the files that they refuse.
 
 Source of the format: ggml/include/gguf.h.
 """
@@ -32,13 +32,13 @@ VALUE_TYPE_NAMES = {
 STRING, ARRAY = 8, 9
 MAX_DIMS = 4
 MAX_NAME = 64  # bytes of a tensor name, GGML_MAX_NAME
-SPLIT_ID = "llama_eagle.split_id"  # the same in all files of one conversion
+SPLIT_ID = "llama_eagle.split_id"  # equal in all files of one conversion
 SPLIT_NAME = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """One tensor: `shape` in ggml order (ne, fastest dimension first), `offset` in bytes into the data section."""
+    """One tensor. `shape`: ggml order (ne, fastest dimension first). `offset`: bytes into the data section."""
 
     name: str
     shape: tuple[int, ...]
@@ -55,7 +55,7 @@ class TensorInfo:
 
     @property
     def n_bytes(self) -> int | None:
-        """Size of the data in bytes; None for a type this version of gguf does not know."""
+        """Size of the data in bytes; None for a type that this version of gguf does not know."""
         sizes = quant_sizes().get(self.type_id)
         if sizes is None:
             return None
@@ -65,7 +65,7 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class ArrayRef:
-    """An array value that has not been read: element type, count and where its elements lie in the file."""
+    """An array value that has not been read: element type, count and position of its elements in the file."""
 
     type_id: int
     count: int
@@ -75,7 +75,7 @@ class ArrayRef:
 
 @dataclass(frozen=True)
 class Header:
-    """The header of one GGUF file. `keys` holds scalars and strings as they are, arrays as `ArrayRef`."""
+    """The header of one GGUF file. `keys` contains scalars and strings as values, arrays as `ArrayRef`."""
 
     path: Path
     version: int
@@ -90,7 +90,7 @@ class Header:
         return str(self.keys.get("general.architecture", ""))
 
     def arch_key(self, name: str, default: Any = None) -> Any:
-        """Value of `{architecture}.{name}`; arrays are read."""
+        """Return the value of `{architecture}.{name}`, with arrays read."""
         return self.value(f"{self.architecture}.{name}", default)
 
     def value(self, key: str, default: Any = None) -> Any:
@@ -104,12 +104,12 @@ class Header:
         return list(reader.elements(ref.type_id, ref.count))
 
     def count_distinct(self, ref: ArrayRef) -> int:
-        """How many strings of an array differ; empty ones count as different."""
+        """Count the distinct strings of an array. Empty ones count as distinct."""
         strings = [*self.raw_strings(ref)]
         return len(set(strings) - {b""}) + strings.count(b"")
 
     def raw_strings(self, ref: ArrayRef) -> Iterator[bytes]:
-        """The strings of an array, not decoded."""
+        """Yield the strings of an array, not decoded."""
         data, at, unpack = self.raw_array(ref), 0, struct.Struct("<Q").unpack_from
         for _ in range(ref.count):
             start = at + 8
@@ -117,13 +117,13 @@ class Header:
             yield data[start:at]
 
     def raw_array(self, ref: ArrayRef) -> bytes:
-        """The encoded elements, to compare two arrays without decoding them."""
+        """Return the encoded elements, to compare two arrays without decoding them."""
         with self.path.open("rb") as file:
             file.seek(ref.start)
             return file.read(ref.end - ref.start)
 
     def read_tensor_bytes(self, name: str) -> bytes:
-        """Data of one small tensor (the draft's d2t)."""
+        """Return the data of one small tensor (the draft's d2t)."""
         tensor = self.tensors[name]
         with self.path.open("rb") as file:
             file.seek(self.data_offset + tensor.offset)
@@ -138,13 +138,13 @@ class Header:
 
     @property
     def n_vocab(self) -> int:
-        """Entries of the tokenizer, 0 without one."""
+        """Number of tokens of the tokenizer, 0 without one."""
         tokens = self.keys.get("tokenizer.ggml.tokens")
         return tokens.count if isinstance(tokens, ArrayRef) else 0
 
 
 def read_header(path: Path | str) -> Header:
-    """Read and check one file's header. Raises `InputError` for anything that is not a complete, sound GGUF."""
+    """Read and check one file's header. Raises `InputError` unless it is a complete, valid GGUF."""
     path = Path(path)
     try:
         with path.open("rb") as file:
@@ -160,18 +160,18 @@ def read_header(path: Path | str) -> Header:
             f"{path} is a folder, not a GGUF file. Convert a checkpoint first: llama-eagle convert {path} -o model.gguf"
         ) from None
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from None
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}). Correct the path.") from None
     check_extents(header)
     return header
 
 
-Source: TypeAlias = Path | str | list[Header]  # a model's file, or the headers of all its files, once they are read
+Source: TypeAlias = Path | str | list[Header]  # a model's file, or the headers of all its files
 
 
 def read_model(source: Source) -> tuple[Header, list[Header]]:
-    """The header of a model and those of all its files: itself, or the splits it names.
+    """Return the header of a model, and those of all its files: itself, or its splits.
 
-    Raises `InputError` when a split is missing, or the path is not the first one.
+    Raises `InputError` if a split is missing, or the path is not the first one.
     """
     if isinstance(source, list):
         return source[0], source
@@ -183,14 +183,14 @@ def read_model(source: Source) -> tuple[Header, list[Header]]:
     if match is None or int(match[2]) != first.split_count:
         raise InputError(
             f"{first.path}: one of {first.split_count} splits, but its name is not NAME-00001-of-"
-            f"{first.split_count:05d}.gguf. Rename the files as they were made."
+            f"{first.split_count:05d}.gguf. Restore the original names of the files."
         )
     names = [
         first.path.with_name(f"{first.path.name[: match.start()]}-{i + 1:05d}-of-{first.split_count:05d}.gguf")
         for i in range(first.split_count)
     ]
     if number != 0:
-        raise InputError(f"{first.path}: this is not the first split. Give the first one: {names[0]}")
+        raise InputError(f"{first.path}: this is not the first split. Use the first one: {names[0]}")
     missing = [name.name for name in names if not name.exists()]
     if missing:
         raise InputError(f"{first.path}: missing split {missing[0]} (expected {len(names)} files in the same folder).")
@@ -200,36 +200,36 @@ def read_model(source: Source) -> tuple[Header, list[Header]]:
 
 
 def _require_one_conversion(files: list[Header]) -> None:
-    """Splits that belong together: by number, by the id that our conversions write, and by their tensors."""
+    """Check that splits belong together: by number, by the id that our conversions write, and by their tensors."""
     first, seen = files[0], dict[str, Path]()
     for number, file in enumerate(files):
         ids = first.keys.get(SPLIT_ID), file.keys.get(SPLIT_ID)
         if (file.keys.get("split.no", 0), file.split_count) != (number, len(files)):
             raise InputError(
-                f"{file.path}: not split {number + 1} of {len(files)}, as its name says. Download it again."
+                f"{file.path}: not split {number + 1} of {len(files)}, despite its name. Download it again."
             )
         if None not in ids and ids[0] != ids[1]:
-            raise InputError(f"{file.path}: of another conversion than {first.path}. Use the files of one.")
+            raise InputError(f"{file.path}: from another conversion than {first.path}. Use files of one conversion.")
         for name in file.tensors:
             if name in seen:
-                raise InputError(f"{file.path}: tensor {name} is in {seen[name]} too. Use the files of one conversion.")
+                raise InputError(f"{file.path}: tensor {name} is in {seen[name]} too. Use files of one conversion.")
             seen[name] = file.path
     total = first.keys.get("split.tensors.count", len(seen))
     if total != len(seen):
         raise InputError(
-            f"{first.path}: its splits hold {len(seen)} tensors, {total} belong to it. Download them again."
+            f"{first.path}: its splits contain {len(seen)} tensors, expected {total}. Download them again."
         )
 
 
 def check_extents(header: Header) -> None:
-    """Every tensor lies inside the file: a truncated download fails here and not in the middle of a load."""
+    """Check that every tensor is inside the file, so that a truncated download fails here and not during loading."""
     available = header.file_size - header.data_offset
     for tensor in header.tensors.values():
         sizes = quant_sizes().get(tensor.type_id)
         if sizes is not None and tensor.shape[0] % sizes[0]:
             raise InputError(
                 f"{header.path}: damaged: tensor {tensor.name} has rows of {tensor.shape[0]} elements, "
-                f"which {tensor.type_name} cannot hold (blocks of {sizes[0]}). Convert or download it again."
+                f"which {tensor.type_name} does not support (blocks of {sizes[0]}). Convert or download it again."
             )
         end = tensor.offset + (tensor.n_bytes or 0)
         if end > available:
@@ -241,7 +241,7 @@ def check_extents(header: Header) -> None:
 
 @cache
 def quant_sizes() -> dict[int, tuple[int, int]]:
-    """ggml type id -> (elements of a block, bytes of a block)."""
+    """Return the map from ggml type id to (elements per block, bytes per block)."""
     return {int(key): value for key, value in _constants().GGML_QUANT_SIZES.items()}
 
 
@@ -254,7 +254,7 @@ def quant_type_name(type_id: int) -> str:
 
 @cache
 def _constants() -> Any:
-    """The module gguf.constants, without its package where that is not imported yet: that imports YAML and writers."""
+    """Return the module gguf.constants without importing its package, which imports YAML and writers."""
     package = None if "gguf" in sys.modules else find_spec("gguf")
     folder = package and package.submodule_search_locations
     spec = spec_from_file_location("llama_eagle_gguf_constants", Path(folder[0]) / "constants.py") if folder else None
@@ -273,7 +273,7 @@ def _not_gguf(path: Path, file: Any, size: int) -> str:
 
 
 class _Reader:
-    """Bounded little-endian reads from a buffer, and a position."""
+    """Bounded little-endian reads from a buffer, with a position."""
 
     def __init__(self, view: Any, path: Path) -> None:
         self.view = view
@@ -289,7 +289,7 @@ class _Reader:
     def scalar(self, code: str) -> Any:
         size = struct.calcsize("<" + code)
         if self.at + size > self.size:
-            raise self.damaged("it ends inside a value")
+            raise self.damaged("the file ends inside a value")
         (value,) = struct.unpack_from("<" + code, self.view, self.at)
         self.at += size
         return value
@@ -330,7 +330,7 @@ class _Reader:
         self.at += n
 
     def skip_strings(self, count: int) -> None:
-        """Half a million strings of a tokenizer: kept tight, about 0.1 s."""
+        """Skip strings in a tight loop: a tokenizer may have half a million."""
         if count > (self.size - self.at) // 8:
             raise self.damaged(f"an array of {count} strings does not fit into the file")
         unpack, view, at, limit = struct.Struct("<Q").unpack_from, self.view, self.at, self.size - 8

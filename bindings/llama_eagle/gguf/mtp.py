@@ -1,6 +1,6 @@
-"""The next-token-prediction (MTP) head that a checkpoint brings: in the target's own file, or in one beside it.
+"""The multi-token-prediction (MTP) head of a checkpoint, in the target's file or in a separate one.
 
-It is the block behind the last one of the trunk (`blk.{n_layer}.nextn.*`), which llama.cpp loads only when asked to.
+It is the block after the last one of the trunk (`blk.{n_layer}.nextn.*`), which llama.cpp loads only on request.
 """
 
 from __future__ import annotations
@@ -9,28 +9,28 @@ from collections.abc import Sequence
 
 from llama_eagle.gguf.header import ArrayRef, Header, TensorInfo
 
-ARCHITECTURES = frozenset({"qwen35", "qwen35moe", "qwen3next"})  # whose head our engine runs
-BASE_LIST = "llama_eagle.draft_vocab"  # the likeliest tokens, likeliest first, for the rows of a trimmed head
+ARCHITECTURES = frozenset({"qwen35", "qwen35moe", "qwen3next"})  # with an MTP head that our engine runs
+BASE_LIST = "llama_eagle.draft_vocab"  # tokens by descending frequency, for the rows of a trimmed head
 
 
 def has_head(files: Sequence[Header]) -> bool:
-    """Whether a model's files hold an MTP head that can draft."""
+    """Return True if a model's files contain an MTP head that our engine can run."""
     return files[0].architecture in ARCHITECTURES and _stores(files, "nextn.eh_proj.weight")
 
 
 def is_head_alone(files: Sequence[Header]) -> bool:
-    """Whether they hold the head without the model."""
+    """Return True if they contain the head without the model."""
     return has_head(files) and not any("blk.0.attn_norm.weight" in file.tensors for file in files)
 
 
 def base_ids(header: Header) -> list[int]:
-    """What the file stores of the likeliest tokens; empty when it stores nothing."""
+    """Return the file's list of most frequent tokens; empty if it has none."""
     value = header.keys.get(BASE_LIST)
     return [int(token) for token in header.read_array(value)] if isinstance(value, ArrayRef) else []
 
 
 def problems(target: Header, draft: Header) -> list[str]:
-    """Every reason why the head in `draft` cannot draft for `target`."""
+    """Return every reason why the head in `draft` cannot draft for `target`."""
     if target.architecture != draft.architecture:
         return [f"it is the head of a {draft.architecture} model, the target is {target.architecture}."]
     compared = {
@@ -46,13 +46,16 @@ def problems(target: Header, draft: Header) -> list[str]:
 
 
 def n_layers(header: Header) -> int:
-    """Blocks of a model's trunk; MTP blocks, which are stored behind them, do not count."""
+    """Return the number of blocks in a model's trunk. MTP blocks, which are stored after them, do not count."""
     return int(header.arch_key("block_count", 0)) - int(header.arch_key("nextn_predict_layers", 0))
 
 
 def step_share(files: Sequence[Header], n_rows: int) -> float:
-    """What a drafted token reads, of what plain decoding reads for one: the head's block and `n_rows` of the output
-    matrix, against the trunk with the whole of it. On a CPU that is about the time that drafting a token costs."""
+    """Return the bytes read per drafted token as a share of those of plain decoding.
+
+    A drafted token reads the head's block and `n_rows` of the output matrix, plain decoding the trunk and the whole
+    matrix. On a CPU this share is about the relative time of drafting a token.
+    """
     mark = f"blk.{n_layers(files[0])}."
     tensors = [tensor for file in files for tensor in file.tensors.values() if tensor.name != "rope_freqs.weight"]
     named = {tensor.name: tensor for tensor in tensors}
@@ -65,7 +68,7 @@ def step_share(files: Sequence[Header], n_rows: int) -> float:
 
 
 def _bytes_read(header: Header, tensor: TensorInfo) -> float:
-    """For one token: of experts, those that it is sent to."""
+    """Return the bytes read for one token; for experts, those of the experts in use."""
     n_bytes = tensor.n_bytes or 0
     if "_exps" not in tensor.name:
         return float(n_bytes)

@@ -1,4 +1,4 @@
-"""Names of GGUF files, as llama.cpp reads them (common/download.cpp): model, quantization, split and role."""
+"""Names of GGUF files, parsed as in llama.cpp (common/download.cpp): model, quantization, split and role."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ _FOLDER = re.compile(rf"(?i){_TYPE}")
 
 @dataclass(frozen=True)
 class FileName:
-    """path: within a folder or repository. model: the name without role, quantization and split. quant: upper case,
-    empty if the name has none. part: from 1."""
+    """A parsed file name.
+
+    path: within a folder or repository. model: the name without role, quantization and split. quant: upper case, empty
+    if the name has none. part: from 1.
+    """
 
     path: str
     role: str
@@ -47,7 +50,7 @@ class FileName:
         return wanted.upper() in (self.quant, self.quant.removeprefix("UD-"))
 
     def names(self, model: str) -> bool:
-        """Return True if the file's own model name contains the words of `model`."""
+        """Return True if the file's model name contains the words of `model`."""
         return f"-{_words(model)}-" in f"-{_words(self.model)}-"
 
 
@@ -68,7 +71,10 @@ def read_name(path: str) -> FileName:
 
 
 def names_of(model: Header) -> Iterator[str]:
-    """Names of a model, hub ids among them: of its repository, its file, itself, and the model it was made from."""
+    """Yield names of a model, including hub ids.
+
+    They are those of its repository, its file, itself, and the model it was made from.
+    """
     path = model.path.absolute()
     yield from (part.removeprefix("models--").replace("--", "/") for part in path.parts if part.startswith("models--"))
     yield f"{path.parent.parent.name}/{path.parent.name}"
@@ -81,37 +87,37 @@ def names_of(model: Header) -> Iterator[str]:
 
 
 def is_type_folder(name: str) -> bool:
-    """Return True for a folder named after a quantization, as repositories with large models have it."""
+    """Return True for a folder named after a quantization, as in repositories with large models."""
     return _FOLDER.fullmatch(name) is not None
 
 
 def first_files(paths: Iterable[str], role: str = MODEL) -> list[FileName]:
-    """The first or only file of each model with this role."""
+    """Return the first or only file of each model with this role."""
     names = [read_name(path) for path in sorted(paths) if path.lower().endswith(".gguf")]
     return [name for name in names if name.role == role and name.part == 1]
 
 
 def parts(first: FileName, paths: Iterable[str]) -> list[str]:
-    """All files of a split model, in order. Raises `UsageError` if one is missing."""
+    """Return all files of a split model, in order. Raises `UsageError` if one is missing."""
     if first.n_parts == 1:
         return [first.path]
     mark = f"-{1:05d}-of-{first.n_parts:05d}"
     wanted = [first.path.replace(mark, f"-{i + 1:05d}-of-{first.n_parts:05d}") for i in range(first.n_parts)]
     missing = set(wanted) - set(paths)
     if missing:
-        raise UsageError(f"{min(missing)} is missing: {first.path} has {first.n_parts} parts. Name another model.")
+        raise UsageError(f"{min(missing)} is missing: {first.path} has {first.n_parts} parts. Choose another model.")
     return wanted
 
 
 def choose(where: str, sizes: Mapping[str, int], wanted: str | None, memory: int | None) -> FileName:
-    """The model to load from a repository: the type that is wanted, else Q4_K_M or the next larger one that fits into
-    `memory` bytes, else the largest that does.
+    """Choose the model to load from a repository.
 
-    Raises `UsageError` with what there is.
+    The order is: the type that is wanted; Q4_K_M or the next larger one that fits into `memory` bytes; the largest that
+    fits. Raises `UsageError` with the available models.
     """
     models = first_files(sizes)
     if not models:
-        raise UsageError(f"{where}: no GGUF model in it. Name another repository or folder.")
+        raise UsageError(f"{where}: contains no GGUF model. Choose another repository or folder.")
     if wanted is not None:
         found = [name for name in models if name.is_type(wanted)]
         exact = [name for name in found if name.quant == wanted.upper()]
@@ -123,14 +129,14 @@ def choose(where: str, sizes: Mapping[str, int], wanted: str | None, memory: int
         smallest = min(models, key=lambda name: n_bytes[name])
         raise UsageError(
             f"{where}: its smallest model, {smallest.path}, takes {n_bytes[smallest] / 2**30:.1f} GiB, "
-            f"{(memory or 0) / 2**30:.1f} GiB of memory are free. Name a smaller model, or this one with its type: "
+            f"{(memory or 0) / 2**30:.1f} GiB of memory are free. Choose a smaller model, or this one with its type: "
             f"{where}:{smallest.quant or 'TYPE'}"
         )
     return min(fitting, key=lambda name: _rank(name, n_bytes[name]))
 
 
 def _rank(name: FileName, n_bytes: int) -> tuple[bool, bool, int]:
-    """Four bits first, then more, then less."""
+    """Return the sort key: four bits first, then more, then fewer."""
     return name.bits < 4, name.quant != "Q4_K_M", n_bytes if name.bits >= 4 else -n_bytes
 
 
@@ -139,11 +145,11 @@ def _only(where: str, found: list[FileName], models: list[FileName], what: str =
         return found[0]
     listed = ", ".join(name.path for name in (found or models)[:8])
     count = f"{len(found)} models" if found else "no model"
-    raise UsageError(f"{where}: {count} {what}".rstrip() + f". There are: {listed}. Name one by its type or file.")
+    raise UsageError(f"{where}: {count} {what}".rstrip() + f". Available: {listed}. Choose one by its type or file.")
 
 
 def closest(names: Iterable[FileName], model: FileName) -> FileName | None:
-    """The sidecar whose quantization is closest to the model's."""
+    """Return the sidecar whose quantization is closest to the model's."""
     return min(
         names, key=lambda name: (name.quant != model.quant, abs(name.bits - model.bits), name.path), default=None
     )

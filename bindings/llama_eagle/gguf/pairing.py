@@ -1,4 +1,4 @@
-"""Do a target and a draft fit? Decided from the two GGUF headers, before any native code runs.
+"""Compatibility of a target and a draft, from the two GGUF headers, before native code runs.
 
 Source of the rules: llama.cpp's src/models/eagle3.cpp and the aux-layer convention "boundary k = residual entering
 block k" of its `eagle3.target_layers`.
@@ -20,13 +20,13 @@ from llama_eagle.gguf.validate import WITHOUT_TEXT, check_files
 
 DRAFT_ARCHITECTURE = "eagle3"
 
-# Architectures whose graph publishes the residual stream at every block, those of our patch 0101 included.
+# Architectures whose graph publishes the residual stream at every block, including those of our patch 0101.
 FEATURE_TARGETS = frozenset({
     "bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan-dense", "hunyuan_vl", "lfm2", "lfm2moe", "llama", "mimo2",
     "minimax-01", "minimax-m2", "muse-glimmer", "nanbeige", "nemotron_h", "nemotron_h_moe", "qwen2", "qwen3", "qwen35",
     "qwen35moe", "qwen3moe", "qwen3next", "qwen3vl", "qwen3vlmoe", "qwen4exp",
 })  # fmt: skip
-# Those that publish the last boundary (after the last block) before the final norm.
+# Architectures that publish the last boundary (after the last block) before the final norm.
 LAST_BOUNDARY_TARGETS = frozenset({"deepseek4", "gpt-oss", "mimo2", "nemotron_h", "nemotron_h_moe"})
 
 KNOWN_NON_TARGETS = {
@@ -35,12 +35,12 @@ KNOWN_NON_TARGETS = {
     "imatrix": "an importance matrix",
 }
 
-HEAD_ROWS = (8192, 16384, 32768)  # whose cost a check tells
+HEAD_ROWS = (8192, 16384, 32768)  # numbers of rows whose cost a check reports
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """compatible: no finding is an error. target, draft: what the files say of themselves."""
+    """Result of a check. compatible: no finding is an error. target, draft: facts about the files."""
 
     compatible: bool
     target: dict[str, Any]
@@ -52,7 +52,7 @@ class CheckReport:
 
 
 def require_target(header: Header) -> None:
-    """The file is a whole model of its own. Raises `InputError` otherwise."""
+    """Check that the file is a complete model. Raises `InputError`."""
     arch = header.architecture
     if arch == DRAFT_ARCHITECTURE:
         raise InputError(
@@ -60,7 +60,7 @@ def require_target(header: Header) -> None:
         )
     kind = KNOWN_NON_TARGETS.get(arch) or KNOWN_NON_TARGETS.get(str(header.keys.get("general.type", "")))
     if kind:
-        raise InputError(f"{header.path} is {kind}, not a language model. Give the model's own GGUF.")
+        raise InputError(f"{header.path} is {kind}, not a language model. Use the GGUF of a model.")
     if not arch:
         raise InputError(f"{header.path}: no general.architecture. It is not a llama.cpp model; convert it again.")
     if not header.n_vocab or header.keys.get("tokenizer.ggml.model") in WITHOUT_TEXT:
@@ -68,7 +68,7 @@ def require_target(header: Header) -> None:
 
 
 def require_draft(files: list[Header]) -> None:
-    """The file is an EAGLE-3 draft, or holds an MTP head. Raises `InputError` otherwise."""
+    """Check that the file is an EAGLE-3 draft, or contains an MTP head. Raises `InputError`."""
     header = files[0]
     if header.architecture != DRAFT_ARCHITECTURE and not mtp.has_head(files):
         raise InputError(
@@ -78,10 +78,10 @@ def require_draft(files: list[Header]) -> None:
 
 
 def require_models(target: Source, draft: Source | None = None) -> tuple[Header, Header | None]:
-    """The headers of target and draft, if both are sound and fit.
+    """Return the headers of target and draft, if both are valid and fit.
 
-    Raises `InputError` for a file that is none, `IncompatibleModels` for a pair, with the first reason there is; then
-    `EnvironmentFailure` where the process may not take the addresses for both.
+    Raises `InputError` for an invalid file, `IncompatibleModels` for a pair, each with the first reason, and
+    `EnvironmentFailure` if the process's limit of address space is too low for both.
     """
     target_files, draft_files = _read(target, draft)
     for finding in find(target_files, draft_files):
@@ -95,8 +95,10 @@ def require_models(target: Source, draft: Source | None = None) -> tuple[Header,
 
 
 def check_models(target: Path | str, draft: Path | str | None = None) -> CheckReport:
-    """Everything that `require_models` would refuse, and more. Raises `InputError` for a file that cannot be read, or
-    is no target or no draft."""
+    """Return a report of everything that `require_models` refuses, and more.
+
+    Raises `InputError` for a file that cannot be read, or is neither a target nor a draft.
+    """
     target_files, draft_files = _read(target, draft)
     findings = find(target_files, draft_files)
     is_sound = not any(finding.level == "error" and finding.file for finding in findings)
@@ -109,8 +111,10 @@ def check_models(target: Path | str, draft: Path | str | None = None) -> CheckRe
 
 
 def find(target: list[Header], draft: list[Header] | None) -> list[Finding]:
-    """Every reason why these files cannot run, and every one why they would draft badly. Findings without a file are
-    of the pair: it is looked at when both files are sound."""
+    """Return every reason why these files cannot run, or would draft badly.
+
+    Findings without a file are about the pair, which is checked only if both files are valid.
+    """
     findings = [finding for files in (target, draft) if files for finding in check_files(files)]
     if draft is None or any(finding.level == "error" for finding in findings):
         return findings
@@ -120,7 +124,7 @@ def find(target: list[Header], draft: list[Header] | None) -> list[Finding]:
 
 
 def draft_problem(target: list[Header], draft: list[Header]) -> str:
-    """Why a draft cannot draft for a target; empty if it can."""
+    """Return the reason why a draft cannot draft for a target; empty if it can."""
     if draft[0].architecture != DRAFT_ARCHITECTURE:
         return next(iter(mtp.problems(target[0], draft[0])), "") if mtp.has_head(draft) else "it has no MTP head."
     return next((finding.message for finding in find(target, draft) if finding.level == "error"), "")
@@ -137,7 +141,10 @@ def _read(target: Source, draft: Source | None) -> tuple[list[Header], list[Head
 
 
 def pair_problems(target: Header, draft: Header, stored: set[str]) -> list[str]:
-    """Every reason why a sound draft cannot run with a sound target. stored: names of all the target's tensors."""
+    """Return every reason why a valid draft cannot run with a valid target.
+
+    stored: names of all the target's tensors.
+    """
     if draft.architecture != DRAFT_ARCHITECTURE:
         return mtp.problems(target, draft)
     return [
@@ -174,8 +181,8 @@ def _layer_problems(target: Header, draft: Header) -> Iterator[str]:
         yield f"it reads layer {outside[0]}, the target has layers 0 to {last - 1}. Use the draft of this target."
     elif last in layers and arch not in LAST_BOUNDARY_TARGETS:
         yield (
-            f"it reads the output of the last block (boundary {last}), which llama.cpp gives only after the final norm "
-            f"for {arch}. Convert it with --aux-layers."
+            f"it reads the output of the last block (boundary {last}), which llama.cpp provides only after the final "
+            f"norm for {arch}. Convert it with --aux-layers."
         )
     if len(set(layers)) != len(layers):
         yield f"it names a layer twice: {layers}. Convert it again with --aux-layers."
@@ -192,7 +199,7 @@ def _vocabulary_problems(target: Header, draft: Header) -> Iterator[str]:
 
 
 def _first_different_token(target: Header, draft: Header) -> tuple[int, str, str] | None:
-    """Padding entries have no text of their own and may differ."""
+    """Return the first token that differs. Padding tokens have no text of their own and may differ."""
     left, right = (header.keys.get("tokenizer.ggml.tokens") for header in (target, draft))
     if not isinstance(left, ArrayRef) or not isinstance(right, ArrayRef):
         return None
@@ -206,7 +213,7 @@ def _first_different_token(target: Header, draft: Header) -> tuple[int, str, str
 
 
 def _ownership_problems(stored: set[str], draft: Header) -> Iterator[str]:
-    """What the draft does not hold must be the target's."""
+    """Check that the target has the tensors that the draft lacks."""
     if "token_embd.weight" not in draft.tensors and "token_embd.weight" not in stored:
         yield "neither it nor the target has embeddings (token_embd.weight)."
     if "output.weight" in draft.tensors:
@@ -220,7 +227,7 @@ def _ownership_problems(stored: set[str], draft: Header) -> Iterator[str]:
 def _warnings(target: Header, draft: Header) -> Iterator[str]:
     n_ctx, n_ctx_target = (header.arch_key("context_length") or 0 for header in (draft, target))
     if n_ctx < n_ctx_target:
-        yield f"it was trained for {n_ctx} tokens, the target for {n_ctx_target}: beyond, less is accepted"
+        yield f"it was trained for {n_ctx} tokens, the target for {n_ctx_target}: fewer tokens are accepted beyond that"
     for name in ("model", "pre"):
         key = f"tokenizer.ggml.{name}"
         if target.value(key) != draft.value(key):
@@ -228,7 +235,7 @@ def _warnings(target: Header, draft: Header) -> Iterator[str]:
 
 
 def _step_shares(files: list[Header]) -> dict[str, float]:
-    """What a token drafted by the target's own head costs, of a plain decode, by rows of its output matrix."""
+    """Return the cost of a token drafted by the target's own head, relative to a plain decode, by output rows."""
     rows = {str(n): n for n in HEAD_ROWS if n < files[0].n_vocab} | {"all": files[0].n_vocab}
     return {name: round(mtp.step_share(files, n), 4) for name, n in rows.items()}
 

@@ -1,4 +1,4 @@
-"""Drafts next to a target: MTP heads and EAGLE-3 drafts in files of their own."""
+"""Drafts next to a target: MTP heads and EAGLE-3 drafts in separate files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KEY = b"general.architecture\x08\x00\x00\x00"
 
 @dataclass(frozen=True)
 class Sidecar:
-    """A draft's headers and the rule that chose it, or why the one that was found is not used."""
+    """A draft's headers and the rule that selected it, or the reason why it is not used."""
 
     files: list[Header] | None
     rule: str = ""
@@ -24,9 +24,10 @@ class Sidecar:
 
 
 def find_sidecar(target: list[Header]) -> Sidecar | None:
-    """The draft next to a target that has its name, or that is the only one next to the only model.
+    """Return the draft next to a target that has its name, or that is the only one next to the only model.
 
-    None if there is none. Never one that merely has a fitting shape: the draft of another model fits, and is useless.
+    Returns None if there is none. A matching shape is not sufficient: the draft of another model may fit, but is
+    useless.
     """
     first = target[0].path
     problem = None
@@ -39,7 +40,7 @@ def find_sidecar(target: list[Header]) -> Sidecar | None:
 
 
 def fitting(target: list[Header], path: Path) -> tuple[list[Header] | None, str]:
-    """The headers of a draft that can draft for a target, or why it cannot."""
+    """Return the headers of a draft that can draft for a target, or the reason why it cannot."""
     try:
         files = read_model(path)[1]
     except EagleError as error:
@@ -49,19 +50,19 @@ def fitting(target: list[Header], path: Path) -> tuple[list[Header] | None, str]
 
 
 def _candidates(target: Path, own: set[str]) -> Iterator[tuple[Path, str]]:
-    """Drafts in the order they are tried, each with the rule that finds it."""
+    """Yield drafts in the order of their trial, each with the rule that finds it."""
     folders = [target.parent, *([target.parent.parent] if is_type_folder(target.parent.name) else [])]
     paths = [path for folder in folders for path in folder.glob("*.gguf") if path.name not in own]
     names = {path: read_name(path.name) for path in paths}
     drafts = {path: name for path, name in names.items() if name.part == 1 and _is_draft(path, name)}
     if not drafts:
         return
-    mine = read_name(target.name)
-    models = {name.model for path, name in names.items() if path not in drafts and name.role == MODEL} | {mine.model}
-    order = sorted(drafts, key=lambda path: (drafts[path].role != MTP, drafts[path].quant != mine.quant, path.name))
+    wanted = read_name(target.name)
+    models = {name.model for path, name in names.items() if path not in drafts and name.role == MODEL} | {wanted.model}
+    order = sorted(drafts, key=lambda path: (drafts[path].role != MTP, drafts[path].quant != wanted.quant, path.name))
     for path in order:
         owner = max((model for model in models if drafts[path].names(model)), key=len, default=None)
-        if owner == mine.model:
+        if owner == wanted.model:
             yield path, "it has the target's name"
         elif owner is None and len(models) == 1 and len({name.model for name in drafts.values()}) == 1:
             yield path, "it is the only draft next to the target"
@@ -74,7 +75,7 @@ def _is_draft(path: Path, name: FileName) -> bool:
 
 
 def peek_architecture(path: Path) -> str:
-    """The architecture of a GGUF that names it among its first keys, as all writers do; otherwise empty."""
+    """Return the architecture of a GGUF that has it among its first keys, as all writers do; otherwise ""."""
     try:
         with path.open("rb") as file:
             start = file.read(4096)

@@ -1,6 +1,6 @@
-"""Whether a context fits into memory, estimated before it is made.
+"""Estimate of a context's memory before it is created.
 
-Linux promises memory that it does not have and kills the process when it is touched: llama.cpp cannot report that.
+Linux grants memory that it does not have and kills the process on first use, which llama.cpp cannot report.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.gguf.header import Header, quant_sizes
 
 CGROUP = Path("/sys/fs/cgroup")
-OVERHEAD = (
-    1 << 30
-)  # bytes of addresses for graphs, threads and their heaps: measured 0.9 GiB with a draft, mostly unused
+OVERHEAD = 1 << 30  # bytes of address space for graphs, threads and their heaps, most of them never used
 
 
 def require_memory(header: Header, n_ctx: int, type_k: int, type_v: int) -> None:
-    """Raises `EnvironmentFailure` when the K and V memory of `n_ctx` tokens exceeds what is available."""
+    """Raise `EnvironmentFailure` if the K and V caches of `n_ctx` tokens exceed the available memory."""
     needed, available = kv_bytes(header, n_ctx, type_k, type_v), available_bytes()
     if available is not None and needed > available:
         raise EnvironmentFailure(
-            f"{header.path}: no context of {n_ctx} tokens: its K and V memory takes {needed / 2**30:.1f} GiB, "
+            f"{header.path}: no context of {n_ctx} tokens: its K and V cache takes {needed / 2**30:.1f} GiB, "
             f"{available / 2**30:.1f} GiB are free. Use a smaller n_ctx or cache type, or free memory."
         )
 
 
 def require_addresses(files: Iterable[Header]) -> None:
-    """Raises `EnvironmentFailure` when the process's limit of address space (ulimit -v) is too low to load these files
-    and compute with them: ggml ends the process where it gets no memory for small things."""
+    """Raise `EnvironmentFailure` if the limit of address space (ulimit -v) is too low to load and run these files.
+
+    ggml ends the process if a small allocation fails.
+    """
     free = free_addresses()
-    needed = OVERHEAD + sum(2 * file.file_size for file in files)  # mapped, and copied into another layout
+    needed = OVERHEAD + sum(2 * file.file_size for file in files)  # mapped, and copied into the repacked layout
     if free is not None and needed > free:
         raise EnvironmentFailure(
-            f"the limit of address space leaves {free / 2**30:.1f} GiB, and this takes up to {needed / 2**30:.1f} GiB. "
-            "Raise it (ulimit -v)."
+            f"the limit of address space leaves {free / 2**30:.1f} GiB, but up to {needed / 2**30:.1f} GiB are needed. "
+            "Raise the limit (ulimit -v)."
         )
 
 
 def free_addresses() -> int | None:
-    """Bytes of address space that this process may still take; None without a limit."""
+    """Return the bytes of address space that this process may still use; None without a limit."""
     try:
         import resource
 
@@ -53,7 +53,7 @@ def free_addresses() -> int | None:
 
 
 def kv_bytes(header: Header, n_ctx: int, type_k: int, type_v: int) -> int:
-    """Bytes of the K and V memory; recurrent layers have none."""
+    """Return the bytes of the K and V caches. Recurrent layers have none."""
     heads = header.arch_key("attention.head_count", 1)
     n_heads = max(heads) if isinstance(heads, list) else int(heads)
     head_size = int(header.arch_key("embedding_length", 0)) // max(n_heads, 1)
@@ -67,7 +67,7 @@ def kv_bytes(header: Header, n_ctx: int, type_k: int, type_v: int) -> int:
 
 
 def total_bytes() -> int | None:
-    """Memory of this machine; None where the system does not report it."""
+    """Return the memory of this machine; None if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -75,14 +75,17 @@ def total_bytes() -> int | None:
 
 
 def available_bytes() -> int | None:
-    """What this process may still take, by the machine, its control group and its addresses; None where none says."""
+    """Return the memory that this process may still use; None if it is unknown.
+
+    The limits are those of the machine, the control group and the address space.
+    """
     addresses = free_addresses()
     limits = (_meminfo(), _control_group(), None if addresses is None else max(addresses - OVERHEAD, 0))
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _kv_heads(header: Header) -> list[int]:
-    """Heads of each layer that keeps keys and values."""
+    """Return the number of heads for each layer with keys and values."""
     n_layers = int(header.arch_key("block_count", 0))
     heads = header.arch_key("attention.head_count_kv", header.arch_key("attention.head_count", 1))
     per_layer = [int(n) for n in heads] if isinstance(heads, list) else [int(heads)] * n_layers

@@ -1,1 +1,1 @@
-"""Our build of llama.cpp: where it lies, its C interface through ctypes, its log and its limits."""
+"""Our build of llama.cpp: its location, its C interface through ctypes, its log and its limits."""

@@ -1,6 +1,6 @@
-"""Finds our build of llama.cpp and makes llama-cpp-python's ctypes layer load it.
+"""Location of our build of llama.cpp, and its use by llama-cpp-python's ctypes layer.
 
-The folder holds libllama, the ggml libraries, libmtmd and `build-info.json`, written by the native build:
+The folder contains libllama, the ggml libraries, libmtmd and `build-info.json`, which the native build writes:
 `upstream_commit`, `patch_hash`, `abi_version` and `llama_cpp_python` (the version whose struct layouts match).
 """
 
@@ -26,7 +26,7 @@ REBUILD = "Reinstall llama-eagle (pip install -e . in the source tree) so that l
 
 @dataclass(frozen=True)
 class BuildInfo:
-    """What the native build wrote about itself."""
+    """Facts that the native build records about itself."""
 
     upstream_commit: str
     patch_hash: str
@@ -39,16 +39,16 @@ class BuildInfo:
 
 
 def find_library_folder() -> Path | None:
-    """The folder of our libllama: the override, or lib/ of the installed package. None if there is none."""
+    """Return the folder of our libllama: the override, or lib/ of the installed package. None if there is none."""
     override = os.environ.get(OVERRIDE)
     candidates = [Path(override)] if override else _candidates()
     return next((folder.resolve() for folder in candidates if _has_library(folder)), None)
 
 
 def redirect_llama_cpp() -> None:
-    """Point llama-cpp-python at our library; it reads these variables when it is first imported.
+    """Point llama-cpp-python at our library, through variables that it reads at its first import.
 
-    Raises `EnvironmentFailure` when it has already been imported with another library.
+    Raises `EnvironmentFailure` if it was imported before with another library.
     """
     folder = find_library_folder()
     if folder is None:
@@ -65,10 +65,10 @@ def redirect_llama_cpp() -> None:
 
 @cache
 def library_folder() -> Path:
-    """The folder of our libllama. Raises `EnvironmentFailure` when there is none."""
+    """Return the folder of our libllama. Raises `EnvironmentFailure` if there is none."""
     folder = find_library_folder()
     if folder is None and os.environ.get(OVERRIDE):
-        raise EnvironmentFailure(f"{OVERRIDE}={os.environ[OVERRIDE]} holds no libllama. Correct or unset it.")
+        raise EnvironmentFailure(f"{OVERRIDE}={os.environ[OVERRIDE]} contains no libllama. Correct or unset it.")
     if folder is None:
         raise EnvironmentFailure(
             "llama-eagle's native library was not built. Run pip install . in the source tree, or set "
@@ -79,7 +79,7 @@ def library_folder() -> Path:
 
 @cache
 def build_info() -> BuildInfo:
-    """Reads build-info.json. Raises `EnvironmentFailure` when it is missing or incomplete."""
+    """Read build-info.json. Raises `EnvironmentFailure` if it is missing or incomplete."""
     path = library_folder() / BUILD_INFO
     try:
         content = json.loads(path.read_text())
@@ -98,9 +98,9 @@ def build_info() -> BuildInfo:
 
 
 def check_versions() -> None:
-    """Refuses bindings, library and llama-cpp-python that do not belong together.
+    """Check that bindings, library and llama-cpp-python match. Raises `EnvironmentFailure`.
 
-    Struct layouts cross the ctypes border unchecked: a mismatch would corrupt memory instead of failing.
+    ctypes does not check struct layouts: a mismatch would corrupt memory instead of failing.
     """
     from importlib import metadata  # slow to import, and every command imports this module
 
@@ -123,7 +123,7 @@ def check_versions() -> None:
 
 
 def _candidates() -> Iterator[Path]:
-    """lib/ of every folder the package consists of: an editable install has the source tree and site-packages."""
+    """Yield lib/ of every folder of the package: an editable install has the source tree and site-packages."""
     package = sys.modules.get("llama_eagle")
     for part in getattr(package, "__path__", []):
         yield Path(part) / "lib"
@@ -135,7 +135,7 @@ def _has_library(folder: Path) -> bool:
 
 
 def _loaded_folder() -> Path | None:
-    """Where the already imported llama_cpp took its library from."""
+    """Return the folder of the library that the imported llama_cpp has loaded."""
     module = sys.modules.get("llama_cpp.llama_cpp")
     base = getattr(module, "_base_path", None)
     return None if base is None else Path(base).resolve()

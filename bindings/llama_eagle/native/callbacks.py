@@ -1,7 +1,7 @@
-"""Python errors inside callbacks of native code, where no exception can travel.
+"""Python errors inside callbacks of native code, which exceptions must not cross.
 
-They are noted there, and raised by `raise_noted()` once the native call has returned: Ctrl-C while a model is loaded,
-what a logits processor raises.
+They are noted there and raised by `raise_noted()` after the native call: Ctrl-C during loading, and errors of logits
+processors.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Any
 
 class _State:
     error: BaseException | None = None
-    is_interrupted = False  # Ctrl-C has come since `held()` began
+    is_interrupted = False  # Ctrl-C since the start of `held()`
 
 
 def note(error: BaseException) -> None:
-    """Remember what went wrong inside a callback; the first error counts."""
+    """Record an error inside a callback. The first one is kept."""
     if _State.error is None:
         _State.error = error
 
 
 def raise_noted() -> None:
-    """Raise what was noted, if anything was."""
+    """Raise the recorded error, if there is one."""
     error, _State.error = _State.error, None
     if error is not None:
         raise error
 
 
 def guarded(function: Callable[..., None]) -> Callable[..., None]:
-    """`function` for a callback: what it raises is noted, and after that it is called no more until that is raised."""
+    """Return `function` for use as a callback: it records errors, and does nothing until a recorded error is raised."""
 
     def call(*arguments: Any) -> None:
         if _State.error is not None:
@@ -47,9 +47,9 @@ def guarded(function: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Ctrl-C waits until the block is done, and is a KeyboardInterrupt then: within a callback, it would be lost.
+    """Delay Ctrl-C until the end of the block, and raise KeyboardInterrupt then: within a callback it would be lost.
 
-    In other threads than the main one, and where a program has its own handler of SIGINT, nothing changes.
+    Other threads than the main one, and programs with their own handler of SIGINT, are not affected.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -61,13 +61,13 @@ def held() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        came, _State.is_interrupted = _State.is_interrupted, False
-        if came:
+        was_interrupted, _State.is_interrupted = _State.is_interrupted, False
+        if was_interrupted:
             raise KeyboardInterrupt from None
 
 
 def is_interrupted() -> bool:
-    """Whether Ctrl-C has come in the block of `held()`: what can be stopped should stop."""
+    """Return True after Ctrl-C in the block of `held()`: work that can be stopped should stop."""
     return _State.is_interrupted
 
 

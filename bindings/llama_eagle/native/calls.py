@@ -41,7 +41,7 @@ class SessionParams(ctypes.Structure):
 
 
 class Timings(ctypes.Structure):
-    """eagle_timings: times in ms, counts in tokens and graphs, all since the session began."""
+    """eagle_timings: times in ms, counts in tokens and graphs, since the session was created."""
 
     _fields_ = (
         ("eval_ms", c_double),
@@ -159,7 +159,7 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
 
 @cache
 def library() -> ctypes.CDLL:
-    """Our libllama, loaded by llama-cpp-python, with the eagle_* functions declared and versions checked."""
+    """Return our libllama, loaded by llama-cpp-python, with checked versions and declared eagle_* functions."""
     _check_environment()
     build.check_versions()
     lib = _llama_cpp()._lib
@@ -179,16 +179,16 @@ def library() -> ctypes.CDLL:
 
 
 def _check_environment() -> None:
-    """Values that the library would take for something else."""
+    """Check environment variables that the library would misread. Raises `EnvironmentFailure`."""
     if "EAGLE_EXACT" in os.environ:
-        raise EnvironmentFailure("the variable EAGLE_EXACT is called LLAMA_EAGLE_EXACT now. Rename it.")
+        raise EnvironmentFailure("the variable EAGLE_EXACT is now called LLAMA_EAGLE_EXACT. Rename it.")
     mode = os.environ.get("LLAMA_EAGLE_EXACT", "")
     if mode not in ("", "off", "0", "on", "1", "strict"):
-        raise EnvironmentFailure(f"LLAMA_EAGLE_EXACT={mode} is not known: use off, on or strict.")
+        raise EnvironmentFailure(f"LLAMA_EAGLE_EXACT={mode} is unknown: use off, on or strict.")
 
 
 def last_error() -> str:
-    """What the last failure on this thread was, "" if there was none."""
+    """Return the last error on this thread, "" if there was none."""
     return str(library().eagle_last_error().decode("utf-8", "replace"))
 
 
@@ -205,19 +205,19 @@ def check(status: int, call: str) -> None:
 
 
 def as_tokens(ids: Sequence[int]) -> Any:
-    """An array of `llama_token`."""
+    """Return an array of `llama_token`."""
     return (c_int32 * len(ids))(*ids)
 
 
 def lost_server(ctx: Any) -> str:
-    """HOST:PORT of an RPC server that a context computes on and that is gone, "" while all are there."""
+    """Return HOST:PORT of a lost RPC server that a context uses, "" if none is lost."""
     return str(library().eagle_lost_server(ctx).decode())
 
 
 def sample(ctx: Any, sampler: Any, row: int) -> int:
-    """The token that a llama_sampler chooses from output row `row` of the last decode (-1: the last one).
+    """Return the token that a llama_sampler chooses from output row `row` of the last decode (-1: the last row).
 
-    What a sampler of Python raises inside it is raised here.
+    Raises the errors of Python code inside the sampler.
     """
     token = c_int32()
     status = library().eagle_sample(ctx, sampler, row, ctypes.byref(token))
@@ -234,7 +234,7 @@ def apply_sampler(sampler: Any, candidates: Any) -> None:
 
 
 def accept(sampler: Any, token: int) -> None:
-    """Take a token into the state of a llama_sampler."""
+    """Accept a token in a llama_sampler."""
     check(library().eagle_sampler_accept(sampler, token), "eagle_sampler_accept")
 
 
@@ -245,7 +245,7 @@ def enable_sigint() -> None:
 
 
 def backend_function(registry: str, name: str, prototype: Any) -> Any:
-    """What a backend of ggml ("CPU", "RPC") gives by name; prototype: a `ctypes.CFUNCTYPE`."""
+    """Return a function of a ggml backend ("CPU", "RPC") by name. prototype: a `ctypes.CFUNCTYPE`."""
     functions = ggml()
     find = functions.ggml_backend_reg_get_proc_address
     find.argtypes, find.restype = [c_void_p, c_char_p], c_void_p
@@ -253,13 +253,13 @@ def backend_function(registry: str, name: str, prototype: Any) -> Any:
 
 
 def ggml() -> Any:
-    """The functions of ggml's libraries."""
+    """Return the functions of ggml's libraries."""
     return _ggml(library())
 
 
 @cache
 def _ggml(lib: ctypes.CDLL) -> Any:
-    """Libllama's handle also finds the symbols of the libraries it is linked with, but not on Windows."""
+    """Return libllama's handle, which also finds the symbols of linked libraries, except on Windows."""
     if sys.platform != "win32":
         return lib
     return _Joined([ctypes.CDLL(str(library_folder() / name)) for name in ("ggml.dll", "ggml-base.dll")])
@@ -280,16 +280,16 @@ class _Joined:
 
 
 def check_grammar(vocab: Any, text: str, root: str = "root") -> None:
-    """Raises `UsageError` for GBNF that llama.cpp cannot parse, or that would overwhelm it."""
+    """Raise `UsageError` for GBNF that llama.cpp cannot parse, or that exceeds its limits."""
     if library().eagle_grammar_check(vocab, text.encode(), root.encode()) != OK:
         reason = " ".join(last_error().split())  # it may quote lines of the grammar
-        raise UsageError(f"{reason}. Correct it: llama.cpp's grammars/README.md has the syntax.")
+        raise UsageError(f"{reason}. Correct it: llama.cpp's grammars/README.md describes the syntax.")
 
 
 def pattern_rule(pattern: str) -> str:
-    """The GBNF of JSON strings that match a schema's pattern. Raises `UsageError` for what cannot be followed."""
+    """Return a GBNF rule for JSON strings that match a schema's pattern. Raises `UsageError` for an unsupported one."""
     if "\0" in pattern:
-        raise UsageError(f"the pattern {pattern!r:.200} holds a null character. Write \\x00.")
+        raise UsageError(f"the pattern {pattern!r:.200} contains a null character. Write \\x00.")
     rule = ctypes.create_string_buffer(1 << 20)
     if library().eagle_pattern_rule(pattern.encode("utf-8", "replace"), rule, len(rule)) != OK:
         raise UsageError(f"{last_error()}. Change it.")
@@ -297,7 +297,7 @@ def pattern_rule(pattern: str) -> str:
 
 
 def _llama_cpp() -> Any:
-    """llama_cpp.llama_cpp, imported with our library in place."""
+    """Import llama_cpp.llama_cpp with our library, and return it."""
     build.redirect_llama_cpp()
     try:
         import llama_cpp.llama_cpp as module
@@ -309,7 +309,7 @@ def _llama_cpp() -> Any:
 
 
 def _check_library(lib: ctypes.CDLL) -> None:
-    """The library is the one that build-info.json beside it describes."""
+    """Check that the library is the one that build-info.json describes. Raises `EnvironmentFailure`."""
     info = build.build_info()
     found = (
         lib.eagle_abi_version(),
@@ -319,13 +319,13 @@ def _check_library(lib: ctypes.CDLL) -> None:
     expected = (info.abi_version, info.patch_hash, info.upstream_commit)
     if found != expected:
         raise EnvironmentFailure(
-            f"{lib._name} reports {found} as ABI version, patch hash and upstream commit, {build.BUILD_INFO} says "
+            f"{lib._name} reports {found} as ABI version, patch hash and upstream commit, {build.BUILD_INFO} lists "
             f"{expected}. {build.REBUILD}"
         )
 
 
 def _load_backends(lib: ctypes.CDLL) -> None:
-    """Of several CPU libraries, in a package, the best that runs here."""
+    """Load the best CPU library for this machine, if the package contains several."""
     lib.llama_backend_init()
     find = _ggml(lib).ggml_backend_reg_by_name
     find.restype = c_void_p

@@ -1,4 +1,4 @@
-"""Objects that hold native memory until `close()`, and belong to one thread at a time."""
+"""Objects that hold native memory until `close()`, and guards against use by several threads."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ T = TypeVar("T", bound="Closing")
 
 
 class Closing:
-    """A context manager that closes itself."""
+    """Base of context managers that call `close()` at the end."""
 
     def close(self) -> None:
-        """Free what is held. A second call does nothing."""
+        """Free native memory. A second call does nothing."""
         raise NotImplementedError
 
     def __enter__(self: T) -> T:
@@ -25,10 +25,10 @@ class Closing:
 
 
 class OneThread:
-    """Refuses a second thread while one is inside; the same thread may enter again.
+    """A guard that refuses a second thread while one is inside. The same thread may enter again.
 
-    Ctrl-C may come at any instruction, also between taking a lock and the block that gives it back. What it can leave
-    behind here is the owner's name, which that thread's next call clears.
+    Ctrl-C may arrive at any instruction, also between acquiring a lock and the block that releases it. Here it can
+    leave only the owner's name behind, which the next call of that thread clears.
     """
 
     def __init__(self, what: str) -> None:
@@ -38,7 +38,7 @@ class OneThread:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Raises `RuntimeError` when another thread is inside."""
+        """Hold the guard for the block. Raises `RuntimeError` if another thread is inside."""
         me = threading.get_ident()
         if self._owner not in (None, me):
             raise RuntimeError(f"this {self._what} is in use by another thread. Use one instance per thread.")

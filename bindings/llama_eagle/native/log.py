@@ -1,4 +1,4 @@
-"""llama.cpp's own log: kept quiet, its last error lines kept for the message of a call that fails."""
+"""llama.cpp's log: silent by default. Its last error lines become part of the message of a failed call."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def install() -> None:
 
 
 def callback() -> Any:
-    """The C function that takes lines of llama.cpp's log, and of libmtmd's."""
+    """Return the C function that receives the log lines of llama.cpp and libmtmd."""
     import llama_cpp
 
     if _State.callback is None:
@@ -39,23 +39,23 @@ def callback() -> Any:
 
 
 def set_verbose(verbose: bool) -> None:
-    """Whether llama.cpp's log is written to stderr."""
+    """Enable or disable llama.cpp's log on stderr."""
     _State.verbose = verbose
 
 
 def last_error() -> str:
-    """The newest error line of llama.cpp, "" if there was none since `clear()`."""
+    """Return llama.cpp's newest error line; "" if there was none since `clear()`."""
     return _State.errors[-1] if _State.errors else ""
 
 
 def first_error() -> str:
-    """The oldest error line since `clear()`: usually the cause, what follows only reports it."""
+    """Return the oldest error line since `clear()`, which is usually the cause of the others."""
     return _State.errors[0] if _State.errors else ""
 
 
 @contextmanager
-def told_to(listener: Callable[[str], None]) -> Iterator[None]:
-    """Each piece of llama.cpp's log goes to `listener` as well, on the thread that writes it."""
+def passed_to(listener: Callable[[str], None]) -> Iterator[None]:
+    """Pass each piece of llama.cpp's log to `listener` too, on the thread that writes it."""
     _State.listener = listener
     try:
         yield
@@ -64,7 +64,7 @@ def told_to(listener: Callable[[str], None]) -> Iterator[None]:
 
 
 def clear() -> None:
-    """Forget the errors so far, before a call whose failure should be explained; others may have taken the log."""
+    """Forget earlier errors before a call whose failure should be explained. Also reinstalls the callback."""
     install()
     _State.errors.clear()
 
@@ -84,4 +84,4 @@ def _on_log(level: int, text: bytes, _user_data: Any) -> None:
     except KeyboardInterrupt as error:
         callbacks.note(error)
     except (OSError, ValueError):
-        pass  # stderr is closed: the log has nowhere to go
+        pass  # stderr is closed

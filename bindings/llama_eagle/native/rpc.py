@@ -1,7 +1,7 @@
-"""RPC servers: asked over a connection of our own before llama.cpp meets them, then registered as devices.
+"""RPC servers: queried over a separate connection first, then registered as devices of ggml.
 
-The protocol is that of ggml-rpc.cpp: a command byte, the length of the request (u64), the request; the answer likewise
-without a command. A server serves one client at a time.
+The protocol is that of ggml-rpc.cpp: a command byte, the length of the request (u64), the request; the response has the
+same form without a command. A server serves one client at a time.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from llama_eagle.native import build, calls
 from llama_eagle.native.calls import backend_function
 
 GET_DEVICE_MEMORY, HELLO, DEVICE_COUNT = 11, 14, 15
-CAPABILITIES = bytes(24)  # none but TCP
-PATIENCE_S = 5.0
+CAPABILITIES = bytes(24)  # TCP only
+TIMEOUT_S = 5.0
 MAX_SERVERS = 16  # GGML_RPC_MAX_SERVERS
-MAX_DEVICES = 16  # of a server that is believed
 
 
 @dataclass(frozen=True)
 class RemoteDevice:
-    """A device of a server. Bytes, as the server sees them."""
+    """A device of a server. Sizes are in bytes, as the server reports them."""
 
     server: str
     index: int
@@ -35,7 +34,7 @@ class RemoteDevice:
 
 
 def read_servers(text: str | Sequence[str] | None) -> tuple[str, ...]:
-    """HOST:PORT,... or a list of them, each once. Raises `UsageError` for anything else."""
+    """Parse HOST:PORT,... or a list of them. Raises `UsageError` for wrong or repeated entries."""
     parts = text.split(",") if isinstance(text, str) else list(text or ())
     servers = tuple(part.strip() for part in parts)
     for server in servers:
@@ -45,26 +44,26 @@ def read_servers(text: str | Sequence[str] | None) -> tuple[str, ...]:
     return servers
 
 
-def ask(server: str) -> list[RemoteDevice]:
-    """The devices of a server. Raises `EnvironmentFailure` when it cannot be reached or used."""
+def query(server: str) -> list[RemoteDevice]:
+    """Return the devices of a server. Raises `EnvironmentFailure` if it cannot be reached or used."""
     protocol = build.build_info().rpc_protocol
     if not protocol:
-        raise EnvironmentFailure("this build has no RPC: it was made with GGML_RPC=OFF. Build it with ON.")
+        raise EnvironmentFailure("this build has no RPC (GGML_RPC=OFF). Build it with GGML_RPC=ON.")
     with _connected(server) as connection:
         hello = _request(connection, HELLO, CAPABILITIES)
         found = f"{hello[0]}.{hello[1]}"
-        if len(hello) != 4 + len(CAPABILITIES) or not _is_spoken(found, protocol):
+        if len(hello) != 4 + len(CAPABILITIES) or not _is_compatible(found, protocol):
             raise EnvironmentFailure(
-                f"RPC server {server}: it speaks protocol {found}, this build speaks {protocol}. Use one version of "
-                "llama-eagle, or llama.cpp of its time, on all machines."
+                f"RPC server {server}: it uses protocol {found}, this build uses {protocol}. Use the same version of "
+                "llama-eagle, or the llama.cpp that it is based on, on all machines."
             )
         (count,) = struct.unpack("<I", _request(connection, DEVICE_COUNT, b"", 4))
         memory = [_request(connection, GET_DEVICE_MEMORY, struct.pack("<I", i), 16) for i in range(count)]
         return [RemoteDevice(server, i, *struct.unpack("<QQ", answer)) for i, answer in enumerate(memory)]
 
 
-def _is_spoken(found: str, protocol: str) -> bool:
-    """As ggml decides: the same major version, and no newer minor one."""
+def _is_compatible(found: str, protocol: str) -> bool:
+    """Apply ggml's rule: the same major version, and no newer minor version."""
     (major, minor), (our_major, our_minor) = (map(int, version.split(".")) for version in (found, protocol))
     return major == our_major and minor <= our_minor
 
@@ -72,15 +71,15 @@ def _is_spoken(found: str, protocol: str) -> bool:
 def _address(server: str) -> tuple[str, int]:
     host, _, port = server.rpartition(":")
     if not host or ":" in host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise UsageError(f"rpc_servers: {server!r} is no HOST:PORT. Give an IPv4 address or a name, and a port.")
+        raise UsageError(f"rpc_servers: {server!r} is not HOST:PORT. Give an IPv4 address or a name, and a port.")
     return host, int(port)
 
 
 @contextmanager
 def _connected(server: str) -> Iterator[socket.socket]:
-    """Says of a connection that fails what may be wrong."""
+    """Connect to a server, and translate connection errors into `EnvironmentFailure` with a remedy."""
     try:
-        connection = socket.create_connection(_address(server), PATIENCE_S)
+        connection = socket.create_connection(_address(server), TIMEOUT_S)
     except OSError as error:
         raise EnvironmentFailure(
             f"RPC server {server}: it cannot be reached ({error.strerror or error}). Start llama-eagle rpc-server "
@@ -91,12 +90,12 @@ def _connected(server: str) -> Iterator[socket.socket]:
             yield connection
     except TimeoutError:
         raise EnvironmentFailure(
-            f"RPC server {server}: no answer in {PATIENCE_S:.0f} s. It serves another client, or is no RPC server."
+            f"RPC server {server}: no answer in {TIMEOUT_S:.0f} s. It serves another client, or is not an RPC server."
         ) from None
     except (OSError, EOFError, struct.error):
         raise EnvironmentFailure(
-            f"RPC server {server}: it does not answer as an RPC server of protocol {build.build_info().rpc_protocol}. "
-            "Use one version of llama-eagle, or llama.cpp of its time, on all machines."
+            f"RPC server {server}: its answer does not follow RPC protocol {build.build_info().rpc_protocol}. "
+            "Use the same version of llama-eagle, or the llama.cpp that it is based on, on all machines."
         ) from None
 
 
@@ -119,7 +118,7 @@ def _read(connection: socket.socket, size: int) -> bytes:
 
 
 def handles(servers: Sequence[str]) -> list[int]:
-    """ggml's devices of these servers, in order. They are not among those that llama.cpp takes unasked."""
+    """Return ggml's devices of these servers, in order. llama.cpp does not use them by default."""
     ggml = calls.ggml()
     count, get = ggml.ggml_backend_reg_dev_count, ggml.ggml_backend_reg_dev_get
     count.argtypes, count.restype = [ctypes.c_void_p], ctypes.c_size_t
@@ -129,6 +128,6 @@ def handles(servers: Sequence[str]) -> list[int]:
     for server in servers:
         registry = add(server.encode())
         if not registry:
-            raise EnvironmentFailure(f"RPC server {server}: it is gone, or has no device. Start it again.")
+            raise EnvironmentFailure(f"RPC server {server}: it has stopped, or has no device. Start it again.")
         found += [get(registry, i) for i in range(count(registry))]
     return found

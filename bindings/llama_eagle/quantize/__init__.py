@@ -1,1 +1,1 @@
-"""GGUF to GGUF with llama.cpp's own quantizer, importance matrices and recipes."""
+"""Quantizer of GGUF files: llama.cpp's own, with importance matrices and recipes."""

@@ -1,4 +1,4 @@
-"""Quantizes a GGUF with llama.cpp's own quantizer, inside the library we build."""
+"""Quantization of a GGUF with llama.cpp's own quantizer, inside the library we build."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from llama_eagle.errors import EnvironmentFailure, InputError, NativeError, UsageError
-from llama_eagle.files import check_output, refuse_sources, temporary_beside
+from llama_eagle.files import check_output, refuse_sources, temporary_next_to
 from llama_eagle.gguf.header import Header
 from llama_eagle.gguf.validate import read_sound
 from llama_eagle.native import log
@@ -37,17 +37,20 @@ _ALIASES = {"q3_k": "q3_k_m", "q4_k": "q4_k_m", "q5_k": "q5_k_m"}
 
 @dataclass(frozen=True)
 class QuantizeOptions:
-    """output_type: of output.weight. tensor_types: pattern -> type, a regular expression searched in tensor names; the
-    first that matches wins. imatrix: an importance matrix file. recipe: a name in RECIPES. threads 0: the default
-    number."""
+    """Options of the quantizer.
+
+    output_type: type of output.weight. tensor_types: pattern -> type; the pattern is a regular expression searched in
+    tensor names, and the first match wins. imatrix: an importance matrix file. recipe: a name in RECIPES. threads 0:
+    the default number.
+    """
 
     output_type: str | None = None
     tensor_types: Mapping[str, str] = field(default_factory=dict)
     imatrix: Path | None = None
     recipe: str | None = None
     threads: int = 0
-    requantize: bool = False  # allow quantized input, which costs quality
-    progress: Callable[[float], None] | None = None  # the share of the tensors that is done
+    requantize: bool = False  # allow quantized input; this reduces quality
+    progress: Callable[[float], None] | None = None  # receives the fraction of tensors that is done
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def _api() -> Any:
 
 
 def file_types() -> dict[str, int]:
-    """Name -> llama_ftype of every type that llama.cpp's quantizer can make."""
+    """Return name -> llama_ftype of every type that llama.cpp's quantizer supports."""
     api = _api()
     prefix = "LLAMA_FTYPE_MOSTLY_"
     known = {name.removeprefix(prefix).lower(): getattr(api, name) for name in dir(api) if name.startswith(prefix)}
@@ -93,25 +96,25 @@ def file_types() -> dict[str, int]:
 
 
 def check_type(ftype: str) -> int:
-    """The llama_ftype of a name such as "q4_k_m". Raises UsageError with the names there are."""
+    """Return the llama_ftype of a name such as "q4_k_m". Raises UsageError with the known names."""
     types = file_types()
     name = _ALIASES.get(ftype.lower(), ftype.lower())
     if name not in types:
-        raise UsageError(f"there is no type {ftype!r}; types: {', '.join(sorted(types))}")
+        raise UsageError(f"unknown type {ftype!r}. Choose one of {', '.join(sorted(types))}.")
     return types[name]
 
 
 def _tensor_type(name: str) -> int:
-    """The ggml_type of a name such as "q8_0"."""
+    """Return the ggml_type of a name such as "q8_0"."""
     api = _api()
     value = getattr(api, f"GGML_TYPE_{name.upper()}", None)
     if value is None or name.upper() in ("COUNT", "Q8_1", "Q8_K"):
-        raise UsageError(f"there is no tensor type {name!r}; examples: f16, bf16, q8_0, q6_k, q5_k, q4_k, q4_0, iq4_nl")
+        raise UsageError(f"unknown tensor type {name!r}. Examples: f16, bf16, q8_0, q6_k, q5_k, q4_k, q4_0, iq4_nl.")
     return int(value)
 
 
 def _overrides(options: QuantizeOptions) -> dict[str, str]:
-    """Patterns in the order they are tried: the caller's, then the recipe's."""
+    """Return patterns in the order they are tried: the caller's, then the recipe's."""
     from llama_eagle.quantize.recipes import recipe_types
 
     patterns = dict(options.tensor_types)
@@ -209,24 +212,27 @@ def _planned(source: Path, parameters: _Parameters) -> dict[str, str]:
 
 
 def _matching(entries: dict[str, np.ndarray], shards: list[Header], path: Path) -> dict[str, np.ndarray]:
-    """The entries for this model's tensors. Raises InputError when there are none, or when a size differs."""
+    """Return the entries for this model's tensors. Raises InputError if there are none, or a size differs."""
     tensors = {name: tensor for shard in shards for name, tensor in shard.tensors.items()}
     found = {name: values for name, values in entries.items() if name in tensors}
     if not found:
-        raise InputError(f"{path}: was made for another model: it names none of the tensors of {shards[0].path}.")
+        raise InputError(f"{path}: made for another model: it contains no tensor of {shards[0].path}.")
     for name, values in found.items():
         ne = tensors[name].shape
         columns = ne[0] * (ne[2] if len(ne) == 3 else 1)
         if values.size != columns:
-            raise InputError(f"{path}: has {values.size} weights for {name}, the model needs {columns}: wrong model.")
+            raise InputError(f"{path}: {values.size} weights for {name}, but the model needs {columns}: wrong model.")
     return found
 
 
 def _run(source: Path, target: Path, parameters: _Parameters, progress: Callable[[float], None] | None) -> int:
-    """llama_model_quantize on a thread, so that Ctrl-C ends the wait; the native work then runs into a deleted file."""
+    """Run llama_model_quantize on a thread, so that Ctrl-C ends the wait.
+
+    The native work then writes to a deleted file.
+    """
     result: list[int] = []
 
-    def hear(line: str) -> None:
+    def on_line(line: str) -> None:
         if progress is not None and (tensor := _TENSOR.match(line)):
             progress((int(tensor[1]) - 1) / int(tensor[2]))
 
@@ -235,7 +241,7 @@ def _run(source: Path, target: Path, parameters: _Parameters, progress: Callable
         result.append(call(os.fsencode(source), os.fsencode(target), ctypes.byref(parameters.struct)))
 
     thread = threading.Thread(target=work, name="quantize", daemon=True)
-    with log.told_to(hear):
+    with log.passed_to(on_line):
         thread.start()
         while thread.is_alive():
             thread.join(0.2)
@@ -243,14 +249,12 @@ def _run(source: Path, target: Path, parameters: _Parameters, progress: Callable
 
 
 def _failure(source: Path, output: Path, status: int) -> Exception:
-    """The error for a quantizer that gave up, from its log."""
+    """Build the error for a failed quantization from the log."""
     reason = log.last_error().rpartition("failed to quantize: ")[2] or f"status {status}"
     if shutil.disk_usage(output.parent).free < _BUFFER:
         return EnvironmentFailure(f"no space left in {output.parent} for {output.name}")
     if "requantizing from type" in reason:
-        return InputError(
-            f"{source}: is quantized already ({reason}). Start from a bf16 or f16 file, or set requantize=True."
-        )
+        return InputError(f"{source}: already quantized ({reason}). Use a bf16 or f16 file, or set requantize=True.")
     if "imatrix" in reason:
         reason = reason.rstrip("!.")
         return InputError(f"{source}: {reason}. Give --imatrix FILE, or choose a type of 3 bits and more.")
@@ -262,10 +266,10 @@ def _failure(source: Path, output: Path, status: int) -> Exception:
 def quantize(
     source: str | Path, output: str | Path, ftype: str, options: QuantizeOptions | None = None
 ) -> QuantizeReport:
-    """Writes `source` (f32, f16 or bf16 GGUF; the first part of a split one) as `ftype`, such as "q4_k_m".
+    """Write `source` (f32, f16 or bf16 GGUF; the first part of a split one) as `ftype`, such as "q4_k_m".
 
-    Raises UsageError for unknown types, InputError for a source or imatrix that does not fit, EnvironmentFailure for
-    the disk; then nothing is left behind and an existing output is untouched.
+    Raises UsageError for unknown types, InputError for an unsuitable source or imatrix, EnvironmentFailure for disk
+    errors. On failure, an existing output is unchanged and no new file remains.
     """
     start = time.monotonic()
     source, output = Path(source), Path(output)
@@ -274,7 +278,7 @@ def quantize(
     options = options or QuantizeOptions()
     refuse_sources(output, [*(shard.path for shard in shards), *([options.imatrix] if options.imatrix else [])])
     parameters = _Parameters(shards, ftype, options)
-    with temporary_beside(output) as (temporary,):
+    with temporary_next_to(output) as (temporary,):
         log.clear()
         status = _run(source, temporary, parameters, options.progress)
         if status != 0:

@@ -12,7 +12,7 @@ RECIPES: dict[str, dict[str, str]] = {
 
 
 def recipe_types(name: str) -> dict[str, str]:
-    """Pattern -> type of a recipe. Raises UsageError with the names there are."""
+    """Return pattern -> type of a recipe. Raises UsageError with the known names."""
     if name not in RECIPES:
-        raise UsageError(f"there is no recipe {name!r}; recipes: {', '.join(RECIPES)}")
+        raise UsageError(f"unknown recipe {name!r}. Choose one of {', '.join(RECIPES)}.")
     return RECIPES[name]

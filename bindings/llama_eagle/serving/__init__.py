@@ -1,1 +1,1 @@
-"""llama.cpp's server on our engine: what it is told, and its process."""
+"""llama.cpp's server on our engine: its arguments and its process."""

@@ -1,4 +1,4 @@
-"""What `serve` is asked for, as the words and variables that llama.cpp's server understands."""
+"""Options of `serve`, and their translation into llama-server's command line and environment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from llama_eagle.sessions.devices import last_device, require_servers
 from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions, LoadOptions, batch_too_small
 from llama_eagle.vision.encoder import require_encoder
 
-TRIAL = {
+TEST_CHAT = {
     "messages": [{"role": "user", "content": "Hello"}], "tools": None, "bos_token": "", "eos_token": "",
     "add_generation_prompt": True,
 }  # fmt: skip
@@ -39,10 +39,11 @@ PLAIN_PAGE = Path(__file__).parent / "page"  # for a build without the chat page
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """One target, served. `n_ctx`: tokens of each slot, 0: the model's; that of `context` is not used.
+    """Options of a server for one target. `n_ctx`: tokens per slot (0: the model's); replaces that of `context`.
 
-    parallel: conversations held at once. api_key: clients must present it; `open_to_all`: whoever reaches the address
-    may use it. extra: further words for llama-server. Raises `UsageError` for what cannot work.
+    parallel: number of slots, one conversation each. api_key: key that clients must send. open_to_all: allow requests
+    without a key on non-loopback addresses. extra: further arguments for llama-server. Raises `UsageError` for values
+    that cannot work.
     """
 
     model: Path
@@ -61,7 +62,7 @@ class ServerOptions:
     extra: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        has_key = bool(self.api_key) or any(word.split("=")[0] in KEYS for word in self.extra)
+        has_key = bool(self.api_key) or any(argument.split("=")[0] in KEYS for argument in self.extra)
         refuse_unchecked(self.extra, tuple(os.environ))
         refuse(
             {
@@ -69,18 +70,17 @@ class ServerOptions:
                 f"n_ctx={self.n_ctx} is not in 0..{MAX_CONTEXT}": not 0 <= self.n_ctx <= MAX_CONTEXT,
                 f"parallel={self.parallel} is not 1 to {MAX_SLOTS}": not 1 <= self.parallel <= MAX_SLOTS,
                 "the key is empty. Give another, or leave it out": self.api_key == "",
-                "api_key holds a line break or another character that no header can carry. Use letters and digits": (
+                "api_key contains a line break or another character that HTTP headers forbid. Use letters and digits": (
                     not (self.api_key or "x").isprintable()
                 ),
-                f"everybody who reaches {self.host} could use this server. Give --api-key, or say --no-api-key": (
-                    not (has_key or self.open_to_all or is_local(self.host))
-                ),
+                f"anyone who can reach {self.host} could use this server. Set --api-key, or allow it with "
+                "--no-api-key": (not (has_key or self.open_to_all or is_local(self.host))),
             }
         )
 
 
 def is_local(host: str) -> bool:
-    """Return whether only this machine reaches it: a socket file, or a name or address of the loopback device."""
+    """Return True if only this machine reaches the host: a socket file, or a name or address of the loopback device."""
     try:
         return host.endswith(".sock") or host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -88,15 +88,17 @@ def is_local(host: str) -> bool:
 
 
 def _is_for_this_machine(options: ServerOptions) -> bool:
-    """Whether pages of other sites may not use it, as long as it has no key."""
-    names_pages = any(word.split("=")[0] == "--cors-origins" for word in options.extra)
-    return is_local(options.host) and not options.open_to_all and not names_pages
+    """Return True if pages of other sites must not use the server, as long as it has no key."""
+    has_origins = any(argument.split("=")[0] == "--cors-origins" for argument in options.extra)
+    return is_local(options.host) and not options.open_to_all and not has_origins
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What is served. `drafts`: resolved, and why. draft: the header of the draft model, the target's for its own head;
-    None: no model drafts."""
+    """Options whose files have been checked. `drafts`: the resolved options; `why`: the reason for the choice.
+
+    draft: header of the draft model, or the target's for its own head; None: no model drafts.
+    """
 
     options: ServerOptions
     drafts: DraftingOptions
@@ -106,23 +108,23 @@ class Checked:
 
     @property
     def n_ctx(self) -> int:
-        """Tokens of all slots."""
+        """Context size of all slots together, in tokens."""
         return self.options.parallel * (self.options.n_ctx or int(self.target.arch_key("context_length", 4096)))
 
 
 def check(options: ServerOptions) -> Checked:
-    """Both files are sound and fit, and the slots' contexts fit into memory: nothing is loaded.
+    """Check that both files are valid and fit, and that the slots' contexts fit into memory. Loads no weights.
 
     Raises `InputError`, `IncompatibleModels`, `UsageError` or `EnvironmentFailure`.
     """
     choice = _drafter(options)
     own_head = choice.draft == MTP
-    files, beside = changed_models(
+    files, draft_files = changed_models(
         options.extra,
         read_model(choice.target)[1],
         None if own_head or choice.draft is None else read_model(choice.draft)[1],
     )
-    target, draft = require_models(files, files if own_head else beside)
+    target, draft = require_models(files, files if own_head else draft_files)
     if options.mmproj is not None:
         require_encoder(options.mmproj, target, draft)
     _check_template(options, target)
@@ -144,23 +146,26 @@ def _drafter(options: ServerOptions) -> Choice[DraftingOptions]:
 
 
 def _check_template(options: ServerOptions, target: Header) -> None:
-    """llama-server tries it before it listens, and has no limits. Raises `InputError` where ours are not kept."""
+    """Render the chat template once, within our limits: llama-server renders it before it listens, without limits.
+
+    Raises `InputError`.
+    """
     template = target.keys.get("tokenizer.chat_template")
-    if template and not any(word.startswith("--chat-template") for word in options.extra):
+    if template and not any(argument.startswith("--chat-template") for argument in options.extra):
         try:
-            render(str(template), TRIAL, target.path)
+            render(str(template), TEST_CHAT, target.path)
         finally:
             end_worker()
 
 
-def words(served: Checked) -> list[str]:
-    """llama-server's command line."""
+def server_args(served: Checked) -> list[str]:
+    """Return llama-server's command line."""
     options, context = served.options, served.options.context
     threads = str(n_threads(context.n_threads))
     given = {
         "--model": served.target.path, "--host": options.host, "--port": options.port, "--parallel": options.parallel,
         "--ctx-size": served.n_ctx, "--threads": threads, "--threads-batch": threads,
-        # One piece of a prompt is one graph: cut elsewhere, its rows would have other bits.
+        # The batch is one micro-batch: if a prompt were split at other positions, its logits would have other bits.
         "--batch-size": context.n_ubatch, "--ubatch-size": context.n_ubatch,
         "--flash-attn": context.flash_attn, "--cache-type-k": context.type_k, "--cache-type-v": context.type_v,
         "--n-gpu-layers": _layers(options.load.n_gpu_layers),
@@ -171,14 +176,14 @@ def words(served: Checked) -> list[str]:
     flags = ["--no-kv-unified", "--metrics", "--offline"]
     if options.mmproj is not None:
         given["--mmproj"] = options.mmproj
-    pairs = [str(word) for pair in given.items() for word in pair]
-    if not build_info().has_page and not any(word.split("=")[0] == "--path" for word in options.extra):
+    pairs = [str(part) for pair in given.items() for part in pair]
+    if not build_info().has_page and not any(argument.split("=")[0] == "--path" for argument in options.extra):
         flags += ["--path", str(PLAIN_PAGE)]
-    return [*pairs, *flags, *_device_words(options.load), *_drafting_words(served), *options.extra]
+    return [*pairs, *flags, *_device_args(options.load), *_drafting_args(served), *options.extra]
 
 
-def variables(served: Checked) -> dict[str, str]:
-    """What llama-server and our part of it read from the environment: a key is seen by nobody there."""
+def server_env(served: Checked) -> dict[str, str]:
+    """Return the environment of llama-server and our part of it; the key is here so that no process list shows it."""
     drafts = served.drafts
     found = {"LLAMA_API_KEY": served.options.api_key or "", "LLAMA_EAGLE_EXACT": "strict" if drafts.exact else ""}
     if _is_for_this_machine(served.options):
@@ -188,7 +193,7 @@ def variables(served: Checked) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def _drafting_words(served: Checked) -> Iterator[str]:
+def _drafting_args(served: Checked) -> Iterator[str]:
     drafts, options = served.drafts, served.options
     kinds = list(_kinds(served))
     if not kinds or drafts.n_draft == 0:
@@ -208,7 +213,7 @@ def _drafting_words(served: Checked) -> Iterator[str]:
             yield from ("--spec-draft-device", last_device(options.load))
 
 
-def _device_words(load: LoadOptions) -> Iterator[str]:
+def _device_args(load: LoadOptions) -> Iterator[str]:
     if load.rpc_servers:
         yield from ("--rpc", ",".join(load.rpc_servers))
     if load.tensor_split:
@@ -226,7 +231,7 @@ def _kinds(served: Checked) -> Iterator[str]:
         yield "draft-eagle3" if served.draft.architecture == DRAFT_ARCHITECTURE else "draft-mtp"
 
 
-# Keys of a configuration file, and of its entry for a model, with their types.
+# Types of the keys of a configuration file and of its entry for a model.
 _SERVER: dict[str, Any] = {"host": str | None, "port": int | None, "api_key": str | None, "parallel": int | None}
 _DRAFTING: dict[str, Any] = {
     "draft_path": str | None,  # another name of draft
@@ -234,27 +239,28 @@ _DRAFTING: dict[str, Any] = {
 }
 _CONTEXT: dict[str, Any] = {
     "type_k": str | None, "type_v": str | None, "n_ubatch": int | None,
-    "n_threads": int | str | float | bool | list[Any] | None,  # read_threads judges it
+    "n_threads": int | str | float | bool | list[Any] | None,  # checked by read_threads
 }  # fmt: skip
 _LOADING: dict[str, Any] = {
     "n_gpu_layers": int | None, "rpc_servers": str | list[str] | None, "tensor_split": list[float] | None,
 }  # fmt: skip
 _FIELDS: dict[str, Any] = {"n_ctx": int | None, "parallel": int | None, "verbose": bool | None}
 _MODEL: dict[str, Any] = {"model": str, "model_alias": str | None, "mmproj_path": str | None}
-_IGNORED: dict[str, Any] = {"n_threads_batch": int | None, "n_batch": int | None}  # one number of threads and of sizes
+_IGNORED: dict[str, Any] = {"n_threads_batch": int | None, "n_batch": int | None}  # n_threads and n_ubatch apply
 _ENTRY = {**_MODEL, **_FIELDS, **_DRAFTING, **_CONTEXT, **_LOADING, **_IGNORED}
 
 
 def from_config(path: Path, settings: Mapping[str, Any], base: ServerOptions) -> ServerOptions:
-    """`base` as a configuration file changes it: {host, port, api_key, models: [{model, draft, n_ctx, ...}]}.
+    """Return `base` with the changes of a configuration file.
 
-    Raises `InputError` for an unknown key or a wrong value, `UsageError` for several models or values out of range.
+    Its form is {host, port, api_key, models: [{model, draft, n_ctx, ...}]}. Raises `InputError` for an unknown key or a
+    wrong value, `UsageError` for several models or values out of range.
     """
     try:
         found = typed(path, settings, {**_SERVER, "models": list[Any]})
         if len(found["models"]) != 1:
             raise UsageError(
-                f"it names {len(found['models'])} models, this server serves one. Start one server for each."
+                f"the file names {len(found['models'])} models, but a server serves one. Start one server per model."
             )
         entry = typed(path, found.pop("models")[0], _ENTRY, where="models.0")
         return _configured(_given(found, _SERVER), entry, base)
@@ -263,7 +269,7 @@ def from_config(path: Path, settings: Mapping[str, Any], base: ServerOptions) ->
 
 
 def _given(entry: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
-    """Entries that are not null."""
+    """Return the entries that are not null."""
     return {name: entry[name] for name in names if entry.get(name) is not None}
 
 

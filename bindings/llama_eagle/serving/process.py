@@ -1,4 +1,4 @@
-"""llama.cpp's servers as processes of ours: they end when we end, and llama-server's log is filtered."""
+"""llama.cpp's servers as child processes: they end when this process ends, and llama-server's log is filtered."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ MAX_COMPLAINT = 500  # characters of a reason: some quote a whole template
 FEW_HEAPS = {"MALLOC_ARENA_MAX": "2"}  # of glibc: with one for each of its threads, memory takes longer to settle
 
 _LINE = re.compile(r"^[\d.]+ (?P<level>[A-Z]) (?P<text>.*)$")
-# What llama-server puts before a message: the part and function that logs, a slot and its task.
+# Prefix of a message in llama-server's log: the part and function that logs, a slot and its task.
 _ORIGIN = re.compile(r"^(?:[a-z]{2,6} +)?[\w:~]+(?:\(\))?: +(?:id +-?\d+ \| task -?\d+ \| )?")
-# Lines about one request, whose answer says the same.
+# Lines about one request; its response contains the same.
 _OF_A_REQUEST = re.compile(r"got exception: \{|cancel task|task id = \d+, error: |^unparsed .* output")
-# Complaints about its arguments: those that `serve` passes through.
+# Complaints about arguments, which can only be those that `serve` passes through.
 _OF_ARGUMENTS = re.compile(
     r"(error: )?invalid argument: |error while handling argument|JSON schema error|the supplied chat template is not"
     r"|failed to apply template|Jinja Exception: "
@@ -45,11 +45,10 @@ _LISTENING = re.compile(r"listening on (?P<address>\S+)")
 def run(words: Sequence[str], variables: Mapping[str, str], about: str, verbose: bool) -> int:
     """Run llama-server until a signal or its own end; return our exit status.
 
-    Once it listens, "listening on URL" goes to stdout and `about` to stderr.
-
-    Raises `EnvironmentFailure` when it ends by itself, `UsageError` when it refuses an argument.
+    When it listens, print "listening on URL" to stdout and `about` to stderr. Raises `EnvironmentFailure` if it ends by
+    itself, `UsageError` if it refuses an argument.
     """
-    process = _start_server(words, variables)
+    process = _start_server(arguments, environment)
     watch_process(process.pid, console.warn)
 
     def announce(text: str) -> None:
@@ -61,12 +60,12 @@ def run(words: Sequence[str], variables: Mapping[str, str], about: str, verbose:
 
 
 @contextlib.contextmanager
-def background(words: Sequence[str], variables: Mapping[str, str], verbose: bool) -> Iterator[str]:
-    """Run llama-server for as long as the block runs, and yield its URL once it has loaded the model.
+def background(arguments: Sequence[str], environment: Mapping[str, str], verbose: bool) -> Iterator[str]:
+    """Run llama-server for the duration of the block; yield its URL when the model is loaded.
 
-    Of its log, errors alone are shown unless `verbose`. Raises `EnvironmentFailure` when it ends before that.
+    Shows only the errors of its log unless `verbose`. Raises `EnvironmentFailure` if it ends before that.
     """
-    process = _start_server(words, variables)
+    process = _start_server(arguments, environment)
     complaints: list[str] = []
     addresses: queue.Queue[str] = queue.Queue()
 
@@ -90,7 +89,7 @@ def background(words: Sequence[str], variables: Mapping[str, str], verbose: bool
 
 
 def _is_ready(address: str, process: subprocess.Popen[str]) -> bool:
-    """Wait until it has loaded its model; false when it ends."""
+    """Wait until the model is loaded; return False if the server ends."""
     while process.poll() is None:
         try:
             urllib.request.urlopen(f"{address}/health").close()
@@ -109,10 +108,10 @@ def run_rpc_server(words: Sequence[str], endpoint: str) -> int:
 
 
 def _announce(process: subprocess.Popen[str], endpoint: str) -> str:
-    """Once it answers, says where it listens and what it has; then waits for its end."""
+    """Print the address and the devices when the server answers; then wait for its end."""
     while process.poll() is None:
         with contextlib.suppress(EnvironmentFailure):
-            devices = [f"{device.free >> 20} of {device.total >> 20} MiB free" for device in rpc.ask(endpoint)]
+            devices = [f"{device.free >> 20} of {device.total >> 20} MiB free" for device in rpc.query(endpoint)]
             console.data(f"listening on {endpoint}, {'; '.join(devices)}")
             sys.stdout.flush()
             break
@@ -150,7 +149,7 @@ def _ended(process: subprocess.Popen[str], reason: str, remedy: str = "See --ver
 def _follow(
     process: subprocess.Popen[str], verbose: bool, on_address: Callable[[str], object], levels: str = "EW"
 ) -> str:
-    """Read its log to the end, show lines of `levels`, report "listening on URL" once; return the last complaint."""
+    """Read the log to its end, show lines of `levels`, report "listening on URL" once; return the last complaint."""
     complaints: deque[str] = deque(maxlen=1)
     announced = False
     for line in process.stdout or ():
@@ -169,15 +168,15 @@ def _follow(
 
 
 def complaint(level: str, text: str) -> str:
-    """The message of a warning or an error in the log, "" for other lines and for those about one request."""
+    """Return the message of a warning or an error in the log; "" for other lines and for those about one request."""
     message = _ORIGIN.sub("", text).strip()
     return message if level in ("E", "W") and not _OF_A_REQUEST.search(message) else ""
 
 
 @contextlib.contextmanager
 def _signals(process: subprocess.Popen[str], status: list[int]) -> Iterator[None]:
-    """SIGINT and SIGTERM end it, and it has `PATIENCE` seconds for that."""
-    killer = threading.Timer(PATIENCE, process.kill)
+    """End the server on SIGINT and SIGTERM; kill it after `GRACE_S` seconds."""
+    killer = threading.Timer(GRACE_S, process.kill)
 
     def end(number: int, _frame: FrameType | None) -> None:
         if not status:

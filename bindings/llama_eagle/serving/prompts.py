@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
-from llama_eagle.files import explain, write_whole
+from llama_eagle.files import write_error, write_whole
 
 Record = dict[str, Any]
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -45,9 +45,9 @@ class Prompt:
 
 
 def read_prompts(path: Path) -> list[Prompt]:
-    """The prompts of a file: JSON lines that hold a string, `prompt` or `messages`, or in .txt and .md a text a line.
+    """Read prompts: JSON lines with a string, `prompt` or `messages`; in .txt and .md files, one text per line.
 
-    Raises `InputError` that names the faulty lines.
+    Raises `InputError` with the numbers of the faulty lines.
     """
     try:
         lines = path.read_text("utf-8-sig").split("\n")
@@ -68,12 +68,12 @@ def read_prompts(path: Path) -> list[Prompt]:
         more = f"; and {len(faults) - MAX_NAMED} more" if len(faults) > MAX_NAMED else ""
         raise InputError(f"{path}: {'; '.join(faults[:MAX_NAMED])}{more}. Correct or remove these lines.")
     if not prompts:
-        raise InputError(f"{path}: it holds no prompt.")
+        raise InputError(f"{path}: contains no prompts.")
     return prompts
 
 
 def _prompt(number: int, line: str, is_text: bool) -> Prompt:
-    """Raises ValueError with the reason."""
+    """Parse one line. Raises ValueError with the reason if it is invalid."""
     try:
         found = line if is_text else json.loads(line)
     except RecursionError:
@@ -92,9 +92,9 @@ def _prompt(number: int, line: str, is_text: bool) -> Prompt:
 
 @dataclass(frozen=True)
 class Questions:
-    """The form of requests: chats by the model's template, or texts to continue.
+    """Form of the requests: chats with the model's template, or texts to continue.
 
-    body: further keys of each request. seed: of the first prompt, the n-th has seed + n; None: random.
+    body: additional keys of each request. seed: the n-th prompt gets seed + n (None: random).
     """
 
     is_chat: bool
@@ -109,7 +109,7 @@ class Questions:
         return CHAT, {**self.body, **seed, "messages": list(prompt.chat)}
 
     def record(self, prompt: Prompt, answer: Mapping[str, Any]) -> Record:
-        """The output line: the input's keys, the chat or text with its answer, why it ended, and its tokens."""
+        """Build the output line: the input's keys, the chat or text with its answer, finish reason and token count."""
         choice = answer["choices"][0]
         end = {"finish_reason": choice["finish_reason"], "n_tokens": answer["usage"]["completion_tokens"]}
         given = dict(prompt.record or {})
@@ -119,7 +119,7 @@ class Questions:
 
 
 class Journal:
-    """Answers so far, on disk. `identity` names prompts and settings: only a run with the same ones continues."""
+    """Answers so far, on disk. Only a run with the same `identity` (prompts and settings) continues."""
 
     def __init__(self, output: Path, identity: str, overwrite: bool) -> None:
         self._path = output.with_name(f"{output.name}.part")
@@ -133,13 +133,13 @@ class Journal:
                 self._write({"identity": identity})
 
     def _read(self, identity: str) -> None:
-        """The last line may be cut: it is computed again."""
+        """Read the finished answers. The last line may be incomplete; its prompt is answered again."""
         lines = self._path.read_text("utf-8", errors="replace").split("\n")
         whole = [found for line in lines if isinstance(found := _parsed(line), dict)]
         if not whole or whole[0].get("identity") != identity:
             raise UsageError(
                 f"{self._path} belongs to other prompts or settings. Repeat that command to continue it, or start "
-                "anew with --overwrite."
+                "over with --overwrite."
             )
         self.answers = {int(found["number"]): found["answer"] for found in whole[1:] if "answer" in found}
         with self._failures():
@@ -168,7 +168,7 @@ class Journal:
         self._path.unlink()
 
     def close(self) -> None:
-        """A full disk has been reported by the write that found it."""
+        """Close the file. The write that found a full disk has reported it already."""
         with suppress(OSError):
             self._file.close()
 
@@ -177,7 +177,7 @@ class Journal:
         try:
             yield
         except OSError as error:
-            raise explain(error, self._path, 0) from None
+            raise write_error(error, self._path, 0) from None
 
 
 def _parsed(line: str) -> Any:
@@ -188,7 +188,7 @@ def _parsed(line: str) -> Any:
 
 
 def identity(prompts: Sequence[Prompt], *settings: object) -> str:
-    """A digest of prompts and settings."""
+    """Return a digest of prompts and settings."""
     found = hashlib.sha256(repr(settings).encode())
     for prompt in prompts:
         found.update(json.dumps(prompt.record).encode())
@@ -206,7 +206,7 @@ def answer_all(
 ) -> None:
     """Answer the prompts that the journal lacks, `parallel` at a time. A refused prompt's answer is its `error`.
 
-    Raises `EnvironmentFailure` when the server is lost.
+    Raises `EnvironmentFailure` if the connection to the server is lost.
     """
     waiting = iter([prompt for prompt in prompts if prompt.number not in journal.answers])
     running: dict[Future[Record], Prompt] = {}
@@ -240,7 +240,7 @@ class Refused(Exception):
 def post(address: str, key: str, path: str, body: Record) -> Record:
     """Send a request to our own server and return its answer.
 
-    Raises `Refused` with the server's reason, `EnvironmentFailure` when the server is lost.
+    Raises `Refused` with the server's reason, and `EnvironmentFailure` if the connection is lost.
     """
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
     request = urllib.request.Request(address + path, json.dumps(body).encode(), headers)
@@ -251,7 +251,7 @@ def post(address: str, key: str, path: str, body: Record) -> Record:
     except urllib.error.HTTPError as error:
         raise Refused(_reason(error)) from None
     except (OSError, ValueError) as error:
-        raise EnvironmentFailure(f"the server was lost ({error}). Repeat the command to continue.") from None
+        raise EnvironmentFailure(f"connection to the server lost ({error}). Repeat the command to continue.") from None
 
 
 def _reason(error: urllib.error.HTTPError) -> str:

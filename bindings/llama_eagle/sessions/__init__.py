@@ -1,1 +1,1 @@
-"""A target in memory, with or without a draft: models, contexts, the steps of a round, checkpoints, exactness."""
+"""Sessions: models, contexts, the steps of a round, checkpoints, and exact verification."""

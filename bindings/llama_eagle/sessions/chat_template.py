@@ -1,5 +1,7 @@
-"""Chat templates are programs that come with a model, from strangers: each is rendered in a process of its own, which
-has so much time and memory and no more. It is started with the first chat and lives as long as we do.
+"""Rendering of chat templates in a separate process with limits on time and memory.
+
+Chat templates are programs that come with models from untrusted sources. The process is started with the first chat and
+lives as long as this one.
 """
 
 from __future__ import annotations
@@ -17,35 +19,37 @@ from typing import Any
 from llama_eagle.errors import InputError, UsageError
 
 MAX_SECONDS = 10.0
-MAX_CHARACTERS = 1 << 24  # of a prompt
-MAX_MIB = 1024  # of the process
+MAX_CHARACTERS = 1 << 24  # in a prompt
+MAX_MIB = 1024  # memory of the process
 
 WORKER = Path(__file__).with_name("template_worker.py")
 
 
 def render(template: str, variables: Mapping[str, Any], where: object) -> str:
-    """The text of a chat. `where`: whose template it is, for messages.
+    """Return the text of a chat. `where`: the owner of the template, for messages.
 
-    Raises `InputError` for a template that is none, that refuses these messages or goes beyond the limits, and
-    `UsageError` for variables that no JSON can hold.
+    Raises `InputError` for an invalid template, or one that refuses these messages or exceeds the limits. Raises
+    `UsageError` for variables that JSON cannot represent.
     """
     try:
         request = json.dumps({"template": template, "variables": dict(variables)}, default=_plain).encode()
     except (TypeError, ValueError) as error:
-        raise UsageError(f"a chat template takes what JSON can hold: {error}. Correct the messages.") from None
-    told = _worker.ask(request)
-    if "error" in told:
-        raise InputError(f"the chat template of {where} gives no prompt: {told['error']}. Correct the messages or it.")
-    return str(told["prompt"])
+        raise UsageError(f"JSON cannot represent these messages: {error}. Correct them.") from None
+    response = _worker.request(request)
+    if "error" in response:
+        raise InputError(
+            f"the chat template of {where} failed: {response['error']}. Correct the messages or the template."
+        )
+    return str(response["prompt"])
 
 
 def start_worker() -> None:
-    """Start the process ahead of the first chat, so that it is ready when a model is loaded."""
+    """Start the process before the first chat, so that it is ready when a model is loaded."""
     _worker.start()
 
 
 def end_worker() -> None:
-    """End the process; the next chat would start it again."""
+    """End the process. The next chat starts it again."""
     _worker.end()
 
 
@@ -54,16 +58,16 @@ def _plain(value: Any) -> Any:
         return dict(value)
     if isinstance(value, Iterable):
         return list(value)
-    raise TypeError(f"a {type(value).__name__} is none of that")
+    raise TypeError(f"{type(value).__name__} is not supported")
 
 
 def _has_python() -> bool:
-    """False in a frozen program."""
+    """Return False in a frozen program."""
     return bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
 class _Worker:
-    """The process, shared by all threads of ours. In a frozen program, which has no Python to start, we render."""
+    """The process, shared by all threads. A frozen program has no Python to start, so it renders by itself."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -75,7 +79,7 @@ class _Worker:
             with self._lock, contextlib.suppress(OSError):  # the first chat tries again and reports it
                 self._started()
 
-    def ask(self, request: bytes) -> dict[str, Any]:
+    def request(self, request: bytes) -> dict[str, Any]:
         if not _has_python():
             from llama_eagle.sessions import template_worker
 
@@ -83,12 +87,12 @@ class _Worker:
         with self._lock:
             try:
                 line = self._exchange(request)
-            except BaseException:  # Ctrl-C: the answer to come would be taken for the next one's
+            except BaseException:  # Ctrl-C: the pending response would be read as that of the next request
                 self.end()
                 raise
             if not line.endswith(b"\n"):
                 self.end()
-                return {"error": f"it takes more than {MAX_SECONDS:.0f} s, or {MAX_MIB} MiB"}
+                return {"error": f"it takes more than {MAX_SECONDS:.0f} s or {MAX_MIB} MiB"}
             return dict(json.loads(line))
 
     def _exchange(self, request: bytes) -> bytes:
@@ -106,16 +110,16 @@ class _Worker:
             timer.cancel()
 
     def _started(self) -> subprocess.Popen[bytes]:
-        """What a fork of ours would share with us is started anew."""
+        """Return the running process. After a fork, start a new one instead of sharing it with the parent."""
         if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
-            words = [sys.executable, str(WORKER), str(MAX_CHARACTERS), str(MAX_MIB), str(MAX_SECONDS)]
+            arguments = [sys.executable, str(WORKER), str(MAX_CHARACTERS), str(MAX_MIB), str(MAX_SECONDS)]
             self._process = subprocess.Popen(
-                words,
+                arguments,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"},
-                start_new_session=True,  # Ctrl-C is ours
+                start_new_session=True,  # only this process handles Ctrl-C
             )
             self._owner = os.getpid()
         return self._process

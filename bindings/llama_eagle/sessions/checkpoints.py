@@ -1,7 +1,7 @@
-"""Checkpoints of a hybrid model's recurrent state: an edited or continued chat is not read again from its start.
+"""Checkpoints of a hybrid model's recurrent state, so that an edited or continued chat is not evaluated from its start.
 
-Keys and values of attention layers can be cut anywhere; a recurrent state cannot. A checkpoint holds the recurrent part
-alone (18 MiB for Qwen3.5-0.8B) and is valid while the tokens before it stay what they were.
+The keys and values of attention layers can be truncated anywhere, a recurrent state cannot. A checkpoint contains only
+the recurrent part, and is valid while the tokens before it are unchanged.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    """Checkpoints of the current text, within a budget of bytes; the one that is missed least goes first."""
+    """Checkpoints of the current text within a budget of bytes. The one whose loss costs least is dropped first."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
-        self._kept: list[Checkpoint] = []  # by n_past
+        self._kept: list[Checkpoint] = []  # sorted by n_past
 
     @property
     def n_bytes(self) -> int:
@@ -35,7 +35,7 @@ class CheckpointStore:
         return [kept.n_past for kept in self._kept]
 
     def add(self, checkpoint: Checkpoint) -> None:
-        """Keep it, and make room. One that exceeds the budget alone is not kept."""
+        """Keep a checkpoint and drop others to make room. One that exceeds the budget by itself is not kept."""
         if len(checkpoint.data) > self.budget:
             return
         kept = [other for other in self._kept if other.n_past != checkpoint.n_past]
@@ -44,15 +44,15 @@ class CheckpointStore:
             del self._kept[self._least_missed(checkpoint)]
 
     def best(self, n_past: int) -> Checkpoint | None:
-        """The last one at or before `n_past`."""
+        """Return the last checkpoint at or before `n_past`."""
         return next((kept for kept in reversed(self._kept) if kept.n_past <= n_past), None)
 
     def forget_after(self, n_past: int) -> None:
-        """The tokens from `n_past` on are not what they were."""
+        """Drop the checkpoints after `n_past`, because later tokens have changed."""
         self._kept = [kept for kept in self._kept if kept.n_past <= n_past]
 
     def _least_missed(self, newest: Checkpoint) -> int:
-        """Index of the one without which the fewest tokens must be read again: the closest to its predecessor."""
+        """Return the index of the checkpoint closest to its predecessor: its loss costs the fewest tokens."""
         gaps = {
             i: kept.n_past - (self._kept[i - 1].n_past if i else 0)
             for i, kept in enumerate(self._kept)
@@ -62,7 +62,7 @@ class CheckpointStore:
 
 
 def capture(ctx: Any, n_past: int) -> Checkpoint | None:
-    """The recurrent state of sequence 0 as it is now; None when llama.cpp gives none."""
+    """Return the current recurrent state of sequence 0; None if llama.cpp has none."""
     import llama_cpp
 
     flags = llama_cpp.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
@@ -73,7 +73,7 @@ def capture(ctx: Any, n_past: int) -> Checkpoint | None:
 
 
 def restore(ctx: Any, checkpoint: Checkpoint) -> bool:
-    """Put the recurrent state back. The session must be trimmed to `checkpoint.n_past` afterwards."""
+    """Restore the recurrent state. The caller must then trim the session to `checkpoint.n_past`."""
     import llama_cpp
 
     flags = llama_cpp.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY

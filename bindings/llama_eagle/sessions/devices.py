@@ -1,4 +1,4 @@
-"""Which devices a model's layers are put on: this machine's GPUs, and those of RPC servers."""
+"""Placement of a model's layers on this machine's GPUs and on RPC servers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llama_eagle.gguf.header import Header, Source, read_model
 from llama_eagle.gguf.size import available_bytes
 from llama_eagle.native import calls, rpc
 from llama_eagle.native.calls import library
-from llama_eagle.sessions.options import LoadOptions, of_draft
+from llama_eagle.sessions.options import LoadOptions, for_draft
 
 GPUS = (1, 2)  # ggml_backend_dev_type: discrete, integrated
 DEVICES = (0, *GPUS)  # and the CPU
@@ -21,10 +21,10 @@ MIB = 1 << 20
 
 
 def require_servers(options: LoadOptions, target: Source, draft: Header | None = None) -> None:
-    """Before anything is loaded. Raises `EnvironmentFailure` for servers that cannot be used, or lack the memory."""
+    """Check the RPC servers before loading. Raises `EnvironmentFailure` if one cannot be used or memory is short."""
     if not options.rpc_servers:
         return
-    remote = [device for server in options.rpc_servers for device in rpc.ask(server)]
+    remote = [device for server in options.rpc_servers for device in rpc.query(server)]
     files = read_model(target)[1] + ([draft] if draft else [])
     needed = sum(file.file_size for file in {file.path: file for file in files}.values())
     local = available_bytes()
@@ -35,19 +35,19 @@ def require_servers(options: LoadOptions, target: Source, draft: Header | None =
     if needed > sum(n_bytes for _, n_bytes in free):
         found = ", ".join(f"{where} {n_bytes / 2**30:.1f}" for where, n_bytes in free)
         raise EnvironmentFailure(
-            f"the model takes {needed / 2**30:.1f} GiB, and all machines together have less free (GiB: {found}). "
-            "Name more rpc_servers, or use a smaller type."
+            f"the model takes {needed / 2**30:.1f} GiB, more than all machines have free (GiB: {found}). "
+            "Add rpc_servers, or use a smaller type."
         )
 
 
 def set_devices(params: Any, options: LoadOptions) -> None:
-    """Fill in a `llama_model_params`, which keeps what it points to."""
+    """Set devices and split ratio in a `llama_model_params`, which also keeps the arrays alive."""
     import llama_cpp
 
     if options.tensor_split:
         n = int(llama_cpp.llama_max_devices())
         if len(options.tensor_split) > n:
-            raise UsageError(f"tensor_split has {len(options.tensor_split)} shares, {n} are the most. Leave some out.")
+            raise UsageError(f"tensor_split has {len(options.tensor_split)} shares, the maximum is {n}. Remove some.")
         params.kept_shares = (ctypes.c_float * n)(*options.tensor_split)
         params.tensor_split = params.kept_shares
     devices = list(options.devices) or _devices_for(options)
@@ -57,21 +57,21 @@ def set_devices(params: Any, options: LoadOptions) -> None:
 
 
 def draft_options(target: Any, load: LoadOptions, n_gpu_layers: int | None) -> LoadOptions:
-    """`of_draft`; where the loaded target lies on servers too, on the device of its head."""
+    """Return `for_draft`. If the target uses RPC servers, the draft is placed on the device of its output layer."""
     if load.rpc_servers:
         load = replace(load, rpc_servers=(), tensor_split=(), main_gpu=0, devices=_head_devices(target))
-    return of_draft(load, n_gpu_layers)
+    return for_draft(load, n_gpu_layers)
 
 
 def _devices_for(options: LoadOptions) -> list[int]:
-    """The servers', then this machine's GPUs: the last layers and the head are near. None: llama.cpp's own choice."""
+    """Return RPC devices, then local GPUs, so that the last layers and the head are local. []: llama.cpp's default."""
     if not options.rpc_servers:
         return []
     return [*rpc.handles(options.rpc_servers), *_local_handles(GPUS)]
 
 
 def _head_devices(model: Any) -> tuple[int, ...]:
-    """None where the head is on the CPU."""
+    """Return the device of the output layer; () if that is the CPU."""
     import llama_cpp
 
     found = library().eagle_layer_device(model, llama_cpp.llama_model_n_layer(model))
@@ -79,15 +79,18 @@ def _head_devices(model: Any) -> tuple[int, ...]:
 
 
 def last_device(load: LoadOptions) -> str:
-    """Name of the device that llama-server will put the head on, where servers are named: the last one with a share."""
-    n_remote = sum(len(rpc.ask(server)) for server in load.rpc_servers)
+    """Return the name of the last device with a share.
+
+    llama-server places the output layer there if servers are used.
+    """
+    n_remote = sum(len(rpc.query(server)) for server in load.rpc_servers)
     names = [f"RPC{i}" for i in range(n_remote)] + [str(gpu["name"]) for gpu in devices_of_kind(GPUS)]
     shares = list(load.tensor_split) or [1.0] * len(names)
     return [name for name, share in zip(names, shares, strict=False) if share > 0][-1]
 
 
 def placement(model: Any) -> list[dict[str, Any]]:
-    """`device`, `server` where it is remote, `layers` [first, last] and `head`, in the order of the layers."""
+    """Return the placement in layer order: `device`, `server` if remote, `layers` [first, last], and `head`."""
     import llama_cpp
 
     n_layers = llama_cpp.llama_model_n_layer(model)
@@ -102,8 +105,8 @@ def placement(model: Any) -> list[dict[str, Any]]:
     return found
 
 
-def told(parts: Sequence[dict[str, Any]]) -> str:
-    """A placement in a sentence for people."""
+def summary(parts: Sequence[dict[str, Any]]) -> str:
+    """Describe a placement in one sentence for people."""
     return "; ".join(f"{_layers(part)} on {part['device']}{_server(part)}" for part in parts)
 
 
@@ -124,7 +127,7 @@ def _names(handle: int) -> dict[str, Any]:
 
 
 def devices_of_kind(kinds: Sequence[int]) -> list[dict[str, Any]]:
-    """`name`, `backend`, `description`, `free_mib` and `total_mib` of this machine's devices."""
+    """Return `name`, `backend`, `description`, `free_mib` and `total_mib` of this machine's devices."""
     return [_described(handle) for handle in _local_handles(kinds)]
 
 

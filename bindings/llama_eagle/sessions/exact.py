@@ -1,4 +1,4 @@
-"""Exact verification: the switch, and what a loaded model's weights and this machine's devices allow."""
+"""Exact verification: its mode, and its support by a model's weights and by the devices."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ REPORT_BYTES = 65536
 
 
 def set_mode(mode: str) -> None:
-    """`off`, `on` (the default) or `strict`, for the whole process; `strict` only before the first model is loaded.
+    """Set the mode for the process: `off`, `on` (default) or `strict`. `strict` must precede the first model.
 
-    Setting a mode other than `off` is asking: from then on CUDA's kernels are exact too.
+    Setting a mode other than `off` also enables the exact kernels of CUDA.
     """
     if mode not in MODES:
         raise UsageError(f"exact mode {mode!r} is not one of {', '.join(MODES)}. Correct it.")
@@ -29,16 +29,16 @@ def get_mode() -> str:
 
 
 def report(model: HasHandle) -> dict[str, Any]:
-    """What holds for a loaded model: `exact`, `mode` and the weights that stand against it.
+    """Return `exact`, `mode` and the exceptions for a loaded model.
 
-    `inexact` are those that only inexact kernels read, `unverified` those whose kernels have never been seen to be
-    exact; each entry says where, which type, how many tensors, and why.
+    `inexact` lists weights that only inexact kernels support, `unverified` those whose kernels have not been tested for
+    exactness. Each entry has the place, the type, the number of tensors and the reason.
     """
     return dict(_json("eagle_exact_report", model.handle))
 
 
 def devices() -> list[dict[str, Any]]:
-    """`device`, `exact` and `why` not, for each device of this build."""
+    """Return `device`, `exact` and `why` (the reason if not exact) for each device of this build."""
     return list(_json("eagle_exact_devices"))
 
 
@@ -51,12 +51,12 @@ def _json(call: str, *arguments: Any) -> Any:
 
 
 def require(model: HasHandle) -> str | None:
-    """What of the model is unverified, to be told; raises `EnvironmentFailure` where only inexact kernels read it."""
+    """Return a sentence about unverified weights, or None. Raises `EnvironmentFailure` for inexact weights."""
     found = report(model)
     if found["mode"] == "off" or found["inexact"]:
         raise EnvironmentFailure(
-            f"exact verification was asked for, but nothing computes these exactly: {_weights(found['inexact'])}. "
-            "Use another type or keep the layers on the CPU, or leave exact out."
+            f"exact verification: no exact kernel for: {_weights(found['inexact'])}. "
+            "Use another type, keep the layers on the CPU, or leave exact out."
         )
     unverified = found["unverified"]
     return f"{_weights(unverified)}: {unverified[0]['why']}" if unverified else None

@@ -1,4 +1,4 @@
-"""Is a token's result the same alone and inside a batch? Decodes a text both ways and compares every bit."""
+"""A check that a token's logits are identical alone and in a batch, bit by bit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ N_TOKENS = 64
 
 
 def check_tokens(model: Model, path: Path | None = None) -> list[int]:
-    """Tokens for a check: those of a text file, or `N_TOKENS` random ones."""
+    """Return the tokens of a text file, or `N_TOKENS` random ones."""
     if path is None:
         rng = random.Random(0)
         return [rng.randrange(model.n_vocab) for _ in range(N_TOKENS)]
@@ -34,7 +34,10 @@ def check_tokens(model: Model, path: Path | None = None) -> list[int]:
 
 @dataclass(frozen=True)
 class Difference:
-    """The first logit whose bits differ. `token` counts from the start of the text, `row` from that of its batch."""
+    """The first logit whose bits differ.
+
+    `token` counts from the start of the text, `row` from the start of its batch.
+    """
 
     token: int
     row: int
@@ -48,7 +51,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """`n_prompt` tokens are read first, as any prompt; then each token alone and in batches of up to `max_rows`."""
+    """Options of a check.
+
+    The first `n_prompt` tokens are evaluated as a prompt, then each token alone and in batches.
+    """
 
     n_prompt: int = 0
     max_rows: int = MAX_EXACT_ROWS
@@ -59,7 +65,7 @@ class CheckOptions:
 
 @dataclass(frozen=True)
 class ExactCheck:
-    """What a check saw; `difference` is None when every bit was the same."""
+    """Result of a check. `difference` is None if all bits are equal."""
 
     n_tokens: int
     n_batches: int
@@ -74,10 +80,13 @@ class ExactCheck:
 
 
 def check_exact(model: Model, tokens: Sequence[int], options: CheckOptions = CheckOptions()) -> ExactCheck:
-    """Decode `tokens` one by one in one context, in random batches on random numbers of threads in another; compare."""
+    """Decode `tokens` singly in one context and in random batches in another, and compare the logits.
+
+    The batches use random numbers of threads.
+    """
     if len(tokens) <= options.n_prompt:
         raise UsageError(
-            f"the text has {len(tokens)} tokens, more than {options.n_prompt} are needed. Give a longer one."
+            f"the text has {len(tokens)} tokens, it must have more than {options.n_prompt}. Use a longer one."
         )
     if len(tokens) > options.context.n_ctx:
         raise UsageError(f"the text has {len(tokens)} tokens, the context {options.context.n_ctx}. Use a larger n_ctx.")
@@ -103,9 +112,9 @@ def _compare(alone: Context, batched: Context, tokens: Sequence[int], options: C
 
 
 def _batches(n_tokens: int, options: CheckOptions) -> Iterator[tuple[int, int, int]]:
-    """(first token, one past the last, threads) of each batch.
+    """Yield first token, end and number of threads of each batch.
 
-    The first is as long as a batch may be. Of the others about half are a draft's verification.
+    The first batch has the maximum length. About half of the others are as short as the verification of a draft.
     """
     rng = random.Random(options.seed)
     max_threads = options.max_threads or max(2, default_threads())
@@ -117,7 +126,7 @@ def _batches(n_tokens: int, options: CheckOptions) -> Iterator[tuple[int, int, i
 
 
 def decode_logits(context: Context, tokens: Sequence[int], position: int, *, want_logits: bool = True) -> np.ndarray:
-    """Logits [len(tokens), n_vocab] of the tokens, which start at `position`; empty without `want_logits`."""
+    """Return the logits [len(tokens), n_vocab] of tokens that start at `position`; empty without `want_logits`."""
     api, n = context._api, len(tokens)
     batch = api.llama_batch_init(n, 0, 1)
     try:

@@ -1,4 +1,4 @@
-"""Loads targets and drafts and creates their contexts. Every file is checked before native code sees it."""
+"""Loading of targets and drafts, and creation of their contexts. Every file is checked before native code reads it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Model(Closing):
 
     @classmethod
     def target(cls, path: Path | str, options: LoadOptions = LoadOptions()) -> Model:
-        """Load a file that must be a whole model. Raises `InputError` before loading when it is not."""
+        """Load a file that must be a complete model. Raises `InputError` before loading if it is not."""
         return cls(require_models(path)[0], options)
 
     @property
@@ -86,14 +86,14 @@ class Model(Closing):
         if not self.handle:
             raise InputError(
                 f"{self.path}: llama.cpp could not load it: {log.first_error() or 'no reason given'}. "
-                "Its log says more (verbose=True); convert the model again if it is an old file."
+                "See its log (verbose=True); convert the model again if it is an old file."
             )
 
 
 class Context(Closing):
     """A target's context. Free it with `close()`, before its model.
 
-    Raises `EnvironmentFailure` when memory is short, or when the recurrent state cannot be taken back as far as asked.
+    Raises `EnvironmentFailure` if memory is short, or if the recurrent state does not support the rollback depth.
     """
 
     def __init__(self, model: Model, options: ContextOptions) -> None:
@@ -112,7 +112,7 @@ class Context(Closing):
                 f"{model.path}: no context of {options.n_ctx} tokens: {log.first_error() or 'no reason given'}. "
                 "Use a smaller n_ctx or cache type, or free memory."
             )
-        self.n_ctx = options.n_ctx  # llama.cpp rounds its own up; what the caller asked for is the limit
+        self.n_ctx = options.n_ctx  # llama.cpp rounds its n_ctx up, but the requested size is the limit
         try:
             check_rollback(self.handle, model.has_recurrent_state, options.n_rs_seq)
         except EnvironmentFailure:
@@ -121,7 +121,7 @@ class Context(Closing):
 
     @property
     def model_path(self) -> Path:
-        """The target's file, the first one of splits."""
+        """The target's file, or its first part."""
         return self.model.path
 
     @property
@@ -135,9 +135,9 @@ class Context(Closing):
 
 
 class ModelPair(Closing):
-    """A target and, optionally, its draft. A context manager; `close()` otherwise.
+    """A target and, optionally, its draft. Use it as a context manager, or call `close()`.
 
-    Raises `InputError` or `IncompatibleModels` before anything is loaded when the files are not sound or do not fit.
+    Raises `InputError` or `IncompatibleModels` before loading if the files are invalid or do not fit.
     """
 
     def __init__(self, options: PairOptions) -> None:
@@ -157,7 +157,7 @@ class ModelPair(Closing):
 
     @property
     def placement(self) -> list[dict[str, Any]]:
-        """Where the target's layers lie: as `devices.placement`."""
+        """Placement of the target's layers, as `devices.placement` returns it."""
         return placement(self.target.handle)
 
     def close(self) -> None:
@@ -167,14 +167,14 @@ class ModelPair(Closing):
 
 
 def check_rollback(ctx: Any, recurrent: bool, n_rs_seq: int) -> None:
-    """llama.cpp silently gives less rollback than asked for where it has none; that would break every round."""
+    """Check the rollback depth: llama.cpp silently provides less than requested, which would break every round."""
     import llama_cpp
 
     found = int(llama_cpp.llama_n_rs_seq(ctx))
     if recurrent and found < n_rs_seq:
         raise EnvironmentFailure(
-            f"the context can take back {found} tokens of its recurrent state, {n_rs_seq} were asked for: this "
-            "architecture has no rollback in this build. Generate without a draft."
+            f"the recurrent state can be rolled back by {found} tokens, not by {n_rs_seq}: this build has no rollback "
+            "for this architecture. Generate without a draft."
         )
 
 
@@ -189,7 +189,7 @@ def _load_mode(api: Any, options: LoadOptions) -> int:
 
 
 def progress_callback(api: Any, on_progress: Callable[[float], None] | None) -> Any:
-    """Returning False makes llama.cpp stop: at Ctrl-C, and when `on_progress` raises."""
+    """Return a callback that stops llama.cpp (returns False) at Ctrl-C and when `on_progress` raises."""
 
     def call(fraction: float, _user_data: Any) -> bool:
         try:
@@ -205,7 +205,7 @@ def progress_callback(api: Any, on_progress: Callable[[float], None] | None) -> 
 
 def _context_params(api: Any, options: ContextOptions) -> Any:
     params = api.llama_context_default_params()
-    params.n_ctx = max(options.n_ctx, options.n_rs_seq + 2)  # a batch is no longer than the context
+    params.n_ctx = max(options.n_ctx, options.n_rs_seq + 2)  # a batch must fit into the context
     params.n_batch = min(options.n_batch, params.n_ctx)
     params.n_ubatch = min(options.n_ubatch, params.n_batch)
     params.n_rs_seq = options.n_rs_seq

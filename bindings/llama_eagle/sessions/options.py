@@ -1,6 +1,6 @@
-"""How targets and drafts are loaded, and how contexts and sessions are made from them: values and their limits.
+"""Options for loading models and for creating contexts and sessions, with their limits.
 
-Light enough for the command line to import before it knows what it will do.
+Imports no native library, so that the command line can import it at start-up.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How weights are loaded. `n_gpu_layers` -1 offloads every layer.
+    """Options for loading a model. `n_gpu_layers` -1 offloads every layer.
 
-    `split_mode` (llama.cpp's LLAMA_SPLIT_MODE_*) says how several GPUs share the layers, `tensor_split` in which
-    proportions; with SPLIT_NONE all are on the one that `main_gpu` numbers.
+    `split_mode` (llama.cpp's LLAMA_SPLIT_MODE_*): division of the layers among GPUs; `tensor_split`: its ratio. With
+    SPLIT_NONE all layers are on the GPU with number `main_gpu`.
 
-    rpc_servers: HOST:PORT of machines that take layers too, before this machine's GPUs: where servers are named,
-    `n_gpu_layers` 0 means all. devices: ggml's own devices to choose among, instead of all.
+    rpc_servers: HOST:PORT of RPC servers, which get layers before the local GPUs; with servers, `n_gpu_layers` 0 means
+    all. devices: ggml's devices to use, instead of all.
     """
 
     n_gpu_layers: int = 0
@@ -42,8 +42,8 @@ class LoadOptions:
     devices: Sequence[int] = ()
     use_mmap: bool = True
     use_mlock: bool = False
-    load_mtp: bool = False  # the MTP head as well, where the file has one
-    no_alloc: bool = False  # the headers alone: nothing can be computed
+    load_mtp: bool = False  # load the file's MTP head too
+    no_alloc: bool = False  # load headers only; nothing can be computed
     on_progress: Callable[[float], None] | None = None  # called with 0..1
 
     def __post_init__(self) -> None:
@@ -57,10 +57,10 @@ class LoadOptions:
             object.__setattr__(self, "n_gpu_layers", -1)
 
 
-def of_draft(target: LoadOptions, n_gpu_layers: int | None) -> LoadOptions:
-    """How a target's draft is loaded, `n_gpu_layers` None: as many layers as the target's.
+def for_draft(target: LoadOptions, n_gpu_layers: int | None) -> LoadOptions:
+    """Return the options for loading a target's draft. `n_gpu_layers` None: the same number as for the target.
 
-    A draft is too small to share: one GPU has it whole, `main_gpu`, or the first with a share if that one has none.
+    A draft is too small to split: it is on one GPU, `main_gpu`, or the first with a share if that has none.
     """
     gpu, shares = target.main_gpu, list(target.tensor_split)
     if target.split_mode != SPLIT_NONE and any(shares) and not (0 <= gpu < len(shares) and shares[gpu]):
@@ -79,9 +79,10 @@ def batch_too_small(n_batch: int, n_ubatch: int, longest: int) -> str | None:
 
 @dataclass(frozen=True)
 class ContextOptions:
-    """A target's context. Sizes in tokens; `n_threads` is for decode and batches alike, 0: the default number.
+    """Options of a target's context. Sizes are in tokens. `n_threads` 0: the default number.
 
-    `n_rs_seq`: how many tokens the recurrent state can be taken back, at least the longest draft.
+    `n_threads` applies to single tokens and batches. `n_rs_seq`: rollback depth of the recurrent state in tokens, at
+    least the maximum draft length.
     """
 
     n_ctx: int = 4096
@@ -117,17 +118,17 @@ class ContextOptions:
 
 @dataclass(frozen=True)
 class PairOptions:
-    """How a target and its draft are loaded together. `draft` None: no draft model; `MTP`: the target's own head."""
+    """Options for loading a target with its draft. `draft` None: no draft model; `MTP`: the target's own head."""
 
     target: Source
     draft: Source | None = None
     load: LoadOptions = LoadOptions()
-    draft_gpu_layers: int | None = None  # None: as the target
+    draft_gpu_layers: int | None = None  # None: same as the target
 
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """How a draft is bound to a target. `n_ctx_draft` and `n_threads` 0: as the target's context."""
+    """Options of a session. `n_ctx_draft` and `n_threads` 0: the same as the target's context."""
 
     n_draft_max: int = LONGEST
     n_ctx_draft: int = 0

@@ -1,6 +1,6 @@
-"""One sequence of a target, with a draft or without: the steps of a round as methods.
+"""One sequence of a target, with or without a draft: the steps of a round as methods.
 
-draft(id_last) -> verify(ids) -> a token from each row while it equals the drafted one -> commit(n_kept).
+draft(id_last) -> verify(ids) -> sample each row while it equals the drafted token -> commit(n_kept).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from llama_eagle.vision.rows import EmbeddedRows
 
 @dataclass(frozen=True)
 class Timings:
-    """Time spent in native code, ms, since the session began."""
+    """Time spent in native code since the session was created, in ms."""
 
     eval_ms: float = 0.0
     draft_ms: float = 0.0
@@ -36,7 +36,7 @@ class Timings:
 
 
 class ContextLike(Protocol):
-    """A target's context, whoever made it."""
+    """A target's context, created by this package or by llama-cpp-python."""
 
     @property
     def handle(self) -> Any:
@@ -44,7 +44,7 @@ class ContextLike(Protocol):
 
     @property
     def model_path(self) -> Path:
-        """The target's file, the first one of splits."""
+        """The target's file, or its first part."""
 
     @property
     def n_ctx(self) -> int: ...
@@ -63,19 +63,19 @@ class DraftLike(HasHandle, Protocol):
 
     @property
     def path(self) -> Path:
-        """Its file, the target's for a head of the target's own."""
+        """Its file; for the target's own MTP head, the target's file."""
 
 
 class EagleSession(Closing):
-    """A target's context, and the draft that follows it: EAGLE-3, or an MTP head, the target's own included.
+    """A target's context and its draft: EAGLE-3 or an MTP head, including the target's own.
 
-    Without a draft it verifies what others propose, up to `options.n_draft_max` tokens; 0: plain decoding. A context
-    manager; owns neither context nor model. Counts in tokens, of which a row of an image is one. Raises
-    `IncompatibleModels` when the draft does not fit, `NativeError` when the context does not.
+    Without a draft it verifies proposals of other drafters, up to `options.n_draft_max` tokens (0: plain decoding). It
+    is a context manager, and owns neither context nor model. Counts are in tokens; a row of an image counts as one.
+    Raises `IncompatibleModels` if the draft does not fit, `NativeError` if the context does not.
     """
 
     ctx: Any  # llama_context pointer
-    n_piece: int  # tokens that `eval` computes at once: calls of multiples of it have the bits of one call
+    n_piece: int  # tokens that `eval` computes at once; calls with multiples of it give the same bits as one call
 
     def __init__(
         self,
@@ -114,12 +114,12 @@ class EagleSession(Closing):
 
     @property
     def draft_device(self) -> str | None:
-        """The device that the draft runs on, by ggml's name; None without a draft."""
+        """ggml's name of the device that runs the draft; None without a draft."""
         return str(self._lib.eagle_draft_device(self._handle).decode()) or None
 
     @property
     def draft_notice(self) -> str:
-        """Why that is not the device that the draft was loaded to; "": it is."""
+        """Reason why the draft runs on another device than it was loaded to; "" if it does not."""
         return str(self._lib.eagle_draft_notice(self._handle).decode())
 
     @property
@@ -131,17 +131,17 @@ class EagleSession(Closing):
 
     @property
     def n_past(self) -> int:
-        """Tokens committed."""
+        """Number of committed tokens."""
         return int(self._lib.eagle_n_past(self._handle))
 
     @property
     def n_room(self) -> int:
-        """Tokens that still fit into the context."""
+        """Number of tokens that still fit into the context."""
         return self.n_ctx - self.n_past
 
     @property
     def n_draft_room(self) -> int:
-        """Longest draft that fits now."""
+        """Maximum draft length that fits now."""
         return int(self._lib.eagle_n_draft_room(self._handle))
 
     @property
@@ -152,39 +152,39 @@ class EagleSession(Closing):
         )
 
     def bytes_read(self, n_rows: int) -> float:
-        """Bytes of the target's weights that a decode of `n_rows` rows reads; of experts, the expected number."""
+        """Return the bytes of the target's weights that a decode of `n_rows` rows reads; expected value for experts."""
         import llama_cpp
 
         return float(self._lib.eagle_bytes_read(llama_cpp.llama_get_model(self.ctx), n_rows))
 
     @property
     def draft_bytes_read(self) -> float:
-        """Bytes of the draft's weights that each drafted token reads; 0 without a draft."""
+        """Bytes of the draft's weights read per drafted token; 0 without a draft."""
         return float(self._lib.eagle_draft_bytes_read(self._handle))
 
     @property
     def draft_ids(self) -> NDArray[np.int32]:
-        """The target's id of each token of the draft's vocabulary, which may follow the text."""
+        """The target's id of each token in the draft's vocabulary, which may change with the text."""
         ids = np.empty(self._lib.eagle_n_vocab_draft(self._handle), np.int32)
         check(self._lib.eagle_draft_ids(self._handle, ids.ctypes.data_as(calls.TOKENS)), "eagle_draft_ids")
         return ids
 
     def draft_logits(self, step: int) -> NDArray[np.float32]:
-        """What the draft computed at `step` of the last `draft`, over its own vocabulary: [len(draft_ids)]."""
+        """Return the draft's logits at `step` of the last `draft`, over its own vocabulary: [len(draft_ids)]."""
         logits = np.empty(self._lib.eagle_n_vocab_draft(self._handle), np.float32)
         pointer = logits.ctypes.data_as(calls.FLOATS)
         check(self._lib.eagle_draft_step(self._handle, step, pointer, None), "eagle_draft_step")
         return logits
 
     def note_tokens(self, ids: Sequence[int]) -> None:
-        """The text uses these tokens: a vocabulary that follows it gets them. `eval` and `commit` note theirs."""
+        """Add the text's tokens to a draft vocabulary that follows the text. `eval` and `commit` do so for theirs."""
         array = (ctypes.c_int32 * len(ids))(*ids)
         check(self._lib.eagle_note_used_tokens(self._handle, array, len(ids)), "eagle_note_used_tokens")
 
     def eval(self, tokens: Sequence[int]) -> None:
-        """Append tokens to both memories; the logits of the last one are then the context's last row.
+        """Append tokens to both memories. The logits of the last one are then in the context's last row.
 
-        Raises `InputError` when they do not fit.
+        Raises `InputError` if they do not fit.
         """
         self._require_room(len(tokens))
         self._commit_at_once(False)
@@ -193,7 +193,7 @@ class EagleSession(Closing):
         check(self._lib.eagle_eval(self._handle, array, len(tokens)), "eagle_eval")
 
     def eval_rows(self, rows: EmbeddedRows) -> None:
-        """Append the rows of an image to both memories. Raises `InputError` when they do not fit."""
+        """Append the rows of an image to both memories. Raises `InputError` if they do not fit."""
         self._require_room(rows.n)
         self._commit_at_once(False)
         calls.enable_sigint()
@@ -203,9 +203,11 @@ class EagleSession(Closing):
         check(status, "eagle_eval_embeddings")
 
     def draft(self, id_last: int, n_max: int, p_min: float = 0.0) -> list[int]:
-        """Up to `n_max` tokens that may follow `id_last`, the token sampled last and not yet in memory."""
+        """Return up to `n_max` tokens that may follow `id_last`, the last sampled token, which is not in memory yet."""
         if n_max > self.n_draft_max:
-            raise UsageError(f"a draft of {n_max} tokens was asked for; this session was made for {self.n_draft_max}.")
+            raise UsageError(
+                f"a draft of {n_max} tokens exceeds this session's maximum, {self.n_draft_max}. Raise n_draft_max."
+            )
         n_out = ctypes.byref(self._n)
         check(self._lib.eagle_draft(self._handle, id_last, n_max, p_min, self._ids, None, n_out), "eagle_draft")
         return list(self._ids[: self._n.value])
@@ -225,19 +227,19 @@ class EagleSession(Closing):
             self._commits_at_once = wanted
 
     def commit(self, n_kept: int) -> None:
-        """Keep the first `n_kept` rows of the round, forget the others; 0 undoes it whole."""
+        """Keep the first `n_kept` rows of the pending round and discard the others; 0 discards all."""
         check(self._lib.eagle_commit(self._handle, n_kept), "eagle_commit")
 
     def settle(self) -> bool:
-        """Undo what an interrupted or failed call has left behind; False when only `reset` helps."""
+        """Undo an interrupted or failed call. Returns False if only `reset` can."""
         if self._lib.eagle_commit(self._handle, 0) == calls.OK:  # a round was pending
             return True
         return self.trim(self.n_past)
 
     def trim(self, n_past: int) -> bool:
-        """Keep the first `n_past` tokens. False: a recurrent state or a sliding window cannot go back that far.
+        """Keep the first `n_past` tokens. Returns False if a recurrent state or sliding window cannot go back that far.
 
-        Then reset and evaluate again. Raises `NativeError` when they end within an image.
+        In that case, reset and evaluate again. Raises `NativeError` if the kept tokens end within an image.
         """
         status = self._lib.eagle_trim(self._handle, n_past)
         if status == calls.ERR_STATE:
@@ -246,20 +248,20 @@ class EagleSession(Closing):
         return True
 
     def reset(self) -> None:
-        """Forget everything, in both memories."""
+        """Clear both memories."""
         check(self._lib.eagle_reset(self._handle), "eagle_reset")
 
     def save_state(self) -> bytes:
-        """Return what the session and its draft keep; llama_state_* saves the target's memory."""
+        """Return the state of the session and its draft; llama_state_* saves the target's memory."""
         data = ctypes.create_string_buffer(self._lib.eagle_state_size(self._handle))
         check(self._lib.eagle_state_save(self._handle, data, len(data)), "eagle_state_save")
         return data.raw
 
     def load_state(self, data: bytes | None, n_past: int) -> None:
-        """Go on after the `n_past` tokens that llama_state_* has put into the target's memory.
+        """Continue after the `n_past` tokens that llama_state_* has restored in the target's memory.
 
-        `data` None: the draft knows nothing of them, and none is the row of an image. `note_tokens` tells it their ids.
-        Raises `IncompatibleModels` for another session's data.
+        `data` None: the draft has no state for them, and none is a row of an image; pass their ids to `note_tokens`.
+        Raises `IncompatibleModels` for data of another session.
         """
         status = self._lib.eagle_state_load(self._handle, data, len(data) if data else 0, n_past)
         check(status, "eagle_state_load")
@@ -267,7 +269,7 @@ class EagleSession(Closing):
     def _require_room(self, n_tokens: int) -> None:
         if n_tokens > self.n_room:
             raise InputError(
-                f"{n_tokens} tokens do not fit into the {self.n_room} left of the context. "
+                f"{n_tokens} tokens do not fit into the context, which has room for {self.n_room}. "
                 "Shorten the prompt or use a larger n_ctx."
             )
 
@@ -282,7 +284,7 @@ def _params(context: ContextLike, draft: DraftLike | None, options: SessionOptio
     params.struct_size = ctypes.sizeof(calls.SessionParams)
     params.n_ctx = context.n_ctx
     params.n_draft_max = options.n_draft_max
-    params.n_ctx_draft = min(options.n_ctx_draft, context.n_ctx)  # more would never be used
+    params.n_ctx_draft = min(options.n_ctx_draft, context.n_ctx)  # more would not be used
     params.n_threads = options.n_threads
     params.path_tgt = os.fsencode(context.model_path)
     if draft is not None and draft.path != context.model_path:

@@ -1,6 +1,6 @@
-"""Renders chat templates for chat_template.py: a program that is given a request a line and answers with a line.
+"""Program that renders chat templates for chat_template.py: one request and one response per line.
 
-{"template", "variables"} becomes {"prompt"} or {"error"}. What a template can see is what transformers shows it.
+{"template", "variables"} gives {"prompt"} or {"error"}. Templates see the same functions as in transformers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 
 class Generation(Extension):
-    """The tag {% generation %}, which marks what a training counts, does nothing here."""
+    """The tag {% generation %}, which marks text for training and has no effect here."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -33,7 +33,7 @@ def to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
 
 
 def refuse(message: object) -> None:
-    """What templates call `raise_exception`."""
+    """Implement `raise_exception` of templates."""
     raise ValueError(message)
 
 
@@ -54,17 +54,20 @@ def answer(request: dict[str, Any], n_characters: int) -> dict[str, str]:
     except MemoryError:
         return {"error": "it takes too much memory"}
     except RecursionError:
-        return {"error": "it calls itself for ever, or is nested too deeply"}
+        return {"error": "it recurses without end, or is nested too deeply"}
     except Exception as error:
         return {"error": f"{error or type(error).__name__}"[:500]}
     return {"prompt": prompt} if len(prompt) <= n_characters else {"error": f"it writes {len(prompt)} characters"}
 
 
 def limit(n_mib: int, seconds: float) -> None:
-    """Of this process, for the next request: where whoever asks is killed, nobody else ends it."""
+    """Limit this process's memory and CPU time for the next request.
+
+    This also ends the process if the parent was killed and cannot do so.
+    """
     try:
         import resource
-    except ImportError:  # Windows has none: time is kept by who asks
+    except ImportError:  # Windows has none: the parent limits the time
         return
     used = resource.getrusage(resource.RUSAGE_SELF)
     end = int(used.ru_utime + used.ru_stime + seconds) + 2
@@ -77,8 +80,8 @@ def main() -> None:
     n_characters, n_mib, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     for line in sys.stdin.buffer:
         limit(n_mib, seconds)
-        told = answer(json.loads(line), n_characters)
-        sys.stdout.buffer.write(json.dumps(told).encode() + b"\n")
+        response = answer(json.loads(line), n_characters)
+        sys.stdout.buffer.write(json.dumps(response).encode() + b"\n")
         sys.stdout.buffer.flush()
 
 

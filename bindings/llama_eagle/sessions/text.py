@@ -1,4 +1,4 @@
-"""Text to tokens and back."""
+"""Conversion of text to tokens and back."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from llama_eagle.errors import InputError, NativeError, UsageError
 from llama_eagle.sessions.chats.messages import render_chat
 from llama_eagle.sessions.models import Model
 
-PIECE_BYTES = 256  # most tokens are a few bytes; a longer one says how much it needs
+PIECE_BYTES = 256  # most tokens have a few bytes; llama.cpp returns the size of longer ones
 
 
 def read_ids(tokens: Any, name: str = "tokens") -> list[int]:
-    """Token ids as plain numbers. Raises `UsageError` for what is no list of whole numbers."""
+    """Return token ids as ints. Raises `UsageError` unless `tokens` is a list of whole numbers."""
     is_listed = isinstance(tokens, Iterable) and not isinstance(tokens, str | bytes | Mapping)
     ids = tokens.tolist() if isinstance(tokens, np.ndarray) else list(tokens) if is_listed else None
     try:
@@ -31,7 +31,7 @@ def read_ids(tokens: Any, name: str = "tokens") -> list[int]:
 
 
 def require_ids(tokens: Sequence[int] | NDArray[np.intc], n_vocab: int) -> None:
-    """Raises `InputError` for an id that is not in the vocabulary: llama.cpp fails later, or ends the process."""
+    """Raise `InputError` for an id outside of the vocabulary: llama.cpp would fail later, or end the process."""
     outside = next((token for token in tokens if not 0 <= token < n_vocab), None)
     if outside is not None:
         raise InputError(f"token id {outside} is not in the vocabulary of {n_vocab} tokens. Correct it.")
@@ -55,7 +55,7 @@ class Tokenizer:
         self.n_vocab = int(llama_cpp.llama_vocab_n_tokens(model.vocab))
 
     def encode(self, text: str, *, special: bool = True, add_bos: bool = True) -> list[int]:
-        """Token ids of `text`; `special` reads control tokens such as <|im_start|> in it."""
+        """Return the token ids of `text`. `special`: recognize control tokens such as <|im_start|>."""
         data = text.encode("utf-8", "surrogatepass")
         size = len(data) + 8
         tokens = (ctypes.c_int32 * size)()
@@ -65,13 +65,13 @@ class Tokenizer:
         return list(tokens[:n])
 
     def encode_piece(self, text: str, is_first: bool) -> list[int]:
-        """Token ids of a piece of a longer text."""
+        """Return the token ids of a piece of a longer text."""
         return self.encode(text, add_bos=is_first)
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes of one token, which may be a part of a character; control tokens are empty unless `special`.
+        """Return the bytes of one token, which may be a part of a character. Control tokens are empty unless `special`.
 
-        Raises `InputError` for an id that is not in the vocabulary.
+        Raises `InputError` for an id outside of the vocabulary.
         """
         self.require_ids((token,))
         n = self._api.llama_token_to_piece(self.vocab, token, self._buffer, len(self._buffer), 0, special)
@@ -81,17 +81,16 @@ class Tokenizer:
         return self._buffer.raw[: max(n, 0)]
 
     def is_end(self, token: int) -> bool:
-        """Whether the token ends the generation."""
+        """Return True if the token ends the generation."""
         return bool(self._api.llama_vocab_is_eog(self.vocab, token))
 
     def require_ids(self, tokens: Sequence[int]) -> None:
-        """Raises `InputError` for an id that is not in the vocabulary."""
+        """Raise `InputError` for an id outside of the vocabulary."""
         require_ids(tokens, self.n_vocab)
 
 
 class StopText:
-    """Text up to the first of some texts at which it ends: the one that is complete first. What may be the beginning of
-    one is held back."""
+    """Filter that ends a text at the first complete stop text. A possible beginning of one is held back."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = stops
@@ -99,7 +98,7 @@ class StopText:
         self.is_met = False
 
     def push(self, text: str) -> str:
-        """What can be told now; after a stop text, nothing."""
+        """Return the text that can be output now; after a stop text, ""."""
         if self.is_met or not self._stops:
             return "" if self.is_met else text
         text = self._held + text
@@ -110,18 +109,18 @@ class StopText:
         return text[:safe]
 
     def finish(self) -> str:
-        """What was held back, and turned out to be no stop text."""
+        """Return the held-back text, which was no stop text."""
         held, self._held = self._held, ""
         return held
 
     def _n_open(self, text: str) -> int:
-        """Characters at the end that begin a stop text."""
+        """Return the number of characters at the end that begin a stop text."""
         longest = min(len(text), max(map(len, self._stops)) - 1)
         return next((n for n in range(longest, 0, -1) if any(stop.startswith(text[-n:]) for stop in self._stops)), 0)
 
 
 class TextStream:
-    """Tokens in, text out, as soon as characters are complete."""
+    """Decoder from tokens to text. Characters are returned when they are complete."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -131,7 +130,7 @@ class TextStream:
         return self._decoder.decode(b"".join(self._tokenizer.piece(token) for token in tokens))
 
     def finish(self) -> str:
-        """What is left: an incomplete character becomes U+FFFD."""
+        """Return the rest: an incomplete character becomes U+FFFD."""
         return self._decoder.decode(b"", final=True)
 
 
@@ -140,14 +139,14 @@ def has_chat_template(model: Model) -> bool:
 
 
 def chat_text(model: Model, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
-    """Messages (role, content) in the model's own chat template, up to where its answer begins.
+    """Render messages (role, content) with the model's chat template, up to the start of the answer.
 
-    options: for the template, such as enable_thinking=False. Raises `InputError` without a template, and as
-    `render_chat`.
+    options: variables of the template, such as enable_thinking=False. Raises `InputError` without a template, and the
+    errors of `render_chat`.
     """
     template = model.header.keys.get("tokenizer.chat_template")
     if not template:
-        raise InputError(f"{model.path} has no chat template. Give it whole prompts instead of messages.")
+        raise InputError(f"{model.path} has no chat template. Give a complete prompt instead of messages.")
     bos, eos = (_token_text(model, f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos"))
     tokens = {"bos_token": bos, "eos_token": eos, "add_generation_prompt": True}
     return render_chat(str(template), {**tokens, "messages": list(messages), "tools": None, **options}, model.path)

@@ -1,4 +1,4 @@
-"""The tokens that a context has in memory, and the cheapest way from them to another text."""
+"""The tokens in a context's memory, and the cheapest change to another text."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from llama_eagle.sessions.session import EagleSession
 from llama_eagle.sessions.text import require_ids
 from llama_eagle.vision.in_text import FIRST_ID, PicturesInText, cut_before
 
-NO_TOKEN = -1  # what stands for a row of an image that somebody else has put into the context
-CLOSE = 8  # tokens: a checkpoint this near makes another one useless
-TAIL = 8  # tokens at a prompt's end that the next turn often writes differently (its generation prompt)
+NO_TOKEN = -1  # a row of an image that another program put into the context
+CLOSE = 8  # tokens between checkpoints, at least
+TAIL = 8  # tokens at the end of a prompt that the next turn often changes (its generation prompt)
 
 
 class TextMemory:
-    """Tokens in memory, the logits after the last of them, and checkpoints of the recurrent state on the way.
+    """Tokens in memory, the logits after the last one, and checkpoints of the recurrent state.
 
-    A picture is a token of its own, `FIRST_ID` or below, repeated for each of its rows: `pictures` knows which.
+    A picture is one token id, `FIRST_ID` or below, repeated for each of its rows; `pictures` maps ids to pictures.
 
-    `tokens[:n_tokens]` are in the session's memory. `row` is the context's output row with the logits after the last
-    one, while `is_live`: a state that was loaded or cut has no logits until something is evaluated.
+    `tokens[:n_tokens]` are in the session's memory. While `is_live`, `row` is the context's output row with the logits
+    after the last token. A loaded or truncated state has no logits until something is evaluated.
     """
 
     def __init__(
@@ -38,13 +38,13 @@ class TextMemory:
     ) -> None:
         self.session = session
         self.pictures = pictures
-        self.n_tokens = session.n_past  # of what the session holds already, the ids are not known
+        self.n_tokens = session.n_past  # the ids of tokens already in the session are unknown
         self.tokens: NDArray[np.intc] = np.full(session.n_ctx, NO_TOKEN, dtype=np.intc)
         self.row = -1
         self.is_live = False
         self.store = store
-        self.rows: NDArray[np.single] | None = None  # logits after every token, when they are to be kept
-        self.on_progress: Callable[[float], None] | None = None  # of what is being evaluated, 0..1
+        self.rows: NDArray[np.single] | None = None  # logits after every token, if they are kept
+        self.on_progress: Callable[[float], None] | None = None  # fraction that is evaluated, 0..1
         self._every = every
         self.n_vocab = n_vocab
 
@@ -53,40 +53,40 @@ class TextMemory:
         return self.tokens[: self.n_tokens]
 
     def logits(self, row: int | None = None) -> NDArray[np.single]:
-        """View of one output row of the last decode, [n_vocab]; valid until the next decode."""
+        """Return a view of one output row of the last decode, [n_vocab], valid until the next decode."""
         import llama_cpp
 
         pointer = llama_cpp.llama_get_logits_ith(self.session.ctx, self.row if row is None else row)
         return np.ctypeslib.as_array(pointer, shape=(self.n_vocab,))
 
-    def become(self, tokens: Sequence[int]) -> int:
-        """Have exactly `tokens` in memory, with live logits; returns how many were evaluated.
+    def set_tokens(self, tokens: Sequence[int]) -> int:
+        """Make memory hold exactly `tokens`, with live logits; return the number of evaluated tokens.
 
-        What the memory shares with them is kept as far as it can be cut back, or back to a checkpoint.
-        Raises `UsageError` when there are none.
+        Reuses the common prefix as far as memory can be truncated or restored from a checkpoint. Raises `UsageError`
+        for no tokens.
         """
         if not len(tokens):
-            raise UsageError("the prompt is empty: there is nothing to continue. Give at least one token.")
+            raise UsageError("the prompt is empty. Give at least one token.")
         wanted = self._ids(tokens)
         self.require_room(wanted)
         shared = self._shared(wanted)
         self._require_ids(wanted[shared:])
         if shared == len(wanted) == self.n_tokens and self.is_live:
             return 0
-        self.rewind(cut_before(wanted, min(shared, len(wanted) - 1), self.pictures))
+        self.truncate(cut_before(wanted, min(shared, len(wanted) - 1), self.pictures))
         fresh = wanted[self.n_tokens :]
-        # Another text may leave this one where this one leaves the text before, or at the prompt's end.
+        # The next text may differ from this one at the same place as this one from the last, or at the prompt's end.
         self._extend(fresh, checkpoints_at={shared, len(wanted) - TAIL})
         return len(fresh)
 
-    def must_become(self, more: Sequence[int]) -> bool:
-        """Whether there are no logits to go on from without `more` tokens: after a cut, or before any text."""
+    def needs_eval(self, more: Sequence[int]) -> bool:
+        """Return True if `more` is empty and there are no logits: after a truncation, or without text."""
         return not len(more) and not self.is_live and not (self.known == NO_TOKEN).any()
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Evaluate tokens after those of the text.
+        """Evaluate tokens after those in memory.
 
-        Raises `InputError`, and evaluates none, when they do not fit or one is not in the vocabulary.
+        Raises `InputError`, without evaluating any, if they do not fit or one is outside of the vocabulary.
         """
         more = self._ids(tokens)
         self._require_ids(more)
@@ -95,42 +95,42 @@ class TextMemory:
         self._extend(more)
 
     def restore(self) -> None:
-        """Have exactly the text in memory: where it was cut, a recurrent state may have to be computed again.
+        """Make memory hold exactly the text again: after a truncation, a recurrent state may have to be recomputed.
 
-        Raises `UsageError` when that takes rows of an image.
+        Raises `UsageError` if that requires the rows of an image.
         """
         text = self.known.copy()
-        self.rewind(len(text))
+        self.truncate(len(text))
         if (text[self.n_tokens :] == NO_TOKEN).any():
-            raise UsageError("the text was cut at a place that takes an image to be evaluated again. Begin anew.")
+            raise UsageError("the text was truncated at a place where an image must be evaluated again. Start over.")
         self._extend(text[self.n_tokens :])
 
-    def note(self, token: int, row: int) -> None:
-        """A row of a round has become part of the text; its logits are in output row `row`."""
+    def record(self, token: int, row: int) -> None:
+        """Add a verified row of a round to the text. Its logits are in output row `row`."""
         if self.rows is not None:
             self.rows[self.n_tokens] = self.logits(row)
         self.tokens[self.n_tokens] = token
         self.n_tokens += 1
         self.row, self.is_live = row, True
 
-    def rewind(self, n_tokens: int) -> None:
-        """Keep at most the first `n_tokens`: fewer where only a checkpoint or nothing can be gone back to."""
+    def truncate(self, n_tokens: int) -> None:
+        """Keep at most the first `n_tokens`; fewer if memory can only go back to a checkpoint or to its start."""
         n_tokens = cut_before(self.tokens, n_tokens, self.pictures)
         sound = self.session.settle()
         kept = self.session.n_past
         if not sound or n_tokens < kept:
-            kept = self._rewound(n_tokens)
+            kept = self._truncate_session(n_tokens)
         if kept < self.n_tokens:
             self.is_live = False
         self.n_tokens = kept
         self.store.forget_after(kept)
 
     def adopt(self, n_tokens: int) -> None:
-        """Rows up to position `n_tokens` were put into the context by somebody else: an image's.
+        """Accept rows up to position `n_tokens` that another program put into the context: those of an image.
 
-        They have no token ids, and the draft knows nothing of them nor of what came before: it pauses over them. With
-        M-RoPE the position after an image cannot be told from the context's memory, so it is taken as given.
-        Raises `UsageError` when it is past the context.
+        They have no token ids, and the draft has no state for them or for the text before: it pauses over them. With
+        M-RoPE the position after an image is not known from the context's memory, therefore the caller's value is used.
+        Raises `UsageError` if it exceeds the context.
         """
         if n_tokens > len(self.tokens):
             raise UsageError(f"n_tokens={n_tokens}: the context has {len(self.tokens)} positions. Correct it.")
@@ -141,7 +141,7 @@ class TextMemory:
         self.store.forget_after(0)
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Clear memory and checkpoints."""
         self.session.reset()
         self.store.forget_after(0)
         self.n_tokens = 0
@@ -155,7 +155,7 @@ class TextMemory:
             raise
 
     def _require_ids(self, tokens: NDArray[np.intc]) -> None:
-        """Raises `InputError` for an id that is neither in the vocabulary nor a picture's."""
+        """Raise `InputError` for an id that is neither in the vocabulary nor a picture's."""
         require_ids(tokens if self.pictures is None else tokens[tokens > FIRST_ID], self.n_vocab)
 
     def _shared(self, wanted: NDArray[np.intc]) -> int:
@@ -165,30 +165,30 @@ class TextMemory:
         return min(cut_before(text, shared, self.pictures) for text in (self.known, wanted))
 
     def require_room(self, wanted: Sequence[int] | NDArray[np.intc]) -> None:
-        """Raises `InputError` for a text that the context does not hold: before any of it is evaluated."""
+        """Raise `InputError` for a text that does not fit into the context, before any of it is evaluated."""
         n_rows = int(np.count_nonzero(np.asarray(wanted) <= FIRST_ID))
         if len(wanted) > self.session.n_ctx:
             pictures = f", {n_rows} of them for pictures," if n_rows else ""
             raise InputError(
-                f"the text takes {len(wanted)} tokens{pictures} and the context holds {self.session.n_ctx}. "
-                f"{'Give smaller pictures' if n_rows else 'Shorten the text'} or use a larger n_ctx."
+                f"the text takes {len(wanted)} tokens{pictures} and the context has room for {self.session.n_ctx}. "
+                f"{'Use smaller pictures' if n_rows else 'Shorten the text'} or a larger n_ctx."
             )
 
-    def _rewound(self, n_tokens: int) -> int:
+    def _truncate_session(self, n_tokens: int) -> int:
         session = self.session
         if session.trim(n_tokens):
             return n_tokens
         checkpoint = self.store.best(n_tokens)
-        if checkpoint is not None and restore(session.ctx, checkpoint) and self._goes_on_at(checkpoint.n_past):
+        if checkpoint is not None and restore(session.ctx, checkpoint) and self._resume_at(checkpoint.n_past):
             return checkpoint.n_past
         session.reset()
         return 0
 
-    def _goes_on_at(self, n_past: int) -> bool:
-        return self.session.trim(n_past) or self._revived(n_past)
+    def _resume_at(self, n_past: int) -> bool:
+        return self.session.trim(n_past) or self._restart_draft(n_past)
 
-    def _revived(self, n_past: int) -> bool:
-        """Go on at a checkpoint that was put back, after a decode that was stopped half-way: the draft begins anew."""
+    def _restart_draft(self, n_past: int) -> bool:
+        """Continue at a restored checkpoint after a decode that was interrupted: the draft starts over."""
         import llama_cpp
 
         known = self.tokens[:n_past].tolist()
@@ -200,7 +200,7 @@ class TextMemory:
         return True
 
     def _extend(self, tokens: NDArray[np.intc], checkpoints_at: Iterable[int] = ()) -> None:
-        """Evaluate in pieces that end where checkpoints are wanted, one of them where this begins."""
+        """Evaluate in pieces that end at the positions of checkpoints, after a checkpoint at the start."""
         if len(tokens) and self.n_tokens:
             self._checkpoint()
         start, end = self.n_tokens, self.n_tokens + len(tokens)
@@ -216,11 +216,11 @@ class TextMemory:
                 self._checkpoint()
 
     def _evaluate(self, tokens: NDArray[np.intc], begin: int, end: int) -> None:
-        """`tokens` come next, of those from position `begin` to `end` that are wanted."""
-        longest = self.session.n_piece  # Ctrl-C is heard between pieces
+        """Evaluate the next `tokens`. `begin` and `end`: range of positions for the progress."""
+        longest = self.session.n_piece  # interruptible between pieces
         if self.rows is not None:
-            # As rounds that keep every row, for the logits of each token. Few at a time, with a draft and without:
-            # then each row has the bits that it has alone.
+            # Evaluate as rounds that keep every row, to get the logits of each token. With at most MAX_EXACT_ROWS rows
+            # at a time, each row has the same bits as alone.
             longest = min(self.session.n_draft_max + 1 if self.session.n_draft_max else longest, MAX_EXACT_ROWS)
         for piece in self._pieces(tokens, longest):
             if self.rows is None or piece[0] <= FIRST_ID:
@@ -233,7 +233,7 @@ class TextMemory:
     def _append_rows(self, piece: list[int]) -> None:
         self.session.verify(piece)
         for row, token in enumerate(piece):
-            self.note(token, row)
+            self.record(token, row)
         self.session.commit(len(piece))
 
     def _append(self, piece: NDArray[np.intc]) -> None:
@@ -244,13 +244,13 @@ class TextMemory:
             self.session.eval(piece.tolist())
         end = self.n_tokens + len(piece)
         if self.rows is not None:
-            self.rows[self.n_tokens : end] = 0  # a picture's rows have no logits
+            self.rows[self.n_tokens : end] = 0  # rows of a picture have no logits
         self.tokens[self.n_tokens : end] = piece
         self.n_tokens = end
         self.row, self.is_live = -1, True
 
     def _pieces(self, tokens: NDArray[np.intc], longest: int) -> Iterator[NDArray[np.intc]]:
-        """A picture is a piece; tokens between pictures come in pieces of at most `longest`."""
+        """Yield the rows of a picture as one piece, and tokens between pictures in pieces of at most `longest`."""
         start = 0
         while start < len(tokens):
             if tokens[start] <= FIRST_ID and self.pictures is not None:
@@ -262,7 +262,7 @@ class TextMemory:
             start = max(end, start + 1)
 
     def _checkpoint(self) -> None:
-        """Remember the recurrent state here, unless one nearby will do."""
+        """Save the recurrent state, unless a nearby checkpoint suffices."""
         if not self.store.budget:
             return
         near = self.store.best(self.n_tokens)
@@ -274,6 +274,6 @@ class TextMemory:
 
 
 def _ends_of_images(tokens: NDArray[np.intc]) -> list[int]:
-    """Where a text goes on after a picture: there a question about it is often put differently."""
+    """Return the positions after images: the question about an image often changes there."""
     is_image = tokens <= FIRST_ID
     return [int(i) + 1 for i in np.flatnonzero(is_image[:-1] & ~is_image[1:])]

@@ -1,1 +1,1 @@
-"""Pairs with a real model's shapes and an acceptance that is set."""
+"""Synthetic pairs with a real model's shapes and a chosen acceptance rate."""

@@ -1,18 +1,18 @@
-"""Constructed checkpoints: a Qwen3.5 target and its EAGLE-3 draft whose text and acceptance are known in advance.
+"""Constructed checkpoints: a Qwen3.5 target and its EAGLE-3 draft with known text and acceptance rate.
 
-Every matrix has a real model's shape and is read and multiplied in full, but the blocks of the target add next to
-nothing to the residual stream, so the final hidden state is the token's embedding and the head's row of the next id is
-aligned with it. In the draft, attention looks at its own slot alone (queries and keys share their projection of the
-token's embedding) and copies that embedding into the residual stream; its head errs after chosen words. Embeddings are
-random and nearly orthogonal: the right logit stands at 30, the others are normal with deviation 30 / sqrt(hidden).
-See `cycle` for what such a pair says.
+Every matrix has a real model's shape and is read and multiplied completely. The blocks of the target add almost nothing
+to the residual stream, so the final hidden state is the token's embedding, and the head's row of the next id is aligned
+with it. The draft's attention attends only to its own slot (queries and keys share their projection of the token's
+embedding) and copies that embedding into the residual stream. Its head errs after chosen words. Embeddings are random
+and nearly orthogonal: the right logit is 30, the others are normal with standard deviation 30 / sqrt(hidden). See
+`cycle` for the text of such a pair.
 
     python -m llama_eagle.synthetic.constructed FOLDER --shape tiny --accept 0.7
 
-A target with an MTP head drafts for itself: its own text, but for words after which it is made to err. The head has the
-target's output matrix, so what it says after a token must come out of its block: eh_proj copies the token's embedding,
-which the output matrix maps to the next word. The words of `Cycle.wrong` carry a mark in their embeddings, and eh_proj
-turns the mark into what all ids outside the cycle have in common: after them comes the start.
+A target with an MTP head drafts its own text, except after words for which it is made to err. The head uses the
+target's output matrix, so its prediction must result from its block: eh_proj copies the token's embedding, which the
+output matrix maps to the next word. The words of `Cycle.wrong` have a mark in their embeddings, and eh_proj maps the
+mark to the component shared by all ids outside the cycle, which are followed by the start.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from llama_eagle.synthetic.shapes import SHAPES, Experts, Shape, draft_config, t
 from llama_eagle.synthetic.tokenizer import write_tokenizer
 from llama_eagle.synthetic.weights import Noise, Rows, Tensor, write_checkpoint
 
-EMBEDDING_STRIDE = 64  # values between the slices of the noise pool that two neighbouring ids take
+EMBEDDING_STRIDE = 64  # values between the slices of the noise pool for two neighbouring ids
 EMBEDDING_RMS = 0.02
-BLOCK_GAIN = 0.02  # what each half of a target block adds, relative to the embedding: visible in logits, not in text
+BLOCK_GAIN = 0.02  # output of each half of a target block, relative to the embedding: affects logits, not the text
 PEAK_LOGIT = 30.0
 SELF_SCORE = 40.0  # the draft's attention score of a slot with itself; other slots are near 0
-FED_GAIN = 0.25  # share of the draft's fed-back hidden in its residual stream
+FED_GAIN = 0.25  # share of the draft's fed-back hidden state in its residual stream
 DRAFT_MLP_GAIN = 0.1
-MTP_FED_GAIN = 0.1  # what the state fed back adds to an MTP head's input, relative to the embedding
-MTP_BLOCK_GAIN = 0.1  # what each half of its block adds
-START_GAIN = 1.25  # what a marked embedding turns into, relative to it: about 33 of the start's logit against 13
+MTP_FED_GAIN = 0.1  # share of the fed-back state in an MTP head's input, relative to the embedding
+MTP_BLOCK_GAIN = 0.1  # output of each half of its block
+START_GAIN = 1.25  # size of the start's component for a marked embedding, relative to it: a logit of about 33, not 13
 
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A pair on disk and what it is known to say."""
+    """A pair on disk and its known text."""
 
     target: Path
     draft: Path
@@ -52,9 +52,9 @@ class Pair:
 
 
 def write_pair(folder: Path, shape: str | Shape = "tiny", accept: float = 0.7, seed: int = 0) -> Pair:
-    """Writes `folder`/target and `folder`/draft, Hugging Face checkpoints in bfloat16.
+    """Write Hugging Face checkpoints in bfloat16 to `folder`/target and `folder`/draft.
 
-    `accept` is the probability that the draft's next token is the target's. The same arguments give the same bytes.
+    `accept`: probability that the draft's next token is the target's. Equal arguments give equal bytes.
     """
     shape = SHAPES[shape] if isinstance(shape, str) else shape
     cycle = Cycle(shape.n_vocab, shape.n_draft_vocab, accept, seed)
@@ -65,7 +65,7 @@ def write_pair(folder: Path, shape: str | Shape = "tiny", accept: float = 0.7, s
 
 
 def write_target(folder: Path, shape: Shape, cycle: Cycle, seed: int) -> None:
-    """The target's checkpoint with its tokenizer: the same for every acceptance, unless it has an MTP head."""
+    """Write the target's checkpoint and tokenizer. It depends on the acceptance rate only if it has an MTP head."""
     folder.mkdir(parents=True, exist_ok=True)
     generation = {"do_sample": False, "eos_token_id": cycle.special_ids[SPECIALS[2]]}
     (folder / "config.json").write_text(json.dumps(target_config(shape, cycle), indent=2))
@@ -75,14 +75,17 @@ def write_target(folder: Path, shape: Shape, cycle: Cycle, seed: int) -> None:
 
 
 def write_draft(folder: Path, shape: Shape, cycle: Cycle, seed: int) -> None:
-    """The draft's checkpoint; it has neither embedding nor tokenizer of its own."""
+    """Write the draft's checkpoint, which has neither embedding nor tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(draft_config(shape, cycle), indent=2))
     write_checkpoint(folder, Maker(shape, cycle, seed).draft())
 
 
 class Maker:
-    """The tensors of both checkpoints. mark [hidden]: what the embeddings of ids have after which an MTP head errs."""
+    """Maker of the tensors of both checkpoints.
+
+    mark [hidden]: component of the embeddings after which an MTP head errs.
+    """
 
     def __init__(self, shape: Shape, cycle: Cycle, seed: int) -> None:
         self.shape = shape
@@ -95,7 +98,7 @@ class Maker:
     # -- rows of the two embedding-like tables ------------------------------------------------------------------
 
     def own(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        """The random vector of each id, values of deviation 1: [n] -> [n, hidden]."""
+        """Return the random vector of each id, with standard deviation 1: [n] -> [n, hidden]."""
         return self.embeddings.slices(ids * EMBEDDING_STRIDE, self.shape.hidden)
 
     def embedding(self, low: int, high: int) -> NDArray[np.float32]:
@@ -108,7 +111,7 @@ class Maker:
         return values * np.float32(EMBEDDING_RMS)
 
     def head(self, ids: NDArray[np.int64], successor: NDArray[np.int64], scale: float) -> NDArray[np.float32]:
-        """Rows that score `ids`: aligned with the embedding of the id of which each is the successor."""
+        """Return output rows for `ids`, each aligned with the embedding of the id that it follows."""
         predecessor = np.full(self.cycle.n_vocab, -1)
         predecessor[successor[self.cycle.ids]] = self.cycle.ids
         before = predecessor[ids]
@@ -121,7 +124,7 @@ class Maker:
     # -- kinds of tensors ---------------------------------------------------------------------------------------
 
     def matrix(self, name: str, rows: int, columns: int, gain: float = 1.0) -> Tensor:
-        """Random; inputs of mean square 1 give outputs of mean square gain * gain."""
+        """Return a random matrix: inputs of mean square 1 give outputs of mean square gain * gain."""
         scale = np.float32(gain / columns**0.5)
         return Tensor(
             f"{name}.weight",
@@ -135,7 +138,7 @@ class Maker:
         )
 
     def norm(self, name: str, n: int, mean: float) -> Tensor:
-        """A norm's weight that scales by about `mean` (1 + weight in Qwen3.5: pass 0)."""
+        """Return a norm's weight that scales by about `mean` (1 + weight in Qwen3.5: pass 0)."""
         return self.vector(f"{name}.weight", n, mean, 0.1 * (mean or 1))
 
     # -- target -------------------------------------------------------------------------------------------------
@@ -167,7 +170,7 @@ class Maker:
         return self.matrix(name, self.shape.hidden, columns, gain / 0.6)  # inputs have rms 0.6
 
     def mlp(self, name: str, gain: float = BLOCK_GAIN * EMBEDDING_RMS) -> list[Tensor]:
-        """Of a target's block: as wide as all its rows, or a mixture's experts with the one that all rows share."""
+        """Return a block's MLP: dense, or a mixture's experts with the shared one."""
         experts = self.shape.experts
         if experts is None:
             return self.dense_mlp(name, self.shape.ffn, gain)
@@ -187,7 +190,7 @@ class Maker:
         ]
 
     def experts(self, name: str, experts: Experts, gain: float) -> list[Tensor]:
-        """The two tensors that hold all experts of a block: [n, 2 ffn, hidden] and [n, hidden, ffn]."""
+        """Return the two tensors that contain all experts of a block: [n, 2 ffn, hidden] and [n, hidden, ffn]."""
 
         def stacked(part: str, rows: int, columns: int, gain: float) -> Tensor:
             scale = np.float32(gain / columns**0.5)
@@ -246,10 +249,10 @@ class Maker:
         ]
 
     def mtp_projection(self, low: int, high: int) -> NDArray[np.float32]:
-        """Rows of eh_proj: on the left for the normed embedding, on the right for the normed state."""
+        """Return rows of eh_proj: the left part for the normed embedding, the right part for the normed state."""
         hidden, rows = self.shape.hidden, np.arange(low, high)
         embedding = np.eye(hidden, dtype=np.float32)[rows]
-        gain = np.float32(START_GAIN * 2**0.5 / hidden)  # of a marked embedding, half of the square is the mark
+        gain = np.float32(START_GAIN * 2**0.5 / hidden)  # the mark is half of a marked embedding's square
         embedding += gain * self.outside[0, low:high, None] * self.mark
         state = self.noise.rows("mtp.fc", rows, hidden) * np.float32(MTP_FED_GAIN / hidden**0.5)
         return np.concatenate([embedding, state], 1)
@@ -277,7 +280,10 @@ class Maker:
         ]
 
     def draft_attention(self, name: str) -> list[Tensor]:
-        """The input is [embedding ; hidden]: queries, keys and values read the embedding and a little of the hidden."""
+        """Return the draft's attention. Queries, keys and values read the embedding and a little of the hidden state.
+
+        The input is [embedding ; hidden].
+        """
         s = self.shape
         group, dim = s.draft_heads // s.draft_kv_heads, s.draft_head_dim
         gain = (SELF_SCORE / dim**0.5) ** 0.5
@@ -286,7 +292,7 @@ class Maker:
         def reads(kind: str, n_rows: int, gain: float) -> Tensor:
             def values(low: int, high: int) -> NDArray[np.float32]:
                 r = np.arange(low, high)
-                shared = r // dim // group * dim + r % dim if kind == "q" else r  # the key row that a query row equals
+                shared = r // dim // group * dim + r % dim if kind == "q" else r  # a query row equals this key row
                 embedding = self.noise.rows("draft v" if kind == "v" else "draft k", shared, s.hidden)
                 hidden = self.noise.rows(f"draft {kind} hidden", r, s.hidden) * np.float32(0.1 / FED_GAIN)
                 return np.concatenate([embedding, hidden], axis=1) * np.float32(gain / s.hidden**0.5)

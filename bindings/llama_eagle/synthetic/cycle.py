@@ -1,9 +1,9 @@
-"""What a constructed pair says: the next token of every id, by the target and by the draft.
+"""Text of a constructed pair: the next token of every id, for the target and for the draft.
 
-The vocabulary counts: " A", " B", ... " Z", " AA", " AB", ... The target always says the next word and starts over
-after the last word of the draft's vocabulary; every id outside that cycle (bytes, specials, later words) leads to
-" A". The draft says the same except after the words of `wrong`, where it says another word of the cycle; a target's
-MTP head says " A" there.
+The vocabulary counts: " A", " B", ... " Z", " AA", " AB", ... The target always generates the next word, and starts
+again after the last word of the draft's vocabulary. Every id outside of that cycle (bytes, specials, later words) is
+followed by " A". The draft generates the same, except after the words of `wrong`, where it generates another word of
+the cycle; a target's MTP head generates " A" there.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from numpy.typing import NDArray
 
 N_BYTES = 256
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-RUNS_PER_BLOCK = 50  # runs whose lengths together follow the geometric distribution
+RUNS_PER_BLOCK = 50  # runs per stratified sample of the geometric distribution
 
 
 def word(rank: int) -> str:
-    """The rank-th column name of a spreadsheet: 0 is A, 25 is Z, 26 is AA. Prefixes of a word are earlier words."""
+    """Return the rank-th column name of a spreadsheet: 0 is A, 25 is Z, 26 is AA.
+
+    Prefixes of a word are earlier words.
+    """
     letters = ""
     rank += 1
     while rank > 0:
@@ -32,7 +35,7 @@ def word(rank: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Rounds:
-    """What speculative decoding of a stretch of the cycle must measure, for a fixed draft length."""
+    """Expected measurements of speculative decoding over a part of the cycle, for a fixed draft length."""
 
     rounds: int
     n_drafted: int
@@ -49,11 +52,12 @@ class Rounds:
 
 
 class Cycle:
-    """Successor tables of a vocabulary of `n_vocab` ids whose draft knows `n_draft_vocab` of them.
+    """Successor tables of a vocabulary of `n_vocab` ids, `n_draft_vocab` of them in the draft.
 
-    Ids: 0..255 the bytes, then the words in an order drawn from `seed` (so that the draft's ids lie scattered), then
-    the specials, then ids that no token has, as in the padded vocabularies of real checkpoints. `mtp`: the drafter is
-    the target's own head, whose n_draft_vocab words are the lowest ids, as frequent words are; `rare`: but not here.
+    Ids: 0..255 are the bytes, then the words in an order drawn from `seed` (so that the draft's ids are scattered),
+    then the specials, then ids without a token, as in the padded vocabularies of real checkpoints. `mtp`: the drafter
+    is the target's own head, and its n_draft_vocab words have the lowest ids, as frequent words do, unless `rare` is
+    set.
     """
 
     def __init__(
@@ -83,39 +87,42 @@ class Cycle:
 
     @property
     def start(self) -> int:
-        """The id that follows every id outside the cycle."""
+        """The id that follows every id outside of the cycle."""
         return int(self.ids[0])
 
     def expected_next(self, token: int) -> int:
-        """The target's greedy choice after `token`."""
+        """Return the target's greedy choice after `token`."""
         return int(self.next_ids[token])
 
     def draft_next(self, token: int) -> int:
-        """The draft's greedy choice after `token`."""
+        """Return the draft's greedy choice after `token`."""
         return int(self.draft_next_ids[token])
 
     def walk(self, last: int) -> Iterator[int]:
-        """The target's tokens after `last`, without end."""
+        """Yield the target's tokens after `last`, without end."""
         while True:
             last = self.expected_next(last)
             yield last
 
     def expected_tokens(self, last: int, n: int) -> list[int]:
-        """The n tokens that greedy decoding emits when the prompt ends with `last`."""
+        """Return the n tokens of greedy decoding after a prompt that ends with `last`."""
         return list(itertools.islice(self.walk(last), n))
 
     def expected_text(self, last: int, n: int) -> str:
         return "".join(" " + word(int(self.position[token])) for token in self.expected_tokens(last, n))
 
     def expected_accept_rate(self, n_draft: int) -> float:
-        """sum accepted / sum drafted over long text, each drafted token being right with probability `accept`."""
+        """Return sum accepted / sum drafted over a long text. Each drafted token is right with probability `accept`."""
         return sum(self.accept**k for k in range(1, n_draft + 1)) / n_draft
 
     def expected_mean_emitted(self, n_draft: int) -> float:
         return 1 + n_draft * self.expected_accept_rate(n_draft)
 
     def simulate(self, last: int, n: int, n_draft: int) -> Rounds:
-        """Exact figures of the rounds that emit at least n tokens after `last`, the first sampled from the prompt."""
+        """Return exact counts of the rounds that emit at least n tokens after `last`.
+
+        The prompt gives the first token.
+        """
         reached, accepted = [0] * n_draft, [0] * n_draft
         token, rounds, n_emitted = self.expected_next(last), 0, 1
         while n_emitted < n:
@@ -132,9 +139,9 @@ class Cycle:
 
 
 def _wrong_positions(n: int, accept: float, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Cycle positions at which the draft errs, shuffled, about n * (1 - accept) of them.
+    """Return the cycle positions at which the draft errs, shuffled, about n * (1 - accept) of them.
 
-    The runs of right positions between them have geometric lengths, as independent errors have; each block of runs is a
+    The runs of right positions between them have geometric lengths, as for independent errors. Each block of runs is a
     stratified sample, so that rates measured over a few hundred tokens are already close to `accept`.
     """
     if accept >= 1:

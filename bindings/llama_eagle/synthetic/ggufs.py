@@ -1,4 +1,4 @@
-"""Pairs as GGUF files; constructed ones are made once and kept, for benchmarks and tests."""
+"""Synthetic pairs as GGUF files. They are made once and cached, for benchmarks and tests."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from llama_eagle.synthetic.constructed import write_draft, write_target
 from llama_eagle.synthetic.cycle import Cycle
 from llama_eagle.synthetic.shapes import SHAPES, Shape
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
-MTP_WORDS = 6800  # of the text that an MTP head drafts: the fixed rows of one that is trimmed to 8192 have them all
+MTP_WORDS = 6800  # words in the text of an MTP head: the fixed rows of a head trimmed to 8192 rows include all of them
 
 
 @dataclasses.dataclass(frozen=True)
 class PairFiles:
-    """GGUFs of a constructed pair, and what it is known to say."""
+    """GGUFs of a constructed pair and its known text."""
 
     target: Path
     draft: Path
@@ -34,7 +34,7 @@ class PairFiles:
 
 @dataclasses.dataclass(frozen=True)
 class MTPFile:
-    """The GGUF of a constructed target that drafts for itself, and what both are known to say."""
+    """GGUF of a constructed target with an MTP head, and the known text of both."""
 
     target: Path
     cycle: Cycle
@@ -42,10 +42,10 @@ class MTPFile:
 
 @dataclasses.dataclass(frozen=True)
 class PairFolder:
-    """A folder of its own for the files of one shape; files made by other versions of this code are thrown away.
+    """Folder for the files of one shape. Files made by other versions of this code are deleted.
 
-    `keep` keeps the Hugging Face checkpoints beside the GGUFs. `fresh` makes new files when the converter has changed
-    too, which matters to what the files show but hardly to how fast they run.
+    `keep`: keep the Hugging Face checkpoints next to the GGUFs. `fresh`: make new files also if the converter has
+    changed, which matters for their content, but hardly for their speed.
     """
 
     path: Path
@@ -53,10 +53,10 @@ class PairFolder:
     seed: int = 0
     keep: bool = False
     fresh: bool = True
-    say: Say = lambda text: None
+    log: Log = lambda text: None
 
     def files(self, accept: float, outtype: str, draft_type: str | None = None) -> PairFiles:
-        """The pair in the given types (`q8_0`, `q4_k_m`, ...), made now if it is not there."""
+        """Return the pair in the given types (`q8_0`, `q4_k_m`, ...), made now if necessary."""
         shape = SHAPES[self.shape]
         cycle = Cycle(shape.n_vocab, shape.n_draft_vocab, accept, self.seed)
         draft_type = draft_type or outtype
@@ -71,7 +71,10 @@ class PairFolder:
         return PairFiles(target, draft, cycle)
 
     def mtp(self, accept: float, outtype: str, *, rare: int = 0) -> MTPFile:
-        """A target with an MTP head that accepts so much. `rare`: it repeats a text of that many words, of any ids."""
+        """Return a target with an MTP head of this acceptance rate.
+
+        `rare`: length of its repeated text, in words of any ids.
+        """
         shape = SHAPES[self.shape]
         n_words = rare or min(shape.n_draft_vocab, MTP_WORDS)
         cycle = Cycle(shape.n_vocab, n_words, accept, self.seed, mtp=True, rare=rare > 0)
@@ -107,31 +110,31 @@ class PairFolder:
         with tempfile.TemporaryDirectory(dir=self.path, prefix="making-") as temporary:
             checkpoint = kept
             if not kept.is_dir():
-                self.say(f"writing the checkpoint of the {self.shape} {name}")
+                self.log(f"writing the checkpoint of the {self.shape} {name}")
                 checkpoint = Path(temporary) / name
                 write(checkpoint)
                 if self.keep:
                     checkpoint = checkpoint.rename(kept)
-            self.say(f"converting it to {out.name}")
+            self.log(f"converting it to {out.name}")
             convert(checkpoint, out, outtype)
 
     def _discard_stale(self) -> None:
         stamp_file, stamp = self.path / "stamp", f"{_source_hash(self.fresh)} {self.shape} {self.seed}\n"
         if stamp_file.is_file() and stamp_file.read_text() == stamp:
             return
-        if stamp_file.is_file():  # without it the folder is not ours to empty
+        if stamp_file.is_file():  # without it the folder was not made by this code and must not be deleted
             shutil.rmtree(self.path)
         self.path.mkdir(parents=True, exist_ok=True)
         stamp_file.write_text(stamp)
 
 
 def convert_pair(
-    target: Path, draft: Path, folder: Path, outtype: str, say: Say = lambda text: None
+    target: Path, draft: Path, folder: Path, outtype: str, log: Log = lambda text: None
 ) -> tuple[Path, Path]:
-    """Converts Hugging Face checkpoints to GGUFs of the given type in `folder`: target, draft."""
+    """Convert Hugging Face checkpoints to GGUFs of the given type in `folder`; return target and draft."""
     folder.mkdir(parents=True, exist_ok=True)
     out = folder / f"target-{outtype}.gguf", folder / f"draft-{outtype}.gguf"
-    say(f"converting {target.name} and {draft.name} to {outtype}")
+    log(f"converting {target.name} and {draft.name} to {outtype}")
     _convert_target(target, out[0], outtype)
     _convert_draft(draft, target, out[1], outtype)
     return out
@@ -146,7 +149,7 @@ def _convert_draft(checkpoint: Path, target: Path, out: Path, outtype: str) -> N
 
 
 def _source_hash(converter: bool) -> str:
-    """Of the code that makes the files: theirs must not outlive a change of it."""
+    """Return a hash of the code that makes the files, because they must not outlive a change of it."""
     digest = hashlib.sha256()
     here = Path(__file__).parent
     makers = [here / f"{name}.py" for name in ("constructed", "cycle", "ggufs", "shapes", "tokenizer", "weights")]

@@ -1,4 +1,4 @@
-"""Shapes of constructed pairs and the config.json files that go with them."""
+"""Shapes of constructed pairs and their config.json files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from llama_eagle.synthetic.cycle import SPECIALS, Cycle
 
 @dataclasses.dataclass(frozen=True)
 class Experts:
-    """Of each block of a mixture: how many, how many a row uses, and the widths of one and of the shared one."""
+    """Experts of each block of a mixture.
+
+    n: number. n_used: number in use per row. ffn, shared_ffn: widths of one and of the shared one.
+    """
 
     n: int
     n_used: int
@@ -20,9 +23,9 @@ class Experts:
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """Dimensions of a pair. Attention of the target: 3 gated-delta-net blocks, then one full-attention block.
+    """Dimensions of a pair. The target repeats 3 gated-delta-net blocks and one full-attention block.
 
-    experts: the target is a mixture, and `ffn` the draft's alone.
+    experts: the target is a mixture, and `ffn` is that of the draft only.
     """
 
     n_vocab: int
@@ -45,7 +48,7 @@ class Shape:
 
     @property
     def mrope_section(self) -> list[int]:
-        """Interleaved sections over all rotary pairs (a quarter of the head), so that none is left over."""
+        """Interleaved sections over all rotary pairs (a quarter of the head), without a rest."""
         pairs = self.head_dim // 8
         return [-(-pairs // 3), -(-(pairs - 1) // 3), pairs // 3]
 
@@ -62,7 +65,7 @@ SHAPES = {
     "2b": Shape(248320, 32000, 2048, 6144, 24, 8, 2, 256, 16, 16, 16, 4),
     "4b": Shape(248320, 32000, 2560, 9216, 32, 16, 4, 256, 16, 32, 32, 8),
     "9b": Shape(248320, 32000, 4096, 12288, 32, 16, 4, 256, 16, 32, 32, 8),
-    **{  # as many of the 40 blocks of Qwen3.5-35B-A3B as memory holds
+    **{  # Qwen3.5-35B-A3B has 40 blocks; fewer fit into less memory
         f"35b-a3b-{n}": Shape(
             248320, 32000, 2048, 6144, n, 16, 2, 256, 16, 32, 16, 4, experts=Experts(256, 8, 512, 512)
         )
@@ -72,7 +75,7 @@ SHAPES = {
 
 
 def target_config(shape: Shape, cycle: Cycle) -> dict[str, Any]:
-    """config.json as transformers' Qwen3_5ForCausalLM writes it, or Qwen3_5MoeForCausalLM for a mixture."""
+    """Return config.json as transformers writes it for Qwen3_5ForCausalLM, or Qwen3_5MoeForCausalLM for a mixture."""
     kinds = ["full_attention" if i % 4 == 3 else "linear_attention" for i in range(shape.layers)]
     rope = {
         "rope_type": "default",
@@ -128,7 +131,7 @@ def _feed_forward(shape: Shape) -> dict[str, Any]:
 
 
 def draft_config(shape: Shape, cycle: Cycle) -> dict[str, Any]:
-    """config.json as SpecForge writes it, with the residual taken after hidden_norm."""
+    """Return config.json as SpecForge writes it, with the residual taken after hidden_norm."""
     return {
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",

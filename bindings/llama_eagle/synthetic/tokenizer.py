@@ -1,4 +1,4 @@
-"""The tokenizer files of a constructed target: byte-level BPE with Qwen3.5's pre-tokenizer and ChatML tokens."""
+"""Tokenizer files of a constructed target: byte-level BPE with Qwen3.5's pre-tokenizer and ChatML tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from llama_eagle.synthetic.cycle import N_BYTES, Cycle, word
 
-# Qwen3.5's split, as its tokenizer.json and transformers' Qwen3_5Tokenizer have it: converters recognize it.
+# The split in Qwen3.5's tokenizer.json and in transformers' Qwen3_5Tokenizer, which converters recognize.
 SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -19,18 +19,18 @@ CHAT_TEMPLATE = (
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
 )
-SPACE = "\u0120"  # the letter that stands for the space byte
+SPACE = "\u0120"  # the letter of the space byte
 
 
 def byte_letters() -> list[str]:
-    """The printable letter of each byte in byte-level BPE: printable Latin-1 stands for itself, others follow 0x100."""
+    """Return the letter of each byte in byte-level BPE: itself if it is printable Latin-1, others follow 0x100."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in printable else next(others)) for byte in range(N_BYTES)]
 
 
 def write_tokenizer(folder: Path, cycle: Cycle) -> None:
-    """Writes tokenizer.json and tokenizer_config.json."""
+    """Write tokenizer.json and tokenizer_config.json."""
     vocab = {letter: byte for byte, letter in enumerate(byte_letters())}
     merges = []
     for rank, token in enumerate(cycle.word_ids.tolist()):

@@ -1,4 +1,4 @@
-"""Seeded weight rows and a safetensors writer, both row block by row block: memory stays flat at any model size."""
+"""Seeded weight rows and a safetensors writer. Both work block by block, so that memory stays constant."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-POOL_SIZE = 4_194_319  # odd, so that rows of a power-of-two width never line up
+POOL_SIZE = 4_194_319  # odd, so that rows of a power-of-two width are never aligned
 BLOCK_VALUES = 1 << 24
 SHARD_BYTES = 4 << 30
 
@@ -21,15 +21,15 @@ Rows = Callable[[int, int], Array]
 
 
 class Noise:
-    """Standard normal rows by name, slices of one pool: the same (name, row, width) always gives the same values."""
+    """Standard normal rows by name, as slices of one pool. Equal (name, row, width) give equal values."""
 
     def __init__(self, seed: int, stream: int, size: int = POOL_SIZE) -> None:
         pool = np.random.default_rng([seed, stream]).standard_normal(size, dtype=np.float32)
         self.size = size
-        self.pool = np.concatenate([pool, pool[: 1 << 16]])  # rows that start near the end run on
+        self.pool = np.concatenate([pool, pool[: 1 << 16]])  # for rows that start near the end
 
     def rows(self, name: str, index: Array, width: int) -> NDArray[np.float32]:
-        """index [n] -> values [n, width], float32."""
+        """Return the rows of index [n]: values [n, width], float32."""
         starts = (zlib.crc32(name.encode()) + np.asarray(index, np.int64) * width) % self.size
         return self.slices(starts, width)
 
@@ -39,7 +39,7 @@ class Noise:
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """One tensor of a checkpoint; `rows(lo, hi)` gives rows lo..hi-1, of any shape that flattens to the right size."""
+    """One tensor of a checkpoint. `rows(lo, hi)` returns rows lo..hi-1, in any shape of the right size."""
 
     name: str
     shape: tuple[int, ...]
@@ -52,13 +52,13 @@ class Tensor:
 
 
 def bf16(values: Array) -> NDArray[np.uint16]:
-    """Rounds float32 to bfloat16, ties to even; finite values only."""
+    """Round float32 to bfloat16, ties to even; finite values only."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     return ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
 
 
 def write_checkpoint(folder: Path, tensors: list[Tensor]) -> None:
-    """model.safetensors, or shards of about SHARD_BYTES with an index."""
+    """Write model.safetensors, or shards of about SHARD_BYTES with an index."""
     shards: list[list[Tensor]] = [[]]
     for tensor in tensors:
         if shards[-1] and sum(t.n_bytes for t in shards[-1]) + tensor.n_bytes > SHARD_BYTES:

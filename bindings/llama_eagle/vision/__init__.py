@@ -1,1 +1,1 @@
-"""Images: what they are read from, the rows that a vision encoder makes of them, and their places in a text."""
+"""Images: their sources, their rows from a vision encoder, and their positions in a text."""

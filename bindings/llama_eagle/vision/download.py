@@ -1,4 +1,4 @@
-"""Fetches pictures from other machines."""
+"""Download of pictures from other machines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TIMEOUT = 20.0  # seconds
 
 
 class _SameKind(urllib.request.HTTPRedirectHandler):
-    """Follows redirections to http and https only."""
+    """Handler that follows redirections to http and https only."""
 
     def redirect_request(self, *args: Any) -> urllib.request.Request | None:
         new = super().redirect_request(*args)
@@ -23,12 +23,12 @@ class _SameKind(urllib.request.HTTPRedirectHandler):
 
 
 def download(url: str, name: str, max_bytes: int) -> bytes:
-    """The bytes at an address. Raises `InputError` where it cannot be fetched or has more than `max_bytes`."""
+    """Return the bytes at a URL. Raises `InputError` if it cannot be fetched or exceeds `max_bytes`."""
     try:
         with urllib.request.build_opener(_SameKind).open(url, timeout=TIMEOUT) as answer:
             data = bytes(answer.read(max_bytes + 1))
     except (OSError, ValueError) as error:
         raise InputError(f"{name}: {url[:80]} cannot be fetched ({error}). Send a data URL.") from None
     if len(data) > max_bytes:
-        raise InputError(f"{name} has more than {max_bytes >> 20} MiB. Give a smaller picture.")
+        raise InputError(f"{name} has more than {max_bytes >> 20} MiB. Use a smaller picture.")
     return data

@@ -1,4 +1,4 @@
-"""A vision encoder (mmproj): llama.cpp's libmtmd, from pixels to rows."""
+"""A vision encoder (mmproj): llama.cpp's libmtmd, which turns pixels into rows."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from llama_eagle.vision.pictures import Picture
 from llama_eagle.vision.rows import EmbeddedRows, image_positions, n_positions
 
 ENCODERS = ("qwen3vl_merger",)  # Qwen3-VL, Qwen3-VL-MoE, Qwen3.5 and Qwen3.5-MoE
-MARKER = "<__media__>"  # llama.cpp's, where an image stands in a prompt
+MARKER = "<__media__>"  # llama.cpp's placeholder of an image in a prompt
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A picture's rows, height x width of them, and the tokens before and behind."""
+    """The height x width rows of a picture, and the tokens before and after it."""
 
     before: tuple[int, ...]
     height: int
     width: int
-    behind: tuple[int, ...]
+    after: tuple[int, ...]
 
     @property
     def n_rows(self) -> int:
@@ -41,11 +41,11 @@ class Frame:
 
 
 def require_clip(path: Path) -> Header:
-    """The header of an encoder file of any kind; those of `ENCODERS` are checked whole. Raises `InputError`."""
+    """Check an encoder file, and return its header. Those of `ENCODERS` are checked completely. Raises `InputError`."""
     header, _ = read_model(path)
     kind = _kind(header)
     if header.architecture != "clip" or kind is None:
-        raise InputError(f"{path} is no vision encoder (mmproj). Convert the target's with `convert --mmproj`.")
+        raise InputError(f"{path} is not a vision encoder (mmproj). Convert the target's with `convert --mmproj`.")
     for fault in check_encoder(header) if kind in ENCODERS else check_general(header):
         raise InputError(f"{path}: {fault}. Convert or download it again.")
     return header
@@ -56,7 +56,7 @@ def _kind(header: Header) -> str | None:
 
 
 def require_encoder(path: Path, target: Header, draft: Header | None = None) -> None:
-    """The file is an encoder of this target, whose rows the draft can read too.
+    """Check that the file is an encoder of this target, and that the draft can use its rows too.
 
     Raises `InputError` or `IncompatibleModels`.
     """
@@ -64,7 +64,7 @@ def require_encoder(path: Path, target: Header, draft: Header | None = None) -> 
     kind = _kind(header)
     if kind not in ENCODERS:
         raise IncompatibleModels(
-            f"{path} is an encoder of kind {kind}; {', '.join(ENCODERS)} is known: that of Qwen3-VL and Qwen3.5. Use "
+            f"{path} is an encoder of kind {kind}; only {', '.join(ENCODERS)} is supported (Qwen3-VL and Qwen3.5). Use "
             "llama.cpp's server for others."
         )
     n_deepstack = sum(map(bool, header.value("clip.vision.is_deepstack_layers", [])))
@@ -72,21 +72,21 @@ def require_encoder(path: Path, target: Header, draft: Header | None = None) -> 
     wanted = (int(target.arch_key("embedding_length")), int(target.arch_key("n_deepstack_layers", 0)))
     if found != wanted:
         raise IncompatibleModels(
-            f"{path} makes rows of {found[0]} numbers with {found[1]} further layers, {target.path} reads {wanted[0]} "
-            f"with {wanted[1]}: it belongs to another model. Give the mmproj of this target."
+            f"{path} has rows of {found[0]} numbers with {found[1]} deepstack layers, {target.path} reads {wanted[0]} "
+            f"with {wanted[1]}: it belongs to another model. Use the mmproj of this target."
         )
     width = wanted[0] if draft is None else int(draft.arch_key("embedding_length", wanted[0]))
     if draft is not None and width != wanted[0]:
         raise IncompatibleModels(
-            f"{draft.path} has hidden size {width}, the target {wanted[0]}: such a draft cannot read the rows of an "
-            "image. Leave the draft out, or the images."
+            f"{draft.path} has hidden size {width}, the target {wanted[0]}, so the draft cannot read rows of images. "
+            "Leave the draft out, or the images."
         )
 
 
 class VisionEncoder(Closing):
-    """An encoder in memory, bound to a loaded target (a llama_model pointer), which must outlive it.
+    """An encoder in memory, bound to a loaded target (a llama_model pointer) that must outlive it.
 
-    n_threads: of the CPU. Raises `NativeError` when libmtmd cannot load it.
+    n_threads: number of CPU threads. Raises `NativeError` if libmtmd cannot load it.
     """
 
     def __init__(self, path: Path, model: Any, *, n_threads: int, use_gpu: bool = False) -> None:
@@ -106,24 +106,24 @@ class VisionEncoder(Closing):
             raise NativeError(f"{path}: {reason}. Convert it again.", code=1, call="mtmd_init_from_file")
         if not (mtmd.mtmd_support_vision(self._ctx) and mtmd.mtmd_decode_use_mrope(self._ctx)):
             self.close()
-            raise IncompatibleModels(f"{path} and this target do not read images by M-RoPE. Give the target's mmproj.")
+            raise IncompatibleModels(f"{path} and this target do not read images by M-RoPE. Use the target's mmproj.")
 
     def frame(self, picture: Picture) -> Frame:
-        """What a picture becomes in a text. Nothing is computed: only its size is looked at."""
+        """Return the frame of a picture in a text, from its size only."""
         with self._chunks(picture, None) as chunks:
             before: list[int] = []
-            behind: list[int] = []
+            after: list[int] = []
             found: tuple[int, int] | None = None
             for chunk in chunks:
                 if self._is_image(chunk):
                     found = self._grid(chunk)
                 else:
-                    (before if found is None else behind).extend(self._tokens(chunk))
+                    (before if found is None else after).extend(self._tokens(chunk))
         assert found is not None
-        return Frame(tuple(before), *found, tuple(behind))
+        return Frame(tuple(before), *found, tuple(after))
 
     def encode(self, picture: Picture) -> EmbeddedRows:
-        """The picture's rows; valid until the next call."""
+        """Return the picture's rows, valid until the next call."""
         with self._chunks(picture, picture.pixels()) as chunks:
             (chunk,) = filter(self._is_image, chunks)
             status = self._api.mtmd_encode_chunk(self._ctx, chunk)
@@ -145,7 +145,7 @@ class VisionEncoder(Closing):
 
     @contextmanager
     def _chunks(self, picture: Picture, pixels: bytes | None) -> Iterator[list[Any]]:
-        """The chunks of a text that is one picture; without pixels libmtmd only counts."""
+        """Yield the chunks of a text that is one picture. Without pixels, libmtmd only counts."""
         api = self._api
         array = None if pixels is None else (ctypes.c_uint8 * len(pixels)).from_buffer_copy(pixels)
         bitmap = api.mtmd_bitmap_init(picture.width, picture.height, array)
@@ -158,7 +158,7 @@ class VisionEncoder(Closing):
             if status := api.mtmd_tokenize(self._ctx, chunks, ctypes.byref(text), bitmaps, 1):
                 raise InputError(
                     f"{picture.name}, {picture.width} x {picture.height} pixels, cannot be prepared: "
-                    f"{log.first_error() or status}. Give it another size."
+                    f"{log.first_error() or status}. Use another size."
                 )
             yield [api.mtmd_input_chunks_get(chunks, i) for i in range(api.mtmd_input_chunks_size(chunks))]
         finally:
@@ -174,7 +174,7 @@ class VisionEncoder(Closing):
         return list(tokens[: n.value])
 
     def _grid(self, chunk: Any) -> tuple[int, int]:
-        """Height and width in rows, from the position of the last row."""
+        """Return height and width in rows, from the position of the last row."""
         api = self._api
         tokens = api.mtmd_input_chunk_get_tokens_image(chunk)
         n = int(api.mtmd_input_chunk_get_n_tokens(chunk))

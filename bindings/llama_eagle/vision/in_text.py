@@ -14,25 +14,25 @@ from llama_eagle.vision.encoder import MARKER, Frame, VisionEncoder
 from llama_eagle.vision.pictures import Picture, key_of, open_picture, read_file
 from llama_eagle.vision.rows import EmbeddedRows
 
-FIRST_ID = -2  # -1 is a row of which nothing is known
+FIRST_ID = -2  # -1 is an unknown row
 
-Encode = Callable[[str, bool], list[int]]  # a piece of text, and whether it begins the whole
+Encode = Callable[[str, bool], list[int]]  # called with a piece of text, and True if it is the first
 
 
 @dataclass
 class _Entry:
     key: str
     frame: Frame
-    picture: Picture | None  # None: its rows may be in memory, its file is gone
+    picture: Picture | None  # None: its rows may be in memory, but its file was freed
 
 
 def with_markers(prompt: str, n_pictures: int) -> str:
-    """A prompt that has a marker for each picture: those of one that has none come first."""
+    """Return a prompt with a marker for each picture. Without a marker, the pictures come first."""
     return prompt if MARKER in prompt else MARKER * n_pictures + prompt
 
 
 class PicturesInText:
-    """The pictures that texts have named, by id. The same picture has the same id, so that texts can be compared."""
+    """The pictures in texts, by id. The same picture has the same id, so that texts can be compared."""
 
     def __init__(self, encoder: VisionEncoder, on_encode: Callable[[Picture, int], None] | None = None) -> None:
         self.encoder = encoder
@@ -42,46 +42,46 @@ class PicturesInText:
         self._ids: dict[str, int] = {}
 
     def picture(self, data: bytes, name: str) -> Picture:
-        """The picture in a file's bytes; one that a text holds already is not decoded again."""
+        """Return the picture in a file's bytes. One that a text contains already is not decoded again."""
         entry = self._entries.get(self._ids.get(key_of(data), 0))
         return entry.picture if entry and entry.picture else open_picture(data, name)
 
     def open(self, image: bytes | str | PathLike[str], name: str) -> Picture:
-        """A picture from a file, or from what is in one. Raises `InputError` when it cannot be read."""
+        """Return the picture in a file, given as its name or its content. Raises `InputError` if it cannot be read."""
         if isinstance(image, bytes):
             return self.picture(image, name)
         return self.picture(read_file(image), str(image))
 
     def ids(self, picture: Picture) -> list[int]:
-        """What stands for a picture in a text: the tokens before it, its rows, the tokens behind."""
+        """Return the ids of a picture in a text: the tokens before it, its rows, the tokens after it."""
         if picture.key not in self._ids:
             self._add(picture.key, self.encoder.frame(picture))
         at = self._ids[picture.key]
         entry = self._entries[at]
         entry.picture = entry.picture or picture
-        return [*entry.frame.before, *[at] * entry.frame.n_rows, *entry.frame.behind]
+        return [*entry.frame.before, *[at] * entry.frame.n_rows, *entry.frame.after]
 
     def join(self, texts: Sequence[str], pictures: Sequence[Picture], encode: Encode) -> list[int]:
-        """The ids of texts with a picture between each two."""
+        """Return the ids of texts with a picture between each two."""
         ids = encode(texts[0], True)
         for picture, text in zip(pictures, texts[1:], strict=True):
             ids += self.ids(picture) + (encode(text, False) if text else [])
         return ids
 
     def insert(self, prompt: str, pictures: Sequence[Picture], encode: Encode) -> list[int]:
-        """A prompt's ids, with pictures for its markers. Raises `UsageError` when there are not as many."""
+        """Return a prompt's ids with pictures at its markers. Raises `UsageError` if their numbers differ."""
         texts = prompt.split(MARKER)
         if len(texts) - 1 != len(pictures):
             raise UsageError(
-                f"the prompt has {len(texts) - 1} markers {MARKER} for {len(pictures)} pictures. Give one for each."
+                f"the prompt has {len(texts) - 1} markers {MARKER} for {len(pictures)} pictures. Use one per picture."
             )
         return self.join(texts, pictures, encode)
 
     def rows(self, at: int) -> EmbeddedRows:
-        """The rows of a picture, encoded now. Raises `InputError` for an id of which no pixels are there."""
+        """Encode a picture, and return its rows. Raises `InputError` if the picture is not available."""
         entry = self._entries.get(at)
         if entry is None or entry.picture is None:
-            raise InputError("the text holds a picture that is not there any more. Give it again.")
+            raise InputError("the text contains a picture that is no longer available. Send it again.")
         if self._on_encode is not None:
             self._on_encode(entry.picture, entry.frame.n_rows)
         rows = self.encoder.encode(entry.picture)
@@ -92,19 +92,19 @@ class PicturesInText:
         return self._entries[at].frame.n_rows if at in self._entries else 1
 
     def keep(self, *texts: NDArray[np.intc] | Sequence[int]) -> None:
-        """Pictures that none of these texts holds are forgotten, but not their ids."""
+        """Free the pictures that none of these texts contains, but keep their ids."""
         held = {int(at) for text in texts for at in np.unique(np.asarray(text, np.intc)) if at <= FIRST_ID}
         for at, entry in self._entries.items():
             if at not in held:
                 entry.picture = None
 
     def describe(self, text: NDArray[np.intc]) -> dict[int, tuple[str, Frame]]:
-        """The pictures of a text, for `adopt`."""
+        """Return the pictures of a text, for `adopt`."""
         held = {int(at) for at in np.unique(text) if at <= FIRST_ID}
         return {at: (self._entries[at].key, self._entries[at].frame) for at in held if at in self._entries}
 
     def adopt(self, text: NDArray[np.intc], described: dict[int, tuple[str, Frame]]) -> NDArray[np.intc]:
-        """The text of another table, in the ids of this one."""
+        """Return the text of another table with the ids of this one."""
         renamed = {at: self._ids.get(key) or self._add(key, frame) for at, (key, frame) in described.items()}
         return np.array([renamed.get(int(token), int(token)) for token in text], dtype=np.intc)
 
@@ -116,7 +116,7 @@ class PicturesInText:
 
 
 def cut_before(text: NDArray[np.intc] | Sequence[int], n: int, pictures: PicturesInText | None) -> int:
-    """The largest number of rows up to `n` that ends within no picture."""
+    """Return the largest number of rows up to `n` that does not end within a picture."""
     if pictures is None or not 0 < n < len(text) or text[n] > -2 or text[n] != text[n - 1]:
         return n
     first = n

@@ -1,4 +1,4 @@
-"""Pictures from files, data URLs and, where that is allowed, from other machines: checked before they are decoded."""
+"""Pictures from files, data URLs and, if allowed, other machines. They are checked before they are decoded."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ MAX_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture's file. name: for messages. key: its hash, the same for the same rows. width, height: pixels, as it is
-    seen."""
+    """A picture's file.
+
+    name: for messages. key: hash of the file, equal for equal rows. width, height: pixels, after rotation.
+    """
 
     name: str
     key: str
@@ -31,13 +33,13 @@ class Picture:
     data: bytes
 
     def pixels(self) -> bytes:
-        """RGB, line by line."""
+        """Return the RGB values, line by line."""
         return bytes(_decoded(self.data, self.name).tobytes())
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Where pictures named by an address may come from, beside data URLs. folder: local files below it."""
+    """Allowed sources of pictures, in addition to data URLs. folder: local files below it. remote: http and https."""
 
     folder: Path | None = None
     remote: bool = False
@@ -48,18 +50,18 @@ def key_of(data: bytes) -> str:
 
 
 def open_picture(data: bytes, name: str) -> Picture:
-    """The picture in a file's bytes, decoded once to see that it can be. Raises `InputError` where it cannot."""
+    """Return the picture in a file's bytes, decoded once as a check. Raises `InputError` if it cannot be decoded."""
     image = _decoded(data, name)
     return Picture(name, key_of(data), image.width, image.height, data)
 
 
 def _decoded(data: bytes, name: str) -> Any:
-    """A PIL image, turned as its EXIF says. Raises `InputError` for what is no picture, damaged or huge."""
+    """Return a PIL image, rotated by its EXIF data. Raises `InputError` for other, damaged or huge files."""
     from PIL import Image, ImageOps
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PIL's own, of sizes near its limit
+            warnings.simplefilter("ignore")  # PIL warns about sizes near its limit
             with Image.open(io.BytesIO(data)) as opened:
                 if opened.width * opened.height > MAX_PIXELS:
                     raise _too_large(name)
@@ -69,8 +71,8 @@ def _decoded(data: bytes, name: str) -> Any:
     except Image.DecompressionBombError:  # PIL's own limit, which is higher
         raise _too_large(name) from None
     except Exception as error:  # each format's decoder raises its own
-        reason = "it is in no format of pictures" if isinstance(error, Image.UnidentifiedImageError) else str(error)
-        raise InputError(f"{name} cannot be read as a picture: {reason}. Give a sound PNG or JPEG.") from None
+        reason = "unknown format" if isinstance(error, Image.UnidentifiedImageError) else str(error)
+        raise InputError(f"{name} cannot be read as a picture: {reason}. Use a valid PNG or JPEG file.") from None
 
 
 def _too_large(name: str) -> InputError:
@@ -78,25 +80,28 @@ def _too_large(name: str) -> InputError:
 
 
 def read_file(path: str | PathLike[str]) -> bytes:
-    """Raises `InputError` when it cannot be read."""
+    """Return the content of a file. Raises `InputError` if it cannot be read."""
     path = Path(path)
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise InputError(f"{path} has more than {MAX_BYTES >> 20} MiB. Give a smaller picture.")
+            raise InputError(f"{path} has more than {MAX_BYTES >> 20} MiB. Use a smaller picture.")
         return path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}). Give a picture's file.") from None
+        raise InputError(f"{path}: cannot be read ({error.strerror}). Give the file of a picture.") from None
 
 
 def fetch(url: str, sources: Sources, name: str) -> bytes:
-    """The file that an OpenAI message's image_url names. Raises `UsageError` for an address that is not allowed."""
+    """Return the file that an OpenAI message's image_url names.
+
+    Raises `UsageError` for a source that is not allowed.
+    """
     scheme = urlsplit(url[:200]).scheme.lower()
     if scheme == "data":
         return _data_of(url, name)
     if scheme in ("http", "https"):
         if not sources.remote:
             raise UsageError(
-                f"{name} is the address {url[:80]}: pictures from other machines are not fetched. Send a data URL, or "
+                f"{name} is the URL {url[:80]}: pictures from other machines are not allowed. Send a data URL, or "
                 "allow them (image_urls=True)."
             )
         from llama_eagle.vision.download import download
@@ -104,7 +109,7 @@ def fetch(url: str, sources: Sources, name: str) -> bytes:
         return download(url, name, MAX_BYTES)
     if scheme in ("file", "") or Path(url).is_absolute():
         return read_file(_allowed_file(url, sources, name))
-    raise UsageError(f"{name}: {scheme}: is no kind of address that pictures are read from. Send a data URL.")
+    raise UsageError(f"{name}: pictures are not read from {scheme}: URLs. Send a data URL.")
 
 
 def _data_of(url: str, name: str) -> bytes:
@@ -112,11 +117,11 @@ def _data_of(url: str, name: str) -> bytes:
     if not comma or not head.endswith(";base64"):
         raise InputError(f"{name}: the data URL is not of the form data:image/png;base64,... Correct it.")
     if len(body) > MAX_BYTES * 4 // 3:
-        raise InputError(f"{name} has more than {MAX_BYTES >> 20} MiB. Give a smaller picture.")
+        raise InputError(f"{name} has more than {MAX_BYTES >> 20} MiB. Use a smaller picture.")
     try:
         return base64.b64decode(body, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise InputError(f"{name}: its data URL is no base64 ({error}). Correct it.") from None
+        raise InputError(f"{name}: its data URL is not base64 ({error}). Correct it.") from None
 
 
 def _path_of(url: str) -> Path:
@@ -128,7 +133,7 @@ def _path_of(url: str) -> Path:
 def _allowed_file(url: str, sources: Sources, name: str) -> Path:
     path = _path_of(url) if url.startswith("file:") else Path(url)
     if sources.folder is None:
-        raise UsageError(f"{name} is a local file: reading those is not allowed. Send a data URL, or set image_folder.")
+        raise UsageError(f"{name} is a local file, which is not allowed. Send a data URL, or set image_folder.")
     folder = Path(sources.folder).resolve()
     found = (folder / path).resolve()
     if not found.is_relative_to(folder):

@@ -24,19 +24,30 @@ if TYPE_CHECKING:
 @grouped
 def answer(
     prompts: Annotated[
-        Path, typer.Argument(metavar="PROMPTS.jsonl", help="JSON lines with `messages` or `prompt`, or a text a line.")
+        Path,
+        typer.Argument(
+            metavar="PROMPTS.jsonl",
+            help="File of prompts: JSON lines with `messages` or `prompt`, or one text per line.",
+        ),
     ],
     model: TargetFile,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="ANSWERS.jsonl", help="A line for each prompt, in their order.")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="ANSWERS.jsonl", help="Output file with one JSON line per prompt, in their order."
+        ),
     ],
     drafting: Drafting,
     sampling: Sampling,
     computing: Computing,
-    parallel: Annotated[int, typer.Option("--parallel", "-np", help="Prompts answered at once, up to 16.")] = 4,
-    n_predict: Annotated[int, typer.Option("-n", "--n-predict", min=1, help="Longest answer in tokens.")] = 1024,
+    parallel: Annotated[
+        int, typer.Option("--parallel", "-np", help="Number of prompts to answer at the same time, up to 16.")
+    ] = 4,
+    n_predict: Annotated[
+        int, typer.Option("-n", "--n-predict", min=1, help="Maximum length of an answer in tokens.")
+    ] = 1024,
     ctx_size: Annotated[
-        int, typer.Option("--ctx-size", "-c", min=1, help="Context of each prompt with its answer, in tokens.")
+        int, typer.Option("--ctx-size", "-c", min=1, help="Context size in tokens for each prompt with its answer.")
     ] = CHAT_CONTEXT,
     raw: Annotated[
         bool, typer.Option("--raw", help="Continue each prompt as text, without the model's chat template.")
@@ -45,12 +56,12 @@ def answer(
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Answer a file of prompts, several at once.
+    """Answer a file of prompts, several at the same time.
 
-    A killed run continues when the command is repeated: finished answers are kept in ANSWERS.jsonl.part. A line of the
-    output holds the keys of its prompt's line, the messages with the answer (`text` with --raw), finish_reason and
-    n_tokens. A prompt that the model cannot take, such as one that is too long, has an `error` instead, and the exit
-    code is 5. A model without a chat template continues texts.
+    Repeat the command to continue an interrupted run: finished answers are kept in ANSWERS.jsonl.part. Each output line
+    contains the keys of the prompt's line, the messages with the answer (`text` with --raw), finish_reason and
+    n_tokens. A prompt that the model refuses, for example a too long one, gets an `error` instead, and the exit code
+    is 5. A model without a chat template continues texts.
     """
     from llama_eagle.files import check_output, refuse_existing, refuse_sources
     from llama_eagle.serving import options as serving
@@ -91,7 +102,7 @@ def _answer_missing(
     n_tokens = 0
     if len(journal.answers) == len(prompts):
         return n_tokens, 0.0
-    with background(serving.words(served), serving.variables(served), served.options.verbose) as address:
+    with background(serving.server_args(served), serving.server_env(served), served.options.verbose) as address:
         start = time.monotonic()
         with progress(f"answering {len(prompts)} prompts") as on_progress:
 
@@ -105,14 +116,14 @@ def _answer_missing(
 
 
 def _questions(served: Checked, prompts: list[Prompt], params: SamplingParams, n_predict: int, raw: bool) -> Questions:
-    """Raises `InputError` for chats that no template can render."""
+    """Build the requests. Raises `InputError` for chats if the model has no template for them."""
     from llama_eagle.errors import InputError
     from llama_eagle.serving.prompts import Questions
 
     is_chat = not raw and "tokenizer.chat_template" in served.target.keys
     if not is_chat and (chats := [prompt for prompt in prompts if prompt.messages]):
         why = "--raw continues texts" if raw else f"{served.target.path} has no chat template"
-        raise InputError(f"prompt {chats[0].number + 1} has `messages`, but {why}. Give `prompt` instead.")
+        raise InputError(f"prompt {chats[0].number + 1} has `messages`, but {why}. Use `prompt` instead.")
     body = {
         "max_tokens": n_predict, "temperature": max(params.temperature, 0.0), "top_k": params.top_k,
         "top_p": params.top_p, "min_p": params.min_p, "repeat_penalty": params.repeat_penalty,
@@ -131,5 +142,5 @@ def _report(output: Path, answers: list[dict[str, Any]], n_tokens: int, seconds:
     else:
         console.data(f"{output}: {len(answers)} prompts, {n_tokens} tokens, {speed:.1f} tokens/s")
     if n_failed:
-        console.warn(f'{n_failed} of {len(answers)} prompts have no answer: see "error" in their lines of {output}.')
+        console.warn(f'{n_failed} of {len(answers)} prompts have no answer. See "error" in their lines of {output}.')
         raise typer.Exit(CHECK_FAILED)

@@ -10,7 +10,16 @@ import typer
 
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import Devices, DraftGpuLayers, Json, PMin, Threads
+from llama_eagle.cli.options import (
+    ADVANCED,
+    CacheTypeK,
+    CacheTypeV,
+    Devices,
+    DraftGpuLayers,
+    Json,
+    PMin,
+    Threads,
+)
 from llama_eagle.drafting.options import LOOKUP, DraftingOptions
 from llama_eagle.errors import UsageError
 from llama_eagle.files import cache_dir
@@ -31,19 +40,28 @@ PROMPT = "Explain in simple words how a sailing boat can sail against the wind."
 
 @dataclass(frozen=True)
 class Pair:
-    """What is measured: a synthetic pair, or files."""
+    """The models to measure: a synthetic pair, or files."""
 
     synthetic: Annotated[
         str | None,
         typer.Option(
-            metavar="0.8b|2b|4b|9b|35b-a3b-8|tiny", help="A synthetic pair of this shape (35b-a3b: -8 to -40 blocks)."
+            metavar="0.8b|2b|4b|9b|35b-a3b-8|tiny",
+            help="Benchmark a synthetic pair of this shape (35b-a3b-N: with N blocks, 8 to 40).",
         ),
     ] = None
-    accept: Annotated[str, typer.Option(metavar="P[,P...]", help="Acceptance of the synthetic pair.")] = "0.7"
-    outtype: Annotated[str, typer.Option("--type", help="Type of the synthetic target: q8_0, q4_k_m, ...")] = "q8_0"
-    draft_type: Annotated[str | None, typer.Option(help="The draft's type; default: as it is.")] = None
+    accept: Annotated[
+        str, typer.Option(metavar="P[,P...]", help="Acceptance rates of the synthetic pair, from 0 to 1.")
+    ] = "0.7"
+    outtype: Annotated[
+        str, typer.Option("--type", help="Quantization type of the synthetic target: q8_0, q4_k_m, ...")
+    ] = "q8_0"
+    draft_type: Annotated[
+        str | None,
+        typer.Option(help="Requantize the draft to this type before measuring (default: leave it as it is)."),
+    ] = None
     model: Annotated[
-        Path | None, typer.Option("--model", "-m", metavar="TARGET.gguf", help="Or a target of your own.")
+        Path | None,
+        typer.Option("--model", "-m", metavar="TARGET.gguf", help="Benchmark this target instead of a synthetic one."),
     ] = None
     draft: Annotated[
         Path | None,
@@ -51,22 +69,28 @@ class Pair:
             "--draft",
             "-d",
             metavar="DRAFT.gguf|mtp|lookup",
-            help="Drafter (default: the target's MTP head or the draft next to it if present, else prompt look-up).",
+            help="Drafter: a GGUF file, mtp or lookup (default: the target's MTP head or the draft next to it if "
+            "present, else prompt look-up).",
         ),
     ] = None
     drafter: Annotated[
-        str | None, typer.Option(metavar="eagle3|mtp|lookup", help="Kind of drafter of a synthetic pair.")
+        str | None,
+        typer.Option(metavar="eagle3|mtp|lookup", help="Kind of drafter of the synthetic pair (default: eagle3)."),
     ] = None
-    draft_vocab: Annotated[str, typer.Option(metavar="N|all", help="Rows of an MTP head that draft.")] = "16384"
-    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="The prompt for it.")] = None
+    draft_vocab: Annotated[
+        str, typer.Option(metavar="N|all", help="Rows of the MTP head's output matrix that are computed, or all.")
+    ] = "16384"
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", "-p", help="Prompt of each run (default: a built-in one).")
+    ] = None
 
     @property
     def n_rows(self) -> int | None:
-        """Rows of the MTP head that drafts; None: all, or there is no such head. Raises `UsageError`."""
+        """Rows of the MTP head that are computed; None: all, or no MTP head. Raises `UsageError`."""
         return _rows(self.draft_vocab) if self.drafter == MTP else None
 
     def completed(self) -> Pair:
-        """Return the same with `drafter` set, and `draft` only where it is a file. Raises `InputError`."""
+        """Return a copy with `drafter` set, and `draft` set only if it is a file. Raises `InputError`."""
         if str(self.draft) in (MTP, LOOKUP):
             return replace(self, drafter=str(self.draft), draft=None)
         if self.model is None or self.draft is not None or self.drafter is not None:
@@ -81,25 +105,42 @@ class Pair:
 
 @dataclass(frozen=True)
 class Runs(Devices):
-    """How it is measured."""
+    """Settings of the measurement."""
 
-    n_draft: Annotated[str, typer.Option(metavar="N[,N...][,auto]", help="Draft lengths.")] = "1,2,3,4,6,8,auto"
-    n_predict: Annotated[int, typer.Option("-n", min=8, help="Tokens of each run.")] = 256
+    n_draft: Annotated[
+        str, typer.Option(metavar="N[,N...][,auto]", help="Draft lengths to measure, in tokens, and auto.")
+    ] = "1,2,3,4,6,8,auto"
+    n_predict: Annotated[int, typer.Option("-n", min=8, help="Number of tokens generated in each run.")] = 256
     threads: Threads = 0
     draft_gpu_layers: DraftGpuLayers = None
     p_min: PMin = 0.0
-    repetitions: Annotated[int, typer.Option(min=1, help="Runs of each kind; medians are reported.")] = 3
-    chat: Annotated[int, typer.Option(metavar="N", min=0, help="Also stream a chat of N tokens.")] = 0
-    peers: Annotated[str | None, typer.Option(metavar="upstream", help="Compare with llama.cpp's own driver.")] = None
+    repetitions: Annotated[int, typer.Option(min=1, help="Number of runs per setting. The report shows medians.")] = 3
+    chat: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Also measure a streamed chat answer of N tokens (0: do not).")
+    ] = 0
+    peers: Annotated[
+        str | None,
+        typer.Option(metavar="upstream", help="Also measure llama.cpp's own speculative decoding on the same files."),
+    ] = None
 
     depths: Annotated[
-        str, typer.Option(metavar="N[,N...]", help="Tokens in memory when a step's cost is measured.")
+        str,
+        typer.Option(
+            metavar="N[,N...]",
+            help="Context depths, in tokens, at which the cost of one step is measured.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = "64"
     prompts: Annotated[
-        str, typer.Option(metavar="N[,N...]", help="Also read prompts of these lengths, with a draft and without.")
+        str,
+        typer.Option(
+            metavar="N[,N...]",
+            help="Also measure reading prompts of these lengths, in tokens, with and without a draft.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = ""
-    cache_type_k: Annotated[str, typer.Option(help="Type of the K memory: f16, q8_0, ...")] = ContextOptions.type_k
-    cache_type_v: Annotated[str, typer.Option(help="Type of the V memory.")] = ContextOptions.type_v
+    cache_type_k: CacheTypeK = ContextOptions.type_k
+    cache_type_v: CacheTypeV = ContextOptions.type_v
 
     @property
     def n_threads(self) -> int:
@@ -107,11 +148,11 @@ class Runs(Devices):
 
     @property
     def lengths(self) -> tuple[int | str, ...]:
-        """Raises `UsageError` for what is no length."""
+        """Draft lengths. Raises `UsageError` for other values."""
         return _lengths(self.n_draft)
 
     def job(self, pair: Pair, target: Path, draft: Path | None, prompt: str) -> Job:
-        """The runs over these files."""
+        """Return the job that measures these files."""
         from llama_eagle.bench.ours import Job
 
         return Job(
@@ -131,27 +172,29 @@ class Runs(Devices):
         )
 
     def plan(self, peer: Peer | None, n_jobs: int = 1) -> Plan:
-        """Raises `UsageError` for what is no number."""
+        """Return the plan of all runs. Raises `UsageError` for values that are not numbers."""
         from llama_eagle.bench.run import Plan
 
         depths, prompts = _numbers("--depths", self.depths), _numbers("--prompts", self.prompts)
         if not depths:
             raise UsageError("--depths: give at least one number.")
-        say = numbered(n_jobs * (self.repetitions + 1))
-        return Plan(self.lengths, self.repetitions, peer, self.chat, depths, prompts, say)
+        log_step = numbered(n_jobs * (self.repetitions + 1))
+        return Plan(self.lengths, self.repetitions, peer, self.chat, depths, prompts, log_step)
 
 
 @grouped
 def bench(
     pair: Pair,
     runs: Runs,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw speed over draft length.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Plot speed over draft length into this file.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Measure decoding speed: plain, and with drafts of each length.
 
-    Any model will do: without a draft, prompt look-up drafts; with one, look-up alone is measured too. With --peers
-    upstream, llama.cpp's own drafters run on the same files, alternating with ours.
+    Any model works: without a draft, prompt look-up is the drafter; with one, look-up alone is measured too. With
+    --peers upstream, llama.cpp's own drafters run on the same files, alternating with ours.
     """
     from llama_eagle.bench import report
 
@@ -159,7 +202,7 @@ def bench(
     pair = pair.completed()
     if plot is not None:
         report.require_plotting(plot)
-    runs.plan(None)  # what it refuses is refused before the files are made
+    runs.plan(None)  # refuses wrong values before the files are made
     jobs = _jobs(pair, runs)
     plan = runs.plan(_peer() if runs.peers else None, len(jobs))
     results = [_measure(facts, job, plan) for facts, job in jobs]
@@ -196,7 +239,7 @@ def _measure(facts: dict[str, Any], job: Job, plan: Plan) -> dict[str, Any]:
 
 
 def _jobs(pair: Pair, runs: Runs) -> list[tuple[dict[str, Any], Job]]:
-    """What to measure, with the facts that the report repeats: one job for each acceptance."""
+    """Return one job per acceptance rate, with the facts that the report repeats."""
     facts: dict[str, Any] = {"type": pair.outtype, "draft_type": pair.draft_type, "n": runs.n_predict}
     facts |= {
         "threads": runs.n_threads,
@@ -208,21 +251,21 @@ def _jobs(pair: Pair, runs: Runs) -> list[tuple[dict[str, Any], Job]]:
         return [({"model": pair.model.name, "accept": None, **facts, "type": None}, _real_job(pair, runs, pair.model))]
     return [
         ({"model": f"synthetic {pair.synthetic}", "accept": accept, **facts}, _synthetic_job(pair, runs, accept))
-        for accept in _shares(pair.accept)
+        for accept in _rates(pair.accept)
     ]
 
 
 def _real_job(pair: Pair, runs: Runs, target: Path) -> Job:
     draft = pair.draft
     if draft is None and pair.drafter == EAGLE3:
-        raise UsageError("--drafter eagle3 needs a draft: -d DRAFT.gguf. Leave --drafter out to measure what there is.")
+        raise UsageError("--drafter eagle3 needs a draft: -d DRAFT.gguf. Leave --drafter out to use the default.")
     if draft is not None and pair.draft_type is not None:
         draft = _in_type(draft, pair.draft_type.lower())
     return runs.job(pair, target, draft, pair.prompt or PROMPT)
 
 
 def _in_type(draft: Path, outtype: str) -> Path:
-    """The draft in another type, made once and kept. From a quantized one it accepts less than it could."""
+    """Return the draft in another type, converted once and cached. Requantizing lowers its acceptance rate."""
     from llama_eagle.gguf.header import read_model
     from llama_eagle.quantize.quantize import QuantizeOptions, check_type, quantize
 
@@ -244,7 +287,7 @@ def _synthetic_job(pair: Pair, runs: Runs, accept: float) -> Job:
     shape = str(pair.synthetic)
     if shape not in SHAPES:
         raise UsageError(f"--synthetic {shape!r}: shapes are {', '.join(SHAPES)}.")
-    folder = PairFolder(cache_dir() / "synthetic" / shape, shape, fresh=False, say=console.note)
+    folder = PairFolder(cache_dir() / "synthetic" / shape, shape, fresh=False, log=console.note)
     outtype, prompt = pair.outtype.lower(), pair.prompt or SYNTHETIC_PROMPT
     if pair.drafter == MTP:
         return runs.job(pair, folder.mtp(accept, outtype).target, None, prompt)
@@ -255,7 +298,7 @@ def _synthetic_job(pair: Pair, runs: Runs, accept: float) -> Job:
 def _peer() -> Peer:
     from llama_eagle.bench.peer import build_peer
 
-    console.note("building llama.cpp's tools, unless they are in the cache")
+    console.note("building llama.cpp's tools if they are not in the cache")
     return build_peer()
 
 
@@ -279,7 +322,7 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def _shares(text: str) -> list[float]:
+def _rates(text: str) -> list[float]:
     try:
         shares = [float(part) for part in text.split(",")]
     except ValueError:

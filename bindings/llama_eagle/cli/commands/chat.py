@@ -15,7 +15,7 @@ import typer
 
 from llama_eagle import console
 from llama_eagle.cli.answer import View
-from llama_eagle.cli.commands.generate import ENOUGH, compared
+from llama_eagle.cli.commands.generate import MIN_COMPARED, comparison
 from llama_eagle.cli.conversation import Conversation, text_of
 from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import (
@@ -37,41 +37,44 @@ from llama_eagle.progress import Bar
 
 HELP = """\
 /retry              answer the last question again
-/undo               take the last question and its answer back
-/clear              forget the conversation
-/system TEXT        another system message; without TEXT, none
-/save FILE          keep the conversation; /load FILE goes on with it
-/think on|off|hide  think before the answer, or do not, or do not show it
-/context            how full the context is
-/compact [N]        forget all but the last N questions and answers; default: 1
-/stats              speed, rounds and acceptance of the last answer
-/draft K|auto|off   tokens drafted in a round
-/image FILE         show an image with the next message; may be repeated
-/help, /exit
-Ctrl-C stops an answer or clears the line; on an empty line, twice, it leaves.
-A pasted text is one message. Alt-Enter begins a new line, and so does Enter
-after \"\"\", until \"\"\"."""
-FULL = "/undo takes the last question back, /clear begins anew, a larger --ctx-size holds more"
-RESERVE = 4  # an answer has at least this part of the context: 1 / RESERVE
+/undo               remove the last question and its answer
+/clear              remove the whole conversation
+/system TEXT        replace the system message; without TEXT, remove it
+/save FILE          save the conversation
+/load FILE          continue a saved conversation
+/think on|off|hide  think before answering, do not, or think without showing it
+/context            show how full the context is
+/compact [N]        keep only the last N questions and answers (default: 1)
+/stats              show speed, rounds and acceptance rate of the last answer
+/draft K|auto|off   set the draft length in tokens
+/image FILE         attach an image to the next message; may be repeated
+/help, /exit        show this list, leave the chat
+Ctrl-C stops an answer or clears the line. Twice on an empty line, it leaves.
+Pasted text is one message. Alt-Enter begins a new line. After \"\"\", Enter
+begins a new line too, until the closing \"\"\"."""
+FULL = "/undo removes the last question, /clear removes all, a larger --ctx-size holds more"
+RESERVE = 4  # 1 / RESERVE of the context is reserved for the answer
 
 
 @dataclass(frozen=True)
-class Talking:
-    """The conversation, and how it is shown."""
+class ChatOptions:
+    """Options of the conversation and its display."""
 
-    system: Annotated[str | None, typer.Option(help="System message.")] = None
-    no_think: Annotated[bool, typer.Option("--no-think", help="Answer without thinking, if the template can.")] = False
+    system: Annotated[str | None, typer.Option(help="System message of the conversation (default: none).")] = None
+    no_think: Annotated[
+        bool, typer.Option("--no-think", help="Answer without thinking, if the chat template supports it.")
+    ] = False
     n_predict: Annotated[
-        int, typer.Option("-n", "--n-predict", help="Maximum number of tokens of an answer, -1: no limit.")
+        int, typer.Option("-n", "--n-predict", help="Maximum length of an answer in tokens (-1: no limit).")
     ] = -1
     ctx_size: Annotated[
-        int, typer.Option("--ctx-size", "-c", min=0, help="Context size in tokens, 0: the model's.")
+        int, typer.Option("--ctx-size", "-c", min=0, help="Context size in tokens (0: the model's training context).")
     ] = CHAT_CONTEXT
     plain: Plain = False
     verbose: Verbose = False
 
     def chat(self, sampling: Sampling) -> Chat:
-        """Raises `UsageError` for values out of range."""
+        """Return the chat before its first message. Raises `UsageError` for values out of range."""
         settings = settings_of(sampling, self.n_predict)
         return Chat(Conversation(self.system), settings, not self.no_think, plain=self.plain)
 
@@ -90,17 +93,20 @@ def chat(
     drafting: Drafting,
     sampling: Sampling,
     computing: Computing,
-    talking: Talking,
+    chat_options: ChatOptions,
 ) -> None:
-    """Talk with a model. /help lists the commands; input that is no terminal is read line by line."""
+    """Chat with a model on the terminal.
+
+    Type /help for the commands. Input from a file or a pipe is read line by line.
+    """
     from llama_eagle.drop_in.llama import EagleLlama
 
-    options = talking.options(vision, drafting.options(), computing)
-    talk(model, options, talking.chat(sampling), EagleLlama)
+    options = chat_options.options(vision, drafting.options(), computing)
+    run_chat(model, options, chat_options.chat(sampling), EagleLlama)
 
 
 def settings_of(sampling: Sampling, n_predict: int) -> dict[str, Any]:
-    """For `create_chat_completion`. Raises `UsageError` for values out of range."""
+    """Return the arguments of `create_chat_completion`. Raises `UsageError` for values out of range."""
     params = sampling.params()
     return {
         "temperature": params.temperature,
@@ -113,17 +119,17 @@ def settings_of(sampling: Sampling, n_predict: int) -> dict[str, Any]:
     }
 
 
-def talk(
+def run_chat(
     model: Path, options: dict[str, Any], chat: Chat, make: Callable[..., Any], question: str | None = None
 ) -> None:
-    """Load `model` with the arguments `options` of `EagleLlama`, and chat to the end of the input.
+    """Load `model` with the arguments `options` of `EagleLlama`, and chat until the end of the input.
 
-    With a `question`, answer it and end. Raises what the answer raises.
+    With a `question`, answer only that. Raises the errors of the answer.
     """
     from llama_eagle.native.processor.competition import report_to
 
     report_to(console.warn)
-    options = {"seed": 1 + secrets.randbelow(RANDOM_SEED - 1), **options}  # without one, each load begins alike
+    options = {"seed": 1 + secrets.randbelow(RANDOM_SEED - 1), **options}  # the default seed is the same in each load
     bars = {"loading": Bar("loading"), "prompt": chat.prompt_bar}
     bars["loading"].start(after_s=1.0)
     try:
@@ -140,7 +146,7 @@ def talk(
 
 @dataclass
 class Chat:
-    """What is said, and how it is shown."""
+    """A conversation with its settings and its display."""
 
     conversation: Conversation
     sampling: dict[str, Any]
@@ -167,7 +173,7 @@ class Chat:
                 if is_leaving or not sys.stdin.isatty():
                     return
                 is_leaving = True
-                console.note("Ctrl-C again, or /exit, leaves")
+                console.note("press Ctrl-C again or type /exit to leave")
                 continue
             is_leaving = False
             if text is None or text.split(maxsplit=1)[:1] in (["/exit"], ["/quit"]):
@@ -179,14 +185,14 @@ class Chat:
                 self._answer()
 
     def once(self, llm: Any, question: str) -> None:
-        """Answer one question. Raises `EagleError` when that fails, and `KeyboardInterrupt` at Ctrl-C."""
+        """Answer one question. Raises `EagleError` if that fails, and `KeyboardInterrupt` at Ctrl-C."""
         self._llm = llm
         self.conversation.ask(question)
         try:
-            reason = self._say()
+            reason = self._stream_answer()
         except ValueError as error:
             raise InputError(f"{error}. Shorten the prompt, or use a larger n_ctx.") from None
-        self._remark(reason)
+        self._note_end(reason)
         if reason == "interrupted":
             raise KeyboardInterrupt
 
@@ -195,41 +201,41 @@ class Chat:
         try:
             command = COMMANDS.get(name)
             if command is None:
-                raise UsageError(f"{name} is no command. /help lists them.")
+                raise UsageError(f"{name} is not a command. Type /help for the commands.")
             command(self, argument.strip())
         except (EagleError, ValueError) as error:
-            _complain(str(error))
+            _show_error(str(error))
 
     def _answer(self) -> None:
-        """One turn. Ctrl-C ends the answer, what was said of it stays; a failed turn leaves no trace."""
+        """Answer the last question. Ctrl-C keeps the answer so far; an error removes the question."""
         try:
-            reason = self._say()
+            reason = self._stream_answer()
         except NativeError as error:
             self.conversation.undo()
             self._recover(error)
         except (EagleError, ValueError) as error:
             self.conversation.undo()
-            _complain(f"{error}: {FULL}." if _is_full(error) else str(error))
+            _show_error(f"{error}: {FULL}." if _is_full(error) else str(error))
         else:
-            self._remark(reason)
+            self._note_end(reason)
 
-    def _say(self) -> str:
-        """Stream the answer to the last question, and return why it ended.
+    def _stream_answer(self) -> str:
+        """Stream the answer to the last question, and return the reason of its end.
 
-        The oldest questions and answers leave a context that is full.
+        Drops the oldest questions and answers if the context is full.
         """
-        n_left = 0
+        n_dropped = 0
         while not self._has_room() and self.conversation.drop_oldest():
-            n_left += 1
+            n_dropped += 1
         while True:
             try:
-                return self._said(n_left)
+                return self._stream_once(n_dropped)
             except ValueError as error:
                 if not _is_full(error) or not self.conversation.drop_oldest():
                     raise
-                n_left += 1
+                n_dropped += 1
 
-    def _said(self, n_left: int) -> str:
+    def _stream_once(self, n_dropped: int) -> str:
         view = View(self.shows_thinking, self.plain)
         reason = "interrupted"
         with contextlib.closing(view):
@@ -237,8 +243,8 @@ class Chat:
                 self.prompt_bar.start(after_s=1.0)
                 for part in self._stream():
                     self.prompt_bar.stop()
-                    self._note_left(n_left)
-                    n_left = 0
+                    self._note_dropped(n_dropped)
+                    n_dropped = 0
                     view.show(part["choices"][0]["delta"], drafted=self._llm.last_token_was_drafted)
                     self._timings = part.get("timings", self._timings)
                 reason = part["choices"][0]["finish_reason"]
@@ -251,64 +257,64 @@ class Chat:
         return reason
 
     def _has_room(self) -> bool:
-        """Return True if the context probably holds the conversation and an answer."""
+        """Return True if the conversation and an answer probably fit into the context."""
         n_ctx, n_max = self._llm.n_ctx(), self.sampling["max_tokens"]
         reserve = n_ctx // RESERVE if n_max is None else min(n_max, n_ctx // RESERVE)
         return self._n_tokens() + reserve <= n_ctx
 
     def _n_tokens(self) -> int:
-        """Estimate the tokens of the conversation: of its texts, and a few of the template for each message."""
+        """Estimate the tokens of the conversation: its texts, plus a few template tokens per message."""
         texts = [text_of(message["content"]) for message in self.conversation.messages]
         return sum(len(self._llm.tokenize(text.encode(), add_bos=False)) + 6 for text in texts)
 
-    def _note_left(self, n: int) -> None:
+    def _note_dropped(self, n: int) -> None:
         if n:
-            console.log(f"(the context is full: it goes on without the oldest {_exchanges(n)})")
+            console.log(f"(the context is full: dropped the oldest {_exchanges(n)})")
 
     def _recover(self, error: EagleError) -> None:
-        """After a failed computation: the next message begins on an empty memory, of a server that is back."""
-        _complain(str(error))
+        """Report a failed computation, and empty the memory for the next message."""
+        _show_error(str(error))
         self._llm.reset()
 
     def _stream(self) -> Any:
         options = {} if self.thinks else {"chat_template_kwargs": {"enable_thinking": False}}
         return self._llm.create_chat_completion(self.conversation.messages, stream=True, **self.sampling, **options)
 
-    def _remark(self, reason: str) -> None:
+    def _note_end(self, reason: str) -> None:
         from llama_eagle.generation.stats import unaccepted
 
         problem = unaccepted(self._llm.speculative_totals)
         if problem and not self._has_warned:
-            console.warn(f"{problem}. /draft off leaves it out.")
+            console.warn(f"{problem}. /draft off disables drafting.")
             self._has_warned = True
         if reason == "interrupted":
             console.note("(interrupted)")
         elif reason == "length" and self._llm.n_tokens >= self._llm.n_ctx() - 1:
             console.note(f"(the context is full: {FULL})")
         elif reason == "length":
-            console.note("(cut at -n)")
+            console.note("(cut at the limit of -n)")
 
     def _retry(self, _: str) -> None:
         self.conversation.ask(self.conversation.undo())
         self._answer()
 
     def _undo(self, _: str) -> None:
-        console.note(f"taken back: {self.conversation.undo()}")
+        console.note(f"removed: {self.conversation.undo()}")
 
     def _context(self, _: str) -> None:
         n_tokens, n_ctx = self._n_tokens(), self._llm.n_ctx()
         console.data(
             f"{len(self.conversation.messages)} messages, about {n_tokens} of {n_ctx} tokens "
-            f"({n_tokens / n_ctx:.0%}); the oldest leave when it is full, /compact makes room now"
+            f"({n_tokens / n_ctx:.0%}); the oldest are dropped when it is full, /compact drops them now"
         )
 
     def _compact(self, kept: str) -> None:
         if kept and not (kept.isdecimal() and int(kept) > 0):
             raise UsageError(f"/compact {kept}: give the number of questions to keep, 1 or more.")
-        n_left = 0
+        n_dropped = 0
         while self.conversation.n_questions > int(kept or 1) and self.conversation.drop_oldest():
-            n_left += 1
-        console.data(f"the oldest {_exchanges(n_left)} left the context" if n_left else "nothing to forget")
+            n_dropped += 1
+        console.data(f"dropped the oldest {_exchanges(n_dropped)}" if n_dropped else "nothing to drop")
 
     def _system(self, text: str) -> None:
         self.conversation.system = text or None
@@ -322,7 +328,7 @@ class Chat:
 
     def _think(self, how: str) -> None:
         if how not in ("on", "off", "hide"):
-            raise UsageError(f"/think {how}: say on, off or hide.")
+            raise UsageError(f"/think {how}: choose on, off or hide.")
         self.thinks, self.shows_thinking = how != "off", how == "on"
 
     def _draft(self, length: str) -> None:
@@ -333,7 +339,7 @@ class Chat:
 
         data = read_file(_path(name))
         n_tokens = len(self._llm.tokenize_images("", [data]))
-        console.note(f"{name}: {n_tokens} tokens, with the next message")
+        console.note(f"{name}: {n_tokens} tokens, sent with the next message")
         url = f"data:image/*;base64,{base64.b64encode(data).decode()}"
         self.conversation.images.append({"type": "image_url", "image_url": {"url": url}})
 
@@ -343,9 +349,9 @@ class Chat:
             return
         prompt, answer = (self._timings[f"{name}_per_second"] for name in ("prompt", "predicted"))
         console.prose(f"prompt: {prompt:.0f} tokens/s; answer: {answer:.1f} tokens/s")
-        enough = self._timings["predicted_n"] >= ENOUGH and self._llm.speculative_stats.n_drafted
+        enough = self._timings["predicted_n"] >= MIN_COMPARED and self._llm.speculative_stats.n_drafted
         if enough and (plain := self._llm.measure_plain()) is not None:
-            console.prose(compared(answer, plain, "/draft off"))
+            console.prose(comparison(answer, plain, "/draft off"))
 
 
 COMMANDS: dict[str, Callable[[Chat, str], None]] = {
@@ -370,15 +376,15 @@ def _exchanges(n: int) -> str:
 
 
 def _is_full(error: Exception) -> bool:
-    """Return True if a prompt exceeds the context: `EagleLlama` raises ValueError with its parent's words."""
+    """Return True if the prompt exceeds the context: `EagleLlama` raises a ValueError with its parent's message."""
     return "exceed context window" in str(error)
 
 
 def _path(name: str) -> Path:
     if not name:
-        raise UsageError("name a file.")
+        raise UsageError("the file is missing. Name one.")
     return Path(name).expanduser()
 
 
-def _complain(text: str) -> None:
+def _show_error(text: str) -> None:
     console.error(in_flags(" ".join(text.split())))

@@ -17,12 +17,17 @@ N_DRAFT = 4
 
 
 def check(
-    target: Annotated[Path, typer.Argument(metavar="TARGET.gguf")],
-    draft: Annotated[Path | None, typer.Argument(metavar="DRAFT.gguf")] = None,
+    target: Annotated[Path, typer.Argument(metavar="TARGET.gguf", help="Target model, or any GGUF model, to check.")],
+    draft: Annotated[
+        Path | None, typer.Argument(metavar="DRAFT.gguf", help="Draft model to check against the target.")
+    ] = None,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Decode a text alone and in random batches; every logit must be the same.")
+        bool,
+        typer.Option("--exact", help="Compare every logit of tokens decoded singly and in random batches, bit by bit."),
     ] = False,
-    text: Annotated[Path | None, typer.Option("--text", metavar="FILE", help="The text for --exact.")] = None,
+    text: Annotated[
+        Path | None, typer.Option("--text", metavar="FILE", help="Text file to decode for --exact (default: built in).")
+    ] = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Generate a short text with the draft and show its acceptance rate.")
     ] = False,
@@ -30,7 +35,7 @@ def check(
     n_gpu_layers: GpuLayers = 0,
     json: Json = False,
 ) -> None:
-    """Check a file, or whether a draft fits a target; exit 5 if not."""
+    """Check a model, or that a draft fits a target; exit 5 if not."""
     from llama_eagle.gguf.pairing import check_models
 
     report = check_models(target, draft)
@@ -53,12 +58,12 @@ def check(
     elif problems:
         console.data("\n".join(f"{file}: {problem}" for file, problem in zip(files, problems, strict=True)))
     elif draft is None:
-        console.data(f"{target}: a sound {report.target['architecture']} model{_head_text(report.target)}")
+        console.data(f"{target}: a valid {report.target['architecture']} model{_head_text(report.target)}")
     else:
         console.data(f"{draft} fits {target}")
     if exactness is not None and not problems and not json:
         console.data(
-            f"{target}: {exactness['n_tokens']} tokens have the same bits alone and in {exactness['n_batches']} batches"
+            f"{target}: {exactness['n_tokens']} tokens have equal logits alone and in {exactness['n_batches']} batches"
         )
     if acceptance is not None and not json:
         console.data(acceptance["summary"])
@@ -67,7 +72,7 @@ def check(
 
 
 def _acceptance(target: Path, draft: Path | None, threads: int, n_gpu_layers: int) -> dict[str, Any]:
-    """Measure drafting over a short text. Raises `UsageError` where nothing drafts."""
+    """Measure drafting on a short text. Raises `UsageError` without a drafter."""
     from llama_eagle.drafting.options import DraftingOptions
     from llama_eagle.drafting.resolve import resolve
     from llama_eagle.errors import UsageError
@@ -92,21 +97,21 @@ def _acceptance(target: Path, draft: Path | None, threads: int, n_gpu_layers: in
 
 
 def _head_text(target: dict[str, Any]) -> str:
-    """What drafting with its own head costs, if it has one."""
+    """Describe the cost of drafting with the target's MTP head; "" if it has none."""
     if not target["mtp_head"]:
         return ""
     shares = ", ".join(f"{share:.1%} with {rows} rows" for rows, share in target["mtp_step_share"].items())
-    return f"\nfor a drafted token its MTP head reads, of a decode's bytes, by rows of vocabulary: {shares}"
+    return f"\nits MTP head reads, per drafted token, a share of the bytes of a decode: {shares}"
 
 
 def _exactness(target: Path, text: Path | None, threads: int, n_gpu_layers: int) -> dict[str, Any]:
-    """`exact.check_exact` of a text, with what `exact.report` says of the weights."""
+    """Return the result of `check_exact` on a text, with the report on the weights."""
     from llama_eagle.sessions.exact import get_mode, report, set_mode
     from llama_eagle.sessions.exact_check import CheckOptions, check_exact, check_tokens
     from llama_eagle.sessions.models import Model
     from llama_eagle.sessions.options import ContextOptions, LoadOptions
 
-    set_mode(get_mode())  # CUDA's kernels are exact only when asked for
+    set_mode(get_mode())  # CUDA's kernels are exact only if the mode is set
     with Model.target(target, LoadOptions(n_gpu_layers)) as model:
         tokens = check_tokens(model, text)
         context = ContextOptions(n_ctx=max(512, len(tokens)), n_threads=threads)
@@ -120,5 +125,6 @@ def _difference_text(target: Path, exactness: dict[str, Any]) -> str:
     return (
         f"token {found['token']} is not exact: row {found['row']} of a batch of {found['n_rows']} on "
         f"{found['n_threads']} threads gives {found['batch']!r} for logit {found['logit']}, "
-        f"alone {found['alone']!r} (bit {found['bit']})" + (f". Without exact kernels: {inexact}" if inexact else "")
+        f"decoded alone {found['alone']!r} (bit {found['bit']})"
+        + (f". No exact kernel for: {inexact}" if inexact else "")
     )

@@ -11,7 +11,7 @@ import typer
 
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import Json, Overwrite, read_layers
+from llama_eagle.cli.options import ADVANCED, Json, Overwrite, read_layers
 from llama_eagle.errors import UsageError
 from llama_eagle.progress import progress, progress_later
 
@@ -23,20 +23,55 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class OfDraft:
-    """What applies to a draft alone."""
+class DraftFlags:
+    """Options that apply to a draft only."""
 
-    aux_layers: Annotated[str | None, typer.Option(metavar="A,B,C", help="Draft: boundaries it reads.")] = None
-    rope_base: Annotated[float | None, typer.Option(help="Draft: RoPE base.")] = None
-    norm_before_residual: Annotated[bool | None, typer.Option(help="Draft: residual after the norm.")] = None
-    norm_output: Annotated[bool | None, typer.Option(help="Draft: feed back the normed hidden.")] = None
-    absolute_d2t: Annotated[bool, typer.Option("--absolute-d2t", help="Draft: d2t holds ids, not offsets.")] = False
-    share_head: Annotated[bool, typer.Option("--share-head", help="Draft without a head: the target's rows.")] = False
-    force: Annotated[bool, typer.Option("--force", help="Draft: drop unknown tensors.")] = False
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Draft: show the table, write nothing.")] = False
+    aux_layers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,C",
+            help="Draft: layer boundaries of the target whose hidden states it reads (default: from its config).",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = None
+    rope_base: Annotated[
+        float | None,
+        typer.Option(help="Draft: RoPE base frequency (default: from its config).", rich_help_panel=ADVANCED),
+    ] = None
+    norm_before_residual: Annotated[
+        bool | None,
+        typer.Option(help="Draft: take the residual after the norm (default: by format).", rich_help_panel=ADVANCED),
+    ] = None
+    norm_output: Annotated[
+        bool | None,
+        typer.Option(help="Draft: feed the normed hidden state back (default: by format).", rich_help_panel=ADVANCED),
+    ] = None
+    absolute_d2t: Annotated[
+        bool,
+        typer.Option(
+            "--absolute-d2t", help="Draft: d2t holds absolute token ids, not offsets.", rich_help_panel=ADVANCED
+        ),
+    ] = False
+    share_head: Annotated[
+        bool,
+        typer.Option(
+            "--share-head",
+            help="Draft: use the target's rows of the output matrix if the draft has none.",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = False
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Draft: drop unknown tensors instead of refusing the draft.", rich_help_panel=ADVANCED
+        ),
+    ] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Draft: print the table of tensors and write no file.")] = (
+        False
+    )
 
     def options(self, outtype: str, pre: str | None) -> DraftOptions:
-        """Raises `UsageError` for layers that are no numbers."""
+        """Return the library's options. Raises `UsageError` for layers that are not numbers."""
         from llama_eagle.convert.drafts import DraftOptions
 
         given = {**vars(self), "aux_layers": read_layers(self.aux_layers)}
@@ -44,21 +79,38 @@ class OfDraft:
 
 
 @dataclass(frozen=True)
-class OfTarget:
-    """What applies to a target alone."""
+class TargetFlags:
+    """Options that apply to a target only."""
 
-    no_mtp: Annotated[bool, typer.Option("--no-mtp", help="Target: drop the multi-token-prediction block.")] = False
-    mtp_only: Annotated[bool, typer.Option("--mtp-only", help="Target: that block alone, as mtp-*.gguf.")] = False
+    no_mtp: Annotated[bool, typer.Option("--no-mtp", help="Target: leave out the multi-token-prediction head.")] = False
+    mtp_only: Annotated[bool, typer.Option("--mtp-only", help="Target: write only the MTP head, as mtp-*.gguf.")] = (
+        False
+    )
     calibration: Annotated[
-        Path | None, typer.Option(metavar="TEXT", help="Target: count tokens for a trimmed draft head.")
+        Path | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Target: text whose token counts choose the vocabulary rows of a trimmed MTP head.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = None
-    split_max_size: Annotated[str | None, typer.Option(metavar="N(M|G)", help="Target: split the file.")] = None
-    mmproj: Annotated[Path | None, typer.Option(metavar="OUT.gguf", help="Target: its vision tower, too.")] = None
-    imatrix: Annotated[Path | None, typer.Option(help="Target: llama.cpp's importance matrix.")] = None
-    recipe: Annotated[str | None, typer.Option(help="Target: a named set of types, see quantize.")] = None
+    split_max_size: Annotated[
+        str | None,
+        typer.Option(metavar="N(M|G)", help="Target: split the output into files of at most this size, such as 2G."),
+    ] = None
+    mmproj: Annotated[
+        Path | None, typer.Option(metavar="OUT.gguf", help="Target: also write its vision encoder to this file.")
+    ] = None
+    imatrix: Annotated[
+        Path | None, typer.Option(help="Target: importance matrix of llama.cpp, to quantize with less loss.")
+    ] = None
+    recipe: Annotated[
+        str | None,
+        typer.Option(help="Target: named set of tensor types, such as speculation (see llama-eagle quantize)."),
+    ] = None
 
     def options(self, outtype: str, pre: str | None) -> TargetOptions:
-        """Raises `UsageError` for a size that is none."""
+        """Return the library's options. Raises `UsageError` for a wrong size."""
         from llama_eagle.convert.targets import TargetOptions
 
         return TargetOptions(
@@ -72,7 +124,7 @@ class OfTarget:
         )
 
     def _quantize(self) -> QuantizeOptions | None:
-        """None where no option needs the quantizer: then no native library is loaded."""
+        """Return None if no option needs the quantizer, so that no native library is loaded."""
         if not self.imatrix and not self.recipe:
             return None
         from llama_eagle.quantize.quantize import QuantizeOptions
@@ -82,14 +134,23 @@ class OfTarget:
 
 @grouped
 def convert(
-    source: Annotated[str, typer.Argument(metavar="FOLDER_OR_HUB_ID", help="A target, or with --target its draft.")],
-    out: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.gguf")],
-    of_draft: OfDraft,
-    of_target: OfTarget,
-    target: Annotated[str | None, typer.Option(help="The draft's target: folder, hub id or GGUF.")] = None,
-    outtype: Annotated[str, typer.Option(help="auto (as stored), f32, f16, bf16, q8_0, q4_k_m, ...")] = "auto",
-    pre: Annotated[str | None, typer.Option(help="llama.cpp's name of the pre-tokenizer.")] = None,
-    revision: Annotated[str | None, typer.Option(help="Of a hub id.")] = None,
+    source: Annotated[
+        str, typer.Argument(metavar="FOLDER_OR_HUB_ID", help="Checkpoint of a target, or of a draft with --target.")
+    ],
+    out: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.gguf", help="GGUF file to write.")],
+    draft_flags: DraftFlags,
+    target_flags: TargetFlags,
+    target: Annotated[str | None, typer.Option(help="Target of the draft: a folder, a hub id or a GGUF file.")] = None,
+    outtype: Annotated[
+        str, typer.Option(help="Type of the matrices: auto (as stored), f32, f16, bf16, q8_0, q4_k_m, ...")
+    ] = "auto",
+    pre: Annotated[
+        str | None,
+        typer.Option(help="Name of the pre-tokenizer in llama.cpp (default: detected).", rich_help_panel=ADVANCED),
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="Revision of the hub repository: branch, tag or commit (default: main).")
+    ] = None,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
@@ -100,19 +161,19 @@ def convert(
 
     if revision is not None and Path(source).is_dir():
         raise UsageError("--revision does not apply to a folder. Leave it out.")
-    if not of_draft.dry_run:
-        refuse_existing([out, *([of_target.mmproj] if of_target.mmproj else [])], overwrite)
+    if not draft_flags.dry_run:
+        refuse_existing([out, *([target_flags.mmproj] if target_flags.mmproj else [])], overwrite)
     checkpoint = open_checkpoint(source, revision=revision)
     if is_draft(checkpoint):
         if target is None:
             raise UsageError(f"{source} is a draft: name its target with --target (folder, hub id or GGUF).")
-        _refuse(of_target, "a draft")
-        report = _convert_draft(checkpoint, target, out, of_draft.options(outtype.lower(), pre))
+        _refuse(target_flags, "a draft")
+        report = _convert_draft(checkpoint, target, out, draft_flags.options(outtype.lower(), pre))
     else:
         if target is not None:
             raise UsageError(f"{source} is not a draft: leave out --target, or give the draft's folder.")
-        _refuse(of_draft, "a target")
-        report = _convert_target(checkpoint, out, of_target.options(outtype.lower(), pre), of_target.mmproj)
+        _refuse(draft_flags, "a target")
+        report = _convert_target(checkpoint, out, target_flags.options(outtype.lower(), pre), target_flags.mmproj)
         report = {"kind": "target", "source": source, **report}
     _show(report, json)
 
@@ -123,17 +184,17 @@ def _convert_draft(checkpoint: Checkpoint, target: str, out: Path, options: Draf
     with progress("converting") as on_progress:
         meter = lambda done, total, _name: on_progress(done / max(total, 1))  # noqa: E731
         report = convert_draft(checkpoint, target, out, options, meter)
-    return {"kind": "draft", **report.to_json(), "outtype": _chosen(options.outtype, report)}
+    return {"kind": "draft", **report.to_json(), "outtype": _actual_outtype(options.outtype, report)}
 
 
-def _watched(options: QuantizeOptions | None, on_progress: Callable[[float], None]) -> QuantizeOptions:
+def _with_progress(options: QuantizeOptions | None, on_progress: Callable[[float], None]) -> QuantizeOptions:
     from llama_eagle.quantize.quantize import QuantizeOptions
 
     return replace(options or QuantizeOptions(), progress=on_progress)
 
 
-def _chosen(outtype: str, report: DraftReport) -> str:
-    """The type of a draft's matrices: what "auto" found."""
+def _actual_outtype(outtype: str, report: DraftReport) -> str:
+    """Return the most common type of the draft's matrices if `outtype` is "auto"."""
     kinds = [row.outtype for row in report.tensors if row.gguf and row.outtype and len(row.shape) > 1]
     return max(kinds, key=kinds.count) if outtype == "auto" and kinds else outtype
 
@@ -145,7 +206,7 @@ def _convert_target(checkpoint: Checkpoint, out: Path, options: TargetOptions, m
     with progress("converting") as on_progress, progress_later("quantizing") as on_quantize:
         options = replace(options, progress=lambda done, total, _name: on_progress(done / max(total, 1)))
         if options.quantize is not None or not is_direct(options.outtype):
-            options = replace(options, quantize=_watched(options.quantize, on_quantize))
+            options = replace(options, quantize=_with_progress(options.quantize, on_quantize))
         if mmproj is None:
             report = asdict(convert_target(checkpoint, out, options))
         else:
@@ -155,14 +216,14 @@ def _convert_target(checkpoint: Checkpoint, out: Path, options: TargetOptions, m
 
 
 def _convert_with_vision(source: Checkpoint, out: Path, mmproj: Path, options: TargetOptions) -> dict[str, Any]:
-    """Both parts, or none: the vision part waits under another name until the text is written."""
+    """Write both files or none: the vision file keeps a temporary name until the text model is written."""
     from llama_eagle.convert.targets import convert_target, convert_vision
-    from llama_eagle.files import refuse_sources, temporary_beside
+    from llama_eagle.files import refuse_sources, temporary_next_to
 
     if str(mmproj.resolve()).casefold() == str(out.resolve()).casefold():
-        raise UsageError(f"--mmproj {mmproj} is the output itself. Name another file.")
+        raise UsageError(f"--mmproj {mmproj} is the same file as --output. Name another file.")
     refuse_sources(mmproj, [source.path])
-    with temporary_beside(mmproj) as (middle,):
+    with temporary_next_to(mmproj) as (middle,):
         vision = convert_vision(source, middle, options)
         report = asdict(convert_target(source, out, options))
         middle.replace(mmproj)
@@ -191,15 +252,15 @@ def _table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _refuse(group: OfDraft | OfTarget, what: str) -> None:
-    """An option that would be ignored is an error."""
+def _refuse(group: DraftFlags | TargetFlags, what: str) -> None:
+    """Raise `UsageError` for an option that would be ignored."""
     for option in fields(group):
         if getattr(group, option.name) != option.default:
             raise UsageError(f"--{option.name.replace('_', '-')} does not apply to {what}. Leave it out.")
 
 
 def _size(text: str | None) -> int:
-    """Bytes of "500M" or "2G"."""
+    """Parse a size such as "500M" or "2G" into bytes."""
     if text is None:
         return 0
     units = {"M": 1000**2, "G": 1000**3}
@@ -211,22 +272,29 @@ def _size(text: str | None) -> int:
 
 @grouped
 def export(
-    draft: Annotated[str, typer.Argument(metavar="DRAFT", help="A checkpoint's folder, a hub id, or a GGUF.")],
-    out: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="A new folder.")],
-    to: Annotated[str, typer.Option(metavar="vllm|sglang|speculators", help="The engine that will read it.")],
-    target: Annotated[str, typer.Option(help="The draft's target: folder, hub id or GGUF.")],
-    of_draft: OfDraft,
+    draft: Annotated[
+        str, typer.Argument(metavar="DRAFT", help="Draft to export: a checkpoint folder, a hub id or a GGUF file.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder to create for the exported checkpoint.")
+    ],
+    to: Annotated[
+        str, typer.Option(metavar="vllm|sglang|speculators", help="Engine that the checkpoint is written for.")
+    ],
+    target: Annotated[str, typer.Option(help="Target of the draft: a folder, a hub id or a GGUF file.")],
+    draft_flags: DraftFlags,
     json: Json = False,
 ) -> None:
-    """Hand an EAGLE-3 draft over to vLLM, SGLang or speculators.
+    """Export an EAGLE-3 draft for vLLM, SGLang or speculators.
 
-    Values stay as they are stored (BF16, F16 or F32). What the engine cannot express is refused by name.
+    Values keep their stored type (BF16, F16 or F32). The command fails if the engine does not support a property of
+    the draft, and names that property.
     """
     from llama_eagle.convert.export import export_draft
 
-    if of_draft.dry_run or of_draft.share_head:
+    if draft_flags.dry_run or draft_flags.share_head:
         raise UsageError("--dry-run and --share-head do not apply to an export. Leave them out.")
-    report = export_draft(draft, target, out, to, of_draft.options("auto", None))
+    report = export_draft(draft, target, out, to, draft_flags.options("auto", None))
     for warning in report.warnings:
         console.warn(warning)
     if json:

@@ -17,65 +17,66 @@ if TYPE_CHECKING:
 
 
 def demo(
-    work: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the demo's files. They are kept.")] = Path(
+    work: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the demo's files, which are kept.")] = Path(
         "build/demo"
     ),
     threads: Threads = 0,
     real: Annotated[
-        bool, typer.Option("--real/--no-real", help="Download a real model of 94 MB and answer with it.")
+        bool, typer.Option("--real/--no-real", help="Download a real model (94 MB) and answer with it.")
     ] = True,
     padded: Annotated[
         bool,
         typer.Option(
-            "--padded/--no-padded", help="Run the hybrid pair at the cost of a 0.8B: 2 minutes, 2.4 GB of disk."
+            "--padded/--no-padded",
+            help="Also run the hybrid pair padded to the cost of a 0.8B model. Takes 2 minutes and 2.4 GB of disk.",
         ),
     ] = True,
     json: Json = False,
 ) -> None:
-    """Show speculative decoding on a real model, and on a small hybrid pair with a draft and an MTP head.
+    """Show speculative decoding on a real model and a small pair.
 
-    Every question is answered with and without drafts, and the texts are compared. The real model is
-    SmolLM2-135M-Instruct. The pair has the architecture of Qwen3.5; it is converted, quantized, and padded with zeros
-    to the cost of a 0.8B.
+    The demo answers every question with and without drafts and compares the texts. The real model is
+    SmolLM2-135M-Instruct. The small pair has the architecture of Qwen3.5, a draft and an MTP head; the demo converts
+    and quantizes it, and pads it with zeros to the cost of a 0.8B model.
     """
     from dataclasses import asdict
 
-    from llama_eagle.demo.run import PADDED_STEPS, QUESTION, STEPS, compare_padded, convert_demo, run_demo, told
+    from llama_eagle.demo.run import PADDED_STEPS, QUESTION, STEPS, compare_padded, convert_demo, run_demo, summary
     from llama_eagle.progress import numbered
 
-    say = numbered(STEPS + (PADDED_STEPS if padded else 0) + (2 if real else 0))
-    shown = _real(work, threads, say, json) if real else None
-    files = convert_demo(work, say)
+    log_step = numbered(STEPS + (PADDED_STEPS if padded else 0) + (2 if real else 0))
+    shown = _real(work, threads, log_step, json) if real else None
+    files = convert_demo(work, log_step)
     streams = not json and shown is None
     if streams:
         console.data(f"{QUESTION} (drafted text is in colour)\n")
-    result = run_demo(files, threads or 1, say, on_text=console.stream if streams else None)
+    result = run_demo(files, threads or 1, log_step, on_text=console.stream if streams else None)
     if not json:
         console.table(result.table())
-    large = compare_padded(work, say) if padded else ()
+    large = compare_padded(work, log_step) if padded else ()
     if json:
         found: dict[str, Any] = result.as_dict() | ({"padded": [asdict(each) for each in large]} if large else {})
         console.result(found | ({"real": shown.as_dict()} if shown else {}))
     elif large:
-        console.prose(told(large))
-    is_equal = result.as_promised and all(each.equal or not each.exact for each in large)
-    if not is_equal or (shown is not None and not shown.as_promised):
+        console.prose(summary(large))
+    is_equal = result.is_as_expected and all(each.equal or not each.exact for each in large)
+    if not is_equal or (shown is not None and not shown.is_as_expected):
         raise typer.Exit(CHECK_FAILED)
 
 
-def _real(work: Path, threads: int, say: Callable[[str], None], json: bool) -> RealResult | None:
-    """Show the real model; None where it cannot be downloaded, after one line with the reason."""
+def _real(work: Path, threads: int, log_step: Callable[[str], None], json: bool) -> RealResult | None:
+    """Run the real model and show its results; return None with a warning if it cannot be downloaded."""
     from llama_eagle.demo.real import NAME, QUESTION, fetch_target, run_real
 
-    say(f"fetching {NAME}")
+    log_step(f"downloading {NAME}")
     try:
         target = fetch_target(work / "smollm2")
     except EnvironmentFailure as failure:
-        console.warn(f"{failure} The small pair takes its place.")
+        console.warn(f"{failure} The demo continues with the small pair.")
         return None
     if not json:
         console.data(f"{QUESTION} (drafted text is in colour)\n")
-    shown = run_real(target, threads, say, on_text=None if json else console.stream)
+    shown = run_real(target, threads, log_step, on_text=None if json else console.stream)
     if not json:
         console.table(shown.table())
     return shown

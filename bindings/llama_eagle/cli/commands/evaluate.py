@@ -35,19 +35,19 @@ class Measured(Drafting):
 
 
 @dataclass(frozen=True)
-class Greedy(Sampling):
-    """Answers that can be compared with those of plain decoding."""
+class EvaluationSampling(Sampling):
+    """Sampling options that are greedy by default, so that answers can be compared with plain decoding."""
 
-    temp: Annotated[float, typer.Option(help="Temperature, 0: greedy.")] = 0.0
-    seed: Annotated[int | None, typer.Option(help="Of the sampling.")] = 1
+    temp: Annotated[float, typer.Option(help="Sampling temperature (0: greedy).")] = 0.0
+    seed: Annotated[int | None, typer.Option(help="Random seed of sampling.")] = 1
 
 
 @grouped
 def evaluate(
     model: TargetFile,
     vision: Vision,
-    drafting: Measured,
-    sampling: Greedy,
+    drafting: EvaluationDrafting,
+    sampling: EvaluationSampling,
     devices: Devices,
     data: Annotated[
         list[str] | None,
@@ -61,10 +61,12 @@ def evaluate(
     limit: Annotated[int, typer.Option(min=0, help="Prompts to take of each category, 0: all.")] = 0,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past end-of-generation tokens.")] = False,
     threads: Threads = 0,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw acceptance and speed.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Write a plot of acceptance and speed to this file.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Measure a draft on prompts: acceptance, tokens a round, speed.
+    """Measure acceptance, tokens per round and speed on prompts.
 
     Without a draft, prompt look-up drafts, and the prompts are those of its kinds of work: edits, extracts, quotes,
     renamed code, answers of agents, repetitions, chats. With a draft, look-up alone is measured too.
@@ -85,7 +87,7 @@ def evaluate(
         drafts = replace(drafts, n_draft="auto")
     data = data or [LOOKUP if drafts.model is None else "chat"]
     if not drafts.drafts or drafts.n_draft == 0:
-        raise UsageError("nothing drafts: there is nothing to evaluate. Give --draft, and n_draft 1 or more, or auto.")
+        raise UsageError("there is no drafter to evaluate. Give --draft, and --n-draft of 1 or more, or auto.")
     if plot is not None:
         require_plotting(plot)
     prompts = take(read_prompts(data), limit)
@@ -94,8 +96,8 @@ def evaluate(
         model, prompts, n_predict, drafts, sampling.params(), threads, devices.load(), ignore_eos, vision.mmproj
     )
     with progress("evaluating") as on_progress:
-        ways = [drafts] if drafts.model is None else [drafts, _lookup(drafts)]
-        scores = evaluation.evaluate_all(job, ways, on_progress)
+        draftings = [drafts] if drafts.model is None else [drafts, _lookup(drafts)]
+        scores = evaluation.evaluate_all(job, draftings, on_progress)
     report = {"data": data, **as_dict(job, *scores), **surroundings()}
     if plot is not None:
         plot_scores(report, plot)
@@ -107,5 +109,5 @@ def evaluate(
 
 
 def _lookup(drafts: DraftingOptions) -> DraftingOptions:
-    """Return the same lengths for prompt look-up alone."""
+    """Return options for prompt look-up alone, with the same draft lengths."""
     return DraftingOptions(LOOKUP, drafts.n_draft, drafts.n_draft_max, exact=drafts.exact)

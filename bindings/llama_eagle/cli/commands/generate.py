@@ -13,7 +13,7 @@ import typer
 from llama_eagle import console
 from llama_eagle.cli.answer import make_answer
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import Computing, Drafting, Json, Plain, Sampling, TargetFile, Verbose, Vision
+from llama_eagle.cli.options import ADVANCED, Computing, Drafting, Json, Plain, Sampling, TargetFile, Verbose, Vision
 from llama_eagle.cli.piped import read_piped, with_piped
 from llama_eagle.errors import InputError, UsageError
 from llama_eagle.generation.options import GenerationOptions
@@ -28,45 +28,62 @@ if TYPE_CHECKING:
     from llama_eagle.vision.in_text import PicturesInText
     from llama_eagle.vision.pictures import Picture
 
-DEFAULT_CONTEXT = 4096  # tokens, when neither -n nor the prompt asks for more
-LATE_S = 1.0  # what takes longer shows its progress
-ENOUGH = 16  # tokens, before a speed is compared
-WHY = {"end": "complete", "length": "cut at -n", "context": "the context is full", "stop": "at a stop text"}
+DEFAULT_CONTEXT = 4096  # tokens, if -n gives no limit
+PROGRESS_AFTER_S = 1.0
+MIN_COMPARED = 16  # tokens, for a comparison of speeds
+STOP_REASONS = {
+    "end": "complete", "length": "cut at the limit of -n", "context": "the context is full", "stop": "at a stop text",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """What to answer or to continue."""
+    """The prompt to answer or to continue."""
 
     prompt: Annotated[
         str | None,
-        typer.Option("--prompt", "-p", help="What to answer. Piped text is appended; without -p it is the prompt."),
+        typer.Option("--prompt", "-p", help="Prompt to answer. Piped text is appended; without -p it is the prompt."),
     ] = None
-    prompt_file: Annotated[Path | None, typer.Option("--prompt-file", "-f", help="Read it from a file, - : stdin.")] = (
-        None
-    )
-    tokens: Annotated[str | None, typer.Option(metavar="1,2,3", help="Token ids to continue, instead of text.")] = None
-    system: Annotated[str | None, typer.Option(help="System message.")] = None
-    raw: Annotated[bool, typer.Option("--raw", help="Continue the text itself, without the chat template.")] = False
-    no_think: Annotated[bool, typer.Option("--no-think", help="Answer without thinking, if the template can.")] = False
+    prompt_file: Annotated[
+        Path | None, typer.Option("--prompt-file", "-f", help="Read the prompt from this text file (-: from stdin).")
+    ] = None
+    tokens: Annotated[
+        str | None,
+        typer.Option(metavar="1,2,3", help="Token ids to continue, instead of a text.", rich_help_panel=ADVANCED),
+    ] = None
+    system: Annotated[str | None, typer.Option(help="System message of the chat (default: none).")] = None
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Continue the prompt as plain text, without the chat template.")
+    ] = False
+    no_think: Annotated[
+        bool, typer.Option("--no-think", help="Answer without thinking, if the chat template supports it.")
+    ] = False
     image: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="An image, for <__media__> in the prompt or before it; may be repeated."),
+        typer.Option(
+            metavar="FILE",
+            help="Image file to read; needs --mmproj. It replaces <__media__> in the prompt, or precedes the prompt. "
+            "May be repeated.",
+        ),
     ] = None
 
 
 @dataclass(frozen=True)
-class Form:
-    """What the answer may be."""
+class Constraints:
+    """Constraints on the answer."""
 
-    stop: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="End before this text; may be repeated.")] = (
-        None
-    )
-    grammar: Annotated[str | None, typer.Option(metavar="FILE|GBNF", help="A grammar the answer follows.")] = None
-    json_schema: Annotated[str | None, typer.Option(metavar="FILE|JSON", help="A JSON schema it follows.")] = None
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="End the answer before this text. May be repeated.")
+    ] = None
+    grammar: Annotated[
+        str | None, typer.Option(metavar="FILE|GBNF", help="Constrain the answer to this GBNF grammar.")
+    ] = None
+    json_schema: Annotated[
+        str | None, typer.Option(metavar="FILE|JSON", help="Constrain the answer to JSON that follows this schema.")
+    ] = None
 
     def gbnf(self) -> str | None:
-        """The grammar to follow. Raises `UsageError` where there are two, or a schema cannot be one."""
+        """Return the grammar, or None. Raises `UsageError` for two constraints, and for an unsupported schema."""
         if self.grammar is not None and self.json_schema is not None:
             raise UsageError("give --grammar or --json-schema, not both.")
         if self.json_schema is None:
@@ -78,11 +95,22 @@ class Form:
 
 @dataclass(frozen=True)
 class Length:
-    """How long the answer and the context may be."""
+    """Length of the answer and of the context."""
 
-    n_predict: Annotated[int, typer.Option("-n", "--n-predict", help="Tokens to generate, -1: until the end.")] = 256
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past end-of-generation tokens.")] = False
-    ctx_size: Annotated[int, typer.Option("--ctx-size", "-c", min=0, help="Tokens, 0: what the job needs.")] = 0
+    n_predict: Annotated[
+        int, typer.Option("-n", "--n-predict", help="Maximum length of the answer in tokens (-1: no limit).")
+    ] = 256
+    ignore_eos: Annotated[
+        bool,
+        typer.Option(
+            "--ignore-eos",
+            help="Continue after end-of-generation tokens, for measurements of a fixed length.",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = False
+    ctx_size: Annotated[
+        int, typer.Option("--ctx-size", "-c", min=0, help="Context size in tokens (0: as many as this call needs).")
+    ] = 0
 
     def n_ctx(self, n_prompt: int, n_ctx_train: int) -> int:
         needed = n_prompt + self.n_predict if self.n_predict > 0 else DEFAULT_CONTEXT + n_prompt
@@ -94,7 +122,7 @@ def generate(
     model: TargetFile,
     prompt: Prompt,
     length: Length,
-    form: Form,
+    constraints: Constraints,
     vision: Vision,
     drafting: Drafting,
     sampling: Sampling,
@@ -116,9 +144,9 @@ def generate(
     competition.report_to(console.warn)
     if drafting.exact:
         exact.set_mode("strict")
-    params = replace(sampling.params(), grammar=form.gbnf())
+    params = replace(sampling.params(), grammar=constraints.gbnf())
     limit = None if length.n_predict == -1 else length.n_predict
-    options = GenerationOptions(limit, params, length.ignore_eos, tuple(form.stop or ()))
+    options = GenerationOptions(limit, params, length.ignore_eos, tuple(constraints.stop or ()))
     choice = resolve(model, drafting.options())
     if problem := computing.too_small_for(choice.options.longest):
         choice = without_lookup(choice, drafting.options(), problem)
@@ -142,7 +170,7 @@ def generate(
 
 
 def _start_template(choice: Choice[DraftingOptions]) -> None:
-    """Start the process for the chat template, where the target's file has one, while the model is loaded."""
+    """Start the process that renders the chat template, if there is one, while the model is loading."""
     from llama_eagle.sessions.chat_template import start_worker
 
     if isinstance(choice.target, list) and choice.target[0].keys.get("tokenizer.chat_template"):
@@ -153,14 +181,14 @@ def _load(choice: Choice[DraftingOptions], computing: Computing) -> ModelPair:
     from llama_eagle.sessions.models import ModelPair
     from llama_eagle.sessions.options import PairOptions
 
-    with progress("loading", after_s=LATE_S) as on_progress:
+    with progress("loading", after_s=PROGRESS_AFTER_S) as on_progress:
         load = replace(computing.load(), on_progress=on_progress)
         return ModelPair(PairOptions(choice.target, choice.draft, load, choice.options.draft_gpu_layers))
 
 
 @contextlib.contextmanager
 def _open_pictures(vision: Vision, computing: Computing, pair: ModelPair) -> Iterator[PicturesInText | None]:
-    """The target's vision encoder, if there is one."""
+    """Open the target's vision encoder; yield None without one."""
     from llama_eagle.native.processor.threads import n_threads
 
     if vision.mmproj is None:
@@ -198,7 +226,7 @@ def _generate(
     with (
         Context(pair.target, context_options) as context,
         EagleSession(context, pair.draft, session_options(header, drafts)) as session,
-        progress("reading the prompt", after_s=LATE_S) as on_prompt,
+        progress("reading the prompt", after_s=PROGRESS_AFTER_S) as on_prompt,
     ):
         if session.draft_notice:
             console.warn(session.draft_notice)
@@ -209,39 +237,39 @@ def _generate(
 
 
 def _report(result: GenerationResult, weights: dict[str, Any] | None) -> None:
-    """One JSON object with what holds for the weights and where they lie, or a line for people."""
+    """Print one JSON object that includes facts about the weights, or one line for people."""
     from llama_eagle.generation.stats import unaccepted
 
     if weights is not None:
         held = {key: weights[key] for key in ("exact", "inexact", "unverified", "placement")}
         console.result(result.as_dict() | held)
     else:
-        console.note(told(result))
+        console.note(summary(result))
     if problem := unaccepted(result.speculative):
-        console.warn(f"{problem}. `llama-eagle check TARGET DRAFT --measure` measures it.")
+        console.warn(f"{problem}. Measure it with `llama-eagle check TARGET DRAFT --measure`.")
 
 
-def told(result: GenerationResult) -> str:
-    """What a generation did, for people."""
+def summary(result: GenerationResult) -> str:
+    """Return a summary of a generation for people."""
     prompt = result.n_prompt / result.prompt_ms * 1e3 if result.prompt_ms else 0.0
     text = (
         f"prompt: {result.n_prompt} tokens, {prompt:.0f} tokens/s; "
         f"answer: {len(result.tokens)} tokens, {result.tokens_per_second:.1f} tokens/s"
     )
     if result.speculative is not None:
-        text += f", {result.speculative.mean_emitted:.2f} tokens a round ({_by_drafter(result.speculative)})"
-    text += f" ({WHY[result.stop_reason]})"
-    if result.plain_ms is None or len(result.tokens) < ENOUGH:
+        text += f", {result.speculative.mean_emitted:.2f} tokens per round ({_by_drafter(result.speculative)})"
+    text += f" ({STOP_REASONS[result.stop_reason]})"
+    if result.plain_ms is None or len(result.tokens) < MIN_COMPARED:
         return text
-    return f"{text}\n{compared(result.tokens_per_second, result.plain_ms, '--draft none leaves it out')}"
+    return f"{text}\n{comparison(result.tokens_per_second, result.plain_ms, '--draft none disables it')}"
 
 
-def compared(tokens_per_second: float, plain_ms: float, remedy: str) -> str:
-    """Drafting beside plain decoding, `plain_ms` for a token; `remedy`: what to do where it does not pay."""
+def comparison(tokens_per_second: float, plain_ms: float, remedy: str) -> str:
+    """Compare drafting with plain decoding, which takes `plain_ms` per token. `remedy`: advice if it is slower."""
     plain = 1e3 / plain_ms
     gain = tokens_per_second / plain
-    text = f"plain decoding: about {plain:.1f} tokens/s, so drafting is {gain:.2f} x as fast"
-    return text if gain > 1 else f"{text}: it does not pay here ({remedy})"
+    text = f"plain decoding: about {plain:.1f} tokens/s; with drafting {gain:.2f} x as fast"
+    return text if gain > 1 else f"{text}: drafting is slower here ({remedy})"
 
 
 def _by_drafter(statistics: Any) -> str:
@@ -250,10 +278,10 @@ def _by_drafter(statistics: Any) -> str:
 
 def _read_prompt(given: Prompt) -> str | list[int]:
     prompt, file, tokens = given.prompt, given.prompt_file, given.tokens
-    n_ways = sum(way is not None for way in (prompt, file, tokens))
-    piped = "" if n_ways else read_piped()
-    if n_ways > 1 or not (n_ways or piped):
-        raise UsageError("give the prompt by one of -p, --prompt-file, --tokens and a pipe.")
+    n_given = sum(each is not None for each in (prompt, file, tokens))
+    piped = "" if n_given else read_piped()
+    if n_given > 1 or not (n_given or piped):
+        raise UsageError("give one prompt: by -p, --prompt-file, --tokens or a pipe.")
     if tokens is not None:
         return _read_tokens(tokens)
     text = _read_text(prompt, file) or piped
@@ -288,23 +316,23 @@ def _read_file(file: Path | None) -> str:
 
 
 def _grammar(given: str) -> str:
-    return _form("--grammar", "grammar", given, "::=" in given)
+    return _file_or_value("--grammar", "grammar", given, "::=" in given)
 
 
 def _schema(given: str) -> str:
-    return _form("--json-schema", "JSON schema", given, given.lstrip().startswith(("{", "true", "false")))
+    return _file_or_value("--json-schema", "JSON schema", given, given.lstrip().startswith(("{", "true", "false")))
 
 
-def _form(option: str, kind: str, given: str, is_form: bool) -> str:
-    """Return the text of an option that takes a file or the form itself. Raises `InputError` for neither."""
+def _file_or_value(option: str, kind: str, given: str, is_value: bool) -> str:
+    """Return the value of an option: given as such, or as the content of a file. Raises `InputError` for neither."""
     text = _file_or_text(given)
-    if text == given and not is_form:
-        raise InputError(f"{option} {given:.200}: there is no such file, and it is no {kind}. Correct the path.")
+    if text == given and not is_value:
+        raise InputError(f"{option} {given:.200}: no such file, and not a {kind}. Correct the path.")
     return text
 
 
 def _file_or_text(given: str) -> str:
-    """What a file holds, if it is the name of one."""
+    """Return the content of the file with this name if it exists, else the text itself."""
     try:
         is_file = Path(given).is_file()
     except OSError:  # too long for a name
@@ -315,14 +343,14 @@ def _file_or_text(given: str) -> str:
 def _tokenize(
     given: str | list[int], prompt: Prompt, target: Model, pictures: PicturesInText | None, *, think: bool
 ) -> list[int]:
-    """Ids as they are; text by the model's chat template, unless it has none or `raw` is asked for."""
+    """Return token ids unchanged; tokenize text, through the chat template unless there is none or `raw` is set."""
     from llama_eagle.sessions.text import Tokenizer, chat_text, has_chat_template
     from llama_eagle.vision.in_text import with_markers
 
     if isinstance(given, list):
         return given
     if prompt.raw and prompt.system is not None:
-        raise UsageError("--raw leaves no place for a --system message. Leave one out.")
+        raise UsageError("--raw uses no chat template, so it takes no --system message. Leave one out.")
     images = prompt.image or []
     text = with_markers(given, len(images)) if pictures else given
     is_chat = not prompt.raw and (prompt.system is not None or has_chat_template(target))

@@ -13,7 +13,7 @@ from llama_eagle.cli.options import Devices, Json
 
 
 def inspect(
-    file: Annotated[Path, typer.Argument(metavar="FILE.gguf")],
+    file: Annotated[Path, typer.Argument(metavar="FILE.gguf", help="GGUF file to show.")],
     full: Annotated[bool, typer.Option("--full", help="Show long arrays, such as the tokenizer's, in full.")] = False,
     json: Json = False,
 ) -> None:
@@ -33,11 +33,17 @@ def inspect(
 def doctor(
     devices: Devices,
     model: Annotated[
-        Path | None, typer.Option("--model", "-m", metavar="TARGET.gguf", help="Also show where its layers would lie.")
+        Path | None,
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="TARGET.gguf",
+            help="Show on which device each layer of this model would be placed.",
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show versions, library, cores and devices; exit 4 if wrong."""
+    """Show versions, cores and devices; exit 4 on a problem."""
     from llama_eagle.diagnosis import NAME, examine, render
 
     report = examine(devices.load(), model)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llama_eagle import console
-from llama_eagle.cli.commands.chat import Talking, talk
+from llama_eagle.cli.commands.chat import ChatOptions, run_chat
 from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import Computing, Drafting, Json, Sampling, Vision
 from llama_eagle.cli.piped import with_piped
@@ -25,28 +25,39 @@ def run(
     drafting: Drafting,
     sampling: Sampling,
     computing: Computing,
-    talking: Talking,
+    chat_options: ChatOptions,
     model: Annotated[
         str | None,
-        typer.Argument(metavar="MODEL", help="A GGUF, a folder, or a hub id: OWNER/NAME[/SUBFOLDER][:TYPE]."),
+        typer.Argument(
+            metavar="MODEL", help="Model: a GGUF file, a folder or a hub id, OWNER/NAME[/SUBFOLDER][:TYPE]."
+        ),
     ] = None,
     outtype: Annotated[
         str | None,
-        typer.Option("--type", help="Type to convert to, or of a GGUF (default: q4_k_m if it fits into memory)."),
+        typer.Option(
+            "--type",
+            help="Type to convert a checkpoint to, or to choose among GGUF files (default: q4_k_m if it fits into "
+            "memory).",
+        ),
     ] = None,
     prompt: Annotated[
         str | None,
-        typer.Option("--prompt", "-p", help="Answer this and end, instead of a chat. Piped text is appended."),
+        typer.Option("--prompt", "-p", help="Answer this prompt and exit, instead of a chat. Piped text is appended."),
     ] = None,
-    listing: Annotated[bool, typer.Option("--list", help="Show the models that are kept.")] = False,
-    clear: Annotated[str | None, typer.Option(metavar="MODEL|all", help="Delete kept models.")] = None,
+    listing: Annotated[bool, typer.Option("--list", help="List the converted models in the cache and exit.")] = False,
+    clear: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL|all", help="Delete this model, or all, from the cache of converted models and exit."
+        ),
+    ] = None,
 ) -> None:
-    """Chat with a model by name, converted once, with its draft.
+    """Chat with a model by name; convert it first if necessary.
 
     MODEL is found on this machine or downloaded from the hub.
 
     Downloads stay in the hub's cache, converted files in our own (--list, --clear). The drafter is the model's own MTP
-    head, a draft next to it that has its name, or a published one (llama-eagle pairs).
+    head, a draft next to it with a matching name, or a published draft (llama-eagle pairs).
     """
     from llama_eagle.cli import store
 
@@ -59,11 +70,11 @@ def run(
         raise UsageError("the prompt is empty: there is nothing to answer. Give some text.")
     question = None if prompt is None else with_piped(prompt)
     target = store.prepare(model, outtype)
-    _tell(target, computing.context(max(talking.ctx_size, 1), 0).n_ctx)
+    _show_estimate(target, computing.context(max(chat_options.ctx_size, 1), 0).n_ctx)
     from llama_eagle.drop_in.llama import EagleLlama
 
-    options = talking.options(vision, drafting.options(), computing)
-    talk(target, options, talking.chat(sampling), EagleLlama, question)
+    options = chat_options.options(vision, drafting.options(), computing)
+    run_chat(target, options, chat_options.chat(sampling), EagleLlama, question)
 
 
 def _show_entries(entries: list[Entry], *, cleared: bool) -> None:
@@ -71,11 +82,11 @@ def _show_entries(entries: list[Entry], *, cleared: bool) -> None:
         state = ", deleted" if cleared else "" if entry.is_complete else ", unfinished"
         console.data(f"{entry.made_of} {entry.outtype}: {console.size(entry.n_bytes)}{state}")
     if not entries:
-        console.data("nothing is kept" if not cleared else "nothing to delete")
+        console.data("the cache is empty" if not cleared else "nothing to delete")
 
 
-def _tell(target: Path, n_ctx: int) -> None:
-    """What was chosen, and what to expect of it; on a terminal only."""
+def _show_estimate(target: Path, n_ctx: int) -> None:
+    """Show the chosen file, its memory and its expected speed; on a terminal only."""
     if not console.on_terminal():
         return
     from llama_eagle.cli import store
@@ -83,7 +94,7 @@ def _tell(target: Path, n_ctx: int) -> None:
     expected = store.estimate(target, n_ctx, (1, 1))
     console.note(
         f"{target}: {console.size(expected['n_bytes'])} with its context; "
-        f"plain decoding on the CPU: at most about {expected['tokens_per_second']:.0f} tokens/s"
+        f"plain decoding on the CPU: at most {expected['tokens_per_second']:.0f} tokens/s (estimate)"
     )
 
 

@@ -22,13 +22,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Address:
-    """Where to listen, and for whom."""
+    """Address of the server and its access control."""
 
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8000
-    api_key: Annotated[str | None, typer.Option(envvar="LLAMA_EAGLE_API_KEY", help="Clients must present it.")] = None
+    host: Annotated[
+        str, typer.Option(help="Address to listen on: an IP address, a host name, or a file name ending in .sock.")
+    ] = "127.0.0.1"
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on (0: any free port).")] = 8000
+    api_key: Annotated[
+        str | None, typer.Option(envvar="LLAMA_EAGLE_API_KEY", help="Key that clients must send (default: none).")
+    ] = None
     no_api_key: Annotated[
-        bool, typer.Option("--no-api-key", help="Let everybody in who reaches another address than loopback.")
+        bool, typer.Option("--no-api-key", help="Allow requests without a key on non-loopback addresses.")
     ] = False
 
 
@@ -39,21 +43,34 @@ def serve(
     drafting: ServedDrafting,
     computing: Computing,
     model: Annotated[
-        Path | None, typer.Option("--model", "-m", metavar="TARGET.gguf", help="The target model.")
+        Path | None,
+        typer.Option("--model", "-m", metavar="TARGET.gguf", help="Target model: a GGUF file, or its first part."),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="Instead: JSON or YAML with a model and its draft.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="JSON or YAML file that names the model, its draft and their options, instead of --model."),
+    ] = None,
     ctx_size: Annotated[
-        int, typer.Option("--ctx-size", "-c", min=0, help="Tokens of each conversation, 0: the model's.")
+        int,
+        typer.Option(
+            "--ctx-size",
+            "-c",
+            min=0,
+            help="Context size of each conversation in tokens (0: the model's training context).",
+        ),
     ] = CHAT_CONTEXT,
-    parallel: Annotated[int, typer.Option("--parallel", "-np", help="Conversations at once, up to 16.")] = 4,
+    parallel: Annotated[
+        int, typer.Option("--parallel", "-np", help="Number of conversations at the same time, up to 16.")
+    ] = 4,
     verbose: Verbose = False,
-    further: Annotated[
-        list[str] | None, typer.Argument(metavar="-- LLAMA-SERVER-OPTIONS", help="Handed on as they are.")
+    extra: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="-- LLAMA-SERVER-OPTIONS", help="Extra arguments passed to llama-server unchanged."),
     ] = None,
 ) -> None:
-    """Serve the OpenAI and Anthropic APIs and a page, with a draft.
+    """Serve OpenAI and Anthropic APIs and a chat page, with a draft.
 
-    It is llama.cpp's server on our engine.
+    This is llama.cpp's llama-server on our engine.
     """
     if (model is None) == (config is None):
         raise UsageError("give either --model (and --draft) or --config.")
@@ -74,7 +91,7 @@ def serve(
         open_to_all=address.no_api_key,
         parallel=parallel,
         verbose=verbose,
-        extra=tuple(further or ()),
+        extra=tuple(extra or ()),
     )
     if config is not None:
         options = serving.from_config(config, read_settings(config), options)
@@ -83,28 +100,31 @@ def serve(
         console.warn(f"{problem}: --draft, --lookup.")
     require_free(options.host, options.port)
     about = f"serving {_name(served.target)}; {served.why}"
-    raise typer.Exit(run(serving.words(served), serving.variables(served), about, options.verbose))
+    raise typer.Exit(run(serving.server_args(served), serving.server_env(served), about, options.verbose))
 
 
 def _name(target: Header) -> str:
-    """Return the file's name, and the model's where the file has it."""
+    """Return the name of the file, followed by that of the model if the file has one."""
     name = target.keys.get("general.name")
     return f"{target.path.name} ({name})" if name else target.path.name
 
 
 def read_settings(path: Path) -> Mapping[str, Any]:
-    """The file of `--config`. Raises as `read_json_or_yaml`, and `InputError` where it names no models."""
+    """Read the file of `--config`. Raises `InputError` also if it names no models."""
     settings = read_json_or_yaml(path)
     models = settings.get("models") if isinstance(settings, dict) else None
     if models is not None and not isinstance(models, list):
-        raise InputError(f"{path}: models is {models!r:.60}, it must be a list: one entry for each model. Correct it.")
+        raise InputError(f"{path}: models is {models!r:.60}, it must be a list with one entry per model. Correct it.")
     if not models:
-        raise InputError(f"{path}: it names no models. Give an entry in `models`.")
+        raise InputError(f"{path}: no models. Add an entry to `models`.")
     return settings
 
 
 def require_free(host: str, port: int) -> None:
-    """Bind the address once, so that a taken one is reported before a model is loaded. Raises `EnvironmentFailure`."""
+    """Bind the address once, so that an occupied port is reported before a model is loaded.
+
+    Raises `EnvironmentFailure`.
+    """
     if host.endswith(".sock"):
         return
     try:
@@ -120,29 +140,31 @@ def require_free(host: str, port: int) -> None:
 
 def rpc_server(
     host: Annotated[str, typer.Option(help="IPv4 address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535)] = 50052,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 50052,
     threads: Threads = 0,
     device: Annotated[
         str | None,
-        typer.Option(metavar="NAME,...", help="Devices to offer (--list-devices); default: GPUs, or the CPU."),
+        typer.Option(
+            metavar="NAME,...", help="Devices to offer, as in --list-devices (default: the GPUs, or the CPU if none)."
+        ),
     ] = None,
     cache: Annotated[
-        bool, typer.Option("--cache", help="Keep weights on disk: the next load need not send them.")
+        bool, typer.Option("--cache", help="Cache weights on disk, so that the next load does not send them again.")
     ] = False,
 ) -> None:
-    """Lend this machine's memory and processors to --rpc elsewhere.
+    """Offer this machine's memory and processors to --rpc clients.
 
-    It is ggml's RPC server: experimental and not secure. There is no password and no encryption, and whoever reaches
-    the port can make this process read, write and run what they like. Never open it to a network that you do not trust.
-    It serves one client at a time.
+    This is ggml's RPC server. It is experimental and not secure: there is no password and no encryption. Anyone who can
+    connect to the port can make this process read, write and execute data of their choice. Never expose it to a network
+    that you do not trust. It serves one client at a time.
     """
     from llama_eagle.native.processor.threads import n_threads
     from llama_eagle.serving.process import run_rpc_server
 
     address = "127.0.0.1" if host == "localhost" else host
     require_free(address, port)
-    words = ["--host", address, "--port", str(port), "--threads", str(n_threads(threads))]
-    words += ["--device", device] if device else []
-    words += ["--cache"] if cache else []
+    arguments = ["--host", address, "--port", str(port), "--threads", str(n_threads(threads))]
+    arguments += ["--device", device] if device else []
+    arguments += ["--cache"] if cache else []
     reached = "127.0.0.1" if address == "0.0.0.0" else address
-    raise typer.Exit(run_rpc_server(words, f"{reached}:{port}"))
+    raise typer.Exit(run_rpc_server(arguments, f"{reached}:{port}"))

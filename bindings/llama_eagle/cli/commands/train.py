@@ -18,48 +18,100 @@ DEVICES = ("auto", "cpu", "cuda")
 
 
 @dataclass(frozen=True)
-class Draft:
-    """What is trained."""
+class DraftOptions:
+    """Options of the draft to train."""
 
-    mtp: Annotated[bool, typer.Option("--mtp", help="The target's own MTP head instead of an EAGLE-3 draft.")] = False
-    features: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the target's features there.")] = None
-    init: Annotated[str | None, typer.Option(metavar="DRAFT_DIR", help="Start from this draft's weights.")] = None
-    mrope: Annotated[bool, typer.Option("--mrope", help="It stands in images where its target does.")] = False
-    format: Annotated[str, typer.Option("--format", help="specforge or speculators.")] = "specforge"
-    aux_layers: Annotated[str | None, typer.Option(metavar="A,B,C", help="Boundaries the draft reads.")] = None
-    n_vocab_draft: Annotated[int, typer.Option("--draft-vocab", min=1, help="Tokens the draft can propose.")] = 32000
-    ffn_size: Annotated[int | None, typer.Option("--ffn", min=1, help="Width of its MLP, default: target's.")] = None
-    n_steps: Annotated[int, typer.Option("--steps", min=1, max=16, help="Tokens it learns to draft in a row.")] = 5
-
-
-@dataclass(frozen=True)
-class Course:
-    """How it learns."""
-
-    max_length: Annotated[int, typer.Option(min=16, help="Tokens of a sequence.")] = 1024
-    batch_size: Annotated[int, typer.Option(min=1, help="Sequences of a pass.")] = 1
-    accumulate: Annotated[int, typer.Option(min=1, help="Passes of an optimizer step.")] = 1
-    epochs: Annotated[int | None, typer.Option(min=1, help="Over the data; default: 3, up to 10 if small.")] = None
-    learning_rate: Annotated[
-        float | None, typer.Option("--lr", min=0.0, help="Learning rate; default by width: 1e-4 at 2560.")
+    mtp: Annotated[bool, typer.Option("--mtp", help="Train the target's MTP head instead of an EAGLE-3 draft.")] = False
+    features: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Compute the target's features once and store them in this folder (default: compute them in each "
+            "pass). Faster with several epochs, but needs disk space.",
+        ),
     ] = None
-    warmup: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of the steps.")] = 0.03
-    eval_share: Annotated[float, typer.Option(min=0.0, max=0.5, help="Of the data, held out.")] = 0.02
-    eval_every: Annotated[int | None, typer.Option(min=1, help="Steps; default: 20 times.")] = None
-    patience: Annotated[int, typer.Option(min=0, help="Evaluations without gain before it stops, 0: never.")] = 5
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1)] = 0
+    init: Annotated[
+        str | None, typer.Option(metavar="DRAFT_DIR", help="Start from this draft's weights (default: random).")
+    ] = None
+    mrope: Annotated[
+        bool, typer.Option("--mrope", help="Use M-RoPE image positions in the draft, as the target does.")
+    ] = False
+    format: Annotated[
+        str, typer.Option("--format", help="Layout of the trained draft's checkpoint: specforge or speculators.")
+    ] = "specforge"
+    aux_layers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,C",
+            help="Target layers whose outputs the draft reads (default: an early, a middle and a late one).",
+        ),
+    ] = None
+    n_vocab_draft: Annotated[
+        int, typer.Option("--draft-vocab", min=1, help="Number of tokens that the draft can propose.")
+    ] = 32000
+    ffn_size: Annotated[
+        int | None, typer.Option("--ffn", min=1, help="Width of the draft's MLP (default: same as the target).")
+    ] = None
+    n_steps: Annotated[
+        int, typer.Option("--steps", min=1, max=16, help="Number of consecutive tokens that the draft learns to draft.")
+    ] = 5
 
 
 @dataclass(frozen=True)
-class Running:
-    """Where it runs, and what it leaves."""
+class OptimizerOptions:
+    """Options of the training procedure."""
 
-    save_every: Annotated[int | None, typer.Option(min=1, help="Steps; default: at evaluations.")] = None
-    log_every: Annotated[int | None, typer.Option(min=1, help="Steps between lines of metrics.jsonl.")] = None
-    dtype: Annotated[str, typer.Option(help="auto (bf16 where it is fast), f32, bf16.")] = "auto"
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto"
-    checkpointing: Annotated[bool, typer.Option("--checkpointing", help="Less memory, more computing.")] = False
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in DRAFT_DIR.")] = False
+    max_length: Annotated[int, typer.Option(min=16, help="Maximum sequence length in tokens.")] = 1024
+    batch_size: Annotated[int, typer.Option(min=1, help="Number of sequences per forward pass.")] = 1
+    accumulate: Annotated[int, typer.Option(min=1, help="Number of forward passes per optimizer step.")] = 1
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Number of passes over the data (default: 3, up to 10 for small data).")
+    ] = None
+    learning_rate: Annotated[
+        float | None,
+        typer.Option("--lr", min=0.0, help="Learning rate (default: depends on the width, 1e-4 at 2560)."),
+    ] = None
+    warmup: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Fraction of the steps with an increasing learning rate.")
+    ] = 0.03
+    eval_share: Annotated[
+        float, typer.Option(min=0.0, max=0.5, help="Fraction of the data that is held out for evaluation.")
+    ] = 0.02
+    eval_every: Annotated[
+        int | None, typer.Option(min=1, help="Steps between evaluations (default: 20 evaluations per run).")
+    ] = None
+    patience: Annotated[
+        int, typer.Option(min=0, help="Number of evaluations without improvement before the run stops (0: never).")
+    ] = 5
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**32 - 1, help="Random seed of weights, batches and held-out data.")
+    ] = 0
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of the run: files, device and precision."""
+
+    save_every: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Steps between saves of the run's state (default: at each evaluation, at least every 1000)."
+        ),
+    ] = None
+    log_every: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Steps between lines of metrics.jsonl (default: 100 lines per run, at least every 10 steps)."
+        ),
+    ] = None
+    dtype: Annotated[
+        str, typer.Option(help="Precision of the computation: auto (bf16 if it is fast), f32 or bf16.")
+    ] = "auto"
+    device: Annotated[str, typer.Option(help="Device to train on: auto, cpu or cuda.")] = "auto"
+    checkpointing: Annotated[
+        bool, typer.Option("--checkpointing", help="Recompute activations to save memory; training gets slower.")
+    ] = False
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in DRAFT_DIR.")] = False
 
 
 @grouped
@@ -71,10 +123,12 @@ def train(
             help="The target: a GGUF, run by our engine in its own quantization, or a Hugging Face folder or hub id.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--output", "-o", metavar="DRAFT_DIR", help="Folder of the trained draft.")],
-    draft: Draft,
-    course: Course,
-    running: Running,
+    out: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DRAFT_DIR", help="Output folder of the trained draft.")
+    ],
+    draft: DraftOptions,
+    optimizer: OptimizerOptions,
+    run_options: RunOptions,
     data: Annotated[
         list[str] | None,
         typer.Option(
@@ -93,7 +147,7 @@ def train(
         ),
     ] = None,
     gguf: Annotated[Path | None, typer.Option(metavar="FILE.gguf", help="Also convert the draft to this file.")] = None,
-    gguf_type: Annotated[str, typer.Option(metavar="TYPE", help="Type of its matrices.")] = "q8_0",
+    gguf_type: Annotated[str, typer.Option(metavar="TYPE", help="Quantization type of --gguf.")] = "q8_0",
     json: Json = False,
 ) -> None:
     """Train an EAGLE-3 draft, or a target's MTP head (--mtp)."""
@@ -101,28 +155,31 @@ def train(
         from llama_eagle.train.run import train as run
         from llama_eagle.train.settings import DTYPES, FORMATS, Settings
     except ImportError as error:
-        raise EnvironmentFailure(f"training needs {error.name}: pip install 'llama-eagle[train]'.") from None
-    chosen = (("format", draft.format, FORMATS), ("dtype", running.dtype, DTYPES), ("device", running.device, DEVICES))
-    for name, value, allowed in chosen:
+        raise EnvironmentFailure(f"training requires {error.name}. Run `pip install 'llama-eagle[train]'`.") from None
+    choices = (
+        ("format", draft.format, FORMATS), ("dtype", run_options.dtype, DTYPES), ("device", run_options.device, DEVICES)
+    )  # fmt: skip
+    for name, value, allowed in choices:
         if value not in allowed:
             raise UsageError(f"--{name} {value!r}: choose from {', '.join(allowed)}.")
     if draft.mtp and (draft.aux_layers or draft.ffn_size or draft.mrope or draft.format != "specforge"):
-        raise UsageError("--mtp: the head has the target's shape. Leave out --aux-layers, --ffn, --mrope and --format.")
+        raise UsageError("--mtp: the head has the target's shape. Omit --aux-layers, --ffn, --mrope and --format.")
     if gguf is not None:
         if draft.mtp:
-            raise UsageError("--gguf is for EAGLE-3 drafts; of a head: llama-eagle convert --mtp-only.")
+            raise UsageError("--gguf is for EAGLE-3 drafts. Convert an MTP head with llama-eagle convert --mtp-only.")
         check_output(gguf)
-    options = vars(draft) | vars(course) | vars(running) | {"aux_layers": read_layers(draft.aux_layers)}
+    options = vars(draft) | vars(optimizer) | vars(run_options) | {"aux_layers": read_layers(draft.aux_layers)}
     options["seconds"] = None if hours is None else 3600 * hours
     report = run(Settings(output=out, target=target, data=tuple(data or ["self"]), **options))
-    if report is None:  # another process tells
+    if report is None:  # with several processes, the first one reports
         return
     if gguf is not None:
-        from llama_eagle.convert.drafts import DraftOptions, convert_draft
+        from llama_eagle.convert.drafts import DraftOptions as ConvertOptions
+        from llama_eagle.convert.drafts import convert_draft
 
-        convert_draft(report.output, target, gguf, DraftOptions(outtype=gguf_type))
+        convert_draft(report.output, target, gguf, ConvertOptions(outtype=gguf_type))
     if json:
         console.result(report.to_json())
         return
-    judged = "" if report.mean_emitted is None else f", {report.mean_emitted:.2f} tokens a round on held-out data"
-    console.data(f"{gguf or report.output}: {report.steps} steps{judged}")
+    score = "" if report.mean_emitted is None else f", {report.mean_emitted:.2f} tokens per round on held-out data"
+    console.data(f"{gguf or report.output}: {report.steps} steps{score}")

@@ -1,7 +1,7 @@
-"""The token loop of a completion: a stream and a whole answer consist of the same pieces.
+"""The token loop of a completion. A stream and a complete answer consist of the same pieces.
 
-It takes the place of `llama_cpp.Llama._create_completion`, whose streams lose characters that several tokens share and
-whose answers end at the first stop text of the list instead of the text.
+It replaces `llama_cpp.Llama._create_completion`, whose streams lose characters that consist of several tokens, and
+whose answers end at the first stop text of the list instead of the first one in the text.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Completion:
         self._limits = limits
         self._given = given
         self._prompt = prompt_tokens(llm, given["prompt"], given["suffix"])
-        # The parent begins with BOS after an empty prompt, so that no space precedes the answer.
+        # After an empty prompt the parent starts with BOS, so that no space precedes the answer.
         self._tokens = [] if len(given["prompt"]) else [llm.token_bos()]
         self._n_artificial = len(self._tokens)
         self._head = {
@@ -64,7 +64,7 @@ class Completion:
         self._logprobs = None if n_top is None else TokenLogProbs(llm, n_top, n_before + len(self._echoed))
 
     def parts(self) -> Iterator[Part]:
-        """The answer's parts as a stream has them; the last one has the reason why it ended."""
+        """Yield the parts of a stream. The last one has the finish reason."""
         if self._given["echo"]:
             entries = None if self._logprobs is None else joined(self._echoed_logprobs())
             yield self._part(self._echoed, entries)
@@ -74,7 +74,7 @@ class Completion:
         yield self._part("", None, self.finish_reason)
 
     def whole(self) -> Part:
-        """The answer in one part, with its usage."""
+        """Return the answer in one part, with its usage."""
         choices = [part["choices"][0] for part in self.parts()]
         text = "".join(choice["text"] for choice in choices)
         entries = [choice["logprobs"] for choice in choices if choice["logprobs"] is not None]
@@ -84,7 +84,7 @@ class Completion:
         return {**self._part(text, logprobs, self.finish_reason), "usage": usage}
 
     def _pieces(self) -> Iterator[tuple[str, LogProbs | None]]:
-        """The text of each token, and its log-probabilities where they are wanted."""
+        """Yield the text of each token, and its log-probabilities if requested."""
         llm = self._llm
         self._recall()
         llm._begin_random(self._given["seed"])
@@ -103,7 +103,7 @@ class Completion:
                 if len(self._tokens) >= self._n_max:
                     self.finish_reason = "length"
                     break
-            else:  # a criterion, or the end of the context
+            else:  # a stopping criterion, or the end of the context
                 self.finish_reason = "length" if llm._context_is_full else "stop"
         if llm.verbose:
             llm._ctx.print_timings()
@@ -115,7 +115,7 @@ class Completion:
         given = self._given
         options = {name: given[name] for name in SAMPLING}
         options["logits_processor"] = self._processors
-        self._llm._speculative = self._limits  # for the generation that begins now
+        self._llm._speculative = self._limits  # limits of the generation that starts now
         options["stopping_criteria"] = _criteria(given["stopping_criteria"])
         return self._llm.generate(self._prompt, temp=given["temperature"], **options)
 
@@ -131,12 +131,18 @@ class Completion:
             raise ValueError("logprobs is not supported for models created with logits_all=False")
 
     def _limit(self, max_tokens: int | None) -> int:
-        """Tokens to generate at most. As in the parent, None, 0 and negative numbers mean: to the context's end."""
+        """Return the maximum number of tokens.
+
+        As in the parent, None, 0 and negative values mean: up to the context's end.
+        """
         room = int(self._llm._n_ctx) - len(self._prompt)
         return room if max_tokens is None or max_tokens <= 0 else min(max_tokens, room)
 
     def _recall(self) -> None:
-        """Load the cached state that shares more of the prompt than memory does; one of another model is a miss."""
+        """Load the cached state if it shares more of the prompt than memory does.
+
+        A state of another model is ignored.
+        """
         llm = self._llm
         if not llm.cache:
             return
@@ -148,7 +154,7 @@ class Completion:
             return
         shared = llm.longest_token_prefix
         if shared(state.input_ids.tolist(), self._prompt) > shared(llm._input_ids.tolist(), self._prompt):
-            with suppress(RuntimeError, EagleError):  # of another model or context
+            with suppress(RuntimeError, EagleError):  # a state of another model or context
                 llm.load_state(state)
 
     def _prompt_text(self) -> str:
@@ -156,7 +162,7 @@ class Completion:
         return prompt if isinstance(prompt, str) else self._llm.detokenize(list(prompt)).decode("utf-8", "ignore")
 
     def _echoed_logprobs(self) -> Iterator[LogProbs]:
-        """Those of the prompt. It is evaluated first, because its logits are needed before the first token."""
+        """Return the log-probabilities of the prompt, which is evaluated first to get its logits."""
         tokens = self._prompt
         if self._llm._input_ids.tolist()[: len(tokens)] != tokens:
             self._llm.reset()
@@ -179,12 +185,12 @@ def _stops(stop: Any) -> list[str]:
 
 
 def _criteria(given: Any) -> Any:
-    """A list of criteria as one."""
+    """Return a list of criteria as one object."""
     return llama_cpp.StoppingCriteriaList(given) if isinstance(given, Sequence) else given
 
 
 def _processors(given: Any, bias: Mapping[Any, float] | None, n_vocab: int) -> Any:
-    """The caller's processors, then the biases of tokens."""
+    """Return the caller's processors, followed by one for the biases of tokens."""
     if bias is None:
         return given
     biases = {int(token): float(value) for token, value in bias.items()}

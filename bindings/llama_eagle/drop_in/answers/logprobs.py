@@ -13,16 +13,16 @@ LogProbs = dict[str, list[Any]]
 
 
 class TokenLogProbs:
-    """Reads the log-probabilities of tokens from the logits that `llm` keeps. n_top: alternatives per token."""
+    """Log-probabilities of tokens, from the logits that `llm` keeps. n_top: alternatives per token."""
 
     def __init__(self, llm: Any, n_top: int, base: int) -> None:
-        """base: characters before the text that `before` holds."""
+        """Initialize it. base: number of characters before the text that `before` contains."""
         self._llm = llm
         self._n_top = n_top
         self._base = base
 
     def of(self, token: int, position: int, before: list[int]) -> LogProbs:
-        """The entry of the token at `position` of the context, after the tokens `before` of the shown text.
+        """Return the entry of the token at `position` of the context, after the tokens `before` of the shown text.
 
         The first token of a context has no log-probability.
         """
@@ -36,7 +36,7 @@ class TokenLogProbs:
         return entry(text, offset, values[token], top)
 
     def of_prompt(self, tokens: list[int]) -> Iterator[LogProbs]:
-        """The entries of an echoed prompt, its BOS excluded. The first has no log-probability, as in OpenAI's API."""
+        """Yield the entries of an echoed prompt without BOS. The first has no log-probability, as in OpenAI's API."""
         start = 1 if tokens[:1] == [self._llm.token_bos()] else 0
         for position in range(start, len(tokens)):
             one = self.of(tokens[position], position, tokens[start:position])
@@ -51,6 +51,6 @@ def entry(token: str, offset: int, logprob: float | None, top: dict[str, float] 
 
 
 def joined(entries: Iterable[LogProbs]) -> LogProbs:
-    """Several entries as one."""
+    """Merge several entries into one."""
     found = list(entries)
     return {name: [value for one in found for value in one[name]] for name in NAMES}

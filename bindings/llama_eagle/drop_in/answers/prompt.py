@@ -11,7 +11,10 @@ SPACER_TOKENS = 2
 
 
 def prompt_tokens(llm: Any, prompt: str | Sequence[int], suffix: str | None) -> list[int]:
-    """Text with the special tokens that the vocabulary adds; ids unchanged. `suffix`: the text after the gap."""
+    """Return the tokens of a text with the vocabulary's special tokens, or ids unchanged.
+
+    `suffix`: the text after the gap.
+    """
     is_complete = not isinstance(prompt, str) and suffix is None
     begin, end = ([], []) if is_complete else _special_tokens(llm)
     if not isinstance(prompt, str):
@@ -25,7 +28,7 @@ def prompt_tokens(llm: Any, prompt: str | Sequence[int], suffix: str | None) -> 
 
 
 def _special_tokens(llm: Any) -> tuple[list[int], list[int]]:
-    """Tokens that the vocabulary wants before and after a text."""
+    """Return the tokens that the vocabulary requires before and after a text."""
     model = llm._model
     cls, sep = model.token_cls(), model.token_sep()
     bos = llm.token_bos() if cls == -1 else cls

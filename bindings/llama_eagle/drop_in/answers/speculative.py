@@ -12,8 +12,11 @@ from llama_eagle.errors import ConfigError
 
 @dataclass(frozen=True)
 class Speculative:
-    """n_max: longest draft, 0 for none; None: as loaded. n_min: shorter drafts are dropped. p_min: a draft ends where
-    its cumulative probability falls below this; None: as loaded."""
+    """Limits of a call. None: the value given when loading.
+
+    n_max: maximum draft length, 0 for no drafts. n_min: shorter drafts are dropped. p_min: a draft ends when its
+    cumulative probability falls below this.
+    """
 
     n_max: int | None = None
     n_min: int = 0
@@ -21,7 +24,10 @@ class Speculative:
 
 
 def read_speculative(given: Any, longest: int) -> Speculative:
-    """The limits of a call. longest: the session's longest draft. Raises `ConfigError` for what is out of range."""
+    """Return the limits of a call.
+
+    longest: the session's maximum draft length. Raises `ConfigError` for wrong values.
+    """
     if given is None:
         return Speculative()
     if given == "none":

@@ -1,4 +1,4 @@
-"""Types of the arguments of completions, chats and `generate`: the parent's, and what its code takes beyond them."""
+"""Types of the arguments of completions, chats and `generate`: the parent's, and others that its code accepts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _is_named(function: Any) -> bool:
 
 def _is_tool(tool: Any) -> bool:
     if not isinstance(tool, Mapping) or tool.get("type", "function") != "function":
-        return isinstance(tool, Mapping)  # a tool of another type has a form of its own
+        return isinstance(tool, Mapping)  # tools of other types have their own form
     return isinstance(tool.get("function"), Mapping) and _has(tool["function"], "name") and _is_named(tool["function"])
 
 
@@ -66,7 +66,7 @@ FORMAT = allowed("a dict with a type", lambda value: isinstance(value, Mapping))
 ANY_CALLS = {
     "logits_processor": allowed("a list of functions", _are_callable) | None,
     "grammar": allowed("a LlamaGrammar: see LlamaGrammar.from_string", lambda value: hasattr(value, "_grammar")) | None,
-    "tfs_z": Any,  # without effect, as penalize_nl
+    "tfs_z": Any,  # no effect, as penalize_nl
     "penalize_nl": Any,
 }
 ANSWERS: dict[str, Any] = {

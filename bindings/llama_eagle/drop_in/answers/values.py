@@ -1,7 +1,8 @@
-"""Values of tool arguments that a model writes as text between tags: the parameter's schema decides their type.
+"""Values of tool arguments that a model writes as text between tags. The parameter's schema determines their type.
 
-As in llama.cpp's server (common/parsers/qwen3-coder.cpp): where the schema allows no string, the text is JSON; where it
-allows strings alone, it stays as it is; where it allows both, it is JSON of an allowed type, or else a string.
+The rules are those of llama.cpp's server (common/parsers/qwen3-coder.cpp). If the schema allows no string, the text is
+JSON. If it allows only strings, the text is unchanged. If it allows both, the text is JSON of an allowed type, or else
+a string.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from urllib.parse import unquote
 JsonTypes = frozenset[str]
 ALL: JsonTypes = frozenset(("null", "boolean", "number", "integer", "string", "array", "object"))
 PYTHON = {"True": "true", "False": "false", "None": "null"}
-# Strings in either kind of quotes, and Python's words outside them.
+# Strings in either kind of quotes, and Python's constants outside of them.
 TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"' + r"|'(?:[^'\\]|\\.)*'|\b(?:True|False|None)\b", re.DOTALL)
-ESCAPES = {"\\'": "'", '"': '\\"'}  # of Python's single quotes in JSON's double ones
+ESCAPES = {"\\'": "'", '"': '\\"'}  # from Python's single quotes to JSON's double quotes
 KEYWORDS_OF = {
     "object": ("properties", "required", "additionalProperties", "patternProperties"),
     "array": ("items", "prefixItems", "minItems", "maxItems"),
@@ -28,7 +29,7 @@ KEYWORDS_OF = {
 
 
 def value_of(text: str, schema: Any, root: Any = None) -> Any:
-    """The value of `text` by `schema`, whose references point into `root`. Text that fits nothing stays text."""
+    """Return the value of `text` by `schema`, whose references point into `root`. Text that fits no type stays text."""
     types = types_of(schema, schema if root is None else root)
     if types == {"string"}:
         return text
@@ -42,7 +43,7 @@ def value_of(text: str, schema: Any, root: Any = None) -> Any:
 
 
 def property_of(schema: Any, name: str) -> Any:
-    """The schema of the property `name` of an object's schema; {} where it says nothing about it."""
+    """Return the schema of the property `name` of an object's schema; {} if there is none."""
     for each in _alternatives(schema, schema, set()):
         properties = each.get("properties")
         if isinstance(properties, Mapping) and name in properties:
@@ -52,9 +53,9 @@ def property_of(schema: Any, name: str) -> Any:
 
 
 def types_of(schema: Any, root: Any, known: dict[str, JsonTypes] | None = None) -> JsonTypes:
-    """The types of JSON that a schema allows. A reference that leads nowhere, or in a circle, allows all.
+    """Return the JSON types that a schema allows. An invalid or circular reference allows all.
 
-    known: those of references that were followed already.
+    known: types of references that were followed before.
     """
     known = {} if known is None else known
     if not isinstance(schema, Mapping):
@@ -77,7 +78,7 @@ def _types_of_reference(reference: str, root: Any, known: dict[str, JsonTypes]) 
 
 
 def _own_types(schema: Mapping[str, Any]) -> JsonTypes:
-    """By `const`, `enum` and `type`, and without those by keywords that only one type has."""
+    """Return the types by `const`, `enum` and `type`; without those, by keywords that only one type has."""
     if "const" in schema:
         return _type_of(schema["const"])
     if isinstance(schema.get("enum"), list):
@@ -93,7 +94,7 @@ def _own_types(schema: Mapping[str, Any]) -> JsonTypes:
 
 
 def _alternatives(schema: Any, root: Any, followed: set[str]) -> Iterator[Mapping[str, Any]]:
-    """A schema and those that it combines or refers to. followed: references, each taken once."""
+    """Yield a schema and those that it combines or refers to. followed: references, each visited once."""
     if not isinstance(schema, Mapping):
         return
     yield schema
@@ -112,7 +113,7 @@ def _list(schema: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def _resolved(reference: str, root: Any) -> Any:
-    """What a reference such as "#/$defs/Color" names; None where there is nothing."""
+    """Return the target of a reference such as "#/$defs/Color"; None if there is none."""
     found = root
     if not reference.startswith("#"):
         return None
@@ -140,7 +141,7 @@ def _type_of(value: Any) -> JsonTypes:
 
 
 def _as_json(text: str) -> str:
-    """Python's words and strings, which models also write, as JSON."""
+    """Replace Python's constants and strings, which models also write, by JSON's."""
     return TOKENS.sub(lambda found: _token_as_json(found.group()), text.strip())
 
 
@@ -152,8 +153,8 @@ def _token_as_json(token: str) -> str:
 
 
 def _number(text: str) -> float:
-    """A number that JSON can hold: no NaN, no infinity."""
+    """Return a number that JSON supports: no NaN, no infinity."""
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text} is no number of JSON")
+        raise ValueError(f"{text} is not a JSON number")
     return value

@@ -1,11 +1,11 @@
-"""Whether a GGUF file contradicts itself, before llama.cpp sees it: it aborts on much of what is refused here.
+"""Consistency checks of a GGUF file before llama.cpp reads it, which aborts on many of the faults refused here.
 
-Every key has the type that llama.cpp insists on and a value in range, every tensor the shape that the keys give and a
-type that the graph can take. Of architectures without a table here, only what holds for all is checked. No tensor data
-is read but the draft's vocabulary map.
+Every key must have the type that llama.cpp requires and a value in range, every tensor the shape given by the keys and
+a type that the graph supports. For architectures without a table here, only the common rules are checked. No tensor
+data is read except the draft's vocabulary map.
 
-Source of the tables: llama.cpp's src/llama-model.cpp and src/models. The converter's own tables say what is written;
-these say what can be read, whoever wrote it.
+Source of the tables: llama.cpp's src/llama-model.cpp and src/models. The converter's tables define what it writes;
+these define what can be read, from any writer.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from llama_eagle.gguf.validate.keys import COMMON, GENERAL, check_keys
 from llama_eagle.gguf.validate.targets import FAMILIES, check_target, unknown_tensors
 from llama_eagle.gguf.validate.tokenizer import check_tokenizer
 
-ALIGNMENT = 32  # of tensor data in memory, which is the file's own
+ALIGNMENT = 32  # of tensor data in memory, which is that of the file
 WITHOUT_TEXT = ("none", "no_vocab")  # kinds of tokenizers for which llama.cpp asserts at every text
-OTHER_KINDS = {"clip", "adapter", "imatrix", "mmproj"}  # architectures and types of files without a whole model
+OTHER_KINDS = {"clip", "adapter", "imatrix", "mmproj"}  # architectures and types of files without a complete model
 
 
 def read_sound(path: Path | str) -> tuple[Header, list[Header]]:
-    """As `read_model`. Raises `InputError` with the first thing that is wrong with the file."""
+    """Read the headers as `read_model`. Raises `InputError` with the first fault of the file."""
     first, files = read_model(path)
     for finding in check_files(files):
         if finding.level == "error":
@@ -36,7 +36,7 @@ def read_sound(path: Path | str) -> tuple[Header, list[Header]]:
 
 
 def require_vocabulary(files: list[Header]) -> None:
-    """The files hold a tokenizer that llama.cpp can load alone. Raises `InputError`."""
+    """Check that the files contain a tokenizer that llama.cpp can load by itself. Raises `InputError`."""
     first = files[0]
     faults = [fault for file in files for fault in check_general(file)]
     prefix = f"{first.architecture}."
@@ -47,7 +47,7 @@ def require_vocabulary(files: list[Header]) -> None:
 
 
 def check_files(files: list[Header]) -> Iterator[Finding]:
-    """Everything that is wrong with a model, or remarkable. files: as of `read_model`."""
+    """Yield all faults of a model, and remarkable facts. files: as returned by `read_model`."""
     first = files[0]
     tensors = {name: tensor for file in files for name, tensor in file.tensors.items()}
     errors = [fault for file in files for fault in check_general(file)]
@@ -60,7 +60,7 @@ def check_files(files: list[Header]) -> Iterator[Finding]:
         if unknown:
             names = ", ".join(unknown[:3]) + (" ..." if len(unknown) > 3 else "")
             yield Finding(
-                "warning", f"{len(unknown)} tensors are no part of {first.architecture} here: {names}", str(first.path)
+                "warning", f"{len(unknown)} tensors are unknown for {first.architecture}: {names}", str(first.path)
             )
 
 
@@ -77,13 +77,13 @@ def _check_model(first: Header, tensors: dict[str, TensorInfo]) -> list[str]:
 
 
 def check_general(file: Header) -> Iterator[str]:
-    """Faults of what every GGUF file has, whatever it holds."""
+    """Yield faults that any GGUF file may have."""
     yield from _check_layout(file)
     yield from check_keys(file, GENERAL)
 
 
 def _check_layout(file: Header) -> Iterator[str]:
-    """Where a file's tensors lie; that they lie inside was checked when it was read."""
+    """Check the alignment of a file's tensors. Their extents were checked when the header was read."""
     for tensor in file.tensors.values():
         if (file.data_offset + tensor.offset) % ALIGNMENT:
             yield f"the tensor {tensor.name} is not aligned to {ALIGNMENT} bytes (general.alignment)"
@@ -91,7 +91,7 @@ def _check_layout(file: Header) -> Iterator[str]:
 
 
 def _check_experts(header: Header) -> Iterator[str]:
-    """llama.cpp's assertions about experts, for all architectures."""
+    """Check llama.cpp's assertions about experts, for all architectures."""
     n_expert = header.arch_key("expert_count", 0)
     used = header.arch_key("expert_used_count", 0)
     n_used = max(used, default=0) if isinstance(used, list) else used

@@ -1,4 +1,4 @@
-"""LoRA adapters and control vectors, checked against the model that they change.
+"""Checks of LoRA adapters and control vectors against their model.
 
 Source of the rules: llama.cpp's src/llama-adapter.cpp, the products in src/llama-graph.cpp (build_lora_mm,
 build_lora_mm_id, build_inp_embd) and common_control_vector_load_one in common/common.cpp.
@@ -27,28 +27,30 @@ KEYS = (
 
 
 def require_adapter(path: Path | str, target: list[Header]) -> None:
-    """The file is a LoRA adapter of this model. target: headers of its files.
+    """Check that the file is a LoRA adapter of this model. target: headers of its files.
 
-    Raises `InputError` for a file that is none, `IncompatibleModels` for one of another model.
+    Raises `InputError` for another kind of file, `IncompatibleModels` for an adapter of another model.
     """
     adapter = read_header(path)
     for fault in (*check_general(adapter), *check_keys(adapter, KEYS), *_check_names(adapter)):
-        raise InputError(f"{path} is no LoRA adapter in GGUF: {fault}. Convert it with convert_lora_to_gguf.py.")
+        raise InputError(f"{path} is not a LoRA adapter in GGUF: {fault}. Convert it with convert_lora_to_gguf.py.")
     stored = {name: tensor for file in target for name, tensor in file.tensors.items()}
     for fault in _check_fit(adapter, target[0].architecture, stored):
         raise IncompatibleModels(f"{path} does not fit {target[0].path}: {fault}. Use the adapter of this model.")
 
 
 def require_control_vector(path: Path | str, target: Header) -> None:
-    """The file holds directions for this model's layers. Raises `InputError` or `IncompatibleModels`."""
+    """Check that the file contains directions for this model's layers. Raises `InputError` or `IncompatibleModels`."""
     vector = read_header(path)
     width, n_layer = (int(target.arch_key(name) or 0) for name in ("embedding_length", "block_count"))
     if not vector.tensors:
-        raise InputError(f"{path} is no control vector: it holds no tensors. Name another file.")
+        raise InputError(f"{path} is not a control vector: it contains no tensors. Use another file.")
     for name, tensor in vector.tensors.items():
         kind, _, layer = name.partition(".")
         if kind != "direction" or not layer.isascii() or not layer.isdecimal() or tensor.type_id != F32:
-            raise InputError(f"{path} is no control vector: it holds {name} ({tensor.type_name}). Name another file.")
+            raise InputError(
+                f"{path} is not a control vector: it contains {name} ({tensor.type_name}). Use another file."
+            )
         if not 1 <= int(layer) < n_layer or tensor.shape[0] != width or tensor.n_elements != width:
             raise IncompatibleModels(
                 f"{path} does not fit {target.path}: {name} has shape {list(tensor.shape)}, expected {width} values "
@@ -60,22 +62,22 @@ def _check_names(adapter: Header) -> Iterator[str]:
     pairs = 0
     for name, tensor in adapter.tensors.items():
         if name.endswith("_norm.weight"):
-            continue  # llama.cpp leaves these out
+            continue  # llama.cpp ignores these
         base, part = name[:-7], name[-7:]
         if part not in PARTS:
             yield f"the tensor {name} ends in neither .lora_a nor .lora_b"
         elif any(base + other not in adapter.tensors for other in PARTS):
             yield f"the pair of {name} is missing"
         elif not is_weight_type(tensor.type_id):
-            yield f"the tensor {name} is {tensor.type_name}, which is no type of weights"
+            yield f"the tensor {name} is {tensor.type_name}, which is not a type for weights"
         pairs += 1
     if not pairs:
-        yield "it holds no tensors"
+        yield "it contains no tensors"
 
 
 def _check_fit(adapter: Header, architecture: str, stored: Mapping[str, TensorInfo]) -> Iterator[str]:
     if adapter.architecture != architecture:
-        yield f"it changes a model of {adapter.architecture}, this is {architecture}"
+        yield f"it is for a {adapter.architecture} model, this is {architecture}"
         return
     for name, a in adapter.tensors.items():
         base = name.removesuffix(".lora_a")
@@ -84,13 +86,13 @@ def _check_fit(adapter: Header, architecture: str, stored: Mapping[str, TensorIn
         if base not in stored:
             yield f"the model has no tensor {base}"
         elif base == EMBEDDING and HEAD not in stored:
-            yield f"it changes {EMBEDDING}, which is this model's head too: llama.cpp cannot apply that"
+            yield f"it changes {EMBEDDING}, which is also this model's output matrix: llama.cpp cannot apply that"
         else:
             yield from _check_shapes(base, _four(a), _four(adapter.tensors[f"{base}.lora_b"]), _four(stored[base]))
 
 
 def _check_shapes(base: str, a: tuple[int, ...], b: tuple[int, ...], weight: tuple[int, ...]) -> Iterator[str]:
-    """The products b(a x) have the shape of the model's own. Of embeddings, rows of a are looked up."""
+    """Check that the products b(a x) have the shape of the model's own. For embeddings, rows of a are looked up."""
     rank = b[0]
     wanted_a = (rank, weight[1]) if base == EMBEDDING else (weight[0], rank)
     wanted_b = (rank, weight[0]) if base == EMBEDDING else (rank, weight[1])

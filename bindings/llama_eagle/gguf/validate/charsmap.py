@@ -1,4 +1,4 @@
-"""The normalizer of a unigram tokenizer: a double array that llama.cpp walks through with every text."""
+"""The normalizer of a unigram tokenizer: a double array that llama.cpp traverses for every text."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ LEAF, VALUE, LABEL = 1 << 8, (1 << 31) - 1, (1 << 31) | 0xFF  # bits of a node: 
 
 
 def check_charsmap(header: Header, key: str) -> Iterator[str]:
-    """Every node and every replacement that a text can reach lies inside."""
+    """Check that every node and every replacement that a text can reach is inside the array."""
     array = header.keys[key]
     if not isinstance(array, ArrayRef) or array.type_id not in (U8, I8):
-        yield f"the key {key} is no array of bytes"
+        yield f"the key {key} is not an array of bytes"
         return
     blob = header.raw_array(array)
     size = struct.unpack_from("<I", blob)[0] if len(blob) >= 4 else len(blob)
@@ -35,7 +35,7 @@ def _stays_inside(table: bytes, n_replacements: int) -> bool:
     seen = np.zeros(nodes.size, bool)
     characters = np.arange(1, 256, dtype=np.uint32)
     frontier = _base(nodes[:1])
-    while frontier.size:  # positions that the next character is combined with
+    while frontier.size:  # positions to combine with the next character
         children = frontier[:, None] ^ characters
         if children.max() >= nodes.size:
             return False

@@ -1,4 +1,4 @@
-"""EAGLE-3 drafts, in the stock layout and in the extended one."""
+"""Checks of EAGLE-3 drafts, in the stock layout and in the extended one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from llama_eagle.gguf.validate.table import (
 )
 
 PREFIX = "eagle3."
-MAX_BLOCKS, MAX_AUX = 64, 64  # of the extended layout
+MAX_BLOCKS, MAX_AUX = 64, 64  # limits of the extended layout
 
 KEYS = (
     Key("context_length", "u32", 1, MAX_CONTEXT, required=True),
@@ -84,11 +84,11 @@ EXTENDED_BLOCK = (
 
 
 def check_draft(header: Header) -> Iterator[str]:
-    """Every reason why the file is no draft that can run, whatever its target."""
+    """Yield every reason why the file is not a draft that can run, with any target."""
     faults = [*check_keys(header, KEYS, prefix=PREFIX), *_check_layers(header)]
     yield from faults
     if faults:
-        return  # sizes that cannot be believed say nothing of tensors
+        return  # tensors cannot be checked against wrong sizes
     yield from _check_attention(header)
     sizes = _sizes(header)
     head = header.tensors.get("output.weight")
@@ -107,11 +107,11 @@ def is_extended(header: Header) -> bool:
 def _check_layers(header: Header) -> Iterator[str]:
     layers = header.keys.get("eagle3.target_layers")
     if not isinstance(layers, ArrayRef):
-        yield "it names no target layers (eagle3.target_layers)"
+        yield "it has no target layers (eagle3.target_layers)"
     elif layers.type_id not in (4, 5) or not 0 < layers.count <= MAX_AUX:
-        yield f"the key eagle3.target_layers is no array of 1 to {MAX_AUX} 32-bit integers"
+        yield f"the key eagle3.target_layers is not an array of 1 to {MAX_AUX} 32-bit integers"
     elif layers.count != 3 and not is_extended(header):
-        yield f"eagle3.target_layers names {layers.count} layers, and it is not marked as of the extended layout"
+        yield f"eagle3.target_layers has {layers.count} layers, but the file is not marked as extended layout"
 
 
 def _first(header: Header, name: str, default: int = 0) -> int:
@@ -137,7 +137,7 @@ def _check_sections(header: Header, n_pairs: int) -> Iterator[str]:
     if array is None:
         return
     if not isinstance(array, ArrayRef) or array.type_id not in (4, 5) or array.count != 4:
-        yield f"the key {PREFIX}{name} is no array of four 32-bit integers"
+        yield f"the key {PREFIX}{name} is not an array of four 32-bit integers"
         return
     sections = header.arch_key(name)
     if min(sections) < 0 or sum(sections) > n_pairs:
@@ -149,7 +149,7 @@ def _check_window(header: Header) -> Iterator[str]:
         return
     pattern, n_layer = header.arch_key("attention.sliding_window_pattern") or [], header.arch_key("block_count")
     if len(pattern) != n_layer:
-        yield f"{len(pattern)} blocks with or without a window, of {n_layer} (eagle3.attention.sliding_window_pattern)"
+        yield f"{len(pattern)} entries for {n_layer} blocks (eagle3.attention.sliding_window_pattern)"
 
 
 def _sizes(header: Header) -> dict[str, int]:
@@ -189,20 +189,20 @@ def _blocks(header: Header, sizes: Mapping[str, int]) -> list[Block]:
 
 
 def _widened(row: Tensor, *, first: bool) -> Tensor:
-    """The first block's attention takes the embedding beside the features."""
+    """Widen the first block's attention, whose input is the embedding and the features."""
     return replace(row, shape=tuple(("2*H" if first else "H") if size == "W" else size for size in row.shape))
 
 
 def _check_layout(header: Header, sizes: Mapping[str, int]) -> Iterator[str]:
     if unknown := unknown_names(_blocks(header, sizes), header.tensors):
-        yield f"it holds tensors that are no part of a draft: {', '.join(unknown[:3])}"
+        yield f"it contains tensors that do not belong to a draft: {', '.join(unknown[:3])}"
     beyond_stock = sizes["L"] != 1 or header.arch_key("norm_output") or header.arch_key("attention.sliding_window")
     if not is_extended(header) and beyond_stock:
-        yield "it needs the extended layout but is not marked so"
+        yield "it needs the extended layout, but is not marked as such"
 
 
 def _check_map(header: Header, sizes: Mapping[str, int]) -> Iterator[str]:
-    """Ids outside the target's vocabulary would be read as array indices by the engine."""
+    """Check the ids of d2t: the engine would use ids outside the target's vocabulary as array indices."""
     d2t: TensorInfo | None = header.tensors.get("d2t")
     if d2t is None or d2t.type_id != I64 or not 0 < d2t.n_elements <= sizes["V"]:
         if d2t is not None:
@@ -210,6 +210,6 @@ def _check_map(header: Header, sizes: Mapping[str, int]) -> Iterator[str]:
         return
     ids = struct.unpack(f"<{d2t.n_elements}q", header.read_tensor_bytes("d2t"))
     if min(ids) < 0 or max(ids) >= sizes["V"]:
-        yield f"d2t holds ids from {min(ids)} to {max(ids)}, the vocabulary has {sizes['V']} tokens"
+        yield f"d2t contains ids from {min(ids)} to {max(ids)}, the vocabulary has {sizes['V']} tokens"
     elif len(set(ids)) != len(ids):
         yield "d2t maps two draft tokens to the same id"

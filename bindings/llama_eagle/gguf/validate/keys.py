@@ -1,4 +1,4 @@
-"""Keys against their types and ranges."""
+"""Checks of keys: their types and ranges."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llama_eagle.gguf.validate.table import MAX_EXPERTS, MAX_LAYERS, MAX_WIDTH, 
 
 INT_MAX = 2**31 - 1
 
-# What llama.cpp reads of every architecture, with the types it insists on and the ranges that it asserts.
+# Keys that llama.cpp reads for every architecture, with the types that it requires and the ranges that it asserts.
 COMMON = (
     Key("context_length", "u32"),
     Key("embedding_length", "u32", 1, MAX_WIDTH),
@@ -67,7 +67,7 @@ GENERAL = (
 
 
 def check_keys(header: Header, keys: tuple[Key, ...], *, prefix: str = "") -> Iterator[str]:
-    """Every key of the table that is there with another type or value, or missing though required."""
+    """Yield a fault for every key of the table that has another type or value, or is missing though required."""
     for key in keys:
         name = prefix + key.name
         if name not in header.keys:
@@ -81,7 +81,7 @@ def check_keys(header: Header, keys: tuple[Key, ...], *, prefix: str = "") -> It
 
 
 def kind_of(header: Header, name: str) -> str:
-    """The type that a key is stored with, as in VALUE_TYPE_NAMES; of an array, with [] behind it."""
+    """Return the stored type of a key, as in VALUE_TYPE_NAMES; for an array, followed by []."""
     value = header.keys[name]
     if isinstance(value, ArrayRef):
         return f"{VALUE_TYPE_NAMES[value.type_id]}[]"

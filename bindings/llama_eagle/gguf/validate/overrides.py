@@ -1,4 +1,4 @@
-"""Keys of a model that a user replaces at load time, checked as if the file held them."""
+"""Keys of a model that a user replaces at load time, checked as if the file contained them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from llama_eagle.gguf.validate import check_files
 Override: TypeAlias = bool | int | float | str
 
 MAX_TEXT = 127  # bytes of a key and of a string: char[128] in llama_model_kv_override
-STORAGE = ("split.", "general.alignment")  # how the file is stored: nothing to replace
+STORAGE = ("split.", "general.alignment")  # the file's storage, which cannot be replaced
 BOOL, F32, U32, I32 = 7, 6, 4, 5
-KINDS: dict[type, tuple[str, tuple[int, ...]]] = {  # of Python -> types of GGUF that llama.cpp takes it for
+KINDS: dict[type, tuple[str, tuple[int, ...]]] = {  # Python type -> name, and GGUF types that llama.cpp accepts it for
     bool: ("bool", (BOOL,)),
     int: ("int", (0, 1, 2, 3, U32, I32, 10, 11)),
     float: ("float", (F32, 12)),
@@ -29,7 +29,7 @@ RANGES = {
 
 
 def with_overrides(files: list[Header], overrides: Mapping[str, Override] | None, name: str) -> list[Header]:
-    """The headers of a model's files with some keys replaced.
+    """Return the headers of a model's files with some keys replaced.
 
     name: of the argument, for errors. Raises `UsageError` for a value that llama.cpp would ignore, wrap around or abort
     on.
@@ -46,18 +46,18 @@ def with_overrides(files: list[Header], overrides: Mapping[str, Override] | None
     changed = [replace(first, keys=keys, key_types=types), *files[1:]]
     error = next((finding for finding in check_files(changed) if finding.level == "error"), None)
     if error is not None and not any(finding.level == "error" for finding in check_files(files)):
-        raise UsageError(f"{name}: with it, {error.message}. Correct it.")
+        raise UsageError(f"{name} makes the model invalid: {error.message}. Correct it.")
     return changed
 
 
 def _storage_type(header: Header, key: str, value: Override, name: str) -> int:
-    """The GGUF type that holds the value: the file's own, where it has the key."""
+    """Return the GGUF type of the value: that of the file if it has the key."""
     if not isinstance(key, str) or type(value) not in KINDS or (isinstance(value, float) and not math.isfinite(value)):
         raise UsageError(f"{name}: {key} is {value!r:.60}: give a bool, int, finite float or str.")
     word, kinds = KINDS[type(value)]
     for text in (key, value):
         if isinstance(text, str) and (len(text.encode()) > MAX_TEXT or "\0" in text):
-            raise UsageError(f"{name}: {text[:40]!r}... is longer than {MAX_TEXT} bytes, or has a zero. Shorten it.")
+            raise UsageError(f"{name}: {text[:40]!r}... exceeds {MAX_TEXT} bytes or contains a zero. Correct it.")
     if not key or key.startswith(STORAGE):
         raise UsageError(f"{name}: {key!r} cannot be replaced. Leave it out.")
     if isinstance(header.keys.get(key), ArrayRef):

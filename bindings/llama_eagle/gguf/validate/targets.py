@@ -1,4 +1,4 @@
-"""The target families that `convert` writes, as llama.cpp reads them: its own tables, with fused alternatives."""
+"""Tables of the target families that `convert` writes, as llama.cpp reads them, with fused alternatives."""
 
 from __future__ import annotations
 
@@ -134,14 +134,17 @@ NEXTN = (
 
 @dataclass(frozen=True)
 class Family:
-    """full: rows of a block with attention. linear: of one with a recurrent state, if there are such. whole_rope: all
-    of a head is rotated."""
+    """Tables of a family.
+
+    full: rows of a block with attention. linear: rows of a block with a recurrent state, if there are any. whole_rope:
+    the whole head is rotated.
+    """
 
     keys: tuple[Key, ...]
     full: tuple[Tensor, ...]
     linear: tuple[Tensor, ...] = ()
     whole_rope: bool = True
-    sections: bool = False  # of the rotation, for time, height and width
+    sections: bool = False  # the rotation has sections for time, height and width
 
 
 FAMILIES = {
@@ -184,7 +187,10 @@ class _Keys:
         self.recurrent = self._recurrent()
 
     def number(self, name: str, default: int = 0) -> int:
-        """A scalar; of an array, the entry of the first block with attention, as llama.cpp's tables have one width."""
+        """Return a scalar, or an array's entry for the first block with attention.
+
+        llama.cpp's tables have one width for all blocks.
+        """
         value = self.header.arch_key(name, default)
         if not isinstance(value, list):
             return int(value)
@@ -203,13 +209,13 @@ class _Keys:
 
 
 def check_target(header: Header, tensors: dict[str, TensorInfo]) -> Iterator[str]:
-    """Every reason why llama.cpp cannot run the model. tensors: of all its files."""
+    """Yield every reason why llama.cpp cannot run the model. tensors: of all its files."""
     family = FAMILIES[header.architecture]
     prefix = f"{header.architecture}."
     faults = [*check_keys(header, REQUIRED + family.keys, prefix=prefix), *_check_layers(header, family)]
     yield from faults
     if faults:
-        return  # sizes that cannot be believed say nothing of tensors
+        return  # tensors cannot be checked against wrong sizes
     keys = _Keys(header)
     faults = [*_check_attention(keys, family), *_check_linear(keys, family)]
     yield from faults
@@ -221,7 +227,7 @@ def check_target(header: Header, tensors: dict[str, TensorInfo]) -> Iterator[str
 
 
 def unknown_tensors(header: Header, tensors: dict[str, TensorInfo]) -> list[str]:
-    """Names that the family's table lacks."""
+    """Return the names that the family's table lacks."""
     return unknown_names(_blocks(_Keys(header), FAMILIES[header.architecture], tensors), tensors)
 
 
@@ -236,9 +242,9 @@ def _check_layers(header: Header, family: Family) -> Iterator[str]:
     ):
         value = header.keys.get(f"{header.architecture}.{name}")
         if isinstance(value, ArrayRef) and (value.type_id not in kinds or value.count not in counts):
-            yield f"the key {header.architecture}.{name} has {value.count} entries, or of another type than u32"
+            yield f"the key {header.architecture}.{name} has {value.count} entries, or another type than u32"
         elif value is not None and not isinstance(value, ArrayRef):
-            yield f"the key {header.architecture}.{name} is no array"
+            yield f"the key {header.architecture}.{name} is not an array"
     if family.sections and f"{header.architecture}.rope.dimension_sections" not in header.keys:
         yield f"the key {header.architecture}.rope.dimension_sections is missing"
 
@@ -251,7 +257,7 @@ def _check_attention(keys: _Keys, family: Family) -> Iterator[str]:
     n_rot = keys.number("rope.dimension_count", head)
     yield from check_heads(Heads(n_head, n_head_kv, head, value, n_rot))
     if family.whole_rope and n_rot != head:
-        yield f"{n_rot} rotary dimensions of heads of {head}, which this family rotates whole (rope.dimension_count)"
+        yield f"{n_rot} rotary dimensions of heads of {head}; this family rotates whole heads (rope.dimension_count)"
     sections = keys.header.arch_key("rope.dimension_sections", [])
     if family.sections and not (min(sections) >= 0 and 0 < sum(sections[:3]) <= sum(sections) <= head):
         yield f"rotary sections of {sections} in heads of {head} (rope.dimension_sections)"
@@ -275,7 +281,7 @@ def _sizes(keys: _Keys) -> dict[str, int]:
     state, rank = keys.number("ssm.state_size"), keys.number("ssm.time_step_rank")
     used = max(1, keys.number("expert_used_count"))
     n_vocab = keys.header.n_vocab or keys.number("vocab_size")
-    labels = keys.header.keys.get(f"{keys.header.architecture}.classifier.output_labels")  # of a model that ranks
+    labels = keys.header.keys.get(f"{keys.header.architecture}.classifier.output_labels")  # in models for ranking
     return {
         "embd": embd,
         "vocab": n_vocab,
@@ -297,7 +303,7 @@ def _sizes(keys: _Keys) -> dict[str, int]:
 
 
 def _has_trunk(keys: _Keys, tensors: dict[str, TensorInfo]) -> bool:
-    """Whether the file is a whole model, and not prediction blocks alone."""
+    """Return True if the file is a complete model, not only prediction blocks."""
     return not keys.n_nextn or "blk.0.attn_norm.weight" in tensors
 
 

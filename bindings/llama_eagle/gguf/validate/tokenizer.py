@@ -1,7 +1,7 @@
-"""The tokenizer's keys: what llama.cpp needs of each kind. It reads arrays side by side, by the length of the first.
+"""Checks of the tokenizer's keys, which llama.cpp reads in parallel, by the length of the first array.
 
 Source of the rules: llama.cpp's src/llama-vocab.cpp (load, byte_to_token, token_to_byte, and the sessions of each
-kind): what is refused here ends in an exception or an assertion at the first text, or in wrong tokens.
+kind). The faults refused here end in an exception or an assertion at the first text, or in wrong tokens.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from llama_eagle.gguf.validate.table import Key
 
 PREFIX = "tokenizer.ggml."
 SPECIAL = ("bos", "eos", "eot", "eom", "unknown", "seperator", "padding", "cls", "mask")
-HARMLESS = ("seperator", "padding", "cls", "mask")  # llama.cpp goes on without them where they are out of range
-ABSENT = 2**32 - 1  # -1: there is none
+HARMLESS = ("seperator", "padding", "cls", "mask")  # llama.cpp ignores these ids if they are out of range
+ABSENT = 2**32 - 1  # -1: no such token
 NORMAL, BYTE = 1, 6
 N_TYPES = 7
 BYTE_TOKEN = re.compile(rb"<0x[0-9A-Fa-f]{2}>\Z")
@@ -39,9 +39,12 @@ KEYS = (
 
 @dataclass(frozen=True)
 class Kind:
-    """needs: arrays without which the text becomes wrong tokens. defaults: ids where no key names them. added: put
-    around every text unless a key says otherwise. required: asserted at every text. bytes: every byte has a token:
-    "spm" as <0x0A> or as itself, "plamo" as <0x0A> of type byte, "rwkv" as an escaped string."""
+    """Requirements of one kind of tokenizer.
+
+    needs: arrays without which the tokens would be wrong. defaults: ids if no key names them. added: tokens around
+    every text unless a key says otherwise. required: tokens that are asserted for every text. bytes: every byte has a
+    token: "spm" as <0x0A> or as itself, "plamo" as <0x0A> of type byte, "rwkv" as an escaped string.
+    """
 
     needs: tuple[str, ...] = ()
     defaults: dict[str, int] = field(default_factory=dict)
@@ -65,7 +68,7 @@ KINDS = {
     "rwkv": Kind(bytes="rwkv"),
     "plamo2": Kind(("scores", "token_type"), {"bos": 1, "eos": 2, "unknown": 0}, bytes="plamo"),
 }
-WITHOUT_MERGES = "kimi-k2"  # llama.cpp's one exception among the kinds that merge
+WITHOUT_MERGES = "kimi-k2"  # llama.cpp's only exception among the kinds with merges
 
 
 def check_tokenizer(header: Header) -> Iterator[str]:
@@ -96,18 +99,18 @@ def _check_arrays(header: Header, tokens: ArrayRef) -> Iterator[str]:
         yield from _check_scores(header)
     yield from _check_special(header, tokens.count)
     if header.count_distinct(tokens) != tokens.count:
-        yield f"the key {PREFIX}tokens names a token twice"
+        yield f"the key {PREFIX}tokens contains a token twice"
 
 
 def _check_scores(header: Header) -> Iterator[str]:
     if (kind := kind_of(header, f"{PREFIX}scores")) not in ("f32[]", "i32[]"):
         yield f"the key {PREFIX}scores is {kind}, it must be f32[] or i32[]"
     elif any(map(math.isnan, header.read_array(header.keys[f"{PREFIX}scores"]))):
-        yield f"the key {PREFIX}scores holds values that are no numbers"
+        yield f"the key {PREFIX}scores contains values that are not numbers"
 
 
 def _check_special(header: Header, n_tokens: int) -> Iterator[str]:
-    """llama.cpp takes its default instead of an id that is out of range, which is another token."""
+    """Check special ids: llama.cpp replaces an id out of range by its default, which is another token."""
     for name in SPECIAL:
         token = header.keys.get(f"{PREFIX}{name}_token_id")
         if token is not None and token >= n_tokens and name not in HARMLESS and (token != ABSENT or name == "eos"):
@@ -122,12 +125,12 @@ def _check_kind(header: Header, kind: Kind, tokens: ArrayRef) -> Iterator[str]:
     for name in (*kind.required, *(name for name in ("bos", "eos") if _is_added(header, kind, name))):
         if _token_id(header, kind, name, tokens.count) is None:
             token = header.keys.get(f"{PREFIX}{name}_token_id")
-            yield f"the key {PREFIX}{name}_token_id is {token}, and every text is given this token ({model})"
+            yield f"the key {PREFIX}{name}_token_id is {token}, but every text gets this token ({model})"
     merges = header.keys.get(f"{PREFIX}merges")
     if "merges" in kind.needs and merges is not None:
         broken = next((merge for merge in header.raw_strings(merges) if b" " not in merge[1:]), None)
         if broken is not None:
-            yield f"the key {PREFIX}merges holds {broken!r:.60}, which is no pair"
+            yield f"the key {PREFIX}merges contains {broken!r:.60}, which is not a pair"
     yield from _check_bytes(header, kind, tokens)
     if model == "t5" and f"{PREFIX}precompiled_charsmap" in header.keys:
         yield from check_charsmap(header, f"{PREFIX}precompiled_charsmap")
@@ -138,13 +141,13 @@ def _is_added(header: Header, kind: Kind, name: str) -> bool:
 
 
 def _token_id(header: Header, kind: Kind, name: str, n_tokens: int) -> int | None:
-    """The id that llama.cpp takes for a special token; None: it has none."""
+    """Return the id that llama.cpp uses for a special token; None if it has none."""
     found = (header.keys.get(f"{PREFIX}{name}_token_id"), kind.defaults.get(name))
     return next((token for token in found if token is not None and token < n_tokens), None)
 
 
 def _check_bytes(header: Header, kind: Kind, tokens: ArrayRef) -> Iterator[str]:
-    """Every byte can be told by a token, and tokens of type byte name one."""
+    """Check that every byte has a token, and that tokens of type byte name one."""
     types = header.value(f"{PREFIX}token_type", [])
     if kind.bytes is None and BYTE not in types:
         return
@@ -153,17 +156,17 @@ def _check_bytes(header: Header, kind: Kind, tokens: ArrayRef) -> Iterator[str]:
     if typed and kind is KINDS["bert"]:
         yield f"the token {typed[0]!r:.60} is of type byte, which a tokenizer of kind bert cannot have"
     if kind.bytes != "rwkv" and (broken := next((text for text in typed if not BYTE_TOKEN.match(text)), None)):
-        yield f"the token {broken!r:.60} is of type byte, and is not written as <0x0A>"
+        yield f"the token {broken!r:.60} is of type byte, but does not have the form <0x0A>"
     if kind.bytes is None:
         return
     known = (
         {_unescaped(text) for text in texts} if kind.bytes == "rwkv" else set(typed if kind.bytes == "plamo" else texts)
     )
     for value in range(256):
-        ways = {"spm": (b"<0x%02X>" % value, bytes([value]))}.get(kind.bytes, (b"<0x%02X>" % value,))
+        forms = {"spm": (b"<0x%02X>" % value, bytes([value]))}.get(kind.bytes, (b"<0x%02X>" % value,))
         if kind.bytes == "rwkv":
-            ways = (bytes([value]),)
-        if not known.intersection(ways):
+            forms = (bytes([value]),)
+        if not known.intersection(forms):
             yield f"its vocabulary has no token for the byte 0x{value:02X}, which a tokenizer of this kind needs"
             return
 
@@ -172,7 +175,10 @@ _ESCAPE = re.compile(rb"\\(x.{2}|[^x])", re.DOTALL)
 
 
 def _unescaped(text: bytes) -> bytes:
-    """A token as llama_unescape_rwkv_token reads it; its answer for what is no hexadecimal number is never needed."""
+    """Return a token as llama_unescape_rwkv_token reads it.
+
+    Its result for invalid hexadecimal numbers is never needed.
+    """
 
     def character(match: re.Match[bytes]) -> bytes:
         escape = match[1]

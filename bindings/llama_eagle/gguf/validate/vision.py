@@ -1,4 +1,4 @@
-"""Vision encoders (mmproj files) of Qwen3-VL and Qwen3.5.
+"""Checks of vision encoders (mmproj files) of Qwen3-VL and Qwen3.5.
 
 Source of the table: llama.cpp's tools/mtmd/clip.cpp (load_hparams, load_tensors) and models/qwen3vl.cpp.
 """
@@ -15,7 +15,7 @@ from llama_eagle.gguf.validate.table import MAX_LAYERS, Block, Key, Tensor, chec
 
 MAX_SIDE = 1 << 16  # pixels of an image or a patch
 MAX_WIDTH = 1 << 20
-MERGE = 2  # patches a side that become one row: the graph knows no other number
+MERGE = 2  # patches per side that form one row: the graph supports no other number
 F16 = 1
 PREFIX = "clip."
 KEYS = (
@@ -82,7 +82,7 @@ DEEPSTACK = (*_norm("norm", "merged"), *_linear("fc1", "merged", "merged"), *_li
 
 
 def check_encoder(header: Header) -> Iterator[str]:
-    """Every reason why llama.cpp cannot run the encoder."""
+    """Yield every reason why llama.cpp cannot run the encoder."""
     faults = [*check_general(header), *check_keys(header, KEYS, prefix=PREFIX)]
     faults = faults or [*_check_numbers(header)]
     yield from faults
@@ -91,12 +91,12 @@ def check_encoder(header: Header) -> Iterator[str]:
     blocks, sizes = _blocks(header), _sizes(header)
     yield from check_tensors(blocks, sizes, header.tensors)
     if not math.isqrt(sizes["positions"]) ** 2 == sizes["positions"] > 0:
-        yield f"the tensor v.position_embd.weight has {sizes['positions']} positions, which is no square"
+        yield f"the tensor v.position_embd.weight has {sizes['positions']} positions, which is not a square number"
     for name in ("v.patch_embd.weight", "v.patch_embd.weight.1"):
         if name in header.tensors and header.tensors[name].type_id not in (0, F16):
             yield f"the tensor {name} is {header.tensors[name].type_name}, it must be F32 or F16"
     if unknown := [name for name in unknown_names(blocks, header.tensors) if name.startswith(("v.", "mm."))]:
-        yield f"it holds tensors that are no part of this encoder: {', '.join(unknown[:3])}"
+        yield f"it contains tensors that do not belong to this encoder: {', '.join(unknown[:3])}"
 
 
 def _check_numbers(header: Header) -> Iterator[str]:
@@ -105,9 +105,9 @@ def _check_numbers(header: Header) -> Iterator[str]:
         yield "it has no vision encoder (clip.has_vision_encoder)"
     for kind in ("audio", "gen_audio"):
         if header.keys.get(f"clip.has_{kind}_encoder"):
-            yield f"it has an encoder of sound, which is not known here (clip.has_{kind}_encoder)"
+            yield f"it has an audio encoder, which is not supported (clip.has_{kind}_encoder)"
     if width % heads or width // heads % 4:
-        yield f"heads of {width}/{heads} values, which is no multiple of 4 (clip.vision.attention.head_count)"
+        yield f"heads of {width}/{heads} values, which is not a multiple of 4 (clip.vision.attention.head_count)"
     if _number(header, "attention.head_count_kv", heads) != heads:
         yield "its key heads differ from its heads (clip.vision.attention.head_count_kv)"
     if _number(header, "attention.head_dim", width // heads) != width // heads:
@@ -118,7 +118,7 @@ def _check_numbers(header: Header) -> Iterator[str]:
     pattern = header.keys.get("clip.vision.is_deepstack_layers")
     stored = sum(f"v.deepstack.{i}.fc1.weight" in header.tensors for i in range(_number(header, "block_count")))
     if isinstance(pattern, ArrayRef) and sum(map(bool, header.read_array(pattern))) != stored:
-        yield f"it holds {stored} deepstack layers, clip.vision.is_deepstack_layers names others"
+        yield f"it has {stored} deepstack layers, clip.vision.is_deepstack_layers names others"
     if header.keys.get("clip.use_gelu") and header.keys.get("clip.use_silu"):
         yield "it has two activations (clip.use_gelu, clip.use_silu)"
 

@@ -1,1 +1,1 @@
-"""The processor that this process may use: cores, quota, the number of threads, and competition for the cores."""
+"""The processor: cores, quota, the number of threads, and competition of other programs for the cores."""

@@ -1,8 +1,8 @@
-"""Notices other programs that hold the cores: rounds take several times what they should for seconds on end.
+"""Detection of other programs that occupy the cores: rounds take several times their usual time for seconds.
 
-Slow rounds alone prove nothing: a long context, a page that is read from disk and a saving disk look the same. The
-system's accounting decides: how long threads of this process were ready to run and had no core (Linux: run delay in
-/proc/self/task/*/schedstat; elsewhere nothing is reported).
+Slow rounds alone prove nothing: a long context or a page read from disk looks the same. The accounting of the operating
+system decides: the time that threads of this process were runnable without a core (Linux: run delay in
+/proc/self/task/*/schedstat; other systems report nothing).
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from pathlib import Path
 
 from llama_eagle.native.processor.detect import read_cores
 
-FACTOR = 3.0  # of a round's time, from which a window counts as slow
-SECONDS = 3.0  # of slow windows in a row, until it is reported
-WINDOW = 1.0  # seconds between two readings of the system's accounting
-IDLE = 2.0  # a window of more than this times its rounds' time holds pauses and is dropped
-GROWTH = 1.01  # what a round's best time may grow by from one round to the next, as its context does
-DELAYED = 0.3  # share of a window that threads must have waited for a core before rounds' times count
-OWN = 0.85  # share of the process's cores from which its own threads fill them
-LARGEST_SHARE = 0.95  # of a window that is taken for waiting
+FACTOR = 3.0  # a window is slow if its rounds take at least this many times their best time
+SECONDS = 3.0  # consecutive slow windows, before a report
+WINDOW = 1.0  # seconds between two readings of the accounting
+IDLE = 2.0  # a window longer than this many times its rounds contains pauses and is dropped
+GROWTH = 1.01  # growth of a round's best time per round, because the context grows
+DELAYED = 0.3  # share of a window that threads must have waited for a core before round times are used
+OWN = 0.85  # share of the cores at which the process's own threads occupy them
+LARGEST_SHARE = 0.95  # maximum share of a window that counts as waiting
 
 TASKS = Path("/proc/self/task")
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What the system counts, in seconds: time of this process's threads without a core, and on one."""
+    """Accounting of this process's threads, in seconds: time without a core, and time on one."""
 
     delay: float
     cpu: float
 
 
 def read_usage(tasks: Path = TASKS) -> Usage | None:
-    """The threads below `tasks` together; None where the system does not count delays."""
+    """Return the sum over the threads below `tasks`; None if the system does not count delays."""
     times = [found for task in _listed(tasks) if (found := _times(task / "schedstat"))]
     if not times:
         return None
@@ -51,16 +51,16 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def _times(path: Path) -> tuple[int, int] | None:
-    """Nanoseconds on a core and without one; None for a thread that has ended meanwhile."""
+    """Return nanoseconds on a core and without one; None for a thread that has ended."""
     try:
-        words = path.read_text().split()
-        return int(words[0]), int(words[1])
+        fields = path.read_text().split()
+        return int(fields[0]), int(fields[1])
     except (OSError, ValueError, IndexError):
         return None
 
 
 class Competition:
-    """Collects rounds. `report` gets one line, once; nothing is read without it. n_cores: that the process may use."""
+    """Collector of rounds. `report` receives one line, once. n_cores: number of cores that the process may use."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Competition:
         return self._report is None
 
     def note(self, n_rows: int, seconds: float) -> None:
-        """A round of `n_rows` rows took `seconds` to verify, up to now."""
+        """Record that the verification of `n_rows` rows took `seconds`, until now."""
         if self._report is None:
             return
         if self._usage is None:
@@ -105,25 +105,25 @@ class Competition:
         self._slow = self._slow + wall if factor >= FACTOR else 0.0
         if self._slow >= SECONDS and self._report is not None:
             self._report(
-                f"other programs hold the processor: rounds take about {factor:.0f} times as long. "
+                f"other programs occupy the processor: rounds take about {factor:.0f} times as long. "
                 "-t 1 may be faster until they end."
             )
             self._report = None
 
     def _factor(self, wall: float) -> float:
-        """How many times as long rounds take because threads wait for a core; 1 where that is not known."""
+        """Return the factor by which waiting for cores slows rounds down; 1 if it is unknown."""
         now, before = self._read(), self._usage
         if now is None or before is None or wall > IDLE * self._busy:
             return 1.0
         if now.cpu - before.cpu >= OWN * self._n_cores * wall:
-            return 1.0  # its own threads are more than the cores
+            return 1.0  # its own threads occupy the cores
         share = min((now.delay - before.delay) / wall, LARGEST_SHARE)
         measured = self._busy / self._expected if share >= DELAYED else 1.0
         return max(measured, 1 / (1 - max(share, 0.0)))
 
 
 def watch_process(pid: int, report: Callable[[str], object]) -> None:
-    """Report competition with another process, from a thread of its own. Its rounds are unknown: its delays decide."""
+    """Report competition with another process, from a separate thread. Only its delays are known, not its rounds."""
     tasks = Path(f"/proc/{pid}/task")
     competition = Competition(report, _n_cores(), lambda: read_usage(tasks))
 
@@ -151,6 +151,6 @@ def report_to(report: Callable[[str], object]) -> None:
 
 
 def note_round(n_rows: int, seconds: float) -> None:
-    """As `Competition.note`, where a front end reports it."""
+    """Record a round, as `Competition.note`, if a front end has requested reports."""
     if _current is not None:
         _current.note(n_rows, seconds)

@@ -1,4 +1,4 @@
-"""Cores of this machine and the part of them that this process may use."""
+"""Cores of this machine, and the part that this process may use."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Cores:
-    """cores: the logical processors of each physical core. fast: logical processors of performance cores; all of them
-    where the system makes no difference. allowed: the affinity mask. quota: processors' worth of time that the control
-    group grants, None without a limit."""
+    """Cores of the machine and limits of this process.
+
+    cores: the logical processors of each physical core. fast: logical processors of performance cores; all if the
+    system makes no difference. allowed: the affinity mask. quota: number of processors by the time that the control
+    group grants, None without a limit.
+    """
 
     cores: tuple[frozenset[int], ...]
     fast: frozenset[int]
@@ -27,14 +30,14 @@ class Cores:
 
     @property
     def n_allowed(self) -> int:
-        """Logical processors in the affinity mask."""
+        """Number of logical processors in the affinity mask."""
         return len(self.allowed)
 
     @property
     def n_default(self) -> int:
-        """Threads to compute with: one for each performance core in the mask, within the quota, at least 1.
+        """Default number of threads: one per performance core in the mask, within the quota, at least 1.
 
-        A quota is rounded down: a thread more would spend it while it waits for the others, and stop all of them.
+        A quota is rounded down: a further thread would consume it while waiting for the others, and stop all of them.
         """
         usable = self.allowed & self.fast or self.allowed
         n_cores = sum(not core.isdisjoint(usable) for core in self.cores)
@@ -52,6 +55,6 @@ class Cores:
 
 
 def alike(n: int) -> Cores:
-    """`n` cores, all of them allowed."""
+    """Return `n` equal cores, all of them allowed."""
     numbers = range(n)
     return Cores(tuple(frozenset({i}) for i in numbers), frozenset(numbers), frozenset(numbers))

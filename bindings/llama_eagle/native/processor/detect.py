@@ -1,4 +1,4 @@
-"""The cores of this process, as its system reports them."""
+"""The cores of this process, as the operating system reports them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from llama_eagle.native.processor.cores import Cores, alike
 
 
 def read_cores() -> Cores:
-    """Return the cores of this process. What cannot be read counts as absent."""
+    """Return the cores of this process. Facts that cannot be read count as absent."""
     try:
         found = _of_system()
     except (OSError, ValueError, AttributeError):

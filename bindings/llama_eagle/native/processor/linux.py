@@ -15,12 +15,15 @@ from llama_eagle.native.processor.cores import Cores
 ROOT = Path("/")
 SIBLINGS = ("core_cpus_list", "thread_siblings_list")  # the second is the older name
 V2_MOUNTS = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
-SLOWER = 0.8  # capacity of the slowest cores, as a share of the fastest: below it they are efficiency cores
-ALIKE = 1.1  # capacities that differ by less belong to one kind of core
+SLOWER = 0.8  # cores below this share of the highest capacity are efficiency cores
+ALIKE = 1.1  # capacities whose ratio is lower belong to one kind of core
 
 
 def read_cores(root: Path = ROOT, affinity: frozenset[int] | None = None) -> Cores | None:
-    """None where the system lists no processors. `root`: of the file system. `affinity`: instead of the process's."""
+    """Return the cores, or None if the system lists no processors.
+
+    `root`: of the file system. `affinity`: replaces the process's affinity mask.
+    """
     known = frozenset(_processors(root))
     allowed = frozenset(os.sched_getaffinity(0)) if affinity is None else affinity
     known |= allowed
@@ -30,7 +33,7 @@ def read_cores(root: Path = ROOT, affinity: frozenset[int] | None = None) -> Cor
 
 
 def parse_list(text: str) -> frozenset[int]:
-    """The kernel's notation of a set, such as 0-3,8. Raises `ValueError` for anything else."""
+    """Parse the kernel's notation of a set, such as 0-3,8. Raises `ValueError` for anything else."""
     found: set[int] = set()
     for part in text.strip().split(","):
         if not (match := re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip(), re.ASCII)):
@@ -41,7 +44,7 @@ def parse_list(text: str) -> frozenset[int]:
 
 
 def quota(root: Path = ROOT) -> float | None:
-    """Processors' worth of time that the process's control groups grant, the least of all levels; None: no limit."""
+    """Return the number of processors that the process's control groups grant; None: no limit."""
     return min(_quotas(root), default=None)
 
 
@@ -50,7 +53,7 @@ def _processors(root: Path) -> frozenset[int]:
 
 
 def _cores(root: Path, known: frozenset[int]) -> tuple[frozenset[int], ...]:
-    """The known processors by core. One without a readable topology counts as a core."""
+    """Group the known processors by core. One without a readable topology counts as a core."""
     left, cores = set(known), []
     while left:
         number = min(left)
@@ -62,7 +65,7 @@ def _cores(root: Path, known: frozenset[int]) -> tuple[frozenset[int], ...]:
 
 
 def _fast(root: Path, known: frozenset[int]) -> frozenset[int]:
-    """Performance cores: Intel's hybrids name them, others (ARM) give each processor's capacity."""
+    """Return performance cores. Intel's hybrids list them, others (ARM) list each processor's capacity."""
     named = _list(root / "sys/devices/cpu_core/cpus") & known
     if named and _list(root / "sys/devices/cpu_atom/cpus"):
         return named
@@ -77,7 +80,7 @@ def _quotas(root: Path) -> Iterator[float]:
     for number, controllers, path in _groups(root):
         if number == "0" and not controllers:
             for folder in _levels(root, V2_MOUNTS, path):
-                yield from _share(*_words(folder / "cpu.max")[:2])
+                yield from _share(*_fields(folder / "cpu.max")[:2])
         elif "cpu" in controllers.split(","):
             mounts = [f"sys/fs/cgroup/{name}" for name in dict.fromkeys((controllers, "cpu", "cpu,cpuacct"))]
             for folder in _levels(root, mounts, path):
@@ -85,14 +88,14 @@ def _quotas(root: Path) -> Iterator[float]:
 
 
 def _groups(root: Path) -> Iterator[tuple[str, str, str]]:
-    """(hierarchy, controllers, path) of the process."""
+    """Yield (hierarchy, controllers, path) of the process."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         if len(parts := line.split(":", 2)) == 3:
             yield parts[0], parts[1], parts[2]
 
 
 def _levels(root: Path, mounts: list[str] | tuple[str, ...], path: str) -> Iterator[Path]:
-    """The folder of a control group and those of its parents. A container may see its own group at the mount."""
+    """Yield the folders of a control group and its parents. A container may see its own group at the mount."""
     parts = [part for part in PurePosixPath(path).parts if part not in ("/", "..")]
     for mount in mounts:
         for n in range(len(parts), -1, -1):
@@ -100,7 +103,7 @@ def _levels(root: Path, mounts: list[str] | tuple[str, ...], path: str) -> Itera
 
 
 def _share(limit: str = "", period: str = "") -> Iterator[float]:
-    """limit / period, both in microseconds. "max" and -1 mean no limit."""
+    """Yield limit / period, both in microseconds; nothing for "max" and -1, which mean no limit."""
     if limit.isascii() and limit.isdecimal() and period.isascii() and period.isdecimal() and int(limit) * int(period):
         yield int(limit) / int(period)
 
@@ -117,12 +120,12 @@ def _number(path: Path) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() else None
 
 
-def _words(path: Path) -> list[str]:
+def _fields(path: Path) -> list[str]:
     return _text(path).split()
 
 
 def _text(path: Path) -> str:
-    """ "" where it cannot be read."""
+    """Return the content of a file; "" if it cannot be read."""
     try:
         return path.read_text("utf-8", "replace").strip()
     except OSError:

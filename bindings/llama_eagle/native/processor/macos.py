@@ -1,4 +1,4 @@
-"""Cores on macOS, from sysctl. There is no affinity mask and no quota."""
+"""Cores on macOS, from sysctl. There is no affinity mvalue_of and no quota."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from llama_eagle.native.processor.cores import Cores
 
 
 def read_cores(sysctl: Callable[[str], int | None] | None = None) -> Cores | None:
-    """None where the system gives no number. `sysctl`: the value of a name, None where there is none."""
-    ask = sysctl or _sysctl
-    n_physical = ask("hw.physicalcpu")
+    """Return the cores, or None if the system reports no number. `sysctl`: returns the value of a name, or None."""
+    value_of = sysctl or _sysctl
+    n_physical = value_of("hw.physicalcpu")
     if not n_physical:
         return None
-    n_logical = max(ask("hw.logicalcpu") or n_physical, n_physical)
-    n_fast = ask("hw.perflevel0.physicalcpu") or n_physical  # level 0 is the fastest; Intel's have no levels
+    n_logical = max(value_of("hw.logicalcpu") or n_physical, n_physical)
+    n_fast = (
+        value_of("hw.perflevel0.physicalcpu") or n_physical
+    )  # level 0 is the fastest; Intel processors have no levels
     cores = tuple(frozenset(range(i, n_logical, n_physical)) for i in range(n_physical))
     every = frozenset(range(n_logical))
     fast: frozenset[int] = frozenset().union(*cores[: min(n_fast, n_physical)])

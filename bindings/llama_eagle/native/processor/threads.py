@@ -1,4 +1,4 @@
-"""The number of threads for CPU work, for every front end."""
+"""The number of CPU threads, for all front ends."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from llama_eagle.native.limits import MAX_THREADS
 from llama_eagle.native.processor.cores import Cores
 from llama_eagle.native.processor.detect import read_cores
 
-AUTO = 0  # "auto" and None mean it as well
+AUTO = 0  # the same as "auto" and None
 
 _warned: set[int] = set()
 
 
 def default_threads() -> int:
-    """One thread for each performance core within affinity and quota."""
+    """Return one thread per performance core within affinity and quota."""
     return min(read_cores().n_default, MAX_THREADS)
 
 
 def read_threads(value: Any, name: str = "n_threads") -> int:
-    """A number of threads as a user gives it: 1..MAX_THREADS, or AUTO for 0, "auto" and None.
+    """Parse a number of threads: 1..MAX_THREADS, or AUTO for 0, "auto" and None.
 
-    Raises `UsageError` that begins with `name` for anything else.
+    Raises `UsageError`, whose message begins with `name`, for anything else.
     """
     if value is None or (isinstance(value, str) and value.strip().lower() == "auto"):
         return AUTO
@@ -35,12 +35,12 @@ def read_threads(value: Any, name: str = "n_threads") -> int:
 
 
 def n_threads(wanted: int) -> int:
-    """`wanted` threads, or the default number for AUTO."""
+    """Return `wanted` threads, or the default number for AUTO."""
     return wanted or default_threads()
 
 
 def warn_excess(wanted: int, warn: Callable[[str], object] = warnings.warn) -> None:
-    """Warn once per process where `wanted` threads exceed what the process may use."""
+    """Warn once per process if `wanted` threads exceed the processors that the process may use."""
     text = None if wanted == AUTO or wanted in _warned else excess(wanted, read_cores())
     if text is not None:
         _warned.add(wanted)
@@ -48,7 +48,7 @@ def warn_excess(wanted: int, warn: Callable[[str], object] = warnings.warn) -> N
 
 
 def excess(wanted: int, cores: Cores) -> str | None:
-    """The warning for `wanted` threads; None where they fit."""
+    """Return the warning for `wanted` threads; None if there are enough processors."""
     if cores.quota is not None and wanted > cores.quota:
         limit = f"the control group grants {cores.quota:g} processors"
     elif wanted > cores.n_allowed:

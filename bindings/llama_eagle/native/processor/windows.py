@@ -10,8 +10,8 @@ from typing import Any
 from llama_eagle.native.processor.cores import Cores
 
 RELATION_CORE = 0
-GROUP = 64  # logical processors in a group, at most
-HEAD, MASKS = "<II", 32  # relationship and size of a record; where the group masks of a core begin in it
+GROUP = 64  # maximum number of logical processors in a group
+HEAD, MASKS = "<II", 32  # relationship and size of a record; offset of a core's group masks in it
 
 
 def read_cores() -> Cores | None:
@@ -20,7 +20,7 @@ def read_cores() -> Cores | None:
 
 
 def from_records(data: bytes, mask: int = 0) -> Cores | None:
-    """Cores of SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX records. `mask`: affinity in the first group; 0: everything."""
+    """Parse SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX records. `mask`: affinity in the first group; 0: all."""
     found = list(_parse(data))
     if not found:
         return None
@@ -32,7 +32,7 @@ def from_records(data: bytes, mask: int = 0) -> Cores | None:
 
 
 def _parse(data: bytes) -> Iterator[tuple[int, frozenset[int]]]:
-    """(efficiency class, logical processors) of each core."""
+    """Yield (efficiency class, logical processors) of each core."""
     at = 0
     while at + MASKS <= len(data):
         relation, size = struct.unpack_from(HEAD, data, at)
@@ -64,7 +64,7 @@ def _records(kernel: Any) -> bytes:
 
 
 def _mask(kernel: Any) -> int:
-    """0 where the process runs in several groups."""
+    """Return the affinity mask; 0 if the process runs in several groups."""
     process, system = ctypes.c_size_t(), ctypes.c_size_t()
     kernel.GetCurrentProcess.restype = ctypes.c_void_p
     handle = ctypes.c_void_p(kernel.GetCurrentProcess())

@@ -1,1 +1,1 @@
-"""Messages of chats, in the form that each chat template takes."""
+"""Messages of chats, in the form that each chat template requires."""

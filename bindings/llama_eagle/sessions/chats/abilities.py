@@ -1,5 +1,6 @@
-"""What a chat template takes, found by rendering test conversations with it, as llama.cpp's server does
-(common/jinja/caps.cpp). Each ability is tried when messages need it, once per template.
+"""Abilities of a chat template, found by rendering test conversations, as llama.cpp's server does.
+
+See common/jinja/caps.cpp there. Each ability is tested when messages need it, once per template.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from llama_eagle.sessions.chat_template import render
 Message = dict[str, Any]
 MARK = "STRING_MARKER"
 USER: Message = {"role": "user", "content": "User message"}
-CHARACTERS_OF_A_LIST = ("'text'", '"text"')  # a list that a template prints instead of reading it
+CHARACTERS_OF_A_LIST = ("'text'", '"text"')  # in the output of a template that prints the list itself
 TOOL = {
     "type": "function",
     "function": {
@@ -27,13 +28,13 @@ TOOL = {
 
 @lru_cache(maxsize=32)
 def takes_text(template: str, role: str) -> bool:
-    """Whether the content of a message with this role may be a string."""
+    """Return True if the content of a message with this role may be a string."""
     return MARK in _rendered(template, _conversation(role, MARK))
 
 
 @lru_cache(maxsize=32)
 def takes_parts(template: str, role: str) -> bool:
-    """Whether the content of a message with this role may be a list of parts."""
+    """Return True if the content of a message with this role may be a list of parts."""
     parts = _rendered(template, _conversation(role, [{"type": "text", "text": MARK}]))
     if takes_text(template, role):
         return parts == _rendered(template, _conversation(role, MARK))
@@ -42,13 +43,13 @@ def takes_parts(template: str, role: str) -> bool:
 
 @lru_cache(maxsize=32)
 def takes_system(template: str) -> bool:
-    """Whether there may be a system message."""
+    """Return True if there may be a system message."""
     return MARK in _rendered(template, [{"role": "system", "content": MARK}, USER])
 
 
 @lru_cache(maxsize=32)
 def takes_later_systems(template: str) -> bool:
-    """Whether a system message may follow another message, a system message or an answer."""
+    """Return True if a system message may follow another message, a system message or an answer."""
     first, second, third = ({"role": "system", "content": f"{MARK}{i}"} for i in range(3))
     text = _rendered(template, [first, second, USER, {"role": "assistant", "content": "Answer"}, third, USER])
     return all(f"{MARK}{i}" in text for i in range(3))
@@ -56,7 +57,7 @@ def takes_later_systems(template: str) -> bool:
 
 @lru_cache(maxsize=32)
 def takes_text_arguments(template: str) -> bool:
-    """Whether the arguments of calls have to be JSON text, because objects fail or are printed as Python has them."""
+    """Return True if arguments of calls must be JSON text, because objects fail or are printed in Python's notation."""
     objects = _rendered(template, _called({"arg": MARK}), tools=[TOOL])
     if MARK in objects and "{'arg'" not in objects:
         return False
@@ -69,7 +70,7 @@ def _conversation(role: str, content: Any) -> list[Message]:
 
 
 def _called(arguments: Any) -> list[Message]:
-    """A conversation with a call and its result; some templates want an id of nine characters."""
+    """Return a conversation with a call and its result. Some templates require an id of nine characters."""
     call = {"id": "call00001", "type": "function", "function": {"name": "tool1", "arguments": arguments}}
     result = {"role": "tool", "content": "Tool response", "tool_call_id": "call00001"}
     answer = {"role": "assistant", "content": "The tool response was 'tool response'"}
@@ -77,7 +78,7 @@ def _called(arguments: Any) -> list[Message]:
 
 
 def _rendered(template: str, messages: list[Message], **more: Any) -> str:
-    """The prompt, "" where the template refuses the messages."""
+    """Return the prompt; "" if the template refuses the messages."""
     variables: Mapping[str, Any] = {"bos_token": "", "eos_token": "", "add_generation_prompt": True, "tools": None}
     try:
         return render(template, {**variables, "messages": messages, **more}, "a test")

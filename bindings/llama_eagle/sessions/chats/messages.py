@@ -1,8 +1,8 @@
-"""OpenAI's messages as a chat template takes them: the one normalisation of all front ends.
+"""Normalization of OpenAI's messages for chat templates, for all front ends.
 
-It gives the prompt that llama.cpp's server gives (common/chat.cpp): no content becomes "", parts of text become one
-text where the template reads no parts, `developer` becomes `system`, arguments of calls become objects. Beyond it,
-system messages that the template refuses or drops are merged into the first.
+The prompt is that of llama.cpp's server (common/chat.cpp): no content becomes "", text parts become one text if the
+template does not support parts, `developer` becomes `system`, arguments of calls become objects. In addition, system
+messages that the template refuses or drops are merged into the first.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from llama_eagle.sessions.chats import abilities
 Message = dict[str, Any]
 MEDIA = {"image_url": "images", "input_audio": "sound", "input_video": "videos", "video_url": "videos"}
 SYSTEMS = ("system", "developer")
-OWN_DEVELOPER = "<|channel|>"  # of gpt-oss' templates, which have a developer role
+OWN_DEVELOPER = "<|channel|>"  # in templates of gpt-oss, which have a developer role
 
 
 def render_chat(template: str, variables: Mapping[str, Any], where: object) -> str:
-    """The prompt of `variables["messages"]`. `where`: whose template it is, for messages.
+    """Return the prompt of `variables["messages"]`. `where`: the owner of the template, for messages.
 
-    Raises `UsageError` for messages that are none, or hold what the model does not read, and as `render`.
+    Raises `UsageError` for invalid messages and for content that the model cannot read, and the errors of `render`.
     """
-    messages = normalised(template, variables["messages"])
+    messages = normalized(template, variables["messages"])
     return render(template, {**variables, "messages": messages}, where)
 
 
-def normalised(template: str, messages: Iterable[Any]) -> list[Message]:
-    """Messages as this template takes them. Raises `UsageError` as `render_chat` does."""
+def normalized(template: str, messages: Iterable[Any]) -> list[Message]:
+    """Return messages in the form that this template supports. Raises `UsageError` as `render_chat` does."""
     found = read_messages(messages)
     if OWN_DEVELOPER not in template:
         found = [_as_system(message) for message in found]
@@ -43,7 +43,7 @@ def normalised(template: str, messages: Iterable[Any]) -> list[Message]:
 
 
 def as_texts(messages: Iterable[Any]) -> list[Message]:
-    """Messages for a chat format without a template: texts, and one system message at most."""
+    """Return messages for a chat format without a template: texts, and at most one system message."""
     found = [_as_system(message) for message in read_messages(messages)]
     found = [message | {"content": text_of(message["content"])} for message in found]
     systems = [message for message in found if message["role"] == "system"]
@@ -51,9 +51,9 @@ def as_texts(messages: Iterable[Any]) -> list[Message]:
 
 
 def read_messages(messages: Iterable[Any]) -> list[Message]:
-    """Copies of messages, each with a role and with content: text, or parts of text.
+    """Return copies of messages, each with a role and with content: text, or parts of text.
 
-    Raises `UsageError` for what is no message, and for pictures and sound.
+    Raises `UsageError` for invalid messages, and for pictures and sound.
     """
     if isinstance(messages, str | Mapping) or not isinstance(messages, Iterable):
         raise UsageError(f"messages are a {type(messages).__name__}. Send a list of dicts with role and content.")
@@ -61,12 +61,12 @@ def read_messages(messages: Iterable[Any]) -> list[Message]:
 
 
 def with_objects(messages: Iterable[Any]) -> list[Message]:
-    """Copies of messages with the arguments of calls as objects; contents stay as they are."""
+    """Return copies of messages with the arguments of calls as objects and unchanged contents."""
     return [_with_arguments(_as_mapping(message, f"message {n}")) for n, message in enumerate(messages, start=1)]
 
 
 def text_of(content: str | Sequence[Mapping[str, Any]]) -> str:
-    """One text of parts: texts are separated by a line break, but not from a picture before them."""
+    """Join parts into one text. Texts are separated by a line break, except after a picture."""
     if isinstance(content, str):
         return content
     text, follows_text = "", False
@@ -79,10 +79,10 @@ def text_of(content: str | Sequence[Mapping[str, Any]]) -> str:
 
 def _read(message: Any, where: str) -> Message:
     found = {key: value for key, value in _as_mapping(message, where).items() if value is not None}
-    if found.get("tool_calls") == []:  # as OpenAI's client sends an answer back
+    if found.get("tool_calls") == []:  # sent by OpenAI's client with earlier answers
         del found["tool_calls"]
     if not isinstance(found.get("tool_calls", []), list | tuple):
-        raise UsageError(f"{where} has tool_calls that are no list. Send the calls as the answer had them.")
+        raise UsageError(f"{where} has tool_calls that are not a list. Send the calls as the answer contained them.")
     if not isinstance(found.get("role"), str):
         raise UsageError(f"{where} has no role. Send system, user, assistant or tool.")
     has_calls = found.get("tool_calls") or found.get("function_call")
@@ -92,7 +92,7 @@ def _read(message: Any, where: str) -> Message:
 
 
 def _as_mapping(message: Any, where: str) -> Message:
-    """A message as a dict; those of OpenAI's client are objects."""
+    """Return a message as a dict; those of OpenAI's client are objects."""
     if isinstance(message, Mapping):
         return dict(message)
     if hasattr(message, "model_dump"):
@@ -111,7 +111,9 @@ def _read_content(content: Any, where: str) -> str | list[Message]:
 def _read_part(part: Any, where: str) -> Message:
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
     if kind in MEDIA:
-        raise UsageError(f"{where} holds {MEDIA[kind]}, which this model reads only with an encoder: set mmproj_path.")
+        raise UsageError(
+            f"{where} contains {MEDIA[kind]}, which this model reads only with an encoder. Set mmproj_path."
+        )
     if kind != "text" or not isinstance(part.get("text"), str):
         raise UsageError(f"{where} has a part of type {kind!r}. Send text and image_url parts.")
     return {"type": "text", "text": part["text"]}
@@ -122,7 +124,7 @@ def _as_system(message: Message) -> Message:
 
 
 def _with_systems(template: str, messages: list[Message]) -> list[Message]:
-    """Messages with the system messages that the template takes."""
+    """Return the messages with system messages as the template supports them."""
     places = [i for i, message in enumerate(messages) if message["role"] in SYSTEMS]
     if places and places != [0] and not abilities.takes_later_systems(template):
         messages = _merged(messages)
@@ -132,7 +134,7 @@ def _with_systems(template: str, messages: list[Message]) -> list[Message]:
 
 
 def _merged(messages: list[Message]) -> list[Message]:
-    """One system message, first, with the texts of all."""
+    """Return the messages with one system message, first, that has the texts of all."""
     systems = [message for message in messages if message["role"] in SYSTEMS]
     text = "\n\n".join(text_of(message["content"]) for message in systems)
     rest = [message for message in messages if message["role"] not in SYSTEMS]
@@ -140,7 +142,7 @@ def _merged(messages: list[Message]) -> list[Message]:
 
 
 def _into_next(messages: list[Message]) -> list[Message]:
-    """The system message before the text of the next one; alone, as a question."""
+    """Put the system message before the text of the next message; without one, send it as a question."""
     system, *rest = messages
     if not rest:
         return [system | {"role": "user"}]
@@ -165,16 +167,16 @@ def _with_arguments(message: Message, *, as_text: bool = False) -> Message:
 
 
 def _read_call(call: Any, *, as_text: bool) -> Message:
-    call = _as_mapping(call, "a call of a tool")
+    call = _as_mapping(call, "a tool call")
     function = call.get("function")
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise UsageError("a call of a tool has no function with a name. Send the calls as the answer had them.")
+        raise UsageError("a tool call has no function with a name. Send the calls as the answer contained them.")
     function = dict(function)
     given = function.get("arguments")
     try:
         arguments = json.loads(given or "{}") if isinstance(given, str) or given is None else given
     except ValueError:
         name = function["name"]
-        raise UsageError(f"the arguments of a call of {name!r} are no JSON: {given:.80}. Correct them.") from None
+        raise UsageError(f"the arguments of a call of {name!r} are not JSON: {given:.80}. Correct them.") from None
     function["arguments"] = json.dumps(arguments, ensure_ascii=False) if as_text else arguments
     return call | {"function": function}

@@ -1,4 +1,4 @@
-"""Arguments that `serve` passes through to llama-server: those that name models or change them are checked here."""
+"""Checks of the arguments that `serve` passes through to llama-server, if they name models or change them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BEFORE = "Give it before --"
 MODEL_FILE = "Give a file with --model before --"
 DRAFT_FILE = "Give a file with --draft before --"
 ENCODER_FILE = "Give a file with --mmproj before --"
-UNCHECKED = {  # arguments that would go past our checks, and what to do instead
+UNCHECKED = {  # arguments that would bypass our checks -> remedy
     **dict.fromkeys(("--host", "--port", "--parallel", "-np", "--ctx-size", "-c"), BEFORE),
     **dict.fromkeys(("--model", "-m", "--mmproj", "-mm"), BEFORE),
     **dict.fromkeys(("--model-url", "-mu", "--hf-repo", "-hf", "-hfr", "--hf-file", "-hff"), MODEL_FILE),
@@ -30,8 +30,8 @@ UNCHECKED = {  # arguments that would go past our checks, and what to do instead
         ("--lookup-cache-static", "-lcs", "--lookup-cache-dynamic", "-lcd"), "Draft with --draft lookup before --"
     ),
 }
-_PRESET = re.compile(r"--(fim|gpt-oss|vision-gemma|embd-gemma)-.*(default|spec)$")  # each names a model of the hub
-_VARIABLES = {  # of llama-server, for the same
+_PRESET = re.compile(r"--(fim|gpt-oss|vision-gemma|embd-gemma)-.*(default|spec)$")  # each names a model on the hub
+_VARIABLES = {  # environment variables of llama-server that would bypass our checks -> remedy
     "LLAMA_ARG_MODEL_URL": MODEL_FILE,
     "LLAMA_ARG_HF_REPO": MODEL_FILE,
     "LLAMA_ARG_HF_FILE": MODEL_FILE,
@@ -44,28 +44,28 @@ _VARIABLES = {  # of llama-server, for the same
 }
 
 
-def spelled(argument: str) -> str:
-    """An argument as llama-server reads it: --ctx_size is --ctx-size."""
+def normalized(argument: str) -> str:
+    """Return the name of an argument as llama-server reads it: --ctx_size is --ctx-size."""
     name = argument.split("=")[0]
     return name.replace("_", "-") if name.startswith("--") else name
 
 
 def refuse_unchecked(extra: Sequence[str], environment: Sequence[str] = ()) -> None:
-    """Raises `UsageError` for arguments and variables that name a model which nobody has checked."""
+    """Raise `UsageError` for arguments and variables that name a model, because no check of ours would see it."""
     for argument in extra:
-        name = spelled(argument)
+        name = normalized(argument)
         remedy = MODEL_FILE if _PRESET.match(name) else UNCHECKED.get(name)
         if remedy is not None:
-            raise UsageError(f"{argument} after -- would go past our checks. {remedy}.")
+            raise UsageError(f"{argument} after -- would bypass our checks. {remedy}.")
     for variable in environment:
         if variable in _VARIABLES:
-            raise UsageError(f"{variable} in the environment would go past our checks. {_VARIABLES[variable]}.")
+            raise UsageError(f"{variable} in the environment would bypass our checks. {_VARIABLES[variable]}.")
 
 
 def changed_models(
     extra: Sequence[str], target: list[Header], draft: list[Header] | None
 ) -> tuple[list[Header], list[Header] | None]:
-    """Both models' headers as `--override-kv` changes them, after the files of adapters and vectors were checked.
+    """Return both models' headers as `--override-kv` changes them; check the files of adapters and control vectors.
 
     Raises `UsageError`, `InputError` or `IncompatibleModels`.
     """
@@ -80,9 +80,9 @@ def changed_models(
 
 
 def _values(extra: Sequence[str], name: str) -> Iterator[str]:
-    """The entries of an argument that takes a list, wherever it is given."""
+    """Yield the entries of an argument that takes a list, from all its occurrences."""
     for argument, value in zip_longest(extra, extra[1:], fillvalue=""):
-        if spelled(argument) == name:
+        if normalized(argument) == name:
             yield from next(csv.reader([value]), [])
 
 
@@ -91,7 +91,7 @@ def _files(extra: Sequence[str], name: str) -> Iterator[Path]:
     for value in _values(extra, f"{name}-scaled"):
         path, colon, scale = value.rpartition(":")
         if not colon or ":" in path or not _is_number(scale):
-            raise UsageError(f"{name}-scaled {value}: not FILE:SCALE. Correct it.")
+            raise UsageError(f"{name}-scaled {value}: expected FILE:SCALE. Correct it.")
         yield Path(path)
 
 
@@ -103,7 +103,7 @@ def _is_number(text: str) -> bool:
 
 
 def _overrides(extra: Sequence[str]) -> Iterator[tuple[str, Override]]:
-    """Of two for one key llama.cpp takes the first."""
+    """Yield the overrides in reverse order: for a repeated key, llama.cpp uses the first."""
     for value in reversed([*_values(extra, "--override-kv")]):
         key, _, typed = value.partition("=")
         kind, _, text = typed.partition(":")
@@ -111,12 +111,12 @@ def _overrides(extra: Sequence[str]) -> Iterator[tuple[str, Override]]:
             yield key, _typed(kind, text)
         except (KeyError, ValueError):
             raise UsageError(
-                f"--override-kv {value}: not KEY=TYPE:VALUE with a TYPE of int, float, bool or str. Correct it."
+                f"--override-kv {value}: expected KEY=TYPE:VALUE with a TYPE of int, float, bool or str. Correct it."
             ) from None
 
 
 def _typed(kind: str, text: str) -> Override:
-    """Raises `ValueError` or `KeyError` for what is no value of that type."""
+    """Parse a value. Raises `ValueError` or `KeyError` if it does not have this type."""
     if kind == "bool":
         return {"true": True, "false": False}[text]
     return {"int": int, "float": float, "str": str}[kind](text)
