@@ -82,7 +82,7 @@ def _write(settings: Settings, journal: Journal, path: Path, limits: Limits, giv
     )  # fmt: skip
     with (
         Model(served.target, LoadOptions(no_alloc=True)) as model,
-        background(serving.words(served), serving.variables(served), verbose=False) as address,
+        background(serving.server_args(served), serving.server_env(served), verbose=False) as address,
     ):
         template = None
         if has_chat_template(model):

@@ -14,7 +14,7 @@ from gguf import GGUFReader
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.gguf import header
-from llama_eagle.serving.options import ServerOptions, check, words
+from llama_eagle.serving.options import ServerOptions, check, server_args
 from llama_eagle.sessions.options import MTP, ContextOptions
 
 pytestmark = pytest.mark.native
@@ -138,6 +138,6 @@ def test_a_head_that_is_not_there(folder: Path) -> None:
 @pytest.mark.parametrize(("n_draft", "length"), [("auto", "auto"), (4, "fixed")])
 def test_draft_settings_are_arguments_of_the_server(folder: Path, n_draft: Any, length: str) -> None:
     drafting = DraftingOptions(MTP, n_draft=n_draft, draft_vocab=64, draft_n_ctx=128)
-    given = words(check(ServerOptions(folder / "whole.gguf", drafting, ContextOptions())))
+    given = server_args(check(ServerOptions(folder / "whole.gguf", drafting, ContextOptions())))
     expected = {"--eagle-draft-length": length, "--eagle-draft-vocab": "64", "--eagle-draft-ctx": "128"}
     assert {name: given[given.index(name) + 1] for name in expected} == expected

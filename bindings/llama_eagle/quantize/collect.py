@@ -13,7 +13,7 @@ from pathlib import Path
 
 from llama_eagle import console
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError, refuse
-from llama_eagle.files import refuse_sources, temporary_beside
+from llama_eagle.files import refuse_sources, temporary_next_to
 from llama_eagle.gguf.header import Header
 from llama_eagle.gguf.mtp import has_head, is_head_alone
 from llama_eagle.gguf.pairing import require_models
@@ -126,7 +126,7 @@ def collect(
     files = read_sound(model)[1]
     _check(files, text, options)
     refuse_sources(output, [*(file.path for file in files), *([text] if text else []), *options.earlier])
-    with temporary_beside(output) as (temporary,):
+    with temporary_next_to(output) as (temporary,):
         try:
             found = _run(_words(model, text, temporary, options), has_head(files), options)
         except KeyboardInterrupt:

@@ -204,7 +204,7 @@ def _planned(source: Path, parameters: _Parameters) -> dict[str, str]:
 
     parameters.struct.dry_run = True
     try:
-        with log.told_to(hear):
+        with log.passed_to(hear):
             _api().llama_model_quantize(os.fsencode(source), os.fsencode(source), ctypes.byref(parameters.struct))
     finally:
         parameters.struct.dry_run = False

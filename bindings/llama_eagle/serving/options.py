@@ -188,8 +188,6 @@ def server_env(served: Checked) -> dict[str, str]:
     found = {"LLAMA_API_KEY": served.options.api_key or "", "LLAMA_EAGLE_EXACT": "strict" if drafts.exact else ""}
     if _is_for_this_machine(served.options):
         found["LLAMA_EAGLE_LOCAL"] = "1"
-    if drafts.lookup_cache is not None:
-        found["LLAMA_EAGLE_LOOKUP_CACHE"] = str(drafts.lookup_cache)
     return {name: value for name, value in found.items() if value}
 
 
@@ -205,6 +203,8 @@ def _drafting_args(served: Checked) -> Iterator[str]:
     if drafts.model is not None:
         n_vocab = session_options(served.draft, drafts).n_vocab_draft
         yield from ("--eagle-draft-ctx", str(drafts.draft_n_ctx), "--eagle-draft-vocab", str(n_vocab))
+    if drafts.lookup_cache is not None:
+        yield from ("--eagle-lookup-cache", str(drafts.lookup_cache))
     if drafts.draft_file is not None:
         layers = options.load.n_gpu_layers if drafts.draft_gpu_layers is None else drafts.draft_gpu_layers
         yield from ("--spec-draft-model", str(drafts.draft_file))

@@ -42,7 +42,7 @@ _ENDS = re.compile(r"exiting due to model loading error")
 _LISTENING = re.compile(r"listening on (?P<address>\S+)")
 
 
-def run(words: Sequence[str], variables: Mapping[str, str], about: str, verbose: bool) -> int:
+def run(arguments: Sequence[str], environment: Mapping[str, str], about: str, verbose: bool) -> int:
     """Run llama-server until a signal or its own end; return our exit status.
 
     When it listens, print "listening on URL" to stdout and `about` to stderr. Raises `EnvironmentFailure` if it ends by
@@ -175,8 +175,8 @@ def complaint(level: str, text: str) -> str:
 
 @contextlib.contextmanager
 def _signals(process: subprocess.Popen[str], status: list[int]) -> Iterator[None]:
-    """End the server on SIGINT and SIGTERM; kill it after `GRACE_S` seconds."""
-    killer = threading.Timer(GRACE_S, process.kill)
+    """End the server on SIGINT and SIGTERM; kill it after `PATIENCE` seconds."""
+    killer = threading.Timer(PATIENCE, process.kill)
 
     def end(number: int, _frame: FrameType | None) -> None:
         if not status:

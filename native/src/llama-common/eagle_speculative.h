@@ -47,14 +47,14 @@ struct eagle_rounds {
     }
 
     // Adds the prompt look-up as a drafter.
-    void add_lookup(const llama_vocab * vocab) {
+    void add_lookup(const common_params_speculative_draft & params) {
         eagle_lookup * made = nullptr;
         if (eagle_lookup_new((int32_t) choices_.size(), LOOKUP_NGRAM, LOOKUP_MIN, &made) != EAGLE_OK) {
             throw std::runtime_error(eagle_last_error());
         }
         lookup_.reset(made);
-        const std::string path = eagle_text_from("LLAMA_EAGLE_LOOKUP_CACHE");
-        if (!path.empty() && eagle_lookup_open(made, vocab, path.c_str()) != EAGLE_OK) {
+        const std::string & path = params.eagle_lookup_cache;
+        if (!path.empty() && eagle_lookup_open(made, params.eagle_vocab, path.c_str()) != EAGLE_OK) {
             throw std::runtime_error(eagle_last_error());
         }
         if (*eagle_lookup_notice(made)) {
@@ -189,7 +189,7 @@ struct common_speculative_impl_eagle_lookup : public common_speculative_impl {
                                          std::shared_ptr<eagle_rounds> rounds)
         : common_speculative_impl(COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE, n_seq, params.draft.n_max),
           rounds_(std::move(rounds)) {
-        rounds_->add_lookup(params.draft.eagle_vocab);
+        rounds_->add_lookup(params.draft);
     }
 
     void begin(llama_seq_id seq_id, const llama_tokens & /*prompt*/) override { rounds_->new_text(seq_id); }

@@ -21,8 +21,8 @@ LENGTH = "Draft length in tokens, or auto: chosen by measured acceptance and cos
 
 
 @dataclass(frozen=True)
-class Measured(Drafting):
-    """A fixed length for a draft model: acceptance by position is what its evaluation shows."""
+class EvaluationDrafting(Drafting):
+    """Drafting options with a fixed length for a draft model, because the report shows acceptance by position."""
 
     n_draft: Annotated[
         str,
@@ -54,12 +54,14 @@ def evaluate(
         typer.Option(
             metavar="FILE.jsonl|chat|math|lookup",
             show_default="chat; lookup for prompt look-up",
-            help="Prompts; may be repeated.",
+            help="Prompt file or built-in set. May be repeated.",
         ),
     ] = None,
-    n_predict: Annotated[int, typer.Option("-n", min=2, help="Most tokens of each answer.")] = 256,
-    limit: Annotated[int, typer.Option(min=0, help="Prompts to take of each category, 0: all.")] = 0,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past end-of-generation tokens.")] = False,
+    n_predict: Annotated[int, typer.Option("-n", min=2, help="Maximum length of an answer in tokens.")] = 256,
+    limit: Annotated[int, typer.Option(min=0, help="Number of prompts per category (0: all).")] = 0,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Continue after end-of-generation tokens, up to -n tokens.")
+    ] = False,
     threads: Threads = 0,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Write a plot of acceptance and speed to this file.")
