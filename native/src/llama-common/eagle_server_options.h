@@ -44,11 +44,10 @@ inline std::vector<common_arg> eagle_server_options() {
             }
             params.speculative.draft.eagle_length = value;
         });
-    options.emplace_back(std::initializer_list<const char *>{"--eagle-lookup-cache"}, "FILE",
-                         "file that prompt look-up reads at the start and adds to at the end (default: none)",
-                         [](common_params & params, const std::string & value) {
-                             params.speculative.draft.eagle_lookup_cache = value;
-                         });
+    options.emplace_back(
+        std::initializer_list<const char *>{"--eagle-lookup-cache"}, "FILE",
+        "file that prompt look-up reads at the start and adds to at the end (default: none)",
+        [](common_params & params, const std::string & value) { params.speculative.draft.eagle_lookup_cache = value; });
     for (common_arg & option : options) {
         option.set_spec().set_examples({LLAMA_EXAMPLE_SERVER});
     }
