@@ -21,7 +21,7 @@ from llama_eagle.native.build import build_info
 from llama_eagle.native.limits import MAX_CONTEXT
 from llama_eagle.native.processor.threads import n_threads, read_threads, warn_excess
 from llama_eagle.native.rpc import read_servers
-from llama_eagle.serving.extra_args import changed_models, refuse_unchecked, spelled
+from llama_eagle.serving.extra_args import changed_models, refuse_unchecked, normalized
 from llama_eagle.sessions.chat_template import end_worker, render
 from llama_eagle.sessions.devices import last_device, require_servers
 from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions, LoadOptions, batch_too_small
@@ -140,7 +140,7 @@ def _drafter(options: ServerOptions) -> Choice[DraftingOptions]:
     """Choose the drafter. Prompt look-up that nobody asked for gives way to embeddings and to small batches."""
     choice = resolve(options.model, options.drafting)
     problem = batch_too_small(options.context.n_ubatch, options.context.n_ubatch, choice.options.longest)
-    if problem is None and not EMBEDDING.isdisjoint(map(spelled, options.extra)):
+    if problem is None and not EMBEDDING.isdisjoint(map(normalized, options.extra)):
         problem = "the server computes embeddings"
     return choice if problem is None else without_lookup(choice, options.drafting, problem)
 
