@@ -40,7 +40,7 @@ def test_training_leaves_other_folders_alone(option: str, target: Path, tmp_path
     link.symlink_to(target, target_is_directory=True)
     outputs = ["-o", tmp_path / "draft", option, link] if option != "-o" else ["-o", link]
     outcome = llama_eagle("train", "--target", target, "--data", data, *outputs)
-    assert_one_line_error(outcome, USAGE, option, "holds files of something else", "Name another")
+    assert_one_line_error(outcome, USAGE, option, "contains other files", "Choose another folder")
     assert contents(target) == before
     assert not (tmp_path / "draft").exists()
 
@@ -126,7 +126,9 @@ def test_text_and_vision_or_neither(tmp_path: Path) -> None:
     outcome = llama_eagle("convert", source, "-o", text, "--mmproj", vision)
     assert_one_line_error(outcome, INPUT, "image_mean")
     (source / "preprocessor_config.json").write_text('{"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}')
-    assert_one_line_error(llama_eagle("convert", source, "-o", text, "--mmproj", text), USAGE, "the output itself")
+    assert_one_line_error(
+        llama_eagle("convert", source, "-o", text, "--mmproj", text), USAGE, "is the same file as --output"
+    )
     tokenizer = (source / "tokenizer.json").rename(source / "elsewhere.json")
     assert_one_line_error(llama_eagle("convert", source, "-o", text, "--mmproj", vision), INPUT, "no tokenizer.json")
     tokenizer.rename(source / "tokenizer.json")

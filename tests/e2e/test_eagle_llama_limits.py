@@ -192,7 +192,7 @@ def test_close(files: dict[str, Path]) -> None:
         ({"n_draft_max": 0}, ValueError, "n_draft_max=0"),
         ({"n_draft": 72, "exact": True}, ValueError, "exact verification supports drafts of at most 71"),
         ({"draft_sampling": "typical"}, ValueError, "neither 'match' nor 'rejection'"),
-        ({"draft_sampling": "rejection", "draft": None}, ValueError, "it needs draft and takes"),
+        ({"draft_sampling": "rejection", "draft": None}, ValueError, "it requires draft and no other"),
         ({"draft_sampling": "rejection", "exact": True}, ValueError, "only its distribution"),
         ({"p_min": 1.5}, ValueError, r"p_min=1\.5"),
         ({"embedding": True}, ValueError, "embedding=True does not work with a draft"),

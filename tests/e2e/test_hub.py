@@ -86,4 +86,4 @@ def test_without_the_hub(offline: bool, endpoint: str, tmp_path: Path) -> None:
 
 def test_no_such_repository(endpoint: str, tmp_path: Path) -> None:
     assert "nor a repository on the hub" in load(endpoint, tmp_path, repo_id="me/none", filename="*")["error"]
-    assert "which is OWNER/NAME" in load(endpoint, tmp_path, repo_id="./none", filename="*")["error"]
+    assert "name of a repository (OWNER/NAME)" in load(endpoint, tmp_path, repo_id="./none", filename="*")["error"]

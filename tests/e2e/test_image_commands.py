@@ -56,7 +56,7 @@ def test_generate_refuses(files: VisionFiles) -> None:
     alone = llama_eagle("generate", "-m", files.target, "-p", "what", "--image", folder / "a.png")
     assert_one_line_error(alone, 2, "--image needs --mmproj")
     wrong = llama_eagle("generate", "-m", files.target, "--mmproj", files.draft, "-p", "what")
-    assert_one_line_error(wrong, 3, "no vision encoder")
+    assert_one_line_error(wrong, 3, "is not a vision encoder")
 
 
 def test_chat(files: VisionFiles) -> None:

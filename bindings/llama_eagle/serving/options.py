@@ -21,7 +21,7 @@ from llama_eagle.native.build import build_info
 from llama_eagle.native.limits import MAX_CONTEXT
 from llama_eagle.native.processor.threads import n_threads, read_threads, warn_excess
 from llama_eagle.native.rpc import read_servers
-from llama_eagle.serving.extra_args import changed_models, refuse_unchecked, normalized
+from llama_eagle.serving.extra_args import changed_models, normalized, refuse_unchecked
 from llama_eagle.sessions.chat_template import end_worker, render
 from llama_eagle.sessions.devices import last_device, require_servers
 from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions, LoadOptions, batch_too_small
