@@ -46,7 +46,7 @@ class Prompt:
 
 
 def read_prompts(files: Iterable[str]) -> list[Prompt]:
-    """The prompts of files, or of our own files by their name: `chat`, `math`, `lookup`.
+    """Return the prompts of files, or of our own files by their name: `chat`, `math`, `lookup`.
 
     Raises InputError with file and line if any part of a file is invalid.
     """

@@ -71,8 +71,10 @@ def moe_dims(config: ModelConfig) -> dict[str, int]:
 
 
 def linear_dims(config: ModelConfig) -> dict[str, int]:
-    """Sizes of the Gated DeltaNet blocks; head counts must divide. llama.cpp's graphs gate by SiLU, and the output of
-    full attention by a sigmoid."""
+    """Return the sizes of the Gated DeltaNet blocks; head counts must divide.
+
+    llama.cpp's graphs gate by SiLU, and the output of full attention by a sigmoid.
+    """
     config.require("output_gate_type", "swish", "silu")
     config.require("attn_output_gate", True)
     k_heads, v_heads = config.need_integer("linear_num_key_heads"), config.need_integer("linear_num_value_heads")

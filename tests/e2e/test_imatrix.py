@@ -162,7 +162,7 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
     out.write_text("mine")
     assert_one_line_error(llama_eagle("imatrix", "-m", model, "-f", text, "-o", out), 2, "--overwrite")
     outcome = llama_eagle("imatrix", "-m", model, "-f", text, "-o", text, "--overwrite")
-    assert_one_line_error(outcome, 2, "which is read")
+    assert_one_line_error(outcome, 2, "is the input file")
 
 
 def test_ctrl_c_keeps_what_was_collected(folder: Path, tmp_path: Path) -> None:

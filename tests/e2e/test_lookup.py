@@ -119,6 +119,6 @@ def test_it_gives_way_unless_it_was_asked_for(dense: Path) -> None:
     assert_one_line_error(llama_eagle(*given, "-d", "lookup"), 2, "ubatch size 8 is below 18")
     for options in ({"n_ubatch": 8}, {"logits_all": True}):
         with load(dense, **options) as llm:
-            assert llm.drafter.startswith("nothing drafts: ")
+            assert llm.drafter.startswith("no drafter: ")
     with serve("-m", dense, "-ub", 8, "-c", 64, "-t", 1) as server:
         assert "draft_n" not in server.complete([1, 2, 3], 8, temperature=0)["timings"]

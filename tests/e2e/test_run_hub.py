@@ -111,7 +111,7 @@ def test_a_sidecar_of_the_repository_drafts(hub: Hub) -> None:
     ],
 )
 def test_a_published_draft_is_fetched_and_kept(hub: Hub, family: str, target: str, draft: str, case: str) -> None:
-    """Of a target without a head: downloaded under its published name, converted for this target, and used."""
+    """Download a draft for a target without a head under its published name, convert it for this target, and use it."""
     make_target(family, hub.folder / target, 1, dtype="float32")
     make_draft(hub.folder / draft, CASES[case])
     arguments = ("run", target, "--type", "f32", "--ctx-size", 256, "-t", 1, "-p", "abc", "-n", 8)

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **_: Any) -> None:
-    """A warning of the library is a line; those for programmers keep their place in the code."""
+    """Show a warning of the library as one line; show those for programmers with their place in the code."""
     if issubclass(category, UserWarning):
         console.warn(str(message))
     else:

@@ -74,7 +74,7 @@ class AdaptiveDrafter:
             drafter.accept(tokens)
 
     def finish(self) -> None:
-        """The generation ends: the look-up learns the tokens that no further round will bring to it."""
+        """End the generation: add the last tokens to the look-up, because no further round will."""
         if isinstance(self._first, PromptLookup):
             self._first.accept(self._came)
             self._came = []

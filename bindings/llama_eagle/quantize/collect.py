@@ -74,8 +74,8 @@ class CollectOptions:
 
 @dataclass(frozen=True)
 class CollectReport:
-    """What was written. without_statistics: matrices of blocks that the run did not reach. unused_experts: for a matrix
-    of experts, how many were never chosen, and of how many."""
+    """The written matrix. without_statistics: matrices of blocks that the run did not reach. unused_experts: for a
+    matrix of experts, how many were never chosen, and of how many."""
 
     output: Path
     n_matrices: int
@@ -103,7 +103,7 @@ class CollectReport:
 
 @dataclass
 class _Progress:
-    """What llama-imatrix has reported so far."""
+    """Progress that llama-imatrix has reported so far."""
 
     status: int = 0
     n_chunks: int = 0

@@ -101,7 +101,7 @@ def _is_ready(address: str, process: subprocess.Popen[str]) -> bool:
 
 
 def run_rpc_server(words: Sequence[str], endpoint: str) -> int:
-    """ggml's RPC server, likewise; `endpoint`: where it is reached from here."""
+    """Run ggml's RPC server until a signal or its own end. endpoint: its address from here."""
     program = find_program("ggml-rpc-server", "it was built with GGML_RPC=OFF. Build it with ON")
     process = start_program([str(program), *words], {**os.environ}, stdout=sys.stderr)
     return _until_end(process, lambda: _announce(process, endpoint), "Its last lines say why.")

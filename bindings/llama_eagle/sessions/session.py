@@ -304,7 +304,7 @@ def _is_recurrent(ctx: Any) -> bool:
 
 
 def piece_of(context: ContextLike) -> int:
-    """n_ubatch, where n_batch is a multiple of it; n_batch otherwise."""
+    """Return n_ubatch if n_batch is a multiple of it, n_batch otherwise."""
     import llama_cpp
 
     n_ubatch = int(llama_cpp.llama_n_ubatch(context.handle))

@@ -30,7 +30,7 @@ class EvaluationDrafting(Drafting):
     ] = ""
 
     def options(self) -> DraftingOptions:
-        """Raises `UsageError` for values out of range."""
+        """Return the drafting options. Raises `UsageError` for values out of range."""
         return super().options() if self.n_draft else replace(self, n_draft=FIXED).options()
 
 

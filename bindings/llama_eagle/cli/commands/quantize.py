@@ -9,22 +9,48 @@ from typing import Annotated, Any
 import typer
 
 from llama_eagle import console
-from llama_eagle.cli.options import GpuLayers, Json, Overwrite, TargetFile, Threads, Verbose, warn_without_gpu
+from llama_eagle.cli.options import (
+    ADVANCED,
+    GpuLayers,
+    Json,
+    Overwrite,
+    TargetFile,
+    Threads,
+    Verbose,
+    warn_without_gpu,
+)
 from llama_eagle.errors import UsageError
 from llama_eagle.progress import progress
 
 
 def quantize(
-    source: Annotated[Path, typer.Argument(metavar="IN.gguf")],
-    out: Annotated[Path, typer.Argument(metavar="OUT.gguf")],
-    outtype: Annotated[str, typer.Argument(metavar="TYPE", help="q4_k_m, q5_k_m, q6_k, q8_0, ...")],
-    output_type: Annotated[str | None, typer.Option(help="Type of the output head.")] = None,
-    tensor_type: Annotated[list[str] | None, typer.Option(metavar="PATTERN=T", help="Type by name.")] = None,
-    imatrix: Annotated[
-        Path | None, typer.Option(help="Importance matrix, such as the `imatrix` command writes.")
+    source: Annotated[Path, typer.Argument(metavar="IN.gguf", help="GGUF file to quantize, in f32, f16 or bf16.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT.gguf", help="GGUF file to write.")],
+    outtype: Annotated[str, typer.Argument(metavar="TYPE", help="Quantization type: q4_k_m, q5_k_m, q6_k, q8_0, ...")],
+    output_type: Annotated[
+        str | None,
+        typer.Option(help="Type of the output matrix (default: chosen by TYPE).", rich_help_panel=ADVANCED),
     ] = None,
-    recipe: Annotated[str | None, typer.Option(help="A named set of types by tensor, such as for speculation.")] = None,
-    requantize: Annotated[bool, typer.Option("--requantize", help="Take quantized input; costs quality.")] = False,
+    tensor_type: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN=T",
+            help="Type of the tensors whose names match a regular expression, such as ffn_down=q6_k. May be repeated; "
+            "the first match wins.",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = None,
+    imatrix: Annotated[
+        Path | None,
+        typer.Option(help="Importance matrix, such as the `imatrix` command writes; required for types below 3 bits."),
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(help="Named set of tensor types. speculation: higher precision where drafts lose most."),
+    ] = None,
+    requantize: Annotated[
+        bool, typer.Option("--requantize", help="Accept input that is already quantized, which loses quality.")
+    ] = False,
     threads: Threads = 0,
     overwrite: Overwrite = False,
     json: Json = False,
