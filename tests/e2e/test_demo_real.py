@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fixtures.command import llama_eagle
 from llama_eagle.demo import real
-from llama_eagle.demo.real import RealResult, Way, fetch_target
+from llama_eagle.demo.real import Kind, RealResult, fetch_target
 from llama_eagle.errors import EnvironmentFailure
 
 MODEL = b"GGUF and more"
@@ -66,6 +66,6 @@ def test_without_the_package_the_small_pair_is_shown(tmp_path: Path, monkeypatch
 
 
 def test_a_text_that_differs_is_shown() -> None:
-    ways = (Way("plain", 100.0, 1.0, True), Way("EAGLE-3 draft", 150.0, 2.2, False))
-    assert RealResult("m", "?", "!", False, ways).is_as_expected
-    assert not RealResult("m", "?", "!", True, ways).is_as_expected
+    kinds = (Kind("edit", 100.0, 200.0, 2.8, True), Kind("chat", 100.0, 99.0, 1.2, False))
+    assert RealResult("m", "?", "!", False, kinds).is_as_expected
+    assert not RealResult("m", "?", "!", True, kinds).is_as_expected

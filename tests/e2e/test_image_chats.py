@@ -313,7 +313,7 @@ def test_encoders_of_others_are_refused(hybrid: VisionFiles, tmp_path: Path) -> 
     other = make_vision_files("qwen3vl", tmp_path / "other")
     with pytest.raises(IncompatibleModels, match="belongs to another model"):
         load(replace(hybrid, mmproj=other.mmproj))
-    with pytest.raises(InputError, match="no vision encoder"):
+    with pytest.raises(InputError, match="is not a vision encoder"):
         load(replace(hybrid, mmproj=other.draft))
     with pytest.raises(InputError, match="no such file"):
         load(replace(hybrid, mmproj=tmp_path / "missing.gguf"))

@@ -49,7 +49,7 @@ def demo(
     files = convert_demo(work, log_step)
     streams = not json and shown is None
     if streams:
-        console.data(f"{QUESTION} (drafted text is in colour)\n")
+        console.data(f"{QUESTION.strip()}\n\n(drafted text is in colour)\n")
     result = run_demo(files, threads or 1, log_step, on_text=console.stream if streams else None)
     if not json:
         console.table(result.table())
@@ -75,7 +75,7 @@ def _real(work: Path, threads: int, log_step: Callable[[str], None], json: bool)
         console.warn(f"{failure} The demo continues with the small pair.")
         return None
     if not json:
-        console.data(f"{QUESTION} (drafted text is in colour)\n")
+        console.data(f"{QUESTION.strip()}\n\n(drafted text is in colour)\n")
     shown = run_real(target, threads, log_step, on_text=None if json else console.stream)
     if not json:
         console.table(shown.table())
