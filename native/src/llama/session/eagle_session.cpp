@@ -30,8 +30,9 @@ DraftParams draft_params(const llama_context * ctx, const eagle_session_params &
 Session::Draft::Draft(llama_context * ctx, const llama_model & draft, const eagle_session_params & params)
     : engine(draft, *ctx, draft_params(ctx, params)), boundaries(*ctx, engine.model().states) {}
 
-// A draft appends states piece by piece. With n_draft_max > 0 llama.cpp also keeps the last n_rs_seq + 1 tokens of a batch
-// together. So prompts are evaluated in llama.cpp's own pieces of n_ubatch tokens, to have the bits of plain decoding.
+// A draft appends states piece by piece. With n_draft_max > 0 llama.cpp also keeps the last n_rs_seq + 1 tokens of a
+// batch together. So prompts are evaluated in llama.cpp's own pieces of n_ubatch tokens, to have the bits of plain
+// decoding.
 Session::Session(llama_context * ctx, const llama_model * draft, const eagle_session_params & params)
     : ctx_(ctx),
       n_draft_max_(params.n_draft_max),
