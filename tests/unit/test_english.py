@@ -18,7 +18,7 @@ NOT_YET_DOCSTRINGS = ("bindings/llama_eagle/quantize/imatrix.py", "bindings/llam
 NOT_YET_VERBS = ("tests/e2e/", "tests/fuzz/", "tests/native/", "tests/parity/", "tests/unit/")
 NOT_YET_MESSAGES: tuple[str, ...] = ()
 NOT_YET_HELP: tuple[str, ...] = ()
-NOT_YET_PAGES = ("README.md", "docs/")
+NOT_YET_PAGES: tuple[str, ...] = ()
 
 CLAUSES = {"What", "Who", "Which", "Whether", "Where", "When", "How", "Of", "So", "To", "If"}
 # First words of a function's summary that are no imperative verb.
