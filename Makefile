@@ -1,9 +1,9 @@
 # The whole set-up is `make demo` or `make test`; both create what they need in .venv and build/.
 #
-#   make demo        convert, quantize and generate with the demo pair, with and without its draft. Where nothing is
-#                    installed yet, it installs what that takes: all commands but `serve` and `train`
+#   make demo        answer with a real model and with a small trained pair, with and without drafts. If nothing is
+#                    installed yet, it installs all commands but `serve` and `train`
 #   make install     everything: the server, and what tests and training need
-#   make test        lint, native tests and the default Python tests
+#   make test        lint, native tests and the default Python tests: about twenty minutes on two cores
 #   make test-slow   the long property, distribution and comparison tests
 #   make fuzz        30,000 mutated models, 10,000 saved states, 5,000 requests, calls in random order, 1,000
 #                    interruptions: none may end or hang the process
@@ -75,8 +75,11 @@ $(INSTALLED_LEAN): $(VENV)/tools pyproject.toml $(NATIVE)
 demo: $(if $(LOCKED)$(wildcard $(VENV)/installed-*),install,$(INSTALLED_LEAN))
 	$(BIN)/llama-eagle demo
 
+# The two halves take about the same time. The end-to-end tests print theirs at the end.
 test: lint install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest tests/e2e > build/test-e2e.log 2>&1 & e2e=$$!; \
+	$(BIN)/python -m pytest tests --ignore=tests/e2e; rest=$$?; \
+	wait $$e2e; e2e=$$?; cat build/test-e2e.log; exit $$((rest || e2e))
 
 test-slow: install
 	$(PIP) install --quiet --group integrations
