@@ -86,7 +86,7 @@ def test_a_length_without_a_drafter(files: dict[str, Path]) -> None:
     plain = run(*given)
     done = run(*given, "--draft", "none", "--n-draft", 3)
     assert (done.code, done.stdout) == (0, plain.stdout), done
-    assert done.stderr.startswith("warning: nothing drafts, so a draft length of 3 has no effect")
+    assert done.stderr.startswith("warning: there is no drafter, so a draft length of 3 has no effect")
     assert "warning" not in run(*given, "--n-draft", 3).stderr + plain.stderr
 
 

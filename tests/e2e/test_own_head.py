@@ -53,7 +53,7 @@ def texts(llm: Any) -> list[list[int]]:
 
 def test_the_head_drafts_and_the_text_stays(folder: Path) -> None:
     with load(folder / "whole.gguf", draft="none") as plain:
-        assert plain.drafter == "nothing drafts, as asked"
+        assert plain.drafter == "no drafter, as asked"
         expected = texts(plain)
         assert plain.speculative_stats.n_drafted == 0
     choices = {

@@ -66,13 +66,13 @@ def test_look_up_drafts_unless_it_is_turned_off(tmp_path: Path) -> None:
     for off in (DraftingOptions(draft=NONE), DraftingOptions(lookup=False)):
         choice = resolve(target, off)
         assert (choice.options.draft, choice.options.longest) == (NONE, 0)
-        assert choice.why.startswith("nothing drafts")
+        assert choice.why.startswith("no drafter")
 
 
 def test_look_up_gives_way_only_where_nobody_asked_for_it(tmp_path: Path) -> None:
     target = write_target(tmp_path / "m.gguf")
     default = DraftingOptions()
-    assert without_lookup(resolve(target, default), default, "a reason").why == "nothing drafts: a reason"
+    assert without_lookup(resolve(target, default), default, "a reason").why == "no drafter: a reason"
     for asked in (DraftingOptions(draft=LOOKUP), DraftingOptions(lookup=True)):
         assert without_lookup(resolve(target, asked), asked, "a reason").options.draft == LOOKUP
 

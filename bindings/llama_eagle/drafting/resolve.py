@@ -21,7 +21,7 @@ FOUND_NONE = "(draft=FILE names one, draft=none turns drafting off)"
 COPIES = "prompt look-up would need copies of the recurrent state (draft=lookup turns it on)"
 
 NAMED = {
-    NONE: "nothing drafts, as asked",
+    NONE: "no drafter, as asked",
     LOOKUP: "prompt look-up drafts, as asked",
     MTP: "the target's MTP head drafts, as asked",
 }
@@ -66,7 +66,9 @@ def without_effect(options: DraftingOptions) -> str | None:
     """Return a warning about a draft length that has no effect without a drafter, or None."""
     if options.drafts or not isinstance(options.n_draft, int) or not options.n_draft:
         return None
-    return f"nothing drafts, so a draft length of {options.n_draft} has no effect. Name a draft, or take the look-up"
+    return (
+        f"there is no drafter, so a draft length of {options.n_draft} has no effect. Name a draft, or take the look-up"
+    )
 
 
 def _asked_for(target: Source, options: Options) -> Choice[Options]:
@@ -118,9 +120,9 @@ def _without_model(files: list[Header], options: Options, problem: str) -> Choic
     Other recurrent targets would copy their state for each token: too much for a drafter that nobody asked for.
     """
     if options.lookup is False:
-        return Choice(replace(options, draft=NONE), f"nothing drafts: {problem} (draft=FILE names one)", files)
+        return Choice(replace(options, draft=NONE), f"no drafter: {problem} (draft=FILE names one)", files)
     if copies_state(files[0]):
-        return Choice(replace(options, draft=NONE), f"nothing drafts: {problem}; {COPIES}", files)
+        return Choice(replace(options, draft=NONE), f"no drafter: {problem}; {COPIES}", files)
     return Choice(replace(options, draft=LOOKUP), f"prompt look-up drafts: {problem} {FOUND_NONE}", files)
 
 
@@ -129,7 +131,7 @@ def without_lookup(choice: Choice[Options], given: DraftingOptions, reason: str)
     is_default = choice.options.draft == LOOKUP and given.draft is None and not given.lookup
     if not is_default:
         return choice
-    return replace(choice, options=replace(choice.options, draft=NONE), why=f"nothing drafts: {reason}")
+    return replace(choice, options=replace(choice.options, draft=NONE), why=f"no drafter: {reason}")
 
 
 def _kept(target: list[Header]) -> Sidecar | None:
