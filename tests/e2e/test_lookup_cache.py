@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from fixtures.command import Outcome, assert_one_line_error, llama_eagle
 from fixtures.serving import serve
-from fixtures.targets import make_target
+from fixtures.targets import make_dense_gguf
 from fixtures.tiny_gguf import write_target
-from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import InputError, UsageError
 
 pytestmark = pytest.mark.native
@@ -22,10 +21,7 @@ PROMPT, OTHER, N = [5, 9, 14], [7, 3, 21], 40
 @pytest.fixture(scope="module")
 def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Random weights, whose texts do not repeat."""
-    folder = tmp_path_factory.mktemp("dense")
-    checkpoint = make_target("qwen3", folder / "target", seed=5, dtype="float32")
-    convert_target(checkpoint, folder / "model.gguf", TargetOptions(outtype="f16"))
-    return folder / "model.gguf"
+    return make_dense_gguf(tmp_path_factory.mktemp("dense"))
 
 
 def run(model: Path, cache: Path | None, prompt: list[int] = PROMPT) -> Outcome:

@@ -23,9 +23,9 @@ path = Path(sys.argv[1])
 with (
     temporary_next_to(path) as (outer,),
     temporary_next_to(outer, 2) as (first, second),
-    temporary_next_to(path) as (beside,),
+    temporary_next_to(path) as (other,),
 ):
-    beside.write_bytes(b"the other half")
+    other.write_bytes(b"the other half")
     second.write_bytes(b"half a file")
     second.replace(outer)
     print("ready", flush=True)

@@ -12,15 +12,15 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from llama_eagle.errors import EagleError, InputError
 from llama_eagle.progress import progress
-from llama_eagle.serving.prompts import CHAT, TEXT, Journal, Record, Refused
+from llama_eagle.serving.prompts import CHAT, TEXT, Journal, Record, Refused, in_parallel
 from llama_eagle.train.data.documents import Document, Message
 
 FILE = "conversations.jsonl"
@@ -221,8 +221,11 @@ def write_data(author: Author, journal: Journal, path: Path, limits: Limits) -> 
         return before + time.monotonic() - start
 
     n_tried = 0
-    with progress("writing training data") as on_progress:
-        for number, record in _attempts(author, journal, limits, elapsed):
+    numbers = itertools.count(max(journal.answers, default=-1) + 1)
+    attempts = in_parallel(author.write, numbers, limits.parallel)
+    with progress("writing training data") as on_progress, closing(attempts):
+        while limits.share_done(len(journal.answers), elapsed()) < 1:
+            number, record = next(attempts)
             n_tried += 1
             if record is not None:
                 journal.add(number, {**record, "elapsed_s": round(elapsed(), 1)})
@@ -235,24 +238,3 @@ def write_data(author: Author, journal: Journal, path: Path, limits: Limits) -> 
     written = Written(path, len(journal.answers), n_tokens, elapsed())
     journal.finish()
     return written
-
-
-def _attempts(
-    author: Author, journal: Journal, limits: Limits, elapsed: Callable[[], float]
-) -> Iterator[tuple[int, Record | None]]:
-    """Yield the numbers of attempts and what they gave, as they end."""
-    numbers = itertools.count(max(journal.answers, default=-1) + 1)
-    running: dict[Future[Record | None], int] = {}
-    pool = ThreadPoolExecutor(limits.parallel)
-    try:
-        while True:
-            is_done = limits.share_done(len(journal.answers), elapsed()) >= 1
-            while not is_done and len(running) < limits.parallel:
-                number = next(numbers)
-                running[pool.submit(author.write, number)] = number
-            if is_done or not running:
-                return
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                yield running.pop(future), future.result()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)

@@ -31,7 +31,7 @@ class AdaptiveDrafter:
         self.source: Drafter | None = None  # the drafter of the round that is being verified
         self._first, self._model = first, model
         self._drafters = [drafter for drafter in (first, model) if drafter is not None]
-        self._told = [drafter for drafter in self._drafters if not isinstance(drafter, PromptLookup)]
+        self._listeners = [drafter for drafter in self._drafters if not isinstance(drafter, PromptLookup)]
         self._policy = Policy(n_max, has_model=model is not None, n_draft=n_draft, expected=expected)
         self._source = 0
         self._came: list[int] = []  # tokens that were accepted since the last draft
@@ -70,7 +70,7 @@ class AdaptiveDrafter:
 
     def accept(self, tokens: Sequence[int]) -> None:
         self._came += tokens
-        for drafter in self._told:
+        for drafter in self._listeners:
             drafter.accept(tokens)
 
     def finish(self) -> None:

@@ -65,7 +65,7 @@ def _read_gguf(path: Path) -> Imatrix:
 
 
 def _mean(sums: Any, counts: np.ndarray) -> np.ndarray:
-    """Sums over tokens [n_experts, n_columns] to means; an expert that was never used counts all columns alike."""
+    """Turn sums over tokens [n_experts, n_columns] into means; for an unused expert all columns count alike."""
     table = np.asarray(sums, dtype=np.float32).reshape(len(counts), -1)
     return np.where(counts > 0, table / np.maximum(counts, 1), 1).astype(np.float32).reshape(-1)
 

@@ -55,9 +55,11 @@ class QuantizeOptions:
 
 @dataclass(frozen=True)
 class QuantizeReport:
-    """What was written. n_bytes and n_source_bytes are file sizes. without_matrix: tensors that have no statistics in
-    the importance matrix, and got a type that needs none. unused_experts: matrices of experts, some of which were never
-    chosen: how many, and of how many."""
+    """The written file. n_bytes, n_source_bytes: file sizes in bytes.
+
+    without_matrix: tensors without statistics in the importance matrix, which got a type that needs none.
+    unused_experts: for each matrix with experts that were never chosen, their number and the number of experts.
+    """
 
     output: Path
     ftype: str
@@ -160,7 +162,7 @@ class _Parameters:
             self._set_types(instead | {each: name for each, name in patterns.items() if each not in instead})
 
     def _set_types(self, patterns: Mapping[str, str]) -> None:
-        """The first pattern that is found in a name decides its type."""
+        """Set the type of each tensor to that of the first pattern found in its name."""
         types = [(pattern.encode(), _tensor_type(name)) for pattern, name in patterns.items()]
         table = (self._api.llama_model_tensor_override * (len(types) + 1))()
         for row, (pattern, kind) in zip(table, types, strict=False):

@@ -7,20 +7,23 @@ output itself appears at the end, whole.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 from llama_eagle.files import write_error, write_whole
 
 Record = dict[str, Any]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 TEXT_SUFFIXES = (".txt", ".md")
 MAX_NAMED = 5  # faulty lines in an error
@@ -209,19 +212,30 @@ def answer_all(
     Raises `EnvironmentFailure` if the connection to the server is lost.
     """
     waiting = iter([prompt for prompt in prompts if prompt.number not in journal.answers])
-    running: dict[Future[Record], Prompt] = {}
-    pool = ThreadPoolExecutor(parallel)
+    answered = in_parallel(lambda prompt: _answer(address, key, prompt, questions), waiting, parallel)
+    with closing(answered):
+        for prompt, record in answered:
+            journal.add(prompt.number, record)
+            on_answer(record)
+
+
+def in_parallel(
+    work: Callable[[Item], Result], items: Iterator[Item], n: int
+) -> Generator[tuple[Item, Result], None, None]:
+    """Yield each item with the result of `work`, in the order of completion, `n` at a time.
+
+    An item is taken when there is room for it. Closing the generator starts no further work.
+    """
+    running: dict[Future[Result], Item] = {}
+    pool = ThreadPoolExecutor(n)
     try:
         while True:
-            while len(running) < parallel and (prompt := next(waiting, None)) is not None:
-                running[pool.submit(_answer, address, key, prompt, questions)] = prompt
+            for item in itertools.islice(items, n - len(running)):
+                running[pool.submit(work, item)] = item
             if not running:
                 return
             for future in wait(running, return_when=FIRST_COMPLETED).done:
-                done = running.pop(future)
-                record = future.result()
-                journal.add(done.number, record)
-                on_answer(record)
+                yield running.pop(future), future.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 

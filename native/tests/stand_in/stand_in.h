@@ -1,7 +1,7 @@
 // Simulated GPUs for tests on machines without one: devices with the properties and placement rules of ggml-cuda's,
 // which compute on the CPU backend. Registered with ggml, llama.cpp offloads to them.
 //
-// Simulated properties, each of which has exposed a bug of ours:
+// Simulated properties. Each has exposed a bug of ours:
 //   - large batches of weights in host memory are offloaded to it (offload_op), with copies of all other sources
 //   - it has a table of operations and types, and a host buffer type that belongs to it
 //   - the host cannot read its memory, new memory contains NaN, and there is no memset

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -159,15 +160,7 @@ def train(
     choices = (
         ("format", draft.format, FORMATS), ("dtype", run_options.dtype, DTYPES), ("device", run_options.device, DEVICES)
     )  # fmt: skip
-    for name, value, allowed in choices:
-        if value not in allowed:
-            raise UsageError(f"--{name} {value!r}: choose from {', '.join(allowed)}.")
-    if draft.mtp and (draft.aux_layers or draft.ffn_size or draft.mrope or draft.format != "specforge"):
-        raise UsageError("--mtp: the head has the target's shape. Omit --aux-layers, --ffn, --mrope and --format.")
-    if gguf is not None:
-        if draft.mtp:
-            raise UsageError("--gguf is for EAGLE-3 drafts. Convert an MTP head with llama-eagle convert --mtp-only.")
-        check_output(gguf)
+    _refuse(choices, draft, gguf)
     options = vars(draft) | vars(optimizer) | vars(run_options) | {"aux_layers": read_layers(draft.aux_layers)}
     options["seconds"] = None if hours is None else 3600 * hours
     report = run(Settings(output=out, target=target, data=tuple(data or ["self"]), **options))
@@ -183,3 +176,16 @@ def train(
         return
     score = "" if report.mean_emitted is None else f", {report.mean_emitted:.2f} tokens per round on held-out data"
     console.data(f"{gguf or report.output}: {report.steps} steps{score}")
+
+
+def _refuse(choices: tuple[tuple[str, str, Sequence[str]], ...], draft: DraftOptions, gguf: Path | None) -> None:
+    """Raise `UsageError` for options that cannot work. choices: name, value and allowed values."""
+    for name, value, allowed in choices:
+        if value not in allowed:
+            raise UsageError(f"--{name} {value!r}: choose from {', '.join(allowed)}.")
+    if draft.mtp and (draft.aux_layers or draft.ffn_size or draft.mrope or draft.format != "specforge"):
+        raise UsageError("--mtp: the head has the target's shape. Omit --aux-layers, --ffn, --mrope and --format.")
+    if gguf is not None:
+        if draft.mtp:
+            raise UsageError("--gguf is for EAGLE-3 drafts. Convert an MTP head with llama-eagle convert --mtp-only.")
+        check_output(gguf)

@@ -70,7 +70,7 @@ void run_wide_tiles(const dot_args & a) {
 
 // --- unrolled loops --------------------------------------------------------------------------------------------------
 
-// Makes the compiler reload values from memory instead of keeping them in registers, of which there are too few.
+// Makes the compiler reload values from memory: there are too few registers to keep them.
 inline void forget_loads() {
 #if defined(__GNUC__)
     asm volatile("" ::: "memory");
