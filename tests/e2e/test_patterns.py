@@ -41,9 +41,6 @@ REFUSED = {
 }  # fmt: skip
 
 
-OVERLONG = {0xC0, 0xC1, 0xE0, 0xF0}  # first bytes of characters that may have shorter encodings
-
-
 @pytest.fixture(scope="module")
 def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with load(write_pairs(tmp_path_factory.mktemp("models")), draft=None) as instance:
@@ -57,20 +54,10 @@ def grammar_of(schema: dict[str, Any]) -> Any:
 
 
 def texts(llm: Any, schema: dict[str, Any], n: int) -> Iterator[Any]:
-    """Yield up to `n` values that ended before 200 tokens.
-
-    llama.cpp's grammars take overlong encodings, such as C1 A1 for "a", and Python drops them: none are sampled.
-    """
+    """Yield up to `n` values that ended before 200 tokens."""
     from llama_cpp import LogitsProcessorList
 
-    overlong = [token for token in range(llm.n_vocab()) if OVERLONG & set(llm.detokenize([token]))]
-
-    def flatten(_: Any, scores: Any) -> Any:
-        scores[:] = 0
-        scores[overlong] = -np.inf
-        return scores
-
-    flat = LogitsProcessorList([flatten])
+    flat = LogitsProcessorList([lambda _, scores: np.zeros_like(scores)])
     grammar = grammar_of(schema)
     for seed in range(n):
         answer = llm.create_completion(
@@ -96,6 +83,35 @@ def test_refused_by_name(pattern: str) -> None:
 def test_in_a_list_of_types(llm: Any) -> None:
     schema = {"type": ["string", "null"], "pattern": "^[ab]{3}$"}
     assert all(value is None or re.search("^[ab]{3}$", value) for value in texts(llm, schema, 5))
+
+
+CONTROL = b"<|im_start|>"
+
+
+@pytest.mark.parametrize(
+    "grammar, text",
+    [
+        ('root ::= [^"]{12}', None),
+        ('root ::= "<" [|!] "im_start|>"', None),
+        ('root ::= "<|im_start|>" "a"', "a"),
+        ('root ::= <[257]> "a"', "a"),
+    ],
+)
+def test_control_tokens_are_used_where_they_are_named(llm: Any, grammar: str, text: str | None) -> None:
+    from llama_cpp import LlamaGrammar, LogitsProcessorList
+
+    assert llm.detokenize([257], special=True) == CONTROL
+
+    def favour(_: Any, scores: Any) -> Any:
+        scores[257] = 100
+        return scores
+
+    gbnf = LlamaGrammar.from_string(grammar, verbose=False)
+    processors = LogitsProcessorList([favour])
+    answer = llm.create_completion("abc", max_tokens=20, grammar=gbnf, logits_processor=processors, temperature=0)
+    choice = answer["choices"][0]
+    assert choice["finish_reason"] == "stop"
+    assert choice["text"] == text if text is not None else len(choice["text"]) == 12
 
 
 atoms = st.sampled_from(

@@ -9,6 +9,7 @@
 #include "eagle_sampler.h"
 #include "ggml.h"
 #include "llama-grammar.h"
+#include "llama-vocab.h"
 
 namespace eagle {
 
@@ -37,7 +38,55 @@ std::string with_line(const std::string & message, const std::string & text) {
     return format("%.200s", message.c_str());
 }
 
+// Whether `text` begins with `piece`, as far as it is single characters and not sets of them.
+bool is_literal(const llama_grammar_element * text, const char * piece) {
+    for (; *piece != 0; piece++, text++) {
+        const bool is_set = text->type != LLAMA_GRETYPE_CHAR || text[1].type == LLAMA_GRETYPE_CHAR_ALT ||
+                            text[1].type == LLAMA_GRETYPE_CHAR_RNG_UPPER;
+        if (is_set || text->value != (uint8_t) *piece) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// A control token that is a candidate, until an element of the grammar names it.
+struct UnnamedControl {
+    llama_token_data * candidate;
+    const char * piece;
+
+    bool is_named_by(const llama_grammar_element & element) const {
+        return element.type == LLAMA_GRETYPE_TOKEN_NOT ||
+               (element.type == LLAMA_GRETYPE_TOKEN && element.value == (uint32_t) candidate->id) ||
+               is_literal(&element, piece);
+    }
+};
+
+std::vector<UnnamedControl> allowed_controls(const llama_vocab & vocab, llama_token_data_array & candidates) {
+    std::vector<UnnamedControl> found;
+    for (size_t i = 0; i < candidates.size; i++) {
+        llama_token_data & each = candidates.data[i];
+        if (each.logit != -INFINITY && vocab.is_control(each.id) && !vocab.is_eog(each.id)) {
+            found.push_back({&each, vocab.token_to_piece(each.id).c_str()});
+        }
+    }
+    return found;
+}
+
 }  // namespace
+
+void reject_unnamed_controls(const llama_grammar & grammar, llama_token_data_array & candidates) {
+    std::vector<UnnamedControl> controls = allowed_controls(*grammar.vocab, candidates);
+    for (size_t i = 0; i < grammar.rules.size() && !controls.empty(); i++) {
+        for (const llama_grammar_element & element : grammar.rules[i]) {
+            const auto is_named = [&](const UnnamedControl & each) { return each.is_named_by(element); };
+            controls.erase(std::remove_if(controls.begin(), controls.end(), is_named), controls.end());
+        }
+    }
+    for (const UnnamedControl & each : controls) {
+        each.candidate->logit = -INFINITY;
+    }
+}
 
 void require_grammar_size(const char * text) {
     if (strnlen(text, MAX_GRAMMAR_BYTES + 1) > MAX_GRAMMAR_BYTES) {

@@ -7,6 +7,8 @@
 
 #include "llama.h"
 
+struct llama_grammar;
+
 namespace eagle {
 
 constexpr size_t MAX_GRAMMAR_BYTES = 1 << 20;
@@ -53,6 +55,24 @@ class GrammarStates {
   private:
     size_t n_levels_ = 0;
 };
+
+// Whether a character may begin with `byte`: C0, C1 and F5 to FF occur in no well-formed UTF-8.
+inline bool utf8_begins(uint8_t byte) {
+    return byte < 0x80 || (0xC2 <= byte && byte <= 0xF4);
+}
+
+// Whether `byte` may follow. `value`: bits of the character so far; `n_remain`: bytes it lacks, this one included.
+// Overlong forms, surrogates and values above U+10FFFF are refused, as JSON parsers and Python refuse them.
+inline bool utf8_continues(uint32_t value, int n_remain, uint8_t byte) {
+    const uint32_t next = value << 6 | (byte & 0x3F);
+    const bool of_four = n_remain != 3 || (0x10 <= next && next <= 0x10F);
+    const bool of_three = n_remain != 2 || (0x20 <= next && (next < 0x360 || 0x37F < next));
+    return byte >> 6 == 2 && of_four && of_three;
+}
+
+// Rejects control tokens that the grammar names nowhere, neither as a token nor as a literal: their text matches its
+// character classes and is missing in the answer. candidates: what the grammar has left.
+void reject_unnamed_controls(const llama_grammar & grammar, llama_token_data_array & candidates);
 
 // Throws if the grammar has rejected every candidate: no token of the vocabulary can follow.
 void require_allowed(const llama_token_data_array & candidates);
