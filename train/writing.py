@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from llama_eagle import console
@@ -16,11 +15,12 @@ from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.errors import UsageError
 from llama_eagle.serving import options as serving
 from llama_eagle.serving.process import background
-from llama_eagle.serving.prompts import Journal, post
+from llama_eagle.serving.prompts import Journal, Record, stream
 from llama_eagle.sessions.models import Model
 from llama_eagle.sessions.options import ContextOptions, LoadOptions
 from llama_eagle.sessions.text import chat_text, has_chat_template
 from llama_eagle.train.data.documents import Document, read_documents
+from llama_eagle.train.data.loops import answer_without_loop
 from llama_eagle.train.data.self_written import FILE, N_DEFAULT, Author, Limits, Template, Written, write_data
 from llama_eagle.train.settings import SELF, Settings
 from llama_eagle.train.targets.engine import gpu_layers, is_gguf
@@ -87,7 +87,11 @@ def _write(settings: Settings, journal: Journal, path: Path, limits: Limits, giv
         template = None
         if has_chat_template(model):
             template = Template(lambda messages: chat_text(model, messages, add_generation_prompt=False))
-        return write_data(Author(partial(post, address, key), template, given, limits), journal, path, limits)
+
+        def ask(path: str, body: Record) -> Record:
+            return answer_without_loop(stream(address, key, path, body))
+
+        return write_data(Author(ask, template, given, limits), journal, path, limits)
 
 
 def _identity(settings: Settings) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
@@ -183,7 +184,7 @@ class Journal:
             raise write_error(error, self._path, 0) from None
 
 
-def _parsed(line: str) -> Any:
+def _parsed(line: str | bytes) -> Any:
     try:
         return json.loads(line)
     except ValueError:
@@ -256,15 +257,30 @@ def post(address: str, key: str, path: str, body: Record) -> Record:
 
     Raises `Refused` with the server's reason, and `EnvironmentFailure` if the connection is lost.
     """
+    with _response(address, key, path, body) as response:
+        found: Record = json.load(response)
+        return found
+
+
+def stream(address: str, key: str, path: str, body: Record) -> Generator[Record, None, None]:
+    """Yield the events of a streamed answer. Closing the generator ends the request. Raises the errors of `post`."""
+    with _response(address, key, path, {**body, "stream": True}) as response:
+        for line in response:
+            event = _parsed(line.removeprefix(b"data: "))  # blank lines and [DONE] are no objects
+            if isinstance(event, dict):
+                yield event
+
+
+@contextmanager
+def _response(address: str, key: str, path: str, body: Record) -> Iterator[HTTPResponse]:
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
     request = urllib.request.Request(address + path, json.dumps(body).encode(), headers)
     try:
         with urllib.request.urlopen(request) as response:
-            found: Record = json.load(response)
-            return found
+            yield response
     except urllib.error.HTTPError as error:
         raise Refused(_reason(error)) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         raise EnvironmentFailure(f"connection to the server lost ({error}). Repeat the command to continue.") from None
 
 
