@@ -83,7 +83,7 @@ test: lint install
 
 test-slow: install
 	$(PIP) install --quiet --group integrations
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow -o timeout=7200
 
 # Of these tests; Mesa's software device takes a minute for a long prompt. TESTS= for all of them, on a GPU.
 test-vulkan: TESTS ?= not (long or pictures) or pictures and (few or all) or long and one and all
@@ -100,10 +100,10 @@ fuzz: install
 	$(BIN)/python tests/fuzz/run.py targets --cases $(or $(CASES),10000) --seed $(or $(SEED),1)
 	$(BIN)/python tests/fuzz/run.py folders --cases $(or $(CASES),10000) --seed $(or $(SEED),1)
 	$(BIN)/python tests/fuzz/interrupt.py --cases $(or $(CASES),1000) --seed $(or $(SEED),1)
-	LLAMA_EAGLE_FUZZ_CASES=$(or $(CASES),10000) $(BIN)/python -m pytest -m "" tests/fuzz/test_checkpoints.py tests/fuzz/test_calls.py tests/fuzz/test_requests.py
+	LLAMA_EAGLE_FUZZ_CASES=$(or $(CASES),10000) $(BIN)/python -m pytest -m "" -o timeout=0 tests/fuzz/test_checkpoints.py tests/fuzz/test_calls.py tests/fuzz/test_requests.py
 
 soak: install
-	LLAMA_EAGLE_SOAK=$(or $(CASES),10000) $(BIN)/python -m pytest tests/fuzz/test_soak.py
+	LLAMA_EAGLE_SOAK=$(or $(CASES),10000) $(BIN)/python -m pytest -o timeout=0 tests/fuzz/test_soak.py
 
 walk:
 	rm -rf build/walk

@@ -26,7 +26,7 @@ import numpy as np
 from llama_eagle.convert.dtypes import STORAGE, encode, storage_bytes
 from llama_eagle.errors import ConversionError
 from llama_eagle.files import check_output, temporary_next_to, write_error
-from llama_eagle.gguf.header import SPLIT_ID
+from llama_eagle.gguf.header import SPLIT_ID, ArrayRef, Header
 
 ALIGNMENT: Final = 32
 PIECE: Final = 1 << 18  # elements per piece: fits into a core's cache, a multiple of every block size
@@ -132,6 +132,15 @@ class GGUFOutput:
             self.keys[name] = _value(value, kind)
         except struct.error as error:
             raise ConversionError(f"the key {name} cannot store {value!r:.60} ({error})") from None
+
+    def copy_key(self, header: Header, name: str) -> None:
+        """Copy a key of another file with its type."""
+        value = header.keys[name]
+        if isinstance(value, ArrayRef):
+            self.keys[name] = struct.pack("<IIQ", _ARRAY, value.type_id, value.count) + header.raw_array(value)
+            return
+        kinds = {number: kind for kind, (number, _) in _SCALARS.items()} | {_STRING: "string"}
+        self.key(name, value, kinds[header.key_types[name]])
 
     def tensor(self, name: str, shape: tuple[int, ...], source: Source, outtype: str) -> None:
         """Declare a tensor of `shape` (NumPy order) to be stored as `outtype` (a key of dtypes.STORAGE).

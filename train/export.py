@@ -15,9 +15,12 @@ from llama_eagle.convert.export.engines import speculators_header
 from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.errors import ConfigError
 from llama_eagle.files import write_whole
+from llama_eagle.gguf.names import read_name
 from llama_eagle.train.model import Eagle3Draft, Geometry
+from llama_eagle.train.mtp.gguf_head import write_head
 from llama_eagle.train.mtp.head import MTPHead, head_tensors
 from llama_eagle.train.targets.checkpoint import TargetInfo
+from llama_eagle.train.targets.engine import EngineTargetInfo
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -81,23 +84,31 @@ def export_draft(
 
 
 def export_head(head: MTPHead, info: TargetInfo, folder: Path) -> None:
-    """Write a checkpoint for `convert --mtp-only`: the target's settings, its tokenizer and the head.
+    """Write mtp-NAME.gguf for a target that is a GGUF; otherwise a checkpoint for `convert --mtp-only`.
 
-    It also contains the other tensors of the target that such a file needs. Each file is written completely or not at
-    all.
+    That checkpoint is the target's settings, its tokenizer, the head, and the other tensors of the target that such a
+    file needs. Each file is written completely or not at all.
     """
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(info, EngineTargetInfo):
+        write_head(dict(head.named_parameters()), info.parts, folder / head_name(info.folder))
+        return
     target = open_checkpoint(info.folder)
     shared = [name for name in target.names() if name.endswith(HEAD_SHARES) and not name.startswith("mtp.")]
     tensors = {name: torch.tensor(target.read_f32(name)).bfloat16() for name in shared} | head_tensors(head)
     config = json.loads((info.folder / "config.json").read_text())
     config.get("text_config", config)["mtp_num_hidden_layers"] = 1
-    folder.mkdir(parents=True, exist_ok=True)
     weights, settings = (folder / name for name in DRAFT_FILES)
     for text in HEAD_TEXTS:
         if (info.folder / text).is_file():
             shutil.copyfile(info.folder / text, folder / text)
     write_whole(weights, lambda path: save_file(tensors, path, metadata={"format": "pt"}))
     write_whole(settings, lambda path: path.write_text(json.dumps(config, indent=2) + "\n"))
+
+
+def head_name(target: Path) -> str:
+    """Return the name of a head's file, by which it is found next to the target's file."""
+    return f"mtp-{read_name(target.name).model}.gguf"
 
 
 def _layer_ids(layout: str, aux_layers: tuple[int, ...]) -> list[int]:

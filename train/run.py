@@ -19,7 +19,15 @@ from llama_eagle.train.data.documents import read_documents
 from llama_eagle.train.data.samples import Sample, SampleMaker, digest
 from llama_eagle.train.data.self_written import FILE, PART
 from llama_eagle.train.data.vocabulary import choose_vocabulary, count_tokens
-from llama_eagle.train.export import DRAFT_FILES, HEAD_TEXTS, DraftOf, check_layer_ids, export_draft, export_head
+from llama_eagle.train.export import (
+    DRAFT_FILES,
+    HEAD_TEXTS,
+    DraftOf,
+    check_layer_ids,
+    export_draft,
+    export_head,
+    head_name,
+)
 from llama_eagle.train.features import FeatureSource, OnlineFeatures
 from llama_eagle.train.initial import Earlier, make_draft, read_earlier
 from llama_eagle.train.loop import Lesson, Loop
@@ -139,8 +147,6 @@ def _target(settings: Settings) -> TargetInfo:
     aux_layers = () if settings.mtp else settings.aux_layers
     if not is_gguf(settings.target):
         return read_target(settings.target, aux_layers)
-    if settings.mtp:
-        raise UsageError("--mtp starts from the head or last block of a Hugging Face checkpoint: give its folder.")
     return read_engine_target(settings.target, aux_layers)
 
 
@@ -262,7 +268,7 @@ def _multiplies_bf16() -> bool:
 def _check_output(settings: Settings) -> None:
     if settings.output.exists() and not settings.output.is_dir():
         raise UsageError(f"{settings.output} is a file; -o names the folder of the draft.")
-    own = (*DRAFT_FILES, *(HEAD_TEXTS if settings.mtp else ()))
+    own = (*DRAFT_FILES, *((*HEAD_TEXTS, head_name(Path(settings.target))) if settings.mtp else ()))
     is_written = any((settings.output / name).exists() for name in (FILE, PART))
     if not is_written:
         _refuse_foreign(settings.output, "-o", (state.FILE, metrics.METRICS, metrics.PLOT, *own))

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from fixtures.command import llama_eagle
 from fixtures.training import make_training_target, write_jsonl
 from llama_eagle.errors import ConfigError, InputError
 from llama_eagle.train.metrics import Journal, read_metrics
+from llama_eagle.train.mtp.gguf_head import stored_head
 from llama_eagle.train.mtp.head import head_tensors, make_head
 from llama_eagle.train.run import train
 from llama_eagle.train.settings import Settings
 from llama_eagle.train.targets.checkpoint import Target, read_target
+from llama_eagle.train.targets.engine import EngineTarget, read_engine_target
 from parity.mtp_reference import MTPReference, TargetStates
 from safetensors.torch import load_file
 
@@ -132,3 +137,68 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(
     train(replace(cut, resume=True))
     for name in ("model.safetensors", "config.json"):
         assert (cut.output / name).read_bytes() == (settings.output / name).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def files(target: Path, bare: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Both targets as GGUF, F32."""
+    from llama_eagle.convert.targets import TargetOptions, convert_target
+
+    folder = tmp_path_factory.mktemp("files")
+    found = {"target": folder / "base-F32.gguf", "bare": folder / "tuned-F32.gguf"}
+    convert_target(target, found["target"], TargetOptions(outtype="f32"))
+    convert_target(bare, found["bare"], TargetOptions(outtype="f32"))
+    return found
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("name", ["target", "bare"])
+def test_a_head_from_a_gguf_is_the_checkpoints(
+    name: str, target: Path, bare: Path, files: dict[str, Path], tmp_path: Path
+) -> None:
+    """Stored heads, last blocks with attention, and heads to start from."""
+    folder = target if name == "target" else bare
+    info = read_target(folder, ())
+    frozen = Target(info, torch.float32, torch.device("cpu")).frozen()
+    engine = read_engine_target(str(files[name]), ())
+    ids = torch.arange(info.n_vocab)
+    for earlier in (None, (target, files["target"])):
+        wanted = make_head(info, frozen, ids, 0, earlier and earlier[0])
+        found = make_head(engine, EngineTarget(engine, 16).frozen(), ids, 0, earlier and earlier[1])
+        for (key, ours), theirs in zip(found.named_parameters(), wanted.parameters(), strict=True):
+            assert torch.allclose(ours, theirs, atol=1e-5), key
+    with pytest.raises(InputError, match="it has no MTP head"):
+        make_head(engine, frozen, ids, 0, files["bare"])
+
+
+@pytest.mark.native
+def test_a_head_is_trained_through_a_gguf(settings: Settings, files: dict[str, Path], tmp_path: Path) -> None:
+    """The losses of the checkpoint's way, and a file that is found next to the target and holds what was learned."""
+    from llama_eagle.gguf.header import read_model
+    from llama_eagle.gguf.sidecars import find_sidecar
+
+    train(settings)
+    through = replace(settings, target=str(files["bare"]), output=tmp_path / "through")
+    report = train(through)
+    assert report is not None and report.mean_emitted is not None
+    curves = [[sum(r["losses"]) for r in read_metrics(s.output / "metrics.jsonl")] for s in (settings, through)]
+    assert np.allclose(*curves, rtol=0.02)
+    head = through.output / "mtp-tuned.gguf"
+    for path in (files["bare"], head):
+        shutil.copy(path, tmp_path)
+    model = read_model(tmp_path / files["bare"].name)[1]
+    found = find_sidecar(model)
+    assert found is not None and found.files is not None, found
+    assert stored_head(found.files).keys() == {name.removeprefix("mtp.") for name in _names(settings.output)}
+    common = ("generate", "-m", tmp_path / files["bare"].name, "--raw", "-p", SENTENCES[0], "-n", 24, "--temp", 0)
+    drafted = llama_eagle(*common, "-t", 1, "-d", tmp_path / head.name, "--n-draft", 3, "--json").json
+    plain = llama_eagle(*common, "-t", 1, "-d", "none", "--json").json
+    assert drafted["text"] == plain["text"] and drafted["speculative"]["n_drafted"] > 0, drafted
+    more = replace(through, output=tmp_path / "more", init=str(head), epochs=1, learning_rate=1e-9)
+    train(more)
+    losses = [sum(r["losses"]) for r in read_metrics(more.output / "metrics.jsonl") if r["held_out"]]
+    assert losses[-1] == pytest.approx(curves[1][-1], rel=0.05)
+
+
+def _names(folder: Path) -> list[str]:
+    return [name for name in load_file(folder / "model.safetensors") if name.startswith("mtp.")]

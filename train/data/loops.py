@@ -1,4 +1,4 @@
-"""Answers without their loops. Small models often repeat a passage until the token limit, above all with greedy decoding.
+"""Answers without their loops: small models often repeat a passage until the token limit.
 
 Of 380,000 tokens that SmolLM2-135M-Instruct wrote without this, 62 % were such repetitions.
 """

@@ -16,7 +16,9 @@ import torch
 from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.errors import ConfigError, InputError
 from llama_eagle.train.model import Memory, Mlp, RMSNorm, attend, rotate
+from llama_eagle.train.mtp import gguf_head
 from llama_eagle.train.targets.checkpoint import Frozen, TargetInfo
+from llama_eagle.train.targets.engine import EngineTargetInfo
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
@@ -153,20 +155,20 @@ def require_head_target(info: TargetInfo) -> None:
 
 
 def make_head(info: TargetInfo, frozen: Frozen, draft_ids: Tensor, seed: int, earlier: Path | None = None) -> MTPHead:
-    """Return the head in the folder `earlier`, else the one in the target's checkpoint, else a new one.
+    """Return the head in `earlier`, else the one in the target's checkpoint, else a new one.
 
-    `earlier` is a folder written by this trainer. A new head passes the state into a copy of the target's last block
-    with attention.
+    `earlier` is a folder written by this trainer, or a GGUF. A new head passes the state into a copy of the target's
+    last block with attention.
     """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         head = MTPHead(_geometry(info), frozen.head[draft_ids.to(frozen.head.device)].float())
-    stored = stored_head(info.folder) if earlier is None else _earlier_head(earlier)
+    stored = _stored_head(info) if earlier is None else _earlier_head(earlier)
     start = stored or _last_block(info)
     with torch.no_grad():
         for name, parameter in head.named_parameters():
             if name in start:
-                parameter.copy_(_fitting(name, start[name], parameter) + _offset(name))
+                parameter.copy_(_fitting(name, start[name], parameter))
         if not stored:
             head.norm.weight.copy_(frozen.norm_gain)
             head.fc.weight.mul_(0.1)[:, info.text.hidden_size :] += torch.eye(info.text.hidden_size)
@@ -179,19 +181,25 @@ def head_tensors(head: MTPHead) -> dict[str, Tensor]:
     return {f"mtp.{name}": (p.detach().cpu().float() - _offset(name)).bfloat16() for name, p in parameters}
 
 
-def stored_head(folder: Path) -> dict[str, Tensor]:
-    """Return the `mtp.` tensors of a checkpoint, without that prefix."""
-    return _tensors(folder, "mtp.")
+def _stored_head(info: TargetInfo) -> dict[str, Tensor]:
+    """Return the target's head without the names' prefix, norms with their whole gain; empty if it has none."""
+    if isinstance(info, EngineTargetInfo):
+        return gguf_head.stored_head(info.parts)
+    return _tensors(info.folder, "mtp.")
 
 
-def _earlier_head(folder: Path) -> dict[str, Tensor]:
-    found = stored_head(folder)
+def _earlier_head(path: Path) -> dict[str, Tensor]:
+    if path.suffix == ".gguf":
+        return gguf_head.earlier_head(path)
+    found = _tensors(path, "mtp.")
     if not found:
-        raise InputError(f"--init {folder}: its checkpoint has no MTP head. Name the folder of an earlier --mtp run.")
+        raise InputError(f"--init {path}: its checkpoint has no MTP head. Name the folder of an earlier --mtp run.")
     return found
 
 
 def _last_block(info: TargetInfo) -> dict[str, Tensor]:
+    if isinstance(info, EngineTargetInfo):
+        return gguf_head.last_attention_block(info.parts)
     number = max(i for i, kind in enumerate(info.text.layer_types) if kind == "full_attention")
     found = _tensors(info.folder, f"layers.{number}.")
     return {f"layers.0.{name}": tensor for name, tensor in found.items()}
@@ -200,11 +208,12 @@ def _last_block(info: TargetInfo) -> dict[str, Tensor]:
 def _tensors(folder: Path, mark: str) -> dict[str, Tensor]:
     """Return the tensors with `mark` in their names, keyed by the rest of the name after it."""
     checkpoint = open_checkpoint(folder)
-    return {
-        name.partition(mark)[2]: torch.tensor(checkpoint.read_f32(name))
+    names = [
+        name
         for name in checkpoint.names()
         if mark in name and "visual." not in name and ("mtp." in name) == (mark == "mtp.")
-    }
+    ]
+    return {name.partition(mark)[2]: torch.tensor(checkpoint.read_f32(name)) + _offset(name) for name in names}
 
 
 def _geometry(info: TargetInfo) -> MTPGeometry:

@@ -90,14 +90,18 @@ def _configuration(header: Header) -> Any:
 
     width, n_head = int(key("embedding_length")), int(key("attention.head_count"))
     n_mtp = int(key("nextn_predict_layers", 0))
-    rope: dict[str, Any] = {"rope_theta": float(key("rope.freq_base", 10000.0))}
+    head_dim = int(key("attention.key_length", width // n_head))
+    rope: dict[str, Any] = {
+        "rope_theta": float(key("rope.freq_base", 10000.0)),
+        "partial_rotary_factor": int(key("rope.dimension_count", head_dim)) / head_dim,
+    }
     if sections := header.arch_key("rope.dimension_sections"):
         rope |= {"mrope_section": [int(size) for size in sections[:3]], "mrope_interleaved": True}
     text = SimpleNamespace(
         hidden_size=width,
         num_attention_heads=n_head,
         num_key_value_heads=int(key("attention.head_count_kv", n_head)),
-        head_dim=int(key("attention.key_length", width // n_head)),
+        head_dim=head_dim,
         intermediate_size=int(key("feed_forward_length", 0)) or 3 * width,
         vocab_size=header.n_vocab,
         num_hidden_layers=int(key("block_count")) - n_mtp,
@@ -173,7 +177,7 @@ class EngineTarget:
             n = len(tokens[start : start + CHUNK])
             self._decode(tokens[start : start + n])
             layers = [self._rows(self._lib.eagle_layer_rows(self._context.handle, k), n) for k in self.info.aux_layers]
-            features.append(np.concatenate(layers, axis=1))
+            features.append(np.concatenate([np.empty((n, 0), np.float32), *layers], axis=1))
             final.append(self._rows(self._api.llama_get_embeddings(self._context.handle), n))
         return torch.from_numpy(np.concatenate(features)), torch.from_numpy(np.concatenate(final))
 

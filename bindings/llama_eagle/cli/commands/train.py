@@ -187,5 +187,8 @@ def _refuse(choices: tuple[tuple[str, str, Sequence[str]], ...], draft: DraftOpt
         raise UsageError("--mtp: the head has the target's shape. Omit --aux-layers, --ffn, --mrope and --format.")
     if gguf is not None:
         if draft.mtp:
-            raise UsageError("--gguf is for EAGLE-3 drafts. Convert an MTP head with llama-eagle convert --mtp-only.")
+            raise UsageError(
+                "--gguf is for EAGLE-3 drafts. For a GGUF target, DRAFT_DIR/mtp-NAME.gguf is the head; otherwise "
+                "convert it with llama-eagle convert --mtp-only."
+            )
         check_output(gguf)
