@@ -59,3 +59,5 @@ def test_schema_logprobs_and_several_answers(api: Any) -> None:
     assert all(set(json.loads(text)) == {"ok"} for text in texts)
     scored = ask(api, max_tokens=3, logprobs=True, top_logprobs=2, **without_thinking()).choices[0]
     assert [len(entry.top_logprobs) for entry in scored.logprobs.content] == [2, 2, 2]
+    alone = ask(api, max_tokens=3, logprobs=True, top_logprobs=0, **without_thinking()).choices[0]
+    assert [entry.logprob for entry in alone.logprobs.content] == [entry.logprob for entry in scored.logprobs.content]
