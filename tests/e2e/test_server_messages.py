@@ -23,6 +23,11 @@ CHATS: list[tuple[list[dict[str, Any]], bool]] = [
     ([{"role": "system", "content": PARTS}, USER], False),
     ([{"role": "developer", "content": "Rules"}, USER], False),
     ([USER, {"role": "assistant", "content": None}, USER], False),
+    ([USER, {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}, USER], False),
+    (
+        [{"role": "user", "content": [{"type": "input_text", "text": "one"}, {"type": "output_text", "text": "two"}]}],
+        False,
+    ),
     (
         [
             USER,

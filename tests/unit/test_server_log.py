@@ -19,6 +19,8 @@ from llama_eagle.serving.process import complaint
         ("srv          stop: cancel task, id_task = 3", ""),
         ("srv    send_error: task id = 7, error: Prompt contains invalid tokens", ""),
         ("common_chat_peg_parse: unparsed peg-native output: {", ""),
+        ("slot update_slots: id  0 | task 5 | n_past was set to 32", ""),
+        ("slot update_slots: id  0 | task 5 | need to evaluate at least 1 token for each active slot (n_past = 3)", ""),
     ],
 )
 def test_messages(text: str, message: str) -> None:

@@ -30,8 +30,11 @@ FEW_HEAPS = {"MALLOC_ARENA_MAX": "2"}  # of glibc: with one for each of its thre
 _LINE = re.compile(r"^[\d.]+ (?P<level>[A-Z]) (?P<text>.*)$")
 # Prefix of a message in llama-server's log: the part and function that logs, a slot and its task.
 _ORIGIN = re.compile(r"^(?:[a-z]{2,6} +)?[\w:~]+(?:\(\))?: +(?:id +-?\d+ \| task -?\d+ \| )?")
-# Lines about one request; its response contains the same.
-_OF_A_REQUEST = re.compile(r"got exception: \{|cancel task|task id = \d+, error: |^unparsed .* output")
+# Lines about one request: its response contains the same, or nothing is wrong.
+_OF_A_REQUEST = re.compile(
+    r"got exception: \{|cancel task|task id = \d+, error: |^unparsed .* output|^failed to parse grammar"
+    r"|^need to evaluate at least 1 token|^n_past was set to|^unable to match sampler|^Wrong type supplied"
+)
 # Complaints about arguments, which can only be those that `serve` passes through.
 _OF_ARGUMENTS = re.compile(
     r"(error: )?invalid argument: |error while handling argument|JSON schema error|the supplied chat template is not"

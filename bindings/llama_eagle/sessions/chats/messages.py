@@ -17,6 +17,7 @@ from llama_eagle.sessions.chats import abilities
 
 Message = dict[str, Any]
 MEDIA = {"image_url": "images", "input_audio": "sound", "input_video": "videos", "video_url": "videos"}
+TEXTS = ("text", "refusal", "input_text", "output_text")  # of Chat Completions and of Responses
 SYSTEMS = ("system", "developer")
 OWN_DEVELOPER = "<|channel|>"  # in templates of gpt-oss, which have a developer role
 
@@ -114,9 +115,10 @@ def _read_part(part: Any, where: str) -> Message:
         raise UsageError(
             f"{where} contains {MEDIA[kind]}, which this model reads only with an encoder. Set mmproj_path."
         )
-    if kind != "text" or not isinstance(part.get("text"), str):
+    text = part.get("refusal" if kind == "refusal" else "text") if kind in TEXTS else None
+    if not isinstance(text, str):
         raise UsageError(f"{where} has a part of type {kind!r}. Send text and image_url parts.")
-    return {"type": "text", "text": part["text"]}
+    return {"type": "text", "text": text}
 
 
 def _as_system(message: Message) -> Message:

@@ -55,20 +55,6 @@ inline std::string eagle_reasoning_of(const common_json & item) {
     return "";
 }
 
-// Sets the type of text parts, which depends on the role; clients send earlier answers back unchanged.
-inline void eagle_name_parts(common_json & parts, const char * name) {
-    for (size_t i = 0; parts.is_array() && i < parts.size(); i++) {
-        common_json & part = parts.at(i);
-        const std::string type = eagle_text_at(part, "type");
-        if (type == "refusal") {
-            part["text"] = eagle_text_at(part, "refusal");
-        }
-        if (type == "text" || type == "input_text" || type == "output_text" || type == "refusal") {
-            part["type"] = name;
-        }
-    }
-}
-
 inline void eagle_read_item(common_json & item) {
     const bool is_answer = eagle_text_at(item, "role") == "assistant";
     if (is_answer) {

@@ -56,6 +56,20 @@ inline void eagle_read_text(common_json & object, const std::string & key, const
     eagle_require(!object.contains(key) || object.at(key).is_string(), where + " has a '" + key + "' that is no text");
 }
 
+// Sets the type of text parts, which depends on the role; clients send earlier answers back unchanged.
+inline void eagle_name_parts(common_json & parts, const char * name) {
+    for (size_t i = 0; parts.is_array() && i < parts.size(); i++) {
+        common_json & part = parts.at(i);
+        const std::string type = eagle_text_at(part, "type");
+        if (type == "refusal") {
+            part["text"] = eagle_text_at(part, "refusal");
+        }
+        if (type == "text" || type == "input_text" || type == "output_text" || type == "refusal") {
+            part["type"] = name;
+        }
+    }
+}
+
 // Returns the arguments of an earlier call as the text of a JSON object.
 inline void eagle_read_arguments(common_json & call, const std::string & where) {
     eagle_require(eagle_has(call, "function") && !eagle_text_at(call.at("function"), "name").empty(),
@@ -95,6 +109,9 @@ inline void eagle_read_message(common_json & message, const std::string & where)
     eagle_erase_null(message, "tool_calls");
     for (const char * key : {"name", "tool_call_id", "reasoning_content"}) {
         eagle_read_text(message, key, where);
+    }
+    if (message.contains("content")) {
+        eagle_name_parts(message["content"], "text");
     }
     if (eagle_text_at(message, "role") == "developer") {
         message["role"] = "system";
