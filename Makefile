@@ -1,7 +1,7 @@
 # The whole set-up is `make demo` or `make test`; both create what they need in .venv and build/.
 #
 #   make demo        answer with a real model and with a small trained pair, with and without drafts. If nothing is
-#                    installed yet, it installs all commands but `serve` and `train`
+#                    installed yet, it installs all commands but `serve`, `answer`, `imatrix` and `train`
 #   make install     everything: the server, and what tests and training need
 #   make test        lint, native tests and the default Python tests: about twenty minutes on two cores
 #   make test-slow   the long property, distribution and comparison tests

@@ -26,29 +26,30 @@ from llama_eagle.cli.commands import (
     train,
 )
 
-# Command -> function and example. The first sentence of a command's help must fit a line of 80 columns.
+# Command -> function and example, in the order of docs/commands.md. The first sentence of a command's help must fit a
+# line of 80 columns.
 COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
+    "run": (run.run, "llama-eagle run Qwen/Qwen3-8B"),
+    "chat": (chat.chat, "llama-eagle chat -m target.gguf -d draft.gguf"),
+    "generate": (generate.generate, 'llama-eagle generate -m target.gguf -p "Why is the sky blue?"'),
+    "serve": (serve.serve, "llama-eagle serve -m target.gguf -d draft.gguf --port 8000"),
+    "answer": (answer.answer, "llama-eagle answer prompts.jsonl -m target.gguf -o answers.jsonl --parallel 8"),
+    "pairs": (run.pairs, "llama-eagle pairs"),
     "convert": (convert.convert, "llama-eagle convert Qwen/Qwen3-8B -o qwen3-8b.gguf --outtype q4_k_m"),
-    "export": (convert.export, "llama-eagle export draft.gguf --target Qwen/Qwen3-8B --to vllm -o qwen3-8b-eagle3"),
     "quantize": (quantize.quantize, "llama-eagle quantize model-f16.gguf model-q4_k_m.gguf q4_k_m"),
     "imatrix": (quantize.imatrix, "llama-eagle imatrix -m model-f16.gguf -f text.txt -o imatrix.gguf"),
+    "export": (convert.export, "llama-eagle export draft.gguf --target Qwen/Qwen3-8B --to vllm -o qwen3-8b-eagle3"),
     "train": (train.train, "llama-eagle train --target Qwen/Qwen3-0.6B --data chats.jsonl -o my-draft"),
     "check": (check.check, "llama-eagle check target.gguf draft.gguf"),
-    "demo": (demo.demo, "llama-eagle demo --work build/demo"),
-    "bench": (bench.bench, "llama-eagle bench --synthetic 0.8b --n-draft 2,4,auto"),
-    "evaluate": (evaluate.evaluate, "llama-eagle evaluate -m target.gguf -d draft.gguf --data chat --limit 10"),
-    "generate": (generate.generate, 'llama-eagle generate -m target.gguf -p "Why is the sky blue?"'),
-    "answer": (answer.answer, "llama-eagle answer prompts.jsonl -m target.gguf -o answers.jsonl --parallel 8"),
-    "chat": (chat.chat, "llama-eagle chat -m target.gguf -d draft.gguf"),
-    "run": (run.run, "llama-eagle run Qwen/Qwen3-8B"),
-    "pairs": (run.pairs, "llama-eagle pairs"),
-    "serve": (serve.serve, "llama-eagle serve -m target.gguf -d draft.gguf --port 8000"),
-    "rpc-server": (serve.rpc_server, "llama-eagle rpc-server --host 192.168.1.20 --port 50052"),
     "inspect": (inspect.inspect, "llama-eagle inspect model.gguf"),
+    "evaluate": (evaluate.evaluate, "llama-eagle evaluate -m target.gguf -d draft.gguf --data chat --limit 10"),
+    "bench": (bench.bench, "llama-eagle bench --synthetic 0.8b --n-draft 2,4,auto"),
+    "demo": (demo.demo, "llama-eagle demo --work build/demo"),
+    "rpc-server": (serve.rpc_server, "llama-eagle rpc-server --host 192.168.1.20 --port 50052"),
     "doctor": (inspect.doctor, "llama-eagle doctor"),
 }
 METAVARS = {str: "TEXT", Path: "PATH", int: "N", float: "X"}  # for options that name none
-ABOUT = "EAGLE-3 and MTP speculative decoding for quantized local models, on llama.cpp."
+ABOUT = "Run GGUF models faster with speculative decoding (EAGLE-3, MTP, prompt look-up), on llama.cpp."
 
 
 class Command(typer.core.TyperCommand):

@@ -31,15 +31,19 @@ def _threads(value: str | int) -> int:
 
 ADVANCED = "Advanced"  # the help panel of expert options
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, also for failures.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, also on failure.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show llama.cpp's log on stderr.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Print the answer as plain text, without rendering Markdown.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output files.")]
-TargetFile = Annotated[
-    Path, typer.Option("--model", "-m", metavar="TARGET.gguf", help="Target model: a GGUF file, or its first part.")
-]
+TARGET_HELP = "Target model: a GGUF file, or the first file of a split one."
+TargetFile = Annotated[Path, typer.Option("--model", "-m", metavar="TARGET.gguf", help=TARGET_HELP)]
 GpuLayers = Annotated[
-    int, typer.Option("--n-gpu-layers", "-ngl", help="Number of the target's layers on the GPU (-1: all).")
+    int,
+    typer.Option(
+        "--n-gpu-layers",
+        "-ngl",
+        help="Number of the target's layers on the GPU (-1: all). docs/gpu.md describes builds for GPUs.",
+    ),
 ]
 Threads = Annotated[
     int,
@@ -48,8 +52,8 @@ Threads = Annotated[
         "-t",
         metavar="N|auto",
         parser=_threads,
-        show_default="auto",
-        help="Number of CPU threads (auto or 0: one per physical performance core available to this process).",
+        show_default=False,
+        help="Number of CPU threads (default: auto or 0, one per physical performance core available to this process).",
     ),
 ]
 
@@ -57,12 +61,19 @@ Threads = Annotated[
 CacheTypeK = Annotated[
     str,
     typer.Option(
-        help="Data type of the K cache: f32, f16, bf16, q8_0, ... Quantized types save memory and lose precision.",
+        metavar="TYPE",
+        help="Data type of the K cache: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl. Quantized types save "
+        "memory and lose precision.",
         rich_help_panel=ADVANCED,
     ),
 ]
 CacheTypeV = Annotated[
-    str, typer.Option(help="Data type of the V cache (see --cache-type-k).", rich_help_panel=ADVANCED)
+    str,
+    typer.Option(
+        metavar="TYPE",
+        help="Data type of the V cache (see --cache-type-k). Quantized types require flash attention.",
+        rich_help_panel=ADVANCED,
+    ),
 ]
 EXPERT_DRAFTING = ("n_draft_max", "p_min", "draft_vocab", "draft_gpu_layers", "draft_n_ctx")
 
@@ -118,17 +129,23 @@ class Sampling:
     temp: Annotated[
         float, typer.Option(help="Sampling temperature (0: greedy decoding). Lower values give more predictable text.")
     ] = SamplingParams.temperature
-    top_k: Annotated[int, typer.Option(help="Sample from the K most likely tokens (0: off).")] = SamplingParams.top_k
+    top_k: Annotated[int, typer.Option(help="Sample from the N most likely tokens (0: off).")] = SamplingParams.top_k
     top_p: Annotated[
-        float, typer.Option(help="Sample from the most likely tokens that sum to this probability (1: off).")
+        float, typer.Option(help="Sample from the most likely tokens whose probabilities sum to this (1: off).")
     ] = SamplingParams.top_p
     min_p: Annotated[
-        float, typer.Option(help="Drop tokens below this share of the most likely token's probability (0: off).")
+        float, typer.Option(help="Drop tokens below this fraction of the most likely token's probability (0: off).")
     ] = SamplingParams.min_p
     repeat_penalty: Annotated[
-        float, typer.Option(help="Divide the logits of recent tokens by this (1: off).", rich_help_panel=ADVANCED)
+        float,
+        typer.Option(
+            help="Penalty on each of the last 64 tokens (1: off). Values above 1 reduce repetition.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = SamplingParams.repeat_penalty
-    seed: Annotated[int | None, typer.Option(help="Seed of the sampler (default: random).")] = SamplingParams.seed
+    seed: Annotated[int | None, typer.Option(help="Random seed of sampling (default: a new one in each run).")] = (
+        SamplingParams.seed
+    )
 
     def params(self) -> SamplingParams:
         """Return the library's parameters. Raises `UsageError` for values out of range."""
@@ -148,7 +165,10 @@ class Vision:
 
     mmproj: Annotated[
         Path | None,
-        typer.Option(metavar="MMPROJ.gguf", help="Vision encoder of the target; required to read images."),
+        typer.Option(
+            metavar="MMPROJ.gguf",
+            help="Vision encoder of the target, from `convert --mmproj`; required to read images.",
+        ),
     ] = None
 
 
@@ -161,7 +181,8 @@ class Devices:
         str | None,
         typer.Option(
             metavar="HOST:PORT,...",
-            help="RPC servers that hold a part of the layers; start them with llama-eagle rpc-server.",
+            help="Machines that hold a part of the layers and run `llama-eagle rpc-server`. With them, -ngl 0 means "
+            "all layers.",
             rich_help_panel=ADVANCED,
         ),
     ] = None
@@ -171,8 +192,8 @@ class Devices:
             "--tensor-split",
             "-ts",
             metavar="N,...",
-            help="Split ratio of the layers: RPC servers first, then local GPUs, for example 3,1 "
-            "(default: by free memory).",
+            help="Split ratio of the layers: RPC servers first, then local GPUs, for example 3,1 (default: by free "
+            "memory).",
             rich_help_panel=ADVANCED,
         ),
     ] = None
@@ -192,14 +213,21 @@ class Computing(Devices):
     threads: Threads = ContextOptions.n_threads
     batch_size: Annotated[
         int,
-        typer.Option("--batch-size", "-b", help="Maximum number of tokens per decode call.", rich_help_panel=ADVANCED),
+        typer.Option(
+            "--batch-size",
+            "-b",
+            help="Maximum number of tokens per decode call (llama.cpp's logical batch). No effect in `serve` and "
+            "`answer`, which use --ubatch-size.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = ContextOptions.n_batch
     ubatch_size: Annotated[
         int,
         typer.Option(
             "--ubatch-size",
             "-ub",
-            help="Maximum number of tokens computed at once. More is faster for long prompts and takes more memory.",
+            help="Maximum number of tokens computed at once (llama.cpp's physical batch). A larger value reads long "
+            "prompts faster and takes more memory.",
             rich_help_panel=ADVANCED,
         ),
     ] = ContextOptions.n_ubatch

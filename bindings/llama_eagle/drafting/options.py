@@ -58,8 +58,9 @@ class DraftingOptions:
     draft: str | Path | None = field(
         default=None,
         metadata=_about(
-            "Drafter: a GGUF file with an EAGLE-3 draft or an MTP head, mtp (the target's own head), lookup or none "
-            "(default: the target's MTP head if present, else lookup).",
+            "Drafter: a GGUF file with an EAGLE-3 draft or an MTP head, mtp (the target's own head), lookup (prompt "
+            "look-up) or none. The default is the first available: the target's MTP head, a draft file next to the "
+            "target, a published draft that `llama-eagle run` has fetched, prompt look-up.",
             "--draft",
             "DRAFT.gguf|mtp|lookup|none",
             kind=str,
@@ -68,7 +69,8 @@ class DraftingOptions:
     n_draft: int | str = field(
         default="auto",
         metadata=_about(
-            "Draft length in tokens, or auto: chosen by measured acceptance and cost, down to none.",
+            "Draft length in tokens per round, or auto: chosen from the measured acceptance rate and cost, down to no "
+            "draft.",
             "--n-draft",
             "K|auto",
             kind=int | str,
@@ -77,7 +79,8 @@ class DraftingOptions:
     n_draft_max: int = field(
         default=LONGEST,
         metadata=_about(
-            "Maximum draft length in tokens; also the rollback depth reserved for recurrent models.",
+            "Maximum draft length in tokens for auto. A lower value saves memory with recurrent models such as "
+            "Qwen3.5.",
             "--n-draft-max",
             least=1,
             kind=int,
@@ -86,38 +89,54 @@ class DraftingOptions:
     p_min: float = field(
         default=0.0,
         metadata=_about(
-            "End a draft where the product of its tokens' probabilities falls below this.", "--p-min", kind=float
+            "End a draft when the product of its tokens' probabilities in the draft model falls below this, from 0 to "
+            "1 (0: never).",
+            "--p-min",
+            kind=float,
         ),
     )
     draft_sampling: str = field(
         default="match",
         metadata=_about(
-            "Verification of sampled drafts: match (identical text to plain decoding) or rejection (same distribution, "
-            "more accepted tokens at high temperatures).",
+            "Verification of drafts at temperatures above 0. match: the text is identical to plain decoding. "
+            "rejection: only the distribution is the same, and more tokens are accepted at high temperatures.",
             "--draft-sampling",
             "match|rejection",
             choices=("match", "rejection"),
         ),
     )
     exact: bool = field(
-        default=False, metadata=_about("Refuse weights that no exact kernel reads.", "--exact", kind=bool)
+        default=False,
+        metadata=_about(
+            "Guarantee that drafts do not change the text: use exact kernels on CUDA too, and fail if any weight has "
+            "none.",
+            "--exact",
+            kind=bool,
+        ),
     )
     draft_gpu_layers: int | None = field(
         default=None,
         metadata=_about(
-            "Layers of the draft on the GPU (default: same as the target).", "--draft-gpu-layers", kind=int
+            "Number of the draft model's layers on the GPU (-1: all; default: same as the target).",
+            "--draft-gpu-layers",
+            kind=int,
         ),
     )
     draft_n_ctx: int = field(
         default=0,
         metadata=_about(
-            "Context size of the draft in tokens (0: same as the target).", "--draft-ctx-size", least=0, kind=int
+            "Context size of the draft model in tokens (0: same as the target). A smaller one saves memory; beyond it, "
+            "decoding continues without drafts.",
+            "--draft-ctx-size",
+            least=0,
+            kind=int,
         ),
     )
     draft_vocab: int | str | None = field(
         default=None,
         metadata=_about(
-            f"Rows of an MTP head's output matrix, or all (default: {DRAFT_VOCAB}).",
+            f"Number of tokens that an MTP head can propose, at least 16, or all (default: {DRAFT_VOCAB}). Fewer make "
+            "drafting cheaper but miss rare tokens.",
             "--draft-vocab",
             "N|all",
             kind=int | str,
@@ -126,8 +145,8 @@ class DraftingOptions:
     lookup: bool | None = field(
         default=None,
         metadata=_about(
-            "Try prompt look-up before the draft model when it is faster (default: on when a draft model is used with "
-            "auto and match).",
+            "Use prompt look-up, which copies drafts from earlier text, before the draft model if it is faster "
+            "(default: on, except with a fixed draft length or rejection sampling).",
             "--lookup/--no-lookup",
             kind=bool,
         ),
@@ -135,8 +154,8 @@ class DraftingOptions:
     lookup_cache: str | Path | None = field(
         default=None,
         metadata=_about(
-            "File that prompt look-up reads at the start and adds to at the end: it also finds texts of earlier runs "
-            "with this vocabulary.",
+            "File that keeps the texts of prompt look-up between runs: read at the start, extended at the end, created "
+            "if missing. Models with the same vocabulary can share it.",
             "--lookup-cache",
             "FILE",
             kind=str,
@@ -144,7 +163,9 @@ class DraftingOptions:
     )
     drafter: Drafter | None = field(
         default=None,
-        metadata=_about("Drafter in place of the look-up: an object with begin, draft and accept, in Python only."),
+        metadata=_about(
+            "Your own drafter in place of prompt look-up: an object with the methods begin, draft and accept."
+        ),
     )
 
     def __post_init__(self) -> None:

@@ -27,30 +27,30 @@ def answer(
         Path,
         typer.Argument(
             metavar="PROMPTS.jsonl",
-            help="File of prompts: JSON lines with `messages` or `prompt`, or one text per line.",
+            help="Prompts: JSON lines with `messages` or `prompt`, or one text per line.",
         ),
     ],
     model: TargetFile,
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", metavar="ANSWERS.jsonl", help="Output file with one JSON line per prompt, in their order."
+            "--output", "-o", metavar="ANSWERS.jsonl", help="Output file: one JSON line per prompt, in the same order."
         ),
     ],
     drafting: Drafting,
     sampling: Sampling,
     computing: Computing,
     parallel: Annotated[
-        int, typer.Option("--parallel", "-np", help="Number of prompts to answer at the same time, up to 16.")
+        int, typer.Option("--parallel", "-np", help="Number of prompts to answer at the same time, 1 to 16.")
     ] = 4,
     n_predict: Annotated[
         int, typer.Option("-n", "--n-predict", min=1, help="Maximum length of an answer in tokens.")
     ] = 1024,
     ctx_size: Annotated[
-        int, typer.Option("--ctx-size", "-c", min=1, help="Context size in tokens for each prompt with its answer.")
+        int, typer.Option("--ctx-size", "-c", min=1, help="Context size in tokens for each prompt and its answer.")
     ] = CHAT_CONTEXT,
     raw: Annotated[
-        bool, typer.Option("--raw", help="Continue each prompt as text, without the model's chat template.")
+        bool, typer.Option("--raw", help="Continue each prompt as plain text, without the chat template.")
     ] = False,
     overwrite: Overwrite = False,
     json: Json = False,
@@ -60,8 +60,8 @@ def answer(
 
     Repeat the command to continue an interrupted run: finished answers are kept in ANSWERS.jsonl.part. Each output line
     contains the keys of the prompt's line, the messages with the answer (`text` with --raw), finish_reason and
-    n_tokens. A prompt that the model refuses, for example a too long one, gets an `error` instead, and the exit code
-    is 5. A model without a chat template continues texts.
+    n_tokens. A prompt that fails, for example because it is longer than the context, gets an `error` instead, and the
+    exit code is 5. Without a chat template in the model, prompts are continued as with --raw.
     """
     from llama_eagle.files import check_output, refuse_existing, refuse_sources
     from llama_eagle.serving import options as serving

@@ -45,23 +45,31 @@ class Pair:
     synthetic: Annotated[
         str | None,
         typer.Option(
-            metavar="0.8b|2b|4b|9b|35b-a3b-8|tiny",
-            help="Benchmark a synthetic pair of this shape (35b-a3b-N: with N blocks, 8 to 40).",
+            metavar="0.8b|2b|4b|9b|35b-a3b-N|small|tiny",
+            help="Generate and benchmark a target and a draft with the tensor shapes of this Qwen3.5 model. 35b-a3b-N "
+            "has N blocks: 8, 16, 24, 32 or 40.",
         ),
     ] = None
     accept: Annotated[
-        str, typer.Option(metavar="P[,P...]", help="Acceptance rates of the synthetic pair, from 0 to 1.")
+        str,
+        typer.Option(
+            metavar="P[,P...]", help="Acceptance rates of the synthetic draft, from 0 to 1; each is measured."
+        ),
     ] = "0.7"
     outtype: Annotated[
-        str, typer.Option("--type", help="Quantization type of the synthetic target: q8_0, q4_k_m, ...")
+        str, typer.Option("--type", metavar="TYPE", help="Quantization type of the synthetic target: q8_0, q4_k_m, ...")
     ] = "q8_0"
     draft_type: Annotated[
         str | None,
-        typer.Option(help="Requantize the draft to this type before measuring (default: leave it as it is)."),
+        typer.Option(
+            metavar="TYPE",
+            help="Quantize the draft to this type before measuring (default: leave it unchanged).",
+            rich_help_panel=ADVANCED,
+        ),
     ] = None
     model: Annotated[
         Path | None,
-        typer.Option("--model", "-m", metavar="TARGET.gguf", help="Benchmark this target instead of a synthetic one."),
+        typer.Option("--model", "-m", metavar="TARGET.gguf", help="Target model to benchmark, instead of --synthetic."),
     ] = None
     draft: Annotated[
         Path | None,
@@ -69,16 +77,19 @@ class Pair:
             "--draft",
             "-d",
             metavar="DRAFT.gguf|mtp|lookup",
-            help="Drafter: a GGUF file, mtp or lookup (default: the target's MTP head or the draft next to it if "
-            "present, else prompt look-up).",
+            help="Drafter for --model: a GGUF file, mtp or lookup (default: the target's MTP head or a draft next to "
+            "it if present, else prompt look-up).",
         ),
     ] = None
     drafter: Annotated[
         str | None,
-        typer.Option(metavar="eagle3|mtp|lookup", help="Kind of drafter of the synthetic pair (default: eagle3)."),
+        typer.Option(metavar="eagle3|mtp|lookup", help="Kind of drafter for --synthetic (default: eagle3)."),
     ] = None
     draft_vocab: Annotated[
-        str, typer.Option(metavar="N|all", help="Rows of the MTP head's output matrix that are computed, or all.")
+        str,
+        typer.Option(
+            metavar="N|all", help="Number of tokens that the MTP head can propose, or all.", rich_help_panel=ADVANCED
+        ),
     ] = "16384"
     prompt: Annotated[
         str | None, typer.Option("--prompt", "-p", help="Prompt of each run (default: a built-in one).")
@@ -108,7 +119,8 @@ class Runs(Devices):
     """Settings of the measurement."""
 
     n_draft: Annotated[
-        str, typer.Option(metavar="N[,N...][,auto]", help="Draft lengths to measure, in tokens, and auto.")
+        str,
+        typer.Option(metavar="N[,N...][,auto]", help="Draft lengths to measure, in tokens; auto: the adaptive length."),
     ] = "1,2,3,4,6,8,auto"
     n_predict: Annotated[int, typer.Option("-n", min=8, help="Number of tokens generated in each run.")] = 256
     threads: Threads = 0
@@ -116,18 +128,22 @@ class Runs(Devices):
     p_min: PMin = 0.0
     repetitions: Annotated[int, typer.Option(min=1, help="Number of runs per setting. The report shows medians.")] = 3
     chat: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Also measure a streamed chat answer of N tokens (0: do not).")
+        int, typer.Option(metavar="N", min=0, help="Also measure a streamed chat answer of N tokens (0: skip this).")
     ] = 0
     peers: Annotated[
         str | None,
-        typer.Option(metavar="upstream", help="Also measure llama.cpp's own speculative decoding on the same files."),
+        typer.Option(
+            metavar="upstream",
+            help="Also measure llama.cpp's own speculative decoding on the same files. Builds llama.cpp's tools if "
+            "they are not in the cache.",
+        ),
     ] = None
 
     depths: Annotated[
         str,
         typer.Option(
             metavar="N[,N...]",
-            help="Context depths, in tokens, at which the cost of one step is measured.",
+            help="Context depths in tokens at which single decodes, draft steps and verifications are timed.",
             rich_help_panel=ADVANCED,
         ),
     ] = "64"
@@ -135,7 +151,7 @@ class Runs(Devices):
         str,
         typer.Option(
             metavar="N[,N...]",
-            help="Also measure reading prompts of these lengths, in tokens, with and without a draft.",
+            help="Prompt lengths in tokens whose reading is timed too, with and without a draft (default: none).",
             rich_help_panel=ADVANCED,
         ),
     ] = ""
@@ -187,14 +203,15 @@ def bench(
     pair: Pair,
     runs: Runs,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Plot speed over draft length into this file.")
+        Path | None, typer.Option(metavar="FILE.png", help="Write a plot of speed by draft length to this file.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Measure decoding speed: plain, and with drafts of each length.
+    """Measure decoding speed without drafts and by draft length.
 
-    Any model works: without a draft, prompt look-up is the drafter; with one, look-up alone is measured too. With
-    --peers upstream, llama.cpp's own drafters run on the same files, alternating with ours.
+    Give --synthetic, which generates the files, or --model. Without a draft model, prompt look-up is the drafter; with
+    one, look-up alone is measured too. With --peers upstream, llama.cpp's own drafters run on the same files,
+    alternating with ours.
     """
     from llama_eagle.bench import report
 

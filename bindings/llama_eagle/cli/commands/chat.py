@@ -95,9 +95,9 @@ def chat(
     computing: Computing,
     chat_options: ChatOptions,
 ) -> None:
-    """Chat with a model on the terminal.
+    """Chat with a GGUF model on the terminal.
 
-    Type /help for the commands. Input from a file or a pipe is read line by line.
+    Type /help in the chat for its commands. Input from a file or a pipe is read line by line, one message per line.
     """
     from llama_eagle.drop_in.llama import EagleLlama
 

@@ -17,25 +17,32 @@ N_DRAFT = 4
 
 
 def check(
-    target: Annotated[Path, typer.Argument(metavar="TARGET.gguf", help="Target model, or any GGUF model, to check.")],
+    target: Annotated[
+        Path, typer.Argument(metavar="TARGET.gguf", help="GGUF model to check, or the target of DRAFT.gguf.")
+    ],
     draft: Annotated[
-        Path | None, typer.Argument(metavar="DRAFT.gguf", help="Draft model to check against the target.")
+        Path | None, typer.Argument(metavar="DRAFT.gguf", help="Draft model whose fit to the target is checked.")
     ] = None,
     exact: Annotated[
         bool,
-        typer.Option("--exact", help="Compare every logit of tokens decoded singly and in random batches, bit by bit."),
+        typer.Option(
+            "--exact", help="Decode a text token by token and in random batches, and compare all logits bit by bit."
+        ),
     ] = False,
     text: Annotated[
-        Path | None, typer.Option("--text", metavar="FILE", help="Text file to decode for --exact (default: built in).")
+        Path | None, typer.Option("--text", metavar="FILE", help="Text file for --exact (default: a built-in text).")
     ] = None,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Generate a short text with the draft and show its acceptance rate.")
+        bool, typer.Option("--measure", help="Generate 128 tokens with the draft and show its acceptance rate.")
     ] = False,
     threads: Threads = 0,
     n_gpu_layers: GpuLayers = 0,
     json: Json = False,
 ) -> None:
-    """Check a model, or that a draft fits a target; exit 5 if not."""
+    """Check a model, or whether a draft fits its target.
+
+    The exit code is 5 if the check fails.
+    """
     from llama_eagle.gguf.pairing import check_models
 
     report = check_models(target, draft)

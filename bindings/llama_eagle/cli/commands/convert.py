@@ -30,45 +30,54 @@ class DraftFlags:
         str | None,
         typer.Option(
             metavar="A,B,C",
-            help="Draft: layer boundaries of the target whose hidden states it reads (default: from its config).",
+            help="Numbers of target blocks after which the draft reads the hidden state (default: from the draft's "
+            "config).",
             rich_help_panel=ADVANCED,
         ),
     ] = None
     rope_base: Annotated[
         float | None,
-        typer.Option(help="Draft: RoPE base frequency (default: from its config).", rich_help_panel=ADVANCED),
+        typer.Option(help="RoPE base frequency of the draft (default: from its config).", rich_help_panel=ADVANCED),
     ] = None
     norm_before_residual: Annotated[
         bool | None,
-        typer.Option(help="Draft: take the residual after the norm (default: by format).", rich_help_panel=ADVANCED),
+        typer.Option(
+            help="Take the draft's residual after the norm (default: by its format).", rich_help_panel=ADVANCED
+        ),
     ] = None
     norm_output: Annotated[
         bool | None,
-        typer.Option(help="Draft: feed the normed hidden state back (default: by format).", rich_help_panel=ADVANCED),
+        typer.Option(
+            help="Feed the draft's hidden state back after the norm (default: by its format).", rich_help_panel=ADVANCED
+        ),
     ] = None
     absolute_d2t: Annotated[
         bool,
         typer.Option(
-            "--absolute-d2t", help="Draft: d2t holds absolute token ids, not offsets.", rich_help_panel=ADVANCED
+            "--absolute-d2t",
+            help="Read the draft's token table d2t as absolute target ids, not as offsets.",
+            rich_help_panel=ADVANCED,
         ),
     ] = False
     share_head: Annotated[
         bool,
         typer.Option(
             "--share-head",
-            help="Draft: use the target's rows of the output matrix if the draft has none.",
+            help="Copy the target's rows of the output matrix into a draft that has none.",
             rich_help_panel=ADVANCED,
         ),
     ] = False
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Draft: drop unknown tensors instead of refusing the draft.", rich_help_panel=ADVANCED
+            "--force",
+            help="Accept a draft that does not match the target's vocabulary or layers, and drop unknown tensors.",
+            rich_help_panel=ADVANCED,
         ),
     ] = False
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Draft: print the table of tensors and write no file.")] = (
-        False
-    )
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the table of the draft's tensors and write no file.")
+    ] = False
 
     def options(self, outtype: str, pre: str | None) -> DraftOptions:
         """Return the library's options. Raises `UsageError` for layers that are not numbers."""
@@ -79,34 +88,53 @@ class DraftFlags:
 
 
 @dataclass(frozen=True)
+class ExportFlags(DraftFlags):
+    """Options of a draft for an export, which refuses two of them: the help leaves those out."""
+
+    share_head: Annotated[bool, typer.Option("--share-head", help="Does not apply to an export.", hidden=True)] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Does not apply to an export.", hidden=True)] = False
+
+
+@dataclass(frozen=True)
 class TargetFlags:
     """Options that apply to a target only."""
 
-    no_mtp: Annotated[bool, typer.Option("--no-mtp", help="Target: leave out the multi-token-prediction head.")] = False
-    mtp_only: Annotated[bool, typer.Option("--mtp-only", help="Target: write only the MTP head, as mtp-*.gguf.")] = (
-        False
-    )
+    no_mtp: Annotated[
+        bool, typer.Option("--no-mtp", help="Leave out the target's multi-token-prediction (MTP) head.")
+    ] = False
+    mtp_only: Annotated[
+        bool,
+        typer.Option(
+            "--mtp-only",
+            help="Write only the target's MTP head. As mtp-NAME.gguf next to NAME.gguf, it drafts by default.",
+        ),
+    ] = False
     calibration: Annotated[
         Path | None,
         typer.Option(
-            metavar="TEXT",
-            help="Target: text whose token counts choose the vocabulary rows of a trimmed MTP head.",
+            metavar="FILE",
+            help="Text file similar to the expected answers. Its most frequent tokens are stored for the MTP head to "
+            "propose first (see --draft-vocab of `generate`).",
             rich_help_panel=ADVANCED,
         ),
     ] = None
     split_max_size: Annotated[
         str | None,
-        typer.Option(metavar="N(M|G)", help="Target: split the output into files of at most this size, such as 2G."),
+        typer.Option(
+            metavar="N(M|G)",
+            help="Split the target into files of at most this size in MB or GB, such as 2G (default: one file).",
+        ),
     ] = None
     mmproj: Annotated[
-        Path | None, typer.Option(metavar="OUT.gguf", help="Target: also write its vision encoder to this file.")
+        Path | None, typer.Option(metavar="OUT.gguf", help="Also write the target's vision encoder to this file.")
     ] = None
     imatrix: Annotated[
-        Path | None, typer.Option(help="Target: importance matrix of llama.cpp, to quantize with less loss.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Importance matrix, to quantize the target with less loss (see `imatrix`)."),
     ] = None
     recipe: Annotated[
         str | None,
-        typer.Option(help="Target: named set of tensor types, such as speculation (see llama-eagle quantize)."),
+        typer.Option(metavar="speculation", help="Named set of tensor types for the target (see `quantize --recipe`)."),
     ] = None
 
     def options(self, outtype: str, pre: str | None) -> TargetOptions:
@@ -134,27 +162,41 @@ class TargetFlags:
 
 @grouped
 def convert(
+    *,
     source: Annotated[
-        str, typer.Argument(metavar="FOLDER_OR_HUB_ID", help="Checkpoint of a target, or of a draft with --target.")
+        str,
+        typer.Argument(
+            metavar="FOLDER_OR_HUB_ID",
+            help="Hugging Face checkpoint of a target model, or of an EAGLE-3 draft; a draft needs --target.",
+        ),
     ],
     out: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.gguf", help="GGUF file to write.")],
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Model that the draft was trained for: a folder, a hub id or a GGUF file. Drafts only.",
+        ),
+    ] = None,
+    outtype: Annotated[
+        str,
+        typer.Option(metavar="TYPE", help="Type of the matrices: auto (as stored), f32, f16, bf16, q8_0, q4_k_m, ..."),
+    ] = "auto",
+    revision: Annotated[
+        str | None, typer.Option(metavar="REV", help="Branch, tag or commit of the hub repository (default: main).")
+    ] = None,
     draft_flags: DraftFlags,
     target_flags: TargetFlags,
-    target: Annotated[str | None, typer.Option(help="Target of the draft: a folder, a hub id or a GGUF file.")] = None,
-    outtype: Annotated[
-        str, typer.Option(help="Type of the matrices: auto (as stored), f32, f16, bf16, q8_0, q4_k_m, ...")
-    ] = "auto",
     pre: Annotated[
         str | None,
-        typer.Option(help="Name of the pre-tokenizer in llama.cpp (default: detected).", rich_help_panel=ADVANCED),
-    ] = None,
-    revision: Annotated[
-        str | None, typer.Option(help="Revision of the hub repository: branch, tag or commit (default: main).")
+        typer.Option(
+            metavar="NAME", help="Name of the pre-tokenizer in llama.cpp (default: detected).", rich_help_panel=ADVANCED
+        ),
     ] = None,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Convert a Hugging Face target, or an EAGLE-3 draft, to GGUF."""
+    """Convert a Hugging Face model, or an EAGLE-3 draft, to GGUF."""
     from llama_eagle.convert.drafts import is_draft
     from llama_eagle.convert.source import open_checkpoint
     from llama_eagle.files import refuse_existing
@@ -275,19 +317,18 @@ def export(
     draft: Annotated[
         str, typer.Argument(metavar="DRAFT", help="Draft to export: a checkpoint folder, a hub id or a GGUF file.")
     ],
-    out: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder to create for the exported checkpoint.")
+    out: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder to create for the checkpoint.")],
+    to: Annotated[str, typer.Option(metavar="vllm|sglang|speculators", help="Engine to write the checkpoint for.")],
+    target: Annotated[
+        str,
+        typer.Option(metavar="MODEL", help="Model that the draft was trained for: a folder, a hub id or a GGUF file."),
     ],
-    to: Annotated[
-        str, typer.Option(metavar="vllm|sglang|speculators", help="Engine that the checkpoint is written for.")
-    ],
-    target: Annotated[str, typer.Option(help="Target of the draft: a folder, a hub id or a GGUF file.")],
-    draft_flags: DraftFlags,
+    draft_flags: ExportFlags,
     json: Json = False,
 ) -> None:
     """Export an EAGLE-3 draft for vLLM, SGLang or speculators.
 
-    Values keep their stored type (BF16, F16 or F32). The command fails if the engine does not support a property of
+    Tensors keep their stored type (BF16, F16 or F32). The command fails if the engine does not support a property of
     the draft, and names that property.
     """
     from llama_eagle.convert.export import export_draft

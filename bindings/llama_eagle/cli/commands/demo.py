@@ -17,27 +17,28 @@ if TYPE_CHECKING:
 
 
 def demo(
-    work: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the demo's files, which are kept.")] = Path(
-        "build/demo"
-    ),
+    work: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for the demo's files; they remain after it.")
+    ] = Path("build/demo"),
     threads: Threads = 0,
     real: Annotated[
-        bool, typer.Option("--real/--no-real", help="Download a real model (94 MB) and answer with it.")
+        bool, typer.Option("--real/--no-real", help="Download SmolLM2-135M-Instruct (94 MB) and answer with it.")
     ] = True,
     padded: Annotated[
         bool,
         typer.Option(
             "--padded/--no-padded",
-            help="Also run the hybrid pair padded to the cost of a 0.8B model. Takes 2 minutes and 2.4 GB of disk.",
+            help="Also run the small pair padded to the cost of a 0.8B model. Takes 2 minutes and 2.4 GB of disk.",
         ),
     ] = True,
     json: Json = False,
 ) -> None:
-    """Show speculative decoding on a real model and a small pair.
+    """Show speculative decoding with two small models.
 
     The demo answers every question with and without drafts and compares the texts. The real model is
-    SmolLM2-135M-Instruct. The small pair has the architecture of Qwen3.5, a draft and an MTP head; the demo converts
-    and quantizes it, and pads it with zeros to the cost of a 0.8B model.
+    SmolLM2-135M-Instruct with prompt look-up. The small pair is a tiny model of Qwen3.5's architecture with an EAGLE-3
+    draft and an MTP head; the demo converts and quantizes it, and pads it with zeros to the cost of a 0.8B model.
+    Unless --threads is given, the tiny model runs on one thread. The padded one always runs on all cores.
     """
     from dataclasses import asdict
 

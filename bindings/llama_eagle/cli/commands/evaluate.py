@@ -10,14 +10,14 @@ import typer
 
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import Devices, Drafting, Json, Sampling, TargetFile, Threads, Vision
+from llama_eagle.cli.options import ADVANCED, Devices, Drafting, Json, Sampling, TargetFile, Threads, Vision
 from llama_eagle.drafting.options import LOOKUP, DraftingOptions
 from llama_eagle.errors import UsageError
 from llama_eagle.native.processor.threads import n_threads
 from llama_eagle.progress import progress
 
 FIXED = "4"  # tokens of a draft model's drafts
-LENGTH = "Draft length in tokens, or auto: chosen by measured acceptance and cost, down to none."
+LENGTH = "Draft length in tokens per round, or auto (default: 4 with a draft model, auto with prompt look-up)."
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class EvaluationDrafting(Drafting):
 
     n_draft: Annotated[
         str,
-        typer.Option("--n-draft", metavar="K|auto", show_default="4, auto for prompt look-up", help=LENGTH),
+        typer.Option("--n-draft", metavar="K|auto", show_default=False, help=LENGTH),
     ] = ""
 
     def options(self) -> DraftingOptions:
@@ -38,7 +38,7 @@ class EvaluationDrafting(Drafting):
 class EvaluationSampling(Sampling):
     """Sampling options that are greedy by default, so that answers can be compared with plain decoding."""
 
-    temp: Annotated[float, typer.Option(help="Sampling temperature (0: greedy).")] = 0.0
+    temp: Annotated[float, typer.Option(help="Sampling temperature (0: greedy decoding).")] = 0.0
     seed: Annotated[int | None, typer.Option(help="Random seed of sampling.")] = 1
 
 
@@ -53,14 +53,21 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="FILE.jsonl|chat|math|lookup",
-            show_default="chat; lookup for prompt look-up",
-            help="Prompt file or built-in set. May be repeated.",
+            help="Prompt file or built-in set of prompts (default: chat with a draft model, lookup with prompt "
+            "look-up). May be repeated.",
         ),
     ] = None,
     n_predict: Annotated[int, typer.Option("-n", min=2, help="Maximum length of an answer in tokens.")] = 256,
-    limit: Annotated[int, typer.Option(min=0, help="Number of prompts per category (0: all).")] = 0,
+    limit: Annotated[
+        int, typer.Option(min=0, help="Maximum number of prompts per category of a prompt file (0: all).")
+    ] = 0,
     ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Continue after end-of-generation tokens, up to -n tokens.")
+        bool,
+        typer.Option(
+            "--ignore-eos",
+            help="Continue after end-of-generation tokens, so that every answer has -n tokens.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = False,
     threads: Threads = 0,
     plot: Annotated[
@@ -68,10 +75,10 @@ def evaluate(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Measure acceptance, tokens per round and speed on prompts.
+    """Measure a drafter's acceptance rate and speed on prompts.
 
-    Without a draft, prompt look-up drafts, and the prompts are those of its kinds of work: edits, extracts, quotes,
-    renamed code, answers of agents, repetitions, chats. With a draft, look-up alone is measured too.
+    A target without a draft model is measured with prompt look-up, on the built-in set `lookup`: edits, extracts,
+    quotes, renamed code, answers of agents, repetitions and chats. With a draft model, look-up alone is measured too.
     """
     from llama_eagle.bench import evaluate as evaluation
     from llama_eagle.bench.evaluation_report import as_dict, plot_scores, summary, table

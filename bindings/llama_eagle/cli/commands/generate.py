@@ -42,7 +42,9 @@ class Prompt:
 
     prompt: Annotated[
         str | None,
-        typer.Option("--prompt", "-p", help="Prompt to answer. Piped text is appended; without -p it is the prompt."),
+        typer.Option(
+            "--prompt", "-p", help="Prompt to answer. Text from a pipe is appended to it, or is the prompt without -p."
+        ),
     ] = None
     prompt_file: Annotated[
         Path | None, typer.Option("--prompt-file", "-f", help="Read the prompt from this text file (-: from stdin).")
@@ -51,7 +53,7 @@ class Prompt:
         str | None,
         typer.Option(metavar="1,2,3", help="Token ids to continue, instead of a text.", rich_help_panel=ADVANCED),
     ] = None
-    system: Annotated[str | None, typer.Option(help="System message of the chat (default: none).")] = None
+    system: Annotated[str | None, typer.Option(help="System message before the prompt (default: none).")] = None
     raw: Annotated[
         bool, typer.Option("--raw", help="Continue the prompt as plain text, without the chat template.")
     ] = False
@@ -62,8 +64,8 @@ class Prompt:
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Image file to read; needs --mmproj. It replaces <__media__> in the prompt, or precedes the prompt. "
-            "May be repeated.",
+            help="Image file to read; requires --mmproj. It is inserted at <__media__> in the prompt, or before the "
+            "prompt. May be repeated.",
         ),
     ] = None
 
@@ -76,10 +78,12 @@ class Constraints:
         list[str] | None, typer.Option(metavar="TEXT", help="End the answer before this text. May be repeated.")
     ] = None
     grammar: Annotated[
-        str | None, typer.Option(metavar="FILE|GBNF", help="Constrain the answer to this GBNF grammar.")
+        str | None,
+        typer.Option(metavar="FILE|GBNF", help="Constrain the answer to a grammar in llama.cpp's GBNF format."),
     ] = None
     json_schema: Annotated[
-        str | None, typer.Option(metavar="FILE|JSON", help="Constrain the answer to JSON that follows this schema.")
+        str | None,
+        typer.Option(metavar="FILE|JSON", help="Constrain the answer to JSON that is valid for this schema."),
     ] = None
 
     def gbnf(self) -> str | None:
@@ -109,7 +113,7 @@ class Length:
         ),
     ] = False
     ctx_size: Annotated[
-        int, typer.Option("--ctx-size", "-c", min=0, help="Context size in tokens (0: as many as this call needs).")
+        int, typer.Option("--ctx-size", "-c", min=0, help="Context size in tokens (0: as needed for prompt and -n).")
     ] = 0
 
     def n_ctx(self, n_prompt: int, n_ctx_train: int) -> int:
@@ -131,7 +135,7 @@ def generate(
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """Answer a prompt, with a draft or without."""
+    """Answer one prompt with a GGUF model and exit."""
     from llama_eagle.drafting.resolve import resolve, without_effect, without_lookup
     from llama_eagle.native import log
     from llama_eagle.native.processor import competition

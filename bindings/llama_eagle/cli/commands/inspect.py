@@ -14,10 +14,10 @@ from llama_eagle.cli.options import Devices, Json
 
 def inspect(
     file: Annotated[Path, typer.Argument(metavar="FILE.gguf", help="GGUF file to show.")],
-    full: Annotated[bool, typer.Option("--full", help="Show long arrays, such as the tokenizer's, in full.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Show long arrays, such as the vocabulary, in full.")] = False,
     json: Json = False,
 ) -> None:
-    """Show a GGUF file's architecture, keys and tensors."""
+    """Show architecture, metadata and tensors of a GGUF file."""
     from llama_eagle.gguf.describe import describe, render
 
     description = describe(file, full=full)
@@ -43,7 +43,10 @@ def doctor(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show versions, cores and devices; exit 4 on a problem."""
+    """Show versions, CPU cores and devices.
+
+    The exit code is 4 if there is a problem.
+    """
     from llama_eagle.diagnosis import NAME, examine, render
 
     report = examine(devices.load(), model)

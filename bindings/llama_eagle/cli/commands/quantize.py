@@ -24,17 +24,23 @@ from llama_eagle.progress import progress
 
 
 def quantize(
-    source: Annotated[Path, typer.Argument(metavar="IN.gguf", help="GGUF file to quantize, in f32, f16 or bf16.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="IN.gguf", help="GGUF file to quantize, in f32, f16 or bf16 (see --requantize).")
+    ],
     out: Annotated[Path, typer.Argument(metavar="OUT.gguf", help="GGUF file to write.")],
     outtype: Annotated[str, typer.Argument(metavar="TYPE", help="Quantization type: q4_k_m, q5_k_m, q6_k, q8_0, ...")],
     output_type: Annotated[
         str | None,
-        typer.Option(help="Type of the output matrix (default: chosen by TYPE).", rich_help_panel=ADVANCED),
+        typer.Option(
+            metavar="TYPE",
+            help="Type of the model's output matrix (default: chosen by the TYPE argument).",
+            rich_help_panel=ADVANCED,
+        ),
     ] = None,
     tensor_type: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="PATTERN=T",
+            metavar="REGEX=TYPE",
             help="Type of the tensors whose names match a regular expression, such as ffn_down=q6_k. May be repeated; "
             "the first match wins.",
             rich_help_panel=ADVANCED,
@@ -42,20 +48,27 @@ def quantize(
     ] = None,
     imatrix: Annotated[
         Path | None,
-        typer.Option(help="Importance matrix, such as the `imatrix` command writes; required for types below 3 bits."),
+        typer.Option(
+            metavar="FILE",
+            help="Importance matrix from `imatrix`, to lose less quality; required for types below 3 bits.",
+        ),
     ] = None,
     recipe: Annotated[
         str | None,
-        typer.Option(help="Named set of tensor types. speculation: higher precision where drafts lose most."),
+        typer.Option(
+            metavar="speculation",
+            help="Named set of tensor types. speculation: attention and recurrent matrices in q6_k, for q4_k_m with "
+            "drafts.",
+        ),
     ] = None,
     requantize: Annotated[
-        bool, typer.Option("--requantize", help="Accept input that is already quantized, which loses quality.")
+        bool, typer.Option("--requantize", help="Accept a file that is already quantized; the result loses quality.")
     ] = False,
     threads: Threads = 0,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Quantize a GGUF with llama.cpp's own quantizer."""
+    """Quantize a GGUF file with llama.cpp's quantizer."""
     from llama_eagle.files import refuse_existing
     from llama_eagle.quantize import quantize as quantizer
 
@@ -81,22 +94,45 @@ def quantize(
 
 def imatrix(
     model: TargetFile,
-    out: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.gguf", help="The importance matrix.")],
-    file: Annotated[Path | None, typer.Option("--file", "-f", metavar="TEXT", help="Text to evaluate (UTF-8).")] = None,
-    in_file: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="Add the statistics of this matrix; may be repeated.")
+    out: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.gguf", help="GGUF file to write the matrix to.")],
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", "-f", metavar="FILE", help="UTF-8 text file to evaluate; at least two chunks long."),
     ] = None,
-    ctx_size: Annotated[int, typer.Option("--ctx-size", "-c", help="Tokens of a chunk.")] = 512,
-    chunks: Annotated[int, typer.Option(min=0, help="Chunks to evaluate, 0: the whole text.")] = 0,
+    in_file: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Add the statistics of this earlier matrix. May be repeated; without --file the matrices are summed.",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = None,
+    ctx_size: Annotated[int, typer.Option("--ctx-size", "-c", help="Size of a chunk in tokens.")] = 512,
+    chunks: Annotated[int, typer.Option(min=0, help="Number of chunks to evaluate (0: the whole text).")] = 0,
     from_chunk: Annotated[
-        int, typer.Option(min=0, help="Chunks to skip at the start of the text, to continue an interrupted run.")
+        int,
+        typer.Option(
+            min=0,
+            help="Number of chunks to skip at the start of the text, to continue an interrupted run.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = 0,
     batch_size: Annotated[
         int,
-        typer.Option("--batch-size", "-b", help="Tokens evaluated at once, 0: a chunk. Less takes less memory."),
+        typer.Option(
+            "--batch-size",
+            "-b",
+            help="Number of tokens evaluated at once (0: one chunk). A smaller value takes less memory.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = 0,
     parse_special: Annotated[
-        bool, typer.Option("--parse-special", help="Read special tokens in the text, such as those of a chat.")
+        bool,
+        typer.Option(
+            "--parse-special",
+            help="Parse special tokens in the text, such as <|im_start|>; for texts of chats.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = False,
     n_gpu_layers: GpuLayers = 0,
     threads: Threads = 0,
@@ -104,9 +140,10 @@ def imatrix(
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """Collect an importance matrix on a text, for the quantizer.
+    """Compute an importance matrix from a text, for `quantize`.
 
-    It is llama.cpp's llama-imatrix. The MTP head of Qwen3.5, Qwen3.6 and Qwen3-Next has statistics too.
+    It runs llama.cpp's llama-imatrix, which evaluates the text in chunks. MTP heads of Qwen3.5, 3.6, 3.8 and Qwen3-Next
+    get statistics too.
     """
     from llama_eagle.files import refuse_existing
     from llama_eagle.quantize import collect as collector

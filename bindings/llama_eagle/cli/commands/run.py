@@ -21,29 +21,36 @@ if TYPE_CHECKING:
 
 @grouped
 def run(
-    vision: Vision,
-    drafting: Drafting,
-    sampling: Sampling,
-    computing: Computing,
-    chat_options: ChatOptions,
+    *,
     model: Annotated[
         str | None,
         typer.Argument(
-            metavar="MODEL", help="Model: a GGUF file, a folder or a hub id, OWNER/NAME[/SUBFOLDER][:TYPE]."
+            metavar="MODEL",
+            help="Model: a GGUF file, a folder, or a Hugging Face hub id as OWNER/NAME[/SUBFOLDER][:TYPE].",
+        ),
+    ] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            "--prompt",
+            "-p",
+            help="Answer this prompt and exit, instead of opening a chat. Text from a pipe is appended.",
         ),
     ] = None,
     outtype: Annotated[
         str | None,
         typer.Option(
             "--type",
-            help="Type to convert a checkpoint to, or to choose among GGUF files (default: q4_k_m if it fits into "
-            "memory).",
+            metavar="TYPE",
+            help="Quantization type to convert a checkpoint to (default: q4_k_m), or to choose among a repository's "
+            "GGUF files (default: q4_k_m, or another one if that does not fit into memory).",
         ),
     ] = None,
-    prompt: Annotated[
-        str | None,
-        typer.Option("--prompt", "-p", help="Answer this prompt and exit, instead of a chat. Piped text is appended."),
-    ] = None,
+    vision: Vision,
+    drafting: Drafting,
+    sampling: Sampling,
+    computing: Computing,
+    chat_options: ChatOptions,
     listing: Annotated[bool, typer.Option("--list", help="List the converted models in the cache and exit.")] = False,
     clear: Annotated[
         str | None,
@@ -52,12 +59,10 @@ def run(
         ),
     ] = None,
 ) -> None:
-    """Chat with a model by name; convert it first if necessary.
+    """Download and convert a model if necessary, and chat with it.
 
-    MODEL is found on this machine or downloaded from the hub.
-
-    Downloads stay in the hub's cache, converted files in our own (--list, --clear). The drafter is the model's own MTP
-    head, a draft next to it with a matching name, or a published draft (llama-eagle pairs).
+    Downloads stay in the hub's cache, converted files in llama-eagle's cache (--list, --clear). For a model without an
+    MTP head or a draft next to it, a published draft is downloaded if there is one (llama-eagle pairs).
     """
     from llama_eagle.cli import store
 
@@ -99,7 +104,7 @@ def _show_estimate(target: Path, n_ctx: int) -> None:
 
 
 def pairs(json: Json = False) -> None:
-    """List published drafts with their targets."""
+    """List published EAGLE-3 drafts with their targets."""
     from dataclasses import asdict
 
     from llama_eagle.pairs import PAIRS

@@ -12,7 +12,7 @@ import typer
 
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import CHAT_CONTEXT, Computing, ServedDrafting, Threads, Verbose, Vision
+from llama_eagle.cli.options import CHAT_CONTEXT, TARGET_HELP, Computing, ServedDrafting, Threads, Verbose, Vision
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 from llama_eagle.files import read_json_or_yaml
 
@@ -29,27 +29,36 @@ class Address:
     ] = "127.0.0.1"
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on (0: any free port).")] = 8000
     api_key: Annotated[
-        str | None, typer.Option(envvar="LLAMA_EAGLE_API_KEY", help="Key that clients must send (default: none).")
+        str | None,
+        typer.Option(
+            envvar="LLAMA_EAGLE_API_KEY",
+            help="Key that clients must send (default: none). Required if --host is not a loopback address.",
+        ),
     ] = None
-    no_api_key: Annotated[
-        bool, typer.Option("--no-api-key", help="Allow requests without a key on non-loopback addresses.")
-    ] = False
+    no_api_key: Annotated[bool, typer.Option("--no-api-key", help="Allow other machines to connect without a key.")] = (
+        False
+    )
 
 
 @grouped
 def serve(
+    *,
+    model: Annotated[
+        Path | None,
+        typer.Option("--model", "-m", metavar="TARGET.gguf", help=TARGET_HELP),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="JSON or YAML file with the model, its draft and their options, instead of --model (see "
+            "docs/server.md).",
+        ),
+    ] = None,
     address: Address,
     vision: Vision,
     drafting: ServedDrafting,
     computing: Computing,
-    model: Annotated[
-        Path | None,
-        typer.Option("--model", "-m", metavar="TARGET.gguf", help="Target model: a GGUF file, or its first part."),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(help="JSON or YAML file that names the model, its draft and their options, instead of --model."),
-    ] = None,
     ctx_size: Annotated[
         int,
         typer.Option(
@@ -60,17 +69,17 @@ def serve(
         ),
     ] = CHAT_CONTEXT,
     parallel: Annotated[
-        int, typer.Option("--parallel", "-np", help="Number of conversations at the same time, up to 16.")
+        int, typer.Option("--parallel", "-np", help="Maximum number of conversations at the same time, 1 to 16.")
     ] = 4,
     verbose: Verbose = False,
     extra: Annotated[
         list[str] | None,
-        typer.Argument(metavar="-- LLAMA-SERVER-OPTIONS", help="Extra arguments passed to llama-server unchanged."),
+        typer.Argument(metavar="-- LLAMA-SERVER-OPTIONS", help="Further options, passed to llama-server unchanged."),
     ] = None,
 ) -> None:
-    """Serve OpenAI and Anthropic APIs and a chat page, with a draft.
+    """Serve a model over OpenAI and Anthropic APIs and a chat page.
 
-    This is llama.cpp's llama-server on our engine.
+    This is llama.cpp's llama-server with the kernels and drafters of this project.
     """
     if (model is None) == (config is None):
         raise UsageError("give either --model (and --draft) or --config.")
@@ -145,18 +154,20 @@ def rpc_server(
     device: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME,...", help="Devices to offer, as in --list-devices (default: the GPUs, or the CPU if none)."
+            metavar="NAME,...",
+            help="Devices to offer, by the names of `llama-eagle --list-devices` (default: the GPUs, else the CPU).",
         ),
     ] = None,
     cache: Annotated[
-        bool, typer.Option("--cache", help="Cache weights on disk, so that the next load does not send them again.")
+        bool,
+        typer.Option("--cache", help="Cache received weights on disk, so that the next load does not send them again."),
     ] = False,
 ) -> None:
-    """Offer this machine's memory and processors to --rpc clients.
+    """Lend this machine's memory and processors to other machines.
 
-    This is ggml's RPC server. It is experimental and not secure: there is no password and no encryption. Anyone who can
-    connect to the port can make this process read, write and execute data of their choice. Never expose it to a network
-    that you do not trust. It serves one client at a time.
+    They use it with --rpc HOST:PORT. This is ggml's RPC server. It is experimental and not secure: there is no password
+    and no encryption. Anyone who can connect to the port can make this process read, write and execute data of their
+    choice. Never expose it to a network that you do not trust. It serves one client at a time.
     """
     from llama_eagle.native.processor.threads import n_threads
     from llama_eagle.serving.process import run_rpc_server

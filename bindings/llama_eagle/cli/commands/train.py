@@ -11,7 +11,7 @@ import typer
 
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import Json, read_layers
+from llama_eagle.cli.options import ADVANCED, Json, read_layers
 from llama_eagle.errors import EnvironmentFailure, UsageError
 from llama_eagle.files import check_output
 
@@ -27,34 +27,67 @@ class DraftOptions:
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Compute the target's features once and store them in this folder (default: compute them in each "
-            "pass). Faster with several epochs, but needs disk space.",
+            help="Compute the target's hidden states once and store them in this folder (default: compute them in each "
+            "epoch). Faster with several epochs, but needs disk space.",
+            rich_help_panel=ADVANCED,
         ),
     ] = None
     init: Annotated[
-        str | None, typer.Option(metavar="DRAFT_DIR", help="Start from this draft's weights (default: random).")
+        str | None,
+        typer.Option(
+            metavar="DRAFT_DIR",
+            help="Start from the weights of this draft (default: random). With --mtp: an earlier run's folder or a "
+            "GGUF with an MTP head (default: the target's head, else its last attention block).",
+        ),
     ] = None
     mrope: Annotated[
-        bool, typer.Option("--mrope", help="Use M-RoPE image positions in the draft, as the target does.")
+        bool,
+        typer.Option(
+            "--mrope", help="Use M-RoPE image positions in the draft, as the target does.", rich_help_panel=ADVANCED
+        ),
     ] = False
     format: Annotated[
-        str, typer.Option("--format", help="Layout of the trained draft's checkpoint: specforge or speculators.")
+        str,
+        typer.Option(
+            metavar="specforge|speculators", help="Layout of the draft's checkpoint.", rich_help_panel=ADVANCED
+        ),
     ] = "specforge"
     aux_layers: Annotated[
         str | None,
         typer.Option(
             metavar="A,B,C",
-            help="Target layers whose outputs the draft reads (default: an early, a middle and a late one).",
+            help="Numbers of target blocks after which the draft reads the hidden state (default with L blocks: 2, L/2 "
+            "and L-3; with vision, a later first one).",
+            rich_help_panel=ADVANCED,
         ),
     ] = None
     n_vocab_draft: Annotated[
-        int, typer.Option("--draft-vocab", min=1, help="Number of tokens that the draft can propose.")
+        int,
+        typer.Option(
+            "--draft-vocab",
+            min=1,
+            help="Number of different tokens that the draft can propose: the most frequent ones in the data.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = 32000
     ffn_size: Annotated[
-        int | None, typer.Option("--ffn", min=1, help="Width of the draft's MLP (default: same as the target).")
+        int | None,
+        typer.Option(
+            "--ffn",
+            min=1,
+            help="Width of the draft's MLP (default: same as the target). A narrower one drafts faster.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = None
     n_steps: Annotated[
-        int, typer.Option("--steps", min=1, max=16, help="Number of consecutive tokens that the draft learns to draft.")
+        int,
+        typer.Option(
+            "--steps",
+            min=1,
+            max=16,
+            help="Draft length in tokens that the draft is trained for; not the number of optimizer steps.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = 5
 
 
@@ -62,30 +95,61 @@ class DraftOptions:
 class OptimizerOptions:
     """Options of the training procedure."""
 
-    max_length: Annotated[int, typer.Option(min=16, help="Maximum sequence length in tokens.")] = 1024
-    batch_size: Annotated[int, typer.Option(min=1, help="Number of sequences per forward pass.")] = 1
-    accumulate: Annotated[int, typer.Option(min=1, help="Number of forward passes per optimizer step.")] = 1
+    max_length: Annotated[
+        int, typer.Option(min=16, help="Maximum length of a training text in tokens. A smaller value saves memory.")
+    ] = 1024
+    batch_size: Annotated[int, typer.Option(min=1, help="Number of texts per forward pass. Raise it on a GPU.")] = 1
+    accumulate: Annotated[
+        int, typer.Option(min=1, help="Number of forward passes per optimizer step.", rich_help_panel=ADVANCED)
+    ] = 1
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Number of passes over the data (default: 3, up to 10 for small data).")
     ] = None
     learning_rate: Annotated[
         float | None,
-        typer.Option("--lr", min=0.0, help="Learning rate (default: depends on the width, 1e-4 at 2560)."),
+        typer.Option(
+            "--lr",
+            min=0.0,
+            help="Peak learning rate (default: by hidden size, for example 1e-4 at 2560).",
+            rich_help_panel=ADVANCED,
+        ),
     ] = None
     warmup: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Fraction of the steps with an increasing learning rate.")
+        float,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="Fraction of the optimizer steps with an increasing learning rate.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = 0.03
     eval_share: Annotated[
-        float, typer.Option(min=0.0, max=0.5, help="Fraction of the data that is held out for evaluation.")
+        float,
+        typer.Option(
+            min=0.0, max=0.5, help="Fraction of the data that is held out for evaluation.", rich_help_panel=ADVANCED
+        ),
     ] = 0.02
     eval_every: Annotated[
-        int | None, typer.Option(min=1, help="Steps between evaluations (default: 20 evaluations per run).")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Optimizer steps between evaluations (default: 20 evaluations per run).",
+            rich_help_panel=ADVANCED,
+        ),
     ] = None
     patience: Annotated[
-        int, typer.Option(min=0, help="Number of evaluations without improvement before the run stops (0: never).")
+        int,
+        typer.Option(
+            min=0,
+            help="Number of evaluations without improvement before the run stops early (0: never).",
+            rich_help_panel=ADVANCED,
+        ),
     ] = 5
     seed: Annotated[
-        int, typer.Option(min=0, max=2**32 - 1, help="Random seed of weights, batches and held-out data.")
+        int,
+        typer.Option(
+            min=0, max=2**32 - 1, help="Random seed of weights, batches and held-out data.", rich_help_panel=ADVANCED
+        ),
     ] = 0
 
 
@@ -96,59 +160,81 @@ class RunOptions:
     save_every: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Steps between saves of the run's state (default: at each evaluation, at least every 1000)."
+            min=1,
+            help="Optimizer steps between saves of the run's state (default: as --eval-every, at most 1000).",
+            rich_help_panel=ADVANCED,
         ),
     ] = None
     log_every: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Steps between lines of metrics.jsonl (default: 100 lines per run, at least every 10 steps)."
+            min=1,
+            help="Optimizer steps between lines of metrics.jsonl (default: 1 % of the run, at most 10).",
+            rich_help_panel=ADVANCED,
         ),
     ] = None
     dtype: Annotated[
-        str, typer.Option(help="Precision of the computation: auto (bf16 if it is fast), f32 or bf16.")
+        str,
+        typer.Option(
+            metavar="auto|f32|bf16",
+            help="Precision of the computation; auto is bf16 where the device computes it fast, else f32.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = "auto"
-    device: Annotated[str, typer.Option(help="Device to train on: auto, cpu or cuda.")] = "auto"
+    device: Annotated[
+        str, typer.Option(metavar="auto|cpu|cuda", help="Device to train on; auto is cuda if present, else cpu.")
+    ] = "auto"
     checkpointing: Annotated[
-        bool, typer.Option("--checkpointing", help="Recompute activations to save memory; training gets slower.")
+        bool,
+        typer.Option(
+            "--checkpointing",
+            help="Recompute activations to save memory; training gets slower.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = False
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in DRAFT_DIR.")] = False
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run in the output folder.")] = False
 
 
 @grouped
 def train(
+    *,
     target: Annotated[
         str,
         typer.Option(
             metavar="TARGET",
-            help="The target: a GGUF, run by our engine in its own quantization, or a Hugging Face folder or hub id.",
+            help="Model to train the draft for: a GGUF file, used in its own quantization, or a Hugging Face folder or "
+            "hub id.",
         ),
     ],
     out: Annotated[
         Path, typer.Option("--output", "-o", metavar="DRAFT_DIR", help="Output folder of the trained draft.")
     ],
-    draft: DraftOptions,
-    optimizer: OptimizerOptions,
-    run_options: RunOptions,
     data: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FILE_OR_DIR",
-            help="Training data: texts, or chats as JSONL. May be repeated. self (the default): the target, a GGUF, "
-            "writes conversations itself; with files next to it, it also answers their questions and continues "
-            "their texts.",
+            help="Training data: texts, or chats as JSONL. May be repeated. With self (the default), a GGUF target "
+            "writes conversations itself; if files are named too, it also answers their questions and continues their "
+            "texts.",
         ),
     ] = None,
     hours: Annotated[
         float | None,
         typer.Option(
             min=0.01,
-            help="Time for the whole run, writing data included. The number of steps and the learning rate follow "
-            "from it, and the run stops in time (default: 1000 conversations and --epochs).",
+            help="Time limit of the whole run in hours, writing of data included. The number of optimizer steps "
+            "follows from it (default: no limit; self writes 1000 conversations).",
         ),
     ] = None,
-    gguf: Annotated[Path | None, typer.Option(metavar="FILE.gguf", help="Also convert the draft to this file.")] = None,
-    gguf_type: Annotated[str, typer.Option(metavar="TYPE", help="Quantization type of --gguf.")] = "q8_0",
+    draft: DraftOptions,
+    optimizer: OptimizerOptions,
+    run_options: RunOptions,
+    gguf: Annotated[
+        Path | None, typer.Option(metavar="FILE.gguf", help="Also convert the draft to this GGUF file; not with --mtp.")
+    ] = None,
+    gguf_type: Annotated[
+        str, typer.Option(metavar="TYPE", help="Quantization type of the file that --gguf writes.")
+    ] = "q8_0",
     json: Json = False,
 ) -> None:
     """Train an EAGLE-3 draft, or a target's MTP head (--mtp)."""
