@@ -3,7 +3,8 @@
 #   make demo        answer with a real model and with a small trained pair, with and without drafts. If nothing is
 #                    installed yet, it installs all commands but `serve`, `answer`, `imatrix` and `train`
 #   make install     everything: the server, and what tests and training need
-#   make test        lint, native tests and the default Python tests: about twenty minutes on two cores
+#   make test        lint and the tests of the main paths: about ten minutes on two cores
+#   make test-all    lint and all tests but the slow ones: about twenty minutes on two cores
 #   make test-slow   the long property, distribution and comparison tests
 #   make fuzz        30,000 mutated models, 10,000 saved states, 5,000 requests, calls in random order, 1,000
 #                    interruptions: none may end or hang the process
@@ -38,7 +39,7 @@ INSTALLED_LEAN := $(VENV)/lean-$(SUM)
 INSTALL := $(PIP) install --quiet --no-build-isolation
 
 .NOTPARALLEL:
-.PHONY: demo test test-slow test-vulkan fuzz soak walk wheel try-wheel docs lock lint format sanitize bench install clean
+.PHONY: demo test test-all test-slow test-vulkan fuzz soak walk wheel try-wheel docs lock lint format sanitize bench install clean
 .DELETE_ON_ERROR:
 
 install: $(INSTALLED)
@@ -75,11 +76,13 @@ $(INSTALLED_LEAN): $(VENV)/tools pyproject.toml $(NATIVE)
 demo: $(if $(LOCKED)$(wildcard $(VENV)/installed-*),install,$(INSTALLED_LEAN))
 	$(BIN)/llama-eagle demo
 
-# The two halves take about the same time. The end-to-end tests print theirs at the end.
+# Each file's tests run in one of these processes.
+JOBS := -n auto --maxprocesses=4
 test: lint install
-	$(BIN)/python -m pytest tests/e2e > build/test-e2e.log 2>&1 & e2e=$$!; \
-	$(BIN)/python -m pytest tests --ignore=tests/e2e; rest=$$?; \
-	wait $$e2e; e2e=$$?; cat build/test-e2e.log; exit $$((rest || e2e))
+	$(BIN)/python -m pytest $(JOBS) -m "not slow and not gpu and not extended"
+
+test-all: lint install
+	$(BIN)/python -m pytest $(JOBS)
 
 test-slow: install
 	$(PIP) install --quiet --group integrations

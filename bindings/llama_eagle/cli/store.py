@@ -105,7 +105,10 @@ def _in_folder(folder: Path, outtype: str | None) -> Path:
     }
     models = [name for name in names.first_files(sizes) if not _is_draft(folder / name.path)]
     if len(models) > 1 and outtype is not None:
-        models = [name for name in models if name.is_type(outtype)] or models
+        all_models, models = models, [name for name in models if name.is_type(outtype)]
+        if not models:
+            listed = ", ".join(name.path for name in all_models[:8])
+            raise UsageError(f"{folder}: --type {outtype}: no model of that type ({listed}).")
     if not models:
         raise InputError(f"{folder}: neither a checkpoint (config.json) nor a GGUF model. Name another folder.")
     if len(models) > 1:

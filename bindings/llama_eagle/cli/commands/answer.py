@@ -41,7 +41,8 @@ def answer(
     sampling: Sampling,
     computing: Computing,
     parallel: Annotated[
-        int, typer.Option("--parallel", "-np", help="Number of prompts to answer at the same time, 1 to 16.")
+        int,
+        typer.Option("--parallel", "-np", min=1, max=16, help="Number of prompts to answer at the same time, 1 to 16."),
     ] = 4,
     n_predict: Annotated[
         int, typer.Option("-n", "--n-predict", min=1, help="Maximum length of an answer in tokens.")

@@ -122,7 +122,9 @@ class Runs(Devices):
         str,
         typer.Option(metavar="N[,N...][,auto]", help="Draft lengths to measure, in tokens; auto: the adaptive length."),
     ] = "1,2,3,4,6,8,auto"
-    n_predict: Annotated[int, typer.Option("-n", min=8, help="Number of tokens generated in each run.")] = 256
+    n_predict: Annotated[
+        int, typer.Option("-n", "--n-predict", min=8, help="Number of tokens generated in each run.")
+    ] = 256
     threads: Threads = 0
     draft_gpu_layers: DraftGpuLayers = None
     p_min: PMin = 0.0

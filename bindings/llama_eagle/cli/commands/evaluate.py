@@ -57,7 +57,9 @@ def evaluate(
             "look-up). May be repeated.",
         ),
     ] = None,
-    n_predict: Annotated[int, typer.Option("-n", min=2, help="Maximum length of an answer in tokens.")] = 256,
+    n_predict: Annotated[
+        int, typer.Option("-n", "--n-predict", min=2, help="Maximum length of an answer in tokens.")
+    ] = 256,
     limit: Annotated[
         int, typer.Option(min=0, help="Maximum number of prompts per category of a prompt file (0: all).")
     ] = 0,

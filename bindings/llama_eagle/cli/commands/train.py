@@ -109,7 +109,7 @@ class OptimizerOptions:
         float | None,
         typer.Option(
             "--lr",
-            min=0.0,
+            min=1e-9,
             help="Peak learning rate (default: by hidden size, for example 1e-4 at 2560).",
             rich_help_panel=ADVANCED,
         ),
