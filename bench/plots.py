@@ -9,6 +9,7 @@ A new machine is one more file. Every section of a file may be left out:
 |---|---|
 | `machine`, `name`, `cores`, `simd`, `llama_cpp` | the machine and the commit of llama.cpp |
 | `speed` | tokens/s of a model: llama.cpp, ours without drafts, ours with drafts; `headline`: shown in README.md |
+| `lookup` | tokens/s with prompt look-up by kind of text, next to the fastest of llama.cpp's look-ups |
 | `prompts` | tokens/s while a prompt is evaluated |
 | `decodes` | ms of a decode by its number of rows, of llama.cpp's kernels and of ours |
 | `types` | the same by weight type, with ik_llama.cpp where it was measured |
@@ -30,6 +31,7 @@ LLAMA_CPP, IK, PLAIN, DRAFTED = "#a3a8ae", "#d8b365", "#7fb3dc", "#14508c"
 INK, MUTED = "#1f2328", "#59636e"
 ROWS = ("1", "2", "3", "5", "9")
 PROMPT = "prompt of 512"
+LOOKUP_SIDES = (("llama_cpp", "llama_cpp_drafted"), ("ours", "drafted"))
 DPI = 150
 
 Machine = dict[str, Any]
@@ -210,7 +212,7 @@ def draw_busy(machines: list[Machine], out: Path) -> None:
         for place, (key, _, color) in enumerate(sides):
             for i, load in enumerate(loads):
                 if key in load:
-                    at = i if load["programs"] == "none" else i + (place - 1) * 0.27
+                    at = i + (place - 1) * 0.27 if sum(side[0] in load for side in sides) > 1 else i
                     axis.bar(at, load[key], width=0.25, color=color)
                     axis.text(at, load[key] + 1, f"{load[key]:.0f}", ha="center", fontsize=8)
         axis.set_xticks(range(len(loads)), [f"{load['programs']}".replace(", ", ",\n") for load in loads])
@@ -255,6 +257,20 @@ def speed_table(machines: list[Machine]) -> list[str]:
     return rows
 
 
+def lookup_table(machines: list[Machine]) -> list[str]:
+    """Return the Markdown rows of the table of prompt look-up."""
+    rows = [
+        "| CPU | model | text | llama.cpp, its best look-up | ours, look-up | over our plain decoding |",
+        "|---|---|---|---|---|---|",
+    ]
+    for machine, entry in entries(machines, "lookup"):
+        theirs, mine = (f"{cell(entry[plain])}, {cell(entry[drafted])}" for plain, drafted in LOOKUP_SIDES)
+        gain = f"{entry['drafted'] / entry['ours']:.2f}"
+        model = f"{entry['model']} {entry['type']}"
+        rows.append(f"| {machine['name']} | {model} | {entry['text']} | {theirs} | {mine} | {gain} |")
+    return rows
+
+
 def clients_table(machines: list[Machine]) -> list[str]:
     """Return the Markdown rows of the table of several clients."""
     rows = ["| CPU | server | 1 client | 2 | 4 | 8 |", "|---|---|---|---|---|---|"]
@@ -281,7 +297,7 @@ def rows_table(machines: list[Machine]) -> list[str]:
 def tables(machines: list[Machine]) -> dict[str, list[str]]:
     """Return the tables that the documentation repeats, by page."""
     return {
-        "docs/performance.md": [*speed_table(machines), *rows_table(machines)],
+        "docs/performance.md": [*speed_table(machines), *lookup_table(machines), *rows_table(machines)],
         "docs/server.md": clients_table(machines),
     }
 
