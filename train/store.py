@@ -11,12 +11,14 @@ Writing continues after an interruption, if target, data and settings are the sa
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
+from llama_eagle import console
 from llama_eagle.errors import ConfigError, EnvironmentFailure, InputError
 from llama_eagle.files import write_whole
 from llama_eagle.train.data.samples import Sample, digest
@@ -137,7 +139,7 @@ class FeatureStore:
         write_whole(self.folder / INDEX, lambda path: path.write_text(text))
 
     def _map(self, name: str, n_rows: int, width: int, dtype: torch.dtype) -> Tensor:
-        """Map all rows of a file, [rows, width]. A new file uses disk space only as it is filled."""
+        """Map all rows of a file, [rows, width]. Disk space is reserved: writing to a full disk would be SIGBUS."""
         n_values = n_rows * width
         n_bytes = n_values * dtype.itemsize
         path = self.folder / name
@@ -146,9 +148,11 @@ class FeatureStore:
             if self.n_done:
                 raise InputError(f"{path}: {n_bytes} bytes expected; remove {self.folder} to start again.")
             if shutil.disk_usage(self.folder).free < n_bytes:
-                raise EnvironmentFailure(f"{self.folder}: the features need {n_bytes / 2**30:.1f} GiB; free some.")
+                raise EnvironmentFailure(f"{self.folder}: the features need {console.size(n_bytes)}; free some.")
             with path.open("wb") as file:
                 file.truncate(n_bytes)
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, n_bytes)
         return torch.from_file(str(path), shared=True, size=n_values, dtype=dtype).view(-1, width)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from fixtures.native import NativeTarget
 from fixtures.targets import FAMILIES
 from fixtures.training import chat, make_training_target, write_jsonl
 from llama_eagle.convert.targets import TargetOptions, convert_target
-from llama_eagle.errors import ConfigError, InputError
+from llama_eagle.errors import ConfigError, EnvironmentFailure, InputError
 from llama_eagle.train.data.documents import read_documents
 from llama_eagle.train.data.samples import Sample, SampleMaker
 from llama_eagle.train.features import Batch, OnlineFeatures
@@ -209,6 +211,25 @@ class Counting(OnlineFeatures):
             raise KeyboardInterrupt
         self.n_left -= 1
         return super().batch(numbers)
+
+
+def test_disk_space_is_reserved_before_the_target_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that another program fills meanwhile cannot end the process by SIGBUS."""
+    target = load(make_training_target("qwen3", tmp_path / "target"))
+    source = Counting(target, None, samples_of((20, 33)))
+    source.n_left = 0
+    with pytest.raises(KeyboardInterrupt):
+        features(tmp_path, target, source).write(source, target.frozen(), 2, lambda fraction: None)
+    stored = (tmp_path / "features" / "features.bin").stat()
+    assert stored.st_size > 0 and stored.st_blocks * 512 >= stored.st_size
+    shutil.rmtree(tmp_path / "features")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+    with pytest.raises(EnvironmentFailure, match=r"the features need 0\.1 MiB; free some"):
+        features(tmp_path, target, source).write(source, target.frozen(), 2, lambda fraction: None)
+
+
+def features(folder: Path, target: Target, source: OnlineFeatures) -> FeatureStore:
+    return FeatureStore(folder / "features", target.info, source.samples, torch.float32, CPU)
 
 
 def test_stored_features_are_the_online_ones(tmp_path: Path) -> None:
