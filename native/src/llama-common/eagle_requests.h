@@ -59,7 +59,7 @@ inline bool eagle_is_of_this_machine(const std::string & host, const std::string
 
 // Returns true if a request without a key is allowed; otherwise writes the response.
 template <typename Response>
-bool eagle_welcomes(const std::string & host, const std::string & origin, Response & response) {
+bool eagle_allows(const std::string & host, const std::string & origin, Response & response) {
     const char * local = std::getenv("LLAMA_EAGLE_LOCAL");
     if (!local || std::string(local) != "1" || eagle_is_of_this_machine(host, origin)) {
         return true;
