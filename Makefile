@@ -76,8 +76,9 @@ $(INSTALLED_LEAN): $(VENV)/tools pyproject.toml $(NATIVE)
 demo: $(if $(LOCKED)$(wildcard $(VENV)/installed-*),install,$(INSTALLED_LEAN))
 	$(BIN)/llama-eagle demo
 
-# Each file's tests run in one of these processes.
-JOBS := -n auto --maxprocesses=4
+# Each file's tests run in one of these processes. One that ends, as after a timeout, is not replaced: the new one would
+# repeat the test.
+JOBS := -n auto --maxprocesses=4 --max-worker-restart=0
 test: lint install
 	$(BIN)/python -m pytest $(JOBS) -m "not slow and not gpu and not extended"
 
