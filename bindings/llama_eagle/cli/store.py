@@ -103,16 +103,14 @@ def _in_folder(folder: Path, outtype: str | None) -> Path:
     sizes = {
         path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*.gguf") if path.is_file()
     }
-    models = [name for name in names.first_files(sizes) if not _is_draft(folder / name.path)]
-    if len(models) > 1 and outtype is not None:
-        all_models, models = models, [name for name in models if name.is_type(outtype)]
-        if not models:
-            listed = ", ".join(name.path for name in all_models[:8])
-            raise UsageError(f"{folder}: --type {outtype}: no model of that type ({listed}).")
-    if not models:
+    found = [name for name in names.first_files(sizes) if not _is_draft(folder / name.path)]
+    if not found:
         raise InputError(f"{folder}: neither a checkpoint (config.json) nor a GGUF model. Name another folder.")
+    models = found if outtype is None or len(found) == 1 else [name for name in found if name.is_type(outtype)]
+    listed = ", ".join(name.path for name in (models or found)[:8])
+    if not models:
+        raise UsageError(f"{folder}: --type {outtype}: no model of that type ({listed}).")
     if len(models) > 1:
-        listed = ", ".join(name.path for name in models[:8])
         example = f"llama-eagle run {folder / models[0].path}"
         raise UsageError(f"{folder}: {len(models)} models ({listed}). Choose one: {example}")
     names.parts(models[0], sizes)
