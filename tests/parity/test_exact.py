@@ -165,6 +165,23 @@ def test_weights_are_read_once_for_all_sequences(folder: Path, family: str, flas
                 assert together.n_parts == n + 1
 
 
+@pytest.mark.parametrize("flash_attn", [True, False])
+@pytest.mark.parametrize("family", ["qwen35", "llama3"])
+def test_the_most_gaps_in_a_deep_model(tmp_path: Path, family: str, flash_attn: bool) -> None:
+    """Every second of 16 sequences: each gap adds an attention to every layer, and the graph must have room for them."""
+    checkpoint = make_target(family, tmp_path / family, num_hidden_layers=40)
+    convert_target(str(checkpoint), tmp_path / "deep.gguf", TargetOptions(outtype="f16"))
+    with Model(tmp_path / "deep.gguf") as model:
+        text = random_tokens(model, 3, 1)
+        with Sequences(model, 1, flash_attn) as alone:
+            expected = [alone.decode([(0, i, token)])[0] for i, token in enumerate(text)]
+        with Sequences(model, 16, flash_attn) as together:
+            for i, token in enumerate(text):
+                for found in together.decode([(s, i, token) for s in range(0, 16, 2)]):
+                    assert np.array_equal(found, expected[i])
+            assert together.n_parts == len(text)
+
+
 @pytest.mark.parametrize("cache", ["f16", "q8_0", "f32", "bf16"])
 @pytest.mark.parametrize("n_prompt", [250, 1020])
 def test_long_contexts_and_cache_types(folder: Path, cache: str, n_prompt: int) -> None:

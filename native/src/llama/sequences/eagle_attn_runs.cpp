@@ -4,6 +4,9 @@
 
 namespace {
 
+// Nodes of one run in one layer: four views, build_attn_mha's (at most 18, without flash attention) and the join.
+constexpr uint32_t RUN_NODES = 24;
+
 // Returns n slices of t along its last dimension, from slice `first` on.
 ggml_tensor * streams(ggml_context * ctx, ggml_tensor * t, int64_t first, int64_t n) {
     return ggml_view_4d(ctx, t, t->ne[0], t->ne[1], t->ne[2], n, t->nb[1], t->nb[2], t->nb[3], first * t->nb[3]);
@@ -13,6 +16,10 @@ ggml_tensor * streams(ggml_context * ctx, ggml_tensor * t, int64_t first, int64_
 
 bool eagle_attn_has_gaps(const ggml_tensor * k, const ggml_tensor * kq_mask) {
     return kq_mask && k->ne[3] > kq_mask->ne[3];
+}
+
+uint32_t eagle_attn_runs_max_nodes(uint32_t n_layer, uint32_t n_seq_max) {
+    return n_layer * (n_seq_max / 2) * RUN_NODES;
 }
 
 ggml_tensor * eagle_attn_runs(const llm_graph_context & graph, const eagle_attn & whole) {
