@@ -14,6 +14,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+FC_NOISE = 0.3  # factor of fc's random weights, next to the identity
+
 
 @dataclass(frozen=True)
 class Earlier:
@@ -48,9 +50,10 @@ def read_earlier(folder: Path) -> Earlier:
 def make_draft(
     geometry: Geometry, frozen: Frozen, draft_ids: Tensor, seed: int, earlier: Earlier | None = None
 ) -> Eagle3Draft:
-    """Return an earlier draft unchanged, or a new one with random weights except for the head and its norm.
+    """Return an earlier draft unchanged, or a new one that starts close to the target's last block.
 
-    Those two start as the target's, so that a hidden state close to the target's already means the correct token.
+    The head and its norm are the target's, so that a hidden state close to the target's already means the correct
+    token. `fc` passes on the highest boundary, and the MLP is that of the target's last block if the sizes fit.
     """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -61,6 +64,13 @@ def make_draft(
     with torch.no_grad():
         draft.lm_head.weight.copy_(frozen.head[draft_ids.to(frozen.head.device)])
         draft.norm.weight.copy_(frozen.norm_gain)
+        draft.fc.weight.mul_(FC_NOISE)[:, -geometry.hidden_size :] += torch.eye(geometry.hidden_size)
+        block = draft.midlayer
+        if frozen.mlp_up is not None and frozen.mlp_up.shape == block.mlp.up_proj.weight.shape:
+            block.post_attention_layernorm.weight.copy_(frozen.mlp_norm)
+            block.mlp.gate_proj.weight.copy_(frozen.mlp_gate)
+            block.mlp.up_proj.weight.copy_(frozen.mlp_up)
+            block.mlp.down_proj.weight.copy_(frozen.mlp_down)
     return draft
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from llama_eagle.train.features import choices
 from llama_eagle.train.model import Eagle3Draft
 from llama_eagle.train.mtp.head import MTPHead
 from torch import Tensor, nn
@@ -52,6 +53,7 @@ class TrainingPass(nn.Module):
 
     embedding: Tensor
     head: Tensor
+    draft_head: Tensor  # the head's rows of the draft vocabulary, [D, H]
     draft_ids: Tensor
     is_drafted: Tensor
 
@@ -70,7 +72,11 @@ class TrainingPass(nn.Module):
         self.n_steps = n_steps
         self.checkpointing = checkpointing
         is_drafted = torch.zeros(len(head), dtype=torch.bool).index_fill(0, draft_ids, True)
-        frozen = {"embedding": embedding, "head": head, "draft_ids": draft_ids, "is_drafted": is_drafted}
+        is_whole = len(draft_ids) == len(head)
+        frozen = {
+            "embedding": embedding, "head": head, "draft_head": head if is_whole else head[draft_ids],
+            "draft_ids": draft_ids, "is_drafted": is_drafted,
+        }  # fmt: skip
         for name, tensor in frozen.items():
             self.register_buffer(name, tensor, persistent=False)
 
@@ -82,12 +88,13 @@ class TrainingPass(nn.Module):
         final: Tensor,
         embedded: Tensor | None = None,
         positions: Tensor | None = None,
+        best: Tensor | None = None,
     ) -> Outcome:
         """Compute the losses of a batch; arguments are the fields of `Batch`.
 
         mask: true for tokens to be predicted. final: after the target's last norm.
         """
-        teacher = self._teach(mask, final)
+        teacher = self._teach(mask, final, best)
         given = self.embedding[tokens] if embedded is None else embedded, features, final
         steps = self.draft.unroll(*given, self.n_steps, positions=positions, checkpointing=self.checkpointing)
         # Step k's slot i is judged by the teacher's row at position i + 1 + k.
@@ -107,17 +114,19 @@ class TrainingPass(nn.Module):
         return Outcome(loss, losses, self._count(choice, pieces, teacher, tokens.shape))
 
     @torch.no_grad()
-    def _teach(self, mask: Tensor, final: Tensor) -> Teacher:
+    def _teach(self, mask: Tensor, final: Tensor, stored: Tensor | None) -> Teacher:
         position, batch = mask[:, 1:].T.nonzero(as_tuple=True)  # the row at p predicts token p + 1
         position, batch = position[position > 0], batch[position > 0]  # no slot is judged by the row at 0
         rows = final[batch, position]
-        best = torch.empty(len(rows), dtype=torch.long, device=rows.device)
         probabilities = torch.empty(len(rows), len(self.draft_ids), device=rows.device)
-        is_whole = len(self.draft_ids) == len(self.head)
-        for start, stop in _chunks(len(rows), len(self.head)):
-            logits = linear(rows[start:stop], self.head).float()
-            best[start:stop] = logits.argmax(-1)
-            probabilities[start:stop] = (logits if is_whole else logits[:, self.draft_ids]).softmax(-1)
+        for start, stop in _chunks(len(rows), len(self.draft_ids)):
+            probabilities[start:stop] = linear(rows[start:stop], self.draft_head).float().softmax(-1)
+        if stored is not None:
+            best = stored[batch, position]
+        elif len(self.draft_ids) == len(self.head):
+            best = probabilities.argmax(-1)
+        else:
+            best = choices(rows, self.head)
         return Teacher(batch, position, best, probabilities, self.is_drafted[best].float())
 
     @torch.no_grad()

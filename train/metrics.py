@@ -81,7 +81,7 @@ class Journal:
 class _Bar:
     def __init__(self, n_steps: int, first_step: int) -> None:
         self.progress = None
-        self.lines = Bar("training")
+        self.lines = Bar("training", first_step / n_steps)
         if not console.on_terminal():
             self.lines.start()
             return

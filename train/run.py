@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -35,7 +36,7 @@ from llama_eagle.train.loss import TrainingPass
 from llama_eagle.train.memory import keep_freed_memory
 from llama_eagle.train.model import Eagle3Draft, Sections
 from llama_eagle.train.mtp.head import MTPHead, make_head, require_head_target
-from llama_eagle.train.settings import SELF, Settings
+from llama_eagle.train.settings import AUTO, NONE, SELF, Settings
 from llama_eagle.train.store import FeatureStore
 from llama_eagle.train.targets.checkpoint import (
     Frozen,
@@ -58,6 +59,9 @@ from llama_eagle.train.targets.engine import (
 )
 from llama_eagle.train.writing import write_own_data
 from numpy.typing import NDArray
+
+FEATURES = "features"  # folder in the output folder
+SPARE = 2  # see _feature_folder
 
 
 @dataclass(frozen=True)
@@ -126,11 +130,14 @@ def _train(settings: Settings) -> Report | None:
     with accelerator.main_process_first():  # the first writes the features on disk, the others find them
         place = (dtype, accelerator.device)
         online = partial(_online, info, samples, images, settings.max_length, place)
-        if settings.features is None:
+        folder = _feature_folder(settings, info, store.n_bytes(info, samples, dtype))
+        if folder is None:
             source, frozen = online()
         else:
-            on_disk = FeatureStore(settings.features, info, samples, *place)
+            on_disk = FeatureStore(folder, info, samples, *place)
+            is_earlier = on_disk.is_complete and not settings.resume  # of another run
             source, frozen = _stored(on_disk, settings.batch_size, online)
+            settings = settings.after(0.0 if is_earlier else on_disk.seconds)
     model, export = _draft(settings, info, frozen, torch.from_numpy(ids), earlier)
     loop = Loop(model, Lesson(samples, split, source), settings, accelerator, export)
     given = {"data": digest(samples), "architecture": info.architecture, "processes": accelerator.num_processes}
@@ -138,6 +145,8 @@ def _train(settings: Settings) -> Report | None:
     if settings.resume and (settings.output / state.FILE).exists():
         loop.restore(state.load_state(settings.output, same))
     _run(loop, settings, accelerator, same)
+    if accelerator.is_main_process and settings.features == AUTO:
+        shutil.rmtree(settings.output / FEATURES, ignore_errors=True)
     is_first = accelerator.is_main_process
     accelerator.end_training()
     return _report(loop, len(ids), coverage) if is_first else None
@@ -150,12 +159,28 @@ def _target(settings: Settings) -> TargetInfo:
     return read_engine_target(settings.target, aux_layers)
 
 
+def _feature_folder(settings: Settings, info: TargetInfo, n_bytes: int) -> Path | None:
+    """Return the folder for stored features; None: the target runs in the loop.
+
+    Automatic: the features of a GGUF are stored in the output folder during the run if several epochs use them and the
+    disk has room for SPARE times as much.
+    """
+    if settings.features not in (AUTO, NONE):
+        return Path(settings.features)
+    folder = settings.output / FEATURES
+    if settings.features == NONE or not isinstance(info, EngineTargetInfo) or settings.epochs == 1:
+        return None
+    settings.output.mkdir(parents=True, exist_ok=True)
+    is_room = folder.exists() or shutil.disk_usage(settings.output).free > SPARE * n_bytes
+    return folder if is_room else None
+
+
 def _stored(
     on_disk: FeatureStore, batch_size: int, online: Callable[[], tuple[FeatureSource, Frozen]]
 ) -> tuple[FeatureSource, Frozen]:
     """Return features from disk, after computing the missing ones."""
     if not on_disk.is_complete:
-        with progress("running the target") as on_progress:
+        with progress("running the target", done=on_disk.n_done / len(on_disk.samples)) as on_progress:
             on_disk.write(*online(), batch_size, on_progress)
     return on_disk, on_disk.frozen()
 
@@ -170,8 +195,9 @@ def _online(
     """Return a source of batches that runs the target in the loop."""
     if isinstance(info, EngineTargetInfo):
         engine = EngineTarget(info, max_length, n_gpu_layers=gpu_layers(place[1].type == "cuda"))
-        frozen = {name: tensor.to(place[1], place[0]) for name, tensor in vars(engine.frozen()).items()}
-        return EngineFeatures(engine, samples, *place), Frozen(**{**frozen, "norm_gain": frozen["norm_gain"].float()})
+        own = engine.frozen()
+        frozen = {name: tensor.to(place[1], place[0]) for name, tensor in own.tensors().items()}
+        return EngineFeatures(engine, samples, *place), Frozen(**{**frozen, "norm_gain": own.norm_gain.to(place[1])})
     target = Target(info, *place)
     return OnlineFeatures(target, images, samples), target.frozen()
 
@@ -268,12 +294,13 @@ def _multiplies_bf16() -> bool:
 def _check_output(settings: Settings) -> None:
     if settings.output.exists() and not settings.output.is_dir():
         raise UsageError(f"{settings.output} is a file; -o names the folder of the draft.")
-    own = (*DRAFT_FILES, *((*HEAD_TEXTS, head_name(Path(settings.target))) if settings.mtp else ()))
-    is_written = any((settings.output / name).exists() for name in (FILE, PART))
+    own = (FEATURES, *DRAFT_FILES, *((*HEAD_TEXTS, head_name(Path(settings.target))) if settings.mtp else ()))
+    is_written = any((settings.output / name).exists() for name in (FILE, PART, FEATURES))
     if not is_written:
         _refuse_foreign(settings.output, "-o", (state.FILE, metrics.METRICS, metrics.PLOT, *own))
-    if settings.features is not None:
-        _refuse_foreign(settings.features, "--features", (store.INDEX, store.ROWS, store.FROZEN))
+    if settings.features not in (AUTO, NONE):
+        files = (store.INDEX, store.ROWS, store.BEST, store.FROZEN)
+        _refuse_foreign(Path(settings.features), "--features", files)
     has_state = (settings.output / state.FILE).exists()
     if settings.resume and not (has_state or is_written):
         raise UsageError(f"--resume: {settings.output} has no {state.FILE}. Omit --resume to start a run.")

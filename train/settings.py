@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 FORMATS = ("specforge", "speculators")
 DTYPES = ("auto", "f32", "bf16")
 SELF = "self"  # data: the target writes it
+AUTO, NONE = "auto", "none"  # features
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Settings:
     output: Path
     target: str
     data: tuple[str, ...]
-    features: Path | None = None  # None: the target runs in the loop
+    features: str | Path = AUTO  # folder; none: the target runs in the loop; auto: see run.py
     format: str = "specforge"
     device: str = "auto"
     save_every: int | None = None  # None: same as eval_every, at most 1000
@@ -33,11 +34,11 @@ class Settings:
     init: str | None = None  # folder of a draft to start from; its vocabulary and width are used
     mrope: bool = False  # use M-RoPE image positions as the target does; with `init`, as that draft does
     aux_layers: tuple[int, ...] | None = None  # boundaries; None: [2, L // 2, L - 3], from 4 up with vision
-    n_vocab_draft: int = 32000
+    n_vocab_draft: int | None = None  # None: as many as the data needs
     ffn_size: int | None = None  # None: the target's
     n_steps: int = 5  # of test-time training
     max_length: int = 1024
-    batch_size: int = 1  # sequences per forward pass
+    batch_size: int = 2  # sequences per forward pass
     accumulate: int = 1  # forward passes per optimizer step
     epochs: int | None = None  # None: 3, or more, up to 10, until there are 1000 steps
     learning_rate: float | None = None  # None: by width
@@ -46,3 +47,7 @@ class Settings:
     eval_every: int | None = None  # None: a twentieth of the run
     patience: int = 5  # evaluations without improvement of the held-out acceptance before the run stops; 0: never
     seed: int = 0
+
+    def after(self, seconds: float) -> Settings:
+        """Return the settings for the rest of the run when `seconds` of its time are spent."""
+        return self if self.seconds is None else replace(self, seconds=max(1.0, self.seconds - seconds))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -22,13 +23,13 @@ from llama_eagle import console
 from llama_eagle.errors import ConfigError, EnvironmentFailure, InputError
 from llama_eagle.files import write_whole
 from llama_eagle.train.data.samples import Sample, digest
-from llama_eagle.train.features import Batch, FeatureSource, pad, positions
+from llama_eagle.train.features import Batch, FeatureSource, choices, pad, positions
 from llama_eagle.train.targets.checkpoint import Frozen, TargetInfo
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-INDEX, ROWS, IMAGES, FROZEN = "index.json", "features.bin", "images.bin", "frozen.safetensors"
+INDEX, ROWS, BEST, IMAGES, FROZEN = "index.json", "features.bin", "choices.bin", "images.bin", "frozen.safetensors"
 SAVE_EVERY = 64  # samples
 NO_TOKEN = -1
 
@@ -54,8 +55,9 @@ class FeatureStore:
             "width": self.width,
             "rows": int(self.ends[-1]),
         }
-        self.n_done = self._read_index()
+        self.n_done, self.seconds = self._read_index()  # seconds: spent on those
         self.rows = self._map(ROWS, int(self.ends[-1]), self.width, dtype)
+        self.best = self._map(BEST, int(self.ends[-1]), 1, torch.int32)
         n_image_rows = int(self.image_ends[-1])
         self.image_rows = self._map(IMAGES, n_image_rows, self.n_final, dtype) if n_image_rows else None
         self.embedding: Tensor | None = None  # of the target, once it is needed
@@ -71,9 +73,11 @@ class FeatureStore:
         rows = pad([self._rows(n) for n in numbers]).to(self.device)
         features, final = rows[..., : -self.n_final], rows[..., -self.n_final :]
         given = tokens.to(self.device), mask.to(self.device), features, final
+        best = pad([_part(self.best, self.ends, n)[:, 0] for n in numbers]).long().to(self.device)
         if not any(sample.images for sample in samples):
-            return Batch(*given)
-        return Batch(*given, self._embedded(numbers, tokens), positions(samples, self.image_token).to(self.device))
+            return Batch(*given, best=best)
+        places = positions(samples, self.image_token).to(self.device)
+        return Batch(*given, self._embedded(numbers, tokens), places, best)
 
     def _embedded(self, numbers: Sequence[int], tokens: Tensor) -> Tensor:
         """Return embeddings [B, S, T], including the rows of images."""
@@ -87,18 +91,21 @@ class FeatureStore:
         self, source: FeatureSource, frozen: Frozen, batch_size: int, on_progress: Callable[[float], None]
     ) -> None:
         """Write the missing features, in the samples' order."""
-        tensors = {name: tensor.detach().cpu().clone() for name, tensor in vars(frozen).items()}
+        tensors = {name: tensor.detach().cpu().clone() for name, tensor in frozen.tensors().items()}
         write_whole(self.folder / FROZEN, lambda path: save_file(tensors, path))
+        start = time.monotonic() - self.seconds
         while self.n_done < len(self.samples):
             numbers = range(self.n_done, min(self.n_done + batch_size, len(self.samples)))
             batch = source.batch(numbers)
             for i, n in enumerate(numbers):
                 rows = self._rows(n)
                 rows.copy_(torch.cat([batch.features[i], batch.final[i]], dim=-1)[: len(rows)])
+                best = choices(batch.final[i, : len(rows)], frozen.head)
+                _part(self.best, self.ends, n).copy_(best[:, None])
                 if batch.embedded is not None:
                     is_image = torch.from_numpy(self._is_image(self.samples[n])).to(batch.embedded.device)
                     self._images(n).copy_(batch.embedded[i, : len(rows)][is_image])
-            self.n_done = numbers[-1] + 1
+            self.n_done, self.seconds = numbers[-1] + 1, time.monotonic() - start
             if numbers[0] // SAVE_EVERY != self.n_done // SAVE_EVERY or self.n_done == len(self.samples):
                 self._write_index()
             on_progress(self.n_done / len(self.samples))
@@ -108,52 +115,61 @@ class FeatureStore:
         return Frozen(**{name: tensor.to(self.device) for name, tensor in tensors.items()})
 
     def _rows(self, n: int) -> Tensor:
-        start = int(self.ends[n - 1]) if n else 0
-        return self.rows[start : int(self.ends[n])]
+        return _part(self.rows, self.ends, n)
 
     def _images(self, n: int) -> Tensor:
         assert self.image_rows is not None
-        start = int(self.image_ends[n - 1]) if n else 0
-        return self.image_rows[start : int(self.image_ends[n])]
+        return _part(self.image_rows, self.image_ends, n)
 
     def _is_image(self, sample: Sample) -> NDArray[np.bool_]:
         return np.asarray(sample.tokens == self.image_token)
 
-    def _read_index(self) -> int:
+    def _read_index(self) -> tuple[int, float]:
         path = self.folder / INDEX
         if not path.exists():
-            return 0
+            return 0, 0.0
         try:
             found = json.loads(path.read_text())
-            n_done, identity = int(found["n_done"]), dict(found["identity"])
+            n_done, seconds, identity = int(found["n_done"]), float(found["seconds"]), dict(found["identity"])
         except (ValueError, KeyError, TypeError):
             raise InputError(f"{path}: damaged; remove {self.folder} to start again.") from None
         if differing := [name for name in self.identity if identity.get(name) != self.identity[name]]:
             raise ConfigError(
                 f"{self.folder}: its features differ in {', '.join(differing)}; name another --features, or remove it."
             )
-        return n_done
+        return n_done, seconds
 
     def _write_index(self) -> None:
-        text = json.dumps({"n_done": self.n_done, "identity": self.identity})
+        text = json.dumps({"n_done": self.n_done, "seconds": self.seconds, "identity": self.identity})
         write_whole(self.folder / INDEX, lambda path: path.write_text(text))
 
     def _map(self, name: str, n_rows: int, width: int, dtype: torch.dtype) -> Tensor:
         """Map all rows of a file, [rows, width]. Disk space is reserved: writing to a full disk would be SIGBUS."""
         n_values = n_rows * width
-        n_bytes = n_values * dtype.itemsize
+        size = n_values * dtype.itemsize
         path = self.folder / name
         self.folder.mkdir(parents=True, exist_ok=True)
-        if not path.exists() or path.stat().st_size != n_bytes:
+        if not path.exists() or path.stat().st_size != size:
             if self.n_done:
-                raise InputError(f"{path}: {n_bytes} bytes expected; remove {self.folder} to start again.")
-            if shutil.disk_usage(self.folder).free < n_bytes:
-                raise EnvironmentFailure(f"{self.folder}: the features need {console.size(n_bytes)}; free some.")
+                raise InputError(f"{path}: {size} bytes expected; remove {self.folder} to start again.")
+            if shutil.disk_usage(self.folder).free < size:
+                raise EnvironmentFailure(f"{self.folder}: the features need {console.size(size)}; free some.")
             with path.open("wb") as file:
-                file.truncate(n_bytes)
+                file.truncate(size)
                 if hasattr(os, "posix_fallocate"):
-                    os.posix_fallocate(file.fileno(), 0, n_bytes)
+                    os.posix_fallocate(file.fileno(), 0, size)
         return torch.from_file(str(path), shared=True, size=n_values, dtype=dtype).view(-1, width)
+
+
+def n_bytes(info: TargetInfo, samples: Sequence[Sample], dtype: torch.dtype) -> int:
+    """Return the size on disk of the samples' features, without rows of images."""
+    row = (len(info.aux_layers) + 1) * info.text.hidden_size * dtype.itemsize + torch.int32.itemsize
+    return int(row * sum(len(sample.tokens) for sample in samples))
+
+
+def _part(rows: Tensor, ends: NDArray[np.int64], n: int) -> Tensor:
+    """Return the rows of sample n."""
+    return rows[int(ends[n - 1]) if n else 0 : int(ends[n])]
 
 
 def _stamp(file: Path) -> tuple[int, int]:

@@ -40,7 +40,7 @@ def write_own_data(settings: Settings) -> Settings:
     path = settings.output / FILE
     used = replace(settings, data=(str(path),))
     if path.exists():
-        return _without(used, max(json.loads(line)["elapsed_s"] for line in path.read_text("utf-8").splitlines()))
+        return used.after(max(json.loads(line)["elapsed_s"] for line in path.read_text("utf-8").splitlines()))
     settings.output.mkdir(parents=True, exist_ok=True)
     budget = None if settings.seconds is None else WRITING_SHARE * settings.seconds
     limits = Limits(N_DEFAULT if budget is None else None, budget, settings.max_length, PARALLEL, settings.seed)
@@ -52,13 +52,7 @@ def write_own_data(settings: Settings) -> Settings:
     console.note(
         f"{written.n} conversations, {written.n_tokens} tokens at {written.n_tokens / written.seconds:.0f} tokens/s"
     )
-    return _without(used, written.seconds)
-
-
-def _without(settings: Settings, seconds: float) -> Settings:
-    """Take the time of writing off the time for the run."""
-    left = None if settings.seconds is None else max(1.0, settings.seconds - seconds)
-    return replace(settings, seconds=left)
+    return used.after(written.seconds)
 
 
 def _journal(path: Path, identity: str) -> Journal:

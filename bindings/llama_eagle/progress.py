@@ -16,9 +16,12 @@ NEXT_LINE_S = 15.0  # seconds between lines
 
 
 @contextmanager
-def progress(label: str, after_s: float = 0.0) -> Iterator[Callable[[float], None]]:
-    """Show progress as fractions 0..1. On a terminal the bar appears after `after_s` seconds and disappears at 1."""
-    bar = Bar(label)
+def progress(label: str, after_s: float = 0.0, done: float = 0.0) -> Iterator[Callable[[float], None]]:
+    """Show progress as fractions 0..1. On a terminal the bar appears after `after_s` seconds and disappears at 1.
+
+    done: fraction that an earlier run finished, without influence on the remaining time.
+    """
+    bar = Bar(label, done)
     bar.start(after_s)
     try:
         yield bar.show
@@ -54,8 +57,8 @@ def numbered(n_steps: int) -> Callable[[str], None]:
 class Bar:
     """A progress bar that can be started repeatedly. It moves while native code computes."""
 
-    def __init__(self, label: str) -> None:
-        self.label = label
+    def __init__(self, label: str, done: float = 0.0) -> None:
+        self.label, self.done = label, done
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
         self._shown: Any = None
@@ -64,7 +67,7 @@ class Bar:
 
     def start(self, after_s: float = 0.0) -> None:
         """Show the bar after `after_s` seconds, unless stopped before. A file gets lines at longer intervals."""
-        self._fraction = 0.0
+        self._fraction = self.done
         self._begin = time.monotonic()
         if console.on_terminal():
             self._wait(after_s, self._appear)
@@ -111,14 +114,16 @@ class Bar:
         with self._lock:
             if self._timer is None:  # stopped meanwhile
                 return
-            console.log(line(self.label, self._fraction, time.monotonic() - self._begin))
+            console.log(line(self.label, self._fraction, time.monotonic() - self._begin, self.done))
             self._wait(NEXT_LINE_S, self._write_line)
 
 
-def line(label: str, fraction: float, elapsed_s: float) -> str:
-    """Return one line of progress, with the remaining time if it can be estimated."""
+def line(label: str, fraction: float, elapsed_s: float, done: float = 0.0) -> str:
+    """Return one line of progress, with the remaining time if it can be estimated. done: at the start."""
     text = f"{label}: {fraction:.0%}, {_minutes(elapsed_s)}"
-    return text if fraction <= 0 else f"{text}, about {_minutes(elapsed_s / fraction - elapsed_s)} left"
+    if fraction <= done:
+        return text
+    return f"{text}, about {_minutes(elapsed_s * (1 - fraction) / (fraction - done))} left"
 
 
 def _minutes(seconds: float) -> str:

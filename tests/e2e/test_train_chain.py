@@ -117,7 +117,7 @@ def test_a_few_steps_and_a_draft_that_runs(family: str, tmp_path: Path) -> None:
         output=tmp_path / "draft",
         target=str(folder),
         data=(str(image_chats(tmp_path / "data") if has_vision else write_text(tmp_path / "a.txt", 200)),),
-        features=tmp_path / "features" if family == "qwen3vl" else None,
+        features=tmp_path / "features" if family == "qwen3vl" else "none",
         device="cpu",
         dtype="f32",
         aux_layers=(4, 5, 6) if has_vision else None,

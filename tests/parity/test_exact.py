@@ -168,7 +168,7 @@ def test_weights_are_read_once_for_all_sequences(folder: Path, family: str, flas
 @pytest.mark.parametrize("flash_attn", [True, False])
 @pytest.mark.parametrize("family", ["qwen35", "llama3"])
 def test_the_most_gaps_in_a_deep_model(tmp_path: Path, family: str, flash_attn: bool) -> None:
-    """Every second of 16 sequences: each gap adds an attention to every layer, and the graph must have room for them."""
+    """Every second of 16 sequences: each gap adds an attention to every layer, and the graph needs room for them."""
     checkpoint = make_target(family, tmp_path / family, num_hidden_layers=40)
     convert_target(str(checkpoint), tmp_path / "deep.gguf", TargetOptions(outtype="f16"))
     with Model(tmp_path / "deep.gguf") as model:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +15,15 @@ from fixtures.targets import make_target
 from fixtures.training import chat, make_training_target, write_jsonl
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import ConfigError, InputError, UsageError
-from llama_eagle.train import writing
+from llama_eagle.train import run as training_run
+from llama_eagle.train import store, writing
 from llama_eagle.train.data.documents import read_documents
 from llama_eagle.train.data.samples import Sample, SampleMaker
 from llama_eagle.train.features import OnlineFeatures
+from llama_eagle.train.loop import Loop
 from llama_eagle.train.metrics import read_metrics
 from llama_eagle.train.run import train
-from llama_eagle.train.settings import Settings
+from llama_eagle.train.settings import AUTO, NONE, Settings
 from llama_eagle.train.targets.checkpoint import Target, control_tokens, load_tokenizer, read_target
 from llama_eagle.train.targets.engine import EngineFeatures, EngineTarget, EngineTokenizer, read_engine_target
 
@@ -60,8 +65,11 @@ def test_features_are_transformers(family: str, tmp_path: Path) -> None:
         for part, other in parts:
             assert_close(part, other)
         assert_close(found.final[i, :n], expected.final[i, :n])
-    for name, tensor in vars(theirs.frozen()).items():
-        assert_close(getattr(ours.frozen(), name), tensor)
+    expected_weights, weights = theirs.frozen().tensors(), ours.frozen().tensors()
+    assert weights.keys() == expected_weights.keys()
+    assert ("mlp_up" in weights) == (family not in ("qwen35moe", "qwen3next"))
+    for name, tensor in expected_weights.items():
+        assert_close(weights[name], tensor)
 
 
 def test_samples_are_those_of_the_checkpoint(tmp_path: Path) -> None:
@@ -84,7 +92,7 @@ def test_a_draft_learns_alike(tmp_path: Path) -> None:
     data = write_jsonl(tmp_path / "t.jsonl", *({"text": sentences[i % 2] * 4} for i in range(26)))
     curves = []
     for number, (target, features) in enumerate(
-        ((folder, None), (convert(folder), None), (convert(folder), tmp_path / "features"))
+        ((folder, AUTO), (convert(folder), NONE), (convert(folder), tmp_path / "features"))
     ):
         out = tmp_path / f"draft{number}"
         train(
@@ -98,6 +106,51 @@ def test_a_draft_learns_alike(tmp_path: Path) -> None:
     np.testing.assert_allclose(curves[1], curves[0], rtol=0.02)
     np.testing.assert_allclose(curves[2], curves[1], rtol=1e-4)
     assert curves[0][-1] < 0.9 * curves[0][0]
+
+
+def test_features_are_kept_during_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the output folder. A run interrupted while they are computed continues there, and its time counts."""
+    gguf = convert(make_training_target("qwen3", tmp_path / "target", hidden_size=32, intermediate_size=48))
+    data = write_jsonl(tmp_path / "t.jsonl", *({"text": f"The quick brown fox {i} jumps. " * 3} for i in range(12)))
+    settings = Settings(
+        output=tmp_path / "draft", target=str(gguf), data=(str(data),), device="cpu", dtype="f32", n_steps=2,
+        max_length=32, batch_size=2, epochs=2, eval_share=0, seconds=1000.0,
+    )  # fmt: skip
+    run, n_runs = EngineTarget.run, 0
+
+    def interrupted(self: EngineTarget, tokens: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        nonlocal n_runs
+        n_runs += 1
+        if n_runs == 9:
+            raise KeyboardInterrupt
+        return run(self, tokens)
+
+    monkeypatch.setattr(EngineTarget, "run", interrupted)
+    monkeypatch.setattr(store, "SAVE_EVERY", 4)
+    with pytest.raises(KeyboardInterrupt):
+        train(settings)
+    with pytest.raises(UsageError, match="--resume"):
+        train(settings)
+    index = settings.output / "features" / "index.json"
+    found = json.loads(index.read_text())
+    assert found["n_done"] == 8 and found["seconds"] > 0
+    index.write_text(json.dumps({**found, "seconds": 998.0}))
+    left = []
+    monkeypatch.setattr(Loop, "run", lambda self, *_: left.append(self.settings.seconds))
+    train(replace(settings, resume=True))
+    assert 1 <= left[0] < 2 and n_runs == 9 + 4
+    assert not index.parent.exists()
+
+
+def test_features_without_room_are_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_training_target("qwen3", tmp_path / "target", hidden_size=32, intermediate_size=48)
+    gguf = read_engine_target(str(convert(folder)))
+    settings = Settings(output=tmp_path / "draft", target="", data=())
+    free = shutil.disk_usage(tmp_path).free
+    assert training_run._feature_folder(settings, gguf, 0) == settings.output / "features"
+    assert training_run._feature_folder(settings, gguf, free) is None
+    assert training_run._feature_folder(replace(settings, epochs=1), gguf, 0) is None
+    assert training_run._feature_folder(settings, read_target(str(folder)), 0) is None
 
 
 def test_what_cannot_be_trained_for(tmp_path: Path) -> None:

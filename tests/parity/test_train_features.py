@@ -258,7 +258,7 @@ def test_stored_features_are_the_online_ones(tmp_path: Path) -> None:
             valid[i, n:] = False  # what is padded differs, and is masked
         torch.testing.assert_close(found[valid], expected[valid], rtol=1e-4, atol=1e-5)
     done.device = torch.device("cpu", 0)  # as accelerate calls the device of one of several processes
-    for name, tensor in vars(target.frozen()).items():
+    for name, tensor in target.frozen().tensors().items():
         assert torch.equal(getattr(done.frozen(), name), tensor)
     with pytest.raises(ConfigError, match="differ in data"):
         store(samples=samples[:4] + samples_of([12]))

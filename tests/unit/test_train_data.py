@@ -151,6 +151,16 @@ def test_the_draft_vocabulary_is_the_most_frequent_and_the_control_tokens() -> N
         choose_vocabulary(counts, 1, [11, 2])
 
 
+def test_the_draft_vocabulary_covers_nearly_all_of_the_data() -> None:
+    counts = np.zeros(50_000, np.int64)
+    counts[:1500], counts[1500:1600] = 1000, 100  # 1,490 tokens are 99 %
+    found = choose_vocabulary(counts, None, [40_000])
+    assert len(found) == 2048 and {0, 1499, 40_000} <= set(found.tolist())
+    counts[:] = 1
+    assert len(choose_vocabulary(counts, None, [])) == 32_000
+    assert len(choose_vocabulary(counts[:900], None, [])) == 900
+
+
 def test_control_tokens_are_special_tokens_and_end_tokens(tmp_path: Path) -> None:
     folder = make_training_target("qwen3", tmp_path)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 481]}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,18 @@ from fixtures.training import CHAT_TEMPLATE
 from jinja2 import Template as Jinja
 from llama_eagle.errors import EagleError, InputError
 from llama_eagle.serving.prompts import CHAT, Journal, Refused
+from llama_eagle.train.data import self_written
 from llama_eagle.train.data.documents import Document
-from llama_eagle.train.data.self_written import FOLLOW_UP, OPENINGS, TOPICS, Author, Limits, Template, write_data
+from llama_eagle.train.data.self_written import (
+    FOLLOW_UP,
+    OPENINGS,
+    STARTS,
+    TOPICS,
+    Author,
+    Limits,
+    Template,
+    write_data,
+)
 
 Ask = Callable[[str, dict[str, Any]], dict[str, Any]]
 LIMITS = Limits(n=9, seconds=None, max_length=64, parallel=1, seed=5)
@@ -70,7 +81,21 @@ def test_questions_have_topics_and_answers_have_none(tmp_path: Path) -> None:
     assert sum(len(record["messages"]) == 4 for record in records) == 9 // FOLLOW_UP
 
 
-def test_what_is_known_cut_or_empty_is_left_out() -> None:
+def test_most_questions_have_a_given_start(tmp_path: Path) -> None:
+    ask = target(lambda n: f" poem about the number {n}.")
+    limits = replace(LIMITS, n=60)
+    records = write(Author(ask, Template(render), [], limits), tmp_path, limits)
+    prompts = [body["prompt"] for path, body in ask.asked if path != CHAT]  # type: ignore[attr-defined]
+    starts = {prompt.rpartition("user\n")[2] for prompt in prompts}
+    assert starts <= {"", *STARTS} and len(starts) > 20
+    first = [record["messages"][0]["content"] for record in records]
+    assert 0.6 < sum(question.startswith(STARTS) for question in first) / len(first) < 0.9
+    assert all(" poem about the number" in f" {question}" for question in first)
+
+
+def test_what_is_known_cut_or_empty_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Author(target(lambda n: "  ?"), Template(render), [], LIMITS).write(1) is None
+    monkeypatch.setattr(self_written, "STARTED", 0.0)
     template = Template(render)
     author = Author(target(lambda n: "Why is the sky blue?"), template, [], LIMITS)
     assert author.write(0) is not None

@@ -1,8 +1,8 @@
 """Training data that the target writes itself: questions after its chat template's user prefix, and its answers.
 
-Questions are sampled; answers are alternately greedy and sampled, since a draft is used for both. Topics appear only in
-the system message of questions. Source of the method: Magpie (Xu et al. 2024), which prompts an instruction-tuned model
-with the part of its template that precedes the user's message.
+Questions are sampled, most of them after given first words; answers are alternately greedy and sampled, since a draft
+is used for both. Topics appear only in the system message of questions. Source of the method: Magpie (Xu et al. 2024),
+which prompts an instruction-tuned model with the part of its template that precedes the user's message.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ QUESTION_LENGTH = (8, 2000)  # characters; shorter is rarely a question, longer 
 QUESTION_SAMPLING = {"temperature": 1.0, "top_p": 0.95, "min_p": 0.02}
 ANSWER_SAMPLING: tuple[dict[str, float], ...] = ({"temperature": 0.0}, {"temperature": 0.8, "top_p": 0.95})
 FOLLOW_UP = 4  # every fourth conversation has a second question
+STARTED = 0.75  # share of first questions whose first words are given: tasks that the target would rarely ask for
 MATERIAL = 3  # every third document is made from the user's data, where there is some
 OPENING_LENGTH = (200, 800)  # characters of a text that the target continues
 MIN_USABLE = 0.02  # share of attempts below which the target is no author
@@ -47,6 +48,13 @@ TOPICS = (
     "JavaScript and web pages",
     "climate and weather", "a letter of complaint", "books and films", "algorithms", "a birthday party", "politeness",
     "statistics", "the human body", "a business plan", "logic puzzles", "animals",
+)  # fmt: skip
+STARTS = (
+    "Write a", "Write a short", "Write an", "Write a function that", "Write a program", "Explain", "Explain why",
+    "What is", "What are", "What happens", "How do", "How does", "How can I", "Why", "Describe", "List", "Give me",
+    "Give an example of", "Compare", "Summarize", "Translate into", "Plan", "Create a", "Is it better", "Which",
+    "Imagine", "You are a", "Fix", "Rewrite", "Find", "Calculate", "I want to", "I have", "Can you", "Should I",
+    "Tell me about", "Help me", "Convert", "Return",
 )  # fmt: skip
 OPENINGS = (
     "The", "In", "It was", "When", "A", "How to", "There are", "Most people", "def ", "# ", "import ", "Question:",
@@ -141,9 +149,11 @@ class Author:
         topic = TOPICS[number % len(TOPICS)]
         system = [{"role": "system", "content": f"You are a helpful assistant. The user asks about {topic}."}]
         before, end = self._opening(system if topic and not messages else messages)
-        body = {"prompt": before, "max_tokens": QUESTION_TOKENS, "seed": self._seed(number), **QUESTION_SAMPLING}
-        choice = self._ask(TEXT, {**body, "stop": [end] if end else []})["choices"][0]
-        text = choice["text"].strip()
+        chosen = random.Random(self._seed(number))
+        start = chosen.choice(STARTS) if not messages and chosen.random() < STARTED else ""
+        body = {"prompt": before + start, "max_tokens": QUESTION_TOKENS, "seed": self._seed(number)}
+        choice = self._ask(TEXT, {**body, **QUESTION_SAMPLING, "stop": [end] if end else []})["choices"][0]
+        text = (start + choice["text"]).strip() if choice["text"].strip(" .?!") else ""
         is_whole = choice["finish_reason"] == "stop" and QUESTION_LENGTH[0] <= len(text) <= QUESTION_LENGTH[1]
         return text if is_whole and self._is_new(text) else None
 
@@ -223,7 +233,8 @@ def write_data(author: Author, journal: Journal, path: Path, limits: Limits) -> 
     n_tried = 0
     numbers = itertools.count(max(journal.answers, default=-1) + 1)
     attempts = in_parallel(author.write, numbers, limits.parallel)
-    with progress("writing training data") as on_progress, closing(attempts):
+    done = limits.share_done(len(journal.answers), before)
+    with progress("writing training data", done=done) as on_progress, closing(attempts):
         while limits.share_done(len(journal.answers), elapsed()) < 1:
             number, record = next(attempts)
             n_tried += 1

@@ -99,11 +99,33 @@ def read_target(source: str | Path, aux_layers: Sequence[int] | None = None) -> 
 
 @dataclass(frozen=True)
 class Frozen:
-    """Weights of the target that training a draft needs: embedding and head, [V, T], and the last norm's gain, [T]."""
+    """Weights of the target that training a draft needs: embedding and head, [V, T], and the last norm's gain, [T].
+
+    mlp_norm: [T], mlp_gate, mlp_up: [F, T], mlp_down: [T, F], of the last block; None if that has experts.
+    """
 
     embedding: Tensor
     head: Tensor
     norm_gain: Tensor
+    mlp_norm: Tensor | None = None
+    mlp_gate: Tensor | None = None
+    mlp_up: Tensor | None = None
+    mlp_down: Tensor | None = None
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {name: tensor for name, tensor in vars(self).items() if tensor is not None}
+
+
+def _gain(norm: Any) -> Tensor:
+    gain: Tensor = norm(torch.ones_like(norm.weight)).float()  # some store the gain less 1
+    return gain
+
+
+def _dense(mlp: Any, norm: Any) -> tuple[Tensor, ...]:
+    """Return the fields of `Frozen` for a block's MLP; none for one with experts."""
+    if not hasattr(mlp, "gate_proj"):
+        return ()
+    return _gain(norm), mlp.gate_proj.weight, mlp.up_proj.weight, mlp.down_proj.weight
 
 
 class Target:
@@ -115,9 +137,14 @@ class Target:
         self.model = _load(info.folder, info.architecture, dtype).to(device).eval().requires_grad_(False)
 
     def frozen(self) -> Frozen:
-        norm = self.model.get_decoder().norm
-        gain = norm(torch.ones_like(norm.weight)).float()  # some store the gain less 1
-        return Frozen(self.model.get_input_embeddings().weight, self.model.get_output_embeddings().weight, gain)
+        decoder = self.model.get_decoder()
+        last = decoder.layers[-1]
+        return Frozen(
+            self.model.get_input_embeddings().weight,
+            self.model.get_output_embeddings().weight,
+            _gain(decoder.norm),
+            *_dense(last.mlp, last.post_attention_layernorm),
+        )
 
     def run(self, tokens: Tensor, **vision: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Run the target on tokens [B, S], padded at the end.

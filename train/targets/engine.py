@@ -34,6 +34,7 @@ from torch import Tensor
 ARCHITECTURES = {FAMILIES[name].arch: name for name in TEXT_TARGETS}
 CONTROL = 3  # LLAMA_TOKEN_TYPE_CONTROL
 CHUNK = 512  # tokens of one decode
+MLP_NORMS = ("ffn_norm.weight", "post_attention_norm.weight")  # the second is that of the hybrids
 
 
 def is_gguf(target: str) -> bool:
@@ -157,7 +158,17 @@ class EngineTarget:
         embedding = self._weights("token_embd.weight")
         is_tied = all("output.weight" not in header.tensors for header in self.info.parts)
         head = embedding if is_tied else self._weights("output.weight")
-        return Frozen(embedding, head, self._weights("output_norm.weight").flatten())
+        return Frozen(embedding, head, self._weights("output_norm.weight").flatten(), *self._dense())
+
+    def _dense(self) -> tuple[Tensor, ...]:
+        """Return the fields of `Frozen` for the last block's MLP; none for one with experts."""
+        block = f"blk.{self.info.text.num_hidden_layers - 1}."
+        names = {name for header in self.info.parts for name in header.tensors}
+        if f"{block}ffn_gate.weight" not in names:
+            return ()
+        norm = next(name for name in MLP_NORMS if f"{block}{name}" in names)
+        matrices = (self._weights(f"{block}ffn_{name}.weight") for name in ("gate", "up", "down"))
+        return self._weights(f"{block}{norm}").flatten(), *matrices
 
     def _weights(self, name: str) -> Tensor:
         """Read a tensor. Raises `InputError` if it is missing or has a type that gguf cannot read."""

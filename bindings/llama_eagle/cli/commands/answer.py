@@ -105,7 +105,8 @@ def _answer_missing(
         return n_tokens, 0.0
     with background(serving.server_args(served), serving.server_env(served), served.options.verbose) as address:
         start = time.monotonic()
-        with progress(f"answering {len(prompts)} prompts") as on_progress:
+        done = len(journal.answers) / len(prompts)
+        with progress(f"answering {len(prompts)} prompts", done=done) as on_progress:
 
             def on_answer(record: dict[str, Any]) -> None:
                 nonlocal n_tokens

@@ -24,14 +24,14 @@ class DraftOptions:
 
     mtp: Annotated[bool, typer.Option("--mtp", help="Train the target's MTP head instead of an EAGLE-3 draft.")] = False
     features: Annotated[
-        Path | None,
+        str,
         typer.Option(
-            metavar="DIR",
-            help="Compute the target's hidden states once and store them in this folder (default: compute them in each "
-            "epoch). Faster with several epochs, but needs disk space.",
+            metavar="DIR|auto|none",
+            help="Folder to store the target's hidden states in, so that they are computed once, not in each epoch. "
+            "auto: for a GGUF, the output folder during the run, if the disk has room. none: do not store them.",
             rich_help_panel=ADVANCED,
         ),
-    ] = None
+    ] = "auto"
     init: Annotated[
         str | None,
         typer.Option(
@@ -62,14 +62,15 @@ class DraftOptions:
         ),
     ] = None
     n_vocab_draft: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--draft-vocab",
             min=1,
-            help="Number of different tokens that the draft can propose: the most frequent ones in the data.",
+            help="Number of different tokens that the draft can propose: the most frequent ones in the data (default: "
+            "enough for 99 % of the data, at most 32000).",
             rich_help_panel=ADVANCED,
         ),
-    ] = 32000
+    ] = None
     ffn_size: Annotated[
         int | None,
         typer.Option(
@@ -98,7 +99,9 @@ class OptimizerOptions:
     max_length: Annotated[
         int, typer.Option(min=16, help="Maximum length of a training text in tokens. A smaller value saves memory.")
     ] = 1024
-    batch_size: Annotated[int, typer.Option(min=1, help="Number of texts per forward pass. Raise it on a GPU.")] = 1
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="Number of texts per forward pass. Raise it on a GPU; 1 needs the least memory.")
+    ] = 2
     accumulate: Annotated[
         int, typer.Option(min=1, help="Number of forward passes per optimizer step.", rich_help_panel=ADVANCED)
     ] = 1
