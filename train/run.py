@@ -171,8 +171,14 @@ def _feature_folder(settings: Settings, info: TargetInfo, n_bytes: int) -> Path 
     if settings.features == NONE or not isinstance(info, EngineTargetInfo) or settings.epochs == 1:
         return None
     settings.output.mkdir(parents=True, exist_ok=True)
-    is_room = folder.exists() or shutil.disk_usage(settings.output).free > SPARE * n_bytes
-    return folder if is_room else None
+    if folder.exists():
+        return folder
+    size = console.size(n_bytes)
+    if shutil.disk_usage(settings.output).free < SPARE * n_bytes:
+        console.note(f"the disk has too little room for the target's states ({size}): they are computed in each epoch")
+        return None
+    console.note(f"the target's states are stored in {folder} until the run ends: {size}")
+    return folder
 
 
 def _stored(
