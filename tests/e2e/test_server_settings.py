@@ -53,14 +53,14 @@ def n_generated(answer: Answer) -> int:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("max_tokens", 2**32 + 5), ("max_tokens", 2**31), ("max_tokens", 1.5), ("top_k", 2**32 + 1), ("seed", 2**32),
-        ("seed", -2), ("n_probs", 2**40), ("repeat_last_n", -(2**32)), ("min_keep", 1e30),
+        ("max_tokens", 2**32 + 5), ("max_tokens", 2**31), ("max_tokens", 1.5), ("top_k", 2**32 + 1), ("seed", 2**70),
+        ("seed", 1.5), ("n_probs", 2**40), ("repeat_last_n", -(2**32)), ("min_keep", 1e30),
     ],
 )  # fmt: skip
 def test_numbers_are_not_wrapped(server: Served, path: str, key: str, value: float) -> None:
     body = body_for(path, "What?", 2, [])
     key = "max_output_tokens" if key == "max_tokens" and path == "/v1/responses" else key
-    refused(server, path, {**body, key: value}, str(value) if isinstance(value, int) else "integer")
+    refused(server, path, {**body, key: value}, str(value) if isinstance(value, int) and value < 2**64 else "integer")
 
 
 @pytest.mark.parametrize("path", ["/completion", "/v1/completions", CHAT])
@@ -68,9 +68,19 @@ def test_numbers_of_choices_are_not_wrapped(server: Served, path: str) -> None:
     refused(server, path, {**body_for(path, "What?", 2, []), "n": 2**32 + 1}, "'n'")
 
 
-@pytest.mark.parametrize("seed", [-1, 0, 2**32 - 1, 7.0])
-def test_seeds_that_fit(server: Served, seed: float) -> None:
-    answered(server, "/completion", {"prompt": "a", "n_predict": 1, "seed": seed})
+@pytest.mark.parametrize("path", APIS)
+@pytest.mark.parametrize("seed", [-1, 0, 2**32 - 1, 7.0, 2**32, -2, 2**63 - 1, -(2**63)])
+def test_seeds_of_64_bits(server: Served, path: str, seed: float) -> None:
+    answered(server, path, {**body_for(path, "What?", 2, []), "seed": seed})
+
+
+def test_long_seeds_differ(server: Served) -> None:
+    def used(seed: int) -> int:
+        answer = answered(server, "/completion", {"prompt": "What?", "n_predict": 1, "seed": seed})
+        return int(answer["generation_settings"]["seed"])
+
+    assert used(2**40 + 1) == used(2**40 + 1)
+    assert len({used(seed) for seed in (1, 2**32 + 1, 2**40 + 1, 2**63 - 1, -2)}) == 5
 
 
 def test_a_bias_of_a_token_that_is_none(server: Served) -> None:

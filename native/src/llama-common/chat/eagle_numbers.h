@@ -8,7 +8,7 @@
 #include <string>
 #include <type_traits>
 
-// Returns true for a JSON integer that fits into T. -1 is allowed for an unsigned T, where it means the maximum (seed).
+// Returns true for a JSON integer that fits into T.
 template <typename T, typename Json>
 bool eagle_fits(const Json & number) {
     using limits = std::numeric_limits<T>;
@@ -21,7 +21,7 @@ bool eagle_fits(const Json & number) {
         return number.template get<uint64_t>() <= (uint64_t) limits::max();
     }
     const auto value = number.template get<int64_t>();
-    return std::is_unsigned<T>::value ? value >= -1 : value >= (int64_t) limits::min();
+    return value >= (int64_t) limits::min();
 }
 
 // Returns a JSON value as T. Throws std::invalid_argument for a number that does not fit; `get` itself refuses null,
