@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -62,6 +63,8 @@ from numpy.typing import NDArray
 
 FEATURES = "features"  # folder in the output folder
 SPARE = 2  # see _feature_folder
+EPOCHS = 3  # planned for data that the target writes: later ones teach the draft the data itself
+PROBE, TYPICAL_VOCAB = 128, 8192  # tokens of a text and of the draft vocabulary, by which speed is measured
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ def _train(settings: Settings) -> Report | None:
     images = load_images(info)
     if SELF in settings.data:
         with accelerator.main_process_first():
-            settings = write_own_data(settings)
+            settings = write_own_data(settings, partial(_seconds_per_token, settings, info, accelerator, dtype))
     tokenizer = EngineTokenizer(info) if isinstance(info, EngineTargetInfo) else load_tokenizer(info.folder)
     samples = SampleMaker(tokenizer, settings.max_length, images).make(read_documents(settings.data))
     if settings.mtp and any(sample.images for sample in samples):
@@ -150,6 +153,39 @@ def _train(settings: Settings) -> Report | None:
     is_first = accelerator.is_main_process
     accelerator.end_training()
     return _report(loop, len(ids), coverage) if is_first else None
+
+
+def _seconds_per_token(settings: Settings, info: TargetInfo, accelerator: Any, dtype: torch.dtype) -> float:
+    """Measure the time that a token of data needs once it is written: the target's pass, and EPOCHS of training."""
+    tokens = np.arange(PROBE, dtype=np.int32) % info.n_vocab
+    samples = [Sample("", tokens, np.ones(PROBE, np.bool_))] * settings.batch_size
+    numbers = range(settings.batch_size)
+    source, frozen = _online(info, samples, None, settings.max_length, (dtype, accelerator.device))
+    ids = torch.arange(min(settings.n_vocab_draft or TYPICAL_VOCAB, info.n_vocab))
+    model, _ = _draft(settings, info, frozen, ids, None)
+    optimizer = torch.optim.AdamW(model.draft.parameters(), fused=True)
+
+    def target_pass() -> None:
+        source.batch(numbers)
+
+    batch = source.batch(numbers)
+
+    def train_step() -> None:
+        with accelerator.autocast():
+            loss = model(*batch).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return (_second_time(target_pass) + EPOCHS * _second_time(train_step)) / (PROBE * settings.batch_size)
+
+
+def _second_time(work: Callable[[], None]) -> float:
+    """Return the seconds of the second call; the first includes what happens once."""
+    work()
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
 
 
 def _target(settings: Settings) -> TargetInfo:

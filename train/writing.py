@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -25,15 +25,15 @@ from llama_eagle.train.data.self_written import FILE, N_DEFAULT, Author, Limits,
 from llama_eagle.train.settings import SELF, Settings
 from llama_eagle.train.targets.engine import gpu_layers, is_gguf
 
-WRITING_SHARE = 0.3  # of --hours; one token costs about as much to write as to learn three times
 PARALLEL = 8
 
 
-def write_own_data(settings: Settings) -> Settings:
+def write_own_data(settings: Settings, later: Callable[[], float]) -> Settings:
     """Return the settings with the written file as their data, and the time that is left.
 
-    The file is DRAFT_DIR/conversations.jsonl. An interrupted run continues it; a finished one is used as it is. Raises
-    `UsageError` where no engine can run the target.
+    The file is DRAFT_DIR/conversations.jsonl. An interrupted run continues it; a finished one is used as it is. later:
+    measures the seconds that the run needs for each written token afterwards. Raises `UsageError` where no engine can
+    run the target.
     """
     if not is_gguf(settings.target):
         raise UsageError("--data self needs a GGUF as the target, which our engine runs. Name files by --data.")
@@ -42,10 +42,13 @@ def write_own_data(settings: Settings) -> Settings:
     if path.exists():
         return used.after(max(json.loads(line)["elapsed_s"] for line in path.read_text("utf-8").splitlines()))
     settings.output.mkdir(parents=True, exist_ok=True)
-    budget = None if settings.seconds is None else WRITING_SHARE * settings.seconds
-    limits = Limits(N_DEFAULT if budget is None else None, budget, settings.max_length, PARALLEL, settings.seed)
     given = list(read_documents([source for source in settings.data if source != SELF]))
-    amount = f"{limits.n} conversations" if budget is None else f"for {budget / 60:.0f} minutes"
+    limits = Limits(N_DEFAULT, None, settings.max_length, PARALLEL, settings.seed)
+    amount = f"{limits.n} conversations"
+    if settings.seconds is not None:
+        limits = replace(limits, n=None, seconds=settings.seconds, later=later())
+        minutes, cost = settings.seconds / 60, 1000 * limits.later
+        amount = f"as much as {minutes:.0f} minutes allow, when each token takes {cost:.1f} ms later"
     console.note(f"the target writes its own training data: {amount}")
     with closing(_journal(path, _identity(settings))) as journal:
         written = _write(settings, journal, path, limits, given)

@@ -190,9 +190,24 @@ def test_a_target_writes_its_own_data(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (settings.output / "conversations.jsonl").read_text() == written
 
 
+@pytest.mark.parametrize(("family", "mtp"), [("qwen3", False), ("qwen35-text", True)])
+def test_the_speed_is_measured_before_writing(
+    family: str, mtp: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second for the target's pass over two texts, two for a step of training, of which three epochs are planned."""
+    gguf = convert(make_training_target(family, tmp_path / "target", hidden_size=32, intermediate_size=48))
+    settings = Settings(output=tmp_path / "draft", target=str(gguf), data=("self",), device="cpu", dtype="f32", mtp=mtp)
+    seconds = iter([1.0, 2.0])
+    monkeypatch.setattr(training_run, "_second_time", lambda work: work() or next(seconds))
+    accelerator, dtype = training_run._accelerator(settings)
+    found = training_run._seconds_per_token(settings, read_engine_target(str(gguf)), accelerator, dtype)
+    assert found == (1.0 + 3 * 2.0) / (2 * training_run.PROBE)
+    assert not settings.output.exists()
+
+
 def test_written_data_belongs_to_its_settings(tmp_path: Path) -> None:
     settings = Settings(output=tmp_path, target=str(tmp_path / "t.gguf"), data=("self",), resume=True)
     Path(settings.target).write_bytes(b"GGUF")
     (tmp_path / "conversations.jsonl.part").write_text('{"identity": "of others"}\n')
     with pytest.raises(UsageError, match="another target"):
-        writing.write_own_data(settings)
+        writing.write_own_data(settings, lambda: 0.0)

@@ -66,7 +66,8 @@ OPENINGS = (
 class Limits:
     """Limits of writing.
 
-    seconds: total time for writing, including earlier runs; None: no limit. max_length: tokens of a conversation.
+    seconds: time of the whole run, including earlier ones; None: no limit. max_length: tokens of a conversation. later:
+    seconds per token that the run needs after writing.
     """
 
     n: int | None
@@ -74,10 +75,12 @@ class Limits:
     max_length: int
     parallel: int
     seed: int
+    later: float = 0.0
 
-    def share_done(self, n: int, seconds: float) -> float:
-        """Fraction of the data that is written; 1 when a limit is reached."""
-        shares = [n / self.n if self.n else 0.0, seconds / self.seconds if self.seconds else 0.0]
+    def share_done(self, n: int, seconds: float, n_tokens: int) -> float:
+        """Fraction of the data that is written: `n` conversations of `n_tokens`, in `seconds`. 1 at a limit."""
+        needed = seconds + self.later * n_tokens
+        shares = [n / self.n if self.n else 0.0, needed / self.seconds if self.seconds else 0.0]
         return min(1.0, max(shares))
 
 
@@ -226,26 +229,39 @@ def write_data(author: Author, journal: Journal, path: Path, limits: Limits) -> 
     for record in journal.answers.values():
         author.remember(record)
     start = time.monotonic()
+    n_tokens = sum(_n_tokens(record, limits) for record in journal.answers.values())
 
     def elapsed() -> float:
         return before + time.monotonic() - start
 
+    def share_done() -> float:
+        return limits.share_done(len(journal.answers), elapsed(), n_tokens)
+
     n_tried = 0
     numbers = itertools.count(max(journal.answers, default=-1) + 1)
     attempts = in_parallel(author.write, numbers, limits.parallel)
-    done = limits.share_done(len(journal.answers), before)
-    with progress("writing training data", done=done) as on_progress, closing(attempts):
-        while limits.share_done(len(journal.answers), elapsed()) < 1:
+    with progress("writing training data", done=share_done()) as on_progress, closing(attempts):
+        while share_done() < 1:
             number, record = next(attempts)
             n_tried += 1
             if record is not None:
+                n_tokens += _n_tokens(record, limits)
                 journal.add(number, {**record, "elapsed_s": round(elapsed(), 1)})
             if n_tried >= ATTEMPTS and len(journal.answers) < MIN_USABLE * n_tried:
                 raise EagleError("the target wrote hardly any question. Name training data by --data FILE.")
-            on_progress(limits.share_done(len(journal.answers), elapsed()))
+            on_progress(share_done())
     if not journal.answers:
         raise EagleError("no time was left for a single conversation. Give more --hours, or --data FILE.")
-    n_tokens = sum(record["n_tokens"] for record in journal.answers.values())
-    written = Written(path, len(journal.answers), n_tokens, elapsed())
+    n_written = sum(record["n_tokens"] for record in journal.answers.values())
+    written = Written(path, len(journal.answers), n_written, elapsed())
     journal.finish()
     return written
+
+
+def _n_tokens(record: Record, limits: Limits) -> int:
+    """Estimate the tokens of a conversation, questions included, by the characters of its answers."""
+    messages = record.get("messages", ())
+    n_all = sum(len(message.get("content", "")) for message in messages)
+    n_answers = sum(len(message.get("content", "")) for message in messages if message["role"] == "assistant")
+    n_tokens = record["n_tokens"] * n_all / n_answers if n_answers else record["n_tokens"]
+    return min(round(n_tokens), limits.max_length)
