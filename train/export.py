@@ -16,6 +16,7 @@ from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.errors import ConfigError
 from llama_eagle.files import write_whole
 from llama_eagle.gguf.names import read_name
+from llama_eagle.train.files import write_tensors
 from llama_eagle.train.model import Eagle3Draft, Geometry
 from llama_eagle.train.mtp.gguf_head import write_head
 from llama_eagle.train.mtp.head import MTPHead, head_tensors
@@ -79,7 +80,7 @@ def export_draft(
     config = _CONFIGS[layout](draft.geometry, _layer_ids(layout, target.aux_layers), target)
     folder.mkdir(parents=True, exist_ok=True)
     weights, settings = (folder / name for name in DRAFT_FILES)
-    write_whole(weights, lambda path: save_file(tensors, path, metadata={"format": "pt"}))
+    write_tensors(weights, lambda path: save_file(tensors, path, metadata={"format": "pt"}))
     write_whole(settings, lambda path: path.write_text(json.dumps(config, indent=2) + "\n"))
 
 
@@ -102,7 +103,7 @@ def export_head(head: MTPHead, info: TargetInfo, folder: Path) -> None:
     for text in HEAD_TEXTS:
         if (info.folder / text).is_file():
             shutil.copyfile(info.folder / text, folder / text)
-    write_whole(weights, lambda path: save_file(tensors, path, metadata={"format": "pt"}))
+    write_tensors(weights, lambda path: save_file(tensors, path, metadata={"format": "pt"}))
     write_whole(settings, lambda path: path.write_text(json.dumps(config, indent=2) + "\n"))
 
 

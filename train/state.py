@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from llama_eagle.errors import ConfigError, InputError
-from llama_eagle.files import write_whole
+from llama_eagle.train.files import write_tensors
 from llama_eagle.train.settings import Settings
 
 FILE = "training_state.pt"
@@ -49,7 +49,7 @@ def identity(settings: Settings, **more: Any) -> dict[str, Any]:
 def save_state(state: State, folder: Path) -> None:
     """Replace the state file atomically."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / FILE, lambda path: torch.save(asdict(state), path))
+    write_tensors(folder / FILE, lambda path: torch.save(asdict(state), path))
 
 
 def load_state(folder: Path, expected: dict[str, Any]) -> State:

@@ -24,6 +24,7 @@ from llama_eagle.errors import ConfigError, EnvironmentFailure, InputError
 from llama_eagle.files import write_whole
 from llama_eagle.train.data.samples import Sample, digest
 from llama_eagle.train.features import Batch, FeatureSource, choices, pad, positions
+from llama_eagle.train.files import write_tensors
 from llama_eagle.train.targets.checkpoint import Frozen, TargetInfo
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
@@ -92,7 +93,7 @@ class FeatureStore:
     ) -> None:
         """Write the missing features, in the samples' order."""
         tensors = {name: tensor.detach().cpu().clone() for name, tensor in frozen.tensors().items()}
-        write_whole(self.folder / FROZEN, lambda path: save_file(tensors, path))
+        write_tensors(self.folder / FROZEN, lambda path: save_file(tensors, path))
         start = time.monotonic() - self.seconds
         while self.n_done < len(self.samples):
             numbers = range(self.n_done, min(self.n_done + batch_size, len(self.samples)))
