@@ -22,7 +22,8 @@ struct eagle_attn {
 // Returns true if some streams of the KV cache between the first and the last belong to no sequence of the ubatch.
 bool eagle_attn_has_gaps(const ggml_tensor * k, const ggml_tensor * kq_mask);
 
-// Returns the largest number of nodes that gaps add to a graph of n_layer layers: every second sequence is in the ubatch.
+// Returns the largest number of nodes that gaps add to a graph of n_layer layers: when every second sequence is in the
+// ubatch.
 uint32_t eagle_attn_runs_max_nodes(uint32_t n_layer, uint32_t n_seq_max);
 
 // Computes attention separately for each run of adjacent streams. The rows have the same bits as for each sequence
