@@ -10,9 +10,6 @@ from llama_eagle.train.data.samples import Sample
 from llama_eagle.train.targets.checkpoint import Images, Target
 from llama_eagle.vision.rows import text_positions
 from torch import Tensor
-from torch.nn.functional import linear
-
-LOGITS = 1 << 25  # held at a time
 
 
 class Batch(NamedTuple):
@@ -58,12 +55,6 @@ class OnlineFeatures:
         each = [self.images.pixels(sample.images, sample.source) for sample in samples if sample.images]
         joined = {name: torch.cat([pixels[name] for pixels in each]).to(tokens.device) for name in each[0]}
         return {**joined, "mm_token_type_ids": (tokens == self.images.token).int()}
-
-
-def choices(final: Tensor, head: Tensor) -> Tensor:
-    """Return the token that the target's head [V, T] prefers after each row of `final` [N, T]."""
-    rows = final.split(max(16, LOGITS // len(head)))
-    return torch.cat([linear(part, head).argmax(-1) for part in rows]) if rows else final.new_empty(0, dtype=torch.long)
 
 
 def positions(samples: Sequence[Sample], image_token: int) -> Tensor:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from llama_eagle.train.features import choices
 from llama_eagle.train.model import Eagle3Draft
 from llama_eagle.train.mtp.head import MTPHead
 from torch import Tensor, nn
@@ -190,6 +189,14 @@ class HeadLoss(torch.autograd.Function):
     def backward(ctx: Any, loss_grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         x_grad, weight_grad = ctx.saved_tensors
         return x_grad * loss_grad, weight_grad * loss_grad, None, None, None
+
+
+def choices(final: Tensor, head: Tensor) -> Tensor:
+    """Return the token that the target's head [V, T] prefers after each row of `final` [N, T], as [N]."""
+    best = torch.empty(len(final), dtype=torch.long, device=final.device)
+    for start, stop in _chunks(len(final), len(head)):
+        best[start:stop] = linear(final[start:stop], head).argmax(-1)
+    return best
 
 
 def _chunks(n_rows: int, row_size: int) -> list[tuple[int, int]]:

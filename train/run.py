@@ -157,18 +157,15 @@ def _train(settings: Settings) -> Report | None:
 
 def _seconds_per_token(settings: Settings, info: TargetInfo, accelerator: Any, dtype: torch.dtype) -> float:
     """Measure the time that a token of data needs once it is written: the target's pass, and EPOCHS of training."""
-    tokens = np.arange(PROBE, dtype=np.int32) % info.n_vocab
-    samples = [Sample("", tokens, np.ones(PROBE, np.bool_))] * settings.batch_size
-    numbers = range(settings.batch_size)
+    n = min(PROBE, settings.max_length)
+    tokens = np.arange(n, dtype=np.int32) % info.n_vocab
+    samples = [Sample("", tokens, np.ones(n, np.bool_))] * settings.batch_size
     source, frozen = _online(info, samples, None, settings.max_length, (dtype, accelerator.device))
     ids = torch.arange(min(settings.n_vocab_draft or TYPICAL_VOCAB, info.n_vocab))
     model, _ = _draft(settings, info, frozen, ids, None)
     optimizer = torch.optim.AdamW(model.draft.parameters(), fused=True)
 
-    def target_pass() -> None:
-        source.batch(numbers)
-
-    batch = source.batch(numbers)
+    batch = source.batch(range(settings.batch_size))
 
     def train_step() -> None:
         with accelerator.autocast():
@@ -177,10 +174,11 @@ def _seconds_per_token(settings: Settings, info: TargetInfo, accelerator: Any, d
         optimizer.step()
         optimizer.zero_grad()
 
-    return (_second_time(target_pass) + EPOCHS * _second_time(train_step)) / (PROBE * settings.batch_size)
+    target_pass = partial(source.batch, range(settings.batch_size))
+    return (_second_time(target_pass) + EPOCHS * _second_time(train_step)) / (n * settings.batch_size)
 
 
-def _second_time(work: Callable[[], None]) -> float:
+def _second_time(work: Callable[[], Any]) -> float:
     """Return the seconds of the second call; the first includes what happens once."""
     work()
     start = time.perf_counter()

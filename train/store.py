@@ -23,8 +23,9 @@ from llama_eagle import console
 from llama_eagle.errors import ConfigError, EnvironmentFailure, InputError
 from llama_eagle.files import write_whole
 from llama_eagle.train.data.samples import Sample, digest
-from llama_eagle.train.features import Batch, FeatureSource, choices, pad, positions
+from llama_eagle.train.features import Batch, FeatureSource, pad, positions
 from llama_eagle.train.files import write_tensors
+from llama_eagle.train.loss import choices
 from llama_eagle.train.targets.checkpoint import Frozen, TargetInfo
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
@@ -45,7 +46,7 @@ class FeatureStore:
         self.image_token = int(info.config.image_token_id) if info.has_vision else NO_TOKEN
         self.folder, self.samples, self.device = folder, samples, device
         self.n_final = int(info.text.hidden_size)
-        self.width = (len(info.aux_layers) + 1) * self.n_final
+        self.width = _width(info)
         self.ends = np.cumsum([len(sample.tokens) for sample in samples])
         self.image_ends = np.cumsum([self._is_image(sample).sum() for sample in samples])
         self.identity = {
@@ -164,8 +165,13 @@ class FeatureStore:
 
 def n_bytes(info: TargetInfo, samples: Sequence[Sample], dtype: torch.dtype) -> int:
     """Return the size on disk of the samples' features, without rows of images."""
-    row = (len(info.aux_layers) + 1) * info.text.hidden_size * dtype.itemsize + torch.int32.itemsize
-    return int(row * sum(len(sample.tokens) for sample in samples))
+    row = _width(info) * dtype.itemsize + torch.int32.itemsize
+    return row * sum(len(sample.tokens) for sample in samples)
+
+
+def _width(info: TargetInfo) -> int:
+    """Return the values of a row: the features and the last hidden state."""
+    return (len(info.aux_layers) + 1) * int(info.text.hidden_size)
 
 
 def _part(rows: Tensor, ends: NDArray[np.int64], n: int) -> Tensor:

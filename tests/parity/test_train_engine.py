@@ -142,7 +142,7 @@ def test_features_are_kept_during_a_run(tmp_path: Path, monkeypatch: pytest.Monk
     assert not index.parent.exists()
 
 
-def test_features_without_room_are_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_without_room_are_computed_again(tmp_path: Path) -> None:
     folder = make_training_target("qwen3", tmp_path / "target", hidden_size=32, intermediate_size=48)
     gguf = read_engine_target(str(convert(folder)))
     settings = Settings(output=tmp_path / "draft", target="", data=())
@@ -194,14 +194,17 @@ def test_a_target_writes_its_own_data(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_the_speed_is_measured_before_writing(
     family: str, mtp: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second for the target's pass over two texts, two for a step of training, of which three epochs are planned."""
+    """The target's pass over two texts takes one second and a training step two; three epochs are planned."""
     gguf = convert(make_training_target(family, tmp_path / "target", hidden_size=32, intermediate_size=48))
     settings = Settings(output=tmp_path / "draft", target=str(gguf), data=("self",), device="cpu", dtype="f32", mtp=mtp)
-    seconds = iter([1.0, 2.0])
-    monkeypatch.setattr(training_run, "_second_time", lambda work: work() or next(seconds))
+    seconds = iter([1.0, 2.0, 1.0, 2.0])
+    monkeypatch.setattr(training_run, "_second_time", lambda work: (work(), next(seconds))[1])
     accelerator, dtype = training_run._accelerator(settings)
-    found = training_run._seconds_per_token(settings, read_engine_target(str(gguf)), accelerator, dtype)
+    info = read_engine_target(str(gguf))
+    found = training_run._seconds_per_token(settings, info, accelerator, dtype)
     assert found == (1.0 + 3 * 2.0) / (2 * training_run.PROBE)
+    found = training_run._seconds_per_token(replace(settings, max_length=48), info, accelerator, dtype)
+    assert found == (1.0 + 3 * 2.0) / (2 * 48)
     assert not settings.output.exists()
 
 

@@ -41,15 +41,9 @@ def target(question: Callable[[int], str] = "What is the number {}?".format, end
         asked.append((path, body))
         if path == CHAT:
             message = {"role": "assistant", "content": body["messages"][-1]["content"], "tool_calls": None}
-            return {
-                "choices": [{"message": message, "finish_reason": "stop"}],
-                "usage": {"completion_tokens": 3},
-            }
+            return {"choices": [{"message": message, "finish_reason": "stop"}], "usage": {"completion_tokens": 3}}
         text = question(len(asked))
-        return {
-            "choices": [{"text": text, "finish_reason": ends}],
-            "usage": {"completion_tokens": 4},
-        }
+        return {"choices": [{"text": text, "finish_reason": ends}], "usage": {"completion_tokens": 4}}
 
     asked: list[tuple[str, dict[str, Any]]] = []
     ask.asked = asked  # type: ignore[attr-defined]
@@ -165,7 +159,7 @@ def test_the_time_ends_the_writing(tmp_path: Path) -> None:
 
 
 def test_the_time_for_training_is_left(tmp_path: Path) -> None:
-    """Each answer has 3 tokens and the length of its question, and each token needs a second later."""
+    """An answer has 3 tokens and is as long as its question. Training takes one second per token."""
     limits = Limits(n=None, seconds=100.0, max_length=64, parallel=1, seed=0, later=1.0)
     records = write(Author(target(), Template(render), [], limits), tmp_path, limits)
     n_questions = sum(len(record["messages"]) // 2 for record in records)
