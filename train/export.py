@@ -16,10 +16,10 @@ from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.errors import ConfigError
 from llama_eagle.files import write_whole
 from llama_eagle.gguf.names import read_name
-from llama_eagle.train.files import write_tensors
 from llama_eagle.train.model import Eagle3Draft, Geometry
 from llama_eagle.train.mtp.gguf_head import write_head
 from llama_eagle.train.mtp.head import MTPHead, head_tensors
+from llama_eagle.train.state import write_tensors
 from llama_eagle.train.targets.checkpoint import TargetInfo
 from llama_eagle.train.targets.engine import EngineTargetInfo
 from safetensors.torch import save_file

@@ -1,15 +1,19 @@
-"""State of a run on disk; a resumed run continues exactly as without the interruption."""
+"""State of a run on disk, and how tensors are written. A resumed run continues exactly as without the interruption."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from llama_eagle.errors import ConfigError, InputError
-from llama_eagle.train.files import write_tensors
+from llama_eagle import console
+from llama_eagle.errors import ConfigError, EnvironmentFailure, InputError
+from llama_eagle.files import write_whole
 from llama_eagle.train.settings import Settings
+from safetensors import SafetensorError
 
 FILE = "training_state.pt"
 
@@ -44,6 +48,18 @@ def identity(settings: Settings, **more: Any) -> dict[str, Any]:
     given = asdict(settings)
     shaping = list(given)[list(given).index("dtype") :]
     return {name: given[name] for name in shaping} | more
+
+
+def write_tensors(path: Path, write: Callable[[Path], Any]) -> None:
+    """Call `write` with a temporary file and rename it to `path`. Raises `OSError`, `EnvironmentFailure`.
+
+    torch and safetensors report a failed write, as on a full disk, by errors of their own.
+    """
+    try:
+        write_whole(path, write)
+    except (RuntimeError, SafetensorError) as error:
+        free = console.size(shutil.disk_usage(path.parent).free)
+        raise EnvironmentFailure(f"{path} cannot be written, {free} are free there: {error}") from None
 
 
 def save_state(state: State, folder: Path) -> None:

@@ -24,8 +24,8 @@ from llama_eagle.errors import ConfigError, EnvironmentFailure, InputError
 from llama_eagle.files import write_whole
 from llama_eagle.train.data.samples import Sample, digest
 from llama_eagle.train.features import Batch, FeatureSource, pad, positions
-from llama_eagle.train.files import write_tensors
 from llama_eagle.train.loss import choices
+from llama_eagle.train.state import write_tensors
 from llama_eagle.train.targets.checkpoint import Frozen, TargetInfo
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file

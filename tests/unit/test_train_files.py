@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from llama_eagle.errors import EnvironmentFailure
-from llama_eagle.train.files import write_tensors
+from llama_eagle.train.state import write_tensors
 from safetensors.torch import save_file
 
 TENSORS = {"a": torch.zeros(100_000)}
