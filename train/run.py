@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,7 @@ from numpy.typing import NDArray
 FEATURES = "features"  # folder in the output folder
 SPARE = 2  # see _feature_folder
 EPOCHS = 3  # planned for data that the target writes: later ones teach the draft the data itself
+BATCH_SIZE = (2, 8)  # on a CPU, on a GPU
 PROBE, TYPICAL_VOCAB = 128, 8192  # tokens of a text and of the draft vocabulary, by which speed is measured
 
 
@@ -106,6 +107,8 @@ def train(settings: Settings) -> Report | None:
 
 def _train(settings: Settings) -> Report | None:
     accelerator, dtype = _accelerator(settings)
+    if not settings.batch_size:
+        settings = replace(settings, batch_size=BATCH_SIZE[accelerator.device.type == "cuda"])
     _check_output(settings)
     if settings.seconds is not None and accelerator.num_processes > 1:
         raise UsageError("--hours is for one process. Give --epochs instead.")
@@ -162,7 +165,7 @@ def _seconds_per_token(settings: Settings, info: TargetInfo, accelerator: Any, d
     samples = [Sample("", tokens, np.ones(n, np.bool_))] * settings.batch_size
     source, frozen = _online(info, samples, None, settings.max_length, (dtype, accelerator.device))
     ids = torch.arange(min(settings.n_vocab_draft or TYPICAL_VOCAB, info.n_vocab))
-    model, _ = _draft(settings, info, frozen, ids, None)
+    model = _draft(settings, info, frozen, ids, None)[0].to(accelerator.device)
     optimizer = torch.optim.AdamW(model.draft.parameters(), fused=True)
 
     batch = source.batch(range(settings.batch_size))
@@ -173,6 +176,7 @@ def _seconds_per_token(settings: Settings, info: TargetInfo, accelerator: Any, d
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+        loss.item()  # waits for a GPU
 
     target_pass = partial(source.batch, range(settings.batch_size))
     return (_second_time(target_pass) + EPOCHS * _second_time(train_step)) / (n * settings.batch_size)

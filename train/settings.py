@@ -38,7 +38,7 @@ class Settings:
     ffn_size: int | None = None  # None: the target's
     n_steps: int = 5  # of test-time training
     max_length: int = 1024
-    batch_size: int = 2  # sequences per forward pass
+    batch_size: int = 0  # sequences per forward pass; 0: 2 on a CPU, 8 on a GPU
     accumulate: int = 1  # forward passes per optimizer step
     epochs: int | None = None  # None: 3, or more, up to 10, until there are 1000 steps
     learning_rate: float | None = None  # None: by width

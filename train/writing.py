@@ -25,7 +25,7 @@ from llama_eagle.train.data.self_written import FILE, N_DEFAULT, Author, Limits,
 from llama_eagle.train.settings import SELF, Settings
 from llama_eagle.train.targets.engine import gpu_layers, is_gguf
 
-PARALLEL = 8
+PARALLEL, PARALLEL_ON_GPU = 8, 16  # slots of the server
 
 
 def write_own_data(settings: Settings, later: Callable[[], float]) -> Settings:
@@ -43,7 +43,8 @@ def write_own_data(settings: Settings, later: Callable[[], float]) -> Settings:
         return used.after(max(json.loads(line)["elapsed_s"] for line in path.read_text("utf-8").splitlines()))
     settings.output.mkdir(parents=True, exist_ok=True)
     given = list(read_documents([source for source in settings.data if source != SELF]))
-    limits = Limits(N_DEFAULT, None, settings.max_length, PARALLEL, settings.seed)
+    parallel = PARALLEL_ON_GPU if gpu_layers(settings.device != "cpu") else PARALLEL
+    limits = Limits(N_DEFAULT, None, settings.max_length, parallel, settings.seed)
     amount = f"{limits.n} conversations"
     if settings.seconds is not None:
         limits = replace(limits, n=None, seconds=settings.seconds, later=later())

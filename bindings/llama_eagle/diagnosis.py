@@ -36,7 +36,7 @@ class Backend:
 
 _ORDINARY, _GGML = "ordinary operations", "ggml's operations"
 BACKENDS = {  # by the name of ggml's registry
-    "CUDA": Backend("own kernels", _GGML, "run on an H100; emulated; compiled"),
+    "CUDA": Backend("own kernels", _GGML, "run on an H100 and an H200; emulated; compiled"),
     "ROCm": Backend(_ORDINARY, _GGML, "compiled"),
     "MUSA": Backend(_ORDINARY, _GGML, "read, not built"),
     "Vulkan": Backend(_ORDINARY, _GGML, "run here on a software device"),

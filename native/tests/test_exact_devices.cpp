@@ -2,6 +2,7 @@
 // with any padding of the cache, and agree with the CPU's. Runs on the CPU, on every CUDA device (reports if there is
 // none), and in part on the emulated device, which is the only one for test_exact_devices_64.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -149,7 +150,7 @@ example multiply(ggml_type type, int64_t k, int64_t m) {
 
 // Uses two of eight experts for each token, with one activation row for both, or one each.
 example experts(ggml_type type, int64_t rows) {
-    constexpr int64_t K = 512, M = 33, USED = 2, ALL = 8;
+    constexpr int64_t K = 512, M = 36, USED = 2, ALL = 8;  // other M: docs/upstream.md
     return {std::string("mul_mat_id ") + ggml_type_name(type) + " " + std::to_string(rows),
             [=](ggml_backend_t backend, int from, int n, int) {
                 graph g;
@@ -383,15 +384,16 @@ void test_device(ggml_backend_t backend, ggml_backend_t cpu, const std::vector<e
     }
 }
 
-// Checks that the test can fail: ggml's kernels must differ.
+// Checks that the test can fail: one of ggml's kernels must differ. (ggml-cuda aborts in products with Q5_0 whose rows
+// are no multiple of 128, so the examples after the first difference are not run.)
 void test_switched_off(ggml_backend_t backend) {
-    int different = 0;
     check(eagle_exact_set(EAGLE_EXACT_OFF) == EAGLE_OK, "switching off");
-    for (const example & e : examples()) {
-        different += first_difference(backend, e, alone(backend, e, WHOLE), WHOLE) != nullptr;
-    }
+    const std::vector<example> all = examples();
+    const bool differs = std::any_of(all.begin(), all.end(), [&](const example & e) {
+        return first_difference(backend, e, alone(backend, e, WHOLE), WHOLE) != nullptr;
+    });
     check(eagle_exact_set(EAGLE_EXACT_ON) == EAGLE_OK, "switching on");
-    check(different > 0, std::string(ggml_backend_name(backend)) + ": exact even when switched off");
+    check(differs, std::string(ggml_backend_name(backend)) + ": exact even when switched off");
 }
 
 }  // namespace

@@ -196,7 +196,9 @@ def test_the_speed_is_measured_before_writing(
 ) -> None:
     """The target's pass over two texts takes one second and a training step two; three epochs are planned."""
     gguf = convert(make_training_target(family, tmp_path / "target", hidden_size=32, intermediate_size=48))
-    settings = Settings(output=tmp_path / "draft", target=str(gguf), data=("self",), device="cpu", dtype="f32", mtp=mtp)
+    settings = Settings(
+        output=tmp_path / "draft", target=str(gguf), data=("self",), device="cpu", dtype="f32", mtp=mtp, batch_size=2
+    )  # fmt: skip
     seconds = iter([1.0, 2.0, 1.0, 2.0])
     monkeypatch.setattr(training_run, "_second_time", lambda work: (work(), next(seconds))[1])
     accelerator, dtype = training_run._accelerator(settings)

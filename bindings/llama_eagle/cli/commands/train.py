@@ -100,8 +100,11 @@ class OptimizerOptions:
         int, typer.Option(min=16, help="Maximum length of a training text in tokens. A smaller value saves memory.")
     ] = 1024
     batch_size: Annotated[
-        int, typer.Option(min=1, help="Number of texts per forward pass. Raise it on a GPU; 1 needs the least memory.")
-    ] = 2
+        int,
+        typer.Option(
+            min=0, help="Number of texts per forward pass; 1 needs the least memory. 0: 2 on a CPU, 8 on a GPU."
+        ),
+    ] = 0
     accumulate: Annotated[
         int, typer.Option(min=1, help="Number of forward passes per optimizer step.", rich_help_panel=ADVANCED)
     ] = 1
