@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from fixtures.llama_pairs import ALPHABET, complete, load, write_lora, write_pairs
 from fixtures.tiny_gguf import END, N_VOCAB, write_sliding_window_target
+from llama_eagle.errors import InputError, UsageError
 
 pytestmark = pytest.mark.native
 
@@ -453,3 +454,102 @@ def test_a_text_edited_beyond_the_sliding_window_is_read_again(tmp_path: Path) -
         logits.append(np.array(llm.eval_logits[-1]))
         llm.close()
     np.testing.assert_allclose(*logits, atol=0.01)  # other pieces of a prompt round otherwise
+
+
+@pytest.mark.parametrize("draft", [None, "draft", "lookup"])
+def test_a_text_cut_during_a_generation(files: dict[str, Path], draft: str | None) -> None:
+    """The generation ends; what is left in memory is the text before the cut."""
+    llm, fresh = load(files, draft=draft), load(files, draft=None)
+    generation = llm.generate(llm.tokenize(b"abcabcabcab"), temp=0.0)
+    for _ in range(4):
+        next(generation)
+    llm.n_tokens = 5
+    with pytest.raises(RuntimeError, match="Start it again"):
+        next(generation)
+    assert bytes(llm.eval_tokens) == b"abcab"
+    for prompt in ("abcab", "abcabq"):
+        assert complete(llm, prompt, temperature=0)["text"] == complete(fresh, prompt, temperature=0)["text"]
+    llm.close()
+    fresh.close()
+
+
+def test_a_token_is_sampled_after_the_text_in_memory(files: dict[str, Path]) -> None:
+    with load(files) as llm:
+        llm.eval(llm.tokenize(b"abcdef"))
+        expected, state = llm.sample(temp=0.0), llm.save_state()
+        complete(llm, "zzz")
+        llm.load_state(state)
+        assert llm.sample(temp=0.0) == expected
+        llm.eval(llm.tokenize(b"xyz"))
+        llm.n_tokens = 6
+        assert llm.sample(temp=0.0) == expected
+        llm.reset()
+        with pytest.raises(UsageError, match="no text"):
+            llm.sample(temp=0.0)
+
+
+def test_a_text_without_tokens_is_not_embedded(files: dict[str, Path]) -> None:
+    """The parent writes outside of its batch."""
+    with load(files, draft=None, embedding=True) as llm:
+        for texts in ("", ["a", "", "b"]):
+            with pytest.raises(InputError, match="empty"):
+                llm.create_embedding(texts)
+        assert len(llm.create_embedding(["a", "b"])["data"]) == 2
+
+
+@pytest.mark.parametrize(("stop", "expected"), [([], "ab.c.d"), ([".d"], "ab.c")])
+def test_an_answer_of_another_tokenizer(files: dict[str, Path], stop: list[str], expected: str) -> None:
+    """Tokenizers of transformers remove spaces before marks: the text changes with later tokens."""
+    from llama_cpp import LogitsProcessorList
+    from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
+
+    class Cleaning(BaseLlamaTokenizer):
+        def tokenize(self, text: bytes, add_bos: bool = True, special: bool = True) -> list[int]:
+            return list(text)
+
+        def detokenize(self, tokens: list[int], prev_tokens: list[int] | None = None, special: bool = False) -> bytes:
+            before = bytes(prev_tokens or ())
+            return (before + bytes(tokens)).replace(b" .", b".")[len(before.replace(b" .", b".")) :]
+
+    llm = load(files, draft=None, tokenizer=Cleaning())
+    forced = iter(b"ab .c .d")
+
+    def force(ids: Any, logits: Any) -> Any:
+        token = next(forced)
+        logits[:] = -np.inf
+        logits[token] = 0
+        return logits
+
+    assert complete(llm, max_tokens=8, logits_processor=LogitsProcessorList([force]), stop=stop)["text"] == expected
+    llm.close()
+
+
+def chunk(**choice: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, **choice}]}
+
+
+HANDLED: dict[str, Any] = {
+    "a stream without optional keys": [chunk(delta={"content": "Hi"}), chunk(delta={}, finish_reason="stop")],
+    "a stream with usage": [chunk(delta={"content": "Hi"}, finish_reason="stop"), {"choices": [], "usage": {"n": 1}}],
+    "a stream of a completion": [chunk(text="Hi", finish_reason="stop")],
+    "no finish reason": chunk(message={"role": "assistant", "content": "Hi"}),
+    "a completion": chunk(text="Hi", finish_reason="stop"),
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize("name", HANDLED)
+def test_answers_of_a_chat_handler(files: dict[str, Path], name: str) -> None:
+    given = HANDLED[name]
+    with load(files, draft=None, chat_handler=lambda **_: iter(given) if isinstance(given, list) else given) as llm:
+        answer = llm.create_chat_completion([{"role": "user", "content": "x"}])
+        if isinstance(given, list):
+            parts = list(answer)
+            texts = [part["choices"][0].get("delta", part["choices"][0]) for part in parts if part["choices"]]
+            assert "".join(text.get("content", text.get("text", "")) for text in texts) == "Hi"
+            assert sum(map(bool, [part.get("usage") for part in parts])) == ("usage" in name)
+        elif given is None:
+            assert answer is None
+        else:
+            choice = answer["choices"][0]
+            assert choice.get("message", choice).get("content", choice.get("text")) == "Hi"

@@ -49,6 +49,10 @@ CASES = {
         LLAMA3, False, '{"name": "now", "parameters": {}}; {"name": "now", "parameters": {}}',
         [(CALL, {}, "now"), (CALL, {}, "now")],
     ),
+    "Llama, after white space": (LLAMA3, False, '\n {"name": "now", "parameters": {}}', [(CALL, {}, "now")]),
+    "Llama, after its tag": (
+        LLAMA3, False, '\n<|python_tag|>{"name": "now", "parameters": {}}', [(CALL, {}, "now")]
+    ),
     "Llama, other JSON": (LLAMA3, False, '{"a": [1, 2]} is it', [(CONTENT, '{"a": [1, 2]} is it')]),
     "Llama, text": (LLAMA3, False, 'The {"name": "now"} tool', [(CONTENT, 'The {"name": "now"} tool')]),
 }  # fmt: skip

@@ -12,7 +12,7 @@ import pytest
 from llama_eagle.drop_in.chat import grammar_of_schema, schemas
 from llama_eagle.errors import UsageError
 from llama_eagle.generation.numbers import integers, numbers
-from llama_eagle.generation.schema import gbnf
+from llama_eagle.generation.schema import gbnf, unenforced
 
 
 def matches(rule: str) -> re.Pattern[str]:
@@ -147,3 +147,13 @@ def test_types_of_arguments_in_the_words_of_python() -> None:
     found = schemas([{"function": {"name": "f", "parameters": parameters}}], "auto")["f"]
     for key, (_, text, value) in given.items():
         assert value_of(text, found["properties"][key]) == value
+
+
+def test_keys_without_a_grammar_are_named() -> None:
+    listed = {"type": "array", "items": {"type": "string", "format": "email"}, "uniqueItems": True}
+    schema = {"type": "object", "properties": {"a": listed, "contains": {"type": "string", "format": "date"}}}
+    with pytest.warns(UserWarning, match="does not enforce format email, uniqueItems") as found:
+        grammar_of_schema(json.dumps(schema))
+    assert len(found) == 1
+    assert unenforced({"type": "object", "minProperties": 0, "enum": [{"if": 1}], "title": "format"}) == set()
+    assert unenforced({"anyOf": [{"type": "array", "contains": {}}, {"not": {"if": {}}}]}) == {"contains", "if"}

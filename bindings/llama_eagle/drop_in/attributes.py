@@ -99,9 +99,12 @@ class Attributes(Llama):
     _model = _WhileOpen()
     _ctx = _WhileOpen()
 
+    def _before_edit(self) -> None:
+        """End a running generation, which an edit of the text would make wrong."""
+
     @property
     def n_tokens(self) -> int:
-        """Number of tokens in memory. A lower value truncates the text.
+        """Number of tokens in memory. A lower value truncates the text. Setting it ends a running generation.
 
         A multimodal handler sets a higher value after it has put image rows into the context itself. With M-RoPE it
         then counts positions, as in the parent.
@@ -112,6 +115,7 @@ class Attributes(Llama):
     def n_tokens(self, value: int) -> None:
         if self._memory is None:
             return
+        self._before_edit()
         if 0 <= value <= self._memory.n_tokens:
             self._memory.is_live = self._memory.is_live and value == self._memory.n_tokens
             self._memory.n_tokens = value
@@ -125,6 +129,7 @@ class Attributes(Llama):
     @input_ids.setter
     def input_ids(self, value: NDArray[np.intc]) -> None:
         if self._memory is not None:
+            self._before_edit()
             self._memory.tokens[: len(value)] = value[: len(self._memory.tokens)]
 
     @property

@@ -28,7 +28,7 @@ from llama_eagle.drop_in.replies import (
     Schemas,
 )
 from llama_eagle.errors import UsageError
-from llama_eagle.generation.schema import gbnf, referring, with_json_types
+from llama_eagle.generation.schema import gbnf, referring, unenforced, with_json_types
 
 Reader = ReplyReader | RequiredCall | NamedCall
 Request = dict[str, Any]  # the arguments of `create_chat_completion`
@@ -141,10 +141,20 @@ def reader(template: str, request: Request, prompt_end: str) -> ReplyReader:
 
 
 def split(answer: Any, make_reader: Callable[[], Reader]) -> Any:
-    """Separate reasoning and calls in an answer or a stream. `make_reader` is called when there is text."""
+    """Separate reasoning and calls in an answer or a stream. `make_reader` is called when there is text.
+
+    Answers and parts without a message, which a caller's `chat_handler` may return, are unchanged.
+    """
     if isinstance(answer, dict):
-        return split_answer(answer, make_reader())
+        return split_answer(answer, make_reader()) if _has(answer, "message") else answer
+    if answer is None:
+        return None
     return split_stream(answer, make_reader)
+
+
+def _has(answer: Any, key: str) -> bool:
+    """Return True if an answer or a part of a stream has a choice with a message or a delta."""
+    return bool(answer and answer.get("choices") and answer["choices"][0].get(key) is not None)
 
 
 def schema_grammar(response_format: Mapping[str, Any]) -> LlamaGrammar | None:
@@ -165,10 +175,13 @@ def schema_grammar(response_format: Mapping[str, Any]) -> LlamaGrammar | None:
 def grammar_of_schema(schema: str) -> LlamaGrammar:
     """Return the grammar of a JSON schema. Raises `UsageError` if it cannot be converted."""
     try:
-        return LlamaGrammar.from_string(gbnf(schema), verbose=False)
+        grammar, names = LlamaGrammar.from_string(gbnf(schema), verbose=False), unenforced(json.loads(schema))
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UsageError(f"the JSON schema cannot be turned into a grammar ({reason:.200}). Simplify it.") from None
+    if names:
+        warnings.warn(f"the grammar does not enforce {', '.join(sorted(names))}. Check the answer.", stacklevel=4)
+    return grammar
 
 
 def schemas(tools: Iterable[Mapping[str, Any]] | None, tool_choice: Any) -> Schemas:
@@ -194,7 +207,7 @@ def split_answer(answer: dict[str, Any], reader: Reader) -> dict[str, Any]:
         message["tool_calls"] = calls
     if isinstance(reader, NamedCall):
         message["function_call"] = calls[0]["function"]
-    reason = _reason(choice["finish_reason"], _n_ended(parts))
+    reason = _reason(choice.get("finish_reason"), _n_ended(parts))
     return {**answer, "choices": [{**choice, "message": message, "finish_reason": reason}]}
 
 
@@ -208,7 +221,7 @@ def _n_ended(parts: Iterable[Part]) -> int:
     return sum(part.kind in (CALL, CALLED) for part in parts)
 
 
-def _reason(reason: str, n_calls: int) -> str:
+def _reason(reason: str | None, n_calls: int) -> str | None:
     """Return the finish reason of a reply with this number of complete calls."""
     return "tool_calls" if n_calls and reason == "stop" else reason
 
@@ -218,8 +231,11 @@ def split_stream(chunks: Iterable[dict[str, Any]], make_reader: Callable[[], Rea
     reader: Reader | None = None
     n_calls = 0
     for chunk in chunks:
+        if not _has(chunk, "delta"):
+            yield chunk
+            continue
         choice = chunk["choices"][0]
-        text, reason = choice["delta"].get("content"), choice["finish_reason"]
+        text, reason = choice["delta"].get("content"), choice.get("finish_reason")
         if text is None and (reason is None or reader is None):
             yield chunk
             continue
@@ -227,9 +243,9 @@ def split_stream(chunks: Iterable[dict[str, Any]], make_reader: Callable[[], Rea
         parts = reader.read(text or "")
         if reason is not None:
             parts += reader.finish()
-        deltas = list(_deltas(parts, n_calls)) or ([{"content": ""}] if choice["logprobs"] else [])
+        deltas = list(_deltas(parts, n_calls)) or ([{"content": ""}] if choice.get("logprobs") else [])
         for i, delta in enumerate(deltas):
-            logprobs = choice["logprobs"] if i == 0 else None
+            logprobs = choice.get("logprobs") if i == 0 else None
             yield {**chunk, "choices": [{**choice, "delta": delta, "logprobs": logprobs, "finish_reason": None}]}
         n_calls += _n_ended(parts)
         if reason is not None:

@@ -193,14 +193,28 @@ class EagleLlama(Completions, Closing):
                 self._memory.reset()
 
     def sample(self, *args: Any, idx: int | None = None, **kwargs: Any) -> int:
-        """Sample a token, as the parent does. `idx` must be that of the last token."""
+        """Sample a token after the text in memory, as the parent does. `idx` must be that of the last token.
+
+        Raises `UsageError` for another `idx`, and if there is no text.
+        """
         memory = self._require_memory()
+        if not memory.n_tokens:
+            raise UsageError("there is no text to continue. Call eval first.")
         if idx not in (None, memory.n_tokens - 1):
             raise UsageError(
                 f"idx={idx}: only the last token's row, {memory.n_tokens - 1}, is available. Leave it out."
             )
+        if memory.needs_eval(()):  # after a truncation, or a loaded state
+            memory.set_tokens(memory.known.tolist())
         sampler = self._sampler or self._init_sampler(*args, **kwargs)
         return calls.sample(self._ctx.ctx, sampler.sampler, memory.row)
+
+    def embed(self, input: str | list[str], *args: Any, **kwargs: Any) -> Any:
+        """Embed texts, as the parent does. Raises `InputError` for a text without tokens, which damages its memory."""
+        for text in [input] if isinstance(input, str) else input:
+            if not self.tokenize(text.encode("utf-8")):
+                raise InputError("a text to embed is empty. Leave it out.")
+        return super().embed(input, *args, **kwargs)
 
     def _init_sampler(self, *args: Any, **kwargs: Any) -> Any:
         """Create the parent's sampler after checking the grammar. Errors of logits processors reach the caller."""
@@ -412,6 +426,11 @@ class EagleLlama(Completions, Closing):
             self._mark_closed()
 
     # --- inside ---
+
+    def _before_edit(self) -> None:
+        if self._generation is not None:
+            with self._exclusive():
+                self._end_generation()
 
     def _end_generation(self) -> None:
         """Commit the delivered part of the pending round, and record the generation's measures."""

@@ -172,7 +172,7 @@ class ReplyReader:
     def _n_safe(self) -> int:
         """Return the number of leading characters that are no part of a call or tag, nor white space before one."""
         text, tags = self._pending, self._tags()
-        if self._kind == CALL:
+        if self._kind == CALL or (self._is_fresh and self._may_call(BARE) and PYTHON_TAG.startswith(text.lstrip())):
             return 0
         for n in range(min(len(text), max(map(len, tags), default=1) - 1), 0, -1):
             if any(tag.startswith(text[-n:]) for tag in tags):

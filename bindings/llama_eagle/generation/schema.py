@@ -30,6 +30,11 @@ TYPES = {
     "list": "array", "tuple": "array", "None": "null", "NoneType": "null",
 }  # fmt: skip
 JSON_TYPES = ("null", "boolean", "number", "integer", "string", "array", "object")
+# Keys without a grammar, as in llama-cpp-python.
+UNENFORCED = {
+    "minProperties", "maxProperties", "uniqueItems", "contains", "minContains", "maxContains", "propertyNames",
+    "dependentRequired", "dependentSchemas", "if", "unevaluatedItems", "unevaluatedProperties",
+}  # fmt: skip
 # Keys of an allOf that the parent merges.
 OF_OBJECTS = {"properties", "additionalProperties", "anyOf", "oneOf", "$ref", "not"}
 
@@ -59,6 +64,23 @@ def with_json_types(schema: Any, *, is_schema: bool = True) -> Any:
             found[key] = with_json_types(
                 value, is_schema=not (is_schema and key in ("properties", "$defs", "definitions"))
             )
+    return found
+
+
+def unenforced(schema: Any, *, is_schema: bool = True) -> set[str]:
+    """Return the keys of a schema that its grammar does not enforce, at any depth, and its unknown formats."""
+    if isinstance(schema, list):
+        return set().union(*(unenforced(entry, is_schema=is_schema) for entry in schema))
+    if not isinstance(schema, Mapping):
+        return set()
+    found: set[str] = set()
+    for key, value in schema.items():
+        if is_schema and key in UNENFORCED and value not in (False, 0):
+            found.add(key)
+        elif is_schema and key == "format" and schema.get("type") == "string" and not _is_known_format(value):
+            found.add(f"format {value}")
+        elif not is_schema or key not in ("const", "enum", "default", "examples"):
+            found |= unenforced(value, is_schema=not is_schema or key not in ("properties", "$defs", "definitions"))
     return found
 
 

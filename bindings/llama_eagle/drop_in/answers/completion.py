@@ -23,6 +23,7 @@ from llama_eagle.drop_in.answers.prompt import prompt_tokens
 from llama_eagle.drop_in.answers.speculative import Speculative
 from llama_eagle.drop_in.text import AnswerText
 from llama_eagle.errors import EagleError, UsageError
+from llama_eagle.sessions.text import StopText
 
 # Arguments of `generate` that have the same name in a completion.
 SAMPLING = (
@@ -56,8 +57,8 @@ class Completion:
         self._check()
         self._processors = _processors(given["logits_processor"], given["logit_bias"], llm._n_vocab)
         self._n_max = self._limit(given["max_tokens"])
-        is_exact = type(llm.tokenizer_) is LlamaTokenizer
-        self._text = AnswerText(_stops(given["stop"]), has_replacements=not is_exact)
+        self._is_exact = type(llm.tokenizer_) is LlamaTokenizer
+        self._text = AnswerText(_stops(given["stop"]), has_replacements=not self._is_exact)
         self._echoed = self._prompt_text() if given["echo"] else ""
         n_before = 0 if given["echo"] else len(given["prompt"])
         n_top = given["logprobs"]
@@ -74,14 +75,22 @@ class Completion:
         yield self._part("", None, self.finish_reason)
 
     def whole(self) -> Part:
-        """Return the answer in one part, with its usage."""
+        """Return the answer in one part, with its usage.
+
+        Another tokenizer's text may change with later tokens, so it is read again at the end.
+        """
         choices = [part["choices"][0] for part in self.parts()]
-        text = "".join(choice["text"] for choice in choices)
+        text = "".join(choice["text"] for choice in choices) if self._is_exact else self._echoed + self._final_text()
         entries = [choice["logprobs"] for choice in choices if choice["logprobs"] is not None]
         n_prompt, n_answer = len(self._prompt), len(self._tokens)
         usage = {"prompt_tokens": n_prompt, "completion_tokens": n_answer, "total_tokens": n_prompt + n_answer}
         logprobs = None if self._logprobs is None else joined(entries)
         return {**self._part(text, logprobs, self.finish_reason), "usage": usage}
+
+    def _final_text(self) -> str:
+        data = self._llm.detokenize(self._tokens, prev_tokens=self._prompt)
+        stop = StopText(_stops(self._given["stop"]))
+        return stop.push(data.decode("utf-8", "ignore")) + stop.finish()
 
     def _pieces(self) -> Iterator[tuple[str, LogProbs | None]]:
         """Yield the text of each token, and its log-probabilities if requested."""
