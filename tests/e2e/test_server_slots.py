@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -91,3 +93,52 @@ def test_other_files_are_ignored(served: tuple[Served, Path], kind: str) -> None
     server.post("/slots/1?action=erase", {})
     move(server, "restore", 1)
     assert edited(server, turns) == (expected, n_all)
+
+
+def complete(server: Served, text: str, n: int, **more: Any) -> str:
+    body = {"prompt": text, "n_predict": n, "temperature": 0, "cache_prompt": False, "ignore_eos": True, **more}
+    status, answer = server.post("/completion", body)
+    assert status == 200, answer
+    return str(answer["content"])
+
+
+def test_a_request_for_a_busy_slot_waits(served: tuple[Served, Path]) -> None:
+    """It must not replace the text of the request that generates there."""
+    server, _ = served
+    prompts = [f"in the beginning {letter}" for letter in "agms"]
+    expected = {prompt: complete(server, prompt, 60) for prompt in prompts}
+    assert len(set(expected.values())) > 1
+    with ThreadPoolExecutor(4) as pool:
+        asked = [
+            (prompt, pool.submit(complete, server, prompt, 60, id_slot=i % 2)) for i in range(6) for prompt in prompts
+        ]
+        for prompt, answer in asked:
+            assert answer.result(timeout=60) == expected[prompt]
+
+
+def test_requests_that_wait_behind_actions_start(served: tuple[Served, Path]) -> None:
+    """A released slot wakes all that wait: an action takes no slot, and would be the last to be woken."""
+    server, _ = served
+    with ThreadPoolExecutor(8) as pool:
+        jobs = [pool.submit(complete, server, "once", 1500, id_slot=slot) for slot in (0, 1)]
+        time.sleep(0.1)
+        jobs += [pool.submit(server.post, f"/slots/{slot}?action=erase", {}) for slot in (0, 1, 0, 1)]
+        time.sleep(0.05)
+        jobs.append(pool.submit(complete, server, "hi", 2))
+        for job in jobs:
+            job.result(timeout=60)
+
+
+@pytest.mark.parametrize("slot", [2, 99, -1])
+@pytest.mark.parametrize("action", ["save", "restore", "erase"])
+def test_an_action_on_a_slot_that_does_not_exist(served: tuple[Served, Path], action: str, slot: int) -> None:
+    status, answer = served[0].post(f"/slots/{slot}?action={action}", {"filename": "none.bin"})
+    assert status == 400 and "Invalid slot ID" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("tokens", [[2**32 + 1], [1.5], [1, -(2**40)]])
+@pytest.mark.parametrize("place", ["/detokenize", "/completion"])
+def test_token_ids_that_do_not_fit(served: tuple[Served, Path], place: str, tokens: list[float]) -> None:
+    body = {"tokens": tokens} if place == "/detokenize" else {"prompt": tokens, "n_predict": 1}
+    status, answer = served[0].post(place, body)
+    assert status == 400 and ("is no integer" in answer["error"]["message"] or place == "/completion")
