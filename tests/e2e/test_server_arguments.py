@@ -20,6 +20,7 @@ REFUSED = {
     "schema file": ("--json-schema-file", '{"pattern": "(?=a)", "type": "string"}', "look-ahead"),
     "template file": ("--chat-template-file", "{% if x", "template"),
     "template that refuses": ("--chat-template", '{{ raise_exception("no") }}', "no"),
+    "template name": ("--chat-template", "llama3", "names of llama.cpp's templates need --no-jinja"),
     "number": ("--top-k", "many", "--top-k"),
     "mirostat": ("--mirostat", "7", "mirostat is 0, 1 or 2"),
     "draft context": ("--eagle-draft-ctx", "12x", '"--eagle-draft-ctx": expected a whole number from 0'),

@@ -143,3 +143,25 @@ def test_reasons(qwen: Served, path: str, body: Any, words: list[str]) -> None:
 def test_a_call_without_an_id(qwen: Served) -> None:
     call = {**CALL, "tool_calls": [{**CALL["tool_calls"][0], "id": None}]}
     assert "RESULT" in prompt(qwen, [USER, call, result("RESULT")])
+
+
+SCHEMA = {"type": "object"}
+WRONG_CONSTRAINTS: list[dict[str, Any]] = [
+    {"grammar": 5}, {"grammar": {}}, {"stop": 5}, {"stop": True},
+    {"response_format": "json"}, {"response_format": []}, {"response_format": {"type": 5}},
+    {"response_format": {"type": "json_object", "schema": 5}},
+    {"response_format": {"type": "json_schema", "json_schema": 5}},
+    {"response_format": {"type": "json_schema", "json_schema": {"schema": False}}},
+    {"response_format": {"type": "json_schema", "schema": SCHEMA}},
+    {"grammar": 'root ::= "a"', "response_format": {"type": "json_object"}},
+    {"grammar": 'root ::= "a"', "json_schema": SCHEMA},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/completion", "/v1/completions"])
+@pytest.mark.parametrize("wrong", WRONG_CONSTRAINTS, ids=str)
+def test_constraints_that_would_be_ignored(qwen: Served, path: str, wrong: dict[str, Any]) -> None:
+    body = {"messages": [{"role": "user", "content": "a"}]} if "chat" in path else {"prompt": "a"}
+    status, answer = qwen.post(path, {**body, "max_tokens": 2, **wrong})
+    assert status == 400, answer
+    assert any(key.split("_")[0] in answer["error"]["message"] for key in wrong)

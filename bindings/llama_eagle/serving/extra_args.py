@@ -57,9 +57,24 @@ def refuse_unchecked(extra: Sequence[str], environment: Sequence[str] = ()) -> N
         remedy = MODEL_FILE if _PRESET.match(name) else UNCHECKED.get(name)
         if remedy is not None:
             raise UsageError(f"{argument} after -- would bypass our checks. {remedy}.")
+    _require_template(extra)
     for variable in environment:
         if variable in _VARIABLES:
             raise UsageError(f"{variable} in the environment would bypass our checks. {_VARIABLES[variable]}.")
+
+
+def _require_template(extra: Sequence[str]) -> None:
+    """Raise `UsageError` for a template's name. llama-server takes it for a template, which then drops all messages.
+
+    Only without Jinja it knows names, and refuses others itself.
+    """
+    for argument, value in zip_longest(extra, extra[1:], fillvalue=""):
+        is_name = value != "chatml" and "{{" not in value and "{%" not in value
+        if normalized(argument) == "--chat-template" and is_name and "--no-jinja" not in map(normalized, extra):
+            raise UsageError(
+                f"--chat-template {value:.50}: not a Jinja template. Give one, chatml, or --chat-template-file; names of "
+                "llama.cpp's templates need --no-jinja."
+            )
 
 
 def changed_models(

@@ -351,9 +351,41 @@ inline void eagle_refuse_others(const common_json & body) {
                   "this server does not choose the 'best_of' several: leave it out");
 }
 
-// Refuses echo. `in_chat`: with a last answer to continue the key has another meaning there.
+// Checks the constraints of an answer: their types, and that a grammar is the only one. llama.cpp ignores the others.
+inline void eagle_require_constraints(const common_json & body) {
+    const auto is_object = [](const common_json & owner, const char * key) {
+        return !eagle_has(owner, key) || owner.at(key).is_object();
+    };
+    eagle_require(!eagle_has(body, "grammar") || body.at("grammar").is_string(), "'grammar' is no text");
+    eagle_require(!eagle_has(body, "stop") || body.at("stop").is_string() || body.at("stop").is_array(),
+                  "'stop' is neither a text nor a list");
+    eagle_require(is_object(body, "response_format"), "'response_format' is no object");
+    bool has_schema = eagle_has(body, "json_schema");
+    if (eagle_has(body, "response_format")) {
+        const common_json & format = body.at("response_format");
+        eagle_require(!eagle_has(format, "type") || format.at("type").is_string(), "'response_format.type' is no text");
+        const std::string type = eagle_text_at(format, "type");
+        has_schema = has_schema || type == "json_object" || type == "json_schema";
+        eagle_require(is_object(format, "schema"), "'response_format.schema' is no object");
+        eagle_require(is_object(format, "json_schema"), "'response_format.json_schema' is no object");
+        if (eagle_has(format, "json_schema")) {
+            eagle_require(is_object(format.at("json_schema"), "schema"),
+                          "'response_format.json_schema.schema' is no object");
+        }
+        eagle_require(type != "json_schema" || !eagle_has(format, "schema") || eagle_has(format, "json_schema"),
+                      "'response_format.schema' belongs into 'json_schema'");
+    }
+    eagle_require(!has_schema || eagle_text_at(body, "grammar").empty(),
+                  "'grammar' and a JSON schema exclude each other: omit one");
+}
+
+// Refuses echo, and in completions wrong constraints. `in_chat`: with a last answer to continue the key has another
+// meaning there, and constraints have been read already.
 inline void eagle_refuse_echo(const common_json & body, bool in_chat) {
     eagle_refuse_others(body);
+    if (!in_chat) {
+        eagle_require_constraints(body);
+    }
     const bool is_requested = eagle_has(body, "echo") && body.at("echo") != false;
     const bool continues = in_chat && eagle_has(body, "continue_final_message");
     eagle_require(!is_requested || continues, "this server does not echo prompts: leave out 'echo'");
