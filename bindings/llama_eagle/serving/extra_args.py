@@ -72,8 +72,8 @@ def _require_template(extra: Sequence[str]) -> None:
         is_name = value != "chatml" and "{{" not in value and "{%" not in value
         if normalized(argument) == "--chat-template" and is_name and "--no-jinja" not in map(normalized, extra):
             raise UsageError(
-                f"--chat-template {value:.50}: not a Jinja template. Give one, chatml, or --chat-template-file; names of "
-                "llama.cpp's templates need --no-jinja."
+                f"--chat-template {value:.50}: not a Jinja template. Give one, chatml, or --chat-template-file; "
+                "names of llama.cpp's templates need --no-jinja."
             )
 
 
