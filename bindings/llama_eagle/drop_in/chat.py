@@ -147,8 +147,6 @@ def split(answer: Any, make_reader: Callable[[], Reader]) -> Any:
     """
     if isinstance(answer, dict):
         return split_answer(answer, make_reader()) if _has(answer, "message") else answer
-    if answer is None:
-        return None
     return split_stream(answer, make_reader)
 
 

@@ -141,6 +141,8 @@ class Completions(Attributes):
             answer: Any = handler(llama=llama, **request, **{**options, **(chat_template_kwargs or {})})
         finally:
             self._given_speculative = Speculative()
+        if answer is None:  # of a `chat_handler`
+            return None
         if chat.is_required(call.arguments):
             answer = chat.split(answer, RequiredCall)
         elif called is not None and not is_own:
@@ -150,8 +152,6 @@ class Completions(Attributes):
         elif self._options.parse_replies and not chat.is_constrained(request):
             template = self.metadata.get("tokenizer.chat_template", "")
             answer = chat.split(answer, lambda: chat.reader(template, request, self._prompt_end()))
-        if answer is None:  # of a `chat_handler`
-            return None
         return self._with_timings(answer) if isinstance(answer, dict) else self._stream(answer)
 
     def _readable(self, messages: Iterable[Any]) -> Iterable[Any]:

@@ -35,6 +35,8 @@ UNENFORCED = {
     "minProperties", "maxProperties", "uniqueItems", "contains", "minContains", "maxContains", "propertyNames",
     "dependentRequired", "dependentSchemas", "if", "unevaluatedItems", "unevaluatedProperties",
 }  # fmt: skip
+LITERALS = ("const", "enum", "default", "examples")  # keys with values, not schemas
+NAMED = ("properties", "$defs", "definitions")  # keys with schemas by name
 # Keys of an allOf that the parent merges.
 OF_OBJECTS = {"properties", "additionalProperties", "anyOf", "oneOf", "$ref", "not"}
 
@@ -58,12 +60,10 @@ def with_json_types(schema: Any, *, is_schema: bool = True) -> Any:
         is_type = is_schema and key == "type"
         if is_type and isinstance(value, str | list):
             found[key] = _json_type(value)
-        elif is_schema and key in ("const", "enum", "default", "examples"):
+        elif is_schema and key in LITERALS:
             found[key] = value
         else:  # names of properties are not keywords
-            found[key] = with_json_types(
-                value, is_schema=not (is_schema and key in ("properties", "$defs", "definitions"))
-            )
+            found[key] = with_json_types(value, is_schema=not (is_schema and key in NAMED))
     return found
 
 
@@ -79,8 +79,8 @@ def unenforced(schema: Any, *, is_schema: bool = True) -> set[str]:
             found.add(key)
         elif is_schema and key == "format" and schema.get("type") == "string" and not _is_known_format(value):
             found.add(f"format {value}")
-        elif not is_schema or key not in ("const", "enum", "default", "examples"):
-            found |= unenforced(value, is_schema=not is_schema or key not in ("properties", "$defs", "definitions"))
+        elif not (is_schema and key in LITERALS):
+            found |= unenforced(value, is_schema=not (is_schema and key in NAMED))
     return found
 
 

@@ -259,15 +259,18 @@ def train(
     if report is None:  # with several processes, the first one reports
         return
     if gguf is not None:
-        from llama_eagle.convert.drafts import DraftOptions as ConvertOptions
-        from llama_eagle.convert.drafts import convert_draft
-
-        convert_draft(report.output, target, gguf, ConvertOptions(outtype=gguf_type))
+        _convert(report.output, target, gguf, gguf_type)
     if json:
         console.result(report.to_json())
         return
     score = "" if report.mean_emitted is None else f", {report.mean_emitted:.2f} tokens per round on held-out data"
     console.data(f"{gguf or report.output}: {report.steps} steps{score}")
+
+
+def _convert(folder: str, target: str, gguf: Path, outtype: str) -> None:
+    from llama_eagle.convert import drafts
+
+    drafts.convert_draft(folder, target, gguf, drafts.DraftOptions(outtype=outtype))
 
 
 def _refuse(choices: tuple[tuple[str, str, Sequence[str]], ...], draft: DraftOptions, gguf: Path | None) -> None:
