@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from llama_eagle.bench.measurement import Measurement
 from llama_eagle.drafting.options import LOOKUP, DraftingOptions
+from llama_eagle.errors import InputError
 from llama_eagle.generation.generate import GenerationResult
 from llama_eagle.generation.options import SamplingParams
 from llama_eagle.generation.run import GREEDY, Run, decode
 from llama_eagle.sessions.models import ModelPair
 from llama_eagle.sessions.options import MTP, ContextOptions, LoadOptions, PairOptions
-from llama_eagle.sessions.text import Tokenizer
+from llama_eagle.sessions.text import Tokenizer, chat_text
 
+N_LEAST = 8  # tokens of a text that can be measured
 COMMON_SAMPLING = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, seed=1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A benchmark job: n tokens after `prompt`. `n_draft_max` is the upper limit of `auto`.
+    """A benchmark job: at most n tokens after `prompt`. `n_draft_max` is the upper limit of `auto`.
 
-    `draft` None selects the target's MTP head, or prompt look-up alone with `looks_up`.
+    With `is_chat` the prompt is a question, sent through the target's chat template. `draft` None selects the target's
+    MTP head, or prompt look-up alone with `looks_up`.
     """
 
     target: Path
@@ -37,6 +41,7 @@ class Job:
     p_min: float = 0.0  # a draft ends when its cumulative probability falls below this
     draft_vocab: int = 0  # rows of an MTP head; 0: all
     looks_up: bool = False
+    is_chat: bool = False
     type_k: str = ContextOptions.type_k
     type_v: str = ContextOptions.type_v
 
@@ -59,12 +64,23 @@ class Job:
 
 
 class Ours:
-    """A loaded pair and the prompt's tokens."""
+    """A loaded pair and the prompt: `text` without its BOS token, which the tokenizers add, and the ids in `prompt`."""
 
     def __init__(self, job: Job, pair: ModelPair) -> None:
         self.job = job
         self.pair = pair
-        self.prompt = Tokenizer(pair.target).encode(job.prompt)
+        tokenizer = Tokenizer(pair.target)
+        text = chat_text(pair.target, [{"role": "user", "content": job.prompt}]) if job.is_chat else job.prompt
+        bos = b"".join(map(functools.partial(tokenizer.piece, special=True), tokenizer.encode("")))
+        self.text = text.removeprefix(bos.decode("utf-8", "replace"))
+        self.prompt = tokenizer.encode(self.text)
+
+    def warm_up(self) -> int:
+        """Page the files in; return the number of tokens of the text. Raises `InputError` for one of a few tokens."""
+        n = len(decode(self.pair, self.prompt, self._run(GREEDY)).tokens)
+        if n < min(N_LEAST, self.job.n):
+            raise InputError(f"the text ends after {n} tokens, which is too short to measure. Give another --prompt.")
+        return n
 
     def plain(self) -> Measurement:
         return _measurement(decode(self.pair, self.prompt, self._run(GREEDY)))
@@ -79,7 +95,8 @@ class Ours:
         return _measurement(decode(self.pair, self.prompt, self._run(GREEDY), drafting))
 
     def _run(self, sampling: SamplingParams) -> Run:
-        return Run(self.job.n, self.job.threads, sampling, type_k=self.job.type_k, type_v=self.job.type_v)
+        job = self.job
+        return Run(job.n, job.threads, sampling, ignore_eos=False, type_k=job.type_k, type_v=job.type_v)
 
 
 @contextmanager

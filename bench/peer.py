@@ -26,6 +26,10 @@ SERVER = "llama-server"
 LOOKUPS = ("ngram-simple", "ngram-mod", "ngram-cache")  # llama.cpp's drafters without a model
 
 
+class PeerFailure(EnvironmentFailure):
+    """A tool of llama.cpp that ended with an error."""
+
+
 @dataclasses.dataclass(frozen=True)
 class PeerJob:
     """A job for llama.cpp's tools: n tokens from one model."""
@@ -78,7 +82,18 @@ class Peer:
         command = [
             *("llama-speculative-simple", "-m", str(job.model), "-t", threads, "-tb", threads, "-ngl", layers),
             *("-ctk", job.type_k, "-ctv", job.type_v),
-            *("-p", prompt, "-n", str(job.n), "--temp", "0", "-c", str(len(prompt) + job.n + 512), *options),
+            *(
+                "-p",
+                prompt,
+                "--no-escape",
+                "-n",
+                str(job.n),
+                "--temp",
+                "0",
+                "-c",
+                str(len(prompt) + job.n + 512),
+                *options,
+            ),
         ]
         output = self._run(command, merge=True)
         n_decoded, seconds = _numbers(r"decoded +(\d+) tokens in +([\d.]+) seconds", output)
@@ -106,9 +121,16 @@ class Peer:
             check=False,
         )
         if done.returncode:
-            tail = (done.stdout if merge else done.stderr).strip().splitlines()[-1:]
-            raise EnvironmentFailure(f"{command[0]} failed with exit code {done.returncode}: {' '.join(tail)}")
+            raise PeerFailure(f"{command[0]} failed: {_reason(done.stdout if merge else done.stderr)}")
         return done.stdout
+
+
+def _reason(log: str) -> str:
+    """Return the line with the reason of a failure: an assertion, else the last error, else the last line."""
+    lines = log.strip().splitlines() or ["no reason given"]
+    asserted = [line for line in lines if "GGML_ASSERT" in line]
+    errors = [line for line in lines if re.search(r"\berror\b|\bE\b", line)]
+    return (asserted or errors or lines)[-1]
 
 
 def build_peer(log: Path | None = None, tools: Sequence[str] = TOOLS) -> Peer:

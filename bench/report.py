@@ -48,7 +48,7 @@ def _prompts(result: dict[str, Any]) -> Any:
 
 def _speeds(result: dict[str, Any]) -> Any:
     """Build a row for plain decoding and one for each draft length, of ours and of upstream."""
-    title = f"{result['model']}, {result['type']}, {result['n']} tokens, {result['threads']} threads"
+    title = f"{result['model']}, {result['type']}, {result['n_generated']} tokens, {result['threads']} threads"
     if result["accept"] is not None:
         title += f", acceptance {result['accept']:g}"
     if result["drafter"] == "mtp":

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from llama_eagle.bench.measurement import Measurement, middle
-from llama_eagle.bench.peer import LOOKUPS, Peer, PeerJob
+from llama_eagle.bench.peer import LOOKUPS, Peer, PeerFailure, PeerJob
 from llama_eagle.drafting.options import LOOKUP
 
 if TYPE_CHECKING:
     from llama_eagle.bench.costs import PromptCosts, StepCosts
 
 Length = int | str  # draft length in tokens, or "auto"
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Sampled:
 class Results:
     """Medians over the repetitions."""
 
+    n_generated: int  # tokens of the greedy text: fewer than requested if it ends before
     plain: Measurement
     ours: dict[Length, Measurement]
     upstream: dict[Length, Measurement]
@@ -57,6 +60,7 @@ class Results:
     prompts: list[PromptCosts]
     lookup: Measurement | None  # look-up alone with the automatic length; None: the job is look-up alone
     upstream_lookup: dict[Length, Measurement]  # by the name of llama.cpp's drafter
+    upstream_failures: dict[str, str]  # by kind of run: why llama.cpp's tools could not do it
     memory: dict[str, float]  # decode_bytes: bytes that a decode reads; read_rate: the machine's bytes/s
 
     @property
@@ -74,12 +78,14 @@ class Results:
 
     def as_dict(self) -> dict[str, Any]:
         return {
+            "n_generated": self.n_generated,
             "plain_tps": self.plain.tps,
             "ours": _rows(self.ours),
             "upstream": _rows(self.upstream),
             "lookup": self.lookup and {"n_draft": "auto", **dataclasses.asdict(self.lookup)},
             "upstream_lookup": _rows(self.upstream_lookup),
             "upstream_plain_tps": self.upstream_plain,
+            "upstream_failures": self.upstream_failures,
             "sampled": self.sampled.as_dict(),
             "chat": self.chat and {"n_draft": self.sampled.n_draft, **dataclasses.asdict(self.chat)},
             "best_over_plain": self.best_over_plain,
@@ -88,6 +94,24 @@ class Results:
             "prompts": [costs.as_dict() for costs in self.prompts],
             "memory": self.memory,
         }
+
+
+@dataclasses.dataclass
+class PeerRuns:
+    """Runs of llama.cpp's tools. A kind of run that failed is not repeated: llama.cpp cannot run every pair."""
+
+    peer: Peer | None
+    failures: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def measure(self, kind: str, run: Callable[[Peer], T]) -> list[T]:
+        """Return the result as a list of one; an empty list without a peer, and if it cannot do this."""
+        if self.peer is None or kind in self.failures:
+            return []
+        try:
+            return [run(self.peer)]
+        except PeerFailure as failure:
+            self.failures[kind] = str(failure)
+            return []
 
 
 def run(job: Any, plan: Plan) -> Results:
@@ -101,34 +125,37 @@ def run(job: Any, plan: Plan) -> Results:
     plain: list[Measurement] = []
     runs: dict[tuple[str, Length], list[Measurement]] = {}
     peer_plain: list[float] = []
+    peers = PeerRuns(plan.peer)
     peer_job = PeerJob(job.target, job.n, job.threads, job.load.n_gpu_layers, job.type_k, job.type_v)
     with loaded(job) as ours:
-        ours.plain()  # pages the files in
+        n_generated = ours.warm_up()
         for _ in range(plan.repetitions):
             plan.log("speed with each draft length")
             plain.append(ours.plain())
             if not job.looks_up:
                 runs.setdefault(("ours", LOOKUP), []).append(ours.look_up("auto"))
-            if plan.peer:
-                peer_plain.append(plan.peer.decode(peer_job))
+            peer_plain += peers.measure("plain", lambda peer: peer.decode(peer_job))
             for length in plan.lengths:
                 runs.setdefault(("ours", length), []).append(ours.speculate(length))
-                if plan.peer and isinstance(length, int) and not job.looks_up:
-                    measured = plan.peer.speculate(peer_job, job.draft, job.prompt, length)
-                    runs.setdefault(("upstream", length), []).append(measured)
-            for kind in LOOKUPS if plan.peer else ():
-                runs.setdefault((LOOKUP, kind), []).append(plan.peer.look_up(peer_job, job.prompt, kind))
-        medians = {key: middle(values) for key, values in runs.items()}
+                if isinstance(length, int) and not job.looks_up:
+                    draft = functools.partial(Peer.speculate, job=peer_job, draft=job.draft, prompt=ours.text)
+                    measured = peers.measure("draft", functools.partial(draft, n_draft=length))
+                    runs.setdefault(("upstream", length), []).extend(measured)
+            for kind in LOOKUPS:
+                look_up = functools.partial(Peer.look_up, job=peer_job, prompt=ours.text, kind=kind)
+                runs.setdefault((LOOKUP, kind), []).extend(peers.measure(kind, look_up))
+        medians = {key: middle(values) for key, values in runs.items() if values}
         lookup = medians.pop(("ours", LOOKUP), None)
         mine = {length: m for (who, length), m in medians.items() if who == "ours"}
         plan.log("sampling, and what each step costs")
         fastest = max(mine, key=lambda length: mine[length].tps)
         sampled = _sampled(ours, fastest, plan.repetitions)
         steps = list(step_costs(ours, plan.depths, plan.repetitions))
-        prompts = list(_prompts(ours, plan, peer_job)) if plan.prompts else []
+        prompts = list(_prompts(ours, plan, peers, peer_job)) if plan.prompts else []
         memory = {"decode_bytes": decode_bytes(read_model(job.target)[1]), "read_rate": read_rate(job.threads)}
     chat = [stream_chat(job, plan.n_chat, fastest) for _ in range(plan.repetitions if plan.n_chat else 0)]
     return Results(
+        n_generated=n_generated,
         plain=middle(plain),
         ours=mine,
         upstream={length: m for (who, length), m in medians.items() if who == "upstream"},
@@ -139,16 +166,18 @@ def run(job: Any, plan: Plan) -> Results:
         chat=middle(chat) if chat else None,
         steps=steps,
         prompts=prompts,
+        upstream_failures=peers.failures,
         memory=memory,
     )
 
 
-def _prompts(ours: Any, plan: Plan, peer_job: PeerJob) -> Iterator[PromptCosts]:
+def _prompts(ours: Any, plan: Plan, peers: PeerRuns, peer_job: PeerJob) -> Iterator[PromptCosts]:
     from llama_eagle.bench.costs import prompt_costs
 
     for costs in prompt_costs(ours, plan.prompts, plan.repetitions):
-        upstream = plan.peer and plan.peer.read(dataclasses.replace(peer_job, n=costs.n))
-        yield dataclasses.replace(costs, upstream_tps=upstream)
+        job = dataclasses.replace(peer_job, n=costs.n)
+        upstream = peers.measure("plain", functools.partial(Peer.read, job=job))
+        yield dataclasses.replace(costs, upstream_tps=upstream[0] if upstream else None)
 
 
 def _sampled(ours: Any, length: Length, repetitions: int) -> Sampled:

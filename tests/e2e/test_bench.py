@@ -11,6 +11,7 @@ from llama_eagle.bench import peer
 from llama_eagle.bench.costs import MOST_ROWS, decode_bytes
 from llama_eagle.bench.measurement import Measurement, middle
 from llama_eagle.bench.peer import Peer, PeerJob
+from llama_eagle.bench.run import PeerRuns
 from llama_eagle.gguf.header import Header, TensorInfo
 from llama_eagle.synthetic.cycle import Cycle
 from llama_eagle.synthetic.shapes import SHAPES
@@ -38,6 +39,34 @@ def test_figures_of_the_peer(tmp_path: Path) -> None:
     assert measured == Measurement(
         tps=30.0, accept_rate=0.5, mean_emitted=3.0, round_ms=100.0, verify_ms=75.0, draft_ms=25.0
     )
+
+
+ABORTED = """0.01.006 E llama_init_from_model: failed to initialize the context
+src/llama-graph.cpp:1384: GGML_ASSERT(t_layer_inp[il] != nullptr) failed
+#0  0x00007fba816f1c17 in __GI___wait4 ()
+[Inferior 1 (process 20019) detached]
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        (ABORTED, "GGML_ASSERT"),
+        ("0.01 E no such model\n0.02 I end\n", "no such model"),
+        ("killed\n", "killed"),
+        ("", "no"),
+    ],
+)
+def test_a_peer_that_fails_is_left_out(tmp_path: Path, log: str, reason: str) -> None:
+    """llama.cpp cannot run every pair: the reason is kept, and the tool does not run again."""
+    tool, counter = tmp_path / "llama-speculative-simple", tmp_path / "runs"
+    tool.write_text(f"#!/bin/sh\necho >> {counter}\ncat >&2 <<'END'\n{log}END\nexit 134\n")
+    tool.chmod(0o755)
+    job, peers = PeerJob(tmp_path / "t.gguf", n=120, threads=1), PeerRuns(Peer(tmp_path, "commit"))
+    for _ in range(2):
+        assert peers.measure("draft", lambda built: built.speculate(job, None, "text", 4)) == []
+    assert reason in peers.failures["draft"] and counter.read_text() == "\n"
+    assert PeerRuns(None).measure("draft", lambda built: 1) == []
 
 
 @pytest.mark.parametrize(

@@ -83,11 +83,50 @@ def test_long_seeds_differ(server: Served) -> None:
     assert len({used(seed) for seed in (1, 2**32 + 1, 2**40 + 1, 2**63 - 1, -2)}) == 5
 
 
-def test_a_bias_of_a_token_that_is_none(server: Served) -> None:
-    body = {"prompt": "What?\n", "n_predict": 2, "temperature": 0}
-    plain = answered(server, "/completion", body)["content"]
-    banned = {str(2**32 + token): False for token in range(START + 6)}
-    assert answered(server, "/completion", {**body, "logit_bias": banned})["content"] == plain
+@pytest.mark.parametrize("path", APIS)
+@pytest.mark.parametrize(
+    ("key", "value", "part"),
+    [
+        ("logit_bias", "x", "neither an object nor a list"), ("logit_bias", 5, "neither an object nor a list"),
+        ("logit_bias", [[1]], "[1] is no pair"), ("logit_bias", [5], "5 is no pair"),
+        ("logit_bias", {str(2**32 + 9): 5}, "4294967305"), ("logit_bias", {"-1": 5}, "-1"),
+        ("logit_bias", {"": 5}, "neither a text nor a token id"), ("logit_bias", [["", 5]], "neither a text"),
+        ("logit_bias", [[1.5, 5]], "1.5"), ("logit_bias", [[2**40, 5]], "1099511627776"),
+        ("logit_bias", [[-1, 5]], "-1"), ("logit_bias", {"1": 1e300}, "1e+300"), ("logit_bias", {"1": True}, "true"),
+        ("logit_bias", {"a": "b"}, '"b"'), ("samplers", ["nope"], '"nope"'), ("samplers", [5], "no sampler 5"),
+        ("samplers", 5, "neither a list nor a text"), ("samplers", "k?", "no sampler '?'"),
+        ("lora", {"id": 0, "scale": 1}, "no list"), ("lora", [5], "0 adapters"),
+        ("lora", [{"id": 0, "scale": 1}], "0 adapters"),
+    ],
+)  # fmt: skip
+def test_entries_are_not_ignored(server: Served, path: str, key: str, value: object, part: str) -> None:
+    """llama.cpp skips invalid entries of these lists."""
+    status, answer = server.post(path, {**body_for(path, "What?", 2, []), key: value})
+    assert status == 400 and f"'{key}'" in answer["error"]["message"] and part in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("logit_bias", {}), ("logit_bias", {str(START): -5, "a": False, "5 a": 1.5}),
+        ("logit_bias", [[START, 5], ["a", -5]]),
+        ("samplers", []), ("samplers", ["top_k", "TOP-P", "temp"]), ("samplers", "kpt"), ("lora", []),
+    ],
+)  # fmt: skip
+def test_valid_entries_are_answered(server: Served, key: str, value: object) -> None:
+    assert answered(server, "/completion", {"prompt": "What?", "n_predict": 2, key: value})["tokens_predicted"] == 2
+
+
+def test_a_banned_token_is_not_written(server: Served) -> None:
+    body = {"prompt": "What?\n", "n_predict": 2, "temperature": 0, "return_tokens": True}
+    first = answered(server, "/completion", body)["tokens"][0]
+    for bias in ({str(first): False}, [[first, False]], {str(first): -100}):
+        assert first not in answered(server, "/completion", {**body, "logit_bias": bias})["tokens"]
+
+
+@pytest.mark.parametrize("body", [[5], [{"id": 0, "scale": 1}], [{"id": -1, "scale": 1}]])
+def test_adapters_that_do_not_exist(server: Served, body: object) -> None:
+    refused(server, "/lora-adapters", body, "0 adapters")
 
 
 @pytest.mark.parametrize("path", APIS)

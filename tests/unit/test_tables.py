@@ -31,7 +31,7 @@ def bench() -> Group:
     ]
     rows = [{"n_draft": length, **ROW} for length in (1, 16, "auto")]
     tables = report.tables({
-        "model": "Qwen3.5-0.8B-a-long-name.gguf", "type": "q4_k_m", "n": 256, "threads": 64, "accept": 0.7,
+        "model": "Qwen3.5-0.8B-a-long-name.gguf", "type": "q4_k_m", "n_generated": 256, "threads": 64, "accept": 0.7,
         "drafter": "mtp", "draft_vocab": 32768, "plain_tps": 123.45, "upstream_plain_tps": 123.45, "ours": rows,
         "upstream": rows, "sampled": rows[0], "chat": rows[0], "steps": steps, "prompts": prompts,
         "lookup": rows[0], "upstream_lookup": [],

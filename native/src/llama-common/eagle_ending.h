@@ -1,4 +1,5 @@
-// Ends llama-server with the reason of an uncaught exception, instead of a crash.
+// Ends llama-server with the reason of an uncaught exception, instead of a crash. The reason is the last line: what the
+// log's own thread has not written yet comes before it.
 #pragma once
 
 #include <cstdio>
@@ -6,19 +7,24 @@
 #include <exception>
 #include <stdexcept>
 
+#include "log.h"
+
+[[noreturn]] inline void eagle_exit(const char * kind, const std::exception & error) {
+    common_log_flush(common_log_main());
+    std::fprintf(stderr, "%s%s\n", kind, error.what());
+    std::fflush(stderr);
+    std::_Exit(EXIT_FAILURE);
+}
+
 [[noreturn]] inline void eagle_exit_with_reason() {
     try {
         if (const auto error = std::current_exception()) {
             std::rethrow_exception(error);
         }
     } catch (const std::invalid_argument & error) {
-        std::fprintf(stderr, "error: invalid argument: %s\n", error.what());
-        std::fflush(stderr);
-        std::_Exit(EXIT_FAILURE);
+        eagle_exit("error: invalid argument: ", error);
     } catch (const std::exception & error) {
-        std::fprintf(stderr, "error: %s\n", error.what());
-        std::fflush(stderr);
-        std::_Exit(EXIT_FAILURE);
+        eagle_exit("error: ", error);
     } catch (...) {
     }
     std::abort();

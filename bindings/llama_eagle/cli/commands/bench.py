@@ -92,7 +92,13 @@ class Pair:
         ),
     ] = "16384"
     prompt: Annotated[
-        str | None, typer.Option("--prompt", "-p", help="Prompt of each run (default: a built-in one).")
+        str | None,
+        typer.Option(
+            "--prompt",
+            "-p",
+            help="Question that each run answers (default: a built-in one). A target without a chat template "
+            "continues it.",
+        ),
     ] = None
 
     @property
@@ -235,6 +241,8 @@ def bench(
             console.table(table)
             console.data("")
         console.data(report.summary(result))
+        for kind, reason in result["upstream_failures"].items():
+            console.warn(f"llama.cpp's run ({kind}) is missing: {reason}")
 
 
 def _refuse_conflicts(pair: Pair, runs: Runs) -> None:
@@ -280,7 +288,10 @@ def _real_job(pair: Pair, runs: Runs, target: Path) -> Job:
         raise UsageError("--drafter eagle3 needs a draft: -d DRAFT.gguf. Leave --drafter out to use the default.")
     if draft is not None and pair.draft_type is not None:
         draft = _in_type(draft, pair.draft_type.lower())
-    return runs.job(pair, target, draft, pair.prompt or PROMPT)
+    from llama_eagle.gguf.header import read_model
+
+    job = runs.job(pair, target, draft, pair.prompt or PROMPT)
+    return replace(job, is_chat=bool(read_model(target)[0].keys.get("tokenizer.chat_template")))
 
 
 def _in_type(draft: Path, outtype: str) -> Path:
