@@ -379,8 +379,8 @@ inline void eagle_require_constraints(const common_json & body) {
                   "'grammar' and a JSON schema exclude each other: omit one");
 }
 
-// Throws for keys that are not supported, and in completions for wrong constraints. `in_chat`: a chat's constraints have
-// been read before, and with a last answer to continue, echo has another meaning there.
+// Throws for keys that are not supported, and in completions for wrong constraints. `in_chat`: a chat's constraints
+// have been read before, and with a last answer to continue, echo has another meaning there.
 inline void eagle_require_supported(const common_json & body, bool in_chat) {
     eagle_refuse_others(body);
     if (!in_chat) {
