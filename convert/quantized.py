@@ -21,6 +21,14 @@ def is_direct(outtype: str) -> bool:
     return outtype == "auto" or outtype in FILE_TYPE
 
 
+def require_type(outtype: str) -> None:
+    """Raise `UsageError` for a type that neither the converter nor llama.cpp's quantizer writes."""
+    if not is_direct(outtype):
+        from llama_eagle.quantize.quantize import check_type  # needs the native library
+
+        check_type(outtype)
+
+
 def largest_share(outtype: str) -> float:
     """Return an upper bound of a quantized file's size, relative to its source: names of types contain their bits."""
     bits = re.search(r"\d+", outtype)
@@ -37,8 +45,8 @@ def write_as(
     """
     if is_direct(outtype) and options is None:
         return write(output, outtype, 0.0), None
-    from llama_eagle.quantize.quantize import check_type, quantize  # needs the native library
+    require_type(outtype)
+    from llama_eagle.quantize.quantize import quantize  # needs the native library
 
-    check_type(outtype)
     with temporary_next_to(output) as (middle,):
         return write(middle, "auto", largest_share(outtype)), quantize(middle, output, outtype, options)

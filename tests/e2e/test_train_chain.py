@@ -14,6 +14,7 @@ from fixtures.training import chat, make_training_target, write_jsonl
 from llama_eagle.cli import main
 from llama_eagle.convert.drafts import convert_draft
 from llama_eagle.convert.targets import convert_target
+from llama_eagle.gguf.header import read_header
 from llama_eagle.train.metrics import read_metrics
 from llama_eagle.train.run import train
 from llama_eagle.train.settings import Settings
@@ -83,6 +84,39 @@ def test_train_convert_generate(tmp_path: Path, capsys: pytest.CaptureFixture[st
     plain, drafted = results
     assert drafted["tokens"] == plain["tokens"]
     assert drafted["speculative"]["mean_emitted"] > 2, (trained, drafted["speculative"])
+
+
+@pytest.mark.native
+def test_train_from_a_gguf_to_a_gguf(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One command: the draft of a GGUF target is found next to it. A wrong type is refused before training."""
+    text = tmp_path / "my-texts.txt"
+    text.write_text(f"{TEXT}. " * 200)
+    target, draft = tmp_path / "my-model.gguf", tmp_path / "eagle3-my-model.gguf"
+    convert_target(make_target_that_knows(text.read_text(), tmp_path / "my-model"), target)
+    train = ("train", "--target", target, "--data", text, "-o", tmp_path / "my-draft", "--gguf", draft)
+    options = ("--device", "cpu", "--max-length", 32, "--epochs", 1, "--gguf-type")
+    code, refused, _ = command(capsys, *train, *options, "q9")
+    assert code == 2 and "q9" in refused["error"]["message"] and not (tmp_path / "my-draft").exists()
+    assert command(capsys, *train, *options, "Q4_0")[0] == 0
+    assert read_header(draft).tensors["blk.0.ffn_up.weight"].type_name == "Q4_0"
+    generate = (
+        "generate",
+        "-m",
+        target,
+        "--raw",
+        "-p",
+        "the quick brown",
+        "-n",
+        64,
+        "--temp",
+        0,
+        "--ignore-eos",
+        "-t",
+        1,
+    )
+    plain, found = (command(capsys, *generate, *more)[1] for more in (("-d", "none"), ("--n-draft", 4, "--no-lookup")))
+    assert found["tokens"] == plain["tokens"]
+    assert found["speculative"]["mean_emitted"] > 1.5
 
 
 # --- every family -----------------------------------------------------------------------------------------------------

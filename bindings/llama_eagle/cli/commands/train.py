@@ -252,14 +252,16 @@ def train(
     choices = (
         ("format", draft.format, FORMATS), ("dtype", run_options.dtype, DTYPES), ("device", run_options.device, DEVICES)
     )  # fmt: skip
-    _refuse(choices, draft, gguf)
+    _refuse(choices, draft)
+    if gguf is not None:
+        _require_writable(gguf, gguf_type.lower(), draft)
     options = vars(draft) | vars(optimizer) | vars(run_options) | {"aux_layers": read_layers(draft.aux_layers)}
     options["seconds"] = None if hours is None else 3600 * hours
     report = run(Settings(output=out, target=target, data=tuple(data or ["self"]), **options))
     if report is None:  # with several processes, the first one reports
         return
     if gguf is not None:
-        _convert(report.output, target, gguf, gguf_type)
+        _convert(report.output, target, gguf, gguf_type.lower())
     if json:
         console.result(report.to_json())
         return
@@ -273,17 +275,23 @@ def _convert(folder: str, target: str, gguf: Path, outtype: str) -> None:
     drafts.convert_draft(folder, target, gguf, drafts.DraftOptions(outtype=outtype))
 
 
-def _refuse(choices: tuple[tuple[str, str, Sequence[str]], ...], draft: DraftOptions, gguf: Path | None) -> None:
+def _refuse(choices: tuple[tuple[str, str, Sequence[str]], ...], draft: DraftOptions) -> None:
     """Raise `UsageError` for options that cannot work. choices: name, value and allowed values."""
     for name, value, allowed in choices:
         if value not in allowed:
             raise UsageError(f"--{name} {value!r}: choose from {', '.join(allowed)}.")
     if draft.mtp and (draft.aux_layers or draft.ffn_size or draft.mrope or draft.format != "specforge"):
         raise UsageError("--mtp: the head has the target's shape. Omit --aux-layers, --ffn, --mrope and --format.")
-    if gguf is not None:
-        if draft.mtp:
-            raise UsageError(
-                "--gguf is for EAGLE-3 drafts. For a GGUF target, DRAFT_DIR/mtp-NAME.gguf is the head; otherwise "
-                "convert it with llama-eagle convert --mtp-only."
-            )
-        check_output(gguf)
+
+
+def _require_writable(gguf: Path, outtype: str, draft: DraftOptions) -> None:
+    """Check, before hours of training, that the draft can be converted to this file."""
+    from llama_eagle.convert.quantized import require_type
+
+    if draft.mtp:
+        raise UsageError(
+            "--gguf is for EAGLE-3 drafts. For a GGUF target, DRAFT_DIR/mtp-NAME.gguf is the head; otherwise "
+            "convert it with llama-eagle convert --mtp-only."
+        )
+    require_type(outtype)
+    check_output(gguf)
