@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from llama_eagle import console
 from llama_eagle.bench.evaluate import Evaluation, Scores, total
 
 OVERALL = "overall"
+TITLES = {"default": "default: both drafters, auto", "lookup": "look-up alone"}  # of further drafters
 SHOWN = 5  # draft positions in the table, to fit 80 columns; --json has all
 
 
-def as_dict(job: Evaluation, scores: Scores, lookup: Scores | None = None) -> dict[str, Any]:
-    """Return the results for JSON. `lookup`: scores of prompt look-up alone, next to those of a draft model."""
+def as_dict(job: Evaluation, scores: Scores, others: Mapping[str, Scores] = MappingProxyType({})) -> dict[str, Any]:
+    """Return the results for JSON. `others`: the scores of further drafters by the keys of TITLES."""
     return {
         "model": job.target.name,
         "draft": Path(str(job.drafting.draft or "lookup")).name,
@@ -23,14 +26,14 @@ def as_dict(job: Evaluation, scores: Scores, lookup: Scores | None = None) -> di
         "threads": job.threads,
         "rpc_servers": list(job.load.rpc_servers),
         "exact": job.drafting.exact,
-        OVERALL: total(scores.values()).as_dict(),
-        "categories": _categories(scores),
-        "lookup": lookup and {OVERALL: total(lookup.values()).as_dict(), "categories": _categories(lookup)},
+        **_scores(scores),
+        **{name: _scores(others[name]) if name in others else None for name in TITLES},
     }
 
 
-def _categories(scores: Scores) -> dict[str, Any]:
-    return {category: score.as_dict() for category, score in scores.items()}
+def _scores(scores: Scores) -> dict[str, Any]:
+    categories = {category: score.as_dict() for category, score in scores.items()}
+    return {OVERALL: total(scores.values()).as_dict(), "categories": categories}
 
 
 def table(report: dict[str, Any]) -> Any:
@@ -43,10 +46,11 @@ def table(report: dict[str, Any]) -> Any:
     headings = ("", "turns", "tokens", "per\nround", "plain\ntok/s", "tok/s", "x\nplain", *_position_names(positions))
     out = console.compact_table(headings, title=title, caption=caption)
     _add_rows(out, report, positions)
-    if report["lookup"]:
-        out.add_section()
-        out.add_row("look-up alone")
-        _add_rows(out, report["lookup"], positions)
+    for name, section in TITLES.items():
+        if report[name]:
+            out.add_section()
+            out.add_row(section)
+            _add_rows(out, report[name], positions)
     return out
 
 

@@ -20,6 +20,7 @@ from llama_eagle.train.loss import TrainingPass
 from llama_eagle.train.metrics import Journal, Totals
 from llama_eagle.train.settings import Settings
 from llama_eagle.train.state import Progress, State, save_state
+from llama_eagle.train.threads import AdaptiveThreads
 
 BETAS, MAX_GRADIENT_NORM = (0.9, 0.95), 0.5
 ENOUGH_STEPS = 1000
@@ -52,6 +53,7 @@ class Loop:
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
         self.progress = Progress()
         self.totals = self._fresh_totals()
+        self.threads = AdaptiveThreads()
         self.norm = torch.zeros(())  # of the last step's gradient
         self.clock, self.n_tokens = time.perf_counter(), 0
 
@@ -85,6 +87,7 @@ class Loop:
                 if progress.seen == progress.step:
                     self._train_step(progress.step)
                 self._after_step(journal, identity)
+                self.threads.after_step()
                 progress.seconds += time.perf_counter() - start
                 self._fit_to_time()
         except KeyboardInterrupt:

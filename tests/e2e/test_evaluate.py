@@ -74,7 +74,7 @@ def test_usage_errors(tmp_path: Path, n_draft: str, part: str) -> None:
 
 
 def test_a_model_without_a_draft(files: PairFiles, tmp_path: Path) -> None:
-    """Look-up drafts, and next to a draft it is measured alone."""
+    """Look-up drafts. Next to a draft it is measured alone and, without a fixed length, both as by default."""
     prompts = data(tmp_path / "prompts.jsonl", {"category": "letters", "prompt": "A B C"})
     alone_in_folder = shutil.copy(files.target, tmp_path / "alone.gguf")
     options = ("-m", alone_in_folder, "--data", prompts, "-n", 300, "--ignore-eos", "-t", 1, "--n-draft", 4)
@@ -85,8 +85,12 @@ def test_a_model_without_a_draft(files: PairFiles, tmp_path: Path) -> None:
     assert both["draft"] == files.draft.name
     alone = both["lookup"]["overall"]
     assert alone["mean_emitted"] == report["overall"]["mean_emitted"] != both["overall"]["mean_emitted"]
-    text = llama_eagle("evaluate", *options, "-d", files.draft)
-    assert "look-up alone" in text.stdout
+    assert both["default"] is None
+    free = llama_eagle("evaluate", *options[:-2], "-d", files.draft, "--json").json
+    assert (free["n_draft"], free["overall"]["mean_emitted"]) == (4, both["overall"]["mean_emitted"])
+    assert free["default"]["overall"]["n_same"] == free["lookup"]["overall"]["n_same"] == 1
+    text = llama_eagle("evaluate", *options[:-2], "-d", files.draft)
+    assert "look-up alone" in text.stdout and "default: both drafters" in text.stdout
 
 
 def test_look_up_has_prompts_of_its_own(files: PairFiles, tmp_path: Path) -> None:

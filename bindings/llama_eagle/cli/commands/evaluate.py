@@ -80,7 +80,8 @@ def evaluate(
     """Measure a drafter's acceptance rate and speed on prompts.
 
     A target without a draft model is measured with prompt look-up, on the built-in set `lookup`: edits, extracts,
-    quotes, renamed code, answers of agents, repetitions and chats. With a draft model, look-up alone is measured too.
+    quotes, renamed code, answers of agents, repetitions and chats. With a draft model, look-up alone is measured too
+    and, without --n-draft, what `generate` does by default: both drafters and the automatic length.
     """
     from llama_eagle.bench import evaluate as evaluation
     from llama_eagle.bench.evaluation_report import as_dict, plot_scores, summary, table
@@ -107,9 +108,9 @@ def evaluate(
         model, prompts, n_predict, drafts, sampling.params(), threads, devices.load(), ignore_eos, vision.mmproj
     )
     with progress("evaluating") as on_progress:
-        draftings = [drafts] if drafts.model is None else [drafts, _lookup(drafts)]
-        scores = evaluation.evaluate_all(job, draftings, on_progress)
-    report = {"data": data, **as_dict(job, *scores), **surroundings()}
+        others = {} if drafts.model is None else _others(model, drafts, drafting)
+        own, *further = evaluation.evaluate_all(job, [drafts, *others.values()], on_progress)
+    report = {"data": data, **as_dict(job, own, dict(zip(others, further, strict=True))), **surroundings()}
     if plot is not None:
         plot_scores(report, plot)
     if json:
@@ -117,6 +118,16 @@ def evaluate(
     else:
         console.table(table(report))
         console.data(summary(report))
+
+
+def _others(model: Path, drafts: DraftingOptions, given: EvaluationDrafting) -> dict[str, DraftingOptions]:
+    """Return further options to measure with a draft model, by the names of the report."""
+    from llama_eagle.drafting.resolve import resolve
+
+    if given.n_draft:
+        return {LOOKUP: _lookup(drafts)}
+    default = replace(given, n_draft="auto").options()
+    return {"default": resolve(model, default).options, LOOKUP: replace(_lookup(drafts), n_draft="auto")}
 
 
 def _lookup(drafts: DraftingOptions) -> DraftingOptions:
