@@ -13,6 +13,7 @@ import torch
 from llama_eagle import console
 from llama_eagle.errors import EagleError
 from llama_eagle.native.callbacks import held
+from llama_eagle.native.processor.adaptive import AdaptiveThreads
 from llama_eagle.train.data.batches import BatchPlan, Split
 from llama_eagle.train.data.samples import Sample
 from llama_eagle.train.features import FeatureSource
@@ -20,7 +21,6 @@ from llama_eagle.train.loss import TrainingPass
 from llama_eagle.train.metrics import Journal, Totals
 from llama_eagle.train.settings import Settings
 from llama_eagle.train.state import Progress, State, save_state
-from llama_eagle.train.threads import AdaptiveThreads
 
 BETAS, MAX_GRADIENT_NORM = (0.9, 0.95), 0.5
 ENOUGH_STEPS = 1000
@@ -53,7 +53,7 @@ class Loop:
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
         self.progress = Progress()
         self.totals = self._fresh_totals()
-        self.threads = AdaptiveThreads()
+        self.threads = AdaptiveThreads(torch.get_num_threads(), torch.set_num_threads)
         self.norm = torch.zeros(())  # of the last step's gradient
         self.clock, self.n_tokens = time.perf_counter(), 0
 

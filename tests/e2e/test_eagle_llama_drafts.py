@@ -160,6 +160,17 @@ def test_p_min_shortens_drafts_and_changes_nothing_else(files: dict[str, Path], 
     assert 0 < n_drafted[0.9] < n_drafted[0.0] / 2
 
 
+@pytest.mark.parametrize("n_draft", [1, 2, 4])
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_a_tiny_p_min_ends_no_draft(files: dict[str, Path], n_threads: int, n_draft: int) -> None:
+    n_drafted = set()
+    for p_min in (0.0, 1e-9):
+        with load(files, n_draft=n_draft, p_min=p_min, n_threads=n_threads) as llm:
+            complete(llm, temperature=0)
+            n_drafted.add(llm.speculative_totals.n_drafted)
+    assert len(n_drafted) == 1 and min(n_drafted) >= 20
+
+
 EXACT = """
 import sys
 from llama_eagle import EagleLlama

@@ -165,3 +165,17 @@ def test_constraints_that_would_be_ignored(qwen: Served, path: str, wrong: dict[
     status, answer = qwen.post(path, {**body, "max_tokens": 2, **wrong})
     assert status == 400, answer
     assert any(key.split("_")[0] in answer["error"]["message"] for key in wrong)
+
+
+def test_thinking_is_switched_off(qwen: Served) -> None:
+    """The Messages API's own key for it; the template's option goes before it."""
+
+    def n_tokens(**more: Any) -> int:
+        status, answer = qwen.post("/v1/messages/count_tokens", {"messages": [USER], "max_tokens": 2048, **more})
+        assert status == 200, answer
+        return int(answer["input_tokens"])
+
+    off, on = {"type": "disabled"}, {"type": "enabled", "budget_tokens": 1024}
+    options = [{"chat_template_kwargs": {"enable_thinking": value}} for value in (False, True)]
+    assert n_tokens(thinking=off) == n_tokens(**options[0]) != n_tokens(thinking=on) == n_tokens(**options[1])
+    assert n_tokens(thinking=off, **options[1]) == n_tokens(thinking=on)

@@ -249,3 +249,74 @@ def test_reasons_of_an_end(server: Served) -> None:
     for answer in (answered(server, "/v1/responses", cut), last["response"]):
         assert answer["status"] == "incomplete"
         assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
+
+
+INTERNAL: dict[str, tuple[str, Any]] = {
+    "a parser that contains itself": (
+        "chat_parser", '{"parsers":[{"type":"sequence","children":[0]}],"rules":{},"root":0}'
+    ),
+    "a format": ("chat_format", 3),
+    "a pattern of exponential time": ("grammar_triggers", [{"type": 2, "value": "(.*)*0"}]),
+    "a trigger of no type": ("grammar_triggers", [{"type": 9, "value": "e"}]),
+    "a trigger without a type": ("grammar_triggers", [{"value": "e"}]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", APIS)
+@pytest.mark.parametrize("name", INTERNAL)
+def test_keys_of_the_server_itself(server: Served, path: str, name: str) -> None:
+    key, value = INTERNAL[name]
+    refused(server, path, {**body_for(path, "What?", 2, []), key: value, "grammar_lazy": True}, key)
+
+
+def test_words_start_a_grammar(server: Served) -> None:
+    body = {
+        "prompt": "What?\n",
+        "n_predict": 8,
+        "temperature": 0,
+        "grammar_lazy": True,
+        "grammar": 'root ::= "one two"',
+    }
+    triggers = [{"type": 1, "value": "one"}]
+    plain = answered(server, "/completion", {"prompt": "What?\n", "n_predict": 8, "temperature": 0})["content"]
+    assert plain.startswith("one two three")
+    lazy = answered(server, "/completion", {**body, "grammar_triggers": triggers})["content"]
+    assert lazy.strip() == "one two"
+
+
+@pytest.mark.parametrize("key", ["repeat_last_n", "dry_penalty_last_n"])
+def test_samplers_remember_at_most_the_context(server: Served, key: str) -> None:
+    body = {"prompt": "What?", "n_predict": 2, "repeat_penalty": 1.1, "dry_multiplier": 1, key: 2_000_000}
+    assert answered(server, "/completion", body)["generation_settings"][key] <= 2048
+
+
+@pytest.mark.parametrize("stop", ["", [""], ["", "never"]])
+def test_empty_stop_texts_end_nothing(server: Served, stop: object) -> None:
+    body = {"prompt": "What?\n", "n_predict": 4, "temperature": 0}
+    assert answered(server, "/completion", {**body, "stop": stop})["tokens_predicted"] == 4
+    message = {"messages": [{"role": "user", "content": "What?"}], "max_tokens": 4, "stop_sequences": [""]}
+    assert n_generated(answered(server, "/v1/messages", message)) == 4
+
+
+@pytest.mark.parametrize("grammar", [None, ""])
+def test_a_schema_next_to_no_grammar(server: Served, grammar: str | None) -> None:
+    body = {"prompt": "What?", "n_predict": 20, "json_schema": {"enum": ["red", "blue"]}, "grammar": grammar}
+    assert answered(server, "/completion", body)["content"] in ('"red"', '"blue"')
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/completions"])
+def test_completions_have_no_response_format(server: Served, path: str) -> None:
+    schema = {"type": "json_schema", "json_schema": {"schema": {"enum": ["red", "blue"]}}}
+    body = body_for(path, "What?", 2, [])
+    refused(server, path, {**body, "response_format": schema}, "json_schema", "grammar")
+    answered(server, path, {**body, "response_format": {"type": "text"}})
+
+
+@pytest.mark.parametrize("path", CHATS)
+def test_options_of_the_template_are_an_object(server: Served, path: str) -> None:
+    refused(server, path, {**body_for(path, "What?", 2, []), "chat_template_kwargs": 5}, "chat_template_kwargs")
+
+
+@pytest.mark.parametrize("n", [0, 2])
+def test_top_logprobs_of_responses(server: Served, n: int) -> None:
+    answered(server, "/v1/responses", {"input": "What?", "max_output_tokens": 2, "top_logprobs": n})

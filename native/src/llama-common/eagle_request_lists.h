@@ -1,7 +1,8 @@
-// Checks of lists in a request whose invalid entries llama.cpp ignores: logit_bias, samplers and lora. All functions
-// throw std::invalid_argument, which the server answers with status 400.
+// Checks of lists in a request whose invalid entries llama.cpp ignores: logit_bias, samplers and lora; and the limit of
+// a sampler's history. Checks throw std::invalid_argument, which the server answers with status 400.
 #pragma once
 
+#include <algorithm>
 #include <cfloat>
 #include <cmath>
 #include <cstdlib>
@@ -84,4 +85,10 @@ inline void eagle_require_lists(const common_json & body, int n_vocab, size_t n_
     if (eagle_has(body, "lora")) {
         eagle_require_adapters(body.at("lora"), n_adapters);
     }
+}
+
+// Limits what samplers remember to the context, in which nothing is older: they allocate memory for all of it.
+inline void eagle_limit_history(common_params_sampling & params, int32_t n_ctx) {
+    params.penalty_last_n = std::min(params.penalty_last_n, n_ctx);
+    params.dry_penalty_last_n = std::min(params.dry_penalty_last_n, n_ctx);
 }

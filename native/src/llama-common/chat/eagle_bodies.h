@@ -93,6 +93,9 @@ inline common_json eagle_responses_body(const common_json & given) {
         }
         body["input"] = items;
     }
+    if (eagle_has(body, "top_logprobs")) {
+        body["logprobs"] = true;  // this API has no such key
+    }
     return body;
 }
 
@@ -145,6 +148,13 @@ inline common_json eagle_messages_body(const common_json & given) {
     eagle_read_format(body, body, "output_format");
     if (eagle_has(body, "output_config")) {
         eagle_read_format(body, body.at("output_config"), "format");
+    }
+    if (eagle_has(body, "thinking") && eagle_text_at(body.at("thinking"), "type") == "disabled") {
+        common_json & options = body["chat_template_kwargs"];
+        options = options.is_object() ? options : common_json::object();
+        if (!options.contains("enable_thinking")) {
+            options["enable_thinking"] = false;
+        }
     }
     return body;
 }

@@ -10,6 +10,7 @@
 #include <system_error>
 #include <vector>
 
+#include "common.h"
 #include "json.h"
 
 // Returns true if an exception in a request's handler is the server's fault; all others are errors in the request.
@@ -351,14 +352,32 @@ inline void eagle_refuse_others(const common_json & body) {
                   "this server does not choose the 'best_of' several: leave it out");
 }
 
+// Refuses keys that only the server itself sets, from the chat template: a client's parser could refer to itself, and a
+// client's pattern could take exponential time after each token.
+inline void eagle_refuse_internal(const common_json & body) {
+    for (const char * key : {"chat_format", "chat_parser"}) {
+        eagle_require(!eagle_has(body, key), "'" + std::string(key) + "' is set by the server: leave it out");
+    }
+    if (eagle_has(body, "grammar_triggers") && body.at("grammar_triggers").is_array()) {
+        for (const auto & trigger : body.at("grammar_triggers")) {
+            const bool has_type = eagle_has(trigger, "type") && trigger.at("type").is_number_integer();
+            const int64_t type = has_type ? trigger.at("type").get<int64_t>() : -1;
+            eagle_require(type == COMMON_GRAMMAR_TRIGGER_TYPE_TOKEN || type == COMMON_GRAMMAR_TRIGGER_TYPE_WORD,
+                          "'grammar_triggers' are tokens (type 0) and words (type 1)");
+        }
+    }
+}
+
 // Checks the constraints of an answer: their types, and that a grammar is the only one. llama.cpp ignores the others.
 inline void eagle_require_constraints(const common_json & body) {
     const auto is_object = [](const common_json & owner, const char * key) {
         return !eagle_has(owner, key) || owner.at(key).is_object();
     };
+    eagle_refuse_internal(body);
     eagle_require(!eagle_has(body, "grammar") || body.at("grammar").is_string(), "'grammar' is no text");
     eagle_require(!eagle_has(body, "stop") || body.at("stop").is_string() || body.at("stop").is_array(),
                   "'stop' is neither a text nor a list");
+    eagle_require(is_object(body, "chat_template_kwargs"), "'chat_template_kwargs' is no object");
     eagle_require(is_object(body, "response_format"), "'response_format' is no object");
     bool has_schema = eagle_has(body, "json_schema");
     if (eagle_has(body, "response_format")) {
@@ -385,6 +404,9 @@ inline void eagle_require_supported(const common_json & body, bool in_chat) {
     eagle_refuse_others(body);
     if (!in_chat) {
         eagle_require_constraints(body);
+        const bool is_text =
+            !eagle_has(body, "response_format") || eagle_text_at(body.at("response_format"), "type") == "text";
+        eagle_require(is_text, "'response_format' is for chats: use 'json_schema' or 'grammar'");
     }
     const bool is_requested = eagle_has(body, "echo") && body.at("echo") != false;
     const bool continues = in_chat && eagle_has(body, "continue_final_message");

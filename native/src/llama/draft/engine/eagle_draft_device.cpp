@@ -95,7 +95,10 @@ int32_t DraftDevice::compute(const DraftGraph & graph, float p_min) {
     if (p_min > 0.0f && set_abort_callback_) {
         EarlyStop stop(graph, p_min);
         status = compute(graph, stop);
-        n_steps = stop.n_steps();
+        if (status == GGML_STATUS_ABORTED) {
+            status = GGML_STATUS_SUCCESS;
+            n_steps = stop.n_steps();
+        }
     } else {
         status = ggml_backend_graph_compute(backend_.get(), graph.gf);
     }
@@ -113,7 +116,7 @@ ggml_status DraftDevice::compute(const DraftGraph & graph, EarlyStop & stop) {
     set_abort_callback_(backend_.get(), [](void * s) { return ((EarlyStop *) s)->is_due(); }, &stop);
     const ggml_status status = ggml_backend_graph_compute(backend_.get(), graph.gf);
     set_abort_callback_(backend_.get(), nullptr, nullptr);
-    return status == GGML_STATUS_ABORTED ? GGML_STATUS_SUCCESS : status;
+    return status;
 }
 
 void DraftDevice::require_connected() const {

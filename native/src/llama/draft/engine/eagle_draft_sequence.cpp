@@ -3,6 +3,8 @@
 #include "eagle_draft_device.h"
 #include "eagle_draft_model.h"
 #include "eagle_draft_params.h"
+#include "eagle_error.h"
+#include "ggml-alloc.h"
 
 namespace eagle {
 
@@ -14,9 +16,13 @@ DraftSequence::DraftSequence(const DraftModel & model, const DraftParams & param
         for (auto * side : {&memory.k, &memory.v}) {
             const int64_t width = model.n_head_dim * model.n_head_kv;
             side->push_back(ggml_new_tensor_2d(ctx.get(), params.type_kv, width, n_ctx));
-            device.allocate(side->back());
         }
     }
+    buffer.reset(ggml_backend_alloc_ctx_tensors(ctx.get(), device.backend()));
+    if (!buffer) {
+        throw Error(EAGLE_ERR_MEMORY, "no memory for the draft's keys and values");
+    }
+    ggml_backend_buffer_clear(buffer.get(), 0);
 }
 
 }  // namespace eagle

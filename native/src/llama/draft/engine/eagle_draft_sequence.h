@@ -17,6 +17,7 @@ struct DraftSequence {
     DraftSequence(const DraftModel & model, const DraftParams & params, int64_t n_ctx, DraftDevice & device);
 
     ggml_context_ptr ctx;  // of the memory's tensors
+    ggml_backend_buffer_ptr buffer;
     FeatureStore features;
     DraftMemory memory;
     int32_t first_slot = 0;  // attention ignores the slots before it, which hold nothing of this text

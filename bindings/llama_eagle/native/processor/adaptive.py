@@ -1,7 +1,7 @@
-"""Number of torch's threads, adapted to what other programs leave of the processor.
+"""Number of threads of a program that divides its work evenly, adapted to what other programs leave of the processor.
 
-torch splits each operation evenly, so one thread that shares its core delays all. With one thread per free core none of
-them waits.
+torch divides each operation evenly, so one thread that shares its core delays all. With one thread per free core none
+of them waits. Our own kernels need no such adaptation: their threads take the next piece of work when they are free.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import torch
 from llama_eagle.native.processor.competition import Usage, read_usage
 
 WINDOW = 5.0  # seconds between two readings of the accounting
@@ -18,15 +17,18 @@ RETRY, LONGEST_RETRY = 60.0, 960.0  # seconds until one thread more is tried aga
 
 
 class AdaptiveThreads:
-    """Sets the number of torch's threads, from 1 to the initial number. Does nothing where delays are not counted."""
+    """Sets the number of threads, from 1 to `n`, with `set_threads`. Does nothing where delays are not counted."""
 
     def __init__(
         self,
+        n: int,
+        set_threads: Callable[[int], object],
         usage: Callable[[], Usage | None] = read_usage,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._read, self._clock = usage, clock
-        self._most = self.n = torch.get_num_threads()
+        self._most = self.n = n
+        self._set_threads = set_threads
         self._retry, self._since = RETRY, clock()
         self._begin()
 
@@ -52,7 +54,7 @@ class AdaptiveThreads:
 
     def _set(self, n: int) -> None:
         self.n, self._since = n, self._clock()
-        torch.set_num_threads(n)
+        self._set_threads(n)
 
     def _begin(self) -> None:
         self._start, self._usage = self._clock(), self._read()

@@ -1,0 +1,64 @@
+"""LoRA adapters of llama-server: cached text of another scale is not used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.llama_pairs import SOFT, write_lora
+from fixtures.serving import Served, serve
+from fixtures.tiny_gguf import write_draft, write_target
+
+pytestmark = pytest.mark.native
+
+TEXT = [40 + i % 20 for i in range(66)]
+OFF = [{"id": 0, "scale": 0}]
+
+
+@pytest.fixture(scope="module", params=["none", "draft"])
+def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Served]:
+    folder: Path = tmp_path_factory.mktemp("model")
+    adapter = folder / "adapter.gguf"
+    write_lora(adapter)
+    target = write_target(folder / "target.gguf", SOFT)
+    draft = "none" if request.param == "none" else write_draft(folder / "draft.gguf", SOFT)
+    with serve("-m", target, "-d", draft, "-c", 512, "-t", 1, "--parallel", 1, "--", "--lora", adapter) as running:
+        yield running
+
+
+def answer(server: Served, text: list[int] = TEXT, *, cached: bool = True, **more: Any) -> tuple[float, int]:
+    """Return the log-probability of the first token, and the number of cached tokens."""
+    body = {"prompt": text, "n_predict": 1, "temperature": 0, "n_probs": 1, "cache_prompt": cached, **more}
+    status, found = server.post("/completion", body)
+    assert status == 200, found
+    return found["completion_probabilities"][0]["logprob"], found["timings"]["cache_n"]
+
+
+def test_scales_of_a_request(server: Served) -> None:
+    on, off = answer(server, cached=False)[0], answer(server, cached=False, lora=OFF)[0]
+    assert abs(on - off) > 1e-3
+    answer(server, lora=OFF)
+    assert answer(server) == (pytest.approx(on, abs=1e-6), 0)
+    assert answer(server)[0] == pytest.approx(on, abs=1e-6)
+    assert answer(server)[1] > 0  # of the same scale it is used
+    assert answer(server, lora=OFF) == (pytest.approx(off, abs=1e-6), 0)
+
+
+def test_scales_of_the_server(server: Served) -> None:
+    on, off = answer(server, cached=False)[0], answer(server, cached=False, lora=OFF)[0]
+    for scale, expected in ((0, off), (1, on), (0, off), (1, on)):
+        assert server.post("/lora-adapters", [{"id": 0, "scale": scale}])[0] == 200
+        assert answer(server)[0] == pytest.approx(expected, abs=1e-6)
+
+
+def test_texts_put_aside(server: Served) -> None:
+    """Another text takes the only slot in between."""
+    other = [40 + i % 7 for i in range(80)]
+    on, off = answer(server, cached=False)[0], answer(server, cached=False, lora=OFF)[0]
+    for _ in range(2):
+        assert answer(server, lora=OFF)[0] == pytest.approx(off, abs=1e-6)
+        answer(server, other)
+        assert answer(server)[0] == pytest.approx(on, abs=1e-6)
+        answer(server, other, lora=OFF)
