@@ -93,8 +93,8 @@ def test_long_seeds_differ(server: Served) -> None:
         ("logit_bias", {"": 5}, "neither a text nor a token id"), ("logit_bias", [["", 5]], "neither a text"),
         ("logit_bias", [[1.5, 5]], "1.5"), ("logit_bias", [[2**40, 5]], "1099511627776"),
         ("logit_bias", [[-1, 5]], "-1"), ("logit_bias", {"1": 1e300}, "1e+300"), ("logit_bias", {"1": True}, "true"),
-        ("logit_bias", {"a": "b"}, '"b"'), ("samplers", ["nope"], '"nope"'), ("samplers", [5], "no sampler 5"),
-        ("samplers", 5, "neither a list nor a text"), ("samplers", "k?", "no sampler '?'"),
+        ("logit_bias", {"a": "b"}, '"b"'), ("samplers", ["nope"], "no sampler"), ("samplers", [5], "5 is no name"),
+        ("samplers", 5, "neither a list nor a text"), ("samplers", "?", "no sampler"),
         ("lora", {"id": 0, "scale": 1}, "no list"), ("lora", [5], "0 adapters"),
         ("lora", [{"id": 0, "scale": 1}], "0 adapters"),
     ],
@@ -110,7 +110,8 @@ def test_entries_are_not_ignored(server: Served, path: str, key: str, value: obj
     [
         ("logit_bias", {}), ("logit_bias", {str(START): -5, "a": False, "5 a": 1.5}),
         ("logit_bias", [[START, 5], ["a", -5]]),
-        ("samplers", []), ("samplers", ["top_k", "TOP-P", "temp"]), ("samplers", "kpt"), ("lora", []),
+        ("samplers", []), ("samplers", ["top_k", "TOP-P", "temp"]), ("samplers", "kpt"), ("samplers", "k?"),
+        ("samplers", ["top_k", "tfs_z"]), ("lora", []),
     ],
 )  # fmt: skip
 def test_valid_entries_are_answered(server: Served, key: str, value: object) -> None:

@@ -46,19 +46,19 @@ inline void eagle_require_bias(const common_json & given, int n_vocab) {
     }
 }
 
+// Clients send names of other versions of llama.cpp, so unknown ones are skipped as long as one is known.
 inline void eagle_require_samplers(const common_json & given) {
     eagle_require(given.is_array() || given.is_string(), "'samplers' is neither a list nor a text");
+    bool is_known = given.empty() || given == "";
     if (given.is_string()) {
-        for (const char letter : given.get<std::string>()) {
-            const std::string name(1, letter);
-            eagle_require(!common_sampler_types_from_chars(name).empty(), "'samplers': no sampler '" + name + "'");
+        is_known = is_known || !common_sampler_types_from_chars(given.get<std::string>()).empty();
+    } else {
+        for (const auto & entry : given) {
+            eagle_require(entry.is_string(), "'samplers': " + entry.dump() + " is no name");
+            is_known = is_known || !common_sampler_types_from_names({entry.get<std::string>()}).empty();
         }
-        return;
     }
-    for (const auto & entry : given) {
-        const bool is_name = entry.is_string() && !common_sampler_types_from_names({entry.get<std::string>()}).empty();
-        eagle_require(is_name, "'samplers': no sampler " + entry.dump());
-    }
+    eagle_require(is_known, "'samplers' names no sampler of this server");
 }
 
 inline void eagle_require_adapters(const common_json & given, size_t n_adapters) {
