@@ -26,7 +26,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 DRAFT_FILES = ("model.safetensors", "config.json")
-# Of an MTP head's folder: the target's, as far as it has them.
+# Files of the target that an MTP head's folder also gets, if they exist.
 HEAD_TEXTS = (
     "tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja", "vocab.json",
     "merges.txt",

@@ -33,7 +33,7 @@ class Sections:
         return None if sizes is None else Sections((sizes[0], sizes[1], sizes[2]), interleaved)
 
     def parts(self, n_pairs: int) -> Tensor:
-        """Index of the position component that rotates each pair, [n_pairs]."""
+        """Return the index of the position component that rotates each pair, [n_pairs]."""
         found = torch.zeros(n_pairs, dtype=torch.long)
         time, height, width = self.sizes
         if self.interleaved:
@@ -138,7 +138,7 @@ class Eagle3Draft(nn.Module):
         positions: Tensor | None = None,
         checkpointing: bool = False,
     ) -> list[Tensor]:
-        """Hidden states before the final norm: of step k, [B, S - 2 - k, H].
+        """Return the hidden states before the final norm: of step k, [B, S - 2 - k, H].
 
         embedded: [B, S, H], the tokens' embeddings; features: [B, S, A * T]; final: not used; positions: [B, S, 3],
         None: of a text without images. Slots whose token or prediction lies past the end are left out, so later steps
@@ -194,15 +194,17 @@ class Eagle3Draft(nn.Module):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding with halves against each other (NeoX). x: [..., n, d]; cos, sin: [..., n, d / 2]."""
+    """Apply the rotary embedding with halves against each other (NeoX). x: [..., n, d]; cos, sin: [..., n, d / 2]."""
     cos, sin = cos.to(x.dtype), sin.to(x.dtype)
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
 
 def attend(q: Tensor, memory: Memory) -> Tensor:
-    """Attention of the last step's slots, [B, n_head, n, d]: over the step-0 keys of slots <= i and over slot i's own
-    later keys, in one softmax."""
+    """Compute the attention of the last step's slots, [B, n_head, n, d].
+
+    It covers the step-0 keys of slots <= i and slot i's own later keys, in one softmax.
+    """
     batch, n_head, n, size = q.shape
     (first_k, first_v), *later = [(key[:, :, None, :n], value[:, :, None, :n]) for key, value in memory]
     q = q.reshape(batch, first_k.shape[1], -1, n, size) * size**-0.5

@@ -26,7 +26,7 @@ LLAMA_API void eagle_lookup_free(eagle_lookup * lookup);
 // none. EAGLE_ERR_INCOMPATIBLE for one of another vocabulary or a later version, and one that is no file of a look-up.
 LLAMA_API int32_t eagle_lookup_open(eagle_lookup * lookup, const struct llama_vocab * vocab, const char * path);
 
-// Why the file was read as if it held nothing: it is damaged. "" for a sound one, and before eagle_lookup_open.
+// Returns the reason why a damaged file was treated as empty; "" if it is sound, and before eagle_lookup_open.
 LLAMA_API const char * eagle_lookup_notice(const eagle_lookup * lookup);
 
 // Writes what the look-up knows to that file: as a whole, and merged with what other processes have written meanwhile.

@@ -57,11 +57,11 @@ class TargetInfo:
 
     @property
     def sections(self) -> Sections | None:
-        """By which the target rotates; None: by one position."""
+        """The target's M-RoPE sections; None: one position per token."""
         return Sections.read(self.text.rope_parameters)
 
     def geometry(self, n_vocab_draft: int, ffn_size: int | None, sections: Sections | None = None) -> Geometry:
-        """Shape of a draft with this target's width and attention."""
+        """Return the shape of a draft with this target's width and attention."""
         text = self.text
         return Geometry(
             hidden_size=text.hidden_size,

@@ -1,4 +1,4 @@
-"""Collects an importance matrix with llama.cpp's llama-imatrix, and reports which matrices it did not reach."""
+"""Collection of an importance matrix with llama.cpp's llama-imatrix, and a report of matrices without statistics."""
 
 from __future__ import annotations
 

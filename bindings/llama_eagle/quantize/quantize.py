@@ -26,7 +26,7 @@ from llama_eagle.quantize.imatrix import read_imatrix
 from llama_eagle.quantize.reach import about_experts, listed
 
 _BUFFER = 256 << 20  # bytes of rows in memory at once
-# How the log's line about a tensor begins and ends: number, number of tensors, name; type where it changes.
+# Beginning and end of the log's line about a tensor: number, number of tensors, name; its new type if it changes.
 _TENSOR = re.compile(r"\[\s*(\d+)/\s*(\d+)\]\s+(\S+)")
 _TYPE = re.compile(r"size = .* -> .*\((\w+)\)")
 # Types that llama.cpp refuses without an importance matrix, and the one that a matrix without statistics gets instead.

@@ -50,7 +50,8 @@ def quantize(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Importance matrix from `imatrix`, to lose less quality; required for types below 3 bits.",
+            help="Importance matrix from `imatrix`, to lose less quality; required for iq1_*, iq2_*, iq3_xxs, "
+            "iq3_xs and q2_k_s.",
         ),
     ] = None,
     recipe: Annotated[

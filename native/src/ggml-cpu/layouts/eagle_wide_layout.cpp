@@ -45,7 +45,7 @@ void set_nibbles(const uint32_t * c, int n_bytes, uint8_t * qs) {
     }
 }
 
-// Of 128 values, each group of 32 is in two bits of the same 32 bytes.
+// 128 values are in 32 bytes: each group of 32 values takes two bits of every byte.
 void get_crumbs(const uint8_t * qs, int shift, uint32_t * c) {
     for (int v = 0; v < 64; ++v) {
         const uint32_t w = word(qs + v / 32 * 32 + v % 8 * 4);

@@ -38,7 +38,7 @@ std::string with_line(const std::string & message, const std::string & text) {
     return format("%.200s", message.c_str());
 }
 
-// Whether `text` begins with `piece`, as far as it is single characters and not sets of them.
+// Returns true if `text` begins with the characters of `piece`; a set of characters does not match.
 bool is_literal(const llama_grammar_element * text, const char * piece) {
     for (; *piece != 0; piece++, text++) {
         const bool is_set = text->type != LLAMA_GRETYPE_CHAR || text[1].type == LLAMA_GRETYPE_CHAR_ALT ||

@@ -9,7 +9,7 @@ namespace {
 
 constexpr double ROW = 0.08;  // of a plain decode: computing a further row, without its weights (measured 0.06 to 0.1)
 constexpr double TOKEN = 0.07;  // of a plain decode: a drafted token, unless the files tell (EAGLE-3, MTP: 0.04 to 0.2)
-constexpr double SEQUENCES = 20;  // a draft's weights are read once for all: so many sequences double a token's time
+constexpr double SEQUENCES = 20;  // a draft's weights are read once for all: this number doubles a token's time
 
 }  // namespace
 

@@ -112,7 +112,7 @@ void Sequence::truncate(int32_t n_past) {
     pending_tokens_.resize(std::max(0, n_pending() - 1));
 }
 
-// Of a draft of D tokens the row at position n_past + D - 2 drafts the last one, which is verified at n_past + D.
+// The last of D drafted tokens is drafted by the row at position n_past + D - 2 and verified at n_past + D.
 int32_t Sequence::room() const {
     if (!engine_) {
         return INT32_MAX;

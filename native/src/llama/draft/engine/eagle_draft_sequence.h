@@ -1,4 +1,4 @@
-// What a draft holds of one sequence: its K and V, and the target features that it has not evaluated yet.
+// State of one sequence in the draft: its K and V, and the target features that it has not evaluated yet.
 #pragma once
 
 #include <cstdint>
