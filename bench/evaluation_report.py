@@ -23,6 +23,7 @@ def as_dict(job: Evaluation, scores: Scores, others: Mapping[str, Scores] = Mapp
         "n": job.n,
         "n_draft": job.drafting.n_draft,
         "temperature": job.sampling.temperature,
+        "draft_sampling": job.drafting.draft_sampling,
         "threads": job.threads,
         "rpc_servers": list(job.load.rpc_servers),
         "exact": job.drafting.exact,
@@ -64,8 +65,8 @@ def _add_rows(out: Any, scores: dict[str, Any], positions: int) -> None:
 
 def summary(report: dict[str, Any]) -> str:
     score = report[OVERALL]
-    if report["temperature"] > 0:
-        return "sampled: drafting changes which random numbers are used, not the distribution of the text"
+    if report["temperature"] > 0 and report["draft_sampling"] == "rejection":
+        return "rejection sampling: drafting changes which random numbers are used, not the distribution of the text"
     return f"{score['n_same']} of {score['n_turns']} answers are identical to plain decoding"
 
 

@@ -69,6 +69,17 @@ def test_tables_fit(make: object) -> None:
     assert all(value in text for value in digits[make])
 
 
+@pytest.mark.parametrize(
+    ("temperature", "draft_sampling", "is_compared"),
+    [(0.0, "match", True), (0.8, "match", True), (0.8, "rejection", False), (0.0, "rejection", True)],
+)
+def test_only_rejection_sampling_may_change_the_text(
+    temperature: float, draft_sampling: str, *, is_compared: bool
+) -> None:
+    text = evaluation_report.summary({"temperature": temperature, "draft_sampling": draft_sampling, "overall": SCORE})
+    assert ("480 of 480 answers are identical" in text) == is_compared
+
+
 def test_keys_of_a_file_fit(tmp_path: Path) -> None:
     description = describe(write_target(tmp_path / "target.gguf"))
     lines = render(description, width=80).splitlines()[1:]

@@ -259,7 +259,7 @@ def _failure(source: Path, output: Path, status: int) -> Exception:
         return InputError(f"{source}: already quantized ({reason}). Use a bf16 or f16 file, or set requantize=True.")
     if "imatrix" in reason:
         reason = reason.rstrip("!.")
-        return InputError(f"{source}: {reason}. Give --imatrix FILE, or choose a type of 3 bits and more.")
+        return InputError(f"{source}: {reason}. Give --imatrix FILE, or choose another type, such as q3_k_m.")
     if any(word in reason for word in ("iostream", "bad_alloc", "failed to open")):
         return NativeError(f"{output}: quantization failed: {reason}", code=status, call="llama_model_quantize")
     return InputError(f"{source}: llama.cpp cannot quantize it: {reason}")
