@@ -98,8 +98,8 @@ class DraftingOptions:
     draft_sampling: str = field(
         default="match",
         metadata=_about(
-            "Verification of drafts at temperatures above 0. match: the text is identical to plain decoding "
-            "on CPUs, and on CUDA with exact. rejection: only the distribution is the same, and more tokens are accepted at "
+            "Verification of drafts at temperatures above 0. match: the text is identical to plain decoding on CPUs, "
+            "and on CUDA with exact. rejection: only the distribution is the same, and more tokens are accepted at "
             "high temperatures.",
             "--draft-sampling",
             "match|rejection",

@@ -36,9 +36,9 @@ class DraftOptions:
         str | None,
         typer.Option(
             metavar="DRAFT_DIR",
-            help="Start from the weights of this draft (default: a new draft with the target's head, last norm and last "
-            "MLP). With --mtp: an earlier run's folder or a GGUF with an MTP head (default: the target's head, else its "
-            "last attention block).",
+            help="Start from the weights of this draft (default: a new draft with the target's head, last norm and "
+            "last MLP). With --mtp: an earlier run's folder or a GGUF with an MTP head (default: the target's head, "
+            "else its last attention block).",
         ),
     ] = None
     mrope: Annotated[
