@@ -61,8 +61,8 @@ inline bool utf8_begins(uint8_t byte) {
     return byte < 0x80 || (0xC2 <= byte && byte <= 0xF4);
 }
 
-// Returns true if `byte` may follow. `value`: bits of the character so far; `n_remain`: bytes it lacks, this one included.
-// Overlong forms, surrogates and values above U+10FFFF are refused, as JSON parsers and Python refuse them.
+// Returns true if `byte` may follow. `value`: bits of the character so far; `n_remain`: bytes it lacks, this one
+// included. Overlong forms, surrogates and values above U+10FFFF are refused, as JSON parsers and Python refuse them.
 inline bool utf8_continues(uint32_t value, int n_remain, uint8_t byte) {
     const uint32_t next = value << 6 | (byte & 0x3F);
     const bool of_four = n_remain != 3 || (0x10 <= next && next <= 0x10F);
