@@ -80,7 +80,7 @@ def evaluate(
     """Measure a drafter's acceptance rate and speed on prompts.
 
     A target without a draft model is measured with prompt look-up, on the built-in set `lookup`: edits, extracts,
-    quotes, renamed code, answers of agents, repetitions and chats. With a draft model, look-up alone is measured too
+    summaries, renamed code, answers of agents, repetitions and chats. With a draft model, look-up alone is measured too
     and, without --n-draft, what `generate` does by default: both drafters and the automatic length.
     """
     from llama_eagle.bench import evaluate as evaluation
