@@ -140,7 +140,7 @@ class Attributes(Llama):
             return memory.rows
         if memory is None or not memory.is_live:
             return np.zeros((1, self._n_vocab), dtype=np.single)
-        return memory.logits()[np.newaxis]
+        return memory.logits()[np.newaxis].copy()  # native code reuses its memory
 
     @scores.setter
     def scores(self, value: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import operator
 import random
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -25,6 +26,7 @@ from llama_eagle.drop_in.attributes import Attributes  # noqa: E402
 from llama_eagle.drop_in.images import ImageReader  # noqa: E402
 from llama_eagle.drop_in.measures import Measures  # noqa: E402
 from llama_eagle.drop_in.replies import NamedCall, RequiredCall  # noqa: E402
+from llama_eagle.errors import UsageError  # noqa: E402
 from llama_eagle.generation.rounds import Rounds  # noqa: E402
 from llama_eagle.native.closing import OneThread  # noqa: E402
 from llama_eagle.sessions.chats.messages import as_texts, with_objects  # noqa: E402
@@ -55,7 +57,10 @@ class Completions(Attributes):
         """
         if speculative is not None:
             self._given_speculative = self._read_speculative(speculative)
-        return super().create_completion(*args, **kwargs)
+        try:
+            return super().create_completion(*args, **kwargs)
+        finally:
+            self._given_speculative = Speculative()  # also if the call was refused
 
     def __call__(self, *args: Any, speculative: Any = None, **kwargs: Any) -> Any:
         """Complete a prompt, as `create_completion` does."""
@@ -106,7 +111,15 @@ class Completions(Attributes):
 
     def _begin_random(self, seed: int | None) -> None:
         """Set the seed of a completion: the caller's, or the next one of this instance, as in the parent."""
-        self.set_seed(random.Random(self._seed).randint(0, 2**32) if seed is None else seed)
+        own = random.Random(operator.index(self._seed))  # numpy's numbers are no seeds for it
+        self.set_seed(own.randint(0, 2**32) if seed is None else seed)
+
+    def set_seed(self, seed: int) -> None:
+        """Set the seed of the following completions. Raises `UsageError` unless it is a whole number."""
+        try:
+            super().set_seed(operator.index(seed))
+        except TypeError:
+            raise UsageError(f"seed={seed!r:.60} must be a whole number. Correct it.") from None
 
     def create_chat_completion(
         self,

@@ -183,10 +183,12 @@ class EagleLlama(Completions, Closing):
         if not self._is_closed and calls.lost_server(self._ctx.ctx):
             for server in self._options.rpc_servers or ():
                 rpc.query(server)  # if it raises, nothing has changed, and a later call may succeed
-            state = self.__getstate__()
+            state, cache, n_draft = self.__getstate__(), self.cache, self._n_draft
             self.close()
             self._is_closed = False
             self.__init__(**state)  # type: ignore[misc]
+            self.set_cache(cache)
+            self.set_n_draft(n_draft)
         elif self._memory is not None:
             with self._exclusive():
                 self._end_generation()
@@ -214,7 +216,14 @@ class EagleLlama(Completions, Closing):
         for text in [input] if isinstance(input, str) else input:
             if not self.tokenize(text.encode("utf-8")):
                 raise InputError("a text to embed is empty. Leave it out.")
-        return super().embed(input, *args, **kwargs)
+        with self._exclusive():
+            self._end_generation()
+            try:
+                return super().embed(input, *args, **kwargs)
+            except BaseException:  # the parent has replaced the text in memory
+                if self._memory is not None:
+                    self._memory.reset()
+                raise
 
     def _init_sampler(self, *args: Any, **kwargs: Any) -> Any:
         """Create the parent's sampler after checking the grammar. Errors of logits processors reach the caller."""
@@ -285,7 +294,8 @@ class EagleLlama(Completions, Closing):
         self._filters: Any = self._init_sampler(**{name: arguments[name] for name in FILTER_ARGUMENTS})
         draft = Chain(self._filters.sampler, draft_ids)
         target = Chain(sampler.sampler, np.arange(self._n_vocab, dtype=np.int32))
-        seed = None if self._seed == llama_cpp.LLAMA_DEFAULT_SEED else self._seed
+        seed = self._seed & 0xFFFFFFFF  # as llama.cpp reads it: -1 is random
+        seed = None if seed == llama_cpp.LLAMA_DEFAULT_SEED else seed
         return RejectionSampling(self._session, p_min, target, draft, seed)
 
     @property
@@ -332,6 +342,7 @@ class EagleLlama(Completions, Closing):
         sampled = self._options.draft_sampling == "rejection"
         expected = expected_times(self._session)
         self._drafter, self._length = combine(self._drafters, n_draft, longest, expected, sampled=sampled)
+        self._n_draft = n_draft
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
         """Tokenize bytes, as the parent does. Raises `UsageError` for other types."""
@@ -384,7 +395,7 @@ class EagleLlama(Completions, Closing):
         state = super().__getstate__()
         if not self._flash_attn_given:
             del state["flash_attn"]
-        return {**state, **vars(self._options)}
+        return {**state, "tokenizer": self._parent_arguments.get("tokenizer"), **vars(self._options)}
 
     @classmethod
     def from_pretrained(

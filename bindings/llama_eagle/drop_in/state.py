@@ -133,6 +133,7 @@ def restore_state(memory: TextMemory, state: LlamaState) -> None:
     if known := [int(token) for token in memory.known if token >= 0]:
         session.note_tokens(known)
     if memory.rows is not None:
+        memory.rows[: state.n_tokens] = np.nan  # a state of an instance without `logits_all` has none
         memory.rows[: len(state.scores)] = state.scores
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 from llama_eagle.sessions.text import StopText, Tokenizer, read_ids
@@ -21,6 +22,7 @@ class GrowingText:
         self._tokens: list[int] = []
         self._text = b""
         self._special = False
+        self._lock = threading.Lock()
 
     def detokenize(self, tokens: Sequence[int], *, special: bool) -> bytes:
         """Return the bytes of `tokens`. A space after a leading BOS is dropped, as in llama-cpp-python.
@@ -28,16 +30,17 @@ class GrowingText:
         Raises `UsageError` unless `tokens` is a list of ids, `InputError` for an id outside of the vocabulary.
         """
         tokens = tokens if isinstance(tokens, list) else read_ids(tokens)
-        if len(tokens) < SHORT:
-            text = self._join(tokens, special)
-        else:
+        text = self._join(tokens, special) if len(tokens) < SHORT else self._extended(tokens, special)
+        return text[1:] if tokens and tokens[0] == self._bos and text[:1] == b" " else text
+
+    def _extended(self, tokens: list[int], special: bool) -> bytes:
+        with self._lock:
             known = len(self._tokens)
             if special != self._special or tokens[:known] != self._tokens:
-                self._text, known = b"", 0
+                self._text, self._tokens, known = b"", [], 0
             self._text += self._join(tokens[known:], special)
             self._tokens, self._special = list(tokens), special
-            text = self._text
-        return text[1:] if tokens and tokens[0] == self._bos and text[:1] == b" " else text
+            return self._text
 
     def _join(self, tokens: Sequence[int], special: bool) -> bytes:
         return b"".join([self._piece(token, special) for token in read_ids(tokens)])

@@ -18,6 +18,13 @@ class _State:
     is_interrupted = False  # Ctrl-C since the start of `held()`
 
 
+class _Own(threading.local):
+    error: BaseException | None = None  # of a callback that native code calls in the thread of the call
+
+
+_own = _Own()
+
+
 def note(error: BaseException) -> None:
     """Record an error inside a callback. The first one is kept."""
     if _State.error is None:
@@ -26,21 +33,26 @@ def note(error: BaseException) -> None:
 
 def raise_noted() -> None:
     """Raise the recorded error, if there is one."""
-    error, _State.error = _State.error, None
+    error, _own.error = _own.error, None
+    if error is None:
+        error, _State.error = _State.error, None
     if error is not None:
         raise error
 
 
 def guarded(function: Callable[..., None]) -> Callable[..., None]:
-    """Return `function` for use as a callback: it records errors, and does nothing until a recorded error is raised."""
+    """Return `function` for use as a callback: it records errors, and does nothing until a recorded error is raised.
+
+    Native code must call it in the thread that calls `raise_noted()`: other threads have errors of their own.
+    """
 
     def call(*arguments: Any) -> None:
-        if _State.error is not None:
+        if _own.error is not None:
             return
         try:
             function(*arguments)
         except BaseException as error:
-            note(error)
+            _own.error = error
 
     return call
 

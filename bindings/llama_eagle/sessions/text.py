@@ -51,7 +51,6 @@ class Tokenizer:
 
         self._api: Any = llama_cpp
         self.vocab = model.vocab  # llama_vocab pointer
-        self._buffer = ctypes.create_string_buffer(PIECE_BYTES)
         self.n_vocab = int(llama_cpp.llama_vocab_n_tokens(model.vocab))
 
     def encode(self, text: str, *, special: bool = True, add_bos: bool = True) -> list[int]:
@@ -74,11 +73,12 @@ class Tokenizer:
         Raises `InputError` for an id outside of the vocabulary.
         """
         self.require_ids((token,))
-        n = self._api.llama_token_to_piece(self.vocab, token, self._buffer, len(self._buffer), 0, special)
+        buffer = ctypes.create_string_buffer(PIECE_BYTES)  # of this call: other threads may read tokens, too
+        n = self._api.llama_token_to_piece(self.vocab, token, buffer, len(buffer), 0, special)
         if n < 0:
-            self._buffer = ctypes.create_string_buffer(-n)
-            n = self._api.llama_token_to_piece(self.vocab, token, self._buffer, -n, 0, special)
-        return self._buffer.raw[: max(n, 0)]
+            buffer = ctypes.create_string_buffer(-n)
+            n = self._api.llama_token_to_piece(self.vocab, token, buffer, -n, 0, special)
+        return buffer.raw[: max(n, 0)]
 
     def is_end(self, token: int) -> bool:
         """Return True if the token ends the generation."""

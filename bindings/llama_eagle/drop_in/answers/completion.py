@@ -173,7 +173,8 @@ class Completion:
     def _echoed_logprobs(self) -> Iterator[LogProbs]:
         """Return the log-probabilities of the prompt, which is evaluated first to get its logits."""
         tokens = self._prompt
-        if self._llm._input_ids.tolist()[: len(tokens)] != tokens:
+        is_known = self._llm._input_ids.tolist()[: len(tokens)] == tokens
+        if not is_known or np.isnan(self._llm.scores[: len(tokens), 0]).any():  # a loaded state may have no logits
             self._llm.reset()
             self._llm.eval(tokens)
         return TokenLogProbs(self._llm, self._given["logprobs"], 0).of_prompt(tokens)
