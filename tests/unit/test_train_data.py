@@ -66,6 +66,12 @@ def test_all_faulty_lines_of_a_file_are_named_at_once(tmp_path: Path) -> None:
         list(read_documents([path]))
 
 
+def test_an_answer_may_be_reasoning_alone(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "reasoning_content": "hm"}]
+    path = write_jsonl(tmp_path / "c.jsonl", {"messages": messages})
+    assert next(read_documents([path])).messages[1] == {**messages[1], "content": ""}
+
+
 def test_a_folder_gives_its_text_and_chat_files(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "b.md").write_text("second")

@@ -49,4 +49,7 @@ def test_another_answer_is_whole() -> None:
     answer = answer_without_loop(stream(pieces, "content", []))
     assert answer["choices"][0]["message"] == {"role": "assistant", "content": PROSE}
     assert answer["choices"][0]["finish_reason"] == "stop"
-    assert answer_without_loop(stream([], "content", []))["choices"][0]["message"] == {"role": "assistant"}
+    empty = answer_without_loop(stream([], "content", []))["choices"][0]["message"]
+    assert empty == {"role": "assistant", "content": ""}
+    thinking = answer_without_loop(stream(["hm"], "reasoning_content", []))["choices"][0]["message"]
+    assert thinking == {"role": "assistant", "content": "", "reasoning_content": "hm"}

@@ -14,7 +14,8 @@ from jinja2 import Template as Jinja
 from llama_eagle.errors import EagleError, InputError
 from llama_eagle.serving.prompts import CHAT, Journal, Refused
 from llama_eagle.train.data import self_written
-from llama_eagle.train.data.documents import Document
+from llama_eagle.train.data.documents import Document, read_documents
+from llama_eagle.train.data.loops import answer_without_loop
 from llama_eagle.train.data.self_written import (
     FOLLOW_UP,
     OPENINGS,
@@ -123,6 +124,40 @@ def test_a_model_without_a_template_continues_texts(tmp_path: Path) -> None:
     records = write(Author(target(), None, [], LIMITS), tmp_path)
     assert len(records) == 9
     assert all(record["text"].startswith(OPENINGS) for record in records)
+
+
+def streamed(*deltas: dict[str, str]) -> Any:
+    """A whole answer of the chat API, streamed and cut at its token limit."""
+    return answer_without_loop(
+        {"choices": [{"delta": delta, "finish_reason": reason}]}
+        for delta, reason in zip(deltas, [*[None] * (len(deltas) - 1), "length"], strict=True)
+    )
+
+
+def test_answers_that_end_in_their_reasoning_are_data(tmp_path: Path) -> None:
+    """Without any text they are left out, and what was written can be read again."""
+    template = Template(render)
+    writer = target()
+    answers = {True: streamed({"reasoning_content": "Let us "}, {"reasoning_content": "see."}), False: streamed({})}
+
+    def ask(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        answer = writer(path, body)
+        return answers[body["seed"] % 2 == 0] if path == CHAT else answer
+
+    records = write(Author(ask, template, [], LIMITS), tmp_path)
+    assert len(records) == 9
+    documents = list(read_documents([tmp_path / "out.jsonl"]))
+    assert [document.messages[1] for document in documents] == [
+        {"role": "assistant", "content": "", "reasoning_content": "Let us see."}
+    ] * 9
+    assert Author(lambda path, body: streamed({}), None, [Document("", tmp_path, text=" ")], LIMITS).write(1) is None
+
+
+def test_reasoning_counts_as_tokens_of_the_answer() -> None:
+    question, answer = {"role": "user", "content": "12345678"}, {"role": "assistant", "content": "12"}
+    thinking = {**answer, "reasoning_content": "345678"}
+    limits = replace(LIMITS, max_length=1000)
+    assert self_written._n_tokens({"messages": [question, thinking], "n_tokens": 10}, limits) == 20
 
 
 def test_a_second_run_continues_the_first(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def _message(message: Any, source: str) -> Message:
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise InputError(f"{source}: a message without a role.")
     content = message.get("content")
-    if content is None and message.get("tool_calls"):
+    if content is None and (message.get("tool_calls") or message.get("reasoning_content")):
         content = ""
     parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
     for part in parts:

@@ -140,8 +140,11 @@ class Author:
             asked = [*messages, {"role": "user", "content": question}]
             answer = self._ask(CHAT, {"messages": asked, **self._answering(number)})
             choice = answer["choices"][0]
+            message = {key: value for key, value in choice["message"].items() if value is not None}
+            if not (message.get("content") or message.get("reasoning_content")):
+                break  # an empty answer teaches nothing
             n_tokens += answer["usage"]["completion_tokens"]
-            messages = [*asked, {key: value for key, value in choice["message"].items() if value is not None}]
+            messages = [*asked, message]
             if choice["finish_reason"] != "stop":
                 break
         return {"messages": messages, "n_tokens": n_tokens} if messages else None
@@ -188,7 +191,8 @@ class Author:
             opening = text[start : start + chosen.randint(*OPENING_LENGTH)]
         sampling = self._answering(number) if self._texts else {**self._answering(number), **QUESTION_SAMPLING}
         answer = self._ask(TEXT, {"prompt": opening, **sampling})
-        return {"text": opening + answer["choices"][0]["text"], "n_tokens": answer["usage"]["completion_tokens"]}
+        text = opening + answer["choices"][0]["text"]
+        return {"text": text, "n_tokens": answer["usage"]["completion_tokens"]} if text.strip() else None
 
     def _answering(self, number: int) -> Record:
         sampling = ANSWER_SAMPLING[number % len(ANSWER_SAMPLING)]
@@ -261,7 +265,11 @@ def write_data(author: Author, journal: Journal, path: Path, limits: Limits) -> 
 def _n_tokens(record: Record, limits: Limits) -> int:
     """Estimate the tokens of a conversation, questions included, by the characters of its answers."""
     messages = record.get("messages", ())
-    n_all = sum(len(message.get("content", "")) for message in messages)
-    n_answers = sum(len(message.get("content", "")) for message in messages if message["role"] == "assistant")
+    n_all = sum(_n_characters(message) for message in messages)
+    n_answers = sum(_n_characters(message) for message in messages if message["role"] == "assistant")
     n_tokens = record["n_tokens"] * n_all / n_answers if n_answers else record["n_tokens"]
     return min(round(n_tokens), limits.max_length)
+
+
+def _n_characters(message: Message) -> int:
+    return sum(len(message.get(name) or "") for name in ("content", "reasoning_content"))
