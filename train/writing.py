@@ -40,7 +40,8 @@ def write_own_data(settings: Settings, later: Callable[[], float]) -> Settings:
     path = settings.output / FILE
     used = replace(settings, data=(str(path),))
     if path.exists():
-        return used.after(max(json.loads(line)["elapsed_s"] for line in path.read_text("utf-8").splitlines()))
+        lines = filter(str.strip, path.read_text("utf-8").split("\n"))  # splitlines would also split inside of texts
+        return used.after(max(json.loads(line)["elapsed_s"] for line in lines))
     settings.output.mkdir(parents=True, exist_ok=True)
     given = list(read_documents([source for source in settings.data if source != SELF]))
     parallel = PARALLEL_ON_GPU if gpu_layers(settings.device != "cpu") else PARALLEL

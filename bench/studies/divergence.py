@@ -102,7 +102,8 @@ def _text(path: Path) -> str:
     text = path.read_text("utf-8")
     if path.suffix != ".jsonl":
         return text
-    found = [record.get("text", record.get("prompt", "")) for record in map(json.loads, text.splitlines())]
+    lines = filter(str.strip, text.split("\n"))
+    found = [record.get("text", record.get("prompt", "")) for record in map(json.loads, lines)]
     return "\n\n".join(part for part in found if part)
 
 

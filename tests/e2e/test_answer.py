@@ -32,7 +32,7 @@ def answer(prompts: Path, target: Path, out: Path, *more: object) -> subprocess.
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return [json.loads(line) for line in path.read_text("utf-8").strip().split("\n")]
 
 
 def write(path: Path, *entries: object) -> Path:

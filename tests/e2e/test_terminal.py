@@ -74,6 +74,12 @@ def test_a_long_block_leaves_nothing_of_its_draft_behind(monkeypatch: pytest.Mon
     assert lines(rendered(monkeypatch, text.splitlines(keepends=True))) == [f"line {i}" for i in range(20)]
 
 
+def test_a_line_separator_does_not_cut_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """U+2028 ends no line of Markdown."""
+    text = "a\u2028**b\u2028c\u2028d**\n\nnext\n"
+    assert not any("*" in line for line in lines(rendered(monkeypatch, list(text))))
+
+
 def test_an_answer_cannot_steer_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines(rendered(monkeypatch, ["a\x1b[2Jb"])) == ["a\\x1b[2Jb"]
 

@@ -133,7 +133,7 @@ def checksums(*folders: Path) -> dict[str, str]:
 
 def held_out_prompts(tokenizer: Any) -> torch.Tensor:
     """[N_PROMPTS, N_PROMPT] ids: stretches of held-out text, evenly spread."""
-    lines = (ROOT / "demo/held-out.jsonl").read_text("utf-8").splitlines()
+    lines = (ROOT / "demo/held-out.jsonl").read_text("utf-8").strip().split("\n")
     texts = [record["prompt"] for record in map(json.loads, lines) if "prompt" in record]
     ids = torch.tensor(tokenizer("\n\n".join(texts))["input_ids"])
     starts = torch.linspace(0, len(ids) - N_PROMPT, N_PROMPTS).long()

@@ -210,6 +210,14 @@ def test_the_speed_is_measured_before_writing(
     assert not settings.output.exists()
 
 
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
+def test_a_written_conversation_may_contain_any_separator(separator: str, tmp_path: Path) -> None:
+    settings = Settings(output=tmp_path, target=str(tmp_path / "t.gguf"), data=("self",), resume=True, seconds=100.0)
+    records = ({**chat(f"a{separator}b", "c"), "elapsed_s": seconds} for seconds in (3.0, 7.0))
+    write_jsonl(tmp_path / "conversations.jsonl", *records)
+    assert writing.write_own_data(settings, lambda: 0.0).seconds == 93.0
+
+
 def test_written_data_belongs_to_its_settings(tmp_path: Path) -> None:
     settings = Settings(output=tmp_path, target=str(tmp_path / "t.gguf"), data=("self",), resume=True)
     Path(settings.target).write_bytes(b"GGUF")

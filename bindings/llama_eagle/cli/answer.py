@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
@@ -110,7 +111,8 @@ class RenderedAnswer:
         starts = [token.map[0] for token in _parser().parse(text) if token.level == 0 and token.map]
         if not starts or starts[-1] == 0:
             return
-        n_complete = len("".join(text.splitlines(keepends=True)[: starts[-1]]))
+        lines = list(io.StringIO(text, newline=""))  # the parser's lines: splitlines would also split at U+2028
+        n_complete = len("".join(lines[: starts[-1]]))
         rest = list(_after(self._pieces, n_complete))
         self._clear()
         self._print(_markdown(text[:n_complete]))
