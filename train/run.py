@@ -16,29 +16,21 @@ from llama_eagle import console
 from llama_eagle.errors import ConfigError, EnvironmentFailure, UsageError
 from llama_eagle.progress import progress
 from llama_eagle.train import metrics, state, store
+from llama_eagle.train.checks import check_output
 from llama_eagle.train.data.batches import split_held_out
 from llama_eagle.train.data.documents import read_documents
 from llama_eagle.train.data.samples import Sample, SampleMaker, digest
-from llama_eagle.train.data.self_written import FILE, PART
 from llama_eagle.train.data.vocabulary import choose_vocabulary, count_tokens
-from llama_eagle.train.export import (
-    DRAFT_FILES,
-    HEAD_TEXTS,
-    DraftOf,
-    check_layer_ids,
-    export_draft,
-    export_head,
-    head_name,
-)
+from llama_eagle.train.export import DraftOf, check_layer_ids, export_draft, export_head
 from llama_eagle.train.features import FeatureSource, OnlineFeatures
 from llama_eagle.train.initial import Earlier, make_draft, read_earlier
 from llama_eagle.train.loop import Lesson, Loop
 from llama_eagle.train.loss import TrainingPass
-from llama_eagle.train.memory import keep_freed_memory
+from llama_eagle.train.machine.accelerator import make_accelerator
 from llama_eagle.train.model import Eagle3Draft, Sections
 from llama_eagle.train.mtp.head import MTPHead, make_head, require_head_target
 from llama_eagle.train.settings import AUTO, NONE, SELF, Settings
-from llama_eagle.train.store import FeatureStore
+from llama_eagle.train.store import FEATURES, FeatureStore
 from llama_eagle.train.targets.checkpoint import (
     Frozen,
     Images,
@@ -61,7 +53,6 @@ from llama_eagle.train.targets.engine import (
 from llama_eagle.train.writing import write_own_data
 from numpy.typing import NDArray
 
-FEATURES = "features"  # folder in the output folder
 SPARE = 2  # see _feature_folder
 EPOCHS = 3  # planned for data that the target writes: later ones teach the draft the data itself
 BATCH_SIZE = (2, 8)  # on a CPU, on a GPU
@@ -106,10 +97,10 @@ def train(settings: Settings) -> Report | None:
 
 
 def _train(settings: Settings) -> Report | None:
-    accelerator, dtype = _accelerator(settings)
+    accelerator, dtype = make_accelerator(settings)
     if not settings.batch_size:
         settings = replace(settings, batch_size=BATCH_SIZE[accelerator.device.type == "cuda"])
-    _check_output(settings)
+    check_output(settings)
     if settings.seconds is not None and accelerator.num_processes > 1:
         raise UsageError("--hours is for one process. Give --epochs instead.")
     info = _target(settings)
@@ -307,64 +298,6 @@ def _run(loop: Loop, settings: Settings, accelerator: Any, same: dict[str, Any])
     finally:
         if journal is not None:
             journal.close()
-
-
-def _accelerator(settings: Settings) -> tuple[Any, torch.dtype]:
-    from accelerate import Accelerator
-    from accelerate.state import AcceleratorState
-    from accelerate.utils import DistributedDataParallelKwargs
-
-    cuda = torch.cuda.is_available() and settings.device in ("auto", "cuda")
-    if settings.device == "cuda" and not cuda:
-        raise UsageError("--device cuda: this torch has no CUDA device. Use --device cpu.")
-    bf16 = settings.dtype == "bf16" or (settings.dtype == "auto" and (cuda or _multiplies_bf16()))
-    AcceleratorState._reset_state()  # discards the settings of an earlier run in this process
-    accelerator = Accelerator(
-        cpu=settings.device == "cpu",
-        mixed_precision="bf16" if bf16 else "no",
-        kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
-    )
-    if accelerator.device.type == "cpu":
-        keep_freed_memory()
-    return accelerator, torch.bfloat16 if bf16 else torch.float32
-
-
-def _multiplies_bf16() -> bool:
-    """Return whether the CPU has BF16 instructions, which make BF16 several times as fast as F32."""
-    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
-
-
-def _check_output(settings: Settings) -> None:
-    if settings.output.exists() and not settings.output.is_dir():
-        raise UsageError(f"{settings.output} is a file; -o names the folder of the draft.")
-    own = (FEATURES, *DRAFT_FILES, *((*HEAD_TEXTS, head_name(Path(settings.target))) if settings.mtp else ()))
-    is_written = any((settings.output / name).exists() for name in (FILE, PART, FEATURES))
-    if not is_written:
-        _refuse_foreign(settings.output, "-o", (state.FILE, metrics.METRICS, metrics.PLOT, *own))
-    if settings.features not in (AUTO, NONE):
-        files = (store.INDEX, store.ROWS, store.BEST, store.FROZEN)
-        _refuse_foreign(Path(settings.features), "--features", files)
-    has_state = (settings.output / state.FILE).exists()
-    if settings.resume and not (has_state or is_written):
-        raise UsageError(f"--resume: {settings.output} has no {state.FILE}. Omit --resume to start a run.")
-    if (has_state or is_written) and not settings.resume:
-        raise UsageError(
-            f"{settings.output} contains a training run. Continue it with --resume, or choose another -o to start over."
-        )
-
-
-def _refuse_foreign(folder: Path, option: str, own: tuple[str, ...]) -> None:
-    """Refuse a folder with files that are not a run's, because it may be the target's.
-
-    A run's folder contains the first of `own`, or only files of `own` including the second, which is written first.
-    """
-    found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    if not found or own[0] in found:
-        return
-    foreign = {name for name in found - set(own) if not (name.startswith(".") and name.endswith(".tmp"))}
-    if foreign or own[1] not in found:
-        raise UsageError(f"{option} {folder}: contains other files ({min(foreign or found)}). Choose another folder.")
 
 
 def _report(loop: Loop, n_vocab_draft: int, coverage: float) -> Report:

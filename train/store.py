@@ -32,6 +32,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 INDEX, ROWS, BEST, IMAGES, FROZEN = "index.json", "features.bin", "choices.bin", "images.bin", "frozen.safetensors"
+FEATURES = "features"  # the automatic folder, in the output folder
 SAVE_EVERY = 64  # samples
 NO_TOKEN = -1
 

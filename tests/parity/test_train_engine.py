@@ -21,6 +21,7 @@ from llama_eagle.train.data.documents import read_documents
 from llama_eagle.train.data.samples import Sample, SampleMaker
 from llama_eagle.train.features import OnlineFeatures
 from llama_eagle.train.loop import Loop
+from llama_eagle.train.machine.accelerator import make_accelerator
 from llama_eagle.train.metrics import read_metrics
 from llama_eagle.train.run import train
 from llama_eagle.train.settings import AUTO, NONE, Settings
@@ -201,7 +202,7 @@ def test_the_speed_is_measured_before_writing(
     )  # fmt: skip
     seconds = iter([1.0, 2.0, 1.0, 2.0])
     monkeypatch.setattr(training_run, "_second_time", lambda work: (work(), next(seconds))[1])
-    accelerator, dtype = training_run._accelerator(settings)
+    accelerator, dtype = make_accelerator(settings)
     info = read_engine_target(str(gguf))
     found = training_run._seconds_per_token(settings, info, accelerator, dtype)
     assert found == (1.0 + 3 * 2.0) / (2 * training_run.PROBE)

@@ -36,7 +36,11 @@ def answer_without_loop(events: Generator[Record, None, None]) -> Record:
                 reason = choice["finish_reason"] or reason
             if n_tokens % CHECK_EVERY == 0 and _cut_loops(texts):
                 break
-    choice = {"message": {"role": "assistant", "content": "", **texts}, "text": texts.get("text", ""), "finish_reason": reason}
+    choice = {
+        "message": {"role": "assistant", "content": "", **texts},
+        "text": texts.get("text", ""),
+        "finish_reason": reason,
+    }
     return {"choices": [choice], "usage": {"completion_tokens": n_tokens}}
 
 

@@ -1,0 +1,1 @@
+"""Use of the machine: device, precision and memory."""
