@@ -131,10 +131,12 @@ def _train(settings: Settings) -> Report | None:
         if folder is None:
             source, frozen = online()
         else:
-            on_disk = FeatureStore(folder, info, samples, *place)
-            is_earlier = on_disk.is_complete and not settings.resume  # of another run
+            name = str(settings.output.resolve()) if settings.features != AUTO else ""  # the output folder may move
+            on_disk = FeatureStore(folder, info, samples, *place, run=name)
+            if not settings.resume:
+                on_disk.start_run()
             source, frozen = _stored(on_disk, settings.batch_size, online)
-            settings = settings.after(0.0 if is_earlier else on_disk.seconds)
+            settings = settings.after(on_disk.seconds)
     model, export = _draft(settings, info, frozen, torch.from_numpy(ids), earlier)
     loop = Loop(model, Lesson(samples, split, source), settings, accelerator, export)
     given = {"data": digest(samples), "architecture": info.architecture, "processes": accelerator.num_processes}

@@ -1,6 +1,6 @@
 """Features on disk: the target is run once over all samples, and training reads them through a memory map.
 
-    index.json          what the features are of, and how many samples are done
+    index.json          what the features are of, how many samples are done, and the seconds of each run
     features.bin        rows of A * T features and T of the last hidden state, one for each token
     images.bin          rows of T, what the vision tower made of images, one for each of their tokens, if there are any
     frozen.safetensors  the target's embeddings, head and norm, so that training need not load it again
@@ -38,14 +38,21 @@ NO_TOKEN = -1
 
 
 class FeatureStore:
-    """A FeatureSource, once `write` has filled it. device: where batches go. An image's rows are those of the target's
-    image token."""
+    """A FeatureSource, once `write` has filled it. device: where batches go. run: the name of the run, for the time
+    that it spends, because several runs may use a folder. An image's rows are those of the target's image token."""
 
     def __init__(
-        self, folder: Path, info: TargetInfo, samples: Sequence[Sample], dtype: torch.dtype, device: torch.device
+        self,
+        folder: Path,
+        info: TargetInfo,
+        samples: Sequence[Sample],
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        run: str = "",
     ) -> None:
         self.image_token = int(info.config.image_token_id) if info.has_vision else NO_TOKEN
-        self.folder, self.samples, self.device = folder, samples, device
+        self.folder, self.samples, self.device, self.run = folder, samples, device, run
         self.n_final = int(info.text.hidden_size)
         self.width = _width(info)
         self.ends = np.cumsum([len(sample.tokens) for sample in samples])
@@ -58,7 +65,7 @@ class FeatureStore:
             "width": self.width,
             "rows": int(self.ends[-1]),
         }
-        self.n_done, self.seconds = self._read_index()  # seconds: spent on those
+        self.n_done, self.spent = self._read_index()  # spent: seconds on those, by run
         self.rows = self._map(ROWS, int(self.ends[-1]), self.width, dtype)
         self.best = self._map(BEST, int(self.ends[-1]), 1, torch.int32)
         n_image_rows = int(self.image_ends[-1])
@@ -68,6 +75,16 @@ class FeatureStore:
     @property
     def is_complete(self) -> bool:
         return self.n_done == len(self.samples) and (self.folder / FROZEN).exists()
+
+    @property
+    def seconds(self) -> float:
+        """The seconds that this run has spent on features."""
+        return self.spent.get(self.run, 0.0)
+
+    def start_run(self) -> None:
+        """Forget the seconds of an earlier run with the same name."""
+        if self.spent.pop(self.run, None) is not None:
+            self._write_index()
 
     def batch(self, numbers: Sequence[int]) -> Batch:
         samples = [self.samples[n] for n in numbers]
@@ -108,7 +125,7 @@ class FeatureStore:
                 if batch.embedded is not None:
                     is_image = torch.from_numpy(self._is_image(self.samples[n])).to(batch.embedded.device)
                     self._images(n).copy_(batch.embedded[i, : len(rows)][is_image])
-            self.n_done, self.seconds = numbers[-1] + 1, time.monotonic() - start
+            self.n_done, self.spent[self.run] = numbers[-1] + 1, time.monotonic() - start
             if numbers[0] // SAVE_EVERY != self.n_done // SAVE_EVERY or self.n_done == len(self.samples):
                 self._write_index()
             on_progress(self.n_done / len(self.samples))
@@ -127,23 +144,23 @@ class FeatureStore:
     def _is_image(self, sample: Sample) -> NDArray[np.bool_]:
         return np.asarray(sample.tokens == self.image_token)
 
-    def _read_index(self) -> tuple[int, float]:
+    def _read_index(self) -> tuple[int, dict[str, float]]:
         path = self.folder / INDEX
         if not path.exists():
-            return 0, 0.0
+            return 0, {}
         try:
             found = json.loads(path.read_text())
-            n_done, seconds, identity = int(found["n_done"]), float(found["seconds"]), dict(found["identity"])
+            n_done, spent, identity = int(found["n_done"]), dict(found.get("spent", {})), dict(found["identity"])
         except (ValueError, KeyError, TypeError):
             raise InputError(f"{path}: damaged; remove {self.folder} to start again.") from None
         if differing := [name for name in self.identity if identity.get(name) != self.identity[name]]:
             raise ConfigError(
                 f"{self.folder}: its features differ in {', '.join(differing)}; name another --features, or remove it."
             )
-        return n_done, seconds
+        return n_done, spent
 
     def _write_index(self) -> None:
-        text = json.dumps({"n_done": self.n_done, "seconds": self.seconds, "identity": self.identity})
+        text = json.dumps({"n_done": self.n_done, "spent": self.spent, "identity": self.identity})
         write_whole(self.folder / INDEX, lambda path: path.write_text(text))
 
     def _map(self, name: str, n_rows: int, width: int, dtype: torch.dtype) -> Tensor:

@@ -271,6 +271,38 @@ def test_the_time_given_decides_the_steps(settings: Settings, monkeypatch: pytes
     assert (short.output / "model.safetensors").exists()
 
 
+def test_a_run_pays_for_its_own_features(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for those of another run with the same folder, also when it is resumed; and again for none of its own."""
+    left = []
+
+    def interrupt(self: training_loop.Loop, *_: Any) -> None:
+        left.append(self.settings.seconds)
+        (self.settings.output / FILE).touch()
+        raise KeyboardInterrupt
+
+    def spent(run: Settings, seconds: float) -> None:
+        index = tmp_path / "features" / "index.json"
+        found = json.loads(index.read_text())
+        assert str(run.output) in found["spent"]
+        index.write_text(json.dumps({**found, "spent": {str(run.output): seconds}}))
+
+    monkeypatch.setattr(training_loop.Loop, "run", interrupt)
+    monkeypatch.setattr(training_loop.Loop, "restore", lambda *_: None)
+    monkeypatch.setattr(training_run.state, "load_state", lambda *_: None)
+    first = replace(settings, features=tmp_path / "features", seconds=1000.0)
+    second = replace(first, output=tmp_path / "second")
+    for run in (first, replace(first, resume=True), second, replace(second, resume=True)):
+        with pytest.raises(KeyboardInterrupt):
+            train(run)
+        if run == first:
+            spent(run, 600.0)
+    assert left[0] > 900 and left[1:] == [400.0, 1000.0, 1000.0]
+    (first.output / FILE).unlink()
+    with pytest.raises(KeyboardInterrupt):
+        train(first)  # a new run in the same place
+    assert left[-1] == 1000.0
+
+
 def test_data_self_needs_an_engine(settings: Settings) -> None:
     with pytest.raises(UsageError, match="--data self needs a GGUF"):
         train(replace(settings, data=("self",)))

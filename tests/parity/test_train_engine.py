@@ -134,8 +134,8 @@ def test_features_are_kept_during_a_run(tmp_path: Path, monkeypatch: pytest.Monk
         train(settings)
     index = settings.output / "features" / "index.json"
     found = json.loads(index.read_text())
-    assert found["n_done"] == 8 and found["seconds"] > 0
-    index.write_text(json.dumps({**found, "seconds": 998.0}))
+    assert found["n_done"] == 8 and found["spent"][""] > 0
+    index.write_text(json.dumps({**found, "spent": {"": 998.0}}))
     left = []
     monkeypatch.setattr(Loop, "run", lambda self, *_: left.append(self.settings.seconds))
     train(replace(settings, resume=True))
