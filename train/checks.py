@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from llama_eagle.errors import UsageError
+import numpy as np
+from llama_eagle.errors import ConfigError, UsageError
 from llama_eagle.train import metrics, state, store
 from llama_eagle.train.data.self_written import FILE, PART
 from llama_eagle.train.export import DRAFT_FILES, HEAD_TEXTS, head_name
-from llama_eagle.train.settings import AUTO, NONE, Settings
+from llama_eagle.train.initial import Earlier, choose_geometry, choose_ids, require_fitting
+from llama_eagle.train.mtp.head import require_earlier_head
+from llama_eagle.train.settings import AUTO, NONE, SELF, Settings
 from llama_eagle.train.store import FEATURES
+from llama_eagle.train.targets.checkpoint import TargetInfo
 
 
 def check_output(settings: Settings) -> None:
@@ -43,3 +48,23 @@ def _refuse_foreign(folder: Path, option: str, own: tuple[str, ...]) -> None:
     foreign = {name for name in found - set(own) if not (name.startswith(".") and name.endswith(".tmp"))}
     if foreign or own[1] not in found:
         raise UsageError(f"{option} {folder}: contains other files ({min(foreign or found)}). Choose another folder.")
+
+
+def check_start(settings: Settings, info: TargetInfo, control: Sequence[int], earlier: Earlier | None) -> None:
+    """Raise EagleError for a draft or a folder that would be refused after the data is written.
+
+    control: the control tokens, which every draft vocabulary has.
+    """
+    ids = choose_ids(settings, np.ones(info.n_vocab, np.int64), control, earlier)
+    if settings.mtp and settings.init is not None:
+        require_earlier_head(info, Path(settings.init))
+    if not settings.mtp:
+        geometry = choose_geometry(settings, info, len(ids), earlier)
+        if earlier is not None:
+            require_fitting(geometry, earlier)
+    writes = SELF in settings.data and not (settings.output / FILE).exists()
+    if writes and settings.features not in (AUTO, NONE) and (Path(settings.features) / store.INDEX).exists():
+        raise ConfigError(
+            f"--features {settings.features}: its features are of other data than the target will write. Name another "
+            "folder, or remove it."
+        )

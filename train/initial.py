@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from llama_eagle.errors import ConfigError, InputError
+from llama_eagle.train.data.vocabulary import choose_vocabulary
 from llama_eagle.train.model import Eagle3Draft, Geometry, Sections
-from llama_eagle.train.targets.checkpoint import Frozen
+from llama_eagle.train.settings import Settings
+from llama_eagle.train.targets.checkpoint import Frozen, TargetInfo
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -47,6 +52,33 @@ def read_earlier(folder: Path) -> Earlier:
     return Earlier(folder, found, offsets + torch.arange(len(offsets)), sections)
 
 
+def choose_ids(
+    settings: Settings, counts: NDArray[np.int64], control: Sequence[int], earlier: Earlier | None
+) -> NDArray[np.int64]:
+    """Return the draft vocabulary. An earlier draft keeps the tokens of its head."""
+    if earlier is None:
+        return choose_vocabulary(counts, settings.n_vocab_draft, control)
+    ids: NDArray[np.int64] = earlier.draft_ids.numpy()
+    if not 0 <= ids.min() <= ids.max() < len(counts):
+        raise ConfigError(f"--init {earlier.folder}: its vocabulary has tokens that this target lacks.")
+    return ids
+
+
+def choose_geometry(settings: Settings, info: TargetInfo, n_vocab_draft: int, earlier: Earlier | None) -> Geometry:
+    """Return the sizes of the draft: those of an earlier one, or the given ones. Raises ConfigError as `_sections`."""
+    ffn_size = earlier.ffn_size if earlier is not None else settings.ffn_size
+    return info.geometry(n_vocab_draft, ffn_size, _sections(settings, info, earlier))
+
+
+def _sections(settings: Settings, info: TargetInfo, earlier: Earlier | None) -> Sections | None:
+    """Return the M-RoPE sections. Raises ConfigError if `mrope` has none, or contradicts the draft to start from."""
+    found = earlier.sections if earlier is not None else info.sections
+    if settings.mrope and found is None:
+        whose = info.folder if earlier is None else earlier.folder
+        raise ConfigError(f"--mrope: {whose} has no mrope_section. Omit --mrope.")
+    return found if settings.mrope or earlier is not None else None
+
+
 def make_draft(
     geometry: Geometry, frozen: Frozen, draft_ids: Tensor, seed: int, earlier: Earlier | None = None
 ) -> Eagle3Draft:
@@ -74,8 +106,19 @@ def make_draft(
     return draft
 
 
+def require_fitting(geometry: Geometry, earlier: Earlier) -> None:
+    """Raise ConfigError if the earlier draft has other shapes."""
+    with torch.device("meta"):
+        _require_shapes(Eagle3Draft(geometry).state_dict(), earlier)
+
+
 def _load(draft: Eagle3Draft, earlier: Earlier) -> None:
     own = draft.state_dict()
+    _require_shapes(own, earlier)
+    draft.load_state_dict({name: earlier.tensors[name] for name in own})
+
+
+def _require_shapes(own: Mapping[str, Tensor], earlier: Earlier) -> None:
     for name, tensor in own.items():
         found = earlier.tensors.get(name)
         if found is None or found.shape != tensor.shape:
@@ -84,4 +127,3 @@ def _load(draft: Eagle3Draft, earlier: Earlier) -> None:
                 f"--init {earlier.folder}: {name} is {there}, and {list(tensor.shape)} here. "
                 "Give the target and the options that it was trained with."
             )
-    draft.load_state_dict({name: earlier.tensors[name] for name in own})

@@ -16,18 +16,18 @@ from llama_eagle import console
 from llama_eagle.errors import ConfigError, EnvironmentFailure, UsageError
 from llama_eagle.progress import progress
 from llama_eagle.train import metrics, state, store
-from llama_eagle.train.checks import check_output
+from llama_eagle.train.checks import check_output, check_start
 from llama_eagle.train.data.batches import split_held_out
 from llama_eagle.train.data.documents import read_documents
 from llama_eagle.train.data.samples import Sample, SampleMaker, digest
-from llama_eagle.train.data.vocabulary import choose_vocabulary, count_tokens
+from llama_eagle.train.data.vocabulary import count_tokens
 from llama_eagle.train.export import DraftOf, check_layer_ids, export_draft, export_head
 from llama_eagle.train.features import FeatureSource, OnlineFeatures
-from llama_eagle.train.initial import Earlier, make_draft, read_earlier
+from llama_eagle.train.initial import Earlier, choose_geometry, choose_ids, make_draft, read_earlier
 from llama_eagle.train.loop import Lesson, Loop
 from llama_eagle.train.loss import TrainingPass
 from llama_eagle.train.machine.accelerator import make_accelerator
-from llama_eagle.train.model import Eagle3Draft, Sections
+from llama_eagle.train.model import Eagle3Draft
 from llama_eagle.train.mtp.head import MTPHead, make_head, require_head_target
 from llama_eagle.train.settings import AUTO, NONE, SELF, Settings
 from llama_eagle.train.store import FEATURES, FeatureStore
@@ -51,7 +51,6 @@ from llama_eagle.train.targets.engine import (
     read_engine_target,
 )
 from llama_eagle.train.writing import write_own_data
-from numpy.typing import NDArray
 
 SPARE = 2  # see _feature_folder
 EPOCHS = 3  # planned for data that the target writes: later ones teach the draft the data itself
@@ -108,18 +107,20 @@ def _train(settings: Settings) -> Report | None:
         require_head_target(info)
     else:
         check_layer_ids(settings.format, info.aux_layers, info.text.num_hidden_layers)
+    earlier = read_earlier(Path(settings.init)) if settings.init is not None and not settings.mtp else None
+    tokenizer = EngineTokenizer(info) if isinstance(info, EngineTargetInfo) else load_tokenizer(info.folder)
+    control = control_tokens(info, tokenizer)
+    check_start(settings, info, control, earlier)
     images = load_images(info)
     if SELF in settings.data:
         with accelerator.main_process_first():
             settings = write_own_data(settings, partial(_seconds_per_token, settings, info, accelerator, dtype))
-    tokenizer = EngineTokenizer(info) if isinstance(info, EngineTargetInfo) else load_tokenizer(info.folder)
     samples = SampleMaker(tokenizer, settings.max_length, images).make(read_documents(settings.data))
     if settings.mtp and any(sample.images for sample in samples):
         raise ConfigError("--mtp: heads are trained on text alone. Leave samples with images out of the data.")
     split = split_held_out(len(samples), settings.eval_share, settings.seed)
     counts = count_tokens((samples[n] for n in split.train), info.n_vocab)
-    earlier = read_earlier(Path(settings.init)) if settings.init is not None and not settings.mtp else None
-    ids = _vocabulary(settings, counts, control_tokens(info, tokenizer), earlier)
+    ids = choose_ids(settings, counts, control, earlier)
     coverage = float(counts[ids].sum() / counts.sum())
     if accelerator.is_main_process:
         n_learned = sum(sample.n_learned for sample in samples)
@@ -239,18 +240,6 @@ def _online(
     return OnlineFeatures(target, images, samples), target.frozen()
 
 
-def _vocabulary(
-    settings: Settings, counts: NDArray[np.int64], control: list[int], earlier: Earlier | None
-) -> NDArray[np.int64]:
-    """Return the draft vocabulary. An earlier draft keeps the tokens of its head."""
-    if earlier is None:
-        return choose_vocabulary(counts, settings.n_vocab_draft, control)
-    ids: NDArray[np.int64] = earlier.draft_ids.numpy()
-    if not 0 <= ids.min() <= ids.max() < len(counts):
-        raise ConfigError(f"--init {earlier.folder}: its vocabulary has tokens that this target lacks.")
-    return ids
-
-
 def _draft(
     settings: Settings, info: TargetInfo, frozen: Frozen, ids: torch.Tensor, earlier: Earlier | None
 ) -> tuple[TrainingPass, Callable[[], None]]:
@@ -258,8 +247,7 @@ def _draft(
     if settings.mtp:
         head = make_head(info, frozen, ids, settings.seed, Path(settings.init) if settings.init else None)
         return _pass(settings, head, frozen, ids), lambda: export_head(head, info, settings.output)
-    ffn_size = earlier.ffn_size if earlier is not None else settings.ffn_size
-    geometry = info.geometry(len(ids), ffn_size, _sections(settings, info, earlier))
+    geometry = choose_geometry(settings, info, len(ids), earlier)
     draft = make_draft(geometry, frozen, ids, settings.seed, earlier)
     name = Path(settings.target)
 
@@ -274,15 +262,6 @@ def _draft(
         )
 
     return _pass(settings, draft, frozen, ids), export
-
-
-def _sections(settings: Settings, info: TargetInfo, earlier: Earlier | None) -> Sections | None:
-    """Return the M-RoPE sections. Raises ConfigError if `mrope` has none, or contradicts the draft to start from."""
-    found = earlier.sections if earlier is not None else info.sections
-    if settings.mrope and found is None:
-        whose = info.folder if earlier is None else earlier.folder
-        raise ConfigError(f"--mrope: {whose} has no mrope_section. Omit --mrope.")
-    return found if settings.mrope or earlier is not None else None
 
 
 def _pass(settings: Settings, draft: Eagle3Draft | MTPHead, frozen: Frozen, ids: torch.Tensor) -> TrainingPass:

@@ -119,6 +119,21 @@ def test_train_from_a_gguf_to_a_gguf(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert found["speculative"]["mean_emitted"] > 1.5
 
 
+@pytest.mark.parametrize("name", ["target.gguf", "data.txt", "head/model.safetensors", "draft/model.safetensors"])
+def test_a_gguf_that_would_replace_an_input(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_training_target("qwen3", tmp_path / "target", hidden_size=32, intermediate_size=48)
+    convert_target(folder, tmp_path / "target.gguf")
+    text = write_text(tmp_path / "data.txt", 200)
+    for earlier in ("head", "draft"):
+        (tmp_path / earlier).mkdir()
+    (tmp_path / "head/model.safetensors").touch()
+    options = ("--target", tmp_path / "target.gguf", "--data", text, "-o", tmp_path / "draft", "--init", folder)
+    inputs = ("--init", tmp_path / "head", "--gguf", tmp_path / name)
+    code, refused, _ = command(capsys, "train", *options, *inputs, "--device", "cpu")
+    assert code == 2 and name in refused["error"]["message"]
+    assert not any((tmp_path / "draft").iterdir())
+
+
 # --- every family -----------------------------------------------------------------------------------------------------
 
 

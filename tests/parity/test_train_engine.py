@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,18 +15,20 @@ import torch
 from fixtures.targets import make_target
 from fixtures.training import chat, make_training_target, write_jsonl
 from llama_eagle.convert.targets import TargetOptions, convert_target
-from llama_eagle.errors import ConfigError, InputError, UsageError
+from llama_eagle.errors import ConfigError, EagleError, InputError, UsageError
 from llama_eagle.train import run as training_run
 from llama_eagle.train import store, writing
 from llama_eagle.train.data.documents import read_documents
 from llama_eagle.train.data.samples import Sample, SampleMaker
+from llama_eagle.train.export import DraftOf, export_draft
 from llama_eagle.train.features import OnlineFeatures
 from llama_eagle.train.loop import Loop
 from llama_eagle.train.machine.accelerator import make_accelerator
 from llama_eagle.train.metrics import read_metrics
+from llama_eagle.train.model import Eagle3Draft
 from llama_eagle.train.run import train
 from llama_eagle.train.settings import AUTO, NONE, Settings
-from llama_eagle.train.targets.checkpoint import Target, control_tokens, load_tokenizer, read_target
+from llama_eagle.train.targets.checkpoint import Target, TargetInfo, control_tokens, load_tokenizer, read_target
 from llama_eagle.train.targets.engine import EngineFeatures, EngineTarget, EngineTokenizer, read_engine_target
 
 pytestmark = pytest.mark.native
@@ -189,6 +192,44 @@ def test_a_target_writes_its_own_data(tmp_path: Path, monkeypatch: pytest.Monkey
     (settings.output / "training_state.pt").unlink()
     assert train(replace(settings, resume=True)) is not None
     assert (settings.output / "conversations.jsonl").read_text() == written
+
+
+def exported(folder: Path, ffn_size: int, info: TargetInfo) -> str:
+    """A draft before its first step, of this width and with the sizes of this target."""
+    draft, ids = Eagle3Draft(info.geometry(96, ffn_size)), torch.arange(96)
+    of = DraftOf("target", info.architecture, info.aux_layers)
+    embedding = torch.zeros(info.n_vocab, info.text.hidden_size)
+    export_draft(draft, folder, layout="specforge", draft_ids=ids, embedding=embedding, target=of)
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_vocab_draft": 1}, "--draft-vocab 1 is less"),
+        ({"init": "none"}, "no draft to start from"),
+        ({"init": "wide"}, r"fc\.weight is \[48, 144\]"),
+        ({"mrope": True}, "has no mrope_section"),
+        ({"features": Path("features")}, "its features are of other data"),
+        ({"family": "qwen35-text", "mtp": True, "init": "none"}, "none"),
+        ({"family": "qwen35-text", "mtp": True, "init": "head"}, r"pre_fc_norm_embedding\.weight is \[48\]"),
+    ],
+)
+def test_what_is_refused_before_the_target_writes(
+    options: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training_run, "write_own_data", lambda *_: pytest.fail("the target wrote data"))
+    monkeypatch.chdir(tmp_path)
+    family = options.get("family", "qwen3")
+    gguf = convert(make_training_target(family, tmp_path / "target", hidden_size=32, intermediate_size=48))
+    wide = make_training_target("qwen35-text", tmp_path / "head", mtp=True, hidden_size=48, intermediate_size=48)
+    exported(tmp_path / "wide", 40, read_target(wide))
+    (tmp_path / "features").mkdir()
+    (tmp_path / "features" / store.INDEX).touch()
+    settings = Settings(output=tmp_path / "draft", target=str(gguf), data=("self",), device="cpu")
+    with pytest.raises(EagleError, match=message):
+        train(replace(settings, **{name: value for name, value in options.items() if name != "family"}))
+    assert not settings.output.exists()
 
 
 @pytest.mark.parametrize(("family", "mtp"), [("qwen3", False), ("qwen35-text", True)])

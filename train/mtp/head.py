@@ -154,6 +154,16 @@ def require_head_target(info: TargetInfo) -> None:
         )
 
 
+def require_earlier_head(info: TargetInfo, earlier: Path) -> None:
+    """Raise ConfigError if `earlier` has a head of other shapes, InputError if it has none."""
+    with torch.device("meta"):
+        head = MTPHead(_geometry(info), torch.empty(0))
+    found = _earlier_head(earlier)
+    for name, parameter in head.named_parameters():
+        if name in found:
+            _fitting(name, found[name], parameter)
+
+
 def make_head(info: TargetInfo, frozen: Frozen, draft_ids: Tensor, seed: int, earlier: Path | None = None) -> MTPHead:
     """Return the head in `earlier`, else the one in the target's checkpoint, else a new one.
 
@@ -238,5 +248,8 @@ def _offset(name: str) -> float:
 
 def _fitting(name: str, tensor: Tensor, parameter: Tensor) -> Tensor:
     if tensor.shape != parameter.shape:
-        raise ConfigError(f"mtp.{name} is {list(tensor.shape)} in the target, expected {list(parameter.shape)}.")
+        raise ConfigError(
+            f"mtp.{name} is {list(tensor.shape)}, expected {list(parameter.shape)}. By --init, name a head for "
+            "a target of this size."
+        )
     return tensor

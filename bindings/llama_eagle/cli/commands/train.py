@@ -13,7 +13,7 @@ from llama_eagle import console
 from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import ADVANCED, Json, read_layers
 from llama_eagle.errors import EnvironmentFailure, UsageError
-from llama_eagle.files import check_output
+from llama_eagle.files import check_output, refuse_sources
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -256,6 +256,7 @@ def train(
     _refuse(choices, draft)
     if gguf is not None:
         _require_writable(gguf, gguf_type.lower(), draft)
+        _refuse_sources(gguf, out, target, [*(data or []), *([draft.init] if draft.init else [])])
     options = vars(draft) | vars(optimizer) | vars(run_options) | {"aux_layers": read_layers(draft.aux_layers)}
     options["seconds"] = None if hours is None else 3600 * hours
     report = run(Settings(output=out, target=target, data=tuple(data or ["self"]), **options))
@@ -296,3 +297,14 @@ def _require_writable(gguf: Path, outtype: str, draft: DraftOptions) -> None:
         )
     require_type(outtype)
     check_output(gguf)
+
+
+def _refuse_sources(gguf: Path, out: Path, target: str, sources: Sequence[str]) -> None:
+    """Raise `UsageError` for a file of the target, of `sources` or of the run itself."""
+    from llama_eagle.gguf.header import read_model
+
+    path = Path(target).expanduser()
+    files = [part.path for part in read_model(path)[1]] if path.is_file() else [path]
+    refuse_sources(gguf, [*files, *map(Path, sources)])
+    if gguf.suffix != ".gguf" and gguf.resolve().parent == out.resolve():
+        raise UsageError(f"--gguf {gguf}: -o contains files of the run. Give the file a name that ends in .gguf.")
