@@ -10,7 +10,7 @@ from llama_eagle.errors import ConfigError, UsageError
 from llama_eagle.train import metrics, state, store
 from llama_eagle.train.data.self_written import FILE, PART
 from llama_eagle.train.export import DRAFT_FILES, HEAD_TEXTS, head_name
-from llama_eagle.train.initial import Earlier, choose_geometry, choose_ids, require_fitting
+from llama_eagle.train.initial import Earlier, choose_geometry, choose_ids, refuse_differing, require_fitting
 from llama_eagle.train.mtp.head import require_earlier_head
 from llama_eagle.train.settings import AUTO, NONE, SELF, Settings
 from llama_eagle.train.store import FEATURES
@@ -55,6 +55,8 @@ def check_start(settings: Settings, info: TargetInfo, control: Sequence[int], ea
 
     control: the control tokens, which every draft vocabulary has.
     """
+    if earlier is not None:
+        refuse_differing(settings, info, earlier)
     ids = choose_ids(settings, np.ones(info.n_vocab, np.int64), control, earlier)
     if settings.mtp and settings.init is not None:
         require_earlier_head(info, Path(settings.init))

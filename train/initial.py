@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from llama_eagle.errors import ConfigError, InputError
+from llama_eagle.errors import ConfigError, InputError, UsageError
 from llama_eagle.train.data.vocabulary import choose_vocabulary
 from llama_eagle.train.model import Eagle3Draft, Geometry, Sections
 from llama_eagle.train.settings import Settings
@@ -19,18 +20,20 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+LAYER_IDS = "eagle_aux_hidden_state_layer_ids"  # key of config.json
 FC_NOISE = 0.3  # factor of fc's random weights, next to the identity
 
 
 @dataclass(frozen=True)
 class Earlier:
     """A trained draft to start from. tensors: by the names of `Eagle3Draft`; draft_ids: [D], what it can propose;
-    sections: of its M-RoPE, None without."""
+    sections: of its M-RoPE, None without; aux_layers: the boundaries that it reads, None if it does not name them."""
 
     folder: Path
     tensors: dict[str, Tensor]
     draft_ids: Tensor
     sections: Sections | None
+    aux_layers: tuple[int, ...] | None
 
     @property
     def ffn_size(self) -> int:
@@ -49,7 +52,14 @@ def read_earlier(folder: Path) -> Earlier:
         raise InputError(f"--init {folder}: not a draft of this trainer; it has no d2t or no midlayer.")
     offsets = found.pop("d2t")
     sections = Sections.read(config.get("transformer_layer_config", config).get("rope_parameters"))
-    return Earlier(folder, found, offsets + torch.arange(len(offsets)), sections)
+    return Earlier(folder, found, offsets + torch.arange(len(offsets)), sections, _boundaries(config))
+
+
+def _boundaries(config: dict[str, Any]) -> tuple[int, ...] | None:
+    """Return the boundaries that config.json names: as such in speculators' layout, else by the block before each."""
+    nested = config.get("eagle_config") or {}
+    ids, shift = (nested.get(LAYER_IDS), 1) if LAYER_IDS in nested else (config.get(LAYER_IDS), 0)
+    return tuple(sorted(n + shift for n in ids)) if ids else None
 
 
 def choose_ids(
@@ -104,6 +114,22 @@ def make_draft(
             block.mlp.up_proj.weight.copy_(frozen.mlp_up)
             block.mlp.down_proj.weight.copy_(frozen.mlp_down)
     return draft
+
+
+def refuse_differing(settings: Settings, info: TargetInfo, earlier: Earlier) -> None:
+    """Raise UsageError for an option that gives the draft another shape than the earlier one has."""
+    n_vocab = settings.n_vocab_draft and min(settings.n_vocab_draft, info.n_vocab)
+    options = {
+        "--draft-vocab": (n_vocab, len(earlier.draft_ids)),
+        "--ffn": (settings.ffn_size, earlier.ffn_size),
+        "--aux-layers": (settings.aux_layers and info.aux_layers, earlier.aux_layers),
+    }
+    for name, (given, found) in options.items():
+        if given and found and given != found:
+            given, found = (
+                ",".join(map(str, value)) if isinstance(value, tuple) else value for value in (given, found)
+            )
+            raise UsageError(f"{name} {given}: the draft in {earlier.folder} has {found}. Omit {name}, or --init.")
 
 
 def require_fitting(geometry: Geometry, earlier: Earlier) -> None:

@@ -107,11 +107,13 @@ class Loop:
             return
         left = (limit - progress.seconds) / (progress.seconds / progress.step)
         n_steps = progress.step + max(1, int(left))
+        if self.settings.epochs is not None:
+            n_steps = min(n_steps, self.settings.epochs * self.plan.steps_per_epoch)
         progress.n_steps = n_steps
         if is_first:
             self._set_steps(n_steps)
             epochs = n_steps / self.plan.steps_per_epoch
-            console.note(f"about {n_steps} steps fit into {limit / 60:.0f} minutes: {epochs:.1f} epochs")
+            console.note(f"about {n_steps} steps are planned within {limit / 60:.0f} minutes: {epochs:.1f} epochs")
         self.n_steps = n_steps
 
     @property

@@ -102,12 +102,12 @@ def _train(settings: Settings) -> Report | None:
     check_output(settings)
     if settings.seconds is not None and accelerator.num_processes > 1:
         raise UsageError("--hours is for one process. Give --epochs instead.")
-    info = _target(settings)
+    earlier = read_earlier(Path(settings.init)) if settings.init is not None and not settings.mtp else None
+    info = _target(settings, earlier)
     if settings.mtp:
         require_head_target(info)
     else:
         check_layer_ids(settings.format, info.aux_layers, info.text.num_hidden_layers)
-    earlier = read_earlier(Path(settings.init)) if settings.init is not None and not settings.mtp else None
     tokenizer = EngineTokenizer(info) if isinstance(info, EngineTargetInfo) else load_tokenizer(info.folder)
     control = control_tokens(info, tokenizer)
     check_start(settings, info, control, earlier)
@@ -184,8 +184,9 @@ def _second_time(work: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def _target(settings: Settings) -> TargetInfo:
-    aux_layers = () if settings.mtp else settings.aux_layers
+def _target(settings: Settings, earlier: Earlier | None) -> TargetInfo:
+    named = settings.aux_layers or (earlier.aux_layers if earlier is not None else None)
+    aux_layers = () if settings.mtp else named
     if not is_gguf(settings.target):
         return read_target(settings.target, aux_layers)
     return read_engine_target(settings.target, aux_layers)

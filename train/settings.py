@@ -31,7 +31,7 @@ class Settings:
     checkpointing: bool = False
     dtype: str = "auto"
     mtp: bool = False  # train the target's own next-token-prediction head instead of an EAGLE-3 draft
-    init: str | None = None  # folder of a draft to start from; its vocabulary and width are used
+    init: str | None = None  # folder of a draft to start from; its vocabulary, width and aux_layers are used
     mrope: bool = False  # use M-RoPE image positions as the target does; with `init`, as that draft does
     aux_layers: tuple[int, ...] | None = None  # boundaries; None: [2, L // 2, L - 3], from 4 up with vision
     n_vocab_draft: int | None = None  # None: as many as the data needs
@@ -40,7 +40,7 @@ class Settings:
     max_length: int = 1024
     batch_size: int = 0  # sequences per forward pass; 0: 2 on a CPU, 8 on a GPU
     accumulate: int = 1  # forward passes per optimizer step
-    epochs: int | None = None  # None: 3, or more, up to 10, until there are 1000 steps
+    epochs: int | None = None  # at most, with `seconds`; None: 3, or more, up to 10, until there are 1000 steps
     learning_rate: float | None = None  # None: by width
     warmup: float = 0.03  # fraction of all steps
     eval_share: float = 0.02  # fraction of the data that is held out

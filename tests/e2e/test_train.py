@@ -201,14 +201,16 @@ def test_the_command(settings: Settings, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layout", ["specforge", "speculators"])
 def test_a_run_starts_from_an_earlier_draft(settings: Settings, tmp_path: Path, layout: str) -> None:
-    """Its weights, vocabulary and width; at a rate of nothing, what comes out is what went in."""
-    train(replace(settings, format=layout, ffn_size=40))
+    """Its weights, vocabulary, width and layers; at a rate of nothing, what comes out is what went in."""
+    train(replace(settings, format=layout, ffn_size=40, aux_layers=(2, 3, 6)))
     first = load_file(settings.output / "model.safetensors")
     again = replace(settings, output=tmp_path / "again", init=str(settings.output), format=layout, n_steps=2)
-    train(replace(again, n_vocab_draft=64, learning_rate=1e-30, seed=5))
+    train(replace(again, n_vocab_draft=None, learning_rate=1e-30, seed=5))
     second = load_file(again.output / "model.safetensors")
     assert second.keys() == first.keys()
     assert all(second[name].equal(first[name]) for name in first)
+    configs = [json.loads((run.output / "config.json").read_text()) for run in (settings, again)]
+    assert configs[0] == configs[1]
     better = replace(again, output=tmp_path / "better", n_steps=3)
     train(better)
     assert curve(better.output)[0]["losses"][0] < curve(settings.output)[0]["losses"][0]
@@ -240,8 +242,17 @@ def test_what_a_run_cannot_start_from(settings: Settings, target: Path, tmp_path
         train(replace(settings, output=tmp_path / "b", init=str(target)))
     with pytest.raises(ConfigError, match=r"target.* has no mrope_section"):
         train(replace(settings, output=tmp_path / "d", mrope=True))
-    with pytest.raises(ConfigError, match=r"fc.weight is \[32, 96\], and \[32, 64\] here"):
-        train(replace(settings, output=tmp_path / "c", init=str(settings.output), aux_layers=(2, 3)))
+    again = replace(settings, output=tmp_path / "c", init=str(settings.output))
+    for options, message in (
+        ({"n_vocab_draft": 64}, "--draft-vocab 64: the draft in .*draft has 96"),
+        ({"ffn_size": 40}, "--ffn 40: the draft in .*draft has 48"),
+        ({"aux_layers": (2, 3)}, "--aux-layers 2,3: the draft in .*draft has 2,4,5"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            train(replace(again, **options))
+    other = make_training_target("qwen3", tmp_path / "other", hidden_size=48, intermediate_size=48)
+    with pytest.raises(ConfigError, match=r"fc.weight is \[32, 96\], and \[48, 144\] here"):
+        train(replace(again, target=str(other)))
 
 
 class Clock:
@@ -265,6 +276,9 @@ def test_the_time_given_decides_the_steps(settings: Settings, monkeypatch: pytes
     assert 10 < report.steps < 50 * 6
     assert records[-1]["lr"] < 0.02 * settings.learning_rate
     assert not report.stopped_early
+
+    few = replace(timed, output=settings.output.with_name("few"), epochs=3, seconds=4000.0)
+    assert (found := train(few)) is not None and found.steps == 3 * 12 and not found.stopped_early
 
     short = replace(timed, output=settings.output.with_name("short"), seconds=1.0)
     assert (found := train(short)) is not None and found.steps <= 2 and not found.stopped_early

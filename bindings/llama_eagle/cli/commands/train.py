@@ -36,9 +36,9 @@ class DraftOptions:
         str | None,
         typer.Option(
             metavar="DRAFT_DIR",
-            help="Start from the weights of this draft (default: a new draft with the target's head, last norm and "
-            "last MLP). With --mtp: an earlier run's folder or a GGUF with an MTP head (default: the target's head, "
-            "else its last attention block).",
+            help="Start from the weights of this draft and keep its vocabulary, width and layers (default: a new draft "
+            "with the target's head, last norm and last MLP). With --mtp: an earlier run's folder or a GGUF with an "
+            "MTP head (default: the target's head, else its last attention block).",
         ),
     ] = None
     mrope: Annotated[
@@ -110,7 +110,12 @@ class OptimizerOptions:
         int, typer.Option(min=1, help="Number of forward passes per optimizer step.", rich_help_panel=ADVANCED)
     ] = 1
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="Number of passes over the data (default: 3, up to 10 for small data).")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Number of passes over the data; with --hours, the maximum (default: 3, up to 10 for small data; with "
+            "--hours, no maximum).",
+        ),
     ] = None
     learning_rate: Annotated[
         float | None,
