@@ -126,10 +126,14 @@ def refuse_differing(settings: Settings, info: TargetInfo, earlier: Earlier) -> 
     }
     for name, (given, found) in options.items():
         if given and found and given != found:
-            given, found = (
-                ",".join(map(str, value)) if isinstance(value, tuple) else value for value in (given, found)
+            raise UsageError(
+                f"{name} {_named(given)}: the draft in {earlier.folder} has {_named(found)}. Omit {name}, or --init."
             )
-            raise UsageError(f"{name} {given}: the draft in {earlier.folder} has {found}. Omit {name}, or --init.")
+
+
+def _named(value: int | tuple[int, ...]) -> str:
+    """Return a value as an option has it."""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def require_fitting(geometry: Geometry, earlier: Earlier) -> None:

@@ -135,8 +135,7 @@ class Loop:
         with held():
             if is_due:
                 self._judge(journal, summary)
-            if last:
-                self.n_steps = progress.step  # the time may end before the plan
+            progress.stopped_early = progress.done and not last
             progress.seen, progress.done = progress.step, progress.done or last
             if progress.done or progress.step % self.save_every == 0:
                 self._save(identity)

@@ -17,7 +17,7 @@ from llama_eagle.errors import ConfigError, EnvironmentFailure, UsageError
 from llama_eagle.progress import progress
 from llama_eagle.train import metrics, state, store
 from llama_eagle.train.checks import check_output, check_start
-from llama_eagle.train.data.batches import split_held_out
+from llama_eagle.train.data.batches import Split, split_held_out
 from llama_eagle.train.data.documents import read_documents
 from llama_eagle.train.data.samples import Sample, SampleMaker, digest
 from llama_eagle.train.data.vocabulary import count_tokens
@@ -125,31 +125,73 @@ def _train(settings: Settings) -> Report | None:
     if accelerator.is_main_process:
         n_learned = sum(sample.n_learned for sample in samples)
         console.note(f"{len(samples)} samples, {n_learned} tokens to learn, {coverage:.2%} in the draft vocabulary")
-    with accelerator.main_process_first():  # the first writes the features on disk, the others find them
-        place = (dtype, accelerator.device)
-        online = partial(_online, info, samples, images, settings.max_length, place)
-        folder = _feature_folder(settings, info, store.n_bytes(info, samples, dtype))
-        if folder is None:
-            source, frozen = online()
-        else:
-            name = str(settings.output.resolve()) if settings.features != AUTO else ""  # the output folder may move
-            on_disk = FeatureStore(folder, info, samples, *place, run=name)
-            if not settings.resume:
-                on_disk.start_run()
-            source, frozen = _stored(on_disk, settings.batch_size, online)
-            settings = settings.after(on_disk.seconds)
-    model, export = _draft(settings, info, frozen, torch.from_numpy(ids), earlier)
-    loop = Loop(model, Lesson(samples, split, source), settings, accelerator, export)
     given = {"data": digest(samples), "architecture": info.architecture, "processes": accelerator.num_processes}
     same = state.identity(settings, **given)
-    if settings.resume and (settings.output / state.FILE).exists():
-        loop.restore(state.load_state(settings.output, same))
-    _run(loop, settings, accelerator, same)
-    if accelerator.is_main_process and settings.features == AUTO:
-        shutil.rmtree(settings.output / FEATURES, ignore_errors=True)
+    has_state = settings.resume and (settings.output / state.FILE).exists()
+    found = state.load_state(settings.output, same) if has_state else None
+    if found is not None and found.progress.done:
+        reached = found.progress
+    else:
+        job = _Job(settings, info, images, samples, split, torch.from_numpy(ids), earlier, accelerator, dtype)
+        reached = _teach(job, found, same)
     is_first = accelerator.is_main_process
+    if is_first and settings.features == AUTO:
+        shutil.rmtree(settings.output / FEATURES, ignore_errors=True)
     accelerator.end_training()
-    return _report(loop, len(ids), coverage) if is_first else None
+    return _report(settings.output, reached, len(samples), len(ids), coverage) if is_first else None
+
+
+@dataclass(frozen=True)
+class _Job:
+    """Everything that a run has before its first step. ids: the draft vocabulary; earlier: the draft to start from."""
+
+    settings: Settings
+    info: TargetInfo
+    images: Images | None
+    samples: list[Sample]
+    split: Split
+    ids: torch.Tensor
+    earlier: Earlier | None
+    accelerator: Any
+    dtype: torch.dtype
+
+
+def _teach(job: _Job, found: state.State | None, same: dict[str, Any]) -> state.Progress:
+    """Train from the state `found`, or from the start, and return the progress at the end."""
+    with job.accelerator.main_process_first():  # the first writes the features on disk, the others find them
+        source, frozen, seconds = _features(job)
+    settings = job.settings.after(seconds)
+    model, export = _draft(settings, job.info, frozen, job.ids, job.earlier)
+    loop = Loop(model, Lesson(job.samples, job.split, source), settings, job.accelerator, export)
+    if found is not None:
+        loop.restore(found)
+    journal = None
+    if job.accelerator.is_main_process:
+        journal = metrics.Journal(settings.output, loop.n_steps, loop.progress.step)
+    try:
+        loop.run(journal, same)
+    finally:
+        if journal is not None:
+            journal.close()
+    return loop.progress
+
+
+def _features(job: _Job) -> tuple[FeatureSource, Frozen, float]:
+    """Return the source of batches, the target's frozen weights, and the seconds that the run spent on features."""
+    settings, info, samples = job.settings, job.info, job.samples
+    place = (job.dtype, job.accelerator.device)
+    online = partial(_online, info, samples, job.images, settings.max_length, place)
+    folder = _feature_folder(settings, info, store.n_bytes(info, samples, job.dtype))
+    if folder is None:
+        return *online(), 0.0
+    name = str(settings.output.resolve()) if settings.features != AUTO else ""  # the output folder may move
+    on_disk = FeatureStore(folder, info, samples, *place, run=name)
+    if not settings.resume:
+        on_disk.start_run()
+    if not on_disk.is_complete:
+        with progress("running the target", done=on_disk.n_done / len(samples)) as on_progress:
+            on_disk.write(*online(), settings.batch_size, on_progress)
+    return on_disk, on_disk.frozen(), on_disk.seconds
 
 
 def _seconds_per_token(settings: Settings, info: TargetInfo, accelerator: Any, dtype: torch.dtype) -> float:
@@ -214,16 +256,6 @@ def _feature_folder(settings: Settings, info: TargetInfo, n_bytes: int) -> Path 
     return folder
 
 
-def _stored(
-    on_disk: FeatureStore, batch_size: int, online: Callable[[], tuple[FeatureSource, Frozen]]
-) -> tuple[FeatureSource, Frozen]:
-    """Return features from disk, after computing the missing ones."""
-    if not on_disk.is_complete:
-        with progress("running the target", done=on_disk.n_done / len(on_disk.samples)) as on_progress:
-            on_disk.write(*online(), batch_size, on_progress)
-    return on_disk, on_disk.frozen()
-
-
 def _online(
     info: TargetInfo,
     samples: list[Sample],
@@ -271,29 +303,17 @@ def _pass(settings: Settings, draft: Eagle3Draft | MTPHead, frozen: Frozen, ids:
     )
 
 
-def _run(loop: Loop, settings: Settings, accelerator: Any, same: dict[str, Any]) -> None:
-    journal = None
-    if accelerator.is_main_process:
-        journal = metrics.Journal(settings.output, loop.n_steps, loop.progress.step)
-    try:
-        loop.run(journal, same)
-    finally:
-        if journal is not None:
-            journal.close()
-
-
-def _report(loop: Loop, n_vocab_draft: int, coverage: float) -> Report:
-    folder = loop.settings.output
-    judged = [record for record in metrics.read_metrics(folder / metrics.METRICS) if record["held_out"]]
-    best = max(judged, key=lambda record: record["mean_emitted"], default={})
+def _report(output: Path, progress: state.Progress, n_samples: int, n_vocab_draft: int, coverage: float) -> Report:
+    judged = [record for record in metrics.read_metrics(output / metrics.METRICS) if record["held_out"]]
+    best: dict[str, Any] = max(judged, key=lambda record: record["mean_emitted"], default={})
     return Report(
-        output=str(folder),
-        steps=loop.progress.step,
-        stopped_early=loop.progress.step < loop.n_steps,
-        n_samples=len(loop.lesson.samples),
+        output=str(output),
+        steps=progress.step,
+        stopped_early=progress.stopped_early,
+        n_samples=n_samples,
         n_vocab_draft=n_vocab_draft,
         vocab_coverage=coverage,
         mean_emitted=best.get("mean_emitted"),
         accuracy=best.get("accuracy"),
-        plot=str(metrics.plot(folder)),
+        plot=str(metrics.plot(output)),
     )

@@ -21,14 +21,15 @@ FILE = "training_state.pt"
 @dataclass
 class Progress:
     """step: optimizer steps done. seen: the last of them after which the run was logged and judged, where that was due.
-    best: the best held-out mean_emitted. n_worse: evaluations since. done: finished, or stopped early. seconds: of
-    training. n_steps: planned for the time given, 0 without a limit or before it is known."""
+    best: the best held-out mean_emitted. n_worse: evaluations since. done: finished, or stopped early by `n_worse`.
+    seconds: of training. n_steps: planned for the time given, 0 without a limit or before it is known."""
 
     step: int = 0
     seen: int = 0
     best: float = 0.0
     n_worse: int = 0
     done: bool = False
+    stopped_early: bool = False
     seconds: float = 0.0
     n_steps: int = 0
 

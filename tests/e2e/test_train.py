@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -143,12 +144,28 @@ def test_what_cannot_be_resumed(settings: Settings, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="data"):
         train(replace(again, data=(str(other),)))
     before = curve(settings.output)
-    report = train(again)  # nothing is left to do
-    assert report is not None
     assert curve(settings.output) == before
     (settings.output / "training_state.pt").write_bytes(b"PK broken")
     with pytest.raises(InputError, match="start again"):
         train(again)
+
+
+@pytest.mark.parametrize("patience", [5, 1])
+def test_a_finished_run_is_only_reported(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: int
+) -> None:
+    """The target is not run again, nor loaded, and the report is the same."""
+    given = replace(settings, features=tmp_path / "features", learning_rate=1e-12, eval_every=2, patience=patience)
+    report = train(given)
+    assert report is not None and report.stopped_early == (patience == 1)
+    before = curve(settings.output)
+    shutil.rmtree(given.features)
+    monkeypatch.setattr(training_run, "_online", lambda *_: pytest.fail("the target was loaded"))
+    again = replace(given, resume=True)
+    assert train(again) == report
+    assert curve(settings.output) == before
+    with pytest.raises(ConfigError, match="seed 0, not 7"):
+        train(replace(again, seed=7))
 
 
 def test_accumulated_passes_are_one_large_pass(settings: Settings, tmp_path: Path) -> None:

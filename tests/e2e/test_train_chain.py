@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ import torch
 import transformers
 from fixtures.training import chat, make_training_target, write_jsonl
 from llama_eagle.cli import main
+from llama_eagle.convert import drafts
 from llama_eagle.convert.drafts import convert_draft
 from llama_eagle.convert.targets import convert_target
+from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.gguf.header import read_header
+from llama_eagle.train.loss import TrainingPass
 from llama_eagle.train.metrics import read_metrics
 from llama_eagle.train.run import train
 from llama_eagle.train.settings import Settings
@@ -117,6 +121,33 @@ def test_train_from_a_gguf_to_a_gguf(tmp_path: Path, capsys: pytest.CaptureFixtu
     plain, found = (command(capsys, *generate, *more)[1] for more in (("-d", "none"), ("--n-draft", 4, "--no-lookup")))
     assert found["tokens"] == plain["tokens"]
     assert found["speculative"]["mean_emitted"] > 1.5
+
+
+def test_a_failed_conversion_is_repeated_without_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its error names the two ways. --resume takes the first, and the second gives the same file."""
+    folder = make_training_target("qwen3", tmp_path / "target", hidden_size=32, intermediate_size=48)
+    text, draft, gguf = write_text(tmp_path / "a.txt", 200), tmp_path / "my draft", tmp_path / "out.gguf"
+    given = ("train", "--target", folder, "--data", text, "-o", draft, "--device", "cpu", "--epochs", 1)
+    converted = drafts.convert_draft
+
+    def full(*_: Any) -> None:
+        raise EnvironmentFailure("no space left.")
+
+    monkeypatch.setattr(drafts, "convert_draft", full)
+    code, failed, _ = command(capsys, *given, "--gguf", gguf)
+    message = failed["error"]["message"]
+    assert code == 4 and message.startswith("no space left. The draft in") and "--resume" in message
+    monkeypatch.setattr(drafts, "convert_draft", converted)
+    monkeypatch.setattr(TrainingPass, "forward", lambda *_: pytest.fail("it was trained again"))
+    code, report, _ = command(capsys, *given, "--gguf", gguf, "--resume")
+    assert code == 0, report
+    found = gguf.read_bytes()
+    gguf.unlink()
+    arguments = shlex.split(message.split("`")[1])
+    assert arguments[:2] == ["llama-eagle", "convert"]
+    assert command(capsys, *arguments[1:])[0] == 0 and gguf.read_bytes() == found
 
 
 @pytest.mark.parametrize("name", ["target.gguf", "data.txt", "head/model.safetensors", "draft/model.safetensors"])

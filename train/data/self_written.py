@@ -140,11 +140,11 @@ class Author:
             asked = [*messages, {"role": "user", "content": question}]
             answer = self._ask(CHAT, {"messages": asked, **self._answering(number)})
             choice = answer["choices"][0]
-            message = {key: value for key, value in choice["message"].items() if value is not None}
-            if not (message.get("content") or message.get("reasoning_content")):
+            reply = {key: value for key, value in choice["message"].items() if value is not None}
+            if not (reply.get("content") or reply.get("reasoning_content")):
                 break  # an empty answer teaches nothing
             n_tokens += answer["usage"]["completion_tokens"]
-            messages = [*asked, message]
+            messages = [*asked, reply]
             if choice["finish_reason"] != "stop":
                 break
         return {"messages": messages, "n_tokens": n_tokens} if messages else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import typer
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import ADVANCED, Json, read_layers
-from llama_eagle.errors import EnvironmentFailure, UsageError
+from llama_eagle.errors import EagleError, EnvironmentFailure, UsageError
 from llama_eagle.files import check_output, refuse_sources
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -279,7 +280,16 @@ def train(
 def _convert(folder: str, target: str, gguf: Path, outtype: str) -> None:
     from llama_eagle.convert import drafts
 
-    drafts.convert_draft(folder, target, gguf, drafts.DraftOptions(outtype=outtype))
+    try:
+        drafts.convert_draft(folder, target, gguf, drafts.DraftOptions(outtype=outtype))
+    except EagleError as error:
+        convert = ("llama-eagle", "convert", folder, "--target", target, "-o", str(gguf), "--outtype", outtype)
+        more = ("--overwrite",) if gguf.exists() else ()
+        error.args = (
+            f"{str(error).rstrip('.')}. The draft in {folder} is complete: repeat the command with --resume, or "
+            f"`{shlex.join((*convert, *more))}`.",
+        )
+        raise
 
 
 def _refuse(choices: tuple[tuple[str, str, Sequence[str]], ...], draft: DraftOptions) -> None:
