@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from llama_eagle.errors import ConfigError, UsageError
 from llama_eagle.train import metrics, state, store
-from llama_eagle.train.data.self_written import FILE, PART
+from llama_eagle.train.data.self_written import FILE, PART, has_conversation
 from llama_eagle.train.export import DRAFT_FILES, HEAD_TEXTS, head_name
 from llama_eagle.train.initial import Earlier, choose_geometry, choose_ids, refuse_differing, require_fitting
 from llama_eagle.train.mtp.head import require_earlier_head
@@ -22,14 +22,17 @@ def check_output(settings: Settings) -> None:
     if settings.output.exists() and not settings.output.is_dir():
         raise UsageError(f"{settings.output} is a file; -o names the folder of the draft.")
     own = (FEATURES, *DRAFT_FILES, *((*HEAD_TEXTS, head_name(Path(settings.target))) if settings.mtp else ()))
-    is_written = any((settings.output / name).exists() for name in (FILE, PART, FEATURES))
-    if not is_written:
+    is_begun = any((settings.output / name).exists() for name in (FILE, PART, FEATURES))
+    is_written = has_conversation(settings.output / PART) or any(
+        (settings.output / name).exists() for name in (FILE, FEATURES)
+    )
+    if not is_begun:
         _refuse_foreign(settings.output, "-o", (state.FILE, metrics.METRICS, metrics.PLOT, *own))
     if settings.features not in (AUTO, NONE):
         files = (store.INDEX, store.ROWS, store.BEST, store.FROZEN)
         _refuse_foreign(Path(settings.features), "--features", files)
     has_state = (settings.output / state.FILE).exists()
-    if settings.resume and not (has_state or is_written):
+    if settings.resume and not (has_state or is_begun):
         raise UsageError(f"--resume: {settings.output} has no {state.FILE}. Omit --resume to start a run.")
     if (has_state or is_written) and not settings.resume:
         raise UsageError(

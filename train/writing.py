@@ -21,7 +21,17 @@ from llama_eagle.sessions.options import ContextOptions, LoadOptions
 from llama_eagle.sessions.text import chat_text, has_chat_template
 from llama_eagle.train.data.documents import Document, read_documents
 from llama_eagle.train.data.loops import answer_without_loop
-from llama_eagle.train.data.self_written import FILE, N_DEFAULT, Author, Limits, Template, Written, write_data
+from llama_eagle.train.data.self_written import (
+    FILE,
+    N_DEFAULT,
+    PART,
+    Author,
+    Limits,
+    Template,
+    Written,
+    has_conversation,
+    write_data,
+)
 from llama_eagle.train.settings import SELF, Settings
 from llama_eagle.train.targets.engine import gpu_layers, is_gguf
 
@@ -61,8 +71,9 @@ def write_own_data(settings: Settings, later: Callable[[], float]) -> Settings:
 
 
 def _journal(path: Path, identity: str) -> Journal:
+    """Open the journal; one without a conversation starts again, because nothing in it depends on the settings."""
     try:
-        return Journal(path, identity, overwrite=False)
+        return Journal(path, identity, overwrite=not has_conversation(path.with_name(PART)))
     except UsageError:
         raise UsageError(
             f"{path.parent} holds data written with another target, --data, --max-length or --seed. Give the same "

@@ -18,6 +18,7 @@ from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import ConfigError, EagleError, InputError, UsageError
 from llama_eagle.train import run as training_run
 from llama_eagle.train import store, writing
+from llama_eagle.train.checks import check_output
 from llama_eagle.train.data.documents import read_documents
 from llama_eagle.train.data.samples import Sample, SampleMaker
 from llama_eagle.train.export import DraftOf, export_draft
@@ -263,6 +264,28 @@ def test_a_written_conversation_may_contain_any_separator(separator: str, tmp_pa
 def test_written_data_belongs_to_its_settings(tmp_path: Path) -> None:
     settings = Settings(output=tmp_path, target=str(tmp_path / "t.gguf"), data=("self",), resume=True)
     Path(settings.target).write_bytes(b"GGUF")
-    (tmp_path / "conversations.jsonl.part").write_text('{"identity": "of others"}\n')
+    part = tmp_path / "conversations.jsonl.part"
+    part.write_text('{"identity": "of others"}\n{"number": 0, "answer": {"text": "abc", "elapsed_s": 1.0}}\n')
     with pytest.raises(UsageError, match="another target"):
         writing.write_own_data(settings, lambda: 0.0)
+    with pytest.raises(UsageError, match="contains a training run"):
+        check_output(replace(settings, resume=False))
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("rest", ["", '{"number": 0, "answer": {"te', '{"number": 0, "answer": {}'])
+def test_a_journal_without_a_conversation_starts_again(
+    resume: bool, rest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With other settings too, and without --resume, because nothing is lost."""
+    settings = Settings(output=tmp_path / "draft", target=str(tmp_path / "t.gguf"), data=("self",), resume=resume)
+    Path(settings.target).write_bytes(b"GGUF")
+    settings.output.mkdir()
+    part = settings.output / "conversations.jsonl.part"
+    part.write_text(f'{{"identity": "of others"}}\n{rest}')
+    check_output(settings)
+    written = writing.Written(settings.output, 1, 2, 3.0)
+    monkeypatch.setattr(writing, "_write", lambda settings, journal, *_: (journal.add(0, {"text": "a"}), written)[1])
+    writing.write_own_data(settings, lambda: 0.0)
+    identity, answer = map(json.loads, part.read_text().split("\n")[:2])
+    assert identity == {"identity": writing._identity(settings)} and answer["number"] == 0

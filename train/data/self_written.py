@@ -8,6 +8,7 @@ which prompts an instruction-tuned model with the part of its template that prec
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import re
 import threading
@@ -260,6 +261,19 @@ def write_data(author: Author, journal: Journal, path: Path, limits: Limits) -> 
     written = Written(path, len(journal.answers), n_written, elapsed())
     journal.finish()
     return written
+
+
+def has_conversation(part: Path) -> bool:
+    """Return whether a journal has a finished conversation. The last line of a killed run may be incomplete."""
+    lines = part.read_bytes().split(b"\n")[1:] if part.exists() else []  # the first one names the settings
+    return any(map(_is_conversation, lines))
+
+
+def _is_conversation(line: bytes) -> bool:
+    try:
+        return "answer" in json.loads(line)
+    except ValueError:
+        return False
 
 
 def _n_tokens(record: Record, limits: Limits) -> int:
