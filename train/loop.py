@@ -14,7 +14,6 @@ from llama_eagle import console
 from llama_eagle.errors import EagleError
 from llama_eagle.native.callbacks import held
 from llama_eagle.native.processor.adaptive import AdaptiveThreads
-from llama_eagle.native.processor.adaptive import AdaptiveThreads
 from llama_eagle.train.data.batches import BatchPlan, Split
 from llama_eagle.train.data.samples import Sample
 from llama_eagle.train.features import FeatureSource
