@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.slow
 
 SENTENCES = ["The quick brown fox jumps over the lazy dog. ", "We'll see 12345 times, isn't it? ", "def verify(ids): "]
 EVERY_TIME = {"tokens_per_s"}
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}  # their number follows other programs, and the last bits follow it
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,7 @@ def llama_eagle(*arguments: object) -> list[str]:
 
 
 def run(command: list[str]) -> dict[str, Any]:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=ONE_THREAD, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     result = json.loads(done.stdout)
     assert isinstance(result, dict)
@@ -51,7 +53,7 @@ def run(command: list[str]) -> dict[str, Any]:
 
 def kill_at(step: int, command: list[str], folder: Path) -> int:
     """SIGKILL as soon as the journal has reached the step; the step it has reached then."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    process = subprocess.Popen(command, env=ONE_THREAD, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     while not any(record["step"] >= step for record in read_metrics(folder / "metrics.jsonl")):
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.005)

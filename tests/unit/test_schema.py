@@ -94,8 +94,8 @@ REFUSED = [
     ({"type": "number", "multipleOf": 0.25}, "multipleOf 0.25"),
     ({"type": "number", "minimum": 1e-30}, "decimal places"),
     ({"type": "number", "minimum": 2, "exclusiveMaximum": 2.0}, "no number is within its bounds"),
-    ({"allOf": [{"pattern": "a"}, {"pattern": "b"}]}, "allOf with two values of pattern"),
-    ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "allOf with two values of type"),
+    ({"allOf": [{"pattern": "a"}, {"pattern": "b"}]}, "two values of pattern"),
+    ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "two values of type"),
     ({"type": "object", "properties": {"a": {}}, "required": None}, "required must be a list of names, not null"),
     ({"properties": []}, "properties must be an object"),
     ({"type": {}}, "type {} is not one of"),
@@ -157,3 +157,56 @@ def test_keys_without_a_grammar_are_named() -> None:
     assert len(found) == 1
     assert unenforced({"type": "object", "minProperties": 0, "enum": [{"if": 1}], "title": "format"}) == set()
     assert unenforced({"anyOf": [{"type": "array", "contains": {}}, {"not": {"if": {}}}]}) == {"contains", "if"}
+
+
+FORM = {"name": {"type": "string"}, "email": {"type": "string"}, "phone": {"type": "string"}}
+NEEDS = [{"required": ["email"]}, {"required": ["phone"]}]
+DEFINED = {"$defs": {"a": {"type": "integer", "minimum": 0}, "t": {"type": "string"}, "any": True}}
+FORMS = [{"type": "object", "properties": FORM, "required": ["name", *each["required"]]} for each in NEEDS]
+SIBLINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"type": "object", "properties": FORM, "required": ["name"], "anyOf": NEEDS}, {"anyOf": FORMS}),
+    ({"type": "object", "properties": FORM, "required": ["name"], "oneOf": NEEDS}, {"oneOf": FORMS}),
+    (
+        {"properties": {"b": {"type": "integer"}}, "anyOf": [{"properties": {"b": {"minimum": 3}}, "required": ["b"]}]},
+        {"anyOf": [{"properties": {"b": {"type": "integer", "minimum": 3}}, "required": ["b"]}]},
+    ),
+    ({"type": "string", "anyOf": [{"const": "a"}, {"minLength": 3}]}, {"anyOf": [
+        {"type": "string", "const": "a"}, {"type": "string", "minLength": 3}]}),
+    ({"type": ["integer", "string"], "anyOf": [{"type": "number", "maximum": 3}, {"type": "string"}]}, {"anyOf": [
+        {"type": "integer", "maximum": 3}, {"type": "string"}]}),
+    ({"$ref": "#/$defs/a", "minimum": 5, "maximum": 7}, {"type": "integer", "minimum": 5, "maximum": 7}),
+    ({"$ref": "#/$defs/t", "maxLength": 3, "title": "T"}, {"type": "string", "maxLength": 3}),
+    ({"$ref": "#/$defs/a", "anyOf": [{"const": 1}, {"const": 2}]}, {"anyOf": [
+        {"type": "integer", "minimum": 0, "const": 1}, {"type": "integer", "minimum": 0, "const": 2}]}),
+    ({"properties": {"x": {"$ref": "#/$defs/a", "description": "d", "maximum": 4}}},
+     {"properties": {"x": {"type": "integer", "minimum": 0, "maximum": 4}}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "merged"), SIBLINGS, ids=repr)
+def test_keys_next_to_alternatives_and_references_hold(schema: dict[str, Any], merged: dict[str, Any]) -> None:
+    assert gbnf(json.dumps(schema | DEFINED)) == gbnf(json.dumps(merged | DEFINED))
+
+
+def test_a_reference_that_implies_its_siblings_may_be_recursive() -> None:
+    node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node", "type": "object"}}}
+    plain = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}
+    found, expected = (gbnf(json.dumps({"$ref": "#/$defs/node", "$defs": {"node": each}})) for each in (node, plain))
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"$ref": "#/$defs/n", "minimum": 1, "$defs": {"n": {"$ref": "#/$defs/n"}}}, "refers to itself"),
+        ({"type": "string", "anyOf": [{"type": "integer"}]}, "exclude each other"),
+        ({"pattern": "a", "anyOf": [{"pattern": "b"}]}, "two values of pattern"),
+        ({"$ref": "#/$defs/n", "$defs": {"n": {"properties": {"a": {"$ref": "#/$defs/n", "required": ["a"]}}}}},
+         "contains itself"),
+        ({"$ref": "https://example.com/schema"}, "outside of the schema"),
+        ({"$ref": "#/$defs/none"}, "names nothing"),
+    ],
+)  # fmt: skip
+def test_siblings_that_cannot_be_merged(schema: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        grammar_of_schema(json.dumps(schema))

@@ -295,8 +295,8 @@ class EagleLlama(Completions, Closing):
         draft = Chain(self._filters.sampler, draft_ids)
         target = Chain(sampler.sampler, np.arange(self._n_vocab, dtype=np.int32))
         seed = self._seed & 0xFFFFFFFF  # as llama.cpp reads it: -1 is random
-        seed = None if seed == llama_cpp.LLAMA_DEFAULT_SEED else seed
-        return RejectionSampling(self._session, p_min, target, draft, seed)
+        is_random = seed == llama_cpp.LLAMA_DEFAULT_SEED
+        return RejectionSampling(self._session, p_min, target, draft, None if is_random else seed)
 
     @property
     def speculative_stats(self) -> Statistics:

@@ -37,6 +37,9 @@ UNENFORCED = {
 }  # fmt: skip
 LITERALS = ("const", "enum", "default", "examples")  # keys with values, not schemas
 NAMED = ("properties", "$defs", "definitions")  # keys with schemas by name
+# Keys that constrain a value; the others describe it.
+CONSTRAINTS = {*DECIDING, *COUNTS[0], *COUNTS[1], *BOUNDS, "multipleOf", "required"}
+MOST_REFERENCES = 100  # that lead to each other with further constraints
 # Keys of an allOf that the parent merges.
 OF_OBJECTS = {"properties", "additionalProperties", "anyOf", "oneOf", "$ref", "not"}
 
@@ -44,8 +47,12 @@ OF_OBJECTS = {"properties", "additionalProperties", "anyOf", "oneOf", "$ref", "n
 def gbnf(schema: str) -> str:
     """Return the grammar of a schema's values. Raises the converter's errors for a schema that it does not support."""
     converter = _Converter(prop_order={}, allow_fetch=False, dotall=False, raw_pattern=False)
-    read = with_json_types(_with_bare_references(json.loads(schema)))
-    converter.visit(converter.resolve_refs(read, "stdin"), "")
+    read = with_json_types(json.loads(schema))
+    try:
+        converter.find_references(read, read)
+        converter.visit(read, "")
+    except RecursionError:
+        raise ValueError("it is nested too deeply, or a $ref with other keys contains itself") from None
     return str(converter.format_grammar())
 
 
@@ -99,19 +106,14 @@ def referring(schema: Any, place: str) -> Any:
     return found | {"$ref": place + ref[1:]} if isinstance(ref, str) and ref.startswith("#") else found
 
 
-def _with_bare_references(schema: Any) -> Any:
-    """Move references with sibling keys into an anyOf, because the parent ignores keys next to a reference."""
-    if isinstance(schema, list):
-        return [_with_bare_references(entry) for entry in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    found = {key: _with_bare_references(value) for key, value in schema.items()}
-    if isinstance(found.get("$ref"), str) and len(found) > 1:
-        found["anyOf"] = [{"$ref": found.pop("$ref")}]
-    return found
-
-
 class _Converter(SchemaConverter):
+    def find_references(self, schema: Any, root: Any) -> None:
+        """Register what the references in a schema name. Raises ValueError for one that is not found."""
+        if isinstance(schema, Mapping) and isinstance(ref := schema.get("$ref"), str) and ref not in self._refs:
+            self._refs[ref] = _named(ref, root)
+        for each in schema.values() if isinstance(schema, Mapping) else schema if isinstance(schema, list) else ():
+            self.find_references(each, root)
+
     def _format_literal(self, literal: str) -> str:
         """Return a GBNF literal. The parent does not escape backslashes, which GBNF reads as escapes."""
         return '"' + json.dumps(literal, ensure_ascii=False)[1:-1] + '"'
@@ -135,6 +137,7 @@ class _Converter(SchemaConverter):
         if not isinstance(schema, Mapping):
             raise TypeError(f"a schema must be an object, not {schema!r:.50}")
         _require_keys(schema)
+        schema = self._without_siblings(schema)
         schema = _typed(_within_counts(self._without_all_of(schema)))
         _require_followed(schema)
         if name and not DECIDING & schema.keys():
@@ -145,6 +148,21 @@ class _Converter(SchemaConverter):
         if counted is not None:
             return str(self._add_rule(self._rule_name(name), f"{counted} space"))
         return self._visit_bounds(schema, name)
+
+    def _without_siblings(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Merge constraints next to $ref, oneOf or anyOf into the schemas that these name: the parent ignores them."""
+        for _ in range(MOST_REFERENCES):
+            key = next((key for key in ("$ref", "oneOf", "anyOf") if key in schema), None)
+            siblings = {each: value for each, value in schema.items() if each in CONSTRAINTS - {key}}
+            if key is None or not siblings:
+                return schema
+            if key != "$ref":
+                return {key: [_merged(siblings, {} if part is True else part) for part in schema[key]]}
+            definition = self._refs[schema["$ref"]]
+            definition = {} if definition is True else definition
+            more = {each: value for each, value in siblings.items() if definition.get(each) != value}
+            schema = _merged(definition, more) if more else {"$ref": schema["$ref"]}
+        raise ValueError("$ref with other keys refers to itself: write the keys into the definition")
 
     def _visit_types(self, schema: Mapping[str, Any], name: str) -> str:
         """Visit each type with the other keys. The values of `enum` and `const` imply their types."""
@@ -201,6 +219,20 @@ class _Converter(SchemaConverter):
         return str(super().visit(schema, name))
 
 
+def _named(ref: str, root: Any) -> Any:
+    """Return what a reference such as "#/$defs/name" names in the whole schema."""
+    if not ref.startswith("#"):
+        raise ValueError(f"$ref {ref!r:.80} is outside of the schema, only #/... is supported")
+    found = root
+    for part in ref.split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        is_index = isinstance(found, list) and key.isdigit() and int(key) < len(found)
+        if not is_index and not (isinstance(found, Mapping) and key in found):
+            raise ValueError(f"$ref {ref!r:.80} names nothing in the schema")
+        found = found[int(key)] if is_index else found[key]
+    return found
+
+
 def _typed(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """Add the type that counts or bounds imply, if no other key determines it."""
     if DECIDING & schema.keys():
@@ -254,8 +286,34 @@ def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
         elif key == "type" and sorted(map(str, [value, found[key]])) == ["integer", "number"]:
             found[key] = "integer"
         elif key not in ("title", "description", "default", "examples"):
-            raise ValueError(f"allOf with two values of {key} is not supported: merge its parts")
+            raise ValueError(f"two values of {key} in parts of one schema are not supported: merge them")
     return found
+
+
+def _merged(one: Mapping[str, Any], other: Any) -> dict[str, Any]:
+    """Return a schema with the constraints of both, objects included. Raises ValueError as `_joined`."""
+    if not isinstance(other, Mapping):
+        raise TypeError(f"a schema must be an object, not {other!r:.50}")
+    properties = dict(one.get("properties", {}))
+    for name, schema in other.get("properties", {}).items():
+        properties[name] = _merged(properties[name], schema) if properties.get(name, schema) != schema else schema
+    required = [*one.get("required", []), *other.get("required", [])]
+    objects = {key: value for key, value in (("properties", properties), ("required", required)) if value}
+    if "type" in one and one["type"] != other.get("type", one["type"]):
+        objects["type"] = _common_type(one["type"], other["type"])
+    return {**_joined(*({k: v for k, v in each.items() if k not in objects} for each in (one, other))), **objects}
+
+
+def _common_type(one: Any, other: Any) -> Any:
+    """Return the types of both, a name or a list of them. An integer is a number, too."""
+    kinds = []
+    for given in (one, other):
+        kind = given if isinstance(given, list) else [given]
+        kinds.append([*kind, "integer"] if "number" in kind and "integer" not in kind else kind)
+    common = [kind for kind in kinds[0] if kind in kinds[1]]
+    if not common:
+        raise ValueError(f"types {one!r:.50} and {other!r:.50} of parts of one schema exclude each other")
+    return common if len(common) > 1 else common[0]
 
 
 def _is_known_format(name: Any) -> bool:
