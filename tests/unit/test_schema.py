@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from fixtures.schemas import DEFINED, SIBLINGS
 from llama_eagle.drop_in.chat import grammar_of_schema, schemas
 from llama_eagle.errors import UsageError
 from llama_eagle.generation.numbers import integers, numbers
@@ -157,30 +158,6 @@ def test_keys_without_a_grammar_are_named() -> None:
     assert len(found) == 1
     assert unenforced({"type": "object", "minProperties": 0, "enum": [{"if": 1}], "title": "format"}) == set()
     assert unenforced({"anyOf": [{"type": "array", "contains": {}}, {"not": {"if": {}}}]}) == {"contains", "if"}
-
-
-FORM = {"name": {"type": "string"}, "email": {"type": "string"}, "phone": {"type": "string"}}
-NEEDS = [{"required": ["email"]}, {"required": ["phone"]}]
-DEFINED = {"$defs": {"a": {"type": "integer", "minimum": 0}, "t": {"type": "string"}, "any": True}}
-FORMS = [{"type": "object", "properties": FORM, "required": ["name", *each["required"]]} for each in NEEDS]
-SIBLINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({"type": "object", "properties": FORM, "required": ["name"], "anyOf": NEEDS}, {"anyOf": FORMS}),
-    ({"type": "object", "properties": FORM, "required": ["name"], "oneOf": NEEDS}, {"oneOf": FORMS}),
-    (
-        {"properties": {"b": {"type": "integer"}}, "anyOf": [{"properties": {"b": {"minimum": 3}}, "required": ["b"]}]},
-        {"anyOf": [{"properties": {"b": {"type": "integer", "minimum": 3}}, "required": ["b"]}]},
-    ),
-    ({"type": "string", "anyOf": [{"const": "a"}, {"minLength": 3}]}, {"anyOf": [
-        {"type": "string", "const": "a"}, {"type": "string", "minLength": 3}]}),
-    ({"type": ["integer", "string"], "anyOf": [{"type": "number", "maximum": 3}, {"type": "string"}]}, {"anyOf": [
-        {"type": "integer", "maximum": 3}, {"type": "string"}]}),
-    ({"$ref": "#/$defs/a", "minimum": 5, "maximum": 7}, {"type": "integer", "minimum": 5, "maximum": 7}),
-    ({"$ref": "#/$defs/t", "maxLength": 3, "title": "T"}, {"type": "string", "maxLength": 3}),
-    ({"$ref": "#/$defs/a", "anyOf": [{"const": 1}, {"const": 2}]}, {"anyOf": [
-        {"type": "integer", "minimum": 0, "const": 1}, {"type": "integer", "minimum": 0, "const": 2}]}),
-    ({"properties": {"x": {"$ref": "#/$defs/a", "description": "d", "maximum": 4}}},
-     {"properties": {"x": {"type": "integer", "minimum": 0, "maximum": 4}}}),
-]  # fmt: skip
 
 
 @pytest.mark.parametrize(("schema", "merged"), SIBLINGS, ids=repr)

@@ -1,0 +1,55 @@
+"""JSON schemas of requests: keys next to $ref, oneOf and anyOf hold; what cannot be combined is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fixtures.schemas import DEFINED, SIBLINGS
+from fixtures.serving import Served, serve
+from fixtures.tiny_gguf import write_target
+
+pytestmark = pytest.mark.native
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    target = write_target(tmp_path_factory.mktemp("model") / "target.gguf")
+    with serve("-m", target, "-d", "none", "-c", 256, "-t", 1) as running:
+        yield running
+
+
+def grammar(server: Served, schema: dict[str, Any]) -> str:
+    status, answer = server.post("/completion", {"prompt": "abc", "n_predict": 1, "json_schema": schema})
+    assert status == 200, answer
+    return str(answer["generation_settings"]["grammar"])
+
+
+@pytest.mark.parametrize(("schema", "merged"), SIBLINGS, ids=repr)
+def test_keys_next_to_alternatives_and_references_hold(
+    server: Served, schema: dict[str, Any], merged: dict[str, Any]
+) -> None:
+    assert grammar(server, schema | DEFINED) == grammar(server, merged | DEFINED)
+
+
+def test_a_reference_that_implies_its_siblings_may_be_recursive(server: Served) -> None:
+    node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node", "type": "object"}}}
+    plain = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}
+    found, expected = ({"$ref": "#/$defs/node", "$defs": {"node": each}} for each in (node, plain))
+    assert grammar(server, found) == grammar(server, expected)
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"$ref": "#/$defs/n", "minimum": 1, "$defs": {"n": {"$ref": "#/$defs/n"}}}, "refers to itself"),
+        ({"type": "string", "anyOf": [{"type": "integer"}]}, "exclude each other"),
+        ({"pattern": "a", "anyOf": [{"pattern": "b"}]}, "two values of pattern"),
+        ({"$ref": "#/$defs/n", "$defs": {"n": {"properties": {"a": {"$ref": "#/$defs/n", "required": ["a"]}}}}},
+         "nested deeper"),
+    ],
+)  # fmt: skip
+def test_siblings_that_cannot_be_merged(server: Served, schema: dict[str, Any], reason: str) -> None:
+    status, answer = server.post("/completion", {"prompt": "abc", "n_predict": 1, "json_schema": schema})
+    assert status == 400 and reason in answer["error"]["message"]
