@@ -123,24 +123,29 @@ class Questions:
 
 
 class Journal:
-    """Answers so far, on disk. Only a run with the same `identity` (prompts and settings) continues."""
+    """Answers so far, on disk. Only a run with the same `identity` (prompts and settings) continues.
+
+    overwrite: discard the answers of another run, instead of refusing to.
+    """
 
     def __init__(self, output: Path, identity: str, overwrite: bool) -> None:
         self._path = output.with_name(f"{output.name}.part")
         self._output = output
         self.answers: dict[int, Record] = {}
-        if self._path.exists() and not overwrite:
-            self._read(identity)
+        if self._path.exists():
+            self._read(identity, overwrite)
         with self._failures():
             self._file: TextIO = self._path.open("a" if self.answers else "w", encoding="utf-8")
             if not self.answers:
                 self._write({"identity": identity})
 
-    def _read(self, identity: str) -> None:
+    def _read(self, identity: str, overwrite: bool) -> None:
         """Read the finished answers. The last line may be incomplete; its prompt is answered again."""
         lines = self._path.read_text("utf-8", errors="replace").split("\n")
         whole = [found for line in lines if isinstance(found := _parsed(line), dict)]
         if not whole or whole[0].get("identity") != identity:
+            if overwrite:
+                return
             raise UsageError(
                 f"{self._path} belongs to other prompts or settings. Repeat that command to continue it, or start "
                 "over with --overwrite."

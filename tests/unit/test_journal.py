@@ -1,0 +1,41 @@
+"""The journal of `answer` and of `train --data self`: what a repeated command continues, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from llama_eagle.errors import UsageError
+from llama_eagle.serving.prompts import Journal
+
+
+def interrupted(output: Path, identity: str, n_answers: int) -> Path:
+    """Leave the journal of a run that ended after `n_answers`, and return its path."""
+    with closing(Journal(output, identity, overwrite=True)) as journal:
+        for number in range(n_answers):
+            journal.add(number, {"text": f"{number}"})
+    return output.with_name(f"{output.name}.part")
+
+
+def continued(output: Path, identity: str, overwrite: bool) -> list[int]:
+    with closing(Journal(output, identity, overwrite)) as journal:
+        return sorted(journal.answers)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_the_same_command_continues(tmp_path: Path, overwrite: bool) -> None:
+    """--overwrite concerns the output: a repeated command keeps its own answers."""
+    interrupted(tmp_path / "a.jsonl", "same", 3)
+    assert continued(tmp_path / "a.jsonl", "same", overwrite) == [0, 1, 2]
+    assert continued(tmp_path / "a.jsonl", "same", overwrite) == [0, 1, 2]
+
+
+def test_answers_of_another_run(tmp_path: Path) -> None:
+    part = interrupted(tmp_path / "a.jsonl", "other", 3)
+    with pytest.raises(UsageError, match="belongs to other prompts or settings"):
+        continued(tmp_path / "a.jsonl", "same", overwrite=False)
+    assert part.read_text().count("\n") == 4
+    assert continued(tmp_path / "a.jsonl", "same", overwrite=True) == []
+    assert json.loads(part.read_text()) == {"identity": "same"}
