@@ -32,6 +32,22 @@ def test_the_same_command_continues(tmp_path: Path, overwrite: bool) -> None:
     assert continued(tmp_path / "a.jsonl", "same", overwrite) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("left", ['{"identity": "other"}\n', '{"identity": "oth', '{"iden', ""])
+def test_a_journal_without_answers_blocks_no_other_run(tmp_path: Path, left: str) -> None:
+    """A run that stopped while the model was loading, or on a full disk, leaves such a file."""
+    (tmp_path / "a.jsonl.part").write_text(left)
+    assert continued(tmp_path / "a.jsonl", "same", overwrite=False) == []
+    assert (tmp_path / "a.jsonl.part").read_text() == '{"identity": "same"}\n'
+
+
+@pytest.mark.parametrize("data", ["a download", '{"identity": "other"}\n{"number": 0, "answer": {}}\n'])
+def test_a_file_of_others_is_kept(tmp_path: Path, data: str) -> None:
+    (tmp_path / "a.jsonl.part").write_text(data)
+    with pytest.raises(UsageError, match="--overwrite"):
+        continued(tmp_path / "a.jsonl", "same", overwrite=False)
+    assert (tmp_path / "a.jsonl.part").read_text() == data
+
+
 def test_answers_of_another_run(tmp_path: Path) -> None:
     part = interrupted(tmp_path / "a.jsonl", "other", 3)
     with pytest.raises(UsageError, match="belongs to other prompts or settings"):

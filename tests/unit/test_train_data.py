@@ -72,6 +72,28 @@ def test_an_answer_may_be_reasoning_alone(tmp_path: Path) -> None:
     assert next(read_documents([path])).messages[1] == {**messages[1], "content": ""}
 
 
+def test_lines_of_answer_with_an_error_are_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`answer` writes such a line for a prompt that is longer than the context."""
+    path = tmp_path / "answers.jsonl"
+    asked = [{"role": "user", "content": "q"}]
+    answered = [*asked, {"role": "assistant", "content": "a"}]
+    failed = [{"prompt": "x"}, {"messages": asked}, {"messages": [*answered, *asked]}]
+    write_jsonl(path, *({**each, "error": "too long"} for each in failed), {"messages": answered})
+    (document,) = read_documents([path])
+    assert document.source == f"{path}:4"
+    assert " ".join(capsys.readouterr().err.split()).count("3 lines with an `error` instead of an answer") == 1
+    write_jsonl(path, {"prompt": "x", "error": "too long"})
+    with pytest.raises(InputError, match="each line has an `error`"):
+        list(read_documents([path]))
+
+
+@pytest.mark.parametrize("record", [{"prompt": "x", "error": ""}, {"messages": [], "error": None}, {"messages": 5}])
+def test_lines_without_an_error_are_not_skipped(tmp_path: Path, record: dict[str, Any]) -> None:
+    write_jsonl(tmp_path / "c.jsonl", record, {"text": "a"})
+    with pytest.raises(InputError, match=r"c\.jsonl:1: neither messages nor text"):
+        list(read_documents([tmp_path / "c.jsonl"]))
+
+
 def test_a_folder_gives_its_text_and_chat_files(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "b.md").write_text("second")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llama_eagle import console
 from llama_eagle.errors import InputError
 
 TEXT_SUFFIXES = (".txt", ".md", ".rst", ".py")
@@ -67,7 +68,7 @@ def _text(text: str, source: str, folder: Path) -> Document:
 
 
 def _read_lines(path: Path) -> Iterator[Document]:
-    n_found = 0
+    n_found, n_failed = 0, 0
     with path.open("rb") as file:
         lines = ((number, line) for number, line in enumerate(file, start=1) if line.strip())
         for number, line in lines:
@@ -75,9 +76,16 @@ def _read_lines(path: Path) -> Iterator[Document]:
                 document = _record(path, number, line)
             except InputError as error:
                 raise InputError(f"{error}{_also_faulty(path, lines)}") from None
+            if document is None:
+                n_failed += 1
+                continue
             yield document
             n_found += 1
-    if not n_found:
+    if n_failed and n_found:
+        console.warn(f"{path}: skipped {n_failed} line{'s' * (n_failed > 1)} with an `error` instead of an answer.")
+    elif n_failed:
+        raise InputError(f"{path}: each line has an `error` instead of an answer; leave it out.")
+    elif not n_found:
         raise InputError(f"{path}: empty; leave it out.")
 
 
@@ -96,7 +104,8 @@ def _also_faulty(path: Path, lines: Iterator[tuple[int, bytes]]) -> str:
     return f" Faulty, too: line{'s' * (len(found) > 1)} {named}{more}."
 
 
-def _record(path: Path, number: int, line: bytes) -> Document:
+def _record(path: Path, number: int, line: bytes) -> Document | None:
+    """Return the document of a line; None for a prompt that `llama-eagle answer` could not answer."""
     source, folder = f"{path}:{number}", path.parent
     try:
         record = json.loads(_decode(line, path, number))
@@ -107,12 +116,21 @@ def _record(path: Path, number: int, line: bytes) -> Document:
     if isinstance(record.get("text"), str):
         return _text(record["text"], source, folder)
     messages = record.get("messages", record.get("conversations"))
+    if _has_failed(record, messages):
+        return None
     if not isinstance(messages, list) or not messages:
         raise InputError(f"{source}: neither messages nor text.")
     messages = [_message(message, source) for message in messages]
     if not any(message["role"] == "assistant" for message in messages):
         raise InputError(f"{source}: no assistant message; there is nothing to learn from it.")
     return Document(source, folder, messages=tuple(messages))
+
+
+def _has_failed(record: Message, messages: Any) -> bool:
+    """Return True for a line of `answer` with an error: its prompt may have answers of the earlier conversation."""
+    is_error = isinstance(record.get("error"), str) and bool(record["error"])
+    prompt = messages[-1] if isinstance(messages, list) and messages else {"role": "user"}
+    return is_error and isinstance(prompt, dict) and prompt.get("role") == "user"
 
 
 def _message(message: Any, source: str) -> Message:

@@ -28,6 +28,7 @@ Result = TypeVar("Result")
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 TEXT_SUFFIXES = (".txt", ".md")
 MAX_NAMED = 5  # faulty lines in an error
+FIRST_LINE = '{"identity": '  # beginning of a journal
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class Questions:
 
 
 class Journal:
-    """Answers so far, on disk. Only a run with the same `identity` (prompts and settings) continues.
+    """Answers so far, on disk. Only a run with the same `identity` (prompts and settings) continues them.
 
     overwrite: discard the answers of another run, instead of refusing to.
     """
@@ -141,16 +142,17 @@ class Journal:
 
     def _read(self, identity: str, overwrite: bool) -> None:
         """Read the finished answers. The last line may be incomplete; its prompt is answered again."""
-        lines = self._path.read_text("utf-8", errors="replace").split("\n")
-        whole = [found for line in lines if isinstance(found := _parsed(line), dict)]
+        text = self._path.read_text("utf-8", errors="replace")
+        whole = [found for line in text.split("\n") if isinstance(found := _parsed(line), dict)]
+        answers = {int(found["number"]): found["answer"] for found in whole[1:] if "answer" in found}
         if not whole or whole[0].get("identity") != identity:
-            if overwrite:
+            if overwrite or (not answers and _is_journal(text)):
                 return
             raise UsageError(
                 f"{self._path} belongs to other prompts or settings. Repeat that command to continue it, or start "
                 "over with --overwrite."
             )
-        self.answers = {int(found["number"]): found["answer"] for found in whole[1:] if "answer" in found}
+        self.answers = answers
         with self._failures():
             write_whole(self._path, lambda path: path.write_text(self._text(identity), "utf-8"))
 
@@ -187,6 +189,11 @@ class Journal:
             yield
         except OSError as error:
             raise write_error(error, self._path, 0) from None
+
+
+def _is_journal(text: str) -> bool:
+    """Return True for a journal, even one whose first line is incomplete; other files may have its name."""
+    return text.startswith(FIRST_LINE) or FIRST_LINE.startswith(text)
 
 
 def _parsed(line: str | bytes) -> Any:
