@@ -114,6 +114,14 @@ def test_messages_need_a_template(target: Path, tmp_path: Path) -> None:
     assert done.returncode == 3 and "Use `prompt` instead" in " ".join(done.stderr.split())
 
 
+def test_drafting_options_have_an_effect_or_are_refused(target: Path, tmp_path: Path) -> None:
+    prompts = write(tmp_path / "p.jsonl", "abc")
+    done = answer(prompts, target, tmp_path / "out.jsonl", "--draft-sampling", "rejection")
+    assert done.returncode == 2 and "--draft-sampling" in done.stderr
+    done = answer(prompts, target, tmp_path / "out.jsonl", "--raw", "-d", "none", "--n-draft", 4)
+    assert done.returncode == 0 and "a draft length of 4 has no effect" in " ".join(done.stderr.split())
+
+
 def test_a_text_a_line(target: Path, tmp_path: Path) -> None:
     prompts, out = tmp_path / "p.txt", tmp_path / "out.jsonl"
     prompts.write_text("abc\n\nhij\n")

@@ -103,11 +103,11 @@ def test_its_table_of_commands_is_the_help() -> None:
 
 
 def test_its_options_are_those_of_the_commands() -> None:
-    helps = {name: llama_eagle(name, "--help").stdout for name in ("generate", "chat", "serve", "evaluate", "run")}
+    helps = {name: llama_eagle(name, "--help").stdout for name in ("generate", "chat", "serve", "answer", "evaluate", "run")}
     table = TEXT[TEXT.index("| option | meaning |") :].partition("\n\n")[0]
     for option in re.findall(r"`(--[a-z-]+)", table):
-        for name in ("generate", "chat", "serve", "evaluate"):
-            is_there = (name, option) != ("serve", "--draft-sampling")
+        for name in ("generate", "chat", "serve", "answer", "evaluate"):
+            is_there = name not in ("serve", "answer") or option != "--draft-sampling"
             assert (option in helps[name]) == is_there, (option, name)
     sentence = re.search(r"`generate` also takes ([^.]*)\.", TEXT)
     assert sentence is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,12 @@ def test_files_of_the_server(name: str, text: str, message: str, tmp_path: Path)
     (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=re.escape(f"{name}: {message}")):
         read_settings(tmp_path / name)
+
+
+@pytest.mark.parametrize("given", [{"draft": "d.gguf", "draft_sampling": "rejection"}, {"drafter": object()}])
+def test_drafting_that_the_server_lacks(given: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="the server does not support"):
+        replace(BASE, drafting=DraftingOptions(**given))
 
 
 @pytest.mark.parametrize("key", ["a\nb", "a\r", "a\tb", "\x7f", "a\0"])

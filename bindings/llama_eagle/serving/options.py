@@ -69,6 +69,10 @@ class ServerOptions:
                 f"port={self.port} is not in 0..65535": not 0 <= self.port <= 65535,
                 f"n_ctx={self.n_ctx} is not in 0..{MAX_CONTEXT}": not 0 <= self.n_ctx <= MAX_CONTEXT,
                 f"parallel={self.parallel} is not 1 to {MAX_SLOTS}": not 1 <= self.parallel <= MAX_SLOTS,
+                f"the server does not support draft_sampling={self.drafting.draft_sampling!r}, only 'match'": (
+                    self.drafting.draft_sampling != "match"
+                ),
+                "the server does not support a drafter of your own": self.drafting.drafter is not None,
                 "the key is empty. Give another, or leave it out": self.api_key == "",
                 "api_key contains a line break or another character that HTTP headers forbid. Use letters and digits": (
                     not (self.api_key or "x").isprintable()

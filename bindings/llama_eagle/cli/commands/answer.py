@@ -12,7 +12,16 @@ import typer
 
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import CHAT_CONTEXT, Computing, Drafting, Json, Overwrite, Sampling, TargetFile, Verbose
+from llama_eagle.cli.options import (
+    CHAT_CONTEXT,
+    Computing,
+    Json,
+    Overwrite,
+    Sampling,
+    ServedDrafting,
+    TargetFile,
+    Verbose,
+)
 from llama_eagle.errors import CHECK_FAILED
 
 if TYPE_CHECKING:
@@ -37,7 +46,7 @@ def answer(
             "--output", "-o", metavar="ANSWERS.jsonl", help="Output file: one JSON line per prompt, in the same order."
         ),
     ],
-    drafting: Drafting,
+    drafting: ServedDrafting,
     sampling: Sampling,
     computing: Computing,
     parallel: Annotated[
@@ -64,6 +73,7 @@ def answer(
     n_tokens. A prompt that fails, for example because it is longer than the context, gets an `error` instead, and the
     exit code is 5. Without a chat template in the model, prompts are continued as with --raw.
     """
+    from llama_eagle.drafting.resolve import without_effect
     from llama_eagle.files import check_output, refuse_existing, refuse_sources
     from llama_eagle.serving import options as serving
     from llama_eagle.serving.prompts import Journal, identity, read_prompts
@@ -86,6 +96,8 @@ def answer(
         if journal.answers:
             console.note(f"continuing: {len(journal.answers)} of {len(found)} prompts are answered")
         console.note(served.why)
+        if problem := without_effect(served.drafts):
+            console.warn(f"{problem}: --draft, --lookup.")
         n_tokens, seconds = _answer_missing(served, key, found, questions, journal)
         journal.finish()
     _report(output, list(journal.answers.values()), n_tokens, seconds, json)
