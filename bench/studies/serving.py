@@ -37,6 +37,7 @@ from llama_eagle.bench.peer import SERVER, TOOLS, Peer, build_peer
 from llama_eagle.bench.surroundings import surroundings
 from llama_eagle.files import cache_dir
 from llama_eagle.native.processor.threads import default_threads
+from llama_eagle.serving.loopback import open_url
 from llama_eagle.synthetic.cycle import word
 from llama_eagle.synthetic.ggufs import PairFolder
 
@@ -123,7 +124,7 @@ def wait_for(address: str, process: subprocess.Popen[bytes]) -> None:
     end = time.monotonic() + TIMEOUT
     while process.poll() is None and time.monotonic() < end:
         try:
-            urllib.request.urlopen(f"{address}/health", timeout=TIMEOUT).close()
+            open_url(f"{address}/health", TIMEOUT).close()
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
         else:
@@ -137,7 +138,7 @@ def complete(address: str, rank: int, n: int, slot: int) -> dict[str, Any]:
     body = {"prompt": prompt, "n_predict": n, "temperature": 0, "cache_prompt": False, "id_slot": slot}
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{address}/completion", json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+    with open_url(request, TIMEOUT) as response:
         return dict(json.load(response))
 
 

@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,13 @@ def command(prompts: Path, target: Path, out: Path, *more: object) -> list[str]:
     return [sys.executable, "-m", "llama_eagle", *map(str, [*base, *more])]
 
 
-def answer(prompts: Path, target: Path, out: Path, *more: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(prompts, target, out, *more), capture_output=True, text=True, timeout=120)
+def answer(
+    prompts: Path, target: Path, out: Path, *more: object, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(prompts, target, out, *more), capture_output=True, text=True, timeout=120,
+        env={**os.environ, **environment},
+    )  # fmt: skip
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -53,6 +60,32 @@ def test_texts_and_errors_in_order(target: Path, tmp_path: Path) -> None:
         assert (first["finish_reason"], first["n_tokens"]) == ("length", 4)
         assert "exceed" in third["error"] and "text" not in third
         assert not out.with_name(f"{out.name}.part").exists()
+
+
+class Proxy(BaseHTTPRequestHandler):
+    """A proxy that answers every request itself, and so shows that it received one."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_POST = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_proxy_is_not_used(target: Path, tmp_path: Path) -> None:
+    """The server is on this machine, and no proxy can reach it."""
+    prompts, out = write(tmp_path / "p.jsonl", "abc"), tmp_path / "out.jsonl"
+    with HTTPServer(("127.0.0.1", 0), Proxy) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        names = dict.fromkeys(("http_proxy", "HTTP_PROXY", "all_proxy"), f"http://127.0.0.1:{proxy.server_port}")
+        done = answer(prompts, target, out, "--raw", **names, no_proxy="", NO_PROXY="")
+        proxy.shutdown()
+    assert done.returncode == 0, done.stderr
+    assert [record["text"] for record in lines(out)] == ["abcdefg"]
 
 
 def test_chats_keep_their_messages(target: Path, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from llama_eagle.errors import EagleError, EnvironmentFailure, UsageError
 from llama_eagle.native import rpc
 from llama_eagle.native.processor.competition import watch_process
 from llama_eagle.native.programs import PATIENCE, find_program, start_program, stop_program
+from llama_eagle.serving.loopback import open_url
 
 INTERRUPTED = 130
 MAX_COMPLAINT = 500  # characters of a reason: some quote a whole template
@@ -95,7 +95,7 @@ def _is_ready(address: str, process: subprocess.Popen[str]) -> bool:
     """Wait until the model is loaded; return False if the server ends."""
     while process.poll() is None:
         try:
-            urllib.request.urlopen(f"{address}/health").close()
+            open_url(f"{address}/health").close()
         except OSError:
             time.sleep(0.05)
         else:

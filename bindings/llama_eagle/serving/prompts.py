@@ -21,6 +21,7 @@ from typing import Any, TextIO, TypeVar
 
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 from llama_eagle.files import write_error, write_whole
+from llama_eagle.serving.loopback import open_url
 
 Record = dict[str, Any]
 Item = TypeVar("Item")
@@ -288,7 +289,7 @@ def _response(address: str, key: str, path: str, body: Record) -> Iterator[HTTPR
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
     request = urllib.request.Request(address + path, json.dumps(body).encode(), headers)
     try:
-        with urllib.request.urlopen(request) as response:
+        with open_url(request) as response:
             yield response
     except urllib.error.HTTPError as error:
         raise Refused(_reason(error)) from None
