@@ -103,7 +103,9 @@ def test_its_table_of_commands_is_the_help() -> None:
 
 
 def test_its_options_are_those_of_the_commands() -> None:
-    helps = {name: llama_eagle(name, "--help").stdout for name in ("generate", "chat", "serve", "answer", "evaluate", "run")}
+    helps = {
+        name: llama_eagle(name, "--help").stdout for name in ("generate", "chat", "serve", "answer", "evaluate", "run")
+    }
     table = TEXT[TEXT.index("| option | meaning |") :].partition("\n\n")[0]
     for option in re.findall(r"`(--[a-z-]+)", table):
         for name in ("generate", "chat", "serve", "answer", "evaluate"):

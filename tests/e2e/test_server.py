@@ -216,6 +216,28 @@ def test_refusals(models: Path, tmp_path: Path) -> None:
         assert_one_line_error(llama_eagle("serve", "--config", tmp_path / "bad.json"), code, message)
 
 
+def test_the_command_line_takes_precedence_over_the_file(tmp_path: Path) -> None:
+    """Each value of the file is wrong, and replaced by that of the command line: what remains is the missing model."""
+    file, wrong = tmp_path / "c.json", {"lookup": False, "draft_path": "lookup"}
+    for key, value, option in (
+        ("port", 70000, ("--port", 0)), ("parallel", 17, ("-np", 2)), ("n_ctx", -1, ("-c", 64)),
+        ("n_draft", "x", ("--n-draft", 2)), ("type_k", "x", ("--cache-type-k", "f16")), ("n_threads", -9, ("-t", 1)),
+        ("rpc_servers", "x", ("--rpc", "127.0.0.1:1")), ("draft_n_ctx", -1, ("--draft-ctx-size", 9)),
+        ("draft_path", "lookup", ("-d", tmp_path / "d.gguf")), ("lookup", False, ("--lookup",)),
+    ):  # fmt: skip
+        entry = {"model": "t.gguf", **(wrong if key in wrong else {}), key: value}
+        server = {name: entry.pop(name) for name in ("port", "parallel") if name in entry}
+        file.write_text(json.dumps({**server, "models": [entry]}))
+        assert_one_line_error(llama_eagle("serve", "--config", file), 2, f"{file}: ")
+        assert_one_line_error(llama_eagle("serve", "--config", file, *option), 3, "t.gguf")
+
+
+def test_options_that_the_file_leaves_open_apply(tmp_path: Path) -> None:
+    file = tmp_path / "c.json"
+    file.write_text(json.dumps({"models": [{"model": "t.gguf", "n_draft": 200}]}))
+    assert_one_line_error(llama_eagle("serve", "--config", file, "--exact"), 2, "exact verification supports")
+
+
 def test_serve_says_what_it_serves(models: Path, tmp_path: Path) -> None:
     """On stderr, once it listens; and `/` has a page, whatever the build has."""
     errors = tmp_path / "errors"

@@ -30,6 +30,18 @@ def test_a_sound_configuration() -> None:
     assert (found.port, found.host, found.n_ctx, found.verbose) == (9, BASE.host, 64, True)
 
 
+def test_options_that_the_file_leaves_open() -> None:
+    """They keep the values of the command line; the file's own values replace them, except for keys in `kept`."""
+    drafting = DraftingOptions(draft="d.gguf", n_draft=3, exact=True)
+    base = replace(BASE, drafting=drafting, mmproj=Path("p.gguf"), alias="a")
+    found = from_config(Path("c.json"), SERVER, base)
+    assert (found.drafting, found.mmproj, found.alias) == (drafting, Path("p.gguf"), "a")
+    entry = {**MODEL, "n_draft": 5, "mmproj_path": "q.gguf", "model_alias": "b", "n_ctx": 64}
+    found = from_config(Path("c.json"), {"models": [entry]}, base, {"n_ctx"})
+    assert (found.drafting, found.mmproj, found.alias) == (replace(drafting, n_draft=5), Path("q.gguf"), "b")
+    assert found.n_ctx == BASE.n_ctx
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

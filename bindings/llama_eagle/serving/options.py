@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -252,10 +252,13 @@ _FIELDS: dict[str, Any] = {"n_ctx": int | None, "parallel": int | None, "verbose
 _MODEL: dict[str, Any] = {"model": str, "model_alias": str | None, "mmproj_path": str | None}
 _IGNORED: dict[str, Any] = {"n_threads_batch": int | None, "n_batch": int | None}  # n_threads and n_ubatch apply
 _ENTRY = {**_MODEL, **_FIELDS, **_DRAFTING, **_CONTEXT, **_LOADING, **_IGNORED}
+CONFIG_KEYS = (*_SERVER, *_ENTRY)
 
 
-def from_config(path: Path, settings: Mapping[str, Any], base: ServerOptions) -> ServerOptions:
-    """Return `base` with the changes of a configuration file.
+def from_config(
+    path: Path, settings: Mapping[str, Any], base: ServerOptions, kept: Collection[str] = ()
+) -> ServerOptions:
+    """Return `base` with the changes of a configuration file, except for the keys in `kept`.
 
     Its form is {host, port, api_key, models: [{model, draft, n_ctx, ...}]}. Raises `InputError` for an unknown key or a
     wrong value, `UsageError` for several models or values out of range.
@@ -267,7 +270,8 @@ def from_config(path: Path, settings: Mapping[str, Any], base: ServerOptions) ->
                 f"the file names {len(found['models'])} models, but a server serves one. Start one server per model."
             )
         entry = typed(path, found.pop("models")[0], _ENTRY, where="models.0")
-        return _configured(_given(found, _SERVER), entry, base)
+        server, entry = ({key: each for key, each in part.items() if key not in kept} for part in (found, entry))
+        return _configured(_given(server, _SERVER), entry, base)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
 
@@ -286,14 +290,14 @@ def _configured(server: dict[str, Any], entry: Mapping[str, Any], base: ServerOp
         context["n_threads"] = read_threads(context["n_threads"])
         warn_excess(context["n_threads"], console.warn)
     loading["rpc_servers"] = read_servers(loading.get("rpc_servers", base.load.rpc_servers))
-    mmproj = entry.get("mmproj_path")
+    mmproj = entry.get("mmproj_path") or base.mmproj
     return replace(
         base,
         **{**_given(entry, _FIELDS), **server},
         model=Path(entry["model"]),
-        alias=entry.get("model_alias"),
+        alias=entry.get("model_alias") or base.alias,
         mmproj=None if mmproj is None else Path(mmproj),
-        drafting=DraftingOptions(**drafting),
+        drafting=replace(base.drafting, **drafting),
         context=replace(base.context, **context),
         load=replace(base.load, **loading),
     )

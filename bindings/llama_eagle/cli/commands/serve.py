@@ -12,12 +12,23 @@ import typer
 
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import CHAT_CONTEXT, TARGET_HELP, Computing, ServedDrafting, Threads, Verbose, Vision
+from llama_eagle.cli.options import (
+    CHAT_CONTEXT,
+    FLAGS,
+    TARGET_HELP,
+    Computing,
+    ServedDrafting,
+    Threads,
+    Verbose,
+    Vision,
+)
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 from llama_eagle.files import read_json_or_yaml
 
 if TYPE_CHECKING:
     from llama_eagle.gguf.header import Header
+
+ALIASES = {"draft_path": "--draft"}  # another name of a key in a configuration file -> its option
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,7 @@ class Address:
 @grouped
 def serve(
     *,
+    context: typer.Context,
     model: Annotated[
         Path | None,
         typer.Option("--model", "-m", metavar="TARGET.gguf", help=TARGET_HELP),
@@ -52,7 +64,7 @@ def serve(
         typer.Option(
             metavar="FILE",
             help="JSON or YAML file with the model, its draft and their options, instead of --model (see "
-            "docs/server.md).",
+            "docs/server.md). Options on the command line take precedence over it.",
         ),
     ] = None,
     address: Address,
@@ -103,13 +115,25 @@ def serve(
         extra=tuple(extra or ()),
     )
     if config is not None:
-        options = serving.from_config(config, read_settings(config), options)
+        options = serving.from_config(config, read_settings(config), options, _keys_on_command_line(context))
     served = serving.check(options)
     if problem := without_effect(served.drafts):
         console.warn(f"{problem}: --draft, --lookup.")
     require_free(options.host, options.port)
     about = f"serving {_name(served.target)}; {served.why}"
     raise typer.Exit(run(serving.server_args(served), serving.server_env(served), about, options.verbose))
+
+
+def _keys_on_command_line(context: typer.Context) -> set[str]:
+    """Return the keys of a configuration file whose options are on the command line."""
+    from llama_eagle.serving.options import CONFIG_KEYS
+
+    flags = set()
+    for parameter in context.command.params:
+        source = context.get_parameter_source(str(parameter.name))
+        if source is not None and source.name == "COMMANDLINE":
+            flags.update(parameter.opts)
+    return {key for key in CONFIG_KEYS if ALIASES.get(key, FLAGS.get(key, f"--{key}")) in flags}
 
 
 def _name(target: Header) -> str:
