@@ -137,6 +137,21 @@ def test_a_published_draft_that_cannot_be_used(hub: Hub) -> None:
     assert len(hub.kept()) == 1
 
 
+@pytest.mark.parametrize("drafter", ["none", "lookup"])
+def test_no_draft_is_fetched_where_a_drafter_is_named(hub: Hub, drafter: str) -> None:
+    make_target("qwen3", hub.folder / "Qwen/Qwen3-1.7B", 1, dtype="float32")
+    make_draft(hub.folder / "AngelSlim/Qwen3-1.7B_eagle3", CASES["angelslim"])
+    folder = hub.add("me/m-GGUF", "m-Q8_0.gguf", "eagle3-m-Q8_0.gguf")
+    write_target(folder / "m-Q8_0.gguf")
+    write_draft(folder / "eagle3-m-Q8_0.gguf")
+    for model in (("Qwen/Qwen3-1.7B", "--type", "f32"), ("me/m-GGUF",)):
+        arguments = (*model, "-d", drafter, "--ctx-size", 256, "-t", 1, "-p", "abc", "-n", 8)
+        outcome = llama_eagle("run", *arguments, **hub.environment())
+        assert outcome.code == 0, outcome
+    assert len(hub.kept()) == 1, "the target alone"
+    assert not any("eagle3" in path.name for path in hub.cache.rglob("*"))
+
+
 def test_a_download_that_was_cut_is_resumed(hub: Hub) -> None:
     write_target(hub.add("me/m", "m.gguf") / "m.gguf")
     hub.faults["me/m/m.gguf"] = Fault(cut=1000)

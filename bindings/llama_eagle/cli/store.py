@@ -45,13 +45,13 @@ class Entry:
         return any(file.is_file() for file in self.folder.glob("*.gguf"))
 
 
-def prepare(model: str, outtype: str | None = None) -> Path:
+def prepare(model: str, outtype: str | None = None, *, with_draft: bool = True) -> Path:
     """Return the GGUF file of a model: a file, a folder, or a hub id with an optional subfolder and type.
 
     Examples of ids: OWNER/NAME/full, OWNER/NAME-GGUF:Q4_K_M. A checkpoint is converted to `outtype` (default:
-    CONVERT_TO) unless the cache has it; among several GGUF files, `outtype` selects one. A published draft is fetched
-    for a target without a drafter. Raises the errors of the hub and of the converter, and `UsageError` for any other
-    `model`.
+    CONVERT_TO) unless the cache has it; among several GGUF files, `outtype` selects one. with_draft: for a target without
+    a drafter, also fetch one: from its repository, or a published one. Raises the errors of the hub and of the
+    converter, and `UsageError` for any other `model`.
     """
     path = Path(model).expanduser()
     if path.is_file():
@@ -59,10 +59,11 @@ def prepare(model: str, outtype: str | None = None) -> Path:
     elif path.is_dir():
         target = _in_folder(path, outtype)
     elif named := _REPOSITORY.fullmatch(model):
-        target = _by_name(named[1], named[2].strip("/"), named[3] or outtype)
+        target = _by_name(named[1], named[2].strip("/"), named[3] or outtype, with_draft)
     else:
         raise UsageError(f"{model}: neither a file, a folder nor a hub id (OWNER/NAME). Give one of these.")
-    _fetch_draft(model, target)
+    if with_draft:
+        _fetch_draft(model, target)
     return target
 
 
@@ -124,7 +125,7 @@ def _is_draft(path: Path) -> bool:
     return peek_architecture(path) in (DRAFT_ARCHITECTURE, "dflash", *KNOWN_NON_TARGETS)
 
 
-def _by_name(repo: str, subfolder: str, wanted: str | None) -> Path:
+def _by_name(repo: str, subfolder: str, wanted: str | None, with_draft: bool) -> Path:
     """Return the GGUF of a repository: from LM Studio's folder, from our own cache, or from the hub."""
     for base in _LM_STUDIO:
         folder = Path.home() / base / repo / subfolder
@@ -143,18 +144,18 @@ def _by_name(repo: str, subfolder: str, wanted: str | None) -> Path:
         return _converted(source, outtype)
     if not any(name.endswith(".gguf") for name in sizes):
         raise InputError(f"{source}: neither a checkpoint (config.json) nor GGUF files. Name another repository.")
-    return _of_repository(repo, source, sizes, wanted)
+    return _of_repository(repo, source, sizes, wanted, with_draft)
 
 
-def _of_repository(repo: str, source: str, sizes: dict[str, int], wanted: str | None) -> Path:
-    """Download a GGUF into the hub's cache, with a sidecar draft if the model has no MTP head."""
+def _of_repository(repo: str, source: str, sizes: dict[str, int], wanted: str | None, with_draft: bool) -> Path:
+    """Download a GGUF into the hub's cache; with_draft: also a sidecar draft if the model has no MTP head."""
     from llama_eagle.gguf import mtp
     from llama_eagle.gguf.header import read_model
     from llama_eagle.gguf.size import available_bytes
 
     model = names.choose(source, sizes, wanted, available_bytes())
     target = download_files(repo, names.parts(model, sizes))
-    if not mtp.has_head(read_model(target)[1]):
+    if with_draft and not mtp.has_head(read_model(target)[1]):
         for role in (names.MTP, names.EAGLE3):
             if (sidecar := names.closest(names.first_files(sizes, role), model)) is not None:
                 download_files(repo, [sidecar.path])

@@ -74,7 +74,7 @@ def run(
     if prompt == "":
         raise UsageError("the prompt is empty: there is nothing to answer. Give some text.")
     question = None if prompt is None else with_piped(prompt)
-    target = store.prepare(model, outtype)
+    target = store.prepare(model, outtype, with_draft=drafting.draft is None)
     _show_estimate(target, computing.context(max(chat_options.ctx_size, 1), 0).n_ctx)
     from llama_eagle.drop_in.llama import EagleLlama
 
