@@ -88,10 +88,26 @@ def test_a_peer_that_fails_is_left_out(tmp_path: Path, log: str, reason: str) ->
         (("--synthetic", "tiny", "--drafter", "mtp", "--draft-type", "q8_0"), "--draft-type"),
         (("--synthetic", "tiny", "--drafter", "mtp", "--draft-vocab", "0"), "--draft-vocab"),
         (("-m", "x.gguf", "--drafter", "mtp", "-d", "y.gguf"), "--draft"),
+        (("--synthetic", "tiny", "-d", "y.gguf"), "--draft y.gguf does not apply"),
+        (("--synthetic", "tiny", "-d", "none"), "--draft none does not apply"),
+        (("--synthetic", "tiny", "--drafter", "eagle3", "-d", "lookup"), "contradict"),
+        (("--synthetic", "tiny", "-d", "mtp", "--draft-type", "q8_0"), "--draft-type does not apply"),
+        (("--synthetic", "tiny", "-d", "lookup", "--draft-vocab", "all"), "--draft-vocab does not apply"),
+        (("-m", "x.gguf", "-d", "mtp", "--accept", "0.5"), "--accept does not apply to -m"),
+        (("-m", "x.gguf", "-d", "mtp", "--type", "q4_0"), "--type does not apply to -m"),
+        (("-m", "x.gguf", "-d", "y.gguf", "--draft-vocab", "all"), "--draft-vocab does not apply"),
     ],
 )
 def test_usage_errors(arguments: tuple[str, ...], part: str) -> None:
     assert_one_line_error(llama_eagle("bench", *arguments), 2, part)
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("option", ["--type", "--draft-type"])
+def test_types_are_checked_before_the_pair_is_made(tmp_path: Path, option: str) -> None:
+    outcome = llama_eagle("bench", "--synthetic", "tiny", option, "q4km", LLAMA_EAGLE_CACHE=str(tmp_path))
+    assert_one_line_error(outcome, 2, "unknown type 'q4km'")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.native

@@ -49,8 +49,8 @@ def prepare(model: str, outtype: str | None = None, *, with_draft: bool = True) 
     """Return the GGUF file of a model: a file, a folder, or a hub id with an optional subfolder and type.
 
     Examples of ids: OWNER/NAME/full, OWNER/NAME-GGUF:Q4_K_M. A checkpoint is converted to `outtype` (default:
-    CONVERT_TO) unless the cache has it; among several GGUF files, `outtype` selects one. with_draft: for a target without
-    a drafter, also fetch one: from its repository, or a published one. Raises the errors of the hub and of the
+    CONVERT_TO) unless the cache has it; among several GGUF files, `outtype` selects one. with_draft: for a target
+    without a drafter, also fetch one: from its repository, or a published one. Raises the errors of the hub and of the
     converter, and `UsageError` for any other `model`.
     """
     path = Path(model).expanduser()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -77,8 +77,8 @@ class Pair:
             "--draft",
             "-d",
             metavar="DRAFT.gguf|mtp|lookup",
-            help="Drafter for --model: a GGUF file, mtp or lookup (default: the target's MTP head or a draft next to "
-            "it if present, else prompt look-up).",
+            help="Drafter: mtp or lookup; for --model, also a GGUF file (default for --model: the target's MTP head or "
+            "a draft next to it if present, else prompt look-up).",
         ),
     ] = None
     drafter: Annotated[
@@ -225,6 +225,7 @@ def bench(
 
     _refuse_conflicts(pair, runs)
     pair = pair.completed()
+    _refuse_unused(pair)
     if plot is not None:
         report.require_plotting(plot)
     runs.plan(None)  # refuses wrong values before the files are made
@@ -254,8 +255,27 @@ def _refuse_conflicts(pair: Pair, runs: Runs) -> None:
         raise UsageError(f"--drafter {pair.drafter!r}: choose {EAGLE3}, {MTP} or {LOOKUP}.")
     if pair.drafter in (MTP, LOOKUP) and (pair.draft or pair.draft_type):
         raise UsageError(f"--drafter {pair.drafter} needs no other file. Leave out --draft and --draft-type.")
+    if pair.drafter == EAGLE3 and str(pair.draft) in (MTP, LOOKUP):
+        raise UsageError(f"--drafter {EAGLE3} and --draft {pair.draft} contradict each other. Leave one out.")
     if (pair.synthetic is None) == (pair.model is None):
         raise UsageError("give either --synthetic SHAPE or -m TARGET.gguf.")
+    if pair.synthetic is not None and pair.draft is not None and str(pair.draft) not in (MTP, LOOKUP):
+        raise UsageError(f"--synthetic generates its draft, so --draft {pair.draft} does not apply. Leave one out.")
+
+
+def _refuse_unused(pair: Pair) -> None:
+    """Raise `UsageError` for an option that would be ignored with this target and drafter."""
+    unused = {
+        "accept": pair.synthetic is None, "outtype": pair.synthetic is None,
+        "draft_type": pair.drafter != EAGLE3, "draft_vocab": pair.drafter != MTP,
+    }  # fmt: skip
+    for option in fields(pair):
+        if unused.get(option.name) and getattr(pair, option.name) != option.default:
+            flag = "--type" if option.name == "outtype" else f"--{option.name.replace('_', '-')}"
+            where = (
+                "-m" if pair.synthetic is None and option.name in ("accept", "outtype") else f"drafter {pair.drafter}"
+            )
+            raise UsageError(f"{flag} does not apply to {where}. Leave it out.")
 
 
 def _measure(facts: dict[str, Any], job: Job, plan: Plan) -> dict[str, Any]:
@@ -274,8 +294,12 @@ def _jobs(pair: Pair, runs: Runs) -> list[tuple[dict[str, Any], Job]]:
         "draft_vocab": pair.n_rows,
         "rpc_servers": list(runs.load().rpc_servers),
     }
+    from llama_eagle.convert.quantized import require_type
+
     if pair.model is not None:
         return [({"model": pair.model.name, "accept": None, **facts, "type": None}, _real_job(pair, runs, pair.model))]
+    for kind in filter(None, (pair.outtype, pair.draft_type)):
+        require_type(kind.lower())  # before the files are made
     return [
         ({"model": f"synthetic {pair.synthetic}", "accept": accept, **facts}, _synthetic_job(pair, runs, accept))
         for accept in _rates(pair.accept)
