@@ -72,6 +72,13 @@ def test_a_pattern_must_match_one_file(endpoint: str, tmp_path: Path) -> None:
         assert found in load(endpoint, tmp_path, repo_id="me/target", filename=pattern)["error"]
 
 
+def test_arguments_are_checked_before_the_download(endpoint: str, tmp_path: Path) -> None:
+    target = {"repo_id": "me/target", "filename": "*f32.gguf"}
+    assert "p_min=5 is not in" in load(endpoint, tmp_path, **target, p_min=5)["error"]
+    assert "none.gguf" in load(endpoint, tmp_path, **target, mmproj_path="none.gguf")["error"]
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+
+
 @pytest.mark.parametrize("offline", [False, True])
 def test_without_the_hub(offline: bool, endpoint: str, tmp_path: Path) -> None:
     """Cached files are used; for others there is an immediate error with a remedy."""

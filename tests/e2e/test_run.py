@@ -64,6 +64,7 @@ def test_a_repository_of_ggufs(tmp_path: Path) -> None:
     assert "defghij" in outcome.stdout
 
 
+@pytest.mark.native
 def test_what_is_no_model(tmp_path: Path) -> None:
     assert_one_line_error(run(tmp_path, "nothing"), 2, "neither a file, a folder nor a hub id")
     assert_one_line_error(llama_eagle("run"), 2, "name a MODEL")

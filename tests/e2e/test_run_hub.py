@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.command import llama_eagle
+from fixtures.command import assert_one_line_error, llama_eagle
 from fixtures.eagle3_checkpoints import CASES, make_draft
 from fixtures.hub import Fault, serve_hub
 from fixtures.targets import make_target
@@ -150,6 +150,21 @@ def test_no_draft_is_fetched_where_a_drafter_is_named(hub: Hub, drafter: str) ->
         assert outcome.code == 0, outcome
     assert len(hub.kept()) == 1, "the target alone"
     assert not any("eagle3" in path.name for path in hub.cache.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (("--n-draft", "fast"), 2, "--n-draft"), (("--temp", "nan"), 2, "temperature"), (("--type", "q4km"), 2, "'q4km'"),
+        (("--mmproj", "none.gguf"), 3, "none.gguf"), (("-d", "none.gguf"), 3, "none.gguf"),
+        (("-d", "lookup", "-b", 4), 2, "--batch-size"), (("--rpc", "host"), 2, "host"),
+        (("--tensor-split", "a"), 2, "--tensor-split"), (("--cache-type-k", "q9"), 2, "q9"),
+    ],
+)  # fmt: skip
+def test_options_are_checked_before_the_download(hub: Hub, options: tuple[str, ...], code: int, message: str) -> None:
+    hub.add("me/m", "config.json", "model.safetensors")
+    assert_one_line_error(llama_eagle("run", "me/m", "-p", "abc", *options, **hub.environment()), code, message)
+    assert not any(path.is_file() for path in hub.cache.rglob("*")), "nothing is downloaded"
 
 
 def test_a_download_that_was_cut_is_resumed(hub: Hub) -> None:

@@ -172,6 +172,8 @@ def _target_file(source: str, outtype: str) -> Path:
 
 def _converted(source: str, outtype: str) -> Path:
     """Return the GGUF of a checkpoint from our cache; convert it unless it is there and the folder has not changed."""
+    from llama_eagle.convert.quantized import require_type
+
     path = Path(source).expanduser()
     is_folder = path.is_dir()
     source, outtype = str(path.resolve()) if is_folder else source, outtype.lower()
@@ -179,6 +181,7 @@ def _converted(source: str, outtype: str) -> Path:
     if is_folder and target.is_file() and _is_newer(path, target):
         target.unlink()
     if not target.is_file():
+        require_type(outtype)
         with _entry(target.parent, source, outtype) as describe:
             _convert(source, target, outtype, describe)
     return target

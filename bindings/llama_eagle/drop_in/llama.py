@@ -30,6 +30,7 @@ from llama_eagle.drop_in.completions import Completions  # noqa: E402
 from llama_eagle.drop_in.images import ImageReader  # noqa: E402
 from llama_eagle.drop_in.measures import Measures  # noqa: E402
 from llama_eagle.drop_in.options import (  # noqa: E402
+    check_arguments,
     choose,
     load_options,
     split_arguments,
@@ -416,6 +417,7 @@ class EagleLlama(Completions, Closing):
         `local_dir_use_symlinks` has no effect: the hub's client no longer supports it, so the parent's method fails
         with it.
         """
+        check_arguments(kwargs)
         where = {"local_dir": local_dir, "cache_dir": cache_dir}
         if draft_repo_id is not None:
             kwargs["draft_path"] = download(draft_repo_id, draft_filename, **where)

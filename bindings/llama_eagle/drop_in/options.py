@@ -179,6 +179,19 @@ def refuse_conflicts(options: EagleOptions, given: Mapping[str, Any]) -> None:
             )
 
 
+def check_arguments(given: Mapping[str, Any]) -> None:
+    """Check the arguments of `EagleLlama`, and the files that they name, before the target is there.
+
+    Raises the errors of `split_arguments` and `refuse_conflicts`, and `InputError`.
+    """
+    options, others = split_arguments(given)
+    refuse_conflicts(options, others)
+    if options.draft_file is not None:
+        read_model(options.draft_file)
+    if options.mmproj_path is not None:
+        require_clip(Path(options.mmproj_path))
+
+
 @dataclass(frozen=True)
 class Loading:
     """Options to load. draft: header of the draft model, or the target's for its own head; None: no model drafts."""

@@ -74,12 +74,14 @@ def run(
     if prompt == "":
         raise UsageError("the prompt is empty: there is nothing to answer. Give some text.")
     question = None if prompt is None else with_piped(prompt)
+    from llama_eagle.drop_in.llama import EagleLlama
+    from llama_eagle.drop_in.options import check_arguments
+
+    options, chat = chat_options.options(vision, drafting.options(), computing), chat_options.chat(sampling)
+    check_arguments(options)  # before a download
     target = store.prepare(model, outtype, with_draft=drafting.draft is None)
     _show_estimate(target, computing.context(max(chat_options.ctx_size, 1), 0).n_ctx)
-    from llama_eagle.drop_in.llama import EagleLlama
-
-    options = chat_options.options(vision, drafting.options(), computing)
-    run_chat(target, options, chat_options.chat(sampling), EagleLlama, question)
+    run_chat(target, options, chat, EagleLlama, question)
 
 
 def _show_entries(entries: list[Entry], *, cleared: bool) -> None:
