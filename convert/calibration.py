@@ -54,6 +54,11 @@ def _encoder(checkpoint: Checkpoint) -> Any:
         raise InputError(f"{checkpoint.source}: tokenizer.json cannot be used: {str(error)[:160]}") from None
 
 
+def require_text(text: Path) -> None:
+    """Raise `InputError` for a file that cannot be read or begins with something else than UTF-8 text."""
+    next(_parts(text), None)
+
+
 def _parts(text: Path) -> Iterator[str]:
     """Yield the text in pieces of complete lines; only a line longer than a piece is split."""
     try:

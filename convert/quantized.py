@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from llama_eagle.convert.dtypes import FILE_TYPE
+from llama_eagle.errors import UsageError
 from llama_eagle.files import temporary_next_to
 
 if TYPE_CHECKING:
     from llama_eagle.quantize.quantize import QuantizeOptions, QuantizeReport
 
 Report = TypeVar("Report")
+NEEDS_MATRIX = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s")
 
 
 def is_direct(outtype: str) -> bool:
@@ -23,10 +25,24 @@ def is_direct(outtype: str) -> bool:
 
 def require_type(outtype: str) -> None:
     """Raise `UsageError` for a type that neither the converter nor llama.cpp's quantizer writes."""
-    if not is_direct(outtype):
+    if not is_direct(outtype.lower()):
         from llama_eagle.quantize.quantize import check_type  # needs the native library
 
         check_type(outtype)
+
+
+def check_quantizer(outtype: str, options: QuantizeOptions | None = None) -> None:
+    """Check the type and the quantizer's options, which are used only after the conversion.
+
+    Raises `UsageError`, and `InputError` for an importance matrix that cannot be read.
+    """
+    require_type(outtype)
+    if outtype.lower() in NEEDS_MATRIX and (options is None or options.imatrix is None):
+        raise UsageError(f"type {outtype} needs an importance matrix (--imatrix). Or choose a type of 3 bits and more.")
+    if options is not None:
+        from llama_eagle.quantize.quantize import check_options  # needs the native library
+
+        check_options(options)
 
 
 def largest_share(outtype: str) -> float:
@@ -45,7 +61,7 @@ def write_as(
     """
     if is_direct(outtype) and options is None:
         return write(output, outtype, 0.0), None
-    require_type(outtype)
+    check_quantizer(outtype, options)
     from llama_eagle.quantize.quantize import quantize  # needs the native library
 
     with temporary_next_to(output) as (middle,):

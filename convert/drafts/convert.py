@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from llama_eagle.convert.drafts.dflash import convert_dflash
 from llama_eagle.convert.drafts.dflash_config import is_dflash
@@ -14,17 +15,22 @@ from llama_eagle.convert.drafts.report import DraftOptions, DraftReport, TensorR
 from llama_eagle.convert.drafts.target import Target, open_target
 from llama_eagle.convert.drafts.write import add_keys, add_tensors, extended_because
 from llama_eagle.convert.foreign import refuse_foreign
-from llama_eagle.convert.quantized import is_direct, write_as
+from llama_eagle.convert.quantized import check_quantizer, is_direct, write_as
 from llama_eagle.convert.source import Checkpoint, open_checkpoint
 from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output
-from llama_eagle.errors import ConfigError, ConversionError, EagleError, UsageError
+from llama_eagle.errors import ConfigError, ConversionError, EagleError
 from llama_eagle.files import refuse_sources
 from llama_eagle.gguf.header import read_model
 
 
+def is_draft_config(config: dict[str, Any]) -> bool:
+    """Return True if this is the configuration of a draft. That of some drafts does not show it."""
+    return looks_like_draft(config) or is_dflash(config)
+
+
 def is_draft(checkpoint: Checkpoint) -> bool:
     """Return True if this checkpoint is a draft, by its configuration or else by its tensor names."""
-    if looks_like_draft(checkpoint.config) or is_dflash(checkpoint.config):
+    if is_draft_config(checkpoint.config):
         return True
     try:
         names = {canonical(name) for name in checkpoint.names()}
@@ -46,8 +52,7 @@ def convert_draft(
     a fault of either (then nothing is written), EnvironmentFailure for the machine.
     """
     options = options or DraftOptions()
-    if options.rope_base is not None and not 1 < options.rope_base < 1e30:
-        raise UsageError(f"RoPE base {options.rope_base} is not a number above 1")
+    check_quantizer(options.outtype)
     checkpoint = open_checkpoint(source)
     refuse_foreign(checkpoint)
     path = Path(target).expanduser()

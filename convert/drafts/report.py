@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from llama_eagle.errors import UsageError
+
 # Options that only EAGLE-3 drafts have.
 EAGLE3_OPTIONS = (
     "aux_layers", "rope_base", "norm_before_residual", "norm_output", "absolute_d2t", "share_head", "force",
@@ -34,6 +36,8 @@ class DraftOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "outtype", self.outtype.lower())
+        if self.rope_base is not None and not 1 < self.rope_base < 1e30:
+            raise UsageError(f"RoPE base {self.rope_base} is not a number above 1")
 
 
 @dataclass(frozen=True)

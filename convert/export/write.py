@@ -19,7 +19,7 @@ from llama_eagle.convert.export.from_gguf import of_gguf
 from llama_eagle.convert.export.network import Network, Tensor, of_checkpoint
 from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.errors import ConfigError, ConversionError, UsageError
-from llama_eagle.files import temporary_next_to
+from llama_eagle.files import check_output, temporary_next_to
 from llama_eagle.gguf.header import Header
 from llama_eagle.gguf.pairing import require_models
 from llama_eagle.gguf.validate import read_sound
@@ -57,6 +57,7 @@ def export_draft(
         raise UsageError(f"--to {engine}: choose one of {', '.join(ENGINES)}.")
     if output.exists() or output.is_symlink():
         raise UsageError(f"{output} exists: choose a new folder.")
+    check_output(output)
     goal = open_target(target)
     network = _network(source, target, goal, options or DraftOptions())
     require_expressible(engine, network, goal)

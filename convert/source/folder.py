@@ -144,7 +144,7 @@ def _download(repo: str, subfolder: str, revision: str | None, weights: bool) ->
     prefix = f"{subfolder}/" if subfolder else ""
     small = [prefix + pattern for pattern in SMALL_FILES]
     path = snapshot(repo, small, revision)
-    if not any((path / subfolder / name).exists() for name in ("config.json", "adapter_config.json")):
+    if not (path / subfolder / "config.json").exists():
         _refuse_without_config(repo, subfolder, path)
     if weights:
         snapshot(repo, [*small, f"{prefix}*.safetensors"], revision)
@@ -154,11 +154,14 @@ def _download(repo: str, subfolder: str, revision: str | None, weights: bool) ->
 
 
 def _refuse_without_config(repo: str, subfolder: str, path: Path) -> None:
+    if (path / subfolder / "adapter_config.json").exists():
+        raise ConfigError(f"{repo}: {ADAPTER}")
     found = sorted(file.parent.relative_to(path).as_posix() for file in path.rglob("config.json"))
     if subfolder:
         raise ConfigError(f"{repo}: no checkpoint (config.json) in its folder {subfolder}. Choose another one.")
     if found:
         raise ConfigError(f"{repo}: its checkpoints are in folders ({', '.join(found)}). Choose one: {repo}/{found[0]}")
+    raise ConfigError(f"{repo}: no checkpoint (config.json) in this repository. Name another one.")
 
 
 # --- weight files of a folder -----------------------------------------------------------------------------------

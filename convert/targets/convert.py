@@ -15,7 +15,7 @@ from llama_eagle.convert.dtypes import FILE_TYPE
 from llama_eagle.convert.foreign import refuse_foreign
 from llama_eagle.convert.general import stored_outtype, write_general
 from llama_eagle.convert.pooling import pooling_type
-from llama_eagle.convert.quantized import is_direct, write_as
+from llama_eagle.convert.quantized import check_quantizer, is_direct, write_as
 from llama_eagle.convert.source import Checkpoint, open_checkpoint
 from llama_eagle.convert.source.coded import read_scheme
 from llama_eagle.convert.source.weights import Weights
@@ -49,6 +49,12 @@ class TargetOptions:
     split_max_size: int = 0  # bytes of tensor data per file; 0: one file
     progress: Progress | None = None
     quantize: QuantizeOptions | None = None  # use llama.cpp's quantizer; implied by types that are not written directly
+
+    def __post_init__(self) -> None:
+        if self.mtp_only and not self.mtp:
+            raise UsageError("--mtp-only and --no-mtp exclude each other")
+        if self.split_max_size and (self.quantize or not is_direct(self.outtype.lower())):
+            raise UsageError(f"--split-max-size works with the types {', '.join(FILE_TYPE)}, not with the quantizer")
 
 
 @dataclass
@@ -214,16 +220,13 @@ def convert_target(
     each other, EnvironmentFailure for the disk; then nothing is left behind.
     """
     options = options or TargetOptions()
+    check_quantizer(options.outtype, options.quantize)
     checkpoint = open_checkpoint(source, revision=options.revision)
     refuse_foreign(checkpoint)
     output = Path(output)
     refuse_sources(output, [checkpoint.path])
     outtype = _outtype(checkpoint, options)
     quantize = options.quantize
-    if options.mtp_only and not options.mtp:
-        raise UsageError("--mtp-only and --no-mtp exclude each other")
-    if options.split_max_size and (quantize or not is_direct(outtype)):
-        raise UsageError(f"--split-max-size works with the types {', '.join(FILE_TYPE)}, not with the quantizer")
 
     def write(path: Path, kind: str, more: float) -> TargetReport:
         return _convert(checkpoint, path, stored_outtype(checkpoint) if kind == "auto" else kind, options, more)

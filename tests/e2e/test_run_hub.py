@@ -155,7 +155,8 @@ def test_no_draft_is_fetched_where_a_drafter_is_named(hub: Hub, drafter: str) ->
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (("--n-draft", "fast"), 2, "--n-draft"), (("--temp", "nan"), 2, "temperature"), (("--type", "q4km"), 2, "'q4km'"),
+        (("--n-draft", "fast"), 2, "--n-draft"), (("--temp", "nan"), 2, "temperature"),
+        (("--type", "q4km"), 2, "'q4km'"),
         (("--mmproj", "none.gguf"), 3, "none.gguf"), (("-d", "none.gguf"), 3, "none.gguf"),
         (("-d", "lookup", "-b", 4), 2, "--batch-size"), (("--rpc", "host"), 2, "host"),
         (("--tensor-split", "a"), 2, "--tensor-split"), (("--cache-type-k", "q9"), 2, "q9"),

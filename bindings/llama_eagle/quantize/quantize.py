@@ -128,6 +128,14 @@ def _overrides(options: QuantizeOptions) -> dict[str, str]:
     return patterns
 
 
+def check_options(options: QuantizeOptions) -> None:
+    """Check what needs no model: patterns, types, recipe, importance matrix. Raises `UsageError`, `InputError`."""
+    for name in (*filter(None, [options.output_type]), *_overrides(options).values()):
+        _tensor_type(name)
+    if options.imatrix:
+        read_imatrix(options.imatrix)
+
+
 def _check_pattern(pattern: str) -> None:
     try:
         re.compile(pattern)

@@ -198,26 +198,71 @@ def convert(
 ) -> None:
     """Convert a Hugging Face model, or an EAGLE-3 draft, to GGUF."""
     from llama_eagle.convert.drafts import is_draft
-    from llama_eagle.convert.source import open_checkpoint
-    from llama_eagle.files import refuse_existing
 
     if revision is not None and Path(source).is_dir():
         raise UsageError("--revision does not apply to a folder. Leave it out.")
-    if not draft_flags.dry_run:
-        refuse_existing([out, *([target_flags.mmproj] if target_flags.mmproj else [])], overwrite)
-    checkpoint = open_checkpoint(source, revision=revision)
+    draft_options, target_options = (each.options(outtype.lower(), pre) for each in (draft_flags, target_flags))
+    outputs = [out, *([target_flags.mmproj] if target_flags.mmproj else [])]
+    _check_before_work(outputs, target, draft_options, target_options, overwrite)
+    checkpoint = _open(source, revision, target, target_flags)
     if is_draft(checkpoint):
-        if target is None:
-            raise UsageError(f"{source} is a draft: name its target with --target (folder, hub id or GGUF).")
+        _require_target(source, target)
         _refuse(target_flags, "a draft")
-        report = _convert_draft(checkpoint, target, out, draft_flags.options(outtype.lower(), pre))
+        report = _convert_draft(checkpoint, str(target), out, draft_options)
     else:
         if target is not None:
             raise UsageError(f"{source} is not a draft: leave out --target, or give the draft's folder.")
         _refuse(draft_flags, "a target")
-        report = _convert_target(checkpoint, out, target_flags.options(outtype.lower(), pre), target_flags.mmproj)
+        report = _convert_target(checkpoint, out, target_options, target_flags.mmproj)
         report = {"kind": "target", "source": source, **report}
     _show(report, json)
+
+
+def _check_before_work(
+    outputs: list[Path], target: str | None, drafts: DraftOptions, targets: TargetOptions, overwrite: bool
+) -> None:
+    """Check what needs neither weights nor the whole target, before a download and a long conversion."""
+    from llama_eagle.convert.calibration import require_text
+    from llama_eagle.convert.quantized import check_quantizer
+    from llama_eagle.convert.source import open_checkpoint
+    from llama_eagle.files import check_output, refuse_existing
+    from llama_eagle.gguf.header import read_model
+
+    if len({str(each.resolve()).casefold() for each in outputs}) < len(outputs):
+        raise UsageError(f"--mmproj {outputs[1]} is the same file as --output. Name another file.")
+    if not drafts.dry_run:
+        refuse_existing(outputs, overwrite)
+        for output in outputs:
+            check_output(output)
+    check_quantizer(targets.outtype, targets.quantize)
+    if targets.calibration is not None:
+        require_text(targets.calibration)
+    if target is not None and (path := Path(target).expanduser()).is_file():
+        read_model(path)
+    elif target is not None:
+        open_checkpoint(target, weights=False)
+
+
+def _open(source: str, revision: str | None, target: str | None, target_flags: TargetFlags) -> Checkpoint:
+    """Open the checkpoint. What its configuration excludes is refused before its weights are downloaded."""
+    from llama_eagle.convert.drafts import is_draft_config
+    from llama_eagle.convert.foreign import refuse_foreign
+    from llama_eagle.convert.source import open_checkpoint
+    from llama_eagle.convert.targets import find_family
+
+    small = open_checkpoint(source, revision=revision, weights=False)
+    refuse_foreign(small)
+    if is_draft_config(small.config):
+        _require_target(source, target)
+        _refuse(target_flags, "a draft")
+    elif target is None:
+        find_family(small.config, source)
+    return small if Path(source).expanduser().is_dir() else open_checkpoint(source, revision=revision)
+
+
+def _require_target(source: str, target: str | None) -> None:
+    if target is None:
+        raise UsageError(f"{source} is a draft: name its target with --target (folder, hub id or GGUF).")
 
 
 def _convert_draft(checkpoint: Checkpoint, target: str, out: Path, options: DraftOptions) -> dict[str, Any]:
@@ -262,8 +307,6 @@ def _convert_with_vision(source: Checkpoint, out: Path, mmproj: Path, options: T
     from llama_eagle.convert.targets import convert_target, convert_vision
     from llama_eagle.files import refuse_sources, temporary_next_to
 
-    if str(mmproj.resolve()).casefold() == str(out.resolve()).casefold():
-        raise UsageError(f"--mmproj {mmproj} is the same file as --output. Name another file.")
     refuse_sources(mmproj, [source.path])
     with temporary_next_to(mmproj) as (middle,):
         vision = convert_vision(source, middle, options)
