@@ -7,17 +7,22 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import Timeout
 from fixtures.command import assert_one_line_error, llama_eagle
 from fixtures.eagle3_checkpoints import CASES, make_draft
 from fixtures.hub import Fault, serve_hub
 from fixtures.targets import make_target
 from fixtures.tiny_gguf import write_draft, write_target
+from llama_eagle.cli import store
+from llama_eagle.errors import EnvironmentFailure
+from llama_eagle.pairs import model_folder
 
 pytestmark = pytest.mark.native
 
@@ -166,6 +171,81 @@ def test_options_are_checked_before_the_download(hub: Hub, options: tuple[str, .
     hub.add("me/m", "config.json", "model.safetensors")
     assert_one_line_error(llama_eagle("run", "me/m", "-p", "abc", *options, **hub.environment()), code, message)
     assert not any(path.is_file() for path in hub.cache.rglob("*")), "nothing is downloaded"
+
+
+class Gate(dict[str, Fault]):
+    """Faults of a hub that has none: it holds the weights of the repository `closed` back until `opened`."""
+
+    def __init__(self, closed: str) -> None:
+        super().__init__()
+        self.closed, self.reached, self.opened = closed, threading.Event(), threading.Event()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        if key.startswith(self.closed) and Path(key).suffix in (".safetensors", ".bin"):
+            self.reached.set()
+            self.opened.wait(timeout=100)
+        return default
+
+
+def start(hub: Hub, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "llama_eagle", "run", *arguments, "-c", "256", "-t", "1", "-p", "abc", "-n", "4"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, env={**os.environ, **hub.environment()}, text=True, **pipes)
+
+
+@pytest.mark.parametrize(
+    ("repo", "entry"),
+    [
+        ("Qwen/Qwen3-1.7B", ("Qwen/Qwen3-1.7B", "f32")),
+        ("AngelSlim/Qwen3-1.7B_eagle3", ("AngelSlim/Qwen3-1.7B_eagle3 for Qwen/Qwen3-1.7B", "q8_0")),
+    ],
+)
+def test_an_entry_is_locked_while_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repo: str, entry: tuple[str, str]
+) -> None:
+    """The target's, and that of its published draft."""
+    hub = Hub(tmp_path / "hub", tmp_path / "cache")
+    monkeypatch.setenv("LLAMA_EAGLE_CACHE", str(hub.cache))
+    make_target("qwen3", hub.folder / "Qwen/Qwen3-1.7B", 1, dtype="float32")
+    make_draft(hub.folder / "AngelSlim/Qwen3-1.7B_eagle3", CASES["angelslim"])
+    gate = Gate(repo)
+    with serve_hub(hub.folder, gate) as hub.endpoint, start(hub, "Qwen/Qwen3-1.7B", "--type", "f32") as running:
+        try:
+            assert gate.reached.wait(timeout=100)
+            with pytest.raises(Timeout):
+                store.entry_lock(model_folder(*entry)).acquire(timeout=0)
+        finally:
+            gate.opened.set()
+        _, errors = running.communicate(timeout=100)
+    assert running.returncode == 0, errors
+    assert len(hub.kept()) == 2
+    store.entry_lock(model_folder(*entry)).acquire(timeout=0).lock.release()
+
+
+def test_an_entry_that_is_being_made_is_not_cleared(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_EAGLE_CACHE", str(hub.cache))
+    folder = model_folder("me/m", "f32")
+    folder.mkdir(parents=True)
+    with store.entry_lock(folder), pytest.raises(EnvironmentFailure, match="another command is converting"):
+        store.clear("all")
+    assert folder.is_dir()
+    assert [entry.folder for entry in store.clear("all")] == [folder] and not folder.exists()
+
+
+def test_a_second_command_waits_and_uses_the_result(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_EAGLE_CACHE", str(hub.cache))
+    hub.add("me/m", "config.json", "model.safetensors")  # no model: its download would fail
+    folder = model_folder("me/m", "f32")
+    with store.entry_lock(folder):
+        second = start(hub, "me/m", "--type", "f32", "-d", "none")
+        assert second.stderr is not None
+        first_line = second.stderr.readline()
+        folder.mkdir(parents=True)
+        write_target(folder / "m-f32.gguf")
+    answer, errors = second.communicate(timeout=100)
+    assert first_line == "waiting for another command that is converting me/m\n"
+    assert (second.returncode, errors) == (0, "")
+    assert answer and not any((hub.cache / "hf").rglob("model.safetensors"))
 
 
 def test_a_download_that_was_cut_is_resumed(hub: Hub) -> None:

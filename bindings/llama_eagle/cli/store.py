@@ -10,15 +10,18 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llama_eagle import console
-from llama_eagle.errors import EagleError, InputError, UsageError
-from llama_eagle.files import read_json_or_yaml, typed
+from llama_eagle.errors import EagleError, EnvironmentFailure, InputError, UsageError
+from llama_eagle.files import cache_dir, read_json_or_yaml, typed, write_error
 from llama_eagle.gguf import names
 from llama_eagle.hub import download_files, file_sizes, revision_of
 from llama_eagle.pairs import KnownPair, find_pair, kept_draft, model_folder, models_dir
 from llama_eagle.progress import progress
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 MADE_OF = "made-of.json"  # description of an entry; written before the conversion
 CONVERT_TO = "q4_k_m"
@@ -83,11 +86,22 @@ def entries() -> Iterator[Entry]:
 
 
 def clear(name: str) -> list[Entry]:
-    """Delete the models made from `name`, or "all", and return them."""
+    """Delete the models made from `name`, or "all", and return them.
+
+    Raises `EnvironmentFailure` if another command is converting one of them.
+    """
+    from filelock import Timeout
+
     found = [entry for entry in entries() if name in ("all", entry.made_of, entry.folder.name)]
     for entry in found:
         _ = entry.n_bytes  # cached for the report
-        shutil.rmtree(entry.folder)
+        try:
+            with entry_lock(entry.folder).acquire(timeout=0):
+                shutil.rmtree(entry.folder)
+        except Timeout:
+            raise EnvironmentFailure(
+                f"another command is converting {entry.made_of}. Wait for its end, or stop it."
+            ) from None
     return found
 
 
@@ -182,9 +196,40 @@ def _converted(source: str, outtype: str) -> Path:
         target.unlink()
     if not target.is_file():
         require_type(outtype)
-        with _entry(target.parent, source, outtype) as describe:
-            _convert(source, target, outtype, describe)
+        with _locked(target, source) as is_missing:
+            if is_missing:
+                with _entry(target.parent, source, outtype) as describe:
+                    _convert(source, target, outtype, describe)
     return target
+
+
+def entry_lock(folder: Path) -> FileLock:
+    """Return the lock of a cache entry, which the command that makes or deletes the entry holds."""
+    from filelock import FileLock
+
+    path = cache_dir() / "locks" / f"{folder.name}.lock"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(error, path, 0) from None
+    return FileLock(path)
+
+
+@contextlib.contextmanager
+def _locked(target: Path, source: str) -> Iterator[bool]:
+    """Hold the lock of an entry, after waiting for another command that makes it; yield True if `target` is missing."""
+    from filelock import Timeout
+
+    lock = entry_lock(target.parent)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        console.log(f"waiting for another command that is converting {source}")
+        lock.acquire()
+    try:
+        yield not target.is_file()
+    finally:
+        lock.release()
 
 
 @contextlib.contextmanager
@@ -262,7 +307,10 @@ def _convert_draft(pair: KnownPair, target: Path) -> None:
     from llama_eagle.convert.source import open_checkpoint
 
     draft = kept_draft(pair)
-    with _entry(draft.parent, pair.draft, "q8_0") as describe:
+    with _locked(draft, pair.draft) as is_missing, contextlib.ExitStack() as entry:
+        if not is_missing:
+            return
+        describe = entry.enter_context(_entry(draft.parent, pair.draft, "q8_0"))
         checkpoint = open_checkpoint(pair.draft)
         describe(checkpoint.revision)
         with progress("converting the draft") as on_progress:
