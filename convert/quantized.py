@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from llama_eagle.quantize.quantize import QuantizeOptions, QuantizeReport
 
 Report = TypeVar("Report")
-NEEDS_MATRIX = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s")
+NEEDS_MATRIX = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq2_m", "iq3_xxs", "iq3_xs", "q2_k_s")
 
 
 def is_direct(outtype: str) -> bool:
@@ -38,7 +38,7 @@ def check_quantizer(outtype: str, options: QuantizeOptions | None = None) -> Non
     """
     require_type(outtype)
     if outtype.lower() in NEEDS_MATRIX and (options is None or options.imatrix is None):
-        raise UsageError(f"type {outtype} needs an importance matrix (--imatrix). Or choose a type of 3 bits and more.")
+        raise UsageError(f"type {outtype} needs an importance matrix (--imatrix). Or choose q2_k, or q3_k_m and larger.")
     if options is not None:
         from llama_eagle.quantize.quantize import check_options  # needs the native library
 
