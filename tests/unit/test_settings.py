@@ -154,6 +154,30 @@ def test_a_key_that_no_header_can_carry(key: str) -> None:
         from_config(Path("c.json"), {"api_key": key, **SERVER}, BASE)
 
 
+@pytest.mark.parametrize("key", ["", ",", " ", '""', ',"",'])
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_keys_that_the_server_would_drop(key: str, host: str, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("# a comment\n\n \n")
+    for extra in (("--api-key", key), ("--api_key", key), ("--api-key-file", str(tmp_path / "keys")), ("--api-key",)):
+        with pytest.raises(UsageError, match=r"Give a key|Write one"):
+            replace(BASE, host=host, extra=extra)
+    with pytest.raises(UsageError, match="the key is empty"):
+        replace(BASE, host=host, api_key=key)
+
+
+def test_only_a_key_opens_the_server_to_others(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("#\nsecret")
+    for extra in (("--api-key", ",secret"), ("--api_key", "secret"), ("--api-key-file", str(tmp_path / "keys"))):
+        replace(BASE, host="0.0.0.0", extra=extra)
+    for extra in ((), ("--api-key=secret",)):  # llama-server has no such form
+        with pytest.raises(UsageError, match=r"anyone who can reach 0\.0\.0\.0"):
+            replace(BASE, host="0.0.0.0", extra=extra)
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("missing", "pipe"):
+        with pytest.raises(UsageError, match=rf"{name}: not a regular file"):
+            replace(BASE, host="0.0.0.0", extra=("--api-key-file", str(tmp_path / name)))
+
+
 def test_own_defaults_that_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.toml").write_text(
         'threads = 2\ntemp = 1\n[generate]\nn-draft = 4\nraw = true\nstop = ["a", "b"]'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+import string
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -75,6 +76,38 @@ def _require_template(extra: Sequence[str]) -> None:
                 f"--chat-template {value:.50}: not a Jinja template. Give one, chatml, or --chat-template-file; "
                 "names of llama.cpp's templates need --no-jinja."
             )
+
+
+def names_key(text: str) -> bool:
+    """Return True if a comma-separated list has an entry. llama-server drops empty ones."""
+    return bool(text.strip(string.whitespace + ',"'))
+
+
+def has_key(extra: Sequence[str]) -> bool:
+    """Return True if the arguments set a key. Raises `UsageError` if they name one that llama-server would drop.
+
+    A server without any key accepts all requests.
+    """
+    given = [*zip_longest(extra, extra[1:], fillvalue="")]
+    texts = [value for argument, value in given if argument.replace("_", "-") == "--api-key"]
+    files = [value for argument, value in given if argument.replace("_", "-") == "--api-key-file"]
+    if not all(map(names_key, texts)):
+        raise UsageError("--api-key after -- is empty. Give a key, or leave it out.")
+    for file in files:
+        _require_keys(Path(file))
+    return bool(texts or files)
+
+
+def _require_keys(path: Path) -> None:
+    """Raise `UsageError` unless the file has a key, which is a line that is neither empty nor a comment."""
+    try:
+        lines = path.read_bytes().split(b"\n") if path.is_file() else None
+    except OSError:
+        lines = None
+    if lines is None:
+        raise UsageError(f"--api-key-file {path}: not a regular file that can be read. Correct the path.")
+    if not any(line.strip() and not line.startswith(b"#") for line in lines):
+        raise UsageError(f"--api-key-file {path}: no key in it. Write one on each line, without # before it.")
 
 
 def changed_models(

@@ -21,7 +21,7 @@ from llama_eagle.native.build import build_info
 from llama_eagle.native.limits import MAX_CONTEXT
 from llama_eagle.native.processor.threads import n_threads, read_threads, warn_excess
 from llama_eagle.native.rpc import read_servers
-from llama_eagle.serving.extra_args import changed_models, normalized, refuse_unchecked
+from llama_eagle.serving.extra_args import changed_models, has_key, names_key, normalized, refuse_unchecked
 from llama_eagle.sessions.chat_template import end_worker, render
 from llama_eagle.sessions.devices import last_device, require_servers
 from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions, LoadOptions, batch_too_small
@@ -33,7 +33,6 @@ TEST_CHAT = {
 }  # fmt: skip
 MAX_SLOTS = 16
 EMBEDDING = {"--embedding", "--embeddings", "--rerank", "--reranking"}  # arguments after which nothing is generated
-KEYS = ("--api-key", "--api-key-file")
 PLAIN_PAGE = Path(__file__).parent / "page"  # for a build without the chat page
 
 
@@ -62,7 +61,7 @@ class ServerOptions:
     extra: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        has_key = bool(self.api_key) or any(argument.split("=")[0] in KEYS for argument in self.extra)
+        is_closed = has_key(self.extra) or bool(self.api_key)
         refuse_unchecked(self.extra, tuple(os.environ))
         refuse(
             {
@@ -73,12 +72,14 @@ class ServerOptions:
                     self.drafting.draft_sampling != "match"
                 ),
                 "the server does not support a drafter of your own": self.drafting.drafter is not None,
-                "the key is empty. Give another, or leave it out": self.api_key == "",
+                "the key is empty. Give another, or leave it out": (
+                    self.api_key is not None and not names_key(self.api_key)
+                ),
                 "api_key contains a line break or another character that HTTP headers forbid. Use letters and digits": (
                     not (self.api_key or "x").isprintable()
                 ),
                 f"anyone who can reach {self.host} could use this server. Set --api-key, or allow it with "
-                "--no-api-key": (not (has_key or self.open_to_all or is_local(self.host))),
+                "--no-api-key": (not (is_closed or self.open_to_all or is_local(self.host))),
             }
         )
 
