@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from llama_eagle.errors import UsageError
-from llama_eagle.native.processor import threads
+from llama_eagle.gguf.size import available_bytes
+from llama_eagle.native.processor import linux, threads
 from llama_eagle.native.processor.cores import Cores, alike
 from llama_eagle.native.processor.detect import read_cores
-from llama_eagle.native.processor.linux import parse_list, quota
+from llama_eagle.native.processor.linux import free_memory, parse_list, quota
 from llama_eagle.native.processor.linux import read_cores as read_linux
 from llama_eagle.native.processor.macos import read_cores as read_macos
 from llama_eagle.native.processor.windows import from_records
@@ -141,6 +142,51 @@ class TestQuota:
     def test_threads_stay_within_it(self, tmp_path: Path, limit: str, n: int) -> None:
         files = {"proc/self/cgroup": "0::/c", f"{V2}/c/cpu.max": f"{limit} 100000"}
         assert machine(tmp_path, SMT, files).n_default == n
+
+
+def v2_memory(folder: str, limit: object, used: int, stat: str = "") -> dict[str, str]:
+    return {f"{V2}/{folder}memory.max": f"{limit}", f"{V2}/{folder}memory.current": f"{used}"} | (
+        {f"{V2}/{folder}memory.stat": stat} if stat else {}
+    )
+
+
+V1_MEMORY = {
+    "proc/self/cgroup": "9:memory:/docker/1\n4:cpu,cpuacct:/docker/1",
+    f"{V2}/memory/docker/1/memory.limit_in_bytes": "9223372036854771712",
+    f"{V2}/memory/docker/1/memory.usage_in_bytes": "700",
+    f"{V2}/memory/memory.limit_in_bytes": "1000",
+    f"{V2}/memory/memory.usage_in_bytes": "900",
+    f"{V2}/memory/memory.stat": "inactive_file 1\ntotal_inactive_file 500\ntotal_active_file 100\ntotal_rss 300",
+}
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, None),
+        ({"proc/self/cgroup": "0::/", **v2_memory("", "max", 5)}, None),
+        ({"proc/self/cgroup": "0::/", **v2_memory("", 1000, 900)}, 100),
+        ({"proc/self/cgroup": "0::/", **v2_memory("", 1000, 1200)}, 0),
+        (
+            {
+                "proc/self/cgroup": "0::/",
+                **v2_memory("", 1000, 990, "anon 90\nfile 910\ninactive_file 700\nactive_file 100\nslab_reclaimable 5"),
+            },
+            815,
+        ),
+        ({"proc/self/cgroup": "0::/a/b", **v2_memory("a/", 500, 200), **v2_memory("a/b/", "max", 100)}, 300),
+        ({"proc/self/cgroup": "0::/a/b", **v2_memory("a/", 500, 200), **v2_memory("a/b/", 150, 100)}, 50),
+        (V1_MEMORY, 700),
+    ],
+    ids=range(8),
+)
+def test_memory_of_control_groups(tmp_path: Path, files: dict[str, str], expected: int | None) -> None:
+    assert free_memory(write(tmp_path, files)) == expected
+
+
+def test_available_memory_is_within_the_control_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linux, "free_memory", lambda: 1000)
+    assert available_bytes() == 1000
 
 
 class TestOtherSystems:

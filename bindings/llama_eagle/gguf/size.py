@@ -11,8 +11,8 @@ from pathlib import Path
 
 from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.gguf.header import Header, quant_sizes
+from llama_eagle.native.processor import linux
 
-CGROUP = Path("/sys/fs/cgroup")
 OVERHEAD = 1 << 30  # bytes of address space for graphs, threads and their heaps, most of them never used
 
 
@@ -77,10 +77,10 @@ def total_bytes() -> int | None:
 def available_bytes() -> int | None:
     """Return the memory that this process may still use; None if it is unknown.
 
-    The limits are those of the machine, the control group and the address space.
+    The limits are those of the machine, the control groups and the address space. Page cache counts as available.
     """
     addresses = free_addresses()
-    limits = (_meminfo(), _control_group(), None if addresses is None else max(addresses - OVERHEAD, 0))
+    limits = (_meminfo(), linux.free_memory(), None if addresses is None else max(addresses - OVERHEAD, 0))
     return min((limit for limit in limits if limit is not None), default=None)
 
 
@@ -104,11 +104,3 @@ def _meminfo() -> int | None:
     fields = dict(line.split(":", 1) for line in lines)
     kib = sum(int(fields.get(name, "0 kB").split()[0]) for name in ("MemAvailable", "SwapFree"))
     return kib * 1024
-
-
-def _control_group() -> int | None:
-    try:
-        limit, used = ((CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
-    except OSError:
-        return None
-    return None if limit == "max" else int(limit) - int(used)

@@ -1,4 +1,4 @@
-"""Cores, affinity and quota on Linux, from /sys and /proc.
+"""Cores, affinity and the limits of control groups on Linux, from /sys and /proc.
 
 Sources: Documentation/ABI/stable/sysfs-devices-system-cpu and Documentation/admin-guide/{cgroup-v1,cgroup-v2} of Linux.
 """
@@ -15,6 +15,10 @@ from llama_eagle.native.processor.cores import Cores
 ROOT = Path("/")
 SIBLINGS = ("core_cpus_list", "thread_siblings_list")  # the second is the older name
 V2_MOUNTS = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
+V2_MEMORY = ("memory.max", "memory.current")
+V1_MEMORY = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+V2_CACHES = ("inactive_file", "active_file", "slab_reclaimable")  # memory that the kernel frees when a group is full
+V1_CACHES = ("total_inactive_file", "total_active_file")
 SLOWER = 0.8  # cores below this share of the highest capacity are efficiency cores
 ALIKE = 1.1  # capacities whose ratio is lower belong to one kind of core
 
@@ -46,6 +50,11 @@ def parse_list(text: str) -> frozenset[int]:
 def quota(root: Path = ROOT) -> float | None:
     """Return the number of processors that the process's control groups grant; None: no limit."""
     return min(_quotas(root), default=None)
+
+
+def free_memory(root: Path = ROOT) -> int | None:
+    """Return the bytes that the process's control groups still grant, page cache included; None: no limit."""
+    return min(_free_memory(root), default=None)
 
 
 def _processors(root: Path) -> frozenset[int]:
@@ -85,6 +94,24 @@ def _quotas(root: Path) -> Iterator[float]:
             mounts = [f"sys/fs/cgroup/{name}" for name in dict.fromkeys((controllers, "cpu", "cpu,cpuacct"))]
             for folder in _levels(root, mounts, path):
                 yield from _share(_text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us"))
+
+
+def _free_memory(root: Path) -> Iterator[int]:
+    for number, controllers, path in _groups(root):
+        if number == "0" and not controllers:
+            for folder in _levels(root, V2_MOUNTS, path):
+                yield from _unused(folder, V2_MEMORY, V2_CACHES)
+        elif "memory" in controllers.split(","):
+            for folder in _levels(root, [f"sys/fs/cgroup/{controllers}", "sys/fs/cgroup/memory"], path):
+                yield from _unused(folder, V1_MEMORY, V1_CACHES)
+
+
+def _unused(folder: Path, names: tuple[str, str], caches: tuple[str, ...]) -> Iterator[int]:
+    """Yield limit - usage + page cache of a group; nothing for "max", which means no limit."""
+    limit, used = (_number(folder / name) for name in names)
+    if limit is not None and used is not None:
+        lines = [line.split() for line in _text(folder / "memory.stat").splitlines()]
+        yield max(limit - used + sum(int(line[1]) for line in lines if len(line) == 2 and line[0] in caches), 0)
 
 
 def _groups(root: Path) -> Iterator[tuple[str, str, str]]:
