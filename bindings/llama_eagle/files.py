@@ -27,7 +27,15 @@ ENDING = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGXCPU")  # signals that end a proce
 def cache_dir() -> Path:
     """Return the folder for downloads, converted models and synthetic pairs: LLAMA_EAGLE_CACHE, or the user's cache."""
     base = os.environ.get("LLAMA_EAGLE_CACHE") or os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
-    return Path(base or Path.home() / ".cache") / "llama-eagle"
+    return Path(base or home() / ".cache") / "llama-eagle"
+
+
+def home() -> Path:
+    """Return the user's folder. Raises `EnvironmentFailure` for a process whose user has none."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise EnvironmentFailure("this user has no home folder. Set HOME or LLAMA_EAGLE_CACHE.") from None
 
 
 def write_error(error: OSError, path: Path, need: int) -> EnvironmentFailure:

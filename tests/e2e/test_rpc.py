@@ -223,6 +223,7 @@ def hello(major: int, minor: int = 0) -> bytes:
         ([hello(6)], "it uses protocol 6.0, this build uses 7.0"),
         ([hello(7, 9)], "it uses protocol 7.9"),
         ([], "its answer does not follow RPC protocol"),
+        ([message(b"")], "its answer does not follow RPC protocol"),
         ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "its answer does not follow RPC protocol"),
     ],
 )
@@ -240,6 +241,12 @@ def test_nobody_there(pair: tuple[Path, Path]) -> None:
         assert done.code == 4 and "cannot be reached" in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize("host", ["..", "a" * 64, "a..b"])
+def test_no_host_name(host: str) -> None:
+    with pytest.raises(EnvironmentFailure, match="cannot be reached"):
+        rpc.query(f"{host}:50052")
+
+
 def test_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rpc, "TIMEOUT_S", 0.2)
     listener = socket.create_server((HOST, 0))  # takes connections, says nothing: a server that has a client
@@ -248,7 +255,9 @@ def test_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     listener.close()
 
 
-@pytest.mark.parametrize("given", ["host", "host:0", "host:99999", ":50052", "::1:50052", "a:1,a:1"])
+@pytest.mark.parametrize(
+    "given", ["host", "host:0", "host:99999", ":50052", "::1:50052", "a:1,a:1", "a:²", "a:" + "1" * 5000]
+)
 def test_no_servers(given: str) -> None:
     with pytest.raises(UsageError, match="rpc_servers"):
         rpc.read_servers(given)

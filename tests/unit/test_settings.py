@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llama_eagle.cli import store
+from llama_eagle.cli import options, store
 from llama_eagle.cli.app import command
-from llama_eagle.cli.commands.serve import read_settings
+from llama_eagle.cli.commands import bench, convert
+from llama_eagle.cli.commands.serve import read_settings, require_free
+from llama_eagle.cli.config import config_file, named_in_file, read_defaults
 from llama_eagle.cli.conversation import Conversation
 from llama_eagle.drafting.options import DraftingOptions
-from llama_eagle.errors import ConfigError, EagleError, InputError, UsageError
+from llama_eagle.errors import ConfigError, EagleError, EnvironmentFailure, InputError, UsageError
+from llama_eagle.files import cache_dir
 from llama_eagle.serving.options import ServerOptions, from_config
 from llama_eagle.sessions.options import ContextOptions
 
@@ -176,6 +179,41 @@ def test_only_a_key_opens_the_server_to_others(tmp_path: Path) -> None:
     for name in ("missing", "pipe"):
         with pytest.raises(UsageError, match=rf"{name}: not a regular file"):
             replace(BASE, host="0.0.0.0", extra=("--api-key-file", str(tmp_path / name)))
+
+
+@pytest.mark.parametrize("host", ["..", "a" * 64])
+def test_a_host_that_is_no_name(host: str) -> None:
+    with pytest.raises(EnvironmentFailure, match="cannot listen on"):
+        require_free(host, 0)
+
+
+@pytest.mark.parametrize("text", ["²", "1²", "\u0663", "9" * 5000])
+def test_texts_that_are_no_numbers(text: str) -> None:
+    for read in (options.read_n_draft, options._read_vocab, bench._lengths, bench._rows):
+        with pytest.raises(UsageError):
+            read(text)
+    with pytest.raises(UsageError):
+        bench._numbers("--n-prompt", text)
+    with pytest.raises(UsageError):
+        convert._size(f"{text}G")
+
+
+def test_a_user_without_a_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (
+        "HOME",
+        "LLAMA_EAGLE_CACHE",
+        "LLAMA_EAGLE_CONFIG",
+        "XDG_CACHE_HOME",
+        "XDG_CONFIG_HOME",
+        "LOCALAPPDATA",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**30 + 7)
+    assert config_file() is None
+    assert read_defaults({}) == {}
+    assert named_in_file("serve", ["--host"]) == []
+    with pytest.raises(EnvironmentFailure, match="Set HOME or LLAMA_EAGLE_CACHE"):
+        cache_dir()
 
 
 def test_own_defaults_that_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,12 +15,15 @@ from llama_eagle.files import null_character
 VARIABLE = "LLAMA_EAGLE_CONFIG"
 
 
-def config_file() -> Path:
-    """Return the path of the file, whether it exists or not."""
+def config_file() -> Path | None:
+    """Return the path of the file, whether it exists or not; None for a user without a home folder."""
     from platformdirs import user_config_path
 
     named = os.environ.get(VARIABLE)
-    return Path(named) if named else user_config_path("llama-eagle") / "config.toml"
+    try:
+        return Path(named) if named else user_config_path("llama-eagle") / "config.toml"
+    except RuntimeError:
+        return None
 
 
 def read_defaults(commands: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -29,7 +32,7 @@ def read_defaults(commands: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     commands: click's. Raises `ConfigError` for a file that cannot be read, or that names an unknown option or command.
     """
     path = config_file()
-    if not path.is_file() and not os.environ.get(VARIABLE):
+    if path is None or not (path.is_file() or os.environ.get(VARIABLE)):
         return {}
     content = _read(path)
     parameters = {name: _options(command) for name, command in commands.items()}
@@ -57,7 +60,7 @@ def named_in_file(command: str, flags: Sequence[str]) -> list[str]:
     """Return those of `flags`, without dashes, that the file sets for `command`; [] if the file cannot be read."""
     path = config_file()
     try:
-        content = _read(path) if path.is_file() else {}
+        content = _read(path) if path is not None and path.is_file() else {}
     except ConfigError:
         return []
     own = content.get(command)
@@ -71,7 +74,7 @@ def _read(path: Path) -> dict[str, Any]:
     else:
         import tomli as tomllib
     try:
-        found = tomllib.loads(path.read_text("utf-8"))
+        found = tomllib.loads(path.read_text("utf-8-sig"))
     except OSError as error:
         remedy = f"Correct {VARIABLE}" if os.environ.get(VARIABLE) else "Correct or remove it"
         raise ConfigError(f"{path}: cannot be read ({error.strerror}). {remedy}.") from None

@@ -14,6 +14,7 @@ from llama_eagle import console
 from llama_eagle.drafting.options import DraftingOptions, about
 from llama_eagle.errors import UsageError
 from llama_eagle.generation.options import SamplingParams
+from llama_eagle.native.limits import read_number
 from llama_eagle.native.processor.threads import read_threads, warn_excess
 from llama_eagle.native.rpc import read_servers
 from llama_eagle.sessions.options import ContextOptions, LoadOptions, batch_too_small
@@ -304,9 +305,10 @@ def read_n_draft(text: str) -> int | str:
     """Parse a draft length: a number of 0 or more, or "auto". Raises `UsageError` for anything else."""
     if text == "auto":
         return text
-    if not text.isdigit():
+    number = read_number(text)
+    if number is None:
         raise UsageError(f"draft length {text!r} (n_draft): give a number of 0 or more, or auto.")
-    return int(text)
+    return number
 
 
 def _read_split(text: str | None) -> tuple[float, ...]:
@@ -317,9 +319,12 @@ def _read_split(text: str | None) -> tuple[float, ...]:
 
 
 def _read_vocab(text: str | None) -> int | str | None:
-    if text is not None and text != "all" and not text.isdigit():
+    if text is None or text == "all":
+        return text
+    number = read_number(text)
+    if number is None:
         raise UsageError(f"draft_vocab {text!r}: give a number of tokens, or all.")
-    return int(text) if text and text.isdigit() else text
+    return number
 
 
 def read_layers(text: str | None) -> tuple[int, ...] | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from llama_eagle import console
 from llama_eagle.errors import EagleError, EnvironmentFailure, InputError, UsageError
-from llama_eagle.files import cache_dir, read_json_or_yaml, typed, write_error
+from llama_eagle.files import cache_dir, home, read_json_or_yaml, typed, write_error
 from llama_eagle.gguf import names
 from llama_eagle.hub import download_files, file_sizes, revision_of
 from llama_eagle.pairs import KnownPair, find_pair, kept_draft, model_folder, models_dir
@@ -142,7 +142,7 @@ def _is_draft(path: Path) -> bool:
 def _by_name(repo: str, subfolder: str, wanted: str | None, with_draft: bool) -> Path:
     """Return the GGUF of a repository: from LM Studio's folder, from our own cache, or from the hub."""
     for base in _LM_STUDIO:
-        folder = Path.home() / base / repo / subfolder
+        folder = home() / base / repo / subfolder
         if folder.is_dir() and any(folder.rglob("*.gguf")):
             return _in_folder(folder, wanted)
     source = f"{repo}/{subfolder}".rstrip("/")

@@ -1,9 +1,20 @@
-"""Maximum values for llama.cpp, which beyond them ends the process or wraps around."""
+"""Maximum values for llama.cpp, which beyond them ends the process or wraps around; numbers in text."""
 
 from __future__ import annotations
+
+import re
 
 MAX_CONTEXT = 2**31 - 1
 MAX_THREADS = 512  # ggml's GGML_MAX_N_THREADS; many more end the process
 LONGEST = 16  # default maximum draft length in tokens
 MAX_EXACT_ROWS = 72  # EAGLE_EXACT_MAX_ROWS: maximum batch size whose rows have the same bits as alone
 MAX_EXACT_DRAFT = MAX_EXACT_ROWS - 1
+
+
+def read_number(text: str) -> int | None:
+    """Return the number that up to 18 digits form; None for other text.
+
+    `str.isdigit` also accepts characters that `int` refuses, such as a superscript, and `int` refuses thousands of
+    digits.
+    """
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None

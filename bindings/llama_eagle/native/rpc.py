@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from llama_eagle.errors import EnvironmentFailure, UsageError
 from llama_eagle.native import build, calls
 from llama_eagle.native.calls import backend_function
+from llama_eagle.native.limits import read_number
 
 GET_DEVICE_MEMORY, HELLO, DEVICE_COUNT = 11, 14, 15
 CAPABILITIES = bytes(24)  # TCP only
@@ -51,6 +52,8 @@ def query(server: str) -> list[RemoteDevice]:
         raise EnvironmentFailure("this build has no RPC (GGML_RPC=OFF). Build it with GGML_RPC=ON.")
     with _connected(server) as connection:
         hello = _request(connection, HELLO, CAPABILITIES)
+        if len(hello) < 2:
+            raise EOFError
         found = f"{hello[0]}.{hello[1]}"
         if len(hello) != 4 + len(CAPABILITIES) or not _is_compatible(found, protocol):
             raise EnvironmentFailure(
@@ -70,9 +73,10 @@ def _is_compatible(found: str, protocol: str) -> bool:
 
 def _address(server: str) -> tuple[str, int]:
     host, _, port = server.rpartition(":")
-    if not host or ":" in host or not port.isdigit() or not 0 < int(port) < 65536:
+    number = read_number(port) or 0
+    if not host or ":" in host or not 0 < number < 65536:
         raise UsageError(f"rpc_servers: {server!r} is not HOST:PORT. Give an IPv4 address or a name, and a port.")
-    return host, int(port)
+    return host, number
 
 
 @contextmanager
@@ -80,9 +84,10 @@ def _connected(server: str) -> Iterator[socket.socket]:
     """Connect to a server, and translate connection errors into `EnvironmentFailure` with a remedy."""
     try:
         connection = socket.create_connection(_address(server), TIMEOUT_S)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the second: no valid host name
+        reason = getattr(error, "strerror", None) or error
         raise EnvironmentFailure(
-            f"RPC server {server}: it cannot be reached ({error.strerror or error}). Start llama-eagle rpc-server "
+            f"RPC server {server}: it cannot be reached ({reason}). Start llama-eagle rpc-server "
             "there with --host and --port, or correct the address."
         ) from None
     try:

@@ -23,7 +23,7 @@ from llama_eagle.cli.options import (
 from llama_eagle.drafting.options import LOOKUP, DraftingOptions
 from llama_eagle.errors import UsageError
 from llama_eagle.files import cache_dir
-from llama_eagle.native.limits import LONGEST
+from llama_eagle.native.limits import LONGEST, read_number
 from llama_eagle.native.processor.threads import n_threads
 from llama_eagle.progress import numbered
 from llama_eagle.sessions.options import MTP, ContextOptions
@@ -358,20 +358,20 @@ def _peer() -> Peer:
 
 def _lengths(text: str) -> tuple[int | str, ...]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part == "auto" or (part.isdigit() and int(part) > 0) for part in parts):
+    if not parts or not all(part == "auto" or (read_number(part) or 0) > 0 for part in parts):
         raise UsageError(f"--n-draft {text!r}: give lengths from 1 and auto, such as 1,2,4,auto.")
     return tuple("auto" if part == "auto" else int(part) for part in parts)
 
 
 def _rows(text: str) -> int | None:
-    if text != "all" and not (text.isdigit() and int(text) > 0):
+    if text != "all" and not (read_number(text) or 0) > 0:
         raise UsageError(f"--draft-vocab {text!r}: give a number of tokens from 1, or all.")
     return None if text == "all" else int(text)
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not all(part.isdigit() and int(part) > 0 for part in parts):
+    if not all((read_number(part) or 0) > 0 for part in parts):
         raise UsageError(f"{option} {text!r}: give numbers of tokens from 1, such as 512,8192.")
     return tuple(int(part) for part in parts)
 

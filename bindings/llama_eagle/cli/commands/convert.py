@@ -13,6 +13,7 @@ from llama_eagle import console
 from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import ADVANCED, Json, Overwrite, read_layers
 from llama_eagle.errors import UsageError
+from llama_eagle.native.limits import read_number
 from llama_eagle.progress import progress, progress_later
 
 if TYPE_CHECKING:
@@ -350,7 +351,7 @@ def _size(text: str | None) -> int:
         return 0
     units = {"M": 1000**2, "G": 1000**3}
     number, unit = text[:-1], text[-1:].upper()
-    if unit not in units or not number.isdigit() or int(number) == 0:
+    if unit not in units or not read_number(number):
         raise UsageError(f"--split-max-size {text!r}: give a number with M or G, such as 2G.")
     return int(number) * units[unit]
 

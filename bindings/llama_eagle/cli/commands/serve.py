@@ -165,9 +165,10 @@ def require_free(host: str, port: int) -> None:
         with socket.socket(family, socket.SOCK_STREAM) as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((host, port))
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the second: no valid host name
+        reason = getattr(error, "strerror", None) or error
         raise EnvironmentFailure(
-            f"cannot listen on {host}:{port} ({error.strerror or error}). Choose another --host or --port."
+            f"cannot listen on {host}:{port} ({reason}). Choose another --host or --port."
         ) from None
 
 

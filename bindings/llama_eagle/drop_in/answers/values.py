@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
+from llama_eagle.native.limits import read_number
+
 JsonTypes = frozenset[str]
 ALL: JsonTypes = frozenset(("null", "boolean", "number", "integer", "string", "array", "object"))
 PYTHON = {"True": "true", "False": "false", "None": "null"}
@@ -121,8 +123,8 @@ def _resolved(reference: str, root: Any) -> Any:
         key = unquote(part).replace("~1", "/").replace("~0", "~")
         if isinstance(found, Mapping):
             found = found.get(key)
-        elif isinstance(found, list) and key.isdigit() and int(key) < len(found):
-            found = found[int(key)]
+        elif isinstance(found, list) and (index := read_number(key)) is not None and index < len(found):
+            found = found[index]
         else:
             return None
     return found
