@@ -189,6 +189,16 @@ def test_what_drafters_did_is_known_while_the_server_sleeps(models: Path) -> Non
         assert drafters(server) == awake  # counted from its start, as a process that was started again
 
 
+def test_a_socket_file_is_removed_at_the_end(models: Path, tmp_path: Path) -> None:
+    path = tmp_path / "server.sock"
+    with serve(*pair(models), *CONTEXT, "--host", path) as server, socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        client.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+        assert b" 200 " in client.recv(100)
+        assert server.process.poll() is None
+    assert not path.exists()
+
+
 def test_refusals(models: Path, tmp_path: Path) -> None:
     target = ["-m", models / "target.gguf"]
     assert_one_line_error(llama_eagle("serve"), 2, "either --model")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,39 @@ def test_only_a_key_opens_the_server_to_others(tmp_path: Path) -> None:
 def test_a_host_that_is_no_name(host: str) -> None:
     with pytest.raises(EnvironmentFailure, match="cannot listen on"):
         require_free(host, 0)
+
+
+def test_a_socket_file_is_used_again_unless_a_server_listens(tmp_path: Path) -> None:
+    path = tmp_path / "a.sock"
+    require_free(str(path), 0)
+    assert not path.exists()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        with pytest.raises(EnvironmentFailure, match=r"cannot listen on .*a\.sock \(Address already in use\)"):
+            require_free(str(path), 0)
+    assert path.is_socket()  # left behind
+    require_free(str(path), 0)
+    assert not path.exists()
+
+
+def test_other_files_are_no_socket_files(tmp_path: Path) -> None:
+    (tmp_path / "text.sock").write_text("kept")
+    for name, message in (
+        ("text.sock", "is no socket"),
+        ("none/a.sock", "No such file"),
+        ("a" * 200 + ".sock", "long"),
+    ):
+        with pytest.raises(EnvironmentFailure, match=message):
+            require_free(str(tmp_path / name), 0)
+    assert (tmp_path / "text.sock").read_text() == "kept"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0,a.sock", "127.0.0.1,::1", '"0.0.0.0",a.sock'])
+def test_a_server_has_one_address(host: str) -> None:
+    """llama-server splits the argument at commas; a socket file would hide the address next to it from our check."""
+    with pytest.raises(UsageError, match="names several addresses"):
+        replace(BASE, host=host)
 
 
 @pytest.mark.parametrize("text", ["²", "1²", "\u0663", "9" * 5000])

@@ -72,6 +72,7 @@ class ServerOptions:
                     self.drafting.draft_sampling != "match"
                 ),
                 "the server does not support a drafter of your own": self.drafting.drafter is not None,
+                f"host={self.host!r} names several addresses. Give one": not {",", '"'}.isdisjoint(self.host),
                 "the key is empty. Give another, or leave it out": (
                     self.api_key is not None and not names_key(self.api_key)
                 ),

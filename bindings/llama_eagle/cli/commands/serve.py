@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -121,7 +122,9 @@ def serve(
         console.warn(f"{problem}: --draft, --lookup.")
     require_free(options.host, options.port)
     about = f"serving {_name(served.target)}; {served.why}"
-    raise typer.Exit(run(serving.server_args(served), serving.server_env(served), about, options.verbose))
+    with _removed_socket(options.host):
+        status = run(serving.server_args(served), serving.server_env(served), about, options.verbose)
+    raise typer.Exit(status)
 
 
 def _keys_on_command_line(context: typer.Context) -> set[str]:
@@ -154,11 +157,12 @@ def read_settings(path: Path) -> Mapping[str, Any]:
 
 
 def require_free(host: str, port: int) -> None:
-    """Bind the address once, so that an occupied port is reported before a model is loaded.
+    """Bind the address once, so that an occupied one is reported before a model is loaded.
 
-    Raises `EnvironmentFailure`.
+    A socket file that a server has left behind is removed. Raises `EnvironmentFailure`.
     """
     if host.endswith(".sock"):
+        _require_free_file(Path(host))
         return
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -170,6 +174,44 @@ def require_free(host: str, port: int) -> None:
         raise EnvironmentFailure(
             f"cannot listen on {host}:{port} ({reason}). Choose another --host or --port."
         ) from None
+
+
+def _require_free_file(path: Path) -> None:
+    if not hasattr(socket, "AF_UNIX"):  # Python on Windows
+        return
+    if path.exists() and not path.is_socket():
+        raise EnvironmentFailure(f"cannot listen on {path}: the file exists and is no socket. Choose another --host.")
+    try:
+        if path.is_socket() and not _is_served(path):
+            path.unlink()
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+        path.unlink()
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"cannot listen on {path} ({error.strerror or error}). Choose another --host."
+        ) from None
+
+
+def _is_served(path: Path) -> bool:
+    """Return True if a program listens on a socket file. Raises `OSError` if this cannot be determined."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(1)
+        try:
+            client.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+    return True
+
+
+@contextlib.contextmanager
+def _removed_socket(host: str) -> Iterator[None]:
+    """Remove the server's socket file at the end, because llama-server leaves it behind."""
+    try:
+        yield
+    finally:
+        if host.endswith(".sock") and Path(host).is_socket():
+            Path(host).unlink(missing_ok=True)
 
 
 def rpc_server(
