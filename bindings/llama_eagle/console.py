@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import re
 import shutil
@@ -95,10 +96,21 @@ def compact_table(headings: Sequence[str], *, title: str, caption: str | None = 
 
 
 def result(value: dict[str, Any]) -> None:
-    """Print the one object of --json; escape non-ASCII characters if the stream is not UTF-8."""
+    """Print the one object of --json; escape non-ASCII characters if the stream is not UTF-8.
+
+    Infinities and NaN, which JSON cannot represent, are null.
+    """
     is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
-    text = json.dumps(value, ensure_ascii=not is_unicode)
+    text = json.dumps(_finite(value), ensure_ascii=not is_unicode, allow_nan=False)
     sys.stdout.write(CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def note(text: str) -> None:

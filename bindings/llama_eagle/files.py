@@ -64,13 +64,20 @@ def check_output(path: Path, need: int = 0) -> None:
         raise EnvironmentFailure(f"{path} needs {need / 1e9:.2f} GB, but only {free / 1e9:.2f} GB are free in {folder}")
 
 
+def refuse_special(path: Path) -> None:
+    """Raise `InputError` for a pipe, socket or device: opening one would wait for a writer."""
+    with contextlib.suppress(OSError):
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise InputError(f"{path}: not a regular file. Correct the path.")
+
+
 def read_json_or_yaml(path: Path) -> Any:
     """Return the content of a file of settings.
 
     Raises `InputError` if it cannot be read or is not valid, `EnvironmentFailure` if PyYAML is missing.
     """
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
         found = (_yaml_loader() if path.suffix in (".yaml", ".yml") else json.loads)(text)
         place = null_character(found)
     except OSError as error:

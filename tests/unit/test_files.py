@@ -12,8 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llama_eagle.errors import EnvironmentFailure, UsageError
+from fixtures.tiny_gguf import write_target
+from llama_eagle.drafting.options import DraftingOptions
+from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 from llama_eagle.files import refuse_sources, temporary_next_to, write_whole
+from llama_eagle.gguf.header import read_header
+from llama_eagle.gguf.sidecars import peek_architecture
+from llama_eagle.quantize.imatrix import read_imatrix
 
 HOLDER = """
 import sys, time
@@ -134,3 +139,21 @@ def test_sources_are_refused(tmp_path: Path) -> None:
         refuse_sources(tmp_path / name, [folder])
     with pytest.raises(UsageError):
         refuse_sources(folder / "earlier.gguf", [folder / "earlier.gguf"])
+
+
+@pytest.mark.skipif("sys.platform == 'win32'", reason="Windows has no named pipes in folders")
+def test_pipes_are_refused_as_models(tmp_path: Path) -> None:
+    """Opening a pipe would wait for a writer. This one has a writer and data, so that nothing waits."""
+    path = tmp_path / "model.gguf"
+    write_target(path)
+    start = path.read_bytes()[:4096]
+    assert peek_architecture(path) == "qwen35"
+    path.unlink()
+    os.mkfifo(path)
+    pipe = os.open(path, os.O_RDWR)
+    os.write(pipe, start)
+    for read in (read_header, read_imatrix, lambda path: DraftingOptions(lookup_cache=path)):
+        with pytest.raises(InputError, match=r"model\.gguf: not a regular file"):
+            read(path)
+    assert peek_architecture(path) == ""
+    os.close(pipe)

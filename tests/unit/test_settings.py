@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import socket
@@ -11,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llama_eagle.cli import options, store
+from llama_eagle import console
+from llama_eagle.cli import options, run, store
 from llama_eagle.cli.app import command
 from llama_eagle.cli.commands import bench, convert
 from llama_eagle.cli.commands.serve import read_settings, require_free
@@ -256,6 +258,42 @@ def test_own_defaults_that_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     monkeypatch.setenv("LLAMA_EAGLE_CONFIG", str(tmp_path / "config.toml"))
     assert command().context_settings["default_map"]["generate"]["stop"] == ["a", "b"]
+
+
+def test_files_with_a_byte_order_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows' editors write one."""
+    (tmp_path / "config.toml").write_text("threads = 2", "utf-8-sig")
+    (tmp_path / "c.json").write_text(json.dumps(SERVER), "utf-8-sig")
+    monkeypatch.setenv("LLAMA_EAGLE_CONFIG", str(tmp_path / "config.toml"))
+    assert command().context_settings["default_map"]["serve"]["threads"] == 2
+    assert read_settings(tmp_path / "c.json") == SERVER
+
+
+def test_json_of_the_configuration_file_applies_to_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.toml").write_text("[check]\njson = true")
+    monkeypatch.setenv("LLAMA_EAGLE_CONFIG", str(tmp_path / "config.toml"))
+    assert run(["check", str(tmp_path / "none.gguf")]) == 3
+    assert json.loads(capsys.readouterr().out)["error"]["exit_code"] == 3
+    assert run(["inspect", str(tmp_path / "none.gguf")]) == 3
+    assert capsys.readouterr().out == ""
+
+
+def test_json_has_no_infinity(capsys: pytest.CaptureFixture[str]) -> None:
+    console.result({"a": math.inf, "b": [1.5, math.nan, (-math.inf,)], "c": {"d": 2}})
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {
+        "a": None,
+        "b": [1.5, None, [None]],
+        "c": {"d": 2},
+    }
+
+
+def test_options_that_would_be_ignored_or_wrap_around(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", "t.gguf", "--text", "text.txt"]) == 2
+    assert "--text is the text for --exact" in capsys.readouterr().err
+    assert run(["serve", "-m", "t.gguf", "--draft-ctx-size", str(2**32 + 1)]) == 2
+    assert f"--draft-ctx-size={2**32 + 1} is above {2**31 - 1}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"source": 5, "outtype": "q8_0"}', '{"source": "x"}', "\xff"])

@@ -70,7 +70,10 @@ def run(arguments: Sequence[str]) -> int:
         import llama_eagle  # noqa: F401  (its import error is an EagleError like any other)
         from llama_eagle.cli.app import command
 
-        result = command()(list(arguments) or ["--help"], prog_name="llama-eagle", standalone_mode=False)
+        root = command()
+        defaults = root.context_settings["default_map"].get(arguments[0] if arguments else "", {})
+        console.use_json("--json" in arguments or defaults.get("json") is True)
+        result = root(list(arguments) or ["--help"], prog_name="llama-eagle", standalone_mode=False)
         if result == INTERRUPTED:  # typer's own answer to Ctrl-C
             return _failed("Interrupted", "interrupted", INTERRUPTED)
         return result if isinstance(result, int) else 0

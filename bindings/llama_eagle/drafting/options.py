@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llama_eagle.errors import UsageError, refuse
-from llama_eagle.native.limits import LONGEST, MAX_EXACT_DRAFT
+from llama_eagle.files import refuse_special
+from llama_eagle.native.limits import LONGEST, MAX_CONTEXT, MAX_EXACT_DRAFT
 from llama_eagle.sessions.options import MTP
 
 if TYPE_CHECKING:
@@ -26,14 +27,15 @@ DRAFT_VOCAB = 16384  # on a CPU, more rows cost more time than they save (docs/m
 class About:
     """Description of a field.
 
-    flag: its name on the command line ("": none). metavar: its value there. least: minimum value. choices: all values.
-    kind: its type in the configuration files of `serve` (None: llama-server has no such setting).
+    flag: its name on the command line ("": none). metavar: its value there. least, most: limits of its value. choices: all
+    values. kind: its type in the configuration files of `serve` (None: llama-server has no such setting).
     """
 
     help: str
     flag: str = ""
     metavar: str | None = None
     least: int | None = None
+    most: int | None = None
     choices: tuple[str, ...] = ()
     kind: Any = None
 
@@ -130,6 +132,7 @@ class DraftingOptions:
             "decoding continues without drafts.",
             "--draft-ctx-size",
             least=0,
+            most=MAX_CONTEXT,
             kind=int,
         ),
     )
@@ -203,6 +206,8 @@ class DraftingOptions:
         value, known = getattr(self, name), about(name)
         if known.least is not None and value < known.least:
             raise UsageError(f"{name}={value} is below {known.least}. Correct it.")
+        if known.most is not None and value > known.most:
+            raise UsageError(f"{name}={value} is above {known.most}. Correct it.")
         if known.choices and value not in known.choices:
             raise UsageError(f"{name}={value!r} is neither {' nor '.join(map(repr, known.choices))}. Correct it.")
 
@@ -236,9 +241,10 @@ class DraftingOptions:
         return longest if self.drafts else 0
 
     def _check_cache(self) -> None:
-        """Turn the look-up on. Raises `UsageError` where it is turned off."""
+        """Turn the look-up on. Raises `UsageError` where it is turned off, `InputError` for a pipe or device."""
         if self.draft == NONE or self.lookup is False or self.drafter is not None:
             raise UsageError("lookup_cache needs prompt look-up, which is turned off. Leave one out.")
+        refuse_special(Path(self.lookup_cache or ""))
         object.__setattr__(self, "lookup", True)
 
     def _check_rejection(self) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from llama_eagle.errors import InputError
+from llama_eagle.files import refuse_special
 
 SCALAR_FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 VALUE_TYPE_NAMES = {
@@ -146,6 +147,7 @@ class Header:
 def read_header(path: Path | str) -> Header:
     """Read and check one file's header. Raises `InputError` unless it is a complete, valid GGUF."""
     path = Path(path)
+    refuse_special(path)
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)

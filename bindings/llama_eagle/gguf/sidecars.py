@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from llama_eagle.errors import EagleError
+from llama_eagle.errors import EagleError, InputError
+from llama_eagle.files import refuse_special
 from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.names import EAGLE3, MODEL, MTP, FileName, is_type_folder, read_name
 from llama_eagle.gguf.pairing import DRAFT_ARCHITECTURE, draft_problem
@@ -77,9 +78,10 @@ def _is_draft(path: Path, name: FileName) -> bool:
 def peek_architecture(path: Path) -> str:
     """Return the architecture of a GGUF that has it among its first keys, as all writers do; otherwise ""."""
     try:
+        refuse_special(path)
         with path.open("rb") as file:
             start = file.read(4096)
-    except OSError:
+    except (OSError, InputError):
         return ""
     at = start.find(_KEY) + len(_KEY)
     if not start.startswith(b"GGUF") or at < len(_KEY):

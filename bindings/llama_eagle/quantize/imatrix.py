@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from llama_eagle.errors import InputError
+from llama_eagle.files import refuse_special
 
 _SUMS, _COUNTS = ".in_sum2", ".counts"
 
@@ -31,6 +32,7 @@ def read_imatrix(path: str | Path) -> Imatrix:
     Raises InputError for a file that is neither of the two formats, or is cut off.
     """
     path = Path(path)
+    refuse_special(path)
     try:
         with path.open("rb") as file:
             magic = file.read(4)

@@ -9,7 +9,7 @@ import typer
 
 from llama_eagle import console
 from llama_eagle.cli.options import GpuLayers, Json, Threads
-from llama_eagle.errors import CHECK_FAILED
+from llama_eagle.errors import CHECK_FAILED, UsageError
 
 MEASURED = "Once upon a time there was a small house by the sea. Every morning the"  # what --measure continues
 N_MEASURED = 128  # tokens
@@ -45,6 +45,8 @@ def check(
     """
     from llama_eagle.gguf.pairing import check_models
 
+    if text is not None and not exact:
+        raise UsageError("--text is the text for --exact. Add --exact, or leave it out.")
     report = check_models(target, draft)
     found = {level: [f for f in report.findings if f.level == level] for level in ("error", "warning")}
     problems = [finding.message for finding in found["error"]]
@@ -82,7 +84,6 @@ def _acceptance(target: Path, draft: Path | None, threads: int, n_gpu_layers: in
     """Measure drafting on a short text. Raises `UsageError` without a drafter."""
     from llama_eagle.drafting.options import DraftingOptions
     from llama_eagle.drafting.resolve import resolve
-    from llama_eagle.errors import UsageError
     from llama_eagle.generation.run import Run, decode
     from llama_eagle.generation.stats import unaccepted
     from llama_eagle.sessions.models import ModelPair
