@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fixtures.upstream import source_folder
 from llama_eagle.errors import EagleError, UsageError
+from llama_eagle.sessions import template_worker
 from llama_eagle.sessions.chats.abilities import TOOL
 from llama_eagle.sessions.chats.messages import as_texts, normalized, render_chat, text_of
 
@@ -187,3 +188,20 @@ def test_an_empty_list_of_calls_is_none() -> None:
 def test_a_refusal_of_the_template_is_told() -> None:
     with pytest.raises(EagleError, match="no way"):
         prompt("{{ raise_exception('no way') }}", [USER])
+
+
+@pytest.mark.skipif("sys.platform == 'win32'", reason="Windows has no such limits")
+def test_a_system_without_a_limit_of_memory_has_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS refuses RLIMIT_AS. Without the others a template could run for ever."""
+    import resource
+
+    limited: list[int] = []
+
+    def setrlimit(kind: int, _limits: tuple[int, int]) -> None:
+        if kind == resource.RLIMIT_AS:
+            raise ValueError("current limit exceeds maximum limit")
+        limited.append(kind)
+
+    monkeypatch.setattr(resource, "setrlimit", setrlimit)
+    template_worker.limit(1024, 10.0)
+    assert limited == [resource.RLIMIT_CPU, resource.RLIMIT_CORE]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from datetime import datetime
@@ -72,8 +73,9 @@ def limit(n_mib: int, seconds: float) -> None:
     used = resource.getrusage(resource.RUSAGE_SELF)
     end = int(used.ru_utime + used.ru_stime + seconds) + 2
     for kind, value in ((resource.RLIMIT_AS, n_mib * MIB), (resource.RLIMIT_CPU, end), (resource.RLIMIT_CORE, 0)):
-        _, hard = resource.getrlimit(kind)
-        resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+        with contextlib.suppress(ValueError, OSError):  # macOS has no limit of memory; the parent limits the time
+            _, hard = resource.getrlimit(kind)
+            resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
 def main() -> None:
