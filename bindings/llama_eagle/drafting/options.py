@@ -27,8 +27,8 @@ DRAFT_VOCAB = 16384  # on a CPU, more rows cost more time than they save (docs/m
 class About:
     """Description of a field.
 
-    flag: its name on the command line ("": none). metavar: its value there. least, most: limits of its value. choices: all
-    values. kind: its type in the configuration files of `serve` (None: llama-server has no such setting).
+    flag: its name on the command line ("": none). metavar: its value there. least, most: limits. choices: all values.
+    kind: its type in the configuration files of `serve` (None: llama-server has no such setting).
     """
 
     help: str

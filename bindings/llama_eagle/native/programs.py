@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from llama_eagle.errors import EnvironmentFailure
@@ -45,6 +49,36 @@ def stop_program(process: subprocess.Popen[Any]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def ending_signals() -> list[int]:
+    """Return the signals that end this process and that it does not ignore, as it does under nohup."""
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+
+
+@contextlib.contextmanager
+def ended_with_us(process: subprocess.Popen[Any]) -> Iterator[None]:
+    """Stop the program at the end of the block, and before a signal ends this process.
+
+    Only Linux ends it by itself. Handlers installed before are called after that.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in (ending_signals() if is_main else ())}
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        process.terminate()
+        signal.signal(number, before[number])
+        os.kill(os.getpid(), number)
+
+    for number in before:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        stop_program(process)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _die_with_parent() -> None:

@@ -20,7 +20,7 @@ from llama_eagle.gguf.pairing import require_models
 from llama_eagle.gguf.validate import read_sound
 from llama_eagle.native.limits import MAX_CONTEXT
 from llama_eagle.native.processor.threads import n_threads, read_threads
-from llama_eagle.native.programs import find_program, start_program, stop_program
+from llama_eagle.native.programs import ended_with_us, find_program, start_program
 from llama_eagle.quantize.imatrix import read_imatrix
 from llama_eagle.quantize.reach import about_experts, listed, unreached
 
@@ -191,12 +191,10 @@ def _run(words: Iterator[str], with_head: bool, options: CollectOptions) -> _Pro
     variables["LLAMA_EAGLE_IMATRIX_HEAD"] = "1" if with_head else ""
     process = start_program([str(program), *words], variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     found = _Progress()
-    try:
+    with ended_with_us(process):
         for line in _pieces(process):
             _note(line, found, options)
         found.status = process.wait()
-    finally:
-        stop_program(process)
     return found
 
 

@@ -20,7 +20,14 @@ from llama_eagle import console
 from llama_eagle.errors import EagleError, EnvironmentFailure, UsageError
 from llama_eagle.native import rpc
 from llama_eagle.native.processor.competition import watch_process
-from llama_eagle.native.programs import PATIENCE, find_program, start_program, stop_program
+from llama_eagle.native.programs import (
+    PATIENCE,
+    ended_with_us,
+    ending_signals,
+    find_program,
+    start_program,
+    stop_program,
+)
 from llama_eagle.serving.loopback import open_url
 
 INTERRUPTED = 130
@@ -80,15 +87,13 @@ def background(arguments: Sequence[str], environment: Mapping[str, str], verbose
         addresses.put("")
 
     reader = threading.Thread(target=follow, name="llama-server's log", daemon=True)
-    reader.start()
-    try:
+    with ended_with_us(process):
+        reader.start()
         address = addresses.get()
         if not address or not _is_ready(address, process):
             reader.join()
             raise _ended(process, complaints[0])
         yield address
-    finally:
-        stop_program(process)
 
 
 def _is_ready(address: str, process: subprocess.Popen[str]) -> bool:
@@ -134,8 +139,11 @@ def _start_server(words: Sequence[str], variables: Mapping[str, str]) -> subproc
 def _until_end(process: subprocess.Popen[str], follow: Callable[[], str], remedy: str) -> int:
     status: list[int] = []
     with _signals(process, status):
-        last = follow()
-        process.wait()
+        try:
+            last = follow()
+            process.wait()
+        finally:
+            stop_program(process)
     if status:
         return status[0]
     raise _ended(process, last, remedy)
@@ -178,7 +186,7 @@ def complaint(level: str, text: str) -> str:
 
 @contextlib.contextmanager
 def _signals(process: subprocess.Popen[str], status: list[int]) -> Iterator[None]:
-    """End the server on SIGINT and SIGTERM; kill it after `PATIENCE` seconds."""
+    """End the server on signals that end this process; kill it after `PATIENCE` seconds."""
     killer = threading.Timer(PATIENCE, process.kill)
 
     def end(number: int, _frame: FrameType | None) -> None:
@@ -187,7 +195,7 @@ def _signals(process: subprocess.Popen[str], status: list[int]) -> Iterator[None
             process.terminate()
             killer.start()
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, *ending_signals())}
     try:
         yield
     finally:
