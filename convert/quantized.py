@@ -38,7 +38,7 @@ def check_quantizer(outtype: str, options: QuantizeOptions | None = None) -> Non
     """
     require_type(outtype)
     if outtype.lower() in NEEDS_MATRIX and (options is None or options.imatrix is None):
-        raise UsageError(f"type {outtype} needs an importance matrix (--imatrix). Or choose q2_k, or q3_k_m and larger.")
+        raise UsageError(f"type {outtype} needs an importance matrix (--imatrix); q2_k and q3_k_m need none.")
     if options is not None:
         from llama_eagle.quantize.quantize import check_options  # needs the native library
 
