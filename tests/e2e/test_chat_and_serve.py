@@ -122,3 +122,11 @@ def test_chat_says_when_the_conversation_no_longer_fits(models: Path) -> None:
 def test_chat_refuses_what_generate_refuses(models: Path) -> None:
     assert_one_line_error(llama_eagle("chat", "-m", models / "draft.gguf"), 3, "is an EAGLE-3 draft")
     assert_one_line_error(llama_eagle("chat", "-m", models / "target.gguf", "--n-draft", "x"), 2, "or auto")
+
+
+@pytest.mark.parametrize("n", [0, -2])
+def test_a_length_that_is_none_is_refused_before_the_model_is_sought(n: int) -> None:
+    """A download would take hours."""
+    for command in (("chat", "-m", "none.gguf"), ("run", "none.gguf")):
+        outcome = llama_eagle(*command, "-n", n, stdin="hello\n")
+        assert_one_line_error(outcome, 2, f"--n-predict={n}: give 1 or more")

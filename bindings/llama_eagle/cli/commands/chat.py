@@ -26,7 +26,7 @@ from llama_eagle.cli.options import (
     Vision,
 )
 from llama_eagle.drafting.options import DraftingOptions
-from llama_eagle.generation.options import RANDOM_SEED
+from llama_eagle.generation.options import RANDOM_SEED, GenerationOptions
 from llama_eagle.progress import Bar
 
 
@@ -82,6 +82,7 @@ def chat(
 def settings_of(sampling: Sampling, n_predict: int) -> dict[str, Any]:
     """Return the arguments of `create_chat_completion`. Raises `UsageError` for values out of range."""
     params = sampling.params()
+    length = GenerationOptions(max_tokens=None if n_predict == -1 else n_predict)
     return {
         "temperature": params.temperature,
         "top_k": params.top_k,
@@ -89,7 +90,7 @@ def settings_of(sampling: Sampling, n_predict: int) -> dict[str, Any]:
         "min_p": params.min_p,
         "repeat_penalty": params.repeat_penalty,
         "seed": params.seed,
-        "max_tokens": None if n_predict < 0 else n_predict,
+        "max_tokens": length.max_tokens,
     }
 
 
