@@ -166,6 +166,14 @@ def _yaml_loader() -> Callable[[str], Any]:
     return load
 
 
+def expand_home(name: str) -> Path:
+    """Return the path `name` with ~ and ~USER expanded. Raises `UsageError` if their folder is unknown."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        raise UsageError(f"{name}: the home folder is unknown. Give the path without ~.") from None
+
+
 def refuse_sources(output: Path, sources: Iterable[Path]) -> None:
     """Raise `UsageError` if `output` is one of the files that are read, under any name or link.
 

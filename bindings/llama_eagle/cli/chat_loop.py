@@ -16,6 +16,7 @@ from llama_eagle.cli.commands.generate import MIN_COMPARED, comparison
 from llama_eagle.cli.conversation import Conversation, text_of
 from llama_eagle.cli.options import in_flags, read_n_draft
 from llama_eagle.errors import EagleError, InputError, NativeError, UsageError
+from llama_eagle.files import expand_home
 from llama_eagle.progress import Bar
 
 HELP = """\
@@ -278,7 +279,7 @@ def _is_full(error: Exception) -> bool:
 def _path(name: str) -> Path:
     if not name:
         raise UsageError("the file is missing. Name one.")
-    return Path(name).expanduser()
+    return expand_home(name)
 
 
 def _show_error(text: str) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from llama_eagle import console
 from llama_eagle.errors import EagleError, EnvironmentFailure, InputError, UsageError
-from llama_eagle.files import cache_dir, home, read_json_or_yaml, typed, write_error
+from llama_eagle.files import cache_dir, expand_home, home, read_json_or_yaml, typed, write_error
 from llama_eagle.gguf import names
 from llama_eagle.hub import download_files, file_sizes, revision_of
 from llama_eagle.pairs import KnownPair, find_pair, kept_draft, model_folder, models_dir
@@ -56,7 +56,7 @@ def prepare(model: str, outtype: str | None = None, *, with_draft: bool = True) 
     without a drafter, also fetch one: from its repository, or a published one. Raises the errors of the hub and of the
     converter, and `UsageError` for any other `model`.
     """
-    path = Path(model).expanduser()
+    path = expand_home(model)
     if path.is_file():
         target = path
     elif path.is_dir():
@@ -188,7 +188,7 @@ def _converted(source: str, outtype: str) -> Path:
     """Return the GGUF of a checkpoint from our cache; convert it unless it is there and the folder has not changed."""
     from llama_eagle.convert.quantized import require_type
 
-    path = Path(source).expanduser()
+    path = expand_home(source)
     is_folder = path.is_dir()
     source, outtype = str(path.resolve()) if is_folder else source, outtype.lower()
     target = _target_file(source, outtype)

@@ -14,7 +14,7 @@ from llama_eagle import console
 from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import ADVANCED, Json, read_layers
 from llama_eagle.errors import EagleError, EnvironmentFailure, UsageError
-from llama_eagle.files import check_output, refuse_sources
+from llama_eagle.files import check_output, expand_home, refuse_sources
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -318,7 +318,7 @@ def _refuse_sources(gguf: Path, out: Path, target: str, sources: Sequence[str]) 
     """Raise `UsageError` for a file of the target, of `sources` or of the run itself."""
     from llama_eagle.gguf.header import read_model
 
-    path = Path(target).expanduser()
+    path = expand_home(target)
     files = [part.path for part in read_model(path)[1]] if path.is_file() else [path]
     refuse_sources(gguf, [*files, *map(Path, sources)])
     if gguf.suffix != ".gguf" and gguf.resolve().parent == out.resolve():
