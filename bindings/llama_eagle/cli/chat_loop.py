@@ -54,12 +54,10 @@ class Chat:
     _has_warned: bool = False
 
     def run(self, llm: Any) -> None:
-        from platformdirs import user_state_path
-
         from llama_eagle.cli.lines import make_reader
 
         self._llm = llm
-        read = make_reader(list(COMMANDS), user_state_path("llama-eagle") / "chat-history")
+        read = make_reader(list(COMMANDS))
         console.note("/help lists the commands")
         is_leaving = False
         while True:

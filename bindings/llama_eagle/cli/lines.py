@@ -4,40 +4,50 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
+
+from llama_eagle import console
 
 BLOCK = '"""'
 
 
-def make_reader(commands: Sequence[str], history: Path) -> Callable[[], str | None]:
+def make_reader(commands: Sequence[str]) -> Callable[[], str | None]:
     """Return a function that reads a message, or None at the end of the input. Ctrl-C raises KeyboardInterrupt.
 
-    commands: completed with the tab key. history: file with the messages of all chats; if it cannot be written, the
-    history is kept in memory.
+    commands: completed with the tab key.
     """
-    return _Typed(commands, history) if sys.stdin.isatty() and sys.stdout.isatty() else read_lines
+    return _Typed(commands) if sys.stdin.isatty() and sys.stdout.isatty() else read_lines
 
 
 def read_lines() -> str | None:
-    """Read one line, or the lines of a block between triple quotes."""
-    prompt = "> " if sys.stdin.isatty() else ""
+    """Read one line, or the lines of a block between triple quotes. The end of the input ends a block, too."""
     try:
-        line = input(prompt)
-        if not line.startswith(BLOCK):
-            return line
-        lines = [line[len(BLOCK) :]]
-        while not lines[-1].endswith(BLOCK):
-            lines.append(input("… " if prompt else ""))
-        return "\n".join(lines)[: -len(BLOCK)]
+        line = _read_line("> ")
     except EOFError:
         return None
+    if not line.startswith(BLOCK):
+        return line
+    lines = [line[len(BLOCK) :]]
+    try:
+        while not lines[-1].endswith(BLOCK):
+            lines.append(_read_line("… "))
+    except EOFError:
+        return "\n".join(lines)
+    return "\n".join(lines)[: -len(BLOCK)]
+
+
+def _read_line(prompt: str) -> str:
+    """Read a line from stdin; if it is a terminal, ask on stderr, because stdout may be a file of answers."""
+    if sys.stdin.isatty() and console.on_terminal():
+        sys.stderr.write(prompt)
+        sys.stderr.flush()
+    return input()
 
 
 class _Typed:
     """Terminal input: pasted text stays one message, Alt-Enter begins a new line, Enter sends."""
 
-    def __init__(self, commands: Sequence[str], history: Path) -> None:
+    def __init__(self, commands: Sequence[str]) -> None:
         from prompt_toolkit import PromptSession
         from prompt_toolkit.completion import WordCompleter
         from prompt_toolkit.key_binding import KeyBindings
@@ -49,7 +59,7 @@ class _Typed:
         completer = WordCompleter(list(commands), sentence=True)
         self._session: Any = PromptSession(
             "> ",
-            history=_history(history),
+            history=_history(),
             key_bindings=keys,
             multiline=True,
             completer=completer,
@@ -86,12 +96,15 @@ def _is_block(text: str) -> bool:
     return len(text) >= 2 * len(BLOCK) and text.startswith(BLOCK) and text.endswith(BLOCK)
 
 
-def _history(path: Path) -> Any:
+def _history() -> Any:
+    """Return the messages of all chats, in the user's state folder, or in memory if that is unknown or read-only."""
+    from platformdirs import user_state_path
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
     try:
+        path = user_state_path("llama-eagle") / "chat-history"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(mode=0o600)
-    except OSError:
+    except (OSError, RuntimeError):
         return InMemoryHistory()
     return FileHistory(str(path))
