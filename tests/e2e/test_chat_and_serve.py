@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +133,61 @@ def test_a_length_that_is_none_is_refused_before_the_model_is_sought(n: int) -> 
     for command in (("chat", "-m", "none.gguf"), ("run", "none.gguf")):
         outcome = llama_eagle(*command, "-n", n, stdin="hello\n")
         assert_one_line_error(outcome, 2, f"--n-predict={n}: give 1 or more")
+
+
+def test_a_block_ends_with_the_input(models: Path) -> None:
+    outcome = chat(models, '"""hello\nworld\n')
+    assert (outcome.code, outcome.stdout) == (0, f"{ALPHABET}\n")
+
+
+def test_a_pipe_has_the_exit_code_of_its_last_failing_line(models: Path) -> None:
+    for line, code, reason in (
+        ("/load /nonexistent", 3, "cannot be read"),
+        ("/save ~nobody-of-this-name/x", 2, "the home folder is unknown"),
+        ("/image ~nobody-of-this-name/x", 2, "the home folder is unknown"),
+        ("word " * 9000, 3, "exceed context window"),
+    ):
+        outcome = chat(models, f"/nonsense\n{line}\nhello\n", "--ctx-size", 256)
+        errors = outcome.stderr.splitlines()
+        assert (outcome.code, outcome.stdout) == (code, f"{ALPHABET}\n")
+        assert reason in errors[-1] and len(errors) == 2
+
+
+def test_run_and_train_refuse_the_home_folder_of_nobody(tmp_path: Path) -> None:
+    assert_one_line_error(llama_eagle("run", "~nobody-of-this-name/x"), 2, "the home folder is unknown")
+
+
+@pytest.mark.parametrize("is_answering", [True, False])
+def test_ctrl_c_ends_a_chat_of_a_pipe(models: Path, is_answering: bool) -> None:
+    command = ["-m", models / "target.gguf", "-d", "none", "--temp", 0, "-t", 1, "-c", 100000]
+    length = [] if is_answering else ["-n", 26]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "llama_eagle", "chat", *map(str, [*command, *length])],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin and process.stdout
+    process.stdin.write(b"hello\n" * (2 if is_answering else 1))
+    process.stdin.flush()
+    process.stdout.read(26 if is_answering else 27)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60)[1] == b"error: interrupted\n"
+    assert process.returncode == 130
+
+
+def test_prompts_are_not_in_the_file_of_the_answers(models: Path, tmp_path: Path) -> None:
+    """Input from a terminal, with stdout in a file."""
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "llama_eagle", "chat", "-m", str(models / "target.gguf"), "-n", "26", "-t", "1"]
+    with (tmp_path / "answers").open("wb") as out:
+        process = subprocess.Popen([*command, "--temp", "0"], stdin=slave, stdout=out, stderr=slave)
+    os.close(slave)
+    shown = b""
+    while not shown.endswith(b"> "):
+        shown += os.read(master, 4096)
+    os.write(master, b'"""hello\n')
+    while not shown.endswith("… ".encode()):
+        shown += os.read(master, 4096)
+    os.write(master, b'you"""\n/exit\n')
+    assert process.wait(timeout=60) == 0
+    os.close(master)
+    assert (tmp_path / "answers").read_text() == f"{ALPHABET}\n"

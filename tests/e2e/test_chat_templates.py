@@ -107,7 +107,7 @@ def test_by_the_command_and_the_class(tmp_path: Path) -> None:
     assert_one_line_error(llama_eagle("generate", "-m", path, "-p", "abc", "-n", 4, "-t", 1), 3, told)
     assert_one_line_error(llama_eagle("serve", "-m", path, "-d", "none", "-c", 64), 3, told)
     chat = llama_eagle("chat", "-m", path, "-n", 4, "-t", 1, stdin="abc\n")
-    assert (chat.code, told in chat.stderr, "\x1b" in chat.stderr) == (0, True, False)
+    assert (chat.code, told in chat.stderr, "\x1b" in chat.stderr) == (3, True, False)
     with load({"target": path}, draft=None) as llm:
         with pytest.raises(InputError, match=r"template of .* failed"):
             llm.create_chat_completion(MESSAGES)

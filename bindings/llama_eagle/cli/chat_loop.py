@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from llama_eagle import console
 from llama_eagle.cli.answer import View
@@ -37,7 +39,28 @@ Ctrl-C stops an answer or clears the line. Twice on an empty line, it leaves.
 Pasted text is one message. Alt-Enter begins a new line. After \"\"\", Enter
 begins a new line too, until the closing \"\"\"."""
 FULL = "/undo removes the last question, /clear removes all, a larger --ctx-size holds more"
+T = TypeVar("T")
 RESERVE = 4  # 1 / RESERVE of the context is reserved for the answer
+
+
+def interruptible(work: Callable[[], T]) -> tuple[T | None, bool]:
+    """Return the result of `work` and False, or None and True if Ctrl-C ends it.
+
+    Later Ctrl-Cs have no effect until the next call, because one outside of the work would end the program.
+    """
+    try:
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            return work(), False
+        finally:
+            signal.signal(signal.SIGINT, _ignore)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, _ignore)
+        return None, True
+
+
+def _ignore(*_: Any) -> None:
+    """Ignore a signal. With SIG_IGN, new processes would ignore it, too."""
 
 
 @dataclass
@@ -52,31 +75,44 @@ class Chat:
     prompt_bar: Bar = field(default_factory=lambda: Bar("reading the prompt"))
     _timings: dict[str, Any] = field(default_factory=dict)
     _has_warned: bool = False
+    _view: View | None = None  # of the last answer
+    _exit_code: int = 0  # of the last line that failed
 
-    def run(self, llm: Any) -> None:
+    def run(self, llm: Any) -> int:
+        """Chat until the end of the input, and return the exit code.
+
+        On a terminal, Ctrl-C ends an answer or a command, and the code is 0. Otherwise it raises KeyboardInterrupt, and
+        the code is that of the last line that failed.
+        """
         from llama_eagle.cli.lines import make_reader
 
         self._llm = llm
         read = make_reader(list(COMMANDS))
         console.note("/help lists the commands")
+        if sys.stdin.isatty():
+            self._run_on_terminal(read)
+            return 0
+        while (text := read()) is not None and not _is_exit(text):
+            self._handle(text)
+        return self._exit_code
+
+    def _run_on_terminal(self, read: Callable[[], str | None]) -> None:
         is_leaving = False
-        while True:
-            try:
-                text = read()
-            except KeyboardInterrupt:
-                if is_leaving or not sys.stdin.isatty():
+        try:
+            while True:
+                text, was_interrupted = interruptible(read)
+                if was_interrupted and is_leaving:
                     return
-                is_leaving = True
-                console.note("press Ctrl-C again or type /exit to leave")
-                continue
-            is_leaving = False
-            if text is None or text.split(maxsplit=1)[:1] in (["/exit"], ["/quit"]):
-                return
-            if text.startswith("/"):
-                self._command(text)
-            elif text.strip():
-                self.conversation.ask(text)
-                self._answer()
+                is_leaving = was_interrupted
+                if was_interrupted:
+                    console.note("press Ctrl-C again or type /exit to leave")
+                elif text is None or _is_exit(text):
+                    return
+                elif interruptible(partial(self._handle, text))[1]:
+                    self._keep_answer()
+                    self._note_end("interrupted")
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def once(self, llm: Any, question: str) -> None:
         """Answer one question. Raises `EagleError` if that fails, and `KeyboardInterrupt` at Ctrl-C."""
@@ -87,8 +123,13 @@ class Chat:
         except ValueError as error:
             raise InputError(f"{error}. Shorten the prompt, or use a larger n_ctx.") from None
         self._note_end(reason)
-        if reason == "interrupted":
-            raise KeyboardInterrupt
+
+    def _handle(self, text: str) -> None:
+        """Run a command or answer a question."""
+        if text.startswith("/"):
+            self._command(text)
+        elif text.strip():
+            self._ask(text)
 
     def _command(self, text: str) -> None:
         name, _, argument = text.partition(" ")
@@ -98,10 +139,12 @@ class Chat:
                 raise UsageError(f"{name} is not a command. Type /help for the commands.")
             command(self, argument.strip())
         except (EagleError, ValueError) as error:
-            _show_error(str(error))
+            self._show_error(error)
 
-    def _answer(self) -> None:
-        """Answer the last question. Ctrl-C keeps the answer so far; an error removes the question."""
+    def _ask(self, question: str) -> None:
+        """Ask a question and show its answer. An error removes the question. Raises `KeyboardInterrupt` at Ctrl-C."""
+        self._view = None
+        self.conversation.ask(question)
         try:
             reason = self._stream_answer()
         except NativeError as error:
@@ -109,9 +152,14 @@ class Chat:
             self._recover(error)
         except (EagleError, ValueError) as error:
             self.conversation.undo()
-            _show_error(f"{error}: {FULL}." if _is_full(error) else str(error))
+            self._show_error(error, f": {FULL}." if _is_full(error) else "")
         else:
             self._note_end(reason)
+
+    def _keep_answer(self) -> None:
+        """Store the answer so far if Ctrl-C ended it, so that questions and answers alternate."""
+        if self.conversation.is_unanswered:
+            self.conversation.answer(self._view.content if self._view else "")
 
     def _stream_answer(self) -> str:
         """Stream the answer to the last question, and return the reason of its end.
@@ -130,25 +178,41 @@ class Chat:
                 n_dropped += 1
 
     def _stream_once(self, n_dropped: int) -> str:
-        view = View(self.shows_thinking, self.plain)
-        reason = "interrupted"
+        """Stream one answer, store it and return the reason of its end.
+
+        Ctrl-C waits while the display changes, which would stay half written.
+        """
+        from llama_eagle.native.callbacks import held
+
+        view = self._view = View(self.shows_thinking, self.plain)
         with contextlib.closing(view):
             try:
-                self.prompt_bar.start(after_s=1.0)
-                for part in self._stream():
+                reason = self._show_parts(view, n_dropped)
+            except KeyboardInterrupt:
+                with held():
+                    view.end()
+                raise
+            with held():
+                view.end()
+        self.conversation.answer(view.content)
+        return reason
+
+    def _show_parts(self, view: View, n_dropped: int) -> str:
+        from llama_eagle.native.callbacks import held
+
+        self.prompt_bar.start(after_s=1.0)
+        try:
+            for part in self._stream():
+                with held():
                     self.prompt_bar.stop()
                     self._note_dropped(n_dropped)
                     n_dropped = 0
                     view.show(part["choices"][0]["delta"], drafted=self._llm.last_token_was_drafted)
                     self._timings = part.get("timings", self._timings)
-                reason = part["choices"][0]["finish_reason"]
-            except KeyboardInterrupt:
-                pass
-            finally:
+        finally:
+            with held():
                 self.prompt_bar.stop()
-            view.end()
-        self.conversation.answer(view.content)
-        return reason
+        return str(part["choices"][0]["finish_reason"])
 
     def _has_room(self) -> bool:
         """Return True if the conversation and an answer probably fit into the context."""
@@ -167,8 +231,12 @@ class Chat:
 
     def _recover(self, error: EagleError) -> None:
         """Report a failed computation, and empty the memory for the next message."""
-        _show_error(str(error))
+        self._show_error(error)
         self._llm.reset()
+
+    def _show_error(self, error: Exception, hint: str = "") -> None:
+        self._exit_code = error.exit_code if isinstance(error, EagleError) else InputError.exit_code
+        console.error(in_flags(" ".join(f"{error}{hint}".split())))
 
     def _stream(self) -> Any:
         options = {} if self.thinks else {"chat_template_kwargs": {"enable_thinking": False}}
@@ -189,8 +257,7 @@ class Chat:
             console.note("(cut at the limit of -n)")
 
     def _retry(self, _: str) -> None:
-        self.conversation.ask(self.conversation.undo())
-        self._answer()
+        self._ask(self.conversation.undo())
 
     def _undo(self, _: str) -> None:
         console.note(f"removed: {self.conversation.undo()}")
@@ -274,11 +341,11 @@ def _is_full(error: Exception) -> bool:
     return "exceed context window" in str(error)
 
 
+def _is_exit(text: str) -> bool:
+    return text.split(maxsplit=1)[:1] in (["/exit"], ["/quit"])
+
+
 def _path(name: str) -> Path:
     if not name:
         raise UsageError("the file is missing. Name one.")
     return expand_home(name)
-
-
-def _show_error(text: str) -> None:
-    console.error(in_flags(" ".join(text.split())))

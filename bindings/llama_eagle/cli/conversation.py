@@ -44,6 +44,11 @@ class Conversation:
         raise UsageError("there is no question to remove. Ask one first.")
 
     @property
+    def is_unanswered(self) -> bool:
+        """True if the last message is a question."""
+        return bool(self.turns) and self.turns[-1]["role"] == "user"
+
+    @property
     def n_questions(self) -> int:
         return sum(turn["role"] == "user" for turn in self.turns)
 

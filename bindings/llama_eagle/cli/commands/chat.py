@@ -71,7 +71,8 @@ def chat(
 ) -> None:
     """Chat with a GGUF model on the terminal.
 
-    Type /help in the chat for its commands. Input from a file or a pipe is read line by line, one message per line.
+    Type /help in the chat for its commands. Input from a file or a pipe is read line by line, one message per line;
+    the exit code is then that of the last line that failed.
     """
     from llama_eagle.drop_in.llama import EagleLlama
 
@@ -99,7 +100,7 @@ def run_chat(
 ) -> None:
     """Load `model` with the arguments `options` of `EagleLlama`, and chat until the end of the input.
 
-    With a `question`, answer only that. Raises the errors of the answer.
+    With a `question`, answer only that. Raises the errors of the answer, and `typer.Exit` if a line of a pipe failed.
     """
     from llama_eagle.native.processor.competition import report_to
 
@@ -114,6 +115,9 @@ def run_chat(
     with contextlib.closing(llm):
         console.note(llm.drafter)
         if question is None:
-            chat.run(llm)
+            code = chat.run(llm)
         else:
+            code = 0
             chat.once(llm, question)
+    if code:
+        raise typer.Exit(code)
