@@ -11,6 +11,9 @@ from typing import Any
 
 from llama_eagle import console
 
+FENCE = re.compile(r" {0,3}(`{3,}|~{3,})[ \t]*")  # a line that closes a block of code
+LINE = 200  # characters that are kept of a line, to recognize a FENCE
+SHORT = 2000  # characters of a block that is parsed at each line
 COLORS = re.compile(r"\x1b\[[\d;]*m")
 
 
@@ -39,6 +42,67 @@ class PlainAnswer:
         print(flush=True)
 
 
+class Block:
+    """The unfinished block: its pieces, and whether it may contain a complete one.
+
+    Parsing it again at each line would take quadratic time. A block of code is parsed when a line seems to close it.
+    Any other block is parsed at each line while it is short, and later when it has grown by an eighth.
+    """
+
+    def __init__(self) -> None:
+        self.pieces: list[tuple[str, str]] = []  # (text, style)
+        self._size = 0  # characters
+        self._due = 0  # size at which it is parsed again
+        self._line = ""  # beginning of the last line
+        self._is_code = False
+
+    def add(self, text: str, style: str) -> None:
+        self.pieces.append((text, style))
+        self._size += len(text)
+        first, *others = text.split("\n")
+        lines = [self._line + first, *others]
+        if self._is_code and any(FENCE.fullmatch(line) for line in lines[:-1]):
+            self._due = 0
+        self._line = lines[-1][:LINE]
+
+    @property
+    def is_due(self) -> bool:
+        return self._size >= self._due
+
+    def text(self) -> str:
+        return "".join(text for text, _ in self.pieces)
+
+    def last(self, n: int) -> list[tuple[str, str]]:
+        """Return the pieces of at least the last `n` characters.
+
+        They begin at a multiple of `n`, because each other beginning wraps a paragraph differently.
+        """
+        n += self._size % n
+        found: list[tuple[str, str]] = []
+        for text, style in reversed(self.pieces):
+            if n <= 0:
+                break
+            found.append((text[-n:], style))
+            n -= len(text)
+        return found[::-1]
+
+    def parse(self, text: str) -> int:
+        """Return how many characters of `text`, the text of all pieces, belong to complete blocks."""
+        self._is_code, self._due = False, self._size + max(self._size - SHORT, 0) // 8
+        tokens = [token for token in _parser().parse(text) if token.level == 0 and token.map]
+        if not tokens:
+            return 0
+        last = tokens[-1]
+        begin, end = last.map
+        lines = list(io.StringIO(text, newline=""))  # the parser's lines: splitlines would also split at U+2028
+        if last.type != "fence":
+            return len("".join(lines[:begin]))
+        if end - begin > 1 and _closes(lines[end - 1], last.markup):
+            return len("".join(lines[:end]))
+        self._is_code, self._due = True, sys.maxsize
+        return len("".join(lines[:begin]))
+
+
 class RenderedAnswer:
     """Renders each block of Markdown once it is complete.
 
@@ -49,7 +113,7 @@ class RenderedAnswer:
         from rich.console import Console
 
         self._console = Console(no_color=not console.use_color(), highlight=False)
-        self._pieces: list[tuple[str, str]] = []  # (text, style) of the unfinished block
+        self._block = Block()
         self._live: Any = None
         self._has_printed = False
 
@@ -68,10 +132,10 @@ class RenderedAnswer:
 
     def close(self) -> None:
         """Render the unfinished block."""
-        if not self._pieces:
+        if not self._block.pieces:
             return
-        text = self._text()
-        is_thinking = any(style == "dim" for _, style in self._pieces)
+        text = self._block.text()
+        is_thinking = any(style == "dim" for _, style in self._block.pieces)
         shown = self._styled() if is_thinking else _markdown(text)
         self._clear()
         if text.strip():
@@ -83,40 +147,37 @@ class RenderedAnswer:
             self._console.print()
 
     def _add(self, text: str, style: str) -> None:
-        self._pieces.append((console.printable(text), style))
+        self._block.add(console.printable(text), style)
         if self._live is None:
             from rich.live import Live
 
             self._live = Live(get_renderable=self._tail, console=self._console, transient=True, refresh_per_second=12)
             self._live.start()
 
-    def _text(self) -> str:
-        return "".join(text for text, _ in self._pieces)
-
     def _styled(self) -> Any:
         from rich.text import Text
 
-        return Text.assemble(*self._pieces)
+        return Text.assemble(*self._block.pieces)
 
     def _tail(self) -> Any:
         """Return the last lines of the unfinished block: lines above the top of the screen cannot be erased."""
         from rich.text import Text
 
-        lines = self._styled().wrap(self._console, self._console.width)
-        return Text("\n").join(list(lines)[-max(self._console.height - 1, 1) :])
+        width, height = self._console.width, self._console.height
+        lines = Text.assemble(*self._block.last(max(width * height, 1))).wrap(self._console, width)
+        return Text("\n").join(list(lines)[-max(height - 1, 1) :])
 
     def _print_complete(self) -> None:
-        """Render the blocks before the last one, which may still grow."""
-        text = self._text()
-        starts = [token.map[0] for token in _parser().parse(text) if token.level == 0 and token.map]
-        if not starts or starts[-1] == 0:
+        """Render the complete blocks: all before the last one, which may still grow, and a closed block of code."""
+        if not self._block.is_due:
             return
-        lines = list(io.StringIO(text, newline=""))  # the parser's lines: splitlines would also split at U+2028
-        n_complete = len("".join(lines[: starts[-1]]))
-        rest = list(_after(self._pieces, n_complete))
+        text, pieces = self._block.text(), self._block.pieces
+        n_complete = self._block.parse(text)
+        if not n_complete:
+            return
         self._clear()
         self._print(_markdown(text[:n_complete]))
-        for piece, style in rest:
+        for piece, style in _after(pieces, n_complete):
             self._add(piece, style)
 
     def _print(self, shown: Any) -> None:
@@ -135,7 +196,7 @@ class RenderedAnswer:
     def _clear(self) -> None:
         if self._live is not None:
             self._live.stop()
-        self._live, self._pieces = None, []
+        self._live, self._block = None, Block()
 
 
 class View:
@@ -186,6 +247,12 @@ def _after(pieces: list[tuple[str, str]], n: int) -> Iterator[tuple[str, str]]:
         if len(text) > n:
             yield text[n:], style
         n = max(n - len(text), 0)
+
+
+def _closes(line: str, opening: str) -> bool:
+    """Return True if the line closes a block of code: the characters of its `opening`, or more of them."""
+    found = FENCE.fullmatch(line.removesuffix("\n"))
+    return line.endswith("\n") and found is not None and found[1].startswith(opening)
 
 
 def _parser() -> Any:
