@@ -19,7 +19,7 @@ from llama_eagle.convert.export.from_gguf import of_gguf
 from llama_eagle.convert.export.network import Network, Tensor, of_checkpoint
 from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.errors import ConfigError, ConversionError, UsageError
-from llama_eagle.files import check_output, temporary_next_to
+from llama_eagle.files import check_output, expand_home, temporary_next_to
 from llama_eagle.gguf.header import Header
 from llama_eagle.gguf.pairing import require_models
 from llama_eagle.gguf.validate import read_sound
@@ -77,18 +77,18 @@ def export_draft(
 
 
 def _verifier(target: str | Path) -> str | None:
-    path = Path(target).expanduser()
+    path = expand_home(target)
     if path.is_file():
         return None
     return str(path.resolve()) if path.is_dir() else str(target)
 
 
 def _network(source: str | Path, target: str | Path, goal: Target, options: DraftOptions) -> Network:
-    path = Path(source).expanduser()
+    path = expand_home(source)
     if path.is_file():
         if options != DraftOptions():
             raise UsageError("options for checkpoints do not apply to a GGUF. Leave them out.")
-        return of_gguf(_sound(path, Path(target).expanduser()))
+        return of_gguf(_sound(path, expand_home(target)))
     checkpoint = open_checkpoint(source)
     if is_dflash(checkpoint.config):
         raise ConversionError(f"{checkpoint.source}: a DFlash draft; these engines read it in its published form.")

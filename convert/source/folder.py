@@ -25,6 +25,7 @@ from llama_eagle.convert.source.storage import (
     read_json,
 )
 from llama_eagle.errors import ConfigError, ConversionError
+from llama_eagle.files import expand_home
 from llama_eagle.hub import snapshot
 
 __all__ = ["Checkpoint", "TensorInfo", "open_checkpoint"]
@@ -113,7 +114,7 @@ def open_checkpoint(
     if isinstance(source, Checkpoint):
         return source
     text = os.fspath(source)
-    path = Path(text).expanduser()
+    path = expand_home(text)
     try:
         is_folder, exists = path.is_dir(), path.exists()
     except (OSError, ValueError):

@@ -153,8 +153,10 @@ def test_a_pipe_has_the_exit_code_of_its_last_failing_line(models: Path) -> None
         assert reason in errors[-1] and len(errors) == 2
 
 
-def test_run_and_train_refuse_the_home_folder_of_nobody(tmp_path: Path) -> None:
-    assert_one_line_error(llama_eagle("run", "~nobody-of-this-name/x"), 2, "the home folder is unknown")
+def test_the_home_folder_of_nobody_is_refused() -> None:
+    for command in (("run",), ("convert", "-o", "x.gguf")):
+        outcome = llama_eagle(*command, "~nobody-of-this-name/x")
+        assert_one_line_error(outcome, 2, "the home folder is unknown")
 
 
 @pytest.mark.parametrize("is_answering", [True, False])

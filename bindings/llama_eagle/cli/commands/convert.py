@@ -226,7 +226,7 @@ def _check_before_work(
     from llama_eagle.convert.calibration import require_text
     from llama_eagle.convert.quantized import check_quantizer
     from llama_eagle.convert.source import open_checkpoint
-    from llama_eagle.files import check_output, refuse_existing
+    from llama_eagle.files import check_output, expand_home, refuse_existing
     from llama_eagle.gguf.header import read_model
 
     if len({str(each.resolve()).casefold() for each in outputs}) < len(outputs):
@@ -238,7 +238,7 @@ def _check_before_work(
     check_quantizer(targets.outtype, targets.quantize)
     if targets.calibration is not None:
         require_text(targets.calibration)
-    if target is not None and (path := Path(target).expanduser()).is_file():
+    if target is not None and (path := expand_home(target)).is_file():
         read_model(path)
     elif target is not None:
         open_checkpoint(target, weights=False)
@@ -250,6 +250,7 @@ def _open(source: str, revision: str | None, target: str | None, target_flags: T
     from llama_eagle.convert.foreign import refuse_foreign
     from llama_eagle.convert.source import open_checkpoint
     from llama_eagle.convert.targets import find_family
+    from llama_eagle.files import expand_home
 
     small = open_checkpoint(source, revision=revision, weights=False)
     refuse_foreign(small)
@@ -258,7 +259,7 @@ def _open(source: str, revision: str | None, target: str | None, target_flags: T
         _refuse(target_flags, "a draft")
     elif target is None:
         find_family(small.config, source)
-    return small if Path(source).expanduser().is_dir() else open_checkpoint(source, revision=revision)
+    return small if expand_home(source).is_dir() else open_checkpoint(source, revision=revision)
 
 
 def _require_target(source: str, target: str | None) -> None:
