@@ -71,6 +71,7 @@ def test_only_the_end_of_a_long_block_is_wrapped(rendered: RenderedAnswer, monke
         rendered.think(f" word{i}")
     tail = str(rendered._tail())
     assert wrapped[-1] < 2 * WIDTH * HEIGHT
+    assert len(rendered._block.last(WIDTH * HEIGHT)) < 2 * WIDTH * HEIGHT / len(" word")
     assert tail.endswith("word4999") and tail.count("\n") == HEIGHT - 2
 
 
