@@ -259,8 +259,8 @@ def test_the_vocabulary_alone_has_no_memory(files: dict[str, Path]) -> None:
 
 
 def test_a_draft_needs_no_more_context_than_its_target(files: dict[str, Path], plain: Any) -> None:
-    """Nor memory for it; 2**31 would not even be a number of positions."""
-    with load(files, n_draft=3, draft_n_ctx=2**31) as llm:
+    """Nor memory for it; 2**31 - 1 is the largest number of positions."""
+    with load(files, n_draft=3, draft_n_ctx=2**31 - 1) as llm:
         assert complete(llm)["text"] == complete(plain)["text"]
         assert llm.speculative_stats.n_drafted > 0
 
