@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fixtures.schemas import DEFINED, SIBLINGS
+from fixtures.schemas import BARE, CONFLICTS, DEFINED, ENDLESS, RECURSIVE, SIBLINGS
 from fixtures.serving import Served, serve
 from fixtures.tiny_gguf import write_target
 
@@ -34,22 +34,10 @@ def test_keys_next_to_alternatives_and_references_hold(
 
 
 def test_a_reference_that_implies_its_siblings_may_be_recursive(server: Served) -> None:
-    node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node", "type": "object"}}}
-    plain = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}
-    found, expected = ({"$ref": "#/$defs/node", "$defs": {"node": each}} for each in (node, plain))
-    assert grammar(server, found) == grammar(server, expected)
+    assert grammar(server, RECURSIVE) == grammar(server, BARE)
 
 
-@pytest.mark.parametrize(
-    ("schema", "reason"),
-    [
-        ({"$ref": "#/$defs/n", "minimum": 1, "$defs": {"n": {"$ref": "#/$defs/n"}}}, "refers to itself"),
-        ({"type": "string", "anyOf": [{"type": "integer"}]}, "exclude each other"),
-        ({"pattern": "a", "anyOf": [{"pattern": "b"}]}, "two values of pattern"),
-        ({"$ref": "#/$defs/n", "$defs": {"n": {"properties": {"a": {"$ref": "#/$defs/n", "required": ["a"]}}}}},
-         "nested deeper"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("schema", "reason"), [*CONFLICTS, (ENDLESS, "nested deeper")])
 def test_siblings_that_cannot_be_merged(server: Served, schema: dict[str, Any], reason: str) -> None:
     status, answer = server.post("/completion", {"prompt": "abc", "n_predict": 1, "json_schema": schema})
     assert status == 400 and reason in answer["error"]["message"]

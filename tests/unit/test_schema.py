@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from fixtures.schemas import DEFINED, SIBLINGS
+from fixtures.schemas import BARE, CONFLICTS, DEFINED, ENDLESS, RECURSIVE, SIBLINGS
 from llama_eagle.drop_in.chat import grammar_of_schema, schemas
 from llama_eagle.errors import UsageError
 from llama_eagle.generation.numbers import integers, numbers
@@ -166,24 +166,18 @@ def test_keys_next_to_alternatives_and_references_hold(schema: dict[str, Any], m
 
 
 def test_a_reference_that_implies_its_siblings_may_be_recursive() -> None:
-    node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node", "type": "object"}}}
-    plain = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}
-    found, expected = (gbnf(json.dumps({"$ref": "#/$defs/node", "$defs": {"node": each}})) for each in (node, plain))
-    assert found == expected
+    assert gbnf(json.dumps(RECURSIVE)) == gbnf(json.dumps(BARE))
 
 
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
-        ({"$ref": "#/$defs/n", "minimum": 1, "$defs": {"n": {"$ref": "#/$defs/n"}}}, "refers to itself"),
-        ({"type": "string", "anyOf": [{"type": "integer"}]}, "exclude each other"),
-        ({"pattern": "a", "anyOf": [{"pattern": "b"}]}, "two values of pattern"),
-        ({"$ref": "#/$defs/n", "$defs": {"n": {"properties": {"a": {"$ref": "#/$defs/n", "required": ["a"]}}}}},
-         "contains itself"),
+        *CONFLICTS,
+        (ENDLESS, "contains itself"),
         ({"$ref": "https://example.com/schema"}, "outside of the schema"),
         ({"$ref": "#/$defs/none"}, "names nothing"),
     ],
-)  # fmt: skip
+)
 def test_siblings_that_cannot_be_merged(schema: dict[str, Any], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         grammar_of_schema(json.dumps(schema))
