@@ -196,6 +196,40 @@ def libmtmd_logits(llm: Any, prompt: str, data: bytes) -> tuple[np.ndarray, int]
     return logits, n_rows
 
 
+def test_parts_of_pictures_are_refused(pair: tuple[Any, Any]) -> None:
+    """A text cut within a picture, as by ids[:100], has no meaning: nothing is evaluated."""
+    for llm in pair:
+        ids = llm.tokenize_images("before <__media__> behind", [png(3)])
+        expected = llm.create_completion(ids, max_tokens=6, temperature=0)["choices"]
+        n_tokens, first = llm.n_tokens, ids.index(min(ids))
+        for text in (ids[: first + 2], ids[first + 2 :], [*ids[: first + 1], 5, *ids[first + 1 :]]):
+            with pytest.raises(InputError, match="rows of a picture that has"):
+                llm.create_completion(text, max_tokens=6)
+            with pytest.raises(InputError, match="rows of a picture that has"):
+                llm.eval(text)
+            assert llm.n_tokens == n_tokens
+        with pytest.raises(UsageError, match="is within a picture"):
+            llm.n_tokens = first + 2
+        assert llm.create_completion(ids, max_tokens=6, temperature=0)["choices"] == expected
+
+
+def test_prompts_may_be_tokenized_before_the_first_is_completed(pair: tuple[Any, Any]) -> None:
+    texts = []
+    for llm in pair:
+        prompts = [llm.tokenize_images("what is ", [png(seed)]) for seed in (61, 62, 63)]
+        texts.append([llm.create_completion(ids, max_tokens=6, temperature=0)["choices"] for ids in prompts])
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "images"),
+    [("a", png(1)), ("a", "a.png"), ("a", None), ("a", [5]), (b"a", [png(1)]), ("\ud800", [png(1)])],
+)
+def test_wrong_types_of_images(pair: tuple[Any, Any], prompt: Any, images: Any) -> None:
+    with pytest.raises(UsageError):
+        pair[0].tokenize_images(prompt, images)
+
+
 SOUND = png(1)
 BAD = {
     "no picture": (b"this is no picture", "unknown format"),
@@ -266,8 +300,8 @@ def test_images_come_only_from_where_they_may(hybrid: VisionFiles, tmp_path: Pat
 
     with load(hybrid) as strict, load(hybrid, image_folder=folder, image_urls=True) as open_:
         expected = ask(strict, {"url": data_url(SOUND)})
-        for url in (remote, str(folder / "a.png"), f"file://{folder}/a.png", "ftp://somewhere/a.png", {}, 5):
-            with pytest.raises(UsageError):
+        for url in (remote, str(folder / "a.png"), f"file://{folder}/a.png", "ftp://somewhere/a.png", {}, 5, None):
+            with pytest.raises(UsageError, match="image 1"):
                 ask(strict, url)
         for url in (remote, str(folder / "a.png"), f"file://{folder}/a.png", "a.png"):
             assert ask(open_, url) == expected

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 import ctypes
+import socket
+from pathlib import Path
+from threading import Thread
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
-from fixtures.vision_files import png
-from llama_eagle.errors import InputError, UsageError
+from fixtures.vision_files import encoded, png
+from llama_eagle.errors import EagleError, InputError, UsageError
+from llama_eagle.vision import in_text, pictures
 from llama_eagle.vision.encoder import Frame
 from llama_eagle.vision.in_text import PicturesInText, cut_before, with_markers
-from llama_eagle.vision.pictures import Picture, Sources, fetch, open_picture
+from llama_eagle.vision.pictures import Picture, Sources, fetch, open_picture, read_file
 from llama_eagle.vision.rows import EmbeddedRows, image_positions, n_positions
+from PIL import Image
 
 
 class Encoder:
@@ -52,8 +59,9 @@ def test_pictures_stand_in_texts_as_negative_ids() -> None:
         pictures.insert("<__media__>", [a, b], encode)
 
 
-def test_pictures_that_no_text_holds_are_forgotten() -> None:
+def test_pictures_that_no_text_holds_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     pictures = table()
+    monkeypatch.setattr(in_text, "KEPT_BYTES", 0)
     first, second = (pictures.ids(pictures.open(png(seed), f"{seed}")) for seed in (1, 2))
     pictures.keep(first, [5])
     pictures.rows(-2)
@@ -61,6 +69,30 @@ def test_pictures_that_no_text_holds_are_forgotten() -> None:
         pictures.rows(-3)
     assert pictures.ids(pictures.open(png(2), "2")) == second  # its id stays
     assert pictures.rows(-3).n == 6
+
+
+def test_the_newest_pictures_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller may hold their ids, and complete them after another text."""
+    pictures, files = table(), [png(seed) for seed in (1, 2, 3)]
+    for name in ("first", "second", "third", "first"):
+        pictures.ids(pictures.open(files[["first", "second", "third"].index(name)], name))
+    monkeypatch.setattr(in_text, "KEPT_BYTES", len(files[0]) + len(files[2]))
+    pictures.keep([5])
+    assert pictures.rows(-2).n == pictures.rows(-4).n == 6
+    with pytest.raises(InputError, match="Send it again"):
+        pictures.rows(-3)
+
+
+def test_parts_of_pictures() -> None:
+    pictures = table()
+    image = pictures.ids(pictures.open(png(1), ""))[1:-1]
+    for text in ([], [5], image, [5, *image, 6], [*image, *image], [*image, 7, *image]):
+        pictures.require_whole(np.array(text, np.intc))
+    for text in (image[1:], [5, *image[:2]], [*image, -2, 7], [*image[:3], 7, *image[3:]]):
+        with pytest.raises(InputError, match="rows of a picture that has 6"):
+            pictures.require_whole(np.array(text, np.intc))
+    with pytest.raises(InputError, match="no longer available"):
+        pictures.require_whole(np.array([5, -9], np.intc))
 
 
 def test_texts_of_another_table() -> None:
@@ -85,6 +117,79 @@ def test_texts_are_cut_before_pictures() -> None:
 def test_addresses_are_refused_unless_allowed(url: str) -> None:
     with pytest.raises(UsageError):
         fetch(url, Sources(), "image 1")
+
+
+BODY = base64.b64encode(b"ab>?~").decode()  # with each of +, / and =
+URLS = {
+    "parameters": f"data:image/png;name=a.png;base64,{BODY}",
+    "upper case": f"DATA:IMAGE/PNG;BASE64,{BODY}",
+    "lines": f" data:image/png;base64,\r\n{BODY[:4]}\n{BODY[4:]}\n",
+    "spaces": f"data:image/png; base64, {BODY} ",
+    "escapes": f"data:image/png;base64,{quote(BODY, safe='')}",
+    "no padding": f"data:image/png;base64,{BODY.rstrip('=')}",
+    "no type": f"data:;base64,{BODY}",
+}
+
+
+@pytest.mark.parametrize("name", URLS)
+def test_data_urls_that_browsers_read(name: str) -> None:
+    assert fetch(URLS[name], Sources(), "image 1") == b"ab>?~"
+
+
+@pytest.mark.parametrize("url", ["http://[h/a.png", "//[h", "file://[h/a.png", "a\0.png", "\ud800.png", "http://h:x/a"])
+def test_addresses_that_are_none(url: str, tmp_path: Path) -> None:
+    for sources in (Sources(), Sources(tmp_path, remote=True)):
+        with pytest.raises(EagleError):
+            fetch(url, sources, "image 1")
+
+
+def test_answers_that_are_not_http() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        client, _ = listener.accept()
+        with client:
+            client.recv(1024)
+            client.sendall(b"220 mail ready\r\n")
+
+    Thread(target=answer, daemon=True).start()
+    with listener, pytest.raises(InputError, match="cannot be fetched"):
+        fetch(f"http://127.0.0.1:{listener.getsockname()[1]}/a.png", Sources(remote=True), "image 1")
+
+
+def test_files_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pictures, "MAX_BYTES", 1 << 20)
+    for name in (tmp_path, tmp_path / "missing", "a\0.png", "\ud800.png", "/dev/zero"):
+        with pytest.raises(InputError):
+            read_file(name)
+
+
+def pixel(image: Image.Image, kind: str = "PNG", **options: Any) -> tuple[int, ...]:
+    return tuple(open_picture(encoded(image, kind, **options), "image 1").pixels()[:3])
+
+
+def test_values_of_16_bits_are_scaled() -> None:
+    values = Image.fromarray(np.full((32, 32), 0x80FF, np.uint16))
+    assert pixel(values) == pixel(values, "TIFF") == (0x80,) * 3
+    for mode in ("I", "F"):
+        with pytest.raises(InputError, match="32 bits per value"):
+            pixel(Image.new(mode, (32, 32), 1), "TIFF")
+
+
+def test_transparent_parts_are_white() -> None:
+    """Their hidden color is usually black, as that of a text in front."""
+    for mode, color in {"RGBA": (0, 0, 0, 0), "LA": (0, 0)}.items():
+        assert pixel(Image.new(mode, (32, 32), color)) == (255,) * 3
+    for mode in ("P", "L", "RGB"):
+        image = Image.new(mode, (32, 32), 0)
+        assert pixel(image, transparency=(0, 0, 0) if mode == "RGB" else 0) == (255,) * 3
+        assert pixel(image) == (0,) * 3
+
+
+def test_no_program_reads_pictures() -> None:
+    """PIL starts Ghostscript for EPS."""
+    with pytest.raises(InputError, match="unknown format"):
+        open_picture(encoded(Image.new("RGB", (32, 32)), "EPS"), "image 1")
 
 
 def test_size_and_turn() -> None:

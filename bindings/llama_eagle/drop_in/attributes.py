@@ -24,6 +24,7 @@ from llama_eagle.sessions.devices import set_devices  # noqa: E402
 from llama_eagle.sessions.models import progress_callback  # noqa: E402
 from llama_eagle.sessions.options import MTP, LoadOptions  # noqa: E402
 from llama_eagle.sessions.text_memory import TextMemory  # noqa: E402
+from llama_eagle.vision.in_text import cut_before  # noqa: E402
 
 
 class _WhileOpen:
@@ -117,6 +118,8 @@ class Attributes(Llama):
             return
         self._before_edit()
         if 0 <= value <= self._memory.n_tokens:
+            if cut_before(self._memory.known, value, self._memory.pictures) != value:
+                raise UsageError(f"n_tokens={value} is within a picture. Cut the text before or after it.")
             self._memory.is_live = self._memory.is_live and value == self._memory.n_tokens
             self._memory.n_tokens = value
         else:

@@ -41,7 +41,7 @@ class _Chat:
     def as_text(self, message: Any) -> Any:
         """Return a message with pictures as a message of text, which every template supports. Others are unchanged."""
         content = message.get("content") if isinstance(message, Mapping) else None
-        if not isinstance(content, list) or not any(map(_is_image, content)):
+        if not isinstance(content, list | tuple) or not any(map(_is_image, content)):
             return message
         return {**message, "content": text_of([self._part(part) for part in content])}
 
@@ -52,7 +52,7 @@ class _Chat:
                 kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
                 raise UsageError(f"a message has a part of type {kind!r}. Send text and image_url parts.")
             return {"type": "text", "text": part["text"]}
-        address = part["image_url"]
+        address = part.get("image_url")
         url = address.get("url") if isinstance(address, Mapping) else address
         name = f"image {len(self.found) + 1}"
         if not isinstance(url, str):
@@ -72,7 +72,7 @@ class _Chat:
 
 
 def _is_image(part: Any) -> bool:
-    return isinstance(part, Mapping) and part.get("type") == "image_url" and part.get("image_url") is not None
+    return isinstance(part, Mapping) and part.get("type") == "image_url"
 
 
 class _WithImages:

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import time
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from llama_eagle.arguments import require_text
 from llama_eagle.native import callbacks, calls, log, rpc
 from llama_eagle.native.calls import library
 
@@ -362,6 +363,9 @@ class EagleLlama(Completions, Closing):
         pictures = self._require_memory().pictures
         if pictures is None:
             raise UsageError("the model was loaded without mmproj_path, so it reads no images. Load it with one.")
+        require_text("prompt", prompt)
+        if isinstance(images, str | bytes) or not isinstance(images, Iterable):
+            raise UsageError(f"images={images!r:.60} must be a list of file names or contents. Correct it.")
         found = [pictures.open(image, f"image {n}") for n, image in enumerate(images, start=1)]
         special = Tokenizer(self._model)
         return pictures.insert(with_markers(prompt, len(found)), found, special.encode_piece)

@@ -155,8 +155,10 @@ class TextMemory:
             raise
 
     def _require_ids(self, tokens: NDArray[np.intc]) -> None:
-        """Raise `InputError` for an id that is neither in the vocabulary nor a picture's."""
+        """Raise `InputError` for an id outside of the vocabulary, and for an unknown or incomplete picture."""
         require_ids(tokens if self.pictures is None else tokens[tokens > FIRST_ID], self.n_vocab)
+        if self.pictures is not None:
+            self.pictures.require_whole(tokens)
 
     def _shared(self, wanted: NDArray[np.intc]) -> int:
         n = min(self.n_tokens, len(wanted))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -27,8 +28,8 @@ def download(url: str, name: str, max_bytes: int) -> bytes:
     try:
         with urllib.request.build_opener(_SameKind).open(url, timeout=TIMEOUT) as answer:
             data = bytes(answer.read(max_bytes + 1))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{name}: {url[:80]} cannot be fetched ({error}). Send a data URL.") from None
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise InputError(f"{name}: {url[:80]!r} cannot be fetched ({error!s:.200}). Send a data URL.") from None
     if len(data) > max_bytes:
         raise InputError(f"{name} has more than {max_bytes >> 20} MiB. Use a smaller picture.")
     return data

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from os import PathLike
 
 import numpy as np
@@ -15,6 +16,7 @@ from llama_eagle.vision.pictures import Picture, key_of, open_picture, read_file
 from llama_eagle.vision.rows import EmbeddedRows
 
 FIRST_ID = -2  # -1 is an unknown row
+KEPT_BYTES = 64 << 20  # of pictures that no text in memory contains: the caller may still hold their ids
 
 Encode = Callable[[str, bool], list[int]]  # called with a piece of text, and True if it is the first
 
@@ -47,9 +49,14 @@ class PicturesInText:
         return entry.picture if entry and entry.picture else open_picture(data, name)
 
     def open(self, image: bytes | str | PathLike[str], name: str) -> Picture:
-        """Return the picture in a file, given as its name or its content. Raises `InputError` if it cannot be read."""
-        if isinstance(image, bytes):
-            return self.picture(image, name)
+        """Return the picture in a file, given as its name or its content.
+
+        Raises `InputError` if it cannot be read, `UsageError` for other types.
+        """
+        if isinstance(image, bytes | bytearray | memoryview):
+            return self.picture(bytes(image), name)
+        if not isinstance(image, str | PathLike):
+            raise UsageError(f"{name} is a {type(image).__name__}. Give a file name, or the content as bytes.")
         return self.picture(read_file(image), str(image))
 
     def ids(self, picture: Picture) -> list[int]:
@@ -57,7 +64,7 @@ class PicturesInText:
         if picture.key not in self._ids:
             self._add(picture.key, self.encoder.frame(picture))
         at = self._ids[picture.key]
-        entry = self._entries[at]
+        entry = self._entries[at] = self._entries.pop(at)  # the last one is the newest
         entry.picture = entry.picture or picture
         return [*entry.frame.before, *[at] * entry.frame.n_rows, *entry.frame.after]
 
@@ -79,24 +86,46 @@ class PicturesInText:
 
     def rows(self, at: int) -> EmbeddedRows:
         """Encode a picture, and return its rows. Raises `InputError` if the picture is not available."""
-        entry = self._entries.get(at)
-        if entry is None or entry.picture is None:
-            raise InputError("the text contains a picture that is no longer available. Send it again.")
+        entry = self._entry(at)
+        assert entry.picture is not None
         if self._on_encode is not None:
             self._on_encode(entry.picture, entry.frame.n_rows)
         rows = self.encoder.encode(entry.picture)
         self.n_encoded += 1
         return rows
 
+    def _entry(self, at: int) -> _Entry:
+        """Return a picture's entry. Raises `InputError` if the picture is not available."""
+        entry = self._entries.get(at)
+        if entry is None or entry.picture is None:
+            raise InputError("the text contains a picture that is no longer available. Send it again.")
+        return entry
+
     def n_rows(self, at: int) -> int:
         return self._entries[at].frame.n_rows if at in self._entries else 1
 
+    def require_whole(self, text: NDArray[np.intc]) -> None:
+        """Raise `InputError` for a picture in `text` that is not available, or has too few or too many rows."""
+        starts = np.flatnonzero(np.diff(text, prepend=0)).tolist()
+        for start, end in pairwise([*starts, len(text)]):
+            if text[start] > FIRST_ID:
+                continue
+            size = self._entry(int(text[start])).frame.n_rows
+            if (end - start) % size:
+                raise InputError(
+                    f"the text contains {end - start} rows of a picture that has {size}. Cut texts before or after "
+                    "pictures."
+                )
+
     def keep(self, *texts: NDArray[np.intc] | Sequence[int]) -> None:
-        """Free the pictures that none of these texts contains, but keep their ids."""
+        """Free the oldest pictures beyond `KEPT_BYTES` that none of these texts contains, but keep their ids."""
         held = {int(at) for text in texts for at in np.unique(np.asarray(text, np.intc)) if at <= FIRST_ID}
-        for at, entry in self._entries.items():
-            if at not in held:
-                entry.picture = None
+        room = KEPT_BYTES
+        for at, entry in reversed(self._entries.items()):
+            if at not in held and entry.picture is not None:
+                room -= len(entry.picture.data)
+                if room < 0:
+                    entry.picture = None
 
     def describe(self, text: NDArray[np.intc]) -> dict[int, tuple[str, Frame]]:
         """Return the pictures of a text, for `adopt`."""
