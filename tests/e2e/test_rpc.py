@@ -11,7 +11,8 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,32 @@ def test_a_server_that_dies(pair: tuple[Path, Path], server: Program, drafts: bo
     llm.reset()
     assert [token for token, _ in zip(llm.generate(prompt, temp=0.0), range(N), strict=False)] == text
     llm.close()
+
+
+@pytest.mark.parametrize("part", [0.0, 0.3])
+def test_a_server_that_dies_during_loading(pair: tuple[Path, Path], server: Program, part: float) -> None:
+    """The files are not damaged: no advice to convert them again."""
+    size = sum(path.stat().st_size for path in pair)
+    found = []
+    for load in (lambda endpoint: ModelPair(PairOptions(*pair, LoadOptions(rpc_servers=(endpoint,)))), drop_in(pair)):
+        meter = Meter(server.endpoint, n_max=int(part * size) + 1000)
+        with pytest.raises(EnvironmentFailure, match="is gone.* Start it again"):
+            load(meter.endpoint).close()
+        found.append(meter.n_sent)
+    assert min(found) > 1000
+
+
+def drop_in(pair: tuple[Path, Path]) -> Callable[[str], EagleLlama]:
+    return lambda endpoint: EagleLlama(pair[0], draft=pair[1], rpc_servers=endpoint, n_ctx=256, n_threads=1)
+
+
+def test_a_server_of_two_names(pair: tuple[Path, Path], server: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """llama.cpp would wait forever for its second connection."""
+    monkeypatch.setattr(rpc, "TIMEOUT_S", 0.5)
+    load = LoadOptions(rpc_servers=(server.endpoint, f"localhost:{server.port}"))
+    with pytest.raises(EnvironmentFailure, match="has two of the given names"):
+        devices.require_servers(load, pair[0])
+    assert rpc.query(server.endpoint)  # and the server is usable
 
 
 def test_a_session_of_a_dead_server_says_so(pair: tuple[Path, Path], server: Program) -> None:
@@ -268,6 +295,8 @@ def test_too_little_memory(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPa
     answers = hello(7), message(struct.pack("<I", 1)), message(struct.pack("<QQ", 1000, 1000))
     load = LoadOptions(rpc_servers=(f"{HOST}:{answering(*answers)}",))
     devices.require_servers(load, pair[0])
+    with pytest.raises(UsageError, match="tensor_split has 9 shares for"):
+        devices.require_servers(replace(load, tensor_split=[1.0] * 9), pair[0])
     monkeypatch.setattr(devices, "available_bytes", lambda: 1000)
     with pytest.raises(EnvironmentFailure, match="more than all machines have free"):
         devices.require_servers(load, pair[0])
@@ -296,6 +325,11 @@ def test_rpc_server_listens_on_loopback_and_ends() -> None:
     assert process.wait(30) == 0
     with pytest.raises(EnvironmentFailure, match="cannot be reached"):
         rpc.query(f"{HOST}:{port}")
+
+
+@pytest.mark.parametrize("host", ["", "::1", "[::1]"])
+def test_rpc_server_listens_on_ipv4(host: str) -> None:
+    assert_one_line_error(llama_eagle("rpc-server", "--host", host), 2, "--host", "IPv4")
 
 
 def test_rpc_server_warns_of_trust() -> None:

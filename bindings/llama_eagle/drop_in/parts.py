@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from llama_eagle.errors import EagleError, InputError
-from llama_eagle.native import callbacks, calls, log
+from llama_eagle.native import callbacks, calls, log, rpc
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ def with_llama_cpp_reason() -> Iterator[None]:
         reason = log.first_error()
         if isinstance(error, EagleError) or not reason:
             raise
+        rpc.require_servers_alive()
         remedy = "Correct the arguments or use a smaller n_ctx" if "context" in str(error) else "Convert it again"
         raise InputError(f"{error}: {reason}. {remedy}.") from None
 

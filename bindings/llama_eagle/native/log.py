@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from llama_eagle.native import callbacks
 
+MAX_ERRORS = 8
 DEBUG, ERROR, CONTINUE = 1, 4, 5  # ggml_log_level
 
 
@@ -19,7 +19,7 @@ class _State:
     level = 0
     listener: Callable[[str], None] | None = None
     callback: Any = None
-    errors: ClassVar[deque[str]] = deque(maxlen=8)
+    errors: ClassVar[list[str]] = []  # the first ones and the newest
 
 
 def install() -> None:
@@ -53,6 +53,11 @@ def first_error() -> str:
     return _State.errors[0] if _State.errors else ""
 
 
+def error_beginning(text: str) -> str:
+    """Return an error line since `clear()` that begins with `text`; "" if there is none."""
+    return next((line for line in _State.errors if line.startswith(text)), "")
+
+
 @contextmanager
 def passed_to(listener: Callable[[str], None]) -> Iterator[None]:
     """Pass each piece of llama.cpp's log to `listener` too, on the thread that writes it."""
@@ -77,6 +82,7 @@ def _on_log(level: int, text: bytes, _user_data: Any) -> None:
         if _State.listener is not None:
             _State.listener(line)
         if _State.level == ERROR and line.strip():
+            del _State.errors[MAX_ERRORS - 1 :]
             _State.errors.append(line.strip())
         if _State.verbose and _State.level != DEBUG:
             sys.stderr.write(line)

@@ -10,17 +10,18 @@ import ctypes
 import socket
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from llama_eagle.errors import EnvironmentFailure, UsageError
-from llama_eagle.native import build, calls
+from llama_eagle.native import build, calls, log
 from llama_eagle.native.calls import backend_function
 from llama_eagle.native.limits import read_number
 
 GET_DEVICE_MEMORY, HELLO, DEVICE_COUNT = 11, 14, 15
 CAPABILITIES = bytes(24)  # TCP only
 TIMEOUT_S = 5.0
+LOST = "the RPC server "  # beginning of the message of native/src/ggml-rpc/eagle_rpc_link.cpp
 MAX_SERVERS = 16  # GGML_RPC_MAX_SERVERS
 
 
@@ -45,24 +46,38 @@ def read_servers(text: str | Sequence[str] | None) -> tuple[str, ...]:
     return servers
 
 
-def query(server: str) -> list[RemoteDevice]:
-    """Return the devices of a server. Raises `EnvironmentFailure` if it cannot be reached or used."""
+def query(*servers: str) -> list[RemoteDevice]:
+    """Return the devices of servers. Raises `EnvironmentFailure` if one cannot be reached or used.
+
+    All connections are open at once: a server that is named twice would let llama.cpp wait forever.
+    """
     protocol = build.build_info().rpc_protocol
     if not protocol:
         raise EnvironmentFailure("this build has no RPC (GGML_RPC=OFF). Build it with GGML_RPC=ON.")
-    with _connected(server) as connection:
-        hello = _request(connection, HELLO, CAPABILITIES)
-        if len(hello) < 2:
-            raise EOFError
-        found = f"{hello[0]}.{hello[1]}"
-        if len(hello) != 4 + len(CAPABILITIES) or not _is_compatible(found, protocol):
-            raise EnvironmentFailure(
-                f"RPC server {server}: it uses protocol {found}, this build uses {protocol}. Use the same version of "
-                "llama-eagle, or the llama.cpp that it is based on, on all machines."
-            )
-        (count,) = struct.unpack("<I", _request(connection, DEVICE_COUNT, b"", 4))
-        memory = [_request(connection, GET_DEVICE_MEMORY, struct.pack("<I", i), 16) for i in range(count)]
-        return [RemoteDevice(server, i, *struct.unpack("<QQ", answer)) for i, answer in enumerate(memory)]
+    with ExitStack() as stack:
+        connections = ((server, stack.enter_context(_connected(server))) for server in servers)
+        return [device for server, connection in connections for device in _devices(server, connection, protocol)]
+
+
+def _devices(server: str, connection: socket.socket, protocol: str) -> list[RemoteDevice]:
+    hello = _request(connection, HELLO, CAPABILITIES)
+    if len(hello) < 2:
+        raise EOFError
+    found = f"{hello[0]}.{hello[1]}"
+    if len(hello) != 4 + len(CAPABILITIES) or not _is_compatible(found, protocol):
+        raise EnvironmentFailure(
+            f"RPC server {server}: it uses protocol {found}, this build uses {protocol}. Use the same version of "
+            "llama-eagle, or the llama.cpp that it is based on, on all machines."
+        )
+    (count,) = struct.unpack("<I", _request(connection, DEVICE_COUNT, b"", 4))
+    memory = [_request(connection, GET_DEVICE_MEMORY, struct.pack("<I", i), 16) for i in range(count)]
+    return [RemoteDevice(server, i, *struct.unpack("<QQ", answer)) for i, answer in enumerate(memory)]
+
+
+def require_servers_alive() -> None:
+    """Raise `EnvironmentFailure` if llama.cpp has lost a server since `log.clear()`."""
+    if reason := log.error_beginning(LOST):
+        raise EnvironmentFailure(f"{reason}. Start it again, with the same version of llama-eagle on all machines.")
 
 
 def _is_compatible(found: str, protocol: str) -> bool:
@@ -95,7 +110,8 @@ def _connected(server: str) -> Iterator[socket.socket]:
             yield connection
     except TimeoutError:
         raise EnvironmentFailure(
-            f"RPC server {server}: no answer in {TIMEOUT_S:.0f} s. It serves another client, or is not an RPC server."
+            f"RPC server {server}: no answer in {TIMEOUT_S:.0f} s. It serves another client, has two of the given "
+            "names, or is not an RPC server."
         ) from None
     except (OSError, EOFError, struct.error):
         raise EnvironmentFailure(

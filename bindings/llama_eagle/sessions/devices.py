@@ -21,17 +21,23 @@ MIB = 1 << 20
 
 
 def require_servers(options: LoadOptions, target: Source, draft: Header | None = None) -> None:
-    """Check the RPC servers before loading. Raises `EnvironmentFailure` if one cannot be used or memory is short."""
+    """Check the RPC servers before loading.
+
+    Raises `EnvironmentFailure` if one cannot be used or memory is short, `UsageError` for too many shares.
+    """
     if not options.rpc_servers:
         return
-    remote = [device for server in options.rpc_servers for device in rpc.query(server)]
+    remote, gpus = rpc.query(*options.rpc_servers), devices_of_kind(GPUS)
+    if len(options.tensor_split) > len(remote) + len(gpus):
+        n_shares, n_devices = len(options.tensor_split), len(remote) + len(gpus)
+        raise UsageError(f"tensor_split has {n_shares} shares for {n_devices} devices. Remove some.")
     files = read_model(target)[1] + ([draft] if draft else [])
     needed = sum(file.file_size for file in {file.path: file for file in files}.values())
     local = available_bytes()
     if local is None:
         return
     free = [(device.server, device.free) for device in remote]
-    free += [(str(gpu["name"]), gpu["free_mib"] * MIB) for gpu in devices_of_kind(GPUS)] + [("this machine", local)]
+    free += [(str(gpu["name"]), gpu["free_mib"] * MIB) for gpu in gpus] + [("this machine", local)]
     if needed > sum(n_bytes for _, n_bytes in free):
         found = ", ".join(f"{where} {n_bytes / 2**30:.1f}" for where, n_bytes in free)
         raise EnvironmentFailure(
@@ -83,7 +89,7 @@ def last_device(load: LoadOptions) -> str:
 
     llama-server places the output layer there if servers are used.
     """
-    n_remote = sum(len(rpc.query(server)) for server in load.rpc_servers)
+    n_remote = len(rpc.query(*load.rpc_servers))
     names = [f"RPC{i}" for i in range(n_remote)] + [str(gpu["name"]) for gpu in devices_of_kind(GPUS)]
     shares = list(load.tensor_split) or [1.0] * len(names)
     return [name for name, share in zip(names, shares, strict=False) if share > 0][-1]

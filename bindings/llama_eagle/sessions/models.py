@@ -12,7 +12,7 @@ from llama_eagle.errors import EnvironmentFailure, InputError
 from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import require_models
 from llama_eagle.gguf.size import require_memory
-from llama_eagle.native import callbacks, log
+from llama_eagle.native import callbacks, log, rpc
 from llama_eagle.native.calls import library
 from llama_eagle.native.closing import Closing
 from llama_eagle.native.processor.threads import n_threads
@@ -84,6 +84,7 @@ class Model(Closing):
             self.close()
             raise
         if not self.handle:
+            rpc.require_servers_alive()
             raise InputError(
                 f"{self.path}: llama.cpp could not load it: {log.first_error() or 'no reason given'}. "
                 "See its log (verbose=True); convert the model again if it is an old file."
@@ -108,6 +109,7 @@ class Context(Closing):
         self.handle: Any = llama_cpp.llama_init_from_model(model.handle, params)
         callbacks.raise_noted()
         if not self.handle:
+            rpc.require_servers_alive()
             raise EnvironmentFailure(
                 f"{model.path}: no context of {options.n_ctx} tokens: {log.first_error() or 'no reason given'}. "
                 "Use a smaller n_ctx or cache type, or free memory."

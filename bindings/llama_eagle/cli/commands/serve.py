@@ -239,6 +239,8 @@ def rpc_server(
     from llama_eagle.native.processor.threads import n_threads
     from llama_eagle.serving.process import run_rpc_server
 
+    if not host or ":" in host:
+        raise UsageError(f"--host: {host!r} is no IPv4 address. Correct it.")
     address = "127.0.0.1" if host == "localhost" else host
     require_free(address, port)
     arguments = ["--host", address, "--port", str(port), "--threads", str(n_threads(threads))]
