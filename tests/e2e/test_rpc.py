@@ -119,6 +119,7 @@ def test_a_server_that_dies(pair: tuple[Path, Path], server: Program, drafts: bo
     llm = EagleLlama(pair[0], rpc_servers=server.endpoint, n_ctx=256, n_threads=1, **draft)
     prompt = llm.tokenize(PROMPT.encode())
     text = [token for token, _ in zip(llm.generate(prompt, temp=0.0), range(N), strict=False)]
+    state = llm.save_state()
     running = llm.generate(prompt, temp=0.0)
     begun = [next(running) for _ in range(5)]
     server.kill()
@@ -127,6 +128,9 @@ def test_a_server_that_dies(pair: tuple[Path, Path], server: Program, drafts: bo
     assert begun == text[: len(begun)]  # nothing of what was lost became text
     with pytest.raises(NativeError, match="is gone"):
         next(llm.generate(prompt, temp=0.0))
+    for call in (llm.save_state, lambda: llm.load_state(state)):
+        with pytest.raises(NativeError, match="is gone"):
+            call()
     with pytest.raises(EnvironmentFailure, match="cannot be reached"):
         llm.reset()
     server.start()
@@ -142,10 +146,13 @@ def test_a_server_that_dies_during_loading(pair: tuple[Path, Path], server: Prog
     found = []
     for load in (lambda endpoint: ModelPair(PairOptions(*pair, LoadOptions(rpc_servers=(endpoint,)))), drop_in(pair)):
         meter = Meter(server.endpoint, n_max=int(part * size) + 1000)
-        with pytest.raises(EnvironmentFailure, match="is gone.* Start it again"):
+        with pytest.raises(EnvironmentFailure, match=r"is gone.* Start it again"):
             load(meter.endpoint).close()
         found.append(meter.n_sent)
     assert min(found) > 1000
+    meter = Meter(server.endpoint, n_max=int(part * size) + 1000)
+    done = llama_eagle("serve", "-m", pair[0], "-d", pair[1], "--port", 0, "--rpc", meter.endpoint)
+    assert done.code == 4 and f"the RPC server {meter.endpoint} is gone" in done.stderr, done.stderr
 
 
 def drop_in(pair: tuple[Path, Path]) -> Callable[[str], EagleLlama]:

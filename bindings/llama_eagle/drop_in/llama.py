@@ -183,7 +183,7 @@ class EagleLlama(Completions, Closing):
     def reset(self) -> None:
         """Clear the memory. If an RPC server has died, load the models again; the server must be running."""
         if not self._is_closed and calls.lost_server(self._ctx.ctx):
-            rpc.query(*self._options.rpc_servers or ())  # if it raises, nothing has changed, and a later call may succeed
+            rpc.query(*self._options.rpc_servers or ())  # if it raises, nothing has changed: a later call may succeed
             state, cache, n_draft = self.__getstate__(), self.cache, self._n_draft
             self.close()
             self._is_closed = False

@@ -117,6 +117,8 @@ def restore_state(memory: TextMemory, state: LlamaState) -> None:
     if llama_cpp.llama_state_set_data(session.ctx, buffer, state.llama_state_size) != state.llama_state_size:
         memory.reset()
         raise _failed(f"does not fit this model and context: {log.first_error() or 'no reason given'}")
+    if server := calls.lost_server(session.ctx):  # llama.cpp reports success
+        raise _failed(f"was not loaded: the RPC server {server} is gone")
     draft_state = state.draft_state if isinstance(state, EagleLlamaState) else b""
     try:
         session.load_state(draft_state or None, state.n_tokens)

@@ -169,7 +169,8 @@ def _follow(
         if not announced and (address := _LISTENING.search(text)):
             announced = True
             on_address(address.group(0))
-        if (level == "E" or (not found and "error" in text.lower())) and not (complaints and _ENDS.search(text)):
+        follows = complaints and (_ENDS.search(text) or complaints[0].startswith(rpc.LOST))
+        if (level == "E" or (not found and "error" in text.lower())) and not follows:
             complaints.append(" ".join(_ORIGIN.sub("", text)[:MAX_COMPLAINT].split()))
         if verbose:
             print(console.printable(text), file=sys.stderr, flush=True)
