@@ -33,7 +33,7 @@ FORMATTED = $(shell find native -name '*.cpp' -o -name '*.h' -o -name '*.c' -o -
 # An editable install maps the files that exist when it is made: a new or renamed file makes a new one.
 NATIVE := $(shell find native -type f) CMakeLists.txt
 MODULES := $(sort $(shell find bindings convert demo bench train -name '*.py' -not -path '*/__pycache__/*' 2>/dev/null))
-SUM := $(shell echo '$(MODULES) $(CMAKE_ARGS)' | cksum | cut -d' ' -f1)
+SUM := $(shell echo '$(MODULES) $(subst ','\'',$(CMAKE_ARGS))' | cksum | cut -d' ' -f1)
 INSTALLED := $(VENV)/installed-$(SUM)
 INSTALLED_LEAN := $(VENV)/lean-$(SUM)
 INSTALL := $(PIP) install --quiet --no-build-isolation
@@ -44,9 +44,13 @@ INSTALL := $(PIP) install --quiet --no-build-isolation
 
 install: $(INSTALLED)
 
+# Also completes one without pip, which an interruption or a Debian without python3-venv leaves behind.
+CHECK := import sys; sys.version_info < (3, 10) and sys.exit("error: this needs Python 3.10 or later: make PYTHON=python3.12")
+NEW_VENV := { $(PYTHON) -c '$(CHECK)' && $(PYTHON) -m venv $(VENV); }
+
 # With LOCKED the versions of requirements.lock. Of llama-cpp-python only its Python layer: the library is ours.
 $(VENV)/tools: native/UPSTREAM
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip --version > /dev/null 2>&1 || $(NEW_VENV)
 ifndef LOCKED
 	$(PIP) install --quiet --upgrade $(TOOLS)
 	CMAKE_ARGS=-DLLAMA_BUILD=OFF $(INSTALL) "llama-cpp-python==$(shell sed -n 's/^version=//p' native/UPSTREAM)"
@@ -64,13 +68,13 @@ endif
 # Both build in one tree: the second compiles what the first has left out.
 $(INSTALLED): $(VENV)/dependencies $(NATIVE)
 	rm -f $(VENV)/installed-* $(VENV)/lean-*
-	CMAKE_ARGS="-DLLAMA_EAGLE_SERVER=ON -DLLAMA_EAGLE_TESTS=ON $(CMAKE_ARGS)" $(INSTALL) --no-deps -e .
+	CMAKE_ARGS="-DLLAMA_EAGLE_SERVER=ON -DLLAMA_EAGLE_TESTS=ON $$CMAKE_ARGS" $(INSTALL) --no-deps -e .
 	touch $@
 
 $(INSTALLED_LEAN): $(VENV)/tools pyproject.toml $(NATIVE)
 	rm -f $(VENV)/lean-*
 	@echo "building llama.cpp and our libraries: about three minutes on two cores"
-	CMAKE_ARGS="-DLLAMA_EAGLE_SERVER=OFF $(CMAKE_ARGS)" $(INSTALL) -e .
+	CMAKE_ARGS="-DLLAMA_EAGLE_SERVER=OFF $$CMAKE_ARGS" $(INSTALL) -e .
 	touch $@
 
 demo: $(if $(LOCKED)$(wildcard $(VENV)/installed-*),install,$(INSTALLED_LEAN))
@@ -94,9 +98,9 @@ test-vulkan: TESTS ?= not (long or pictures) or pictures and (few or all) or lon
 test-vulkan: install
 	headers=$$(native/tests/vulkan_headers.sh build/vulkan-headers) && \
 	$(BIN)/cmake -S . -B build/vulkan -G Ninja -DGGML_VULKAN=ON -DLLAMA_EAGLE_SERVER=OFF \
-	    -DPython3_EXECUTABLE=$(CURDIR)/$(BIN)/python $$headers $(CMAKE_ARGS)
+	    -DPython3_EXECUTABLE="$(CURDIR)/$(BIN)/python" $${headers:+"$$headers"} $(CMAKE_ARGS)
 	$(BIN)/cmake --build build/vulkan --target ggml-vulkan
-	LLAMA_EAGLE_TEST_GPU=vulkan=$(CURDIR)/build/vulkan/bin/libggml-vulkan.so \
+	LLAMA_EAGLE_TEST_GPU="vulkan=$(CURDIR)/build/vulkan/bin/libggml-vulkan.so" \
 	    $(BIN)/python -m pytest @tests/device_tests.txt -k "$(TESTS)" --durations=10
 
 fuzz: install
@@ -129,7 +133,7 @@ wheel:
 	rm -rf $(WHEELS)
 	$(TAGGED) CMAKE_ARGS=-DLLAMA_BUILD=OFF build/packages/bin/pip wheel --quiet --no-cache-dir --no-build-isolation --no-deps \
 	    --wheel-dir $(WHEELS) "llama-cpp-python==$(shell sed -n 's/^version=//p' native/UPSTREAM)"
-	$(TAGGED) CMAKE_ARGS="$(CMAKE_ARGS)" build/packages/bin/pip wheel --quiet --no-build-isolation --no-deps --wheel-dir $(WHEELS)/as-built \
+	$(TAGGED) build/packages/bin/pip wheel --quiet --no-build-isolation --no-deps --wheel-dir $(WHEELS)/as-built \
 	    -C build-dir=build/portable$(addprefix -,$(PLATFORM)) -C cmake.define.LLAMA_EAGLE_PORTABLE=ON \
 	    $(addprefix -C cmake.toolchain-file=,$(TOOLCHAIN)) .
 	$(addprefix AUDITWHEEL_LD_LIBRARY_PATH=,$(FOREIGN)) PATH="$(CURDIR)/build/packages/bin:$$PATH" \
@@ -164,7 +168,7 @@ format: install
 sanitize: $(VENV)/dependencies
 	$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DLLAMA_EAGLE_SANITIZE=ON \
 	    -DCMAKE_C_FLAGS_RELWITHDEBINFO="-O1 -g1" -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" \
-	    -DLLAMA_EAGLE_SERVER=OFF -DLLAMA_EAGLE_TESTS=ON -DPython3_EXECUTABLE=$(CURDIR)/$(BIN)/python
+	    -DLLAMA_EAGLE_SERVER=OFF -DLLAMA_EAGLE_TESTS=ON -DPython3_EXECUTABLE="$(CURDIR)/$(BIN)/python"
 	$(BIN)/cmake --build build/sanitize
 	for program in build/sanitize/bin/test_*; do echo $$program; $$program || exit 1; done
 

@@ -1,7 +1,12 @@
-# Uses ccache if present, unless the caller has chosen a launcher.
+# Uses ccache if present and able to write its cache, unless the caller has chosen a launcher. Packagers' builds often have no home.
 find_program(EAGLE_CCACHE ccache)
+if (EAGLE_CCACHE)
+    execute_process(COMMAND ${EAGLE_CCACHE} ${CMAKE_C_COMPILER} -c ${CMAKE_CURRENT_LIST_DIR}/cpu_probe.c
+            -o ${CMAKE_BINARY_DIR}/ccache-probe.o
+        RESULT_VARIABLE ccache_failed OUTPUT_QUIET ERROR_QUIET)
+endif()
 foreach (lang C CXX CUDA)
-    if (EAGLE_CCACHE AND NOT DEFINED CMAKE_${lang}_COMPILER_LAUNCHER)
+    if (EAGLE_CCACHE AND NOT ccache_failed AND NOT DEFINED CMAKE_${lang}_COMPILER_LAUNCHER)
         set(CMAKE_${lang}_COMPILER_LAUNCHER ${EAGLE_CCACHE})
     endif()
 endforeach()

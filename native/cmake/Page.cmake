@@ -10,7 +10,7 @@ set(page_dir ${CMAKE_BINARY_DIR}/page)
 function(page_run)
     execute_process(COMMAND ${CMAKE_COMMAND} -E env LLAMA_UI_OUT_DIR=${page_dir}/dist LLAMA_UI_VERSION=b0
             LLAMA_BUILD_NUMBER=0 ${EAGLE_NPM} ${ARGN}
-        WORKING_DIRECTORY ${page_dir}/source RESULT_VARIABLE failed OUTPUT_FILE ${page_dir}/log ERROR_FILE ${page_dir}/log)
+        WORKING_DIRECTORY ${page_dir}/source TIMEOUT 900 RESULT_VARIABLE failed OUTPUT_FILE ${page_dir}/log ERROR_FILE ${page_dir}/log)
     set(page_failed ${failed} PARENT_SCOPE)
 endfunction()
 

@@ -53,10 +53,20 @@ def series_hash() -> str:
 
 
 def cache_dir() -> Path:
-    base = os.environ.get("LLAMA_EAGLE_CACHE") or os.environ.get("XDG_CACHE_HOME")
-    if not base:
-        base = os.environ.get("LOCALAPPDATA") or str(Path.home() / ".cache")
-    return Path(base) / "llama-eagle" / "upstream"
+    """Create and return the folder of downloads: in the user's cache, or in `build` if that has no or a read-only home."""
+    try:
+        base = os.environ.get("LLAMA_EAGLE_CACHE") or os.environ.get("XDG_CACHE_HOME")
+        if not base:
+            base = os.environ.get("LOCALAPPDATA") or str(Path.home() / ".cache")
+        cache = Path(base) / "llama-eagle" / "upstream"
+        cache.mkdir(parents=True, exist_ok=True)
+        if os.access(cache, os.W_OK):
+            return cache
+    except (OSError, RuntimeError):  # the second: a user without a home
+        pass
+    cache = NATIVE.parent / "build" / "downloads"
+    cache.mkdir(parents=True, exist_ok=True)
+    return cache
 
 
 def sha256(path: Path) -> str:
@@ -89,7 +99,6 @@ def fetch_sdist(pin: dict[str, str]) -> Path:
     sdist = cache / f"{pin['package'].replace('-', '_')}-{pin['version']}.tar.gz"
     if sdist.is_file() and sha256(sdist) == pin["sha256"]:
         return sdist
-    cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as tmp:
         download(pin, Path(tmp))
         found = list(Path(tmp).glob("*.tar.gz"))
@@ -125,7 +134,7 @@ def prepare(dest: Path, source: str | None) -> None:
     pin = pinned()
     stamp = f"{pin['sha256']} {series_hash()} {source or ''}\n"
     stamp_file = dest / STAMP
-    if stamp_file.is_file() and stamp_file.read_text() == stamp:
+    if stamp_file.is_file() and stamp_file.read_text(encoding="utf-8") == stamp:
         return
     shutil.rmtree(dest, ignore_errors=True)
     dest.mkdir(parents=True)
@@ -135,7 +144,7 @@ def prepare(dest: Path, source: str | None) -> None:
         unpack(fetch_sdist(pin), dest)
     for patch in series():
         apply(patch, dest)
-    stamp_file.write_text(stamp)
+    stamp_file.write_text(stamp, encoding="utf-8")
 
 
 # --- patches ---------------------------------------------------------------------------------------------------------
@@ -266,7 +275,7 @@ def main() -> int:
             refresh(args.source)
         else:
             print(series_hash())
-    except UpstreamError as error:
+    except (UpstreamError, OSError) as error:  # the second: a full disk, for example
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

@@ -1,0 +1,75 @@
+"""The Makefile's set-up, with a stand-in for Python that records its calls."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+
+# `-m venv` copies it to .venv. BROKEN: the environment has no pip; OLD: the version check fails.
+PYTHON = """#!/bin/sh
+echo "$CMAKE_ARGS|$*" >> calls
+case "$*" in
+    "-m venv .venv") mkdir -p .venv/bin; cp "$0" .venv/bin/python;;
+    "-m pip --version") test ! -e BROKEN; code=$?; rm -f BROKEN; exit $code;;
+    -c*) test ! -e OLD;;
+esac
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A source tree of the files that the set-up reads, in a folder with a space."""
+    root = tmp_path / "a tree ö"
+    (root / "native").mkdir(parents=True)
+    for name in ("Makefile", "pyproject.toml", "CMakeLists.txt", "native/UPSTREAM"):
+        shutil.copyfile(ROOT / name, root / name)
+    (root / "python").write_text(PYTHON)
+    (root / "python").chmod(0o755)
+    return root
+
+
+def make(tree: Path, *arguments: str) -> tuple[int, list[str]]:
+    """Return make's exit code and the recorded calls."""
+    outside = {name: value for name, value in os.environ.items() if name not in ("CMAKE_ARGS", "MAKEFLAGS", "LOCKED")}
+    command = ["make", "PYTHON=./python", *arguments]
+    code = subprocess.run(command, cwd=tree, env=outside, capture_output=True, timeout=60).returncode
+    calls = tree / "calls"
+    return code, calls.read_text().splitlines() if calls.exists() else []
+
+
+def test_a_second_install_does_nothing(tree: Path) -> None:
+    code, calls = make(tree, "install")
+    assert code == 0
+    assert calls[-1].endswith("--no-deps -e .")
+    assert make(tree, "install") == (0, calls)
+
+
+@pytest.mark.parametrize("args", ['-DCMAKE_CXX_FLAGS="-O2 -g"', "-DNAME='a b'", "-DNAME=$(x)"])
+def test_options_with_quotes_reach_the_build(tree: Path, args: str) -> None:
+    expected = args.replace("$(x)", "")  # make's own variable
+    code, calls = make(tree, "install", f"CMAKE_ARGS={args}")
+    assert code == 0
+    assert calls[-1].startswith(f"-DLLAMA_EAGLE_SERVER=ON -DLLAMA_EAGLE_TESTS=ON {expected}|")
+
+
+def test_an_environment_without_pip_is_completed(tree: Path) -> None:
+    (tree / ".venv/bin").mkdir(parents=True)
+    shutil.copy(tree / "python", tree / ".venv/bin/python")
+    (tree / "BROKEN").touch()
+    code, calls = make(tree, "install")
+    assert code == 0
+    assert "|-m venv .venv" in calls
+
+
+def test_an_old_python_makes_no_environment(tree: Path) -> None:
+    (tree / "OLD").touch()
+    code, _ = make(tree, "install")
+    assert code == 2
+    assert not (tree / ".venv").exists()
