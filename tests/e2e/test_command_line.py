@@ -24,7 +24,7 @@ def test_every_command_has_an_example(command: str) -> None:
     outcome = llama_eagle(command, "--help", COLUMNS="80")
     assert COMMANDS[command][1] in " ".join(outcome.stdout.split())
     assert max(map(len, outcome.stdout.splitlines())) <= 80
-    assert not re.search(r"--[a-z-]+ +<", outcome.stdout), "an option that names a type of Python"
+    assert not re.search(r"(--[a-z-]+|[A-Z]) +<", outcome.stdout), "an option or argument that names a type of Python"
 
 
 @pytest.mark.parametrize("arguments", [("chek",), ("doctor", "--typo"), ("generate", "-n", "x")])
@@ -37,6 +37,20 @@ def test_a_mistake_and_where_help_is_are_two_sentences(arguments: tuple[str, ...
 def test_shells_complete_commands() -> None:
     outcome = llama_eagle(_LLAMA_EAGLE_COMPLETE="complete_bash", COMP_WORDS="llama-eagle ge", COMP_CWORD="1")
     assert (outcome.code, outcome.stdout.split()) == (0, ["generate"])
+
+
+def test_fish_gets_one_line_for_each_option() -> None:
+    """It would offer the further lines of a help text as words."""
+    request = {"_TYPER_COMPLETE_FISH_ACTION": "get-args", "_TYPER_COMPLETE_ARGS": "llama-eagle generate --draft"}
+    outcome = llama_eagle(_LLAMA_EAGLE_COMPLETE="complete_fish", COLUMNS="80", **request)
+    assert outcome.code == 0
+    assert "--draft\tDrafter: a GGUF file" in outcome.stdout
+    assert all(line.startswith("--draft") for line in outcome.stdout.splitlines())
+
+
+def test_a_list_of_models_takes_no_model() -> None:
+    for action in (("--list",), ("--clear", "all")):
+        assert_one_line_error(llama_eagle("run", "some/model", *action), 2, "Leave out some/model")
 
 
 def test_a_program_that_runs_a_command_keeps_its_signals() -> None:

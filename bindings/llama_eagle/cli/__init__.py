@@ -70,6 +70,7 @@ def run(arguments: Sequence[str]) -> int:
         import llama_eagle  # noqa: F401  (its import error is an EagleError like any other)
         from llama_eagle.cli.app import command
 
+        _keep_completion_in_one_line()
         root = command()
         defaults = root.context_settings["default_map"].get(arguments[0] if arguments else "", {})
         console.use_json("--json" in arguments or defaults.get("json") is True)
@@ -96,6 +97,12 @@ def run(arguments: Sequence[str]) -> int:
         return _failed("MemoryError", "out of memory. Free memory, or use a smaller model or context.", 4)
     except Exception as error:
         return _failed("InternalError", f"internal error: {error!r}. Set LLAMA_EAGLE_DEBUG=1 and report it.", BUG)
+
+
+def _keep_completion_in_one_line() -> None:
+    """Stop typer from wrapping the help of an option: fish would offer each further line as a word."""
+    if "_LLAMA_EAGLE_COMPLETE" in os.environ:
+        os.environ["COLUMNS"] = "1000"
 
 
 def _config_place(error: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -60,7 +61,8 @@ class Command(typer.core.TyperCommand):
         for parameter in self.get_params(ctx):
             if record := parameter.get_help_record(ctx):
                 kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
-                sections.setdefault(getattr(parameter, "rich_help_panel", None) or kind, []).append(record)
+                name = re.sub(r" <[][\w]+>$", "", record[0])  # typer adds an argument's Python type
+                sections.setdefault(getattr(parameter, "rich_help_panel", None) or kind, []).append((name, record[1]))
         for title, records in sections.items():
             if records:
                 with formatter.section(title):

@@ -38,6 +38,9 @@ Plain = Annotated[bool, typer.Option("--plain", help="Print the answer as plain 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output files.")]
 TARGET_HELP = "Target model: a GGUF file, or the first file of a split one."
 TargetFile = Annotated[Path, typer.Option("--model", "-m", metavar="TARGET.gguf", help=TARGET_HELP)]
+NPredict = Annotated[
+    int, typer.Option("-n", "--n-predict", help="Maximum length of an answer in tokens (-1: no limit).")
+]
 GpuLayers = Annotated[
     int,
     typer.Option(

@@ -210,7 +210,7 @@ def choose(model_path: str, options: EagleOptions, given: Mapping[str, Any]) -> 
     """
     refuse_conflicts(options, given)
     if not os.path.exists(model_path):  # noqa: PTH110 (same call as in the parent class)
-        raise InputError(f"Model path does not exist: {model_path}")
+        raise InputError(f"Model path does not exist: {model_path}. Give the path of a .gguf file.")
     if given.get("vocab_only"):
         require_vocabulary(_read_target(model_path, given))
         return Loading(options, "no drafter: only a vocabulary is loaded")

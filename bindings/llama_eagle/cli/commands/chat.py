@@ -19,6 +19,7 @@ from llama_eagle.cli.options import (
     CHAT_CONTEXT,
     Computing,
     Drafting,
+    NPredict,
     Plain,
     Sampling,
     TargetFile,
@@ -38,9 +39,7 @@ class ChatOptions:
     no_think: Annotated[
         bool, typer.Option("--no-think", help="Answer without thinking, if the chat template supports it.")
     ] = False
-    n_predict: Annotated[
-        int, typer.Option("-n", "--n-predict", help="Maximum length of an answer in tokens (-1: no limit).")
-    ] = -1
+    n_predict: NPredict = -1
     ctx_size: Annotated[
         int, typer.Option("--ctx-size", "-c", min=0, help="Context size in tokens (0: the model's training context).")
     ] = CHAT_CONTEXT

@@ -13,7 +13,7 @@ import typer
 from llama_eagle import console
 from llama_eagle.cli.answer import make_answer
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import ADVANCED, Computing, Drafting, Json, Plain, Sampling, TargetFile, Verbose, Vision
+from llama_eagle.cli.options import ADVANCED, Computing, Drafting, Json, NPredict, Plain, Sampling, TargetFile, Verbose, Vision
 from llama_eagle.cli.piped import read_piped, with_piped
 from llama_eagle.errors import InputError, UsageError
 from llama_eagle.generation.options import GenerationOptions
@@ -101,9 +101,7 @@ class Constraints:
 class Length:
     """Length of the answer and of the context."""
 
-    n_predict: Annotated[
-        int, typer.Option("-n", "--n-predict", help="Maximum length of the answer in tokens (-1: no limit).")
-    ] = 256
+    n_predict: NPredict = 256
     ignore_eos: Annotated[
         bool,
         typer.Option(
