@@ -38,6 +38,13 @@ TURNS = re.compile(
 )
 
 
+# A sentence states its subject first; the condition follows.
+CLAUSE_FIRST = re.compile(
+    r"(?:^(?:[-*|]|\d+\.)?\ ?|[.:;]\ )(?:If|When|While|Where|Although|Because|Since|Unless|Until|Whether|What)\ \w",
+    re.VERBOSE,
+)
+
+
 def sources(left_out: tuple[str, ...] = ()) -> Iterator[tuple[str, ast.Module]]:
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -213,3 +220,42 @@ def test_pages_use_plain_words() -> None:
         if (found := TURNS.search(line))
     ]
     assert not faults, "\n".join(faults)
+
+
+def paragraphs(page: Path) -> Iterator[tuple[int, str]]:
+    """Yield the first line's number and the text of each paragraph, list item and table row, without headings."""
+    first, lines = 0, list[str]()
+    for number, line in [*prose(page), (0, "")]:
+        begins = not line.strip() or line.startswith("#") or re.match(r" *([-*|]|\d+\.) ", line)
+        if begins and lines:
+            yield first, " ".join(lines)
+            lines = []
+        if line.strip() and not line.startswith("#"):
+            first = first if lines else number
+            lines.append(line.strip())
+
+
+def test_sentences_of_pages_begin_with_their_subject() -> None:
+    faults = [
+        f"{page.relative_to(ROOT)}:{number}: {found[0]!r} in {text!r}"
+        for page in PAGES
+        for number, text in paragraphs(page)
+        if (found := CLAUSE_FIRST.search(text))
+    ]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("If a server dies, the call raises an error.", True),
+        ("- While its rows are\nin memory, it is kept.", True),
+        ("It stops. When it starts again, it reads the file.", True),
+        ("The call raises an error if a server dies.", False),
+        ("## If it fails\n\nIt stops.", False),
+    ],
+)
+def test_the_rule_of_sentences(tmp_path: Path, text: str, fault: bool) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(text + "\n")
+    assert any(CLAUSE_FIRST.search(paragraph) for _, paragraph in paragraphs(page)) is fault
