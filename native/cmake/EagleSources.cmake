@@ -103,3 +103,11 @@ foreach (target ${EAGLE_LIBRARIES})
         LIBRARY DESTINATION llama_eagle/lib RUNTIME DESTINATION llama_eagle/lib)
 endforeach()
 install(FILES ${CMAKE_BINARY_DIR}/bin/build-info.json DESTINATION llama_eagle/lib COMPONENT llama_eagle)
+
+# The licences of llama.cpp and of the code in it must be with its libraries.
+file(GLOB notices RELATIVE ${LLAMA_CPP_DIR} ${LLAMA_CPP_DIR}/LICENSE* ${LLAMA_CPP_DIR}/licenses/*
+    ${LLAMA_CPP_DIR}/vendor/*/LICENSE* ${LLAMA_CPP_DIR}/vendor/*/*/LICENSE*)
+foreach (notice ${notices})
+    cmake_path(GET notice PARENT_PATH folder)
+    install(FILES ${LLAMA_CPP_DIR}/${notice} DESTINATION llama_eagle/lib/licenses/${folder} COMPONENT llama_eagle)
+endforeach()

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,15 @@ def test_the_source_distribution_has_every_file(tmp_path: Path) -> None:
         packed = {name.partition("/")[2] for name in archive.getnames()}
     assert not files - packed
     assert not {name for name in packed - files if (ROOT / name).is_file() and name.startswith(LEFT_OUT)}
+
+
+@pytest.mark.native
+def test_the_package_has_the_licences_of_what_it_contains() -> None:
+    files = distribution("llama-eagle").files or []
+    names = {file.name for file in files if "licenses" in file.parts}
+    assert {"LICENSE", "LICENSE-django", "LICENSE-jsonhpp"} <= names
+    (notice,) = (file for file in files if file.parts[-4:] == ("llama_eagle", "lib", "licenses", "LICENSE"))
+    assert "The ggml authors" in notice.locate().read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("home", "is_used"), [("file/home", False), ("home", True)])
