@@ -53,7 +53,7 @@ def series_hash() -> str:
 
 
 def cache_dir() -> Path:
-    """Create and return the folder of downloads: in the user's cache, or in `build` if that has no or a read-only home."""
+    """Create and return the folder of downloads: in the user's cache, or in `build` if that cannot be written."""
     try:
         base = os.environ.get("LLAMA_EAGLE_CACHE") or os.environ.get("XDG_CACHE_HOME")
         if not base:

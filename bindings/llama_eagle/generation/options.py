@@ -69,4 +69,5 @@ class GenerationOptions:
         if "" in self.stop:
             raise UsageError("an empty stop text would end every generation at once. Remove it.")
         if self.max_tokens is not None and self.max_tokens < 1:
-            raise UsageError(f"max_tokens={self.max_tokens}: give 1 or more, or None (on the command line -1) for no limit.")
+            no_limit = "None (on the command line -1) for no limit"
+            raise UsageError(f"max_tokens={self.max_tokens}: give 1 or more, or {no_limit}.")

@@ -48,36 +48,34 @@ def check(
     if text is not None and not exact:
         raise UsageError("--text is the text for --exact. Add --exact, or leave it out.")
     report = check_models(target, draft)
-    found = {level: [f for f in report.findings if f.level == level] for level in ("error", "warning")}
-    problems = [finding.message for finding in found["error"]]
-    files = [finding.file or draft for finding in found["error"]]
+    problems = [(f.file or draft, f.message) for f in report.findings if f.level == "error"]
     exactness = _exactness(target, text, threads, n_gpu_layers) if exact and not problems else None
     if exactness is not None and exactness["difference"] is not None:
-        problems.append(_difference_text(target, exactness))
-        files.append(target)
+        problems.append((target, _difference_text(target, exactness)))
     acceptance = _acceptance(target, draft, threads, n_gpu_layers) if measure and not problems else None
     if acceptance is not None and acceptance["problem"] is not None:
-        problems.append(acceptance["problem"])
-        files.append(draft or target)
-    for finding in found["warning"]:
-        console.warn(f"{finding.file or draft}: {finding.message}")
+        problems.append((draft or target, acceptance["problem"]))
+    for finding in report.findings:
+        if finding.level == "warning":
+            console.warn(f"{finding.file or draft}: {finding.message}")
     if json:
         more = ({"exact": exactness} if exact else {}) | ({"measure": acceptance} if measure else {})
-        console.result(report.to_json() | {"problems": problems} | more)
-    elif problems:
-        console.data("\n".join(f"{file}: {problem}" for file, problem in zip(files, problems, strict=True)))
-    elif draft is None:
-        console.data(f"{target}: a valid {report.target['architecture']} model{_head_text(report.target)}")
+        console.result(report.to_json() | {"problems": [problem for _, problem in problems]} | more)
     else:
-        console.data(f"{draft} fits {target}")
-    if exactness is not None and not problems and not json:
-        console.data(
-            f"{target}: {exactness['n_tokens']} tokens have equal logits alone and in {exactness['n_batches']} batches"
-        )
-    if acceptance is not None and not json:
-        console.data(acceptance["summary"])
+        lines = [f"{file}: {problem}" for file, problem in problems] or _sound(target, draft, report.target, exactness)
+        console.data("\n".join([*lines, *([acceptance["summary"]] if acceptance is not None else [])]))
     if problems:
         raise typer.Exit(CHECK_FAILED)
+
+
+def _sound(target: Path, draft: Path | None, about: dict[str, Any], exactness: dict[str, Any] | None) -> list[str]:
+    """Return the lines about files without a problem."""
+    model = f"{target}: a valid {about['architecture']} model{_head_text(about)}"
+    lines = [model if draft is None else f"{draft} fits {target}"]
+    if exactness is not None:
+        sizes = f"{exactness['n_tokens']} tokens have equal logits alone and in {exactness['n_batches']} batches"
+        lines.append(f"{target}: {sizes}")
+    return lines
 
 
 def _acceptance(target: Path, draft: Path | None, threads: int, n_gpu_layers: int) -> dict[str, Any]:

@@ -13,7 +13,18 @@ import typer
 from llama_eagle import console
 from llama_eagle.cli.answer import make_answer
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import ADVANCED, Computing, Drafting, Json, NPredict, Plain, Sampling, TargetFile, Verbose, Vision
+from llama_eagle.cli.options import (
+    ADVANCED,
+    Computing,
+    Drafting,
+    Json,
+    NPredict,
+    Plain,
+    Sampling,
+    TargetFile,
+    Verbose,
+    Vision,
+)
 from llama_eagle.cli.piped import read_piped, with_piped
 from llama_eagle.errors import InputError, UsageError
 from llama_eagle.generation.options import GenerationOptions

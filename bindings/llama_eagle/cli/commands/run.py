@@ -68,7 +68,7 @@ def run(
 
     if listing or clear is not None:
         if model is not None:
-            raise UsageError(f"--list and --clear chat with no model. Leave out {model}; --clear takes the name itself.")
+            raise UsageError(f"--list and --clear open no chat. Leave out {model}; --clear takes a name itself.")
         _show_entries(list(store.entries()) if clear is None else store.clear(clear), cleared=clear is not None)
         return
     if model is None:
