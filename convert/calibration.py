@@ -49,9 +49,12 @@ def _encoder(checkpoint: Checkpoint) -> Any:
     except ImportError:
         raise EnvironmentFailure("Counting tokens needs the tokenizers package: pip install tokenizers") from None
     try:
-        return Tokenizer.from_file(str(checkpoint.path / "tokenizer.json"))
+        encoder = Tokenizer.from_file(str(checkpoint.path / "tokenizer.json"))
+        encoder.no_truncation()  # which fine-tuning tools leave in the file
+        encoder.no_padding()
     except Exception as error:  # the package raises nothing narrower
         raise InputError(f"{checkpoint.source}: tokenizer.json cannot be used: {str(error)[:160]}") from None
+    return encoder
 
 
 def require_text(text: Path) -> None:

@@ -95,6 +95,11 @@ def _known_vocabulary(file: Path) -> str | None:
     except ImportError:
         return None
     try:
-        return name_of(Tokenizer.from_file(str(file)).encode(TEXT).ids)
-    except Exception:  # the package raises nothing narrower; our own reader judges the file
+        tokenizer = Tokenizer.from_file(str(file))
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return name_of(tokenizer.encode(TEXT).ids)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # nothing narrower is raised, and panics are no Exception; our own reader judges the file
         return None

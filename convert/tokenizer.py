@@ -60,25 +60,32 @@ def read_tokenizer(checkpoint: Checkpoint, vocab_size: int, *, pre: str | None =
     """
     data = checkpoint.json_file("tokenizer.json")
     if data is None:
-        raise ConversionError(f"{checkpoint.source}: no tokenizer.json (only fast tokenizers can be converted)")
+        raise ConversionError(
+            f"{checkpoint.source}: no tokenizer.json. Write one with transformers: "
+            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
     settings = checkpoint.json_file("tokenizer_config.json") or {}
     try:
         added = _added_tokens(data, settings)
         tokens, types = _vocabulary(data, added, vocab_size)
+        texts, adds = _special_texts(data, settings)
         return TokenizerData(
             tokens=tokens,
             types=types,
             merges=_merges(data),
             pre=pre or pre_tokenizer_name(data, checkpoint.path / "tokenizer.json"),
-            special_ids=_special_ids(checkpoint, settings, added, vocab_size),
-            add_special=_add_special(data, settings),
+            special_ids=_special_ids(checkpoint, texts, {**data["model"]["vocab"], **_ids_by_text(added)}, vocab_size),
+            add_special=adds,
             chat_templates=_chat_templates(checkpoint, settings),
         )
     except EagleError:
         raise
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         reason = f"{type(error).__name__}: {error}"
-        raise ConversionError(f"{checkpoint.source}: tokenizer.json is not as expected ({reason})") from error
+        raise ConversionError(
+            f"{checkpoint.source}: tokenizer.json or tokenizer_config.json is not as expected ({reason}); "
+            "download it again"
+        ) from error
 
 
 def _added_tokens(data: dict[str, Any], settings: dict[str, Any]) -> dict[int, dict[str, Any]]:
@@ -98,8 +105,12 @@ def _looks_special(text: str) -> bool:
 
 def _vocabulary(data: dict[str, Any], added: dict[int, dict[str, Any]], vocab_size: int) -> tuple[list[str], list[int]]:
     model = data["model"]
-    if model["type"] != "BPE":
-        raise ConversionError(f"tokenizer type {model['type']!r}: only byte-level BPE can be converted")
+    kind = model.get("type", "BPE")  # absent in old files
+    if kind != "BPE" or not _is_byte_level(data):
+        raise ConversionError(
+            f"tokenizer.json is {'SentencePiece' if kind == 'BPE' else kind}; only byte-level BPE can be converted: "
+            "convert this model with llama.cpp's convert_hf_to_gguf.py"
+        )
     tokens: list[str | None] = [None] * vocab_size
     types = [UNUSED] * vocab_size
     for text, token_id in model["vocab"].items():
@@ -109,12 +120,17 @@ def _vocabulary(data: dict[str, Any], added: dict[int, dict[str, Any]], vocab_si
         text = token["content"]
         _place(tokens, token_id, text)
         types[token_id] = CONTROL if token["special"] or _looks_special(text) else USER_DEFINED
+        if types[token_id] == USER_DEFINED:
+            tokens[token_id] = text.replace("\u2581", " ")  # as llama.cpp's converter does
     return [f"[PAD{i}]" if text is None else text for i, text in enumerate(tokens)], types
 
 
 def _place(tokens: list[str | None], token_id: int, text: str) -> None:
     if not 0 <= token_id < len(tokens):
-        raise ConversionError(f"token {text!r} has id {token_id}, but the model has {len(tokens)} embeddings")
+        raise ConversionError(
+            f"token {text!r} has id {token_id}, but the model has {len(tokens)} embeddings; remove it from "
+            "tokenizer.json and tokenizer_config.json, or resize the embeddings"
+        )
     if tokens[token_id] not in (None, text):
         raise ConversionError(f"id {token_id} belongs to two tokens, {tokens[token_id]!r} and {text!r}")
     tokens[token_id] = text
@@ -130,45 +146,86 @@ def _merges(data: dict[str, Any]) -> list[str]:
     return [f"{left} {right}" for left, right in ([p.replace(" ", "Ġ") for p in pair] for pair in merges)]
 
 
-def _special_ids(
-    checkpoint: Checkpoint, settings: dict[str, Any], added: dict[int, dict[str, Any]], vocab_size: int
-) -> dict[str, int]:
-    """Return the ids of bos, eos, ...: tokenizer_config.json's tokens, or the ids of config.json or its text_config."""
-    by_text = {token["content"]: token_id for token_id, token in reversed(added.items())}
-    found: dict[str, int] = {}
-    for name in _SPECIAL:
-        token = settings.get(f"{name}_token")
-        text = token.get("content") if isinstance(token, dict) else token
-        token_id = by_text.get(text) if isinstance(text, str) else None
-        for config in (checkpoint.config, checkpoint.config.get("text_config") or {}):
-            if token_id is None:
-                token_id = config.get(f"{name}_token_id")
-        # A list of ids (several end tokens) is ignored, because llama.cpp also finds end tokens by their text.
-        if isinstance(token_id, int) and not isinstance(token_id, bool):
-            if not 0 <= token_id < vocab_size:
-                raise ConfigError(f"config.json: {name}_token_id is {token_id}, outside the vocabulary ({vocab_size})")
-            found[name] = token_id
-    return found
+def _is_byte_level(data: dict[str, Any]) -> bool:
+    steps = [*nodes(data.get("pre_tokenizer"), "pretokenizers"), *nodes(data.get("decoder"), "decoders")]
+    return any(step["type"] == "ByteLevel" for step in steps)
 
 
-def _add_special(data: dict[str, Any], settings: dict[str, Any]) -> dict[str, bool]:
-    """Return if bos precedes and eos follows a text, by tokenizer.json's post-processor."""
+def _ids_by_text(added: dict[int, dict[str, Any]]) -> dict[str, int]:
+    return {token["content"]: token_id for token_id, token in reversed(added.items())}
+
+
+def _special_texts(data: dict[str, Any], settings: dict[str, Any]) -> tuple[dict[str, str], dict[str, bool]]:
+    """Return the texts of bos, eos, ..., and if bos precedes and eos follows a text.
+
+    tokenizer.json's post-processor takes precedence over tokenizer_config.json: an end token that it appends is eos,
+    and the configured one ends a turn.
+    """
+    stated = ((name, settings.get(f"{name}_token")) for name in _SPECIAL)
+    contents = ((name, token.get("content") if isinstance(token, dict) else token) for name, token in stated)
+    texts = {name: text for name, text in contents if isinstance(text, str)}
+    for name, other in (("bos", "cls"), ("eos", "sep")):
+        if not texts.get(name) and texts.get(other):
+            texts[name] = texts[other]
     adds: dict[str, bool] = {}
     for node in nodes(data.get("post_processor"), "processors"):
         if node["type"] == "ByteLevel":
             adds.setdefault("bos", False)
             adds.setdefault("eos", False)
-        elif node["type"] == "TemplateProcessing" and len(node["single"]) > 1:
-            for name, part in (("bos", node["single"][0]), ("eos", node["single"][-1])):
-                if "SpecialToken" in part:
-                    adds[name] = True
-            if len(node.get("pair") or []) > 2 + sum(adds.get(name, False) for name in ("bos", "eos")):
-                adds["sep"] = False  # the tokens between a pair are not llama.cpp's separator
+        elif node["type"] == "TemplateProcessing":
+            _apply_template(node, texts, adds)
     for name in _SPECIAL:
         value = settings.get(f"add_{name}_token")
         if isinstance(value, bool):
             adds.setdefault(name, value)
-    return adds
+    return texts, adds
+
+
+def _apply_template(node: dict[str, Any], texts: dict[str, str], adds: dict[str, bool]) -> None:
+    """Note the tokens that a post-processor's template puts around a text."""
+    if len(node["single"]) < 2:
+        return
+    ends = (node["single"][0], node["single"][-1])
+    first, last = (part["SpecialToken"]["id"] if "SpecialToken" in part else None for part in ends)
+    if missing := [
+        text for text in (first, last) if text and text not in node["special_tokens"]
+    ]:  # a panic in encode()
+        raise ConversionError(f"tokenizer.json: its template names {missing} without ids; download it again")
+    if first:
+        if first not in (texts.get("bos"), texts.get("cls")):
+            texts.update({name: first for name in ("bos", "cls") if not texts.get(name)})
+        adds["bos"] = first in (texts.get("bos"), texts.get("cls"))
+    if last:
+        if texts.get("eos") not in (None, last):
+            texts["eom" if "eot" in texts else "eot"] = texts["eos"]
+        texts["eos"] = last
+        adds["eos"] = True
+    if len(node.get("pair") or []) > 2 + bool(first) + bool(last):
+        adds["sep"] = False  # the tokens between a pair are not llama.cpp's separator
+
+
+def _special_ids(
+    checkpoint: Checkpoint, texts: dict[str, str], by_text: dict[str, int], vocab_size: int
+) -> dict[str, int]:
+    """Return the ids of bos, eos, ...: of their texts, or else the ids of config.json or its text_config.
+
+    Of several end tokens the first is used, because llama.cpp finds others by their text, and would end with token 11
+    without any.
+    """
+    configs = [checkpoint.config, checkpoint.config.get("text_config") or {}]
+    found: dict[str, int] = {}
+    for name in ("bos", "eos", "unk", "sep", "pad", "mask", "eot", "eom"):
+        ids = [by_text.get(texts.get(name, "")), *(config.get(f"{name}_token_id") for config in configs)]
+        if name == "eos":
+            ids.append((checkpoint.json_file("generation_config.json") or {}).get("eos_token_id"))
+            ids += [value[0] for value in ids if isinstance(value, list) and value]
+        token_id = next((value for value in ids if type(value) is int and value >= 0), None)  # -1 means none
+        if token_id is None:
+            continue
+        if token_id >= vocab_size:
+            raise ConfigError(f"config.json: {name}_token_id is {token_id}, outside the vocabulary ({vocab_size})")
+        found[name] = token_id
+    return found
 
 
 def _chat_templates(checkpoint: Checkpoint, settings: dict[str, Any]) -> dict[str, str]:
@@ -186,8 +243,10 @@ def _chat_templates(checkpoint: Checkpoint, settings: dict[str, Any]) -> dict[st
     if isinstance(value, list):
         value = {entry["name"]: entry["template"] for entry in value}
     templates = value or {}
+    if not isinstance(templates, dict) or not all(isinstance(text, str) for pair in templates.items() for text in pair):
+        raise ConfigError(f"{checkpoint.source}: chat_template is neither a text nor a list of named texts")
     clean = {"".join(c if c.isascii() and c.isalnum() else "_" for c in name): t for name, t in templates.items()}
-    return {name: str(text) for name, text in clean.items() if name and text}
+    return {name: text for name, text in clean.items() if name and text}
 
 
 def _jinja_files(folder: Path) -> dict[str, str]:

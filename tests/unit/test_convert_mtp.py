@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,22 @@ def test_a_long_text_is_counted_in_parts(folder: Path, tmp_path: Path, monkeypat
     for size in (1 << 20, 100):
         monkeypatch.setattr("llama_eagle.convert.calibration._CHUNK", size)
         convert_target(folder, tmp_path / "out.gguf", options)
+        found.append(read(tmp_path / "out.gguf")[0]["llama_eagle.draft_vocab"])
+    assert found[0] == found[1]
+
+
+def test_limits_that_training_tools_leave_in_tokenizer_json_do_not_count(folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    data = json.loads((copy / "tokenizer.json").read_text())
+    data["truncation"] = {"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0}
+    data["padding"] = {"strategy": {"Fixed": 64}, "direction": "Right", "pad_to_multiple_of": None}
+    data["padding"] |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "!"}
+    (copy / "tokenizer.json").write_text(json.dumps(data))
+    (tmp_path / "text.txt").write_text(TEXT, newline="")
+    options = TargetOptions(outtype="bf16", calibration=tmp_path / "text.txt")
+    found = []
+    for source in (folder, copy):
+        convert_target(source, tmp_path / "out.gguf", options)
         found.append(read(tmp_path / "out.gguf")[0]["llama_eagle.draft_vocab"])
     assert found[0] == found[1]
 

@@ -93,7 +93,91 @@ def test_old_merges_and_merges_with_spaces(tmp_path: Path) -> None:
 def test_ids_of_special_tokens_come_from_config_when_the_tokenizer_names_none(tmp_path: Path) -> None:
     checkpoint = open_folder(tmp_path, "qwen2", {"eos_token_id": [1, 2], "text_config": {"bos_token_id": 3}})
     edit(tmp_path, "tokenizer_config.json", lambda c: [c.pop("eos_token"), c.pop("pad_token")])
-    assert read_tokenizer(checkpoint, VOCAB).special_ids == {"bos": 3}
+    assert read_tokenizer(checkpoint, VOCAB).special_ids == {"bos": 3, "eos": 1}  # the first of several
+
+
+def test_end_tokens_of_generation_config_are_the_last_resort(tmp_path: Path) -> None:
+    checkpoint = open_folder(tmp_path, "qwen2", {"pad_token_id": -1})
+    edit(tmp_path, "tokenizer_config.json", lambda c: [c.pop("eos_token"), c.pop("pad_token")])
+    assert read_tokenizer(checkpoint, VOCAB).special_ids == {}  # -1 means none
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [482, 480]}')
+    assert read_tokenizer(checkpoint, VOCAB).special_ids == {"eos": 482}
+
+
+def template(first: str | None, last: str | None) -> dict[str, Any]:
+    """A post-processor that puts tokens around a text."""
+    around = [[{"SpecialToken": {"id": text, "type_id": 0}}] if text else [] for text in (first, last)]
+    single = [*around[0], {"Sequence": {"id": "A", "type_id": 0}}, *around[1]]
+    known = {text: {"id": text, "ids": [480], "tokens": [text]} for text in (first, last) if text}
+    return {"type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": known}
+
+
+def test_an_end_token_that_is_appended_takes_precedence(tmp_path: Path) -> None:
+    """As in Qwen3-Embedding, whose configured end token ends a turn."""
+    checkpoint = open_folder(tmp_path, "qwen2")
+    edit(tmp_path, "tokenizer.json", lambda t: t.update(post_processor=template(None, "<|endoftext|>")))
+    data, ids = (
+        read_tokenizer(checkpoint, VOCAB),
+        {text: i for i, text in enumerate(read_tokenizer(checkpoint, VOCAB).tokens)},
+    )
+    assert data.add_special == {"eos": True}
+    assert (data.special_ids["eos"], data.special_ids["eot"]) == (ids["<|endoftext|>"], ids["<|im_end|>"])
+    edit(tmp_path, "tokenizer.json", lambda t: t.update(post_processor=template(None, "<|im_end|>")))
+    assert "eot" not in read_tokenizer(checkpoint, VOCAB).special_ids
+
+
+def test_a_template_with_unknown_tokens_is_refused(tmp_path: Path) -> None:
+    checkpoint = open_folder(tmp_path, "qwen2")
+    broken = {**template(None, "<|im_end|>"), "special_tokens": {}}
+    edit(tmp_path, "tokenizer.json", lambda t: t.update(post_processor=broken))
+    with pytest.raises(ConversionError, match="im_end"):
+        read_tokenizer(checkpoint, VOCAB)
+
+
+def test_a_file_that_the_tokenizers_package_cannot_use_is_judged_by_our_reader(tmp_path: Path) -> None:
+    checkpoint = open_folder(tmp_path, "qwen2")
+    broken = template(None, "<|im_end|>")
+    broken["single"] = [*broken["single"], {"SpecialToken": {"id": "<|nowhere|>", "type_id": 0}}, broken["single"][-1]]
+    edit(tmp_path, "tokenizer.json", lambda t: t.update(post_processor=broken))
+    assert read_tokenizer(checkpoint, VOCAB).pre == "qwen2"
+
+
+def test_a_first_token_that_is_not_configured(tmp_path: Path) -> None:
+    checkpoint = open_folder(tmp_path, "llama-bpe")
+    bos = read_tokenizer(checkpoint, VOCAB).special_ids["bos"]
+    edit(tmp_path, "tokenizer_config.json", lambda c: c.pop("bos_token"))
+    assert read_tokenizer(checkpoint, VOCAB).special_ids["bos"] == bos
+    edit(tmp_path, "tokenizer_config.json", lambda c: c.update(bos_token="<|eot_id|>", cls_token="<|eot_id|>"))
+    assert read_tokenizer(checkpoint, VOCAB).add_special["bos"] is False
+
+
+def test_sentencepiece_is_refused_even_with_a_named_pre_tokenizer(tmp_path: Path) -> None:
+    checkpoint = open_folder(tmp_path, "llama-bpe")
+    fallback = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]}
+    edit(tmp_path, "tokenizer.json", lambda t: t.update(pre_tokenizer=None, decoder=fallback))
+    with pytest.raises(ConversionError, match="SentencePiece"):
+        read_tokenizer(checkpoint, VOCAB, pre="llama-bpe")
+
+
+def test_old_files_do_not_name_the_type(tmp_path: Path) -> None:
+    checkpoint = open_folder(tmp_path, "qwen2")
+    edit(tmp_path, "tokenizer.json", lambda t: t["model"].pop("type"))
+    assert read_tokenizer(checkpoint, VOCAB).pre == "qwen2"
+
+
+def test_spaces_of_added_tokens_are_written_as_spaces(tmp_path: Path) -> None:
+    checkpoint = open_folder(tmp_path, "qwen2")
+    token = {"id": 490, "content": "\u2581\u2581", "special": False}
+    edit(tmp_path, "tokenizer.json", lambda t: t["added_tokens"].append(token))
+    assert read_tokenizer(checkpoint, VOCAB).tokens[490] == "  "
+
+
+@pytest.mark.parametrize("value", [7, [{"name": "default", "template": {"a": 1}}], {"default": 3}])
+def test_chat_templates_that_are_no_texts_are_refused(value: object, tmp_path: Path) -> None:
+    checkpoint = open_folder(tmp_path, "qwen2")
+    edit(tmp_path, "tokenizer_config.json", lambda c: c.update(chat_template=value))
+    with pytest.raises(ConfigError, match="chat_template"):
+        read_tokenizer(checkpoint, VOCAB)
 
 
 def test_chat_templates_by_name(tmp_path: Path) -> None:
