@@ -22,10 +22,11 @@ _SIBLINGS = ("rope_theta", "partial_rotary_factor", "original_max_position_embed
 def parameters(config: Fields, prefer: str = "full_attention") -> tuple[Fields, list[str]]:
     """Return RoPE settings by their current names, and warnings.
 
-    They are rope_parameters, or else rope_scaling with rope_theta next to it. If there is one set per layer type, use
-    that of the first layer's type, or else of `prefer`. "rope_type" is always present.
+    They are rope_parameters, overlaid by rope_scaling (transformers prefers it, and people add it by hand), with
+    rope_theta next to them. If there is one set per layer type, use that of the first layer's type, or else of
+    `prefer`. "rope_type" is always present.
     """
-    found = config.child("rope_parameters") or config.child("rope_scaling") or Fields({}, config.where)
+    found = _overlaid(config.child("rope_parameters"), config.child("rope_scaling"), config.where)
     per_type = {kind: v for kind in ("full_attention", "sliding_attention") if (v := found.child(kind))}
     warnings = []
     if per_type:
@@ -37,7 +38,20 @@ def parameters(config: Fields, prefer: str = "full_attention") -> tuple[Fields, 
     siblings = {name: config.get(name) for name in _SIBLINGS if config.get(name) is not None}
     kind = (found.text("rope_type") or found.text("type") or "default").lower()
     given = {name: value for name, value in found.data.items() if value is not None}
+    if kind in ("yarn", "llama3"):  # transformers' meaning of a length that is not stated
+        given.setdefault("original_max_position_embeddings", config.get("max_position_embeddings"))
     return Fields({**siblings, **given, "rope_type": kind}, found.where), warnings
+
+
+def _overlaid(current: Fields | None, old: Fields | None, where: str) -> Fields:
+    """Return rope_parameters, overlaid by a rope_scaling that is not empty."""
+    if not old or not old.data:
+        return current or Fields({}, where)
+    if not current or not current.data:
+        return old
+    kept = {name: value for name, value in current.data.items() if not isinstance(value, dict)}
+    kind = old.text("rope_type") or old.text("type") or current.text("rope_type")
+    return Fields({**kept, **old.data, "rope_type": kind}, old.where)
 
 
 def rotated(params: Fields, head_dim: int) -> int:
@@ -87,18 +101,31 @@ def _factor(params: Fields) -> float:
     return factor
 
 
-def target_keys(config: Fields, params: Fields) -> dict[str, Any]:
-    """Return the scaling keys of a target, whose graph reads YaRN's betas and factor; llama3's factors are a tensor."""
+def target_keys(config: Fields, params: Fields, factors: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the scaling keys of a target, whose graph reads YaRN's betas. factors: types that the family's graph
+    reads as a tensor. "dynamic" scales beyond max_position_embeddings only, which is the context of the file.
+    """
     kind = params.text("rope_type")
-    if kind in ("default", "mrope", "llama3"):
+    if kind in ("default", "mrope", "dynamic", *factors):
         return {}
     if kind == "linear":
         return linear_keys(params)
     if kind != "yarn":
-        raise ConfigError(f"{config.where}: rope_type {kind!r} is not supported (default, linear, yarn, llama3)")
+        known = ", ".join(("default", "linear", "dynamic", "yarn", *factors))
+        raise ConfigError(f"{config.where}: rope_type {kind!r} is not supported for this architecture ({known})")
+    params.require("truncate", True)
     names = {"attention_factor": "attn_factor", "beta_fast": "beta_fast", "beta_slow": "beta_slow"}
     stated = {key: params.need_number(name) for name, key in names.items() if params.get(name) is not None}
-    return {**yarn_keys(params), **{f"rope.scaling.yarn_{key}": value for key, value in stated.items()}}
+    return {**yarn_keys(params), **_yarn_scale(params), **{f"rope.scaling.yarn_{k}": v for k, v in stated.items()}}
+
+
+def _yarn_scale(params: Fields) -> dict[str, Any]:
+    """Return the key for another magnitude than YaRN's usual one, by which llama.cpp multiplies by itself.
+
+    llama.cpp reads rope.scaling.yarn_attn_factor too, and replaces its value when the type is YaRN.
+    """
+    magnitude, usual = _yarn_magnitude(params), 1 + 0.1 * math.log(_factor(params))
+    return {} if math.isclose(magnitude, usual) else {"rope.scaling.attn_factor": magnitude / usual}
 
 
 @dataclass(frozen=True)
@@ -172,17 +199,15 @@ def _draft_scaling(params: Fields, kind: str, n_rot: int) -> tuple[dict[str, Any
 
 def _draft_yarn(params: Fields, n_rot: int) -> tuple[dict[str, Any], np.ndarray | None]:
     """Return keys, or factors if llama.cpp's fixed betas (32, 1) and rounding do not fit."""
-    factor, magnitude = _factor(params), _yarn_magnitude(params)
+    factor = _factor(params)
     fast, slow = params.number("beta_fast") or 32.0, params.number("beta_slow") or 1.0
     if (fast, slow) == (32.0, 1.0) and params.flag("truncate") is not False:
-        usual = 1 + 0.1 * math.log(factor)  # llama.cpp applies this factor itself
-        scale = {} if math.isclose(magnitude, usual) else {"rope.scaling.attn_factor": magnitude / usual}
-        return {**yarn_keys(params), **scale}, None
+        return {**yarn_keys(params), **_yarn_scale(params)}, None
     if not 0 < slow < fast:
         raise ConfigError(f"{params.where}: beta_fast {fast:g} must exceed beta_slow {slow:g}, and both be positive")
     stretched = _yarn_stretched(params, n_rot, fast, slow)
     factors = (1 / (stretched / factor + 1 - stretched)).astype(np.float32)
-    return {"rope.scaling.type": "none", "rope.scaling.attn_factor": magnitude}, factors
+    return {"rope.scaling.type": "none", "rope.scaling.attn_factor": _yarn_magnitude(params)}, factors
 
 
 def _yarn_stretched(params: Fields, n_rot: int, fast: float, slow: float) -> np.ndarray:

@@ -110,6 +110,13 @@ def qk_norms(transform: Transform | None = None, *, required: bool = True) -> tu
 
 ATTENTION = attention()
 QK_NORMS = qk_norms()
+BIASES = qkv_biases(required=False)  # with attention_bias
+OUTPUT_BIASES = (  # with attention_bias and mlp_bias
+    Row("self_attn.o_proj.bias", "attn_output.bias", ("embd",), required=False),
+    Row("mlp.gate_proj.bias", "ffn_gate.bias", ("ff",), required=False),
+    Row("mlp.up_proj.bias", "ffn_up.bias", ("ff",), required=False),
+    Row("mlp.down_proj.bias", "ffn_down.bias", ("embd",), required=False),
+)
 NORMS = (
     norm("input_layernorm.weight", "attn_norm.weight", "embd"),
     norm("post_attention_layernorm.weight", "ffn_norm.weight", "embd"),

@@ -65,14 +65,20 @@ class Fields:
         """Return a positive number."""
         value = self.number(key)
         if value is None or value <= 0:
-            raise ConfigError(f"{self.where}: {key} is {value}, expected a positive number")
+            raise ConfigError(f"{self.where}: {key} is {self._stated(value)}, expected a positive number")
         return value
+
+    @staticmethod
+    def _stated(value: float | None) -> str:
+        return "missing" if value is None else str(value)
 
     def need_epsilon(self, key: str) -> float:
         """Return the epsilon of a norm."""
         value = self.number(key)
         if value is None or not 0 < value < 1:
-            raise ConfigError(f"{self.where}: {key} is {value}, expected a small positive number such as 1e-6")
+            raise ConfigError(
+                f"{self.where}: {key} is {self._stated(value)}, expected a small positive number such as 1e-6"
+            )
         return value
 
     def flag(self, key: str) -> bool | None:

@@ -52,13 +52,13 @@ def attention_dims(config: ModelConfig) -> dict[str, int]:
 
 def dense_dims(config: ModelConfig) -> dict[str, int]:
     """Return attention_dims and the width of the feed-forward layer."""
-    config.require("hidden_act", "silu")
+    config.require("hidden_act", "silu", "swish")
     return {**attention_dims(config), "ff": config.need_integer("intermediate_size")}
 
 
 def moe_dims(config: ModelConfig) -> dict[str, int]:
     """Return attention_dims and the number and widths of experts."""
-    config.require("hidden_act", "silu")
+    config.require("hidden_act", "silu", "swish")
     config.require("decoder_sparse_step", 1)
     config.require("mlp_only_layers", [])
     config.require("norm_topk_prob", True)  # llama.cpp's graphs always normalize the chosen experts' weights
@@ -95,8 +95,8 @@ def linear_dims(config: ModelConfig) -> dict[str, int]:
     }
 
 
-def common_keys(config: ModelConfig, dims: Any) -> dict[str, Any]:
-    """Return the keys of every family, without the architecture prefix."""
+def common_keys(config: ModelConfig, dims: Any, rope_factors: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the keys of every family, without the architecture prefix. rope_factors: as in rope.target_keys()."""
     keys: dict[str, Any] = {
         "context_length": config.need_integer("max_position_embeddings"),
         "embedding_length": dims["embd"],
@@ -104,7 +104,7 @@ def common_keys(config: ModelConfig, dims: Any) -> dict[str, Any]:
         "attention.head_count_kv": dims["kv_heads"],
         "attention.layer_norm_rms_epsilon": config.need_epsilon("rms_norm_eps"),
         "rope.freq_base": config.rope.need_number("rope_theta"),
-        **rope.target_keys(config, config.rope),
+        **rope.target_keys(config, config.rope, rope_factors),
     }
     if config.get("intermediate_size") is not None:
         keys["feed_forward_length"] = config.need_integer("intermediate_size")
@@ -126,7 +126,7 @@ def moe_keys(config: ModelConfig, dims: Any) -> dict[str, Any]:
 
 def linear_keys(config: ModelConfig, dims: Any) -> dict[str, Any]:
     """Return the keys of the Gated DeltaNet blocks. The caller adds MTP blocks to the list of recurrent blocks."""
-    config.rope.need_number("partial_rotary_factor")
+    params = Fields({"partial_rotary_factor": 0.25, **config.rope.data}, config.rope.where)  # transformers' default
     return {
         "ssm.conv_kernel": dims["conv"],
         "ssm.state_size": dims["k_head"],
@@ -135,7 +135,7 @@ def linear_keys(config: ModelConfig, dims: Any) -> dict[str, Any]:
         "ssm.inner_size": dims["lin_v"],
         "attention.recurrent_layers": [kind == "linear_attention" for kind in config.layer_types()],
         "full_attention_interval": config.need_integer("full_attention_interval", 4),
-        "rope.dimension_count": rope.rotated(config.rope, dims["head"]),
+        "rope.dimension_count": rope.rotated(params, dims["head"]),
     }
 
 
@@ -145,9 +145,27 @@ def hybrid_kinds(config: ModelConfig) -> list[str]:
 
 
 def full_attention(config: ModelConfig) -> list[str]:
-    """Return the block kinds of a uniform model. A sliding window is refused, because llama.cpp would ignore it."""
-    config.require("use_sliding_window", False)
-    n_layer = config.need_integer("num_hidden_layers")
-    if config.get("layer_types") and config.layer_types() != ["full_attention"] * n_layer:
-        raise ConfigError(f"{config.where}: layer_types other than full_attention are not supported")
+    """Return the block kinds of a uniform model.
+
+    A partial rotation and a sliding window below the context are refused, because llama.cpp's graphs ignore them.
+    """
+    config.rope.require("partial_rotary_factor", 1)
+    n_layer, n_ctx = config.need_integer("num_hidden_layers"), config.need_integer("max_position_embeddings")
+    size, kinds = _window(config), config.texts("layer_types")
+    if len(kinds) not in (0, n_layer):
+        raise ConfigError(f"{config.where}: layer_types must have num_hidden_layers ({n_layer}) entries")
+    if unknown := set(kinds) - {"full_attention", "sliding_attention" if size else ""}:
+        raise ConfigError(f"{config.where}: layer_types {sorted(unknown)} are not supported")
+    first = config.number("max_window_layers") or 0
+    if size and size < n_ctx and ("sliding_attention" in kinds or (not kinds and first < n_layer)):
+        raise ConfigError(
+            f"{config.where}: a sliding window of {size} tokens (use_sliding_window), which llama.cpp does not have "
+            f"for this architecture; it is not needed with max_position_embeddings {size}"
+        )
     return ["full"] * n_layer
+
+
+def _window(config: ModelConfig) -> int | None:
+    """Return the sliding window of the marked layers; null means none, and an absent one transformers' 4096."""
+    stated = Fields({"sliding_window": 4096, **config.data}, config.where)
+    return stated.integer("sliding_window") if config.flag("use_sliding_window") else None

@@ -13,7 +13,7 @@ from llama_eagle.convert.targets.family import Family, text_blocks
 
 
 def _keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
-    return {**common_keys(config, dims), "vocab_size": dims["vocab"], "rope.dimension_count": dims["head"]}
+    return {**common_keys(config, dims, ("llama3",)), "vocab_size": dims["vocab"], "rope.dimension_count": dims["head"]}
 
 
 def _extra(config: ModelConfig, dims: Dims) -> dict[str, np.ndarray]:
@@ -33,7 +33,9 @@ FAMILY = Family(
         "full": (
             *rows.NORMS,
             *rows.attention(rotary=rows.PAIRS),
+            *rows.qkv_biases(rows.PAIRS, required=False),
             *rows.DENSE,
+            *rows.OUTPUT_BIASES,
         ),
     },
     extra=_extra,

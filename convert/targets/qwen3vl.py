@@ -36,7 +36,7 @@ FAMILY = Family(
     blocks=lambda config: text_blocks(full_attention(config)),
     sections={
         "model": rows.model_rows(),
-        "full": (*rows.NORMS, *rows.ATTENTION, *rows.QK_NORMS, *rows.DENSE),
+        "full": (*rows.NORMS, *rows.ATTENTION, *rows.QK_NORMS, *rows.BIASES, *rows.DENSE),
     },
 )
 
@@ -48,6 +48,6 @@ MOE_FAMILY = Family(
     blocks=lambda config: text_blocks(full_attention(config)),
     sections={
         "model": rows.model_rows(),
-        "full": (*rows.NORMS, *rows.ATTENTION, *rows.QK_NORMS, *rows.EXPERTS),
+        "full": (*rows.NORMS, *rows.ATTENTION, *rows.QK_NORMS, *rows.BIASES, *rows.EXPERTS),
     },
 )

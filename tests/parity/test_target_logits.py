@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -110,3 +111,29 @@ def test_an_architecture_that_publishes_nothing_is_named(tmp_path: Path, monkeyp
         assert target.capture(3) != 0
         assert "qwen2vl" in target.last_error()
         target.decode([1, 2, 3])
+
+
+_YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}
+UNUSUAL: dict[str, tuple[str, dict[str, Any]]] = {
+    "biases everywhere": ("llama3", {"attention_bias": True, "mlp_bias": True}),
+    "linear scaling": ("llama3", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}}),
+    "dynamic scaling": ("qwen3", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}}),
+    "YaRN": ("qwen3", {"rope_parameters": _YARN}),
+    "YaRN with a magnitude": ("qwen3", {"rope_parameters": {**_YARN, "attention_factor": 1.5}}),
+    "YaRN with mscale": ("llama3", {"rope_parameters": {**_YARN, "mscale": 0.7, "mscale_all_dim": 1.2}}),
+    "a window of the whole context": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 0},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNUSUAL)
+def test_logits_of_unusual_configurations(case: str, tmp_path: Path) -> None:
+    family, fields = UNUSUAL[case]
+    folder = make_target(family, tmp_path, seed=1, **fields)
+    convert_target(folder, tmp_path / "m.gguf", TargetOptions(outtype="f32"))
+    tokens = np.random.default_rng(2).integers(0, 480, N_TOKENS).tolist()
+    logits, boundaries = _run_transformers(folder, family, tokens)
+    with NativeTarget(tmp_path / "m.gguf") as target:
+        _check_logits(target.decode(tokens)[0], Pair(family, tmp_path / "m.gguf", tokens, logits, boundaries))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fixtures import upstream
 from fixtures.dflash import CASES, make_dflash
 from fixtures.targets import FAMILIES, HYBRID, fuse_experts, make_target, store_experts_in_out, store_fp8
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target, convert_vision
+from safetensors.torch import load_file, save_file
 
 pytestmark = pytest.mark.slow
 
@@ -97,7 +100,6 @@ def test_yarn(tmp_path: Path) -> None:
         "rope_theta": 1e6,
         "factor": 4.0,
         "original_max_position_embeddings": 1024,
-        "attention_factor": 1.2,
         "beta_fast": 32.0,
         "beta_slow": 1.0,
     }
@@ -112,6 +114,42 @@ def test_vision_tower(family: str, outtype: str, tmp_path: Path) -> None:
     convert_vision(folder, ours, TargetOptions(outtype=outtype))
     upstream.convert(folder, theirs, outtype, FAMILIES[family][2], "--mmproj")
     assert upstream.differences(ours, theirs) == []
+
+
+def test_biases(tmp_path: Path) -> None:
+    compare(make("llama3", tmp_path, attention_bias=True, mlp_bias=True), "llama3", "bf16")
+
+
+def edit(folder: Path, file: str, change: Callable[[dict[str, Any]], object]) -> None:
+    data = json.loads((folder / file).read_text())
+    change(data)
+    (folder / file).write_text(json.dumps(data))
+
+
+def test_a_tokenizer_that_appends_another_end_token(tmp_path: Path) -> None:
+    folder = make("qwen3", tmp_path)
+    end = {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}
+    single = [{"Sequence": {"id": "A", "type_id": 0}}, end]
+    known = {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [480], "tokens": ["<|endoftext|>"]}}
+    pair = [*single, {"Sequence": {"id": "B", "type_id": 0}}, end]
+    added = {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": known}
+    edit(folder, "tokenizer.json", lambda t: t.update(post_processor=added))
+    compare(folder, "qwen3", "bf16")
+
+
+def test_integers_of_compressed_tensors(tmp_path: Path) -> None:
+    folder = make("qwen3", tmp_path)
+    state = load_file(folder / "model.safetensors")
+    for name in [name for name in state if "_proj.weight" in name]:
+        scale = state[name].float().abs().amax(1, keepdim=True) / 127
+        state[name] = (state[name].float() / scale).round().to(torch.int8)
+        state[f"{name}_scale"] = scale.bfloat16()
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    weights = {"num_bits": 8, "type": "int", "strategy": "channel"}
+    config = {"quant_method": "compressed-tensors", "format": "int-quantized"}
+    config["config_groups"] = {"group_0": {"weights": weights, "targets": ["Linear"]}}
+    edit(folder, "config.json", lambda c: c.update(quantization_config=config))
+    compare(folder, "qwen3", "bf16")
 
 
 DRAFTS = [(case, "qwen35", "bf16") for case in CASES]
