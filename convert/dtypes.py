@@ -180,16 +180,20 @@ def _fp8_table(exponent_bits: int, has_infinity: bool) -> np.ndarray:
     return np.where(code < 128, magnitude, -magnitude).astype(np.float32)
 
 
-_FP8: Final = {"F8_E4M3": _fp8_table(4, has_infinity=False), "F8_E5M2": _fp8_table(5, has_infinity=True)}
+_VALUES: Final = {
+    "F8_E4M3": _fp8_table(4, has_infinity=False),
+    "F8_E5M2": _fp8_table(5, has_infinity=True),
+    "I8": np.arange(256, dtype=np.uint8).view(np.int8).astype(np.float32),
+}
 
 
 def fp8_to_f32(codes: np.ndarray, dtype: str, scale: np.ndarray, block: tuple[int, int] | None) -> np.ndarray:
-    """Dequantize FP8 codes [..., R, C].
+    """Dequantize FP8 or INT8 codes [..., R, C].
 
     scale [..., ceil(R / block[0]), ceil(C / block[1])] has one factor per block. Without block sizes, scale is one
     factor, or one per row ([R] or [R, 1]).
     """
-    table = _FP8[dtype]
+    table, codes = _VALUES[dtype], codes.view(np.uint8)
     scale = to_f32(scale)
     if block is None:
         factor = scale.reshape(-1, *(1,) * (codes.ndim - 1)) if scale.ndim < codes.ndim else scale

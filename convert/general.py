@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from llama_eagle.convert.dtypes import FILE_TYPE, QUANTIZATION_VERSION, kept_type
 from llama_eagle.convert.source import Checkpoint
+from llama_eagle.convert.source.config import Fields
 from llama_eagle.convert.table import Planned
 from llama_eagle.convert.writer import GGUFOutput
 
@@ -23,7 +26,7 @@ def write_general(
 ) -> None:
     """Write the `general.*` keys. kind: "model" or "mmproj". name: by default that of the folder or hub id."""
     out.key("general.type", kind)
-    out.key("general.name", name or Path(checkpoint.source).name or checkpoint.path.resolve().name)
+    out.key("general.name", name or publishable_name(checkpoint).rpartition("/")[2])
     out.key("general.size_label", size_label(tensors))
     out.key("general.file_type", FILE_TYPE[outtype])
     out.key("general.quantization_version", QUANTIZATION_VERSION)
@@ -31,13 +34,27 @@ def write_general(
         out.key(key, value, "i32" if key.endswith("top_k") else None)
 
 
+def publishable_name(checkpoint: Checkpoint) -> str:
+    """Return a hub id unchanged, and only the last part of a local folder, because a GGUF may be published.
+
+    A snapshot in a hub cache (models--ORG--NAME/snapshots/COMMIT) has the name of its repository.
+    """
+    source = Path(checkpoint.source).expanduser()
+    if not source.exists():
+        return checkpoint.source
+    folder = source.absolute() if source.name not in ("", "..") else source.resolve()
+    if folder.parent.name == "snapshots" and folder.parents[1].name.startswith("models--"):
+        return folder.parents[1].name.removeprefix("models--").replace("--", "/", 1)
+    return os.fsencode(folder.name).decode("utf-8", "replace")
+
+
 def stored_outtype(checkpoint: Checkpoint) -> str:
-    """Return the outtype that keeps the checkpoint's own precision: that of its first matrix."""
-    for name in checkpoint.names():
-        info = checkpoint.info(name)
+    """Return the outtype that keeps the precision of most of the checkpoint's matrices, by their values."""
+    sizes: Counter[str] = Counter()
+    for info in map(checkpoint.info, checkpoint.names()):
         if len(info.shape) >= 2:
-            return kept_type(info.dtype)
-    return "bf16"
+            sizes[kept_type(info.dtype)] += info.n_elements
+    return max(sizes, key=sizes.__getitem__, default="bf16")
 
 
 def size_label(tensors: list[Planned]) -> str:
@@ -62,12 +79,13 @@ def _rounded(count: int) -> str:
 
 def _sampling_keys(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the author's sampling defaults, which llama.cpp's tools use."""
-    settings = checkpoint.json_file("generation_config.json") or {}
+    settings = Fields(
+        checkpoint.json_file("generation_config.json") or {}, f"{checkpoint.source}/generation_config.json"
+    )
     keys: dict[str, Any] = {}
     names = {"top_k": int, "top_p": float, "min_p": float, "temperature": float, "repetition_penalty": float}
     short = {"temperature": "temp", "repetition_penalty": "penalty_repeat"}
     for name, kind in names.items():
-        value = settings.get(name)
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if (value := settings.number(name)) is not None:
             keys[f"general.sampling.{short.get(name, name)}"] = kind(value)
     return keys

@@ -167,7 +167,7 @@ def _pieces(values: np.ndarray, unit: int) -> Iterator[np.ndarray]:
         yield values[start : start + n_rows]
 
 
-def _planned(row: Row, section: Section, weights: Weights, dims: Dims, *, finite: bool) -> Planned:
+def _planned(row: Row, section: Section, weights: Weights, dims: Dims) -> Planned:
     names = _names(row, section, dims)
     change = row.transform
     each = resolve(row.shape, dims)[1 if row.layout else 0 :]
@@ -180,7 +180,7 @@ def _planned(row: Row, section: Section, weights: Weights, dims: Dims, *, finite
         for name in names:
             for value in weights.slices(name) if row.layout else [weights.read(name)]:
                 pieces = _pieces(value, unit) if unit else [value]
-                yield from map(require_finite, pieces) if finite else pieces
+                yield from map(require_finite, pieces)
 
     def load() -> Iterator[np.ndarray]:
         return (change.apply(value, dims) if change else value for value in arrays())
@@ -195,13 +195,11 @@ def plan(
     weights: Weights,
     dims: Dims,
     dropped: Callable[[str], str | None],
-    *,
-    finite: bool = False,
 ) -> Plan:
     """Match the table with the checkpoint.
 
     dropped: returns the reason to drop a tensor without a row; None to refuse it, because the result would be silently
-    wrong. finite: infinities and NaNs are an error when the values are read. Raises ConversionError for a mismatch.
+    wrong. Raises ConversionError for a mismatch; so does reading infinities or NaNs.
     """
     result = Plan()
     layout = _fused_layout(sections, weights, dims)
@@ -219,7 +217,7 @@ def plan(
             elif present:
                 chosen = _choose(present, section, weights, dims, layout)
                 used.update(_names(chosen, section, dims))
-                result.tensors.append(_planned(chosen, section, weights, dims, finite=finite))
+                result.tensors.append(_planned(chosen, section, weights, dims))
     result.dropped = {name: _reason(name, weights, dropped) for name in weights.names() if name not in used}
     if missing:
         more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""

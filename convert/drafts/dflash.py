@@ -108,7 +108,7 @@ def _read(checkpoint: Checkpoint, target: Target) -> _Draft:
     skipped = {"token_embd.weight"} if config.root.flag("has_embed_tokens") is False else set()
     if config.kind == "DSpark" and dims["draft_vocab"] == dims["vocab"]:
         skipped.add("output.weight")
-    planned = plan(_table(config, dims["n_layer"], skipped), weights, dims, _dropped, finite=True)
+    planned = plan(_table(config, dims["n_layer"], skipped), weights, dims, _dropped)
     return _Draft(config, checkpoint, target, weights, dims, planned)
 
 

@@ -76,7 +76,7 @@ DROPPED = (
     (r"(.*\.)?inv_freq", "RoPE is computed from the configuration"),
     (r"verifier_.*", "a copy from the target, used in training only"),
     (r"(optimizer|lr_scheduler|ema)\..*", "training state"),
-    (r"layers\.\d+\.self_attn\.[kv]_(proj\.)?(output_)?scale", "scale of another engine's quantized KV cache"),
+    (r".*\.self_attn\.(attn\.)?([kv]_proj\.)?([qkv]|kv|output)_scale", "scale of another engine's quantized KV cache"),
 )
 
 # Tensors that only other kinds of drafts have: pattern, reason.

@@ -224,7 +224,7 @@ def _match_table(reading: _Reading, dims: dict[str, int], n_layer: int, ids: np.
         return "unknown, dropped by --force"
 
     sections = table(n_layer, dims["aux"], reading.config.logit_scale)
-    planned = plan(sections, reading.weights, dims, dropped, finite=True)
+    planned = plan(sections, reading.weights, dims, dropped)
     if ids is None and "d2t" in reading.weights:
         planned.tensors = [tensor for tensor in planned.tensors if tensor.name != "d2t"]
         planned.dropped["d2t"] = "the identity"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from llama_eagle.convert.dtypes import to_f32
+from llama_eagle.convert.general import publishable_name
 from llama_eagle.convert.rope import parameters
 from llama_eagle.convert.source import Checkpoint, open_checkpoint
 from llama_eagle.convert.source.config import Fields
@@ -133,12 +135,10 @@ def _from_checkpoint(checkpoint: Checkpoint, pre: str | None) -> Target:
 
 def _checkpoint_rows(checkpoint: Checkpoint, ids: np.ndarray) -> np.ndarray:
     names = checkpoint.names()
-    for name in HEADS + EMBEDDINGS:
-        if name in names and checkpoint.info(name).dtype in FLOAT_DTYPES:
-            return to_f32(checkpoint.read(name)[ids])
-    raise ConversionError(f"{checkpoint.source}: neither an output matrix nor embeddings; download again")
-
-
-def publishable_name(checkpoint: Checkpoint) -> str:
-    """Return a hub id unchanged, and only the last part of a local folder, because a GGUF may be published."""
-    return checkpoint.path.resolve().name if Path(checkpoint.source).expanduser().exists() else checkpoint.source
+    head = [name for name in names if re.fullmatch(r"(language_model\.)?lm_head\.(?!bias$).*", name)]
+    name = next((name for name in (*HEADS, *head, *EMBEDDINGS) if name in names), None)
+    if name is None:
+        raise ConversionError(f"{checkpoint.source}: neither an output matrix nor embeddings; download again")
+    if not name.endswith(".weight") or checkpoint.info(name).dtype not in FLOAT_DTYPES:
+        raise ConversionError(f"{checkpoint.source}: {name} is quantized; convert the target and give its GGUF")
+    return to_f32(checkpoint.read(name)[ids])

@@ -10,8 +10,9 @@ import numpy as np
 from llama_eagle.convert.drafts.family import ARCH, is_extended
 from llama_eagle.convert.drafts.reader import Draft
 from llama_eagle.convert.drafts.report import TensorRow
-from llama_eagle.convert.drafts.target import Target, publishable_name
+from llama_eagle.convert.drafts.target import Target
 from llama_eagle.convert.dtypes import FILE_TYPE, QUANTIZATION_VERSION, kept_type, require_finite
+from llama_eagle.convert.general import publishable_name
 from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.table import PIECE, Plan, Planned, computed, stored_type

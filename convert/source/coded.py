@@ -1,6 +1,7 @@
-"""Quantized checkpoints: storage and decoding of FP8 and packed integer weights with their scales.
+"""Quantized checkpoints: storage and decoding of FP8, INT8 and packed integer weights with their scales.
 
 FP8 (transformers, compressed-tensors "float-quantized", ModelOpt): codes times scales, one per tensor, row or block.
+INT8 (compressed-tensors "int-quantized"): the same.
 Integers (compressed-tensors "pack-quantized"): whole numbers in 32-bit words, lowest bits first, shifted by half their
 range; minus a zero point, times a scale per row or per group of columns.
 """
@@ -15,8 +16,9 @@ from llama_eagle.convert.dtypes import fp8_to_f32, to_f32
 from llama_eagle.errors import ConfigError, ConversionError
 
 FP8_DTYPES = ("F8_E4M3", "F8_E5M2")
+SCALED_DTYPES = (*FP8_DTYPES, "I8")
 _PIECE = 1 << 20  # elements decoded at once
-_FORMATS = ("float-quantized", "pack-quantized")  # formats of compressed-tensors
+_FORMATS = ("float-quantized", "int-quantized", "naive-quantized", "pack-quantized")  # formats of compressed-tensors
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ def read_scheme(config: dict[str, Any], *, strict: bool = True) -> Scheme:
     tensors decide.
     """
     inner = (config.get(key) for key in ("text_config", "transformer_layer_config"))
-    stated = (part.get("quantization_config") for part in (config, *inner) if isinstance(part, dict))
+    keys = ("quantization_config", "compression_config")  # the second is older
+    stated = (part.get(key) for part in (config, *inner) if isinstance(part, dict) for key in keys)
     found = next(filter(None, stated), None)
     if found is None:
         return Scheme()
@@ -44,11 +47,12 @@ def read_scheme(config: dict[str, Any], *, strict: bool = True) -> Scheme:
     if method == "compressed-tensors" and (weights := _weight_arguments(found)):
         bits = weights.get("num_bits")
         return Scheme(_pair(weights.get("block_structure"), "block_structure"), bits if type(bits) is int else 4)
-    if (method == "modelopt" and found.get("quant_algo") == "FP8") or not strict:
+    if (method == "modelopt" and str(found.get("quant_algo")).startswith("FP8")) or not strict:
         return Scheme()
+    kind = found.get("format") or found.get("quant_algo") if isinstance(found, dict) else None
     raise ConfigError(
-        f"the checkpoint is quantized with {method!r}; only FP8 and packed integers of compressed-tensors can be read: "
-        "convert the unquantized checkpoint and quantize the GGUF"
+        f"the checkpoint is quantized with {method!r}{f' ({kind})' if kind else ''}; only FP8, INT8 and packed "
+        "integers of compressed-tensors can be read: convert the unquantized checkpoint and quantize the GGUF"
     )
 
 
@@ -66,6 +70,8 @@ def _weight_arguments(found: dict[str, Any]) -> dict[str, Any] | None:
 def _pair(value: Any, name: str) -> tuple[int, int] | None:
     if value is None:
         return None
+    if isinstance(value, str):  # "128x128" in older files
+        value = [int(n) for n in value.split("x") if n.isdecimal()]
     if not (isinstance(value, list) and len(value) == 2 and all(type(n) is int and n > 0 for n in value)):
         raise ConfigError(f"config.json: {name} is {value!r}, expected two positive numbers such as [128, 128]")
     return value[0], value[1]
@@ -128,7 +134,7 @@ def _unpack(words: np.ndarray, bits: int, count: int) -> np.ndarray:
 
 
 def decode_fp8(codes: np.ndarray, dtype: str, scale: np.ndarray, scheme: Scheme) -> np.ndarray:
-    """Return float32 values of FP8 codes.
+    """Return float32 values of FP8 or INT8 codes.
 
     The shape of the scales determines their kind; blocks have the configured size.
     """

@@ -109,14 +109,14 @@ def read_text(path: Path, limit: int = MAX_TEXT_BYTES) -> str:
     if (size := require_file(path)) > limit:
         raise ConversionError(f"{path}: {size} bytes of text, the maximum is {limit}")
     try:
-        return path.read_text("utf-8")
+        return path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConversionError(f"{path}: cannot be read ({error})") from None
 
 
 def parse_json(data: bytes, where: Path) -> dict[str, Any]:
     try:
-        value = json.loads(data.decode("utf-8"))
+        value = json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else _one_line(error)
         raise ConversionError(f"{where}: not valid JSON ({reason}); download the file again") from None

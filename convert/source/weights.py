@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from llama_eagle.convert.source.coded import FP8_DTYPES, Packed, Scheme, decode_fp8
+from llama_eagle.convert.source.coded import FP8_DTYPES, SCALED_DTYPES, Packed, Scheme, decode_fp8
 from llama_eagle.convert.source.folder import Checkpoint
 from llama_eagle.convert.source.storage import FLOAT_DTYPES, INTEGER_DTYPES, TensorInfo
 from llama_eagle.errors import ConversionError
@@ -48,7 +48,7 @@ class Weights:
         for name in self._stored:
             if name in self._packed:
                 suffixes: tuple[str, ...] = _PACKED_PARTS
-            elif self._checkpoint.info(self._stored[name]).dtype in FP8_DTYPES:
+            elif self._checkpoint.info(self._stored[name]).dtype in SCALED_DTYPES:
                 suffixes = _SCALES
             else:
                 continue
@@ -68,7 +68,7 @@ class Weights:
             )
         if name in self._packed and (dtype != "I32" or self._scale_name(name) is None):
             raise ConversionError(f"{self.where}: tensor {name}{_PACKED} has dtype {dtype}, or no {name}_scale")
-        if dtype not in (*FP8_DTYPES, *FLOAT_DTYPES) and name not in self._packed:
+        if dtype not in (*FP8_DTYPES, *FLOAT_DTYPES) and not self._is_coded(name):
             expected = ", ".join(sorted(FLOAT_DTYPES))
             raise ConversionError(f"{self.where}: tensor {name} has dtype {dtype}, expected one of {expected}")
 
@@ -126,7 +126,8 @@ class Weights:
             raise ConversionError(f"{self.where}: tensor {name}: {error}") from error
 
     def _is_coded(self, name: str) -> bool:
-        return name in self._packed or self.info(name).dtype in FP8_DTYPES
+        dtype = self._checkpoint.info(self._stored[name]).dtype
+        return name in self._packed or dtype in FP8_DTYPES or (dtype == "I8" and self._scale_name(name) is not None)
 
     def read(self, name: str) -> np.ndarray:
         """Return the whole tensor, in its stored type or, for a coded one, as float32."""

@@ -17,7 +17,8 @@ from llama_eagle.convert.general import stored_outtype, write_general
 from llama_eagle.convert.pooling import pooling_type
 from llama_eagle.convert.quantized import check_quantizer, is_direct, write_as
 from llama_eagle.convert.source import Checkpoint, open_checkpoint
-from llama_eagle.convert.source.coded import read_scheme
+from llama_eagle.convert.source.coded import Scheme, read_scheme
+from llama_eagle.convert.source.storage import FLOAT_DTYPES
 from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.table import Plan, computed, plan, stored_type
 from llama_eagle.convert.targets import vision
@@ -97,9 +98,18 @@ def canonical(name: str) -> str:
     return name.removesuffix(".weight") if name.endswith(experts) else name
 
 
+def _scheme(checkpoint: Checkpoint) -> Scheme:
+    """Return the scheme of quantized weights. Fine-tunes may keep the configuration of it without such weights."""
+    config, stated = checkpoint.config, checkpoint.json_file("hf_quant_config.json")  # ModelOpt's own file
+    if stated and not config.get("quantization_config") and isinstance(stated.get("quantization"), dict):
+        config = {**config, "quantization_config": {"quant_method": "modelopt", **stated["quantization"]}}
+    names = checkpoint.names()
+    return read_scheme(config, strict=any(checkpoint.info(name).dtype not in FLOAT_DTYPES for name in names))
+
+
 def _match(checkpoint: Checkpoint, family: Family, config: ModelConfig, options: TargetOptions) -> _Model:
     dims = family.dims(config)
-    weights = Weights(checkpoint, canonical, read_scheme(checkpoint.config))
+    weights = Weights(checkpoint, canonical, _scheme(checkpoint))
     only = options.mtp_only
     n_mtp = mtp_blocks(family, weights) if options.mtp or only else 0
     if only and not n_mtp:

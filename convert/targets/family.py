@@ -35,8 +35,10 @@ def text_dropped(name: str) -> str | None:
     """Return the reason why a text model drops a tensor."""
     if name.startswith("visual."):
         return "vision encoder: converted by --mmproj"
-    if name.endswith((".rotary_emb.inv_freq", ".attention.masked_bias")):
+    if name.endswith(("rotary_emb.inv_freq", ".attention.masked_bias")):
         return "computed, not learned"
+    if name.endswith((".k_scale", ".v_scale", ".q_scale", ".kv_scale", ".k_proj.output_scale", ".v_proj.output_scale")):
+        return "scale of another engine's quantized KV cache"
     return None
 
 
@@ -109,7 +111,10 @@ def find_family(config: dict[str, Any], where: str) -> Family:
     text = config.get("text_config")
     names = (text.get("architectures") if isinstance(text, dict) else None) or config.get("architectures")
     if not isinstance(names, list) or not names:
-        raise ConfigError(f"{where}: config.json contains no architecture")
+        raise ConfigError(
+            f"{where}: config.json names no architecture; add that of the original model, such as "
+            '"architectures": ["Qwen3ForCausalLM"]'
+        )
     if not isinstance(names[0], str) or names[0] not in FAMILIES:
         raise ConfigError(f"{where}: architecture {names[0]!r} is not supported; supported: {', '.join(FAMILIES)}")
     return FAMILIES[names[0]]

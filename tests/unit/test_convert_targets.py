@@ -213,7 +213,7 @@ def test_wrong_shapes_are_refused(family: str, copy: Callable[..., Path]) -> Non
 
 
 @pytest.mark.parametrize(
-    "name", ["model.layers.0.self_attn.q_proj.bias", "model.layers.8.mlp.up_proj.weight", "score.weight", "x"]
+    "name", ["model.layers.0.self_attn.o_proj.bias", "model.layers.8.mlp.up_proj.weight", "score.weight", "x"]
 )
 def test_tensors_without_a_place_are_refused(name: str, copy: Callable[..., Path]) -> None:
     folder = copy("qwen3")
@@ -248,12 +248,13 @@ def test_the_same_tensor_twice_is_refused(copy: Callable[..., Path]) -> None:
 def test_other_quantized_checkpoints_are_refused(method: object, copy: Callable[..., Path]) -> None:
     folder = copy("qwen3")
     edit_config(folder, lambda c: c.update(quantization_config={"quant_method": method}))
+    edit_state(folder, lambda state: state.update({"model.layers.0.mlp.up_proj.qweight": torch.ones(4, 4).int()}))
     refuses(folder, "unquantized", ConfigError)
 
 
 CONFIGS: dict[str, tuple[str, dict[str, Any], str]] = {
     "other architecture": ("qwen3", {"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel"),
-    "no architecture": ("qwen3", {"architectures": None}, "no architecture"),
+    "no architecture": ("qwen3", {"architectures": None}, "names no architecture"),
     "no heads": ("qwen3", {"num_attention_heads": None}, "num_attention_heads"),
     "heads as text": ("qwen3", {"num_attention_heads": "4"}, "num_attention_heads"),
     "negative size": ("qwen3", {"hidden_size": -64}, "hidden_size"),
@@ -261,14 +262,14 @@ CONFIGS: dict[str, tuple[str, dict[str, Any], str]] = {
     "billions of experts": ("qwen3moe", {"num_local_experts": 2 * 10**9, "num_experts": 2 * 10**9}, "num_experts"),
     "odd groups": ("qwen3", {"num_key_value_heads": 3}, "key-value heads"),
     "other activation": ("qwen3", {"hidden_act": "gelu"}, "hidden_act"),
-    "sliding window": ("qwen3", {"use_sliding_window": True}, "use_sliding_window"),
+    "sliding window": (
+        "qwen3",
+        {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 0, "layer_types": None},
+        "window of 64",
+    ),
     "other rope": ("qwen3", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "longrope"),
     "rope without base": ("qwen3", {"rope_parameters": {"rope_type": "default"}}, "rope_theta"),
-    "yarn without context": (
-        "qwen3",
-        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}},
-        "original_max_position_embeddings",
-    ),
+    "yarn without factor": ("qwen3", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "factor"),
     "dense blocks in a MoE": ("qwen3moe", {"mlp_only_layers": [1]}, "mlp_only_layers"),
     "unnormalized experts": ("qwen3moe", {"norm_topk_prob": False}, "norm_topk_prob"),
     "no epsilon": ("llama3", {"rms_norm_eps": None}, "rms_norm_eps"),
