@@ -166,7 +166,7 @@ def _yaml_loader() -> Callable[[str], Any]:
     return load
 
 
-def expand_home(name: str) -> Path:
+def expand_home(name: str | Path) -> Path:
     """Return the path `name` with ~ and ~USER expanded. Raises `UsageError` if their folder is unknown."""
     try:
         return Path(name).expanduser()
