@@ -31,6 +31,7 @@ VALUE_TYPE_NAMES = {
     10: "u64", 11: "i64", 12: "f64",
 }  # fmt: skip
 STRING, ARRAY = 8, 9
+Q2_0 = 42  # missing in gguf's table
 MAX_DIMS = 4
 MAX_NAME = 64  # bytes of a tensor name, GGML_MAX_NAME
 SPLIT_ID = "llama_eagle.split_id"  # equal in all files of one conversion
@@ -56,7 +57,7 @@ class TensorInfo:
 
     @property
     def n_bytes(self) -> int | None:
-        """Size of the data in bytes; None for a type that this version of gguf does not know."""
+        """Size of the data in bytes; None for an unknown type."""
         sizes = quant_sizes().get(self.type_id)
         if sizes is None:
             return None
@@ -244,10 +245,12 @@ def check_extents(header: Header) -> None:
 @cache
 def quant_sizes() -> dict[int, tuple[int, int]]:
     """Return the map from ggml type id to (elements per block, bytes per block)."""
-    return {int(key): value for key, value in _constants().GGML_QUANT_SIZES.items()}
+    return {int(key): value for key, value in _constants().GGML_QUANT_SIZES.items()} | {Q2_0: (64, 18)}
 
 
 def quant_type_name(type_id: int) -> str:
+    if type_id == Q2_0:
+        return "Q2_0"
     try:
         return str(_constants().GGMLQuantizationType(type_id).name)
     except ValueError:

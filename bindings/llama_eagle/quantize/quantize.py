@@ -8,7 +8,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,10 @@ import numpy as np
 
 from llama_eagle.errors import EnvironmentFailure, InputError, NativeError, UsageError
 from llama_eagle.files import check_output, refuse_sources, temporary_next_to
-from llama_eagle.gguf.header import Header
+from llama_eagle.gguf.header import Header, quant_sizes, quant_type_name, read_header
+from llama_eagle.gguf.pairing import KNOWN_NON_TARGETS
 from llama_eagle.gguf.validate import read_sound
+from llama_eagle.gguf.validate.table import is_weight_type
 from llama_eagle.native import log
 from llama_eagle.native.calls import library
 from llama_eagle.native.processor.threads import n_threads, read_threads
@@ -27,10 +29,12 @@ from llama_eagle.quantize.reach import about_experts, listed
 
 _BUFFER = 256 << 20  # bytes of rows in memory at once
 # Beginning and end of the log's line about a tensor: number, number of tensors, name; its new type if it changes.
-_TENSOR = re.compile(r"\[\s*(\d+)/\s*(\d+)\]\s+(\S+)")
+_TENSOR = re.compile(r"\[\s*(\d+)/\s*(\d+)\]\s(.+?)\s+- \[")
 _TYPE = re.compile(r"size = .* -> .*\((\w+)\)")
 # Types that llama.cpp refuses without an importance matrix, and the one that a matrix without statistics gets instead.
 _NEEDS_MATRIX = {"iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs"}
+# Of these, the types for which llama.cpp ends the process, where it does not refuse them (embeddings and output).
+_ENDS_WITHOUT_MATRIX = {"iq1_s", "iq2_xxs", "iq2_xs"}
 _WITHOUT_MATRIX = "q3_k"
 _ALIASES = {"q3_k": "q3_k_m", "q4_k": "q4_k_m", "q5_k": "q5_k_m"}
 
@@ -59,6 +63,7 @@ class QuantizeReport:
 
     without_matrix: tensors without statistics in the importance matrix, which got a type that needs none.
     unused_experts: for each matrix with experts that were never chosen, their number and the number of experts.
+    without_effect: patterns that gave no tensor their type.
     """
 
     output: Path
@@ -68,11 +73,12 @@ class QuantizeReport:
     seconds: float
     without_matrix: tuple[str, ...] = ()
     unused_experts: dict[str, tuple[int, int]] = field(default_factory=dict)
+    without_effect: tuple[str, ...] = ()
 
     @property
     def warnings(self) -> list[str]:
-        """Return what the importance matrix lacks, in sentences."""
-        found = []
+        """Return what the importance matrix lacks, and patterns without effect, in sentences."""
+        found = [f"no tensor got the type that was chosen for {pattern!r}." for pattern in self.without_effect]
         if self.without_matrix:
             names = listed(self.without_matrix)
             found.append(f"the importance matrix has no statistics for {names}: written as {_WITHOUT_MATRIX} instead.")
@@ -107,12 +113,11 @@ def check_type(ftype: str) -> int:
 
 
 def _tensor_type(name: str) -> int:
-    """Return the ggml_type of a name such as "q8_0"."""
-    api = _api()
-    value = getattr(api, f"GGML_TYPE_{name.upper()}", None)
-    if value is None or name.upper() in ("COUNT", "Q8_1", "Q8_K"):
-        raise UsageError(f"unknown tensor type {name!r}. Examples: f16, bf16, q8_0, q6_k, q5_k, q4_k, q4_0, iq4_nl.")
-    return int(value)
+    """Return the ggml_type of a name such as "q8_0". Types of integers and of a product's other operand are unknown."""
+    for value in filter(is_weight_type, quant_sizes()):
+        if quant_type_name(value) == name.upper():
+            return value
+    raise UsageError(f"unknown tensor type {name!r}. Examples: f16, bf16, q8_0, q6_k, q5_k, q4_k, q4_0, iq4_nl.")
 
 
 def _overrides(options: QuantizeOptions) -> dict[str, str]:
@@ -143,6 +148,16 @@ def _check_pattern(pattern: str) -> None:
         raise UsageError(f"{pattern!r} is not a regular expression: {error}") from None
 
 
+def _first_matches(patterns: Iterable[str], shards: list[Header]) -> dict[str, str]:
+    """Return the first pattern found in each tensor's name, if there is one."""
+    found: dict[str, str] = {}
+    for pattern in map(re.compile, patterns):
+        for name in (name for shard in shards for name in shard.tensors):
+            if name not in found and pattern.search(name):
+                found[name] = pattern.pattern
+    return found
+
+
 class _Parameters:
     """llama_model_quantize_params, and the memory it points into."""
 
@@ -158,20 +173,26 @@ class _Parameters:
         self._keep: list[Any] = []
         self.without_matrix: tuple[str, ...] = ()
         self.unused_experts: dict[str, tuple[int, int]] = {}
-        patterns = _overrides(options)
-        self._set_types(patterns)
+        self.patterns = _overrides(options)
+        self.chosen = _first_matches(self.patterns, shards)
+        types = {name: self.patterns[pattern] for name, pattern in self.chosen.items()}
+        self._set_types(types)  # for the plan
+        entries: dict[str, np.ndarray] = {}
         if options.imatrix:
             matrix = read_imatrix(options.imatrix)
             entries = _matching(matrix.entries, shards, options.imatrix)
             self.unused_experts = {name: n for name, n in matrix.unused_experts.items() if name in entries}
             self._set_imatrix(entries)
-            self.without_matrix = tuple(_refused(shards[0].path, self, ftype.lower(), entries))
-            instead = {f"^{re.escape(name)}$": _WITHOUT_MATRIX for name in self.without_matrix}
-            self._set_types(instead | {each: name for each, name in patterns.items() if each not in instead})
+        planned = _planned(shards[0].path, self)
+        _check_dimensions(shards, planned)
+        lacking = [*_lacking(planned, ftype.lower(), entries)]
+        _require_matrix(shards[0].path, [name for name in lacking if not (entries and name.startswith("blk."))])
+        self.without_matrix = tuple(lacking)
+        self._set_types(types | dict.fromkeys(lacking, _WITHOUT_MATRIX))
 
-    def _set_types(self, patterns: Mapping[str, str]) -> None:
-        """Set the type of each tensor to that of the first pattern found in its name."""
-        types = [(pattern.encode(), _tensor_type(name)) for pattern, name in patterns.items()]
+    def _set_types(self, chosen: Mapping[str, str]) -> None:
+        """Set the types of tensors, by name. llama.cpp takes patterns, in C++'s syntax."""
+        types = [(f"^{re.escape(name)}$".encode(), _tensor_type(kind)) for name, kind in chosen.items()]
         table = (self._api.llama_model_tensor_override * (len(types) + 1))()
         for row, (pattern, kind) in zip(table, types, strict=False):
             row.pattern, row.type = pattern, kind
@@ -189,15 +210,32 @@ class _Parameters:
         self.struct.imatrix = table
 
 
-def _refused(source: Path, parameters: _Parameters, ftype: str, entries: Mapping[str, object]) -> Iterator[str]:
+def _lacking(planned: Mapping[str, str], ftype: str, entries: Mapping[str, object]) -> Iterator[str]:
     """Yield the tensors without statistics for which llama.cpp would choose a type that needs them.
 
-    llama.cpp reports them one by one, each after the work on all tensors before it.
+    llama.cpp reports those of blocks one by one, each after the work on all tensors before it. For others it ends the
+    process.
     """
     needs = _NEEDS_MATRIX | ({"q2_k"} if ftype == "q2_k_s" else set())
-    for name, kind in _planned(source, parameters).items():
-        if kind in needs and name not in entries and name.startswith("blk."):
+    for name, kind in planned.items():
+        if name not in entries and kind in (needs if name.startswith("blk.") else _ENDS_WITHOUT_MATRIX):
             yield name
+
+
+def _require_matrix(source: Path, lacking: list[str]) -> None:
+    if lacking:
+        raise InputError(
+            f"{source}: no statistics for {listed(lacking)}, whose type needs them. Give --imatrix FILE that has them, "
+            "or choose another type, such as q3_k_m."
+        )
+
+
+def _check_dimensions(shards: list[Header], planned: Mapping[str, str]) -> None:
+    """Raise `InputError` if a tensor with four dimensions would change: llama.cpp ends the process."""
+    for shard in shards:
+        for name, tensor in shard.tensors.items():
+            if name in planned and tensor.shape[3:] > (1,):
+                raise InputError(f"{shard.path}: llama.cpp cannot quantize {name}, which has 4 dimensions. Use it as is.")
 
 
 def _planned(source: Path, parameters: _Parameters) -> dict[str, str]:
@@ -261,16 +299,15 @@ def _run(source: Path, target: Path, parameters: _Parameters, progress: Callable
 def _failure(source: Path, output: Path, status: int) -> Exception:
     """Build the error for a failed quantization from the log."""
     reason = log.last_error().rpartition("failed to quantize: ")[2] or f"status {status}"
+    if "failed to load model" in reason:
+        reason = log.first_error()  # the newest one names only the file
     if shutil.disk_usage(output.parent).free < _BUFFER:
         return EnvironmentFailure(f"no space left in {output.parent} for {output.name}")
     if "requantizing from type" in reason:
         return InputError(f"{source}: already quantized ({reason}). Use a bf16 or f16 file, or set requantize=True.")
-    if "imatrix" in reason:
-        reason = reason.rstrip("!.")
-        return InputError(f"{source}: {reason}. Give --imatrix FILE, or choose another type, such as q3_k_m.")
     if any(word in reason for word in ("iostream", "bad_alloc", "failed to open")):
         return NativeError(f"{output}: quantization failed: {reason}", code=status, call="llama_model_quantize")
-    return InputError(f"{source}: llama.cpp cannot quantize it: {reason}")
+    return InputError(f"{source}: llama.cpp cannot quantize it: {reason.rstrip('.')}. Use another type or model.")
 
 
 def quantize(
@@ -283,7 +320,10 @@ def quantize(
     """
     start = time.monotonic()
     source, output = Path(source), Path(output)
-    shards = read_sound(source)[1]
+    first, shards = read_sound(source)
+    kinds = {first.architecture, first.keys.get("general.type")} & {"adapter", "imatrix"}
+    if kinds:
+        raise InputError(f"{source} is {KNOWN_NON_TARGETS[kinds.pop()]}, not a model. Quantize the model's GGUF.")
     check_output(output)
     options = options or QuantizeOptions()
     refuse_sources(output, [*(shard.path for shard in shards), *([options.imatrix] if options.imatrix else [])])
@@ -293,9 +333,17 @@ def quantize(
         status = _run(source, temporary, parameters, options.progress)
         if status != 0:
             raise _failure(source, output, status)
-        n_bytes = temporary.stat().st_size
+        written = read_header(temporary)
         temporary.replace(output)
     n_source = sum(shard.file_size for shard in shards)
     seconds = time.monotonic() - start
-    lacking = (parameters.without_matrix, parameters.unused_experts)
-    return QuantizeReport(output, ftype.lower(), n_source, n_bytes, seconds, *lacking)
+    effective = {
+        pattern
+        for name, pattern in parameters.chosen.items()
+        if name in parameters.without_matrix  # which has a warning of its own
+        or written.tensors[name].type_id == _tensor_type(parameters.patterns[pattern])
+    }
+    return QuantizeReport(
+        output, ftype.lower(), n_source, written.file_size, seconds, parameters.without_matrix,
+        parameters.unused_experts, tuple(each for each in options.tensor_types if each not in effective),
+    )  # fmt: skip

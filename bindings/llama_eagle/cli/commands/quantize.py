@@ -87,7 +87,7 @@ def quantize(
     for warning in report.warnings:
         console.warn(warning)
     if json:
-        lacking = {"without_matrix": report.without_matrix, "unused_experts": report.unused_experts}
+        lacking = {name: getattr(report, name) for name in ("without_matrix", "unused_experts", "without_effect")}
         console.result({"output": str(out), "outtype": outtype.lower(), "n_bytes": report.n_bytes, **lacking})
     else:
         console.data(f"{out}: {outtype.lower()}, {console.size(report.n_bytes)}")
@@ -180,7 +180,7 @@ def _tell_how_to_continue(partial: Path, next_chunk: int) -> None:
 
 
 def _pairs(options: list[str]) -> Any:
-    pairs = [option.partition("=") for option in options]
+    pairs = [option.rpartition("=") for option in options]
     for pattern, separator, kind in pairs:
         if not (pattern and separator and kind):
             raise UsageError(f"--tensor-type {pattern + separator + kind!r}: give PATTERN=TYPE, such as ffn_down=q6_k.")

@@ -60,7 +60,9 @@ def check_files(files: list[Header]) -> Iterator[Finding]:
         if unknown:
             names = ", ".join(unknown[:3]) + (" ..." if len(unknown) > 3 else "")
             yield Finding(
-                "warning", f"{len(unknown)} tensors are unknown for {first.architecture}: {names}", str(first.path)
+                "warning",
+                f"{len(unknown)} tensors are unknown for {first.architecture}, llama.cpp may refuse the file: {names}",
+                str(first.path),
             )
 
 
@@ -83,11 +85,24 @@ def check_general(file: Header) -> Iterator[str]:
 
 
 def _check_layout(file: Header) -> Iterator[str]:
-    """Check the alignment of a file's tensors. Their extents were checked when the header was read."""
+    """Check keys' names, and that the tensors follow each other, aligned, as llama.cpp requires it.
+
+    Their extents were checked when the header was read.
+    """
+    if "" in file.keys:
+        yield "a key has no name"
+    alignment, expected = file.keys.get("general.alignment", ALIGNMENT), 0
     for tensor in file.tensors.values():
+        if tensor.n_bytes is None:
+            yield f"the tensor {tensor.name} is {tensor.type_name}, which llama.cpp does not know"
+            return
+        if tensor.offset != expected:
+            yield f"the tensor {tensor.name} is at byte {tensor.offset} of the data, expected {expected}"
+            return
         if (file.data_offset + tensor.offset) % ALIGNMENT:
             yield f"the tensor {tensor.name} is not aligned to {ALIGNMENT} bytes (general.alignment)"
             return
+        expected += -(-tensor.n_bytes // alignment) * alignment
 
 
 def _check_experts(header: Header) -> Iterator[str]:
