@@ -235,6 +235,15 @@ def test_a_type_that_was_chosen_by_name_needs_statistics_too(model: Path, tmp_pa
     assert "blk.3.attn_k.weight" in report.warnings[0]
 
 
+def test_an_output_matrix_needs_statistics_too(model: Path, tmp_path: Path) -> None:
+    entries = {name: values for name, values in means(model).items() if name != "output.weight"}
+    imatrix = write_gguf_imatrix(tmp_path / "imatrix.gguf", entries)
+    for given in (None, imatrix):
+        options = QuantizeOptions(output_type="iq2_xxs", imatrix=given, threads=1)
+        with pytest.raises(InputError, match=r"no statistics for output\.weight"):
+            quantize(model, tmp_path / "out.gguf", "q8_0", options)
+
+
 def test_statistics_of_no_token_are_none(model: Path, tmp_path: Path) -> None:
     imatrix = write_gguf_imatrix(tmp_path / "imatrix.gguf", means(model), count=0)
     with pytest.raises(InputError, match="holds no importance matrix"):

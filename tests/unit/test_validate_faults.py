@@ -157,6 +157,25 @@ def test_targets(fault: str, files: tuple[Path, Path], tmp_path: Path) -> None:
         require_models(tmp_path / "bad.gguf")
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda file: setattr(file.tensors[1], "offset", 0), "is at byte 0 of the data, expected"),
+        (lambda file: setattr(file.tensors[0], "data", file.tensors[0].data + bytes(64)), "of the data, expected"),
+        (lambda file: file.keys.append((b"", U32, bytes(4))), "a key has no name"),
+        (lambda file: setattr(file.tensors[-1], "type_id", 77), "is type-77, which llama.cpp does not know"),
+    ],
+)
+def test_layouts_that_llama_cpp_refuses(
+    change: Callable[[File], None], message: str, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    file = read(files[0])
+    change(file)
+    (tmp_path / "bad.gguf").write_bytes(file.encode())
+    with pytest.raises(InputError, match=message):
+        require_models(tmp_path / "bad.gguf")
+
+
 def test_mutations_end_in_an_error_or_none(files: tuple[Path, Path], tmp_path: Path) -> None:
     """The reading side alone, which is quick; tests/fuzz goes on to load what is taken."""
     other = make_target_gguf(tmp_path / "other.gguf")

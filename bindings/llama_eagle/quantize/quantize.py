@@ -170,6 +170,7 @@ class _Parameters:
         self.struct.max_buf_size = _BUFFER
         if options.output_type:
             self.struct.output_tensor_type = _tensor_type(options.output_type)
+            _check_rows(shards, self.struct.output_tensor_type)
         self._keep: list[Any] = []
         self.without_matrix: tuple[str, ...] = ()
         self.unused_experts: dict[str, tuple[int, int]] = {}
@@ -227,6 +228,18 @@ def _require_matrix(source: Path, lacking: list[str]) -> None:
         raise InputError(
             f"{source}: no statistics for {listed(lacking)}, whose type needs them. Give --imatrix FILE that has them, "
             "or choose another type, such as q3_k_m."
+        )
+
+
+def _check_rows(shards: list[Header], output_type: int) -> None:
+    """Raise `UsageError` if the output matrix does not divide into the type's blocks: llama.cpp ends the process."""
+    tensors = {name: tensor for shard in shards for name, tensor in shard.tensors.items()}
+    output = tensors.get("output.weight", tensors.get("token_embd.weight"))
+    block = quant_sizes()[output_type][0]
+    if output is not None and output.shape[0] % block:
+        raise UsageError(
+            f"{output.name} has rows of {output.shape[0]} elements, {quant_type_name(output_type)} has blocks of "
+            f"{block}. Choose another type for --output-type, such as q8_0."
         )
 
 
