@@ -41,7 +41,7 @@ REFUSED = [
     ("target", ["--output-type", "i32"], USAGE, ["unknown tensor type 'i32'"]),
     ("target", ["--tensor-type", "(?<=q8_0"], USAGE, ["'(?<' is not a regular expression"]),
     ("target", ["--output-type", "q6_k"], USAGE, ["output.weight has rows of 64", "q8_0"]),
-    ("conv", [], INPUT, ["cannot quantize conv.weight", "4 dimensions"]),
+    ("conv", [], INPUT, ["cannot quantize conv.weight of 4 dimensions"]),
     ("lora", [], INPUT, ["is a LoRA adapter"]),
     ("matrix", [], INPUT, ["is an importance matrix"]),
     ("other", [], INPUT, ["unknown model architecture", "Use another type or model"]),

@@ -248,7 +248,7 @@ def _check_dimensions(shards: list[Header], planned: Mapping[str, str]) -> None:
     for shard in shards:
         for name, tensor in shard.tensors.items():
             if name in planned and tensor.shape[3:] > (1,):
-                raise InputError(f"{shard.path}: llama.cpp cannot quantize {name}, which has 4 dimensions. Use it as is.")
+                raise InputError(f"{shard.path}: llama.cpp cannot quantize {name} of 4 dimensions. Use it as is.")
 
 
 def _planned(source: Path, parameters: _Parameters) -> dict[str, str]:
@@ -334,9 +334,9 @@ def quantize(
     start = time.monotonic()
     source, output = Path(source), Path(output)
     first, shards = read_sound(source)
-    kinds = {first.architecture, first.keys.get("general.type")} & {"adapter", "imatrix"}
-    if kinds:
-        raise InputError(f"{source} is {KNOWN_NON_TARGETS[kinds.pop()]}, not a model. Quantize the model's GGUF.")
+    for kind in ("adapter", "imatrix"):
+        if kind in (first.architecture, first.keys.get("general.type")):
+            raise InputError(f"{source} is {KNOWN_NON_TARGETS[kind]}, not a model. Quantize the model's GGUF.")
     check_output(output)
     options = options or QuantizeOptions()
     refuse_sources(output, [*(shard.path for shard in shards), *([options.imatrix] if options.imatrix else [])])
