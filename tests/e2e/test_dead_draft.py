@@ -10,6 +10,7 @@ from fixtures.command import assert_one_line_error
 from fixtures.command import llama_eagle as run
 from fixtures.llama_pairs import write_pairs
 from fixtures.tiny_gguf import Variant, write_draft
+from llama_eagle import EagleLlama
 from llama_eagle.generation.stats import Statistics, unaccepted
 
 pytestmark = pytest.mark.native
@@ -88,6 +89,8 @@ def test_a_length_without_a_drafter(files: dict[str, Path]) -> None:
     assert (done.code, done.stdout) == (0, plain.stdout), done
     assert done.stderr.startswith("warning: there is no drafter, so a draft length of 3 has no effect")
     assert "warning" not in run(*given, "--n-draft", 3).stderr + plain.stderr
+    with pytest.warns(UserWarning, match="a draft length of 3 has no effect"):
+        EagleLlama(str(files["target"]), draft="none", n_draft=3, n_ctx=64, verbose=False).close()
 
 
 @pytest.mark.parametrize("grammar", ['root ::= ("a"', "root ::= rule\nx ::= [a-z]", 'root ::= "a" }\n# more\n# lines'])

@@ -15,7 +15,7 @@ from llama_cpp import Llama
 
 from llama_eagle.arguments import CALLABLE, PATH, WHOLE, Types, allowed
 from llama_eagle.drafting.options import NONE, DraftingOptions
-from llama_eagle.drafting.resolve import Choice, resolve, without_lookup
+from llama_eagle.drafting.resolve import Choice, resolve, without_effect, without_lookup
 from llama_eagle.errors import InputError, UsageError, refuse
 from llama_eagle.gguf.header import Header, Source, read_model
 from llama_eagle.gguf.pairing import require_models
@@ -218,6 +218,8 @@ def choose(model_path: str, options: EagleOptions, given: Mapping[str, Any]) -> 
         choice = Choice(options, "drafter: draft_model, as requested", model_path)
     else:
         choice = resolve(model_path, options)
+        if problem := without_effect(choice.options):
+            warnings.warn(f"{problem}.", stacklevel=5)
     if given.get("logits_all"):
         choice = without_lookup(choice, options, "logits_all=True evaluates prompts in rounds (draft=lookup drafts)")
     if choice.options is not options:
