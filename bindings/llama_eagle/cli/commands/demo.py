@@ -36,8 +36,9 @@ def demo(
     """Show speculative decoding with two small models.
 
     The demo answers every question with and without drafts and compares the texts. The real model is
-    SmolLM2-135M-Instruct with prompt look-up. The small pair is a tiny model of Qwen3.5's architecture with an EAGLE-3
-    draft and an MTP head; the demo converts and quantizes it, and pads it with zeros to the cost of a 0.8B model.
+    SmolLM2-135M-Instruct with a trained EAGLE-3 draft and prompt look-up. The small pair is a tiny model of Qwen3.5's
+    architecture with an EAGLE-3 draft and an MTP head. The demo converts and quantizes it, and pads it with zeros to
+    the cost of a 0.8B model.
     Unless --threads is given, the tiny model runs on one thread. The padded one always runs on all cores.
     """
     from dataclasses import asdict
@@ -80,4 +81,5 @@ def _real(work: Path, threads: int, log_step: Callable[[str], None], json: bool)
     shown = run_real(target, threads, log_step, on_text=None if json else console.stream)
     if not json:
         console.table(shown.table())
+        console.data(f"tokens/s, all prompts\n{shown.bars()}")
     return shown
