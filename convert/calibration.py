@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from llama_eagle.convert.pre_tokenizers import load_encoder
 from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.tokenizer import CONTROL, TokenizerData
 from llama_eagle.errors import EnvironmentFailure, InputError
@@ -45,16 +46,11 @@ def _fixed(checkpoint: Checkpoint, tokenizer: TokenizerData) -> list[int]:
 
 def _encoder(checkpoint: Checkpoint) -> Any:
     try:
-        from tokenizers import Tokenizer
+        return load_encoder(checkpoint.path / "tokenizer.json")
     except ImportError:
         raise EnvironmentFailure("Counting tokens needs the tokenizers package: pip install tokenizers") from None
-    try:
-        encoder = Tokenizer.from_file(str(checkpoint.path / "tokenizer.json"))
-        encoder.no_truncation()  # which fine-tuning tools leave in the file
-        encoder.no_padding()
     except Exception as error:  # the package raises nothing narrower
         raise InputError(f"{checkpoint.source}: tokenizer.json cannot be used: {str(error)[:160]}") from None
-    return encoder
 
 
 def require_text(text: Path) -> None:

@@ -88,17 +88,23 @@ def _patterns(data: dict[str, Any]) -> tuple[str, ...]:
     return tuple(patterns)
 
 
+def load_encoder(file: Path) -> Any:
+    """Return the `tokenizers.Tokenizer` of a file, without its truncation and padding (of fine-tuning).
+
+    Raises ImportError without the tokenizers package, and that package's own errors.
+    """
+    from tokenizers import Tokenizer
+
+    encoder = Tokenizer.from_file(str(file))
+    encoder.no_truncation()
+    encoder.no_padding()
+    return encoder
+
+
 def _known_vocabulary(file: Path) -> str | None:
     """Return the name for what the tokenizer makes of the converter's text; None without the tokenizers package."""
     try:
-        from tokenizers import Tokenizer
-    except ImportError:
-        return None
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        return name_of(tokenizer.encode(TEXT).ids)
+        return name_of(load_encoder(file).encode(TEXT).ids)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException:  # nothing narrower is raised, and panics are no Exception; our own reader judges the file

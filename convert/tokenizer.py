@@ -187,9 +187,8 @@ def _apply_template(node: dict[str, Any], texts: dict[str, str], adds: dict[str,
         return
     ends = (node["single"][0], node["single"][-1])
     first, last = (part["SpecialToken"]["id"] if "SpecialToken" in part else None for part in ends)
-    if missing := [
-        text for text in (first, last) if text and text not in node["special_tokens"]
-    ]:  # a panic in encode()
+    missing = [text for text in (first, last) if text and text not in node["special_tokens"]]
+    if missing:  # the tokenizers package would panic in encode()
         raise ConversionError(f"tokenizer.json: its template names {missing} without ids; download it again")
     if first:
         if first not in (texts.get("bos"), texts.get("cls")):

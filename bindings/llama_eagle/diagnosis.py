@@ -80,7 +80,7 @@ def examine(load: LoadOptions = LoadOptions(), model: Path | None = None) -> dic
         report["gpu_backends"] = devices_of_kind(GPUS)
         report["backends"] = backends({gpu["backend"] for gpu in report["gpu_backends"]})
         report["exact"] = exact.devices()
-        report["rpc_servers"] = [_remote(device) for device in rpc.query(*load.rpc_servers)] if load.rpc_servers else []
+        report["rpc_servers"] = [_remote(device) for device in rpc.query(*load.rpc_servers)]
         report["placement"] = _placement(model, load) if model else []
     except EagleError as error:
         report["problems"].append(str(error))

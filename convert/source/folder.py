@@ -175,9 +175,8 @@ def _open_weights(folder: Path) -> dict[str, StoredTensor]:
         if (index := folder / f"{stem}{suffix}.index.json").exists():
             return _open_index(index, suffix, opener)
         files = sorted(p for p in folder.glob(f"*{suffix}") if not p.name.startswith(("adapter_", "training_")))
-        if (
-            files := [p for p in files if p.name.startswith(stem)] or files
-        ):  # Mistral's and accelerate's files have others
+        files = [p for p in files if p.name.startswith(stem)] or files  # Mistral's and accelerate's have other names
+        if files:
             return _merge({file: opener(file) for file in _all_parts(files)})
     if (folder / "adapter_config.json").exists():
         raise ConversionError(f"{folder}: {ADAPTER}")

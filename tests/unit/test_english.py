@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -212,14 +212,19 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
             yield number, re.sub(r"`[^`]*`", "", line)
 
 
-def test_pages_use_plain_words() -> None:
-    faults = [
-        f"{page.relative_to(ROOT)}:{number}: {found[0]!r} in {line!r}"
+def faults_of_pages(pattern: re.Pattern[str], parts: Callable[[Path], Iterator[tuple[int, str]]]) -> str:
+    """Return a line for each part of a page that the pattern matches."""
+    return "\n".join(
+        f"{page.relative_to(ROOT)}:{number}: {found[0]!r} in {text!r}"
         for page in PAGES
-        for number, line in prose(page)
-        if (found := TURNS.search(line))
-    ]
-    assert not faults, "\n".join(faults)
+        for number, text in parts(page)
+        if (found := pattern.search(text))
+    )
+
+
+def test_pages_use_plain_words() -> None:
+    faults = faults_of_pages(TURNS, prose)
+    assert not faults, faults
 
 
 def paragraphs(page: Path) -> Iterator[tuple[int, str]]:
@@ -236,13 +241,8 @@ def paragraphs(page: Path) -> Iterator[tuple[int, str]]:
 
 
 def test_sentences_of_pages_begin_with_their_subject() -> None:
-    faults = [
-        f"{page.relative_to(ROOT)}:{number}: {found[0]!r} in {text!r}"
-        for page in PAGES
-        for number, text in paragraphs(page)
-        if (found := CLAUSE_FIRST.search(text))
-    ]
-    assert not faults, "\n".join(faults)
+    faults = faults_of_pages(CLAUSE_FIRST, paragraphs)
+    assert not faults, faults
 
 
 @pytest.mark.parametrize(

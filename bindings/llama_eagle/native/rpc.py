@@ -51,6 +51,8 @@ def query(*servers: str) -> list[RemoteDevice]:
 
     All connections are open at once: a server that is named twice would let llama.cpp wait forever.
     """
+    if not servers:
+        return []
     protocol = build.build_info().rpc_protocol
     if not protocol:
         raise EnvironmentFailure("this build has no RPC (GGML_RPC=OFF). Build it with GGML_RPC=ON.")
