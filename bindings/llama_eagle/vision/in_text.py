@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from os import PathLike
 
 import numpy as np
@@ -106,10 +105,10 @@ class PicturesInText:
 
     def require_whole(self, text: NDArray[np.intc]) -> None:
         """Raise `InputError` for a picture in `text` that is not available, or has too few or too many rows."""
-        starts = np.flatnonzero(np.diff(text, prepend=0)).tolist()
-        for start, end in pairwise([*starts, len(text)]):
-            if text[start] > FIRST_ID:
-                continue
+        starts = np.flatnonzero(np.diff(text, prepend=0))
+        ends = np.append(starts, len(text))[1:]
+        is_picture = text[starts] <= FIRST_ID
+        for start, end in zip(starts[is_picture].tolist(), ends[is_picture].tolist(), strict=True):
             size = self._entry(int(text[start])).frame.n_rows
             if (end - start) % size:
                 raise InputError(
