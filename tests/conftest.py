@@ -1,11 +1,23 @@
-"""Set-up of all tests: import path, torch's threads, Ctrl-C, and the files of `make test-all` alone."""
+"""Set-up of all tests: folders of a user, torch's threads, Ctrl-C, and the files of `make test-all` alone."""
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
 import signal
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
+from fixtures.user import give_home
+
+# Before anything reads them. The workers of a run inherit its folder.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    run_home = Path(tempfile.mkdtemp(prefix="llama-eagle-tests-"))
+    give_home(run_home)
+    atexit.register(shutil.rmtree, run_home, ignore_errors=True)
 
 torch.set_num_threads(1)
 

@@ -1,6 +1,6 @@
 """Replay against snapshots: time of a decode that is almost only recurrent state, and memory used for rollback.
 
-    python bench/studies/round_state.py --threads 2 --json out.json
+    python bench/studies/round_state.py --threads 2 --json > out.json
     python bench/studies/round_state.py --n-gpu-layers -1 --rows 17      # on a GPU, rounds of 1 to 17 rows
 
 The models have the recurrent layers and heads of a real one, and everything else is tiny (n_embd 32, one attention
@@ -114,10 +114,13 @@ def main() -> None:
     parser.add_argument("--n-gpu-layers", type=int, default=0, help="layers on the GPU (-1: all)")
     parser.add_argument("--rows", type=int, default=0, help="measure rounds of 1 to N rows with one model")
     parser.add_argument("--model", choices=MODELS, default="4B, 9B", help="model to time (default: 4B, 9B)")
-    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
     n_gpu_layers = 99 if args.n_gpu_layers < 0 else args.n_gpu_layers
     result = measure(args.threads, args.runs, n_gpu_layers, args.rows, args.model)
+    if args.json:
+        print(json.dumps(result, indent=2))
+        return
     for row in result["speed"]:
         print(
             f"n_rs_seq {row['n_rs_seq']}, {row['rows']} rows, {row['kept']} kept: "
@@ -129,8 +132,6 @@ def main() -> None:
             f"{name}: state {row['state_mib']:.1f} MiB; rollback depth 8: snapshots {row['snapshots_mib']:.1f} MiB, "
             f"replay {row['replay_mib']:.1f} MiB (1/{row['ratio']:.1f})"
         )
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

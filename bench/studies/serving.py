@@ -32,6 +32,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from llama_eagle import console
 from llama_eagle.bench.ours import Job, loaded
 from llama_eagle.bench.peer import SERVER, TOOLS, Peer, build_peer
 from llama_eagle.bench.surroundings import surroundings
@@ -253,7 +254,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, which ends the servers
-    folder = PairFolder(cache_dir() / "synthetic" / args.synthetic, args.synthetic, fresh=False, log=print)
+    folder = PairFolder(cache_dir() / "synthetic" / args.synthetic, args.synthetic, fresh=False, log=console.log)
     files = folder.files(args.accept, args.type, None)
     setting = Setting(
         *(files.target, files.draft, args.n, args.n_draft, args.threads, args.slots, args.n + 128, args.cpu, args.apart)

@@ -242,11 +242,10 @@ def exactness(machine: Machine, result: Result) -> None:
 
 def speed(machine: Machine, result: Result) -> None:
     """Replay against snapshots, rounds of 1 to 17 rows."""
-    report = machine.out / "round_state.json"
     which = QUICK_ROUNDS if machine.quick else ("--rows", LONGEST)
-    arguments = ("--n-gpu-layers", -1, *which, "--json", report)
-    machine.ours(ROOT / "bench/studies/round_state.py", *arguments)
-    result.data = json.loads(report.read_text())
+    arguments = ("--n-gpu-layers", -1, *which, "--json")
+    _, report = machine.ours(ROOT / "bench/studies/round_state.py", *arguments)
+    result.data = json.loads(report)
     best, *_, worst = sorted(row["ratio"] for row in result.data["speed"])
     result.summary = f"snapshots take {best:.2f} to {worst:.2f} times as long as replay"
 

@@ -55,14 +55,13 @@ def upstream() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def pristine(upstream: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of the pinned llama.cpp that a patch changes, from the archive that the build has fetched."""
-    pin = upstream.pinned()
-    archive = upstream.cache_dir() / f"{pin['package'].replace('-', '_')}-{pin['version']}.tar.gz"
-    if not archive.is_file():
-        pytest.skip("the build had a source folder of its own: the pinned archive is not in the cache")
-    wanted = set().union(*(touched(patch) for patch in PATCHES.rglob("*.patch")))
+    """The files of the pinned llama.cpp that a patch changes, from the source that the build uses."""
     folder = tmp_path_factory.mktemp("pristine")
-    with tarfile.open(archive) as files:
+    if source := os.environ.get("LLAMA_CPP_SOURCE_DIR"):
+        upstream.copy_tree(Path(source), folder)
+        return folder
+    wanted = set().union(*(touched(patch) for patch in PATCHES.rglob("*.patch")))
+    with tarfile.open(upstream.fetch_sdist(upstream.pinned())) as files:
         for member in files:
             name = member.name.partition("/vendor/llama.cpp/")[2]
             if name in wanted:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import sys
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -57,7 +58,7 @@ def main() -> None:
             for n in rng.sample(kinds, len(kinds)):
                 disturb(turn)
                 found[n].append(measure(ours, n))
-            print("  ".join(f"{n}: {times[-1] / 1e3:.2f} s" for n, times in found.items()), flush=True)
+            print("  ".join(f"{n}: {times[-1] / 1e3:.2f} s" for n, times in found.items()), file=sys.stderr)
     best = found[min(fixed, key=lambda n: mean(found[n]))]
     print("| n_draft | mean, s | standard error | best fixed over this | standard error |\n|---|---|---|---|---|")
     for n, times in found.items():
