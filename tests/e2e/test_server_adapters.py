@@ -62,3 +62,54 @@ def test_texts_put_aside(server: Served) -> None:
         answer(server, other)
         assert answer(server)[0] == pytest.approx(on, abs=1e-6)
         answer(server, other, lora=OFF)
+
+
+def test_no_adapter(server: Served) -> None:
+    off = answer(server, cached=False, lora=OFF)[0]
+    assert answer(server, cached=False, lora=[])[0] == pytest.approx(off, abs=1e-6)
+
+
+def test_adapters_that_are_not_applied_yet(tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter.gguf"
+    write_lora(adapter)
+    given = (
+        "-m",
+        write_target(tmp_path / "target.gguf", SOFT),
+        "-d",
+        "none",
+        "-c",
+        512,
+        "-t",
+        1,
+        "--parallel",
+        1,
+        "--",
+    )
+    with serve(*given, "--lora", adapter, "--lora-init-without-apply") as server:
+        assert server.get("/lora-adapters")[1][0]["scale"] == 0
+        off = answer(server, cached=False, lora=OFF)[0]
+        assert answer(server, cached=False)[0] == pytest.approx(off, abs=1e-6)
+        assert server.post("/lora-adapters", [{"id": 0, "scale": 1}])[0] == 200
+        assert abs(answer(server, cached=False)[0] - off) > 1e-3
+
+
+def test_slot_files_know_their_adapters(tmp_path: Path) -> None:
+    """Rows of another scale are not used, and a file of an adapter that is missing is refused by its name."""
+    adapter = tmp_path / "adapter.gguf"
+    write_lora(adapter)
+    given = ("-m", write_target(tmp_path / "target.gguf", SOFT), "-d", "none", "-c", 512, "-t", 1, "--parallel", 1)
+    slots = ("--", "--slot-save-path", tmp_path)
+    with serve(*given, *slots, "--lora", adapter) as server:
+        on, off = answer(server, cached=False)[0], answer(server, cached=False, lora=OFF)[0]
+        for name, options in (("on", {}), ("off", {"lora": OFF})):
+            answer(server, **options)
+            assert server.post("/slots/0?action=save", {"filename": name})[0] == 200
+        for name, options, expected in (("off", {}, on), ("on", {"lora": OFF}, off), ("on", {}, on)):
+            assert server.post("/slots/0?action=restore", {"filename": name})[0] == 200
+            logprob, n_cached = answer(server, **options)
+            assert logprob == pytest.approx(expected, abs=1e-6)
+            assert (n_cached > 0) == (name == "on" and not options)
+    with serve(*given, *slots) as server:
+        status, found = server.post("/slots/0?action=restore", {"filename": "on"})
+        assert status == 400 and "adapter.gguf" in found["error"]["message"]
+        assert server.post("/slots/0?action=restore", {"filename": "off"})[0] == 200

@@ -125,6 +125,30 @@ def test_responses(openai: Any) -> None:
     assert events[-1].type == "response.completed"
 
 
+def test_responses_stream(openai: Any) -> None:
+    """The package assembles the stream to the answer that is not streamed."""
+    tool = {"type": "function", **FUNCTION, "strict": None}
+    given = {"model": "tiny", "input": "What is the weather?", "temperature": 0, "tools": [tool]}
+    answer = openai.responses.create(**given)
+    with openai.responses.stream(**given) as stream:
+        kinds = [event.type for event in stream]
+        assembled = stream.get_final_response()
+    assert "response.function_call_arguments.done" in kinds and kinds[-1] == "response.completed"
+
+    def items(found: Any) -> list[tuple[str, Any]]:
+        return [(i.type, i.arguments if i.type == "function_call" else i.content[0].text) for i in found.output]
+
+    assert items(assembled) == items(answer)
+    assert (assembled.tools[0].name, assembled.tool_choice, assembled.error) == ("weather", "auto", None)
+
+
+def test_models(openai: Any, anthropic: Any) -> None:
+    (model,) = openai.models.list().data
+    assert openai.models.retrieve(model.id).id == anthropic.models.retrieve(model.id).id == model.id
+    (listed,) = anthropic.models.list().data
+    assert listed.display_name == model.id and listed.created_at.year > 2000
+
+
 def test_messages(anthropic: Any) -> None:
     given = {"model": "tiny", "max_tokens": 100, "messages": QUESTION, "tools": ANTHROPIC_TOOLS}
     for choice in ({"type": "auto"}, {"type": "any"}):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from fixtures.serving import Served, serve
 from fixtures.targets import make_target
+from fixtures.tiny_gguf import write_target
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.demo.run import DRAFT, TARGET
 from llama_eagle.synthetic.ggufs import MTPFile, PairFolder, convert_pair
@@ -225,3 +226,17 @@ def test_a_text_that_repeats_is_looked_up(rare: tuple[MTPFile, Path]) -> None:
         with serve("-m", rare[0].target, *TRIMMED, *options) as server:
             assert server.complete([START], 300, temperature=0)["tokens"] == expected
             assert (server.metric('drafter_accepted_tokens_total{drafter="ngram-simple"}') > 20) == looks_up
+
+
+def test_an_answer_that_fills_its_context_keeps_its_end(tmp_path: Path) -> None:
+    """Drafts may reach beyond the last token; text, count and reason are those of plain decoding."""
+    target = write_target(tmp_path / "target.gguf")
+    found: list[list[dict[str, Any]]] = []
+    for draft in (("-d", "none"), ("-d", "lookup", "--n-draft", 8)):
+        with serve("-m", target, *draft, "-c", 256, "-t", 1, "--parallel", 1) as server:
+            prompts = [[40 + i % 5 for i in range(n)] for n in range(60, 120, 9)]
+            given = [server.complete(prompt, 300, temperature=0, ignore_eos=True) for prompt in prompts]
+        keys = ("content", "tokens", "tokens_predicted", "stop_type", "truncated")
+        found.append([{key: answer[key] for key in keys} for answer in given])
+    assert found[0] == found[1] and found[0][0]["stop_type"] == "limit"
+    assert any(answer["timings"]["draft_n_accepted"] for answer in given)

@@ -25,8 +25,7 @@ inline std::string eagle_closers(const std::string & text) {
 }
 
 // Returns the arguments of a call, and completes truncated ones.
-inline common_json eagle_arguments_of(const common_chat_tool_call & call) {
-    const std::string & text = call.arguments;
+inline common_json eagle_arguments_of(const std::string & text) {
     for (size_t n_cut = 0; n_cut < std::min(text.size(), EAGLE_MAX_CUT); n_cut++) {
         const std::string kept = text.substr(0, text.size() - n_cut);
         const common_json found = common_json::parse_no_throw(kept + eagle_closers(kept));
@@ -53,23 +52,6 @@ inline std::string eagle_stop_reason(const common_chat_msg & message, const std:
         return "tool_use";
     }
     return word.empty() ? "end_turn" : "stop_sequence";
-}
-
-// Marks an object of the Responses API as truncated by the token limit.
-inline void eagle_set_incomplete(common_json & response) {
-    response["status"] = "incomplete";
-    response["incomplete_details"] = common_json{{"reason", "max_output_tokens"}};
-    response.erase("completed_at");
-    common_json & output = response.at("output");
-    if (!output.empty()) {
-        output.back()["status"] = "incomplete";
-    }
-}
-
-inline void eagle_set_incomplete_event(common_json & event) {
-    event["event"] = "response.incomplete";
-    event.at("data")["type"] = "response.incomplete";
-    eagle_set_incomplete(event.at("data").at("response"));
 }
 
 // Adds the token counts of choice `i`; each prompt has `n` choices.

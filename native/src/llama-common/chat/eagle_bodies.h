@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "eagle_answers.h"
 #include "eagle_chat.h"
 #include "json.h"
 
@@ -35,6 +36,53 @@ inline void eagle_read_format(common_json & body, const common_json & owner, con
     } else if (type == "json_object") {
         body["response_format"] = common_json{{"type", type}};
     }
+}
+
+// Completes the arguments of calls that a limit has truncated, so that a client can send its history back.
+inline void eagle_repair_calls(common_json & messages) {
+    for (size_t i = 0; messages.is_array() && i < messages.size(); i++) {
+        if (!eagle_has(messages.at(i), "tool_calls") || !messages.at(i).at("tool_calls").is_array()) {
+            continue;
+        }
+        common_json & calls = messages.at(i).at("tool_calls");
+        for (size_t j = 0; j < calls.size(); j++) {
+            if (!eagle_has(calls.at(j), "function")) {
+                continue;
+            }
+            common_json & function = calls.at(j).at("function");
+            const std::string text = eagle_text_at(function, "arguments");
+            const size_t begin = text.find_first_not_of(" \t\r\n");
+            const bool is_begun = begin != std::string::npos && text[begin] == '{';
+            if (is_begun && common_json::parse_no_throw(text).is_discarded()) {
+                function["arguments"] = eagle_arguments_of(text).dump();
+            }
+        }
+    }
+}
+
+// Moves the thoughts of a last answer that is continued to the place where templates that write them read them:
+// otherwise an empty thought would precede them.
+inline void eagle_read_prefill(common_json & body, bool continues_answers, const std::string & chat_template) {
+    common_json & last = body.at("messages").back();
+    const bool is_continued = continues_answers || eagle_has(body, "continue_final_message");
+    const std::string open = "<think>";
+    const std::string close = "</think>";
+    const std::string text = eagle_has(last, "content") ? eagle_text_of(last.at("content")) : "";
+    if (!is_continued || eagle_text_at(last, "role") != "assistant" || eagle_has(last, "reasoning_content") ||
+        text.compare(0, open.size(), open) != 0 || chat_template.find(open) == std::string::npos) {
+        return;
+    }
+    const auto without_lines = [](const std::string & part) {
+        return part.substr(std::min(part.find_first_not_of('\n'), part.size()));
+    };
+    const size_t end = text.find(close);
+    const bool is_closed = end != std::string::npos;
+    std::string thoughts = without_lines(text.substr(open.size(), is_closed ? end - open.size() : end));
+    if (is_closed) {  // templates end thoughts with a line
+        thoughts.resize(thoughts.find_last_not_of('\n') + 1);
+    }
+    last["reasoning_content"] = thoughts;
+    last["content"] = is_closed ? without_lines(text.substr(end + close.size())) : "";
 }
 
 // --- Responses API ---------------------------------------------------------------------------------------------------
@@ -74,8 +122,46 @@ inline void eagle_read_item(common_json & item) {
     }
 }
 
+// Returns the fields of a request that the response repeats. Clients of this API require them.
+inline common_json eagle_repeated_fields(const common_json & given) {
+    common_json fields = {
+        {"background", false},
+        {"error", nullptr},
+        {"incomplete_details", nullptr},
+        {"instructions", nullptr},
+        {"max_output_tokens", nullptr},
+        {"max_tool_calls", nullptr},
+        {"metadata", common_json::object()},
+        {"parallel_tool_calls", true},
+        {"previous_response_id", nullptr},
+        {"prompt_cache_key", nullptr},
+        {"reasoning", common_json{{"effort", nullptr}, {"summary", nullptr}}},
+        {"safety_identifier", nullptr},
+        {"service_tier", "default"},
+        {"store", false},
+        {"temperature", nullptr},
+        {"text", common_json{{"format", common_json{{"type", "text"}}}}},
+        {"tool_choice", "auto"},
+        {"tools", common_json::array()},
+        {"top_logprobs", 0},
+        {"top_p", nullptr},
+        {"truncation", "disabled"},
+        {"user", nullptr},
+    };
+    const common_json defaults = fields;
+    for (const auto & item : defaults.items()) {
+        const std::string & key = item.key();
+        if (eagle_has(given, key) && key != "error" && key != "incomplete_details" && key != "store" &&
+            key != "background") {
+            fields[key] = given.at(key);
+        }
+    }
+    return fields;
+}
+
 inline common_json eagle_responses_body(const common_json & given) {
     common_json body = eagle_without_nulls(given);
+    body["eagle_response"] = eagle_repeated_fields(given);
     if (eagle_has(body, "text")) {
         eagle_read_format(body, body.at("text"), "format");
         body.erase("text");
@@ -134,11 +220,37 @@ inline common_json eagle_read_blocks(const common_json & blocks, const std::stri
     return found;
 }
 
+// Splits messages with tool results and other blocks, because llama.cpp moves the results behind the others.
+inline common_json eagle_split_results(const common_json & messages) {
+    common_json found = common_json::array();
+    for (const auto & message : messages) {
+        if (!eagle_has(message, "content") || !message.at("content").is_array()) {
+            found.push_back(message);
+            continue;
+        }
+        common_json part = message;
+        part["content"] = common_json::array();
+        bool has_results = false;
+        for (const auto & block : message.at("content")) {
+            const bool is_result = eagle_text_at(block, "type") == "tool_result";
+            if (is_result != has_results && !part.at("content").empty()) {
+                found.push_back(part);
+                part["content"] = common_json::array();
+            }
+            has_results = is_result;
+            part["content"].push_back(block);
+        }
+        found.push_back(part);
+    }
+    return found;
+}
+
 inline common_json eagle_messages_body(const common_json & given) {
     common_json body = eagle_without_nulls(given);
     eagle_require(body.contains("messages"), "'messages' is required");
+    eagle_require(body.at("messages").is_array(), "'messages' is no list");
+    body["messages"] = eagle_split_results(body.at("messages"));
     common_json & messages = body.at("messages");
-    eagle_require(messages.is_array(), "'messages' is no list");
     for (size_t i = 0; i < messages.size(); i++) {
         if (eagle_has(messages.at(i), "content") && messages.at(i).at("content").is_array()) {
             messages.at(i)["content"] =

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "chat.h"
 
@@ -38,6 +39,16 @@ inline void eagle_keep_sent(const common_chat_msg & sent, common_chat_msg & mess
     }
     if (message.tool_calls.size() < sent.tool_calls.size()) {
         message.tool_calls = sent.tool_calls;
+    }
+}
+
+// Removes what a request has begun, so that a message is the continuation alone.
+inline void eagle_keep_continuation(common_chat_msg & message, const std::vector<common_chat_msg_diff> & differences) {
+    message.reasoning_content.clear();
+    message.content.clear();
+    for (const auto & difference : differences) {
+        message.reasoning_content += difference.reasoning_content_delta;
+        message.content += difference.content_delta;
     }
 }
 

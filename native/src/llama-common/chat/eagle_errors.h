@@ -1,0 +1,58 @@
+// Bodies of error responses in the form of each API, with the words that its clients look for.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "json.h"
+
+// Returns OpenAI's code of an error of llama.cpp; null if there is none.
+inline common_json eagle_error_code(const common_json & error) {
+    const std::string type = error.value("type", "");
+    return type == "exceed_context_size_error" ? common_json("context_length_exceeded")
+           : type == "server_error"            ? common_json("server_error")
+                                               : common_json(nullptr);
+}
+
+// Returns Anthropic's type of an error.
+inline std::string eagle_messages_error_type(const std::string & type, int status) {
+    if (type == "authentication_error" || type == "permission_error" || type == "not_found_error") {
+        return type;
+    }
+    if (status == 413) {
+        return "request_too_large";
+    }
+    return status == 503 ? "overloaded_error" : status >= 500 ? "api_error" : "invalid_request_error";
+}
+
+// Returns the body of an error in Anthropic's form.
+inline common_json eagle_messages_error(const common_json & error, int status) {
+    std::string message = error.value("message", "");
+    if (error.value("type", "") == "exceed_context_size_error" && error.contains("n_ctx")) {
+        message = "prompt is too long: " + std::to_string(error.at("n_prompt_tokens").get<int64_t>()) + " tokens > " +
+                  std::to_string(error.at("n_ctx").get<int64_t>()) + " maximum";
+    }
+    common_json detail = {{"type", eagle_messages_error_type(error.value("type", ""), status)}, {"message", message}};
+    return common_json{{"type", "error"}, {"error", detail}};
+}
+
+// Returns the body of an error response in the form of the API at `path`. Other bodies remain. is_anthropic: true if
+// the request has a header of Anthropic's clients, which also list models.
+inline std::string eagle_error_body(const std::string & path, bool is_anthropic, int status, const std::string & body) {
+    common_json answer = common_json::parse_no_throw(body);
+    if (answer.is_discarded() || !answer.is_object() || !answer.contains("error") || !answer.at("error").is_object()) {
+        return body;
+    }
+    const bool is_openai = path.find("/v1/") != std::string::npos ||
+                           path.find("/chat/completions") != std::string::npos ||
+                           path.find("/responses") != std::string::npos;
+    common_json & error = answer.at("error");
+    if (is_anthropic || path.find("/v1/messages") != std::string::npos) {
+        return eagle_messages_error(error, status).dump();
+    }
+    if (is_openai && error.value("type", "") == "exceed_context_size_error") {
+        error["code"] = eagle_error_code(error);
+        error["param"] = nullptr;
+    }
+    return answer.dump();
+}
