@@ -226,3 +226,13 @@ def test_cut_calls_can_be_sent_back(server: Served, n: int) -> None:
     assert server.post("/v1/chat/completions", {**body, "messages": [*turns, *QUESTION]})[0] == 200
     output = server.post("/v1/responses", {**RESPONSE, "max_output_tokens": n})[1]["output"]
     assert server.post("/v1/responses", {**RESPONSE, "input": [*QUESTION, *output, *QUESTION]})[0] == 200
+
+
+def test_items_of_codex(server: Served) -> None:
+    """Calls of custom tools are read; other items are refused by their type."""
+    call = {"type": "custom_tool_call", "call_id": "c1", "name": "weather", "input": "Paris"}
+    result = {"type": "custom_tool_call_output", "call_id": "c1", "output": "rain"}
+    assert server.post("/v1/responses", {**RESPONSE, "input": [*QUESTION, call, result]})[0] == 200
+    for kind in ("web_search_call", "item_reference", "local_shell_call"):
+        status, answer = server.post("/v1/responses", {**RESPONSE, "input": [*QUESTION, {"type": kind, "id": "x"}]})
+        assert status == 400 and kind in answer["error"]["message"] and "item 2" in answer["error"]["message"]

@@ -103,7 +103,26 @@ inline std::string eagle_reasoning_of(const common_json & item) {
     return "";
 }
 
+// Converts calls of custom tools, whose input is a text, to calls of functions.
+inline void eagle_read_custom_call(common_json & item) {
+    if (eagle_text_at(item, "type") == "custom_tool_call") {
+        item["type"] = "function_call";
+        item["arguments"] = common_json{{"input", eagle_text_at(item, "input")}}.dump();
+    } else if (eagle_text_at(item, "type") == "custom_tool_call_output") {
+        item["type"] = "function_call_output";
+    }
+}
+
+inline void eagle_require_item(const common_json & item, size_t number) {
+    const std::string type = eagle_text_at(item, "type");
+    eagle_require(type.empty() || type == "message" || type == "reasoning" || type == "function_call" ||
+                      type == "function_call_output",
+                  "input item " + std::to_string(number) + " has the type '" + type +
+                      "', which this server does not read: leave it out");
+}
+
 inline void eagle_read_item(common_json & item) {
+    eagle_read_custom_call(item);
     const bool is_answer = eagle_text_at(item, "role") == "assistant";
     if (is_answer) {
         item["type"] = "message";
@@ -174,6 +193,7 @@ inline common_json eagle_responses_body(const common_json & given) {
             }
             if (item.is_object()) {
                 eagle_read_item(item);
+                eagle_require_item(item, items.size() + 1);
             }
             items.push_back(item);
         }
