@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fixtures.command import llama_eagle
 from fixtures.rpc import Program, rpc_program
 from fixtures.targets import make_target
 from llama_eagle.convert.targets import TargetOptions, convert_target
@@ -19,21 +18,8 @@ from llama_eagle.sessions.options import ContextOptions, LoadOptions
 
 pytestmark = pytest.mark.native
 
-TYPES = (
-    "q8_0",
-    "q4_k_m",
-    "q4_0",
-    "q4_1",
-    "q6_k",
-    "q5_0",
-    "q5_k_m",
-    "f16",
-    "bf16",
-    "iq4_xs",
-    "iq4_nl",
-    "q3_k_m",
-    "q2_k",
-)
+QUANTS = ("q8_0", "q4_k_m", "q4_0", "q4_1", "q6_k", "q5_0", "q5_k_m", "iq4_xs", "iq4_nl", "q3_k_m", "q2_k")
+TYPES = ("f16", "bf16", *QUANTS)
 WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4}  # K-quants need rows of 256
 N_ROWS = 64
 
