@@ -60,7 +60,7 @@ class eagle_events {
         return events;
     }
 
-    // Returns the answer of which the events are the parts.
+    // Returns the complete answer; the events are its parts.
     virtual common_json whole() const = 0;
 
   protected:
