@@ -25,6 +25,7 @@ from llama_eagle.convert.source.storage import (
     read_json,
 )
 from llama_eagle.errors import ConfigError, ConversionError
+from llama_eagle.file_kinds import FOLDER, is_not
 from llama_eagle.files import expand_home
 from llama_eagle.hub import snapshot
 
@@ -122,7 +123,7 @@ def open_checkpoint(
     if is_folder:
         return Checkpoint(path, source=text, revision=_snapshot_revision(path))
     if exists:
-        raise ConfigError(f"{path}: a file; give the folder with config.json and the weights")
+        raise ConfigError(is_not(path, FOLDER))
     named = re.fullmatch(r"(\w[\w.-]*/[\w.-]+)((?:/\w[\w.-]*)*)", text)
     if named is None:
         raise ConfigError(f"{text}: there is no such folder, and it is not a hub id (organisation/name)")

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from llama_eagle.errors import ConversionError, EnvironmentFailure
+from llama_eagle.file_kinds import JSON, PICKLE, SAFETENSORS, TORCH, is_not, known_kind
 
 MAX_JSON_BYTES = 64 << 20  # tokenizer.json of the largest published vocabularies is about 35 MB
 MAX_TEXT_BYTES = 4 << 20
@@ -109,15 +110,20 @@ def read_text(path: Path, limit: int = MAX_TEXT_BYTES) -> str:
     if (size := require_file(path)) > limit:
         raise ConversionError(f"{path}: {size} bytes of text, the maximum is {limit}")
     try:
-        return path.read_text("utf-8-sig")
+        text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConversionError(f"{path}: cannot be read ({error})") from None
+    if (kind := known_kind(path)) and kind.is_download:
+        raise ConversionError(is_not(path, "the text of a checkpoint"))
+    return text
 
 
 def parse_json(data: bytes, where: Path) -> dict[str, Any]:
     try:
         value = json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
+        if where.is_file() and not data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[")):
+            raise ConversionError(is_not(where, JSON)) from None
         reason = "nested too deeply" if isinstance(error, RecursionError) else _one_line(error)
         raise ConversionError(f"{where}: not valid JSON ({reason}); download the file again") from None
     if not isinstance(value, dict):
@@ -134,8 +140,9 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
     with path.open("rb") as file:
         prefix = file.read(8)
         n_header = int.from_bytes(prefix, "little")
-        if len(prefix) < 8 or n_header > min(size - 8, MAX_HEADER_BYTES):
-            raise ConversionError(f"{path}: not a safetensors file, or truncated ({size} bytes); download it again")
+        if len(prefix) < 8 or n_header > min(size - 8, MAX_HEADER_BYTES) or file.read(1) not in b"{[":
+            raise ConversionError(is_not(path, SAFETENSORS))
+        file.seek(8)
         header = parse_json(file.read(n_header), path)
     start = 8 + n_header
     entries = sorted(_header_entry(path, n, e) for n, e in header.items() if n != "__metadata__")
@@ -240,9 +247,11 @@ def _check_archive(path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, UnicodeError) as error:
-        raise ConversionError(
-            f"{path}: not a torch archive, or truncated ({_one_line(error)}); download it again, or use safetensors"
-        ) from None
+        kind = known_kind(path)
+        if kind is None or kind.name in (TORCH, PICKLE):
+            reason = f"not a torch archive, or truncated ({_one_line(error)}); download it again, or use safetensors"
+            raise ConversionError(f"{path}: {reason}") from None
+        raise ConversionError(is_not(path, TORCH)) from None
     packed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
     pickled = sum(member.file_size for member in members if member.filename.endswith(".pkl"))
     if packed or sum(member.file_size for member in members) > size or pickled > MAX_PICKLE_BYTES:

@@ -129,10 +129,10 @@ def test_shards(folder: Path) -> None:
 
 A4 = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
 BAD_SAFETENSORS = {
-    "empty": (b"", "truncated"),
-    "short": (b"\x01\x00\x00", "truncated"),
+    "empty": (b"", "an empty file"),
+    "short": (b"\x01\x00\x00", "not a safetensors file"),
     "header beyond the end": (struct.pack("<Q", 100) + b"{}", "truncated"),
-    "enormous header": (struct.pack("<Q", 2**63) + b"{}", "truncated"),
+    "enormous header": (struct.pack("<Q", 2**63) + b"{}", "not a safetensors file"),
     "not JSON": (pack(b"{"), "not valid JSON"),
     "not UTF-8": (pack(b'{"\xff": 1}'), "not valid JSON"),
     "nested": (pack(b"[" * 100_000), "nested too deeply|not valid JSON"),
@@ -236,7 +236,7 @@ def test_sources(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for source in (folder / "absent", "./absent", "no such thing", "a\0b", "x" * 5000):
         with pytest.raises(ConfigError):
             open_checkpoint(source)
-    with pytest.raises(ConfigError, match="give the folder"):
+    with pytest.raises(ConfigError, match="Give the folder"):
         open_checkpoint(folder / "config.json")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(EnvironmentFailure, match="HF_HUB_OFFLINE"):

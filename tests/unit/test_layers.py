@@ -15,7 +15,7 @@ PACKAGE = ROOT / "bindings/llama_eagle"
 # A module may import its own layer and those below it.
 LAYERS = (
     ("errors",),
-    ("arguments", "files", "console", "hub", "pairs", "progress"),
+    ("arguments", "files", "file_kinds", "console", "hub", "pairs", "progress"),
     ("native",),
     ("gguf",),
     ("quantize",),

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from llama_eagle.errors import InputError
+from llama_eagle.file_kinds import GGUF, is_not
 from llama_eagle.files import refuse_special
 
 SCALAR_FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -151,9 +152,9 @@ def read_header(path: Path | str) -> Header:
     refuse_special(path)
     try:
         with path.open("rb") as file:
+            if file.read(4) != b"GGUF":
+                raise InputError(is_not(path, GGUF))
             size = file.seek(0, 2)
-            if size < 24:
-                raise InputError(_not_gguf(path, file, size))
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
                 header = _parse(_Reader(view, path), path, size)
     except FileNotFoundError:
@@ -270,13 +271,6 @@ def _constants() -> Any:
     return module
 
 
-def _not_gguf(path: Path, file: Any, size: int) -> str:
-    file.seek(0)
-    if file.read(4) == b"GGUF":
-        return f"{path}: truncated: a GGUF header needs 24 bytes, the file has {size}. Download or convert it again."
-    return f"{path}: not a GGUF file ({size} bytes). Convert a checkpoint with llama-eagle convert."
-
-
 class _Reader:
     """Bounded little-endian reads from a buffer, with a position."""
 
@@ -354,9 +348,7 @@ class _Reader:
 
 
 def _parse(reader: _Reader, path: Path, size: int) -> Header:
-    magic = reader.take(4, "the magic")
-    if magic != b"GGUF":
-        raise InputError(f"{path}: not a GGUF file (it begins with {magic!r}). Convert it with llama-eagle convert.")
+    reader.take(4, "the magic")
     version = reader.scalar("I")
     if version not in (2, 3):
         kind = "big-endian" if version & 0xFFFF == 0 else f"version {version}"

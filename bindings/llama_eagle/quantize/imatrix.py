@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from llama_eagle.errors import InputError
+from llama_eagle.file_kinds import is_not, known_kind
 from llama_eagle.files import refuse_special
 
 _SUMS, _COUNTS = ".in_sum2", ".counts"
@@ -89,5 +90,7 @@ def _read_legacy(path: Path) -> dict[str, np.ndarray]:
             entries[name] = values / np.float32(max(n_calls, 1))
             offset += 8 + 4 * n_values
     except (struct.error, ValueError) as error:
+        if known_kind(path):
+            raise InputError(is_not(path, "an importance matrix")) from None
         raise InputError(f"{path}: not an imatrix file of llama.cpp, or cut off ({error}).") from error
     return entries
