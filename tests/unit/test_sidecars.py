@@ -8,14 +8,17 @@ from pathlib import Path
 
 import gguf
 import pytest
+from fixtures.eagle3_checkpoints import DraftSpec, make_draft, make_target_gguf
 from fixtures.tiny_gguf import finish, write_draft, write_target
 from fixtures.upstream import source_folder
+from llama_eagle.convert.drafts import convert_draft
 from llama_eagle.drafting.options import LOOKUP, NONE, DraftingOptions
 from llama_eagle.drafting.resolve import resolve, without_lookup
 from llama_eagle.errors import UsageError
 from llama_eagle.gguf import mtp, names, recurrent
 from llama_eagle.gguf.names import FileName, read_name
 from llama_eagle.pairs import find_pair, kept_draft
+from llama_eagle.sessions.options import MTP
 
 
 @pytest.fixture
@@ -56,6 +59,20 @@ def test_by_name_or_the_only_one(target: str, others: list[str], draft: str | No
 def test_one_that_does_not_fit_is_named(chosen: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "mtp-m.gguf").write_text("damaged")
     assert "prompt look-up drafts: mtp-m.gguf, next to the target, does not fit: " in chosen("m.gguf")
+
+
+def test_a_draft_next_to_a_target_with_a_head_is_named(tmp_path: Path) -> None:
+    """The head drafts, so a draft that was trained for this target would be ignored in silence."""
+    target = make_target_gguf(tmp_path / "m.gguf")
+    head = "the target's own MTP head drafts (draft=none turns it off)"
+    assert resolve(target, DraftingOptions()).why.startswith(f"{head}; prompt look-up")
+    make_draft(tmp_path / "draft", DraftSpec())
+    convert_draft(tmp_path / "draft", target, draft := tmp_path / "eagle3-m.gguf")
+    choice = resolve(target, DraftingOptions())
+    assert choice.options.draft == MTP
+    assert choice.why.startswith(f"{head}; eagle3-m.gguf, next to the target, is not used (draft={draft} uses it)")
+    draft.write_text("damaged")
+    assert "eagle3" not in resolve(target, DraftingOptions()).why
 
 
 def test_look_up_drafts_unless_it_is_turned_off(tmp_path: Path) -> None:

@@ -94,9 +94,10 @@ def session_options(draft: Header | None, options: DraftingOptions) -> SessionOp
 
 def _found(target: Source, options: Options) -> Choice[Options]:
     files = read_model(target)[1]
-    if mtp.has_head(files):
-        return Choice(replace(options, draft=MTP), f"the target's own MTP head drafts {REMEDY}", files)
     sidecar = find_sidecar(files)
+    if mtp.has_head(files):
+        why = f"the target's own MTP head drafts {REMEDY}{_unused(sidecar)}"
+        return Choice(replace(options, draft=MTP), why, files)
     if sidecar is None or sidecar.files is None:
         kept = _kept(files)
         sidecar = kept if sidecar is None or (kept is not None and kept.files is not None) else sidecar
@@ -111,6 +112,14 @@ def _found(target: Source, options: Options) -> Choice[Options]:
     if options.lookup:
         return Choice(replace(options, draft=LOOKUP), NAMED[LOOKUP], files)
     return _without_model(files, options, str(problem))
+
+
+def _unused(sidecar: Sidecar | None) -> str:
+    """Return a remark about a draft next to a target that drafts with its own head; empty without one."""
+    if sidecar is None or sidecar.files is None:
+        return ""
+    path = sidecar.files[0].path
+    return f"; {path.name}, next to the target, is not used (draft={path} uses it)"
 
 
 def _without_model(files: list[Header], options: Options, problem: str) -> Choice[Options]:

@@ -275,6 +275,9 @@ def train(
         return
     score = "" if report.mean_emitted is None else f", {report.mean_emitted:.2f} tokens per round on held-out data"
     console.data(f"{gguf or report.output}: {report.steps} steps{score}")
+    file = gguf or next(Path(report.output).glob("mtp-*.gguf"), None)
+    if file is not None and expand_home(target).is_file():
+        console.data(f"Use it: {shlex.join(('llama-eagle', 'generate', '-m', target, '-d', str(file)))}")
 
 
 def _convert(folder: str, target: str, gguf: Path, outtype: str) -> None:
