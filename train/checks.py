@@ -10,7 +10,7 @@ from llama_eagle.errors import ConfigError, UsageError
 from llama_eagle.train import metrics, state, store
 from llama_eagle.train.data.self_written import FILE, PART, has_conversation
 from llama_eagle.train.export import DRAFT_FILES, HEAD_TEXTS, head_name
-from llama_eagle.train.initial import Earlier, choose_geometry, choose_ids, refuse_differing, require_fitting
+from llama_eagle.train.initial import Earlier, choose_geometry, choose_ids, refuse_differing
 from llama_eagle.train.mtp.head import require_earlier_head
 from llama_eagle.train.settings import AUTO, NONE, SELF, Settings
 from llama_eagle.train.store import FEATURES
@@ -64,9 +64,7 @@ def check_start(settings: Settings, info: TargetInfo, control: Sequence[int], ea
     if settings.mtp and settings.init is not None:
         require_earlier_head(info, Path(settings.init))
     if not settings.mtp:
-        geometry = choose_geometry(settings, info, len(ids), earlier)
-        if earlier is not None:
-            require_fitting(geometry, earlier)
+        choose_geometry(settings, info, len(ids), earlier)
     writes = SELF in settings.data and not (settings.output / FILE).exists()
     if writes and settings.features not in (AUTO, NONE) and (Path(settings.features) / store.INDEX).exists():
         raise ConfigError(

@@ -2,64 +2,131 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from llama_eagle.errors import ConfigError, InputError, UsageError
+from llama_eagle import console
+from llama_eagle.convert.drafts.config import LAYER_KEYS, read_config
+from llama_eagle.convert.drafts.family import canonical
+from llama_eagle.convert.drafts.reader import Draft, read_draft
+from llama_eagle.convert.drafts.report import DraftOptions
+from llama_eagle.convert.drafts.target import open_target
+from llama_eagle.convert.dtypes import to_f32
+from llama_eagle.convert.rope import parameters
+from llama_eagle.convert.source import Checkpoint
+from llama_eagle.errors import ConfigError, EagleError, InputError, UsageError
 from llama_eagle.train.data.vocabulary import choose_vocabulary
 from llama_eagle.train.model import Eagle3Draft, Geometry, Sections
 from llama_eagle.train.settings import Settings
 from llama_eagle.train.targets.checkpoint import Frozen, TargetInfo
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
-LAYER_IDS = "eagle_aux_hidden_state_layer_ids"  # key of config.json
 FC_NOISE = 0.3  # factor of fc's random weights, next to the identity
+EMBEDDING = "embed_tokens.weight"
+OTHER_MODEL = 0.4  # relative difference of embeddings; quantization to 2 bits causes 0.3
+UNSCALED = ("default", "mrope", "none")  # RoPE types without scaling
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """A trained draft to start from. tensors: by the names of `Eagle3Draft`; draft_ids: [D], what it can propose;
-    sections: of its M-RoPE, None without; aux_layers: the boundaries that it reads, None if it does not name them."""
+    """A trained draft to start from.
+
+    tensors: by the names of `Eagle3Draft`, which may lack the head if that is the target's; draft_ids: [D], what it can
+    propose; embedding: [V, H], None without; aux_layers: the boundaries that it reads.
+    """
 
     folder: Path
     tensors: dict[str, Tensor]
     draft_ids: Tensor
-    sections: Sections | None
-    aux_layers: tuple[int, ...] | None
-
-    @property
-    def ffn_size(self) -> int:
-        return len(self.tensors["midlayer.mlp.up_proj.weight"])
+    embedding: Tensor | None
+    geometry: Geometry
+    aux_layers: tuple[int, ...]
 
 
-def read_earlier(folder: Path) -> Earlier:
-    """Read the folder of an earlier draft by this trainer, in either layout. Raises InputError for any other folder."""
+def read_earlier(folder: Path, target: str, aux_layers: Sequence[int] | None = None) -> Earlier:
+    """Read the folder of an EAGLE-3 draft of any producer, as `convert` reads it for this target.
+
+    aux_layers: boundaries, used if config.json names none. Raises InputError for any other folder, and for a draft with
+    parts that the trainer lacks.
+    """
+    if not folder.is_dir():
+        raise InputError(f"--init {folder}: no such folder. Name the folder of a draft.")
+    goal = open_target(target)
     try:
-        found = load_file(folder / "model.safetensors")
-        config = json.loads((folder / "config.json").read_text())
-    except (OSError, SafetensorError, ValueError) as error:
-        raise InputError(f"--init {folder}: no draft to start from: {error}") from None
-    found = {name.replace("layers.0.", "midlayer."): tensor for name, tensor in found.items()}
-    if not {"d2t", "midlayer.mlp.up_proj.weight"} <= found.keys():
-        raise InputError(f"--init {folder}: not a draft of this trainer; it has no d2t or no midlayer.")
-    offsets = found.pop("d2t")
-    sections = Sections.read(config.get("transformer_layer_config", config).get("rope_parameters"))
-    return Earlier(folder, found, offsets + torch.arange(len(offsets)), sections, _boundaries(config))
+        checkpoint = Checkpoint(folder, source=str(folder))
+        draft = read_draft(checkpoint, goal, _options(checkpoint, aux_layers))
+        _refuse_other_parts(draft)
+    except EagleError as error:
+        told = str(error).removeprefix(f"{folder}: ")
+        raise InputError(f"--init {folder}: no draft to start from: {told}") from None
+    for warning in draft.warnings:
+        console.warn(f"--init {folder}: {warning}.")
+    weights = {name: torch.tensor(to_f32(draft.weights.read(name))) for name in draft.weights.names() if name != "t2d"}
+    ids = torch.tensor(draft.weights.read("d2t")).long() if "d2t" in weights else torch.arange(goal.n_vocab)
+    tensors = {name.replace("layers.0.", "midlayer."): tensor for name, tensor in weights.items()}
+    tensors.pop("d2t", None)
+    embedding = tensors.pop(EMBEDDING, None)
+    return Earlier(folder, tensors, ids, embedding, _geometry(draft), draft.layer_ids.boundaries)
 
 
-def _boundaries(config: dict[str, Any]) -> tuple[int, ...] | None:
-    """Return the boundaries that config.json names: as such in speculators' layout, else by the block before each."""
-    nested = config.get("eagle_config") or {}
-    ids, shift = (nested.get(LAYER_IDS), 1) if LAYER_IDS in nested else (config.get(LAYER_IDS), 0)
-    return tuple(sorted(n + shift for n in ids)) if ids else None
+def _options(checkpoint: Checkpoint, aux_layers: Sequence[int] | None) -> DraftOptions:
+    """Return options of the reader. Raises InputError where its advice is for `convert` alone."""
+    if not any(canonical(name) == "fc.weight" for name in checkpoint.names()):
+        raise InputError("it has no fc.weight, so it is not an EAGLE-3 draft")
+    config = read_config(checkpoint.config)
+    if config.is_speculators and config.norm_before_residual is None:
+        raise InputError("its config.json has no norm_before_residual, whose default differs; add the key")
+    nested = checkpoint.config.get("eagle_config") or {}
+    is_named = any(place.get(key) for place in (checkpoint.config, nested) for key in LAYER_KEYS)
+    return DraftOptions(aux_layers=None if is_named or aux_layers is None else tuple(aux_layers))
+
+
+def _refuse_other_parts(draft: Draft) -> None:
+    """Raise ConfigError for parts of a draft that `Eagle3Draft` lacks, by name."""
+    geometry, dims = draft.config.geometry, draft.dims
+    with torch.device("meta"):
+        own = {name.replace("midlayer.", "layers.0.") for name in Eagle3Draft(_geometry(draft)).state_dict()}
+    others = sorted(set(draft.weights.names()) - own - {"d2t", "t2d", EMBEDDING, *draft.plan.dropped})
+    reasons = {
+        f"{draft.n_layer} layers": draft.n_layer != 1,
+        f"hidden size {dims['embd']}, the target has {dims['target']}": dims["embd"] != dims["target"],
+        "a sliding window": draft.window is not None,
+        f"partial_rotary_factor: {draft.rope.n_rot} of {geometry.head_dim} values of a head are rotated": (
+            draft.rope.n_rot != geometry.head_dim
+        ),
+        f"logit_scale {draft.config.logit_scale:g}": draft.config.logit_scale != 1,
+        f"the tensor {others[0]}" if others else "": bool(others),
+    }
+    if found := next((reason for reason, applies in reasons.items() if applies), None):
+        raise ConfigError(f"it has {found}, which the trainer does not support. Start from another draft, or from none")
+
+
+def _geometry(draft: Draft) -> Geometry:
+    sizes, rope = draft.config.geometry, parameters(draft.config.layer, prefer="sliding_attention")[0].data
+    own = ("rope_theta", "mrope_section", "mrope_interleaved")
+    scaling = {} if draft.rope.kind in UNSCALED else {name: rope[name] for name in rope if name not in own}
+    return Geometry(
+        hidden_size=sizes.hidden_size,
+        n_head=sizes.n_head,
+        n_head_kv=sizes.n_head_kv,
+        head_dim=sizes.head_dim,
+        ffn_size=sizes.n_ff,
+        n_vocab=draft.dims["vocab"],
+        n_vocab_draft=draft.dims["draft_vocab"],
+        n_aux=draft.dims["aux"],
+        n_ctx=sizes.n_ctx,
+        rms_eps=sizes.rms_eps,
+        rope_base=draft.rope.base,
+        rope_scaling=scaling,
+        sections=Sections.read(rope),
+        norm_before_residual=draft.flags.norm_before_residual,
+        norm_output=draft.flags.norm_output,
+    )
 
 
 def choose_ids(
@@ -75,18 +142,17 @@ def choose_ids(
 
 
 def choose_geometry(settings: Settings, info: TargetInfo, n_vocab_draft: int, earlier: Earlier | None) -> Geometry:
-    """Return the sizes of the draft: those of an earlier one, or the given ones. Raises ConfigError as `_sections`."""
-    ffn_size = earlier.ffn_size if earlier is not None else settings.ffn_size
-    return info.geometry(n_vocab_draft, ffn_size, _sections(settings, info, earlier))
+    """Return the sizes of the draft: those of an earlier one, or the given ones.
 
-
-def _sections(settings: Settings, info: TargetInfo, earlier: Earlier | None) -> Sections | None:
-    """Return the M-RoPE sections. Raises ConfigError if `mrope` has none, or contradicts the draft to start from."""
-    found = earlier.sections if earlier is not None else info.sections
+    Raises ConfigError if `mrope` has no sections, or contradicts the draft to start from.
+    """
+    found = earlier.geometry.sections if earlier is not None else info.sections
     if settings.mrope and found is None:
         whose = info.folder if earlier is None else earlier.folder
         raise ConfigError(f"--mrope: {whose} has no mrope_section. Omit --mrope.")
-    return found if settings.mrope or earlier is not None else None
+    if earlier is not None:
+        return earlier.geometry
+    return info.geometry(n_vocab_draft, settings.ffn_size, found if settings.mrope else None)
 
 
 def make_draft(
@@ -100,11 +166,12 @@ def make_draft(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         draft = Eagle3Draft(geometry)
-    if earlier is not None:
-        _load(draft, earlier)
-        return draft
     with torch.no_grad():
         draft.lm_head.weight.copy_(frozen.head[draft_ids.to(frozen.head.device)])
+        if earlier is not None:
+            _require_same_model(earlier, frozen)
+            draft.load_state_dict({"lm_head.weight": draft.lm_head.weight, **earlier.tensors})
+            return draft
         draft.norm.weight.copy_(frozen.norm_gain)
         draft.fc.weight.mul_(FC_NOISE)[:, -geometry.hidden_size :] += torch.eye(geometry.hidden_size)
         block = draft.midlayer
@@ -119,9 +186,9 @@ def make_draft(
 def refuse_differing(settings: Settings, info: TargetInfo, earlier: Earlier) -> None:
     """Raise UsageError for an option that gives the draft another shape than the earlier one has."""
     n_vocab = settings.n_vocab_draft and min(settings.n_vocab_draft, info.n_vocab)
-    options = {
+    options: dict[str, tuple[Any, Any]] = {
         "--draft-vocab": (n_vocab, len(earlier.draft_ids)),
-        "--ffn": (settings.ffn_size, earlier.ffn_size),
+        "--ffn": (settings.ffn_size, earlier.geometry.ffn_size),
         "--aux-layers": (settings.aux_layers and info.aux_layers, earlier.aux_layers),
     }
     for name, (given, found) in options.items():
@@ -136,24 +203,13 @@ def _named(value: int | tuple[int, ...]) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def require_fitting(geometry: Geometry, earlier: Earlier) -> None:
-    """Raise ConfigError if the earlier draft has other shapes."""
-    with torch.device("meta"):
-        _require_shapes(Eagle3Draft(geometry).state_dict(), earlier)
-
-
-def _load(draft: Eagle3Draft, earlier: Earlier) -> None:
-    own = draft.state_dict()
-    _require_shapes(own, earlier)
-    draft.load_state_dict({name: earlier.tensors[name] for name in own})
-
-
-def _require_shapes(own: Mapping[str, Tensor], earlier: Earlier) -> None:
-    for name, tensor in own.items():
-        found = earlier.tensors.get(name)
-        if found is None or found.shape != tensor.shape:
-            there = "missing" if found is None else list(found.shape)
-            raise ConfigError(
-                f"--init {earlier.folder}: {name} is {there}, and {list(tensor.shape)} here. "
-                "Give the target and the options that it was trained with."
-            )
+def _require_same_model(earlier: Earlier, frozen: Frozen) -> None:
+    """Raise ConfigError if the draft's own embeddings are not those of the target, which training uses."""
+    if earlier.embedding is None:
+        return
+    own, target = earlier.embedding, frozen.embedding.to("cpu", torch.float32)
+    if (difference := float((own - target).norm() / target.norm())) > OTHER_MODEL:
+        raise ConfigError(
+            f"--init {earlier.folder}: its {EMBEDDING} is not the target's (they differ by {difference:.0%}), and the "
+            "trainer uses the target's. Start from another draft, or from none."
+        )

@@ -8,7 +8,8 @@ Parameters have the names and shapes of a published checkpoint.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -45,8 +46,12 @@ class Sections:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Sizes of a draft. Its width is the target's, so that it shares the target's embeddings. sections: None: a row
-    has its index as position, also in and after an image."""
+    """Sizes of a draft. Its width is the target's, so that it shares the target's embeddings.
+
+    rope_scaling: further RoPE parameters by the names of config.json. sections: None: a row has its index as position,
+    also in and after an image. norm_before_residual: the residual starts from the normed state. norm_output: the next
+    step takes the state after the final norm.
+    """
 
     hidden_size: int
     n_head: int
@@ -59,7 +64,27 @@ class Geometry:
     n_ctx: int
     rms_eps: float
     rope_base: float
+    rope_scaling: Mapping[str, Any] = field(default_factory=dict)
     sections: Sections | None = None
+    norm_before_residual: bool = False
+    norm_output: bool = False
+
+    def frequencies(self) -> tuple[Tensor, float]:
+        """Return the angle of each rotary pair per position, [head_dim / 2], and the factor of rotated values."""
+        if not self.rope_scaling:
+            return self.rope_base ** -(torch.arange(0, self.head_dim, 2, dtype=torch.float32) / self.head_dim), 1.0
+        from transformers import LlamaConfig
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+        config = LlamaConfig(
+            hidden_size=self.hidden_size,
+            num_attention_heads=self.n_head,
+            head_dim=self.head_dim,
+            max_position_embeddings=self.n_ctx,
+            rope_parameters={**self.rope_scaling, "rope_theta": self.rope_base},
+        )
+        found, factor = ROPE_INIT_FUNCTIONS[self.rope_scaling["rope_type"]](config, torch.device("cpu"))
+        return found.float(), float(factor)
 
 
 class RMSNorm(nn.Module):
@@ -128,6 +153,10 @@ class Eagle3Draft(nn.Module):
         self.norm = RMSNorm(g.hidden_size, g.rms_eps)
         self.lm_head = _linear(g.hidden_size, g.n_vocab_draft)
 
+    @cached_property
+    def _rotary(self) -> tuple[Tensor, float]:
+        return self.geometry.frequencies()
+
     def unroll(
         self,
         embedded: Tensor,
@@ -150,7 +179,7 @@ class Eagle3Draft(nn.Module):
         memory: Memory = ()
         steps: list[Tensor] = []
         for k in range(min(n_steps, n_slots)):
-            hidden = hidden[:, : n_slots - k]
+            hidden = (self.norm(hidden) if k and self.geometry.norm_output else hidden)[:, : n_slots - k]
             if checkpointing and torch.is_grad_enabled():
                 hidden, memory = checkpoint(self._step, hidden, k, shared, memory, use_reentrant=False)
             else:
@@ -169,12 +198,12 @@ class Eagle3Draft(nn.Module):
 
     def _rotation(self, embedded: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
         g, device = self.geometry, embedded.device
-        exponents = torch.arange(0, g.head_dim, 2, device=device, dtype=torch.float32) / g.head_dim
+        frequencies, factor = self._rotary[0].to(device), self._rotary[1]
         places = torch.arange(embedded.shape[1], device=device)[:, None]
         if g.sections is not None and positions is not None:
-            places = positions[:, None, :, g.sections.parts(len(exponents))]
-        angles = places * g.rope_base**-exponents
-        return angles.cos(), angles.sin()
+            places = positions[:, None, :, g.sections.parts(len(frequencies))]
+        angles = places * frequencies
+        return angles.cos() * factor, angles.sin() * factor
 
     def _step(self, hidden: Tensor, k: int, shared: Shared, memory: Memory) -> tuple[Tensor, Memory]:
         """Compute slots 0..n-1 of step k.
@@ -183,13 +212,15 @@ class Eagle3Draft(nn.Module):
         """
         block, g = self.midlayer, self.geometry
         batch, n, _ = hidden.shape
-        qkv = linear(block.hidden_norm(hidden), shared.hidden_weight) + shared.token_part[:, 1 + k : 1 + k + n]
+        normed = block.hidden_norm(hidden)
+        qkv = linear(normed, shared.hidden_weight) + shared.token_part[:, 1 + k : 1 + k + n]
         qkv = qkv.view(batch, n, -1, g.head_dim).transpose(1, 2)
         cos, sin = (table[..., k : k + n, :] for table in (shared.cos, shared.sin))
         rotated = rotate(qkv[:, : g.n_head + g.n_head_kv], cos, sin)
         q, key = rotated.split([g.n_head, g.n_head_kv], dim=1)
         memory = (*memory, (key, qkv[:, g.n_head + g.n_head_kv :]))
-        x = hidden + block.self_attn.o_proj(attend(q, memory).transpose(1, 2).flatten(2))
+        residual = normed if g.norm_before_residual else hidden
+        x = residual + block.self_attn.o_proj(attend(q, memory).transpose(1, 2).flatten(2))
         return x + block.mlp(block.post_attention_layernorm(x)), memory
 
 

@@ -102,7 +102,9 @@ def _train(settings: Settings) -> Report | None:
     check_output(settings)
     if settings.seconds is not None and accelerator.num_processes > 1:
         raise UsageError("--hours is for one process. Give --epochs instead.")
-    earlier = read_earlier(Path(settings.init)) if settings.init is not None and not settings.mtp else None
+    earlier = None
+    if settings.init is not None and not settings.mtp:
+        earlier = read_earlier(Path(settings.init), settings.target, settings.aux_layers)
     info = _target(settings, earlier)
     if settings.mtp:
         require_head_target(info)
