@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 from llama_eagle.convert.source.config import Fields
 from llama_eagle.errors import ConfigError
+from llama_eagle.gguf.rotation import QWEN3VL_SECTIONS, unassigned_pairs
 
 DEFAULT_BASE = 10000.0  # hard-coded in the trainers of drafts
-_SIBLINGS = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
+_SIBLINGS = ("rope_theta", "partial_rotary_factor")
+_LENGTH = "original_max_position_embeddings"
 
 
 def parameters(config: Fields, prefer: str = "full_attention") -> tuple[Fields, list[str]]:
@@ -25,6 +27,9 @@ def parameters(config: Fields, prefer: str = "full_attention") -> tuple[Fields, 
     They are rope_parameters, overlaid by rope_scaling (transformers prefers it, and people add it by hand), with
     rope_theta next to them. If there is one set per layer type, use that of the first layer's type, or else of
     `prefer`. "rope_type" is always present.
+
+    YaRN and llama3 need the original context length. As in transformers, a value next to the settings replaces the one
+    inside, and max_position_embeddings is the default. YaRN's null factor is the ratio of the two lengths.
     """
     found = _overlaid(config.child("rope_parameters"), config.child("rope_scaling"), config.where)
     per_type = {kind: v for kind in ("full_attention", "sliding_attention") if (v := found.child(kind))}
@@ -38,8 +43,12 @@ def parameters(config: Fields, prefer: str = "full_attention") -> tuple[Fields, 
     siblings = {name: config.get(name) for name in _SIBLINGS if config.get(name) is not None}
     kind = (found.text("rope_type") or found.text("type") or "default").lower()
     given = {name: value for name, value in found.data.items() if value is not None}
-    if kind in ("yarn", "llama3"):  # transformers' meaning of a length that is not stated
-        given.setdefault("original_max_position_embeddings", config.get("max_position_embeddings"))
+    if kind in ("yarn", "llama3"):
+        outer = None if per_type else config.get(_LENGTH)
+        given[_LENGTH] = given.get(_LENGTH, config.get("max_position_embeddings")) if outer is None else outer
+    if kind == "yarn" and found.data.get("factor", 0) is None:
+        original = Fields(given, found.where).need_number(_LENGTH)
+        given["factor"] = config.need_number("max_position_embeddings") / original
     return Fields({**siblings, **given, "rope_type": kind}, found.where), warnings
 
 
@@ -71,7 +80,7 @@ def llama3_factors(params: Fields, n_rot: int, precision: type[np.floating] = np
     Long wavelengths are stretched by `factor`, short ones kept, those between interpolated. precision: of the
     frequencies; llama.cpp's converter computes a target's in float32.
     """
-    names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings", "rope_theta")
+    names = ("factor", "low_freq_factor", "high_freq_factor", _LENGTH, "rope_theta")
     factor, low, high, n_orig, base = (params.need_number(name) for name in names)
     if high <= low:
         raise ConfigError(f"{params.where}: high_freq_factor {high:g} must exceed low_freq_factor {low:g}")
@@ -86,7 +95,7 @@ def linear_keys(params: Fields) -> dict[str, Any]:
 
 
 def yarn_keys(params: Fields) -> dict[str, Any]:
-    n_orig = int(params.need_number("original_max_position_embeddings"))
+    n_orig = int(params.need_number(_LENGTH))
     return {
         "rope.scaling.type": "yarn",
         "rope.scaling.factor": _factor(params),
@@ -171,11 +180,36 @@ def sections(params: Fields, default: list[int] | None = None) -> list[int]:
     return [*named, 0][:4]
 
 
+def target_sections(params: Fields, n_rot: int, default: list[int] | None = None) -> list[int]:
+    """Return the sections by which llama.cpp assigns the pairs of a target as transformers does.
+
+    Both interleave height and width from the second and the third pair on. What lies beyond the last pair is cut off.
+    Raises `ConfigError` if they differ in a pair.
+    """
+    named, n_pairs = sections(params, default), n_rot // 2
+    written = _clipped(named, n_pairs)
+    left = [] if named[:3] == QWEN3VL_SECTIONS else unassigned_pairs(written, n_pairs)
+    if left:
+        raise ConfigError(
+            f"{params.where}: mrope_section {named[:3]} does not cover the {n_pairs} rotated pairs; llama.cpp would "
+            f"not rotate pair {left[0]}"
+        )
+    return written
+
+
+def _clipped(named: list[int], n_pairs: int) -> list[int]:
+    """Return interleaved sections without what lies beyond the last pair; the time has the remaining pairs."""
+    height, width = min(named[1], (n_pairs + 1) // 3), min(named[2], n_pairs // 3)
+    return [n_pairs - height - width, height, width, 0]
+
+
 def _draft_sections(params: Fields, n_rot: int) -> dict[str, Any]:
     """Return M-RoPE keys, which llama.cpp does not read for a draft: in text all parts of a position are equal."""
     if params.get("mrope_section") is None:
         return {}
     named = sections(params)
+    if params.flag("mrope_interleaved") and sum(named) > n_rot // 2:
+        named = _clipped(named, n_rot // 2)
     if not 0 < sum(named) <= n_rot // 2:
         raise ConfigError(f"{params.where}: mrope_section is {named[:3]}, but {n_rot // 2} pairs are rotated")
     interleaved = {"rope.mrope_interleaved": True} if params.flag("mrope_interleaved") else {}
@@ -212,7 +246,7 @@ def _draft_yarn(params: Fields, n_rot: int) -> tuple[dict[str, Any], np.ndarray 
 
 def _yarn_stretched(params: Fields, n_rot: int, fast: float, slow: float) -> np.ndarray:
     """Return values from 0 to 1, [n_rot / 2]: the part of each pair's frequency that is divided by the factor."""
-    n_orig, base = params.need_number("original_max_position_embeddings"), params.need_number("rope_theta")
+    n_orig, base = params.need_number(_LENGTH), params.need_number("rope_theta")
 
     def pair(turns: float) -> float:  # index of the pair with this number of turns over the original context
         return n_rot * math.log(n_orig / (turns * 2 * math.pi)) / (2 * math.log(base))

@@ -126,6 +126,7 @@ def moe_keys(config: ModelConfig, dims: Any) -> dict[str, Any]:
 
 def linear_keys(config: ModelConfig, dims: Any) -> dict[str, Any]:
     """Return the keys of the Gated DeltaNet blocks. The caller adds MTP blocks to the list of recurrent blocks."""
+    recurrent = [kind == "linear_attention" for kind in config.layer_types()]
     params = Fields({"partial_rotary_factor": 0.25, **config.rope.data}, config.rope.where)  # transformers' default
     return {
         "ssm.conv_kernel": dims["conv"],
@@ -133,10 +134,22 @@ def linear_keys(config: ModelConfig, dims: Any) -> dict[str, Any]:
         "ssm.group_count": dims["k_heads"],
         "ssm.time_step_rank": dims["v_heads"],
         "ssm.inner_size": dims["lin_v"],
-        "attention.recurrent_layers": [kind == "linear_attention" for kind in config.layer_types()],
-        "full_attention_interval": config.need_integer("full_attention_interval", 4),
+        "attention.recurrent_layers": recurrent,
+        **_interval(config, recurrent),
         "rope.dimension_count": rope.rotated(params, dims["head"]),
     }
+
+
+def _interval(config: ModelConfig, recurrent: list[bool]) -> dict[str, int]:
+    """Return the key for equal distances of full attention. llama.cpp reads the list of blocks first.
+
+    transformers stores layer_types alone, and prefers it.
+    """
+    stated, found = config.integer("full_attention_interval"), [*recurrent, False].index(False) + 1
+    for interval in (stated, found):
+        if interval and recurrent == [(i + 1) % interval != 0 for i in range(len(recurrent))]:
+            return {"full_attention_interval": interval}
+    return {}
 
 
 def hybrid_kinds(config: ModelConfig) -> list[str]:

@@ -24,8 +24,9 @@ def _dims(config: ModelConfig) -> dict[str, int]:
 
 
 def _keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
-    sections = rope.sections(config.rope, default=[11, 11, 10])
-    return {**common_keys(config, dims), **linear_keys(config, dims), "rope.dimension_sections": sections}
+    keys = {**common_keys(config, dims), **linear_keys(config, dims)}
+    sections = rope.target_sections(config.rope, keys["rope.dimension_count"], default=[11, 11, 10])
+    return {**keys, "rope.dimension_sections": sections}
 
 
 def _moe_dims(config: ModelConfig) -> dict[str, int]:
@@ -34,8 +35,7 @@ def _moe_dims(config: ModelConfig) -> dict[str, int]:
 
 
 def _moe_keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
-    sections = {"rope.dimension_sections": rope.sections(config.rope, default=[11, 11, 10])}
-    return {**common_keys(config, dims), **moe_keys(config, dims), **linear_keys(config, dims), **sections}
+    return {**_keys(config, dims), **moe_keys(config, dims)}
 
 
 FAMILY = Family(

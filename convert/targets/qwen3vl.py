@@ -23,7 +23,7 @@ def _keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
     vision = ModelConfig(config.root.data, config.source, part="vision_config")
     return {
         **common_keys(config, dims),
-        "rope.dimension_sections": rope.sections(config.rope),
+        "rope.dimension_sections": rope.target_sections(config.rope, dims["head"]),
         "n_deepstack_layers": len(deepstack_layers(vision)) if config.root.get("vision_config") else 0,
     }
 

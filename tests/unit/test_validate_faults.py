@@ -61,10 +61,14 @@ def alignment(file: File) -> None:
 
 
 def sections(first: int) -> Callable[[File], None]:
+    return numbers("rope.dimension_sections", first, 0, 0, 0)
+
+
+def numbers(name: str, *values: int) -> Callable[[File], None]:
     def change(file: File) -> None:
-        name = arch(file) + b".rope.dimension_sections"
-        file.keys = [entry for entry in file.keys if entry[0] != name]
-        file.keys.append((name, ARRAY, struct.pack("<IQ4i", 5, 4, first, 0, 0, 0)))
+        full = arch(file) + b"." + name.encode()
+        file.keys = [entry for entry in file.keys if entry[0] != full]
+        file.keys.append((full, ARRAY, struct.pack(f"<IQ{len(values)}i", 5, len(values), *values)))
 
     return change
 
@@ -119,6 +123,12 @@ TARGETS: dict[str, tuple[Callable[[File], None], str]] = {
     "only prediction blocks": (key("nextn_predict_layers", 4), "prediction blocks"),
     "wide sections of the rotation": (sections(100), "rotary sections of [100, 0, 0, 0]"),
     "no sections of the rotation": (sections(0), "rotary sections of [0, 0, 0, 0]"),
+    "three sections (Ollama)": (
+        numbers("rope.dimension_sections", 3, 3, 2),
+        "the key qwen35.rope.dimension_sections has wrong array length; expected 4, got 3",
+    ),
+    "sections that do not interleave": (sections(8), "[8, 0, 0, 0] do not rotate pair 1 of 8"),
+    "no kv heads in recurrent blocks (Ollama)": (numbers("attention.head_count_kv", 0, 0, 0, 2), "0 groups"),
     "F16 convolution": (tensor("blk.0.ssm_conv1d.weight", type_id=1), "ssm_conv1d.weight is F16"),
     "F16 decay": (tensor("blk.0.ssm_a", type_id=1), "ssm_a is F16"),
     "inner size": (key("ssm.inner_size", 32), "ssm.inner_size is 32"),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llama_eagle.gguf.header import ArrayRef, Header, TensorInfo
+from llama_eagle.gguf.rotation import QWEN3VL_SECTIONS, unassigned_pairs
 from llama_eagle.gguf.validate.keys import INT_MAX, check_keys
 from llama_eagle.gguf.validate.table import (
     F32,
@@ -187,15 +188,9 @@ class _Keys:
         self.recurrent = self._recurrent()
 
     def number(self, name: str, default: int = 0) -> int:
-        """Return a scalar, or an array's entry for the first block with attention.
-
-        llama.cpp's tables have one width for all blocks.
-        """
+        """Return a scalar, or an array's entry for the first block: llama.cpp's tables have one width for all."""
         value = self.header.arch_key(name, default)
-        if not isinstance(value, list):
-            return int(value)
-        full = (n for n, recurrent in zip(value, self.recurrent, strict=True) if not recurrent)
-        return int(next(full, default))
+        return int(value[0] if isinstance(value, list) else value)
 
     def _recurrent(self) -> list[bool]:
         n_trunk = self.n_all - self.n_nextn
@@ -236,13 +231,15 @@ def _check_layers(header: Header, family: Family) -> Iterator[str]:
     n_nextn = header.keys.get(f"{header.architecture}.nextn_predict_layers", 0)
     if isinstance(n_all, int) and isinstance(n_nextn, int) and n_nextn >= n_all:
         yield f"{n_nextn} prediction blocks of {n_all} blocks (nextn_predict_layers)"
-    for name, kinds, counts in (
-        ("attention.recurrent_layers", (4, 5, 7), (n_all,)),
-        ("rope.dimension_sections", (4, 5), (3, 4)),
+    for name, kinds, count in (
+        ("attention.recurrent_layers", (4, 5, 7), n_all),
+        ("rope.dimension_sections", (4, 5), 4),
     ):
         value = header.keys.get(f"{header.architecture}.{name}")
-        if isinstance(value, ArrayRef) and (value.type_id not in kinds or value.count not in counts):
-            yield f"the key {header.architecture}.{name} has {value.count} entries, or another type than u32"
+        if isinstance(value, ArrayRef) and value.count != count:
+            yield f"the key {header.architecture}.{name} has wrong array length; expected {count}, got {value.count}"
+        elif isinstance(value, ArrayRef) and value.type_id not in kinds:
+            yield f"the key {header.architecture}.{name} has another type than u32"
         elif value is not None and not isinstance(value, ArrayRef):
             yield f"the key {header.architecture}.{name} is not an array"
     if family.sections and f"{header.architecture}.rope.dimension_sections" not in header.keys:
@@ -261,6 +258,8 @@ def _check_attention(keys: _Keys, family: Family) -> Iterator[str]:
     sections = keys.header.arch_key("rope.dimension_sections", [])
     if family.sections and not (min(sections) >= 0 and 0 < sum(sections[:3]) <= sum(sections) <= head):
         yield f"rotary sections of {sections} in heads of {head} (rope.dimension_sections)"
+    elif family.sections and sections[:3] != QWEN3VL_SECTIONS and (left := unassigned_pairs(sections, n_rot // 2)):
+        yield f"rotary sections of {sections} do not rotate pair {left[0]} of {n_rot // 2} (rope.dimension_sections)"
     if not 0 <= keys.number("n_deepstack_layers") <= keys.n_all:
         yield f"{keys.number('n_deepstack_layers')} blocks take vision features, of {keys.n_all} (n_deepstack_layers)"
 
