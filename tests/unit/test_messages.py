@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ from fixtures.upstream import source_folder
 from llama_eagle.errors import EagleError, UsageError
 from llama_eagle.sessions import template_worker
 from llama_eagle.sessions.chats.abilities import TOOL
-from llama_eagle.sessions.chats.messages import as_texts, normalized, render_chat, text_of
+from llama_eagle.sessions.chats.messages import as_texts, normalized, render_chat, text_of, with_objects
+from transformers.utils.chat_template_utils import render_jinja_template
 
 USER = {"role": "user", "content": "QUESTION"}
 ANSWER = {"role": "assistant", "content": "ANSWER"}
@@ -73,6 +76,114 @@ def test_calls_without_content(name: str) -> None:
     assert "12345" in found
     assert "RESULT" in found
     assert "None" not in found
+
+
+ARGUMENTS = {"arg": "12345", "n": 1.0, "big": 2**53 + 1, "s": 'é "q"\n', "deep": [1, {"x": None}, True], "no": {}}
+KEYS_OF_REASONING = {"gpt-oss": "thinking", "LFM2.5-8B": "thinking", "Solar-Open": "reasoning"}
+WITHOUT_CALLS = ()
+FAILING = ("Kimi-K2-Instruct", "Kimi-K2-Thinking", "deepseek-r1.jinja", "command-r-plus", "firefunction", "gemma-2")
+ANSWERS: dict[str, dict[str, Any]] = {
+    "text": {"content": "ANSWER"},
+    "calls alone": {"content": None, "tool_calls": [CALL]},
+    "calls and an empty text": {"content": "", "tool_calls": [CALL]},
+    "calls and text": {"content": "ANSWER", "tool_calls": [CALL]},
+    "reasoning and text": {"content": "ANSWER", "reasoning_content": "WHY"},
+    "reasoning and calls": {"content": None, "reasoning_content": "WHY", "tool_calls": [CALL]},
+}
+
+
+def by_transformers(template: str, messages: list[Any]) -> str | None:
+    """The reference's prompt; None if the template fails or prints a word for missing content."""
+    variables = {"bos_token": "", "eos_token": "", "add_generation_prompt": True, "date_string": "now"}
+    try:
+        (text,), _ = render_jinja_template([messages], tools=[TOOL], chat_template=template, **variables)
+    except Exception:
+        return None
+    is_printed = ">None<" in text or "\nNone" in text or ">null<" in text or "\nnull" in text
+    return None if is_printed else text
+
+
+def references(answer: dict[str, Any], key: str) -> Iterator[dict[str, Any]]:
+    """The forms in which an answer may be given to transformers, best first."""
+    if answer.get("reasoning_content"):
+        answer = {**answer, key: answer["reasoning_content"]}
+    contents = [None, ""] if answer["content"] is None else [answer["content"]]
+    written = json.dumps(ARGUMENTS, ensure_ascii=False)
+    for arguments in (ARGUMENTS, written) if "tool_calls" in answer else (None,):
+        calls = [CALL | {"function": {"name": "tool1", "arguments": arguments}}]
+        for content in contents:
+            yield {"role": "assistant", **answer, "content": content} | ({"tool_calls": calls} if arguments else {})
+
+
+def chats(name: str, path: Path) -> Iterator[tuple[list[Any], list[list[Any]]]]:
+    """Messages with this answer, earlier or last before a tool's result, and their forms for transformers."""
+    key = next((key for part, key in KEYS_OF_REASONING.items() if part in path.name), "reasoning_content")
+    function = {"name": "tool1", "arguments": json.dumps(ARGUMENTS, ensure_ascii=False)}
+    calls = {"tool_calls": [CALL | {"function": function}]} if "calls" in name else {}
+    answer = {"role": "assistant", **ANSWERS[name], **calls}
+    result = {"role": "tool", "name": "tool1", "content": "RESULT", "tool_call_id": "call00001"}
+    for after in ([result], [result, ANSWER, USER]) if calls else ([USER],):
+        yield [USER, answer, *after], [[USER, form, *after] for form in references(ANSWERS[name], key)]
+
+
+def test_every_template_gets_what_transformers_gives_it() -> None:
+    """Content, arguments and reasoning of answers."""
+    paths = [path for path in templates() if not any(part in path.name for part in FAILING)]
+    for path, name in itertools.product(paths, ANSWERS):
+        if "Ministral-3" in path.name and "reasoning" in name:
+            continue  # reasoning is a part of the content there
+        template = path.read_text()
+        for messages, forms in chats(name, path):
+            texts = [text for form in forms if (text := by_transformers(template, form)) is not None]
+            expected = next((text for text in texts if "12345" in text), *texts[:1])
+            assert prompt(template, messages, tools=[TOOL]) == expected, f"{path.name}: {name}"
+
+
+def test_reasoning_as_a_part_of_the_content() -> None:
+    (path,) = [path for path in templates() if "Ministral-3" in path.name]
+    for content in (None, "ANSWER"):
+        answer = {"role": "assistant", "content": content, "reasoning_content": "WHY", "tool_calls": [CALL]}
+        found = prompt(path.read_text(), [USER, answer, CALLS[2] | {"tool_call_id": "call00001"}], tools=[TOOL])
+        assert f"[/INST][THINK]WHY[/THINK]{content or ''}[TOOL_CALLS]tool1[ARGS]" in found
+
+
+def test_reasoning_or_content_where_a_template_refuses_both() -> None:
+    """As llama.cpp's server: gpt-oss gets the reasoning."""
+    (path,) = [path for path in templates() if "gpt-oss" in path.name]
+    answer = {"role": "assistant", "content": "ANSWER", "reasoning_content": "WHY", "tool_calls": [CALL]}
+    found = prompt(path.read_text(), [USER, answer, CALLS[2]], tools=[TOOL])
+    assert "<|channel|>analysis<|message|>WHY<|end|>" in found
+
+
+CUT = {  # arguments of a call that a limit has cut, and what the server makes of them (eagle_answers.h)
+    '{"city": "Par': {"city": "Par"},
+    '{"city": "Paris", "da': {"city": "Paris"},
+    '{"a": [1, {"b": "x\\': {"a": [1, {"b": "x"}]},
+    '{"a": "\\u00e': {"a": ""},
+    '{"a": {"b": tru': {"a": {}},
+    '{"a": 12, "b": -': {"a": 12},
+    '{"k": "}]"': {"k": "}]"},
+    "{": {},
+    '{"a": 1}}': {"a": 1},
+    '{"a": 1, "' + "k" * 3000: {},
+    '{"a": NaN': {},
+}
+
+
+@pytest.mark.parametrize("text", CUT)
+def test_cut_arguments_are_completed(text: str) -> None:
+    """A history with a call that the limit has cut can be sent back."""
+    call = CALL | {"function": {"name": "tool1", "arguments": text}}
+    answer = {**CALLS[1], "tool_calls": [call]}
+    for messages in (normalized(OBJECT_CALLS, [USER, answer]), with_objects([answer])):
+        assert messages[-1]["tool_calls"][0]["function"]["arguments"] == CUT[text]
+    as_text = normalized(TEXT_CALLS, [USER, CALLS[1] | {"tool_calls": [call]}])[1]["tool_calls"][0]
+    assert json.loads(as_text["function"]["arguments"]) == CUT[text]
+
+
+def test_whole_arguments_stay_as_they_are_where_templates_print_text() -> None:
+    call = CALL | {"function": {"name": "tool1", "arguments": '{"b":1.0,  "a":[]}'}}
+    assert prompt(TEXT_CALLS, [USER, CALLS[1] | {"tool_calls": [call]}]) == '<{"b":1.0,  "a":[]}>'
 
 
 PRINTS = "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}"
@@ -155,8 +266,11 @@ WRONG: dict[str, Any] = {
     "message 1 contains sound": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}],
     "part of type 'file'": [{"role": "user", "content": [{"type": "file"}]}],
     "part of type 'str'": [{"role": "user", "content": ["x"]}],
-    "call of 'tool1' are not JSON": [
-        USER, CALLS[1] | {"tool_calls": [CALL | {"function": {"name": "tool1", "arguments": '{"a'}}]},
+    "call of 'tool1' are not a JSON object: Paris": [
+        USER, CALLS[1] | {"tool_calls": [CALL | {"function": {"name": "tool1", "arguments": "Paris"}}]},
+    ],
+    "tool1' are not a JSON object: 5": [
+        USER, CALLS[1] | {"tool_calls": [CALL | {"function": {"name": "tool1", "arguments": "5"}}]},
     ],
     "has no function with a name": [USER, CALLS[1] | {"tool_calls": [{"id": "1"}]}],
     "tool call has no function with a name": [USER, CALLS[1] | {"tool_calls": [{"id": "1", "function": "x"}]}],

@@ -6,6 +6,7 @@ See common/jinja/caps.cpp there. Each ability is tested when messages need it, o
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +16,11 @@ from llama_eagle.sessions.chat_template import render
 Message = dict[str, Any]
 MARK = "STRING_MARKER"
 USER: Message = {"role": "user", "content": "User message"}
+# Arguments in Python's notation, and JSON text that was written as a JSON string.
+WRONG_ARGUMENTS = (f"{{'arg': '{MARK}'", '\\"arg\\"')
+ABSENT = ("None", "null")  # what templates print in place of missing content
+REASONING = ("reasoning_content", "reasoning", "thinking", "thought")  # keys of reasoning in templates
+IN_CONTENT = "content"  # reasoning is a part of the content
 CHARACTERS_OF_A_LIST = ("'text'", '"text"')  # in the output of a template that prints the list itself
 TOOL = {
     "type": "function",
@@ -55,13 +61,60 @@ def takes_later_systems(template: str) -> bool:
     return all(f"{MARK}{i}" in text for i in range(3))
 
 
+@dataclass(frozen=True)
+class CallForm:
+    """The form in which a template shows calls."""
+
+    has_text_arguments: bool = False  # JSON text: objects fail or are printed in Python's notation
+    has_null_content: bool = False  # of an answer without content; otherwise it is ""
+
+
 @lru_cache(maxsize=32)
-def takes_text_arguments(template: str) -> bool:
-    """Return True if arguments of calls must be JSON text, because objects fail or are printed in Python's notation."""
-    objects = _rendered(template, _called({"arg": MARK}), tools=[TOOL])
-    if MARK in objects and "{'arg'" not in objects:
-        return False
-    return MARK in _rendered(template, _called(f'{{"arg": "{MARK}"}}'), tools=[TOOL])
+def form_of_calls(template: str) -> CallForm:
+    """Return the first form that shows a call's arguments, as JSON and once.
+
+    A form in which the template fails, or prints a word for missing content, is not used.
+    """
+    forms = [CallForm(as_text, is_null) for as_text in (False, True) for is_null in (True, False)]
+    texts = {form: [_rendered(template, _in_form(form)[:n], tools=[TOOL]) for n in (3, 5)] for form in forms}
+    usable = [form for form in forms if all(map(_is_sound, texts[form]))]
+    shown = [form for form in usable if all(MARK in text for text in texts[form])]
+    return next(iter([*shown, *usable]), CallForm())
+
+
+def _in_form(form: CallForm) -> list[Message]:
+    arguments = f'{{"arg": "{MARK}"}}' if form.has_text_arguments else {"arg": MARK}
+    return _called(arguments, None if form.has_null_content else "")
+
+
+def _is_sound(prompt: str) -> bool:
+    return bool(prompt) and not any(sign in prompt for sign in (*WRONG_ARGUMENTS, *ABSENT))
+
+
+@lru_cache(maxsize=32)
+def key_of_reasoning(template: str) -> str:
+    """Return the key of an answer's reasoning that the template reads; if there is none, OpenAI-like servers' own."""
+    for key in REASONING:
+        if MARK in _reasoned(template, {key: MARK}):
+            return key
+    parts = _reasoned(template, {"content": [{"type": "thinking", "thinking": MARK}]})
+    is_list = any(sign in parts for sign in ("'thinking'", '"thinking"'))
+    return IN_CONTENT if MARK in parts and not is_list else REASONING[0]
+
+
+@lru_cache(maxsize=32)
+def takes_reasoning_and_content(template: str) -> bool:
+    """Return True if an answer with calls may have both reasoning and content."""
+    return MARK in _reasoned(template, {key_of_reasoning(template): MARK, "content": "Content"}, n_messages=3)
+
+
+def _reasoned(template: str, answer: Message, n_messages: int = 0) -> str:
+    """Return the prompts of chats with an answer that reasons, to a call and at the end."""
+    called = _called({"arg": "value"}, "")[:3]
+    called[1] |= answer
+    plain = [USER, {"role": "assistant", "content": "Answer", **answer}]
+    chats = [called] if n_messages else [called, plain]
+    return "".join(_rendered(template, chat, tools=[TOOL]) for chat in chats)
 
 
 def _conversation(role: str, content: Any) -> list[Message]:
@@ -69,12 +122,12 @@ def _conversation(role: str, content: Any) -> list[Message]:
     return {"user": [message], "assistant": [USER, message, USER]}.get(role, [message, USER])
 
 
-def _called(arguments: Any) -> list[Message]:
+def _called(arguments: Any, content: str | None) -> list[Message]:
     """Return a conversation with a call and its result. Some templates require an id of nine characters."""
     call = {"id": "call00001", "type": "function", "function": {"name": "tool1", "arguments": arguments}}
     result = {"role": "tool", "content": "Tool response", "tool_call_id": "call00001"}
     answer = {"role": "assistant", "content": "The tool response was 'tool response'"}
-    return [USER, {"role": "assistant", "content": "", "tool_calls": [call]}, result, answer, USER]
+    return [USER, {"role": "assistant", "content": content, "tool_calls": [call]}, result, answer, USER]
 
 
 def _rendered(template: str, messages: list[Message], **more: Any) -> str:

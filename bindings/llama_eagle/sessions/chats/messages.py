@@ -1,19 +1,21 @@
 """Normalization of OpenAI's messages for chat templates, for all front ends.
 
-The prompt is that of llama.cpp's server (common/chat.cpp): no content becomes "", text parts become one text if the
-template does not support parts, `developer` becomes `system`, arguments of calls become objects. In addition, system
-messages that the template refuses or drops are merged into the first.
+The prompt is that of transformers' `apply_chat_template` wherever the template supports the messages as they are. Where
+it does not, they are changed as llama.cpp's server does (common/chat.cpp): text parts become one text, `developer`
+becomes `system`, arguments of calls become objects, or text. The content of an answer without one stays null if the
+template shows the calls then, else it becomes "". Reasoning has the key that the template reads. System messages that
+the template refuses or drops are merged into the first.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from llama_eagle.errors import UsageError
 from llama_eagle.sessions.chat_template import render
 from llama_eagle.sessions.chats import abilities
+from llama_eagle.sessions.chats.calls import read_call
 
 Message = dict[str, Any]
 MEDIA = {"image_url": "images", "input_audio": "sound", "input_video": "videos", "video_url": "videos"}
@@ -38,9 +40,10 @@ def normalized(template: str, messages: Iterable[Any]) -> list[Message]:
         found = [_as_system(message) for message in found]
     found = _with_systems(template, found)
     if any(message.get("tool_calls") for message in found):
-        as_text = abilities.takes_text_arguments(template)
+        as_text = abilities.form_of_calls(template).has_text_arguments
         found = [_with_arguments(message, as_text=as_text) for message in found]
-    return [message | {"content": _content(template, message)} for message in found]
+    found = [message | {"content": _content(template, message)} for message in found]
+    return [_with_reasoning(template, message) for message in found]
 
 
 def as_texts(messages: Iterable[Any]) -> list[Message]:
@@ -52,7 +55,7 @@ def as_texts(messages: Iterable[Any]) -> list[Message]:
 
 
 def read_messages(messages: Iterable[Any]) -> list[Message]:
-    """Return copies of messages, each with a role and with content: text, or parts of text.
+    """Return copies of messages, each with a role and with content: text, parts of text, or None next to calls.
 
     Raises `UsageError` for invalid messages, and for pictures and sound.
     """
@@ -66,10 +69,10 @@ def with_objects(messages: Iterable[Any]) -> list[Message]:
     return [_with_arguments(_as_mapping(message, f"message {n}")) for n, message in enumerate(messages, start=1)]
 
 
-def text_of(content: str | Sequence[Mapping[str, Any]]) -> str:
+def text_of(content: str | Sequence[Mapping[str, Any]] | None) -> str:
     """Join parts into one text. Texts are separated by a line break, except after a picture."""
-    if isinstance(content, str):
-        return content
+    if content is None or isinstance(content, str):
+        return content or ""
     text, follows_text = "", False
     for part in content:
         is_text = part["type"] == "text"
@@ -86,9 +89,11 @@ def _read(message: Any, where: str) -> Message:
         raise UsageError(f"{where} has tool_calls that are not a list. Send the calls as the answer contained them.")
     if not isinstance(found.get("role"), str):
         raise UsageError(f"{where} has no role. Send system, user, assistant or tool.")
-    has_calls = found.get("tool_calls") or found.get("function_call")
-    if "content" not in _as_mapping(message, where) and not (found["role"] == "assistant" and has_calls):
+    calls = found["role"] == "assistant" and (found.get("tool_calls") or found.get("function_call"))
+    if "content" not in _as_mapping(message, where) and not calls:
         raise UsageError(f"{where} has no content. Send a text.")
+    if calls and "content" not in found:
+        return found | {"content": None}
     return found | {"content": _read_content(found.get("content", ""), where)}
 
 
@@ -152,8 +157,10 @@ def _into_next(messages: list[Message]) -> list[Message]:
     return [rest[0] | {"content": text}, *rest[1:]]
 
 
-def _content(template: str, message: Message) -> str | list[Message]:
+def _content(template: str, message: Message) -> str | list[Message] | None:
     content, role = message["content"], message["role"]
+    if content is None:
+        return None if abilities.form_of_calls(template).has_null_content else ""
     if isinstance(content, str):
         is_read = not content or abilities.takes_text(template, role) or not abilities.takes_parts(template, role)
         return content if is_read else [{"type": "text", "text": content}]
@@ -162,23 +169,26 @@ def _content(template: str, message: Message) -> str | list[Message]:
     return text_of(content)
 
 
+def _with_reasoning(template: str, message: Message) -> Message:
+    """Return an answer with its reasoning where the template reads it."""
+    reasoning = message.get("reasoning_content")
+    if message["role"] != "assistant" or not isinstance(reasoning, str) or not reasoning:
+        return message
+    key = abilities.key_of_reasoning(template)
+    if key == abilities.IN_CONTENT:
+        content = message["content"] or []
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        return message | {"content": [{"type": "thinking", "thinking": reasoning}, *parts]}
+    if key in message:
+        return message
+    found = message | {key: reasoning}
+    if message.get("tool_calls") and message["content"] and not abilities.takes_reasoning_and_content(template):
+        del found["content"]  # as llama.cpp's server does for gpt-oss, whose template refuses both
+    return found
+
+
 def _with_arguments(message: Message, *, as_text: bool = False) -> Message:
     if not message.get("tool_calls"):
         return message
-    return message | {"tool_calls": [_read_call(call, as_text=as_text) for call in message["tool_calls"]]}
-
-
-def _read_call(call: Any, *, as_text: bool) -> Message:
-    call = _as_mapping(call, "a tool call")
-    function = call.get("function")
-    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise UsageError("a tool call has no function with a name. Send the calls as the answer contained them.")
-    function = dict(function)
-    given = function.get("arguments")
-    try:
-        arguments = json.loads(given or "{}") if isinstance(given, str) or given is None else given
-    except ValueError:
-        name = function["name"]
-        raise UsageError(f"the arguments of a call of {name!r} are not JSON: {given:.80}. Correct them.") from None
-    function["arguments"] = json.dumps(arguments, ensure_ascii=False) if as_text else arguments
-    return call | {"function": function}
+    calls = [_as_mapping(call, "a tool call") for call in message["tool_calls"]]
+    return message | {"tool_calls": [read_call(call, as_text=as_text) for call in calls]}
