@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from llama_eagle.convert.dtypes import FILE_TYPE
-from llama_eagle.errors import UsageError
 from llama_eagle.files import temporary_next_to
+from llama_eagle.quantize.reach import require_matrix
 
 if TYPE_CHECKING:
     from llama_eagle.quantize.quantize import QuantizeOptions, QuantizeReport
 
 Report = TypeVar("Report")
-NEEDS_MATRIX = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq2_m", "iq3_xxs", "iq3_xs", "q2_k_s")
 
 
 def is_direct(outtype: str) -> bool:
@@ -37,8 +36,7 @@ def check_quantizer(outtype: str, options: QuantizeOptions | None = None) -> Non
     Raises `UsageError`, and `InputError` for an importance matrix that cannot be read.
     """
     require_type(outtype)
-    if outtype.lower() in NEEDS_MATRIX and (options is None or options.imatrix is None):
-        raise UsageError(f"type {outtype} needs an importance matrix (--imatrix); q2_k and q3_k_m need none.")
+    require_matrix(outtype, options and options.imatrix)
     if options is not None:
         from llama_eagle.quantize.quantize import check_options  # needs the native library
 

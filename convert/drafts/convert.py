@@ -75,6 +75,7 @@ def convert_draft(
     report.output = str(output)
     if quantized:
         report.n_bytes = quantized.n_bytes
+        report.warnings += quantized.warnings
     return report
 
 

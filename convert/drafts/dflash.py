@@ -198,5 +198,7 @@ def convert_dflash(
         return _declare(GGUFOutput(ARCH), draft, outtype if is_direct(outtype) else "auto")
     report, quantized = write_as(output, outtype, lambda path, kind, more: _write(draft, path, kind, progress, more))
     report.output = str(output)
-    report.n_bytes = quantized.n_bytes if quantized else report.n_bytes
+    if quantized:
+        report.n_bytes = quantized.n_bytes
+        report.warnings += quantized.warnings
     return report

@@ -72,7 +72,11 @@ def test_patterns_are_those_of_python_and_idle_ones_are_named(folder: Path, tmp_
     options = [word for pattern in patterns for word in ("--tensor-type", pattern)]
     outcome = llama_eagle("quantize", folder / "target.gguf", tmp_path / "q.gguf", "q8_0", "-t", 1, *options, "--json")
     assert outcome.json["without_effect"] == ["ffn_upp"]
-    assert outcome.stderr == "warning: no tensor got the type that was chosen for 'ffn_upp'.\n"
+    written, warning = outcome.stderr.splitlines()
+    assert warning == "warning: no tensor got the type that was chosen for 'ffn_upp'."
+    assert written == "written: 27 tensors in Q8_0, 5 tensors in Q4_0, 23 tensors in F32, 1 tensor in Q4_1"
+    assert outcome.json["types"] == {"Q8_0": 27, "Q4_0": 5, "F32": 23, "Q4_1": 1}
+    assert outcome.json["oversize"] is None
     found = {name: tensor.type_name for name, tensor in read_header(tmp_path / "q.gguf").tensors.items()}
     assert found["blk.2.ffn_up.weight"] == found["blk.1.ffn_gate.weight"] == "Q4_0"
     assert (found["output.weight"], found["blk.2.ffn_gate.weight"]) == ("Q4_1", "Q8_0")

@@ -165,7 +165,7 @@ def test_refusals_leave_nothing_behind(model: Path, tmp_path: Path) -> None:
     before = sorted(tmp_path.iterdir())
     cases = [
         (quantized, "q5_k_m", InputError, "already quantized"),
-        (model, "iq2_xxs", InputError, "--imatrix"),
+        (model, "iq2_xxs", UsageError, "--imatrix"),
         (model, "q9_k", UsageError, "q4_k_m"),
         (garbage, "q4_k_m", InputError, "truncated"),
         (headless, "q4_k_m", InputError, "architecture"),
@@ -248,3 +248,37 @@ def test_statistics_of_no_token_are_none(model: Path, tmp_path: Path) -> None:
     imatrix = write_gguf_imatrix(tmp_path / "imatrix.gguf", means(model), count=0)
     with pytest.raises(InputError, match="holds no importance matrix"):
         quantize(model, tmp_path / "out.gguf", "iq2_xxs", QuantizeOptions(imatrix=imatrix))
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose rows do not divide into blocks of 256."""
+    folder = make_target("qwen3", tmp_path_factory.mktemp("narrow"), hidden_size=192, intermediate_size=256)
+    convert_target(folder, folder / "bf16.gguf", TargetOptions(outtype="bf16"))
+    return folder / "bf16.gguf"
+
+
+@pytest.mark.parametrize("kind", ["iq1_m", "IQ2_XS", "iq2_m", "iq3_xxs", "iq3_xs", "q2_k_s"])
+def test_types_that_need_a_matrix_need_it_for_every_model(kind: str, model: Path, narrow: Path, tmp_path: Path) -> None:
+    """Help says so, and rows that do not divide into blocks are no way around it."""
+    for source in (model, narrow):
+        with pytest.raises(UsageError, match=f"type {kind} needs an importance matrix"):
+            quantize(source, tmp_path / "out.gguf", kind, QuantizeOptions(threads=1))
+
+
+@pytest.mark.parametrize("kind", ["iq2_xs", "q4_k_m", "q5_0", "q8_0"])
+def test_the_report_has_the_types_of_the_file(kind: str, model: Path, narrow: Path, tmp_path: Path) -> None:
+    for source in (model, narrow):
+        options = QuantizeOptions(threads=1, imatrix=write_gguf_imatrix(tmp_path / "im.gguf", means(source)))
+        report = quantize(source, tmp_path / "out.gguf", kind, options)
+        assert report.types == Counter(types(report.output).values())
+        sizes = Counter[str]()
+        for tensor in gguf.GGUFReader(report.output).tensors:
+            sizes[tensor.tensor_type.name] += int(tensor.n_bytes)
+        assert [sizes[name] for name in report.types] == sorted(sizes.values(), reverse=True)
+        is_larger = source == narrow and "q5_0" != kind != "q8_0"
+        assert (report.oversize is not None) is is_larger
+        assert (report.oversize in report.warnings) is is_larger
+        if kind == "iq2_xs" and is_larger:
+            assert "rows of 128, 192 values do not divide into blocks of 256" in str(report.oversize)
+            assert f"{report.types['IQ4_NL']} tensors in IQ4_NL" in str(report.oversize)

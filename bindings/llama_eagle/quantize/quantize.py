@@ -25,12 +25,15 @@ from llama_eagle.native import log
 from llama_eagle.native.calls import library
 from llama_eagle.native.processor.threads import n_threads, read_threads
 from llama_eagle.quantize.imatrix import read_imatrix
-from llama_eagle.quantize.reach import about_experts, listed
+from llama_eagle.quantize.reach import about_experts, listed, require_matrix
+from llama_eagle.quantize.written import about_excess, types_of
 
 _BUFFER = 256 << 20  # bytes of rows in memory at once
 # Beginning and end of the log's line about a tensor: number, number of tensors, name; its new type if it changes.
 _TENSOR = re.compile(r"\[\s*(\d+)/\s*(\d+)\]\s(.+?)\s+- \[")
 _TYPE = re.compile(r"size = .* -> .*\((\w+)\)")
+# The log's line about a tensor whose rows do not divide into the blocks of its type, and gets another one.
+_OTHER_TYPE = re.compile(r"warning: (\S+)\s+- ncols .*\(required for type\s+(\w+)\)")
 # Types that llama.cpp refuses without an importance matrix, and the one that a matrix without statistics gets instead.
 _NEEDS_MATRIX = {"iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs"}
 # Of these, the types for which llama.cpp ends the process, where it does not refuse them (embeddings and output).
@@ -63,7 +66,8 @@ class QuantizeReport:
 
     without_matrix: tensors without statistics in the importance matrix, which got a type that needs none.
     unused_experts: for each matrix with experts that were never chosen, their number and the number of experts.
-    without_effect: patterns that gave no tensor their type.
+    without_effect: patterns that gave no tensor their type. types: type name -> number of tensors in the file, in the
+    order of their bytes. oversize: a sentence if the file is more than a tenth larger than its type.
     """
 
     output: Path
@@ -74,11 +78,14 @@ class QuantizeReport:
     without_matrix: tuple[str, ...] = ()
     unused_experts: dict[str, tuple[int, int]] = field(default_factory=dict)
     without_effect: tuple[str, ...] = ()
+    types: dict[str, int] = field(default_factory=dict)
+    oversize: str | None = None
 
     @property
     def warnings(self) -> list[str]:
-        """Return what the importance matrix lacks, and patterns without effect, in sentences."""
-        found = [f"no tensor got the type that was chosen for {pattern!r}." for pattern in self.without_effect]
+        """Return what the importance matrix lacks, patterns without effect, and a surprising size, in sentences."""
+        found = [self.oversize] if self.oversize else []
+        found += [f"no tensor got the type that was chosen for {pattern!r}." for pattern in self.without_effect]
         if self.without_matrix:
             names = listed(self.without_matrix)
             found.append(f"the importance matrix has no statistics for {names}: written as {_WITHOUT_MATRIX} instead.")
@@ -184,7 +191,7 @@ class _Parameters:
             entries = _matching(matrix.entries, shards, options.imatrix)
             self.unused_experts = {name: n for name, n in matrix.unused_experts.items() if name in entries}
             self._set_imatrix(entries)
-        planned = _planned(shards[0].path, self)
+        planned, self.intended = _planned(shards[0].path, self)
         _check_dimensions(shards, planned)
         lacking = [*_lacking(planned, ftype.lower(), entries)]
         _require_matrix(shards[0].path, [name for name in lacking if not (entries and name.startswith("blk."))])
@@ -251,9 +258,13 @@ def _check_dimensions(shards: list[Header], planned: Mapping[str, str]) -> None:
                 raise InputError(f"{shard.path}: llama.cpp cannot quantize {name} of 4 dimensions. Use it as is.")
 
 
-def _planned(source: Path, parameters: _Parameters) -> dict[str, str]:
-    """Return the type that llama.cpp would give each tensor that it changes, from the log of a run without output."""
+def _planned(source: Path, parameters: _Parameters) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the types of the tensors that llama.cpp would change, from the log of a run without output.
+
+    The second table has the types that it would prefer for tensors whose rows do not divide into their blocks.
+    """
     planned: dict[str, str] = {}
+    intended: dict[str, str] = {}
     name = ""
 
     def hear(piece: str) -> None:
@@ -262,6 +273,8 @@ def _planned(source: Path, parameters: _Parameters) -> dict[str, str]:
             name = tensor[3]
         if kind := _TYPE.search(piece):
             planned[name] = kind[1].lower()
+        if other := _OTHER_TYPE.match(piece):
+            intended[other[1]] = other[2].lower()
 
     parameters.struct.dry_run = True
     try:
@@ -269,7 +282,7 @@ def _planned(source: Path, parameters: _Parameters) -> dict[str, str]:
             _api().llama_model_quantize(os.fsencode(source), os.fsencode(source), ctypes.byref(parameters.struct))
     finally:
         parameters.struct.dry_run = False
-    return planned
+    return planned, intended
 
 
 def _matching(entries: dict[str, np.ndarray], shards: list[Header], path: Path) -> dict[str, np.ndarray]:
@@ -328,8 +341,9 @@ def quantize(
 ) -> QuantizeReport:
     """Write `source` (f32, f16 or bf16 GGUF; the first part of a split one) as `ftype`, such as "q4_k_m".
 
-    Raises UsageError for unknown types, InputError for an unsuitable source or imatrix, EnvironmentFailure for disk
-    errors. On failure, an existing output is unchanged and no new file remains.
+    Raises UsageError for unknown types, and for types that need an importance matrix if there is none, InputError for
+    an unsuitable source or imatrix, EnvironmentFailure for disk errors. On failure, an existing output is unchanged and
+    no new file remains.
     """
     start = time.monotonic()
     source, output = Path(source), Path(output)
@@ -340,6 +354,7 @@ def quantize(
     check_output(output)
     options = options or QuantizeOptions()
     refuse_sources(output, [*(shard.path for shard in shards), *([options.imatrix] if options.imatrix else [])])
+    require_matrix(ftype, options.imatrix)
     parameters = _Parameters(shards, ftype, options)
     with temporary_next_to(output) as (temporary,):
         log.clear()
@@ -359,4 +374,5 @@ def quantize(
     return QuantizeReport(
         output, ftype.lower(), n_source, written.file_size, seconds, parameters.without_matrix,
         parameters.unused_experts, tuple(each for each in options.tensor_types if each not in effective),
+        types_of(written), about_excess(written, ftype.lower(), parameters.intended),
     )  # fmt: skip

@@ -1,13 +1,24 @@
-"""Matrices of a model that an importance matrix does not reach."""
+"""Types that need an importance matrix, and matrices of a model that it does not reach."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
+from llama_eagle.errors import UsageError
 from llama_eagle.gguf.header import Header
+
+# Types of files that contain matrices of the types that llama.cpp refuses without statistics.
+NEEDS_MATRIX = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq2_m", "iq3_xxs", "iq3_xs", "q2_k_s")
 
 # Never a factor of a matrix product: llama.cpp has no statistics for them, and needs none.
 _NO_PRODUCT = ("_norm.", "ssm_conv1d", "shortconv.conv", "nextn.embed_tokens")
+
+
+def require_matrix(ftype: str, imatrix: Path | None) -> None:
+    """Raise `UsageError` for a type that needs an importance matrix if there is none, for every model."""
+    if ftype.lower() in NEEDS_MATRIX and imatrix is None:
+        raise UsageError(f"type {ftype} needs an importance matrix (--imatrix); q2_k and q3_k_m need none.")
 
 
 def unreached(files: Sequence[Header], entries: Mapping[str, object]) -> Iterator[str]:

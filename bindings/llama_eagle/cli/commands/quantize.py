@@ -72,6 +72,7 @@ def quantize(
     """Quantize a GGUF file with llama.cpp's quantizer."""
     from llama_eagle.files import refuse_existing
     from llama_eagle.quantize import quantize as quantizer
+    from llama_eagle.quantize.written import type_line
 
     options = quantizer.QuantizeOptions(
         output_type=output_type,
@@ -84,11 +85,13 @@ def quantize(
     refuse_existing([out], overwrite)
     with progress("quantizing", after_s=1.0) as on_progress:
         report = quantizer.quantize(source, out, outtype.lower(), replace(options, progress=on_progress))
+    console.log(f"written: {type_line(report.types)}")
     for warning in report.warnings:
         console.warn(warning)
     if json:
-        lacking = {name: getattr(report, name) for name in ("without_matrix", "unused_experts", "without_effect")}
-        console.result({"output": str(out), "outtype": outtype.lower(), "n_bytes": report.n_bytes, **lacking})
+        names = ("types", "oversize", "without_matrix", "unused_experts", "without_effect")
+        facts = {name: getattr(report, name) for name in names}
+        console.result({"output": str(out), "outtype": outtype.lower(), "n_bytes": report.n_bytes, **facts})
     else:
         console.data(f"{out}: {outtype.lower()}, {console.size(report.n_bytes)}")
 
