@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from fixtures.answers import ANSWER, ANSWERS, CALL, FAILING, USER, by_transformers, chats, templates
 from fixtures.upstream import source_folder
 from llama_eagle.errors import EagleError, UsageError
 from llama_eagle.sessions import template_worker
 from llama_eagle.sessions.chats.abilities import TOOL
 from llama_eagle.sessions.chats.messages import as_texts, normalized, render_chat, text_of, with_objects
-from transformers.utils.chat_template_utils import render_jinja_template
 
-USER = {"role": "user", "content": "QUESTION"}
-ANSWER = {"role": "assistant", "content": "ANSWER"}
-CALL = {"id": "call00001", "type": "function", "function": {"name": "tool1", "arguments": '{"arg": "12345"}'}}
 PART = {"type": "text", "text": "ONE"}
 CHATS: dict[str, tuple[list[Any], list[str]]] = {
     "parts": ([{"role": "user", "content": [PART, {"type": "text", "text": "TWO"}]}], ["ONE", "TWO"]),
@@ -39,17 +35,11 @@ CHATS: dict[str, tuple[list[Any], list[str]]] = {
     ),
 }
 CALLS = [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool", "content": "RESULT"}]
-OF_TOOLS_ONLY = ("tool_use", "firefunction")  # templates that want `tools` in every chat
 
 
 def prompt(template: str, messages: Any, **more: Any) -> str:
     variables = {"bos_token": "", "eos_token": "", "add_generation_prompt": True, "tools": None, "date_string": "now"}
     return render_chat(template, {**variables, "messages": messages, **more}, "test")
-
-
-def templates() -> list[Path]:
-    found = sorted((source_folder() / "models/templates").glob("*.jinja"))
-    return [path for path in found if not any(part in path.name for part in OF_TOOLS_ONLY)]
 
 
 @pytest.mark.parametrize("name", CHATS)
@@ -76,54 +66,6 @@ def test_calls_without_content(name: str) -> None:
     assert "12345" in found
     assert "RESULT" in found
     assert "None" not in found
-
-
-ARGUMENTS = {"arg": "12345", "n": 1.0, "big": 2**53 + 1, "s": 'é "q"\n', "deep": [1, {"x": None}, True], "no": {}}
-KEYS_OF_REASONING = {"gpt-oss": "thinking", "LFM2.5-8B": "thinking", "Solar-Open": "reasoning"}
-WITHOUT_CALLS = ()
-FAILING = ("Kimi-K2-Instruct", "Kimi-K2-Thinking", "deepseek-r1.jinja", "command-r-plus", "firefunction", "gemma-2")
-ANSWERS: dict[str, dict[str, Any]] = {
-    "text": {"content": "ANSWER"},
-    "calls alone": {"content": None, "tool_calls": [CALL]},
-    "calls and an empty text": {"content": "", "tool_calls": [CALL]},
-    "calls and text": {"content": "ANSWER", "tool_calls": [CALL]},
-    "reasoning and text": {"content": "ANSWER", "reasoning_content": "WHY"},
-    "reasoning and calls": {"content": None, "reasoning_content": "WHY", "tool_calls": [CALL]},
-}
-
-
-def by_transformers(template: str, messages: list[Any]) -> str | None:
-    """The reference's prompt; None if the template fails or prints a word for missing content."""
-    variables = {"bos_token": "", "eos_token": "", "add_generation_prompt": True, "date_string": "now"}
-    try:
-        (text,), _ = render_jinja_template([messages], tools=[TOOL], chat_template=template, **variables)
-    except Exception:
-        return None
-    is_printed = ">None<" in text or "\nNone" in text or ">null<" in text or "\nnull" in text
-    return None if is_printed else text
-
-
-def references(answer: dict[str, Any], key: str) -> Iterator[dict[str, Any]]:
-    """The forms in which an answer may be given to transformers, best first."""
-    if answer.get("reasoning_content"):
-        answer = {**answer, key: answer["reasoning_content"]}
-    contents = [None, ""] if answer["content"] is None else [answer["content"]]
-    written = json.dumps(ARGUMENTS, ensure_ascii=False)
-    for arguments in (ARGUMENTS, written) if "tool_calls" in answer else (None,):
-        calls = [CALL | {"function": {"name": "tool1", "arguments": arguments}}]
-        for content in contents:
-            yield {"role": "assistant", **answer, "content": content} | ({"tool_calls": calls} if arguments else {})
-
-
-def chats(name: str, path: Path) -> Iterator[tuple[list[Any], list[list[Any]]]]:
-    """Messages with this answer, earlier or last before a tool's result, and their forms for transformers."""
-    key = next((key for part, key in KEYS_OF_REASONING.items() if part in path.name), "reasoning_content")
-    function = {"name": "tool1", "arguments": json.dumps(ARGUMENTS, ensure_ascii=False)}
-    calls = {"tool_calls": [CALL | {"function": function}]} if "calls" in name else {}
-    answer = {"role": "assistant", **ANSWERS[name], **calls}
-    result = {"role": "tool", "name": "tool1", "content": "RESULT", "tool_call_id": "call00001"}
-    for after in ([result], [result, ANSWER, USER]) if calls else ([USER],):
-        yield [USER, answer, *after], [[USER, form, *after] for form in references(ANSWERS[name], key)]
 
 
 def test_every_template_gets_what_transformers_gives_it() -> None:
