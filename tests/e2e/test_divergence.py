@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,8 @@ from llama_eagle.sessions.text import Tokenizer
 
 pytestmark = pytest.mark.native
 
-STUDY = Path(__file__).parents[2] / "bench/studies/divergence.py"
+ROOT = Path(__file__).parents[2]
+STUDY, PAGE = ROOT / "bench/studies/divergence.py", ROOT / "docs/quantization.md"
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +43,16 @@ def test_a_model_does_not_differ_from_itself(reference: Path) -> None:
     assert len(tokens) > 256  # more than one window
 
 
-def test_fewer_bits_diverge_more(reference: Path) -> None:
-    command = [sys.executable, str(STUDY), reference, "--text", HELD_OUT, "--tokens", "600"]
-    done = subprocess.run([*map(str, command), "--json", "q8_0", "q4_k_m"], capture_output=True, text=True, check=True)
+def test_the_table_of_the_page_is_measured(reference: Path) -> None:
+    """docs/quantization.md: its figures of two types, on the text that it names."""
+    command = [sys.executable, STUDY, reference, "--text", HELD_OUT, "--json", "q8_0", "q4_k_m"]
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
-    assert 0 < found["q8_0"]["mean"] < found["q4_k_m"]["mean"] < 1
-    assert found["q8_0"]["same_top"] > found["q4_k_m"]["same_top"] > 0.5
+    assert found["q8_0"]["same_top"] > found["q4_k_m"]["same_top"]
+    rows = re.findall(r"^\| (\w+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) % \|$", PAGE.read_text(), re.MULTILINE)
+    table = {name: tuple(map(float, figures)) for name, *figures in rows}
+    for name, result in found.items():
+        size, divergence, same_top = table[name]
+        assert result["n_bytes"] / 1e6 == pytest.approx(size, rel=0.01)
+        assert result["mean"] == pytest.approx(divergence, rel=0.05)
+        assert 100 * result["same_top"] == pytest.approx(same_top, abs=1)
