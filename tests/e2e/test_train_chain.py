@@ -103,6 +103,9 @@ def test_train_from_a_gguf_to_a_gguf(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert code == 2 and "q9" in refused["error"]["message"] and not (tmp_path / "my-draft").exists()
     assert command(capsys, *train, *options, "Q4_0")[0] == 0
     assert read_header(draft).tensors["blk.0.ffn_up.weight"].type_name == "Q4_0"
+    with pytest.raises(SystemExit):  # a finished run is only reported
+        main([*map(str, (*train, *options, "Q4_0", "--resume"))])
+    assert capsys.readouterr().out.splitlines()[1] == f"Use it: llama-eagle generate -m {target} -d {draft}"
     generate = (
         "generate",
         "-m",
