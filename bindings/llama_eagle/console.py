@@ -10,7 +10,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TextIO
 
@@ -22,6 +22,7 @@ CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 class _State:
     json = False
+    translate: Callable[[str], str] = staticmethod(str)
 
 
 def prepare_streams() -> None:
@@ -39,6 +40,11 @@ def prepare_streams() -> None:
 
 def use_json(wanted: bool) -> None:
     _State.json = wanted
+
+
+def translate_messages(translate: Callable[[str], str]) -> None:
+    """Pass every note, warning and error through `translate`: messages of the library name arguments of Python."""
+    _State.translate = staticmethod(translate)
 
 
 def printable(text: str) -> str:
@@ -116,7 +122,7 @@ def _finite(value: Any) -> Any:
 def note(text: str) -> None:
     """Write a remark for people to stderr, only if it is a terminal."""
     if on_terminal():
-        _to_stderr(text)
+        _to_stderr(_State.translate(text))
 
 
 def log(text: str) -> None:
@@ -127,11 +133,12 @@ def log(text: str) -> None:
 
 def warn(text: str) -> None:
     """Write a warning to stderr. With --json, a field of the object states the same fact."""
-    _to_stderr(f"warning: {' '.join(text.split())}")
+    _to_stderr(_State.translate(f"warning: {' '.join(text.split())}"))
 
 
 def failure(kind: str, message: str, code: int) -> None:
     """Write an error as one line to stderr, and with --json also as one object to stdout."""
+    message = _State.translate(message)
     with suppress(OSError):
         if _State.json:
             result({"error": {"type": kind, "message": message, "exit_code": code}})
@@ -141,7 +148,7 @@ def failure(kind: str, message: str, code: int) -> None:
 
 def error(message: str) -> None:
     """Write an error as one line to stderr."""
-    _to_stderr(f"error: {message}")
+    _to_stderr(_State.translate(f"error: {message}"))
 
 
 def prose(text: str, hang: int = 0) -> None:

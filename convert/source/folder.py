@@ -37,7 +37,7 @@ LOOSE_TENSORS = ("d2t", "t2d")  # some training folders store the vocabulary map
 
 ADAPTER = (
     "a LoRA adapter, not a model. Merge it into its base model first (peft: merge_and_unload), or convert it with "
-    "llama.cpp's convert_lora_to_gguf.py and load it with lora_path."
+    "llama.cpp's convert_lora_to_gguf.py and load it as an adapter (lora_path of EagleLlama)."
 )
 
 Opener = Callable[[Path], dict[str, StoredTensor]]

@@ -71,7 +71,7 @@ GENERATE = [
     (["-m", "@target.gguf", "-p", "a", "--n-draft", "many"], USAGE, ["0 or more, or auto"]),
     (["-m", "@target.gguf", "-p", "a", "--n-draft", "-2"], USAGE, ["0 or more, or auto"]),
     (["-m", "@target.gguf", "-p", "a", "--top-p", "1.5"], USAGE, ["--top-p"]),
-    (["-m", "@target.gguf", "-p", "a", "--temp", "nan"], USAGE, ["temperature"]),
+    (["-m", "@target.gguf", "-p", "a", "--temp", "nan"], USAGE, ["--temp"]),
     (["-m", "@target.gguf", "-p", "a", "--flash-attn", "maybe"], USAGE, ["--flash-attn='maybe'"]),
     (["-m", "@target.gguf", "-p", "a", "--cache-type-k", "q3"], USAGE, ["cache type"]),
     (["-m", "@target.gguf", "-p", "a", "--cache-type-v", "q8_0", "--flash-attn", "off"], USAGE, ["flash attention"]),

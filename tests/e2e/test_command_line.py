@@ -27,11 +27,21 @@ def test_every_command_has_an_example(command: str) -> None:
     assert not re.search(r"(--[a-z-]+|[A-Z]) +<", outcome.stdout), "an option or argument that names a type of Python"
 
 
-@pytest.mark.parametrize("arguments", [("chek",), ("doctor", "--typo"), ("generate", "-n", "x")])
-def test_a_mistake_and_where_help_is_are_two_sentences(arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "page"),
+    [
+        (("chek",), "llama-eagle"),
+        (("--typo",), "llama-eagle"),
+        (("doctor", "--typo"), "llama-eagle doctor"),
+        (("generate", "-n", "x"), "llama-eagle generate"),
+        (("rpc-server", "a", "b"), "llama-eagle rpc-server"),
+    ],
+)
+def test_a_mistake_and_where_help_is_are_two_sentences(arguments: tuple[str, ...], page: str) -> None:
+    """The help that lists the options of the command."""
     outcome = llama_eagle(*arguments)
-    assert_one_line_error(outcome, 2, " See llama-eagle --help.")
-    assert re.search(r"\w'?[.?] See llama-eagle", outcome.stderr)
+    assert_one_line_error(outcome, 2, f" See {page} --help.")
+    assert re.search(r"\w[')]?[.?] See llama-eagle", outcome.stderr)
 
 
 def test_shells_complete_commands() -> None:

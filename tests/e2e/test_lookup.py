@@ -113,7 +113,7 @@ def test_a_plain_round_of_a_recurrent_target_records_nothing(repeats: tuple[Path
 def test_it_gives_way_unless_it_was_asked_for(dense: Path) -> None:
     given = ("generate", "--tokens", "1,2,3", "-n", 3, "-t", 1, "--temp", 0, "-ub", 8, "-m", dense)
     assert llama_eagle(*given, "--json").json["speculative"] is None
-    assert_one_line_error(llama_eagle(*given, "-d", "lookup"), 2, "ubatch size 8 is below 18")
+    assert_one_line_error(llama_eagle(*given, "-d", "lookup"), 2, "ubatch size 8 (--ubatch-size) is below 18")
     for options in ({"n_ubatch": 8}, {"logits_all": True}):
         with load(dense, **options) as llm:
             assert llm.drafter.startswith("no drafter: ")

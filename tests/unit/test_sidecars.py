@@ -14,7 +14,7 @@ from fixtures.upstream import source_folder
 from llama_eagle.convert.drafts import convert_draft
 from llama_eagle.drafting.options import LOOKUP, NONE, DraftingOptions
 from llama_eagle.drafting.resolve import resolve, without_lookup
-from llama_eagle.errors import UsageError
+from llama_eagle.errors import InputError, UsageError
 from llama_eagle.gguf import mtp, names, recurrent
 from llama_eagle.gguf.names import FileName, read_name
 from llama_eagle.pairs import find_pair, kept_draft
@@ -84,6 +84,21 @@ def test_look_up_drafts_unless_it_is_turned_off(tmp_path: Path) -> None:
         choice = resolve(target, off)
         assert (choice.options.draft, choice.options.longest) == (NONE, 0)
         assert choice.why.startswith("no drafter")
+
+
+def test_a_head_that_the_target_lacks_is_named(tmp_path: Path) -> None:
+    """No advice to convert a draft: another file next to it, or another drafter."""
+    asked = DraftingOptions(draft=MTP)
+    target = write_target(tmp_path / "m.gguf")  # Qwen3.5, whose checkpoints have heads
+    with pytest.raises(InputError, match=r"m\.gguf was written without its MTP head.*draft=FILE names a draft"):
+        resolve(target, asked)
+    write_draft(draft := tmp_path / "eagle3-m.gguf")
+    with pytest.raises(InputError, match=rf"draft={draft} names a draft, draft=lookup drafts from the text"):
+        resolve(target, asked)
+    writer = gguf.GGUFWriter(other := tmp_path / "other.gguf", "llama")
+    finish(writer, other)
+    with pytest.raises(InputError, match=r"other\.gguf has no MTP head: llama models have none"):
+        resolve(other, asked)
 
 
 def test_look_up_gives_way_only_where_nobody_asked_for_it(tmp_path: Path) -> None:

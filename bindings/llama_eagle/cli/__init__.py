@@ -19,6 +19,7 @@ from llama_eagle import console
 from llama_eagle.errors import EagleError
 
 USAGE, BUG, INTERRUPTED = 2, 1, 130
+SERVERS = ("serve", "rpc-server")  # commands that Ctrl-C ends as intended
 FLAG = re.compile(r"--[a-z][a-z-]+")
 
 
@@ -69,23 +70,26 @@ def run(arguments: Sequence[str]) -> int:
     try:
         import llama_eagle  # noqa: F401  (its import error is an EagleError like any other)
         from llama_eagle.cli.app import command
+        from llama_eagle.cli.options import in_flags
 
+        console.translate_messages(in_flags)
         _keep_completion_in_one_line()
         root = command()
         defaults = root.context_settings["default_map"].get(arguments[0] if arguments else "", {})
         console.use_json("--json" in arguments or defaults.get("json") is True)
         result = root(list(arguments) or ["--help"], prog_name="llama-eagle", standalone_mode=False)
         if result == INTERRUPTED:  # typer's own answer to Ctrl-C
-            return _failed("Interrupted", "interrupted", INTERRUPTED)
+            return _interrupted(arguments)
         return result if isinstance(result, int) else 0
     except EagleError as error:
         return _failed(type(error).__name__, _config_place_of_flag(error, arguments) + str(error), error.exit_code)
     except usage_error as error:
         message = _config_place(error) + error.format_message()
         end = "" if message.endswith((".", "?")) else "."
-        return _failed("UsageError", f"{message}{end} See llama-eagle --help.", USAGE)
+        command_path = error.ctx.command_path if getattr(error, "ctx", None) else "llama-eagle"
+        return _failed("UsageError", f"{message}{end} See {command_path} --help.", USAGE)
     except (KeyboardInterrupt, typer.Abort):
-        return _failed("Interrupted", "interrupted", INTERRUPTED)
+        return _interrupted(arguments)
     except (BrokenPipeError, SystemExit):  # typer exits if the reader has closed, and after shell completion
         with suppress(BrokenPipeError):
             sys.stdout.flush()
@@ -128,14 +132,18 @@ def _config_place_of_flag(error: EagleError, arguments: Sequence[str]) -> str:
     return "" if key is None else f"{config_file()}: {key}: "
 
 
+def _interrupted(arguments: Sequence[str]) -> int:
+    if arguments and arguments[0] in SERVERS:
+        return INTERRUPTED
+    return _failed("Interrupted", "interrupted", INTERRUPTED)
+
+
 def _failed(kind: str, message: str, code: int) -> int:
     if os.environ.get("LLAMA_EAGLE_DEBUG") == "1" and code != INTERRUPTED:
         import traceback
 
         traceback.print_exc()
-    from llama_eagle.cli.options import in_flags
-
-    console.failure(kind, in_flags(" ".join(message.split())), code)
+    console.failure(kind, " ".join(message.split()), code)
     return code
 
 

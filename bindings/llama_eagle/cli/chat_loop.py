@@ -16,7 +16,7 @@ from llama_eagle import console
 from llama_eagle.cli.answer import View
 from llama_eagle.cli.commands.generate import MIN_COMPARED, comparison
 from llama_eagle.cli.conversation import Conversation, text_of
-from llama_eagle.cli.options import in_flags, read_n_draft
+from llama_eagle.cli.options import read_n_draft
 from llama_eagle.errors import EagleError, InputError, NativeError, UsageError
 from llama_eagle.files import expand_home
 from llama_eagle.progress import Bar
@@ -236,7 +236,7 @@ class Chat:
 
     def _show_error(self, error: Exception, hint: str = "") -> None:
         self._exit_code = error.exit_code if isinstance(error, EagleError) else InputError.exit_code
-        console.error(in_flags(" ".join(f"{error}{hint}".split())))
+        console.error(" ".join(f"{error}{hint}".split()))
 
     def _stream(self) -> Any:
         options = {} if self.thinks else {"chat_template_kwargs": {"enable_thinking": False}}

@@ -13,8 +13,8 @@ import typer
 from llama_eagle import console
 from llama_eagle.drafting.options import DraftingOptions, about
 from llama_eagle.errors import UsageError
-from llama_eagle.generation.options import SamplingParams
-from llama_eagle.native.limits import read_number
+from llama_eagle.generation.options import GenerationOptions, SamplingParams
+from llama_eagle.native.limits import MAX_INT, read_number
 from llama_eagle.native.processor.threads import read_threads, warn_excess
 from llama_eagle.native.rpc import read_servers
 from llama_eagle.sessions.options import ContextOptions, LoadOptions, batch_too_small
@@ -46,6 +46,8 @@ GpuLayers = Annotated[
     typer.Option(
         "--n-gpu-layers",
         "-ngl",
+        min=-1,
+        max=MAX_INT,
         help="Number of the target's layers on the GPU (-1: all). docs/gpu.md describes builds for GPUs.",
     ),
 ]
@@ -131,7 +133,8 @@ class Sampling:
     """Options of the sampler."""
 
     temp: Annotated[
-        float, typer.Option(help="Sampling temperature (0: greedy decoding). Lower values give more predictable text.")
+        float,
+        typer.Option(min=0, help="Sampling temperature (0: greedy decoding). Lower values give more predictable text."),
     ] = SamplingParams.temperature
     top_k: Annotated[int, typer.Option(help="Sample from the N most likely tokens (0: off).")] = SamplingParams.top_k
     top_p: Annotated[
@@ -280,7 +283,7 @@ def warn_without_gpu(n_gpu_layers: int) -> None:
 FLAGS = {
     **{
         name: f"--{name.replace('_', '-')}"
-        for group in (SamplingParams, ContextOptions, LoadOptions)
+        for group in (SamplingParams, GenerationOptions, ContextOptions, LoadOptions)
         for name in group.__dataclass_fields__
         if "_" in name
     },
@@ -294,14 +297,30 @@ FLAGS = {
     **{name: about(name).flag for name in DRAFTING if "_" in name},
     "mmproj_path": "--mmproj",
     "rpc_servers": "--rpc",
-    "requantize=True": "--requantize",
+    "api_key": "--api-key",
+    "output_type": "--output-type",
 }
-_NAMES = re.compile(rf"(?<![\w.'-])({'|'.join(FLAGS)})(?!\w)")
+# Arguments named by ordinary words, which are names only before "=": draft=FILE, exact=True, lookup=False.
+WORDS = {
+    **{name: f"--{name}" for name in ("draft", "lookup", "exact", "seed", "grammar", "stop", "imatrix", "recipe")},
+    **{name: f"--{name}" for name in ("threads", "requantize", "verbose", "host", "port", "parallel", "mmproj")},
+    "temperature": "--temp",
+    "draft_path": "--draft",
+}
+_NAMES = re.compile(rf"(?<![\w.'/-])(?:({'|'.join(WORDS | FLAGS)})=((?:True|False)\b)?|({'|'.join(FLAGS)})(?!\w))")
 
 
 def in_flags(message: str) -> str:
     """Return a message of the library with the command line's names of its arguments."""
-    return _NAMES.sub(lambda found: FLAGS[found[0]], message)
+    return _NAMES.sub(_flag, message).replace("no limit (None)", "-1 for no limit")
+
+
+def _flag(found: re.Match[str]) -> str:
+    name, value, alone = found.groups()
+    if alone is not None:
+        return FLAGS[alone]
+    flag = (WORDS | FLAGS)[name]
+    return {"True": flag, "False": flag.replace("--", "--no-", 1)}.get(value, f"{flag}=")
 
 
 def read_n_draft(text: str) -> int | str:

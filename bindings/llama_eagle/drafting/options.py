@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from llama_eagle.errors import UsageError, refuse
 from llama_eagle.files import refuse_special
-from llama_eagle.native.limits import LONGEST, MAX_CONTEXT, MAX_EXACT_DRAFT
+from llama_eagle.native.limits import LONGEST, MAX_CONTEXT, MAX_EXACT_DRAFT, MAX_INT
 from llama_eagle.sessions.options import MTP
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class DraftingOptions:
             "Qwen3.5.",
             "--n-draft-max",
             least=1,
+            most=MAX_INT,
             kind=int,
         ),
     )
@@ -122,6 +123,8 @@ class DraftingOptions:
         metadata=_about(
             "Number of the draft model's layers on the GPU (-1: all; default: same as the target).",
             "--draft-gpu-layers",
+            least=-1,
+            most=MAX_INT,
             kind=int,
         ),
     )
@@ -181,6 +184,7 @@ class DraftingOptions:
                 f"n_draft={self.n_draft!r} is neither 'auto' nor a number of 0 or more": (
                     fixed is not None and (isinstance(fixed, (str, bool)) or fixed < 0)
                 ),
+                f"n_draft={self.n_draft} is above {MAX_INT}": isinstance(fixed, int) and fixed > MAX_INT,
                 f"p_min={self.p_min} is not in [0, 1)": not 0 <= self.p_min < 1,
                 f"draft_vocab={self.draft_vocab!r} is neither 'all' nor a number of 16 or more": (
                     self.draft_vocab not in (None, "all")
@@ -204,6 +208,8 @@ class DraftingOptions:
 
     def _check_limits(self, name: str) -> None:
         value, known = getattr(self, name), about(name)
+        if value is None:
+            return
         if known.least is not None and value < known.least:
             raise UsageError(f"{name}={value} is below {known.least}. Correct it.")
         if known.most is not None and value > known.most:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from llama_eagle.drafting.options import DRAFT_VOCAB, LOOKUP, NONE, DraftingOptions
-from llama_eagle.errors import UsageError
+from llama_eagle.errors import InputError, UsageError
 from llama_eagle.gguf import mtp
 from llama_eagle.gguf.header import Header, Source, read_model
 from llama_eagle.gguf.names import names_of
@@ -54,7 +54,7 @@ def resolve(target: Source, options: Options) -> Choice[Options]:
     The first that applies: what the options name; the target's own MTP head; an MTP head or EAGLE-3 draft next to it
     that has its name, or is the only one (gguf/sidecars.py); a published draft (pairs.py) that `run` has converted;
     prompt look-up, unless that takes copies of a recurrent state.
-    Raises `InputError` for files that cannot be read.
+    Raises `InputError` for files that cannot be read, and for a target without the head that the options name.
     """
     choice = _found(target, options) if options.draft is None else _asked_for(target, options)
     if choice.options.model is not None and choice.options.looks_up:
@@ -72,8 +72,24 @@ def without_effect(options: DraftingOptions) -> str | None:
 
 
 def _asked_for(target: Source, options: Options) -> Choice[Options]:
+    if options.draft == MTP:
+        target = _require_head(target)
     what = LOOKUP if options.draft == NONE and options.lookup else str(options.draft)
     return Choice(options, NAMED.get(what, f"{what} drafts, as asked"), target)
+
+
+def _require_head(target: Source) -> list[Header]:
+    """Return the headers of a target with an MTP head. Raises `InputError` for one without."""
+    files = read_model(target)[1]
+    if mtp.has_head(files):
+        return files
+    first, sidecar = files[0], find_sidecar(files)
+    if first.architecture in mtp.ARCHITECTURES:
+        reason = "was written without its MTP head. Convert its checkpoint again, if that has the head"
+    else:
+        reason = f"has no MTP head: {first.architecture} models have none that this program runs"
+    path = sidecar.files[0].path if sidecar is not None and sidecar.files is not None else "FILE"
+    raise InputError(f"{first.path} {reason}; draft={path} names a draft, draft=lookup drafts from the text.")
 
 
 def session_options(draft: Header | None, options: DraftingOptions) -> SessionOptions:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from llama_eagle.errors import UsageError, refuse
+from llama_eagle.native.limits import MAX_FLOAT, MAX_INT
 
 RANDOM_SEED = 0xFFFFFFFF  # LLAMA_DEFAULT_SEED: the sampler draws a random seed
 
@@ -31,15 +32,20 @@ class SamplingParams:
     def __post_init__(self) -> None:
         refuse(
             {
-                "temperature must be a number below 1000": not (
+                f"temperature={self.temperature} must be a number below 1000": not (
                     math.isfinite(self.temperature) and self.temperature < 1000
                 ),
-                "top_k must be 0 or more": self.top_k < 0,
-                "top_p must be in (0, 1]": not 0 < self.top_p <= 1,
-                "min_p must be in [0, 1)": not 0 <= self.min_p < 1,
-                "repeat_penalty must be above 0": not (math.isfinite(self.repeat_penalty) and self.repeat_penalty > 0),
-                "penalty_last_n must be 0 or more": self.penalty_last_n < 0,
-                "seed must be in 0..4294967294": self.seed is not None and not 0 <= self.seed < RANDOM_SEED,
+                f"top_k={self.top_k} must be in 0..{MAX_INT}": not 0 <= self.top_k <= MAX_INT,
+                f"top_p={self.top_p} must be in (0, 1]": not 0 < self.top_p <= 1,
+                f"min_p={self.min_p} must be in [0, 1)": not 0 <= self.min_p < 1,
+                f"repeat_penalty={self.repeat_penalty} must be above 0 and finite": not (
+                    0 < self.repeat_penalty <= MAX_FLOAT
+                ),
+                f"penalty_last_n={self.penalty_last_n} must be in 0..{MAX_INT}": not (
+                    0 <= self.penalty_last_n <= MAX_INT
+                ),
+                f"seed={self.seed} must be in 0..4294967294": self.seed is not None
+                and not 0 <= self.seed < RANDOM_SEED,
             }
         )
 
@@ -69,5 +75,4 @@ class GenerationOptions:
         if "" in self.stop:
             raise UsageError("an empty stop text would end every generation at once. Remove it.")
         if self.max_tokens is not None and self.max_tokens < 1:
-            no_limit = "None (on the command line -1) for no limit"
-            raise UsageError(f"max_tokens={self.max_tokens}: give 1 or more, or {no_limit}.")
+            raise UsageError(f"max_tokens={self.max_tokens}: give 1 or more, or no limit (None).")

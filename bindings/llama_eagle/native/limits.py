@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-MAX_CONTEXT = 2**31 - 1
+MAX_INT = 2**31 - 1  # of the C type int32_t
+MAX_FLOAT = 3.4e38  # of the C type float
+MAX_CONTEXT = MAX_INT  # tokens
 MAX_THREADS = 512  # ggml's GGML_MAX_N_THREADS; many more end the process
 LONGEST = 16  # default maximum draft length in tokens
 MAX_EXACT_ROWS = 72  # EAGLE_EXACT_MAX_ROWS: maximum batch size whose rows have the same bits as alone

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from llama_eagle.errors import refuse
-from llama_eagle.native.limits import LONGEST, MAX_CONTEXT
+from llama_eagle.native.limits import LONGEST, MAX_CONTEXT, MAX_FLOAT, MAX_INT
 from llama_eagle.native.processor.threads import read_threads
 
 if TYPE_CHECKING:
@@ -44,13 +44,14 @@ class LoadOptions:
     use_mlock: bool = False
     load_mtp: bool = False  # load the file's MTP head too
     no_alloc: bool = False  # load headers only; nothing can be computed
+    vocab_only: bool = False  # load the vocabulary only
     on_progress: Callable[[float], None] | None = None  # called with 0..1
 
     def __post_init__(self) -> None:
         refuse(
             {
                 "tensor_split has a negative or infinite share, or no positive one": len(self.tensor_split) > 0
-                and not (min(self.tensor_split) >= 0 and 0 < sum(self.tensor_split) < float("inf"))
+                and not (min(self.tensor_split) >= 0 and 0 < sum(self.tensor_split) < MAX_FLOAT)
             }
         )
         if self.rpc_servers and self.n_gpu_layers == 0:
@@ -73,7 +74,7 @@ def batch_too_small(n_batch: int, n_ubatch: int, longest: int) -> str | None:
     """Return a message if these sizes have no room for a round with a draft of `longest` tokens."""
     for name, size in (("batch", n_batch), ("ubatch", n_ubatch)):
         if size < longest + 2:
-            return f"{name} size {size} is below {longest + 2}, the longest draft + 2"
+            return f"{name} size {size} (n_{name}) is below {longest + 2}, the longest draft + 2"
     return None
 
 
@@ -101,6 +102,8 @@ class ContextOptions:
             {
                 f"context size {self.n_ctx} (n_ctx) is not in 1..{MAX_CONTEXT}": not 0 < self.n_ctx <= MAX_CONTEXT,
                 str(too_small): too_small is not None,
+                f"n_batch={self.n_batch} is above {MAX_INT}": self.n_batch > MAX_INT,
+                f"n_ubatch={self.n_ubatch} is above {MAX_INT}": self.n_ubatch > MAX_INT,
                 f"flash_attn={self.flash_attn!r} is not one of {', '.join(FLASH_ATTENTION)}": (
                     self.flash_attn not in FLASH_ATTENTION
                 ),

@@ -23,6 +23,7 @@ from llama_eagle.cli.options import (
     Verbose,
 )
 from llama_eagle.errors import CHECK_FAILED
+from llama_eagle.native.limits import MAX_INT
 
 if TYPE_CHECKING:
     from llama_eagle.generation.options import SamplingParams
@@ -54,7 +55,7 @@ def answer(
         typer.Option("--parallel", "-np", min=1, max=16, help="Number of prompts to answer at the same time, 1 to 16."),
     ] = 4,
     n_predict: Annotated[
-        int, typer.Option("-n", "--n-predict", min=1, help="Maximum length of an answer in tokens.")
+        int, typer.Option("-n", "--n-predict", min=1, max=MAX_INT, help="Maximum length of an answer in tokens.")
     ] = 1024,
     ctx_size: Annotated[
         int, typer.Option("--ctx-size", "-c", min=1, help="Context size in tokens for each prompt and its answer.")

@@ -108,12 +108,14 @@ class Pair:
 
     def completed(self) -> Pair:
         """Return a copy with `drafter` set, and `draft` set only if it is a file. Raises `InputError`."""
+        from llama_eagle.drafting.resolve import resolve
+
+        if self.model is not None and MTP in (str(self.draft), self.drafter):
+            resolve(self.model, DraftingOptions(draft=MTP))  # refuses a target without a head
         if str(self.draft) in (MTP, LOOKUP):
             return replace(self, drafter=str(self.draft), draft=None)
         if self.model is None or self.draft is not None or self.drafter is not None:
             return replace(self, drafter=self.drafter or EAGLE3)
-        from llama_eagle.drafting.resolve import resolve
-
         found = resolve(self.model, DraftingOptions()).options
         if found.draft_file is not None:
             return replace(self, drafter=EAGLE3, draft=found.draft_file)

@@ -22,6 +22,7 @@ from llama_eagle.cli.options import (
     Threads,
     Verbose,
     Vision,
+    in_flags,
 )
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 from llama_eagle.files import read_json_or_yaml
@@ -121,7 +122,7 @@ def serve(
     if problem := without_effect(served.drafts):
         console.warn(f"{problem}: --draft, --lookup.")
     require_free(options.host, options.port)
-    about = f"serving {_name(served.target)}; {served.why}"
+    about = f"serving {_name(served.target)}; {in_flags(served.why)}"
     with _removed_socket(options.host):
         status = run(serving.server_args(served), serving.server_env(served), about, options.verbose)
     raise typer.Exit(status)
