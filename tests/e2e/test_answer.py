@@ -115,9 +115,13 @@ def test_a_killed_run_continues(target: Path, tmp_path: Path) -> None:
     )
     other = answer(prompts, target, out, "--raw", "-n", 63)
     assert other.returncode == 2 and "other prompts or settings" in other.stderr
-    done = answer(prompts, target, out, "--raw", "-n", 64)
+    n_earlier = part.read_text().count("\n") - 1
+    done = answer(prompts, target, out, "--raw", "-n", 64, "--json")
     assert done.returncode == 0, done.stderr
     found = lines(out)
+    report = json.loads(done.stdout)
+    assert (report["prompts"], report["earlier"]) == (400 - n_earlier, n_earlier)
+    assert report["tokens"] < sum(record["n_tokens"] for record in found)
     assert [record["prompt"] for record in found] == [json.loads(line) for line in prompts.read_text().splitlines()]
     assert [n for n, record in enumerate(found) if "kept" in record] == [marked["number"]]
     again = answer(prompts, target, out, "--raw", "-n", 64)
@@ -131,6 +135,12 @@ def test_a_killed_run_continues(target: Path, tmp_path: Path) -> None:
         ('"a"\nplain text\n', "line 2: not JSON"),
         ("\n\n", "contains no prompts"),
         ("[" * 100000, "line 1: nested too deeply"),
+        ('"a"\n"b \\ud800 c"\n', "line 2: contains a lone surrogate, '\\ud800', which is no character"),
+        ('{"messages": [{"role": "user", "content": "\\udfff"}]}\n', "line 1: contains a lone surrogate"),
+        ('{"prompt": "a", "score": NaN}\n', "line 1: NaN is not JSON. Write null"),
+        ('{"prompt": "a", "score": [-Infinity]}\n', "line 1: -Infinity is not JSON"),
+        ('{"prompt": "a", "score": 1e999}\n', "line 1: contains a number that is too large"),
+        ('{"prompt": "a", "score": ' + "9" * 5000 + "}\n", "line 1: contains a number that is too large"),
     ],
 )
 def test_faulty_files_are_refused_before_work(target: Path, tmp_path: Path, content: str, reason: str) -> None:

@@ -81,11 +81,18 @@ def read_prompts(path: Path) -> list[Prompt]:
 def _prompt(number: int, line: str, is_text: bool) -> Prompt:
     """Parse one line. Raises ValueError with the reason if it is invalid."""
     try:
-        found = line if is_text else json.loads(line)
+        found = line if is_text else json.loads(line, parse_constant=_no_json)
+        json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON ({error.msg} at column {error.colno})") from None
+    except UnicodeEncodeError as error:
+        raise ValueError(f"contains a lone surrogate, {error.object[error.start]!r}, which is no character") from None
+    except NotJson:
+        raise
+    except ValueError:  # 1e999, or a whole number of thousands of digits
+        raise ValueError("contains a number that is too large") from None
     if isinstance(found, str):
         found = {"prompt": found}
     messages, text = (found.get("messages"), found.get("prompt")) if isinstance(found, dict) else (None, None)
@@ -94,6 +101,14 @@ def _prompt(number: int, line: str, is_text: bool) -> Prompt:
     if messages is None and isinstance(text, str) and text:
         return Prompt(number, text=text, record=found)
     raise ValueError("neither a text nor an object with `messages` (a list of objects) or `prompt` (a text)")
+
+
+class NotJson(ValueError):
+    """A constant of JavaScript that JSON lacks."""
+
+
+def _no_json(constant: str) -> Any:
+    raise NotJson(f"{constant} is not JSON. Write null")
 
 
 @dataclass(frozen=True)
@@ -172,7 +187,7 @@ class Journal:
 
     def finish(self) -> None:
         """Write the output, in order, and remove the journal."""
-        lines = (json.dumps(self.answers[n], ensure_ascii=False) for n in sorted(self.answers))
+        lines = (json.dumps(self.answers[n], ensure_ascii=False, allow_nan=False) for n in sorted(self.answers))
         text = "".join(f"{line}\n" for line in lines).encode("utf-8", errors="backslashreplace")
         self.close()
         with self._failures():

@@ -94,14 +94,15 @@ def answer(
     questions = _questions(served, found, params, n_predict, raw)
     same = identity(found, model.resolve(), model.stat().st_size, params, n_predict, ctx_size, questions.is_chat)
     with closing(Journal(output, same, overwrite)) as journal:
-        if journal.answers:
-            console.note(f"continuing: {len(journal.answers)} of {len(found)} prompts are answered")
+        n_earlier = len(journal.answers)
+        if n_earlier:
+            console.note(f"continuing: {n_earlier} of {len(found)} prompts are answered")
         console.note(served.why)
         if problem := without_effect(served.drafts):
             console.warn(f"{problem}: --draft, --lookup.")
         n_tokens, seconds = _answer_missing(served, key, found, questions, journal)
         journal.finish()
-    _report(output, list(journal.answers.values()), n_tokens, seconds, json)
+    _report(output, list(journal.answers.values()), n_earlier, n_tokens, seconds, json)
 
 
 def _answer_missing(
@@ -146,16 +147,20 @@ def _questions(served: Checked, prompts: list[Prompt], params: SamplingParams, n
     return Questions(is_chat, body, params.seed)
 
 
-def _report(output: Path, answers: list[dict[str, Any]], n_tokens: int, seconds: float, json: bool) -> None:
+def _report(
+    output: Path, answers: list[dict[str, Any]], n_earlier: int, n_tokens: int, seconds: float, json: bool
+) -> None:
+    """Print what this command did, and the errors of the whole output. n_earlier: prompts of the runs before it."""
     n_failed = sum("error" in found for found in answers)
     speed = n_tokens / seconds if n_tokens else 0.0
     if json:
         console.result(
-            {"output": str(output), "prompts": len(answers), "errors": n_failed, "tokens": n_tokens,
-             "tokens_per_second": round(speed, 1)}
+            {"output": str(output), "prompts": len(answers) - n_earlier, "earlier": n_earlier, "errors": n_failed,
+             "tokens": n_tokens, "tokens_per_second": round(speed, 1)}
         )  # fmt: skip
     else:
-        console.data(f"{output}: {len(answers)} prompts, {n_tokens} tokens, {speed:.1f} tokens/s")
+        before = f" (and {n_earlier} prompts before)" if n_earlier else ""
+        console.data(f"{output}: {len(answers) - n_earlier} prompts, {n_tokens} tokens, {speed:.1f} tokens/s{before}")
     if n_failed:
         console.warn(f'{n_failed} of {len(answers)} prompts have no answer. See "error" in their lines of {output}.')
         raise typer.Exit(CHECK_FAILED)
