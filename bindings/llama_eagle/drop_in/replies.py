@@ -2,6 +2,10 @@
 
 Qwen3 writes a call as JSON between <tool_call> tags, Qwen3.5 as tags for function and parameters inside them, Llama 3
 as JSON alone. Reasoning is between <think> tags; a template may open it at the end of the prompt.
+
+An argument may contain any of these tags. In JSON, a tag inside of a string is text. Between tags, a value ends at the
+first line that begins with </parameter> and is followed by another parameter or the end of the call. llama.cpp's parser
+(common/parsers/qwen3-coder.cpp) ends it at the first such line: what it reads is read in the same way here.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llama_eagle.drop_in.answers.values import property_of, value_of
+from llama_eagle.sessions.chats.calls import finite
 
 REASONING, CONTENT, CALL = "reasoning", "content", "call"
 ARGUMENTS, CALLED = "arguments", "called"  # a piece of a call's arguments; the end of a call
@@ -20,6 +25,13 @@ THINK, END_THINK = "<think>", "</think>"
 TOOL, END_TOOL = "<tool_call>", "</tool_call>"
 PYTHON_TAG = "<|python_tag|>"
 JSON, XML, BARE = "json", "xml", "bare"  # formats of calls; the first two are between tags
+# A string of JSON, which may be unfinished, or the end of a call.
+IN_JSON = re.compile(rf'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|{END_TOOL}', re.DOTALL)
+FUNCTION = re.compile(r"\s*<function=([^<>\n]+)>\s*")
+END_FUNCTION = re.compile(r"</function>\s*")
+PARAMETER = re.compile(r"<parameter=([^<>\n]+)>(\n?)")
+_AFTER = rf"</parameter>\s*(?=<parameter=[^<>\n]+>|</function>\s*(?:{END_TOOL}|<function=))"
+END_VALUE = {"\n": re.compile(r"\n" + _AFTER), "": re.compile(r"\n?" + _AFTER)}  # by what follows the opening tag
 
 Schemas = Mapping[str, Mapping[str, Any]]  # tool that may be called -> schema of its parameters
 
@@ -131,11 +143,12 @@ class ReplyReader:
                 self._pending = text
             if self._is_fresh and self._may_call(BARE) and text.startswith(("{", "[", PYTHON_TAG)):
                 self._kind = CALL
-            tag = self._next_tag()
-            if tag is None:
+            found = self._next_tag()
+            if found is None:
                 yield from self._release(self._n_safe())
                 return
-            before, self._pending = self._pending.split(tag, 1)
+            at, tag = found
+            before, self._pending = self._pending[:at], self._pending[at + len(tag) :]
             yield from self._ended(before, tag)
 
     def _release(self, n: int) -> Iterator[Part]:
@@ -156,24 +169,29 @@ class ReplyReader:
         return self._kind == CONTENT and bool(self.tools) and self.dialect.calls in written
 
     def _tags(self) -> tuple[str, ...]:
-        """Return the tags that may come next."""
-        if self._kind == CALL:
-            return () if self.dialect.calls == BARE else (END_TOOL,)
+        """Return the tags that may come next outside of a call."""
         if self._kind == REASONING:
             return (END_THINK,)
         may_think = self.dialect.thinks and self._is_fresh and not self._after_tag
         first = (THINK,) if may_think and THINK.startswith(self._pending.lstrip()[: len(THINK)]) else ()
         return (*first, TOOL) if self._may_call(JSON, XML) else first
 
-    def _next_tag(self) -> str | None:
-        found = {self._pending.find(tag): tag for tag in self._tags() if tag in self._pending}
-        return found[min(found)] if found else None
+    def _next_tag(self) -> tuple[int, str] | None:
+        """Return the place of the next tag, and the tag."""
+        text = self._pending
+        if self._kind == CALL:
+            if self.dialect.calls == BARE or END_TOOL not in text:
+                return None
+            end = _json_end(text) if self.dialect.calls == JSON else _xml_calls(text)[0]
+            return None if end is None else (end, END_TOOL)
+        return min(((text.find(tag), tag) for tag in self._tags() if tag in text), default=None)
 
     def _n_safe(self) -> int:
         """Return the number of leading characters that are no part of a call or tag, nor white space before one."""
-        text, tags = self._pending, self._tags()
+        text = self._pending
         if self._kind == CALL or (self._is_fresh and self._may_call(BARE) and PYTHON_TAG.startswith(text.lstrip())):
             return 0
+        tags = self._tags()
         for n in range(min(len(text), max(map(len, tags), default=1) - 1), 0, -1):
             if any(tag.startswith(text[-n:]) for tag in tags):
                 text = text[:-n]
@@ -184,26 +202,56 @@ class ReplyReader:
         read: Callable[[str], Iterator[Part]] = self._xml_call if self.dialect.calls == XML else _json_calls
         try:
             calls = list(read(body))
-        except (ValueError, TypeError, KeyError, AttributeError):
+            return calls if calls and all(call.name in self.tools for call in calls) else None
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
-        return calls if calls and all(call.name in self.tools for call in calls) else None
 
     def _xml_call(self, body: str) -> Iterator[Part]:
-        for name, inside in re.findall(r"<function=([^>\n]+)>(.*?)</function>", body, re.DOTALL):
+        for name, found in _xml_calls(body + END_TOOL)[1]:
             schema = self.tools.get(name, {})
-            found = re.findall(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", inside, re.DOTALL)
-            arguments = {key: value_of(text, property_of(schema, key), schema) for key, text in found}
+            arguments = {key: value_of(text, property_of(schema, key), schema) for key, text in found.items()}
             yield Part(CALL, json.dumps(arguments, ensure_ascii=False), name)
+
+
+def _json_end(text: str) -> int | None:
+    """Return the index of the tag that ends a call; None while there is none outside of the strings."""
+    return next((found.start() for found in IN_JSON.finditer(text) if found.group() == END_TOOL), None)
+
+
+def _xml_calls(text: str) -> tuple[int | None, list[tuple[str, dict[str, str]]]]:
+    """Return the index of the tag that ends a call, None while there is none, and the functions with their arguments.
+
+    There are none if the text is not a call: it ends at the next tag.
+    """
+    at, calls = 0, list[tuple[str, dict[str, str]]]()
+    while head := FUNCTION.match(text, at):
+        found, at = dict[str, str](), head.end()
+        calls.append((head[1], found))
+        while opened := PARAMETER.match(text, at):
+            closed = END_VALUE[opened[2]].search(text, opened.end())
+            if closed is None:
+                return None, []
+            found[opened[1]] = text[opened.end() : closed.start()]
+            at = closed.end()
+        end = END_FUNCTION.match(text, at)
+        if end is None:
+            break
+        at = end.end()
+        if text.startswith(END_TOOL, at):
+            return at, calls
+    end_of_other = text.find(END_TOOL, at)
+    return (None if end_of_other < 0 else end_of_other), []
 
 
 def _json_calls(body: str) -> Iterator[Part]:
     """Yield {"name": ..., "arguments" or "parameters": {...}}: one or several, in a list or one after the other."""
-    decoder, at = json.JSONDecoder(), 0
+    decoder, at = json.JSONDecoder(parse_constant=finite, parse_float=finite), 0
     body = body.strip().removeprefix(PYTHON_TAG).strip()
     while at < len(body):
         value, at = decoder.raw_decode(body, at)
         at += len(body[at:]) - len(body[at:].lstrip("; \n\t"))
         for call in value if isinstance(value, list) else [value]:
             arguments = call["arguments"] if "arguments" in call else call["parameters"]
-            text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-            yield Part(CALL, text, call["name"])
+            if isinstance(arguments, str):  # JSON text within JSON
+                arguments = json.loads(arguments)
+            yield Part(CALL, json.dumps(arguments, ensure_ascii=False), call["name"])

@@ -90,12 +90,12 @@ def _states(text: str) -> Iterator[tuple[int, str]]:
 
 def _parsed(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_finite, parse_float=_finite)
+        return json.loads(text, parse_constant=finite, parse_float=finite)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-def _finite(text: str) -> float:
+def finite(text: str) -> float:
     """Return a number that JSON supports: no NaN, no infinity."""
     value = float(text)
     if not math.isfinite(value):
