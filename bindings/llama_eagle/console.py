@@ -12,7 +12,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 TINT, DIM, PLAIN = "\033[36m", "\033[2m", "\033[0m"  # drafted tokens; thinking; all else
 TABLE_WIDTH = 110  # columns of a table in a file or a pipe
@@ -23,6 +23,8 @@ CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 class _State:
     json = False
     translate: Callable[[str], str] = staticmethod(str)
+    is_line_open = False  # stdout is within a line of an answer
+    held: ClassVar[list[str]] = []  # warnings that wait for its end
 
 
 def prepare_streams() -> None:
@@ -66,10 +68,40 @@ def stream(text: str, drafted: bool = False) -> None:
 
 
 def write(text: str, color: str) -> None:
-    """Print a piece of a line of data: on a terminal in `color` and with control characters escaped."""
+    """Print a piece of an answer: on a terminal in `color` and with control characters escaped."""
+    whole, end, rest = text.rpartition("\n")
+    if end and _State.held:
+        _write(f"{whole}\n", color)
+        end_line()
+        text = rest
+    _write(text, color)
+    _State.is_line_open = not text.endswith("\n") if text else _State.is_line_open
+
+
+def _write(text: str, color: str) -> None:
     shown = printable(text) if sys.stdout.isatty() else text
     sys.stdout.write(f"{color}{shown}{PLAIN}" if color and sys.stdout.isatty() and use_color() else shown)
     sys.stdout.flush()
+
+
+def open_line() -> None:
+    """Declare that an answer is within a line, or shows an unfinished block, until `end_line`."""
+    _State.is_line_open = True
+
+
+def end_line() -> None:
+    """Declare that stdout is at the beginning of a line, and write the warnings that waited for it."""
+    _State.is_line_open = False
+    while _State.held:
+        warn(_State.held.pop(0))
+
+
+def warn_between_lines(text: str) -> None:
+    """Write a warning now, or after the line of an answer that is being written."""
+    if _State.is_line_open:
+        _State.held.append(text)
+    else:
+        warn(text)
 
 
 def size(n_bytes: int) -> str:

@@ -37,9 +37,11 @@ class PlainAnswer:
 
     def close(self) -> None:
         """End without another line, as after an error."""
+        console.end_line()
 
     def end(self) -> None:
         print(flush=True)
+        console.end_line()
 
 
 class Block:
@@ -133,6 +135,7 @@ class RenderedAnswer:
     def close(self) -> None:
         """Render the unfinished block."""
         if not self._block.pieces:
+            console.end_line()
             return
         text = self._block.text()
         is_thinking = any(style == "dim" for _, style in self._block.pieces)
@@ -140,6 +143,7 @@ class RenderedAnswer:
         self._clear()
         if text.strip():
             self._print(shown)
+        console.end_line()
 
     def end(self) -> None:
         self.close()
@@ -153,6 +157,7 @@ class RenderedAnswer:
 
             self._live = Live(get_renderable=self._tail, console=self._console, transient=True, refresh_per_second=12)
             self._live.start()
+            console.open_line()
 
     def _styled(self) -> Any:
         from rich.text import Text
@@ -192,6 +197,7 @@ class RenderedAnswer:
         sys.stdout.write("\n" * self._has_printed + "".join(f"{line}\n" for line in lines))
         sys.stdout.flush()
         self._has_printed = True
+        console.end_line()
 
     def _clear(self) -> None:
         if self._live is not None:

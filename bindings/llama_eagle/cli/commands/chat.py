@@ -103,7 +103,7 @@ def run_chat(
     """
     from llama_eagle.native.processor.competition import report_to
 
-    report_to(console.warn)
+    report_to(console.warn_between_lines)
     options = {"seed": 1 + secrets.randbelow(RANDOM_SEED - 1), **options}  # the default seed is the same in each load
     bars = {"loading": Bar("loading"), "prompt": chat.prompt_bar}
     bars["loading"].start(after_s=1.0)

@@ -154,7 +154,7 @@ def generate(
     if prompt.image and (vision.mmproj is None or isinstance(given, list)):
         raise UsageError("--image needs --mmproj and a prompt that is text.")
     log.set_verbose(verbose)
-    competition.report_to(console.warn)
+    competition.report_to(console.warn_between_lines)
     if drafting.exact:
         exact.set_mode("strict")
     params = replace(sampling.params(), grammar=constraints.gbnf())

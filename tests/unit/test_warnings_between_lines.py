@@ -1,0 +1,104 @@
+"""Warnings about busy cores wait for the end of the answer's line, or of its unfinished block."""
+
+from __future__ import annotations
+
+import io
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from llama_eagle import console
+from llama_eagle.cli.answer import PlainAnswer, RenderedAnswer, make_answer
+
+WARNING = "warning: busy\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def one_stream(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO) -> io.StringIO:
+    """Put stdout and stderr on one stream, which each test does itself: pytest replaces them after its fixtures."""
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "stderr", stream)
+    return stream
+
+
+def test_before_an_answer_it_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = one_stream(monkeypatch, io.StringIO())
+    console.warn_between_lines("busy")
+    assert screen.getvalue() == WARNING
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        (["one "], ["two", " three\nfour"], f"one two three\n{WARNING}four\n"),
+        (["one\n"], ["two"], f"one\n{WARNING}two\n"),
+        (["one"], [" two"], f"one two\n{WARNING}"),
+        (["one"], ["\n\n"], f"one\n\n{WARNING}\n"),
+        (["one"], ["", "\n"], f"one\n{WARNING}\n"),
+        (["one\ntwo"], ["", " three"], f"one\ntwo three\n{WARNING}"),
+        ([], ["one"], f"{WARNING}one\n"),
+    ],
+)
+def test_a_plain_answer(before: list[str], after: list[str], shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = one_stream(monkeypatch, io.StringIO())
+    answer = make_answer(plain=True)
+    assert isinstance(answer, PlainAnswer)
+    for piece in before:
+        answer.write(piece)
+    console.warn_between_lines("busy")
+    for piece in after:
+        answer.write(piece)
+    answer.end()
+    assert screen.getvalue() == shown
+
+
+def test_thoughts_are_lines_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = one_stream(monkeypatch, io.StringIO())
+    answer = make_answer(plain=True)
+    answer.think("let me")
+    console.warn_between_lines("busy")
+    answer.think(" see")
+    answer.end_thinking()
+    answer.write("yes")
+    answer.end()
+    assert screen.getvalue() == f"let me see\n\n{WARNING}yes\n"
+
+
+def test_an_error_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = one_stream(monkeypatch, io.StringIO())
+    answer = make_answer(plain=True)
+    answer.write("one")
+    console.warn_between_lines("busy")
+    answer.close()
+    assert screen.getvalue().endswith(WARNING)
+
+
+def test_a_rendered_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = one_stream(monkeypatch, Terminal())
+    monkeypatch.setattr("rich.live.Live.start", lambda _: None)
+    monkeypatch.setattr("rich.live.Live.stop", lambda _: None)
+    monkeypatch.setenv("TERM", "xterm")
+    answer = RenderedAnswer()
+    answer.write("one ")
+    console.warn_between_lines("busy")
+    answer.write("two")
+    assert "busy" not in screen.getvalue()
+    answer.write("\n\nthree")
+    first, _, rest = screen.getvalue().partition(WARNING)
+    assert first.split() == ["one", "two"] and rest == ""
+    console.warn_between_lines("busy again")
+    assert "again" not in screen.getvalue()
+    answer.end()
+    assert screen.getvalue().split()[-4:] == ["three", "warning:", "busy", "again"]
+
+
+@pytest.mark.parametrize("name", ["generate", "chat"])
+def test_commands_that_answer_wait(name: str) -> None:
+    """`run` chats by the code of `chat`."""
+    source = Path(str(import_module(f"llama_eagle.cli.commands.{name}").__file__)).read_text("utf-8")
+    assert "report_to(console.warn_between_lines)" in source
