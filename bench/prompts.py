@@ -10,6 +10,7 @@ Each line may have a `category`.
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections import Counter
 from collections.abc import Iterable
@@ -70,6 +71,7 @@ def _read_file(path: Path) -> list[Prompt]:
     except OSError as error:
         own = ", ".join(OWN)
         raise InputError(f"{path}: cannot be read ({error.strerror}). Give a JSONL file, or one of {own}.") from None
+    data = data.removeprefix(codecs.BOM_UTF8)
     prompts = [
         _prompt(line, f"{path}:{number}") for number, line in enumerate(data.split(b"\n"), start=1) if line.strip()
     ]

@@ -61,7 +61,7 @@ def require_text(text: Path) -> None:
 def _parts(text: Path) -> Iterator[str]:
     """Yield the text in pieces of complete lines; only a line longer than a piece is split."""
     try:
-        with text.open(encoding="utf-8", newline="") as file:
+        with text.open(encoding="utf-8-sig", newline="") as file:
             while part := file.read(_CHUNK):
                 yield part + file.readline(_CHUNK)
     except UnicodeDecodeError:

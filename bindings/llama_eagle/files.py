@@ -20,6 +20,7 @@ from typing import Any
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 
 TEMPORARY = re.compile(r"\.(?P<output>.+)\.[0-9a-f]{8}\.tmp")
+BYTE_ORDER_MARK = "\ufeff"  # at the beginning of texts that Windows programs write
 MIN_AGE_S = 60.0  # of another output's temporary folder before it may be removed
 ENDING = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGXCPU")  # signals that end a process and can be caught
 
@@ -71,17 +72,34 @@ def refuse_special(path: Path) -> None:
             raise InputError(f"{path}: not a regular file. Correct the path.")
 
 
+def read_text(path: Path, remedy: str = "Give a text file.") -> str:
+    """Return the text of a user's file. Raises `InputError` if it cannot be read or is not UTF-8."""
+    try:
+        return decoded(path.read_bytes(), path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}). {remedy}") from None
+
+
+def decoded(data: bytes, where: object) -> str:
+    """Return a user's text without a byte order mark.
+
+    Raises `InputError` if it is not UTF-8.
+    """
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{where}: not UTF-8 text (byte {error.start}). Convert it to UTF-8.") from None
+
+
 def read_json_or_yaml(path: Path) -> Any:
     """Return the content of a file of settings.
 
     Raises `InputError` if it cannot be read or is not valid, `EnvironmentFailure` if PyYAML is missing.
     """
+    text = read_text(path, "Correct the path.")
     try:
-        text = path.read_text("utf-8-sig")
         found = (_yaml_loader() if path.suffix in (".yaml", ".yml") else json.loads)(text)
         place = null_character(found)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}). Correct the path.") from None
     except RecursionError:
         raise InputError(f"{path}: nested too deeply. Use fewer levels.") from None
     except ValueError as error:

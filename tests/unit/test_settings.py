@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
 import re
 import socket
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from llama_eagle import console
+from llama_eagle.bench import prompts as bench_prompts
 from llama_eagle.cli import options, run, store
 from llama_eagle.cli.app import command
-from llama_eagle.cli.commands import bench, convert
+from llama_eagle.cli.commands import bench, convert, generate
 from llama_eagle.cli.commands.serve import read_settings, require_free
 from llama_eagle.cli.config import config_file, named_in_file, read_defaults
 from llama_eagle.cli.conversation import Conversation
+from llama_eagle.cli.lines import read_lines
+from llama_eagle.cli.piped import read_piped
+from llama_eagle.convert import calibration
+from llama_eagle.convert.source import storage
 from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.errors import ConfigError, EagleError, EnvironmentFailure, InputError, UsageError
-from llama_eagle.files import cache_dir
+from llama_eagle.files import cache_dir, read_text
+from llama_eagle.serving import prompts as serving_prompts
 from llama_eagle.serving.options import ServerOptions, from_config
 from llama_eagle.sessions.options import ContextOptions
 
@@ -261,12 +269,31 @@ def test_own_defaults_that_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_files_with_a_byte_order_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows' editors write one."""
+    """Windows' editors write one. Every reader of a user's text is here."""
     (tmp_path / "config.toml").write_text("threads = 2", "utf-8-sig")
     (tmp_path / "c.json").write_text(json.dumps(SERVER), "utf-8-sig")
     monkeypatch.setenv("LLAMA_EAGLE_CONFIG", str(tmp_path / "config.toml"))
     assert command().context_settings["default_map"]["serve"]["threads"] == 2
     assert read_settings(tmp_path / "c.json") == SERVER
+    texts = {
+        "schema": ('{"type": "null"}', generate._schema), "grammar": ('root ::= "a"', generate._grammar),
+        "prompt": ("Hello", lambda name: generate._read_file(Path(name))),
+    }  # fmt: skip
+    for name, (text, read) in texts.items():
+        (tmp_path / name).write_text(text, "utf-8-sig")
+        assert read(str(tmp_path / name)) == text
+    assert generate._schema('\ufeff{"type": "null"}') == '{"type": "null"}'
+    (tmp_path / "chat.json").write_text('{"messages": [{"role": "user", "content": "Hello"}]}', "utf-8-sig")
+    Conversation().load(tmp_path / "chat.json")
+    assert read_text(tmp_path / "prompt") == storage.read_text(tmp_path / "prompt") == "Hello"  # the latter: templates
+    (tmp_path / "lines.jsonl").write_text('{"prompt": "Hello"}\n', "utf-8-sig")
+    assert [prompt.text for prompt in bench_prompts.read_prompts([str(tmp_path / "lines.jsonl")])] == ["Hello"]
+    assert [prompt.text for prompt in serving_prompts.read_prompts(tmp_path / "lines.jsonl")] == ["Hello"]
+    assert next(calibration._parts(tmp_path / "lines.jsonl")).startswith("{")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\ufeffHello\n".encode()), "utf-8"))
+    assert read_piped() == "Hello\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\ufeffHello\n".encode()), "utf-8"))
+    assert read_lines() == "Hello"
 
 
 def test_json_of_the_configuration_file_applies_to_errors(

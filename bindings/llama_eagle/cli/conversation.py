@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from llama_eagle.errors import InputError, UsageError
-from llama_eagle.files import temporary_next_to, typed
+from llama_eagle.files import read_text, temporary_next_to, typed
 
 
 @dataclass
@@ -92,10 +92,9 @@ def _parts(content: Any) -> list[dict[str, Any]]:
 
 
 def _read(path: Path) -> Any:
+    text = read_text(path, "Give a file that /save has written.")
     try:
-        return json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}). Give a file that /save has written.") from None
+        return json.loads(text)
     except (ValueError, RecursionError):
         raise InputError(f"{path}: not a conversation. Give a file that /save has written.") from None
 

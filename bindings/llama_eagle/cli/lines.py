@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llama_eagle import console
+from llama_eagle.files import BYTE_ORDER_MARK
 
 BLOCK = '"""'
 
@@ -41,7 +42,8 @@ def _read_line(prompt: str) -> str:
     if sys.stdin.isatty() and console.on_terminal():
         sys.stderr.write(prompt)
         sys.stderr.flush()
-    return input()
+        return input()
+    return input().removeprefix(BYTE_ORDER_MARK)
 
 
 class _Typed:

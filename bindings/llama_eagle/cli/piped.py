@@ -6,7 +6,7 @@ import sys
 import threading
 
 from llama_eagle import console
-from llama_eagle.errors import InputError
+from llama_eagle.files import decoded
 
 REMARK_AFTER_S = 2.0
 
@@ -23,11 +23,9 @@ def read_piped() -> str:
     timer.daemon = True
     timer.start()
     try:
-        return sys.stdin.buffer.read().decode("utf-8")
+        return decoded(sys.stdin.buffer.read(), "stdin")
     except OSError:
         return ""
-    except UnicodeDecodeError as error:
-        raise InputError(f"stdin: not UTF-8 text (byte {error.start}). Convert it to UTF-8.") from None
     finally:
         timer.cancel()
 

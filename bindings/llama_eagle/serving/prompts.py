@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
-from llama_eagle.files import write_error, write_whole
+from llama_eagle.files import read_text, write_error, write_whole
 from llama_eagle.serving.loopback import open_url
 
 Record = dict[str, Any]
@@ -55,12 +55,7 @@ def read_prompts(path: Path) -> list[Prompt]:
 
     Raises `InputError` with the numbers of the faulty lines.
     """
-    try:
-        lines = path.read_text("utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 (byte {error.start}). Convert it with iconv.") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}).") from None
+    lines = read_text(path).split("\n")
     prompts: list[Prompt] = []
     faults: list[str] = []
     for place, line in enumerate(lines, start=1):

@@ -27,6 +27,7 @@ from llama_eagle.cli.options import (
 )
 from llama_eagle.cli.piped import read_piped, with_piped
 from llama_eagle.errors import InputError, UsageError
+from llama_eagle.files import BYTE_ORDER_MARK, read_text
 from llama_eagle.generation.options import GenerationOptions
 from llama_eagle.progress import progress
 
@@ -320,19 +321,16 @@ def _read_tokens(text: str) -> list[int]:
 
 
 def _read_file(file: Path | None) -> str:
-    try:
-        return read_piped() if str(file) == "-" else Path(str(file)).read_bytes().decode("utf-8")
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror}). Give a text file.") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file}: not UTF-8 text (byte {error.start}). Convert it to UTF-8.") from None
+    return read_piped() if str(file) == "-" else read_text(Path(str(file)))
 
 
 def _grammar(given: str) -> str:
+    given = given.removeprefix(BYTE_ORDER_MARK)
     return _file_or_value("--grammar", "grammar", given, "::=" in given)
 
 
 def _schema(given: str) -> str:
+    given = given.removeprefix(BYTE_ORDER_MARK)
     return _file_or_value("--json-schema", "JSON schema", given, given.lstrip().startswith(("{", "true", "false")))
 
 
