@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from fixtures.targets import make_target
 from llama_eagle.convert.drafts import convert_draft
+from llama_eagle.convert.pooling import pooling_type
 from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import ConfigError, ConversionError, EagleError
@@ -61,13 +63,48 @@ def test_a_head_that_is_declared_and_not_stored(tmp_path: Path) -> None:
     assert not convert_target(folder, tmp_path / "out.gguf", TargetOptions(mtp=False)).warnings
 
 
-def test_pooling_that_llama_cpp_does_not_have(tmp_path: Path) -> None:
-    from llama_eagle.convert.pooling import pooling_type
+POOLED = [{"type": "x.models.Transformer", "path": ""}, {"type": "x.Pooling", "path": "1_Pooling"}]
+VECTORS: dict[
+    str, tuple[list[Any], dict[str, Any], int | str]
+] = {  # modules, settings of the pooling; result, or fault
+    "mean": (POOLED, {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, 1),
+    "cls": (POOLED, {"pooling_mode": "cls"}, 2),
+    "one of a list": (POOLED, {"pooling_mode": ["lasttoken"]}, 3),
+    "normalized": ([*POOLED, {"type": "x.Normalize", "path": "2_Normalize"}], {"pooling_mode": "cls"}, 2),
+    "the default": (POOLED, {"word_embedding_dimension": 64}, 1),
+    "prompts": (POOLED, {"pooling_mode": "mean", "include_prompt": True}, 1),
+    "max": (
+        POOLED,
+        {"pooling_mode": "max"},
+        "pooling 'max' is not supported; llama.cpp has one of mean, cls, lasttoken",
+    ),
+    "weighted": (POOLED, {"pooling_mode_weightedmean_tokens": True}, "pooling 'weightedmean' is not"),
+    "by length": (POOLED, {"pooling_mode_mean_sqrt_len_tokens": True}, "pooling 'mean_sqrt_len_tokens' is not"),
+    "two flags": (
+        POOLED,
+        {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True},
+        "pooling 'cls' with 'max'",
+    ),
+    "two names": (POOLED, {"pooling_mode": ["mean", "lasttoken"]}, "'mean' with 'lasttoken' is not"),
+    "no prompts": (POOLED, {"pooling_mode": "mean", "include_prompt": False}, "include_prompt=false leaves"),
+    "dense": ([*POOLED, {"type": "x.Dense", "path": "2_Dense"}], {"pooling_mode": "mean"}, "the module Dense of"),
+    "norm": ([*POOLED, {"type": "x.LayerNorm", "path": "2"}], {"pooling_mode": "mean"}, "the module LayerNorm of"),
+    "sparse": ([POOLED[0], {"type": "x.SpladePooling", "path": "1_Pooling"}], {}, "the module SpladePooling of"),
+    "twice": ([*POOLED, POOLED[1]], {"pooling_mode": "mean"}, "2 pooling modules"),
+}  # fmt: skip
 
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_pooling_of_sentence_transformers(name: str, tmp_path: Path) -> None:
+    """Written, or refused by name: nothing that changes vectors is left out in silence."""
+    modules, settings, expected = VECTORS[name]
     write(tmp_path, LLAMA)
     assert pooling_type(open_checkpoint(tmp_path)) is None
-    (tmp_path / "modules.json").write_text('[{"type": "x.Pooling", "path": "1_Pooling"}]')
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
     (tmp_path / "1_Pooling").mkdir()
-    (tmp_path / "1_Pooling/config.json").write_text('{"pooling_mode": "max"}')
-    with pytest.raises(EagleError, match=r"pooling 'max' is not supported; llama\.cpp has mean, cls, lasttoken"):
-        pooling_type(open_checkpoint(tmp_path))
+    (tmp_path / "1_Pooling/config.json").write_text(json.dumps(settings))
+    if isinstance(expected, int):
+        assert pooling_type(open_checkpoint(tmp_path)) == expected
+    else:
+        with pytest.raises(EagleError, match=re.escape(expected)):
+            pooling_type(open_checkpoint(tmp_path))
