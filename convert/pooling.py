@@ -1,7 +1,7 @@
 """Pooling of an embedding model, from sentence-transformers' modules.json.
 
-llama.cpp computes the transformer, one kind of pooling and a normalization. A model with more is refused: its vectors would
-be others.
+llama.cpp computes the transformer, one kind of pooling and a normalization. A model with more is refused, because its
+vectors would differ.
 """
 
 from __future__ import annotations
