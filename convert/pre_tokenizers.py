@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -47,6 +48,20 @@ PRE_SEQUENCES: Final[dict[tuple[str, ...], str]] = {
     ): "deepseek-v3",
 }
 
+# Names by which llama.cpp takes a whole word from the vocabulary before it merges (ignore_merges), and the name of the
+# same split with the other rule, if there is one.
+_LLAMA3: Final = (
+    "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano",
+)  # fmt: skip
+IGNORE_MERGES: Final = {*_LLAMA3, "minicpm5", "youtu", "glm4", "glm5", "tekken", "granite-embed-multi-97m"}
+OTHER_RULE: Final = {
+    **dict.fromkeys(_LLAMA3, "smaug-bpe"),
+    **dict.fromkeys(("smaug-bpe", "dbrx"), "llama-bpe"),
+    "glm4": "chatglm-bpe",
+    "chatglm-bpe": "glm4",
+}
+_BATCH: Final = 1 << 15  # texts that are tokenized at once
+
 
 def nodes(node: dict[str, Any] | None, children: str) -> Iterable[dict[str, Any]]:
     """Return the parts of a pre-tokenizer or post-processor that is a sequence, and any other alone."""
@@ -74,12 +89,54 @@ def pre_tokenizer_name(data: dict[str, Any], file: Path | None = None) -> str:
     return name
 
 
+def fitting_name(data: dict[str, Any], file: Path, given: str | None = None) -> tuple[str, list[str]]:
+    """Return the name of a stored tokenizer.json, and its fields that change tokens and that a GGUF cannot state.
+
+    given: llama.cpp's name of the pre-tokenizer, instead of the detected one. The detected name gives way to another of
+    the same split if llama.cpp's rule for merges (`ignore_merges`) would change the tokens of a text.
+    """
+    name = given or pre_tokenizer_name(data, file)
+    problems = []
+    steps = nodes(data.get("pre_tokenizer"), "pretokenizers")
+    if any(step["type"] == "ByteLevel" and step.get("add_prefix_space", True) for step in steps):
+        problems.append("tokenizer.json: ByteLevel's add_prefix_space is true, but llama.cpp adds no space to a text")
+    ignores = bool(data["model"].get("ignore_merges"))
+    if ignores != (name in IGNORE_MERGES) and (text := _text_of_merges(data, file)) is not None:
+        if given is None and name in OTHER_RULE:
+            return OTHER_RULE[name], problems
+        rule = "merges all words" if ignores else "takes whole words from the vocabulary"
+        problems.append(
+            f"tokenizer.json: ignore_merges is {str(ignores).lower()}, but llama.cpp {rule} with the pre-tokenizer "
+            f"{name}: {text!r} has other tokens"
+        )
+    return name, problems
+
+
+def _text_of_merges(data: dict[str, Any], file: Path) -> str | None:
+    """Return a text whose tokens depend on ignore_merges: a word of the vocabulary that its merges do not produce."""
+    from tokenizers import Tokenizer, decoders
+
+    other = {**data, "model": {**data["model"], "ignore_merges": not data["model"].get("ignore_merges")}}
+    encoders = (load_encoder(file), Tokenizer.from_str(json.dumps(other)))
+    decoder = decoders.ByteLevel()
+    texts = [decoder.decode([token]) for token in data["model"]["vocab"]]
+    for start in range(0, len(texts), _BATCH):
+        batch = texts[start : start + _BATCH]
+        found = (encoder.encode_batch(batch, add_special_tokens=False) for encoder in encoders)
+        for text, one, two in zip(batch, *found, strict=True):
+            if one.ids != two.ids:
+                return text
+    return None
+
+
 def _patterns(data: dict[str, Any]) -> tuple[str, ...]:
     """Return the steps by which text is split: regular expressions, and the names of others."""
     patterns = []
     for node in nodes(data.get("pre_tokenizer"), "pretokenizers"):
         if node["type"] == "Split":
-            pattern = node["pattern"].get("Regex") or node["pattern"].get("String")
+            pattern = node["pattern"].get("Regex") or f"the text {node['pattern'].get('String')!r}"
+            keeps_all = (node.get("behavior"), node.get("invert", False)) in (("Isolated", False), ("Removed", True))
+            pattern = pattern if keeps_all else f"{pattern} ({node.get('behavior')})"
             patterns.append(pattern.replace("\r", r"\r").replace("\n", r"\n"))
         elif node["type"] == "Digits" and not node.get("individual_digits"):
             patterns.append("Digits in groups")

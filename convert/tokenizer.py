@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from llama_eagle.convert.pre_tokenizers import nodes, pre_tokenizer_name
+from llama_eagle.convert.pre_tokenizers import fitting_name, nodes
 from llama_eagle.convert.source.storage import read_text
 from llama_eagle.errors import ConfigError, ConversionError, EagleError
 
@@ -14,7 +15,11 @@ if TYPE_CHECKING:
     from llama_eagle.convert.source import Checkpoint
     from llama_eagle.convert.writer import GGUFOutput
 
+FORCE: Final = "Convert it nevertheless with --force-tokenizer: the model then reads other tokens than in training"
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5  # llama_token_type
+
+# Compares a GGUF's vocabulary (first file) with a tokenizer.json (second). Returns differences, each as a sentence.
+TokenizerCheck = Callable[[Path, Path, "TokenizerData"], list[str]]
 
 _SPECIAL: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 # Some of llama.cpp's key names differ from those of Hugging Face.
@@ -32,6 +37,7 @@ class TokenizerData:
     special_ids: dict[str, int] = field(default_factory=dict)  # "bos", "eos", "pad", ... -> id
     add_special: dict[str, bool] = field(default_factory=dict)  # "bos", "eos": does the tokenizer add it?
     chat_templates: dict[str, str] = field(default_factory=dict)  # "default" and named ones
+    warnings: list[str] = field(default_factory=list)
 
     def write(self, out: GGUFOutput) -> None:
         """Set the tokenizer.* keys."""
@@ -52,11 +58,14 @@ class TokenizerData:
             out.key("tokenizer.chat_template", default)
 
 
-def read_tokenizer(checkpoint: Checkpoint, vocab_size: int, *, pre: str | None = None) -> TokenizerData:
+def read_tokenizer(
+    checkpoint: Checkpoint, vocab_size: int, *, pre: str | None = None, force: bool = False
+) -> TokenizerData:
     """Return the tokenizer of a Hugging Face folder, padded with unused tokens to vocab_size.
 
-    pre: llama.cpp's name of the pre-tokenizer, instead of the detected one. Source: tokenizer.json, which takes
-    precedence over tokenizer_config.json, special_tokens_map.json and config.json.
+    pre: llama.cpp's name of the pre-tokenizer, instead of the detected one. force: accept a tokenizer that a GGUF
+    cannot describe, with a warning. Source: tokenizer.json, which takes precedence over tokenizer_config.json,
+    special_tokens_map.json and config.json.
     """
     data = checkpoint.json_file("tokenizer.json")
     if data is None:
@@ -65,18 +74,23 @@ def read_tokenizer(checkpoint: Checkpoint, vocab_size: int, *, pre: str | None =
             "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
     settings = checkpoint.json_file("tokenizer_config.json") or {}
+    file, warnings = checkpoint.path / "tokenizer.json", list[str]()
     try:
         added = _added_tokens(data, settings)
-        tokens, types = _vocabulary(data, added, vocab_size)
         texts, adds = _special_texts(data, settings)
+        tokens, types = _vocabulary(data, added, {*texts.values(), *_more_special(settings)}, vocab_size)
+        merges = _merges(data)
+        pre, problems = fitting_name(data, file, pre)
+        accept(problems, checkpoint.source, warnings, force=force)
         return TokenizerData(
             tokens=tokens,
             types=types,
-            merges=_merges(data),
-            pre=pre or pre_tokenizer_name(data, checkpoint.path / "tokenizer.json"),
+            merges=merges,
+            pre=pre,
             special_ids=_special_ids(checkpoint, texts, {**data["model"]["vocab"], **_ids_by_text(added)}, vocab_size),
             add_special=adds,
-            chat_templates=_chat_templates(checkpoint, settings),
+            chat_templates=read_chat_templates(checkpoint, settings, warnings),
+            warnings=warnings,
         )
     except EagleError:
         raise
@@ -86,6 +100,14 @@ def read_tokenizer(checkpoint: Checkpoint, vocab_size: int, *, pre: str | None =
             f"{checkpoint.source}: tokenizer.json or tokenizer_config.json is not as expected ({reason}); "
             "download it again"
         ) from error
+
+
+def accept(problems: list[str], source: str, warnings: list[str], *, force: bool) -> None:
+    """Add problems of a tokenizer to `warnings` with `force`. Raises `ConfigError` for the first without."""
+    for problem in problems:
+        if not force:
+            raise ConfigError(f"{source}: {problem}. {FORCE}")
+        warnings.append(f"{source}: {problem}")
 
 
 def _added_tokens(data: dict[str, Any], settings: dict[str, Any]) -> dict[int, dict[str, Any]]:
@@ -103,7 +125,10 @@ def _looks_special(text: str) -> bool:
     return text in known or any(text.startswith(a) and text.endswith(b) for a, b in brackets)
 
 
-def _vocabulary(data: dict[str, Any], added: dict[int, dict[str, Any]], vocab_size: int) -> tuple[list[str], list[int]]:
+def _vocabulary(
+    data: dict[str, Any], added: dict[int, dict[str, Any]], special: set[str], vocab_size: int
+) -> tuple[list[str], list[int]]:
+    """Return texts and types by id. special: texts of tokenizer_config.json, which transformers makes special."""
     model = data["model"]
     kind = model.get("type", "BPE")  # absent in old files
     if kind != "BPE" or not _is_byte_level(data):
@@ -115,7 +140,7 @@ def _vocabulary(data: dict[str, Any], added: dict[int, dict[str, Any]], vocab_si
     types = [UNUSED] * vocab_size
     for text, token_id in model["vocab"].items():
         _place(tokens, int(token_id), str(text))
-        types[token_id] = NORMAL
+        types[token_id] = CONTROL if text in special else NORMAL
     for token_id, token in added.items():
         text = token["content"]
         _place(tokens, token_id, text)
@@ -159,7 +184,7 @@ def _special_texts(data: dict[str, Any], settings: dict[str, Any]) -> tuple[dict
     """Return the texts of bos, eos, ..., and if bos precedes and eos follows a text.
 
     tokenizer.json's post-processor takes precedence over tokenizer_config.json: an end token that it appends is eos,
-    and the configured one ends a turn.
+    and the configured one ends a turn. add_bos_token and add_eos_token have no effect, as in transformers.
     """
     stated = ((name, settings.get(f"{name}_token")) for name in _SPECIAL)
     contents = ((name, token.get("content") if isinstance(token, dict) else token) for name, token in stated)
@@ -167,18 +192,18 @@ def _special_texts(data: dict[str, Any], settings: dict[str, Any]) -> tuple[dict
     for name, other in (("bos", "cls"), ("eos", "sep")):
         if not texts.get(name) and texts.get(other):
             texts[name] = texts[other]
-    adds: dict[str, bool] = {}
+    adds = {"bos": False, "eos": False}  # always stated: llama.cpp's own default depends on the pre-tokenizer
     for node in nodes(data.get("post_processor"), "processors"):
-        if node["type"] == "ByteLevel":
-            adds.setdefault("bos", False)
-            adds.setdefault("eos", False)
-        elif node["type"] == "TemplateProcessing":
+        if node["type"] == "TemplateProcessing":
             _apply_template(node, texts, adds)
-    for name in _SPECIAL:
-        value = settings.get(f"add_{name}_token")
-        if isinstance(value, bool):
-            adds.setdefault(name, value)
     return texts, adds
+
+
+def _more_special(settings: dict[str, Any]) -> list[str]:
+    """Return the unnamed special tokens of tokenizer_config.json."""
+    stated = [settings.get(f"{name}_special_tokens") for name in ("additional", "extra")]
+    found = [token for tokens in stated if isinstance(tokens, list) for token in tokens]
+    return [str(token["content"] if isinstance(token, dict) else token) for token in found]
 
 
 def _apply_template(node: dict[str, Any], texts: dict[str, str], adds: dict[str, bool]) -> None:
@@ -227,25 +252,30 @@ def _special_ids(
     return found
 
 
-def _chat_templates(checkpoint: Checkpoint, settings: dict[str, Any]) -> dict[str, str]:
-    """Return name -> Jinja text.
+def read_chat_templates(checkpoint: Checkpoint, settings: dict[str, Any], warnings: list[str]) -> dict[str, str]:
+    """Return name -> Jinja text, from the first source in transformers' order.
 
-    The sources are tokenizer_config.json, chat_template.jinja and chat_template.json, in this order.
+    The sources are chat_template.jinja, tokenizer_config.json and chat_template.json.
     """
-    value = settings.get("chat_template")
-    if value is None:
-        value = _jinja_files(checkpoint.path)
-    if not value:
-        value = (checkpoint.json_file("chat_template.json") or {}).get("chat_template")
-    if isinstance(value, str):
-        return {"default": value}
-    if isinstance(value, list):
-        value = {entry["name"]: entry["template"] for entry in value}
-    templates = value or {}
+    stated = settings.get("chat_template")
+    if files := _jinja_files(checkpoint.path):
+        if stated and _by_name(stated) != files:
+            warnings.append(
+                f"{checkpoint.source}: chat_template.jinja and tokenizer_config.json have different chat templates. "
+                "The first is used, as in transformers"
+            )
+        stated = files
+    templates = _by_name(stated or (checkpoint.json_file("chat_template.json") or {}).get("chat_template") or {})
     if not isinstance(templates, dict) or not all(isinstance(text, str) for pair in templates.items() for text in pair):
         raise ConfigError(f"{checkpoint.source}: chat_template is neither a text nor a list of named texts")
     clean = {"".join(c if c.isascii() and c.isalnum() else "_" for c in name): t for name, t in templates.items()}
     return {name: text for name, text in clean.items() if name and text}
+
+
+def _by_name(value: Any) -> Any:
+    if isinstance(value, list):
+        return {entry["name"]: entry["template"] for entry in value}
+    return {"default": value} if isinstance(value, str) else value
 
 
 def _jinja_files(folder: Path) -> dict[str, str]:

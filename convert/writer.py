@@ -36,6 +36,9 @@ Source = Callable[[], "np.ndarray | Iterable[np.ndarray]"]
 # Called with (bytes written, bytes in all, name of the tensor being written).
 Progress = Callable[[int, int, str], None]
 
+# Called with a file that contains the keys alone, before tensors are written. It raises an error for wrong keys.
+KeyCheck = Callable[[Path], None]
+
 _SCALARS: Final = {
     "u8": (0, "<B"),
     "i8": (1, "<b"),
@@ -249,6 +252,16 @@ def _final_names(path: Path, count: int) -> list[Path]:
     return [path.with_name(f"{stem}-{i + 1:05d}-of-{count:05d}.gguf") for i in range(count)]
 
 
+def _check_keys(out: GGUFOutput, path: Path, check: KeyCheck) -> None:
+    """Call `check` with a temporary file that contains the keys and no tensors."""
+    with temporary_next_to(path) as (keys,):
+        try:
+            keys.write_bytes(out.header(0, [[]]))
+        except OSError as error:
+            raise write_error(error, path, out.n_bytes) from error
+        check(keys)
+
+
 def _write(out: GGUFOutput, path: Path, progress: Progress | None, more: float) -> list[Path]:
     shards = out.shards()
     final = _final_names(path, len(shards))
@@ -267,7 +280,13 @@ def _write(out: GGUFOutput, path: Path, progress: Progress | None, more: float) 
 
 @contextlib.contextmanager
 def gguf_output(
-    path: str | Path, *, arch: str, split_max_size: int = 0, progress: Progress | None = None, more: float = 0.0
+    path: str | Path,
+    *,
+    arch: str,
+    split_max_size: int = 0,
+    progress: Progress | None = None,
+    more: float = 0.0,
+    check: KeyCheck | None = None,
 ) -> Iterator[GGUFOutput]:
     """Yield a GGUF file to describe; it is written when the block ends without an exception.
 
@@ -279,4 +298,6 @@ def gguf_output(
     out = GGUFOutput(arch, split_max_size)
     check_output(Path(path))
     yield out
+    if check is not None:
+        _check_keys(out, Path(path), check)
     out.written = _write(out, Path(path), progress, more)

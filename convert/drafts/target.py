@@ -120,7 +120,7 @@ def _from_checkpoint(checkpoint: Checkpoint, pre: str | None) -> Target:
     text = top.child("text_config") or top
     n_vocab = text.integer("vocab_size") or top.need_integer("vocab_size")
     model_type = (text.text("model_type") or top.text("model_type") or "").removesuffix("_text")
-    tokenizer = read_tokenizer(checkpoint, n_vocab, pre=pre)
+    tokenizer = read_tokenizer(checkpoint, n_vocab, pre=pre, force=True)  # texts are tokenized with the target's file
     return Target(
         name=publishable_name(checkpoint),
         architecture=MODEL_TYPES.get(model_type, model_type),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -24,7 +25,7 @@ from llama_eagle.convert.table import Plan, computed, plan, stored_type
 from llama_eagle.convert.targets import vision
 from llama_eagle.convert.targets.config import ModelConfig
 from llama_eagle.convert.targets.family import Family, declared_head, find_family, mtp_blocks
-from llama_eagle.convert.tokenizer import read_tokenizer
+from llama_eagle.convert.tokenizer import TokenizerCheck, TokenizerData, accept, read_tokenizer
 from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output
 from llama_eagle.errors import ConfigError, ConversionError, UsageError
 from llama_eagle.files import refuse_sources
@@ -49,6 +50,8 @@ class TargetOptions:
     revision: str | None = None  # revision of a hub id
     split_max_size: int = 0  # bytes of tensor data per file; 0: one file
     progress: Progress | None = None
+    check_tokenizer: TokenizerCheck | None = None  # compares the tokens before anything is written
+    force_tokenizer: bool = False  # write a tokenizer whose tokens differ, with a warning
     quantize: QuantizeOptions | None = None  # use llama.cpp's quantizer; implied by types that are not written directly
 
     def __post_init__(self) -> None:
@@ -156,17 +159,31 @@ def _report(out: GGUFOutput, model: _Model, outtype: str, start: float) -> Targe
     )
 
 
+def _tokenizer_check(
+    checkpoint: Checkpoint, tokenizer: TokenizerData, options: TargetOptions
+) -> Callable[[Path], None] | None:
+    compare = options.check_tokenizer
+    if compare is None:
+        return None
+
+    def check(vocabulary: Path) -> None:
+        found = compare(vocabulary, checkpoint.path / "tokenizer.json", tokenizer)
+        accept(found[:1], checkpoint.source, tokenizer.warnings, force=options.force_tokenizer)
+
+    return check
+
+
 def _convert(checkpoint: Checkpoint, output: Path, outtype: str, options: TargetOptions, more: float) -> TargetReport:
     """Write one GGUF of a type that needs no quantizer. more: as in gguf_output()."""
     start = time.monotonic()
     family = find_family(checkpoint.config, checkpoint.source)
     model = _match(checkpoint, family, ModelConfig(checkpoint.config, checkpoint.source), options)
     _require_head(model)
-    tokenizer = read_tokenizer(checkpoint, model.dims["vocab"], pre=options.pre)
+    tokenizer = read_tokenizer(checkpoint, model.dims["vocab"], pre=options.pre, force=options.force_tokenizer)
     text = options.calibration
     vocabulary = calibration.draft_vocabulary(checkpoint, tokenizer, text) if text else []
-    split, progress = options.split_max_size, options.progress
-    with gguf_output(output, arch=family.arch, split_max_size=split, progress=progress, more=more) as out:
+    split, progress, check = options.split_max_size, options.progress, _tokenizer_check(checkpoint, tokenizer, options)
+    with gguf_output(output, arch=family.arch, split_max_size=split, progress=progress, more=more, check=check) as out:
         write_general(out, checkpoint, model.plan.tensors, outtype, name=options.name)
         _write_keys(out, model)
         if (pooling := pooling_type(checkpoint)) is not None:
@@ -176,6 +193,7 @@ def _convert(checkpoint: Checkpoint, output: Path, outtype: str, options: Target
         for tensor in model.plan.tensors:
             out.tensor(tensor.name, tensor.shape, tensor.load, stored_type(tensor.name, tensor.shape, outtype))
     report = _report(out, model, outtype, start)
+    report.warnings += tokenizer.warnings
     if options.mtp and not model.n_mtp and (key := declared_head(family, model.config)):
         report.warnings.append(
             f"{checkpoint.source}: config.json declares an MTP head ({key}), but none is stored (a fine-tune?), so the "

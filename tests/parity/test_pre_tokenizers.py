@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,13 +12,13 @@ from typing import Any
 
 import gguf
 import pytest
+from fixtures.pre_tokenizers import NAMES, steps
 from fixtures.upstream import source_folder
 from llama_eagle.convert.pre_hashes import SUMS, TEXT
-from llama_eagle.convert.pre_tokenizers import PRE_SEQUENCES, PRE_TOKENIZERS, pre_tokenizer_name
+from llama_eagle.convert.pre_tokenizers import IGNORE_MERGES, pre_tokenizer_name
 from llama_eagle.errors import ConfigError
 
 CONTROL, USER_DEFINED = 3, 4
-BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 # Vocabulary -> the splitting with which its tokenizer.json is published, and whether it begins texts with bos.
 PUBLISHED = {
     "gpt-2": ("gpt-2", False),
@@ -60,19 +61,16 @@ def test_the_table_is_that_of_the_pinned_converter() -> None:
     assert {value: name for name, values in SUMS.items() for value in values} == sums
 
 
-def steps(pre: str) -> list[dict[str, Any]]:
-    """The pre-tokenizer's parts as tokenizer.json has them."""
-    patterns: list[str] = [pattern for pattern, name in PRE_TOKENIZERS.items() if name == pre]
-    patterns = patterns or next([*found] for found, name in PRE_SEQUENCES.items() if name == pre)
-    parts: list[dict[str, Any]] = []
-    for pattern in patterns:
-        if pattern == "ByteLevel":
-            parts.append(BYTE_LEVEL)
-        elif pattern == "Digits":
-            parts.append({"type": "Digits", "individual_digits": True})
-        else:
-            parts.append({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False})
-    return parts if parts[-1] == BYTE_LEVEL else [*parts, {**BYTE_LEVEL, "use_regex": False}]
+def test_the_rule_of_merges_is_that_of_the_pinned_loader() -> None:
+    source = (source_folder() / "src" / "llama-vocab.cpp").read_text("utf-8")
+    branches = re.split(r"else if \(", source[source.index('tokenizer_pre == "default"') :])
+    found = {
+        name
+        for branch in branches[: branches.index(next(b for b in branches if "unknown pre-tokenizer type" in b)) + 1]
+        if "ignore_merges = true" in branch
+        for name in re.findall(r'tokenizer_pre == "([^"]+)"', branch)
+    }
+    assert found == IGNORE_MERGES
 
 
 def write_tokenizer(name: str, folder: Path) -> dict[str, Any]:
@@ -130,7 +128,7 @@ def test_a_known_vocabulary_has_its_own_name(tmp_path: Path) -> None:
     assert pre_tokenizer_name(data, tmp_path / "tokenizer.json") == "refact"
 
 
-@pytest.mark.parametrize("name", [*PRE_TOKENIZERS.values(), *PRE_SEQUENCES.values()])
+@pytest.mark.parametrize("name", NAMES)
 def test_forms(name: str) -> None:
     data = {"pre_tokenizer": {"type": "Sequence", "pretokenizers": steps(name)}}
     assert pre_tokenizer_name(data) == name

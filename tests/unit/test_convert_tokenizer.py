@@ -120,7 +120,7 @@ def test_an_end_token_that_is_appended_takes_precedence(tmp_path: Path) -> None:
         read_tokenizer(checkpoint, VOCAB),
         {text: i for i, text in enumerate(read_tokenizer(checkpoint, VOCAB).tokens)},
     )
-    assert data.add_special == {"eos": True}
+    assert data.add_special == {"bos": False, "eos": True}
     assert (data.special_ids["eos"], data.special_ids["eot"]) == (ids["<|endoftext|>"], ids["<|im_end|>"])
     edit(tmp_path, "tokenizer.json", lambda t: t.update(post_processor=template(None, "<|im_end|>")))
     assert "eot" not in read_tokenizer(checkpoint, VOCAB).special_ids
@@ -175,6 +175,7 @@ def test_spaces_of_added_tokens_are_written_as_spaces(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [7, [{"name": "default", "template": {"a": 1}}], {"default": 3}])
 def test_chat_templates_that_are_no_texts_are_refused(value: object, tmp_path: Path) -> None:
     checkpoint = open_folder(tmp_path, "qwen2")
+    (tmp_path / "chat_template.jinja").unlink()
     edit(tmp_path, "tokenizer_config.json", lambda c: c.update(chat_template=value))
     with pytest.raises(ConfigError, match="chat_template"):
         read_tokenizer(checkpoint, VOCAB)
@@ -182,9 +183,88 @@ def test_chat_templates_that_are_no_texts_are_refused(value: object, tmp_path: P
 
 def test_chat_templates_by_name(tmp_path: Path) -> None:
     checkpoint = open_folder(tmp_path, "qwen2")
+    (tmp_path / "chat_template.jinja").unlink()
     named = [{"name": "default", "template": "a"}, {"name": "tool use", "template": "b"}]
     edit(tmp_path, "tokenizer_config.json", lambda c: c.update(chat_template=named))
     assert read_tokenizer(checkpoint, VOCAB).chat_templates == {"default": "a", "tool_use": "b"}
+
+
+@pytest.mark.parametrize(
+    "stated", ["other", [{"name": "default", "template": "other"}], {"default": "other", "tool_use": "x"}]
+)
+def test_the_template_is_that_of_transformers(stated: Any, tmp_path: Path) -> None:
+    """It uses that of the file, if tokenizer_config.json has a different one."""
+    checkpoint = open_folder(tmp_path, "qwen2")
+    edit(tmp_path, "tokenizer_config.json", lambda c: c.update(chat_template=stated))
+    data = read_tokenizer(checkpoint, VOCAB)
+    assert data.chat_templates == {"default": transformers.AutoTokenizer.from_pretrained(tmp_path).chat_template}
+    (warning,) = data.warnings
+    assert "chat_template.jinja" in warning
+
+
+def test_the_same_template_twice_is_no_warning(tmp_path: Path) -> None:
+    checkpoint = open_folder(tmp_path, "qwen2")
+    text = (tmp_path / "chat_template.jinja").read_text()
+    edit(tmp_path, "tokenizer_config.json", lambda c: c.update(chat_template=text))
+    assert read_tokenizer(checkpoint, VOCAB).warnings == []
+
+
+@pytest.mark.parametrize("adds", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("stated", [None, False, True])
+def test_added_tokens_are_those_of_transformers(adds: tuple[bool, bool], stated: bool | None, tmp_path: Path) -> None:
+    """tokenizer_config.json's add_bos_token has no effect next to tokenizer.json; all answers are written."""
+    checkpoint = open_folder(tmp_path, "llama-bpe")
+    bos, eos = ("<|begin_of_text|>" if adds[0] else None), ("<|end_of_text|>" if adds[1] else None)
+    edit(tmp_path, "tokenizer.json", lambda t: t.update(post_processor=template(bos, eos)))
+    if stated is not None:
+        edit(tmp_path, "tokenizer_config.json", lambda c: c.update(add_bos_token=stated, add_eos_token=stated))
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ids = reference("x")["input_ids"]
+    data = read_tokenizer(checkpoint, VOCAB)
+    assert data.add_special == {"bos": len(ids) > 1 and adds[0], "eos": len(ids) > 1 and adds[1]}
+    assert len(ids) == 1 + sum(adds)
+
+
+def test_a_special_token_outside_of_tokenizer_json(tmp_path: Path) -> None:
+    """transformers makes an ordinary entry of the vocabulary special if tokenizer_config.json names it."""
+    checkpoint = open_folder(tmp_path, "qwen2")
+    edit(tmp_path, "tokenizer.json", lambda t: t["model"]["vocab"].update({"</s>": 490, "<u>": 491, "<v>": 492}))
+    edit(tmp_path, "tokenizer_config.json", lambda c: c.update(eos_token="</s>", extra_special_tokens=["<u>"]))
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert [reference(f"a{text}")["input_ids"][-1] for text in ("</s>", "<u>")] == [490, 491]
+    assert read_tokenizer(checkpoint, VOCAB).types[490:493] == [CONTROL, CONTROL, NORMAL]
+
+
+def with_prefix_space(data: dict[str, Any]) -> None:
+    data["pre_tokenizer"]["pretokenizers"][-1]["add_prefix_space"] = True
+
+
+def with_unmerged_word(data: dict[str, Any], *, ignores: bool = True) -> None:
+    """A word that is in the vocabulary and that no merges produce, as some of Llama 3."""
+    data["model"]["vocab"]["qzqz"] = len(data["model"]["vocab"]) + 100
+    data["model"]["ignore_merges"] = ignores
+
+
+@pytest.mark.parametrize("change", [with_prefix_space, with_unmerged_word])
+def test_what_a_gguf_cannot_state_is_refused_by_name(change: Callable[[dict[str, Any]], None], tmp_path: Path) -> None:
+    checkpoint = open_folder(tmp_path, "qwen2")
+    edit(tmp_path, "tokenizer.json", change)
+    name = "add_prefix_space" if change is with_prefix_space else "ignore_merges is true.*qzqz"
+    with pytest.raises(ConfigError, match=f"{name}.*--force-tokenizer"):
+        read_tokenizer(checkpoint, 700)
+    data = read_tokenizer(checkpoint, 700, force=True)
+    assert len(data.warnings) == 1
+
+
+def test_the_rule_of_merges_chooses_the_name(tmp_path: Path) -> None:
+    """Llama 3's split with and without merges of whole words has two names; a rule without effect changes none."""
+    checkpoint = open_folder(tmp_path, "llama-bpe")
+    edit(tmp_path, "tokenizer.json", lambda t: with_unmerged_word(t, ignores=False))
+    assert read_tokenizer(checkpoint, 700).pre == "smaug-bpe"
+    with pytest.raises(ConfigError, match="ignore_merges is false"):
+        read_tokenizer(checkpoint, 700, pre="llama-bpe")
+    edit(tmp_path, "tokenizer.json", lambda t: t["model"].update(ignore_merges=True))
+    assert read_tokenizer(checkpoint, 700).pre == "llama-bpe"
 
 
 def mutations() -> dict[str, Callable[[dict[str, Any]], object]]:
