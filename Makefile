@@ -78,7 +78,7 @@ $(INSTALLED_LEAN): $(VENV)/tools pyproject.toml $(NATIVE)
 	touch $@
 
 demo: $(if $(LOCKED)$(wildcard $(VENV)/installed-*),install,$(INSTALLED_LEAN))
-	$(BIN)/llama-eagle demo
+	$(BIN)/llama-eagle demo --work build/demo
 
 # Each file's tests run in one of these processes. One that ends, as after a timeout, is not replaced: the new one would
 # repeat the test.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llama_eagle import console
-from llama_eagle.demo.run import answer, same_text
+from llama_eagle.demo.run import Disk, answer, same_text
 from llama_eagle.drafting.options import LOOKUP, DraftingOptions
 from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.files import write_whole
@@ -35,6 +35,7 @@ N_TOKENS = 100  # per answer
 DRAFTERS = ("look-up", "draft")
 BAR_WIDTH = 40  # characters for the highest speed
 TIMEOUT_S = 300  # for the download
+REAL_MB = Disk(98, 190)  # the model; the package and pip's copy of it, before that
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.command import assert_one_line_error, llama_eagle
+from fixtures.command import llama_eagle
+from llama_eagle.cli.commands.demo import _about_files
 from llama_eagle.demo.run import Comparison, compare_padded, summary
 from llama_eagle.errors import EnvironmentFailure
 
@@ -44,15 +45,28 @@ def test_the_text_is_english_about_django(demo: dict[str, Any]) -> None:
     assert {"the", "signal"} & set(words)
 
 
+def test_its_folder_and_size_are_named_first(tmp_path: Path) -> None:
+    """Without --work, files are in the cache and not in the current folder."""
+    (tmp_path / "llama-eagle").write_text("")  # nothing can be written there
+    outcome = llama_eagle("demo", "--no-real", "--no-padded", LLAMA_EAGLE_CACHE=str(tmp_path))
+    assert outcome.code == 4
+    folder = tmp_path / "llama-eagle" / "demo"
+    assert outcome.stderr.startswith(f"files: {folder}, 18 MB, up to 30 MB during the demo\n")
+    assert _about_files(folder, real=True, padded=True).endswith("996 MB, up to 2656 MB during the demo")
+
+
 def test_unwritable_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert_one_line_error(llama_eagle("demo", "--no-real", "--work", tmp_path / "file"), 4, "cannot be written")
+    outcome = llama_eagle("demo", "--no-real", "--work", tmp_path / "file")
+    files, error = outcome.stderr.splitlines()
+    assert outcome.code == 4 and files.startswith("files: ")
+    assert error.startswith("error: ") and "cannot be written" in error
 
 
 def test_no_room_for_the_padded_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type(shutil.disk_usage(tmp_path))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**12, 10**12, 10**9))
-    with pytest.raises(EnvironmentFailure, match=r"needs 2\.4 GB of disk, 1\.0 GB are free.*--no-padded"):
+    with pytest.raises(EnvironmentFailure, match=r"needs 2\.5 GB of disk, 1\.0 GB are free.*--no-padded"):
         compare_padded(tmp_path)
 
 

@@ -45,7 +45,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "inspect": (inspect.inspect, "llama-eagle inspect model.gguf"),
     "evaluate": (evaluate.evaluate, "llama-eagle evaluate -m target.gguf -d draft.gguf --data chat --limit 10"),
     "bench": (bench.bench, "llama-eagle bench --synthetic 0.8b --n-draft 2,4,auto"),
-    "demo": (demo.demo, "llama-eagle demo --work build/demo"),
+    "demo": (demo.demo, "llama-eagle demo --no-padded"),
     "rpc-server": (serve.rpc_server, "llama-eagle rpc-server --host 192.168.1.20 --port 50052"),
     "doctor": (inspect.doctor, "llama-eagle doctor"),
 }

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 def demo(
     work: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder for the demo's files; they remain after it.")
-    ] = Path("build/demo"),
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder for the demo's files, which remain after it (default: in the cache)."),
+    ] = None,
     threads: Threads = 0,
     real: Annotated[
         bool, typer.Option("--real/--no-real", help="Download SmolLM2-135M-Instruct (94 MB) and answer with it.")
@@ -28,7 +29,7 @@ def demo(
         bool,
         typer.Option(
             "--padded/--no-padded",
-            help="Also run the small pair padded to the cost of a 0.8B model. Takes 2 minutes and 2.4 GB of disk.",
+            help="Also run the small pair padded to the cost of a 0.8B model. Takes 2 minutes and 2.5 GB of disk.",
         ),
     ] = True,
     json: Json = False,
@@ -44,8 +45,11 @@ def demo(
     from dataclasses import asdict
 
     from llama_eagle.demo.run import PADDED_STEPS, QUESTION, STEPS, compare_padded, convert_demo, run_demo, summary
+    from llama_eagle.files import cache_dir
     from llama_eagle.progress import numbered
 
+    work = work or cache_dir() / "demo"
+    console.log(_about_files(work, real, padded))
     log_step = numbered(STEPS + (PADDED_STEPS if padded else 0) + (2 if real else 0))
     shown = _real(work, threads, log_step, json) if real else None
     files = convert_demo(work, log_step)
@@ -64,6 +68,17 @@ def demo(
     is_equal = result.is_as_expected and all(each.equal or not each.exact for each in large)
     if not is_equal or (shown is not None and not shown.is_as_expected):
         raise typer.Exit(CHECK_FAILED)
+
+
+def _about_files(work: Path, real: bool, padded: bool) -> str:
+    """Name the folder of the demo's files, and their size in MB while the demo runs and after it."""
+    from llama_eagle.demo.real import REAL_MB
+    from llama_eagle.demo.run import PADDED_MB, PAIR_MB
+
+    parts = [PAIR_MB, *([REAL_MB] if real else []), *([PADDED_MB] if padded else [])]
+    kept = sum(part.kept for part in parts)
+    peak = max(part.peak + sum(other.kept for other in parts if other is not part) for part in parts)
+    return f"files: {work}, {kept} MB, up to {peak} MB during the demo"
 
 
 def _real(work: Path, threads: int, log_step: Callable[[str], None], json: bool) -> RealResult | None:
