@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from fixtures.command import llama_eagle
 from fixtures.llama_pairs import load, write_pairs
-from llama_eagle.errors import ConfigError
+from llama_eagle.errors import ConfigError, UsageError
+from llama_eagle.generation.options import sampler_seed
 
 pytestmark = pytest.mark.native
 
@@ -96,6 +97,18 @@ def test_an_instance_without_a_seed_answers_as_the_parent_does(files: dict[str, 
             rows.append([llm.create_completion("abc", max_tokens=30)["choices"][0]["text"] for _ in range(2)])
     assert rows[0] == rows[1] != rows[2]
     assert rows[0][0] != rows[0][1]
+
+
+def test_seeds_of_64_bits(files: dict[str, Path]) -> None:
+    """As of OpenAI's clients: not cut to 32 bits."""
+    with load(files) as llm:
+        options = {"max_tokens": 30, "temperature": 2.0}
+        texts = [llm.create_completion("abc", seed=seed, **options)["choices"][0]["text"] for seed in (5, 2**40 + 5)]
+        assert texts[0] != texts[1]
+        with pytest.raises(UsageError, match="at most 64 bits"):
+            llm.create_completion("abc", seed=2**64, **options)
+    with load(files, seed=2**40 + 5) as llm:
+        assert llm._seed == sampler_seed(2**40 + 5) < 2**32
 
 
 def test_refused_arguments_leave_one_error(capfd: pytest.CaptureFixture[str]) -> None:

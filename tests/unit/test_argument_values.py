@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llama_eagle.drop_in.answers.values import property_of, value_of
 from llama_eagle.drop_in.replies import Dialect, ReplyReader
+from llama_eagle.generation.options import sampler_seed
 
 STRING, NULL, INTEGER, BOOLEAN = ({"type": kind} for kind in ("string", "null", "integer", "boolean"))
 OPTIONAL = {"anyOf": [STRING, NULL]}
@@ -105,3 +107,13 @@ SCHEMAS = st.recursive(
 def test_odd_schemas_and_texts_give_some_json(schema: Any, text: str) -> None:
     root = {"properties": {"x": schema}, "$defs": DEFS}
     json.dumps(value_of(text, property_of(root, "x"), root), allow_nan=False)
+
+
+@pytest.mark.parametrize("seed", [0, 5, 2**32 - 2, 2**32, 2**40 + 5, 2**63 - 1, 2**63, 2**64 - 2, -2, -(2**63)])
+def test_seeds_are_mixed_as_by_the_server(seed: int) -> None:
+    """eagle_seed of native/src/llama-common/eagle_requests.h, in the arithmetic of its types."""
+    with np.errstate(over="ignore"):
+        product = np.array([seed % 2**64], np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    expected = seed if 0 <= seed < 2**32 else int((product >> np.uint64(32)).astype(np.uint32)[0])
+    assert sampler_seed(seed) == expected
+    assert sampler_seed(-1) == 2**32 - 1

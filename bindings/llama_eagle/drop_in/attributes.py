@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -20,6 +21,7 @@ from llama_cpp.llama_chat_format import guess_chat_format_from_gguf_metadata  # 
 from llama_eagle.drop_in.options import EagleOptions  # noqa: E402
 from llama_eagle.drop_in.templates import KEY, handlers, is_template  # noqa: E402
 from llama_eagle.errors import UsageError  # noqa: E402
+from llama_eagle.generation.options import sampler_seed  # noqa: E402
 from llama_eagle.sessions.devices import set_devices  # noqa: E402
 from llama_eagle.sessions.models import progress_callback  # noqa: E402
 from llama_eagle.sessions.options import MTP, LoadOptions  # noqa: E402
@@ -53,6 +55,15 @@ class Attributes(Llama):
     _logits_all = False
     _hides_templates = True
     _parent_arguments: dict[str, Any]
+
+    @property
+    def _seed(self) -> int:
+        """The sampler's seed."""
+        return self._sampler_seed
+
+    @_seed.setter
+    def _seed(self, seed: int) -> None:
+        self._sampler_seed = sampler_seed(operator.index(seed))
 
     @property
     def context_params(self) -> Any:

@@ -11,6 +11,21 @@ from llama_eagle.native.limits import MAX_FLOAT, MAX_INT
 RANDOM_SEED = 0xFFFFFFFF  # LLAMA_DEFAULT_SEED: the sampler draws a random seed
 
 
+def sampler_seed(seed: int) -> int:
+    """Return the sampler's 32-bit seed for a seed of up to 64 bits; -1 is random. The server's rule is `eagle_seed`.
+
+    Raises `UsageError` for a longer one.
+    """
+    if not -(2**63) <= seed < 2**64:
+        raise UsageError(f"seed={seed!s:.60} must have at most 64 bits. Use a smaller one.")
+    if seed in (-1, 2**64 - 1):
+        return RANDOM_SEED
+    if 0 <= seed <= RANDOM_SEED:
+        return seed
+    mixed = (seed * 0x9E3779B97F4A7C15) % 2**64 >> 32  # Fibonacci hashing
+    return 0 if mixed == RANDOM_SEED else mixed
+
+
 @dataclass(frozen=True)
 class SamplingParams:
     """Parameters of the sampler that draws each token from the target's logits.
