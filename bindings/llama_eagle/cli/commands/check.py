@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,9 +13,13 @@ from llama_eagle import console
 from llama_eagle.cli.options import GpuLayers, Json, Threads
 from llama_eagle.errors import CHECK_FAILED, UsageError
 
+if TYPE_CHECKING:
+    from llama_eagle.gguf.weights import Damage
+
 MEASURED = "Once upon a time there was a small house by the sea. Every morning the"  # what --measure continues
 N_MEASURED = 128  # tokens
 N_DRAFT = 4
+MAX_NAMED = 5  # damaged tensors in a line
 
 
 def check(
@@ -33,7 +39,12 @@ def check(
         Path | None, typer.Option("--text", metavar="FILE", help="Text file for --exact (default: a built-in text).")
     ] = None,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Generate 128 tokens with the draft and show its acceptance rate.")
+        bool,
+        typer.Option(
+            "--measure",
+            help="Read all weights and name damaged tensors (NaN, infinities, absurd scales); then generate 128 tokens "
+            "with the draft, if there is one, and show its acceptance rate.",
+        ),
     ] = False,
     threads: Threads = 0,
     n_gpu_layers: GpuLayers = 0,
@@ -52,6 +63,8 @@ def check(
     exactness = _exactness(target, text, threads, n_gpu_layers) if exact and not problems else None
     if exactness is not None and exactness["difference"] is not None:
         problems.append((target, _difference_text(target, exactness)))
+    damage = _damage(target, draft) if measure and not problems else []
+    problems += [(Path(file), text) for file, text in _summaries(damage)]
     acceptance = _acceptance(target, draft, threads, n_gpu_layers) if measure and not problems else None
     if acceptance is not None and acceptance["problem"] is not None:
         problems.append((draft or target, acceptance["problem"]))
@@ -59,7 +72,8 @@ def check(
         if finding.level == "warning":
             console.warn(f"{finding.file or draft}: {finding.message}")
     if json:
-        more = ({"exact": exactness} if exact else {}) | ({"measure": acceptance} if measure else {})
+        weights = {"measure": acceptance, "damaged": [asdict(each) for each in damage]}
+        more = ({"exact": exactness} if exact else {}) | (weights if measure else {})
         console.result(report.to_json() | {"problems": [problem for _, problem in problems]} | more)
     else:
         lines = [f"{file}: {problem}" for file, problem in problems] or _sound(target, draft, report.target, exactness)
@@ -78,8 +92,32 @@ def _sound(target: Path, draft: Path | None, about: dict[str, Any], exactness: d
     return lines
 
 
-def _acceptance(target: Path, draft: Path | None, threads: int, n_gpu_layers: int) -> dict[str, Any]:
-    """Measure drafting on a short text. Raises `UsageError` without a drafter."""
+def _damage(target: Path, draft: Path | None) -> list[Damage]:
+    """Read the weights of both models; return the damaged tensors, and warn about remarkable ones."""
+    from llama_eagle.gguf.header import read_model
+    from llama_eagle.gguf.weights import damaged
+    from llama_eagle.progress import progress
+
+    files = [file for path in (target, draft) if path is not None for file in read_model(path)[1]]
+    with progress("reading the weights", after_s=1.0) as on_progress:
+        found = [*damaged(files, on_progress)]
+    for remark in dict.fromkeys(each.remark for each in found if each.remark):
+        names = [each.tensor for each in found if each.remark == remark]
+        console.warn(f"{remark}: {', '.join(names[:MAX_NAMED])}{', ...' * (len(names) > MAX_NAMED)}.")
+    return [each for each in found if not each.remark]
+
+
+def _summaries(damage: list[Damage]) -> Iterator[tuple[str, str]]:
+    """Yield a line for each file with damaged tensors."""
+    for file in dict.fromkeys(each.file for each in damage):
+        own = [str(each) for each in damage if each.file == file]
+        more = f"; and {len(own) - MAX_NAMED} more" if len(own) > MAX_NAMED else ""
+        what = f"{len(own)} damaged tensor{'s' * (len(own) > 1)}"
+        yield file, f"{what}: {'; '.join(own[:MAX_NAMED])}{more}. Download or convert it again."
+
+
+def _acceptance(target: Path, draft: Path | None, threads: int, n_gpu_layers: int) -> dict[str, Any] | None:
+    """Measure drafting on a short text; return None without a drafter."""
     from llama_eagle.drafting.options import DraftingOptions
     from llama_eagle.drafting.resolve import resolve
     from llama_eagle.generation.run import Run, decode
@@ -90,7 +128,8 @@ def _acceptance(target: Path, draft: Path | None, threads: int, n_gpu_layers: in
 
     choice = resolve(str(target), DraftingOptions(draft=draft, n_draft=N_DRAFT, lookup=False))
     if choice.options.model is None:
-        raise UsageError(f"--measure needs a draft: {choice.why}. Name one.")
+        console.note(f"no acceptance rate: {choice.why}")
+        return None
     with ModelPair(PairOptions(choice.target, choice.draft, LoadOptions(n_gpu_layers))) as pair:
         prompt = Tokenizer(pair.target).encode(MEASURED)
         result = decode(pair, prompt, Run(N_MEASURED, threads), choice.options)
