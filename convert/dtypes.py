@@ -187,6 +187,19 @@ _VALUES: Final = {
 }
 
 
+_MAGNITUDES = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+FP4_VALUES: Final = np.array([*_MAGNITUDES, *(-value for value in _MAGNITUDES)], np.float32)  # E2M1
+
+
+def scale_to_f32(values: np.ndarray, dtype: str) -> np.ndarray:
+    """Convert scales of a safetensors type to float32. F8_E8M0, which some store as U8, is an exponent alone."""
+    if dtype in ("F8_E8M0", "U8"):
+        return np.where(values == 255, np.float32("nan"), np.ldexp(np.float32(1), values.astype(np.int32) - 127))
+    if dtype in _VALUES:
+        return _VALUES[dtype][values.view(np.uint8)]
+    return to_f32(values)
+
+
 def fp8_to_f32(codes: np.ndarray, dtype: str, scale: np.ndarray, block: tuple[int, int] | None) -> np.ndarray:
     """Dequantize FP8 or INT8 codes [..., R, C].
 

@@ -49,11 +49,15 @@ def publishable_name(checkpoint: Checkpoint) -> str:
 
 
 def stored_outtype(checkpoint: Checkpoint) -> str:
-    """Return the outtype that keeps the precision of most of the checkpoint's matrices, by their values."""
+    """Return the outtype that keeps the precision of most of the checkpoint's matrices, by their values.
+
+    Packed integers count as the model's own type, in which their producers dequantize them: f16 for GPTQ and AWQ.
+    """
     sizes: Counter[str] = Counter()
+    half = "float16" in (checkpoint.config.get("dtype"), checkpoint.config.get("torch_dtype"))
     for info in map(checkpoint.info, checkpoint.names()):
         if len(info.shape) >= 2:
-            sizes[kept_type(info.dtype)] += info.n_elements
+            sizes["f16" if half and info.dtype == "I32" else kept_type(info.dtype)] += info.n_elements
     return max(sizes, key=sizes.__getitem__, default="bf16")
 
 

@@ -228,5 +228,7 @@ def plan(
 def _reason(name: str, weights: Weights, dropped: Callable[[str], str | None]) -> str:
     if reason := dropped(name):
         return reason
+    if weights.is_added_bias(name):
+        return "zeros that the quantizer added as a bias"
     shape = list(weights.shape(name))
     raise ConversionError(f"{weights.where}: tensor {weights.stored_name(name)} {shape} is unknown in this model")

@@ -297,6 +297,7 @@ def _torch_dtypes() -> dict[Any, str]:
         "bfloat16": "BF16",
         "float8_e4m3fn": "F8_E4M3",
         "float8_e5m2": "F8_E5M2",
+        "float8_e8m0fnu": "F8_E8M0",
         "int64": "I64",
         "int32": "I32",
         "int16": "I16",

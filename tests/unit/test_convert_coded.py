@@ -158,7 +158,7 @@ FAULTS: dict[str, tuple[str, Callable[[Tensors], object], str]] = {
     "too few blocks": (
         "FP8, blocks (transformers)", lambda t: t.update({UP + "_scale_inv": torch.ones(3, 2)}), "expected"
     ),
-    "no shape": ("W4, groups", lambda t: t.pop(UP + "_shape"), "no layers.0.mlp.up_proj.weight_shape"),
+    "no shape": ("W4, groups", lambda t: t.pop(UP + "_shape"), "has no shape"),
     "wrong shape": ("W4, groups", lambda t: t.update({UP + "_shape": torch.tensor([99, 64])}), "99 x 64"),
     "too few words": (
         "W4, groups", lambda t: t.update({UP + "_packed": t[UP + "_packed"][:, 1:].contiguous()}), "words"

@@ -1,0 +1,213 @@
+"""Decoders of quantized weights: codes and their scales, as float32.
+
+Scaled: FP8 or INT8 codes times scales, one per tensor, row, block or group of columns.
+FP4: two codes a byte, the first in the lower half, times a scale per group and one per tensor (NVFP4, MXFP4).
+Integers: whole numbers in 32-bit words, lowest bits first, minus a zero point, times a scale per row or group of
+columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from llama_eagle.convert.dtypes import FP4_VALUES, fp8_to_f32
+from llama_eagle.convert.source.coded import Scheme
+from llama_eagle.errors import ConversionError
+
+_PIECE = 1 << 20  # elements decoded at once
+_BLOCK = (128, 128)  # ModelOpt's, which its configuration does not state
+_AWQ_ORDER = np.array([0, 4, 1, 5, 2, 6, 3, 7])  # place of each column in its word
+
+Parts = Mapping[str, np.ndarray]  # scales as float32, other parts as stored
+
+
+# --- FP8, INT8 ---------------------------------------------------------------------------------------------------
+
+
+def scaled(codes: np.ndarray, dtype: str, parts: Parts, scheme: Scheme) -> np.ndarray:
+    """Decode FP8 or INT8 codes. The shape of the scales determines their kind; blocks have the configured size."""
+    scale, zero = parts["scale"], parts.get("zero")
+    if scale.ndim == 2 * codes.ndim == 4 and scale.shape[1::2] == (1, 1):  # ModelOpt: [rows, 1, columns, 1]
+        scale = scale[:, 0, :, 0]
+        return fp8_to_f32(codes, dtype, scale, scheme.block or _block_of(codes.shape, scale.shape))
+    rows = codes.shape[0]
+    if zero is None or not zero.any():
+        if scale.size == 1 or (codes.ndim == 2 and scale.shape in ((rows,), (rows, 1))):
+            return fp8_to_f32(codes, dtype, scale.reshape(-1), None)
+    elif scale.size == zero.size == 1:
+        scale, zero = (np.broadcast_to(part.reshape(1, 1), (rows, 1)) for part in (scale, zero))
+    if codes.ndim == scale.ndim == 2 and scale.shape[0] == rows and not _are_blocks(scale, codes, scheme):
+        return _grouped(codes, dtype, scale, zero)
+    if zero is not None and zero.any():
+        raise ConversionError(f"its zero points have shape {list(zero.shape)}, its scales {list(scale.shape)}")
+    return fp8_to_f32(codes, dtype, scale, scheme.block)
+
+
+def _are_blocks(scale: np.ndarray, codes: np.ndarray, scheme: Scheme) -> bool:
+    return scheme.block is not None and scale.shape == _grid(codes.shape, scheme.block)
+
+
+def _grid(shape: tuple[int, ...], block: tuple[int, int]) -> tuple[int, int]:
+    return -(-shape[0] // block[0]), -(-shape[1] // block[1])
+
+
+def _block_of(shape: tuple[int, ...], grid: tuple[int, ...]) -> tuple[int, int]:
+    """Return the size of blocks that fit a grid: the usual one, or complete blocks."""
+    if _grid(shape, _BLOCK) == grid:
+        return _BLOCK
+    if shape[0] % grid[0] or shape[1] % grid[1]:
+        raise ConversionError(f"its scales have shape {list(grid)}, which do not divide {list(shape)} into blocks")
+    return shape[0] // grid[0], shape[1] // grid[1]
+
+
+def _grouped(codes: np.ndarray, dtype: str, scale: np.ndarray, zero: np.ndarray | None) -> np.ndarray:
+    """Decode codes with one scale per row and group of columns."""
+    (rows, n_groups), columns = scale.shape, codes.shape[1]
+    if columns % n_groups or (zero is not None and zero.shape != scale.shape):
+        zeros = f", its zero points {list(zero.shape)}" if zero is not None else ""
+        raise ConversionError(f"its scales have shape {list(scale.shape)}{zeros}, expected groups of {columns} columns")
+    out = fp8_to_f32(codes, dtype, np.ones(1, np.float32), None).reshape(rows, n_groups, -1)
+    if zero is not None:
+        out -= zero.astype(np.float32)[:, :, None]
+    out *= scale[:, :, None]
+    return out.reshape(codes.shape)
+
+
+# --- FP4 ---------------------------------------------------------------------------------------------------------
+
+
+def fp4(codes: np.ndarray, dtype: str, parts: Parts, scheme: Scheme) -> np.ndarray:
+    """Decode FP4 codes [rows, columns / 2]. factor: multiplies the scales. divisor: divides them."""
+    rows, columns = codes.shape[0], 2 * codes.shape[1]
+    scale, factor, divisor = parts["scale"], parts.get("factor"), parts.get("divisor")
+    if scale.ndim != 2 or scale.shape[0] != rows or not scale.shape[1] or columns % scale.shape[1]:
+        raise ConversionError(f"its scales have shape {list(scale.shape)}, expected groups of {columns} columns")
+    if any(part is not None and part.size != 1 for part in (factor, divisor)):
+        raise ConversionError("it has more than one global scale")
+    if factor is not None:
+        scale = scale * factor.reshape(())
+    if divisor is not None:
+        scale = scale / divisor.reshape(())
+    table = np.stack([np.tile(FP4_VALUES, 16), np.repeat(FP4_VALUES, 16)], axis=1)  # both values of a byte
+    out = table[codes].reshape(rows, scale.shape[1], -1)
+    out *= scale[:, :, None]
+    return out.reshape(rows, columns)
+
+
+def fp4_shape(codes: tuple[int, ...], parts: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    return *codes[:-1], 2 * codes[-1]
+
+
+# --- integers in words -------------------------------------------------------------------------------------------
+
+
+def packed(codes: np.ndarray, dtype: str, parts: Parts, scheme: Scheme) -> np.ndarray:
+    """Decode compressed-tensors' words [rows, ceil(columns * bits / 32)], signed by half their range.
+
+    Zero points are packed along the rows, [ceil(rows * bits / 32), groups].
+    """
+    rows, columns = (int(n) for n in parts["shape"].reshape(-1))
+    bits, scale = packed_bits(codes.shape, columns, scheme), parts["scale"]
+    scale = scale.reshape(rows, -1) if scale.size % rows == 0 else scale
+    if scale.ndim != 2 or not scale.size:
+        raise ConversionError(f"words {list(codes.shape)} and scales {list(scale.shape)} do not fit {rows} x {columns}")
+    zero: np.ndarray = np.full((1, 1), 1 << (bits - 1))
+    if (words := parts.get("zero")) is not None:
+        if words.shape != (-(-rows * bits // 32), scale.shape[1]):
+            raise ConversionError(f"its zero points have shape {list(words.shape)}, {scale.shape[1]} groups")
+        zero = _unpack(np.ascontiguousarray(words.T), bits, rows).T
+    return _affine((rows, columns), lambda some: _unpack(codes[some], bits, columns), scale, zero, parts.get("group"))
+
+
+def packed_bits(shape: tuple[int, ...], columns: int, scheme: Scheme) -> int:
+    """Return the number of bits that the number of words implies, with the configured ones first."""
+    possible = [bits for bits in range(1, 9) if len(shape) == 2 and -(-columns * bits // 32) == shape[1]]
+    stated = [bits for bits in possible if bits in scheme.bits]
+    if stated or len(possible) == 1:
+        return (stated or possible)[0]
+    raise ConversionError(f"words {list(shape)} do not fit rows of {columns} integers of {scheme.bits} bits")
+
+
+def words(codes: np.ndarray, dtype: str, parts: Parts, scheme: Scheme) -> np.ndarray:
+    """Decode GPTQ's words [columns * bits / 32, rows], or AWQ's [columns, rows / 8].
+
+    Zero points are [groups, rows * bits / 32], and scales [groups, rows].
+    """
+    rows, columns = words_shape(codes.shape, {role: part.shape for role, part in parts.items()})
+    scale, zero = parts["scale"].T, parts["zero"]
+    if zero.shape[1] == codes.shape[1]:
+        return _affine((rows, columns), lambda some: _awq_rows(codes, some), scale, _unpack_awq(zero).T, None)
+    bits = codes.shape[0] * 32 // columns
+    shifted = (_unpack(zero, bits, rows) + np.uint8(scheme.zero_shift)) & np.uint8((1 << bits) - 1)
+    by_row = np.ascontiguousarray(codes.T)
+    return _affine(
+        (rows, columns), lambda some: _unpack(by_row[some], bits, columns), scale, shifted.T, parts.get("group")
+    )
+
+
+def words_shape(codes: tuple[int, ...], parts: Mapping[str, tuple[int, ...]]) -> tuple[int, int]:
+    """Return rows and columns. GPTQ's number of bits follows from the packed zero points."""
+    zero, scale = parts["zero"], parts["scale"]
+    if len(codes) == len(zero) == len(scale) == 2 and zero[0] == scale[0] > 0 < scale[1]:
+        bits, rest = divmod(32 * zero[1], scale[1])
+        is_awq = codes[1] == zero[1] and bits == 4
+        if not rest and (is_awq or (codes[1] == scale[1] and bits in (2, 3, 4, 8) and not 32 * codes[0] % bits)):
+            return scale[1], codes[0] if is_awq else 32 * codes[0] // bits
+    raise ConversionError(
+        f"words {list(codes)}, zero points {list(zero)} and scales {list(scale)} are not GPTQ's of 2, 3, 4 or 8 bits, "
+        "nor AWQ's of 4 bits"
+    )
+
+
+def _awq_rows(words: np.ndarray, some: slice) -> np.ndarray:
+    """Return the integers of some rows, of which each word has eight."""
+    first = some.start // 8
+    values = _unpack_awq(words[:, first : -(-some.stop // 8)])
+    return values[:, some.start - 8 * first : some.stop - 8 * first].T
+
+
+def _unpack_awq(words: np.ndarray) -> np.ndarray:
+    """Return uint8 [n, 8 * words]."""
+    in_words = _unpack(np.ascontiguousarray(words), 4, 8 * words.shape[1]).reshape(*words.shape, 8)
+    return in_words[:, :, _AWQ_ORDER].reshape(len(words), -1)
+
+
+def _affine(
+    shape: tuple[int, int],
+    ints: Callable[[slice], np.ndarray],
+    scale: np.ndarray,
+    zero: np.ndarray,
+    group: np.ndarray | None,
+) -> np.ndarray:
+    """Return (integers - zero) * scale, in pieces of rows.
+
+    ints: returns the integers of some rows. scale, zero: [rows, groups], or one zero for all. group: [columns], for
+    groups whose columns are not in order.
+    """
+    rows, columns = shape
+    n_groups = scale.shape[1]
+    if scale.shape[0] != rows or (group is None and columns % n_groups):
+        raise ConversionError(f"its scales have shape {list(scale.shape)}, expected groups of {columns} columns")
+    if group is None:
+        group = np.arange(columns) // (columns // n_groups)
+    if group.shape != (columns,) or group.min() < 0 or group.max() >= n_groups:
+        raise ConversionError(f"its columns belong to groups that do not exist ({n_groups} have scales)")
+    out = np.empty(shape, np.float32)
+    step = max(1, _PIECE // columns)
+    for some in (slice(start, start + step) for start in range(0, rows, step)):
+        out[some] = ints(some)
+        out[some] -= zero[some][:, group] if zero.size > 1 else zero
+        out[some] *= scale[some][:, group]
+    return out
+
+
+def _unpack(words: np.ndarray, bits: int, count: int) -> np.ndarray:
+    """Return uint8 [n, count]: integer i of a row begins at bit i * bits of its words."""
+    words, mask = words.view(np.uint32), np.uint32((1 << bits) - 1)
+    if 32 % bits == 0:
+        values = (words[:, :, None] >> np.arange(0, 32, bits, dtype=np.uint32)) & mask
+        return values.astype(np.uint8).reshape(len(words), -1)[:, :count]
+    first, shift = np.divmod(np.arange(count) * bits, 32)
+    pairs = words[:, first] | (words[:, np.minimum(first + 1, words.shape[1] - 1)].astype(np.uint64) << np.uint64(32))
+    return ((pairs >> shift.astype(np.uint64)) & mask).astype(np.uint8)
