@@ -54,7 +54,9 @@ def stored_outtype(checkpoint: Checkpoint) -> str:
     Packed integers count as the model's own type, in which their producers dequantize them: f16 for GPTQ and AWQ.
     """
     sizes: Counter[str] = Counter()
-    half = "float16" in (checkpoint.config.get("dtype"), checkpoint.config.get("torch_dtype"))
+    text = checkpoint.config.get("text_config")
+    parts = (checkpoint.config, text if isinstance(text, dict) else {})
+    half = any(part.get(name) == "float16" for part in parts for name in ("dtype", "torch_dtype"))
     for info in map(checkpoint.info, checkpoint.names()):
         if len(info.shape) >= 2:
             sizes["f16" if half and info.dtype == "I32" else kept_type(info.dtype)] += info.n_elements

@@ -187,6 +187,12 @@ class Weights:
     def shape(self, name: str) -> Shape:
         return self._replaced[name].shape if name in self._replaced else self.info(name).shape
 
+    def rename(self, name: str, other: str) -> None:
+        """Give a tensor another canonical name."""
+        self._stored[other] = self._stored.pop(name)
+        if name in self._coded:
+            self._coded[other] = self._coded.pop(name)
+
     def replace(self, name: str, values: np.ndarray) -> None:
         """Make read() return these values instead of the stored ones."""
         self._replaced[name] = values

@@ -113,6 +113,8 @@ def _scheme(checkpoint: Checkpoint) -> Scheme:
 def _match(checkpoint: Checkpoint, family: Family, config: ModelConfig, options: TargetOptions) -> _Model:
     dims = family.dims(config)
     weights = Weights(checkpoint, canonical, _scheme(checkpoint))
+    if _ties(config)[0] and "embed_tokens.weight" not in weights and "lm_head.weight" in weights:
+        weights.rename("lm_head.weight", "embed_tokens.weight")  # safetensors' save_model() keeps one of both names
     only = options.mtp_only
     n_mtp = mtp_blocks(family, weights) if options.mtp or only else 0
     if only and not n_mtp:
@@ -123,12 +125,17 @@ def _match(checkpoint: Checkpoint, family: Family, config: ModelConfig, options:
     return _Model(checkpoint, family, config, dims, planned, n_mtp)
 
 
+def _ties(config: ModelConfig) -> tuple[bool, bool]:
+    """Return two flags: config.json ties the head to the embeddings, and it states that they are not tied."""
+    stated = [part.get("tie_word_embeddings") for part in (config.root, config)]
+    return True in stated, True not in stated and False in stated
+
+
 def _require_head(model: _Model) -> None:
     """Check that a model without a head is tied by its configuration, because its embeddings are used as the head."""
     if any(tensor.name == "output.weight" for tensor in model.plan.tensors):
         return
-    stated = [part.get("tie_word_embeddings") for part in (model.config.root, model.config)]
-    if True not in stated and False in stated:
+    if _ties(model.config)[1]:
         raise ConversionError(f"{model.checkpoint.source}: lm_head.weight is missing, and config.json does not tie it")
 
 

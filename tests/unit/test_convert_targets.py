@@ -238,6 +238,18 @@ def test_a_missing_head_is_refused_unless_the_configuration_ties_it(copy: Callab
     assert "output.weight" not in tensors(convert(folder), folder)
 
 
+def test_a_tied_model_may_have_its_embeddings_under_the_name_of_the_head(copy: Callable[..., Path]) -> None:
+    """As safetensors' save_model() stores it."""
+    folder = copy("qwen3")
+    edit_config(folder, lambda c: c.update(tie_word_embeddings=True))
+    edit_state(folder, lambda state: state.pop("lm_head.weight"))
+    expected = convert(folder)
+    edit_state(folder, lambda state: state.update({"lm_head.weight": state.pop("model.embed_tokens.weight")}))
+    assert convert(folder) == expected
+    edit_config(folder, lambda c: c.update(tie_word_embeddings=False))
+    refuses(folder, "missing: embed_tokens.weight")
+
+
 def test_the_same_tensor_twice_is_refused(copy: Callable[..., Path]) -> None:
     folder = copy("qwen3")
     edit_state(folder, lambda state: state.update({"norm.weight": state["model.norm.weight"].clone()}))
