@@ -21,6 +21,7 @@ from llama_eagle.drafting.session_draft import SessionDraft  # noqa: E402
 from llama_eagle.drop_in import chat  # noqa: E402
 from llama_eagle.drop_in.answers import types  # noqa: E402
 from llama_eagle.drop_in.answers.completion import Completion  # noqa: E402
+from llama_eagle.drop_in.answers.prompt import WithoutEnd  # noqa: E402
 from llama_eagle.drop_in.answers.speculative import Speculative, read_speculative  # noqa: E402
 from llama_eagle.drop_in.attributes import Attributes  # noqa: E402
 from llama_eagle.drop_in.images import ImageReader  # noqa: E402
@@ -141,9 +142,9 @@ class Completions(Attributes):
         is_own = self.chat_handler is None and name in chat.CALL_FORMATS
         called = chat.named_function(call.arguments)
         request = chat.prepared(call.arguments, called, is_own=is_own)
-        llama: Any = self
+        llama: Any = WithoutEnd(self) if self.chat_handler is None and self._model.add_eos_token() else self
         if self._images is not None:
-            llama, request["messages"] = self._images.read(self, request["messages"])
+            llama, request["messages"] = self._images.read(llama, request["messages"])
         request["messages"] = self._readable(request["messages"])
         if self.chat_handler is None and name not in (*self._chat_handlers, *chat.CALL_FORMATS):
             chat.warn_dropped(request, name)

@@ -185,7 +185,19 @@ def server_args(served: Checked) -> list[str]:
     pairs = [str(part) for pair in given.items() for part in pair]
     if not build_info().has_page and not any(argument.split("=")[0] == "--path" for argument in options.extra):
         flags += ["--path", str(PLAIN_PAGE)]
-    return [*pairs, *flags, *_device_args(options.load), *_drafting_args(served), *options.extra]
+    return [
+        *pairs, *flags, *_device_args(options.load), *_drafting_args(served), *options.extra, *_end_token_args(served),
+    ]  # fmt: skip
+
+
+def _end_token_args(served: Checked) -> Iterator[str]:
+    """Yield the change of a vocabulary that appends its end token to every text: a prompt is continued.
+
+    After the user's own changes, because llama.cpp uses the first of a repeated key.
+    """
+    key, generates = "tokenizer.ggml.add_eos_token", EMBEDDING.isdisjoint(map(normalized, served.options.extra))
+    if generates and any(each is not None and each.keys.get(key) for each in (served.target, served.draft)):
+        yield from ("--override-kv", f"{key}=bool:false")
 
 
 def server_env(served: Checked) -> dict[str, str]:

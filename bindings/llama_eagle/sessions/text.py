@@ -52,16 +52,21 @@ class Tokenizer:
         self._api: Any = llama_cpp
         self.vocab = model.vocab  # llama_vocab pointer
         self.n_vocab = int(llama_cpp.llama_vocab_n_tokens(model.vocab))
+        self._eos = int(llama_cpp.llama_vocab_eos(model.vocab))
 
-    def encode(self, text: str, *, special: bool = True, add_bos: bool = True) -> list[int]:
-        """Return the token ids of `text`. `special`: recognize control tokens such as <|im_start|>."""
+    def encode(self, text: str, *, special: bool = True, add_bos: bool = True, add_eos: bool = False) -> list[int]:
+        """Return the token ids of `text`. `special`: recognize control tokens such as <|im_start|>.
+
+        add_eos: with `add_bos`, also the end token that some vocabularies append. A prompt to continue has none.
+        """
         data = text.encode("utf-8", "surrogatepass")
         size = len(data) + 8
         tokens = (ctypes.c_int32 * size)()
         n = self._api.llama_tokenize(self.vocab, data, len(data), tokens, size, add_bos, special)
         if n < 0:
             raise NativeError(f"llama_tokenize needs {-n} tokens for {len(data)} bytes", code=n, call="llama_tokenize")
-        return list(tokens[:n])
+        is_ended = add_bos and n > 0 and self._api.llama_vocab_get_add_eos(self.vocab) and tokens[n - 1] == self._eos
+        return list(tokens[: n - 1 if is_ended and not add_eos else n])
 
     def encode_piece(self, text: str, is_first: bool) -> list[int]:
         """Return the token ids of a piece of a longer text."""

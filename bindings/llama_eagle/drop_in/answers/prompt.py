@@ -13,7 +13,7 @@ SPACER_TOKENS = 2
 def prompt_tokens(llm: Any, prompt: str | Sequence[int], suffix: str | None) -> list[int]:
     """Return the tokens of a text with the vocabulary's special tokens, or ids unchanged.
 
-    `suffix`: the text after the gap.
+    `suffix`: the text after the gap. Unlike in the parent, a text without one gets no end token: it is continued.
     """
     is_complete = not isinstance(prompt, str) and suffix is None
     begin, end = ([], []) if is_complete else _special_tokens(llm)
@@ -22,7 +22,7 @@ def prompt_tokens(llm: Any, prompt: str | Sequence[int], suffix: str | None) -> 
     else:
         prefix = llm.tokenize(prompt.encode("utf-8"), add_bos=False, special=suffix is None) if prompt else []
     if suffix is None:
-        return [*begin, *prefix, *end]
+        return [*begin, *prefix]
     first, second = [MARK, *prefix], [MARK, *_suffix_tokens(llm, suffix)]
     return [*begin, *(second + first if llm.spm_infill else first + second), MARK, *end]
 
@@ -44,3 +44,17 @@ def _suffix_tokens(llm: Any, suffix: str) -> list[int]:
     adds_space = llm.metadata.get("tokenizer.ggml.add_space_prefix", "true") == "true"
     tokens = llm.tokenize(f"{SPACER if adds_space else ''}{suffix}".encode(), add_bos=False, special=False)
     return list(tokens[SPACER_TOKENS if adds_space else 0 :])
+
+
+class WithoutEnd:
+    """An `EagleLlama` for a chat handler: a rendered template gets no end token from a vocabulary that appends one."""
+
+    def __init__(self, llama: Any) -> None:
+        self._llama = llama
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._llama, name)
+
+    def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
+        tokens = list(self._llama.tokenize(text, add_bos=add_bos, special=special))
+        return tokens[:-1] if add_bos and tokens[-1:] == [self._llama.token_eos()] else tokens
