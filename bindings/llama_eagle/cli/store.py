@@ -255,12 +255,14 @@ def _entry(folder: Path, source: str, outtype: str) -> Iterator[Any]:
 def _convert(source: str, target: Path, outtype: str, describe: Any) -> None:
     from llama_eagle.convert.source import open_checkpoint
     from llama_eagle.convert.targets import TargetOptions, convert_target
+    from llama_eagle.sessions.same_tokens import compare_tokens
 
     checkpoint = open_checkpoint(source)
     describe(checkpoint.revision)
     with progress(f"converting to {outtype}") as on_progress:
         meter = lambda done, total, _name: on_progress(done / max(total, 1))  # noqa: E731
-        convert_target(checkpoint, target, TargetOptions(outtype=outtype, progress=meter))
+        options = TargetOptions(outtype=outtype, progress=meter, check_tokenizer=compare_tokens)
+        convert_target(checkpoint, target, options)
 
 
 def _is_newer(checkpoint: Path, target: Path) -> bool:

@@ -72,7 +72,7 @@ class Model(Closing):
         params.n_gpu_layers = 0x7FFFFFFF if options.n_gpu_layers < 0 else options.n_gpu_layers
         params.main_gpu, params.split_mode = options.main_gpu, options.split_mode
         set_devices(params, options)
-        params.load_mtp, params.no_alloc = options.load_mtp, options.no_alloc
+        params.load_mtp, params.no_alloc, params.vocab_only = options.load_mtp, options.no_alloc, options.vocab_only
         params.load_mode = _load_mode(llama_cpp, options)
         params.progress_callback = progress_callback(llama_cpp, options.on_progress)
         log.clear()

@@ -138,6 +138,15 @@ class TargetFlags:
         typer.Option(metavar="speculation", help="Named set of tensor types for the target (see `quantize --recipe`)."),
     ] = None
 
+    force_tokenizer: Annotated[
+        bool,
+        typer.Option(
+            "--force-tokenizer",
+            help="Write the file although its tokens differ from those of tokenizer.json, with a warning.",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = False
+
     def options(self, outtype: str, pre: str | None) -> TargetOptions:
         """Return the library's options. Raises `UsageError` for a wrong size."""
         from llama_eagle.convert.targets import TargetOptions
@@ -148,6 +157,7 @@ class TargetFlags:
             mtp_only=self.mtp_only,
             calibration=self.calibration,
             pre=pre,
+            force_tokenizer=self.force_tokenizer,
             split_max_size=_size(self.split_max_size),
             quantize=self._quantize(),
         )
@@ -291,9 +301,11 @@ def _actual_outtype(outtype: str, report: DraftReport) -> str:
 def _convert_target(checkpoint: Checkpoint, out: Path, options: TargetOptions, mmproj: Path | None) -> dict[str, Any]:
     from llama_eagle.convert.quantized import is_direct
     from llama_eagle.convert.targets import convert_target
+    from llama_eagle.sessions.same_tokens import compare_tokens
 
     with progress("converting") as on_progress, progress_later("quantizing") as on_quantize:
-        options = replace(options, progress=lambda done, total, _name: on_progress(done / max(total, 1)))
+        meter = lambda done, total, _name: on_progress(done / max(total, 1))  # noqa: E731
+        options = replace(options, progress=meter, check_tokenizer=compare_tokens)
         if options.quantize is not None or not is_direct(options.outtype):
             options = replace(options, quantize=_with_progress(options.quantize, on_quantize))
         if mmproj is None:

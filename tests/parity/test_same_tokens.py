@@ -1,0 +1,128 @@
+"""The engine's tokens against those of the `tokenizers` package, for every split that is converted by its form."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.pre_tokenizers import NAMES, steps
+from llama_eagle.convert.pre_tokenizers import IGNORE_MERGES
+from llama_eagle.convert.source import Checkpoint
+from llama_eagle.convert.tokenizer import read_tokenizer
+from llama_eagle.convert.writer import gguf_output
+from llama_eagle.sessions.same_tokens import TEXTS, compare_tokens, special_texts
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+pytestmark = pytest.mark.native
+SPECIAL = ["<|begin|>", "<|end|>", "<think>"]
+
+
+@pytest.fixture(scope="module")
+def trained() -> dict[str, Any]:
+    """A tokenizer.json whose merges cross all borders of words, so that each other split gives other tokens."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=3000, min_frequency=1, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator([*TEXTS, *special_texts(SPECIAL)], trainer)
+    tokenizer.add_tokens([AddedToken(text, special="think" not in text, normalized=False) for text in SPECIAL])
+    return dict(json.loads(tokenizer.to_str()))
+
+
+def vocabulary(folder: Path, data: dict[str, Any], pre: str | None = None) -> tuple[Path, Path, Any]:
+    """Write a tokenizer.json and the GGUF of its keys; return both and what the converter read."""
+    (folder / "tokenizer.json").write_text(json.dumps(data), "utf-8")
+    (folder / "config.json").write_text("{}")
+    found = read_tokenizer(Checkpoint(folder, source="test"), 4000, pre=pre, force=True)
+    with gguf_output(folder / "v.gguf", arch="qwen2") as out:
+        found.write(out)
+    return folder / "v.gguf", folder / "tokenizer.json", found
+
+
+def with_split(trained: dict[str, Any], name: str) -> dict[str, Any]:
+    split = {"type": "Sequence", "pretokenizers": steps(name)}
+    return {**trained, "pre_tokenizer": split, "model": {**trained["model"], "ignore_merges": name in IGNORE_MERGES}}
+
+
+APPROXIMATE = ("tekken", "gpt-4o")  # llama.cpp's expressions for them divide words at combining marks
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_split_gives_the_tokens_of_its_tokenizer(name: str, trained: dict[str, Any], tmp_path: Path) -> None:
+    *files, data = vocabulary(tmp_path, with_split(trained, name))
+    assert data.pre == name
+    assert bool(compare_tokens(*files, data)) == (name in APPROXIMATE)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_other_split_is_found(name: str, trained: dict[str, Any], tmp_path: Path) -> None:
+    other = "qwen2" if name not in ("qwen2", "qwen35") else "llama-bpe"
+    *files, data = vocabulary(tmp_path, with_split(trained, name), pre=other)
+    (found,) = compare_tokens(*files, data)
+    assert "in the engine" in found
+
+
+def with_flags(data: dict[str, Any], **flags: bool) -> dict[str, Any]:
+    added = [{**token, **flags} if token["content"] == "<think>" else token for token in data["added_tokens"]]
+    return {**data, "added_tokens": added}
+
+
+CHANGES: dict[str, tuple[dict[str, Any], str]] = {
+    "lower case": ({"normalizer": {"type": "Lowercase"}}, "its normalizer is Lowercase"),
+    "compatibility forms": ({"normalizer": {"type": "NFKC"}}, "its normalizer is NFKC"),
+    "a prepended space": ({"normalizer": {"type": "Prepend", "prepend": " "}}, "its normalizer is Prepend"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_reason_is_named(name: str, trained: dict[str, Any], tmp_path: Path) -> None:
+    change, reason = CHANGES[name]
+    *files, data = vocabulary(tmp_path, {**with_split(trained, "qwen2"), **change})
+    (found,) = compare_tokens(*files, data)
+    assert found.endswith(f"{reason}, which llama.cpp does not apply")
+
+
+@pytest.mark.parametrize("flag", ["lstrip", "rstrip", "single_word"])
+def test_flags_of_added_tokens(flag: str, trained: dict[str, Any], tmp_path: Path) -> None:
+    *files, data = vocabulary(tmp_path, with_flags(with_split(trained, "qwen2"), **{flag: True}))
+    (found,) = compare_tokens(*files, data)
+    assert found.endswith(f"'<think>' has the flag {flag}, which a GGUF cannot state")
+
+
+@pytest.mark.parametrize("text", ["<|im_end|>", "</s>"])
+def test_an_ordinary_entry_that_a_loader_takes_for_special(text: str, trained: dict[str, Any], tmp_path: Path) -> None:
+    changed = with_split(trained, "qwen2")
+    vocab = changed["model"]["vocab"]
+    changed["model"] = {**changed["model"], "vocab": {**vocab, text: max(vocab.values()) + 10}}
+    *files, data = vocabulary(tmp_path, changed)
+    found = compare_tokens(*files, data)
+    if text == "</s>":
+        assert found == []
+    else:
+        assert "'<|im_end|>' for a special token" in found[0]
+
+
+def test_tokens_around_a_text(trained: dict[str, Any], tmp_path: Path) -> None:
+    """A post-processor with two tokens before a text, of which a GGUF states one."""
+    begin, end = ({"SpecialToken": {"id": text, "type_id": 0}} for text in SPECIAL[:2])
+    ids = {token["content"]: token["id"] for token in trained["added_tokens"]}
+    known = {text: {"id": text, "ids": [ids[text]], "tokens": [text]} for text in SPECIAL[:2]}
+    text = {"Sequence": {"id": "A", "type_id": 0}}
+    for single, fits in (([begin, text], True), ([begin, text, end], True), ([begin, begin, text], False)):
+        template = {"type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": known}
+        *files, data = vocabulary(tmp_path, {**with_split(trained, "llama-bpe"), "post_processor": template})
+        assert (compare_tokens(*files, data) == []) == fits
+
+
+def test_a_rendered_chat_is_compared(trained: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}\u1e9b\u0323{% endfor %}")
+    changed = {**with_split(trained, "qwen2"), "normalizer": {"type": "NFC"}}
+    *files, data = vocabulary(tmp_path, changed)
+    assert compare_tokens(*files, data) == [], "NFC is not compared: no text of these has separate accents"
+    (tmp_path / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}e\u0301{% endfor %}")
+    *files, data = vocabulary(tmp_path, changed)
+    (found,) = compare_tokens(*files, data)
+    assert "Answer briefly." in found
