@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -114,6 +116,8 @@ def test_an_architecture_that_publishes_nothing_is_named(tmp_path: Path, monkeyp
 
 
 _YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}
+_MROPE = {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25}
+_LINEAR, _FULL = "linear_attention", "full_attention"
 UNUSUAL: dict[str, tuple[str, dict[str, Any]]] = {
     "biases everywhere": ("llama3", {"attention_bias": True, "mlp_bias": True}),
     "linear scaling": ("llama3", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}}),
@@ -121,6 +125,14 @@ UNUSUAL: dict[str, tuple[str, dict[str, Any]]] = {
     "YaRN": ("qwen3", {"rope_parameters": _YARN}),
     "YaRN with a magnitude": ("qwen3", {"rope_parameters": {**_YARN, "attention_factor": 1.5}}),
     "YaRN with mscale": ("llama3", {"rope_parameters": {**_YARN, "mscale": 0.7, "mscale_all_dim": 1.2}}),
+    "YaRN with another length next to it": ("qwen3", {"rope_parameters": _YARN, "original_max_position_embeddings": 8}),
+    "YaRN without a factor": ("qwen3", {"rope_parameters": {**_YARN, "factor": None}}),
+    "full attention in every second block": ("qwen35-text", {"layer_types": [_LINEAR, _FULL] * 4}),
+    "full attention at unequal distances": (
+        "qwen3next",
+        {"layer_types": [_LINEAR, _FULL, _FULL, *[_LINEAR] * 4, _FULL]},
+    ),
+    "sections beyond the rotation": ("qwen35-text", {"rope_parameters": {**_MROPE, "mrope_section": [11, 11, 10]}}),
     "a window of the whole context": (
         "qwen2",
         {"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 0},
@@ -131,7 +143,9 @@ UNUSUAL: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("case", UNUSUAL)
 def test_logits_of_unusual_configurations(case: str, tmp_path: Path) -> None:
     family, fields = UNUSUAL[case]
-    folder = make_target(family, tmp_path, seed=1, **fields)
+    folder = make_target(family, tmp_path, seed=1, **copy.deepcopy(fields))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **fields}))  # transformers stores what it made of them
     convert_target(folder, tmp_path / "m.gguf", TargetOptions(outtype="f32"))
     tokens = np.random.default_rng(2).integers(0, 480, N_TOKENS).tolist()
     logits, boundaries = _run_transformers(folder, family, tokens)
