@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from fixtures.schemas import BARE, CONFLICTS, DEFINED, ENDLESS, RECURSIVE, SIBLINGS
-from llama_eagle.drop_in.chat import grammar_of_schema, schemas
+from llama_eagle.drop_in.chat import _grammar_of_calls, grammar_of_schema, schemas
 from llama_eagle.errors import UsageError
 from llama_eagle.generation.numbers import integers, numbers
 from llama_eagle.generation.schema import gbnf, unenforced
@@ -157,7 +157,104 @@ def test_keys_without_a_grammar_are_named() -> None:
         grammar_of_schema(json.dumps(schema))
     assert len(found) == 1
     assert unenforced({"type": "object", "minProperties": 0, "enum": [{"if": 1}], "title": "format"}) == set()
-    assert unenforced({"anyOf": [{"type": "array", "contains": {}}, {"not": {"if": {}}}]}) == {"contains", "if"}
+    assert unenforced({"anyOf": [{"type": "array", "contains": {}}, {"not": {"if": {}}}]}) == {"contains", "not"}
+    assert unenforced({"properties": {"not": {"patternProperties": {"^a": {}}}}}) == {"patternProperties"}
+    assert unenforced({"dependencies": {"a": ["b"]}}) == {"dependencies"}
+    for text in ('{"not": {}}', '{"if": {}}'):  # nothing else: any object
+        assert gbnf(text) == gbnf("{}")
+
+
+KIND_A, KIND_B = ({"properties": {"kind": {"const": kind}, "x": {}}, "required": ["kind"]} for kind in "ab")
+ONE_ONLY: list[dict[str, Any]] = [
+    {"oneOf": [{"type": "integer"}, {"type": ["string", "null"]}, {"enum": [True]}]},
+    {"oneOf": [{"const": 1}, {"enum": [2, 3]}]},
+    {"oneOf": [KIND_A, KIND_B]},
+    {"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}], "$defs": {"a": KIND_A, "b": KIND_B}},
+    {"oneOf": [{"properties": {"e": {}}, "required": ["e"]}, {"properties": {"p": {}}, "required": ["p"]}]},
+]
+OVERLAPPING: list[dict[str, Any]] = [
+    {"oneOf": [{"type": "integer"}, {"type": "number"}]},
+    {"oneOf": [{"enum": [1, 2]}, {"enum": [2, 3]}]},
+    {"oneOf": [{"type": "string", "maxLength": 2}, {"type": "string", "minLength": 2}]},
+    {"properties": {"e": {}, "p": {}}, "oneOf": [{"required": ["e"]}, {"required": ["p"]}]},
+    {"oneOf": [KIND_A, KIND_A | {"required": []}]},
+    {"oneOf": [KIND_A | {"additionalProperties": True}, {"properties": {"z": {}}, "required": ["z"]}]},
+    {"oneOf": [{"$ref": "#/none"}, KIND_A]},
+]
+
+
+@pytest.mark.parametrize("schema", [*ONE_ONLY, *OVERLAPPING], ids=repr)
+def test_one_of_is_named_where_a_value_may_fit_two_parts(schema: dict[str, Any]) -> None:
+    assert unenforced(schema) == (set() if schema in ONE_ONLY else {"oneOf"})
+
+
+REQUIRED: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    (
+        {"properties": {"a": {"type": "integer"}}, "required": ["a", "b"]},
+        {"properties": {"a": {"type": "integer"}, "b": {}}, "required": ["a", "b"]},
+    ),
+    (
+        {"type": "object", "required": ["b"]},
+        {"type": "object", "properties": {"b": {}}, "required": ["b"], "additionalProperties": True},
+    ),
+    (
+        {"additionalProperties": {"type": "string"}, "required": ["b"]},
+        {
+            "properties": {"b": {"type": "string"}},
+            "required": ["b"],
+            "additionalProperties": {"type": "string"},
+        },
+    ),
+    ({"properties": {"a": {}, "b": False}}, {"properties": {"a": {}}}),
+]
+
+
+@pytest.mark.parametrize(("schema", "other"), REQUIRED, ids=repr)
+def test_required_keys_without_a_property_are_written(schema: dict[str, Any], other: dict[str, Any]) -> None:
+    assert gbnf(json.dumps(schema)) == gbnf(json.dumps(other))
+    assert gbnf(json.dumps({"items": schema, "type": "array"})) == gbnf(json.dumps({"items": other, "type": "array"}))
+
+
+IMPOSSIBLE: dict[str, dict[str, Any]] = {
+    "required key 'b' is not allowed": {"properties": {"a": {}}, "required": ["b"], "additionalProperties": False},
+    "required key 'a' is not allowed": {"properties": {"a": False}, "required": ["a"]},
+    "prefixItems with items": {"type": "array", "prefixItems": [{"type": "string"}], "items": {"type": "integer"}},
+    "minimum must be a number within 20 digits": {"type": "integer", "minimum": 10**20},
+    "exclusiveMaximum must be a number within 20 digits": {"type": "number", "exclusiveMaximum": -(10**20)},
+}
+
+
+@pytest.mark.parametrize("reason", IMPOSSIBLE)
+def test_schemas_that_a_grammar_would_get_wrong(reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        grammar_of_schema(json.dumps(IMPOSSIBLE[reason]))
+
+
+def test_bounds_of_64_bits_hold_and_greater_ones_are_never_reached() -> None:
+    for low, high in ((-(2**63), 2**63 - 1), (0, 2**64 - 1), (2**63, None), (None, 2**64)):
+        pattern = matches(integers(low, high))
+        for value in (-(2**63) - 1, -(2**63), -1, 0, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 2**64 + 1):
+            longest = 19 if low == 2**63 else 15  # without a bound
+            within = (low is None or value >= low) and (high is None or value <= high)
+            allowed = within and (None not in (low, high) or len(str(abs(value))) <= longest or value * (high or 0) > 0)
+            assert bool(pattern.fullmatch(str(value))) == allowed, (low, high, value)
+    for wide in ({"maximum": 10**25, "minimum": -1.5e300}, {"exclusiveMaximum": 1.7e308}):
+        assert gbnf(json.dumps({"type": "integer", **wide})) == gbnf('{"type": "integer", "minimum": -1e30}')
+
+
+def test_a_tool_that_has_no_grammar_is_named() -> None:
+    """Also among many: 30 tools with eight bounded arrays each are within the limits."""
+    arrays = {
+        f"a{i}": {"type": "array", "maxItems": 50 + i, "items": {"type": "string", "maxLength": 90 + i}}
+        for i in range(8)
+    }
+    tools = [{"function": {"name": f"t{i}", "parameters": {"type": "object", "properties": arrays}}} for i in range(30)]
+    request = {"tools": tools, "grammar": None}
+    _grammar_of_calls(request)
+    bad = {"type": "object", "properties": {"a": {"type": "string", "minLength": 5000}}}
+    tools[17]["function"]["parameters"] = bad
+    with pytest.raises(UsageError, match=r"^tool 't17': the JSON schema .*minLength 5000 is above 2000"):
+        _grammar_of_calls(request)
 
 
 @pytest.mark.parametrize(("schema", "merged"), SIBLINGS, ids=repr)

@@ -113,7 +113,13 @@ def _grammar_of_calls(request: Request) -> LlamaGrammar:
             for i, function in enumerate(functions)
         },
     }
-    return grammar_of_schema(json.dumps(schema))
+    try:
+        return grammar_of_schema(json.dumps(schema))
+    except UsageError:
+        for function in functions:
+            parameters = json.dumps(function.get("parameters") or {"type": "object"})
+            grammar_of_schema(parameters, f"tool {function['name']!r}: ")
+        raise
 
 
 def _schema_of_call(name: str, parameters: str) -> dict[str, Any]:
@@ -170,13 +176,15 @@ def schema_grammar(response_format: Mapping[str, Any]) -> LlamaGrammar | None:
     return None if schema is None else grammar_of_schema(json.dumps(schema))
 
 
-def grammar_of_schema(schema: str) -> LlamaGrammar:
-    """Return the grammar of a JSON schema. Raises `UsageError` if it cannot be converted."""
+def grammar_of_schema(schema: str, where: str = "") -> LlamaGrammar:
+    """Return the grammar of a JSON schema. Raises `UsageError` if it cannot be converted. where: for the message."""
     try:
         grammar, names = LlamaGrammar.from_string(gbnf(schema), verbose=False), unenforced(json.loads(schema))
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise UsageError(f"the JSON schema cannot be turned into a grammar ({reason:.200}). Simplify it.") from None
+        raise UsageError(
+            f"{where}the JSON schema cannot be turned into a grammar ({reason:.200}). Simplify it."
+        ) from None
     if names:
         warnings.warn(f"the grammar does not enforce {', '.join(sorted(names))}. Check the answer.", stacklevel=4)
     return grammar

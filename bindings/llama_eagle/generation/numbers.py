@@ -9,6 +9,8 @@ from typing import Any
 
 PLACES = 16  # decimal places of a number with a bound
 LONGEST = 15  # digits of an integer without a bound, as in llama-cpp-python
+WIDEST = 10**20 - 1  # largest bound; 64-bit integers have fewer digits
+LOWER = ("minimum", "exclusiveMinimum")
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 
@@ -26,7 +28,7 @@ def numbers(schema: Mapping[str, Any]) -> str:
 
     Raises ValueError if there is none.
     """
-    bounds(schema)
+    schema = _within_reach(schema)
     places = round(-math.log10(schema["multipleOf"])) if "multipleOf" in schema else PLACES
     lows = [(_decimal(schema[key]), key != "minimum") for key in ("minimum", "exclusiveMinimum") if key in schema]
     highs = [(_decimal(schema[key]), key != "maximum") for key in ("maximum", "exclusiveMaximum") if key in schema]
@@ -107,10 +109,27 @@ def _fractions(low: Fraction, high: Fraction | None, left: int) -> tuple[bool, s
     return may_end, " | ".join(parts)
 
 
-def bounds(schema: Mapping[str, Any]) -> tuple[int | None, int | None]:
+def _within_reach(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Drop bounds that no number of a grammar reaches, which has at most as many digits as `WIDEST`.
+
+    Raises ValueError for bounds that are no numbers, and for those that exclude all numbers of a grammar.
+    """
+    found = dict(schema)
     for key in BOUNDS:
-        if key in schema and not (is_number(schema[key]) and abs(schema[key]) <= 2**62):
-            raise ValueError(f"{key} must be a number within 2^62")
+        if key not in schema:
+            continue
+        if not is_number(schema[key]) or not math.isfinite(schema[key]):
+            raise ValueError(f"{key} must be a number")
+        if (schema[key] > WIDEST and key in LOWER) or (schema[key] < -WIDEST and key not in LOWER):
+            raise ValueError(f"{key} must be a number within 20 digits")
+        if abs(schema[key]) > WIDEST:
+            del found[key]
+    return found
+
+
+def bounds(schema: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Return the least and the greatest integer within the bounds of a schema; None without a bound."""
+    schema = _within_reach(schema)
     lows = [math.ceil(schema["minimum"])] if "minimum" in schema else []
     lows += [math.floor(schema["exclusiveMinimum"]) + 1] if "exclusiveMinimum" in schema else []
     highs = [math.floor(schema["maximum"])] if "maximum" in schema else []

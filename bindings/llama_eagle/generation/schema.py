@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -30,10 +31,11 @@ TYPES = {
     "list": "array", "tuple": "array", "None": "null", "NoneType": "null",
 }  # fmt: skip
 JSON_TYPES = ("null", "boolean", "number", "integer", "string", "array", "object")
-# Keys without a grammar, as in llama-cpp-python.
+# Keys without a grammar, as in llama-cpp-python. `oneOf` is another one if its parts overlap.
 UNENFORCED = {
-    "minProperties", "maxProperties", "uniqueItems", "contains", "minContains", "maxContains", "propertyNames",
-    "dependentRequired", "dependentSchemas", "if", "unevaluatedItems", "unevaluatedProperties",
+    "patternProperties", "not", "dependencies", "minProperties", "maxProperties", "uniqueItems", "contains",
+    "minContains", "maxContains", "propertyNames", "dependentRequired", "dependentSchemas", "if", "unevaluatedItems",
+    "unevaluatedProperties",
 }  # fmt: skip
 LITERALS = ("const", "enum", "default", "examples")  # keys with values, not schemas
 NAMED = ("properties", "$defs", "definitions")  # keys with schemas by name
@@ -74,10 +76,14 @@ def with_json_types(schema: Any, *, is_schema: bool = True) -> Any:
     return found
 
 
-def unenforced(schema: Any, *, is_schema: bool = True) -> set[str]:
-    """Return the keys of a schema that its grammar does not enforce, at any depth, and its unknown formats."""
+def unenforced(schema: Any, *, is_schema: bool = True, root: Any = None) -> set[str]:
+    """Return the keys of a schema that its grammar does not enforce, at any depth, and its unknown formats.
+
+    root: the whole schema, for references.
+    """
+    root = schema if root is None else root
     if isinstance(schema, list):
-        return set().union(*(unenforced(entry, is_schema=is_schema) for entry in schema))
+        return set().union(*(unenforced(entry, is_schema=is_schema, root=root) for entry in schema))
     if not isinstance(schema, Mapping):
         return set()
     found: set[str] = set()
@@ -87,8 +93,63 @@ def unenforced(schema: Any, *, is_schema: bool = True) -> set[str]:
         elif is_schema and key == "format" and schema.get("type") == "string" and not _is_known_format(value):
             found.add(f"format {value}")
         elif not (is_schema and key in LITERALS):
-            found |= unenforced(value, is_schema=not (is_schema and key in NAMED))
+            found |= unenforced(value, is_schema=not (is_schema and key in NAMED), root=root)
+    if is_schema and isinstance(schema.get("oneOf"), list) and not _is_one_only(schema, root):
+        found.add("oneOf")
     return found
+
+
+def _is_one_only(schema: Mapping[str, Any], root: Any) -> bool:
+    """Return True if no value that a grammar allows fits two parts of `oneOf`."""
+    siblings = {key: value for key, value in schema.items() if key in CONSTRAINTS - {"oneOf"}}
+    try:
+        parts = [_merged(siblings, _followed(part, root)) for part in schema["oneOf"]]
+        return all(_exclude(one, other, root) for one, other in itertools.combinations(parts, 2))
+    except (ValueError, TypeError, RecursionError):
+        return False
+
+
+def _exclude(one: Mapping[str, Any], other: Mapping[str, Any], root: Any) -> bool:
+    """Return True if no value that a grammar allows fits both schemas: by their types, constants or required keys."""
+    literals = [_literals(each) for each in (one, other)]
+    if None not in literals:
+        return not any(value in literals[1] for value in literals[0])
+    if not _kinds(one) & _kinds(other):
+        return True
+    if _kinds(one) | _kinds(other) != {"object"}:
+        return False
+    properties = [each.get("properties", {}) for each in (one, other)]
+    required = [set(each.get("required", [])) for each in (one, other)]
+    is_open = any(each.get("additionalProperties") or not each.get("properties") for each in (one, other))
+    if not is_open and required[0] - properties[1].keys() and required[1] - properties[0].keys():
+        return True  # grammars write no other keys
+    common = [key for key in required[0] & required[1] if key in properties[0] and key in properties[1]]
+    return any(_exclude(*(_followed(each[key], root) for each in properties), root) for key in common)
+
+
+def _followed(schema: Any, root: Any) -> Mapping[str, Any]:
+    """Return a schema, or what its reference names."""
+    for _ in range(MOST_REFERENCES):
+        if not isinstance(schema, Mapping) or "$ref" not in schema:
+            break
+        schema = _named(str(schema["$ref"]), root)
+    if not isinstance(schema, Mapping):
+        raise TypeError(f"a schema must be an object, not {schema!r:.50}")
+    return schema
+
+
+def _literals(schema: Mapping[str, Any]) -> Any:
+    return [schema["const"]] if "const" in schema else schema.get("enum")
+
+
+def _kinds(schema: Mapping[str, Any]) -> set[str]:
+    """Return the JSON types that a schema allows; an integer is a number."""
+    literals = _literals(schema)
+    if literals is not None:
+        kinds = {bool: "boolean", int: "number", float: "number", str: "string", dict: "object", list: "array"}
+        return {kinds.get(type(value), "null") for value in literals}
+    given = schema.get("type", "object" if {"properties", "required"} & schema.keys() else list(JSON_TYPES))
+    return {"number" if kind == "integer" else kind for kind in (given if isinstance(given, list) else [given])}
 
 
 def _json_type(value: Any) -> Any:
@@ -138,8 +199,10 @@ class _Converter(SchemaConverter):
             raise TypeError(f"a schema must be an object, not {schema!r:.50}")
         _require_keys(schema)
         schema = self._without_siblings(schema)
-        schema = _typed(_within_counts(self._without_all_of(schema)))
+        schema = _with_required(_typed(_within_counts(self._without_all_of(schema))))
         _require_followed(schema)
+        if not name and not DECIDING & schema.keys():
+            schema = {}  # as in the parent: any object
         if name and not DECIDING & schema.keys():
             return str(self._add_rule(self._rule_name(name), self._add_primitive("value", PRIMITIVE_RULES["value"])))
         if isinstance(schema.get("type"), list) and not any(key in schema for key in ("$ref", "oneOf", "anyOf")):
@@ -246,12 +309,35 @@ def _typed(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     return schema
 
 
+def _with_required(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Add required keys without a property, and remove properties that are not allowed.
+
+    Raises ValueError for a required key that is not allowed.
+    """
+    if schema.get("type", "object") != "object" or any(key in schema for key in (*FIRST, "allOf")):
+        return schema
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    others = schema.get("additionalProperties", True)
+    missing = [key for key in required if key not in properties]
+    forbidden = [key for key in required if properties.get(key, others) is False]
+    if forbidden:
+        raise ValueError(f"required key {forbidden[0]!r:.50} is not allowed by the properties: correct the schema")
+    found = {key: value for key, value in properties.items() if value is not False}
+    found |= dict.fromkeys(missing, others)
+    if not missing:
+        return schema if found == properties else {**schema, "properties": found}
+    open_object = {} if "properties" in schema else {"additionalProperties": others}
+    return {**schema, **open_object, "properties": found}
+
+
 def _require_keys(schema: Mapping[str, Any]) -> None:
     """Check that each key has a value of the right type. Raises TypeError or ValueError."""
     kind = schema.get("type", "object")
     known = all(isinstance(each, str) and each in JSON_TYPES for each in (kind if isinstance(kind, list) else [kind]))
     if not known or kind == []:
         raise ValueError(f"type {kind!r:.50} is not one of {', '.join(JSON_TYPES)}, or a list of them")
+    if "prefixItems" in schema and schema.get("items", False) is not False:
+        raise ValueError("prefixItems with items is not supported: leave one out")
     for key, form, words in (
         ("properties", Mapping, "an object"),
         ("required", list, "a list of names"),
