@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +18,7 @@ import transformers
 from fixtures.native import NativeTarget
 from fixtures.targets import FAMILIES
 from fixtures.training import chat, make_training_target, write_jsonl
+from fixtures.vision_files import png, png_head
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import ConfigError, EnvironmentFailure, InputError
 from llama_eagle.train.data.documents import read_documents
@@ -76,7 +79,7 @@ def test_the_gain_of_the_last_norm(tmp_path: Path) -> None:
 
 
 def image_samples(folder: Path, tmp_path: Path) -> tuple[list[Sample], OnlineFeatures]:
-    for name, size in (("red", (64, 96)), ("blue", (128, 64))):
+    for name, size in (("red", (96, 96)), ("blue", (128, 64))):
         Image.new("RGB", size, name).save(tmp_path / f"{name}.png")
     see = [{"type": "text", "text": "what is"}, {"type": "image", "image": "red.png"}]
     both = [*see, {"type": "image", "image": "blue.png"}, {"type": "text", "text": "then"}]
@@ -94,7 +97,7 @@ def test_images_are_seen_by_the_target(family: str, tmp_path: Path) -> None:
     samples, source = image_samples(folder, tmp_path)
     batch = source.batch([0, 1, 2])
     model = getattr(transformers, FAMILIES[family][1]).from_pretrained(folder, dtype=torch.float32).eval()
-    n_rows = [6, 0, 14]  # of 32 x 32 pixels
+    n_rows = [9, 0, 17]  # of 32 x 32 pixels
     for i, sample in enumerate(samples):
         tokens = torch.from_numpy(sample.tokens).long()[None]
         is_image = tokens == model.config.image_token_id
@@ -140,13 +143,42 @@ def test_stored_features_hold_images(family: str, tmp_path: Path) -> None:
                 assert found.positions.equal(expected.positions)
 
 
-def test_bad_images_are_named_by_line(tmp_path: Path) -> None:
+def test_bad_images_are_named_at_once(tmp_path: Path) -> None:
     folder = make_training_target("qwen3vl", tmp_path / "target")
     (tmp_path / "broken.png").write_bytes(b"\x89PNG broken")
-    data = write_jsonl(tmp_path / "c.jsonl", chat("a", "b"), chat([{"type": "image", "image": "broken.png"}], "x"))
-    maker = SampleMaker(load_tokenizer(folder), 128, load_images(read_target(folder, (4, 5, 6))))
-    with pytest.raises(InputError, match=r"c\.jsonl:2: image .*broken.png cannot be read"):
-        maker.make(read_documents([data]))
+    (tmp_path / "bomb.png").write_bytes(png_head(60_000, 60_000))
+    Image.new("I", (64, 64)).save(tmp_path / "deep.tiff")
+    (tmp_path / "good.png").write_bytes(png(1, 96, 96))
+    good = "data:image/png;base64," + base64.b64encode(png(1, 96, 96)).decode()
+    bad = ["broken.png", "bomb.png", "deep.tiff", "gone.png", "https://example.com/a.png", "data:image/png;base64,AAAA"]
+    see = [chat([{"type": "image", "image": name}], "x") for name in ("good.png", good, *bad)]
+    typed = chat("what is <|image_pad|>?", "x")
+    tokenizer, images = load_tokenizer(folder), load_images(read_target(folder, (4, 5, 6)))
+    maker = SampleMaker(tokenizer, 128, images)
+    with pytest.raises(InputError) as caught:
+        maker.make(read_documents([write_jsonl(tmp_path / "c.jsonl", chat("a", "b"), *see, typed)]))
+    told = str(caught.value)
+    assert re.search(r"c\.jsonl:4: image .*broken\.png cannot be read as a picture: .* Faulty, too: ", told), told
+    places = [f"c.jsonl:{n} ({name[:40]})" for n, name in enumerate(bad, start=4)][1:-1]
+    assert all(place in told for place in (*places, "c.jsonl:9 (a data URL)", "c.jsonl:10")) and "AAAA" not in told
+    faults = {
+        "bomb.png": "million pixels. Scale it down",
+        "https://example.com/a.png": "is a URL of https: Save the picture",
+        "data:image/png;base64,AAAA": "an image in a data URL cannot be read as a picture",
+    }
+    for name, fault in faults.items():
+        with pytest.raises(InputError, match=fault):
+            maker.make(
+                read_documents([write_jsonl(tmp_path / "one.jsonl", chat([{"type": "image", "image": name}], "x"))])
+            )
+    with pytest.raises(InputError, match=r"one\.jsonl:1: its text contains <\|image_pad\|>"):
+        maker.make(read_documents([write_jsonl(tmp_path / "one.jsonl", typed)]))
+    assert images is not None
+    first, second = SampleMaker(tokenizer, 128, images).make(
+        read_documents([write_jsonl(tmp_path / "d.jsonl", *see[:2])])
+    )
+    pixels = [images.pixels(sample.images, "")["pixel_values"] for sample in (first, second)]
+    assert first.tokens.tolist() == second.tokens.tolist() and pixels[0].equal(pixels[1])
 
 
 # --- refusals -------------------------------------------------------------------------------------------------------

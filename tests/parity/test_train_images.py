@@ -5,8 +5,10 @@ Inputs, features and positions of every row, with libmtmd's vision tower and tra
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import torch
 from fixtures.f32_memory import f32_session
 from fixtures.native import NativeTarget
 from fixtures.training import make_training_target
-from fixtures.vision_files import png
+from fixtures.vision_files import encoded, png
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target, convert_vision
 from llama_eagle.sessions.models import Model
@@ -28,9 +30,12 @@ from llama_eagle.train.export import DraftOf, export_draft
 from llama_eagle.train.features import Batch, OnlineFeatures
 from llama_eagle.train.model import Eagle3Draft, Sections
 from llama_eagle.train.targets.checkpoint import Images, Target, load_images, read_target
+from llama_eagle.train.targets.pictures import row_size
 from llama_eagle.vision.encoder import VisionEncoder
 from llama_eagle.vision.in_text import FIRST_ID, PicturesInText
+from llama_eagle.vision.pictures import Picture
 from llama_eagle.vision.rows import image_positions, n_positions, text_positions
+from PIL import Image
 
 pytestmark = pytest.mark.native
 
@@ -181,3 +186,61 @@ def test_a_draft_learns_what_it_drafts_from(both: Both, sections: Any) -> None:
         session.draft(last[-2], 1)
         assert relative(session.draft_logits(0), expected) < TOLERANCE
         session.reset()
+
+
+SIDES = (1, 2, 31, 33, 48, 50, 127, 128, 255, 640, 1000, 1999, 3200, 4000)
+
+
+def test_pictures_have_the_rows_of_the_engine(both: Both) -> None:
+    encoder, align = both.pictures.encoder, both.images.patch * both.images.merge
+    for width in SIDES:
+        for height in SIDES:
+            picture = Picture("picture", "", width, height, b"")
+            frame = encoder.frame(picture)
+            assert row_size(picture, align) == (frame.width, frame.height), (width, height)
+
+
+def deep(seed: int) -> bytes:
+    """Return a PNG of 16 bits."""
+    values = np.random.default_rng(seed).integers(0, 1 << 16, (64, 96), np.uint16)
+    return encoded(Image.fromarray(values))
+
+
+def turned(orientation: int) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encoded(Image.open(io.BytesIO(png(3, 150, 70))), "JPEG", exif=exif, quality=95)
+
+
+def transparent(mode: str) -> bytes:
+    pixels = np.random.default_rng(4).integers(0, 256, (80, 60, len(mode)), np.uint8)
+    return encoded(Image.fromarray(pixels, mode))
+
+
+PICTURES = {
+    "1 x 1": lambda: png(1, 1, 1),
+    "1 x 400": lambda: png(1, 1, 400),
+    "small": lambda: png(1, 50, 30),
+    "odd": lambda: png(2, 211, 97),
+    "128 x 128": lambda: png(1, 128, 128),
+    "gray": lambda: encoded(Image.open(io.BytesIO(png(5, 90, 90))).convert("L")),
+    "one bit": lambda: encoded(Image.open(io.BytesIO(png(5, 90, 90))).convert("1")),
+    "palette": lambda: encoded(Image.open(io.BytesIO(png(5, 90, 90))).convert("P"), transparency=3),
+    "CMYK": lambda: encoded(Image.open(io.BytesIO(png(5, 90, 90))).convert("CMYK"), "JPEG"),
+    "16 bits": lambda: deep(6),
+    "RGBA": lambda: transparent("RGBA"),
+    "LA": lambda: transparent("LA"),
+    **{f"EXIF {n}": partial(turned, n) for n in (3, 6, 8)},
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_pictures_are_prepared_as_in_the_engine(name: str, both: Both, tmp_path: Path) -> None:
+    """The rows of the engine's encoder, and those of transformers from the trainer's pixels."""
+    path = tmp_path / "picture"
+    path.write_bytes(PICTURES[name]())
+    rows = both.pictures.encoder.encode(both.pictures.open(path, "")).as_array()[:, : both.native.n_embd].copy()
+    pixels = both.images.pixels([path], "")
+    with torch.no_grad():
+        found = both.target.model.model.get_image_features(pixels["pixel_values"], pixels["image_grid_thw"])
+    assert relative(torch.cat(list(found.pooler_output)), rows) < TOLERANCE

@@ -44,7 +44,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
         (
             "video.jsonl",
             b'{"messages": [{"role": "user", "content": [{"type": "video"}]}]}',
-            ("video.jsonl:1: content",),
+            ("video.jsonl:1: content has a part of type 'video'. Only text and image parts",),
         ),
     ],
 )
@@ -64,6 +64,49 @@ def test_all_faulty_lines_of_a_file_are_named_at_once(tmp_path: Path) -> None:
     path.write_bytes(b"\n".join(lines + [b"[]"] * 40))
     with pytest.raises(InputError, match=r"lines 4, 5, 6, .*, 23 and 22 more\.$"):
         list(read_documents([path]))
+
+
+SEE = {"role": "user", "content": "what is <image> and <image>?"}
+SEEN = {"role": "assistant", "content": "a fox"}
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"messages": [SEE, SEEN], "images": ["a.png"]}, "1 files in images, but 2 places"),
+        ({"messages": [SEEN], "image": "a.png"}, "1 files in images, but 0 places"),
+        ({"messages": [SEE, SEEN], "images": [{"bytes": "x"}]}, "images must be a list of file names"),
+        ({"messages": [SEE, SEEN], "videos": ["a.mp4"]}, "videos is not supported in training data"),
+        ({"text": "a fox", "images": ["a.png"]}, "images is not supported in training data"),
+        ({"messages": [SEE, SEEN], "tools": "[{"}, "tools must be a list of objects"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}, SEEN]}, "0 files in images, but 1 places"),
+    ],
+)
+def test_what_is_next_to_the_messages_is_used_or_refused(record: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "c.jsonl", {"text": "fine"}, record)
+    with pytest.raises(InputError, match=rf"c\.jsonl:2: {message}"):
+        list(read_documents([path]))
+
+
+def test_images_tools_and_a_system_message_next_to_the_messages(tmp_path: Path) -> None:
+    parts = [{"type": "image"}, {"type": "text", "text": "now <image>"}]
+    record = {
+        "messages": [SEE, SEEN, {"role": "user", "content": parts}, SEEN],
+        "images": ["a.png", "b.png", "c.png", "d.png"],
+        "tools": json.dumps([{"type": "function"}]),
+        "system": "Be brief.",
+    }
+    (document,) = read_documents([write_jsonl(tmp_path / "c.jsonl", record)])
+    assert document.tools == ({"type": "function"},)
+    system, first, _, second, _ = document.messages
+    assert system == {"role": "system", "content": "Be brief."}
+    texts = [part.get("text", part.get("image")) for part in first["content"]]
+    assert texts == ["what is ", "a.png", " and ", "b.png", "?"]
+    assert [part.get("text", part.get("image")) for part in second["content"]] == ["c.png", "now ", "d.png"]
+    address = {"type": "image_url", "image_url": {"url": "e.png"}}
+    record = {"messages": [{"role": "user", "content": [address]}, SEEN]}
+    (document,) = read_documents([write_jsonl(tmp_path / "c.jsonl", record)])
+    assert document.messages[0]["content"] == [{"type": "image", "image": "e.png"}]
 
 
 def test_an_answer_may_be_reasoning_alone(tmp_path: Path) -> None:
@@ -193,8 +236,8 @@ def test_control_tokens_are_special_tokens_and_end_tokens(tmp_path: Path) -> Non
     folder = make_training_target("qwen3", tmp_path)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 481]}))
     tokenizer = load_tokenizer(folder)
-    special = tokenizer.convert_tokens_to_ids(["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|image_pad|>"])
-    assert set(control_tokens(read_target(folder), tokenizer)) == {7, 481, *special}
+    special = tokenizer.encode("<|endoftext|><|im_start|><|im_end|><|image_pad|>", add_special=False)
+    assert set(control_tokens(read_target(folder), tokenizer)) == {7, 481, *special} and len(special) == 4
 
 
 def test_batches_repeat_by_seed_and_cover_an_epoch() -> None:

@@ -14,6 +14,9 @@ from llama_eagle.errors import InputError
 TEXT_SUFFIXES = (".txt", ".md", ".rst", ".py")
 CHAT_SUFFIXES = (".jsonl", ".ndjson")
 MAX_NAMED = 20  # faulty lines in an error
+IMAGE_MARK = "<image>"  # place of a picture in a text, if the files are listed next to the messages
+PART_NAMES = ("text", "image", "image_url")
+UNREAD = ("video", "videos", "audio", "audios", "chat_template_kwargs")  # keys next to the messages
 ROLES = {"human": "user", "gpt": "assistant"}  # of ShareGPT
 
 Message = dict[str, Any]
@@ -21,12 +24,13 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True)
 class Document:
-    """A text, or the messages of a conversation. source: file, or file:line."""
+    """A text, or the messages of a conversation. source: file, or file:line. tools: as chat templates take them."""
 
     source: str
     folder: Path
     text: str = ""
     messages: tuple[Message, ...] = ()
+    tools: tuple[Message, ...] = ()
 
 
 def read_documents(sources: Sequence[str | Path]) -> Iterator[Document]:
@@ -114,16 +118,76 @@ def _record(path: Path, number: int, line: bytes) -> Document | None:
     if not isinstance(record, dict):
         raise InputError(f"{source}: expected an object with messages or text.")
     if isinstance(record.get("text"), str):
+        _refuse_unread(record, source, (*UNREAD, "image", "images"))
         return _text(record["text"], source, folder)
     messages = record.get("messages", record.get("conversations"))
     if _has_failed(record, messages):
         return None
     if not isinstance(messages, list) or not messages:
         raise InputError(f"{source}: neither messages nor text.")
+    _refuse_unread(record, source, UNREAD)
     messages = [_message(message, source) for message in messages]
+    if isinstance(system := record.get("system"), str) and system and messages[0]["role"] != "system":
+        messages.insert(0, {"role": "system", "content": system})
     if not any(message["role"] == "assistant" for message in messages):
         raise InputError(f"{source}: no assistant message; there is nothing to learn from it.")
-    return Document(source, folder, messages=tuple(messages))
+    messages = _with_images(messages, record.get("images", record.get("image")), source)
+    return Document(source, folder, messages=tuple(messages), tools=_tools(record.get("tools"), source))
+
+
+def _refuse_unread(record: Message, source: str, keys: Sequence[str]) -> None:
+    if found := next((key for key in keys if record.get(key)), None):
+        raise InputError(f"{source}: {found} is not supported in training data. Leave it out, or the line.")
+
+
+def _tools(tools: Any, source: str) -> tuple[Message, ...]:
+    """Return the tools next to the messages: a list, or its JSON text."""
+    try:
+        found = json.loads(tools) if isinstance(tools, str) and tools.strip() else tools or []
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(tool, dict) for tool in found):
+        raise InputError(f"{source}: tools must be a list of objects, or its JSON text.")
+    return tuple(found)
+
+
+def _with_images(messages: list[Message], images: Any, source: str) -> list[Message]:
+    """Return messages whose image parts name their files.
+
+    images: files next to the messages, for the image parts without a name and for each IMAGE_MARK in a text, in order.
+    """
+    names = [images] if isinstance(images, str) else images or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"{source}: images must be a list of file names.")
+    if names:
+        messages = [_split_marks(message) for message in messages]
+    places = [part for message in messages for part in image_parts(message) if part["image"] is None]
+    if len(places) != len(names):
+        raise InputError(
+            f"{source}: {len(names)} files in images, but {len(places)} places for them. Write {IMAGE_MARK} in a text, "
+            "or an image part, for each."
+        )
+    for part, name in zip(places, names, strict=True):
+        part["image"] = name
+    return messages
+
+
+def _split_marks(message: Message) -> Message:
+    """Return a message with an image part in place of each IMAGE_MARK."""
+    content = message["content"] or ""
+    parts: list[Message] = []
+    for part in content if isinstance(content, list) else [{"type": "text", "text": content}]:
+        for n, text in enumerate(part["text"].split(IMAGE_MARK) if part["type"] == "text" else ()):
+            parts += [{"type": "image", "image": None}] if n else []
+            parts += [{"type": "text", "text": text}] if text else []
+        parts += [part] if part["type"] != "text" else []
+    return {**message, "content": parts} if any(part["type"] == "image" for part in parts) else message
+
+
+def image_parts(message: Message) -> list[Message]:
+    """Return the parts of a message that are pictures."""
+    content = message["content"]
+    return [part for part in content if part["type"] == "image"] if isinstance(content, list) else []
 
 
 def _has_failed(record: Message, messages: Any) -> bool:
@@ -140,11 +204,23 @@ def _message(message: Any, source: str) -> Message:
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise InputError(f"{source}: a message without a role.")
     content = message.get("content")
-    if content is None and (message.get("tool_calls") or message.get("reasoning_content")):
+    if content is None and message.get("reasoning_content") and not message.get("tool_calls"):
         content = ""
-    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
-    for part in parts:
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind not in ("text", "image") or not isinstance(part.get(kind), str):
-            raise InputError(f"{source}: content must be a text, or a list of text and image parts.")
+    if isinstance(content, list):
+        content = [_part(part, source) for part in content]
+    elif not isinstance(content, str) and not (content is None and message.get("tool_calls")):
+        raise InputError(f"{source}: content must be a text, or a list of text and image parts.")
     return {**message, "role": ROLES.get(message["role"], message["role"]), "content": content}
+
+
+def _part(part: Any, source: str) -> Message:
+    """Return a part of a message as {"type": "text", "text"} or {"type": "image", "image"}; OpenAI's are renamed."""
+    kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+    if kind not in PART_NAMES:
+        raise InputError(f"{source}: content has a part of type {kind!r}. Only text and image parts are supported.")
+    value = part.get(kind)
+    if kind == "image_url":
+        kind, value = "image", value.get("url") if isinstance(value, dict) else value
+    if not isinstance(value, str) and not (kind == "image" and value is None and "image_url" not in part):
+        raise InputError(f"{source}: content has a part of type {kind!r} without a text or a file name.")
+    return {"type": kind, kind: value}

@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 from llama_eagle.convert.source import open_checkpoint
-from llama_eagle.errors import ConfigError, InputError
+from llama_eagle.errors import ConfigError
 from llama_eagle.train.model import Geometry, Sections
+from llama_eagle.train.targets.pictures import ImageSource, open_image, prepared, row_size
+from llama_eagle.train.targets.tokenizer import CheckpointTokenizer
 from torch import Tensor
 
 TEXT_TARGETS = (
@@ -187,44 +189,39 @@ class Target:
 
 @dataclass(frozen=True)
 class Images:
-    """A target's image processor, and the placeholder token of an image's rows."""
+    """A target's image processor, and the placeholder token of an image's rows.
+
+    patch: pixels of the side of a patch; merge: patches of the side of a row.
+    """
 
     processor: Any
     token: int
+    patch: int
+    merge: int
 
-    def grid(self, path: Path, source: str) -> tuple[int, int]:
-        """Height and width of the image in rows. source: the data's file and line, for the error."""
-        _, height, width = self.pixels([path], source)["image_grid_thw"][0].tolist()
-        merged = self.processor.merge_size
-        return height // merged, width // merged
+    def grid(self, image: ImageSource, source: str) -> tuple[int, int]:
+        """Return height and width of an image in rows. source: the data's file and line, for errors."""
+        width, height = row_size(open_image(image, source), self.patch * self.merge)
+        return height, width
 
-    def pixels(self, paths: Sequence[Path], source: str) -> dict[str, Tensor]:
-        """Return pixel_values and image_grid_thw of images, in order."""
-        from PIL import Image, UnidentifiedImageError
+    def pixels(self, images: Sequence[ImageSource], source: str) -> dict[str, Tensor]:
+        """Return pixel_values and image_grid_thw of images, in order, prepared as the engine prepares them.
 
-        images = []
-        for path in paths:
-            try:
-                images.append(Image.open(path).convert("RGB"))
-            except (OSError, UnidentifiedImageError) as error:
-                raise InputError(f"{source}: image {path} cannot be read: {error}") from None
-        return dict(self.processor(images=images, return_tensors="pt"))
+        source: the data's file and line, for errors.
+        """
+        pictures = [prepared(open_image(image, source), self.patch * self.merge) for image in images]
+        sizes = {"patch_size": self.patch, "merge_size": self.merge}
+        return dict(self.processor(images=pictures, do_resize=False, return_tensors="pt", **sizes))
 
 
-def load_tokenizer(folder: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:  # invalid files raise many types
-        raise ConfigError(f"{folder}: transformers cannot load its tokenizer: {_first_line(error)}") from None
+def load_tokenizer(folder: Path) -> CheckpointTokenizer:
+    """Return the tokenizer and chat template of a folder. Raises ConfigError if they cannot be read."""
+    return CheckpointTokenizer(folder)
 
 
 def control_tokens(info: TargetInfo, tokenizer: Any) -> list[int]:
     """Return the control tokens of a reply: the tokenizer's special tokens and the target's end tokens."""
-    special = [token for token, entry in tokenizer.added_tokens_decoder.items() if entry.special]
-    found = {*special, *info.end_tokens, *tokenizer.all_special_ids}
-    return sorted(token for token in found if token < info.n_vocab)
+    return sorted(token for token in {*tokenizer.control_ids, *info.end_tokens} if token < info.n_vocab)
 
 
 def load_images(info: TargetInfo) -> Images | None:
@@ -237,7 +234,8 @@ def load_images(info: TargetInfo) -> Images | None:
         processor = AutoImageProcessor.from_pretrained(info.folder, trust_remote_code=False)
     except Exception as error:
         raise ConfigError(f"{info.folder}: no image processor: {_first_line(error)}") from None
-    return Images(processor, int(info.config.image_token_id))
+    vision = info.config.vision_config
+    return Images(processor, int(info.config.image_token_id), vision.patch_size, vision.spatial_merge_size)
 
 
 def _architecture(config: dict[str, Any], folder: Path) -> str:

@@ -5,7 +5,7 @@ will draft for. Embedding, head and last norm are dequantized from the file; the
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,25 +115,24 @@ def _configuration(header: Header) -> Any:
 
 
 class EngineTokenizer:
-    """The file's own tokenizer and chat template, with the calls of transformers' that training makes."""
+    """The file's own tokenizer and chat template; same interface as `CheckpointTokenizer`."""
 
     def __init__(self, info: EngineTargetInfo) -> None:
         self._model = Model(info.parts[0], LoadOptions(no_alloc=True))
         weakref.finalize(self, self._model.close)
         self._tokenizer = Tokenizer(self._model)
-        keys = info.parts[0].keys
-        self.chat_template = keys.get("tokenizer.chat_template")
+        self.chat_template = info.parts[0].keys.get("tokenizer.chat_template")
         types = info.parts[0].value("tokenizer.ggml.token_type", [])
-        self.all_special_ids = [token for token, kind in enumerate(types) if kind == CONTROL]
-        self.added_tokens_decoder = {token: SimpleNamespace(special=True) for token in self.all_special_ids}
+        self.control_ids = [token for token, kind in enumerate(types) if kind == CONTROL]
 
-    def __call__(self, text: str, add_special_tokens: bool = True, verbose: bool = True) -> dict[str, list[int]]:
-        return {"input_ids": self._tokenizer.encode(text, add_bos=add_special_tokens)}
+    def encode(self, text: str, *, add_special: bool) -> list[int]:
+        return self._tokenizer.encode(text, add_bos=add_special)
 
-    def apply_chat_template(
-        self, messages: list[dict[str, Any]], tokenize: bool = False, add_generation_prompt: bool = False
-    ) -> str:
-        return chat_text(self._model, messages, add_generation_prompt=add_generation_prompt)
+    def decode(self, ids: Sequence[int]) -> str:
+        return b"".join(self._tokenizer.piece(token, special=True) for token in ids).decode("utf-8", "replace")
+
+    def render(self, messages: Sequence[Mapping[str, Any]], *, is_prompt: bool, **variables: Any) -> str:
+        return chat_text(self._model, messages, add_generation_prompt=is_prompt, **variables)
 
 
 class EngineTarget:

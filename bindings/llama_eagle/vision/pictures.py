@@ -119,7 +119,7 @@ def fetch(url: str, sources: Sources, name: str) -> bytes:
     """
     scheme = _split(url[:200], name).scheme.lower()
     if scheme == "data":
-        return _data_of(url, name)
+        return decode_data_url(url, name)
     if scheme in ("http", "https"):
         if not sources.remote:
             raise UsageError(
@@ -141,7 +141,7 @@ def _split(url: str, name: str) -> SplitResult:
         raise UsageError(f"{name}: {url[:80]!r} is no URL ({error}). Send a data URL.") from None
 
 
-def _data_of(url: str, name: str) -> bytes:
+def decode_data_url(url: str, name: str) -> bytes:
     """Decode a data URL as browsers do: whitespace, escapes and missing padding are allowed."""
     head, comma, body = url.partition(",")
     if not comma or not head.replace(" ", "").lower().endswith(";base64"):
