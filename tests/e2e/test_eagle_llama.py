@@ -145,6 +145,21 @@ def test_logprobs(plain: Any, drafting: Any) -> None:
         assert any(part and part["token_logprobs"] for part in found[0])
 
 
+def test_log_probabilities_of_a_chat(drafting: Any) -> None:
+    """In OpenAI's form: without a number of alternatives there are none."""
+
+    def logprobs(**options: Any) -> list[Any]:
+        given = {"messages": [{"role": "user", "content": "abc"}], "max_tokens": 4, "temperature": 0, "logprobs": True}
+        whole = drafting.create_chat_completion(**given, **options)["choices"][0]["logprobs"]["content"]
+        stream = [part["choices"][0] for part in drafting.create_chat_completion(**given, **options, stream=True)]
+        assert [entry for choice in stream if choice["logprobs"] for entry in choice["logprobs"]["content"]] == whole
+        return whole
+
+    two, none = logprobs(top_logprobs=2), logprobs()
+    assert [len(entry["top_logprobs"]) for entry in two] == [2] * 4
+    assert none == logprobs(top_logprobs=0) == [{**entry, "top_logprobs": []} for entry in two]
+
+
 def test_chat_with_the_models_template(plain: Any, drafting: Any) -> None:
     messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello there"}]
     answers = [llm.create_chat_completion(messages, seed=4, max_tokens=30) for llm in (plain, drafting)]

@@ -44,6 +44,8 @@ def prepared(arguments: Mapping[str, Any], called: Mapping[str, Any] | None = No
     for requests that are not supported.
     """
     request = {name: value for name, value in arguments.items() if name != "self"}
+    if has_no_alternatives(request):
+        request["top_logprobs"] = 0  # the parent returns nothing without a number
     if is_required(request):
         return request | {"grammar": _grammar_of_calls(request), "tool_choice": "auto", "response_format": None}
     if called is not None:  # also checked for formats with own calls: the parent would fall back to any JSON
@@ -55,6 +57,23 @@ def prepared(arguments: Mapping[str, Any], called: Mapping[str, Any] | None = No
         if grammar is not None:
             request |= {"grammar": grammar, "response_format": None}
     return request
+
+
+def has_no_alternatives(request: Mapping[str, Any]) -> bool:
+    """Return True if log-probabilities of the tokens alone are requested."""
+    return bool(request["logprobs"]) and not request["top_logprobs"]
+
+
+def without_alternatives(part: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer, or a part of one, without alternatives: the parent lists the token itself."""
+    choices = []
+    for choice in part.get("choices", []):
+        logprobs = choice.get("logprobs") or {}
+        if logprobs.get("content"):
+            content = [{**entry, "top_logprobs": []} for entry in logprobs["content"]]
+            choice = {**choice, "logprobs": {**logprobs, "content": content}}
+        choices.append(choice)
+    return {**part, "choices": choices}
 
 
 def functions_of(tools: Iterable[Mapping[str, Any]] | None) -> list[Mapping[str, Any]]:

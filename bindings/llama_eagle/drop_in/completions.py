@@ -166,7 +166,8 @@ class Completions(Attributes):
         elif self._options.parse_replies and not chat.is_constrained(request):
             template = self.metadata.get("tokenizer.chat_template", "")
             answer = chat.split(answer, lambda: chat.reader(template, request, self._prompt_end()))
-        return self._with_timings(answer) if isinstance(answer, dict) else self._stream(answer)
+        form = chat.without_alternatives if chat.has_no_alternatives(call.arguments) else dict
+        return self._with_timings(form(answer)) if isinstance(answer, dict) else self._stream(map(form, answer))
 
     def _readable(self, messages: Iterable[Any]) -> Iterable[Any]:
         """Return the messages for the handler. For a model's own template, `render_chat` normalizes them later."""

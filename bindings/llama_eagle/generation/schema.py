@@ -124,7 +124,8 @@ def _exclude(one: Mapping[str, Any], other: Mapping[str, Any], root: Any) -> boo
     if not is_open and required[0] - properties[1].keys() and required[1] - properties[0].keys():
         return True  # grammars write no other keys
     common = [key for key in required[0] & required[1] if key in properties[0] and key in properties[1]]
-    return any(_exclude(*(_followed(each[key], root) for each in properties), root) for key in common)
+    pairs = ([_followed(each[key], root) for each in properties] for key in common)
+    return any(_exclude(first, second, root) for first, second in pairs)
 
 
 def _followed(schema: Any, root: Any) -> Mapping[str, Any]:
