@@ -62,7 +62,7 @@ SHORTER = {
         "--peers upstream": "",  # builds llama.cpp: test_bench.py
         "--depths 64,8192 --prompts 512": "--depths 8,64 --prompts 16",
     },
-    "docs/quantization.md": {"q5_k_m q4_k_m:speculation q4_k_m iq4_xs q3_k_m": "q4_k_m:speculation"},
+    "docs/quantization.md": {"q8_0 q6_k q5_k_m q4_k_m:speculation q4_k_m iq4_xs q3_k_m": "q4_k_m:speculation"},
     "docs/reproduce.md": {"-n 1024": "-n 8", "-n 512": "-n 8"},
     "docs/training.md": {
         "--hours 8": "--data my-texts.jsonl",
@@ -89,7 +89,7 @@ GIVEN = {
     "docs/targets.md": {"text.txt": "text.txt", "draft": "eagle3-qwen35"},
     "docs/training.md": {
         "model-q4_k_m.gguf": "qwen35.gguf", "my-model.gguf": "qwen35.gguf", "mtp-base.gguf": "qwen35.gguf",
-        "my-model": "qwen35", "my-texts.jsonl": "chats.jsonl", "questions.jsonl": "questions.jsonl",
+        "my-model": "qwen35-text", "my-texts.jsonl": "chats.jsonl", "questions.jsonl": "questions.jsonl",
     },
 }  # fmt: skip
 
@@ -98,6 +98,8 @@ DEFAULTS = """
 threads = 1
 seed = 1
 n-predict = 8
+[bench]
+repetitions = 1
 [evaluate]
 limit = 1
 [train]
@@ -234,6 +236,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
         make_draft(draft, DraftSpec())
         convert_draft(draft, target, Path(f"{draft}.gguf"), DraftOptions(outtype="bf16"))
     convert_vision(folder / "qwen35", folder / "mmproj.gguf")
+    make_training_target("qwen35-text", folder / "qwen35-text", mtp=True)
     for name, seed in (("a.png", 1), ("b.png", 2)):
         (folder / name).write_bytes(png(seed))
     (folder / "text.txt").write_text("The quick brown fox jumps over the lazy dog. " * 100)
