@@ -77,9 +77,10 @@ def pre_tokenizer_name(data: dict[str, Any], file: Path | None = None) -> str:
     named by its splitting regular expression. Raises `ConfigError` when both are unknown.
     """
     patterns = _patterns(data)
-    name = (file and _known_vocabulary(file)) or PRE_SEQUENCES.get(patterns)
-    if name is None and len(patterns) == 1:
-        name = PRE_TOKENIZERS.get(patterns[0])
+    form = PRE_SEQUENCES.get(patterns) or (PRE_TOKENIZERS.get(patterns[0]) if len(patterns) == 1 else None)
+    name = (file and _known_vocabulary(file)) or form
+    if form is not None and name in (*PRE_TOKENIZERS.values(), *PRE_SEQUENCES.values()):
+        name = form  # the vocabulary of one form with the split of another
     if name is None:
         known = ", ".join([*PRE_TOKENIZERS.values(), *PRE_SEQUENCES.values()])
         raise ConfigError(

@@ -128,6 +128,14 @@ def test_a_known_vocabulary_has_its_own_name(tmp_path: Path) -> None:
     assert pre_tokenizer_name(data, tmp_path / "tokenizer.json") == "refact"
 
 
+def test_a_known_vocabulary_with_another_split(tmp_path: Path) -> None:
+    """The text of the converter has the same tokens with both; others have not."""
+    data = write_tokenizer("qwen2", tmp_path)
+    data["pre_tokenizer"]["pretokenizers"] = steps("qwen35")
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data), "utf-8")
+    assert pre_tokenizer_name(data, tmp_path / "tokenizer.json") == "qwen35"
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_forms(name: str) -> None:
     data = {"pre_tokenizer": {"type": "Sequence", "pretokenizers": steps(name)}}

@@ -137,7 +137,7 @@ def _add_missing(encoder: Any, data: TokenizerData) -> list[str]:
     for i, text in added.items():
         if i not in known:
             encoder.add_tokens([AddedToken(text, normalized=False, special=kinds[data.types[i]])])
-    return [text for i, text in added.items() if encoder.token_to_id(text) == i]
+    return list(added.values())
 
 
 def _reason(found: Difference, stored: dict[str, Any], data: TokenizerData) -> str:
