@@ -43,6 +43,7 @@ enum eagle_status {
     EAGLE_ERR_COMPUTE = 6,       // llama_decode or a graph failed; eagle_eval documents what remains valid
     EAGLE_ERR_ABORTED = 7,       // the computation was interrupted; eagle_eval documents what remains valid
     EAGLE_ERR_INTERNAL = 8,      // our bug
+    EAGLE_ERR_NUMBERS = 9,       // the target's logits are no numbers to choose from: NaN, infinite, or all equal
 };
 
 typedef struct eagle_session eagle_session;

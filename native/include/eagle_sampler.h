@@ -15,6 +15,12 @@ extern "C" {
 LLAMA_API int32_t eagle_sample(struct llama_context * ctx, struct llama_sampler * sampler, int32_t row,
                                llama_token * id);
 
+// EAGLE_ERR_NUMBERS if output row `row` has NaN or +inf, of which llama.cpp's samplers make NaN for every probability,
+// or if all its logits are equal: the file is damaged, or a value overflows. The error describes the row. eagle_sample,
+// eagle_accept and eagle_choice check their rows themselves; their greedy choice passes over single NaN, as llama.cpp's
+// does. EAGLE_OK for a row that llama.cpp has sampled on the device.
+LLAMA_API int32_t eagle_require_numbers(struct llama_context * ctx, int32_t row);
+
 // Do what llama_sampler_apply and llama_sampler_accept do, but return a status where those throw or abort:
 // EAGLE_ERR_ARGUMENT if a grammar in the chain allows none of the candidates, if it does not allow the token, or if it
 // reaches too many states.

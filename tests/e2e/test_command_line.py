@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from fixtures.command import assert_one_line_error, llama_eagle
+from fixtures.serving import free_port
 from fixtures.tiny_gguf import write_target
 from llama_eagle.cli import main
 from llama_eagle.cli.app import COMMANDS
@@ -101,3 +104,22 @@ class TestOwnDefaults:
         (tmp_path / "config.toml").write_text(text)
         outcome = llama_eagle("inspect", "x.gguf", LLAMA_EAGLE_CONFIG=str(tmp_path / "config.toml"))
         assert_one_line_error(outcome, 3, part)
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("command", ["serve", "rpc-server"])
+def test_ctrl_c_ends_a_server_without_an_error(command: str, tmp_path: Path) -> None:
+    """It is how a server ends: the exit code alone tells of it."""
+    options = {
+        "serve": ["-m", write_target(tmp_path / "target.gguf"), "--port", 0, "-c", 64],
+        "rpc-server": ["--port", free_port()],
+    }[command]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "llama_eagle", command, "-t", "1", *map(str, options)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout and process.stdout.readline().startswith("listening on ")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "error" not in errors and "interrupted" not in errors

@@ -107,9 +107,14 @@ def test_serve(pair: tuple[Path, Path], server: Program) -> None:
         expected = alone.complete(prompt, N, temperature=0, ignore_eos=True)["tokens"]
     with serve(*settings, "--rpc", server.endpoint) as served:
         assert served.complete(prompt, N, temperature=0, ignore_eos=True)["tokens"] == expected
+        assert served.get("/health")[0] == 200
         server.kill()
-        status, answer = served.post("/completion", {"prompt": prompt, "n_predict": N})
-        assert status == 500, answer
+        about = f"the RPC server {server.endpoint} is gone"
+        for _ in range(2):  # before a request has failed, and after it
+            status, answer = served.get("/health")
+            assert status == 503 and about in answer["error"]["message"], answer
+            status, answer = served.post("/completion", {"prompt": prompt, "n_predict": N})
+            assert status == 503 and about in answer["error"]["message"], answer
         assert served.process.poll() is None
 
 

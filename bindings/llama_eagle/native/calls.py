@@ -12,12 +12,12 @@ from ctypes import POINTER, c_bool, c_char_p, c_double, c_float, c_int32, c_int6
 from functools import cache
 from typing import Any
 
-from llama_eagle.errors import EnvironmentFailure, IncompatibleModels, NativeError, UsageError
+from llama_eagle.errors import EnvironmentFailure, IncompatibleModels, InputError, NativeError, UsageError
 from llama_eagle.native import build, callbacks, log
 from llama_eagle.native.build import library_folder
 
 OK, ERR_ARGUMENT, ERR_STATE, ERR_INCOMPATIBLE, ERR_MEMORY = 0, 1, 2, 3, 4
-ERR_CONTEXT_FULL, ERR_COMPUTE, ERR_ABORTED, ERR_INTERNAL = 5, 6, 7, 8
+ERR_CONTEXT_FULL, ERR_COMPUTE, ERR_ABORTED, ERR_INTERNAL, ERR_NUMBERS = 5, 6, 7, 8, 9
 
 TOKENS = POINTER(c_int32)
 FLOATS = POINTER(c_float)
@@ -199,6 +199,8 @@ def check(status: int, call: str) -> None:
     text = last_error() or f"status {status}"
     if status == ERR_INCOMPATIBLE:
         raise IncompatibleModels(text)
+    if status == ERR_NUMBERS:
+        raise InputError(f"{text}. `llama-eagle check FILE --measure` names damaged tensors.")
     if status == ERR_MEMORY:
         raise NativeError(f"{text}. Use a smaller n_ctx, cache type or model, or free memory.", code=status, call=call)
     raise NativeError(f"{call}: {text}", code=status, call=call)

@@ -1,6 +1,8 @@
 #include "eagle_rpc_link.h"
 
+#include <cerrno>
 #include <cstring>
+#include <set>
 
 #include "ggml-impl.h"
 
@@ -17,6 +19,30 @@ namespace {
 constexpr uintptr_t ANY_ADDRESS = 4096;
 constexpr size_t ANY_ALIGNMENT = 128;
 
+thread_local intptr_t last_socket = -1;  // that this thread has connected
+
+struct Links {
+    std::mutex mutex;
+    std::set<eagle_rpc_link *> all;
+};
+
+Links & links() {
+    static Links * links = new Links;  // connections may outlive static objects
+    return *links;
+}
+
+// Returns true if the peer has closed the connection, without waiting and without reading from it.
+bool is_closed(intptr_t socket) {
+#ifdef _WIN32
+    (void) socket;
+    return false;
+#else
+    char byte;
+    const ssize_t n = socket < 0 ? 1 : recv((int) socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+#endif
+}
+
 #ifndef _WIN32
 void set_option(intptr_t socket, int option, int value) {
     setsockopt((int) socket, IPPROTO_TCP, option, &value, sizeof value);
@@ -25,8 +51,20 @@ void set_option(intptr_t socket, int option, int value) {
 
 }  // namespace
 
+eagle_rpc_link::eagle_rpc_link() {
+    std::lock_guard<std::mutex> lock(links().mutex);
+    links().all.insert(this);
+}
+
+eagle_rpc_link::~eagle_rpc_link() {
+    std::lock_guard<std::mutex> lock(links().mutex);
+    links().all.erase(this);
+}
+
 void eagle_rpc_link::opened(const std::string & server, bool worked) {
+    std::lock_guard<std::mutex> lock(links().mutex);
     server_ = server;
+    socket_ = worked ? last_socket : -1;
     answered(worked, nullptr, 0);
 }
 
@@ -40,6 +78,13 @@ void eagle_rpc_link::answered(bool worked, void * output, size_t size) {
     if (!lost_.exchange(true)) {
         GGML_LOG_ERROR("the RPC server %s is gone, or does not speak this version of the protocol\n", server_.c_str());
     }
+}
+
+const char * eagle_rpc_link::lost_server() {
+    if (!lost_ && is_closed(socket_)) {
+        answered(false, nullptr, 0);
+    }
+    return lost_ ? server_.c_str() : nullptr;
 }
 
 void * eagle_rpc_link::base_or_any(uint64_t base) const {
@@ -57,7 +102,20 @@ bool eagle_rpc_link::keeps(uint32_t device, uint64_t uid) {
     return is_last;
 }
 
+const char * eagle_rpc_any_lost() {
+    static thread_local std::string found;
+    std::lock_guard<std::mutex> lock(links().mutex);
+    for (eagle_rpc_link * link : links().all) {
+        if (const char * server = link->lost_server()) {
+            found = server;
+            return found.c_str();
+        }
+    }
+    return nullptr;
+}
+
 void eagle_watch_peer(intptr_t socket) {
+    last_socket = socket;
     const int on = 1;
 #ifdef _WIN32
     setsockopt((SOCKET) socket, SOL_SOCKET, SO_KEEPALIVE, (const char *) &on, sizeof on);

@@ -24,13 +24,17 @@
 
 class eagle_rpc_link {
   public:
+    eagle_rpc_link();
+    ~eagle_rpc_link();
+
+    // Call it on the thread that has connected.
     void opened(const std::string & server, bool worked);
 
     // Call it after each message. worked: the message was sent, and answered if it has an output. A lost output is
     // zeroed.
     void answered(bool worked, void * output, size_t size);
     bool is_lost() const { return lost_; }
-    const char * lost_server() const { return lost_ ? server_.c_str() : nullptr; }  // null while connected
+    const char * lost_server();  // null while connected; also notices a server that ended since its last message
 
     // Return the value, or any valid one for a lost server, because ggml asserts on them; the latter are never used.
     void * base_or_any(uint64_t base) const;
@@ -48,6 +52,7 @@ class eagle_rpc_link {
 
   private:
     std::string server_;
+    intptr_t socket_ = -1;
     std::atomic<bool> lost_ = false;
     std::mutex graphs_mutex_;
     std::map<uint32_t, uint64_t> graphs_;  // by device: uid of the last graph
@@ -55,3 +60,7 @@ class eagle_rpc_link {
 
 // Detects an unreachable peer within half a minute instead of a quarter of an hour.
 void eagle_watch_peer(intptr_t socket);
+
+// Returns a lost server of any connection of this process, null while all are connected. Valid until the thread's next
+// call.
+const char * eagle_rpc_any_lost();

@@ -26,11 +26,18 @@ inline void eagle_apply(llama_sampler * grammar, llama_token_data_array * candid
     }
 }
 
-// Writes the candidates that suffice for the chain to `held` and `found`; collecting those of a large vocabulary would
-// take as long as a layer. Returns false if the chain needs them all. `held` is kept small, because the server copies
+// Throws if the row's logits are no numbers to choose from. Then writes the candidates that suffice for the chain to
+// `held` and `found`; collecting those of a large vocabulary would
+// take as long as a layer. Returns false if all are needed. `held` is kept small, because the server copies
 // the sampler with it in every round.
-inline bool eagle_set_candidates(llama_context * ctx, int idx, llama_sampler * chain,
+inline bool eagle_set_candidates(llama_context * ctx, int idx, llama_sampler * chain, bool needs_all,
                                  std::vector<llama_token_data> & held, llama_token_data_array & found) {
+    if (eagle_require_numbers(ctx, idx) == EAGLE_ERR_NUMBERS) {
+        throw std::runtime_error(eagle_last_error());
+    }
+    if (needs_all) {
+        return false;
+    }
     static thread_local std::vector<llama_token_data> room;
     room.resize((size_t) llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(ctx))));
     const int32_t n = eagle_candidates(ctx, chain, idx, room.data());

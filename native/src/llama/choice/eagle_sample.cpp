@@ -1,5 +1,8 @@
 #include "eagle_sample.h"
 
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <queue>
@@ -82,6 +85,53 @@ const float * logits_of(llama_context * ctx, int32_t row) {
     return logits;
 }
 
+// Returns the number of tokens before the next one; -1 if the context has several sequences.
+int32_t n_past_of(llama_context * ctx) {
+    llama_memory_t memory = llama_get_memory(ctx);
+    int32_t found = -1;
+    for (llama_seq_id seq = 0; memory && seq < (llama_seq_id) llama_n_seq_max(ctx); seq++) {
+        if (const llama_pos last = llama_memory_seq_pos_max(memory, seq); last >= 0) {
+            if (found >= 0) {
+                return -1;
+            }
+            found = last + 1;
+        }
+    }
+    return found;
+}
+
+[[noreturn]] void fail_without_numbers(llama_context * ctx, const char * what) {
+    char type[128] = "";
+    llama_model_desc(llama_get_model(ctx), type, sizeof type);
+    const int32_t n_past = n_past_of(ctx);
+    const std::string place = n_past < 0 ? "" : format(" at token %d", n_past);
+    throw Error(EAGLE_ERR_NUMBERS, format("the model computes no numbers%s (%s): damaged file, or an overflow in %s",
+                                          place.c_str(), what, type));
+}
+
+// Throws if `top`, the largest of n logits, is not finite, or if all are equal to it.
+void require_maximum(llama_context * ctx, const float * logits, int64_t n, float top) {
+    if (!std::isfinite(top)) {
+        fail_without_numbers(ctx, "the largest logit is not finite");
+    }
+    if (n > 1 && std::none_of(logits, logits + n, [top](float logit) { return logit < top; })) {
+        fail_without_numbers(ctx, "all logits are equal");
+    }
+}
+
+void require_numbers(llama_context * ctx, const float * logits, int64_t n) {
+    int n_wrong = 0;  // a sum without a branch is vectorized
+    for (int64_t i = 0; i < n; i++) {
+        n_wrong += !(logits[i] <= FLT_MAX);
+    }
+    if (n_wrong > 0) {
+        fail_without_numbers(ctx, "logits are NaN or infinite");
+    }
+    if (n > 1 && std::all_of(logits, logits + n, [&](float logit) { return logit == logits[0]; })) {
+        fail_without_numbers(ctx, "all logits are equal");
+    }
+}
+
 bool chosen_on_device(llama_context * ctx, int32_t row, Choice & choice) {
     llama_synchronize(ctx);  // as llama_get_logits_ith does; llama.cpp's timing of the decode needs it
     return ctx->device_logits.choice(row, choice);
@@ -114,15 +164,31 @@ void top_candidates(const float * logits, int64_t n, int32_t k, std::vector<llam
     }
 }
 
+void require_numbers(llama_context * ctx, int32_t row) {
+    if (!sampled_on_device(ctx, row)) {
+        require_numbers(ctx, logits_of(ctx, row), n_vocab_of(ctx));
+    }
+}
+
 llama_token greedy(llama_context * ctx, int32_t row) {
     Choice choice;
-    return chosen_on_device(ctx, row, choice) ? choice.ids[0]
-                                              : (llama_token) first_maximum(logits_of(ctx, row), n_vocab_of(ctx));
+    if (chosen_on_device(ctx, row, choice)) {
+        return choice.ids[0];
+    }
+    const float * logits = logits_of(ctx, row);
+    const int64_t id = first_maximum(logits, n_vocab_of(ctx));
+    require_maximum(ctx, logits, n_vocab_of(ctx), logits[id]);
+    return (llama_token) id;
 }
 
 Choice choose(llama_context * ctx, int32_t row) {
     Choice choice;
-    return chosen_on_device(ctx, row, choice) ? choice : choose(logits_of(ctx, row), n_vocab_of(ctx));
+    if (!chosen_on_device(ctx, row, choice)) {
+        const float * logits = logits_of(ctx, row);
+        choice = choose(logits, n_vocab_of(ctx));
+        require_maximum(ctx, logits, n_vocab_of(ctx), logits[choice.ids[0]]);
+    }
+    return choice;
 }
 
 bool few_candidates(llama_context * ctx, llama_sampler * chain, int32_t row, std::vector<llama_token_data> & out) {
@@ -159,6 +225,7 @@ llama_token sample(llama_context * ctx, llama_sampler * chain, int32_t row) {
     if (start_of(chain, first) == Start::GREEDY) {
         id = greedy(ctx, row);
     } else {
+        require_numbers(ctx, row);
         std::vector<llama_token_data> candidates;
         if (!few_candidates(ctx, chain, row, candidates)) {
             top_candidates(logits_of(ctx, row), n_vocab_of(ctx), (int32_t) n_vocab_of(ctx), candidates);

@@ -19,7 +19,12 @@ void top_candidates(const float * logits, int64_t n, int32_t k, std::vector<llam
 // row, or if llama.cpp has sampled on the device.
 bool few_candidates(llama_context * ctx, llama_sampler * chain, int32_t row, std::vector<llama_token_data> & out);
 
-// Returns the lowest id with the largest logit. Copies the row's logits only if the device has not chosen.
+// Throws EAGLE_ERR_NUMBERS if the row has NaN or +inf, or if all its logits are equal. Rows that llama.cpp has sampled
+// on the device pass.
+void require_numbers(llama_context * ctx, int32_t row);
+
+// Returns the lowest id with the largest logit; NaN counts as -inf. Throws EAGLE_ERR_NUMBERS if the largest logit is not
+// finite, or if all are equal. Copies the row's logits only if the device has not chosen.
 llama_token greedy(llama_context * ctx, int32_t row);
 
 // Returns the two most probable tokens of the row.

@@ -186,6 +186,13 @@ int32_t eagle_sample(struct llama_context * ctx, struct llama_sampler * sampler,
     });
 }
 
+int32_t eagle_require_numbers(struct llama_context * ctx, int32_t row) {
+    return guarded("eagle_require_numbers", [&] {
+        require(ctx, "ctx");
+        eagle::require_numbers(ctx, row);
+    });
+}
+
 int32_t eagle_sampler_apply(struct llama_sampler * sampler, llama_token_data_array * candidates) {
     return guarded("eagle_sampler_apply", [&] {
         require(sampler, "sampler");
