@@ -31,6 +31,7 @@ from llama_eagle.train.run import train
 from llama_eagle.train.settings import AUTO, NONE, Settings
 from llama_eagle.train.targets.checkpoint import Target, TargetInfo, control_tokens, load_tokenizer, read_target
 from llama_eagle.train.targets.engine import EngineFeatures, EngineTarget, EngineTokenizer, read_engine_target
+from transformers import AutoTokenizer
 
 pytestmark = pytest.mark.native
 
@@ -77,17 +78,59 @@ def test_features_are_transformers(family: str, tmp_path: Path) -> None:
         assert_close(weights[name], tensor)
 
 
-def test_samples_are_those_of_the_checkpoint(tmp_path: Path) -> None:
+def split_digits(folder: Path) -> None:
+    """Give a checkpoint the pre-tokenizer and the class of SmolLM2, which transformers reads without that step."""
+    path, settings = folder / "tokenizer.json", folder / "tokenizer_config.json"
+    data = json.loads(path.read_text())
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    steps = [{"type": "Digits", "individual_digits": True}, byte_level]
+    data["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
+    data["normalizer"] = None
+    model = data["model"]  # with two merges by which a number is not four tokens without the step
+    by_id = sorted(model["vocab"], key=model["vocab"].get)
+    model["vocab"] = {text: i for i, text in enumerate([*by_id[:-2], "20", "202"])}
+    model["merges"] = [*model["merges"][:-2], ["2", "0"], ["20", "2"]]
+    path.write_text(json.dumps(data))
+    own = json.loads(settings.read_text()) if settings.exists() else {}
+    settings.write_text(json.dumps(own | {"tokenizer_class": "GPT2Tokenizer"}))
+
+
+def add_begin(folder: Path) -> None:
+    """Let the tokenizer begin each text with a token."""
+    path = folder / "tokenizer.json"
+    data = json.loads(path.read_text())
+    begin = next(token["id"] for token in data["added_tokens"] if token["content"] == "<|endoftext|>")
+    data["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [],
+        "special_tokens": {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [begin], "tokens": ["<|endoftext|>"]}},
+    }
+    path.write_text(json.dumps(data))
+
+
+@pytest.mark.parametrize("change", [None, split_digits, add_begin])
+def test_samples_are_those_of_the_engine(change: Any, tmp_path: Path) -> None:
+    """Tokens, masks and control tokens of a checkpoint and of its GGUF, also where transformers reads other tokens."""
     folder = make_training_target("qwen3", tmp_path / "target")
+    if change is not None:
+        change(folder)
     data = write_jsonl(
-        tmp_path / "c.jsonl", chat("what is 12345?", "a number, isn't it?"), {"text": "def verify(ids):"}
-    )
+        tmp_path / "c.jsonl", chat("what is 12345?", "a number, isn't it?"), {"text": "def verify(ids): 2025\n\n  é"},
+        {"messages": [{"role": "system", "content": "2 0 2 5"}, *chat("a", "b")["messages"]]},
+    )  # fmt: skip
     theirs, info = load_tokenizer(folder), read_engine_target(str(convert(folder)))
     ours = EngineTokenizer(info)
     for found, expected in zip(*(SampleMaker(t, 64).make(read_documents([data])) for t in (ours, theirs)), strict=True):
         assert found.tokens.tolist() == expected.tokens.tolist()
         assert found.mask.tolist() == expected.mask.tolist()
     assert control_tokens(info, ours) == control_tokens(read_target(folder), theirs)
+    ids = theirs.encode("2025", add_special=True)
+    assert len(ids) == {None: 4, split_digits: 4, add_begin: 5}[change]
+    if change is split_digits:
+        assert len(AutoTokenizer.from_pretrained(folder).encode("2025")) < 4, (
+            "transformers reads it right: change this test"
+        )
 
 
 def test_a_draft_learns_alike(tmp_path: Path) -> None:

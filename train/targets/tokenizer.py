@@ -7,6 +7,7 @@ code of the sessions.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -89,14 +90,14 @@ def _load(folder: Path, settings: Mapping[str, Any]) -> Tokenizer:
         tokenizer = Tokenizer.from_file(str(path))
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        for number, token in sorted(
-            (settings.get("added_tokens_decoder") or {}).items(), key=lambda item: int(item[0])
-        ):
+        more = settings.get("added_tokens_decoder") or {}
+        added = {token["id"]: token for token in json.loads(path.read_text("utf-8")).get("added_tokens") or ()}
+        for number, token in sorted({**added, **{int(number): more[number] for number in more}}.items()):
             if tokenizer.token_to_id(token["content"]) is None:
-                flags = {name: value for name, value in token.items() if name != "content" and isinstance(value, bool)}
+                flags = {name: value for name, value in token.items() if isinstance(value, bool)}
                 tokenizer.add_tokens([AddedToken(token["content"], **flags)])
-            if tokenizer.token_to_id(token["content"]) != int(number):
-                raise ConfigError(f"tokenizer_config.json has {token['content']!r} as token {number}, it has another")
+            if (found := tokenizer.token_to_id(token["content"])) != number:
+                raise ConfigError(f"its token {token['content']!r} has id {number}, but would be read as {found}")
     except Exception as error:  # invalid files raise many types
         told = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigError(f"{path}: cannot be read: {told}. Download it again.") from None
