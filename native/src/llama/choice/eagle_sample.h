@@ -23,8 +23,8 @@ bool few_candidates(llama_context * ctx, llama_sampler * chain, int32_t row, std
 // on the device pass.
 void require_numbers(llama_context * ctx, int32_t row);
 
-// Returns the lowest id with the largest logit; NaN counts as -inf. Throws EAGLE_ERR_NUMBERS if the largest logit is not
-// finite, or if all are equal. Copies the row's logits only if the device has not chosen.
+// Returns the lowest id with the largest logit; NaN counts as -inf. Throws EAGLE_ERR_NUMBERS if the largest logit is
+// not finite, or if all are equal. Copies the row's logits only if the device has not chosen.
 llama_token greedy(llama_context * ctx, int32_t row);
 
 // Returns the two most probable tokens of the row.
