@@ -205,6 +205,7 @@ WRONG: dict[str, Any] = {
     "message 1 contains images": [
         {"role": "user", "content": [PART, {"type": "image_url", "image_url": {"url": "x"}}]},
     ],
+    "message 1 contains video, which is not supported": [{"role": "user", "content": [{"type": "video_url"}]}],
     "message 1 contains sound": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}],
     "part of type 'file'": [{"role": "user", "content": [{"type": "file"}]}],
     "part of type 'str'": [{"role": "user", "content": ["x"]}],

@@ -18,7 +18,7 @@ from llama_eagle.sessions.chats import abilities
 from llama_eagle.sessions.chats.calls import read_call
 
 Message = dict[str, Any]
-MEDIA = {"image_url": "images", "input_audio": "sound", "input_video": "videos", "video_url": "videos"}
+MEDIA = {"input_audio": "sound", "audio_url": "sound", "input_video": "video", "video_url": "video"}
 TEXTS = ("text", "refusal", "input_text", "output_text")  # of Chat Completions and of Responses
 SYSTEMS = ("system", "developer")
 OWN_DEVELOPER = "<|channel|>"  # in templates of gpt-oss, which have a developer role
@@ -116,10 +116,10 @@ def _read_content(content: Any, where: str) -> str | list[Message]:
 
 def _read_part(part: Any, where: str) -> Message:
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+    if kind == "image_url":
+        raise UsageError(f"{where} contains images, which this model reads only with an encoder. Set mmproj_path.")
     if kind in MEDIA:
-        raise UsageError(
-            f"{where} contains {MEDIA[kind]}, which this model reads only with an encoder. Set mmproj_path."
-        )
+        raise UsageError(f"{where} contains {MEDIA[kind]}, which is not supported. Send text and image_url parts.")
     text = part.get("refusal" if kind == "refusal" else "text") if kind in TEXTS else None
     if not isinstance(text, str):
         raise UsageError(f"{where} has a part of type {kind!r}. Send text and image_url parts.")
