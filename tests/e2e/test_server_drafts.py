@@ -135,6 +135,7 @@ def test_statistics_reach_the_client(demo: tuple[Served, Path]) -> None:
     server, _ = demo
     timings = ask(server, 0, [40, 41, 42])["timings"]
     assert 0 < timings["draft_n_accepted"] <= timings["draft_n"]
+    assert timings["drafter"] == "draft-eagle3"
     slot = server.get("/slots")[1][0]
     assert slot["drafter"] == "draft-eagle3" and 1 <= slot["n_draft"] <= 4
     for name in ("drafted", "accepted"):
@@ -224,7 +225,9 @@ def test_a_text_that_repeats_is_looked_up(rare: tuple[MTPFile, Path]) -> None:
     expected = rare[0].cycle.expected_tokens(START, 300)
     for options, looks_up in (((), True), (("--no-lookup",), False), (("--n-draft", 3), False)):
         with serve("-m", rare[0].target, *TRIMMED, *options) as server:
-            assert server.complete([START], 300, temperature=0)["tokens"] == expected
+            answer = server.complete([START], 300, temperature=0)
+            assert answer["tokens"] == expected
+            assert answer["timings"]["drafter"] == ("ngram-simple and draft-mtp" if looks_up else "draft-mtp")
             assert (server.metric('drafter_accepted_tokens_total{drafter="ngram-simple"}') > 20) == looks_up
 
 

@@ -1,24 +1,40 @@
-"""The server's web page in headless Chromium: a chat turn streams, a picture goes along."""
+"""The server's web page: its files over HTTP, and chats in headless Chromium."""
 
 from __future__ import annotations
 
+import gzip
+import json
+import re
 import shutil
 import warnings
 from collections.abc import Iterator
+from http.client import HTTPMessage
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 from fixtures.serving import Served, serve
-from fixtures.tiny_gguf import write_draft, write_target
+from fixtures.tiny_gguf import Variant, write_draft, write_target
 from fixtures.vision_files import make_vision_files, png
 from llama_eagle.native.build import build_info
 from llama_eagle.serving.options import PLAIN_PAGE
 
-pytestmark = [pytest.mark.native, pytest.mark.slow]
+pytestmark = pytest.mark.native
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
-PATIENCE = 60_000  # ms
+PATIENCE = 180_000  # ms
+PHONE = {"width": 390, "height": 844}  # pixels
+FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
+FLAGS += " --disable-component-update --disable-sync"
+TABLE = (
+    "| leftmost | second column | third column | fourth column | fifth column | sixth column |\n",
+    "|---|---|---|---|---|---|\n",
+    "| begin | " + " | ".join(letter * 16 for letter in "bcde") + " | end |\n",
+)
+IS_WHOLE = """cell => {
+    const box = cell.getBoundingClientRect(), y = (box.top + box.bottom) / 2;
+    return [box.left + 2, box.right - 2].every(x => document.elementFromPoint(x, y) === cell);
+}"""
 
 
 def skip(reason: str) -> NoReturn:
@@ -36,51 +52,135 @@ def browser() -> Iterator[Any]:
     if path is None:
         skip("no browser: install the system's chromium")
     with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        running = playwright.chromium.launch(executable_path=path, args=FLAGS.split())
         yield running
         running.close()
 
 
-def open_page(browser: Any, server: Served) -> Any:
+def need_page() -> None:
     if not build_info().has_page:
         skip("this build has no chat page: docs/server.md says how to get it")
-    page = browser.new_page()
+
+
+def open_page(browser: Any, server: Served, **options: Any) -> Any:
+    """Open the page; `requests` and `errors` of the console are recorded."""
+    need_page()
+    page = browser.new_page(**options)
     page.set_default_timeout(PATIENCE)
-    page.errors = []
-    page.on("console", lambda message: page.errors.append(message) if message.type == "error" else None)
+    page.errors, page.requests = [], []
+    page.on("console", lambda message: page.errors.append(message.text) if message.type == "error" else None)
+    page.on("request", lambda request: page.requests.append(request))
     page.goto(server.address)
     return page
 
 
-def unexplained(page: Any) -> list[str]:
-    """The errors of the console but one: the page looks up the home folder by a tool of the server, once, and goes on
-    without it where llama-server runs without --tools and answers 403."""
-    errors = [(message.text, message.location["url"]) for message in page.errors]
-    return [f"{text} ({url})" for text, url in errors if not (url.endswith("/tools") and "403" in text)]
-
-
-def ask(page: Any, text: str) -> None:
-    """Types it and sends it."""
+def ask(page: Any, text: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Type a text and send it; return the body of the request, and the timings of the answer when it has ended."""
     box = page.get_by_role("textbox").first
     box.click()
     page.keyboard.type(text)
-    page.keyboard.press("Enter")
+    with page.expect_response(lambda response: response.url.endswith("/chat/completions")) as answer:
+        page.get_by_role("button", name="Send").click()
+    assert answer.value.status == 200
+    events = [json.loads(event) for event in re.findall(r"^data: (\{.*)$", answer.value.text(), re.MULTILINE)]
+    return answer.value.request.post_data_json, next((e["timings"] for e in reversed(events) if "timings" in e), {})
 
 
+def posted(page: Any, path: str) -> list[Any]:
+    """Return the answers to the page's POST requests of a path."""
+    return [r.response() for r in page.requests if r.method == "POST" and r.url.endswith(path)]
+
+
+def fetch(server: Served, path: str, **headers: str) -> tuple[int, HTTPMessage, bytes]:
+    """Send a GET request with these headers alone."""
+    connection = server.connect()
+    connection.putrequest("GET", path, skip_accept_encoding=True)
+    for name, value in headers.items():
+        connection.putheader(name.replace("_", "-"), value)
+    connection.endheaders()
+    response = connection.getresponse()
+    body = response.read()
+    connection.close()
+    return response.status, response.headers, body
+
+
+def test_clients_without_gzip_get_the_page(tmp_path: Path) -> None:
+    """As curl does without --compressed."""
+    need_page()
+    with serve("-m", write_target(tmp_path / "target.gguf"), "-c", 256, "-t", 1) as server:
+        index = fetch(server, "/")[2].decode()
+        scripts = re.findall(r"_app/immutable/[\w./-]+\.(?:js|css)", index)
+        assert scripts
+        for path in ("", "index.html", "sw.js", "build.json", *scripts):
+            status, plain, body = fetch(server, f"/{path}")
+            _, packed, stored = fetch(server, f"/{path}", Accept_Encoding="br, gzip;q=0.5")
+            assert status == 200 and packed["Content-Encoding"] == "gzip" and plain["Content-Encoding"] is None
+            assert gzip.decompress(stored) == body and plain["Content-Type"] == packed["Content-Type"]
+            assert plain["Vary"] == packed["Vary"] == "Accept-Encoding"
+        for refused in ("identity", "gzip;q=0", "gzip; q=0.0, deflate"):
+            assert fetch(server, "/", Accept_Encoding=refused)[2].decode() == index
+        known = {encoding: fetch(server, "/", Accept_Encoding=encoding)[1]["ETag"] for encoding in ("gzip", "identity")}
+        assert known["identity"] == f"W/{known['gzip']}"  # other bytes with the same meaning
+        for encoding, tag in known.items():
+            assert fetch(server, "/", Accept_Encoding=encoding, If_None_Match=tag)[0] == 304
+
+
+@pytest.mark.slow
 def test_a_turn_streams(browser: Any, tmp_path: Path) -> None:
     pair = ["-m", write_target(tmp_path / "target.gguf"), "-d", write_draft(tmp_path / "draft.gguf")]
     with serve(*pair, "-c", 1024, "-t", 1, "--n-draft", 2, "--", "-n", 400) as server:
         page = open_page(browser, server)
-        requests: list[Any] = []
-        page.on("request", lambda request: requests.append(request))
-        ask(page, "hello")
+        sent, timings = ask(page, "hello")
         page.get_by_text(ALPHABET).first.wait_for()
-        (sent,) = [r.post_data_json for r in requests if r.url.endswith("/chat/completions")]
         assert sent["stream"]
-        assert unexplained(page) == []
+        accepted = timings["draft_n_accepted"]
+        per_round = accepted / (timings["predicted_n"] - accepted)
+        assert per_round > 0.5
+        for _ in range(2):  # the second time from the browser's memory
+            page.get_by_text(f"{per_round:.2f} accepted/round, draft-eagle3", exact=True).wait_for()
+            page.reload()
+        assert page.errors == []
         page.close()
 
 
+@pytest.mark.slow
+def test_tools_are_off_until_a_user_enables_them(browser: Any, tmp_path: Path) -> None:
+    with serve("-m", write_target(tmp_path / "target.gguf"), "-d", "none", "-c", 1024, "-t", 1) as server:
+        page = open_page(browser, server)
+        assert "tools" not in ask(page, "HELLO")[0]
+        page.evaluate("localStorage.setItem('LlamaUi.disabledToolKeys', '[]')")  # a user's choice
+        page.goto(f"{server.address}/index.html")  # another document: a new conversation
+        assert len(ask(page, "HELLO")[0]["tools"]) == 2
+        assert posted(page, "/tools") == [] and page.errors == []
+        page.close()
+
+
+@pytest.mark.slow
+def test_tools_of_the_server_are_sent(browser: Any, tmp_path: Path) -> None:
+    options = ["-d", "none", "-c", 1024, "-t", 1, "--", "--tools", "file_glob_search"]
+    with serve("-m", write_target(tmp_path / "target.gguf"), *options) as server:
+        page = open_page(browser, server)
+        sent = ask(page, "HELLO")[0]
+        assert [tool["function"]["name"] for tool in sent["tools"]] == ["file_glob_search"]
+        assert {answer.status for answer in posted(page, "/tools")} == {200}  # the home folder
+        page.close()
+
+
+@pytest.mark.slow
+def test_a_wide_table_scrolls_on_a_phone(browser: Any, tmp_path: Path) -> None:
+    target = write_target(tmp_path / "target.gguf", Variant(says=TABLE))
+    with serve("-m", target, "-d", "none", "-c", 1024, "-t", 1) as server:
+        page = open_page(browser, server, viewport=PHONE)
+        ask(page, "hello")
+        for text in ("begin", "end"):
+            cell = page.get_by_role("cell", name=text, exact=True)
+            cell.scroll_into_view_if_needed()
+            assert cell.evaluate(IS_WHOLE), text
+        assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+        page.close()
+
+
+@pytest.mark.slow
 def test_a_picture_can_be_attached(browser: Any, tmp_path: Path) -> None:
     files = make_vision_files("qwen35", tmp_path)
     (tmp_path / "picture.png").write_bytes(png(1))
@@ -89,14 +189,12 @@ def test_a_picture_can_be_attached(browser: Any, tmp_path: Path) -> None:
         page = open_page(browser, server)
         page.locator("input[type=file]").first.set_input_files(tmp_path / "picture.png")
         page.get_by_alt_text("picture.png").first.wait_for()
-        with page.expect_response(lambda response: response.url.endswith("/chat/completions")) as answer:
-            ask(page, "what is in it")
-        content = answer.value.request.post_data_json["messages"][-1]["content"]
-        assert answer.value.status == 200
+        content = ask(page, "what is in it")[0]["messages"][-1]["content"]
         assert "image_url" in {part["type"] for part in content}
         page.close()
 
 
+@pytest.mark.slow
 def test_the_plain_page_names_the_address(browser: Any, tmp_path: Path) -> None:
     """A build without the chat page shows this page."""
     target = write_target(tmp_path / "target.gguf")

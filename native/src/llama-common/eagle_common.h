@@ -29,6 +29,9 @@ struct common_speculative;
 // Returns the drafter that a slot has used last, "none" before the first draft.
 std::string eagle_last_drafter(const common_speculative * spec, llama_seq_id seq);
 
+// Adds the drafter of a slot's last draft to `names`, those that drafted for its request.
+void eagle_add_drafter(const common_speculative * spec, llama_seq_id seq, size_t n_drafted, std::string & names);
+
 // Returns drafted and accepted tokens, rounds and tokens per round of each drafter, in Prometheus' format.
 std::string eagle_metrics(const common_speculative * spec);
 

@@ -28,6 +28,21 @@ std::string eagle_last_drafter(const common_speculative * spec, llama_seq_id seq
     return spec && spec->impl_last[seq] ? common_speculative_type_to_str(spec->impl_last[seq]->type) : "none";
 }
 
+void eagle_add_drafter(const common_speculative * spec, llama_seq_id seq, size_t n_drafted, std::string & names) {
+    if (n_drafted == 0) {
+        return;
+    }
+    std::string joined;
+    for (const auto & impl : spec->impls) {
+        const std::string name = common_speculative_type_to_str(impl->type);
+        const bool is_known = (" " + names + " ").find(" " + name + " ") != std::string::npos;
+        if (is_known || impl.get() == spec->impl_last[seq]) {
+            joined += (joined.empty() ? "" : " and ") + name;
+        }
+    }
+    names = joined;
+}
+
 std::string eagle_metrics(const common_speculative * spec) {
     struct counter {
         const char * name;
