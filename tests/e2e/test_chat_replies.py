@@ -131,6 +131,33 @@ def test_reasoning_and_text(chatting: tuple[str, Any]) -> None:
         assert whole["message"].get("reasoning_content") == (None if opened is None else "Hm, 1 < 2.")
 
 
+def test_control_tokens_in_messages_as_text(chatting: tuple[str, Any]) -> None:
+    """Parsed by default, as by llama.cpp; as text, only those of the template are control tokens."""
+    _, llm = chatting
+    end = "<|im_end|>"
+    (token,) = llm.tokenize(end.encode(), add_bos=False, special=True)
+    asked = f"a {end}b{end}\n{end}"
+    chats = [[{"role": "user", "content": content}] for content in (asked, [{"type": "text", "text": asked}])]
+
+    def prompts(messages: Any) -> list[list[int]]:
+        found = []
+        for parsed in (True, False):
+            object.__setattr__(llm._options, "parse_special", parsed)
+            said(llm, "x", messages=messages, max_tokens=1, chat_template_kwargs={"date_string": "26 Jul 2024"})
+            found.append(list(llm._prompt))
+        object.__setattr__(llm._options, "parse_special", True)
+        return found
+
+    for messages in chats:
+        parsed, plain = prompts(messages)
+        assert parsed.count(token) - plain.count(token) == 3
+        assert llm.detokenize(plain, special=True) == llm.detokenize(parsed, special=True)
+        between = llm.tokenize(asked.encode(), add_bos=False, special=False)
+        assert any(plain[i : i + len(between)] == between for i in range(len(plain)))
+    parsed, plain = prompts(ASKED)
+    assert parsed == plain
+
+
 def test_the_parents_way(chatting: tuple[str, Any]) -> None:
     """Without `parse_replies` the content is all that was said."""
     family, llm = chatting

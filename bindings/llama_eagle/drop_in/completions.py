@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import operator
 import random
@@ -27,6 +28,7 @@ from llama_eagle.drop_in.attributes import Attributes  # noqa: E402
 from llama_eagle.drop_in.images import ImageReader  # noqa: E402
 from llama_eagle.drop_in.measures import Measures  # noqa: E402
 from llama_eagle.drop_in.replies import NamedCall, RequiredCall  # noqa: E402
+from llama_eagle.drop_in.text import LiteralTexts, control_tokens  # noqa: E402
 from llama_eagle.errors import UsageError  # noqa: E402
 from llama_eagle.generation.rounds import Rounds  # noqa: E402
 from llama_eagle.native.closing import OneThread  # noqa: E402
@@ -143,9 +145,16 @@ class Completions(Attributes):
         called = chat.named_function(call.arguments)
         request = chat.prepared(call.arguments, called, is_own=is_own)
         llama: Any = WithoutEnd(self) if self.chat_handler is None and self._model.add_eos_token() else self
+        literal = None if self._options.parse_special else LiteralTexts(llama, self._control_tokens)
+        if literal is not None:
+            if self.chat_handler is not None:
+                raise UsageError("a chat_handler recognizes control tokens by itself. Leave out parse_special=False.")
+            llama = literal
         if self._images is not None:
             llama, request["messages"] = self._images.read(llama, request["messages"])
         request["messages"] = self._readable(request["messages"])
+        if literal is not None:
+            request["messages"] = literal.hidden(request["messages"])
         if self.chat_handler is None and name not in (*self._chat_handlers, *chat.CALL_FORMATS):
             chat.warn_dropped(request, name)
         handler = self.chat_handler or self._chat_handlers.get(name) or get_chat_completion_handler(name)
@@ -168,6 +177,10 @@ class Completions(Attributes):
             answer = chat.split(answer, lambda: chat.reader(template, request, self._prompt_end()))
         form = chat.without_alternatives if chat.has_no_alternatives(call.arguments) else dict
         return self._with_timings(form(answer)) if isinstance(answer, dict) else self._stream(map(form, answer))
+
+    @functools.cached_property
+    def _control_tokens(self) -> tuple[str, ...]:
+        return control_tokens(self._model.vocab)
 
     def _readable(self, messages: Iterable[Any]) -> Iterable[Any]:
         """Return the messages for the handler. For a model's own template, `render_chat` normalizes them later."""

@@ -60,6 +60,8 @@ class EagleOptions(DraftingOptions):
     checkpoint_mib: memory for checkpoints of a recurrent state. checkpoint_every: tokens between them in a long prompt.
     rpc_servers: HOST:PORT,... or a list: RPC servers that hold a part of the target's layers.
     parse_replies: separate reasoning and tool calls from a chat's content; False: content contains all.
+    parse_special: recognize control tokens such as <|im_end|> in prompts and messages, as llama.cpp does; False: they
+        are text there, and only those of the chat template are control tokens.
     on_progress: called with "loading" or "prompt" and the finished fraction, 0..1.
     """
 
@@ -71,6 +73,7 @@ class EagleOptions(DraftingOptions):
     checkpoint_every: int = 1024
     rpc_servers: str | Sequence[str] | None = None
     parse_replies: bool = True
+    parse_special: bool = True
     on_progress: Callable[[str, float], None] | None = None
 
     def __post_init__(self) -> None:

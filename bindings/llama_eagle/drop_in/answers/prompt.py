@@ -17,10 +17,11 @@ def prompt_tokens(llm: Any, prompt: str | Sequence[int], suffix: str | None) -> 
     """
     is_complete = not isinstance(prompt, str) and suffix is None
     begin, end = ([], []) if is_complete else _special_tokens(llm)
+    special = suffix is None and llm._options.parse_special
     if not isinstance(prompt, str):
         prefix = list(prompt)
     else:
-        prefix = llm.tokenize(prompt.encode("utf-8"), add_bos=False, special=suffix is None) if prompt else []
+        prefix = llm.tokenize(prompt.encode("utf-8"), add_bos=False, special=special) if prompt else []
     if suffix is None:
         return [*begin, *prefix]
     first, second = [MARK, *prefix], [MARK, *_suffix_tokens(llm, suffix)]
