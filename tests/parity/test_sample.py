@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fixtures.tiny_gguf import Variant, write_target
-from llama_eagle.errors import NativeError
+from llama_eagle.errors import InputError, NativeError
 from llama_eagle.generation.options import SamplingParams
 from llama_eagle.generation.sampling import Sampler
 from llama_eagle.native import calls
@@ -30,7 +30,7 @@ ROWS: dict[str, Callable[[Rng], np.ndarray]] = {
     "few ties": lambda rng: rng.integers(0, 900, N_VOCAB) / 100,
     "rising": lambda rng: np.sort(rng.standard_normal(N_VOCAB)),
     "falling": lambda rng: -np.sort(rng.standard_normal(N_VOCAB)),
-    "all equal": lambda rng: np.full(N_VOCAB, rng.standard_normal()),
+    "all but one equal": lambda rng: np.where(np.arange(N_VOCAB) == rng.integers(N_VOCAB), -1.0, 1.0),
     "one high": lambda rng: np.where(np.arange(N_VOCAB) == rng.integers(N_VOCAB), 9.0, rng.standard_normal(N_VOCAB)),
     "mostly excluded": lambda rng: np.where(rng.random(N_VOCAB) < 0.005, rng.standard_normal(N_VOCAB), -np.inf),
 }
@@ -79,6 +79,35 @@ def test_same_tokens(ctx: Any, chain: str, kind: str) -> None:
             expected = llama_cpp.llama_sampler_sample(theirs.handle, ctx, ROW)
             assert ours.sample(ctx, ROW) == expected
             assert ours.sample(ctx, -1) == llama_cpp.llama_sampler_sample(theirs.handle, ctx, -1)
+
+
+def with_one(value: float) -> np.ndarray:
+    row = np.random.default_rng(3).standard_normal(N_VOCAB)
+    row[77] = value
+    return row
+
+
+NO_NUMBERS = {
+    "all equal": np.full(N_VOCAB, 0.5),
+    "zeros": np.zeros(N_VOCAB),
+    "NaN": np.full(N_VOCAB, np.nan),
+    "excluded": np.full(N_VOCAB, -np.inf),
+    "infinite": np.full(N_VOCAB, np.inf),
+    "an overflow": with_one(np.inf),
+}
+
+
+@pytest.mark.parametrize("kind", [*NO_NUMBERS, "one NaN"])
+@pytest.mark.parametrize("chain", CHAINS)
+def test_rows_of_no_numbers(ctx: Any, chain: str, kind: str) -> None:
+    """llama.cpp's samplers turn one NaN into NaN for all probabilities; its greedy choice passes over it."""
+    logits(ctx)[:] = NO_NUMBERS.get(kind, with_one(np.nan))
+    with Sampler(CHAINS[chain], N_VOCAB) as sampler:
+        if (chain, kind) == ("greedy", "one NaN"):
+            assert sampler.sample(ctx, ROW) == int(np.nanargmax(logits(ctx)))
+        else:
+            with pytest.raises(InputError, match="the model computes no numbers at token 3"):
+                sampler.sample(ctx, ROW)
 
 
 def test_samplers_that_are_switched_off_and_biases(ctx: Any) -> None:

@@ -10,7 +10,7 @@ from fixtures.targets import FAMILIES, HYBRID, make_target
 from fixtures.tiny_gguf import Variant, write_draft, write_target
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target, convert_vision
-from llama_eagle.errors import InputError
+from llama_eagle.errors import UsageError
 from llama_eagle.gguf.header import read_model
 from llama_eagle.gguf.validate import check_files
 from llama_eagle.quantize.quantize import QuantizeOptions, file_types, quantize
@@ -47,7 +47,7 @@ def test_every_type_is_sound(family: str, tmp_path: Path) -> None:
     for name in file_types():
         try:
             quantize(tmp_path / "f32.gguf", tmp_path / "out.gguf", name, QuantizeOptions(threads=1))
-        except InputError as error:  # those of the fewest bits need an importance matrix
+        except UsageError as error:  # those of the fewest bits need an importance matrix
             assert "imatrix" in str(error)
             continue
         assert_sound(tmp_path / "out.gguf")
