@@ -136,15 +136,25 @@ def prepare(dest: Path, source: str | None) -> None:
     stamp_file = dest / STAMP
     if stamp_file.is_file() and stamp_file.read_text(encoding="utf-8") == stamp:
         return
-    shutil.rmtree(dest, ignore_errors=True)
-    dest.mkdir(parents=True)
+    fresh = dest.with_name(f"{dest.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
     if source:
-        copy_tree(Path(source), dest)
+        copy_tree(Path(source), fresh)
     else:
-        unpack(fetch_sdist(pin), dest)
+        unpack(fetch_sdist(pin), fresh)
     for patch in series():
-        apply(patch, dest)
-    stamp_file.write_text(stamp, encoding="utf-8")
+        for part in apply(patch, fresh):
+            keep_time(dest / part.path, fresh / part.path)
+    (fresh / STAMP).write_text(stamp, encoding="utf-8")
+    shutil.rmtree(dest, ignore_errors=True)
+    fresh.rename(dest)
+
+
+def keep_time(old: Path, new: Path) -> None:
+    """Give a patched file the time of its last version if they are equal, so that it is not compiled again."""
+    if old.is_file() and old.read_bytes() == new.read_bytes():
+        os.utime(new, ns=(old.stat().st_atime_ns, old.stat().st_mtime_ns))
 
 
 # --- patches ---------------------------------------------------------------------------------------------------------

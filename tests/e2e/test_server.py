@@ -76,7 +76,11 @@ def test_openai_client(server: Served) -> None:
     stopped = api.completions.create(model="tiny", prompt="abc", max_tokens=20, temperature=0, stop="h")
     assert (stopped.choices[0].text, stopped.choices[0].finish_reason) == ("defg", "stop")
     scored = api.completions.create(model="tiny", prompt="abc", max_tokens=4, temperature=0, logprobs=2)
-    assert [entry["token"] for entry in scored.choices[0].logprobs.content] == list("defg")
+    logprobs = scored.choices[0].logprobs
+    assert logprobs.tokens == list("defg") and logprobs.text_offset == [0, 1, 2, 3]
+    assert [entry["token"] for entry in logprobs.content] == logprobs.tokens  # llama.cpp's form, too
+    for token, logprob, top in zip(logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True):
+        assert top[token] == logprob and len(top) == 2
     reply = api.responses.create(model="tiny", input="hello", max_output_tokens=26, temperature=0)
     assert reply.output_text == ALPHABET
 

@@ -147,6 +147,17 @@ def test_results_and_texts_keep_their_order(tmp_path_factory: pytest.TempPathFac
     assert sorted(marks, key=prompt.rindex) == marks
 
 
+@pytest.mark.parametrize("name", ["anthropic", "another"])
+def test_claude_codes_billing_header_is_not_in_the_prompt(server: Served, name: str) -> None:
+    header = f"x-{name}-billing-header: cc_version=2.1.37.3a3; cc_entrypoint=cli; cch=00000;"
+    counts = []
+    for texts in (["You are kind."], [header, "You are kind."]):
+        system = [{"type": "text", "text": text} for text in texts]
+        body = {"model": "m", "max_tokens": 5, "system": system, "messages": [{"role": "user", "content": "a"}]}
+        counts.append(server.post("/v1/messages/count_tokens", body)[1]["input_tokens"])
+    assert (counts[0] == counts[1]) == (name == "anthropic")
+
+
 def test_overflows_in_the_words_of_clients(server: Served) -> None:
     text = "word " * 3000
     for path in OPENAI:

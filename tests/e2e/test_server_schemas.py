@@ -37,6 +37,27 @@ def test_a_reference_that_implies_its_siblings_may_be_recursive(server: Served) 
     assert grammar(server, RECURSIVE) == grammar(server, BARE)
 
 
+@pytest.mark.parametrize("key", ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"])
+@pytest.mark.parametrize("bound", [2**63, -(2**63), 2**64 - 1, 1e300])
+def test_bounds_that_no_grammar_holds_are_left_out(server: Served, key: str, bound: float) -> None:
+    whole = {"type": "integer", "minimum": 5}
+    assert grammar(server, {"anyOf": [{"type": "integer", key: bound}, whole]}) == grammar(
+        server, {"anyOf": [{"type": "integer"}, whole]}
+    )
+
+
+def test_required_names_without_a_property_are_written(server: Served) -> None:
+    own = {"a": {"type": "integer"}}
+    schema = {"type": "object", "properties": own, "required": ["a", "b"]}
+    assert grammar(server, schema) == grammar(server, schema | {"properties": {**own, "b": {}}})
+    typed = {**schema, "additionalProperties": {"type": "null"}}
+    assert grammar(server, typed) == grammar(server, typed | {"properties": {**own, "b": {"type": "null"}}})
+    status, answer = server.post(
+        "/completion", {"prompt": "abc", "n_predict": 1, "json_schema": schema | {"additionalProperties": False}}
+    )
+    assert status == 400 and "'b'" in answer["error"]["message"]
+
+
 @pytest.mark.parametrize(("schema", "reason"), [*CONFLICTS, (ENDLESS, "nested deeper")])
 def test_siblings_that_cannot_be_merged(server: Served, schema: dict[str, Any], reason: str) -> None:
     status, answer = server.post("/completion", {"prompt": "abc", "n_predict": 1, "json_schema": schema})

@@ -95,6 +95,43 @@ def test_other_files_are_ignored(served: tuple[Served, Path], kind: str) -> None
     assert edited(server, turns) == (expected, n_all)
 
 
+OTHERS = {
+    "--rope-freq-base": ("--rope-freq-base", 5000),
+    "--cache-type-k": ("--cache-type-k", "q8_0"),
+    "--override-kv qwen35.rope.freq_base": ("--override-kv", "qwen35.rope.freq_base=float:5000"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_rows_under_other_settings_are_refused(served: tuple[Served, Path], name: str) -> None:
+    server, folder = served
+    talk(server)
+    given = ("-m", folder / "target.gguf", "-d", "none", "-c", 2048, "-t", 1, "--parallel", 2)
+    for options, status in (((), 200), (OTHERS[name], 400)):
+        with serve(*given, "--", "--slot-save-path", folder, *options) as other:
+            found, answer = other.post("/slots/0?action=restore", {"filename": "a.bin"})
+            assert found == status, answer
+            assert status == 200 or name in answer["error"]["message"]
+
+
+def test_a_change_inside_a_long_prompt_costs_what_follows_it(tmp_path: Path) -> None:
+    """An agent's prompt of one message, whose date changes: a checkpoint lies at most 1,536 tokens before it."""
+    target = write_target(tmp_path / "target.gguf", Variant(mix=0.2))
+    n_context, n_prompt, n_change = 32768, 30000, 24000
+    tokens = [40 + i % 23 for i in range(n_prompt)]
+    changed = [*tokens[:n_change], 41, 42, *tokens[n_change:]]
+    longer = ("--", "--override-kv", f"qwen35.context_length=int:{n_context}")
+    with serve("-m", target, "-d", "none", "-c", n_context, "-t", 2, "--parallel", 1, *longer) as server:
+        found = []
+        for prompt, is_cached in ((tokens, True), (changed, True), (changed, False)):
+            body = {"prompt": prompt, "n_predict": 8, "temperature": 0, "cache_prompt": is_cached, "ignore_eos": True}
+            status, answer = server.post("/completion", body)
+            assert status == 200, answer
+            found.append(answer)
+    assert found[1]["timings"]["prompt_n"] <= 1536 + len(changed) - n_change
+    assert found[1]["content"] == found[2]["content"]
+
+
 def complete(server: Served, text: str, n: int, **more: Any) -> str:
     body = {"prompt": text, "n_predict": n, "temperature": 0, "cache_prompt": False, "ignore_eos": True, **more}
     status, answer = server.post("/completion", body)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fixtures.serving import Served, serve
@@ -94,13 +93,57 @@ def test_the_newer_name_of_the_limit(server: Served, path: str) -> None:
     assert len(text) == 2 and joined(server, path, body) == text
 
 
-@pytest.mark.parametrize("path", APIS)
-@pytest.mark.parametrize("more", [{}, {"logprobs": 2}, {"max_tokens": 0}])
-def test_echoes_are_refused(server: Served, path: str, more: dict[str, Any]) -> None:
-    body = {**body_for(path, "abc", 3, []), "echo": True, **({} if "chat" in path else more)}
-    status, answer = server.post(path, body)
-    assert status == 400 and "does not echo" in str(answer)
+@pytest.mark.parametrize("path", [path for path in APIS if path != "/v1/completions"])
+def test_echoes_are_refused_where_there_are_none(server: Served, path: str) -> None:
+    status, answer = server.post(path, {**body_for(path, "abc", 3, []), "echo": True})
+    assert status == 400 and "not echo" in str(answer)
     assert server.post(path, {**body_for(path, "abc", 3, []), "echo": False})[0] == 200
+
+
+def test_completions_echo(server: Served) -> None:
+    tokens = [ord(c) for c in "abc"]
+    for prompt, texts in (
+        ("abc", ["abcdef"]),
+        (tokens, ["abcdef"]),
+        (["abc", "hij"], ["abcdef", "hijklm"]),
+        ([tokens, "hij"], ["abcdef", "hijklm"]),
+    ):
+        body = {"prompt": prompt, "max_tokens": 3, "temperature": 0, "echo": True}
+        assert [each["text"] for each in server.post("/v1/completions", body)[1]["choices"]] == texts
+        streamed = dict.fromkeys(range(len(texts)), "")
+        for event in events(server, "/v1/completions", body):
+            streamed[event["choices"][0]["index"]] += event["choices"][0]["text"]
+        assert list(streamed.values()) == texts
+    assert server.post("/v1/completions", body | {"prompt": "abc", "max_tokens": 0})[1]["choices"][0]["text"] == "abc"
+    status, answer = server.post("/v1/completions", {**body, "logprobs": 1})
+    assert status == 400 and "echo" in str(answer)
+
+
+@pytest.mark.parametrize(("path", "n_prompts"), [("/v1/completions", 2), ("/v1/chat/completions", 1)])
+def test_the_usage_of_a_stream_is_one_chunk(server: Served, path: str, n_prompts: int) -> None:
+    question = {"messages": [{"role": "user", "content": "abc"}]} if "chat" in path else {"prompt": ["abc", "hijk"]}
+    body = {**question, "max_tokens": 3, "n": 2, "temperature": 0, "stream_options": {"include_usage": True}}
+    found = list(events(server, path, body))
+    assert [bool(event["choices"]) for event in found] == [True] * (len(found) - 1) + [False]
+    assert [event for event in found if "usage" in event] == found[-1:]
+    whole_usage = server.post(path, {**body, "stream": False, "stream_options": None})[1]["usage"]
+    keys = ("prompt_tokens", "completion_tokens", "total_tokens")
+    assert [found[-1]["usage"][key] for key in keys] == [whole_usage[key] for key in keys]
+    assert whole_usage["completion_tokens"] == 3 * 2 * n_prompts
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_legacy_logprobs(server: Served, stream: bool) -> None:
+    body = {"prompt": "xyz", "max_tokens": 4, "temperature": 0, "logprobs": 0}
+    if stream:
+        parts = [event["choices"][0]["logprobs"] for event in events(server, "/v1/completions", body)]
+        found = {key: [each for part in parts if part for each in part[key]] for key in ("tokens", "text_offset")}
+    else:
+        found = server.post("/v1/completions", body)[1]["choices"][0]["logprobs"]
+        assert all(logprob == top[token] for token, logprob, top in zip(
+            found["tokens"], found["token_logprobs"], found["top_logprobs"], strict=True
+        ))  # fmt: skip
+    assert "".join(found["tokens"]) == "abcd" and found["text_offset"] == [0, 1, 2, 3]
 
 
 def test_logprobs_have_every_token(server: Served, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 // that is damaged or belongs to other tokens is ignored; then a changed prompt is evaluated from its beginning.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -15,6 +16,30 @@
 
 static const char * const EAGLE_CHECKPOINTS_SUFFIX = ".checkpoints";
 constexpr uint64_t EAGLE_CHECKPOINTS_VERSION = 0x31544b4345474145;  // "EAGECKT1"
+
+// Returns the distance of the checkpoints inside a prompt in tokens, a multiple of the micro-batch. A prompt that
+// differs from the last one, as agents' prompts do in a date or a path, is evaluated from the checkpoint before the
+// difference.
+inline int64_t eagle_checkpoint_step(int64_t n_prompt, int64_t n_ubatch, int64_t n_most) {
+    const int64_t n_places = std::max<int64_t>(1, n_most * 3 / 4);  // the others are for the turns of a conversation
+    const int64_t step = std::max<int64_t>(1024, (n_prompt + n_places - 1) / n_places);
+    return (step + n_ubatch - 1) / n_ubatch * n_ubatch;
+}
+
+// Returns the checkpoint with the smallest distance between its neighbours; the first of up to two.
+inline std::list<common_prompt_checkpoint>::iterator eagle_least_useful(std::list<common_prompt_checkpoint> & all) {
+    auto found = all.begin();
+    int64_t least = INT64_MAX;
+    for (auto it = all.begin(); it != all.end(); ++it) {
+        const bool is_inside = it != all.begin() && std::next(it) != all.end();
+        const int64_t distance = is_inside ? std::next(it)->n_tokens - std::prev(it)->n_tokens : INT64_MAX;
+        if (distance < least) {
+            least = distance;
+            found = it;
+        }
+    }
+    return found;
+}
 
 // FNV-1a.
 inline uint64_t eagle_checksum(const char * data, size_t size) {

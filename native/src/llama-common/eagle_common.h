@@ -29,6 +29,9 @@ struct common_speculative;
 // Returns the drafter that a slot has used last, "none" before the first draft.
 std::string eagle_last_drafter(const common_speculative * spec, llama_seq_id seq);
 
+// Returns n_within, the drafted tokens before the end of the answer, and counts no others for their drafter.
+size_t eagle_count_drafted(common_speculative * spec, llama_seq_id seq, size_t n_drafted, size_t n_within);
+
 // Adds the drafter of a slot's last draft to `names`, those that drafted for its request.
 void eagle_add_drafter(const common_speculative * spec, llama_seq_id seq, size_t n_drafted, std::string & names);
 

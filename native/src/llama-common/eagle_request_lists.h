@@ -5,9 +5,7 @@
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <map>
 #include <string>
 #include <vector>
@@ -92,40 +90,6 @@ inline void eagle_apply_no_adapter_yet(common_params & params) {
     for (auto & adapter : params.lora_adapters) {
         adapter.scale = params.lora_init_without_apply ? 0.0f : adapter.scale;
     }
-}
-
-// Writes the adapters of a slot next to its file: the rows of its cache depend on them.
-inline void eagle_save_adapters(const std::vector<common_adapter_lora_info> & adapters, const std::string & path) {
-    std::remove((path + ".adapters").c_str());  // left by an earlier save
-    for (const auto & adapter : adapters) {
-        if (adapter.scale != 0.0f) {
-            std::ofstream(path + ".adapters", std::ios::app)
-                << std::hexfloat << adapter.scale << " " << adapter.path << "\n";
-        }
-    }
-}
-
-// Returns the server's adapters with the scales under which a slot's file was saved. Throws for one that the server
-// does not have.
-inline std::vector<common_adapter_lora_info> eagle_saved_adapters(std::vector<common_adapter_lora_info> adapters,
-                                                                  const std::string & path) {
-    for (auto & adapter : adapters) {
-        adapter.scale = 0.0f;
-    }
-    std::ifstream file(path + ".adapters");
-    for (std::string line; std::getline(file, line);) {
-        const std::string name = line.substr(std::min(line.find(' '), line.size() - 1) + 1);
-        bool is_found = false;
-        for (auto & adapter : adapters) {
-            if (!is_found && adapter.scale == 0.0f && adapter.path == name) {
-                adapter.scale = std::strtof(line.c_str(), nullptr);
-                is_found = true;
-            }
-        }
-        eagle_require(is_found,
-                      "it was saved with the adapter '" + name + "', which this server has not loaded (--lora)");
-    }
-    return adapters;
 }
 
 inline void eagle_require_lists(const common_json & body, int n_vocab, size_t n_adapters) {

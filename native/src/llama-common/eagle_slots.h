@@ -28,6 +28,13 @@ std::string eagle_last_drafter(const common_speculative * spec, llama_seq_id seq
     return spec && spec->impl_last[seq] ? common_speculative_type_to_str(spec->impl_last[seq]->type) : "none";
 }
 
+size_t eagle_count_drafted(common_speculative * spec, llama_seq_id seq, size_t n_drafted, size_t n_within) {
+    if (spec && spec->impl_last[seq]) {
+        spec->impl_last[seq]->n_gen_tokens -= n_drafted - n_within;
+    }
+    return n_within;
+}
+
 void eagle_add_drafter(const common_speculative * spec, llama_seq_id seq, size_t n_drafted, std::string & names) {
     if (n_drafted == 0) {
         return;

@@ -54,8 +54,8 @@ inline std::string eagle_stop_reason(const common_chat_msg & message, const std:
     return word.empty() ? "end_turn" : "stop_sequence";
 }
 
-// Adds the token counts of choice `i`; each prompt has `n` choices.
-inline void eagle_add_usage(common_json & answer, const common_json & other, size_t i, int n) {
+// Adds the token counts of another answer; those of its prompt if no answer to the same prompt was added before.
+inline void eagle_add_usage(common_json & answer, const common_json & other, bool is_new_prompt) {
     if (!answer.contains("usage") || !other.contains("usage")) {
         return;
     }
@@ -65,7 +65,7 @@ inline void eagle_add_usage(common_json & answer, const common_json & other, siz
     };
     add("completion_tokens", "completion_tokens");
     add("total_tokens", "completion_tokens");
-    if (i % (size_t) std::max(n, 1) == 0) {
+    if (is_new_prompt) {
         add("prompt_tokens", "prompt_tokens");
         add("total_tokens", "prompt_tokens");
     }

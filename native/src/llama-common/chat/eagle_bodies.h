@@ -265,10 +265,27 @@ inline common_json eagle_split_results(const common_json & messages) {
     return found;
 }
 
+// Removes Claude Code's block about billing, whose version and hash change with each session: everything behind it
+// would be evaluated again.
+inline void eagle_drop_billing(common_json & body) {
+    const std::string billing = "x-anthropic-billing-header:";
+    if (!eagle_has(body, "system") || !body.at("system").is_array()) {
+        return;
+    }
+    common_json kept = common_json::array();
+    for (const auto & block : body.at("system")) {
+        if (eagle_text_at(block, "text").compare(0, billing.size(), billing) != 0) {
+            kept.push_back(block);
+        }
+    }
+    body["system"] = kept;
+}
+
 inline common_json eagle_messages_body(const common_json & given) {
     common_json body = eagle_without_nulls(given);
     eagle_require(body.contains("messages"), "'messages' is required");
     eagle_require(body.at("messages").is_array(), "'messages' is no list");
+    eagle_drop_billing(body);
     body["messages"] = eagle_split_results(body.at("messages"));
     common_json & messages = body.at("messages");
     for (size_t i = 0; i < messages.size(); i++) {

@@ -13,6 +13,8 @@
 #include "common.h"
 #include "json.h"
 
+enum class eagle_api { own, completion, chat };  // llama.cpp's, OpenAI's completions, and the APIs with messages
+
 // Returns true if an exception in a request's handler is the server's fault; all others are errors in the request.
 inline bool eagle_is_server_fault(const std::exception & error) {
     return dynamic_cast<const std::bad_alloc *>(&error) || dynamic_cast<const std::system_error *>(&error);
@@ -327,21 +329,48 @@ inline void eagle_system_into_next(common_json & messages) {
     messages.erase(0);
 }
 
-// While the object exists, parsers built on this thread allow no text before a call.
-class eagle_required_call {
-  public:
-    explicit eagle_required_call(bool is_required) : before_(flag()) { flag() = is_required; }
-    ~eagle_required_call() { flag() = before_; }
-    eagle_required_call(const eagle_required_call &) = delete;
-    eagle_required_call & operator=(const eagle_required_call &) = delete;
+// What the text of an answer may be: anything; nothing, because a call is required; a response format.
+enum class eagle_content { any, none, format };
 
-    static bool & flag() {
-        static thread_local bool value = false;
-        return value;
+constexpr const char * EAGLE_FORMAT_RULE = "answer-in-format";  // grammar rule of a response format
+
+// While the object exists, parsers built on this thread restrict the text of an answer.
+class eagle_content_rule {
+  public:
+    explicit eagle_content_rule(eagle_content content, bool has_thoughts = true) : before_(current()) {
+        current() = {content, has_thoughts};
+    }
+    ~eagle_content_rule() { current() = before_; }
+    eagle_content_rule(const eagle_content_rule &) = delete;
+    eagle_content_rule & operator=(const eagle_content_rule &) = delete;
+
+    // Returns the parser of the text that `parser` reads.
+    template <typename Builder, typename Parser>
+    static Parser restricted(Builder & builder, const Parser & parser) {
+        const eagle_content content = current().content;
+        return content == eagle_content::any    ? parser
+               : content == eagle_content::none ? builder.space()
+                                                : builder.gbnf(parser, EAGLE_FORMAT_RULE);
+    }
+
+    // Returns the parser of the thoughts that `parser` reads: without thoughts they would be a way around a format.
+    template <typename Builder, typename Parser>
+    static Parser thoughts(Builder & builder, const Parser & parser) {
+        return current().has_thoughts ? parser : builder.eps();
     }
 
   private:
-    bool before_;
+    struct State {
+        eagle_content content = eagle_content::any;
+        bool has_thoughts = true;
+    };
+
+    static State & current() {
+        static thread_local State value;
+        return value;
+    }
+
+    State before_;
 };
 
 // Refuses suffix and best_of, which are not supported.
@@ -398,17 +427,22 @@ inline void eagle_require_constraints(const common_json & body) {
                   "'grammar' and a JSON schema exclude each other: omit one");
 }
 
-// Throws for keys that are not supported, and in completions for wrong constraints. `in_chat`: a chat's constraints
-// have been read before, and with a last answer to continue, echo has another meaning there.
-inline void eagle_require_supported(const common_json & body, bool in_chat) {
+// Throws for keys that an API does not support; the constraints of chats have been read before.
+inline void eagle_require_supported(const common_json & body, eagle_api api) {
     eagle_refuse_others(body);
-    if (!in_chat) {
+    if (api != eagle_api::chat) {
         eagle_require_constraints(body);
         const bool is_text =
             !eagle_has(body, "response_format") || eagle_text_at(body.at("response_format"), "type") == "text";
         eagle_require(is_text, "'response_format' is for chats: use 'json_schema' or 'grammar'");
     }
-    const bool is_requested = eagle_has(body, "echo") && body.at("echo") != false;
-    const bool continues = in_chat && eagle_has(body, "continue_final_message");
-    eagle_require(!is_requested || continues, "this server does not echo prompts: leave out 'echo'");
+    if (!eagle_has(body, "echo") || body.at("echo") == false) {
+        return;
+    }
+    const bool has_logprobs = eagle_has(body, "logprobs") && body.at("logprobs") != false;
+    eagle_require(api != eagle_api::completion || !has_logprobs,
+                  "this server has no probabilities of prompts: leave out 'echo' or 'logprobs'");
+    eagle_require(api != eagle_api::own, "this API does not echo prompts: leave out 'echo', or use /v1/completions");
+    eagle_require(api != eagle_api::chat || eagle_has(body, "continue_final_message"),
+                  "chats do not echo prompts: leave out 'echo', or add 'continue_final_message'");
 }

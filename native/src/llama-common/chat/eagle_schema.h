@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -70,13 +69,6 @@ inline int eagle_count(const std::string & key, int64_t count) {
     }
     throw std::invalid_argument(key + " " + std::to_string(count) + " is above " +
                                 std::to_string(EAGLE_MAX_SCHEMA_COUNT) + ", the most that a grammar counts");
-}
-
-// Reads a bound of an integer. Beyond 2^62 the conversion and its sums would overflow.
-inline void eagle_require_bound(const std::string & key, double bound) {
-    if (!(std::abs(bound) <= 0x1p62)) {
-        throw std::invalid_argument(key + " is beyond 2^62");
-    }
 }
 
 inline void eagle_require_range(int64_t minimum, int64_t maximum) {

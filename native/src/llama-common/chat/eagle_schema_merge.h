@@ -1,14 +1,18 @@
-// Merges constraints next to $ref, oneOf or anyOf into the schemas that these name: llama.cpp ignores them. Throws
-// std::invalid_argument for constraints that cannot be combined. bindings/llama_eagle/generation/schema.py has the
-// same.
+// Rewrites schemas to what llama.cpp's converter follows: constraints next to $ref, oneOf or anyOf, required properties
+// without a schema, large bounds. Throws std::invalid_argument for constraints that cannot be combined.
+// bindings/llama_eagle/generation/schema.py has the same.
 #pragma once
 
 #include <algorithm>
+#include <cmath>
+#include <mutex>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "json.h"
+#include "log.h"
 
 constexpr int EAGLE_MAX_REFERENCES = 100;  // that lead to each other with further constraints
 
@@ -149,4 +153,78 @@ common_json eagle_without_siblings(const common_json & given, const Resolve & re
         schema = definition.is_object() ? eagle_merged(definition, more) : more;
     }
     throw std::invalid_argument("a $ref with other keys refers to itself: write the keys into the definition");
+}
+
+// Logs once per process that a grammar does not enforce something.
+inline void eagle_note_unenforced(const std::string & what) {
+    static std::mutex mutex;
+    static std::set<std::string> noted;
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (noted.insert(what).second) {
+        LOG_WRN("schema: the grammar does not enforce %s\n", what.c_str());
+    }
+}
+
+// Returns the bounds that a grammar cannot hold: beyond 2^62 the conversion and its sums would overflow.
+inline std::vector<std::string> eagle_bounds_beyond(const common_json & schema) {
+    std::vector<std::string> found;
+    for (const char * key : {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}) {
+        if (schema.contains(key) && schema.at(key).is_number() && !(std::abs(schema.at(key).get<double>()) <= 0x1p62)) {
+            found.push_back(key);
+        }
+    }
+    return found;
+}
+
+// Returns the required names of an object that are not among its properties.
+inline std::vector<std::string> eagle_undescribed(const common_json & schema) {
+    std::vector<std::string> found;
+    const bool is_object = schema.contains("type") ? schema.at("type") == "object" : schema.contains("properties");
+    if (!is_object || !schema.contains("required") || !schema.at("required").is_array()) {
+        return found;
+    }
+    for (const auto & name : schema.at("required")) {
+        const bool is_described = name.is_string() && schema.contains("properties") &&
+                                  schema.at("properties").contains(name.get<std::string>());
+        if (name.is_string() && !is_described) {
+            found.push_back(name.get<std::string>());
+        }
+    }
+    return found;
+}
+
+// Returns a schema that the converter follows completely, apart from the keys that it names in the log; null if `given`
+// is one. resolve(text) returns what a reference names.
+template <typename Resolve>
+common_json eagle_followed(const common_json & given, const Resolve & resolve) {
+    common_json merged = eagle_without_siblings(given, resolve);
+    const common_json & schema = merged.is_null() ? given : merged;
+    if (!schema.is_object()) {
+        return merged;
+    }
+    for (const char * key : {"not", "patternProperties", "propertyNames", "minProperties", "maxProperties",
+                             "uniqueItems", "contains", "dependentRequired", "dependentSchemas", "if"}) {
+        if (schema.contains(key) && schema.at(key) != false) {
+            eagle_note_unenforced(key);
+        }
+    }
+    const std::vector<std::string> bounds = eagle_bounds_beyond(schema);
+    const std::vector<std::string> names = eagle_undescribed(schema);
+    if (bounds.empty() && names.empty()) {
+        return merged;
+    }
+    common_json followed = schema;
+    for (const std::string & key : bounds) {
+        eagle_note_unenforced(key + " " + schema.at(key).dump());
+        followed.erase(key);
+    }
+    const common_json others =
+        schema.contains("additionalProperties") ? schema.at("additionalProperties") : common_json(true);
+    for (const std::string & name : names) {
+        if (others == false) {
+            throw std::invalid_argument("required names '" + name + "', which is no property: add it to properties");
+        }
+        followed["properties"][name] = others.is_object() ? others : common_json::object();
+    }
+    return followed;
 }

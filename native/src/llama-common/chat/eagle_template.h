@@ -1,9 +1,14 @@
 // Limits for chat templates, which are untrusted programs in llama.cpp's interpreter. Exceeding a limit throws an
-// exception that names it.
+// exception that names it. And numbers as Python writes them.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 
@@ -85,3 +90,21 @@ class eagle_template_level {
     eagle_template_level(const eagle_template_level &) = delete;
     eagle_template_level & operator=(const eagle_template_level &) = delete;
 };
+
+// Returns a number as Python writes it: the fewest digits that identify it, "1.0" with its decimal.
+inline std::string eagle_python_float(double value) {
+    if (!std::isfinite(value)) {
+        return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+    }
+    char text[64];
+    int precision = -1;
+    do {
+        precision++;
+        snprintf(text, sizeof(text), "%.*e", precision, value);
+    } while (precision < 17 && std::strtod(text, nullptr) != value);
+    const int exponent = std::atoi(std::strchr(text, 'e') + 1);
+    if (exponent >= -4 && exponent < 16) {
+        snprintf(text, sizeof(text), "%.*f", std::max(1, precision - exponent), value);
+    }
+    return text;
+}

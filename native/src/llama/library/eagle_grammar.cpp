@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <utility>
 
 #include "eagle_error.h"
 #include "eagle_sampler.h"
@@ -19,6 +21,19 @@ thread_local int depth = 0;
 thread_local int64_t start_us = 0;  // 0: the clock is stopped
 thread_local size_t n_repeated = 0;
 thread_local std::string error;
+thread_local std::map<std::pair<uint64_t, std::vector<uint32_t>>, uint32_t> shared;
+
+constexpr uint64_t GROUP = 0;  // in place of a number of repetitions
+
+std::pair<uint64_t, std::vector<uint32_t>> shared_key(const std::vector<llama_grammar_element> & symbols,
+                                                      uint64_t n_times) {
+    std::vector<uint32_t> values;
+    for (const llama_grammar_element & each : symbols) {
+        values.push_back((uint32_t) each.type);
+        values.push_back(each.value);
+    }
+    return {n_times, values};
+}
 
 [[noreturn]] void refuse(const std::string & why) {
     throw Error(EAGLE_ERR_ARGUMENT, "the grammar " + why);
@@ -106,11 +121,33 @@ void require_repetition(uint64_t min_times, uint64_t max_times) {
     }
 }
 
-void count_repeated(uint64_t n_symbols, uint64_t n_times) {
-    n_repeated += (n_symbols + 1) * std::min<uint64_t>(n_times, MAX_GRAMMAR_REPEATED);
-    if (n_repeated > MAX_GRAMMAR_REPEATED) {
-        refuse(format("repeats more than %zu symbols", MAX_GRAMMAR_REPEATED));
+void require_repeated(const std::string & rule, uint64_t n_rules) {
+    if (n_rules > MAX_GRAMMAR_REPEATED) {
+        refuse(format("repeats more than %zu symbols, the last in the rule %.100s: lower its maxItems, maxLength or {}",
+                      MAX_GRAMMAR_REPEATED, rule.c_str()));
     }
+}
+
+void count_repeated(const std::string & rule, uint64_t n_symbols, uint64_t n_times) {
+    n_repeated += (n_symbols + 1) * std::min<uint64_t>(n_times, MAX_GRAMMAR_REPEATED);
+    require_repeated(rule, n_repeated);
+}
+
+void SharedRules::clear() {
+    shared.clear();
+}
+
+const uint32_t * SharedRules::repetition(const std::vector<llama_grammar_element> & symbols, uint64_t n_times) {
+    const auto found = shared.find(shared_key(symbols, n_times));
+    return found == shared.end() ? nullptr : &found->second;
+}
+
+void SharedRules::add_repetition(const std::vector<llama_grammar_element> & symbols, uint64_t n_times, uint32_t rule) {
+    shared.emplace(shared_key(symbols, n_times), rule);
+}
+
+uint32_t SharedRules::group(const std::vector<llama_grammar_element> & symbols, uint32_t rule) {
+    return shared.emplace(shared_key(symbols, GROUP), rule).first->second;
 }
 
 GrammarLevel::GrammarLevel() {

@@ -4,10 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "llama.h"
 
 struct llama_grammar;
+struct llama_grammar_element;
 
 namespace eagle {
 
@@ -23,8 +26,26 @@ void require_grammar_size(const char * text);
 // Checks a repetition before it is expanded. max_times UINT64_MAX: no upper bound.
 void require_repetition(uint64_t min_times, uint64_t max_times);
 
-// Adds an expanded repetition of n_symbols to the count of the grammar that is being parsed.
-void count_repeated(uint64_t n_symbols, uint64_t n_times);
+// Checks the number of rules that a repetition in `rule` stands for, with those of what it repeats.
+void require_repeated(const std::string & rule, uint64_t n_rules);
+
+// Adds n_times copies of n_symbols to the count of the grammar that is being parsed; `rule` has the repetition.
+void count_repeated(const std::string & rule, uint64_t n_symbols, uint64_t n_times);
+
+// Generated rules of the grammar that is being parsed. Equal ones are one rule: bounded lists and texts, of which large
+// tool catalogues have hundreds, would otherwise exceed the limit of repetitions.
+class SharedRules {
+  public:
+    // Forgets the rules of the grammar that this thread has parsed before.
+    static void clear();
+
+    // Returns the rule of up to n_times repetitions of `symbols` (UINT64_MAX: any number), null if there is none yet.
+    static const uint32_t * repetition(const std::vector<llama_grammar_element> & symbols, uint64_t n_times);
+    static void add_repetition(const std::vector<llama_grammar_element> & symbols, uint64_t n_times, uint32_t rule);
+
+    // Returns the first group with the same symbols, which is `rule` if there is no other.
+    static uint32_t group(const std::vector<llama_grammar_element> & symbols, uint32_t rule);
+};
 
 // Counts one level of recursion while the object exists.
 class GrammarLevel {

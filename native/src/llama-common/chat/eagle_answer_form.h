@@ -1,0 +1,153 @@
+// Earlier answers in the form that a template shows: the arguments of calls, the content next to them, and the key of
+// reasoning. Forms are found by rendering trials, once for each template, and follow transformers' apply_chat_template.
+// bindings/llama_eagle/sessions/chats/abilities.py has the same for Python.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "eagle_chat.h"
+
+struct eagle_answer_form {
+    bool has_text_arguments = false;  // JSON text; objects fail, or are printed in Python's notation
+    bool has_null_content = false;    // of an answer without content; otherwise it is ""
+    std::string reasoning = "reasoning_content";
+};
+
+static const char * const EAGLE_MARK = "STRING_MARKER";
+
+// Returns the messages of a trial: a question, an answer with a call, the result, another answer and a question.
+inline common_json eagle_called(const common_json & arguments, const common_json & answer) {
+    common_json function = common_json{{"name", "tool1"}};
+    function["arguments"] = arguments;
+    common_json call = common_json{{"id", "call00001"}, {"type", "function"}};
+    call["function"] = function;
+    common_json called = answer;
+    called["role"] = "assistant";
+    called["tool_calls"] = common_json::array();
+    called["tool_calls"].push_back(call);
+    const common_json question = common_json{{"role", "user"}, {"content", "User message"}};
+    common_json messages = common_json::array();
+    messages.push_back(question);
+    messages.push_back(called);
+    messages.push_back(
+        common_json{{"role", "tool"}, {"content", "Tool response"}, {"tool_call_id", "call00001"}, {"name", "tool1"}});
+    messages.push_back(common_json{{"role", "assistant"}, {"content", "The tool response was 'tool response'"}});
+    messages.push_back(question);
+    return messages;
+}
+
+inline common_json eagle_trial_tools() {
+    return common_json::parse(R"([{"type": "function", "function": {"name": "tool1", "description": "Tool description",
+        "parameters": {"type": "object", "properties": {"arg": {"type": "string"}}, "required": ["arg"]}}}])");
+}
+
+// Returns the prompt of the first n messages; "" if the template refuses them. render(messages, tools).
+template <typename Render>
+std::string eagle_trial(const Render & render, const common_json & messages, size_t n) {
+    common_json first = common_json::array();
+    for (size_t i = 0; i < std::min(n, messages.size()); i++) {
+        first.push_back(messages.at(i));
+    }
+    try {
+        return render(first, eagle_trial_tools());
+    } catch (const std::exception &) {
+        return "";
+    }
+}
+
+// Returns false for an empty prompt, and for one with arguments in Python's notation, arguments that were encoded
+// twice, or a word for missing content.
+inline bool eagle_is_sound(const std::string & prompt) {
+    for (const std::string wrong : {std::string("{'arg': '") + EAGLE_MARK, std::string("\\\"arg\\\""),
+                                    std::string("None"), std::string("null")}) {
+        if (prompt.find(wrong) != std::string::npos) {
+            return false;
+        }
+    }
+    return !prompt.empty();
+}
+
+template <typename Render>
+eagle_answer_form eagle_find_form(const Render & render) {
+    std::vector<eagle_answer_form> shown, usable;
+    for (const bool as_text : {false, true}) {
+        const common_json object = common_json{{"arg", EAGLE_MARK}};
+        const common_json arguments = as_text ? common_json(object.dump()) : object;
+        for (const bool is_null : {true, false}) {
+            common_json answer = common_json::object();
+            answer["content"] = is_null ? common_json() : common_json("");
+            const common_json messages = eagle_called(arguments, answer);
+            const std::string first = eagle_trial(render, messages, 3), all = eagle_trial(render, messages, 5);
+            if (eagle_is_sound(first) && eagle_is_sound(all)) {
+                const bool is_shown =
+                    first.find(EAGLE_MARK) != std::string::npos && all.find(EAGLE_MARK) != std::string::npos;
+                (is_shown ? shown : usable).push_back({as_text, is_null});
+            }
+        }
+    }
+    eagle_answer_form form = !shown.empty() ? shown.front() : !usable.empty() ? usable.front() : eagle_answer_form();
+    for (const char * key : {"reasoning_content", "reasoning", "thinking", "thought"}) {
+        common_json answer = common_json{{"content", ""}};
+        answer[key] = EAGLE_MARK;
+        common_json plain = common_json::array();
+        plain.push_back(common_json{{"role", "user"}, {"content", "User message"}});
+        common_json last = answer;
+        last["role"] = "assistant";
+        last["content"] = "Answer";
+        plain.push_back(last);
+        const std::string prompts =
+            eagle_trial(render, eagle_called(common_json{{"arg", "value"}}, answer), 3) + eagle_trial(render, plain, 2);
+        if (prompts.find(EAGLE_MARK) != std::string::npos) {
+            form.reasoning = key;
+            break;
+        }
+    }
+    return form;
+}
+
+template <typename Render>
+eagle_answer_form eagle_form_of(const std::string & chat_template, const Render & render) {
+    static std::mutex mutex;
+    static std::map<std::string, eagle_answer_form> known;
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto found = known.find(chat_template);
+    return found != known.end() ? found->second : known.emplace(chat_template, eagle_find_form(render)).first->second;
+}
+
+// Gives answers the form that the template shows. render(messages, tools): renders a prompt. Throws for arguments that
+// are no JSON.
+template <typename Render>
+void eagle_form_answers(common_json & messages, const std::string & chat_template, const Render & render) {
+    for (auto & message : messages) {
+        const bool has_calls = eagle_has(message, "tool_calls") && !message.at("tool_calls").empty();
+        const std::string reasoning = eagle_text_at(message, "reasoning_content");
+        if (!has_calls && reasoning.empty()) {
+            continue;
+        }
+        const eagle_answer_form form = eagle_form_of(chat_template, render);
+        if (!reasoning.empty()) {
+            message[form.reasoning] = reasoning;
+        }
+        if (!has_calls) {
+            continue;
+        }
+        if (!eagle_has(message, "content") || message.at("content") == "") {  // the parsed message does not tell apart
+            message["content"] = form.has_null_content ? common_json() : common_json("");
+        }
+        for (auto & call : message["tool_calls"]) {
+            if (form.has_text_arguments || !eagle_has(call, "function") ||
+                !eagle_has(call.at("function"), "arguments") || !call.at("function").at("arguments").is_string()) {
+                continue;
+            }
+            const std::string text = call.at("function").at("arguments").get<std::string>();
+            try {
+                call["function"]["arguments"] = common_json::parse(text);
+            } catch (const std::exception & error) {
+                throw std::invalid_argument(std::string("the arguments of a call are no JSON: ") + error.what());
+            }
+        }
+    }
+}

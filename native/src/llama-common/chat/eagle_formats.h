@@ -1,0 +1,135 @@
+// Response formats with every chat template: next to tools, and where a template's parser has no formats.
+#pragma once
+
+#include <cctype>
+#include <string>
+
+#include "chat.h"
+#include "eagle_answer_form.h"
+#include "eagle_chat.h"
+#include "json-schema-to-grammar.h"
+#include "peg-parser.h"
+
+// Returns a grammar with a prefix before the name of each rule. Texts, character classes, tokens, repetition counts and
+// comments are kept.
+inline std::string eagle_prefixed_grammar(const std::string & grammar, const std::string & prefix) {
+    const auto is_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_'; };
+    const std::string opening = "\"[<{#";
+    const std::string closing = "\"]>}\n";
+    std::string result;
+    for (size_t i = 0; i < grammar.size(); i++) {
+        const size_t kind = opening.find(grammar[i]);
+        if (kind != std::string::npos) {
+            const size_t begin = i++;
+            while (i < grammar.size() && grammar[i] != closing[kind]) {
+                i += grammar[i] == '\\' ? 2 : 1;
+            }
+            result += grammar.substr(begin, i + 1 - begin);
+        } else if (is_word(grammar[i])) {
+            const size_t begin = i;
+            while (i + 1 < grammar.size() && is_word(grammar[i + 1])) {
+                i++;
+            }
+            result += prefix + grammar.substr(begin, i + 1 - begin);
+        } else {
+            result += grammar[i];
+        }
+    }
+    return result;
+}
+
+// Appends the parsers of `other` to `all`, with a prefix before the names of its rules. Returns the id of its root.
+inline size_t eagle_append_parsers(common_json & all, const common_json & other, const std::string & prefix) {
+    const size_t n_before = all.at("parsers").size();
+    for (size_t i = 0; i < other.at("parsers").size(); i++) {
+        common_json parser = other.at("parsers").at(i);
+        const std::string type = eagle_text_at(parser, "type");
+        if (parser.contains("child")) {
+            parser["child"] = parser.at("child").get<size_t>() + n_before;
+        }
+        for (size_t j = 0; parser.contains("children") && j < parser.at("children").size(); j++) {
+            parser["children"][j] = parser.at("children").at(j).get<size_t>() + n_before;
+        }
+        if (type == "rule" || type == "ref") {
+            parser["name"] = prefix + eagle_text_at(parser, "name");
+        }
+        all["parsers"].push_back(parser);
+    }
+    for (const auto & rule : other.at("rules").items()) {
+        all["rules"][prefix + rule.key()] = rule.value().get<size_t>() + n_before;
+    }
+    return other.at("root").get<size_t>() + n_before;
+}
+
+// Returns the parameters of an answer that is either what `first` or what `second` accepts. The prompt is second's.
+inline common_chat_params eagle_either(const common_chat_params & first, const common_chat_params & second) {
+    common_chat_params both = second;
+    common_json parsers = common_json::parse(first.parser);
+    const size_t first_root = parsers.at("root").get<size_t>();
+    const size_t second_root = eagle_append_parsers(parsers, common_json::parse(second.parser), "format-");
+    common_json choice = common_json{{"type", "choice"}};
+    choice["children"] = common_json::array();
+    choice["children"].push_back(first_root);
+    choice["children"].push_back(second_root);
+    parsers["root"] = parsers.at("parsers").size();
+    parsers["parsers"].push_back(choice);
+    both.parser = parsers.dump();
+    both.grammar = "root ::= call-root | format-root\n" + eagle_prefixed_grammar(first.grammar, "call-") + "\n" +
+                   eagle_prefixed_grammar(second.grammar, "format-");
+    both.grammar_lazy = false;
+    both.grammar_triggers.clear();
+    for (const auto & token : first.preserved_tokens) {
+        both.preserved_tokens.push_back(token);
+    }
+    return both;
+}
+
+// Restricts the text of an answer to a format where the template's parser has none.
+template <typename Apply>
+common_chat_params eagle_with_text_format(common_chat_templates_inputs inputs, const Apply & apply) {
+    const auto document = common_chat_schema_from_json(common_json::parse(inputs.json_schema));
+    inputs.json_schema.clear();
+    const eagle_content_rule rule(eagle_content::format, inputs.enable_thinking);
+    common_chat_params params = apply(inputs);
+    common_peg_arena parser;
+    parser.load(params.parser);
+    params.grammar = build_grammar([&](const common_grammar_builder & builder) {
+        builder.add_rule(EAGLE_FORMAT_RULE, builder.add_schema("response-format-schema", *document.root));
+        parser.build_grammar(builder);
+    });
+    const std::string optional = std::string(EAGLE_FORMAT_RULE) + "?";  // some parsers allow an empty answer
+    for (size_t at; (at = params.grammar.find(optional)) != std::string::npos;) {
+        params.grammar.erase(at + optional.size() - 1, 1);
+    }
+    params.grammar_lazy = false;
+    params.grammar_triggers.clear();
+    return params;
+}
+
+// Applies a template (apply(inputs)). The answer to a request with a response format is in this format, or a call if
+// the request has tools; a required call has no format.
+template <typename Apply>
+common_chat_params eagle_apply_template(const common_chat_templates_inputs & inputs, const Apply & apply) {
+    common_chat_templates_inputs calls = inputs;
+    calls.json_schema.clear();
+    const bool may_call = !inputs.tools.empty() && inputs.tool_choice != COMMON_CHAT_TOOL_CHOICE_NONE;
+    const auto apply_required = [&] {
+        calls.tool_choice = COMMON_CHAT_TOOL_CHOICE_REQUIRED;
+        const eagle_content_rule rule(eagle_content::none);
+        return apply(calls);
+    };
+    if (may_call && inputs.tool_choice == COMMON_CHAT_TOOL_CHOICE_REQUIRED) {
+        return apply_required();
+    }
+    if (inputs.json_schema.empty()) {
+        return apply(inputs);
+    }
+    common_chat_templates_inputs answer = inputs;
+    answer.tool_choice = COMMON_CHAT_TOOL_CHOICE_NONE;
+    common_chat_params format = apply(answer);
+    if (format.grammar.empty()) {
+        format = eagle_with_text_format(answer, apply);
+    }
+    const common_chat_params call = may_call ? apply_required() : common_chat_params();
+    return call.grammar.empty() || call.grammar_lazy ? format : eagle_either(call, format);
+}
