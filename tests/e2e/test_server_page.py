@@ -47,7 +47,7 @@ def browser() -> Iterator[Any]:
     try:
         from playwright.sync_api import sync_playwright
     except ModuleNotFoundError:
-        skip("no playwright: pip install --group dev")
+        skip("no playwright: pip install --group integrations")
     path = shutil.which("chromium") or shutil.which("google-chrome")
     if path is None:
         skip("no browser: install the system's chromium")
