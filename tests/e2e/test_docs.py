@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from fixtures.command import PYTHON
+from fixtures.command import PYTHON, TIMEOUT_S
 from fixtures.eagle3_checkpoints import DraftSpec, make_draft
 from fixtures.hub import serve_hub
 from fixtures.rpc import HOST, free_port, wait_until_listening
@@ -35,7 +35,6 @@ pytestmark = pytest.mark.native
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
 QUICK = ("README.md", "docs/eagle-llama.md")  # part of `make test`
-TIMEOUT_S = 120
 # `make try-wheel` has no program of the system in its path.
 PATH = os.pathsep.join((str(Path(PYTHON).parent), os.environ["PATH"], os.defpath))
 
