@@ -21,7 +21,7 @@ from llama_eagle.drafting.drafter import Drafter, drafted, name_of
 from llama_eagle.errors import EagleError, NativeError
 from llama_eagle.generation.rejection import RejectionSampling
 from llama_eagle.generation.stats import Statistics
-from llama_eagle.native.calls import ERR_CONTEXT_FULL, sample
+from llama_eagle.native.calls import ERR_CONTEXT_FULL, require_numbers, sample
 from llama_eagle.native.processor.competition import note_round
 from llama_eagle.sessions.text_memory import TextMemory
 
@@ -185,6 +185,7 @@ class Rounds:
     def _sample(self, row: int) -> int:
         start = time.perf_counter()
         if self._round is not None and self.plan.rejection is not None and row + 1 < len(self._round.rows):
+            require_numbers(self.text.session.ctx, row)
             token = self.plan.rejection.sample(self.text.logits(row), row)
         else:
             token = sample(self.text.session.ctx, self.plan.sampler, row)

@@ -122,6 +122,7 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_verify": ([c_void_p, TOKENS, c_int32], c_int32),
     "eagle_accept": ([c_void_p, c_void_p, TOKENS, POINTER(c_int32)], c_int32),
     "eagle_sample": ([c_void_p, c_void_p, c_int32, TOKENS], c_int32),
+    "eagle_require_numbers": ([c_void_p, c_int32], c_int32),
     "eagle_sampler_apply": ([c_void_p, c_void_p], c_int32),
     "eagle_sampler_accept": ([c_void_p, c_int32], c_int32),
     "eagle_grammar_check": ([c_void_p, c_char_p, c_char_p], c_int32),
@@ -226,6 +227,11 @@ def sample(ctx: Any, sampler: Any, row: int) -> int:
     callbacks.raise_noted()
     check(status, "eagle_sample")
     return token.value
+
+
+def require_numbers(ctx: Any, row: int) -> None:
+    """Raise `InputError` if a row's logits are NaN, infinite or all equal; `sample` does so itself."""
+    check(library().eagle_require_numbers(ctx, row), "eagle_require_numbers")
 
 
 def apply_sampler(sampler: Any, candidates: Any) -> None:
