@@ -13,6 +13,9 @@ import numpy as np
 import pytest
 import torch
 from fixtures.targets import make_target
+from llama_eagle.convert.source import open_checkpoint
+from llama_eagle.convert.source.coded import read_scheme
+from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from safetensors.torch import load_file, save_file
 
@@ -52,7 +55,11 @@ def compare(plain: Path, folder: Path, code: Callable[[str, torch.Tensor], tuple
     save_file(meant, meant_folder / "model.safetensors", metadata={"format": "pt"})
     settings = json.loads((coded_folder / "config.json").read_text())
     (coded_folder / "config.json").write_text(json.dumps({**settings, "quantization_config": config}))
-    found, expected = converted(coded_folder), converted(meant_folder)
+    require_equal(coded_folder, meant_folder)
+
+
+def require_equal(coded: Path, meant: Path) -> None:
+    found, expected = converted(coded), converted(meant)
     assert found.keys() == expected.keys()
     for name, values in expected.items():
         np.testing.assert_array_equal(found[name], values, err_msg=name)
@@ -202,3 +209,88 @@ def test_fp8_of_transformers(scale_fmt: str, plain: Path, tmp_path: Path) -> Non
         return stored, Fp8Dequantize(Quantizer())._dequantize_one(*parts, output_dtype=torch.float32)
 
     compare(plain, tmp_path, code, {"quant_method": "fp8", "weight_block_size": [64, 64], "scale_fmt": scale_fmt})
+
+
+# --- ModelOpt ----------------------------------------------------------------------------------------------------
+
+
+def modelopt_values(stored: State, name: str, algorithm: str) -> torch.Tensor:
+    """A weight of an export, dequantized by ModelOpt's own tensors."""
+    from modelopt.torch.quantization.qtensor import FP8QTensor, INT8QTensor, MXFP4QTensor, MXFP8QTensor, NVFP4QTensor
+
+    codes, scale = stored[name], stored[name + "_scale"]
+    rows, columns = codes.shape
+    whole = torch.Size((rows, 2 * columns if codes.dtype == torch.uint8 else columns))
+    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
+        "NVFP4": (NVFP4QTensor, {"double_scale": stored.get(name + "_scale_2"), "block_sizes": {-1: 16}}),
+        "MXFP4": (MXFP4QTensor, {"block_sizes": {-1: 32}}),
+        "MXFP8": (MXFP8QTensor, {}),
+        "INT8": (INT8QTensor, {}),
+        "FP8": (FP8QTensor, {}),
+    }
+    kind, more = next(value for start, value in kinds.items() if algorithm.startswith(start))
+    if scale.ndim == 4:  # a single block has a scale without dimensions
+        scale, more = scale[:, 0, :, 0], {"block_sizes": {-1: 128, -2: 128}}
+    elif scale.ndim == 1:
+        scale = scale[:, None]
+    return kind(whole, torch.float32, codes).dequantize(torch.float32, scale=scale, **more)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    ["FP8_DEFAULT_CFG", "FP8_PER_CHANNEL_PER_TOKEN_CFG", "FP8_2D_BLOCKWISE_WEIGHT_ONLY_CFG", "NVFP4_DEFAULT_CFG",
+     "MXFP4_DEFAULT_CFG", "MXFP8_DEFAULT_CFG", "INT8_WEIGHT_ONLY_CFG", "INT8_DEFAULT_CFG"],
+)  # fmt: skip
+def test_modelopt(algorithm: str, plain: Path, tmp_path: Path) -> None:
+    """A checkpoint that export_hf_checkpoint() writes."""
+    import modelopt.torch.quantization as quantization
+    from modelopt.torch.export import export_hf_checkpoint
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(plain, dtype=torch.bfloat16)
+    tokens = torch.arange(32)[None]
+    model = quantization.quantize(model, getattr(quantization, algorithm), lambda model: model(tokens))
+    coded = tmp_path / "coded"
+    export_hf_checkpoint(model, export_dir=coded)
+    stored = load_file(coded / "model.safetensors")
+    names = [name for name in stored if is_projection(name)]
+    assert all(name + "_scale" in stored for name in names)
+    meant = {name: tensor for name, tensor in stored.items() if "scale" not in name}
+    meant |= {name: modelopt_values(stored, name, algorithm) for name in names}
+    meant_folder = Path(shutil.copytree(plain, tmp_path / "meant"))
+    save_file(meant, meant_folder / "model.safetensors", metadata={"format": "pt"})
+    shutil.copy(plain / "tokenizer.json", coded)
+    shutil.copy(plain / "tokenizer_config.json", coded)
+    require_equal(coded, meant_folder)
+
+
+# --- AutoRound ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "form, options",
+    [("auto_gptq", {"scheme": "W4A16"}), ("auto_awq", {"scheme": "W4A16"}), ("auto_round", {"scheme": "W4A16"}),
+     ("auto_round", {"scheme": "W2A16", "sym": False})],
+)  # fmt: skip
+def test_auto_round(form: str, options: dict[str, Any], plain: Path, tmp_path: Path) -> None:
+    """Rounding to nearest changes a weight by half a step; another zero point would change it by a whole one."""
+    from auto_round import AutoRound
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(plain)
+    rounding = AutoRound(model, tokenizer, iters=0, disable_opt_rtn=True, group_size=32, device_map="cpu", **options)
+    rounding.quantize_and_save(str(tmp_path / "out"), format=form)
+    coded = next((tmp_path / "out").rglob("config.json")).parent
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(plain / name, coded)
+    assert converted(coded).keys() == converted(plain).keys()
+    checkpoint = open_checkpoint(coded)
+    weights = Weights(checkpoint, lambda name: name, read_scheme(checkpoint.config))
+    original = load_file(plain / "model.safetensors")
+    names = [name for name in original if is_projection(name)]
+    for name in names:
+        step = checkpoint.read_f32(name.replace(".weight", ".scales")).T.repeat(32, 1)
+        change = (weights.read(name) - original[name].float().numpy()) / step
+        assert np.quantile(abs(change), 0.97) < 0.52, name
+        assert abs(change.mean()) < 0.05, name
