@@ -90,7 +90,9 @@ def test_a_head_that_the_target_lacks_is_named(tmp_path: Path) -> None:
     """No advice to convert a draft: another file next to it, or another drafter."""
     asked = DraftingOptions(draft=MTP)
     target = write_target(tmp_path / "m.gguf")  # Qwen3.5, whose checkpoints have heads
-    with pytest.raises(InputError, match=r"m\.gguf was written without its MTP head.*draft=FILE names a draft"):
+    with pytest.raises(
+        InputError, match=r"m\.gguf has no MTP head: the file was written without it.*draft=FILE names a draft"
+    ):
         resolve(target, asked)
     write_draft(draft := tmp_path / "eagle3-m.gguf")
     with pytest.raises(InputError, match=rf"draft={draft} names a draft, draft=lookup drafts from the text"):
@@ -134,6 +136,8 @@ def test_published_drafts_that_run_has_kept(chosen: Callable[..., str]) -> None:
     kept_draft(pair).parent.mkdir(parents=True)
     write_draft(kept_draft(pair))
     assert chosen("Qwen3-8B-Q4_K_M.gguf") == kept_draft(pair).name
+    assert chosen("Qwen3-8B-Q4_K_M.gguf", "a-draft.gguf", "b-draft.gguf") == kept_draft(pair).name  # of which of them?
+    assert chosen("Qwen3-8B-Q4_K_M.gguf", "a-draft.gguf") == "a-draft.gguf"
     assert "prompt look-up drafts: the target has" in chosen("Qwen3-8B-abliterated-Q4_K_M.gguf")
 
 
@@ -168,3 +172,18 @@ def test_the_type_that_fits_into_memory() -> None:
         names.choose("me/m", {**sizes, "other-Q8_0.gguf": 3}, None, None)
     split = {f"m-Q4_0-0000{i}-of-00002.gguf": 1 for i in (1, 2)}
     assert len(names.parts(names.choose("me/m", split, "q4_0", None), split)) == 2
+
+
+NAMES = {
+    "Qwen/Qwen3-8B": "Qwen/Qwen3-8B", "Qwen3-8B": "Qwen/Qwen3-8B", "unsloth/Qwen3-8B-GGUF": "Qwen/Qwen3-8B",
+    "Qwen_Qwen3-8B": "Qwen/Qwen3-8B", "Qwen3 8B": "Qwen/Qwen3-8B", "mradermacher/qwen3-8b-i1-gguf": "Qwen/Qwen3-8B",
+    "Meta-Llama-3.1-8B-Instruct": "meta-llama/Llama-3.1-8B-Instruct",
+    "Llama-3.1-8B-Instruct": "meta-llama/Llama-3.1-8B-Instruct",
+    "Qwen3-8B-abliterated": None, "Qwen3-80B": None, "Qwen": None, "": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_targets_with_a_published_draft(name: str) -> None:
+    pair = find_pair(["unknown", name])
+    assert (pair and pair.target) == NAMES[name]

@@ -85,11 +85,13 @@ def _require_head(target: Source) -> list[Header]:
         return files
     first, sidecar = files[0], find_sidecar(files)
     if first.architecture in mtp.ARCHITECTURES:
-        reason = "was written without its MTP head. Convert its checkpoint again, if that has the head"
+        reason = "the file was written without it. Convert its checkpoint again, if that has the head"
     else:
-        reason = f"has no MTP head: {first.architecture} models have none that this program runs"
+        reason = f"{first.architecture} models have none that this program runs"
     path = sidecar.files[0].path if sidecar is not None and sidecar.files is not None else "FILE"
-    raise InputError(f"{first.path} {reason}; draft={path} names a draft, draft=lookup drafts from the text.")
+    raise InputError(
+        f"{first.path} has no MTP head: {reason}; draft={path} names a draft, draft=lookup drafts from the text."
+    )
 
 
 def session_options(draft: Header | None, options: DraftingOptions) -> SessionOptions:

@@ -108,14 +108,12 @@ class Pair:
 
     def completed(self) -> Pair:
         """Return a copy with `drafter` set, and `draft` set only if it is a file. Raises `InputError`."""
-        from llama_eagle.drafting.resolve import resolve
-
-        if self.model is not None and MTP in (str(self.draft), self.drafter):
-            resolve(self.model, DraftingOptions(draft=MTP))  # refuses a target without a head
         if str(self.draft) in (MTP, LOOKUP):
             return replace(self, drafter=str(self.draft), draft=None)
         if self.model is None or self.draft is not None or self.drafter is not None:
             return replace(self, drafter=self.drafter or EAGLE3)
+        from llama_eagle.drafting.resolve import resolve
+
         found = resolve(self.model, DraftingOptions()).options
         if found.draft_file is not None:
             return replace(self, drafter=EAGLE3, draft=found.draft_file)
@@ -314,8 +312,11 @@ def _real_job(pair: Pair, runs: Runs, target: Path) -> Job:
         raise UsageError("--drafter eagle3 needs a draft: -d DRAFT.gguf. Leave --drafter out to use the default.")
     if draft is not None and pair.draft_type is not None:
         draft = _in_type(draft, pair.draft_type.lower())
+    from llama_eagle.drafting.resolve import resolve
     from llama_eagle.gguf.header import read_model
 
+    if pair.drafter == MTP:
+        resolve(target, DraftingOptions(draft=MTP))  # refuses a target without a head
     job = runs.job(pair, target, draft, pair.prompt or PROMPT)
     return replace(job, is_chat=bool(read_model(target)[0].keys.get("tokenizer.chat_template")))
 
