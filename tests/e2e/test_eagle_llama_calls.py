@@ -155,3 +155,28 @@ def test_a_copy_has_the_tokenizer(files: dict[str, Path]) -> None:
         copied = pickle.loads(pickle.dumps(llm))
         assert copied.tokenize(b"abc") == llm.tokenize(b"abc") == [98, 99, 100]
         copied.close()
+
+
+@pytest.mark.parametrize("adds_bos", [True, False])
+def test_texts_begin_with_bos_where_the_vocabulary_says_so(files: dict[str, Path], adds_bos: bool) -> None:
+    """As in the parent; ids are unchanged."""
+    bos = 3
+    keys = {"tokenizer.ggml.add_bos_token": adds_bos, "tokenizer.ggml.bos_token_id": bos}
+    with load(files, kv_overrides=keys) as llm:
+        from llama_cpp import Llama  # after our library is loaded
+
+        parent = Llama(str(files["target"]), n_ctx=512, kv_overrides=keys, verbose=False)
+        ids = llm.tokenize(b"abc", add_bos=False)
+        for prompt, expected in (("abc", [bos] * adds_bos + ids), (ids, ids)):
+            usage = [complete(each, prompt, max_tokens=1)["usage"] for each in (llm, parent)]
+            assert usage[0] == usage[1]
+            assert usage[0]["prompt_tokens"] == len(expected)
+            assert llm._input_ids.tolist()[: len(expected)] == expected
+        parent.close()
+
+
+def test_the_number_of_tokens(files: dict[str, Path]) -> None:
+    with load(files, "sharp", n_ctx=256) as llm:
+        for max_tokens, n in ((1, 1), (2, 2), (0, 253), (-1, 253), (None, 253), (253, 253), (1000, 253)):
+            answer = complete(llm, "abc", max_tokens=max_tokens, temperature=0)
+            assert (answer["usage"]["completion_tokens"], answer["reason"]) == (n, "length")

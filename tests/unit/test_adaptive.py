@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from llama_eagle.drafting.adaptive import AdaptiveDrafter, who_drafted
 from llama_eagle.drafting.draft_length import Fixed, RoundCost
+from llama_eagle.drafting.lookup import PromptLookup
 from llama_eagle.generation.stats import Statistics, unaccepted
 
 # ms of a verification by rows and of a draft by tokens: Qwen3.5-0.8B shape, Q8_0, two cores (docs/performance.md).
@@ -185,3 +188,19 @@ def test_a_dead_head_next_to_a_look_up_is_noticed(lookup: float | None) -> None:
         for name in used:
             statistics.add_round(int(name != "none"), 0 if right == 0 or name != "EAGLE-3" else 1, 1, name)
         assert (unaccepted(statistics) is not None) == (right == 0), statistics.rounds_of
+
+
+@pytest.mark.parametrize("is_look_up", [True, False])
+def test_the_time_of_a_proposal_is_not_that_of_the_draft(is_look_up: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reading of the clock is 7 ms after the one before; a proposal takes two."""
+    seconds = itertools.count(100.0, 0.007)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(seconds))
+    text = list(range(200)) * 2
+    first = PromptLookup() if is_look_up else Knows("look-up", text, lambda _: 1.0, 0.0)
+    adaptive = AdaptiveDrafter(first, None, 8)
+    observed: list[float] = []
+    monkeypatch.setattr(adaptive._policy, "observe", lambda cost, _source: observed.append(cost.draft_ms))
+    adaptive.begin(text[:20])
+    adaptive.draft(text[19], 8)
+    adaptive.observe(RoundCost(0, 0, 20.0, 30.0))
+    assert observed == pytest.approx([13.0])
