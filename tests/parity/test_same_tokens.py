@@ -12,7 +12,10 @@ from llama_eagle.convert.pre_tokenizers import IGNORE_MERGES
 from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.tokenizer import read_tokenizer
 from llama_eagle.convert.writer import gguf_output
-from llama_eagle.sessions.same_tokens import TEXTS, compare_tokens, special_texts
+from llama_eagle.sessions.models import Model
+from llama_eagle.sessions.options import LoadOptions
+from llama_eagle.sessions.same_tokens import TEXTS, compare_tokens, first_difference, special_texts
+from llama_eagle.sessions.text import Tokenizer as EngineTokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 pytestmark = pytest.mark.native
@@ -126,3 +129,17 @@ def test_a_rendered_chat_is_compared(trained: dict[str, Any], tmp_path: Path) ->
     *files, data = vocabulary(tmp_path, changed)
     (found,) = compare_tokens(*files, data)
     assert "Answer briefly." in found
+
+
+@pytest.mark.parametrize("ignores", [False, True])
+def test_the_rule_of_merges(ignores: bool, trained: dict[str, Any], tmp_path: Path) -> None:
+    """A word of the vocabulary without merges is a token with one rule and letters with the other."""
+    changed = with_split(trained, "llama-bpe")
+    vocab = {**changed["model"]["vocab"], "qzqz": max(changed["model"]["vocab"].values()) + 10}
+    changed["model"] = {**changed["model"], "vocab": vocab, "ignore_merges": ignores}
+    vocabulary_file, file, _ = vocabulary(tmp_path, changed)
+    encoder = Tokenizer.from_file(str(file))
+    with Model(vocabulary_file, LoadOptions(vocab_only=True)) as model:
+        encode = lambda texts: [each.ids for each in encoder.encode_batch(texts)]  # noqa: E731
+        assert first_difference(EngineTokenizer(model), encode, ["qzqz", "a qzqz b", *TEXTS]) is None
+    assert (len(encoder.encode("qzqz").ids) == 1) == ignores
