@@ -77,7 +77,7 @@ class Geometry:
         from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
         config = LlamaConfig(
-            hidden_size=self.hidden_size,
+            hidden_size=self.n_head * self.head_dim,  # transformers requires a multiple, which a draft need not have
             num_attention_heads=self.n_head,
             head_dim=self.head_dim,
             max_position_embeddings=self.n_ctx,

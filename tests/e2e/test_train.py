@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from fixtures.command import assert_one_line_error, llama_eagle
+from fixtures.eagle3_checkpoints import YARN, DraftSpec, make_draft
 from fixtures.training import chat, make_training_target, write_jsonl
 from llama_eagle.errors import ConfigError, EagleError, InputError, UsageError
 from llama_eagle.train import loop as training_loop
@@ -231,6 +232,24 @@ def test_a_run_starts_from_an_earlier_draft(settings: Settings, tmp_path: Path, 
     better = replace(again, output=tmp_path / "better", n_steps=3)
     train(better)
     assert curve(better.output)[0]["losses"][0] < curve(settings.output)[0]["losses"][0]
+
+
+def test_a_run_continues_a_draft_of_another_producer(settings: Settings, tmp_path: Path) -> None:
+    """With its heads, RoPE, M-RoPE under an old name and norms; at a rate of nothing, its weights come out."""
+    rope = {**YARN, "mrope_section": [6, 3, 3]}
+    spec = DraftSpec(
+        hidden=32, target_hidden=32, n_head=6, n_head_kv=3, head_dim=24, ffn=40, norm_before_residual=True, rope=rope,
+        legacy_rope=True,
+    )  # fmt: skip
+    folder = make_draft(tmp_path / "other", spec)
+    train(replace(settings, init=str(folder), n_vocab_draft=None, learning_rate=1e-30))
+    second = load_file(settings.output / "model.safetensors")
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        assert second[name].equal(tensor), name
+    config = json.loads((settings.output / "config.json").read_text())
+    assert rope.items() <= config["rope_parameters"].items()
+    assert (config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"]) == (6, 3, 24)
+    assert config["norm_before_residual"] is True
 
 
 @pytest.mark.parametrize("layout", ["specforge", "speculators"])
