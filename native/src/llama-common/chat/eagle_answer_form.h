@@ -13,7 +13,7 @@
 struct eagle_answer_form {
     bool has_text_arguments = false;  // JSON text; objects fail, or are printed in Python's notation
     bool has_null_content = false;    // of an answer without content; otherwise it is ""
-    std::string reasoning = "reasoning_content";
+    std::string reasoning;            // empty: the template shows none
 };
 
 static const char * const EAGLE_MARK = "STRING_MARKER";
@@ -70,6 +70,23 @@ inline bool eagle_is_sound(const std::string & prompt) {
     return !prompt.empty();
 }
 
+// Returns true if the reasoning of an answer, next to a call or alone, is in the prompt.
+template <typename Render>
+bool eagle_shows_reasoning(const Render & render, const common_json & answer) {
+    common_json called = answer;
+    if (called.at("content").is_string()) {
+        called["content"] = "";
+    }
+    common_json plain = common_json::array();
+    plain.push_back(common_json{{"role", "user"}, {"content", "User message"}});
+    common_json last = answer;
+    last["role"] = "assistant";
+    plain.push_back(last);
+    const std::string prompts =
+        eagle_trial(render, eagle_called(common_json{{"arg", "value"}}, called), 3) + eagle_trial(render, plain, 2);
+    return prompts.find(EAGLE_MARK) != std::string::npos;
+}
+
 template <typename Render>
 eagle_answer_form eagle_find_form(const Render & render) {
     std::vector<eagle_answer_form> shown, usable;
@@ -90,21 +107,19 @@ eagle_answer_form eagle_find_form(const Render & render) {
     }
     eagle_answer_form form = !shown.empty() ? shown.front() : !usable.empty() ? usable.front() : eagle_answer_form();
     for (const char * key : {"reasoning_content", "reasoning", "thinking", "thought"}) {
-        common_json answer = common_json{{"content", ""}};
+        common_json answer = common_json{{"content", "Answer"}};
         answer[key] = EAGLE_MARK;
-        common_json plain = common_json::array();
-        plain.push_back(common_json{{"role", "user"}, {"content", "User message"}});
-        common_json last = answer;
-        last["role"] = "assistant";
-        last["content"] = "Answer";
-        plain.push_back(last);
-        const std::string prompts =
-            eagle_trial(render, eagle_called(common_json{{"arg", "value"}}, answer), 3) + eagle_trial(render, plain, 2);
-        if (prompts.find(EAGLE_MARK) != std::string::npos) {
+        if (eagle_shows_reasoning(render, answer)) {
             form.reasoning = key;
-            break;
+            return form;
         }
     }
+    common_json part = common_json{{"type", "thinking"}};
+    part["thinking"] = EAGLE_MARK;
+    common_json answer = common_json::object();
+    answer["content"] = common_json::array();
+    answer["content"].push_back(part);
+    form.reasoning = eagle_shows_reasoning(render, answer) ? "reasoning_content" : "";  // llama.cpp makes it a part
     return form;
 }
 
@@ -117,10 +132,11 @@ eagle_answer_form eagle_form_of(const std::string & chat_template, const Render 
     return found != known.end() ? found->second : known.emplace(chat_template, eagle_find_form(render)).first->second;
 }
 
-// Gives answers the form that the template shows. render(messages, tools): renders a prompt. Throws for arguments that
-// are no JSON.
+// Gives answers the form that the template shows. Returns true if the arguments of calls are text. render(messages,
+// tools): renders a prompt. Throws for arguments that are no JSON.
 template <typename Render>
-void eagle_form_answers(common_json & messages, const std::string & chat_template, const Render & render) {
+bool eagle_form_answers(common_json & messages, const std::string & chat_template, const Render & render) {
+    bool has_text_arguments = false;
     for (auto & message : messages) {
         const bool has_calls = eagle_has(message, "tool_calls") && !message.at("tool_calls").empty();
         const std::string reasoning = eagle_text_at(message, "reasoning_content");
@@ -128,12 +144,15 @@ void eagle_form_answers(common_json & messages, const std::string & chat_templat
             continue;
         }
         const eagle_answer_form form = eagle_form_of(chat_template, render);
-        if (!reasoning.empty()) {
+        if (!reasoning.empty() && form.reasoning.empty()) {
+            message.erase("reasoning_content");  // some parsers of llama.cpp put it in place of the content
+        } else if (!reasoning.empty()) {
             message[form.reasoning] = reasoning;
         }
         if (!has_calls) {
             continue;
         }
+        has_text_arguments = form.has_text_arguments;
         if (!eagle_has(message, "content") || message.at("content") == "") {  // the parsed message does not tell apart
             message["content"] = form.has_null_content ? common_json() : common_json("");
         }
@@ -150,4 +169,5 @@ void eagle_form_answers(common_json & messages, const std::string & chat_templat
             }
         }
     }
+    return has_text_arguments;
 }

@@ -79,14 +79,12 @@ inline void eagle_read_arguments(common_json & call, const std::string & where) 
                   where + " has a tool call without a function name");
     common_json & function = call.at("function");
     const std::string name = eagle_text_at(function, "name");
-    common_json arguments = eagle_has(function, "arguments") ? function.at("arguments") : common_json::object();
-    if (arguments.is_string()) {
-        const std::string text = arguments.get<std::string>();
-        arguments = text.empty() ? common_json::object() : common_json::parse_no_throw(text);
-    }
+    const common_json given = eagle_has(function, "arguments") ? function.at("arguments") : common_json::object();
+    const std::string text = !given.is_string() ? given.dump() : given == "" ? "{}" : given.get<std::string>();
+    const common_json arguments = common_json::parse_no_throw(text);
     eagle_require(!arguments.is_discarded() && arguments.is_object(),
                   where + " calls " + name + " with arguments that are no JSON object");
-    function["arguments"] = arguments.dump();
+    function["arguments"] = text;
     if (!eagle_has(call, "type")) {
         call["type"] = "function";
     }
