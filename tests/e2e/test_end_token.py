@@ -82,6 +82,13 @@ def test_embeddings_keep_it(folder: Path, reference: Any) -> None:
     assert answer["usage"]["prompt_tokens"] == len(reference("Hi")["input_ids"])
 
 
+def test_an_override_of_the_user_wins(folder: Path, n_rendered: int) -> None:
+    options = ["-c", 512, "-t", 1, "--parallel", 1, "--", "--override-kv", "tokenizer.ggml.add_eos_token=bool:true"]
+    with serve("-m", folder / "target.gguf", *options) as running:
+        answer = running.post("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 1})[1]
+    assert answer["usage"]["prompt_tokens"] == n_rendered + 1
+
+
 def test_answered_and_generated_texts_are_equal(folder: Path) -> None:
     (folder / "prompts.txt").write_text(MESSAGES[0]["content"])
     options = ("-t", 1, "-n", 12, "--temp", 0)
