@@ -81,7 +81,7 @@ def test_options(work: Work, options: tuple[object, ...], code: int, message: st
     [
         (("--outtype", "q4km"), 2, "q4km"), (("--recipe", "nonsense"), 2, "nonsense"),
         (("--outtype", "q4_k_m", "--imatrix", "OUT/none"), 3, "cannot be read"),
-        (("--outtype", "q4_k_m", "--imatrix", "OUT/text"), 3, "not an imatrix"),
+        (("--outtype", "q4_k_m", "--imatrix", "OUT/text"), 3, "not an importance matrix"),
         (("--outtype", "iq2_xxs"), 2, "--imatrix"),
         (("--outtype", "q4_k_m", "--split-max-size", "2G"), 2, "--split-max-size"),
     ],
