@@ -55,7 +55,7 @@ def read_earlier(folder: Path, target: str, aux_layers: Sequence[int] | None = N
     parts that the trainer lacks.
     """
     if not folder.is_dir():
-        raise InputError(f"--init {folder}: no such folder. Name the folder of a draft.")
+        raise InputError(f"--init {folder}: no draft to start from: no such folder. Name the folder of a draft.")
     goal = open_target(target)
     try:
         checkpoint = Checkpoint(folder, source=str(folder))

@@ -204,7 +204,7 @@ def test_a_few_steps_and_a_draft_that_runs(family: str, tmp_path: Path) -> None:
         device="cpu",
         dtype="f32",
         aux_layers=(4, 5, 6) if has_vision else None,
-        max_length=96,
+        max_length=128,
         batch_size=2,
         epochs=2,
         learning_rate=3e-3,

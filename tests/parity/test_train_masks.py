@@ -71,10 +71,10 @@ FAIL = {
     "Kimi-K2-Instruct": ("tools", "all"),
     "Kimi-K2-Thinking": ("tools", "all"),
 }
-# Templates of which some prompts do not show where an answer begins or ends.
+# Templates of which some prompts do not show where an answer begins.
 UNCLEAR = {
-    "Apriel-1.6-15b-Thinker-fixed", "CohereForAI-c4ai-command-r7b-12-2024-tool_use", "google-gemma-4-31B-it",
-    "google-gemma-4-31B-it-interleaved", "llama-cpp-rwkv-world",
+    "Apriel-1.6-15b-Thinker-fixed", "google-gemma-4-31B-it", "google-gemma-4-31B-it-interleaved",
+    "llama-cpp-rwkv-world",
 }  # fmt: skip
 
 
@@ -126,11 +126,10 @@ def test_answers_alone_are_learned_or_the_line_is_refused(name: str, tokenizer: 
         try:
             samples = make(tokenizer, messages, has_tools)
         except InputError as error:
-            told = re.search("refuses it|does not show the (beginning|end|calls|reasoning) of message", str(error))
+            told = re.search("refuses it|does not show the (beginning|calls|reasoning) of message", str(error))
             assert told is not None, error
             assert ("refuses it" in told[0]) == (kind in FAIL.get(name, ())), (kind, error)
-            if told[1] in ("beginning", "end"):
-                assert name in UNCLEAR, (kind, error)
+            assert told[1] != "beginning" or name in UNCLEAR, (kind, error)
             assert told[1] not in ("calls", "reasoning") or kind not in ("plain", "system"), (kind, error)
             continue
         assert_marks([spans_of(tokenizer, sample) for sample in samples], messages)
@@ -184,3 +183,16 @@ def test_reasoning_that_the_history_drops(tokenizer: CheckpointTokenizer) -> Non
     tokenizer.chat_template = (TEMPLATES / "Qwen-Qwen2.5-7B-Instruct.jinja").read_text()  # of a model without reasoning
     with pytest.raises(InputError, match="does not show the reasoning of message 3"):
         make(tokenizer, CHATS["reasoning"], has_tools=False)
+
+
+def test_a_template_that_always_begins_an_answer(tokenizer: CheckpointTokenizer) -> None:
+    """Its text ends with the header of an answer that no one gives; the end of the turn is learned."""
+    messages = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    tokenizer.chat_template = messages + "{{ '<|im_start|>assistant\\n' }}"
+    found = [spans_of(tokenizer, sample) for sample in make(tokenizer, CHATS["plain"], has_tools=False)]
+    learned = [text[slice(*span)] for text, spans in found for span in spans]
+    assert learned == ["ANSWER1X<|im_end|>", "ANSWER2X<|im_end|>"]
+    tokenizer.chat_template = messages  # without any header: the target writes it, and the end of its turn
+    found = [spans_of(tokenizer, sample) for sample in make(tokenizer, CHATS["plain"], has_tools=False)]
+    learned = [text[slice(*span)] for text, spans in found for span in spans]
+    assert learned == [f"<|im_start|>assistant\nANSWER{n}X<|im_end|>\n" for n in (1, 2)]

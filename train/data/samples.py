@@ -18,6 +18,7 @@ from llama_eagle.train.targets.pictures import DATA_URL, ImageSource, find_image
 from numpy.typing import NDArray
 
 MIN_LENGTH = 4  # tokens; a shorter sequence has no slot worth learning
+NEXT: Message = {"role": "user", "content": "Go on."}
 THINK, THINK_END = "<think>", "</think>"
 _NO_REASONING = re.compile(r"^\s*((<think>\s*)?</think>)?\s*")
 _TAGS = re.compile(r"<[^<>]+>|\[[^\[\]]+\]")
@@ -187,20 +188,30 @@ class SampleMaker:
     def _turn(self, chat: Chat, i: int) -> Turn:
         """Return message i after its prompt, as the target reads and writes them.
 
-        Raises InputError if the chat template does not show where the answer begins or ends, or not all of it.
+        Raises InputError if the chat template does not show where the answer begins, or not all of it.
         """
         before, answered = chat.messages[:i], chat.messages[: i + 1]
         prompt, text = self._render(chat, before, is_prompt=True), self._render(chat, answered)
         found = Turn(text, len(prompt)) if text.startswith(prompt) else self._aligned(chat, i, prompt, text)
         if found is not None and THINK_END in self.tokenizer.chat_template:
             found = _with_reasoning(chat.messages[i], found, prompt)
-        problem = "the beginning" if found is None else _missing(chat.messages[i], found, prompt)
+        problem = "the beginning" if found is None else _missing(chat.messages[i], found)
         if found is None or problem:
             raise InputError(
                 f"{chat.document.source}: the target's chat template does not show {problem} of message {i + 1}, an "
                 "answer. Leave it out, or give the rendered conversation as text."
             )
-        return found
+        return self._without_next(chat, answered, found, prompt)
+
+    def _without_next(self, chat: Chat, answered: tuple[Message, ...], turn: Turn, prompt: str) -> Turn:
+        """Return a turn without the beginning of another answer, which some templates write after all messages."""
+        n = min(_n_same(turn.text[::-1], prompt[::-1]), len(turn.text) - turn.start)
+        end = turn.text[len(turn.text) - n :]
+        tags = list(_TAGS.finditer(end))
+        if not tags or self._render(chat, (*answered, NEXT)).startswith(turn.text):
+            return turn
+        first = tags[0].end() if len(tags) > 1 else tags[0].start()  # the end of a turn, unless the header is one tag
+        return Turn(turn.text[: len(turn.text) - n + first], turn.start)
 
     def _aligned(self, chat: Chat, i: int, prompt: str, text: str) -> Turn | None:
         """Return message i after its prompt for a template that changes the prompt when an answer follows.
@@ -307,15 +318,13 @@ def _with_reasoning(message: Message, turn: Turn, prompt: str) -> Turn:
     return Turn(f"{prompt}{begin}{reasoning}\n{THINK_END}\n\n{_NO_REASONING.sub('', answer)}", len(prompt))
 
 
-def _missing(message: Message, turn: Turn, prompt: str) -> str:
+def _missing(message: Message, turn: Turn) -> str:
     """Return the part of an answer that its rendered text lacks; "" for none."""
     answer = turn.text[turn.start :]
     parts = message["content"] if isinstance(message["content"], list) else [{"text": message["content"] or ""}]
     texts = [str(part.get("text", "")).rpartition(THINK_END)[2] for part in parts]
     names = [(call.get("function") or call).get("name") for call in message.get("tool_calls") or ()]
-    same_end = turn.text[len(turn.text) - _n_same(turn.text[::-1], prompt[::-1]) :]
     missing = {
-        "the end": bool(_TAGS.search(same_end)),  # the beginning of another answer follows
         "the content": any(text.strip() not in answer for text in texts),
         "the calls": any(str(name) not in answer for name in names),
         "the reasoning": _reasoning(message) not in answer,
