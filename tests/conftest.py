@@ -33,7 +33,7 @@ EXTENDED = {
     "test_long_conversations", "test_lookup_cache", "test_mtp_devices", "test_mtp_trimmed", "test_patterns",
     "test_requests", "test_rpc", "test_run_hub", "test_sampler_guard", "test_server_arguments",
     "test_server_constants", "test_server_limits", "test_server_requests", "test_server_templates", "test_soak",
-    "test_train_chain", "test_train_mtp", "test_two_devices",
+    "test_train_chain", "test_train_masks", "test_train_mtp", "test_two_devices",
 }  # fmt: skip
 
 
