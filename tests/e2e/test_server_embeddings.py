@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from fixtures.serving import Served, serve
 from fixtures.targets import make_target
-from llama_eagle.convert.targets import TargetOptions, convert_target
-
 from llama_eagle import EagleLlama
+from llama_eagle.convert.targets import TargetOptions, convert_target
 
 pytestmark = pytest.mark.native
 
