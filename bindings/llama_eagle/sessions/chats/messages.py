@@ -1,10 +1,10 @@
 """Normalization of OpenAI's messages for chat templates, for all front ends.
 
 The prompt is that of transformers' `apply_chat_template` if the template supports the messages as they are. Others are
-changed as llama.cpp's server does (common/chat.cpp): text parts become one text, `developer` becomes `system`, arguments
-of calls become objects, or text. The content of an answer without one stays null if the
-template shows the calls then, else it becomes "". Reasoning has the key that the template reads. System messages that
-the template refuses or drops are merged into the first.
+changed as llama.cpp's server does (common/chat.cpp): text parts become one text, `developer` becomes `system`, the
+arguments of calls become objects, or text. The content of an answer without one stays null if the template shows the
+calls then, else it becomes "". Reasoning has the key that the template reads. System messages that the template refuses
+or drops are merged into the first.
 """
 
 from __future__ import annotations
