@@ -52,6 +52,7 @@ NOT_RUN = {
     "docs/server.md: export OPENAI": "another program",
     "docs/server.md: open-webui": "another program",
     "docs/training.md: accelerate launch --multi_gpu": "needs GPUs",
+    "docs/training.md: torchrun": "test_train_processes.py trains with it",
 }
 
 # Parts of steps that are replaced, because they take long.
@@ -269,6 +270,7 @@ def reader(hub: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     environment = {
         **os.environ, "HF_ENDPOINT": hub, "HF_HOME": str(home / "hf"), "LLAMA_EAGLE_CACHE": str(home / "cache"),
         "LLAMA_EAGLE_CONFIG": str(home / "config.toml"), "PATH": PATH,
+        "OMP_NUM_THREADS": "1",  # torch's threads would wait for each other on a busy machine
     }  # fmt: skip
     with ExitStack() as servers:
         yield Reader(environment, servers)
