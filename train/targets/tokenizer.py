@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from llama_eagle import console
+from llama_eagle.convert.pre_tokenizers import load_encoder
 from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.tokenizer import read_chat_templates
 from llama_eagle.errors import ConfigError
 from llama_eagle.sessions.chats.messages import render_chat
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken
 
 NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
@@ -78,7 +79,7 @@ def _content(token: Any) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _load(folder: Path, settings: Mapping[str, Any]) -> Tokenizer:
+def _load(folder: Path, settings: Mapping[str, Any]) -> Any:
     """Read tokenizer.json, and add the tokens that only tokenizer_config.json has."""
     path = folder / "tokenizer.json"
     if not path.is_file():
@@ -87,9 +88,7 @@ def _load(folder: Path, settings: Mapping[str, Any]) -> Tokenizer:
             "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
     try:
-        tokenizer = Tokenizer.from_file(str(path))
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
+        tokenizer = load_encoder(path)
         more = settings.get("added_tokens_decoder") or {}
         added = {token["id"]: token for token in json.loads(path.read_text("utf-8")).get("added_tokens") or ()}
         for number, token in sorted({**added, **{int(number): more[number] for number in more}}.items()):
@@ -98,7 +97,9 @@ def _load(folder: Path, settings: Mapping[str, Any]) -> Tokenizer:
                 tokenizer.add_tokens([AddedToken(token["content"], **flags)])
             if (found := tokenizer.token_to_id(token["content"])) != number:
                 raise ConfigError(f"its token {token['content']!r} has id {number}, but would be read as {found}")
-    except Exception as error:  # invalid files raise many types
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # invalid files raise many types, and a panic of the package is no Exception
         told = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigError(f"{path}: cannot be read: {told}. Download it again.") from None
     return tokenizer
