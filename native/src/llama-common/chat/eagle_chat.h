@@ -342,13 +342,15 @@ class eagle_content_rule {
     eagle_content_rule(const eagle_content_rule &) = delete;
     eagle_content_rule & operator=(const eagle_content_rule &) = delete;
 
-    // Returns the parser of the text that `parser` reads.
+    // Returns the parser of the text that `parser` reads. Spaces before a required call are no content: a stream would
+    // send them before an answer in a format.
     template <typename Builder, typename Parser>
-    static Parser restricted(Builder & builder, const Parser & parser) {
-        const eagle_content content = current().content;
-        return content == eagle_content::any    ? parser
-               : content == eagle_content::none ? builder.space()
-                                                : builder.gbnf(parser, EAGLE_FORMAT_RULE);
+    static Parser content(Builder & builder, const Parser & parser) {
+        const eagle_content allowed = current().content;
+        return allowed == eagle_content::any ? builder.tag(Builder::CONTENT, parser)
+               : allowed == eagle_content::none
+                   ? builder.space()
+                   : builder.tag(Builder::CONTENT, builder.gbnf(parser, EAGLE_FORMAT_RULE));
     }
 
     // Returns the parser of the thoughts that `parser` reads: without thoughts they would be a way around a format.
