@@ -16,7 +16,16 @@ pytestmark = [pytest.mark.native, pytest.mark.extended]
 # Gemma 4: llama.cpp changes the results of calls for its older template, and prints null as nothing. MiniCPM5: lists
 # are printed in another notation. Functionary 3.1: jinja2 escapes what follows a text that is marked as safe.
 OTHERS = (*FAILING, "gemma-4", "MiniCPM5", "functionary-medium-v3.1")
-PATHS = [path for path in templates() if not any(part in path.name for part in OTHERS)]
+# One of each kind of template: the others are slow tests.
+FEW = (
+    "Qwen3.5-4B", "Qwen3-Coder", "Qwen-Qwen3-0.6B", "gpt-oss", "LFM2.5-8B", "R1-Distill-Llama", "Llama-3.1-8B", "Apriel-1.5",
+    "Mistral-Nemo", "Ministral-3", "Devstral", "GLM-4.6", "Kimi-K2.jinja", "functionary-medium-v3.2", "Solar-Open",
+)  # fmt: skip
+PATHS = [
+    pytest.param(path, id=path.stem, marks=() if any(part in path.name for part in FEW) else pytest.mark.slow)
+    for path in templates()
+    if not any(part in path.name for part in OTHERS)
+]
 AS_SENT = ("--chat-template-kwargs", '{"preserve_reasoning": false}')
 
 
@@ -30,7 +39,7 @@ def references(template: str, forms: list[list[Any]]) -> Iterator[str | None]:
         yield next((text for text in texts if "12345" in text), *texts[:1])
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", PATHS)
 def test_prompts_are_those_of_transformers(path: Path, tmp_path: Path) -> None:
     template = path.read_text()
     with serve_template(tmp_path, path.stem, (), *AS_SENT) as server:
