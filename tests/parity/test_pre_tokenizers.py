@@ -8,27 +8,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import gguf
 import pytest
-from fixtures.pre_tokenizers import NAMES, steps
+from fixtures.pre_tokenizers import NAMES, PUBLISHED, steps, write_tokenizer
 from fixtures.upstream import source_folder
 from llama_eagle.convert.pre_hashes import SUMS, TEXT
 from llama_eagle.convert.pre_tokenizers import IGNORE_MERGES, pre_tokenizer_name
 from llama_eagle.errors import ConfigError
 
-CONTROL, USER_DEFINED = 3, 4
-# Vocabulary -> the splitting with which its tokenizer.json is published, and whether it begins texts with bos.
-PUBLISHED = {
-    "gpt-2": ("gpt-2", False),
-    "qwen2": ("qwen2", False),
-    "llama-bpe": ("llama-bpe", True),
-    "deepseek-coder": ("deepseek-coder", True),
-    "starcoder": ("smollm", False),
-    "refact": ("smollm", False),
-    "command-r": ("smollm", True),
-}
 # The converter's own function on folders. Of a tokenizer it uses only the ids, which transformers has from tokenizers.
 _DRIVER = """
 import sys
@@ -71,38 +58,6 @@ def test_the_rule_of_merges_is_that_of_the_pinned_loader() -> None:
         for name in re.findall(r'tokenizer_pre == "([^"]+)"', branch)
     }
     assert found == IGNORE_MERGES
-
-
-def write_tokenizer(name: str, folder: Path) -> dict[str, Any]:
-    """A tokenizer.json of one of llama.cpp's vocabulary files."""
-    split, with_bos = PUBLISHED[name]
-    reader = gguf.GGUFReader(source_folder() / "models" / f"ggml-vocab-{name}.gguf")
-    fields = {key: field.contents() for key, field in reader.fields.items() if key.startswith("tokenizer.ggml.")}
-    tokens = list(zip(fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"], strict=True))
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    added = [
-        {"id": i, "content": text, "special": kind == CONTROL, **flags}
-        for i, (text, kind) in enumerate(tokens)
-        if kind in (CONTROL, USER_DEFINED)
-    ]
-    bos = fields["tokenizer.ggml.bos_token_id"]
-    first = {"SpecialToken": {"id": tokens[bos][0], "type_id": 0}}
-    template = {
-        "type": "TemplateProcessing",
-        "single": [first, {"Sequence": {"id": "A", "type_id": 0}}],
-        "pair": [first, {"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-        "special_tokens": {tokens[bos][0]: {"id": tokens[bos][0], "ids": [bos], "tokens": [tokens[bos][0]]}},
-    }
-    model = {"type": "BPE", "vocab": {text: i for i, (text, kind) in enumerate(tokens) if kind == 1}}
-    data = {
-        "version": "1.0",
-        "added_tokens": added,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps(split)},
-        "post_processor": template if with_bos else None,
-        "model": {**model, "merges": fields["tokenizer.ggml.merges"], "ignore_merges": name == "llama-bpe"},
-    }
-    (folder / "tokenizer.json").write_text(json.dumps(data), "utf-8")
-    return data
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.pre_tokenizers import NAMES, steps
+from fixtures.pre_tokenizers import NAMES, PUBLISHED, steps, write_tokenizer
 from llama_eagle.convert.pre_tokenizers import IGNORE_MERGES
 from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.tokenizer import read_tokenizer
@@ -35,11 +35,13 @@ def trained() -> dict[str, Any]:
     return dict(json.loads(tokenizer.to_str()))
 
 
-def vocabulary(folder: Path, data: dict[str, Any], pre: str | None = None) -> tuple[Path, Path, Any]:
+def vocabulary(
+    folder: Path, data: dict[str, Any], pre: str | None = None, n_vocab: int = 4000
+) -> tuple[Path, Path, Any]:
     """Write a tokenizer.json and the GGUF of its keys; return both and what the converter read."""
     (folder / "tokenizer.json").write_text(json.dumps(data), "utf-8")
     (folder / "config.json").write_text("{}")
-    found = read_tokenizer(Checkpoint(folder, source="test"), 4000, pre=pre, force=True)
+    found = read_tokenizer(Checkpoint(folder, source="test"), n_vocab, pre=pre, force=True)
     with gguf_output(folder / "v.gguf", arch="qwen2") as out:
         found.write(out)
     return folder / "v.gguf", folder / "tokenizer.json", found
@@ -58,6 +60,15 @@ def test_every_split_gives_the_tokens_of_its_tokenizer(name: str, trained: dict[
     *files, data = vocabulary(tmp_path, with_split(trained, name))
     assert data.pre == name
     assert bool(compare_tokens(*files, data)) == (name in APPROXIMATE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_vocabularies(name: str, tmp_path: Path) -> None:
+    data = write_tokenizer(name, tmp_path)
+    ids = [*data["model"]["vocab"].values(), *(token["id"] for token in data["added_tokens"])]
+    *files, found = vocabulary(tmp_path, data, n_vocab=max(ids) + 1)
+    assert compare_tokens(*files, found) == []
 
 
 @pytest.mark.parametrize("name", NAMES)
