@@ -19,7 +19,8 @@ OTHERS = (*FAILING, "gemma-4", "MiniCPM5", "functionary-medium-v3.1")
 # One of each kind of template: the others are slow tests.
 FEW = (
     "Qwen3.5-4B", "Qwen3-Coder", "Qwen-Qwen3-0.6B", "gpt-oss", "LFM2.5-8B", "R1-Distill-Llama", "Llama-3.1-8B",
-    "Apriel-1.5", "Mistral-Nemo", "Ministral-3", "Devstral", "GLM-4.6", "Kimi-K2.jinja", "functionary-medium-v3.2", "Solar-Open",
+    "Apriel-1.5", "Mistral-Nemo", "Ministral-3", "Devstral", "GLM-4.6", "Kimi-K2.jinja", "functionary-medium-v3.2",
+    "Solar-Open",
 )  # fmt: skip
 PATHS = [
     pytest.param(path, id=path.stem, marks=() if any(part in path.name for part in FEW) else pytest.mark.slow)
