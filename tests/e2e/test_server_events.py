@@ -244,6 +244,22 @@ def test_items_of_codex(server: Served) -> None:
     call = {"type": "custom_tool_call", "call_id": "c1", "name": "weather", "input": "Paris"}
     result = {"type": "custom_tool_call_output", "call_id": "c1", "output": "rain"}
     assert server.post("/v1/responses", {**RESPONSE, "input": [*QUESTION, call, result]})[0] == 200
-    for kind in ("web_search_call", "item_reference", "local_shell_call"):
+    for kind in ("web_search_call", "local_shell_call"):
         status, answer = server.post("/v1/responses", {**RESPONSE, "input": [*QUESTION, {"type": kind, "id": "x"}]})
         assert status == 400 and kind in answer["error"]["message"] and "item 2" in answer["error"]["message"]
+
+
+def test_items_may_be_named_by_their_id(server: Served) -> None:
+    """As Vercel's AI SDK does by default."""
+    items = server.post("/v1/responses", RESPONSE)[1]["output"]
+    result = {"type": "function_call_output", "call_id": items[-1]["call_id"], "output": "sunny"}
+    references = [{"type": "item_reference", "id": item["id"]} for item in items]
+    counts = []
+    for answer in (items, references):
+        status, found = server.post("/v1/responses", {**RESPONSE, "input": [*QUESTION, *answer, result]})
+        assert status == 200, found
+        counts.append(found["usage"]["input_tokens"])
+    assert counts[0] == counts[1]
+    lost = {"type": "item_reference", "id": "msg_0"}
+    status, found = server.post("/v1/responses", {**RESPONSE, "input": [*QUESTION, lost]})
+    assert status == 400 and "refers to 'msg_0'" in found["error"]["message"]

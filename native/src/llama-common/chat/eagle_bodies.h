@@ -6,6 +6,7 @@
 
 #include "eagle_answers.h"
 #include "eagle_chat.h"
+#include "eagle_items.h"
 #include "json.h"
 
 // Removes top-level keys with the value null.
@@ -188,6 +189,7 @@ inline common_json eagle_responses_body(const common_json & given) {
     if (eagle_has(body, "input") && body.at("input").is_array()) {
         common_json items = common_json::array();
         for (auto item : body.at("input")) {
+            eagle_items::resolve(item, items.size() + 1);
             if (eagle_text_at(item, "type") == "reasoning" && eagle_reasoning_of(item).empty()) {
                 continue;
             }

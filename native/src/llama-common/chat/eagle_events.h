@@ -13,6 +13,7 @@
 #include "eagle_answers.h"
 #include "eagle_chat.h"
 #include "eagle_errors.h"
+#include "eagle_items.h"
 #include "json.h"
 
 struct eagle_token_counts {
@@ -195,6 +196,7 @@ class eagle_response_events : public eagle_events {
         const common_json output = output_of(item, is_whole ? "completed" : "incomplete", true);
         send_of("response.output_item.done", item, {{"item", output}});
         response_["output"].push_back(output);
+        eagle_items::keep(output);
     }
 
   private:
