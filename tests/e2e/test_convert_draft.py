@@ -40,10 +40,12 @@ def test_dry_run_prints_the_table(tmp_path: Path, target: Path) -> None:
 
 def test_bad_drafts_end_in_one_line(tmp_path: Path, target: Path) -> None:
     out = tmp_path / "draft.gguf"
-    for name, data in {"cut": b"\x10\0\0\0\0\0\0\0{", "empty": b""}.items():
+    for name, (data, reason) in {
+        "cut": (b"\x10\0\0\0\0\0\0\0{", "truncated"), "empty": (b"", "an empty file"),
+    }.items():  # fmt: skip
         folder = make_draft(tmp_path / name, DraftSpec())
         (folder / "model.safetensors").write_bytes(data)
-        assert_one_line_error(llama_eagle("convert", folder, "--target", target, "-o", out), 3, "truncated")
+        assert_one_line_error(llama_eagle("convert", folder, "--target", target, "-o", out), 3, reason)
     folder = make_draft(tmp_path / "speculators", DraftSpec(producer="speculators"))
     failed = llama_eagle("convert", folder, "--target", target, "-o", out, "--json")
     assert failed.code == 3

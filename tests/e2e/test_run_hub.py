@@ -160,7 +160,7 @@ def test_no_draft_is_fetched_where_a_drafter_is_named(hub: Hub, drafter: str) ->
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (("--n-draft", "fast"), 2, "--n-draft"), (("--temp", "nan"), 2, "temperature"),
+        (("--n-draft", "fast"), 2, "--n-draft"), (("--temp", "nan"), 2, "--temp"),
         (("--type", "q4km"), 2, "'q4km'"),
         (("--mmproj", "none.gguf"), 3, "none.gguf"), (("-d", "none.gguf"), 3, "none.gguf"),
         (("-d", "lookup", "-b", 4), 2, "--batch-size"), (("--rpc", "host"), 2, "host"),

@@ -45,7 +45,7 @@ TIES = {  # token -> the ids that share its largest logit
     3: (7, 8, 9),
     4: (N_VOCAB - 2, N_VOCAB - 1),
     5: (1, 2500),
-    6: tuple(range(N_VOCAB)),
+    6: tuple(range(N_VOCAB - 1)),  # equal logits of all would be no numbers
 }
 
 
@@ -83,10 +83,10 @@ def tie(path: Path) -> Path:
     embedding, head = tensors["token_embd.weight"], tensors["output.weight"]
     embedding[list(TIES), : len(TIES)] = 0
     for dimension, (token, ids) in enumerate(TIES.items()):
-        if len(ids) == N_VOCAB:
-            embedding[token] = 0  # every logit is 0
-            continue
-        head[list(ids)] = 0
+        if len(ids) < N_VOCAB - 1:
+            head[list(ids)] = 0
+        else:
+            embedding[token] = 0  # nearly every logit is the same
         embedding[token, dimension] = 8
     for dimension, ids in enumerate(TIES.values()):
         head[:, dimension] = 0
