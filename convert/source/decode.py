@@ -161,7 +161,7 @@ def words_shape(codes: tuple[int, ...], parts: Mapping[str, tuple[int, ...]]) ->
 
 
 def _awq_rows(words: np.ndarray, some: slice) -> np.ndarray:
-    """Return the integers of some rows, of which each word has eight."""
+    """Return the integers of rows whose words hold eight each."""
     first = some.start // 8
     values = _unpack_awq(words[:, first : -(-some.stop // 8)])
     return values[:, some.start - 8 * first : some.stop - 8 * first].T

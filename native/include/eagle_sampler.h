@@ -15,7 +15,7 @@ extern "C" {
 LLAMA_API int32_t eagle_sample(struct llama_context * ctx, struct llama_sampler * sampler, int32_t row,
                                llama_token * id);
 
-// EAGLE_ERR_NUMBERS if output row `row` has NaN or +inf, of which llama.cpp's samplers make NaN for every probability,
+// EAGLE_ERR_NUMBERS if output row `row` has NaN or +inf, which makes every probability of llama.cpp's samplers NaN,
 // or if all its logits are equal: the file is damaged, or a value overflows. The error describes the row. eagle_sample,
 // eagle_accept and eagle_choice check their rows themselves; their greedy choice passes over single NaN, as llama.cpp's
 // does. EAGLE_OK for a row that llama.cpp has sampled on the device.

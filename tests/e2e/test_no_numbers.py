@@ -96,7 +96,7 @@ def test_processors_and_biases_may_make_all_logits_equal(models: dict[str, Path]
 
 
 def test_serve(models: dict[str, Path]) -> None:
-    """Each request gets the error, whatever its sampling, and the server goes on."""
+    """Each request gets the error with any sampling, and the server continues."""
     requests: list[dict[str, Any]] = [
         {"temperature": 0}, {"temperature": 0.8}, {"temperature": 0.8, "top_k": 0}, {"n_probs": 2},
         {"grammar": 'root ::= "abc"'},

@@ -120,7 +120,7 @@ def test_an_ordinary_entry_that_a_loader_takes_for_special(text: str, trained: d
 
 
 def test_tokens_around_a_text(trained: dict[str, Any], tmp_path: Path) -> None:
-    """A post-processor with two tokens before a text, of which a GGUF states one."""
+    """A post-processor with two tokens before a text; a GGUF states one of them."""
     begin, end = ({"SpecialToken": {"id": text, "type_id": 0}} for text in SPECIAL[:2])
     ids = {token["content"]: token["id"] for token in trained["added_tokens"]}
     known = {text: {"id": text, "ids": [ids[text]], "tokens": [text]} for text in SPECIAL[:2]}

@@ -1,4 +1,4 @@
-"""Special tokens of vocabularies: against the `tokenizers` package, whatever a token's text or the model's name is."""
+"""Special tokens of vocabularies against the package `tokenizers`: any text of a token, any name of the model."""
 
 from __future__ import annotations
 

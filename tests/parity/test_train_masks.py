@@ -71,7 +71,7 @@ FAIL = {
     "Kimi-K2-Instruct": ("tools", "all"),
     "Kimi-K2-Thinking": ("tools", "all"),
 }
-# Templates of which some prompts do not show where an answer begins.
+# Templates with prompts that do not show where an answer begins.
 UNCLEAR = {
     "Apriel-1.6-15b-Thinker-fixed", "google-gemma-4-31B-it", "google-gemma-4-31B-it-interleaved",
     "llama-cpp-rwkv-world",

@@ -11,7 +11,7 @@ from llama_eagle.cli.app import command
 
 pytestmark = pytest.mark.native
 
-HUGE = "1000000000000"  # of which llama.cpp would read 32 bits
+HUGE = "1000000000000"  # llama.cpp would read 32 bits of it
 COUNT = ("-1", "-3", HUGE, "1.5", "nan")
 LAYERS = ("-2", HUGE, "nan")
 SHARE = ("-0.1", "1", "1.5", "nan", "inf")

@@ -10,7 +10,7 @@ QWEN3VL_SECTIONS = [24, 20, 20]
 def unassigned_pairs(sections: list[int], n_pairs: int) -> list[int]:
     """Return the pairs that llama.cpp rotates by the fourth part of a position, which is always 0.
 
-    sections: four numbers, of which the sum is positive. Source: ggml_mrope_cache_init (ggml-cpu/ops.cpp).
+    sections: four numbers with a positive sum. Source: ggml_mrope_cache_init (ggml-cpu/ops.cpp).
     """
     total = sum(sections)
     return [pair for pair in range(n_pairs) if pair % total >= 3 * sections[pair % total % 3]]

@@ -32,8 +32,8 @@ void require_repeated(const std::string & rule, uint64_t n_rules);
 // Adds n_times copies of n_symbols to the count of the grammar that is being parsed; `rule` has the repetition.
 void count_repeated(const std::string & rule, uint64_t n_symbols, uint64_t n_times);
 
-// Generated rules of the grammar that is being parsed. Equal ones are one rule: bounded lists and texts, of which large
-// tool catalogues have hundreds, would otherwise exceed the limit of repetitions.
+// Generated rules of the grammar that is being parsed. Equal ones are one rule: the hundreds of bounded lists and texts
+// of large tool catalogues would otherwise exceed the limit of repetitions.
 class SharedRules {
   public:
     // Forgets the rules of the grammar that this thread has parsed before.
