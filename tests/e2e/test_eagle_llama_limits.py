@@ -364,6 +364,21 @@ def test_a_state_that_does_not_fit(files: dict[str, Path], plain: Any) -> None:
         assert complete(small)["text"] == complete(plain)["text"]
 
 
+def test_states_under_other_settings_are_refused(files: dict[str, Path], tmp_path: Path) -> None:
+    """Their rows are others, though they have the same size."""
+    with contextlib.closing(load(files, draft=None)) as llm:
+        llm.eval([97, 98, 99])
+        state = llm.save_state()
+    for name, options in (
+        ("rope_freq_base", {"rope_freq_base": 5000.0}),
+        ("kv_overrides", {"kv_overrides": {"qwen35.rope.freq_base": 5000.0}}),
+        ("lora", {"lora_path": str(write_lora(tmp_path / "lora.gguf"))}),
+    ):
+        refused = pytest.raises(RuntimeError, match=f"does not fit .* {name}")
+        with contextlib.closing(load(files, draft=None, **options)) as other, refused:
+            other.load_state(state)
+
+
 def test_a_lora_adapter(files: dict[str, Path], tmp_path: Path) -> None:
     """Its effect is in the target's features too: the draft goes on, the text is plain decoding's."""
     adapter = write_lora(tmp_path / "lora.gguf")

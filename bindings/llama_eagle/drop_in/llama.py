@@ -44,7 +44,7 @@ from llama_eagle.drop_in.parts import (  # noqa: E402
     require_grammar,
     with_llama_cpp_reason,
 )
-from llama_eagle.drop_in.state import capture_state, restore_state  # noqa: E402
+from llama_eagle.drop_in.state import capture_state, restore_state, row_settings  # noqa: E402
 from llama_eagle.drop_in.text import GrowingText  # noqa: E402
 from llama_eagle.errors import InputError, UsageError  # noqa: E402
 from llama_eagle.generation.generate import plain_ms  # noqa: E402
@@ -385,14 +385,14 @@ class EagleLlama(Completions, Closing):
         memory = self._require_memory()
         with self._exclusive():
             self._end_generation()
-            return capture_state(memory, self._seed)
+            return capture_state(memory, self._seed, row_settings(self))
 
     def load_state(self, state: LlamaState) -> None:
         """Continue from a saved state. With a state of the parent's class, the draft has no state for the text."""
         memory = self._require_memory()
         with self._exclusive():
             self._end_generation()
-            restore_state(memory, state)
+            restore_state(memory, state, row_settings(self))
             self._seed = state.seed
 
     def __getstate__(self) -> dict[str, Any]:

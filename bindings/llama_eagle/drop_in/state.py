@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import llama_cpp
@@ -25,10 +26,17 @@ class EagleLlamaState(LlamaState):
     It has a checksum, because llama.cpp aborts on some damage.
     """
 
-    def __init__(self, state: LlamaState, draft_state: bytes, pictures: dict[int, tuple[str, Frame]]) -> None:
+    def __init__(
+        self,
+        state: LlamaState,
+        draft_state: bytes,
+        pictures: dict[int, tuple[str, Frame]],
+        settings: dict[str, str],
+    ) -> None:
         super().__init__(**vars(state))
         self.draft_state = draft_state
         self.pictures = pictures
+        self.settings = settings
         self.checksum = self._checksum()
 
     def require_whole(self) -> None:
@@ -45,7 +53,28 @@ class EagleLlamaState(LlamaState):
         return checksum
 
 
-def capture_state(memory: TextMemory, seed: int) -> EagleLlamaState:
+# Fields of llama.cpp's context parameters that the rows of a memory depend on.
+OF_ROWS = (
+    "type_k", "type_v", "rope_scaling_type", "rope_freq_base", "rope_freq_scale", "yarn_ext_factor", "yarn_attn_factor",
+    "yarn_beta_fast", "yarn_beta_slow", "yarn_orig_ctx",
+)  # fmt: skip
+
+
+def row_settings(llm: Any) -> dict[str, str]:
+    """Return what the rows of an instance's memory depend on, apart from the tokens.
+
+    The slot files of `serve` have the same list (native/src/llama-common/eagle_row_settings.h).
+    """
+    size = llama_cpp.llama_model_size(llm._model.model)
+    found = {"model": f"{Path(llm.model_path).name} of {size} bytes"}
+    found |= {name: str(getattr(llm.context_params, name)) for name in OF_ROWS}
+    found |= {f"kv_overrides {key}": str(value) for key, value in (llm.kv_overrides or {}).items()}
+    if llm.lora_path:
+        found["lora"] = f"{Path(llm.lora_path).name} at scale {llm.lora_scale}"
+    return found
+
+
+def capture_state(memory: TextMemory, seed: int, settings: dict[str, str]) -> EagleLlamaState:
     """Return the text and both memories; logits only if `memory` keeps those of every token."""
     ctx = memory.session.ctx
     memory.restore()
@@ -62,7 +91,7 @@ def capture_state(memory: TextMemory, seed: int) -> EagleLlamaState:
         seed=seed,
     )
     pictures = memory.pictures.describe(memory.known) if memory.pictures is not None else {}
-    return EagleLlamaState(state, memory.session.save_state(), pictures)
+    return EagleLlamaState(state, memory.session.save_state(), pictures, settings)
 
 
 # Fields of a saved state, with a check of their values.
@@ -77,6 +106,7 @@ FIELDS: dict[str, Callable[[Any], bool]] = {
 OWN_FIELDS: dict[str, Callable[[Any], bool]] = {
     "draft_state": lambda value: isinstance(value, bytes),
     "pictures": lambda value: isinstance(value, dict),
+    "settings": lambda value: isinstance(value, dict),
     "checksum": lambda value: isinstance(value, int),
 }
 
@@ -96,7 +126,14 @@ def _failed(why: str) -> NativeError:
     return NativeError(text, code=calls.ERR_ARGUMENT, call="llama_state_set_data")
 
 
-def restore_state(memory: TextMemory, state: LlamaState) -> None:
+def _require_settings(state: EagleLlamaState, settings: dict[str, str]) -> None:
+    for name in sorted(state.settings.keys() | settings.keys()):
+        saved, own = state.settings.get(name, "none"), settings.get(name, "none")
+        if saved != own:
+            raise _failed(f"does not fit this model and context: it has {name} {saved}, and this one {own}")
+
+
+def restore_state(memory: TextMemory, state: LlamaState, settings: dict[str, str]) -> None:
     """Continue from a saved state. With a state of the parent's class, the draft has no state for the text.
 
     Raises `UsageError` for an object that is not a saved state, `NativeError` for a damaged state or one of another
@@ -105,6 +142,7 @@ def restore_state(memory: TextMemory, state: LlamaState) -> None:
     _require_state(state)
     if isinstance(state, EagleLlamaState):
         state.require_whole()
+        _require_settings(state, settings)
     if state.llama_state_size > len(state.llama_state) or state.n_tokens > len(state.input_ids):
         raise _failed("is damaged: it is too short")
     if state.n_tokens > memory.session.n_ctx:
