@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llama_eagle.gguf.header import ArrayRef, Header, TensorInfo
+from llama_eagle.gguf.header import ArrayRef, Header
+from llama_eagle.gguf.reading import bytes_read
 
 ARCHITECTURES = frozenset({"qwen35", "qwen35moe", "qwen3next"})  # with an MTP head that our engine runs
 BASE_LIST = "llama_eagle.draft_vocab"  # tokens by descending frequency, for the rows of a trimmed head
@@ -62,18 +63,9 @@ def step_share(files: Sequence[Header], n_rows: int) -> float:
     output = named.get("output.weight") or named["token_embd.weight"]
     output_bytes = output.n_bytes or 0
     rest = [tensor for tensor in tensors if tensor.name not in ("output.weight", "token_embd.weight")]
-    head = sum(_bytes_read(files[0], tensor) for tensor in rest if tensor.name.startswith(mark))
-    trunk = sum(_bytes_read(files[0], tensor) for tensor in rest if not tensor.name.startswith(mark))
+    head = sum(bytes_read(files[0], tensor) for tensor in rest if tensor.name.startswith(mark))
+    trunk = sum(bytes_read(files[0], tensor) for tensor in rest if not tensor.name.startswith(mark))
     return (head + output_bytes * min(n_rows / files[0].n_vocab, 1.0)) / (trunk + output_bytes)
-
-
-def _bytes_read(header: Header, tensor: TensorInfo) -> float:
-    """Return the bytes read for one token; for experts, those of the experts in use."""
-    n_bytes = tensor.n_bytes or 0
-    if "_exps" not in tensor.name:
-        return float(n_bytes)
-    used = header.arch_key("expert_used_count", 1)
-    return n_bytes * int(used[0] if isinstance(used, list) else used) / int(header.arch_key("expert_count", 1))
 
 
 def _stores(files: Sequence[Header], suffix: str) -> bool:

@@ -71,6 +71,8 @@ def check(
     for finding in report.findings:
         if finding.level == "warning":
             console.warn(f"{finding.file or draft}: {finding.message}")
+    if draft is not None and not problems and (cost := _cost(target, draft)):
+        console.warn(f"{draft}: {cost}")
     if json:
         weights = {"measure": acceptance, "damaged": [asdict(each) for each in damage]}
         more = ({"exact": exactness} if exact else {}) | (weights if measure else {})
@@ -90,6 +92,13 @@ def _sound(target: Path, draft: Path | None, about: dict[str, Any], exactness: d
         sizes = f"{exactness['n_tokens']} tokens have equal logits alone and in {exactness['n_batches']} batches"
         lines.append(f"{target}: {sizes}")
     return lines
+
+
+def _cost(target: Path, draft: Path) -> str | None:
+    from llama_eagle.gguf.header import read_model
+    from llama_eagle.gguf.reading import cost_of
+
+    return cost_of(read_model(target)[1], read_model(draft)[1])
 
 
 def _damage(target: Path, draft: Path | None) -> list[Damage]:
