@@ -31,10 +31,11 @@ def test_convert_and_check(tmp_path: Path, target: Path) -> None:
 
 def test_dry_run_prints_the_table(tmp_path: Path, target: Path) -> None:
     folder, out = make_draft(tmp_path / "draft", DraftSpec()), tmp_path / "draft.gguf"
-    done = llama_eagle("convert", folder, "--target", target, "-o", out, "--dry-run")
-    assert done.code == 0, done.stderr
-    assert "blk.0.attn_q.weight bf16" in done.stdout
-    assert "only checks d2t" in done.stdout
+    for options, kind in ((), "q8_0"), (("--outtype", "auto"), "bf16"):
+        done = llama_eagle("convert", folder, "--target", target, "-o", out, "--dry-run", *options)
+        assert done.code == 0, done.stderr
+        assert f"blk.0.attn_q.weight {kind}" in done.stdout
+        assert "only checks d2t" in done.stdout
     assert not out.exists()
 
 
