@@ -12,23 +12,18 @@ from typing import Any
 
 import pytest
 from fixtures.serving import Served
-from fixtures.templates import serve_template
+from fixtures.templates import CITY, WEATHER, serve_template
 
 pytestmark = [pytest.mark.native, pytest.mark.slow]
 
 CLIENTS = Path(__file__).parent / "clients"
-SAYS = (
-    "I ", "look.", "\n</think>", "\n\n", "Now. ", "<tool_call>", "\n<function=", "weather", ">\n<parameter=", "city",
-    ">\nPar", "is", "\n</parameter>", "\n</function>", "\n</tool_call>",
-)  # fmt: skip
 CALL = ("weather", {"city": "Paris"})
-CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A model that thinks, says something and calls a tool, in every turn."""
-    with serve_template(tmp_path_factory.mktemp("model"), "Qwen3.5-4B", SAYS) as running:
+    with serve_template(tmp_path_factory.mktemp("model"), "Qwen3.5-4B", WEATHER) as running:
         yield running
 
 

@@ -11,15 +11,10 @@ from typing import Any
 import pytest
 from fixtures.serving import Served
 from fixtures.streams import APIS, body_for, events, whole
-from fixtures.templates import serve_template
+from fixtures.templates import CITY, WEATHER, serve_template
 
 pytestmark = pytest.mark.native
 
-SAYS = (
-    "I ", "look.", "\n</think>", "\n\n", "Now. ", "<tool_call>", "\n<function=", "weather", ">\n<parameter=", "city",
-    ">\nPar", "is", "\n</parameter>", "\n</function>", "\n</tool_call>",
-)  # fmt: skip
-CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 QUESTION = [{"role": "user", "content": "How is it?"}]
 RESPONSE = {
     "input": QUESTION, "temperature": 0, "tools": [{"type": "function", "name": "weather", "parameters": CITY}],
@@ -31,7 +26,7 @@ OPENAI = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serve_template(tmp_path_factory.mktemp("model"), "Qwen3.5-4B", SAYS) as running:
+    with serve_template(tmp_path_factory.mktemp("model"), "Qwen3.5-4B", WEATHER) as running:
         yield running
 
 
@@ -141,7 +136,7 @@ def test_results_and_texts_keep_their_order(tmp_path_factory: pytest.TempPathFac
     call = {"type": "tool_use", "id": "mark0", "name": "weather", "input": {}}
     messages = [*QUESTION, {"role": "assistant", "content": [call]}, {"role": "user", "content": content}]
     folder = tmp_path_factory.mktemp("model")
-    with serve_template(folder, "Qwen3.5-4B", SAYS, environment={"LLAMA_SERVER_SLOTS_DEBUG": "1"}) as debugged:
+    with serve_template(folder, "Qwen3.5-4B", WEATHER, environment={"LLAMA_SERVER_SLOTS_DEBUG": "1"}) as debugged:
         assert debugged.post("/v1/messages", {**MESSAGE, "messages": messages, "max_tokens": 1})[0] == 200
         prompt = debugged.get("/slots")[1][0]["prompt"]
     assert sorted(marks, key=prompt.rindex) == marks

@@ -44,7 +44,7 @@ def chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str
         ("m.gguf", ["my-draft.gguf"], "my-draft.gguf"),  # the only one
         ("m.gguf", ["my-draft-Q8_0.gguf", "my-draft-F16.gguf"], "my-draft-F16.gguf"),
         ("m.gguf", ["a-draft.gguf", "b-draft.gguf"], None),
-        ("m.gguf", ["other.gguf", "my-draft.gguf"], None),  # of which of them?
+        ("m.gguf", ["other.gguf", "my-draft.gguf"], None),  # neither name says more
         ("m-Q4_K_M.gguf", ["other.gguf", "eagle3-m-Q8_0.gguf"], "eagle3-m-Q8_0.gguf"),
         ("m-Q8_0.gguf", ["eagle3-m-F16.gguf", "eagle3-m-Q8_0.gguf"], "eagle3-m-Q8_0.gguf"),
         ("m-4b.Q4_0.gguf", ["m-4b-instruct.gguf", "m-4b-instruct-eagle3.gguf"], None),
@@ -136,7 +136,9 @@ def test_published_drafts_that_run_has_kept(chosen: Callable[..., str]) -> None:
     kept_draft(pair).parent.mkdir(parents=True)
     write_draft(kept_draft(pair))
     assert chosen("Qwen3-8B-Q4_K_M.gguf") == kept_draft(pair).name
-    assert chosen("Qwen3-8B-Q4_K_M.gguf", "a-draft.gguf", "b-draft.gguf") == kept_draft(pair).name  # of which of them?
+    assert (
+        chosen("Qwen3-8B-Q4_K_M.gguf", "a-draft.gguf", "b-draft.gguf") == kept_draft(pair).name
+    )  # neither name says more
     assert chosen("Qwen3-8B-Q4_K_M.gguf", "a-draft.gguf") == "a-draft.gguf"
     assert "prompt look-up drafts: the target has" in chosen("Qwen3-8B-abliterated-Q4_K_M.gguf")
 

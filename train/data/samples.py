@@ -108,7 +108,7 @@ class SampleMaker:
     def make(self, documents: Iterable[Document]) -> list[Sample]:
         """Make samples of at most max_length tokens. A long text is split; a conversation is cut at its end.
 
-        Raises InputError for documents of which no sample can be made: all of them at once.
+        Raises InputError for documents that make no sample, all of them at once.
         """
         self._faults = Faults()
         samples: list[Sample] = []

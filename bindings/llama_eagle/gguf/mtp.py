@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llama_eagle.gguf.header import ArrayRef, Header
-from llama_eagle.gguf.reading import bytes_read
+from llama_eagle.gguf.reading import bytes_per_token, bytes_read
 
 ARCHITECTURES = frozenset({"qwen35", "qwen35moe", "qwen3next"})  # with an MTP head that our engine runs
 BASE_LIST = "llama_eagle.draft_vocab"  # tokens by descending frequency, for the rows of a trimmed head
@@ -58,14 +58,13 @@ def step_share(files: Sequence[Header], n_rows: int) -> float:
     matrix. On a CPU this share is about the relative time of drafting a token.
     """
     mark = f"blk.{n_layers(files[0])}."
-    tensors = [tensor for file in files for tensor in file.tensors.values() if tensor.name != "rope_freqs.weight"]
+    tensors = [tensor for file in files for tensor in file.tensors.values()]
     named = {tensor.name: tensor for tensor in tensors}
     output = named.get("output.weight") or named["token_embd.weight"]
     output_bytes = output.n_bytes or 0
-    rest = [tensor for tensor in tensors if tensor.name not in ("output.weight", "token_embd.weight")]
-    head = sum(bytes_read(files[0], tensor) for tensor in rest if tensor.name.startswith(mark))
-    trunk = sum(bytes_read(files[0], tensor) for tensor in rest if not tensor.name.startswith(mark))
-    return (head + output_bytes * min(n_rows / files[0].n_vocab, 1.0)) / (trunk + output_bytes)
+    head = sum(bytes_read(files[0], tensor) for tensor in tensors if tensor.name.startswith(mark))
+    drafted = head + output_bytes * min(n_rows / files[0].n_vocab, 1.0)
+    return drafted / (bytes_per_token(files) - head)
 
 
 def _stores(files: Sequence[Header], suffix: str) -> bool:

@@ -14,6 +14,7 @@ from llama_eagle.cli.options import GpuLayers, Json, Threads
 from llama_eagle.errors import CHECK_FAILED, UsageError
 
 if TYPE_CHECKING:
+    from llama_eagle.gguf.header import Header
     from llama_eagle.gguf.weights import Damage
 
 MEASURED = "Once upon a time there was a small house by the sea. Every morning the"  # what --measure continues
@@ -54,7 +55,9 @@ def check(
 
     The exit code is 5 if the check fails.
     """
+    from llama_eagle.gguf.header import read_model
     from llama_eagle.gguf.pairing import check_models
+    from llama_eagle.gguf.reading import cost_of
 
     if text is not None and not exact:
         raise UsageError("--text is the text for --exact. Add --exact, or leave it out.")
@@ -63,7 +66,8 @@ def check(
     exactness = _exactness(target, text, threads, n_gpu_layers) if exact and not problems else None
     if exactness is not None and exactness["difference"] is not None:
         problems.append((target, _difference_text(target, exactness)))
-    damage = _damage(target, draft) if measure and not problems else []
+    models = [read_model(path)[1] for path in (target, draft) if path is not None and not problems]
+    damage = _damage([file for files in models for file in files]) if measure and models else []
     problems += [(Path(file), text) for file, text in _summaries(damage)]
     acceptance = _acceptance(target, draft, threads, n_gpu_layers) if measure and not problems else None
     if acceptance is not None and acceptance["problem"] is not None:
@@ -71,7 +75,7 @@ def check(
     for finding in report.findings:
         if finding.level == "warning":
             console.warn(f"{finding.file or draft}: {finding.message}")
-    if draft is not None and not problems and (cost := _cost(target, draft)):
+    if draft is not None and not problems and (cost := cost_of(*models)):
         console.warn(f"{draft}: {cost}")
     if json:
         weights = {"measure": acceptance, "damaged": [asdict(each) for each in damage]}
@@ -94,20 +98,11 @@ def _sound(target: Path, draft: Path | None, about: dict[str, Any], exactness: d
     return lines
 
 
-def _cost(target: Path, draft: Path) -> str | None:
-    from llama_eagle.gguf.header import read_model
-    from llama_eagle.gguf.reading import cost_of
-
-    return cost_of(read_model(target)[1], read_model(draft)[1])
-
-
-def _damage(target: Path, draft: Path | None) -> list[Damage]:
-    """Read the weights of both models; return the damaged tensors, and warn about remarkable ones."""
-    from llama_eagle.gguf.header import read_model
+def _damage(files: list[Header]) -> list[Damage]:
+    """Read the weights of models; return the damaged tensors, and warn about remarkable ones."""
     from llama_eagle.gguf.weights import damaged
     from llama_eagle.progress import progress
 
-    files = [file for path in (target, draft) if path is not None for file in read_model(path)[1]]
     with progress("reading the weights", after_s=1.0) as on_progress:
         found = [*damaged(files, on_progress)]
     for remark in dict.fromkeys(each.remark for each in found if each.remark):
