@@ -38,16 +38,16 @@ void require_ids(const eagle_session * session, const llama_token * ids, int32_t
 }
 
 // Null without a draft.
-const eagle::DraftEngine * engine_of(const eagle_session * session) {
-    return session ? session->impl.engine() : nullptr;
+const eagle::Drafter * drafter_of(const eagle_session * session) {
+    return session ? session->impl.drafter() : nullptr;
 }
 
-const eagle::DraftEngine & require_draft(const eagle_session * session) {
+const eagle::Drafter & require_draft(const eagle_session * session) {
     require(session, "session");
-    if (!session->impl.engine()) {
+    if (!session->impl.drafter()) {
         throw Error(EAGLE_ERR_STATE, "the session has no draft");
     }
-    return *session->impl.engine();
+    return *session->impl.drafter();
 }
 
 }  // namespace
@@ -75,23 +75,23 @@ void eagle_session_free(eagle_session * session) {
 }
 
 const char * eagle_draft_kind(const eagle_session * session) {
-    const eagle::DraftEngine * engine = engine_of(session);
-    return engine ? engine->model().kind : "";
+    const eagle::Drafter * drafter = drafter_of(session);
+    return drafter ? drafter->kind() : "";
 }
 
 const char * eagle_draft_device(const eagle_session * session) {
-    const eagle::DraftEngine * engine = engine_of(session);
-    return engine ? engine->device() : "";
+    const eagle::Drafter * drafter = drafter_of(session);
+    return drafter ? drafter->device() : "";
 }
 
 const char * eagle_draft_notice(const eagle_session * session) {
-    const eagle::DraftEngine * engine = engine_of(session);
-    return engine ? engine->notice().c_str() : "";
+    const eagle::Drafter * drafter = drafter_of(session);
+    return drafter ? drafter->notice() : "";
 }
 
 double eagle_draft_bytes_read(const eagle_session * session) {
-    const eagle::DraftEngine * engine = engine_of(session);
-    return engine ? engine->bytes_read() : 0.0;
+    const eagle::Drafter * drafter = drafter_of(session);
+    return drafter ? drafter->bytes_read() : 0.0;
 }
 
 int32_t eagle_reset(eagle_session * session) {
@@ -263,16 +263,16 @@ int32_t eagle_draft_step(const eagle_session * session, int32_t step, float * lo
 }
 
 int32_t eagle_n_vocab_draft(const eagle_session * session) {
-    const eagle::DraftEngine * engine = engine_of(session);
-    return engine ? (int32_t) engine->model().n_vocab_draft : 0;
+    const eagle::Drafter * drafter = drafter_of(session);
+    return drafter ? (int32_t) drafter->n_vocab_draft() : 0;
 }
 
 int32_t eagle_draft_ids(const eagle_session * session, llama_token * ids) {
     return guarded("eagle_draft_ids", [&] {
-        const eagle::DraftModel & model = require_draft(session).model();
+        const eagle::Drafter & drafter = require_draft(session);
         require(ids, "ids");
-        for (int32_t i = 0; i < model.n_vocab_draft; i++) {
-            ids[i] = model.target_id(i);
+        for (int32_t i = 0; i < drafter.n_vocab_draft(); i++) {
+            ids[i] = drafter.target_id(i);
         }
     });
 }
@@ -290,6 +290,6 @@ struct eagle_timings eagle_get_timings(const eagle_session * session) {
         return {};
     }
     eagle_timings timings = session->impl.timings;
-    timings.n_graphs = engine_of(session) ? engine_of(session)->n_graphs() : 0;
+    timings.n_graphs = drafter_of(session) ? drafter_of(session)->n_graphs() : 0;
     return timings;
 }

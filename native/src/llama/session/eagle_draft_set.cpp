@@ -37,11 +37,12 @@ void go_to(Sequence & rows, llama_pos pos) {
 }
 
 // Throws if the draft cannot evaluate rows of an image: it needs their M-RoPE positions and the target's width.
-void require_readable(const llama_ubatch & ubatch, const DraftModel & draft, int64_t n_embd_tgt) {
-    if (ubatch.token || ubatch.n_pos < (uint32_t) RowPositions::N_PARTS || draft.n_embd != n_embd_tgt) {
+void require_readable(const llama_ubatch & ubatch, const Drafter & drafter, int64_t n_embd_tgt) {
+    const int64_t width = drafter.n_embd_image();
+    if (ubatch.token || ubatch.n_pos < (uint32_t) RowPositions::N_PARTS || (width > 0 && width != n_embd_tgt)) {
         throw Error(EAGLE_ERR_INCOMPATIBLE,
                     format("a draft of hidden size %lld cannot take rows of width %lld with %u positions",
-                           (long long) draft.n_embd, (long long) n_embd_tgt, ubatch.n_pos));
+                           (long long) width, (long long) n_embd_tgt, ubatch.n_pos));
     }
 }
 
@@ -90,11 +91,7 @@ struct DraftSet::Run {
 };
 
 DraftSet::DraftSet(llama_context * ctx, const llama_model & draft, const eagle_session_params & params, int32_t n_seq)
-    : ctx_(require_free(ctx)),
-      params_(draft_params(ctx, params)),
-      engine_(draft, *ctx, params_),
-      boundaries_(*ctx, model().states),
-      slots_(n_seq) {
+    : ctx_(require_free(ctx)), drafter_(make_drafter(*ctx, draft, params, n_seq)), slots_(n_seq) {
     ctx_->eagle_listener = this;
 }
 
@@ -105,9 +102,7 @@ DraftSet::~DraftSet() {
 DraftSet::Slot & DraftSet::slot(llama_seq_id seq) {
     Slot & s = slots_[seq];
     if (!s.rows) {
-        const int32_t seq_of_engine = n_engine_ == 0 ? 0 : engine_.add_sequence();
-        n_engine_++;
-        s.rows = std::make_unique<Sequence>(&engine_, seq_of_engine);
+        s.rows = drafter_->add_sequence();
     }
     return s;
 }
@@ -126,10 +121,10 @@ void DraftSet::decoded(const llama_ubatch & ubatch) {
 
 void DraftSet::append_all(const llama_ubatch & ubatch) {
     if (ubatch.embd) {
-        require_readable(ubatch, model(), llama_get_model(ctx_)->hparams.n_embd);
+        require_readable(ubatch, drafter(), llama_get_model(ctx_)->hparams.n_embd);
     }
     ggml_backend_sched_synchronize(ctx_->get_sched());
-    const std::vector<ggml_tensor *> states = boundaries_.of_last_graph((int32_t) ubatch.n_tokens);
+    const std::vector<ggml_tensor *> states = drafter_->states_of_last_graph((int32_t) ubatch.n_tokens);
     int32_t n;
     for (int32_t i = 0; i < (int32_t) ubatch.n_tokens; i += n) {
         n = run_length(ubatch, i);
@@ -238,24 +233,23 @@ void DraftSet::draft_all(const std::vector<eagle_draft_request *> & ready, float
     }
     n_steps = std::min(n_steps, room);
     std::vector<llama_token> ids(ready.size() * n_steps);
-    std::vector<float> probs(ids.size());
-    std::vector<DraftRows> parts;
-    std::vector<DraftOut> out;
+    std::vector<DraftTask> tasks;
     for (size_t i = 0; i < ready.size(); i++) {
-        parts.push_back(slots_[ready[i]->seq].rows->rows_to_draft(ready[i]->id_last));
-        out.push_back({&ids[i * n_steps], &probs[i * n_steps]});
+        tasks.push_back({*slots_[ready[i]->seq].rows, ready[i]->id_last, &ids[i * n_steps], nullptr, 0});
     }
-    const int32_t n_drafted = engine_.draft(parts, n_steps, p_min, out);
+    drafter_->draft(tasks, n_steps, p_min);
     for (size_t i = 0; i < ready.size(); i++) {
-        eagle_draft_request & r = *ready[i];
-        const int32_t n_good = slots_[r.seq].rows->finish_draft(out[i].probs, n_drafted, p_min);
-        r.n_out = std::min(n_good, r.n_max);
-        std::copy_n(out[i].ids, r.n_out, r.ids);
+        ready[i]->n_out = std::min(tasks[i].n_out, ready[i]->n_max);
+        std::copy_n(tasks[i].ids, ready[i]->n_out, ready[i]->ids);
     }
 }
 
 int64_t DraftSet::n_ctx() const {
     return llama_n_ctx_seq(ctx_);
+}
+
+int32_t DraftSet::n_vocab() const {
+    return llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(ctx_)));
 }
 
 // A state is the text, followed by the state of the draft.

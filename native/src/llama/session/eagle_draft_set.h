@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "eagle_boundaries.h"
+#include "eagle_drafter.h"
 #include "eagle_drafts.h"
 #include "eagle_sequence.h"
 #include "eagle_ubatch_listener.h"
@@ -16,8 +16,9 @@ class DraftSet : public eagle_ubatch_listener {
     DraftSet(llama_context * ctx, const llama_model & draft, const eagle_session_params & params, int32_t n_seq);
     ~DraftSet() override;
 
-    const DraftModel & model() const { return engine_.model(); }
-    int64_t n_ctx() const;  // of each sequence
+    const Drafter & drafter() const { return *drafter_; }
+    int64_t n_ctx() const;    // of each sequence
+    int32_t n_vocab() const;  // of the target
     int32_t n_seq() const { return (int32_t) slots_.size(); }
 
     void decoded(const llama_ubatch & ubatch) override;
@@ -41,10 +42,7 @@ class DraftSet : public eagle_ubatch_listener {
     struct Run;  // consecutive rows of one sequence in a ubatch
 
     llama_context * ctx_;
-    DraftParams params_;
-    DraftEngine engine_;
-    Boundaries boundaries_;
-    int32_t n_engine_ = 0;  // sequences of the engine in use
+    std::unique_ptr<Drafter> drafter_;
     std::vector<Slot> slots_;
     bool warned_ = false;
 

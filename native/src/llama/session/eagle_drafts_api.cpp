@@ -49,7 +49,7 @@ void eagle_drafts_free(eagle_drafts * drafts) {
 }
 
 const char * eagle_drafts_kind(const eagle_drafts * drafts) {
-    return drafts ? drafts->impl.model().kind : "";
+    return drafts ? drafts->impl.drafter().kind() : "";
 }
 
 int32_t eagle_drafts_text(eagle_drafts * drafts, llama_seq_id seq, const llama_token * tokens, int32_t n) {
@@ -66,7 +66,7 @@ int32_t eagle_drafts_propose(eagle_drafts * drafts, struct eagle_draft_request *
         require(requests, "requests");
         for (int32_t i = 0; i < n; i++) {
             require_sequence(drafts, requests[i].seq);
-            require_in_vocabulary(&requests[i].id_last, 1, drafts->impl.model().n_vocab);
+            require_in_vocabulary(&requests[i].id_last, 1, drafts->impl.n_vocab());
             requests[i].n_out = 0;
         }
         drafts->impl.propose(requests, n, p_min);

@@ -47,34 +47,35 @@ class Sequence {
   public:
     // Uses sequence `seq` of the engine, which must outlive it. engine null: no draft.
     explicit Sequence(DraftEngine * engine = nullptr, int32_t seq = 0);
+    virtual ~Sequence() = default;
 
     int32_t n_past() const { return n_past_; }
 
     // Forgets all rows.
-    void clear();
+    virtual void clear();
     // Forgets all rows and continues after n_past unknown tokens.
-    void skip_to(int32_t n_past);
+    virtual void skip_to(int32_t n_past);
 
     // Copies `n` rows of states of the target from row `first` on; each tensor is {T, rows}. Replaces staged rows.
-    void stage(const std::vector<ggml_tensor *> & states, int32_t first, int32_t n);
+    virtual void stage(const std::vector<ggml_tensor *> & states, int32_t first, int32_t n);
 
     // Appends the first n staged rows, with tokens[n].
-    void append(const llama_token * tokens, int32_t n);
+    virtual void append(const llama_token * tokens, int32_t n);
 
     // Appends n staged rows of an image, which the target read from `values` [n, width]. Their positions are parts
     // [n, RowPositions::N_PARTS], and the position of the next row is `end`.
-    void append_image(const float * values, int64_t width, const std::vector<llama_pos> & parts, llama_pos end);
+    virtual void append_image(const float * values, int64_t width, const std::vector<llama_pos> & parts, llama_pos end);
 
     const RowPositions & positions() const { return positions_; }
 
     // Keeps the first n_past rows.
-    void truncate(int32_t n_past);
+    virtual void truncate(int32_t n_past);
 
     // The draft attends to the rows from `first` on, and ignores those before.
-    void show_from(int32_t first) { draft().first_slot = first == 0 ? 0 : slot_of(first); }
+    virtual void show_from(int32_t first) { draft().first_slot = first == 0 ? 0 : slot_of(first); }
 
     // Longest draft that fits into the draft's memory; 0 if no row is pending. INT32_MAX without a draft model.
-    int32_t room() const;
+    virtual int32_t room() const;
 
     // Returns the pending rows, which the draft starts from, with id_last as the last token. Valid until the sequence
     // changes.
@@ -82,13 +83,13 @@ class Sequence {
     // Drops these rows after the draft. Returns the number of tokens before the cumulative probability falls below
     // p_min.
     int32_t finish_draft(const float * probs, int32_t n, float p_min);
-    void note_used_tokens(const llama_token * ids, int32_t n);
+    virtual void note_used_tokens(const llama_token * ids, int32_t n);
 
-    int64_t state_size() const { return state_size(state_header()); }
-    void save_state(char * data) const;
+    virtual int64_t state_size() const { return state_size(state_header()); }
+    virtual void save_state(char * data) const;
     // data null: same as skip_to(). Throws EAGLE_ERR_INCOMPATIBLE and changes nothing if the data is not from
     // save_state().
-    void load_state(const char * data, int64_t size, int32_t n_past);
+    virtual void load_state(const char * data, int64_t size, int32_t n_past);
 
   private:
     DraftEngine * engine_;

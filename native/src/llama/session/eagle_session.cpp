@@ -27,9 +27,6 @@ DraftParams draft_params(const llama_context * ctx, const eagle_session_params &
     return p;
 }
 
-Session::Draft::Draft(llama_context * ctx, const llama_model & draft, const eagle_session_params & params)
-    : engine(draft, *ctx, draft_params(ctx, params)), boundaries(*ctx, engine.model().states) {}
-
 // A draft appends states piece by piece. With n_draft_max > 0 llama.cpp also keeps the last n_rs_seq + 1 tokens of a
 // batch together. So prompts are evaluated in llama.cpp's own pieces of n_ubatch tokens, to have the bits of plain
 // decoding.
@@ -45,9 +42,9 @@ Session::Session(llama_context * ctx, const llama_model * draft, const eagle_ses
                                                          : n_batch_) {
     require_fitting_context();
     if (draft) {
-        draft_ = std::make_unique<Draft>(ctx, *draft, params);
-        rows_ = Sequence(&draft_->engine);
+        drafter_ = make_drafter(*ctx, *draft, params, 1);
     }
+    rows_ = drafter_ ? drafter_->add_sequence() : std::make_unique<Sequence>();
     ctx_->device_logits.wanted = true;
 }
 
@@ -79,7 +76,7 @@ void Session::reset() {
     llama_memory_clear(llama_get_memory(ctx_), false);
     broken_ = false;
     round_.clear();
-    rows_.clear();
+    rows_->clear();
 }
 
 void Session::require_ready() const {
@@ -99,7 +96,7 @@ void Session::require_room(int32_t n) const {
 }
 
 int32_t Session::n_draft_room() const {
-    return std::clamp(std::min(n_ctx_ - n_past() - 1, rows_.room()), 0, n_draft_max_);
+    return std::clamp(std::min(n_ctx_ - n_past() - 1, rows_->room()), 0, n_draft_max_);
 }
 
 // Decodes tokens, with logits for the rows from first_output on.
@@ -142,8 +139,8 @@ void Session::run(const llama_batch & batch, bool may_stop) {
         broken_ = error.status != EAGLE_ERR_CONTEXT_FULL && (recurrent_ || !remove_from(n_past()));
         throw;
     }
-    if (draft_) {
-        rows_.stage(draft_->boundaries.of_last_graph(batch.n_tokens), 0, batch.n_tokens);
+    if (drafter_) {
+        rows_->stage(drafter_->states_of_last_graph(batch.n_tokens), 0, batch.n_tokens);
     }
     broken_ = false;
 }
@@ -173,10 +170,11 @@ void Session::require_parts(const EmbeddedRows & rows) const {
         throw Error(EAGLE_ERR_INCOMPATIBLE,
                     format("images need a target with M-RoPE, not %s", target->arch_name().c_str()));
     }
-    if (draft_ && engine()->model().n_embd != target->hparams.n_embd) {
+    const int64_t width = drafter_ ? drafter_->n_embd_image() : 0;
+    if (width > 0 && width != target->hparams.n_embd) {
         throw Error(EAGLE_ERR_INCOMPATIBLE,
                     format("a draft of hidden size %lld cannot take rows of an image of width %u: draft without it",
-                           (long long) engine()->model().n_embd, target->hparams.n_embd));
+                           (long long) width, target->hparams.n_embd));
     }
     llama_pos time = 0;
     for (int32_t i = 0; i < RowPositions::N_PARTS * rows.n; i++) {
@@ -206,7 +204,7 @@ void Session::eval_embeddings(const EmbeddedRows & rows) {
         }
         decode_embeddings(rows.values + i * width, parts, i + n_now == rows.n);
         broken_ = true;  // until the draft has evaluated them
-        rows_.append_image(rows.values + i * width, width, parts, first + rows.n_pos);
+        rows_->append_image(rows.values + i * width, width, parts, first + rows.n_pos);
         broken_ = false;
         timings.n_eval += n_now;
     }
@@ -215,7 +213,7 @@ void Session::eval_embeddings(const EmbeddedRows & rows) {
 // Appends the first n rows of the last decode.
 void Session::append_decoded(const llama_token * tokens, int32_t n) {
     broken_ = true;  // until the draft has evaluated them
-    rows_.append(tokens, n);
+    rows_->append(tokens, n);
     broken_ = false;
 }
 
@@ -230,7 +228,7 @@ void Session::trim(int32_t n_kept) {
     if (n_kept == 0) {
         return reset();
     }
-    if (!rows_.positions().is_cut(n_kept)) {
+    if (!rows_->positions().is_cut(n_kept)) {
         throw Error(EAGLE_ERR_ARGUMENT,
                     format("%d tokens end inside an image: keep the whole image or none of it", n_kept));
     }
@@ -239,7 +237,7 @@ void Session::trim(int32_t n_kept) {
                     format("%s cannot go back from %d to %d tokens: reset and evaluate again",
                            recurrent_ ? "the recurrent state" : "the sliding window", n_past(), n_kept));
     }
-    rows_.truncate(n_kept);
+    rows_->truncate(n_kept);
 }
 
 // Truncates the target's memory. Returns false if it does not hold everything that the next row reads: without swa_full
@@ -251,7 +249,7 @@ bool Session::truncate_target(int32_t n_past) const {
     if (n_window_ > 0 && llama_memory_seq_pos_min(memory, 0) > std::max(0, pos - n_window_)) {
         return false;
     }
-    if (recurrent_ && rows_.positions().has_image_from(n_past) && llama_memory_seq_pos_max(memory, 0) >= pos) {
+    if (recurrent_ && rows_->positions().has_image_from(n_past) && llama_memory_seq_pos_max(memory, 0) >= pos) {
         return false;
     }
     return remove_from(n_past);
@@ -267,7 +265,7 @@ void Session::save_state(char * data, int64_t size) const {
         throw Error(EAGLE_ERR_ARGUMENT,
                     format("%lld bytes for a state of %lld", (long long) size, (long long) state_size()));
     }
-    rows_.save_state(data);
+    rows_->save_state(data);
     require_servers(*ctx_);
 }
 
@@ -275,7 +273,7 @@ void Session::load_state(const char * data, int64_t size, int32_t n_past) {
     if (n_past < 0 || n_past > n_ctx_) {
         throw Error(EAGLE_ERR_ARGUMENT, format("%d tokens in a context of %d", n_past, n_ctx_));
     }
-    rows_.load_state(data, size, n_past);
+    rows_->load_state(data, size, n_past);
     broken_ = false;
     round_.clear();
 }
@@ -286,10 +284,9 @@ int32_t Session::draft(llama_token id_last, int32_t n_max, float p_min, llama_to
     if (n_steps <= 0) {
         return 0;
     }
-    std::vector<float> own(n_steps);
-    probs = probs ? probs : own.data();
-    const int32_t n = draft_->engine.draft({rows_.rows_to_draft(id_last)}, n_steps, p_min, {{ids, probs}});
-    return rows_.finish_draft(probs, n, p_min);
+    std::vector<DraftTask> tasks = {{*rows_, id_last, ids, probs, 0}};
+    drafter_->draft(tasks, n_steps, p_min);
+    return tasks[0].n_out;
 }
 
 void Session::verify(const llama_token * ids, int32_t n) {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "eagle.h"
-#include "eagle_boundaries.h"
+#include "eagle_drafter.h"
 #include "eagle_sequence.h"
 
 namespace eagle {
@@ -13,7 +13,7 @@ namespace eagle {
 // Type of the K and V memory of drafts that this thread creates; tests change it (eagle_testing.h).
 extern thread_local ggml_type draft_kv_type;
 
-// Options of a draft engine for one sequence of the context.
+// Options of a draft for each sequence of the context.
 DraftParams draft_params(const llama_context * ctx, const eagle_session_params & params);
 
 // Rows of an image.
@@ -32,13 +32,13 @@ class Session {
     ~Session();
 
     void reset();
-    int32_t n_past() const { return rows_.n_past(); }
+    int32_t n_past() const { return rows_->n_past(); }
     int32_t n_draft_room() const;
     void eval(const llama_token * tokens, int32_t n);
     void eval_embeddings(const EmbeddedRows & rows);
     void trim(int32_t n_kept);
 
-    int64_t state_size() const { return rows_.state_size(); }
+    int64_t state_size() const { return rows_->state_size(); }
     void save_state(char * data, int64_t size) const;
     void load_state(const char * data, int64_t size, int32_t n_past);
 
@@ -47,30 +47,23 @@ class Session {
     void verify(const llama_token * ids, int32_t n);
     int32_t accept(llama_sampler * sampler, llama_token * ids);
     void commit(int32_t n_kept);
-    void note_used_tokens(const llama_token * ids, int32_t n) { rows_.note_used_tokens(ids, n); }
+    void note_used_tokens(const llama_token * ids, int32_t n) { rows_->note_used_tokens(ids, n); }
 
     // Null without a draft.
-    const DraftEngine * engine() const { return draft_ ? &draft_->engine : nullptr; }
+    const Drafter * drafter() const { return drafter_.get(); }
     int32_t n_vocab() const;
     eagle_timings timings = {};
 
   private:
-    struct Draft {
-        DraftEngine engine;
-        Boundaries boundaries;
-
-        Draft(llama_context * ctx, const llama_model & draft, const eagle_session_params & params);
-    };
-
     llama_context * ctx_;
     int32_t n_draft_max_;
     int32_t n_ctx_;
     int32_t n_batch_;
     int32_t n_window_;  // sliding window of the target's attention; 0: none
     bool recurrent_;
-    int32_t n_piece_;               // maximum number of tokens in a decode
-    std::unique_ptr<Draft> draft_;  // null: no draft
-    Sequence rows_;
+    int32_t n_piece_;                   // maximum number of tokens in a decode
+    std::unique_ptr<Drafter> drafter_;  // null: no draft
+    std::unique_ptr<Sequence> rows_;
     bool broken_ = false;             // after a failed decode, until reset
     std::vector<llama_token> round_;  // rows of the pending round; empty: no round
 
@@ -78,7 +71,7 @@ class Session {
     void require_ready() const;
     void require_room(int32_t n) const;
     void require_parts(const EmbeddedRows & rows) const;
-    llama_pos position(int32_t row) const { return rows_.positions().at(row); }
+    llama_pos position(int32_t row) const { return rows_->positions().at(row); }
     int32_t next_piece(int32_t i, int32_t n) const;
     void decode(const llama_token * tokens, int32_t n, int32_t first_output, bool may_stop);
     void decode_embeddings(const float * values, const std::vector<llama_pos> & parts, bool last);

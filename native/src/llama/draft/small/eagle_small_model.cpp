@@ -1,0 +1,264 @@
+#include "eagle_small_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "eagle_decode.h"
+#include "eagle_error.h"
+#include "eagle_first_maximum.h"
+#include "eagle_info.h"
+#include "eagle_small_vocabulary.h"
+#include "llama-context.h"
+#include "llama-model.h"
+
+namespace eagle {
+
+namespace {
+
+[[noreturn]] void incompatible(const std::string & what) {
+    throw Error(EAGLE_ERR_INCOMPATIBLE, what);
+}
+
+void require_fit(const llama_model & draft, const llama_model & target) {
+    if (&draft == &target) {
+        incompatible("the target cannot draft for itself: a draft is a smaller model, or an MTP head");
+    }
+    if (llama_model_has_encoder(&draft) || !llama_model_has_decoder(&draft) || !draft.hparams.causal_attn ||
+        llama_model_is_diffusion(&draft)) {
+        incompatible(
+            format("the draft is a %s model, which does not generate text token by token", draft.arch_name().c_str()));
+    }
+    const std::string difference = vocabulary_difference(target.vocab, draft.vocab);
+    if (!difference.empty()) {
+        incompatible(difference + ": use a draft of the target's family");
+    }
+}
+
+// Returns the probability of the largest logit.
+float probability(const float * logits, int64_t n, float largest) {
+    float sum = 0.0f;
+    for (int64_t i = 0; i < n; i++) {
+        sum += std::exp(logits[i] - largest);
+    }
+    return 1.0f / sum;
+}
+
+size_t n_equal(const std::vector<llama_token> & a, const std::vector<llama_token> & b) {
+    const size_t n = std::min(a.size(), b.size());
+    return std::mismatch(a.begin(), a.begin() + n, b.begin()).first - a.begin();
+}
+
+}  // namespace
+
+SmallModel::SmallModel(const llama_model & draft, const llama_context & target, const DraftParams & params,
+                       int32_t n_seq, int32_t n_draft_max)
+    : model_(draft), recurrent_(llama_model_is_recurrent(&draft) || llama_model_is_hybrid(&draft)), memory_(n_seq) {
+    require_fit(draft, target.get_model());
+    n_known_ = (int32_t) draft.vocab.n_tokens();
+    n_vocab_ = std::min(n_known_, (int32_t) target.get_model().vocab.n_tokens());
+    n_ctx_ = (int32_t) std::min<int64_t>(params.n_ctx, draft.hparams.n_ctx_train);
+    make_context(target, params, n_seq, n_draft_max);
+}
+
+// The threads are those of the target: ggml-cpu's teams belong to the process.
+void SmallModel::make_context(const llama_context & target, const DraftParams & params, int32_t n_seq,
+                              int32_t n_draft_max) {
+    const uint32_t n_round = (uint32_t) n_draft_max + 2;
+    llama_context_params p = llama_context_default_params();
+    p.n_ctx = (uint32_t) std::max(n_ctx_, (int32_t) n_round) * n_seq;
+    p.n_ubatch = std::max((uint32_t) params.n_rows_staged, n_round);
+    p.n_batch = std::max(p.n_ubatch, n_round * n_seq);
+    p.n_seq_max = (uint32_t) n_seq;
+    p.n_outputs_max = (uint32_t) n_seq;
+    p.n_rs_seq = recurrent_ ? (uint32_t) n_draft_max : 0;
+    p.n_threads = p.n_threads_batch = params.n_threads;
+    p.type_k = p.type_v = params.type_kv;
+    p.kv_unified = target.get_cparams().kv_unified;
+    p.no_perf = true;
+    ctx_.reset(llama_init_from_model(const_cast<llama_model *>(&model_), p));
+    if (!ctx_) {
+        throw Error(EAGLE_ERR_MEMORY, format("no context of %u tokens for the draft", p.n_ctx));
+    }
+    if (llama_n_rs_seq(ctx_.get()) < p.n_rs_seq) {
+        incompatible(format("the recurrent state of a %s model cannot be rolled back: use another draft",
+                            model_.arch_name().c_str()));
+    }
+    n_batch_ = (int32_t) p.n_batch;
+    ctx_->device_logits.wanted = true;
+}
+
+const char * SmallModel::device() const {
+    return ggml_backend_dev_name(model_.dev_output());
+}
+
+double SmallModel::bytes_read() const {
+    return eagle_bytes_read(&model_, 1);
+}
+
+int32_t SmallModel::n_missing(int32_t seq, const std::vector<llama_token> & text) const {
+    return (int32_t) (text.size() - n_equal(memory_[seq], text));
+}
+
+void SmallModel::clear(int32_t seq) {
+    llama_memory_seq_rm(llama_get_memory(ctx_.get()), seq, -1, -1);
+    memory_[seq].clear();
+}
+
+// Keeps the first n rows, or none if a recurrent state cannot be rolled back that far.
+void SmallModel::truncate(int32_t seq, int32_t n) {
+    if (n >= (int32_t) memory_[seq].size()) {
+        return;
+    }
+    if (!llama_memory_seq_rm(llama_get_memory(ctx_.get()), seq, n, -1)) {
+        return clear(seq);
+    }
+    memory_[seq].resize(n);
+}
+
+void SmallModel::decode(const std::vector<Row> & rows) {
+    const int32_t n = (int32_t) rows.size();
+    std::vector<llama_token> ids(n);
+    std::vector<llama_pos> pos(n);
+    std::vector<int32_t> n_seq(n, 1);
+    std::vector<llama_seq_id> seq(n);
+    std::vector<llama_seq_id *> seqs(n);
+    std::vector<int8_t> outputs(n);
+    for (int32_t i = 0; i < n; i++) {
+        std::vector<llama_token> & memory = memory_[rows[i].seq];
+        ids[i] = rows[i].id;
+        pos[i] = (llama_pos) memory.size();
+        seq[i] = rows[i].seq;
+        seqs[i] = &seq[i];
+        outputs[i] = rows[i].has_output;
+        memory.push_back(rows[i].id);
+    }
+    try {
+        eagle::decode(*ctx_, {n, ids.data(), nullptr, pos.data(), n_seq.data(), seqs.data(), outputs.data()}, false);
+    } catch (...) {
+        for (const Row & row : rows) {
+            clear(row.seq);
+        }
+        throw;
+    }
+}
+
+void SmallModel::evaluate(int32_t seq, const std::vector<llama_token> & text) {
+    truncate(seq, (int32_t) n_equal(memory_[seq], text));
+    while (memory_[seq].size() < text.size()) {
+        const size_t first = memory_[seq].size(), n = std::min(text.size() - first, (size_t) n_batch_);
+        std::vector<Row> rows;
+        for (size_t i = first; i < first + n; i++) {
+            rows.push_back({text[i], seq, false});
+        }
+        decode(rows);
+    }
+}
+
+// Evaluates what the memories lack of the texts. Returns the rows of the last tokens, which are always evaluated.
+std::vector<int32_t> SmallModel::decode_texts(const std::vector<Part> & parts) {
+    size_t n_rows = 0;
+    for (const Part & part : parts) {
+        const size_t n = std::min(n_equal(memory_[part.seq], part.text), part.text.size() - 1);
+        truncate(part.seq, (int32_t) n);
+        n_rows += part.text.size() - memory_[part.seq].size();
+    }
+    std::vector<Row> rows;
+    std::vector<int32_t> outputs;
+    for (const Part & part : parts) {
+        if ((int32_t) n_rows > n_batch_) {
+            evaluate(part.seq, {part.text.begin(), part.text.end() - 1});
+        }
+        for (size_t i = memory_[part.seq].size(); i < part.text.size(); i++) {
+            rows.push_back({part.text[i], part.seq, i + 1 == part.text.size()});
+        }
+        outputs.push_back((int32_t) rows.size() - 1);
+    }
+    decode(rows);
+    return outputs;
+}
+
+// Evaluates the token drafted last. A recurrent state can undo the rows of its last decode only, so there all drafted
+// tokens are evaluated together: they cost little more than one.
+std::vector<int32_t> SmallModel::decode_drafted(const std::vector<Part> & parts, int32_t n_drafted) {
+    std::vector<Row> rows;
+    std::vector<int32_t> outputs;
+    for (const Part & part : parts) {
+        if (recurrent_) {
+            evaluate(part.seq, part.text);
+        }
+        const int32_t n_held = (int32_t) (memory_[part.seq].size() - part.text.size());
+        for (int32_t i = n_held; i < n_drafted; i++) {
+            rows.push_back({part.ids[i], part.seq, i + 1 == n_drafted});
+        }
+        outputs.push_back((int32_t) rows.size() - 1);
+    }
+    decode(rows);
+    return outputs;
+}
+
+// Returns the probability of the chosen token, 1 if nobody reads it.
+float SmallModel::choose(const Part & part, int32_t row, int32_t step, bool wants_prob) {
+    const float * logits = llama_get_logits_ith(ctx_.get(), row);
+    if (!logits) {
+        throw Error(EAGLE_ERR_INTERNAL, format("the draft has no logits in row %d", row));
+    }
+    part.ids[step] = (llama_token) first_maximum(logits, n_vocab_);
+    const float largest = logits[part.ids[step]];
+    if (!std::isfinite(largest)) {
+        throw Error(EAGLE_ERR_COMPUTE, "the draft's logits are no numbers");
+    }
+    const float prob = wants_prob || part.probs ? probability(logits, n_vocab_, largest) : 1.0f;
+    if (part.probs) {
+        part.probs[step] = prob;
+    }
+    return prob;
+}
+
+int32_t SmallModel::draft(const std::vector<Part> & parts, int32_t n_steps, float p_min) {
+    std::vector<float> confidence(parts.size(), 1.0f);
+    std::vector<int32_t> outputs = decode_texts(parts);
+    logits_.clear();
+    for (int32_t step = 0;; step++) {
+        for (size_t i = 0; i < parts.size(); i++) {
+            confidence[i] *= choose(parts[i], outputs[i], step, p_min > 0.0f);
+        }
+        const float * logits = llama_get_logits_ith(ctx_.get(), outputs[0]);
+        logits_.insert(logits_.end(), logits, logits + n_vocab_);
+        if (step + 1 == n_steps || *std::max_element(confidence.begin(), confidence.end()) < p_min) {
+            return step + 1;
+        }
+        outputs = decode_drafted(parts, step + 1);
+    }
+}
+
+void SmallModel::read_logits(int32_t step, float * logits) const {
+    if (step < 0 || (size_t) (step + 1) * n_vocab_ > logits_.size()) {
+        throw Error(EAGLE_ERR_ARGUMENT, format("step %d was not drafted", step));
+    }
+    std::copy_n(logits_.begin() + (size_t) step * n_vocab_, n_vocab_, logits);
+}
+
+int64_t SmallModel::state_size(int32_t seq, const std::vector<llama_token> & text) {
+    truncate(seq, (int32_t) n_equal(memory_[seq], text));
+    return (int64_t) llama_state_seq_get_size(ctx_.get(), seq);
+}
+
+void SmallModel::save_state(int32_t seq, char * data, int64_t size) {
+    if ((int64_t) llama_state_seq_get_data(ctx_.get(), (uint8_t *) data, (size_t) size, seq) != size) {
+        throw Error(EAGLE_ERR_INTERNAL, "the draft's memory cannot be saved");
+    }
+}
+
+bool SmallModel::load_state(int32_t seq, const char * data, int64_t size, std::vector<llama_token> text) {
+    clear(seq);
+    const bool is_read =
+        (int64_t) llama_state_seq_set_data(ctx_.get(), (const uint8_t *) data, (size_t) size, seq) == size;
+    if (!is_read || llama_memory_seq_pos_max(llama_get_memory(ctx_.get()), seq) + 1 != (llama_pos) text.size()) {
+        clear(seq);
+        return false;
+    }
+    memory_[seq] = std::move(text);
+    return true;
+}
+
+}  // namespace eagle

@@ -1,0 +1,85 @@
+// A small language model as a drafter. Its context has a memory of its own, which holds the text of each sequence and
+// the tokens that were drafted after it. The texts decide what remains: a memory is truncated to the tokens that it
+// shares with the text, and only the others are evaluated.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "eagle_draft_params.h"
+#include "llama-cpp.h"
+
+namespace eagle {
+
+class SmallModel {
+  public:
+    // A sequence to draft for, and its text with the last sampled token. Output: n_steps entries; probs may be null.
+    struct Part {
+        int32_t seq;
+        const std::vector<llama_token> & text;
+        llama_token * ids;
+        float * probs;
+    };
+
+    // Creates a context for n_seq sequences and drafts of up to n_draft_max tokens. Throws EAGLE_ERR_INCOMPATIBLE if
+    // the model cannot draft for the target, EAGLE_ERR_MEMORY if there is no memory for the context.
+    SmallModel(const llama_model & draft, const llama_context & target, const DraftParams & params, int32_t n_seq,
+               int32_t n_draft_max);
+
+    SmallModel(const SmallModel &) = delete;
+
+    int32_t n_ctx() const { return n_ctx_; }      // tokens of a sequence, drafted ones included
+    int32_t n_vocab() const { return n_vocab_; }  // tokens that it may propose: those that the target has too
+    bool knows(llama_token id) const { return id >= 0 && id < n_known_; }
+    const char * device() const;
+    double bytes_read() const;  // for each drafted token
+
+    // Returns the number of the text's tokens that the sequence's memory does not hold.
+    int32_t n_missing(int32_t seq, const std::vector<llama_token> & text) const;
+    // Evaluates those tokens.
+    void evaluate(int32_t seq, const std::vector<llama_token> & text);
+
+    // Drafts up to n_steps tokens after each text, in one decode for each step. Texts are not empty and fit into n_ctx
+    // with the steps. Stops after the step at which the cumulative probability of every part is below p_min. Returns
+    // the number of steps.
+    int32_t draft(const std::vector<Part> & parts, int32_t n_steps, float p_min);
+
+    // Copies the logits of a step of the last draft for its first part: n_vocab() numbers.
+    void read_logits(int32_t step, float * logits) const;
+
+    // Truncates the memory to the tokens that it shares with the text, and returns the size of its state.
+    int64_t state_size(int32_t seq, const std::vector<llama_token> & text);
+    void save_state(int32_t seq, char * data, int64_t size);
+    // `text`: the tokens of the saved memory. Returns false if the data is not valid; then the memory is empty.
+    bool load_state(int32_t seq, const char * data, int64_t size, std::vector<llama_token> text);
+
+    const std::vector<llama_token> & tokens(int32_t seq) const { return memory_[seq]; }
+
+  private:
+    // A row of a batch.
+    struct Row {
+        llama_token id;
+        int32_t seq;
+        bool has_output;
+    };
+
+    llama_context_ptr ctx_;
+    const llama_model & model_;
+    int32_t n_ctx_;
+    int32_t n_batch_;
+    int32_t n_vocab_;
+    int32_t n_known_;
+    bool recurrent_;
+    std::vector<std::vector<llama_token>> memory_;  // by sequence: the tokens of its rows
+    std::vector<float> logits_;                     // of the last draft's first part: n_vocab_ for each step
+
+    void make_context(const llama_context & target, const DraftParams & params, int32_t n_seq, int32_t n_draft_max);
+    void truncate(int32_t seq, int32_t n);
+    void clear(int32_t seq);
+    void decode(const std::vector<Row> & rows);
+    std::vector<int32_t> decode_texts(const std::vector<Part> & parts);
+    std::vector<int32_t> decode_drafted(const std::vector<Part> & parts, int32_t n_drafted);
+    float choose(const Part & part, int32_t row, int32_t step, bool wants_prob);
+};
+
+}  // namespace eagle
