@@ -11,7 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -133,15 +133,26 @@ def _reason(log: str) -> str:
     return (asserted or errors or lines)[-1]
 
 
-def build_peer(log: Path | None = None, tools: Sequence[str] = TOOLS) -> Peer:
-    """Compile the tools into the user's cache, once per pinned source. The first time takes minutes."""
+def build_peer(
+    log: Path | None = None,
+    tools: Sequence[str] = TOOLS,
+    folder: Path | None = None,
+    edit: Callable[[Path], None] = lambda source: None,
+    options: Sequence[str] = (),
+) -> Peer:
+    """Compile the tools once per pinned source. The first time takes minutes.
+
+    folder: default: in the user's cache. edit: changes the unpacked source. options: of cmake.
+    """
     upstream = _upstream_module()
     pin = upstream.pinned()
-    folder = cache_dir() / "peers" / f"llama.cpp-{pin['llama_cpp_commit']}"
+    folder = folder or cache_dir() / "peers" / f"llama.cpp-{pin['llama_cpp_commit']}"
     binaries = folder / "build" / "bin"
     if not all((binaries / tool).is_file() for tool in tools):
         source = _prepare_source(upstream, pin, folder / "source")
-        _compile(source, folder / "build", pin["llama_cpp_commit"], log or folder / "build.log", tools)
+        edit(source)
+        defined = [*options, f"-DEAGLE_UPSTREAM_COMMIT={pin['llama_cpp_commit']}"]
+        _compile(source, folder / "build", defined, log or folder / "build.log", tools)
     return Peer(binaries, pin["llama_cpp_commit"])
 
 
@@ -177,8 +188,8 @@ def _prepare_source(upstream: ModuleType, pin: dict[str, str], dest: Path) -> Pa
     return dest
 
 
-def _compile(source: Path, build: Path, commit: str, log: Path, tools: Sequence[str]) -> None:
-    options = [f"-DLLAMA_CPP_DIR={source}", f"-DEAGLE_NATIVE={NATIVE}", f"-DEAGLE_UPSTREAM_COMMIT={commit}"]
+def _compile(source: Path, build: Path, defined: Sequence[str], log: Path, tools: Sequence[str]) -> None:
+    options = [f"-DLLAMA_CPP_DIR={source}", f"-DEAGLE_NATIVE={NATIVE}", *defined]
     extra = [o for o in shlex.split(os.environ.get("CMAKE_ARGS", "")) if not o.startswith("-DLLAMA_BUILD")]
     configure = ["cmake", "-S", str(Path(__file__).parent / "upstream"), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release"]
     compile_ = ["cmake", "--build", str(build), "--parallel", str(os.cpu_count() or 1), "--target", *tools]
