@@ -189,6 +189,10 @@ _VALUES: Final = {
 
 _MAGNITUDES = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
 FP4_VALUES: Final = np.array([*_MAGNITUDES, *(-value for value in _MAGNITUDES)], np.float32)  # E2M1
+FP6_VALUES: Final = np.array(
+    [sign * (m / 8 if not e else (1 + m / 8) * 2 ** (e - 1)) for sign in (1, -1) for e in range(4) for m in range(8)],
+    np.float32,
+)  # E2M3
 
 
 def scale_to_f32(values: np.ndarray, dtype: str) -> np.ndarray:

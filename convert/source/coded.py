@@ -12,11 +12,11 @@ from llama_eagle.errors import ConfigError
 
 _COMPRESSED = {  # formats of compressed-tensors
     "float-quantized", "int-quantized", "naive-quantized", "pack-quantized", "mixed-precision",
-    "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp8-quantized",
+    "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp6-pack-quantized", "mxfp8-quantized",
 }  # fmt: skip
 _MODELOPT = {
     "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "FP8_PB_REAL", "NVFP4", "W4A16_NVFP4", "W4A8_NVFP4_FP8", "MXFP4",
-    "W4A8_MXFP4_FP8", "MXFP8", "W8A16", "W8A8_SQ_PER_CHANNEL", "MIXED_PRECISION",
+    "W4A8_MXFP4_FP8", "MXFP8", "W8A16", "W8A8_SQ_PER_CHANNEL", "W4A16_AWQ", "W4A8_AWQ", "NVFP4_AWQ", "MIXED_PRECISION",
 }  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 Scaled: FP8 or INT8 codes times scales, one per tensor, row, block or group of columns.
 FP4: two codes a byte, the first in the lower half, times a scale per group and one per tensor (NVFP4, MXFP4).
+FP6: four codes in three bytes, lowest bits first, times a scale per group (MXFP6).
+INT4: two rows a byte, times a scale per group (ModelOpt's AWQ).
 Integers: whole numbers in 32-bit words, lowest bits first, minus a zero point, times a scale per row or group of
 columns.
 """
@@ -11,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from llama_eagle.convert.dtypes import FP4_VALUES, fp8_to_f32
+from llama_eagle.convert.dtypes import FP4_VALUES, FP6_VALUES, fp8_to_f32
 from llama_eagle.convert.source.coded import Scheme
 from llama_eagle.errors import ConversionError
 
@@ -27,7 +29,7 @@ Parts = Mapping[str, np.ndarray]  # scales as float32, other parts as stored
 
 def scaled(codes: np.ndarray, dtype: str, parts: Parts, scheme: Scheme) -> np.ndarray:
     """Decode FP8 or INT8 codes. The shape of the scales determines their kind; blocks have the configured size."""
-    scale, zero = parts["scale"], parts.get("zero")
+    scale, zero = _in_order(parts["scale"], codes.shape, (32,)), parts.get("zero")
     if scale.ndim == 2 * codes.ndim == 4 and scale.shape[1::2] == (1, 1):  # ModelOpt: [rows, 1, columns, 1]
         scale = scale[:, 0, :, 0]
         return fp8_to_f32(codes, dtype, scale, scheme.block or _block_of(codes.shape, scale.shape))
@@ -74,29 +76,79 @@ def _grouped(codes: np.ndarray, dtype: str, scale: np.ndarray, zero: np.ndarray 
     return out.reshape(codes.shape)
 
 
-# --- FP4 ---------------------------------------------------------------------------------------------------------
+# --- FP4, FP6, INT4 ----------------------------------------------------------------------------------------------
 
 
-def fp4(codes: np.ndarray, dtype: str, parts: Parts, scheme: Scheme) -> np.ndarray:
-    """Decode FP4 codes [rows, columns / 2]. factor: multiplies the scales. divisor: divides them."""
-    rows, columns = codes.shape[0], 2 * codes.shape[1]
+def in_bytes(codes: np.ndarray, dtype: str, parts: Parts, scheme: Scheme) -> np.ndarray:
+    """Decode FP4 [rows, columns / 2], FP6 [rows, columns * 3 / 4] or INT4 codes [rows / 2, columns].
+
+    factor: multiplies the scales. divisor: divides them.
+    """
+    rows, columns = in_bytes_shape(codes.shape, {"scale": parts["scale"].shape})
     scale, factor, divisor = parts["scale"], parts.get("factor"), parts.get("divisor")
-    if scale.ndim != 2 or scale.shape[0] != rows or not scale.shape[1] or columns % scale.shape[1]:
-        raise ConversionError(f"its scales have shape {list(scale.shape)}, expected groups of {columns} columns")
+    if rows != codes.shape[0]:  # `factor` is of ModelOpt's W4A8: the kernel's, in which INT4 weights become FP8
+        out = np.stack([codes & 15, codes >> 4], axis=1).reshape(rows, columns).view(np.int8)
+        return _by_group(((out ^ 8) - np.int8(8)).astype(np.float32), scale)
     if any(part is not None and part.size != 1 for part in (factor, divisor)):
         raise ConversionError("it has more than one global scale")
+    scale = _in_order(scale, (rows, columns), (16, 32))
     if factor is not None:
         scale = scale * factor.reshape(())
     if divisor is not None:
         scale = scale / divisor.reshape(())
+    if columns != 2 * codes.shape[1]:
+        return _by_group(FP6_VALUES[_unpack_fp6(codes)], scale)
+    if scale.ndim != 2 or columns not in (16 * scale.shape[1], 32 * scale.shape[1]):
+        raise ConversionError(
+            f"its scales have shape {list(scale.shape)}, expected {columns} columns in groups of 16 or 32"
+        )
     table = np.stack([np.tile(FP4_VALUES, 16), np.repeat(FP4_VALUES, 16)], axis=1)  # both values of a byte
-    out = table[codes].reshape(rows, scale.shape[1], -1)
-    out *= scale[:, :, None]
-    return out.reshape(rows, columns)
+    return _by_group(table[codes].reshape(rows, columns), scale)
 
 
-def fp4_shape(codes: tuple[int, ...], parts: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    return *codes[:-1], 2 * codes[-1]
+def in_bytes_shape(codes: tuple[int, ...], parts: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the shape of a weight. Scales of two rows a byte are INT4's; 24 bytes a group are FP6's."""
+    *more, rows, width = codes
+    scale = parts.get("scale", ())
+    if len(scale) == len(codes):
+        if scale[-2] == 2 * rows and 0 < 8 * scale[-1] <= width and not width % scale[-1]:
+            return *more, 2 * rows, width
+        if scale[-2] == rows and width == 24 * scale[-1]:
+            return *codes[:-1], width // 3 * 4
+    return *codes[:-1], 2 * width
+
+
+def _by_group(values: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Multiply values [rows, columns] by scales [rows, groups], in place."""
+    rows, columns = values.shape
+    if scale.ndim != 2 or scale.shape[0] != rows or not scale.shape[1] or columns % scale.shape[1]:
+        raise ConversionError(f"its scales have shape {list(scale.shape)}, expected groups of {columns} columns")
+    values.reshape(rows, scale.shape[1], -1)[...] *= scale[:, :, None]
+    return values
+
+
+def _in_order(scale: np.ndarray, shape: tuple[int, ...], sizes: tuple[int, ...]) -> np.ndarray:
+    """Return scales of groups by row and column, if they have the order of NVIDIA's tensor cores.
+
+    shape: of the weight. sizes: possible sizes of a group. That order has tiles of 128 rows and 4 groups, filled up and
+    stored as [32, 16].
+    """
+    if len(shape) != 2 or scale.ndim != 2:
+        return scale
+    (rows, columns), tiles = shape, -(-shape[0] // 128)
+    fitting = [size for size in sizes if scale.shape == (32 * tiles, 16 * -(-columns // (4 * size)))]
+    if not fitting:
+        return scale
+    if len(fitting) > 1:
+        raise ConversionError(f"its scales {list(scale.shape)} may be of groups of 16 or of 32 columns")
+    tiled = scale.reshape(tiles, -1, 32, 4, 4)
+    return tiled.transpose(0, 3, 2, 1, 4).reshape(128 * tiles, -1)[:rows, : columns // fitting[0]]
+
+
+def _unpack_fp6(codes: np.ndarray) -> np.ndarray:
+    three = codes.reshape(len(codes), -1, 3).astype(np.uint32)
+    words = three[:, :, 0] | three[:, :, 1] << np.uint32(8) | three[:, :, 2] << np.uint32(16)
+    return ((words[:, :, None] >> np.arange(0, 24, 6, dtype=np.uint32)) & np.uint32(63)).reshape(len(codes), -1)
 
 
 # --- integers in words -------------------------------------------------------------------------------------------

@@ -38,10 +38,12 @@ class Coding:
 
 _FP8 = ("F8_E4M3", "F8_E5M2")  # codes even without scales
 _SCALED = (*_FP8, "I8")
+_QDATA = "._weight_qdata"
 _TORCHAO = {
-    "scale": ("._weight_scale",),
+    "scale": ("._weight_scale", "._weight_scale_and_zero"),
     "zero": ("._weight_zero_point",),
     "factor": ("._weight_per_tensor_scale",),
+    "inputs": ("._weight_act_pre_scale",),
 }
 CODINGS = (
     Coding(  # compressed-tensors
@@ -49,18 +51,22 @@ CODINGS = (
         {"scale": ("_scale",), "zero": ("_zero_point",), "shape": ("_shape",), "group": ("_g_idx",)},
         decode.packed, required=("scale", "shape"),
     ),
-    Coding("_packed", "", ("U8",), {"scale": ("_scale",), "divisor": ("_global_scale",)}, decode.fp4, decode.fp4_shape),
+    Coding(
+        "_packed", "", ("U8",), {"scale": ("_scale",), "divisor": ("_global_scale",)},
+        decode.in_bytes, decode.in_bytes_shape,
+    ),
     Coding(  # GPTQ, AWQ
         ".qweight", ".weight", ("I32",), {"scale": (".scales",), "zero": (".qzeros",), "group": (".g_idx",)},
         decode.words, decode.words_shape, required=("scale", "zero"),
     ),
-    Coding("._weight_qdata", ".weight", _SCALED, _TORCHAO, decode.scaled),
-    Coding("._weight_qdata", ".weight", ("U8",), _TORCHAO, decode.fp4, decode.fp4_shape),
+    Coding(_QDATA, ".weight", _SCALED, _TORCHAO, decode.scaled),
+    Coding(_QDATA, ".weight", ("U8",), _TORCHAO, decode.in_bytes, decode.in_bytes_shape),
     # scales in the names of transformers, then of compressed-tensors and ModelOpt
     Coding("", "", _SCALED, {"scale": ("_scale_inv", "_scale"), "zero": ("_zero_point",)}, decode.scaled),
-    Coding("", "", ("U8",), {"scale": ("_scale",), "factor": ("_scale_2",)}, decode.fp4, decode.fp4_shape),
+    Coding("", "", ("U8",), {"scale": ("_scale",), "factor": ("_scale_2",)}, decode.in_bytes, decode.in_bytes_shape),
 )  # fmt: skip
-_SCALES = ("scale", "factor", "divisor")
+_SCALES = ("scale", "factor", "divisor", "inputs")
+_INPUTS = ".pre_quant_scale"  # ModelOpt's factors of a layer's inputs
 _ACTIVATIONS = (".input_scale", ".activation_scale", ".output_scale", ".input_global_scale", ".input_zero_point")
 
 
@@ -114,8 +120,10 @@ class Weights:
         stem = coding.stem(short)
         ends = {role: [stem + end for end in ends if stem + end in names] for role, ends in coding.parts.items()}
         weight = stem + coding.weight
-        self._coded[weight] = _Coded(coding, {role: names[found[0]] for role, found in ends.items() if found})
         module = weight.rpartition(".")[0]
+        if module + _INPUTS in names:
+            ends["inputs"] = [module + _INPUTS]
+        self._coded[weight] = _Coded(coding, {role: names[found[0]] for role, found in ends.items() if found})
         activations = [module + end for end in _ACTIVATIONS if module + end in names]
         return [name for found in ends.values() for name in found] + activations
 
@@ -124,6 +132,11 @@ class Weights:
         if name in self._replaced:
             return
         dtype, coded = self._checkpoint.info(self._stored[name]).dtype, self._coded.get(name)
+        if coded is not None and coded.coding.marker == _QDATA and (dtype == "I32" or _is_int4(dtype, coded.parts)):
+            raise ConversionError(
+                f"{self.where}: tensor {self._stored[name]} has an int4 layout of torchao's kernels, which cannot be "
+                "read (docs/targets.md lists what can): convert the unquantized checkpoint and quantize the GGUF"
+            )
         expected = sorted(FLOAT_DTYPES) if coded is None else coded.coding.dtypes
         if dtype not in expected:
             stored = self._stored[name]
@@ -204,7 +217,8 @@ class Weights:
     def _decode(self, name: str, codes: np.ndarray, parts: Mapping[str, np.ndarray]) -> np.ndarray:
         try:
             dtype = self._checkpoint.info(self._stored[name]).dtype
-            return self._coded[name].coding.decode(codes, dtype, parts, self._scheme)
+            values = self._coded[name].coding.decode(codes, dtype, parts, self._scheme)
+            return values * parts["inputs"] if "inputs" in parts else values
         except ConversionError as error:
             raise ConversionError(f"{self.where}: tensor {name}: {error}") from error
 
@@ -227,6 +241,11 @@ class Weights:
         parts = self._parts(name)
         for i, codes in enumerate(values):
             yield self._decode(name, codes, {role: p[i] if len(p) == len(values) else p for role, p in parts.items()})
+
+
+def _is_int4(dtype: str, parts: Mapping[str, str]) -> bool:
+    """Return True for the parts of torchao's Int4Tensor; floats of four bits have no zero points."""
+    return dtype == "U8" and "zero" in parts
 
 
 def _place(names: dict[str, str], short: str, name: str, where: str) -> None:

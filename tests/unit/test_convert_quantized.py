@@ -153,6 +153,21 @@ def mxfp4() -> Case:
     return {".weight_packed": packed, ".weight_scale": scale}, meant, config
 
 
+def mxfp6() -> Case:
+    """E2M3: four codes of six bits in three bytes."""
+    codes = integers(0, 64, ROWS, COLUMNS)
+    word = sum(codes[:, i::4] << 6 * i for i in range(4))
+    packed = torch.stack([word >> 8 * i & 255 for i in range(3)], -1).reshape(ROWS, -1).to(torch.uint8)
+    exponent, mantissa = codes >> 3 & 3, codes & 7
+    values = torch.where(exponent == 0, mantissa / 8, (1 + mantissa / 8) * 2.0 ** (exponent - 1)) * (
+        1 - (codes >> 5) * 2
+    )
+    scale = integers(110, 130, ROWS, COLUMNS // 32).to(torch.uint8)
+    meant = values * spread(2.0 ** (scale.float() - 127), 32)
+    config = compressed("mxfp6-pack-quantized", num_bits=6, type="float", group_size=32)
+    return {".weight_packed": packed, ".weight_scale": scale}, meant, config
+
+
 def mxfp8() -> Case:
     codes = (floats(ROWS, COLUMNS) * 100).to(torch.float8_e4m3fn)
     scale = integers(110, 130, ROWS, COLUMNS // 32).to(torch.uint8)
@@ -170,6 +185,19 @@ def modelopt_nvfp4() -> Case:
     scale, whole = floats(ROWS, COLUMNS // 16).mul(100).to(torch.float8_e4m3fn), torch.tensor(0.03)
     stored = {".weight": packed, ".weight_scale": scale, ".weight_scale_2": whole, ".input_scale": torch.ones(())}
     return stored, values * spread(scale.float() * whole, 16), {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+
+
+def modelopt_awq() -> Case:
+    """W4A16_AWQ: two rows a byte, the first in the lower half; `pre_quant_scale` multiplies the layer's inputs."""
+    codes, scale, inputs = (
+        integers(-8, 8, ROWS, COLUMNS),
+        floats(ROWS, COLUMNS // 32).bfloat16(),
+        floats(COLUMNS).half(),
+    )
+    packed = (codes[::2] & 15 | (codes[1::2] & 15) << 4).to(torch.uint8)
+    stored = {".weight": packed, ".weight_scale": scale, ".pre_quant_scale": inputs}
+    config = {"quant_method": "modelopt", "quant_algo": "W4A16_AWQ", "group_size": 32}
+    return stored, codes * spread(scale.float(), 32) * inputs.float(), config
 
 
 def modelopt_blocks(rows: int, columns: int, size: int) -> Callable[[], Case]:
@@ -214,6 +242,34 @@ def torchao(groups: int, kind: str) -> Callable[[], Case]:
     return make
 
 
+def blocked(scale: torch.Tensor) -> torch.Tensor:
+    """The order of scales in cuBLAS: row r, group g of a tile is in row r % 32, column r // 32 * 4 + g."""
+    rows, groups = scale.shape
+    out = torch.zeros(32 * -(-rows // 128), 16 * -(-groups // 4), dtype=scale.dtype).reshape(-1, 32, 16)
+    for row in range(rows):
+        for group in range(groups):
+            tile = row // 128 * -(-groups // 4) + group // 4
+            out[tile, row % 32, row % 128 // 32 * 4 + group % 4] = scale[row, group]
+    return out.reshape(32 * -(-rows // 128), -1)
+
+
+def torchao_blocked(rows: int, columns: int, size: int, bits: int) -> Callable[[], Case]:
+    """MXTensor and NVFP4Tensor with is_swizzled_scales."""
+
+    def make() -> Case:
+        codes, scale = integers(0, 16, rows, columns), floats(rows, columns // size).mul(100).to(torch.float8_e4m3fn)
+        packed, values = (codes[:, ::2] | codes[:, 1::2] << 4).to(torch.uint8), E2M1[codes]
+        if bits == 8:
+            packed = floats(rows, columns).mul(100).to(torch.float8_e4m3fn)
+            values = packed.float()
+        if size == 32:
+            scale = integers(110, 130, rows, columns // 32).to(torch.uint8).view(torch.float8_e8m0fnu)
+        stored = {"._weight_qdata": packed, "._weight_scale": blocked(scale.view(torch.uint8)).view(scale.dtype)}
+        return stored, values * spread(scale.float(), size), {"quant_method": "torchao"}
+
+    return make
+
+
 CASES: dict[str, Callable[[], Case]] = {
     **{f"GPTQ, {bits} bits": gptq(bits) for bits in (2, 3, 4, 8)},
     **{f"GPTQ v2, {bits} bits": gptq(bits, v2=True) for bits in (2, 3, 4, 8)},
@@ -227,7 +283,9 @@ CASES: dict[str, Callable[[], Case]] = {
     **{f"compressed-tensors, {bits} bits": pack_quantized(bits) for bits in range(1, 9)},
     "compressed-tensors NVFP4": nvfp4,
     "compressed-tensors MXFP4": mxfp4,
+    "compressed-tensors MXFP6": mxfp6,
     "compressed-tensors MXFP8": mxfp8,
+    "ModelOpt AWQ": modelopt_awq,
     "ModelOpt NVFP4": modelopt_nvfp4,
     "ModelOpt blocks": modelopt_blocks(256, 256, 128),
     "ModelOpt cut blocks": modelopt_blocks(200, 300, 128),
@@ -236,6 +294,10 @@ CASES: dict[str, Callable[[], Case]] = {
     "torchao int8 by row": torchao(1, "int"),
     "torchao int8 by group": torchao(4, "int"),
     "torchao float8": torchao(1, "fp8"),
+    "torchao NVFP4": torchao_blocked(200, 96, 16, 4),
+    "torchao NVFP4, 16 rows": torchao_blocked(16, 128, 16, 4),
+    "torchao MXFP4": torchao_blocked(32, 384, 32, 4),
+    "torchao MXFP8": torchao_blocked(130, 160, 32, 8),
 }
 
 
@@ -275,7 +337,20 @@ FAULTS: dict[str, tuple[str, Callable[[Tensors], object], str]] = {
         "ModelOpt blocks", lambda t: t.update({".weight_scale": torch.ones(3, 1, 2, 1)}), "do not divide"
     ),
     "torchao's blocked scales": (
-        "torchao float8", lambda t: t.update({"._weight_scale": torch.ones(32, 16)}), "scales have shape"
+        "torchao float8", lambda t: t.update({"._weight_scale": torch.ones(32, 32)}), "scales have shape"
+    ),
+    "torchao's blocked scales of either kind": (
+        "torchao NVFP4",
+        lambda t: t.update({"._weight_qdata": t["._weight_qdata"][:, :32], "._weight_scale": torch.ones(64, 16)}),
+        "groups of 16 or of 32",
+    ),
+    "torchao's Int4Tensor": (
+        "torchao NVFP4", lambda t: t.update({"._weight_zero_point": torch.ones(4, 200)}), "int4 layout of torchao"
+    ),
+    "torchao's Int4TilePackedTo4dTensor": (
+        "torchao NVFP4",
+        lambda t: t.update({"._weight_qdata": integers(0, 9, 1, 1, 32, 4).int()}),
+        "int4 layout of torchao",
     ),
     "words of another width": (
         "compressed-tensors, 3 bits", lambda t: t.update({".weight_packed": t[".weight_packed"][:, :7]}), "do not fit"
@@ -301,7 +376,7 @@ def test_damaged_parts_are_refused(fault: str, tmp_path: Path) -> None:
     [
         {"quant_method": "aqlm"}, {"quant_method": "bitsandbytes"}, {"quant_method": "awq", "version": "gemv"},
         {"quant_method": "gptq", "checkpoint_format": "marlin"}, "eetq",
-        {"quant_method": "modelopt", "quant_algo": "W4A16_AWQ"},
+        {"quant_method": "modelopt", "quant_algo": "NVFP4_SVD"},
         {"quant_method": "compressed-tensors", "format": "marlin-24", "config_groups": {"0": {"weights": {}}}},
     ],
 )  # fmt: skip
