@@ -43,7 +43,7 @@ GENERATE = [
     (["-m", "@truncated.gguf", "-p", "a"], INPUT, ["truncated", "Download or convert it again"]),
     (["-m", "@header.gguf", "-p", "a"], INPUT, ["damaged or truncated"]),
     (["-m", "@draft.gguf", "-p", "a"], INPUT, ["is an EAGLE-3 draft, not a target"]),
-    (["-m", "@target.gguf", "-d", "@target.gguf", "-p", "a"], INPUT, ["not an EAGLE-3 draft"]),
+    (["-m", "@target.gguf", "-d", "@target.gguf", "-p", "a"], INPUT, ["it is the target itself"]),
     (["-m", "@target.gguf", "-d", "@none.gguf", "-p", "a"], INPUT, ["no such file"]),
     (["-m", "@target.gguf", "-d", "@narrow.gguf", "-p", "a"], INPUT, ["hidden size of 32", "Use the draft of"]),
     (["-m", "@target.gguf", "-d", "@vocabulary.gguf", "-p", "a"], INPUT, ["300 tokens, the target's 272"]),

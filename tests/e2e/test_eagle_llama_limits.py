@@ -202,7 +202,7 @@ def test_close(files: dict[str, Path]) -> None:
         ({"n_ubatch": 8}, ValueError, "n_ubatch=8 is below 18"),
         ({"draft_model": print}, ValueError, "draft and draft_model exclude each other"),
         ({"draft": "narrow"}, ValueError, "hidden size of 32"),
-        ({"draft": "target"}, ValueError, "not an EAGLE-3 draft"),
+        ({"draft": "target"}, ValueError, "it is the target itself"),
         ({"target": "draft"}, ValueError, "is an EAGLE-3 draft, not a target"),
         ({"n_ctx": 2_000_000_000}, RuntimeError, "Use a smaller n_ctx"),
         ({"n_ctx": 2}, ValueError, "n_ctx=2 is too small for a draft"),

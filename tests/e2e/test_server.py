@@ -208,7 +208,7 @@ def test_refusals(models: Path, tmp_path: Path) -> None:
     assert_one_line_error(llama_eagle("serve"), 2, "either --model")
     assert_one_line_error(llama_eagle("serve", *target, "--config", "x"), 2, "either --model")
     assert_one_line_error(llama_eagle("serve", "-m", models / "none.gguf", "--port", 0), 3, "none.gguf")
-    assert_one_line_error(llama_eagle("serve", *target, "-d", *target[1:], "--port", 0), 3, "not an EAGLE-3 draft")
+    assert_one_line_error(llama_eagle("serve", *target, "-d", *target[1:], "--port", 0), 3, "it is the target itself")
     assert_one_line_error(llama_eagle("serve", *target, "--host", "0.0.0.0", "--port", 0), 2, "--no-api-key")
     assert_one_line_error(llama_eagle("serve", *target, "--", "--host", "0.0.0.0"), 2, "before --")
     assert_one_line_error(llama_eagle("serve", *target, "--parallel", 17), 2, "not 1 to 16")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -12,6 +13,7 @@ from fixtures.tiny_gguf import Variant, write_draft, write_target
 from llama_eagle.errors import IncompatibleModels, InputError
 from llama_eagle.gguf.header import Header, read_header
 from llama_eagle.gguf.pairing import check_models, require_draft, require_models, require_target
+from llama_eagle.gguf.validate import small
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +82,37 @@ def test_roles(target: Header, tmp_path: Path) -> None:
     require_draft([draft])
     with pytest.raises(InputError, match="is an EAGLE-3 draft, not a target"):
         require_target(draft)
-    with pytest.raises(InputError, match="is a qwen35 model, not an EAGLE-3 draft"):
-        require_draft([target])
+    require_draft([target])  # a small model
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"hidden": 32}, None),
+        ({"hidden": 32, "n_vocab": 300}, None),  # 28 tokens of padding
+        ({"n_vocab": 401}, "401 tokens, the target's 272"),
+        ({"first_token": "other"}, "token 33 is '!' in the target and 'other' in the draft"),
+    ],
+)
+def test_a_small_model(target: Header, tmp_path: Path, changes: dict[str, object], reason: str | None) -> None:
+    small = read_header(write_target(tmp_path / "small.gguf", Variant(**changes)))  # type: ignore[arg-type]
+    found = problems(target, small)
+    assert (found == []) if reason is None else (reason in found[0] and len(found) == 1)
+    costs_more = any("will not pay" in finding.message for finding in check_models(small.path, target.path).findings)
+    assert costs_more or reason is not None
+
+
+def test_what_is_no_small_model(target: Header, tmp_path: Path) -> None:
+    assert problems(target, target) == ["it is the target itself. A draft is a smaller model of the same family."]
+    data = target.path.read_bytes()
+    for name, reason in (("bert", "it is an encoder"), ("llada", "it is a diffusion model")):
+        (tmp_path / "other.gguf").write_bytes(data)
+        other = replace(read_header(tmp_path / "other.gguf"), keys={**target.keys, "general.architecture": name})
+        assert reason in next(small.problems(target, other))
+    for key, value in (("add_bos_token", True), ("eos_token_id", 3)):
+        keys = {**target.keys, "tokenizer.ggml.add_eos_token": True, "tokenizer.ggml.add_bos_token": False}
+        of_target, of_draft = (replace(target, keys=each) for each in (keys, {**keys, f"tokenizer.ggml.{key}": value}))
+        assert f"tokenizer.ggml.{key} is" in next(small.problems(of_target, replace(of_draft, path=tmp_path / "other.gguf")))
 
 
 def test_projector_is_no_target(tmp_path: Path) -> None:

@@ -100,9 +100,11 @@ def session_options(draft: Header | None, options: DraftingOptions) -> SessionOp
     draft: header of the draft model's file, or the target's for its own head; None without a draft model. Raises
     `UsageError` for a `draft_vocab` if the draft has its own vocabulary.
     """
-    if draft is None or draft.architecture not in mtp.ARCHITECTURES:
+    if draft is None or draft.architecture == "eagle3":
         if options.draft_vocab is not None:
-            raise UsageError("draft_vocab trims the head of an MTP draft; no such draft is used. Leave it out.")
+            raise UsageError(
+                "draft_vocab trims the head of an MTP draft or of a small model; no such draft is used. Leave it out."
+            )
         return SessionOptions(options.longest, options.draft_n_ctx)
     wanted = DRAFT_VOCAB if options.draft_vocab is None else options.draft_vocab
     n_rows = wanted if isinstance(wanted, int) and wanted < draft.n_vocab else 0

@@ -16,7 +16,7 @@ from llama_eagle.gguf import mtp
 from llama_eagle.gguf.finding import Finding
 from llama_eagle.gguf.header import ArrayRef, Header, Source, read_model
 from llama_eagle.gguf.size import require_addresses
-from llama_eagle.gguf.validate import WITHOUT_TEXT, check_files
+from llama_eagle.gguf.validate import WITHOUT_TEXT, check_files, small
 
 DRAFT_ARCHITECTURE = "eagle3"
 
@@ -68,13 +68,9 @@ def require_target(header: Header) -> None:
 
 
 def require_draft(files: list[Header]) -> None:
-    """Check that the file is an EAGLE-3 draft, or contains an MTP head. Raises `InputError`."""
-    header = files[0]
-    if header.architecture != DRAFT_ARCHITECTURE and not mtp.has_head(files):
-        raise InputError(
-            f"{header.path} is a {header.architecture or 'nameless'} model, not an EAGLE-3 draft, and has no MTP head. "
-            "Convert a draft checkpoint first: llama-eagle convert DRAFT --target TARGET -o draft.gguf"
-        )
+    """Check that the file is an EAGLE-3 draft, contains an MTP head, or is a model. Raises `InputError`."""
+    if files[0].architecture != DRAFT_ARCHITECTURE and not mtp.has_head(files):
+        require_target(files[0])
 
 
 def require_models(target: Source, draft: Source | None = None) -> tuple[Header, Header | None]:
@@ -118,9 +114,13 @@ def find(target: list[Header], draft: list[Header] | None) -> list[Finding]:
     findings = [finding for files in (target, draft) if files for finding in check_files(files)]
     if draft is None or any(finding.level == "error" for finding in findings):
         return findings
-    stored = {name for file in target for name in file.tensors}
-    findings += [Finding("error", problem) for problem in pair_problems(target[0], draft[0], stored)]
-    return findings + [Finding("warning", warning) for warning in _warnings(target[0], draft[0])]
+    if small.is_small(target[0], draft):
+        problems, warnings = small.problems(target[0], draft[0]), small.warnings(target, draft)
+    else:
+        stored = {name for file in target for name in file.tensors}
+        problems, warnings = iter(pair_problems(target[0], draft[0], stored)), iter(())
+    findings += [Finding("error", problem) for problem in problems]
+    return findings + [Finding("warning", warning) for warning in (*warnings, *_warnings(target[0], draft[0]))]
 
 
 def draft_problem(target: list[Header], draft: list[Header]) -> str:

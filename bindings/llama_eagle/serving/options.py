@@ -17,6 +17,7 @@ from llama_eagle.files import typed
 from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import DRAFT_ARCHITECTURE, require_models
 from llama_eagle.gguf.size import require_memory
+from llama_eagle.gguf.validate import small
 from llama_eagle.native.build import build_info
 from llama_eagle.native.limits import MAX_CONTEXT
 from llama_eagle.native.processor.threads import n_threads, read_threads, warn_excess
@@ -245,8 +246,13 @@ def _layers(n: int) -> str:
 def _kinds(served: Checked) -> Iterator[str]:
     if served.drafts.looks_up:
         yield "ngram-simple"
-    if served.draft is not None:
-        yield "draft-eagle3" if served.draft.architecture == DRAFT_ARCHITECTURE else "draft-mtp"
+    if served.draft is None:
+        return
+    if served.draft.architecture == DRAFT_ARCHITECTURE:
+        yield "draft-eagle3"
+    else:
+        is_model = served.drafts.model != MTP and small.is_small(served.target, read_model(served.draft.path)[1])
+        yield "draft-simple" if is_model else "draft-mtp"
 
 
 # Types of the keys of a configuration file and of its entry for a model.

@@ -13,10 +13,16 @@
 inline bool eagle_drafts_of(const common_params_speculative & params, const llama_model * model,
                             common_speculative_type type = COMMON_SPECULATIVE_TYPE_COUNT) {
     const auto is_ours = [&](common_speculative_type t) {
+        if (type != COMMON_SPECULATIVE_TYPE_COUNT && t != type) {
+            return false;
+        }
+        if (t == COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE) {  // llama.cpp's own without --eagle-draft-length
+            return model && !params.draft.eagle_length.empty();
+        }
         return (t == COMMON_SPECULATIVE_TYPE_DRAFT_EAGLE3 || t == COMMON_SPECULATIVE_TYPE_DRAFT_MTP) &&
-               (type == COMMON_SPECULATIVE_TYPE_COUNT || t == type);
+               eagle_drafts_supports(model);
     };
-    return eagle_drafts_supports(model) && std::any_of(params.types.begin(), params.types.end(), is_ours);
+    return std::any_of(params.types.begin(), params.types.end(), is_ours);
 }
 
 // A server that our front end has started ends where it cannot draft: there the reason is shown.

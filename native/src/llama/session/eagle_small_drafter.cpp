@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "eagle_error.h"
 
@@ -42,6 +43,7 @@ void SmallSequence::skip_to(int32_t n_past) {
 void SmallSequence::append(const llama_token * tokens, int32_t n) {
     Sequence::append(tokens, n);
     rows_.insert(rows_.end(), tokens, tokens + n);
+    model_.note_used_tokens(tokens, n);
     const auto & known = text(0);
     if (model_.n_missing(seq_, known) > MAX_PENDING) {
         model_.evaluate(seq_, known);
@@ -140,28 +142,26 @@ void SmallDrafter::read_step(int32_t step, float * logits, float * hidden) const
 }
 
 void SmallDrafter::draft(std::vector<DraftTask> & tasks, int32_t n_steps, float p_min) {
-    std::vector<std::vector<llama_token>> texts;
-    std::vector<DraftTask *> known;
-    std::vector<float> own(tasks.size() * n_steps);
+    std::map<int32_t, DraftTask *> by_seq;
     for (DraftTask & task : tasks) {
         task.n_out = 0;
         if (model_.knows(task.id_last)) {
-            texts.push_back(static_cast<const SmallSequence &>(task.rows).text(n_steps));
-            texts.back().push_back(task.id_last);
-            known.push_back(&task);
+            by_seq[static_cast<const SmallSequence &>(task.rows).seq()] = &task;
         }
     }
-    if (known.empty()) {
-        return;
-    }
+    std::vector<float> own(tasks.size() * n_steps);
     std::vector<SmallModel::Part> parts;
-    for (size_t i = 0; i < known.size(); i++) {
-        float * probs = known[i]->probs || p_min <= 0.0f ? known[i]->probs : &own[i * n_steps];
-        parts.push_back({static_cast<const SmallSequence &>(known[i]->rows).seq(), texts[i], known[i]->ids, probs});
+    for (const auto & [seq, task] : by_seq) {
+        std::vector<llama_token> text = static_cast<const SmallSequence &>(task->rows).text(n_steps);
+        text.push_back(task->id_last);
+        float * probs = task->probs || p_min <= 0.0f ? task->probs : &own[parts.size() * n_steps];
+        parts.push_back({seq, std::move(text), task->ids, probs});
     }
-    const int32_t n = model_.draft(parts, n_steps, p_min);
-    for (size_t i = 0; i < known.size(); i++) {
-        known[i]->n_out = p_min > 0.0f ? n_confident(parts[i].probs, n, p_min) : n;
+    const int32_t n = parts.empty() ? 0 : model_.draft(parts, n_steps, p_min);
+    size_t i = 0;
+    for (const auto & [seq, task] : by_seq) {
+        task->n_out = p_min > 0.0f ? n_confident(parts[i].probs, n, p_min) : n;
+        i++;
     }
 }
 

@@ -23,7 +23,7 @@ class SmallSequence : public Sequence {
     void truncate(int32_t n_past) override;
     void show_from(int32_t first) override;
     int32_t room() const override { return model_.n_ctx() / 2; }
-    void note_used_tokens(const llama_token *, int32_t) override {}
+    void note_used_tokens(const llama_token * ids, int32_t n) override { model_.note_used_tokens(ids, n); }
 
     int64_t state_size() const override;
     void save_state(char * data) const override;
@@ -53,7 +53,8 @@ class SmallDrafter : public Drafter {
     const char * kind() const override { return "small model"; }
     const char * device() const override { return model_.device(); }
     double bytes_read() const override { return model_.bytes_read(); }
-    int64_t n_vocab_draft() const override { return model_.n_vocab(); }
+    int64_t n_vocab_draft() const override { return model_.head().n_rows(); }
+    llama_token target_id(int32_t draft_id) const override { return model_.head().token(draft_id); }
     void read_step(int32_t step, float * logits, float * hidden) const override;
 
     std::unique_ptr<Sequence> add_sequence() override {

@@ -55,7 +55,11 @@ SmallModel::SmallModel(const llama_model & draft, const llama_context & target, 
     : model_(draft), recurrent_(llama_model_is_recurrent(&draft) || llama_model_is_hybrid(&draft)), memory_(n_seq) {
     require_fit(draft, target.get_model());
     n_known_ = (int32_t) draft.vocab.n_tokens();
-    n_vocab_ = std::min(n_known_, (int32_t) target.get_model().vocab.n_tokens());
+    bytes_read_ = eagle_bytes_read(&draft, 1);
+    const llama_vocab & vocab_tgt = target.get_model().vocab;
+    const int32_t n_vocab = std::min(n_known_, (int32_t) vocab_tgt.n_tokens());
+    head_ = std::make_unique<SmallHead>(draft, n_vocab == n_known_ ? draft.vocab : vocab_tgt, n_vocab, params);
+    bytes_read_ -= head_->bytes_saved();
     n_ctx_ = (int32_t) std::min<int64_t>(params.n_ctx, draft.hparams.n_ctx_train);
     make_context(target, params, n_seq, n_draft_max);
 }
@@ -66,8 +70,7 @@ void SmallModel::make_context(const llama_context & target, const DraftParams & 
     const uint32_t n_round = (uint32_t) n_draft_max + 2;
     llama_context_params p = llama_context_default_params();
     p.n_ctx = (uint32_t) std::max(n_ctx_, (int32_t) n_round) * n_seq;
-    p.n_ubatch = std::max((uint32_t) params.n_rows_staged, n_round);
-    p.n_batch = std::max(p.n_ubatch, n_round * n_seq);
+    p.n_batch = p.n_ubatch = std::max((uint32_t) params.n_rows_staged, n_round * n_seq);
     p.n_seq_max = (uint32_t) n_seq;
     p.n_outputs_max = (uint32_t) n_seq;
     p.n_rs_seq = recurrent_ ? (uint32_t) n_draft_max : 0;
@@ -89,10 +92,6 @@ void SmallModel::make_context(const llama_context & target, const DraftParams & 
 
 const char * SmallModel::device() const {
     return ggml_backend_dev_name(model_.dev_output());
-}
-
-double SmallModel::bytes_read() const {
-    return eagle_bytes_read(&model_, 1);
 }
 
 int32_t SmallModel::n_missing(int32_t seq, const std::vector<llama_token> & text) const {
@@ -154,18 +153,21 @@ void SmallModel::evaluate(int32_t seq, const std::vector<llama_token> & text) {
     }
 }
 
-// Evaluates what the memories lack of the texts. Returns the rows of the last tokens, which are always evaluated.
+// Evaluates what the memories lack of the texts. Returns the rows of the last tokens, which are always evaluated. All
+// outputs are in one graph, so the sequences have equally many rows.
 std::vector<int32_t> SmallModel::decode_texts(const std::vector<Part> & parts) {
-    size_t n_rows = 0;
+    size_t n_most = 0, n_least = SIZE_MAX;
     for (const Part & part : parts) {
         const size_t n = std::min(n_equal(memory_[part.seq], part.text), part.text.size() - 1);
         truncate(part.seq, (int32_t) n);
-        n_rows += part.text.size() - memory_[part.seq].size();
+        const size_t n_missing = part.text.size() - memory_[part.seq].size();
+        n_most = std::max(n_most, n_missing);
+        n_least = std::min(n_least, n_missing);
     }
     std::vector<Row> rows;
     std::vector<int32_t> outputs;
     for (const Part & part : parts) {
-        if ((int32_t) n_rows > n_batch_) {
+        if (n_most != n_least || n_most * parts.size() > (size_t) n_batch_) {
             evaluate(part.seq, {part.text.begin(), part.text.end() - 1});
         }
         for (size_t i = memory_[part.seq].size(); i < part.text.size(); i++) {
@@ -202,12 +204,13 @@ float SmallModel::choose(const Part & part, int32_t row, int32_t step, bool want
     if (!logits) {
         throw Error(EAGLE_ERR_INTERNAL, format("the draft has no logits in row %d", row));
     }
-    part.ids[step] = (llama_token) first_maximum(logits, n_vocab_);
-    const float largest = logits[part.ids[step]];
+    const int64_t best = first_maximum(logits, head_->n_rows());
+    const float largest = logits[best];
+    part.ids[step] = head_->token((int32_t) best);
     if (!std::isfinite(largest)) {
         throw Error(EAGLE_ERR_COMPUTE, "the draft's logits are no numbers");
     }
-    const float prob = wants_prob || part.probs ? probability(logits, n_vocab_, largest) : 1.0f;
+    const float prob = wants_prob || part.probs ? probability(logits, head_->n_rows(), largest) : 1.0f;
     if (part.probs) {
         part.probs[step] = prob;
     }
@@ -223,7 +226,7 @@ int32_t SmallModel::draft(const std::vector<Part> & parts, int32_t n_steps, floa
             confidence[i] *= choose(parts[i], outputs[i], step, p_min > 0.0f);
         }
         const float * logits = llama_get_logits_ith(ctx_.get(), outputs[0]);
-        logits_.insert(logits_.end(), logits, logits + n_vocab_);
+        logits_.insert(logits_.end(), logits, logits + head_->n_rows());
         if (step + 1 == n_steps || *std::max_element(confidence.begin(), confidence.end()) < p_min) {
             return step + 1;
         }
@@ -232,10 +235,11 @@ int32_t SmallModel::draft(const std::vector<Part> & parts, int32_t n_steps, floa
 }
 
 void SmallModel::read_logits(int32_t step, float * logits) const {
-    if (step < 0 || (size_t) (step + 1) * n_vocab_ > logits_.size()) {
+    const size_t n_rows = (size_t) head_->n_rows();
+    if (step < 0 || (size_t) (step + 1) * n_rows > logits_.size()) {
         throw Error(EAGLE_ERR_ARGUMENT, format("step %d was not drafted", step));
     }
-    std::copy_n(logits_.begin() + (size_t) step * n_vocab_, n_vocab_, logits);
+    std::copy_n(logits_.begin() + (size_t) step * n_rows, n_rows, logits);
 }
 
 int64_t SmallModel::state_size(int32_t seq, const std::vector<llama_token> & text) {

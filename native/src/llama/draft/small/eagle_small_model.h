@@ -4,9 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "eagle_draft_params.h"
+#include "eagle_small_head.h"
 #include "llama-cpp.h"
 
 namespace eagle {
@@ -16,7 +18,7 @@ class SmallModel {
     // A sequence to draft for, and its text with the last sampled token. Output: n_steps entries; probs may be null.
     struct Part {
         int32_t seq;
-        const std::vector<llama_token> & text;
+        std::vector<llama_token> text;
         llama_token * ids;
         float * probs;
     };
@@ -28,23 +30,24 @@ class SmallModel {
 
     SmallModel(const SmallModel &) = delete;
 
-    int32_t n_ctx() const { return n_ctx_; }      // tokens of a sequence, drafted ones included
-    int32_t n_vocab() const { return n_vocab_; }  // tokens that it may propose: those that the target has too
+    int32_t n_ctx() const { return n_ctx_; }  // tokens of a sequence, drafted ones included
+    const SmallHead & head() const { return *head_; }
     bool knows(llama_token id) const { return id >= 0 && id < n_known_; }
     const char * device() const;
-    double bytes_read() const;  // for each drafted token
+    double bytes_read() const { return bytes_read_; }  // for each drafted token
+    void note_used_tokens(const llama_token * ids, int32_t n) { head_->note_used_tokens(ids, n); }
 
     // Returns the number of the text's tokens that the sequence's memory does not hold.
     int32_t n_missing(int32_t seq, const std::vector<llama_token> & text) const;
     // Evaluates those tokens.
     void evaluate(int32_t seq, const std::vector<llama_token> & text);
 
-    // Drafts up to n_steps tokens after each text, in one decode for each step. Texts are not empty and fit into n_ctx
-    // with the steps. Stops after the step at which the cumulative probability of every part is below p_min. Returns
-    // the number of steps.
+    // Drafts up to n_steps tokens after each text, in one decode for each step. Parts ascend by sequence; texts are not
+    // empty and fit into n_ctx with the steps. Stops after the step at which the cumulative probability of every part
+    // is below p_min. Returns the number of steps.
     int32_t draft(const std::vector<Part> & parts, int32_t n_steps, float p_min);
 
-    // Copies the logits of a step of the last draft for its first part: n_vocab() numbers.
+    // Copies the logits of a step of the last draft for its first part: a number for each row of the head.
     void read_logits(int32_t step, float * logits) const;
 
     // Truncates the memory to the tokens that it shares with the text, and returns the size of its state.
@@ -63,15 +66,16 @@ class SmallModel {
         bool has_output;
     };
 
-    llama_context_ptr ctx_;
     const llama_model & model_;
+    std::unique_ptr<SmallHead> head_;
+    llama_context_ptr ctx_;  // its graphs read the head
+    double bytes_read_;
     int32_t n_ctx_;
     int32_t n_batch_;
-    int32_t n_vocab_;
     int32_t n_known_;
     bool recurrent_;
     std::vector<std::vector<llama_token>> memory_;  // by sequence: the tokens of its rows
-    std::vector<float> logits_;                     // of the last draft's first part: n_vocab_ for each step
+    std::vector<float> logits_;                     // of the last draft's first part: all rows of each step
 
     void make_context(const llama_context & target, const DraftParams & params, int32_t n_seq, int32_t n_draft_max);
     void truncate(int32_t seq, int32_t n);
