@@ -109,8 +109,6 @@ def qk_norms(transform: Transform | None = None, *, required: bool = True) -> tu
 
 
 ATTENTION = attention()
-QK_NORMS = qk_norms()
-BIASES = qkv_biases(required=False)  # with attention_bias
 OUTPUT_BIASES = (  # with attention_bias and mlp_bias
     Row("self_attn.o_proj.bias", "attn_output.bias", ("embd",), required=False),
     Row("mlp.gate_proj.bias", "ffn_gate.bias", ("ff",), required=False),
@@ -146,6 +144,21 @@ SHARED_EXPERT = (
     Row("mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight", ("embd", "shared_ff")),
 )
 
+
+def uniform(rotary: Transform | None = None, *, biases: bool = False) -> tuple[Row, ...]:
+    """Return the rows of models with full attention alone. rotary: as in attention(). biases: of q, k, v, required."""
+    return (
+        *model_rows(),
+        *NORMS,
+        *attention(rotary=rotary),
+        *qk_norms(),
+        *qkv_biases(rotary, required=biases),
+        *DENSE,
+        *EXPERTS,
+        *OUTPUT_BIASES,
+    )
+
+
 # Blocks of Qwen3-Next and Qwen3.5: norms are stored minus one, and each query has a gate.
 HYBRID_NORMS = (
     norm("input_layernorm.weight", "attn_norm.weight", "embd", PLUS_ONE),
@@ -161,6 +174,15 @@ MTP = (
     norm("pre_fc_norm_embedding.weight", "nextn.enorm.weight", "embd", PLUS_ONE),
     norm("pre_fc_norm_hidden.weight", "nextn.hnorm.weight", "embd", PLUS_ONE),
     norm("norm.weight", "nextn.shared_head_norm.weight", "embd", PLUS_ONE),
+)
+HYBRID = (
+    *model_rows(final_norm=PLUS_ONE),
+    *HYBRID_NORMS,
+    *GATED_ATTENTION,
+    *DENSE,
+    *EXPERTS,
+    *SHARED_EXPERT,
+    *MTP,
 )
 # Gated DeltaNet of Qwen3.5; value heads are tiled.
 DELTA_NET = (

@@ -152,11 +152,6 @@ def _interval(config: ModelConfig, recurrent: list[bool]) -> dict[str, int]:
     return {}
 
 
-def hybrid_kinds(config: ModelConfig) -> list[str]:
-    """Return the block kinds of a model with Gated DeltaNet blocks."""
-    return ["linear" if kind == "linear_attention" else "full" for kind in config.layer_types()]
-
-
 def full_attention(config: ModelConfig) -> list[str]:
     """Return the block kinds of a uniform model.
 

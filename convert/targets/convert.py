@@ -24,7 +24,7 @@ from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.table import Plan, computed, plan, stored_type
 from llama_eagle.convert.targets import vision
 from llama_eagle.convert.targets.config import ModelConfig
-from llama_eagle.convert.targets.family import Family, declared_head, find_family, mtp_blocks
+from llama_eagle.convert.targets.conversion import Conversion, declared_head, find_conversion, mtp_blocks
 from llama_eagle.convert.tokenizer import TokenizerCheck, TokenizerData, accept, read_tokenizer
 from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output
 from llama_eagle.errors import ConfigError, ConversionError, UsageError
@@ -83,7 +83,7 @@ class _Model:
     """A checkpoint, matched with its family's table."""
 
     checkpoint: Checkpoint
-    family: Family
+    conversion: Conversion
     config: ModelConfig
     dims: dict[str, int]
     plan: Plan
@@ -110,19 +110,19 @@ def _scheme(checkpoint: Checkpoint) -> Scheme:
     return read_scheme(config, strict=any(checkpoint.info(name).dtype not in FLOAT_DTYPES for name in names))
 
 
-def _match(checkpoint: Checkpoint, family: Family, config: ModelConfig, options: TargetOptions) -> _Model:
-    dims = family.dims(config)
+def _match(checkpoint: Checkpoint, conversion: Conversion, config: ModelConfig, options: TargetOptions) -> _Model:
+    dims = conversion.dims(config)
     weights = Weights(checkpoint, canonical, _scheme(checkpoint))
     if _ties(config)[0] and "embed_tokens.weight" not in weights and "lm_head.weight" in weights:
         weights.rename("lm_head.weight", "embed_tokens.weight")  # safetensors' save_model() keeps one of both names
     only = options.mtp_only
-    n_mtp = mtp_blocks(family, weights) if options.mtp or only else 0
+    n_mtp = mtp_blocks(conversion, weights) if options.mtp or only else 0
     if only and not n_mtp:
         raise ConversionError(f"{checkpoint.source}: has no MTP block (mtp.*). Leave --mtp-only out.")
-    reason = partial(family.reason, only_mtp=only)
-    planned = plan(family.table(config, n_mtp, only_mtp=only), weights, dims, reason)
-    planned.tensors += [computed(name, values) for name, values in family.extra(config, dims).items()]
-    return _Model(checkpoint, family, config, dims, planned, n_mtp)
+    reason = partial(conversion.reason, only_mtp=only)
+    planned = plan(conversion.table(config, n_mtp, only_mtp=only), weights, dims, reason)
+    planned.tensors += [computed(name, values) for name, values in conversion.extra(config, dims).items()]
+    return _Model(checkpoint, conversion, config, dims, planned, n_mtp)
 
 
 def _ties(config: ModelConfig) -> tuple[bool, bool]:
@@ -140,20 +140,20 @@ def _require_head(model: _Model) -> None:
 
 
 def _write_keys(out: GGUFOutput, model: _Model) -> None:
-    keys = model.family.keys(model.config, model.dims)
+    keys = model.conversion.keys(model.config, model.dims)
     keys["block_count"] = model.dims["n_layer"] + model.n_mtp
     if "attention.recurrent_layers" in keys:
         keys["attention.recurrent_layers"] += [False] * model.n_mtp
     if model.n_mtp:
         keys["nextn_predict_layers"] = model.n_mtp
     for name, value in keys.items():
-        out.key(f"{model.family.arch}.{name}", value)
+        out.key(f"{model.conversion.arch}.{name}", value)
 
 
 def _report(out: GGUFOutput, model: _Model, outtype: str, start: float) -> TargetReport:
     tensors = model.plan.tensors
     return TargetReport(
-        arch=model.family.arch,
+        arch=model.conversion.arch,
         outtype=outtype,
         outputs=out.written,
         n_tensors=len(tensors),
@@ -183,25 +183,26 @@ def _tokenizer_check(
 def _convert(checkpoint: Checkpoint, output: Path, outtype: str, options: TargetOptions, more: float) -> TargetReport:
     """Write one GGUF of a type that needs no quantizer. more: as in gguf_output()."""
     start = time.monotonic()
-    family = find_family(checkpoint.config, checkpoint.source)
-    model = _match(checkpoint, family, ModelConfig(checkpoint.config, checkpoint.source), options)
+    conversion = find_conversion(checkpoint.config, checkpoint.source)
+    model = _match(checkpoint, conversion, ModelConfig(checkpoint.config, checkpoint.source), options)
     _require_head(model)
     tokenizer = read_tokenizer(checkpoint, model.dims["vocab"], pre=options.pre, force=options.force_tokenizer)
     text = options.calibration
     vocabulary = calibration.draft_vocabulary(checkpoint, tokenizer, text) if text else []
-    split, progress, check = options.split_max_size, options.progress, _tokenizer_check(checkpoint, tokenizer, options)
-    with gguf_output(output, arch=family.arch, split_max_size=split, progress=progress, more=more, check=check) as out:
+    arch, split, progress = conversion.arch, options.split_max_size, options.progress
+    check = _tokenizer_check(checkpoint, tokenizer, options)
+    with gguf_output(output, arch=arch, split_max_size=split, progress=progress, more=more, check=check) as out:
         write_general(out, checkpoint, model.plan.tensors, outtype, name=options.name)
         _write_keys(out, model)
         if (pooling := pooling_type(checkpoint)) is not None:
-            out.key(f"{family.arch}.pooling_type", pooling)
+            out.key(f"{arch}.pooling_type", pooling)
         tokenizer.write(out)
         out.key(calibration.KEY, vocabulary, "u32")
         for tensor in model.plan.tensors:
             out.tensor(tensor.name, tensor.shape, tensor.load, stored_type(tensor.name, tensor.shape, outtype))
     report = _report(out, model, outtype, start)
     report.warnings += tokenizer.warnings
-    if options.mtp and not model.n_mtp and (key := declared_head(family, model.config)):
+    if options.mtp and not model.n_mtp and (key := declared_head(conversion, model.config)):
         report.warnings.append(
             f"{checkpoint.source}: config.json declares an MTP head ({key}), but none is stored (a fine-tune?), so the "
             "model has no drafter. The head of its base model fits: convert it with --mtp-only into the same folder"
@@ -230,10 +231,10 @@ def convert_vision(
     outtype = _outtype(checkpoint, options)
     outtype = outtype if is_direct(outtype) else "f16"
     config = ModelConfig(checkpoint.config, checkpoint.source, part="vision_config")
-    model = _match(checkpoint, vision.FAMILY, config, TargetOptions())
+    model = _match(checkpoint, vision.CONVERSION, config, TargetOptions())
     with gguf_output(Path(output), arch="clip", progress=options.progress) as out:
         write_general(out, checkpoint, model.plan.tensors, outtype, kind="mmproj", name=options.name)
-        for name, value in vision.FAMILY.keys(config, model.dims).items():
+        for name, value in vision.CONVERSION.keys(config, model.dims).items():
             out.key(f"clip.{name}", value)
         for name, values in vision.image_statistics(checkpoint, model.dims["channels"]).items():
             out.key(f"clip.vision.{name}", values)

@@ -8,8 +8,8 @@ import numpy as np
 from llama_eagle.convert import rows
 from llama_eagle.convert.rope import llama3_factors
 from llama_eagle.convert.table import Dims
-from llama_eagle.convert.targets.config import ModelConfig, common_keys, dense_dims, full_attention
-from llama_eagle.convert.targets.family import Family, text_blocks
+from llama_eagle.convert.targets.config import ModelConfig, common_keys, dense_dims
+from llama_eagle.convert.targets.conversion import Conversion, sections
 
 
 def _keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
@@ -22,21 +22,11 @@ def _extra(config: ModelConfig, dims: Dims) -> dict[str, np.ndarray]:
     return {"rope_freqs.weight": llama3_factors(config.rope, dims["head"], np.float32)}
 
 
-FAMILY = Family(
+CONVERSION = Conversion(
     arch="llama",
     architectures=("LlamaForCausalLM",),
     dims=lambda config: {**(dims := dense_dims(config)), "n_rot": dims["head"]},
     keys=_keys,
-    blocks=lambda config: text_blocks(full_attention(config)),
-    sections={
-        "model": rows.model_rows(),
-        "full": (
-            *rows.NORMS,
-            *rows.attention(rotary=rows.PAIRS),
-            *rows.qkv_biases(rows.PAIRS, required=False),
-            *rows.DENSE,
-            *rows.OUTPUT_BIASES,
-        ),
-    },
+    sections=sections("llama", *rows.uniform(rows.PAIRS)),
     extra=_extra,
 )

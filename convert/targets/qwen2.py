@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from llama_eagle.convert import rows
-from llama_eagle.convert.targets.config import ModelConfig, common_keys, dense_dims, full_attention
-from llama_eagle.convert.targets.family import Family, text_blocks
+from llama_eagle.convert.targets.config import ModelConfig, common_keys, dense_dims
+from llama_eagle.convert.targets.conversion import Conversion, sections
 from llama_eagle.errors import ConfigError
 
 
@@ -15,14 +15,10 @@ def _dims(config: ModelConfig) -> dict[str, int]:
     return dims
 
 
-FAMILY = Family(
+CONVERSION = Conversion(
     arch="qwen2",
     architectures=("Qwen2ForCausalLM",),
     dims=_dims,
     keys=common_keys,
-    blocks=lambda config: text_blocks(full_attention(config)),
-    sections={
-        "model": rows.model_rows(),
-        "full": (*rows.NORMS, *rows.ATTENTION, *rows.qkv_biases(), *rows.DENSE),
-    },
+    sections=sections("qwen2", *rows.uniform(biases=True)),
 )

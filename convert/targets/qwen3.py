@@ -7,23 +7,18 @@ from llama_eagle.convert.targets.config import (
     ModelConfig,
     common_keys,
     dense_dims,
-    full_attention,
     moe_dims,
     moe_keys,
 )
-from llama_eagle.convert.targets.family import Family, text_blocks
+from llama_eagle.convert.targets.conversion import Conversion, sections
 from llama_eagle.errors import ConfigError
 
-FAMILY = Family(
+CONVERSION = Conversion(
     arch="qwen3",
     architectures=("Qwen3ForCausalLM",),
     dims=dense_dims,
     keys=common_keys,
-    blocks=lambda config: text_blocks(full_attention(config)),
-    sections={
-        "model": rows.model_rows(),
-        "full": (*rows.NORMS, *rows.ATTENTION, *rows.QK_NORMS, *rows.BIASES, *rows.DENSE),
-    },
+    sections=sections("qwen3", *rows.uniform()),
 )
 
 
@@ -33,14 +28,10 @@ def _moe_dims(config: ModelConfig) -> dict[str, int]:
     return moe_dims(config)
 
 
-MOE_FAMILY = Family(
+MOE_CONVERSION = Conversion(
     arch="qwen3moe",
     architectures=("Qwen3MoeForCausalLM",),
     dims=_moe_dims,
     keys=lambda config, dims: {**common_keys(config, dims), **moe_keys(config, dims)},
-    blocks=lambda config: text_blocks(full_attention(config)),
-    sections={
-        "model": rows.model_rows(),
-        "full": (*rows.NORMS, *rows.ATTENTION, *rows.QK_NORMS, *rows.BIASES, *rows.EXPERTS),
-    },
+    sections=sections("qwen3moe", *rows.uniform()),
 )

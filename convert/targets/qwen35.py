@@ -10,13 +10,12 @@ from llama_eagle.convert.targets.config import (
     ModelConfig,
     common_keys,
     dense_dims,
-    hybrid_kinds,
     linear_dims,
     linear_keys,
     moe_dims,
     moe_keys,
 )
-from llama_eagle.convert.targets.family import Family, text_blocks
+from llama_eagle.convert.targets.conversion import Conversion, hybrid_blocks, sections
 
 
 def _dims(config: ModelConfig) -> dict[str, int]:
@@ -38,32 +37,20 @@ def _moe_keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
     return {**_keys(config, dims), **moe_keys(config, dims)}
 
 
-FAMILY = Family(
+CONVERSION = Conversion(
     arch="qwen35",
     architectures=("Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM"),
     dims=_dims,
     keys=_keys,
-    blocks=lambda config: text_blocks(hybrid_kinds(config)),
-    sections={
-        "model": rows.model_rows(final_norm=rows.PLUS_ONE),
-        "full": (*rows.HYBRID_NORMS, *rows.GATED_ATTENTION, *rows.DENSE),
-        "linear": (*rows.HYBRID_NORMS, *rows.DELTA_NET, *rows.DENSE),
-        "mtp": rows.MTP,
-    },
-    has_mtp=True,
+    blocks=hybrid_blocks,
+    sections=sections("qwen35", *rows.HYBRID, *rows.DELTA_NET),
 )
 
-MOE_FAMILY = Family(
+MOE_CONVERSION = Conversion(
     arch="qwen35moe",
     architectures=("Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM"),
     dims=_moe_dims,
     keys=_moe_keys,
-    blocks=lambda config: text_blocks(hybrid_kinds(config)),
-    sections={
-        "model": rows.model_rows(final_norm=rows.PLUS_ONE),
-        "full": (*rows.HYBRID_NORMS, *rows.GATED_ATTENTION, *rows.EXPERTS, *rows.SHARED_EXPERT),
-        "linear": (*rows.HYBRID_NORMS, *rows.DELTA_NET, *rows.EXPERTS, *rows.SHARED_EXPERT),
-        "mtp": rows.MTP,
-    },
-    has_mtp=True,
+    blocks=hybrid_blocks,
+    sections=sections("qwen35moe", *rows.HYBRID, *rows.DELTA_NET),
 )

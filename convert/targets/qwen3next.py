@@ -10,13 +10,12 @@ from llama_eagle.convert.table import Dims, Row, Transform
 from llama_eagle.convert.targets.config import (
     ModelConfig,
     common_keys,
-    hybrid_kinds,
     linear_dims,
     linear_keys,
     moe_dims,
     moe_keys,
 )
-from llama_eagle.convert.targets.family import Family, text_blocks
+from llama_eagle.convert.targets.conversion import Conversion, hybrid_blocks, sections
 
 
 def _split_heads(values: np.ndarray, dims: Dims) -> tuple[np.ndarray, ...]:
@@ -52,17 +51,11 @@ def _keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
     return {**common_keys(config, dims), **moe_keys(config, dims), **linear_keys(config, dims)}
 
 
-FAMILY = Family(
+CONVERSION = Conversion(
     arch="qwen3next",
     architectures=("Qwen3NextForCausalLM",),
     dims=_dims,
     keys=_keys,
-    blocks=lambda config: text_blocks(hybrid_kinds(config)),
-    sections={
-        "model": rows.model_rows(final_norm=rows.PLUS_ONE),
-        "full": (*rows.HYBRID_NORMS, *rows.GATED_ATTENTION, *rows.EXPERTS, *rows.SHARED_EXPERT),
-        "linear": (*rows.HYBRID_NORMS, *DELTA_NET, *rows.EXPERTS, *rows.SHARED_EXPERT),
-        "mtp": rows.MTP,
-    },
-    has_mtp=True,
+    blocks=hybrid_blocks,
+    sections=sections("qwen3next", *rows.HYBRID, *DELTA_NET),
 )

@@ -10,11 +10,10 @@ from llama_eagle.convert.targets.config import (
     ModelConfig,
     common_keys,
     dense_dims,
-    full_attention,
     moe_dims,
     moe_keys,
 )
-from llama_eagle.convert.targets.family import Family, text_blocks
+from llama_eagle.convert.targets.conversion import Conversion, sections
 from llama_eagle.convert.targets.vision import deepstack_layers
 
 
@@ -28,26 +27,18 @@ def _keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
     }
 
 
-FAMILY = Family(
+CONVERSION = Conversion(
     arch="qwen3vl",
     architectures=("Qwen3VLForConditionalGeneration",),
     dims=dense_dims,
     keys=_keys,
-    blocks=lambda config: text_blocks(full_attention(config)),
-    sections={
-        "model": rows.model_rows(),
-        "full": (*rows.NORMS, *rows.ATTENTION, *rows.QK_NORMS, *rows.BIASES, *rows.DENSE),
-    },
+    sections=sections("qwen3vl", *rows.uniform()),
 )
 
-MOE_FAMILY = Family(
+MOE_CONVERSION = Conversion(
     arch="qwen3vlmoe",
     architectures=("Qwen3VLMoeForConditionalGeneration",),
     dims=moe_dims,
     keys=lambda config, dims: {**_keys(config, dims), **moe_keys(config, dims)},
-    blocks=lambda config: text_blocks(full_attention(config)),
-    sections={
-        "model": rows.model_rows(),
-        "full": (*rows.NORMS, *rows.ATTENTION, *rows.QK_NORMS, *rows.BIASES, *rows.EXPERTS),
-    },
+    sections=sections("qwen3vlmoe", *rows.uniform()),
 )

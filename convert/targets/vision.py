@@ -9,7 +9,7 @@ from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.source.config import Fields
 from llama_eagle.convert.table import Dims, Row, Transform, whole_blocks
 from llama_eagle.convert.targets.config import ModelConfig
-from llama_eagle.convert.targets.family import Block, Family
+from llama_eagle.convert.targets.conversion import Block, Conversion
 from llama_eagle.errors import ConfigError
 
 ARCHITECTURES = (
@@ -152,7 +152,7 @@ def vision_type(name: str, shape: tuple[int, ...], outtype: str) -> str:
     return whole_blocks(shape, outtype)
 
 
-FAMILY = Family(
+CONVERSION = Conversion(
     arch="clip",
     architectures=ARCHITECTURES,
     dims=_dims,

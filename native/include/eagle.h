@@ -1,9 +1,8 @@
 // eagle.h: the C interface of llama-eagle, compiled into libllama: sessions with a draft, and their rounds.
 //
 // Conventions of this and the other eagle_*.h
-//   - Every call that can fail returns an eagle_status; 0 is success. eagle_last_error() returns the text of the
-//   calling
-//     thread's last failure. No exception and no abort crosses this boundary.
+//   - Every call that can fail returns an eagle_status; 0 is success. eagle_last_error() returns the text of the last
+//     failure in the calling thread. No exception and no abort crosses this boundary.
 //   - Handles are opaque. Only one thread at a time may use a session.
 //   - Option structs begin with their own size, so that older callers keep working; fill them with *_default_params().
 //   - Positions and counts are in tokens. A row is one token of a batch, or one row of an image.
@@ -12,8 +11,7 @@
 //   eagle_draft(id_last) -> ids[D]           propose up to D tokens after id_last
 //   eagle_verify([id_last, ids...])          one llama_decode of D + 1 rows, logits for every row
 //   eagle_accept(sampler) -> ids[a + 1]      sample row by row while the sample equals the draft
-//   eagle_commit(n_kept = a + 1)             keep the first n_kept rows; the target's and the draft's memory drop the
-//   rest
+//   eagle_commit(n_kept = a + 1)             keep the first n_kept rows, in the memory of target and draft
 //
 // The token sampled from the last kept row is the id_last of the next round: it is not in any memory yet.
 //

@@ -39,8 +39,8 @@ LLAMA_API int32_t eagle_lookup_begin(eagle_lookup * lookup, llama_seq_id seq, co
 // The text was continued.
 LLAMA_API int32_t eagle_lookup_extend(eagle_lookup * lookup, llama_seq_id seq, const llama_token * ids, int32_t n);
 
-// Writes up to n_max tokens that may follow id_last, which follows the text, to ids, their number to n_out, and the
-// number of tokens before the first one that it was found by to n_match.
+// Proposes up to n_max tokens to follow id_last, the token after the text. n_out: number of proposed tokens. n_match:
+// number of tokens up to id_last that the match in an earlier text has in common with this one.
 LLAMA_API int32_t eagle_lookup_draft(const eagle_lookup * lookup, llama_seq_id seq, llama_token id_last,
                                      llama_token * ids, int32_t n_max, int32_t * n_out, int32_t * n_match);
 

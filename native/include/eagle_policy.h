@@ -35,7 +35,7 @@ struct eagle_policy_params {
     size_t struct_size;   // sizeof(struct eagle_policy_params) of the caller
     int32_t n_seq;        // sequences 0 .. n_seq - 1
     int32_t n_draft_max;  // longest draft
-    int32_t n_draft;      // the only length that drafts may have; 0: any, by what is fastest
+    int32_t n_draft;      // the only length that drafts may have; 0: the fastest one
     bool has_model;       // there is a draft model
     int32_t n_rows;       // entries of row_cost
     const float *

@@ -85,7 +85,7 @@ def test_a_call_that_is_required(tools: list[Any], chatting: tuple[str, Any]) ->
     names = {tool["function"]["name"] for tool in tools}
     for seed in range(3):
         whole = llm.create_chat_completion(ASKED, seed=seed, **options)["choices"][0]
-        if whole["finish_reason"] == "length":  # a random model may go on with digits for ever
+        if whole["finish_reason"] == "length":  # a random model may write digits for ever
             assert whole["message"]["content"].startswith('{"name"')
             continue
         assert whole["finish_reason"] == "tool_calls"

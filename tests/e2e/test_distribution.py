@@ -87,7 +87,7 @@ CASES = {
     "top-k": Case({**OFF, "temp": 2.0, "top_k": 7}, lambda logits, _: top_k(logits, 7)),
     "top-p": Case({**OFF, "temp": 1.5, "top_p": 0.8}, lambda logits, _: top_p(logits, 0.8)),
     "min-p": Case({**OFF, "temp": 1.2, "min_p": 0.003}, lambda logits, _: min_p(logits, 0.003)),
-    "penalties": Case(  # rewards, in truth: otherwise hardly a token comes twice in so short a text
+    "penalties": Case(  # negative, so that tokens repeat in so short a text
         {**OFF, "temp": 0.9, "repeat_penalty": 0.9, "frequency_penalty": -3.0, "presence_penalty": -2.0},
         lambda logits, generated: penalized(logits, generated, 0.9, -3.0, -2.0),
     ),

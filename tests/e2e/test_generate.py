@@ -84,7 +84,7 @@ def test_the_draft_changes_nothing_but_the_rounds(target: Path, draft: Path, n_d
 
 def test_stops_at_the_end_token_in_the_middle_of_a_round(target: Path, draft: Path) -> None:
     for extra in ([], ["-d", draft, "--n-draft", 1], ["-d", draft, "--n-draft", 4]):
-        for prompt in ("AB", "ABC"):  # the end token comes as a draft's or as the target's own
+        for prompt in ("AB", "ABC"):  # the end token is drafted, or the target's own
             result = llama_eagle(
                 "generate", "-m", target, *extra, "--raw", "-p", prompt, "-n", 60, "--temp", 0, "-t", 1, "--json"
             ).json
@@ -273,7 +273,7 @@ def test_grammars_and_schemas(target: Path, draft: Path, tmp_path: Path) -> None
     assert set(texts[0]) <= set("xq")
     schema = '{"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}'
     assert json.loads(llama_eagle(*common, "--json-schema", schema).json["text"])["a"] in (1, 2)
-    broken = llama_eagle(*common, "--grammar", "root ::= (")  # of which llama.cpp complains on stderr itself
+    broken = llama_eagle(*common, "--grammar", "root ::= (")  # llama.cpp reports it on stderr too
     assert (broken.code, broken.json["error"]["type"]) == (2, "UsageError")
     assert_one_line_error(llama_eagle(*common[:-1], "--json-schema", "{]"), 2, "cannot be turned into a grammar")
     assert_one_line_error(llama_eagle(*common[:-1], "--json-schema", schema, "--grammar", "x"), 2, "not both")

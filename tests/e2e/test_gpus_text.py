@@ -110,7 +110,7 @@ def require_same_text(pool: Executor, pair: Pair) -> None:
         for draft in (False, True):
             found = pool.submit(answer, pair, n_gpu_layers, draft).result()
             assert found.text == expected, f"{n_gpu_layers} layers on the GPU, draft: {draft}"
-            assert not draft or pair.mmproj or found.n_accepted > 0  # a draft of random weights is seldom right
+            assert not draft or pair.mmproj or found.n_accepted > 0  # a draft of random weights is rarely right
 
 
 def test_text(elsewhere: Executor, pair: Pair) -> None:

@@ -141,6 +141,6 @@ def test_nothing_learned_writes_nothing(dense: Path, tmp_path: Path) -> None:
 
 def test_a_file_turns_the_look_up_on(dense: Path, tmp_path: Path) -> None:
     with load(dense, lookup_cache=tmp_path / "texts") as llm:
-        assert llm.drafter == "prompt look-up drafts, as asked"
+        assert llm.drafter == "prompt look-up is the drafter, as requested"
     with pytest.raises(UsageError, match="lookup_cache needs prompt look-up"):
         load(dense, draft="none", lookup_cache=tmp_path / "texts")

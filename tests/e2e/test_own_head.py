@@ -53,12 +53,12 @@ def texts(llm: Any) -> list[list[int]]:
 
 def test_the_head_drafts_and_the_text_stays(folder: Path) -> None:
     with load(folder / "whole.gguf", draft="none") as plain:
-        assert plain.drafter == "no drafter, as asked"
+        assert plain.drafter == "no drafter, as requested"
         expected = texts(plain)
         assert plain.speculative_stats.n_drafted == 0
     choices = {
         ("whole.gguf", None): "the target's own MTP head drafts (draft=none turns it off)",
-        ("whole.gguf", "mtp"): "the target's MTP head drafts, as asked",
+        ("whole.gguf", "mtp"): "the target's MTP head is the drafter, as requested",
         ("apart/model-f32.gguf", None): (
             "the MTP head in mtp-model.gguf drafts: it has the target's name (draft=none turns it off)"
         ),

@@ -325,7 +325,7 @@ def main() -> int:
         numbers = range(arguments.only, arguments.only + 1)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job, and what it starts
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # below nohup likewise
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # it is ignored under nohup
     with tempfile.TemporaryDirectory() as name:
         return 1 if fuzz(numbers, arguments.seconds, Path(name)) else 0
 

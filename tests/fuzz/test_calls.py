@@ -123,7 +123,7 @@ class Calls(RuleBasedStateMachine):
                 llm.create_completion("abc", max_tokens=30, temperature=0)
                 timer.join()
             timer.join()
-            llm.create_completion("x", max_tokens=1, temperature=0)  # goes on, without a reset
+            llm.create_completion("x", max_tokens=1, temperature=0)  # works without a reset
             llm.reset()
 
     @invariant()

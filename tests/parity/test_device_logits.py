@@ -284,7 +284,7 @@ def test_rows_of_the_cpu_are_read_where_they_are(files: dict[str, Path], n_ubatc
         assert again.ctypes.data == copied[2].ctypes.data
 
 
-# --- what is not a round, and what comes between ----------------------------------------------------------------------
+# --- decodes that are no rounds, and calls between rounds ----------------------------------------------------------
 
 
 def other_batches(target: Path, draft: Path | None, n_ubatch: int) -> list[np.ndarray]:

@@ -81,7 +81,7 @@ def test_a_boundary_read_in_both_places(
     draft.eval(TEXT[:N_UBATCH])
     assert_rows(target, dense, both, 0)
     assert on_host(target, session_only, 1) is None
-    capture(target, both, False)  # the session goes on reading it
+    capture(target, both, False)  # the session still reads it
     draft.eval(TEXT[N_UBATCH : 2 * N_UBATCH])
     assert on_host(target, both, 1) is None
     with_host_copy = draft.chain(1)

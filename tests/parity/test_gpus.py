@@ -145,7 +145,7 @@ class Image:
         return EmbeddedRows(values, n, N_EMBD, places, n_positions(self.height, self.width))
 
 
-Texts = dict[str, Sequence["Image | int"]]  # a number: so many tokens
+Texts = dict[str, Sequence["Image | int"]]  # a number: that number of tokens
 TEXTS: dict[str, Texts] = {
     "short": {f"{n} tokens": [n] for n in SHORT},
     "pictures": {

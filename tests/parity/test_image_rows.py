@@ -32,7 +32,7 @@ from parity.native_mtp import NativeMtp
 pytestmark = pytest.mark.native
 
 A, B, C = Noise(2, 3, 1), Noise(4, 2, 2), Noise(1, 5, 3)
-LAYOUTS: dict[str, tuple[list[Part], list[Part]]] = {  # two turns; a number: so many tokens
+LAYOUTS: dict[str, tuple[list[Part], list[Part]]] = {  # two turns; a number: that number of tokens
     "none": ([[12]], [[7]]),
     "start": ([A, [9]], [[5]]),
     "middle": ([[6], B, [5]], [[4]]),

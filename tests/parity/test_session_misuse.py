@@ -59,7 +59,7 @@ def test_damaged_states(context: Context, pair: ModelPair, field: str, value: in
         struct.pack_into("i", data, at, value)
         with pytest.raises(IncompatibleModels, match="state"):
             session.load_state(bytes(data), len(PROMPT))
-        assert session.draft(9, 4) == before  # the session goes on as if nothing had been asked
+        assert session.draft(9, 4) == before  # the session is unchanged
 
 
 def code_of(call: Callable[..., object], *arguments: object) -> int:

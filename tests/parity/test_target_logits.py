@@ -15,8 +15,7 @@ import torch
 import transformers
 from fixtures.native import NativeTarget
 from fixtures.targets import FAMILIES, HYBRID, make_target
-from llama_eagle.convert.targets import TargetOptions, convert_target, qwen2
-from llama_eagle.convert.targets import family as families
+from llama_eagle.convert.targets import TargetOptions, conversion, convert_target, qwen2
 
 pytestmark = pytest.mark.native
 
@@ -102,11 +101,11 @@ def test_an_architecture_that_publishes_nothing_is_named(tmp_path: Path, monkeyp
     folder = make_target("qwen2", tmp_path, seed=1)
     # Qwen2-VL's text model has Qwen2's tensors, but its graph publishes no layer inputs.
     family = replace(
-        qwen2.FAMILY,
+        qwen2.CONVERSION,
         arch="qwen2vl",
-        keys=lambda config, dims: {**qwen2.FAMILY.keys(config, dims), "rope.dimension_sections": [4, 2, 2, 0]},
+        keys=lambda config, dims: {**qwen2.CONVERSION.keys(config, dims), "rope.dimension_sections": [4, 2, 2, 0]},
     )
-    monkeypatch.setitem(families.FAMILIES, "Qwen2ForCausalLM", family)
+    monkeypatch.setitem(conversion.CONVERSIONS, "Qwen2ForCausalLM", family)
     convert_target(folder, tmp_path / "m.gguf", TargetOptions(outtype="f32"))
     with NativeTarget(tmp_path / "m.gguf") as target:
         assert not any(target.publishes(il) for il in range(9))

@@ -132,7 +132,7 @@ def test_stored_features_hold_images(family: str, tmp_path: Path) -> None:
     assert again.is_complete
     for numbers in ([0, 1, 2], [2], [1], [0, 1]):
         found, expected = again.batch(numbers), source.batch(numbers)
-        for i, n in enumerate(numbers):  # what stands in the padding does not matter
+        for i, n in enumerate(numbers):  # the values of the padding do not matter
             length = len(samples[n].tokens)
             assert_close(found.features[i, :length], expected.features[i, :length])
             assert (found.embedded is None) == (expected.embedded is None)

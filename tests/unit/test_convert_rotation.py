@@ -9,7 +9,7 @@ from fixtures.targets import FAMILIES
 from llama_eagle.convert.rope import target_sections
 from llama_eagle.convert.source.config import Fields
 from llama_eagle.convert.targets.config import ModelConfig
-from llama_eagle.convert.targets.family import FAMILIES as CONVERTED
+from llama_eagle.convert.targets.conversion import CONVERSIONS
 from llama_eagle.errors import ConfigError
 from transformers import LlamaConfig, Qwen3_5TextConfig, Qwen3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -23,7 +23,7 @@ def keys_of(family: str, **changed: Any) -> dict[str, Any]:
     """The GGUF keys of a tiny model with a changed config.json."""
     _, name, _, fields, _ = FAMILIES[family]
     config = ModelConfig({**fields, **changed, "architectures": [name]}, "folder")
-    found = CONVERTED[name]
+    found = CONVERSIONS[name]
     return found.keys(config, found.dims(config))
 
 
@@ -65,7 +65,7 @@ def test_llama3_factors_are_those_of_transformers(outer: int | None) -> None:
     fields = {**FAMILIES["llama3"][3], **({LENGTH: outer} if outer else {})}
     config = LlamaConfig(**fields)
     expected, _ = ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")
-    family = CONVERTED["LlamaForCausalLM"]
+    family = CONVERSIONS["LlamaForCausalLM"]
     model = ModelConfig({**FAMILIES["llama3"][3], **({LENGTH: outer} if outer else {})}, "folder")
     factors = torch.from_numpy(family.extra(model, family.dims(model))["rope_freqs.weight"])
     plain = 5e5 ** -(torch.arange(0, 32, 2) / 32)

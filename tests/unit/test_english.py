@@ -1,9 +1,11 @@
-"""Rules of plain English that a program can check: docstrings, help texts, messages and pages."""
+"""Rules of plain English that a program can check: docstrings, help texts, messages, comments, patches and pages."""
 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -197,6 +199,41 @@ def test_help_texts_are_sentences() -> None:
 )
 def test_the_rule_of_help_texts(text: str, fault: bool) -> None:
     assert bool(fault_of_help(text)) is fault
+
+
+# --- comments and patches ----------------------------------------------------------------------------------------
+
+
+def python_comments() -> Iterator[tuple[str, str]]:
+    """Yield places and texts of the comments of every Python file, tests included."""
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for token in tokenize.generate_tokens(io.StringIO(path.read_text("utf-8")).readline):
+                if token.type == tokenize.COMMENT:
+                    yield f"{path.relative_to(ROOT)}:{token.start[0]}", token.string
+
+
+def native_comments() -> Iterator[tuple[str, str]]:
+    """Yield places and texts of the comments of every C, C++ and CUDA file."""
+    for path in sorted((ROOT / "native").rglob("*")):
+        if path.suffix in (".h", ".c", ".cpp", ".cu", ".cuh"):
+            for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
+                if found := re.search(r"(?:^|\s)//(.*)|^\s*/?\*(.*)", line):
+                    yield f"{path.relative_to(ROOT)}:{number}", found[1] or found[2] or ""
+
+
+def own_text_of_patches() -> Iterator[tuple[str, str]]:
+    """Yield places and texts of the headers of patches and of the comments that patches add."""
+    for path in sorted((ROOT / "native/patches").rglob("*.patch")):
+        head, _, hunks = path.read_text("utf-8").partition("\n--- ")
+        yield from ((path.name, line) for line in head.splitlines())
+        yield from ((path.name, each) for each in re.findall(r"^\+(?:.*\s)?(?://|#) (.*)$", hunks, re.MULTILINE))
+
+
+@pytest.mark.parametrize("texts", [python_comments, native_comments, own_text_of_patches])
+def test_comments_and_patches_use_plain_words(texts: Callable[[], Iterator[tuple[str, str]]]) -> None:
+    faults = [f"{place}: {found[0]!r} in {text!r}" for place, text in texts() if (found := TURNS.search(text))]
+    assert not faults, "\n".join(faults)
 
 
 # --- pages -------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from llama_eagle.drafting.auto import Auto, Expected
 
 pytestmark = pytest.mark.native
 
-# 8 and 24 blocks of Qwen3.5-35B-A3B in Q4_K_M with an EAGLE-3 draft in Q8_0, by what they read
+# 8 and 24 blocks of Qwen3.5-35B-A3B in Q4_K_M with an EAGLE-3 draft in Q8_0, by the bytes that they read
 EXPERTS_8 = Expected((1.0, 1.163, 1.32, 1.473, 1.621, 1.764, 1.903, 2.038, 2.168), 0.1943)
 EXPERTS_24 = Expected((1.0, 1.261, 1.513, 1.758, 1.995, 2.225, 2.447, 2.663, 2.871), 0.1037)
 DENSE = Expected(token=0.0734)

@@ -1,5 +1,4 @@
-"""The package's rooms, from bottom to top: no import points upward, no files import each other in a circle, and no room
-outgrows what a reader overlooks."""
+"""Layers of the package's folders: imports point downwards, no files import each other, and folders stay small."""
 
 from __future__ import annotations
 

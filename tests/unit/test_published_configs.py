@@ -12,14 +12,14 @@ from fixtures.published import CONFIGS
 from fixtures.targets import make_target
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.convert.targets.config import ModelConfig
-from llama_eagle.convert.targets.family import find_family
+from llama_eagle.convert.targets.conversion import find_conversion
 from llama_eagle.errors import ConfigError
 
 
 def keys(config: dict[str, Any]) -> dict[str, Any]:
-    family = find_family(config, "test")
+    conversion = find_conversion(config, "test")
     model = ModelConfig(config, "test")
-    return {"arch": family.arch, **family.keys(model, family.dims(model))}
+    return {"arch": conversion.arch, **conversion.keys(model, conversion.dims(model))}
 
 
 @pytest.mark.parametrize("name", list(CONFIGS))

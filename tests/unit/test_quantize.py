@@ -63,7 +63,7 @@ def test_it_tells_how_far_it_is(model: Path, tmp_path: Path) -> None:
     quantize(model, tmp_path / "out.gguf", "iq4_xs", QuantizeOptions(threads=1, progress=told.append))
     assert told == sorted(told)
     assert told[0] == 0
-    assert 0.5 < told[-1] < 1  # never full while work goes on
+    assert 0.5 < told[-1] < 1  # never full before the end
 
 
 def test_room_for_both_files_is_looked_for_first(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -247,7 +247,7 @@ def test_batches_repeat_by_seed_and_cover_an_epoch() -> None:
     steps = [plan.batches(step) for step in range(6)]
     assert steps == [same.batches(step) for step in range(6)]
     assert steps != [other.batches(step) for step in range(6)]
-    assert steps[4] == BatchPlan(lengths, 4, 2, 1).batches(4)  # whatever came before
+    assert steps[4] == BatchPlan(lengths, 4, 2, 1).batches(4)  # independent of earlier calls
     for epoch in (steps[:3], steps[3:]):
         assert sorted(n for step in epoch for batch in step for n in batch) == list(range(23))
     assert steps[:3] != steps[3:]

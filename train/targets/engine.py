@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from llama_eagle.convert.targets import FAMILIES
+from llama_eagle.convert.targets import CONVERSIONS
 from llama_eagle.errors import ConfigError, InputError, NativeError
 from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import require_models
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 # llama.cpp's name of an architecture, and that of transformers, which a draft's checkpoint records.
-ARCHITECTURES = {FAMILIES[name].arch: name for name in TEXT_TARGETS}
+ARCHITECTURES = {CONVERSIONS[name].arch: name for name in TEXT_TARGETS}
 CONTROL = 3  # LLAMA_TOKEN_TYPE_CONTROL
 CHUNK = 512  # tokens of one decode
 MLP_NORMS = ("ffn_norm.weight", "post_attention_norm.weight")  # the second is that of the hybrids

@@ -31,7 +31,7 @@ FUNCTION = re.compile(r"\s*<function=([^<>\n]+)>\s*")
 END_FUNCTION = re.compile(r"</function>\s*")
 PARAMETER = re.compile(r"<parameter=([^<>\n]+)>(\n?)")
 _AFTER = rf"</parameter>\s*(?=<parameter=[^<>\n]+>|</function>\s*(?:{END_TOOL}|<function=))"
-END_VALUE = {"\n": re.compile(r"\n" + _AFTER), "": re.compile(r"\n?" + _AFTER)}  # by what follows the opening tag
+END_VALUE = {"\n": re.compile(r"\n" + _AFTER), "": re.compile(r"\n?" + _AFTER)}  # by the text after the opening tag
 
 Schemas = Mapping[str, Mapping[str, Any]]  # tool that may be called -> schema of its parameters
 

@@ -35,7 +35,7 @@ def start_program(command: Sequence[str], variables: Mapping[str, str], **pipes:
         command,
         env=variables,
         stdin=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C comes to us alone: a second one would end it in the middle of its end
+        start_new_session=True,  # only this process gets Ctrl-C: a second one would interrupt the child's shutdown
         preexec_fn=_die_with_parent if sys.platform == "linux" else None,
         **pipes,
     )

@@ -36,7 +36,7 @@ _TYPE = re.compile(r"size = .* -> .*\((\w+)\)")
 _OTHER_TYPE = re.compile(r"warning: (\S+)\s+- ncols .*\(required for type\s+(\w+)\)")
 # Types that llama.cpp refuses without an importance matrix, and the one that a matrix without statistics gets instead.
 _NEEDS_MATRIX = {"iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs"}
-# Of these, the types for which llama.cpp ends the process, where it does not refuse them (embeddings and output).
+# Of these, the types for which llama.cpp ends the process unless it refuses them (embeddings and output).
 _ENDS_WITHOUT_MATRIX = {"iq1_s", "iq2_xxs", "iq2_xs"}
 _WITHOUT_MATRIX = "q3_k"
 _ALIASES = {"q3_k": "q3_k_m", "q4_k": "q4_k_m", "q5_k": "q5_k_m"}

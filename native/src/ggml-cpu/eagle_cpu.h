@@ -44,7 +44,7 @@ bool eagle_cpu_exact_weights(const struct ggml_tensor * weights);
 void eagle_graph_begins(void);
 void eagle_graph_ends(void);
 
-// Set and get the mode of eagle_exact.h. Setting waits for running graphs, and fails if strict mode comes after
+// Set and get the mode of eagle_exact.h. Setting waits for running graphs. Strict mode fails once
 // eagle_allows_foreign_layouts() has returned true.
 bool eagle_cpu_exact_set(int mode);
 int eagle_cpu_exact_mode(void);

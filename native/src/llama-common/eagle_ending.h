@@ -11,7 +11,7 @@
 #include "ggml-backend.h"
 #include "log.h"
 
-// The reason is the last line: what the log's own thread has not written yet comes before it.
+// The reason is the last line: what the log's own thread has not written yet is written before it.
 
 [[noreturn]] inline void eagle_exit(const char * kind, const std::exception & error) {
     common_log_flush(common_log_main());

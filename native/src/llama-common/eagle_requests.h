@@ -60,7 +60,7 @@ inline bool eagle_is_local_name(std::string name) {
            (name.size() > suffix.size() && name.compare(name.size() - suffix.size(), suffix.size(), suffix) == 0);
 }
 
-// Returns true if a request comes from this machine and not from another site's page in its browser. Such a page has a
+// Returns true if a request is from this machine and not from another site's page in its browser. Such a page has a
 // foreign origin, or a foreign host name that resolves to this machine. Programs send no origin, and browser extensions
 // an origin of another scheme.
 inline bool eagle_is_of_this_machine(const std::string & host, const std::string & origin) {

@@ -266,7 +266,7 @@ def _open(source: str, revision: str | None, target: str | None, target_flags: T
     from llama_eagle.convert.drafts import is_draft_config
     from llama_eagle.convert.foreign import refuse_foreign
     from llama_eagle.convert.source import open_checkpoint
-    from llama_eagle.convert.targets import find_family
+    from llama_eagle.convert.targets import find_conversion
     from llama_eagle.files import expand_home
 
     small = open_checkpoint(source, revision=revision, weights=False)
@@ -275,7 +275,7 @@ def _open(source: str, revision: str | None, target: str | None, target_flags: T
         _require_target(source, target)
         _refuse(target_flags, "a draft")
     elif target is None:
-        find_family(small.config, source)
+        find_conversion(small.config, source)
     return small if expand_home(source).is_dir() else open_checkpoint(source, revision=revision)
 
 

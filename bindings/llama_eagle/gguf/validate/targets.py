@@ -1,181 +1,14 @@
-"""Tables of the target families that `convert` writes, as llama.cpp reads them, with fused alternatives."""
+"""Checks of a target's keys and tensors by its family's table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from llama_eagle.gguf.header import ArrayRef, Header, TensorInfo
 from llama_eagle.gguf.rotation import QWEN3VL_SECTIONS, unassigned_pairs
-from llama_eagle.gguf.validate.keys import INT_MAX, check_keys
-from llama_eagle.gguf.validate.table import (
-    F32,
-    I64,
-    MAX_CONTEXT,
-    MAX_EXPERTS,
-    MAX_LAYERS,
-    MAX_WIDTH,
-    Block,
-    Heads,
-    Key,
-    Tensor,
-    check_heads,
-    check_tensors,
-    matrix,
-    unknown_names,
-    vector,
-)  # fmt: skip
-
-REQUIRED = (
-    Key("context_length", "u32", 1, MAX_CONTEXT, required=True),
-    Key("embedding_length", "u32", 1, MAX_WIDTH, required=True),
-    Key("block_count", "u32", 1, MAX_LAYERS, required=True),
-    Key("attention.head_count", "u32s", 0, MAX_WIDTH, required=True),
-    Key("attention.layer_norm_rms_epsilon", "f32", 0, 1, required=True),
-)
-DENSE_KEYS = (Key("feed_forward_length", "u32s", 1, MAX_WIDTH, required=True),)
-EXPERT_KEYS = (
-    Key("expert_count", "u32", 1, MAX_EXPERTS, required=True),
-    Key("expert_used_count", "u32s", 1, MAX_EXPERTS, required=True),
-)
-LINEAR_KEYS = (
-    Key("ssm.conv_kernel", "u32", 2, 64, required=True),
-    Key("ssm.inner_size", "u32", 1, MAX_WIDTH, required=True),
-    Key("ssm.state_size", "u32", 1, MAX_WIDTH, required=True),
-    Key("ssm.group_count", "u32", 1, MAX_WIDTH, required=True),
-    Key("ssm.time_step_rank", "u32", 1, MAX_WIDTH, required=True),
-    Key("full_attention_interval", "u32", 1, INT_MAX),
-)
-
-# Sizes: embd, vocab, ff, eff (an expert's), sff (the shared one's), experts, q, k (rows of the projections), head,
-# rot (rotary pairs), lk, lv (key and value rows of the linear attention), rank, state, conv (its kernel).
-MODEL = (
-    matrix("token_embd.weight", "embd", "vocab"),
-    vector("output_norm.weight", "embd"),
-    matrix("output.weight", "embd", "out", required=False),
-    vector("output.bias", "vocab", required=False),
-    Tensor("d2t", ("out",), required=False, type=I64),
-    *(vector(f"rope_{name}.weight", "rot", required=False) for name in ("freqs", "factors_long", "factors_short")),
-)
-SEPARATE = ("attn_q.weight", "attn_k.weight", "attn_v.weight")
-BIASES = (
-    vector("attn_q.bias", "q", required=False),
-    vector("attn_k.bias", "k", required=False),
-    vector("attn_v.bias", "k", required=False),
-)
-ATTENTION = (
-    Tensor("attn_qkv.weight", ("embd", "q+2*k"), required=False, instead_of=SEPARATE),
-    vector("attn_qkv.bias", "q+2*k", required=False),
-    matrix("attn_q.weight", "embd", "q"),
-    matrix("attn_k.weight", "embd", "k"),
-    matrix("attn_v.weight", "embd", "k"),
-    matrix("attn_output.weight", "q", "embd"),
-    vector("attn_output.bias", "embd", required=False),
-    *BIASES,
-)
-GATED = (  # queries and their gates in one tensor
-    Tensor("attn_qkv.weight", ("embd", "2*q+2*k"), required=False, instead_of=SEPARATE),
-    matrix("attn_q.weight", "embd", "2*q"),
-    matrix("attn_k.weight", "embd", "k"),
-    matrix("attn_v.weight", "embd", "k"),
-    matrix("attn_output.weight", "q", "embd"),
-    vector("attn_q.bias", "2*q", required=False),
-    *BIASES[1:],
-)
-QK_NORMS = (vector("attn_q_norm.weight", "head"), vector("attn_k_norm.weight", "head"))
-NORMS = (vector("attn_norm.weight", "embd"), vector("ffn_norm.weight", "embd"))
-HYBRID_NORMS = (vector("attn_norm.weight", "embd"), vector("post_attention_norm.weight", "embd"))
-DENSE = (
-    matrix("ffn_gate.weight", "embd", "ff"),
-    matrix("ffn_up.weight", "embd", "ff"),
-    matrix("ffn_down.weight", "ff", "embd"),
-    vector("ffn_gate.bias", "ff", required=False),
-    vector("ffn_up.bias", "ff", required=False),
-    vector("ffn_down.bias", "embd", required=False),
-)
-EXPERTS = (
-    matrix("ffn_gate_inp.weight", "embd", "experts"),
-    Tensor(
-        "ffn_gate_up_exps.weight", ("embd", "2*eff", "experts"), required=False,
-        instead_of=("ffn_gate_exps.weight", "ffn_up_exps.weight"),
-    ),
-    matrix("ffn_gate_exps.weight", "embd", "eff", "experts"),
-    matrix("ffn_up_exps.weight", "embd", "eff", "experts"),
-    matrix("ffn_down_exps.weight", "eff", "embd", "experts"),
-)  # fmt: skip
-SHARED_EXPERT = (
-    vector("ffn_gate_inp_shexp.weight", "embd"),
-    matrix("ffn_gate_shexp.weight", "embd", "sff"),
-    matrix("ffn_up_shexp.weight", "embd", "sff"),
-    matrix("ffn_down_shexp.weight", "sff", "embd"),
-)
-DELTA_NET = (
-    matrix("attn_qkv.weight", "embd", "2*lk+lv"),
-    matrix("attn_gate.weight", "embd", "lv"),
-    Tensor("ssm_conv1d.weight", ("conv", "2*lk+lv"), type=F32),
-    vector("ssm_dt.bias", "rank"),
-    vector("ssm_a", "rank"),
-    vector("ssm_norm.weight", "state"),
-    matrix("ssm_out.weight", "lv", "embd"),
-)
-ALPHA_BETA = (matrix("ssm_beta.weight", "embd", "rank"), matrix("ssm_alpha.weight", "embd", "rank"))
-ALPHA_BETA_FUSED = (
-    matrix("ssm_ba.weight", "embd", "2*rank"),
-    Tensor("ssm_in.weight", ("embd", "2*lk+2*lv"), required=False, instead_of=("attn_qkv.weight", "attn_gate.weight")),
-)
-NEXTN = (
-    matrix("nextn.eh_proj.weight", "2*embd", "embd"),
-    vector("nextn.enorm.weight", "embd"),
-    vector("nextn.hnorm.weight", "embd"),
-    matrix("nextn.embed_tokens.weight", "embd", "vocab", required=False),
-    matrix("nextn.shared_head_head.weight", "embd", "vocab", required=False),
-    vector("nextn.shared_head_norm.weight", "embd", required=False),
-)
-
-
-@dataclass(frozen=True)
-class Family:
-    """Tables of a family.
-
-    full: rows of a block with attention. linear: rows of a block with a recurrent state, if there are any. whole_rope:
-    the whole head is rotated.
-    """
-
-    keys: tuple[Key, ...]
-    full: tuple[Tensor, ...]
-    linear: tuple[Tensor, ...] = ()
-    whole_rope: bool = True
-    sections: bool = False  # the rotation has sections for time, height and width
-
-
-FAMILIES = {
-    "llama": Family(DENSE_KEYS, (*NORMS, *ATTENTION, *DENSE)),
-    "qwen2": Family(DENSE_KEYS, (*NORMS, *ATTENTION, *DENSE)),
-    "qwen3": Family(DENSE_KEYS, (*NORMS, *ATTENTION, *QK_NORMS, *DENSE)),
-    "qwen3moe": Family(EXPERT_KEYS, (*NORMS, *ATTENTION, *QK_NORMS, *EXPERTS)),
-    "qwen3vl": Family(DENSE_KEYS, (*NORMS, *ATTENTION, *QK_NORMS, *DENSE), sections=True),
-    "qwen3vlmoe": Family(EXPERT_KEYS, (*NORMS, *ATTENTION, *QK_NORMS, *EXPERTS), sections=True),
-    "qwen3next": Family(
-        EXPERT_KEYS + LINEAR_KEYS,
-        (*HYBRID_NORMS, *GATED, *QK_NORMS, *EXPERTS, *SHARED_EXPERT),
-        (*HYBRID_NORMS, *DELTA_NET, *ALPHA_BETA_FUSED, *EXPERTS, *SHARED_EXPERT),
-        whole_rope=False,
-    ),
-    "qwen35": Family(
-        DENSE_KEYS + LINEAR_KEYS,
-        (*HYBRID_NORMS, *GATED, *QK_NORMS, *DENSE),
-        (*HYBRID_NORMS, *DELTA_NET, *ALPHA_BETA, *DENSE),
-        whole_rope=False,
-        sections=True,
-    ),
-    "qwen35moe": Family(
-        EXPERT_KEYS + LINEAR_KEYS,
-        (*HYBRID_NORMS, *GATED, *QK_NORMS, *EXPERTS, *SHARED_EXPERT),
-        (*HYBRID_NORMS, *DELTA_NET, *ALPHA_BETA, *EXPERTS, *SHARED_EXPERT),
-        whole_rope=False,
-        sections=True,
-    ),
-}
+from llama_eagle.gguf.validate.families import FAMILIES, MODEL, NEXTN, REQUIRED, Family
+from llama_eagle.gguf.validate.keys import check_keys
+from llama_eagle.gguf.validate.table import Block, Heads, check_heads, check_tensors, unknown_names
 
 
 class _Keys:
@@ -309,9 +142,7 @@ def _has_trunk(keys: _Keys, tensors: dict[str, TensorInfo]) -> bool:
 def _blocks(keys: _Keys, family: Family, tensors: dict[str, TensorInfo]) -> list[Block]:
     n_trunk = keys.n_all - keys.n_nextn
     has_trunk = _has_trunk(keys, tensors)
-    full = family.full
-    if family is FAMILIES["llama"] and keys.number("expert_count"):  # Mixtral
-        full = (*NORMS, *ATTENTION, *EXPERTS)
+    full = family.mixed if family.mixed and keys.number("expert_count") else family.full
     blocks = [Block(MODEL)]
     for i in range(n_trunk):
         rows = family.linear if keys.recurrent[i] and family.linear else full

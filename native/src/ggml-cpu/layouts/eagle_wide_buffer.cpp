@@ -1,4 +1,4 @@
-// Buffer type of weights in the layout of eagle_wide.h. It tells ggml which operations it supports, so that a loader
+// Buffer type of weights in the layout of eagle_wide.h. It reports which operations it supports, so that a loader
 // places the matrices there that are used only in products.
 #include "eagle_cores.h"
 #include "eagle_cpu.h"

@@ -26,7 +26,7 @@ void require_grammar_size(const char * text);
 // Checks a repetition before it is expanded. max_times UINT64_MAX: no upper bound.
 void require_repetition(uint64_t min_times, uint64_t max_times);
 
-// Checks the number of rules that a repetition in `rule` stands for, with those of what it repeats.
+// Checks the number of rules that a repetition in `rule` expands to, with the rules of the repeated part.
 void require_repeated(const std::string & rule, uint64_t n_rules);
 
 // Adds n_times copies of n_symbols to the count of the grammar that is being parsed; `rule` has the repetition.

@@ -1,4 +1,4 @@
-"""Families of targets, and the choice of a checkpoint's family."""
+"""Conversions of the target families, and the choice of a checkpoint's conversion."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.table import Dims, Row, Section
-from llama_eagle.convert.targets.config import ModelConfig
+from llama_eagle.convert.targets.config import ModelConfig, full_attention
 from llama_eagle.errors import ConfigError, ConversionError
+from llama_eagle.gguf.mtp import ARCHITECTURES as MTP
+from llama_eagle.gguf.validate.families import FAMILIES, MODEL, NEXTN
 
 
 @dataclass(frozen=True)
@@ -26,9 +28,31 @@ class Block:
     target: str
 
 
-def text_blocks(kinds: list[str]) -> list[Block]:
-    """Return the blocks of a text model, of the given kinds."""
+def _text_blocks(kinds: list[str]) -> list[Block]:
     return [Block(kind, f"layers.{i}.", f"blk.{i}.") for i, kind in enumerate(kinds)]
+
+
+def uniform_blocks(config: ModelConfig) -> list[Block]:
+    """Return the blocks of a text model with full attention in every block."""
+    return _text_blocks(full_attention(config))
+
+
+def hybrid_blocks(config: ModelConfig) -> list[Block]:
+    """Return the blocks of a text model with Gated DeltaNet blocks."""
+    return _text_blocks(["linear" if kind == "linear_attention" else "full" for kind in config.layer_types()])
+
+
+def sections(arch: str, *sources: Row) -> dict[str, tuple[Row, ...]]:
+    """Return the rows of the tensors that the family's table lists, by kind of block.
+
+    sources: known rows; the table decides which of them a block has, and in which order.
+    """
+    family = FAMILIES[arch]
+    kinds = {"model": MODEL, "full": family.full, "linear": family.linear, "mtp": NEXTN if arch in MTP else ()}
+    separate = {kind: [t.name for t in tensors if not t.instead_of] for kind, tensors in kinds.items() if tensors}
+    return {
+        kind: tuple(row for name in names for row in sources if row.target == name) for kind, names in separate.items()
+    }
 
 
 def text_dropped(name: str) -> str | None:
@@ -43,18 +67,24 @@ def text_dropped(name: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class Family:
-    """One llama.cpp architecture. Sections are keyed by block kind; "model" rows belong to no block."""
+class Conversion:
+    """Conversion to one llama.cpp architecture.
+
+    Sections are keyed by block kind; "model" rows belong to no block, and "mtp" rows to an MTP head.
+    """
 
     arch: str
     architectures: tuple[str, ...]  # values of config.json's `architectures`
     dims: Callable[[ModelConfig], dict[str, int]]
     keys: Callable[[ModelConfig, Dims], dict[str, Any]]  # GGUF keys without the "<arch>." prefix
     sections: Mapping[str, tuple[Row, ...]]
-    blocks: Callable[[ModelConfig], list[Block]]
+    blocks: Callable[[ModelConfig], list[Block]] = uniform_blocks
     extra: Callable[[ModelConfig, Dims], dict[str, np.ndarray]] = lambda config, dims: {}  # computed tensors
     dropped: Callable[[str], str | None] = text_dropped  # returns the reason to drop a tensor, None to refuse it
-    has_mtp: bool = False
+
+    @property
+    def has_mtp(self) -> bool:
+        return "mtp" in self.sections
 
     def table(self, config: ModelConfig, n_mtp: int = 0, *, only_mtp: bool = False) -> list[Section]:
         """Return every section of the file.
@@ -79,10 +109,10 @@ class Family:
         return "not in the MTP block: --mtp-only" if only_mtp else self.dropped(name)
 
 
-def mtp_blocks(family: Family, weights: Weights) -> int:
+def mtp_blocks(conversion: Conversion, weights: Weights) -> int:
     """Count the MTP blocks in the checkpoint by their tensors: none, one, or an error."""
     names = [name for name in weights.names() if name.startswith("mtp.")]
-    if not family.has_mtp or not names:
+    if not conversion.has_mtp or not names:
         return 0
     numbers = {int(m[1]) for name in names if (m := re.match(r"mtp\.layers\.(\d+)\.", name))}
     if numbers != {0}:
@@ -93,21 +123,21 @@ def mtp_blocks(family: Family, weights: Weights) -> int:
     return 1
 
 
-def declared_head(family: Family, config: ModelConfig) -> str | None:
+def declared_head(conversion: Conversion, config: ModelConfig) -> str | None:
     """Return the key of config.json that declares an MTP head in a family that has one."""
-    keys = ("mtp_num_hidden_layers", "num_nextn_predict_layers") if family.has_mtp else ()
+    keys = ("mtp_num_hidden_layers", "num_nextn_predict_layers") if conversion.has_mtp else ()
     return next((key for key in keys for part in (config, config.root) if part.get(key)), None)
 
 
-FAMILIES: dict[str, Family] = {}  # by the names in config.json's `architectures`
+CONVERSIONS: dict[str, Conversion] = {}  # by the names in config.json's `architectures`
 
 
-def register(family: Family) -> None:
-    FAMILIES.update(dict.fromkeys(family.architectures, family))
+def register(conversion: Conversion) -> None:
+    CONVERSIONS.update(dict.fromkeys(conversion.architectures, conversion))
 
 
-def find_family(config: dict[str, Any], where: str) -> Family:
-    """Return the family named by config.json's `architectures`; text_config's own takes precedence."""
+def find_conversion(config: dict[str, Any], where: str) -> Conversion:
+    """Return the conversion named by config.json's `architectures`; text_config's own takes precedence."""
     text = config.get("text_config")
     names = (text.get("architectures") if isinstance(text, dict) else None) or config.get("architectures")
     if not isinstance(names, list) or not names:
@@ -115,6 +145,6 @@ def find_family(config: dict[str, Any], where: str) -> Family:
             f"{where}: config.json names no architecture; add that of the original model, such as "
             '"architectures": ["Qwen3ForCausalLM"]'
         )
-    if not isinstance(names[0], str) or names[0] not in FAMILIES:
-        raise ConfigError(f"{where}: architecture {names[0]!r} is not supported; supported: {', '.join(FAMILIES)}")
-    return FAMILIES[names[0]]
+    if not isinstance(names[0], str) or names[0] not in CONVERSIONS:
+        raise ConfigError(f"{where}: architecture {names[0]!r} is not supported; supported: {', '.join(CONVERSIONS)}")
+    return CONVERSIONS[names[0]]
