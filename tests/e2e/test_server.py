@@ -42,7 +42,7 @@ def pair(models: Path) -> list[object]:
 
 @pytest.fixture(scope="module", params=["options", "config"])
 def server(models: Path, request: pytest.FixtureRequest) -> Iterator[Served]:
-    """As --config the same settings, in a file that the Python server would read too."""
+    """As --config the same settings, in a file that llama-cpp-python's server would read too."""
     arguments: list[object] = [*pair(models), *CONTEXT]
     if request.param == "config":
         entry = {
@@ -221,10 +221,11 @@ def test_refusals(models: Path, tmp_path: Path) -> None:
     two = {"models": [{"model": "a.gguf"}, {"model": "b.gguf"}]}
     for content, message, code in (
         ("{", "not valid", 3),
-        ("{}", "no models", 3),
+        ("[]", "must be an object", 3),
+        ("{}", "model is missing", 3),
         (json.dumps(two), "names 2 models", 2),
-        (json.dumps({"models": [{"model": "a.gguf", "chat_format": "x"}]}), "chat_format", 3),
-        (json.dumps({"models": [{"model": "a.gguf", "n_ctx": "64"}]}), "models.0.n_ctx is '64', it must be", 3),
+        (json.dumps({"model": "a.gguf", "chat_format": "x"}), "chat_format", 3),
+        (json.dumps({"model": "a.gguf", "n_ctx": "64"}), "n_ctx is '64', it must be", 3),
     ):
         (tmp_path / "bad.json").write_text(content)
         assert_one_line_error(llama_eagle("serve", "--config", tmp_path / "bad.json"), code, message)
@@ -240,15 +241,14 @@ def test_the_command_line_takes_precedence_over_the_file(tmp_path: Path) -> None
         ("draft_path", "lookup", ("-d", tmp_path / "d.gguf")), ("lookup", False, ("--lookup",)),
     ):  # fmt: skip
         entry = {"model": "t.gguf", **(wrong if key in wrong else {}), key: value}
-        server = {name: entry.pop(name) for name in ("port", "parallel") if name in entry}
-        file.write_text(json.dumps({**server, "models": [entry]}))
+        file.write_text(json.dumps(entry))
         assert_one_line_error(llama_eagle("serve", "--config", file), 2, f"{file}: ")
         assert_one_line_error(llama_eagle("serve", "--config", file, *option), 3, "t.gguf")
 
 
 def test_options_that_the_file_leaves_open_apply(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
-    file.write_text(json.dumps({"models": [{"model": "t.gguf", "n_draft": 200}]}))
+    file.write_text(json.dumps({"model": "t.gguf", "n_draft": 200}))
     assert_one_line_error(llama_eagle("serve", "--config", file, "--exact"), 2, "exact verification supports")
 
 

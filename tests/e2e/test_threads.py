@@ -117,7 +117,7 @@ def test_contexts_take_the_automatic_choice(value: object) -> None:
 
 def served(value: object) -> ServerOptions:
     base = ServerOptions(Path(), DraftingOptions(), ContextOptions())
-    return from_config(Path("serve.yaml"), {"models": [{"model": "m.gguf", "n_threads": value}]}, base)
+    return from_config(Path("serve.yaml"), {"model": "m.gguf", "n_threads": value}, base)
 
 
 @pytest.mark.parametrize(("value", "n"), [("auto", 0), (0, 0), (1, 1), ("1", 1)])

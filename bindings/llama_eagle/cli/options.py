@@ -117,7 +117,7 @@ class ServedDrafting:
     def options(self) -> DraftingOptions:
         """Return the library's options. Raises `UsageError` for values out of range."""
         given = {field.name: getattr(self, field.name) for field in fields(self) if field.name in DRAFTING}
-        texts = {"n_draft": read_n_draft(self.n_draft), "draft_vocab": _read_vocab(self.draft_vocab)}
+        texts = {"n_draft": read_n_draft(self.n_draft), "draft_vocab": read_vocab(self.draft_vocab)}
         return DraftingOptions(**{**given, **texts})
 
 
@@ -340,7 +340,8 @@ def _read_split(text: str | None) -> tuple[float, ...]:
         raise UsageError(f"tensor_split {text!r}: give numbers separated by commas, such as 3,1.") from None
 
 
-def _read_vocab(text: str | None) -> int | str | None:
+def read_vocab(text: str | None) -> int | str | None:
+    """Parse --draft-vocab: a number or all. Raises `UsageError` for anything else."""
     if text is None or text == "all":
         return text
     number = read_number(text)

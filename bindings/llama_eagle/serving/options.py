@@ -255,8 +255,7 @@ def _kinds(served: Checked) -> Iterator[str]:
         yield "draft-simple" if is_model else "draft-mtp"
 
 
-# Types of the keys of a configuration file and of its entry for a model.
-_SERVER: dict[str, Any] = {"host": str | None, "port": int | None, "api_key": str | None, "parallel": int | None}
+# Types of the keys of a configuration file.
 _DRAFTING: dict[str, Any] = {
     "draft_path": str | None,  # another name of draft
     **{each.name: kind | None for each in fields(DraftingOptions) if (kind := about(each.name).kind) is not None},
@@ -268,30 +267,25 @@ _CONTEXT: dict[str, Any] = {
 _LOADING: dict[str, Any] = {
     "n_gpu_layers": int | None, "rpc_servers": str | list[str] | None, "tensor_split": list[float] | None,
 }  # fmt: skip
-_FIELDS: dict[str, Any] = {"n_ctx": int | None, "parallel": int | None, "verbose": bool | None}
+_FIELDS: dict[str, Any] = {
+    "host": str | None, "port": int | None, "api_key": str | None, "n_ctx": int | None, "parallel": int | None,
+    "parse_special": bool | None, "verbose": bool | None,
+}  # fmt: skip
 _MODEL: dict[str, Any] = {"model": str, "model_alias": str | None, "mmproj_path": str | None}
-_IGNORED: dict[str, Any] = {"n_threads_batch": int | None, "n_batch": int | None}  # n_threads and n_ubatch apply
-_ENTRY = {**_MODEL, **_FIELDS, **_DRAFTING, **_CONTEXT, **_LOADING, **_IGNORED}
-CONFIG_KEYS = (*_SERVER, *_ENTRY)
+_CONFIG = {**_MODEL, **_FIELDS, **_DRAFTING, **_CONTEXT, **_LOADING}
+CONFIG_KEYS = tuple(_CONFIG)
 
 
-def from_config(
-    path: Path, settings: Mapping[str, Any], base: ServerOptions, kept: Collection[str] = ()
-) -> ServerOptions:
+def from_config(path: Path, settings: Any, base: ServerOptions, kept: Collection[str] = ()) -> ServerOptions:
     """Return `base` with the changes of a configuration file, except for the keys in `kept`.
 
-    Its form is {host, port, api_key, models: [{model, draft, n_ctx, ...}]}. Raises `InputError` for an unknown key or a
-    wrong value, `UsageError` for several models or values out of range.
+    Its form is {model, draft, n_ctx, host, ...}, or that of llama-cpp-python's server with one model. Raises
+    `InputError` for an unknown key or a wrong value, `UsageError` for several models or values out of range.
     """
     try:
-        found = typed(path, settings, {**_SERVER, "models": list[Any]})
-        if len(found["models"]) != 1:
-            raise UsageError(
-                f"the file names {len(found['models'])} models, but a server serves one. Start one server per model."
-            )
-        entry = typed(path, found.pop("models")[0], _ENTRY, where="models.0")
-        server, entry = ({key: each for key, each in part.items() if key not in kept} for part in (found, entry))
-        return _configured(_given(server, _SERVER), entry, base)
+        is_foreign = isinstance(settings, dict) and "models" in settings
+        found = typed(path, _imported(path, settings) if is_foreign else settings, _CONFIG)
+        return _configured({key: each for key, each in found.items() if key not in kept}, base)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
 
@@ -299,9 +293,20 @@ def from_config(
 def _given(entry: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries that are not null."""
     return {name: entry[name] for name in names if entry.get(name) is not None}
+def _imported(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return llama-cpp-python's {host, ..., models: [{model, ...}]} in our form, and warn of keys that are dropped."""
+    models = typed(path, settings, {"models": list[dict[str, Any]]}, others=True)["models"]
+    if len(models) != 1:
+        raise UsageError(f"the file names {len(models)} models, but a server serves one. Start one server per model.")
+    found = {**settings, **models[0]}
+    if dropped := found.keys() - {*_CONFIG, "models"}:
+        console.warn(f"{path}: keys that have no effect here: {', '.join(sorted(map(str, dropped)))}.")
+    return {key: each for key, each in found.items() if key in _CONFIG}
 
 
-def _configured(server: dict[str, Any], entry: Mapping[str, Any], base: ServerOptions) -> ServerOptions:
+
+
+def _configured(entry: Mapping[str, Any], base: ServerOptions) -> ServerOptions:
     drafting, loading = _given(entry, _DRAFTING), _given(entry, _LOADING)
     if "draft_path" in drafting:
         drafting["draft"] = drafting.pop("draft_path")
@@ -313,7 +318,7 @@ def _configured(server: dict[str, Any], entry: Mapping[str, Any], base: ServerOp
     mmproj = entry.get("mmproj_path") or base.mmproj
     return replace(
         base,
-        **{**_given(entry, _FIELDS), **server},
+        **_given(entry, _FIELDS),
         model=Path(entry["model"]),
         alias=entry.get("model_alias") or base.alias,
         mmproj=None if mmproj is None else Path(mmproj),

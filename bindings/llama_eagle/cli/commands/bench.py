@@ -19,8 +19,10 @@ from llama_eagle.cli.options import (
     Json,
     PMin,
     Threads,
+    drafting_option,
+    read_vocab,
 )
-from llama_eagle.drafting.options import LOOKUP, DraftingOptions
+from llama_eagle.drafting.options import DRAFT_VOCAB, LOOKUP, NONE, DraftingOptions
 from llama_eagle.errors import UsageError
 from llama_eagle.files import cache_dir
 from llama_eagle.native.limits import LONGEST, read_number
@@ -71,26 +73,8 @@ class Pair:
         Path | None,
         typer.Option("--model", "-m", metavar="TARGET.gguf", help="Target model to benchmark, instead of --synthetic."),
     ] = None
-    draft: Annotated[
-        Path | None,
-        typer.Option(
-            "--draft",
-            "-d",
-            metavar="DRAFT.gguf|mtp|lookup",
-            help="Drafter: mtp or lookup; for --model, also a GGUF file (default for --model: the target's MTP head or "
-            "a draft next to it if present, else prompt look-up).",
-        ),
-    ] = None
-    drafter: Annotated[
-        str | None,
-        typer.Option(metavar="eagle3|mtp|lookup", help="Kind of drafter for --synthetic (default: eagle3)."),
-    ] = None
-    draft_vocab: Annotated[
-        str,
-        typer.Option(
-            metavar="N|all", help="Number of tokens that the MTP head can propose, or all.", rich_help_panel=ADVANCED
-        ),
-    ] = "16384"
+    draft: Annotated[str | None, drafting_option("draft", "-d")] = None
+    draft_vocab: Annotated[str | None, drafting_option("draft_vocab")] = None
     prompt: Annotated[
         str | None,
         typer.Option(
@@ -102,22 +86,28 @@ class Pair:
     ] = None
 
     @property
+    def drafter(self) -> str:
+        """The kind of drafter: eagle3 (a file), mtp or lookup."""
+        return self.draft if self.draft in (MTP, LOOKUP) else EAGLE3
+
+    @property
     def n_rows(self) -> int | None:
         """Rows of the MTP head that are computed; None: all, or no MTP head. Raises `UsageError`."""
-        return _rows(self.draft_vocab) if self.drafter == MTP else None
+        rows = self.drafting().draft_vocab or DRAFT_VOCAB
+        return rows if self.drafter == MTP and isinstance(rows, int) else None
 
-    def completed(self) -> Pair:
-        """Return a copy with `drafter` set, and `draft` set only if it is a file. Raises `InputError`."""
-        if str(self.draft) in (MTP, LOOKUP):
-            return replace(self, drafter=str(self.draft), draft=None)
-        if self.model is None or self.draft is not None or self.drafter is not None:
-            return replace(self, drafter=self.drafter or EAGLE3)
+    def drafting(self) -> DraftingOptions:
+        """Return the library's options. Raises `UsageError` for values out of range."""
+        return DraftingOptions(self.draft, draft_vocab=read_vocab(self.draft_vocab))
+
+    def resolved(self) -> Pair:
+        """Return a copy whose `draft` names the target's drafter. Raises `InputError` for a file that is no model."""
+        if self.model is None or self.draft is not None:
+            return self
         from llama_eagle.drafting.resolve import resolve
 
-        found = resolve(self.model, DraftingOptions()).options
-        if found.draft_file is not None:
-            return replace(self, drafter=EAGLE3, draft=found.draft_file)
-        return replace(self, drafter=LOOKUP if found.model is None else MTP)
+        found = resolve(self.model, self.drafting()).options.model
+        return replace(self, draft=LOOKUP if found is None else str(found))
 
 
 @dataclass(frozen=True)
@@ -217,14 +207,14 @@ def bench(
 ) -> None:
     """Measure decoding speed without drafts and by draft length.
 
-    Give --synthetic, which generates the files, or --model. Without a draft model, prompt look-up is the drafter; with
-    one, look-up alone is measured too. With --peers upstream, llama.cpp's own drafters run on the same files,
-    alternating with ours.
+    Give --synthetic, which generates a target and an EAGLE-3 draft (with --draft mtp, an MTP head), or --model. Without
+    a draft model, prompt look-up is the drafter; with one, look-up alone is measured too. With --peers upstream,
+    llama.cpp's own drafters run on the same files, alternating with ours.
     """
     from llama_eagle.bench import report
 
     _refuse_conflicts(pair, runs)
-    pair = pair.completed()
+    pair = pair.resolved()
     _refuse_unused(pair)
     if plot is not None:
         report.require_plotting(plot)
@@ -251,15 +241,11 @@ def _refuse_conflicts(pair: Pair, runs: Runs) -> None:
         raise UsageError(f"--peers {runs.peers!r}: the only peer is upstream.")
     if runs.peers and runs.rpc:
         raise UsageError("--peers upstream is built without RPC. Leave one of --peers and --rpc out.")
-    if pair.drafter not in (None, EAGLE3, MTP, LOOKUP):
-        raise UsageError(f"--drafter {pair.drafter!r}: choose {EAGLE3}, {MTP} or {LOOKUP}.")
-    if pair.drafter in (MTP, LOOKUP) and (pair.draft or pair.draft_type):
-        raise UsageError(f"--drafter {pair.drafter} needs no other file. Leave out --draft and --draft-type.")
-    if pair.drafter == EAGLE3 and str(pair.draft) in (MTP, LOOKUP):
-        raise UsageError(f"--drafter {EAGLE3} and --draft {pair.draft} contradict each other. Leave one out.")
     if (pair.synthetic is None) == (pair.model is None):
         raise UsageError("give either --synthetic SHAPE or -m TARGET.gguf.")
-    if pair.synthetic is not None and pair.draft is not None and str(pair.draft) not in (MTP, LOOKUP):
+    if pair.draft == NONE:
+        raise UsageError("--draft none: decoding without drafts is always measured. Name a drafter, or leave it out.")
+    if pair.synthetic is not None and pair.draft not in (None, MTP, LOOKUP):
         raise UsageError(f"--synthetic generates its draft, so --draft {pair.draft} does not apply. Leave one out.")
 
 
@@ -307,16 +293,12 @@ def _jobs(pair: Pair, runs: Runs) -> list[tuple[dict[str, Any], Job]]:
 
 
 def _real_job(pair: Pair, runs: Runs, target: Path) -> Job:
-    draft = pair.draft
-    if draft is None and pair.drafter == EAGLE3:
-        raise UsageError("--drafter eagle3 needs a draft: -d DRAFT.gguf. Leave --drafter out to use the default.")
-    if draft is not None and pair.draft_type is not None:
-        draft = _in_type(draft, pair.draft_type.lower())
     from llama_eagle.drafting.resolve import resolve
     from llama_eagle.gguf.header import read_model
 
-    if pair.drafter == MTP:
-        resolve(target, DraftingOptions(draft=MTP))  # refuses a target without a head
+    draft = resolve(target, pair.drafting()).options.draft_file  # refuses a target without the named head
+    if draft is not None and pair.draft_type is not None:
+        draft = _in_type(draft, pair.draft_type.lower())
     job = runs.job(pair, target, draft, pair.prompt or PROMPT)
     return replace(job, is_chat=bool(read_model(target)[0].keys.get("tokenizer.chat_template")))
 
@@ -364,12 +346,6 @@ def _lengths(text: str) -> tuple[int | str, ...]:
     if not parts or not all(part == "auto" or (read_number(part) or 0) > 0 for part in parts):
         raise UsageError(f"--n-draft {text!r}: give lengths from 1 and auto, such as 1,2,4,auto.")
     return tuple("auto" if part == "auto" else int(part) for part in parts)
-
-
-def _rows(text: str) -> int | None:
-    if text != "all" and not (read_number(text) or 0) > 0:
-        raise UsageError(f"--draft-vocab {text!r}: give a number of tokens from 1, or all.")
-    return None if text == "all" else int(text)
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:

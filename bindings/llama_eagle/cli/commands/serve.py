@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,13 +18,14 @@ from llama_eagle.cli.options import (
     FLAGS,
     TARGET_HELP,
     Computing,
+    ParseSpecial,
     ServedDrafting,
     Threads,
     Verbose,
     Vision,
     in_flags,
 )
-from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
+from llama_eagle.errors import EnvironmentFailure, UsageError
 from llama_eagle.files import read_json_or_yaml
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ def serve(
     parallel: Annotated[
         int, typer.Option("--parallel", "-np", help="Maximum number of conversations at the same time, 1 to 16.")
     ] = 4,
+    parse_special: ParseSpecial = True,
     verbose: Verbose = False,
     extra: Annotated[
         list[str] | None,
@@ -113,11 +115,12 @@ def serve(
         api_key=address.api_key,
         open_to_all=address.no_api_key,
         parallel=parallel,
+        parse_special=parse_special,
         verbose=verbose,
         extra=tuple(extra or ()),
     )
     if config is not None:
-        options = serving.from_config(config, read_settings(config), options, _keys_on_command_line(context))
+        options = serving.from_config(config, read_json_or_yaml(config), options, _keys_on_command_line(context))
     served = serving.check(options)
     if problem := without_effect(served.drafts):
         console.warn(f"{problem}: --draft, --lookup.")
@@ -144,17 +147,6 @@ def _name(target: Header) -> str:
     """Return the name of the file, followed by that of the model if the file has one."""
     name = target.keys.get("general.name")
     return f"{target.path.name} ({name})" if name else target.path.name
-
-
-def read_settings(path: Path) -> Mapping[str, Any]:
-    """Read the file of `--config`. Raises `InputError` also if it names no models."""
-    settings = read_json_or_yaml(path)
-    models = settings.get("models") if isinstance(settings, dict) else None
-    if models is not None and not isinstance(models, list):
-        raise InputError(f"{path}: models is {models!r:.60}, it must be a list with one entry per model. Correct it.")
-    if not models:
-        raise InputError(f"{path}: no models. Add an entry to `models`.")
-    return settings
 
 
 def require_free(host: str, port: int) -> None:
