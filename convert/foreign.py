@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 
 from llama_eagle.convert.source import Checkpoint
-from llama_eagle.convert.source.folder import ADAPTER
+from llama_eagle.convert.source.folder import ADAPTER, AdapterError
 from llama_eagle.errors import ConversionError, EagleError
 
 _OTHER_DRAFT = "Its network is not that of EAGLE-3: use an EAGLE-3 draft for this target (llama-eagle pairs)."
 _ARCHITECTURES = {
     "DominoDraftModel": f"a Domino draft. {_OTHER_DRAFT}",
+    "MTPDraftModel": (
+        "an MTP head in the format of speculators. Convert the target's own checkpoint, which has its head."
+    ),
+    "Qwen3DFlyModel": f"a DFly draft. {_OTHER_DRAFT}",
     "PEagleDraftModel": f"a P-EAGLE draft, which drafts several tokens at once. {_OTHER_DRAFT}",
 }
 _TENSORS = {
@@ -37,8 +41,10 @@ def _reason(checkpoint: Checkpoint) -> str | None:
             return _ARCHITECTURES[name]
     try:
         names = checkpoint.names()
-    except EagleError as error:  # other faults of the weights are reported when they are converted
-        return ADAPTER if ADAPTER in str(error) else None
+    except AdapterError:
+        return ADAPTER
+    except EagleError:  # faults of the weights are reported when they are converted
+        return None
     for pattern, reason in _TENSORS.items():
         if any(re.search(pattern, name) for name in names):
             return reason

@@ -1,4 +1,4 @@
-"""DFlash, DFlash2 and DSpark drafts, which llama.cpp runs itself, in the layout of its own converter.
+"""DFlash, DFlash2 and DSpark drafts, in the layout of llama.cpp's own converter.
 
 They draft a block of tokens at once, with attention over features of the target and over the block itself. DFlash2 adds
 local convolutions and a selector of candidates, DSpark a Markov head and a confidence head.
@@ -83,7 +83,11 @@ def _table(config: DFlashConfig, n_layer: int, skipped: set[str]) -> list[Sectio
 
 
 def _dropped(name: str) -> str | None:
-    return "the target's is used" if name in ("lm_head.weight", "embed_tokens.weight") else match(DROPPED, name)
+    if name in ("lm_head.weight", "embed_tokens.weight"):
+        return "the target's is used"
+    if name.startswith("confidence_head."):
+        return "without a Markov head nothing uses it"
+    return match(DROPPED, name)
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,7 @@ def _read(checkpoint: Checkpoint, target: Target) -> _Draft:
         raise ConversionError("mask_embedding.pt (MiMo) is read by llama.cpp's convert_hf_to_gguf.py only")
     dims = {**sizes(config), "draft_vocab": _vocabulary(config, weights, target)}
     skipped = {"token_embd.weight"} if config.root.flag("has_embed_tokens") is False else set()
-    if config.kind == "DSpark" and dims["draft_vocab"] == dims["vocab"]:
+    if config.is_dspark and dims["draft_vocab"] == dims["vocab"]:
         skipped.add("output.weight")
     planned = plan(_table(config, dims["n_layer"], skipped), weights, dims, _dropped)
     return _Draft(config, checkpoint, target, weights, dims, planned)
@@ -122,8 +126,6 @@ def _check_target(config: DFlashConfig, target: Target) -> None:
     ids = config.boundaries()
     if min(ids) < 0 or max(ids) > target.n_layer or len(set(ids)) != len(ids):
         raise ConfigError(f"{config.where}: it reads the boundaries {ids} of a target of {target.n_layer} layers")
-    if config.root.flag("sample_from_anchor") and config.kind != "DSpark":
-        raise ConversionError(f"{config.where}: sample_from_anchor is true, which llama.cpp supports for DSpark only")
 
 
 def _vocabulary(config: DFlashConfig, weights: Weights, target: Target) -> int:
@@ -182,8 +184,14 @@ def _report(draft: _Draft, table: list[TensorRow], n_bytes: int) -> DraftReport:
         settings={"block_size": config.block_size, "n_vocab_draft": draft.dims["draft_vocab"]},
         tensors=table,
         n_bytes=n_bytes,
-        warnings=[f"llama.cpp runs {config.kind} drafts itself (draft-dflash); llama-eagle's engine does not"],
+        warnings=_warnings(config),
     )
+
+
+def _warnings(config: DFlashConfig) -> list[str]:
+    if config.kind == "DSpark" or not config.samples_from_anchor():
+        return []
+    return [f"stock llama.cpp drafts badly with this file: for {config.kind} it does not read sample_from_anchor"]
 
 
 def convert_dflash(

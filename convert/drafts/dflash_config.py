@@ -43,11 +43,26 @@ class DFlashConfig(ModelConfig):
         self.architecture = next(iter(self.root.texts("architectures")), "")
         if self.architecture in _OTHERS:
             raise ConversionError(f"{source}: {self.architecture} is read by llama.cpp's convert_hf_to_gguf.py only")
-        is_dspark = self.architecture in _DSPARK or self.root.get("speculators_model_type") == "dspark"
+        if (arch := self.settings.get("model_arch")) not in (None, "dflash"):
+            raise ConversionError(f"{source}: a draft of another network (model_arch {arch!r}), not of DFlash")
+        self.is_dspark = self.architecture in _DSPARK or "dspark" in (
+            self.root.get("speculators_model_type"),
+            self.settings.get("projector_type"),
+        )
         is_second = self.settings.get("selector_rank") is not None
-        self.kind = "DSpark" if is_dspark else "DFlash2" if is_second else "DFlash"
-        self.settings.require("markov_head_type", "vanilla")
+        has_markov = self.is_dspark and self.settings.get("markov_rank") != 0
+        self.kind = "DSpark" if has_markov else "DFlash2" if is_second else "DFlash"
+        self._refuse_other_parts()
         self.require("attention_bias", False)
+
+    def _refuse_other_parts(self) -> None:
+        """Refuse projectors and Markov heads of other networks, by name."""
+        projector = self.settings.get("projector_type")
+        if projector not in (None, "dflash", "dspark"):
+            raise ConversionError(f"{self.where}: a projector of type {projector!r}, expected dflash or dspark")
+        head = self.settings.get("markov_head_type")
+        if self.kind == "DSpark" and head not in (None, "vanilla"):
+            raise ConversionError(f"{self.where}: a Markov head of type {head!r}, only 'vanilla' is supported")
 
     @property
     def block_size(self) -> int:
@@ -63,16 +78,19 @@ class DFlashConfig(ModelConfig):
         return [i + 1 for i in ids]
 
     def samples_from_anchor(self) -> bool:
-        """Return True if the block's first place drafts a token; by default not in the format of speculators."""
-        stated = self.root.flag("sample_from_anchor")
+        """Return True if the block's first place drafts a token.
+
+        By default it does in DSpark drafts, except those in the format of speculators.
+        """
+        stated = self.settings.flag("sample_from_anchor")
         speculators = any(self.root.get(key) for key in ("transformer_layer_config", "aux_hidden_state_layer_ids"))
-        return not speculators if stated is None else stated
+        return self.is_dspark and not speculators if stated is None else stated
 
 
 def sizes(config: DFlashConfig) -> dict[str, int]:
     dims, settings = dense_dims(config), config.settings
     kernel, group = settings.integer("conv_kernel_size") or 1, settings.integer("conv_group_size") or dims["embd"]
-    rank = settings.integer("selector_rank") or settings.integer("markov_rank") or 0
+    rank = settings.integer({"DFlash2": "selector_rank", "DSpark": "markov_rank"}.get(config.kind, "")) or 0
     return {
         **dims,
         "aux": len(config.boundaries()),
@@ -97,7 +115,7 @@ def keys(config: DFlashConfig, dims: Dims) -> dict[str, Any]:
     causal = settings.flag("causal") if settings.get("is_causal") is None else settings.flag("is_causal")
     if causal is not None:
         found["attention.causal"] = causal
-    if config.kind == "DSpark":
+    if config.kind == "DSpark" or config.samples_from_anchor():
         found["sample_from_anchor"] = config.samples_from_anchor()
     return found
 

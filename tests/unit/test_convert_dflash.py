@@ -14,7 +14,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from fixtures.dflash import CASES, DFlashSpec, dflash_tensors, make_dflash
+from fixtures.dflash import CASES, OURS, DFlashSpec, dflash_tensors, make_dflash
 from fixtures.eagle3_checkpoints import make_target_gguf
 from llama_eagle.cli import run
 from llama_eagle.convert.drafts import DraftOptions, convert_draft, is_draft
@@ -33,16 +33,18 @@ def convert(tmp_path: Path, target: Path, spec: DFlashSpec, **options: Any) -> g
     return gguf.GGUFReader(tmp_path / "out.gguf")
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *OURS])
 def test_every_stored_value_reaches_the_file(case: str, tmp_path: Path, target: Path) -> None:
     """Compared as bags of numbers: names and order of rows are the parity test's."""
-    spec = replace(CASES[case], dtype="float32")
+    spec = replace({**CASES, **OURS}[case], dtype="float32")
     reader = convert(tmp_path, target, spec, outtype="f32")
     stored = {name: t for name, t in dflash_tensors(spec).items() if name not in ("d2t", "t2d")}
     if spec.top.get("has_embed_tokens") is False:
         del stored["embed_tokens.weight"]
     if spec.kind == "dspark" and spec.n_draft == 512:
         stored.pop("lm_head.weight", None)
+    if not spec.markov:
+        del stored["confidence_head.proj.weight"], stored["confidence_head.proj.bias"]
     found = [t.data for t in reader.tensors if t.name != "d2t"]
     assert len(found) == len(stored)
     for a, b in ((found, [t.numpy() for t in stored.values()]),):
@@ -95,11 +97,13 @@ REFUSED: dict[str, tuple[DFlashSpec, str]] = {
     "other hidden size": (DFlashSpec(top={"hidden_size": 65}), "--target"),
     "other activation": (DFlashSpec(top={"hidden_act": "gelu"}), "hidden_act"),
     "biases": (DFlashSpec(top={"attention_bias": True}), "attention_bias"),
-    "other Markov head": (DFlashSpec("dspark", top={"markov_head_type": "rnn"}), "markov_head_type"),
+    "recurrent Markov head": (DFlashSpec("dspark", top={"markov_head_type": "rnn"}), "type 'rnn'"),
+    "gated Markov head": (DFlashSpec("dspark", extra={"markov_head_type": "gated"}), "type 'gated'"),
+    "DFlare": (DFlashSpec(n_layer=9, top={"model_arch": "dflare"}), "model_arch 'dflare'"),
+    "other projector": (DFlashSpec(extra={"projector_type": "domino"}), "type 'domino'"),
     "no rank": (DFlashSpec("dspark", top={"markov_rank": None}), "markov_w1"),
     "no map": (DFlashSpec(speculators=True, top={"draft_vocab_size": 160}), "no d2t"),
     "other map": (DFlashSpec("dspark", n_draft=160, top={"draft_vocab_size": 161}), "draft_vocab_size"),
-    "anchor": (DFlashSpec(speculators=True, top={"sample_from_anchor": True}), "DSpark only"),
     "too few kinds": (
         DFlashSpec(top={"use_sliding_window": True, "sliding_window": 8, "layer_types": []}),
         "layer_types",
@@ -140,4 +144,12 @@ def test_dry_run_and_command(tmp_path: Path, target: Path, capsys: pytest.Captur
     done = json.loads(capsys.readouterr().out)
     assert (done["producer"], done["layer_ids"]) == ("DSpark", [2, 5, 7])
     assert (done["tensors"], done["n_bytes"]) == (planned["tensors"], planned["n_bytes"])
-    assert any("llama.cpp runs DSpark drafts itself" in warning for warning in done["warnings"])
+
+
+def test_stock_llama_cpp_does_not_read_the_anchor_of_dflash(tmp_path: Path, target: Path) -> None:
+    for name, anchored in (("dflash-anchor", True), ("dspark-no-markov", True), ("dflash-speculators", None)):
+        folder = make_dflash(tmp_path / name, OURS[name])
+        report = convert_draft(folder, target, tmp_path / "out.gguf")
+        field = gguf.GGUFReader(tmp_path / "out.gguf").fields.get("dflash.sample_from_anchor")
+        assert (field.contents() if field else None) == anchored
+        assert any("sample_from_anchor" in warning for warning in report.warnings) == bool(anchored)

@@ -33,6 +33,8 @@ def write(folder: Path, config: dict[str, Any] | None, *names: str, file: str = 
     [
         ({"architectures": ["DominoDraftModel"]}, (), "a Domino draft"),
         ({"architectures": ["PEagleDraftModel"]}, (), "a P-EAGLE draft"),
+        ({"architectures": ["Qwen3DFlyModel"]}, (), "a DFly draft"),
+        ({"architectures": ["MTPDraftModel"]}, (), "format of speculators"),
         (LLAMA, (f"base_model.model.{Q_PROJ}.lora_A.default.weight",), "Merge it first"),
         (LLAMA, (f"{Q_PROJ}.base_layer.weight",), "an adapter that is not merged"),
         ({**LLAMA, "quantization": {"bits": 4}}, (f"{Q_PROJ}.scales", f"{Q_PROJ}.biases"), "an MLX checkpoint"),
