@@ -112,7 +112,9 @@ def test_what_is_no_small_model(target: Header, tmp_path: Path) -> None:
     for key, value in (("add_bos_token", True), ("eos_token_id", 3)):
         keys = {**target.keys, "tokenizer.ggml.add_eos_token": True, "tokenizer.ggml.add_bos_token": False}
         of_target, of_draft = (replace(target, keys=each) for each in (keys, {**keys, f"tokenizer.ggml.{key}": value}))
-        assert f"tokenizer.ggml.{key} is" in next(small.problems(of_target, replace(of_draft, path=tmp_path / "other.gguf")))
+        assert f"tokenizer.ggml.{key} is" in next(
+            small.problems(of_target, replace(of_draft, path=tmp_path / "other.gguf"))
+        )
 
 
 def test_projector_is_no_target(tmp_path: Path) -> None:

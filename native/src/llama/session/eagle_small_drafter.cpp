@@ -35,6 +35,11 @@ void write(const void * from, char *& data, int64_t size) {
 
 }  // namespace
 
+void SmallSequence::clear() {
+    Sequence::clear();
+    rows_.clear();
+}
+
 void SmallSequence::skip_to(int32_t n_past) {
     Sequence::skip_to(n_past);
     rows_.assign(n_past, UNKNOWN);

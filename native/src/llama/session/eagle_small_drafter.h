@@ -14,7 +14,7 @@ class SmallSequence : public Sequence {
 
     int32_t seq() const { return seq_; }
 
-    void clear() override { skip_to(0); }
+    void clear() override;
     void skip_to(int32_t n_past) override;
     void stage(const std::vector<ggml_tensor *> &, int32_t, int32_t) override {}
     void append(const llama_token * tokens, int32_t n) override;
