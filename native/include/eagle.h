@@ -87,6 +87,7 @@ LLAMA_API struct eagle_session_params eagle_session_default_params(void);
 // model_dft is the draft, which follows what the session evaluates:
 //   - null: no draft. Tokens that the caller proposes can still be verified;
 //   - a model of architecture eagle3: an EAGLE-3 draft;
+//   - a model of architecture dflash: a block draft, which proposes all tokens of a round in one pass;
 //   - the target's own llama_model, loaded with llama_model_params.load_mtp: the MTP head in the target's file. The
 //     session uses the model's weights without a copy, except for a head that n_vocab_draft trims;
 //   - another llama_model of the target's architecture, loaded with load_mtp from a file with an MTP head (mtp-*.gguf;
@@ -99,7 +100,7 @@ LLAMA_API int32_t eagle_session_new(struct llama_context * ctx_tgt, const struct
                                     const struct eagle_session_params * params, eagle_session ** out);
 LLAMA_API void eagle_session_free(eagle_session * session);
 
-// "EAGLE-3", "MTP", or "" without a draft; static storage.
+// "EAGLE-3", "MTP", "DFlash", or "" without a draft; static storage.
 LLAMA_API const char * eagle_draft_kind(const eagle_session * session);
 
 // Name of the device that the draft runs on, "" without a draft. Valid as long as the session.
@@ -109,7 +110,7 @@ LLAMA_API const char * eagle_draft_device(const eagle_session * session);
 // sentence, which is also logged; "" if it runs there. Valid as long as the session.
 LLAMA_API const char * eagle_draft_notice(const eagle_session * session);
 
-// Bytes of weights that the draft reads for each drafted token.
+// Bytes of weights that the draft reads for each drafted token, or for each block of them.
 LLAMA_API double eagle_draft_bytes_read(const eagle_session * session);
 
 // Clears both memories.

@@ -41,6 +41,7 @@ struct eagle_policy_params {
     const float *
         row_cost;      // weights that a decode of 1, 2, ... rows reads, as a share of one row's; null: all the same
     float token_cost;  // the same of a drafted token; 0: unknown
+    float draft_cost;  // the same of a draft of any length: not 0 for a model that drafts a block at once
 };
 
 LLAMA_API struct eagle_policy_params eagle_policy_default_params(void);

@@ -133,10 +133,10 @@ def _in_folder(folder: Path, outtype: str | None) -> Path:
 
 
 def _is_draft(path: Path) -> bool:
-    from llama_eagle.gguf.pairing import DRAFT_ARCHITECTURE, KNOWN_NON_TARGETS
+    from llama_eagle.gguf.pairing import DRAFT_KINDS, KNOWN_NON_TARGETS
     from llama_eagle.gguf.sidecars import peek_architecture
 
-    return peek_architecture(path) in (DRAFT_ARCHITECTURE, "dflash", *KNOWN_NON_TARGETS)
+    return peek_architecture(path) in (*DRAFT_KINDS, *KNOWN_NON_TARGETS)
 
 
 def _by_name(repo: str, subfolder: str, wanted: str | None, with_draft: bool) -> Path:

@@ -21,10 +21,12 @@ class Expected:
     """Bytes of weights read per round, relative to a plain decode. They order the lengths before any is measured.
 
     decodes: of 1, 2, ... rows; with experts, more rows read more weights. token: of a drafted token (0: unknown).
+    draft: of a draft of any length, for models that draft a block at once.
     """
 
     decodes: tuple[float, ...] = (1.0,)
     token: float = 0.0
+    draft: float = 0.0
 
 
 UNKNOWN = Expected()
@@ -43,6 +45,7 @@ class Policy:
         params.n_draft_max, params.n_draft, params.has_model = n_draft_max, n_draft, has_model
         costs = (ctypes.c_float * len(expected.decodes))(*expected.decodes)
         params.n_rows, params.row_cost, params.token_cost = len(costs), costs, expected.token
+        params.draft_cost = expected.draft
         check(self._lib.eagle_policy_new(ctypes.byref(params), ctypes.byref(self._handle)), "eagle_policy_new")
         weakref.finalize(self, self._lib.eagle_policy_free, self._handle)
 

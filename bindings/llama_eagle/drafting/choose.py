@@ -17,6 +17,8 @@ from llama_eagle.errors import UsageError
 from llama_eagle.native.limits import MAX_EXACT_DRAFT
 from llama_eagle.sessions.session import EagleSession
 
+BLOCK_TOKEN = 0.01  # of a plain decode: another row of a block draft, without its weights
+
 
 def choose_drafters(session: EagleSession, options: DraftingOptions, draft_model: Any = None) -> list[Drafter]:
     """Return the drafters of `session`: the one to try first, and its draft model.
@@ -50,7 +52,10 @@ def expected_times(session: EagleSession) -> Expected:
     """Estimate relative round times from the bytes of the models' weights."""
     reads = [session.bytes_read(n_rows) for n_rows in range(1, session.n_draft_max + 2)]
     decodes = tuple(n_bytes / reads[0] for n_bytes in reads)
-    return Expected(decodes, session.draft_bytes_read / reads[0]) if session.has_draft else Expected(decodes)
+    if not session.has_draft:
+        return Expected(decodes)
+    draft = session.draft_bytes_read / reads[0]
+    return Expected(decodes, BLOCK_TOKEN, draft) if session.drafts_blocks else Expected(decodes, draft)
 
 
 def choose_length(n_draft: int | str, longest: int, expected: Expected = UNKNOWN) -> DraftLength:

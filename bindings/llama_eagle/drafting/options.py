@@ -60,7 +60,7 @@ class DraftingOptions:
     draft: str | Path | None = field(
         default=None,
         metadata=_about(
-            "Drafter: a GGUF file with an EAGLE-3 draft or an MTP head, mtp (the target's own head), lookup (prompt "
+            "Drafter: a GGUF file with a draft model or an MTP head, mtp (the target's own head), lookup (prompt "
             "look-up) or none. The default is the first available: the target's MTP head, a draft file next to the "
             "target, a published draft that `llama-eagle run` has fetched, prompt look-up.",
             "--draft",

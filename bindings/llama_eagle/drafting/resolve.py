@@ -10,6 +10,7 @@ from llama_eagle.errors import InputError, UsageError
 from llama_eagle.gguf import mtp
 from llama_eagle.gguf.header import Header, Source, read_model
 from llama_eagle.gguf.names import names_of
+from llama_eagle.gguf.pairing import DRAFT_KINDS
 from llama_eagle.gguf.recurrent import copies_state
 from llama_eagle.gguf.sidecars import Sidecar, find_sidecar, fitting
 from llama_eagle.pairs import find_pair, kept_draft
@@ -51,7 +52,7 @@ class Choice(Generic[Options]):
 def resolve(target: Source, options: Options) -> Choice[Options]:
     """Choose the drafter of a target. This is the only place that does, for every command and for `EagleLlama`.
 
-    The first that applies: what the options name; the target's own MTP head; an MTP head or EAGLE-3 draft next to it
+    The first that applies: what the options name; the target's own MTP head; an MTP head or draft model next to it
     that has its name, or is the only one (gguf/sidecars.py); a published draft (pairs.py) that `run` has converted;
     prompt look-up, unless that takes copies of a recurrent state.
     Raises `InputError` for files that cannot be read, and for a target without the head that the options name.
@@ -100,16 +101,24 @@ def session_options(draft: Header | None, options: DraftingOptions) -> SessionOp
     draft: header of the draft model's file, or the target's for its own head; None without a draft model. Raises
     `UsageError` for a `draft_vocab` if the draft has its own vocabulary.
     """
-    if draft is None or draft.architecture == "eagle3":
+    if draft is None or not _is_trimmed(draft):
         if options.draft_vocab is not None:
             raise UsageError(
-                "draft_vocab trims the head of an MTP draft or of a small model; no such draft is used. Leave it out."
+                "draft_vocab trims the head of an MTP draft, of a small model, or of a DFlash draft without its own "
+                "vocabulary or Markov head; no such draft is used. Leave it out."
             )
         return SessionOptions(options.longest, options.draft_n_ctx)
     wanted = DRAFT_VOCAB if options.draft_vocab is None else options.draft_vocab
     n_rows = wanted if isinstance(wanted, int) and wanted < draft.n_vocab else 0
     base = mtp.base_ids(draft) if n_rows else []
     return SessionOptions(options.longest, options.draft_n_ctx, n_vocab_draft=n_rows, base_ids=base)
+
+
+def _is_trimmed(draft: Header) -> bool:
+    """Return True for drafts that take rows from a head over the whole vocabulary."""
+    if draft.architecture == "dflash":
+        return not {"d2t", "markov_w1.weight"} & draft.tensors.keys()
+    return draft.architecture != "eagle3"
 
 
 def _found(target: Source, options: Options) -> Choice[Options]:
@@ -123,7 +132,8 @@ def _found(target: Source, options: Options) -> Choice[Options]:
         sidecar = kept if sidecar is None or (kept is not None and kept.files is not None) else sidecar
     if sidecar is not None and sidecar.files is not None:
         path = sidecar.files[0].path
-        what = "the MTP head in" if mtp.has_head(sidecar.files) else "the EAGLE-3 draft"
+        kind = DRAFT_KINDS.get(sidecar.files[0].architecture)
+        what = f"the {kind}" if kind else "the MTP head in"
         why = f"{what} {path.name} drafts: {sidecar.rule} {REMEDY}"
         return Choice(replace(options, draft=path), why, files, sidecar.files)
     problem = sidecar.problem if sidecar else NOT_FOUND

@@ -1,4 +1,4 @@
-"""Drafter for the session's own draft model: EAGLE-3, or the target's MTP head."""
+"""Drafter for the session's own draft model: EAGLE-3, DFlash, or the target's MTP head."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from llama_eagle.errors import UsageError
 from llama_eagle.gguf.header import Header
 
 MODEL, MTP, EAGLE3 = "model", "mtp", "eagle3"
+DRAFTS = (MTP, EAGLE3, "dflash", "dspark")  # roles of files that draft
 _ROLES = {
     "mmproj": "mmproj",
     "imatrix": "imatrix",

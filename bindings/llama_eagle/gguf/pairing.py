@@ -18,7 +18,7 @@ from llama_eagle.gguf.header import ArrayRef, Header, Source, read_model
 from llama_eagle.gguf.size import require_addresses
 from llama_eagle.gguf.validate import WITHOUT_TEXT, check_files, small
 
-DRAFT_ARCHITECTURE = "eagle3"
+DRAFT_KINDS = {"eagle3": "EAGLE-3 draft", "dflash": "DFlash draft"}  # by architecture: models that only draft
 
 # Architectures whose graph publishes the residual stream at every block, including those of our patch 0101.
 FEATURE_TARGETS = frozenset({
@@ -54,9 +54,10 @@ class CheckReport:
 def require_target(header: Header) -> None:
     """Check that the file is a complete model. Raises `InputError`."""
     arch = header.architecture
-    if arch == DRAFT_ARCHITECTURE:
+    if arch in DRAFT_KINDS:
         raise InputError(
-            f"{header.path} is an EAGLE-3 draft, not a target. Give it as the draft, and a full model as the target."
+            f"{header.path} is {'an' if arch == 'eagle3' else 'a'} {DRAFT_KINDS[arch]}, not a target. Give it as the "
+            "draft, and a full model as the target."
         )
     kind = KNOWN_NON_TARGETS.get(arch) or KNOWN_NON_TARGETS.get(str(header.keys.get("general.type", "")))
     if kind:
@@ -68,8 +69,8 @@ def require_target(header: Header) -> None:
 
 
 def require_draft(files: list[Header]) -> None:
-    """Check that the file is an EAGLE-3 draft, contains an MTP head, or is a model. Raises `InputError`."""
-    if files[0].architecture != DRAFT_ARCHITECTURE and not mtp.has_head(files):
+    """Check that the file is an EAGLE-3 or DFlash draft, contains an MTP head, or is a model. Raises `InputError`."""
+    if files[0].architecture not in DRAFT_KINDS and not mtp.has_head(files):
         require_target(files[0])
 
 
@@ -125,7 +126,7 @@ def find(target: list[Header], draft: list[Header] | None) -> list[Finding]:
 
 def draft_problem(target: list[Header], draft: list[Header]) -> str:
     """Return the reason why a draft cannot draft for a target; empty if it can."""
-    if draft[0].architecture != DRAFT_ARCHITECTURE:
+    if draft[0].architecture not in DRAFT_KINDS:
         return next(iter(mtp.problems(target[0], draft[0])), "") if mtp.has_head(draft) else "it has no MTP head."
     return next((finding.message for finding in find(target, draft) if finding.level == "error"), "")
 
@@ -145,7 +146,7 @@ def pair_problems(target: Header, draft: Header, stored: set[str]) -> list[str]:
 
     stored: names of all the target's tensors.
     """
-    if draft.architecture != DRAFT_ARCHITECTURE:
+    if draft.architecture not in DRAFT_KINDS:
         return mtp.problems(target, draft)
     return [
         *_width_problems(target, draft),

@@ -1,4 +1,4 @@
-"""Drafts next to a target: MTP heads and EAGLE-3 drafts in separate files."""
+"""Drafts next to a target: MTP heads, EAGLE-3 and DFlash drafts in separate files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from llama_eagle.errors import EagleError, InputError
 from llama_eagle.files import refuse_special
 from llama_eagle.gguf.header import Header, read_model
-from llama_eagle.gguf.names import EAGLE3, MODEL, MTP, FileName, is_type_folder, read_name
-from llama_eagle.gguf.pairing import DRAFT_ARCHITECTURE, draft_problem
+from llama_eagle.gguf.names import DRAFTS, MODEL, MTP, FileName, is_type_folder, read_name
+from llama_eagle.gguf.pairing import DRAFT_KINDS, draft_problem
 
 _KEY = b"general.architecture\x08\x00\x00\x00"
 
@@ -70,9 +70,9 @@ def _candidates(target: Path, own: set[str]) -> Iterator[tuple[Path, str]]:
 
 
 def _is_draft(path: Path, name: FileName) -> bool:
-    if name.role in (MTP, EAGLE3):
+    if name.role in DRAFTS:
         return True
-    return name.role == MODEL and peek_architecture(path) == DRAFT_ARCHITECTURE
+    return name.role == MODEL and peek_architecture(path) in DRAFT_KINDS
 
 
 def peek_architecture(path: Path) -> str:

@@ -66,6 +66,7 @@ class PolicyParams(ctypes.Structure):
         ("n_rows", c_int32),
         ("row_cost", FLOATS),
         ("token_cost", c_float),
+        ("draft_cost", c_float),
     )
 
 

@@ -15,7 +15,7 @@ from llama_eagle.drafting.resolve import Choice, resolve, session_options, witho
 from llama_eagle.errors import UsageError, refuse
 from llama_eagle.files import typed
 from llama_eagle.gguf.header import Header, read_model
-from llama_eagle.gguf.pairing import DRAFT_ARCHITECTURE, require_models
+from llama_eagle.gguf.pairing import DRAFT_KINDS, require_models
 from llama_eagle.gguf.size import require_memory
 from llama_eagle.gguf.validate import small
 from llama_eagle.native.build import build_info
@@ -248,7 +248,7 @@ def _kinds(served: Checked) -> Iterator[str]:
         yield "ngram-simple"
     if served.draft is None:
         return
-    if served.draft.architecture == DRAFT_ARCHITECTURE:
+    if served.draft.architecture in DRAFT_KINDS:
         yield "draft-eagle3"
     else:
         is_model = served.drafts.model != MTP and small.is_small(served.target, read_model(served.draft.path)[1])

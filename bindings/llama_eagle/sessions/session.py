@@ -22,6 +22,8 @@ from llama_eagle.native.closing import Closing
 from llama_eagle.sessions.options import SessionOptions
 from llama_eagle.vision.rows import EmbeddedRows
 
+BLOCK_KINDS = ("DFlash", "DFlash2", "DSpark")  # draft models that propose all tokens of a round in one pass
+
 
 @dataclass(frozen=True)
 class Timings:
@@ -67,7 +69,7 @@ class DraftLike(HasHandle, Protocol):
 
 
 class EagleSession(Closing):
-    """A target's context and its draft: EAGLE-3 or an MTP head, including the target's own.
+    """A target's context and its draft: EAGLE-3, DFlash or an MTP head, including the target's own.
 
     Without a draft it verifies proposals of other drafters, up to `options.n_draft_max` tokens (0: plain decoding). It
     is a context manager, and owns neither context nor model. Counts are in tokens; a row of an image counts as one.
@@ -109,7 +111,7 @@ class EagleSession(Closing):
 
     @property
     def draft_kind(self) -> str:
-        """ "EAGLE-3" or "MTP"; "" without a draft."""
+        """ "EAGLE-3", "MTP" or "DFlash"; "" without a draft."""
         return str(self._lib.eagle_draft_kind(self._handle).decode())
 
     @property
@@ -158,8 +160,13 @@ class EagleSession(Closing):
         return float(self._lib.eagle_bytes_read(llama_cpp.llama_get_model(self.ctx), n_rows))
 
     @property
+    def drafts_blocks(self) -> bool:
+        """True if the draft model proposes all tokens of a round in one pass."""
+        return self.draft_kind in BLOCK_KINDS
+
+    @property
     def draft_bytes_read(self) -> float:
-        """Bytes of the draft's weights read per drafted token; 0 without a draft."""
+        """Bytes of the draft's weights read per drafted token, or per block; 0 without a draft."""
         return float(self._lib.eagle_draft_bytes_read(self._handle))
 
     @property

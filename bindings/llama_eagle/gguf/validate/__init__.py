@@ -16,6 +16,7 @@ from pathlib import Path
 from llama_eagle.errors import InputError
 from llama_eagle.gguf.finding import Finding
 from llama_eagle.gguf.header import Header, TensorInfo, read_model
+from llama_eagle.gguf.validate.dflash import check_dflash
 from llama_eagle.gguf.validate.eagle3 import check_draft
 from llama_eagle.gguf.validate.keys import COMMON, GENERAL, check_keys
 from llama_eagle.gguf.validate.families import FAMILIES
@@ -74,6 +75,8 @@ def _check_model(first: Header, tensors: dict[str, TensorInfo]) -> list[str]:
         errors += _check_experts(first)
     if not errors and first.architecture == "eagle3":
         errors += check_draft(first)
+    elif not errors and first.architecture == "dflash":
+        errors += check_dflash(first)
     elif not errors and first.architecture in FAMILIES:
         errors += check_target(first, tensors)
     return errors

@@ -97,7 +97,7 @@ def check_draft(header: Header) -> Iterator[str]:
         yield f"its head has {n_rows} rows, the vocabulary {sizes['V']} tokens, and there is no d2t map"
     yield from check_tensors(_blocks(header, sizes), sizes, header.tensors)
     yield from _check_layout(header, sizes)
-    yield from _check_map(header, sizes)
+    yield from check_map(header, sizes)
 
 
 def is_extended(header: Header) -> bool:
@@ -114,34 +114,36 @@ def _check_layers(header: Header) -> Iterator[str]:
         yield f"eagle3.target_layers has {layers.count} layers, but the file is not marked as extended layout"
 
 
-def _first(header: Header, name: str, default: int = 0) -> int:
+def first_of(header: Header, name: str, default: int = 0) -> int:
+    """Return a key of one number, or of one per block."""
     value = header.arch_key(name, default)
     return int(value[0] if isinstance(value, list) else value)
 
 
 def _check_attention(header: Header) -> Iterator[str]:
-    n_head = _first(header, "attention.head_count")
+    n_head = first_of(header, "attention.head_count")
     key, value = (
-        _first(header, f"attention.{name}_length", _first(header, "embedding_length") // n_head)
+        first_of(header, f"attention.{name}_length", first_of(header, "embedding_length") // n_head)
         for name in ("key", "value")
     )
-    n_head_kv, n_rot = _first(header, "attention.head_count_kv", n_head), _first(header, "rope.dimension_count", key)
-    yield from check_heads(Heads(n_head, n_head_kv, key, value, n_rot))
+    n_rot = first_of(header, "rope.dimension_count", key)
+    yield from check_heads(Heads(n_head, first_of(header, "attention.head_count_kv", n_head), key, value, n_rot))
     yield from _check_window(header)
-    yield from _check_sections(header, n_rot // 2)
+    yield from check_sections(header, n_rot // 2)
 
 
-def _check_sections(header: Header, n_pairs: int) -> Iterator[str]:
+def check_sections(header: Header, n_pairs: int) -> Iterator[str]:
     name = "rope.dimension_sections"
-    array = header.keys.get(PREFIX + name)
+    key = f"{header.architecture}.{name}"
+    array = header.keys.get(key)
     if array is None:
         return
     if not isinstance(array, ArrayRef) or array.type_id not in (4, 5) or array.count != 4:
-        yield f"the key {PREFIX}{name} is not an array of four 32-bit integers"
+        yield f"the key {key} is not an array of four 32-bit integers"
         return
     sections = header.arch_key(name)
     if min(sections) < 0 or sum(sections) > n_pairs:
-        yield f"rotary sections of {sections}, but {n_pairs} pairs are rotated ({PREFIX}{name})"
+        yield f"rotary sections of {sections}, but {n_pairs} pairs are rotated ({key})"
 
 
 def _check_window(header: Header) -> Iterator[str]:
@@ -153,24 +155,24 @@ def _check_window(header: Header) -> Iterator[str]:
 
 
 def _sizes(header: Header) -> dict[str, int]:
-    hidden, n_head = _first(header, "embedding_length"), _first(header, "attention.head_count")
-    head = _first(header, "attention.key_length", hidden // n_head)
-    width, n_aux = _first(header, "target_hidden_size"), len(header.arch_key("target_layers"))
-    n_vocab = header.n_vocab or _first(header, "vocab_size")
+    hidden, n_head = first_of(header, "embedding_length"), first_of(header, "attention.head_count")
+    head = first_of(header, "attention.key_length", hidden // n_head)
+    width, n_aux = first_of(header, "target_hidden_size"), len(header.arch_key("target_layers"))
+    n_vocab = header.n_vocab or first_of(header, "vocab_size")
     d2t = header.tensors.get("d2t")
     return {
         "H": hidden,
         "T": width,
         "A": n_aux,
         "AT": n_aux * width,
-        "F": _first(header, "feed_forward_length"),
+        "F": first_of(header, "feed_forward_length"),
         "Q": n_head * head,
-        "K": _first(header, "attention.head_count_kv", n_head) * head,
+        "K": first_of(header, "attention.head_count_kv", n_head) * head,
         "d": head,
-        "R": _first(header, "rope.dimension_count", head) // 2,
+        "R": first_of(header, "rope.dimension_count", head) // 2,
         "D": d2t.n_elements if d2t else n_vocab,
         "V": n_vocab,
-        "L": _first(header, "block_count"),
+        "L": first_of(header, "block_count"),
     }
 
 
@@ -201,7 +203,7 @@ def _check_layout(header: Header, sizes: Mapping[str, int]) -> Iterator[str]:
         yield "it needs the extended layout, but is not marked as such"
 
 
-def _check_map(header: Header, sizes: Mapping[str, int]) -> Iterator[str]:
+def check_map(header: Header, sizes: Mapping[str, int]) -> Iterator[str]:
     """Check the ids of d2t: the engine would use ids outside the target's vocabulary as array indices."""
     d2t: TensorInfo | None = header.tensors.get("d2t")
     if d2t is None or d2t.type_id != I64 or not 0 < d2t.n_elements <= sizes["V"]:

@@ -39,7 +39,7 @@ int32_t DraftShape::n_rows() const {
 int32_t DraftGraph::slot_of_part(size_t part) const {
     int32_t slot = 0;
     for (size_t p = 0; p < part; p++) {
-        slot += align(shape.parts[p].n_in) + alignment * shape.n_steps;
+        slot += align(shape.parts[p].n_in) + (n_block > 0 ? align(n_block) : alignment * shape.n_steps);
     }
     return slot;
 }
@@ -47,7 +47,7 @@ int32_t DraftGraph::slot_of_part(size_t part) const {
 int32_t DraftGraph::mask_row(size_t part) const {
     int32_t row = 0;
     for (size_t p = 0; p < part; p++) {
-        row += shape.n_rows(p);
+        row += n_mask_rows(p);
     }
     return row;
 }
@@ -55,6 +55,7 @@ int32_t DraftGraph::mask_row(size_t part) const {
 DraftGraph::DraftGraph(const DraftModel & model, const DraftTensors & tensors, DraftShape shape)
     : shape(shape),
       alignment((int32_t) std::max<size_t>(1, tensors.alignment / sizeof(int32_t))),
+      n_block(model.block.n_max > 0 && shape.n_steps > 0 ? model.block.n_rows(shape.n_steps) : 0),
       n_position_parts(model.rope.has_sections() ? GGML_MROPE_SECTIONS : 1) {
     const size_t n_per_step = MAX_NODES_PER_STEP + MAX_NODES_PER_PART * shape.parts.size();
     const size_t n_nodes = n_per_step * model.n_layer * (shape.n_steps + 1) + 16 * model.n_states();
@@ -69,6 +70,9 @@ DraftGraph::DraftGraph(const DraftModel & model, const DraftTensors & tensors, D
 void GraphBuilder::build() {
     make_inputs();
     ggml_tensor * hidden = decode(g.embeddings, project(states()), {GIVEN, g.shape.n_in()}, g.shape.n_steps > 0);
+    if (g.n_block > 0) {
+        return predict(rows_to_predict(hidden));
+    }
     for (int32_t step = 0; step < g.shape.n_steps; step++) {
         if (step > 0) {
             hidden = decode(embed(g.ids.back()), g.hidden.back(), {step, g.shape.n_parts()}, true);
@@ -88,11 +92,14 @@ void GraphBuilder::make_inputs() {
         g.state_lines.push_back(input(GGML_TYPE_I32, m.n_states() * part.n_in, 1));
     }
     g.embeddings = input(GGML_TYPE_F32, m.n_embd, g.shape.n_in());
+    g.block_embeddings = input(GGML_TYPE_F32, m.n_embd, g.shape.n_parts() * std::max(1, g.n_block));
     g.positions = input(GGML_TYPE_I32, g.n_position_parts * g.n_positions(), 1);
     g.slots = input(GGML_TYPE_I64, g.n_slots(), 1);
     g.last_rows = input(GGML_TYPE_I32, g.shape.n_parts(), 1);
-    g.mask = input(GGML_TYPE_F16, g.shape.n_kv, g.shape.n_rows());
-    g.mask_window = input(GGML_TYPE_F16, g.shape.n_kv, g.shape.n_rows());
+    const int32_t n_mask_rows = g.mask_row(g.shape.parts.size());
+    g.last_tokens = input(GGML_TYPE_I32, g.shape.n_parts(), 1);
+    g.mask = input(GGML_TYPE_F16, g.shape.n_kv, n_mask_rows);
+    g.mask_window = input(GGML_TYPE_F16, g.shape.n_kv, n_mask_rows);
     g.probs = input(GGML_TYPE_F32, g.shape.n_parts() * std::max(1, g.shape.n_steps) * (tensors.is_remote ? 2 : 1), 1);
     ggml_set_output(g.probs);  // no other tensor may reuse its memory: EarlyStop reads it during the run
 }
@@ -133,14 +140,23 @@ ggml_tensor * GraphBuilder::last_rows(ggml_tensor * x) {
 }
 
 ggml_tensor * GraphBuilder::positions(Rows rows) {
-    const int32_t first = rows.are_last() ? g.position_of_step(rows.step) : 0;
+    int32_t first = 0;
+    if (rows.step != GIVEN) {
+        first = rows.step == BLOCK ? g.position_of_block() : g.position_of_step(rows.step);
+    }
     return ggml_view_1d(ctx, g.positions, g.n_position_parts * rows.count,
                         g.n_position_parts * first * g.positions->nb[0]);
 }
 
 ggml_tensor * GraphBuilder::slots(size_t part, Rows rows) {
-    const int32_t first = rows.are_last() ? g.slot_of_step(part, rows.step) : g.slot_of_part(part);
-    const int32_t n = rows.are_last() ? 1 : g.shape.parts[part].n_in;
+    int32_t first = g.slot_of_part(part), n = g.shape.parts[part].n_in;
+    if (rows.step == BLOCK) {
+        first = g.slot_of_block(part);
+        n = g.n_block;
+    } else if (rows.are_last()) {
+        first = g.slot_of_step(part, rows.step);
+        n = 1;
+    }
     return ggml_view_1d(ctx, g.slots, n, first * g.slots->nb[0]);
 }
 
@@ -150,7 +166,10 @@ ggml_tensor * GraphBuilder::part_of(ggml_tensor * x, size_t part, Rows rows) {
         return x;
     }
     int64_t first = (int64_t) part, n = 1;
-    if (!rows.are_last()) {
+    if (rows.step == BLOCK) {
+        n = g.n_block;
+        first *= n;
+    } else if (!rows.are_last()) {
         const auto & parts = g.shape.parts;
         first = std::accumulate(parts.begin(), parts.begin() + part, 0,
                                 [](int32_t sum, const DraftPart & p) { return sum + p.n_in; });
@@ -226,36 +245,79 @@ ggml_tensor * GraphBuilder::attention_of(size_t part, size_t il, ggml_tensor * q
     const int32_t first = g.mask_row(part) + (rows.are_last() ? g.shape.parts[part].n_in - 1 + rows.step : 0);
     ggml_tensor * all = m.is_windowed(il) ? g.mask_window : g.mask;
     ggml_tensor * mask = ggml_view_2d(ctx, all, all->ne[0], n, all->nb[1], first * all->nb[1]);
-    const float scale = 1.0f / std::sqrt((float) m.n_head_dim);
+    const float scale = m.attention_scale > 0.0f ? m.attention_scale : 1.0f / std::sqrt((float) m.n_head_dim);
     ggml_tensor * y = ggml_flash_attn_ext(ctx, ggml_permute(ctx, q, 0, 2, 1, 3), heads_of_cache(memory.k[il]),
                                           heads_of_cache(memory.v[il]), mask, scale, 0.0f, 0.0f);
+    ggml_flash_attn_ext_add_sinks(y, sinks_of(il));
     ggml_prec_set_acc(y, GGML_PREC_F32);
     return ggml_reshape_2d(ctx, y, m.n_head_dim * m.n_head, n);
 }
 
+// Returns the rows of the blocks {H, parts * n_block} that propose tokens, step by step: {H, parts * n_steps}.
+ggml_tensor * GraphBuilder::rows_to_predict(ggml_tensor * x) {
+    const int64_t n_parts = g.shape.n_parts(), n_steps = g.shape.n_steps;
+    const size_t first = (g.n_block - n_steps) * x->nb[1];
+    x = ggml_view_3d(ctx, x, m.n_embd, n_steps, n_parts, x->nb[1], g.n_block * x->nb[1], first);
+    return ggml_cont_2d(ctx, ggml_permute(ctx, x, 0, 2, 1, 3), m.n_embd, n_parts * n_steps);
+}
+
+// Returns columns [i * n_parts, (i + 1) * n_parts) of x.
+ggml_tensor * GraphBuilder::columns_of_step(ggml_tensor * x, int64_t i) {
+    const int64_t n_parts = g.shape.n_parts();
+    return ggml_view_2d(ctx, x, x->ne[0], n_parts, x->nb[1], i * n_parts * x->nb[1]);
+}
+
+// x {H, parts}, or {H, parts * n_steps} for all steps at once.
 void GraphBuilder::predict(ggml_tensor * x) {
     ggml_tensor * normed = norm(x, m.output_norm);
     ggml_tensor * logits = ggml_mul_mat(ctx, m.output, normed);
     if (m.output_scale) {
         logits = ggml_mul(ctx, logits, m.output_scale);
     }
-    ggml_tensor * id = ggml_argmax(ctx, tensors.on_cpu ? logits : ggml_clamp(ctx, logits, -MAX_LOGIT, MAX_LOGIT));
-    ggml_tensor * prob = ggml_soft_max(ctx, logits);
-    const int64_t n = g.shape.n_parts();
-    prob = ggml_get_rows(ctx, ggml_reshape_3d(ctx, prob, 1, m.n_vocab_draft, n), ggml_reshape_2d(ctx, id, 1, n));
-    write_number(ggml_reshape_1d(ctx, prob, n), g.ids.size());
+    logits = adjust(logits);
+    choose(logits, m.norm_output ? normed : x);
+}
+
+void GraphBuilder::choose(ggml_tensor * logits, ggml_tensor * hidden) {
+    ggml_tensor * id = best_of(logits);
+    record(logits, id, entry_of(ggml_soft_max(ctx, logits), id), hidden);
+}
+
+ggml_tensor * GraphBuilder::best_of(ggml_tensor * x) {
+    return ggml_argmax(ctx, tensors.on_cpu ? x : ggml_clamp(ctx, x, -MAX_LOGIT, MAX_LOGIT));
+}
+
+ggml_tensor * GraphBuilder::entry_of(ggml_tensor * x, ggml_tensor * index) {
+    const int64_t n = x->ne[1];
+    ggml_tensor * y = ggml_get_rows(ctx, ggml_reshape_3d(ctx, x, 1, x->ne[0], n), ggml_reshape_2d(ctx, index, 1, n));
+    return ggml_reshape_1d(ctx, y, n);
+}
+
+// Adds one step or more to the outputs.
+void GraphBuilder::record(ggml_tensor * logits, ggml_tensor * id, ggml_tensor * prob, ggml_tensor * hidden) {
+    const int64_t n = logits->ne[1], n_parts = g.shape.n_parts();
+    write_number(prob, g.ids.size());
     if (tensors.is_remote) {  // as floats, which is exact: ids are below 2^24
         write_number(id, g.shape.n_steps + g.ids.size());
     }
-    g.logits.push_back(output(logits));
-    g.ids.push_back(output(id));
-    g.hidden.push_back(output(m.norm_output ? normed : x));
+    output(logits);
+    output(id);
+    output(hidden);
+    for (int64_t i = 0; n > n_parts && i < n / n_parts; i++) {
+        g.logits.push_back(output(columns_of_step(logits, i)));
+        g.ids.push_back(output(ggml_view_1d(ctx, id, n_parts, i * n_parts * id->nb[0])));
+        g.hidden.push_back(output(columns_of_step(hidden, i)));
+    }
+    if (n == n_parts) {
+        g.logits.push_back(logits);
+        g.ids.push_back(id);
+        g.hidden.push_back(hidden);
+    }
 }
 
-// Writes one number per part into row n of probs.
+// Writes one number per part into row n of probs, or several rows from n on.
 void GraphBuilder::write_number(ggml_tensor * x, size_t n) {
-    const int64_t n_parts = g.shape.n_parts();
-    ggml_tensor * place = ggml_view_1d(ctx, g.probs, n_parts, n * n_parts * sizeof(float));
+    ggml_tensor * place = ggml_view_1d(ctx, g.probs, ggml_nelements(x), n * g.shape.n_parts() * sizeof(float));
     ggml_build_forward_expand(g.gf, ggml_cpy(ctx, x, place));
 }
 

@@ -1,5 +1,5 @@
 // Tensors and constants that every kind of draft model has, read once from the loaded llama_model: decoder layers over
-// states of the target, a head, an embedding table. The kinds are in eagle3/ and mtp/.
+// states of the target, a head, an embedding table. The kinds are in eagle3/, mtp/ and dflash/.
 #pragma once
 
 #include <array>
@@ -31,11 +31,25 @@ struct DraftRope {
     bool has_sections() const { return sections[0] + sections[1] + sections[2] > 0; }
 };
 
+// A draft model that proposes all tokens in one pass over a block of rows: the last token, then mask tokens.
+struct DraftBlock {
+    int32_t n_max = 0;  // longest draft; 0: the model drafts one token at a time
+    llama_token mask = -1;
+    bool from_anchor = false;  // the row of the last token proposes the first token; else the row after it does
+    bool causal = false;       // rows of the block do not attend to later ones
+
+    // Number of rows of a block that proposes n_steps tokens.
+    int32_t n_rows(int32_t n_steps) const { return n_steps + (from_anchor ? 0 : 1); }
+};
+
 struct DraftModel {
     virtual ~DraftModel() = default;
 
     // Every weight that the graphs read, null if absent. DraftWeights replaces those that the device cannot read.
     virtual std::vector<ggml_tensor **> weights() = 0;
+
+    // The same for tables that the graphs read a few rows of.
+    virtual std::vector<ggml_tensor **> tables() { return {}; }
 
     virtual void build(const DraftTensors & tensors, DraftGraph & graph) const = 0;
 
@@ -48,7 +62,9 @@ struct DraftModel {
     int64_t n_layer;
     int64_t n_ctx_train;  // nothing is drafted at positions from here on
     float norm_eps;
+    float attention_scale = 0.0f;  // 0: 1 / sqrt(head)
     bool norm_output;  // the next step reads norm(x) instead of x
+    DraftBlock block;
 
     // A row of a windowed layer attends to the last n_window slots, its own included.
     int32_t n_window = 0;
@@ -56,7 +72,7 @@ struct DraftModel {
 
     std::vector<int32_t> states;  // states of the target that it reads: ascending boundaries, or FINAL_NORM alone
 
-    // A row combines the states of a position with the token after it. Its K and V have the position `lead` later, and
+    // A row combines the states of a position with the token after it (a block draft reads no token). Its K and V have the position `lead` later, and
     // a sequence starts with `lead` rows of zeros.
     int32_t lead;
 
@@ -66,12 +82,16 @@ struct DraftModel {
     ggml_tensor * output;                  // {H, D}
     ggml_tensor * output_scale = nullptr;  // {1}, or null
     ggml_tensor * tok_embd;                // {H, V}
+    bool can_trim = true;                  // nothing but `output` has rows of the draft's vocabulary
     bool tied = false;                     // the head and the embeddings are the same weights
     ggml_tensor * tied_head = nullptr;     // {H, V}: the target's head, if it equals tok_embd; may be on another device
     DraftRope rope;
     std::vector<int32_t> d2t_id;  // draft id -> target id, D entries; empty when D = V
 
     int32_t slot_of(int32_t row) const { return row + lead; }  // slot of the row with the states of this target row
+    // Number of rows that follow the given ones to draft n_steps tokens: the last given row drafts the first token of a
+    // chain.
+    int32_t n_more_rows(int32_t n_steps) const { return block.n_max > 0 ? block.n_rows(n_steps) : n_steps - 1; }
     bool is_windowed(size_t il) const { return !windowed.empty() && windowed[il]; }
     int64_t n_states() const { return (int64_t) states.size(); }  // A
     int32_t target_id(int32_t draft_id) const { return d2t_id.empty() ? draft_id : d2t_id[draft_id]; }

@@ -15,11 +15,12 @@ class GraphBuilder {
     void build();
 
   protected:
-    // All given rows (GIVEN), or one row of each part: the last given one (step 0), or that of a later step.
-    static constexpr int32_t GIVEN = -1;
+    // All given rows (GIVEN), the blocks of all parts (BLOCK), or one row of each part: the last given one (step 0), or
+    // that of a later step.
+    static constexpr int32_t GIVEN = -1, BLOCK = -2;
     struct Rows {
         int32_t step, count;
-        bool are_last() const { return step != GIVEN; }
+        bool are_last() const { return step >= 0; }
     };
 
     const DraftModel & m;
@@ -31,7 +32,7 @@ class GraphBuilder {
     virtual ggml_tensor * project(ggml_tensor * states) = 0;
 
     // Applies all layers to `rows`: stores their K and V, and returns the output of each part's last row, or null if
-    // `output` is false. embedding {H, rows}; hidden: from project(), or the output of the previous step.
+    // `output` is false. A block draft stores K and V of `rows`, and returns the output of the blocks. embedding {H, rows}; hidden: from project(), or the output of the previous step.
     virtual ggml_tensor * decode(ggml_tensor * embedding, ggml_tensor * hidden, Rows rows, bool output) = 0;
 
     ggml_tensor * norm(ggml_tensor * x, ggml_tensor * weight);
@@ -50,7 +51,24 @@ class GraphBuilder {
     // q {head, heads, rows} rotated -> {heads * head, rows}.
     ggml_tensor * attention(size_t il, ggml_tensor * q, Rows rows);
 
+    // Chooses tokens by the logits {D, n} of rows with these hidden states {H, n}, and records them.
+    virtual void choose(ggml_tensor * logits, ggml_tensor * hidden);
+
+    // Records chosen tokens, ids of the draft's vocabulary {n}, with their probabilities {n}: n is the number of parts,
+    // for several steps at once a multiple.
+    void record(ggml_tensor * logits, ggml_tensor * id, ggml_tensor * prob, ggml_tensor * hidden);
+
+    ggml_tensor * best_of(ggml_tensor * x);                       // {k, n} -> {n} I32
+    ggml_tensor * entry_of(ggml_tensor * x, ggml_tensor * index);  // {k, n}, {n} I32 -> {n}
+    ggml_tensor * columns_of_step(ggml_tensor * x, int64_t i);
+
     ggml_tensor * swiglu(ggml_tensor * gate, ggml_tensor * up) { return ggml_swiglu_split(ctx, gate, up); }
+
+    // Attention sinks {heads} of a layer; null: none.
+    virtual ggml_tensor * sinks_of(size_t) { return nullptr; }
+
+    // Adjusts the logits {D, n}.
+    virtual ggml_tensor * adjust(ggml_tensor * logits) { return logits; }
 
   private:
     ggml_tensor * input(ggml_type type, int64_t ne0, int64_t ne1);
@@ -63,6 +81,7 @@ class GraphBuilder {
     ggml_tensor * attention_of(size_t part, size_t il, ggml_tensor * q, Rows rows);
     ggml_tensor * halves_of_pairs(ggml_tensor * x);
     ggml_tensor * heads_of_cache(ggml_tensor * kv);
+    ggml_tensor * rows_to_predict(ggml_tensor * x);
     void predict(ggml_tensor * x);
     void write_number(ggml_tensor * x, size_t n);
     ggml_tensor * output(ggml_tensor * t);

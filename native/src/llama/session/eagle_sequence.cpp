@@ -112,13 +112,15 @@ void Sequence::truncate(int32_t n_past) {
     pending_tokens_.resize(std::max(0, n_pending() - 1));
 }
 
-// The last of D drafted tokens is drafted by the row at position n_past + D - 2 and verified at n_past + D.
+// The last of D drafted tokens is verified at n_past + D. In a chain the row at position n_past + D - 2 drafts it.
 int32_t Sequence::room() const {
     if (!engine_) {
         return INT32_MAX;
     }
     const int32_t n_slots = (int32_t) std::min<int64_t>(engine_->n_ctx(), engine_->model().n_ctx_train);
-    return n_pending() > 0 ? std::max(0, n_slots - slot_of(n_past_) + 1) : 0;
+    const int32_t n_fitting = n_slots - slot_of(n_past_) - engine_->model().n_more_rows(0);
+    const int32_t n_block = engine_->model().block.n_max;
+    return n_pending() > 0 ? std::clamp(n_fitting, 0, n_block > 0 ? n_block : INT32_MAX) : 0;
 }
 
 DraftRows Sequence::rows_to_draft(llama_token id_last) {

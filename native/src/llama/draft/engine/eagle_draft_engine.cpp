@@ -102,7 +102,7 @@ void DraftEngine::clear(int32_t seq) {
 DraftShape DraftEngine::shape_of(const std::vector<DraftRows> & parts, int32_t n_steps) const {
     DraftShape shape = {{}, n_steps, 0};
     for (const DraftRows & rows : parts) {
-        const int32_t end = model_->slot_of(rows.row) + rows.n + std::max(0, n_steps - 1);
+        const int32_t end = model_->slot_of(rows.row) + rows.n + (n_steps > 0 ? model_->n_more_rows(n_steps) : 0);
         if (end > n_ctx()) {
             throw Error(EAGLE_ERR_CONTEXT_FULL,
                         format("position %d is past the draft's memory of %lld", end, (long long) n_ctx()));

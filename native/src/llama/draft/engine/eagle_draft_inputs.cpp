@@ -20,60 +20,84 @@ void write_input(ggml_tensor * t, const void * data) {
 }  // namespace
 
 void DraftInputs::write(const DraftGraph & g, const std::vector<DraftRows> & parts) {
-    std::vector<int32_t> last_rows;
+    std::vector<int32_t> last_rows, last_tokens;
     int32_t n = 0;
     embeddings_.clear();
     for (size_t p = 0; p < parts.size(); p++) {
         sequences_[parts[p].seq]->features.lines(parts[p].first, parts[p].n, lines_);
         write_input(g.state_lines[p], lines_.data());
-        append_embeddings(parts[p]);
+        if (g.embeddings->buffer) {
+            append_embeddings(parts[p]);
+        }
         last_rows.push_back((n += parts[p].n) - 1);
+        last_tokens.push_back(parts[p].tokens ? parts[p].tokens[parts[p].n - 1] : 0);
     }
     set_positions_and_slots(g, parts);
     write_mask(g, g.mask, parts, g.shape.n_kv);
     write_mask(g, g.mask_window, parts, model_.n_window);
     write_input(g.embeddings, embeddings_.data());
+    write_blocks(g, parts);
     write_input(g.positions, positions_.data());
     write_input(g.slots, slots_.data());
     write_input(g.last_rows, last_rows.data());
+    write_input(g.last_tokens, last_tokens.data());
 }
 
 void DraftInputs::append_embeddings(const DraftRows & rows) {
-    const ggml_tensor * table = model_.tok_embd;
-    const auto * traits = ggml_get_type_traits(table->type);
-    std::vector<char> row(table->nb[1]);
-    const size_t n_before = embeddings_.size();
-    embeddings_.resize(n_before + rows.n * model_.n_embd);
     for (int32_t i = 0; i < rows.n; i++) {
-        float * out = embeddings_.data() + n_before + i * model_.n_embd;
         if (rows.embeddings) {
-            std::copy_n(rows.embeddings + i * rows.width, model_.n_embd, out);
-            continue;
-        }
-        ggml_backend_tensor_get(table, row.data(), rows.tokens[i] * table->nb[1], row.size());
-        if (table->type == GGML_TYPE_F32) {
-            std::memcpy(out, row.data(), row.size());
+            const float * given = rows.embeddings + i * rows.width;
+            embeddings_.insert(embeddings_.end(), given, given + model_.n_embd);
         } else {
-            traits->to_float(row.data(), out, model_.n_embd);
+            append_embedding(rows.tokens[i]);
         }
     }
 }
 
-// Row r of a part attends to the filled ones of the last n_window slots, its own included.
+void DraftInputs::append_embedding(llama_token id) {
+    const ggml_tensor * table = model_.tok_embd;
+    row_.resize(table->nb[1]);
+    ggml_backend_tensor_get(table, row_.data(), id * table->nb[1], row_.size());
+    embeddings_.resize(embeddings_.size() + model_.n_embd);
+    float * out = embeddings_.data() + embeddings_.size() - model_.n_embd;
+    if (table->type == GGML_TYPE_F32) {
+        std::memcpy(out, row_.data(), row_.size());
+    } else {
+        ggml_get_type_traits(table->type)->to_float(row_.data(), out, model_.n_embd);
+    }
+}
+
+void DraftInputs::write_blocks(const DraftGraph & g, const std::vector<DraftRows> & parts) {
+    if (g.n_block == 0) {
+        return;
+    }
+    embeddings_.clear();
+    for (const DraftRows & rows : parts) {
+        append_embedding(rows.tokens[rows.n - 1]);
+        for (int32_t i = 1; i < g.n_block; i++) {
+            append_embedding(model_.block.mask);
+        }
+    }
+    write_input(g.block_embeddings, embeddings_.data());
+}
+
+// Row r of a part attends to the filled ones of the last n_window slots, its own included, and a row of a block also to
+// the rest of the block.
 void DraftInputs::write_mask(const DraftGraph & g, ggml_tensor * mask, const std::vector<DraftRows> & parts,
                              int32_t n_window) {
     if (!mask->buffer) {  // no layer uses it
         return;
     }
     const ggml_fp16_t visible = ggml_fp32_to_fp16(0.0f), hidden = ggml_fp32_to_fp16(-INFINITY);
-    mask_.assign((size_t) g.shape.n_rows() * g.shape.n_kv, hidden);
+    mask_.assign((size_t) mask->ne[1] * g.shape.n_kv, hidden);
     for (size_t p = 0; p < parts.size(); p++) {
-        const int32_t slot = model_.slot_of(parts[p].row);
+        const int32_t slot = model_.slot_of(parts[p].row) + (g.n_block > 0 ? parts[p].n : 0);
         const int32_t first = std::min(sequences_[parts[p].seq]->first_slot, slot);
-        for (int32_t r = 0; r < g.shape.n_rows(p); r++) {
+        for (int32_t r = 0; r < g.n_mask_rows(p); r++) {
             const auto row = mask_.begin() + (size_t) (g.mask_row(p) + r) * g.shape.n_kv;
             const int32_t end = slot + r + 1;
-            std::fill(row + std::max(first, end - n_window), row + end, visible);
+            const int32_t seen = g.n_block > 0 && !model_.block.causal ? slot + g.n_block : end;
+            std::fill(row + std::max(first, end - n_window), row + seen, visible);
         }
     }
     ggml_backend_tensor_set(mask, mask_.data(), 0, ggml_nbytes(mask));
@@ -106,7 +130,12 @@ void DraftInputs::set_positions_and_slots(const DraftGraph & g, const std::vecto
             set_position(g, rows, i, 0, given++, g.shape.n_in());
             slots_[g.slot_of_part(p) + i] = model_.slot_of(rows.row) + i;
         }
-        for (int32_t step = 0; step < g.shape.n_steps; step++) {
+        for (int32_t i = 0; i < g.n_block; i++) {
+            set_position(g, rows, rows.n + i, g.position_of_block(), (int32_t) p * g.n_block + i,
+                         g.shape.n_parts() * g.n_block);
+            slots_[g.slot_of_block(p) + i] = model_.slot_of(rows.row) + rows.n + i;
+        }
+        for (int32_t step = 0; step < g.shape.n_steps && g.n_block == 0; step++) {
             const int32_t i = rows.n - 1 + step;
             set_position(g, rows, i, g.position_of_step(step), (int32_t) p, g.shape.n_parts());
             slots_[g.slot_of_step(p, step)] = model_.slot_of(rows.row) + i;

@@ -31,7 +31,11 @@ class DraftInputs {
     std::vector<int32_t> lines_;
     std::vector<ggml_fp16_t> mask_;
 
+    std::vector<char> row_;
+
     void append_embeddings(const DraftRows & rows);
+    void append_embedding(llama_token id);
+    void write_blocks(const DraftGraph & graph, const std::vector<DraftRows> & parts);
     void set_positions_and_slots(const DraftGraph & graph, const std::vector<DraftRows> & parts);
     void set_position(const DraftGraph & graph, const DraftRows & rows, int32_t i, int32_t group, int32_t place,
                       int32_t n);

@@ -19,10 +19,16 @@ DraftWeights::DraftWeights(DraftModel & model, const llama_model & draft, const 
                            DraftDevice & device)
     : model_(model), draft_(draft), params_(params), device_(device), ctx_(context_for(64 * model.n_layer + 64)) {
     trim_head();
-    for (ggml_tensor ** weight : model_.weights()) {
-        copy_to_device(*weight);
+    for (const auto & some : {model_.weights(), model_.tables()}) {
+        for (ggml_tensor ** weight : some) {
+            copy_to_device(*weight);
+        }
     }
-    make_embeddings();
+    if (model_.block.n_max > 0) {  // embeds no drafted tokens
+        make_index();
+    } else {
+        make_embeddings();
+    }
 }
 
 // A draft may share the target's head, which is in the target's file.
@@ -56,7 +62,7 @@ void DraftWeights::copy_to_device(ggml_tensor *& weight) {
 }
 
 void DraftWeights::trim_head() {
-    if (params_.n_vocab_draft == 0) {
+    if (!model_.can_trim || params_.n_vocab_draft == 0) {
         return;
     }
     if (!model_.d2t_id.empty()) {
@@ -90,6 +96,10 @@ void DraftWeights::make_embeddings() {
         return;
     }
     embeddings_.table = all;
+    make_index();
+}
+
+void DraftWeights::make_index() {
     if (!model_.d2t_id.empty()) {
         embeddings_.index = ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_I32, 1, model_.n_vocab_draft);
         device_.allocate(embeddings_.index);

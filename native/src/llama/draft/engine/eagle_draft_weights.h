@@ -33,6 +33,7 @@ class DraftWeights {
     void trim_head();
     void copy_to_device(ggml_tensor *& weight);
     void make_embeddings();
+    void make_index();
     void copy_embeddings();
     void update_embedding(int32_t draft_id);
     WeightRows open(const ggml_tensor & weight) const;
