@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from llama_eagle.convert.pre_tokenizers import load_encoder, nodes
 from llama_eagle.convert.source.storage import read_json
 from llama_eagle.errors import EagleError, EnvironmentFailure
-from llama_eagle.sessions.chat import render_chat
+from llama_eagle.sessions.chats.messages import render_chat
 from llama_eagle.sessions.models import Model
 from llama_eagle.sessions.options import LoadOptions
 from llama_eagle.sessions.text import Tokenizer
@@ -116,8 +116,9 @@ def chat_texts(data: TokenizerData) -> Iterator[str]:
     """Yield a chat as the default template renders it. Yields nothing if the template refuses these messages."""
     if template := data.chat_templates.get("default"):
         names = {f"{name}_token": _text_of(data, name) for name in ("bos", "eos")}
+        variables = {"messages": list(CHAT), "tools": None, "add_generation_prompt": True, **names}
         try:
-            yield render_chat(template, CHAT, "tokenizer_config.json", **names)
+            yield render_chat(template, variables, "tokenizer_config.json")
         except EagleError:
             return
 
