@@ -8,25 +8,28 @@ namespace eagle {
 namespace {
 
 constexpr int LENGTHS[] = {0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};  // few: each has graphs of its own
-constexpr int ENOUGH = 3;      // rounds of a length tell its time: the quickest of three is rarely disturbed
-constexpr double GAIN = 1.01;  // a length is left for one that is faster by this: smaller gains are mostly noise
-constexpr double HOPE = 0.9;   // of the best speed: an unmeasured length that promises less is not tried
+constexpr double GAIN = 1.01;      // a length is left for one that is faster by this: smaller gains are mostly noise
+constexpr double PROMISING = 0.9;  // of the best speed: an unmeasured length is probed if it may reach that
 constexpr double PROBE_SHARE = 0.005;  // of the time goes into probes: less than can be noticed
 constexpr int MATCHES[] = {4, 6};      // tokens of a match: offers after shorter ones are wrong more often
-constexpr double SWITCH = 0.15;        // of a round: what another length and the way back cost (new graphs)
+// Of a plain decode: a further row, until a single sequence has measured several numbers of rows. Where memory is slow,
+// rows are free: so long drafts of a single sequence are tried at first. Several sequences have more rows, which may be
+// expensive, and offers are compared with plain decoding, which is not measured unless it counts as faster.
+constexpr double FIRST_ROW = 0.08, FIRST_ROW_SINGLE = 0;
+constexpr double SWITCH = 0.15;  // of a round: what another length and the way back cost (new graphs)
 
 }  // namespace
 
 void Acceptance::observe(bool is_right) {
     chance_ = is_right ? 1 : chance_ * (1 - rate_);
     if (chance_ < SURPRISE) {
-        doubt();
+        discount();
     }
     n_ = std::min(n_ + 1, MEMORY);
     rate_ += ((is_right ? 1.0 : 0.0) - rate_) / n_;
 }
 
-void Acceptance::doubt() {
+void Acceptance::discount() {
     n_ = std::min(n_, GUESS);
     chance_ = 1;
 }
@@ -41,7 +44,8 @@ DraftPolicy::DraftPolicy(const eagle_policy_params & params)
       has_model_(params.has_model),
       seqs_(params.n_seq),
       times_(params.n_seq, {params.row_cost, params.row_cost + (params.row_cost ? params.n_rows : 0)},
-             params.token_cost),
+             params.token_cost, params.draft_cost,
+             params.has_model && params.n_seq == 1 ? FIRST_ROW_SINGLE : FIRST_ROW),
       tries_(params.n_seq + 1, std::vector<int>(params.n_draft_max + 1)),
       best_(params.n_draft) {
     if (is_fixed_) {
@@ -54,9 +58,9 @@ DraftPolicy::DraftPolicy(const eagle_policy_params & params)
 
 void DraftPolicy::begin(int seq) {
     seqs_[seq].offered.clear();
-    seqs_[seq].model.doubt();
+    seqs_[seq].model.discount();
     for (Acceptance & offer : seqs_[seq].offers) {
-        offer.doubt();
+        offer.discount();
     }
     times_.fell_behind();
 }
@@ -67,14 +71,14 @@ bool DraftPolicy::wants_offer() const {
     if (is_used || offer_times_.count() == 0) {
         return true;
     }
-    return n_silent_ * PROBE_SHARE * times_.decode_ms(1, 1) >= offer_times_.typical();
+    return n_without_offer_ * PROBE_SHARE * times_.decode_ms(1, 1) >= offer_times_.typical();
 }
 
 void DraftPolicy::offer(int seq, const llama_token * ids, int n, int n_match, double ms) {
     seqs_[seq].offered.assign(ids, ids + n);
     seqs_[seq].kind = n_match <= 0 ? 0 : n_match < MATCHES[0] ? 1 : n_match < MATCHES[1] ? 2 : 3;
     offer_times_.add(ms);
-    n_silent_ = 0;
+    n_without_offer_ = 0;
 }
 
 void DraftPolicy::text(int seq, const llama_token * ids, int n) {
@@ -109,7 +113,7 @@ void DraftPolicy::choose(eagle_policy_draft * drafts, int n) {
     }
     tries_[n][best.length]++;
     was_right_ = best.source == EAGLE_SOURCE_MODEL;
-    n_silent_++;
+    n_without_offer_++;
     for (int i = 0; i < n; i++) {
         assign(drafts[i], n, best);
     }
@@ -235,7 +239,8 @@ int DraftPolicy::trial(const eagle_policy_draft * drafts, int n, int n_max, cons
     if (is_drafting && is_known(n, best.length)) {
         for (const bool is_longer : {true, false}) {
             const int length = neighbour(best.length, is_longer, n_max);
-            if (!is_known(n, length) && option(drafts, n, EAGLE_SOURCE_MODEL, length).speed() > HOPE * best.speed()) {
+            if (!is_known(n, length) &&
+                option(drafts, n, EAGLE_SOURCE_MODEL, length).speed() > PROMISING * best.speed()) {
                 return length;
             }
         }
@@ -252,10 +257,10 @@ int DraftPolicy::probe(const eagle_policy_draft * drafts, int n, int n_max, cons
     if (is_drafting) {
         length = neighbour(best.length, !is_longer_, n_max);
     }
-    const bool goes_on = !is_drafting && (n_probes_ == 1 || (n_probes_ > 1 && was_right_));
+    const bool continues = !is_drafting && (n_probes_ == 1 || (n_probes_ > 1 && was_right_));
     const Option found = option(drafts, n, length > 0 ? EAGLE_SOURCE_MODEL : EAGLE_SOURCE_NONE, length);
     const double loss = found.ms / best.ms * std::max(1 - found.speed() / best.speed(), 0.0) + SWITCH;
-    if (!goes_on && ++idle_ < loss / PROBE_SHARE) {
+    if (!continues && ++idle_ < loss / PROBE_SHARE) {
         n_probes_ = 0;
         return -1;
     }
@@ -264,7 +269,7 @@ int DraftPolicy::probe(const eagle_policy_draft * drafts, int n, int n_max, cons
     n_probes_ = is_drafting ? 0 : n_probes_ + 1;
     if (n_probes_ == 1) {
         for (int i = 0; i < n; i++) {
-            seqs_[drafts[i].seq].model.doubt();
+            seqs_[drafts[i].seq].model.discount();
         }
     }
     return length;

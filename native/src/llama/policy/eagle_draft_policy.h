@@ -16,7 +16,7 @@ class Acceptance {
 
     double rate() const { return rate_; }
     void observe(bool is_right);
-    void doubt();                       // what was seen so far is old: it counts no more than a guess
+    void discount();                    // earlier observations are old: they count no more than the guess
     double emitted(int n_draft) const;  // expected tokens of a round
 
   private:
@@ -68,11 +68,11 @@ class DraftPolicy {
     std::vector<Sequence> seqs_;
     RoundTimes times_;
     RecentTimes offer_times_;
-    int n_silent_ = 0;                     // rounds since an offer was made
+    int n_without_offer_ = 0;              // rounds since an offer was made
     std::vector<std::vector<int>> tries_;  // rounds by sequences and length
     int best_;                             // length of the model's drafts
     int idle_ = 0;                         // rounds since the last probe
-    int n_probes_ = 0;                     // rounds of the probe that is going on
+    int n_probes_ = 0;                     // rounds of the current probe
     bool was_right_ = false;               // all drafted tokens of the last round were accepted
     bool is_longer_ = false;               // the last probe of a neighbour
 

@@ -7,7 +7,6 @@ namespace eagle {
 
 namespace {
 
-constexpr double ROW = 0.08;  // of a plain decode: computing a further row, without its weights (measured 0.06 to 0.1)
 constexpr double TOKEN = 0.07;  // of a plain decode: a drafted token, unless the files tell (EAGLE-3, MTP: 0.04 to 0.2)
 constexpr double SEQUENCES = 20;  // a draft's weights are read once for all: this number doubles a token's time
 
@@ -28,9 +27,11 @@ int TimeCurve::count(int size) const {
     return found == times_.end() ? 0 : found->second.count();
 }
 
-RoundTimes::RoundTimes(int n_seq, std::vector<float> row_cost, double token_cost)
+RoundTimes::RoundTimes(int n_seq, std::vector<float> row_cost, double token_cost, double draft_cost, double first_row)
     : row_cost_(std::move(row_cost)),
+      row_(first_row),
       token_cost_(token_cost > 0 ? token_cost : TOKEN),
+      draft_cost_(draft_cost),
       decodes_(n_seq + 1),
       drafts_(n_seq + 1) {}
 
@@ -39,6 +40,13 @@ void RoundTimes::drafted(int n_seq, int n_tokens, double ms) {
         drafts_[n_seq].add(n_tokens, ms);
     }
     is_behind_ = n_tokens == 0;
+}
+
+void RoundTimes::decoded(int n_seq, int n_rows, double ms) {
+    decodes_[n_seq].add(n_rows, ms);
+    if (decodes_.size() == 2) {  // several sequences have too many sizes, each measured too rarely
+        row_ = decodes_[1].row_cost([this](int n) { return weights_of(n); }).value_or(row_);
+    }
 }
 
 double RoundTimes::decode_ms(int n_seq, int n_rows) const {
@@ -51,8 +59,8 @@ double RoundTimes::expected_ms(int n_seq, int n_rows) const {
 
 double RoundTimes::draft_ms(int n_seq, int n_tokens) const {
     const double plain_ms = decode_ms(n_seq, n_seq) / cost_of(n_seq);
-    const double token_ms = plain_ms * token_cost_ * (SEQUENCES + n_seq) / (SEQUENCES + 1);
-    return nearest(drafts_, n_seq).at(n_tokens, [&](int n) { return token_ms * n; });
+    const double ms = plain_ms * (SEQUENCES + n_seq) / (SEQUENCES + 1);
+    return nearest(drafts_, n_seq).at(n_tokens, [&](int n) { return ms * (draft_cost_ + token_cost_ * n); });
 }
 
 // Those of the nearest number of sequences, if there are none of this one.
@@ -67,9 +75,12 @@ const TimeCurve & RoundTimes::nearest(const std::vector<TimeCurve> & curves, int
     return curves[n_seq];
 }
 
+double RoundTimes::weights_of(int n_rows) const {
+    return row_cost_.empty() ? 1 : row_cost_[std::min<size_t>(n_rows, row_cost_.size()) - 1];
+}
+
 double RoundTimes::cost_of(int n_rows) const {
-    const double weights = row_cost_.empty() ? 1 : row_cost_[std::min<size_t>(n_rows, row_cost_.size()) - 1];
-    return weights + ROW * (n_rows - 1);
+    return weights_of(n_rows) + row_ * (n_rows - 1);
 }
 
 }  // namespace eagle

@@ -5,10 +5,12 @@
 #include <array>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <vector>
 
 namespace eagle {
 
+constexpr int ENOUGH = 3;  // measurements of a size tell its time: the quickest of three is rarely disturbed
 // The lower quartile of the latest measurements: rounds that another program slowed say nothing of their length.
 class RecentTimes {
   public:
@@ -39,6 +41,30 @@ class TimeCurve {
         return ms;
     }
 
+    // Cost of a further row, as a share of the time per unit of `weights`: fit of plain * (weights + cost * (size - 1))
+    // to the sizes that are measured. Nothing for fewer than two of them.
+    template <typename Weights>
+    std::optional<double> row_cost(Weights weights) const {
+        double ww = 0, wn = 0, nn = 0, wt = 0, nt = 0;
+        for (const auto & [size, times] : times_) {
+            if (times.count() < ENOUGH) {
+                continue;  // the first decode of a size includes making its graph
+            }
+            const double w = weights(size), n = size - 1, t = times.typical();
+            ww += w * w;
+            wn += w * n;
+            nn += n * n;
+            wt += w * t;
+            nt += n * t;
+        }
+        const double det = ww * nn - wn * wn;  // 0 for one size
+        const double plain = wt * nn - nt * wn, row = nt * ww - wt * wn;
+        if (det < 1e-9) {
+            return std::nullopt;
+        }
+        return row >= plain ? 1.0 : std::max(row / plain, 0.0);  // a steep line has no plain time of its own
+    }
+
   private:
     std::map<int, RecentTimes> times_;
 
@@ -64,9 +90,10 @@ class TimeCurve {
 // Times of decodes by sequences and rows, and of the model's drafts by sequences and tokens.
 class RoundTimes {
   public:
-    RoundTimes(int n_seq, std::vector<float> row_cost, double token_cost);
+    // first_row: cost of a further row, until several numbers of rows are measured.
+    RoundTimes(int n_seq, std::vector<float> row_cost, double token_cost, double draft_cost, double first_row);
 
-    void decoded(int n_seq, int n_rows, double ms) { decodes_[n_seq].add(n_rows, ms); }
+    void decoded(int n_seq, int n_rows, double ms);
 
     // The first draft after rounds without one also reads what came meanwhile: that says nothing of a token's time.
     void drafted(int n_seq, int n_tokens, double ms);
@@ -80,10 +107,12 @@ class RoundTimes {
 
   private:
     std::vector<float> row_cost_;
-    double token_cost_;
+    double row_;  // of a plain decode: computing a further row, without its weights
+    double token_cost_, draft_cost_;
     std::vector<TimeCurve> decodes_, drafts_;  // by sequences: each has a state to read
     bool is_behind_ = true;
 
+    double weights_of(int n_rows) const;
     double cost_of(int n_rows) const;
     static const TimeCurve & nearest(const std::vector<TimeCurve> & curves, int n_seq);
 };
