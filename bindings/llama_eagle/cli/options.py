@@ -38,6 +38,15 @@ Plain = Annotated[bool, typer.Option("--plain", help="Print the answer as plain 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output files.")]
 TARGET_HELP = "Target model: a GGUF file, or the first file of a split one."
 TargetFile = Annotated[Path, typer.Option("--model", "-m", metavar="TARGET.gguf", help=TARGET_HELP)]
+ParseSpecial = Annotated[
+    bool,
+    typer.Option(
+        "--parse-special/--no-parse-special",
+        help="Recognize control tokens such as <|im_end|> in prompts and messages. Off: they are text there, and only "
+        "those of the chat template are control tokens.",
+        rich_help_panel=ADVANCED,
+    ),
+]
 NPredict = Annotated[
     int, typer.Option("-n", "--n-predict", help="Maximum length of an answer in tokens (-1: no limit).")
 ]
@@ -298,6 +307,7 @@ FLAGS = {
     "mmproj_path": "--mmproj",
     "rpc_servers": "--rpc",
     "api_key": "--api-key",
+    "parse_special": "--parse-special",
     "output_type": "--output-type",
 }
 # Arguments named by ordinary words, which are names only before "=": draft=FILE, exact=True, lookup=False.

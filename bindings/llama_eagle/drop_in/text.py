@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import llama_cpp
@@ -102,7 +102,7 @@ def control_tokens(vocab: Any) -> tuple[str, ...]:
 
 
 class LiteralTexts:
-    """An `EagleLlama` for a chat handler, in which control tokens in the texts of messages are text.
+    """An `EagleLlama` for a chat handler, or a `Tokenizer`, for which control tokens in the texts of messages are text.
 
     They are hidden while the template is rendered. In the prompt, a part between two control tokens of the template is
     tokenized as plain text if it contains a hidden one.
@@ -129,11 +129,19 @@ class LiteralTexts:
         return [self.hidden(each) for each in messages] if isinstance(messages, list | tuple) else messages
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
+        def encode(part: str, **options: bool) -> list[int]:
+            return list(self._llama.tokenize(part.encode(), **options))
+
+        return self._joined(encode, text.decode("utf-8"), add_bos, special)
+
+    def encode(self, text: str, *, add_bos: bool = True, special: bool = True) -> list[int]:
+        return self._joined(self._llama.encode, text, add_bos, special)
+
+    def _joined(self, encode: Callable[..., list[int]], text: str, add_bos: bool, special: bool) -> list[int]:
         tokens: list[int] = []
-        for part, is_literal in self._parts(text.decode("utf-8")):
+        for part, is_literal in self._parts(text):
             part = self._hidden.sub(lambda found: self._texts[int(found[1])], part)
-            options = {"add_bos": add_bos and not tokens, "special": special and not is_literal}
-            tokens += self._llama.tokenize(part.encode(), **options)
+            tokens += encode(part, add_bos=add_bos and not tokens, special=special and not is_literal)
         return tokens
 
     def _parts(self, prompt: str) -> Iterator[tuple[str, bool]]:

@@ -41,9 +41,9 @@ PLAIN_PAGE = Path(__file__).parent / "page"  # for a build without the chat page
 class ServerOptions:
     """Options of a server for one target. `n_ctx`: tokens per slot (0: the model's); replaces that of `context`.
 
-    parallel: number of slots, one conversation each. api_key: key that clients must send. open_to_all: allow requests
-    without a key on non-loopback addresses. extra: further arguments for llama-server. Raises `UsageError` for values
-    that cannot work.
+    parallel: number of slots, one conversation each. parse_special: recognize control tokens in prompts and messages.
+    api_key: key that clients must send. open_to_all: allow requests without a key on non-loopback addresses. extra:
+    further arguments for llama-server. Raises `UsageError` for values that cannot work.
     """
 
     model: Path
@@ -57,6 +57,7 @@ class ServerOptions:
     api_key: str | None = None
     open_to_all: bool = False
     parallel: int = 4
+    parse_special: bool = True
     alias: str | None = None
     verbose: bool = False
     extra: tuple[str, ...] = ()
@@ -207,6 +208,8 @@ def server_env(served: Checked) -> dict[str, str]:
     found = {"LLAMA_API_KEY": served.options.api_key or "", "LLAMA_EAGLE_EXACT": "strict" if drafts.exact else ""}
     if _is_for_this_machine(served.options):
         found["LLAMA_EAGLE_LOCAL"] = "1"
+    if not served.options.parse_special:
+        found["LLAMA_EAGLE_PARSE_SPECIAL"] = "0"
     return {name: value for name, value in found.items() if value}
 
 

@@ -20,6 +20,7 @@ from llama_eagle.cli.options import (
     Computing,
     Drafting,
     NPredict,
+    ParseSpecial,
     Plain,
     Sampling,
     TargetFile,
@@ -43,6 +44,7 @@ class ChatOptions:
     ctx_size: Annotated[
         int, typer.Option("--ctx-size", "-c", min=0, help="Context size in tokens (0: the model's training context).")
     ] = CHAT_CONTEXT
+    parse_special: ParseSpecial = True
     plain: Plain = False
     verbose: Verbose = False
 
@@ -56,7 +58,8 @@ class ChatOptions:
         from llama_eagle.drop_in.options import from_options
 
         options = from_options(drafts, computing.context(max(self.ctx_size, 1), 0), computing.load())
-        return options | {"n_ctx": self.ctx_size, "verbose": self.verbose, "mmproj_path": vision.mmproj}
+        own = {"n_ctx": self.ctx_size, "verbose": self.verbose, "parse_special": self.parse_special}
+        return options | own | {"mmproj_path": vision.mmproj}
 
 
 @grouped

@@ -19,6 +19,7 @@ from llama_eagle.cli.options import (
     Drafting,
     Json,
     NPredict,
+    ParseSpecial,
     Plain,
     Sampling,
     TargetFile,
@@ -72,6 +73,7 @@ class Prompt:
     no_think: Annotated[
         bool, typer.Option("--no-think", help="Answer without thinking, if the chat template supports it.")
     ] = False
+    parse_special: ParseSpecial = True
     image: Annotated[
         list[Path] | None,
         typer.Option(
@@ -355,6 +357,7 @@ def _tokenize(
     given: str | list[int], prompt: Prompt, target: Model, pictures: PicturesInText | None, *, think: bool
 ) -> list[int]:
     """Return token ids unchanged; tokenize text, through the chat template unless there is none or `raw` is set."""
+    from llama_eagle.drop_in.text import LiteralTexts, control_tokens
     from llama_eagle.sessions.text import Tokenizer, chat_text, has_chat_template
     from llama_eagle.vision.in_text import with_markers
 
@@ -365,11 +368,20 @@ def _tokenize(
     images = prompt.image or []
     text = with_markers(given, len(images)) if pictures else given
     is_chat = not prompt.raw and (prompt.system is not None or has_chat_template(target))
+    tokenizer: Any = Tokenizer(target)
+    special = is_chat or prompt.parse_special
     if is_chat:
         system = [] if prompt.system is None else [{"role": "system", "content": prompt.system}]
         options = {} if think else {"enable_thinking": False}
-        text = chat_text(target, [*system, {"role": "user", "content": text}], **options)
-    tokenizer = Tokenizer(target)
+        messages = [*system, {"role": "user", "content": text}]
+        if not prompt.parse_special:
+            tokenizer = LiteralTexts(tokenizer, control_tokens(target.vocab))
+            messages = tokenizer.hidden(messages)
+        text = chat_text(target, messages, **options)
+
+    def encode(part: str, is_first: bool = True) -> list[int]:
+        return list(tokenizer.encode(part, add_bos=is_first and not is_chat, special=special))
+
     if pictures is None:
         return tokenizer.encode(text, add_bos=not is_chat)
     found = [pictures.open(image, str(image)) for image in images]
