@@ -383,6 +383,5 @@ def _tokenize(
         return list(tokenizer.encode(part, add_bos=is_first and not is_chat, special=special))
 
     if pictures is None:
-        return tokenizer.encode(text, add_bos=not is_chat)
-    found = [pictures.open(image, str(image)) for image in images]
-    return pictures.insert(text, found, lambda part, first: tokenizer.encode(part, add_bos=first and not is_chat))
+        return encode(text)
+    return pictures.insert(text, [pictures.open(image, str(image)) for image in images], encode)
