@@ -142,6 +142,47 @@ def test_responses_stream(openai: Any) -> None:
     assert (assembled.tools[0].name, assembled.tool_choice, assembled.error) == ("weather", "auto", None)
 
 
+def test_usage_has_the_tokens_of_the_reasoning(openai: Any) -> None:
+    answer, twice = ask(openai), ask(openai, n=2)
+    *_, last = ask(openai, stream=True, stream_options={"include_usage": True})
+    response = openai.responses.create(model="tiny", input="What is the weather?", temperature=0)
+    assert {answer.usage.completion_tokens_details.reasoning_tokens} == {
+        last.usage.completion_tokens_details.reasoning_tokens,
+        response.usage.output_tokens_details.reasoning_tokens,
+        twice.usage.completion_tokens_details.reasoning_tokens / 2,
+        2,  # "I ", "look."
+    }
+    cut = ask(openai, max_tokens=1)
+    assert cut.usage.completion_tokens_details.reasoning_tokens == 1
+    turns = [*QUESTION, {"role": "assistant", "content": "<think>\nI look.\n</think>\n\n"}]
+    answered = ask(openai, messages=turns, max_tokens=5, tools=[])
+    assert answered.usage.completion_tokens_details.reasoning_tokens == 0
+
+
+def test_a_stream_that_fails(openai: Any, anthropic: Any) -> None:
+    """After its first event: each client raises, or names the failure as the last event."""
+    dead_end = {"grammar": 'root ::= [a-z ] [a-z ] [a-z ] "\\x00" "b"'}
+    words = "the grammar allows no token here"
+    import anthropic as claude
+    import openai as gpt
+
+    given: dict[str, Any] = {"model": "tiny", "stream": True, "extra_body": dead_end}
+    events = list(openai.responses.create(input="abc", **given))
+    assert [event.type for event in events[:2]] == ["response.created", "response.in_progress"]
+    assert [event.type for event in events[-2:]] == ["error", "response.failed"]
+    failed = events[-1].response
+    assert (failed.status, failed.error.code, failed.usage) == ("failed", "server_error", None)
+    assert words in failed.error.message and words in events[-2].message
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    with pytest.raises(gpt.APIError, match=words):
+        list(ask(openai, stream=True, tools=[], extra_body=dead_end))
+    with pytest.raises(gpt.APIError, match=words):
+        list(openai.completions.create(prompt="abc", **given))
+    with pytest.raises(claude.APIStatusError, match=words):
+        list(anthropic.messages.create(max_tokens=20, messages=QUESTION, **given))
+    assert ask(openai).choices[0].finish_reason == "tool_calls"
+
+
 def test_models(openai: Any, anthropic: Any) -> None:
     (model,) = openai.models.list().data
     assert openai.models.retrieve(model.id).id == anthropic.models.retrieve(model.id).id == model.id
@@ -214,6 +255,21 @@ def test_pictures(tmp_path: Path) -> None:
         texts = {seed: picture_said(api, seed) for seed in (1, 2)}
         assert texts[1] != texts[2]
         assert texts[1] == picture_said(api, 1, stream=True)
+        results = [picture_in_result(api, seed) for seed in (1, 2, 1)]
+        assert results[0] == results[2] != results[1]
+        completion = api.completions.create(model="tiny", prompt=[[97, 98, 99]], max_tokens=2, temperature=0)
+        assert completion.choices[0].text
+
+
+def picture_in_result(api: Any, seed: int) -> str:
+    """Return the answer to a function's output that is a picture."""
+    url = user("", png(seed))["content"][-1]["image_url"]["url"]
+    call = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
+    output = [{"type": "input_text", "text": "see "}, {"type": "input_image", "detail": "auto", "image_url": url}]
+    items = [{"role": "user", "content": "look"}, call]
+    items.append({"type": "function_call_output", "call_id": "c1", "output": output})
+    options: dict[str, Any] = {"max_output_tokens": 12, "temperature": 0, "extra_body": {"ignore_eos": True}}
+    return str(api.responses.create(model="tiny", input=items, **options).output_text)
 
 
 def picture_said(api: Any, seed: int, stream: bool = False) -> str:

@@ -13,6 +13,8 @@
 #include "common.h"
 #include "json.h"
 
+constexpr int64_t EAGLE_MAX_PROMPT_ALTERNATIVES = 100;  // per token of a prompt, whose probabilities are kept together
+
 enum class eagle_api { own, completion, chat };  // llama.cpp's, OpenAI's completions, and the APIs with messages
 
 // Returns true if an exception in a request's handler is the server's fault; all others are errors in the request.
@@ -427,6 +429,21 @@ inline void eagle_require_constraints(const common_json & body) {
                   "'grammar' and a JSON schema exclude each other: omit one");
 }
 
+// Throws where a prompt's tokens have no probabilities, or too many for the memory.
+inline void eagle_require_prompt_probs(const common_json & body) {
+    const common_json & wanted = body.at("logprobs");
+    eagle_require(!wanted.is_number() || wanted.get<int64_t>() <= EAGLE_MAX_PROMPT_ALTERNATIVES,
+                  "with 'echo', 'logprobs' is at most " + std::to_string(EAGLE_MAX_PROMPT_ALTERNATIVES));
+    eagle_require(!body.value("post_sampling_probs", false),
+                  "'post_sampling_probs' is for answers: leave it out, or leave out 'echo'");
+    const common_json prompts =
+        body.at("prompt").is_array() ? body.at("prompt") : common_json::array({body.at("prompt")});
+    for (const auto & prompt : prompts) {
+        eagle_require(!eagle_has(prompt, "multimodal_data"),
+                      "prompts with media have no 'logprobs': leave them out, or leave out 'echo'");
+    }
+}
+
 // Throws for keys that an API does not support; the constraints of chats have been read before.
 inline void eagle_require_supported(const common_json & body, eagle_api api) {
     eagle_refuse_others(body);
@@ -439,9 +456,9 @@ inline void eagle_require_supported(const common_json & body, eagle_api api) {
     if (!eagle_has(body, "echo") || body.at("echo") == false) {
         return;
     }
-    const bool has_logprobs = eagle_has(body, "logprobs") && body.at("logprobs") != false;
-    eagle_require(api != eagle_api::completion || !has_logprobs,
-                  "this server has no probabilities of prompts: leave out 'echo' or 'logprobs'");
+    if (api == eagle_api::completion && eagle_has(body, "logprobs") && body.at("logprobs") != false) {
+        eagle_require_prompt_probs(body);
+    }
     eagle_require(api != eagle_api::own, "this API does not echo prompts: leave out 'echo', or use /v1/completions");
     eagle_require(api != eagle_api::chat || eagle_has(body, "continue_final_message"),
                   "chats do not echo prompts: leave out 'echo', or add 'continue_final_message'");

@@ -14,12 +14,14 @@
 #include "eagle_chat.h"
 #include "eagle_errors.h"
 #include "eagle_items.h"
+#include "eagle_reasoning.h"
 #include "json.h"
 
 struct eagle_token_counts {
     int32_t n_prompt = 0;
     int32_t n_cached = 0;
     int32_t n_generated = 0;
+    int32_t n_reasoning = 0;  // of those generated
 };
 
 // Splits the differences of a chat message into items: reasoning, text and calls.
@@ -116,9 +118,10 @@ class eagle_events {
 class eagle_response_events : public eagle_events {
   public:
     // request: the fields that a response repeats, of eagle_repeated_fields(). id: of the response, "resp_...".
-    eagle_response_events(const common_json & request, const std::string & id)
+    eagle_response_events(const common_json & request, const std::string & id, const std::string & model)
         : response_(request), id_(id.substr(id.find('_') + 1)) {
         response_["id"] = id;
+        response_["model"] = model;
         response_["object"] = "response";
         response_["created_at"] = (int64_t) std::time(nullptr);
         response_["status"] = "in_progress";
@@ -129,6 +132,7 @@ class eagle_response_events : public eagle_events {
     void send_progress() { send_numbered("response.in_progress", common_json{{"response", response_}}); }
 
     void fail(const common_json & error) {
+        start("", {});
         common_json data = {{"param", nullptr}};
         data["code"] = eagle_error_code(error);
         data["message"] = error.at("message");
@@ -152,7 +156,7 @@ class eagle_response_events : public eagle_events {
             {"input_tokens", counts.n_prompt},
             {"input_tokens_details", common_json{{"cached_tokens", counts.n_cached}}},
             {"output_tokens", counts.n_generated},
-            {"output_tokens_details", common_json{{"reasoning_tokens", 0}}},
+            {"output_tokens_details", common_json{{"reasoning_tokens", counts.n_reasoning}}},
             {"total_tokens", counts.n_prompt + counts.n_generated},
         };
         send_numbered(is_whole ? "response.completed" : "response.incomplete", common_json{{"response", response_}});
@@ -161,8 +165,7 @@ class eagle_response_events : public eagle_events {
     common_json whole() const override { return response_; }
 
   protected:
-    void start_with(const std::string & model, const eagle_token_counts & /*counts*/) override {
-        response_["model"] = model;
+    void start_with(const std::string & /*model*/, const eagle_token_counts & /*counts*/) override {
         send_numbered("response.created", common_json{{"response", response_}});
         send_progress();
     }
@@ -375,6 +378,15 @@ inline common_json eagle_with_sampling(common_json fields, const common_params_s
         fields["top_p"] = rounded(sampling.top_p);
     }
     return fields;
+}
+
+// Returns the reasoning in the differences of a message.
+inline std::string eagle_reasoning_in(const std::vector<common_chat_msg_diff> & differences) {
+    std::string reasoning;
+    for (const auto & difference : differences) {
+        reasoning += difference.reasoning_content_delta;
+    }
+    return reasoning;
 }
 
 inline common_chat_msg_diff eagle_text_difference(const std::string & text) {

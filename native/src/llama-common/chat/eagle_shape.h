@@ -10,6 +10,7 @@
 
 #include "eagle_answers.h"
 #include "eagle_chat.h"
+#include "eagle_prompt_probs.h"
 #include "json.h"
 
 // Returns the number of alternatives that a request wants per token; -1: all that the answer has.
@@ -37,59 +38,108 @@ inline void eagle_read_logprobs(common_json & body) {
     body["n_probs"] = std::max<int64_t>(1, n_alternatives);
 }
 
+// A prompt that is repeated before its answers. is_text: false for a prompt of token ids alone.
+struct eagle_echo {
+    std::string text;
+    bool is_text;
+};
+
 // Returns the prompts that a request wants before its answers. detokenize(list): the text of tokens.
 template <typename Detokenize>
-std::vector<std::string> eagle_echoed(const common_json & request, eagle_api api, const Detokenize & detokenize) {
-    std::vector<std::string> texts;
+std::vector<eagle_echo> eagle_echoed(const common_json & request, eagle_api api, const Detokenize & detokenize) {
+    std::vector<eagle_echo> echoes;
     if (api != eagle_api::completion || !eagle_has(request, "echo") || request.at("echo") == false) {
-        return texts;
+        return echoes;
     }
-    const auto text_of = [&](const common_json & prompt) {
-        return prompt.is_string()   ? prompt.get<std::string>()
-               : prompt.is_object() ? eagle_text_at(prompt, "prompt_string")
-                                    : detokenize(prompt);
+    const auto part_of = [&](const common_json & part) {
+        return part.is_string() ? part.get<std::string>() : detokenize(common_json::array({part}));
+    };
+    const auto echo_of = [&](const common_json & prompt) {
+        eagle_echo echo = {"", !prompt.is_array() || (!prompt.empty() && prompt.at(size_t(0)).is_string())};
+        if (prompt.is_array() && echo.is_text) {  // texts and ids
+            for (const auto & part : prompt) {
+                echo.text += part_of(part);
+            }
+        } else {
+            echo.text = prompt.is_string()   ? prompt.get<std::string>()
+                        : prompt.is_object() ? eagle_text_at(prompt, "prompt_string")
+                                             : detokenize(prompt);
+        }
+        return echo;
     };
     const common_json & prompt = request.at("prompt");
-    if (!prompt.is_array() || prompt.empty() || prompt.at(size_t(0)).is_number()) {
-        texts.push_back(text_of(prompt));
-        return texts;
+    const auto is_number = [](const common_json & part) { return part.is_number(); };
+    if (!prompt.is_array() || prompt.empty() || std::any_of(prompt.begin(), prompt.end(), is_number)) {
+        echoes.push_back(echo_of(prompt));
+        return echoes;
     }
     for (const auto & each : prompt) {
-        texts.push_back(text_of(each));
+        echoes.push_back(echo_of(each));
     }
-    return texts;
+    return echoes;
+}
+
+// Returns the number of alternatives that a request wants for each token of its prompt; -1: no probabilities.
+inline int32_t eagle_n_prompt_probs(const common_json & request, eagle_api api) {
+    const bool has_echo = eagle_has(request, "echo") && request.at("echo") != false;
+    const bool has_logprobs = eagle_has(request, "logprobs") && request.at("logprobs") != false;
+    return api == eagle_api::completion && has_echo && has_logprobs ? (int32_t) eagle_n_alternatives(request, api) : -1;
 }
 
 inline size_t eagle_n_characters(const std::string & text) {
     return (size_t) std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
 }
 
+// Returns the number of characters that begin in a token, whose text lacks incomplete ones.
+inline size_t eagle_n_begun(const common_json & token) {
+    size_t n_begun = 0;
+    for (const auto & byte : token.at("bytes")) {
+        n_begun += (byte.get<int>() & 0xC0) != 0x80;
+    }
+    return n_begun;
+}
+
+// Returns the name of a token in OpenAI's lists: its text, or its bytes if they are no whole characters.
+inline std::string eagle_token_name(const common_json & token) {
+    std::string text = eagle_text_at(token, "token");
+    if (token.at("bytes").size() == text.size()) {
+        return text;
+    }
+    text = "bytes:";
+    for (const auto & byte : token.at("bytes")) {
+        const char * digits = "0123456789abcdef";
+        text += {'\\', 'x', digits[byte.get<int>() / 16], digits[byte.get<int>() % 16]};
+    }
+    return text;
+}
+
 // Shapes the results of one request, whole or chunk by chunk.
 class eagle_shape {
   public:
-    // prompts: the texts that are repeated before the answers, one for each prompt; empty without echo.
-    eagle_shape(const common_json & request, eagle_api api, std::vector<std::string> prompts = {})
+    // echoes: one for each prompt; empty without echo. adds_bos: a prompt of text begins with a token that is not in it.
+    eagle_shape(const common_json & request, eagle_api api, std::vector<eagle_echo> echoes, bool adds_bos)
         : api_(api),
           n_alternatives_(eagle_n_alternatives(request, api)),
           n_answers_(std::max<int64_t>(1, request.value("n_cmpl", request.value("n", int64_t(1))))),
-          prompts_(std::move(prompts)),
+          echoes_(std::move(echoes)),
+          adds_bos_(adds_bos),
           is_stream_(request.value("stream", false)) {
         const bool has_options = eagle_has(request, "stream_options") && request.at("stream_options").is_object();
         has_usage_ = has_options && request.at("stream_options").value("include_usage", false);
     }
 
-    // Shapes a result: an object, or the objects of several chunks.
-    void apply(common_json & result) {
+    // Shapes a result: an object, or the objects of several chunks. prompt: probabilities that come first, or null.
+    void apply(common_json & result, const eagle_prompt_probs * prompt) {
         if (api_ == eagle_api::own) {
             return;
         }
         if (!result.is_array()) {
-            apply_to_object(result);
+            apply_to_object(result, prompt);
             return;
         }
         common_json kept = common_json::array();
         for (auto & chunk : result) {
-            apply_to_object(chunk);
+            apply_to_object(chunk, nullptr);
             if (!chunk.contains("choices") || !chunk.at("choices").empty()) {
                 kept.push_back(chunk);
             }
@@ -104,25 +154,35 @@ class eagle_shape {
     common_json last_chunks() const { return last_.is_null() ? common_json::array() : last_; }
 
   private:
-    void apply_to_object(common_json & object) {
+    void apply_to_object(common_json & object, const eagle_prompt_probs * prompt) {
         if (!object.is_object() || !object.contains("choices")) {
             return;
         }
         for (auto & choice : object["choices"]) {
-            apply_to_choice(choice);
+            apply_to_choice(choice, prompt);
         }
         if (is_stream_ && has_usage_ && object.contains("usage")) {
             add_usage(object);
         }
     }
 
-    void apply_to_choice(common_json & choice) {
+    void apply_to_choice(common_json & choice, const eagle_prompt_probs * prompt) {
         const size_t index = choice.value("index", size_t(0));
         const size_t i_prompt = index / (size_t) n_answers_;
         size_t & n_before = n_characters_[index];
-        if (i_prompt < prompts_.size() && n_before == 0) {
-            choice["text"] = prompts_[i_prompt] + eagle_text_at(choice, "text");
-            n_before = eagle_n_characters(prompts_[i_prompt]);
+        if (i_prompt < echoes_.size() && begun_.insert(index).second) {
+            choice["text"] = echoes_[i_prompt].text + eagle_text_at(choice, "text");
+            n_before = eagle_n_characters(echoes_[i_prompt].text);
+        }
+        if (prompt && i_prompt < echoes_.size()) {
+            common_json content = prompt->to_json(adds_bos_ && echoes_[i_prompt].is_text ? 1 : 0);
+            if (eagle_has(choice, "logprobs")) {
+                for (const auto & token : choice.at("logprobs").at("content")) {
+                    content.push_back(token);
+                }
+            }
+            choice["logprobs"] = common_json{{"content", content}};
+            n_before = 0;
         }
         if (!eagle_has(choice, "logprobs") || !eagle_has(choice.at("logprobs"), "content")) {
             return;
@@ -149,20 +209,25 @@ class eagle_shape {
             logprobs[key] = common_json::array();
         }
         for (const auto & token : logprobs.at("content")) {
-            const std::string text = eagle_text_at(token, "token");
+            const std::string text = eagle_token_name(token);
+            logprobs["tokens"].push_back(text);
+            logprobs["text_offset"].push_back(n_before);
+            n_before += eagle_n_begun(token);
+            if (token.contains("logprob") && token.at("logprob").is_null()) {  // the first of a prompt
+                logprobs["token_logprobs"].push_back(nullptr);
+                logprobs["top_logprobs"].push_back(nullptr);
+                continue;
+            }
             common_json alternatives = common_json::object();
             for (const auto & other : token.at(token.contains("top_probs") ? "top_probs" : "top_logprobs")) {
-                const std::string name = eagle_text_at(other, "token");
+                const std::string name = eagle_token_name(other);
                 if (!alternatives.contains(name)) {  // the first of several tokens with one text is the likeliest
                     alternatives[name] = value(other);
                 }
             }
             alternatives[text] = value(token);
-            logprobs["tokens"].push_back(text);
             logprobs["token_logprobs"].push_back(value(token));
             logprobs["top_logprobs"].push_back(alternatives);
-            logprobs["text_offset"].push_back(n_before);
-            n_before += eagle_n_characters(text);
         }
     }
 
@@ -179,6 +244,7 @@ class eagle_shape {
             last_["usage"]["prompt_tokens"] = 0;
             last_["usage"]["completion_tokens"] = 0;
             last_["usage"]["total_tokens"] = 0;
+            last_["usage"]["completion_tokens_details"] = common_json{{"reasoning_tokens", 0}};
         }
         eagle_add_usage(last_, usage, counted_.insert(index / (size_t) n_answers_).second);
         if (chunk.contains("timings")) {
@@ -189,10 +255,12 @@ class eagle_shape {
     eagle_api api_;
     int64_t n_alternatives_;
     int64_t n_answers_;
-    std::vector<std::string> prompts_;
+    std::vector<eagle_echo> echoes_;
+    bool adds_bos_;
     bool is_stream_;
     bool has_usage_ = false;
     std::map<size_t, size_t> n_characters_;  // of each answer so far
+    std::set<size_t> begun_;                 // answers with their prompt
     std::set<size_t> counted_;               // prompts with their tokens in the usage
     common_json last_;
 };
