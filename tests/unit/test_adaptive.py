@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from llama_eagle.drafting.adaptive import AdaptiveDrafter, who_drafted
+from llama_eagle.drafting.adaptive import AdaptiveDrafter
 from llama_eagle.drafting.draft_length import Fixed, RoundCost
+from llama_eagle.drafting.drafter import NONE, GivenDrafter, OwnDrafter
 from llama_eagle.drafting.lookup import PromptLookup
 from llama_eagle.generation.stats import Statistics, unaccepted
 
@@ -23,7 +24,7 @@ LENGTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
 pytestmark = pytest.mark.native
 
 
-class Knows:
+class Knows(OwnDrafter):
     """Says what follows, right with a chance that depends on the place; silent where that is None."""
 
     def __init__(self, name: str, text: Sequence[int], right: Callable[[int], float | None], ms: float) -> None:
@@ -74,7 +75,7 @@ def play(text: list[int], drafter: Any, length: Any, sources: list[Knows]) -> tu
         ms = verify_ms(len(drafted) + 1) * (1 + rng.gauss(0, 0.03))
         drafter.accept(text[at : at + 1 + n_right])
         length.observe(RoundCost(len(drafted), n_right, draft_ms, ms))
-        used.append(who_drafted(drafter, len(drafted)))
+        used.append(drafter.source_name if drafted else NONE)
         total += draft_ms + ms
         at += n_right + 1
     return total, used
@@ -146,12 +147,10 @@ def test_drafters_are_told_apart_whatever_their_names(name: str) -> None:
     text = list(range(2 * HALF))
     first = Knows(name, text, by_half(0.95, 0.95), 0.0)
     second = Knows("model", text, by_half(0.6, 0.6), DRAFT_TOKEN)
-    both = AdaptiveDrafter(first, second, 16)
+    both = AdaptiveDrafter(GivenDrafter(first), second, 16)
     _, used = play(text, both, both, [first, second])
     assert used.count("drafter") > 0.6 * len(used)
-    own = Knows(name, text, by_half(0.9, 0.9), 0.0)
-    own.used = 5  # type: ignore[attr-defined]
-    assert who_drafted(own, 3) == ("drafter" if name == "none" else "model")
+    assert GivenDrafter(first).source_name == ("drafter" if name == "none" else "model")
 
 
 def test_a_model_that_becomes_good_is_noticed() -> None:

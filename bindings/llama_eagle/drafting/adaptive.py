@@ -7,11 +7,10 @@ from collections.abc import Sequence
 
 from llama_eagle.drafting.auto import MODEL, OFFER, UNKNOWN, Expected, Policy
 from llama_eagle.drafting.draft_length import RoundCost
-from llama_eagle.drafting.drafter import NONE, OWN, Drafter, drafted, name_of
-from llama_eagle.drafting.lookup import PromptLookup
+from llama_eagle.drafting.drafter import NONE, OWN, OwnDrafter
 
 
-class AdaptiveDrafter:
+class AdaptiveDrafter(OwnDrafter):
     """Drafter and policy in one: picks `first`, `model` or no draft, and the length, for each round.
 
     `first` proposes before the choice: it should be as cheap as a look-up; one that takes time is called rarely unless
@@ -20,18 +19,18 @@ class AdaptiveDrafter:
 
     def __init__(
         self,
-        first: Drafter | None,
-        model: Drafter | None,
+        first: OwnDrafter | None,
+        model: OwnDrafter | None,
         n_max: int,
         n_draft: int = 0,
         expected: Expected = UNKNOWN,
     ) -> None:
-        self.name = " and ".join(name_of(drafter) for drafter in (first, model) if drafter is not None)
-        self.n_max = n_max
-        self.source: Drafter | None = None  # the drafter of the round that is being verified
-        self._first, self._model = first, model
         self._drafters = [drafter for drafter in (first, model) if drafter is not None]
-        self._listeners = [drafter for drafter in self._drafters if not isinstance(drafter, PromptLookup)]
+        self.name = " and ".join(drafter.name for drafter in self._drafters)
+        self.n_max = n_max
+        self.source: OwnDrafter | None = None  # the drafter of the round that is being verified
+        self._first, self._model = first, model
+        self._listeners = [drafter for drafter in self._drafters if drafter.lookup is None]
         self._policy = Policy(n_max, has_model=model is not None, n_draft=n_draft, expected=expected)
         self._source = 0
         self._came: list[int] = []  # tokens that were accepted since the last draft
@@ -40,8 +39,10 @@ class AdaptiveDrafter:
     @property
     def source_name(self) -> str:
         """Name of `source`; a `first` with the same name as `model` gets the name of an own drafter."""
-        is_same = self.source is self._first and name_of(self._first) == name_of(self._model)
-        return OWN if is_same and self._first is not None else name_of(self.source)
+        if self.source is None:
+            return NONE
+        is_same = self.source is self._first and self._model is not None and self.source.name == self._model.name
+        return OWN if is_same else self.source.name
 
     def begin(self, tokens: Sequence[int]) -> None:
         self._came = []
@@ -56,8 +57,8 @@ class AdaptiveDrafter:
     def draft(self, id_last: int, n_max: int) -> list[int]:
         came, self._came = [*self._came, id_last], []
         start = time.perf_counter()
-        if isinstance(self._first, PromptLookup):
-            self._source, length, offered = self._policy.look_up(self._first, came, n_max)
+        if self._first is not None and self._first.lookup is not None:
+            self._source, length, offered = self._policy.look_up(self._first.lookup, came, n_max)
             self._offer_ms = (time.perf_counter() - start) * 1e3
         else:
             self._policy.text(came[1:])
@@ -65,7 +66,7 @@ class AdaptiveDrafter:
             self._source, length = self._policy.choose(n_max)
         self.source = {OFFER: self._first, MODEL: self._model}.get(self._source)
         if self._source == MODEL and self._model is not None:
-            return drafted(self._model, id_last, length)
+            return self._model.draft(id_last, length)
         return offered[:length]
 
     def accept(self, tokens: Sequence[int]) -> None:
@@ -75,7 +76,7 @@ class AdaptiveDrafter:
 
     def finish(self) -> None:
         """End the generation: add the last tokens to the look-up, because no further round will."""
-        if isinstance(self._first, PromptLookup):
+        if self._first is not None and self._first.lookup is not None:
             self._first.accept(self._came)
             self._came = []
 
@@ -93,14 +94,7 @@ class AdaptiveDrafter:
         if self._first is None or not self._policy.wants_offer:
             return []
         start = time.perf_counter()
-        offered = drafted(self._first, id_last, n_max)
+        offered = self._first.draft(id_last, n_max)
         self._offer_ms = (time.perf_counter() - start) * 1e3
         self._policy.offer(offered, self._offer_ms)
         return offered
-
-
-def who_drafted(drafter: Drafter | None, n_draft: int) -> str:
-    """Return the name of the drafter that proposed the last round's `n_draft` tokens ("none" if 0)."""
-    if not n_draft:
-        return NONE
-    return drafter.source_name if isinstance(drafter, AdaptiveDrafter) else name_of(drafter)

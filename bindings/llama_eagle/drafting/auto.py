@@ -6,9 +6,9 @@ import ctypes
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from llama_eagle.drafting.draft_length import RoundCost
-from llama_eagle.drafting.lookup import PromptLookup
 from llama_eagle.errors import UsageError
 from llama_eagle.native.calls import PolicyDraft, PolicyRound, as_tokens, check, library
 from llama_eagle.native.limits import LONGEST
@@ -66,14 +66,15 @@ class Policy:
         check(self._lib.eagle_policy_choose(self._handle, ctypes.byref(draft), 1), "eagle_policy_choose")
         return draft.source, draft.n_draft
 
-    def look_up(self, lookup: PromptLookup, came: Sequence[int], n_max: int) -> tuple[int, int, list[int]]:
-        """Source, length and offered tokens of a round: `lookup`'s `accept` and `draft`, `text`, `offer` and `choose`.
+    def look_up(self, lookup: Any, came: Sequence[int], n_max: int) -> tuple[int, int, list[int]]:
+        """Return source, length and offered tokens of a round, as `text`, `offer` and `choose` do for a native look-up.
 
-        came: tokens that were added to the text, and the one that follows it. One call, since plain rounds make it too.
+        lookup: its handle. came: tokens that were added to the text, and the one that follows it. One call, since plain
+        rounds make it too.
         """
         draft, ids = PolicyDraft(0, n_max), (ctypes.c_int32 * n_max)()
         status = self._lib.eagle_lookup_round(
-            lookup.handle, self._handle, as_tokens(came), len(came), ids, ctypes.byref(draft)
+            lookup, self._handle, as_tokens(came), len(came), ids, ctypes.byref(draft)
         )
         check(status, "eagle_lookup_round")
         return draft.source, draft.n_draft, ids[: draft.n_draft] if draft.source == OFFER else []

@@ -8,7 +8,7 @@ from typing import Any
 from llama_eagle.drafting.adaptive import AdaptiveDrafter
 from llama_eagle.drafting.auto import UNKNOWN, Auto, Expected
 from llama_eagle.drafting.draft_length import DraftLength, Fixed
-from llama_eagle.drafting.drafter import Drafter
+from llama_eagle.drafting.drafter import GivenDrafter, OwnDrafter
 from llama_eagle.drafting.lookup import PromptLookup
 from llama_eagle.drafting.model import ModelDrafter
 from llama_eagle.drafting.options import DraftingOptions
@@ -20,13 +20,16 @@ from llama_eagle.sessions.session import EagleSession
 BLOCK_TOKEN = 0.01  # of a plain decode: another row of a block draft, without its weights
 
 
-def choose_drafters(session: EagleSession, options: DraftingOptions, draft_model: Any = None) -> list[Drafter]:
+def choose_drafters(session: EagleSession, options: DraftingOptions, draft_model: Any = None) -> list[OwnDrafter]:
     """Return the drafters of `session`: the one to try first, and its draft model.
 
     `draft_model`: one of llama-cpp-python's own, for a session without a draft model.
     """
-    first = options.drafter or (_make_lookup(session, options) if options.looks_up else None)
-    found: list[Drafter] = [] if first is None else [first]
+    found: list[OwnDrafter] = []
+    if options.drafter is not None:
+        found.append(GivenDrafter(options.drafter))
+    elif options.looks_up:
+        found.append(_make_lookup(session, options))
     if session.has_draft:
         found.append(SessionDraft(session, options.p_min))
     elif draft_model is not None and not found:
@@ -41,11 +44,10 @@ def _make_lookup(session: EagleSession, options: DraftingOptions) -> PromptLooku
     return lookup
 
 
-def save_lookups(drafters: Iterable[Drafter]) -> None:
+def save_lookups(drafters: Iterable[OwnDrafter]) -> None:
     """Write what look-ups have learned to their files, where they have one."""
     for drafter in drafters:
-        if isinstance(drafter, PromptLookup):
-            drafter.save()
+        drafter.save()
 
 
 def expected_times(session: EagleSession) -> Expected:
@@ -67,13 +69,13 @@ def choose_length(n_draft: int | str, longest: int, expected: Expected = UNKNOWN
 
 
 def combine(
-    drafters: list[Drafter],
+    drafters: list[OwnDrafter],
     n_draft: int | str,
     longest: int,
     expected: Expected = UNKNOWN,
     *,
     sampled: bool = False,
-) -> tuple[Drafter | None, DraftLength]:
+) -> tuple[OwnDrafter | None, DraftLength]:
     """Combine the available drafters with a draft-length policy.
 
     If both drafter and length can vary, one object decides both. `sampled`: drafts are drawn for the generation's own
@@ -82,7 +84,7 @@ def combine(
     has_choice = len(drafters) > 1 or (n_draft == "auto" and bool(drafters))
     if not has_choice or n_draft == 0 or sampled:
         return (drafters[0] if drafters else None), choose_length(n_draft, longest, expected)
-    first = None if isinstance(drafters[0], SessionDraft) else drafters[0]
+    first = None if drafters[0].is_model else drafters[0]
     second = drafters[-1] if first is None or len(drafters) > 1 else None
     if n_draft == "auto":
         adaptive = AdaptiveDrafter(first, second, _longest_auto(longest), expected=expected)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from llama_eagle.sessions.text import read_ids
 
 NONE = "none"  # the name of rounds without a draft
-OWN = "drafter"  # the name of a drafter whose own name is reserved
+OWN = "drafter"  # the name of a given drafter whose own name is in use
 
 
 class Drafter(Protocol):
@@ -27,14 +27,40 @@ class Drafter(Protocol):
         """Append tokens that are now in the target's memory, after the earlier ones."""
 
 
-def drafted(drafter: Drafter, id_last: int, n_max: int) -> list[int]:
-    """Return at most `n_max` tokens proposed by `drafter`. Raises `UsageError` if it returns no list of ids."""
-    return read_ids(drafter.draft(id_last, n_max), f"{name_of(drafter)}.draft()")[:n_max]
+class OwnDrafter(Drafter):
+    """Base of this package's drafters: what rounds use in addition to `Drafter`."""
+
+    name = NONE
+    is_model = False  # the session's own draft model
+    lookup: Any = None  # handle of a native look-up; the policy of lengths calls it with the tokens accepted since
+    p_min = 0.0  # a draft model's draft ends when its cumulative probability falls below this
+
+    @property
+    def source_name(self) -> str:
+        """Name of the drafter that proposed the last round."""
+        return self.name
+
+    def finish(self) -> None:
+        """End the generation."""
+
+    def save(self) -> None:
+        """Write what was learned to a file, if there is one."""
 
 
-def name_of(drafter: Drafter | None) -> str:
-    """Return the drafter's name in reports; for a class that is not ours, the class name."""
-    if drafter is None:
-        return NONE
-    name = str(getattr(drafter, "name", type(drafter).__name__))
-    return OWN if name == NONE else name
+class GivenDrafter(OwnDrafter):
+    """Adapter for a user's `Drafter`, whose proposals are checked."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        name = str(getattr(drafter, "name", type(drafter).__name__))
+        self.name = OWN if name == NONE else name
+        self._drafter = drafter
+
+    def begin(self, tokens: Sequence[int]) -> None:
+        self._drafter.begin(tokens)
+
+    def draft(self, id_last: int, n_max: int) -> list[int]:
+        """Return the drafter's proposal. Raises `UsageError` if that is no list of ids."""
+        return read_ids(self._drafter.draft(id_last, n_max), f"{self.name}.draft()")[:n_max]
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        self._drafter.accept(tokens)

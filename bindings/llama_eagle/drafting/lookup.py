@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from llama_eagle.drafting.drafter import OwnDrafter
 from llama_eagle.errors import IncompatibleModels, InputError, NativeError
 from llama_eagle.native.calls import as_tokens, check, library
 
 
-class PromptLookup:
+class PromptLookup(OwnDrafter):
     """Proposes the tokens that most likely follow the newest `n_gram` tokens (then fewer, down to `n_min`).
 
     It remembers the texts of all its generations, in 16 MiB. Good for texts that repeat: edits, summaries, code. Costs
@@ -25,9 +26,9 @@ class PromptLookup:
 
     def __init__(self, n_gram: int = 6, n_min: int = 2) -> None:
         self._lib = library()
-        self.handle = ctypes.c_void_p()
-        check(self._lib.eagle_lookup_new(1, n_gram, n_min, ctypes.byref(self.handle)), "eagle_lookup_new")
-        weakref.finalize(self, self._lib.eagle_lookup_free, self.handle)
+        self.lookup = ctypes.c_void_p()
+        check(self._lib.eagle_lookup_new(1, n_gram, n_min, ctypes.byref(self.lookup)), "eagle_lookup_new")
+        weakref.finalize(self, self._lib.eagle_lookup_free, self.lookup)
 
     def open(self, path: str | Path, vocab: Any) -> None:
         """Read the texts of earlier processes from `path`, where `save` writes to. vocab: a llama_vocab pointer.
@@ -36,29 +37,29 @@ class PromptLookup:
         such file.
         """
         try:
-            check(self._lib.eagle_lookup_open(self.handle, vocab, os.fsencode(path)), "eagle_lookup_open")
+            check(self._lib.eagle_lookup_open(self.lookup, vocab, os.fsencode(path)), "eagle_lookup_open")
         except IncompatibleModels as error:
             raise InputError(f"lookup_cache {error}.") from None
-        if notice := self._lib.eagle_lookup_notice(self.handle).decode("utf-8", "replace"):
+        if notice := self._lib.eagle_lookup_notice(self.lookup).decode("utf-8", "replace"):
             warnings.warn(f"{notice}.", stacklevel=2)
 
     def save(self) -> None:
         """Add what was learned to the file of `open`, if there is one. A file that cannot be written is a warning."""
         try:
-            check(self._lib.eagle_lookup_save(self.handle), "eagle_lookup_save")
+            check(self._lib.eagle_lookup_save(self.lookup), "eagle_lookup_save")
         except NativeError as error:
             warnings.warn(f"{error}.", stacklevel=2)
 
     def begin(self, tokens: Sequence[int]) -> None:
-        check(self._lib.eagle_lookup_begin(self.handle, 0, as_tokens(tokens), len(tokens)), "eagle_lookup_begin")
+        check(self._lib.eagle_lookup_begin(self.lookup, 0, as_tokens(tokens), len(tokens)), "eagle_lookup_begin")
 
     def draft(self, id_last: int, n_max: int) -> list[int]:
         ids, n, n_match = (ctypes.c_int32 * n_max)(), ctypes.c_int32(), ctypes.c_int32()
         status = self._lib.eagle_lookup_draft(
-            self.handle, 0, id_last, ids, n_max, ctypes.byref(n), ctypes.byref(n_match)
+            self.lookup, 0, id_last, ids, n_max, ctypes.byref(n), ctypes.byref(n_match)
         )
         check(status, "eagle_lookup_draft")
         return ids[: n.value]
 
     def accept(self, tokens: Sequence[int]) -> None:
-        check(self._lib.eagle_lookup_extend(self.handle, 0, as_tokens(tokens), len(tokens)), "eagle_lookup_extend")
+        check(self._lib.eagle_lookup_extend(self.lookup, 0, as_tokens(tokens), len(tokens)), "eagle_lookup_extend")

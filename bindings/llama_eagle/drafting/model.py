@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from llama_eagle.drafting.drafter import OwnDrafter
 from llama_eagle.errors import UsageError
 
 
-class ModelDrafter:
+class ModelDrafter(OwnDrafter):
     """Drafter for llama-cpp-python's `draft_model=` objects, which map all tokens to an array of proposals."""
 
     name = "draft_model"

@@ -18,7 +18,7 @@ from llama_cpp import Llama  # noqa: E402
 from llama_cpp.llama_chat_format import get_chat_completion_handler  # noqa: E402
 
 from llama_eagle.arguments import require_text  # noqa: E402
-from llama_eagle.drafting.session_draft import SessionDraft  # noqa: E402
+from llama_eagle.drafting.drafter import OwnDrafter  # noqa: E402
 from llama_eagle.drop_in import chat  # noqa: E402
 from llama_eagle.drop_in.answers import types  # noqa: E402
 from llama_eagle.drop_in.answers.completion import Completion  # noqa: E402
@@ -76,13 +76,12 @@ class Completions(Attributes):
         self._require_memory()
         return read_speculative(given, self._n_draft_max or self._options.n_draft_max)
 
-    def _take_limits(self, drafters: Iterable[Any]) -> tuple[Speculative, float]:
+    def _take_limits(self, drafters: Iterable[OwnDrafter]) -> tuple[Speculative, float]:
         """Return the limits of the next generation, and the p_min that its drafters use."""
         limits, self._speculative = self._speculative, Speculative()
         p_min = self._options.p_min if limits.p_min is None else limits.p_min
         for drafter in drafters:
-            if isinstance(drafter, SessionDraft):
-                drafter.p_min = p_min
+            drafter.p_min = p_min
         return limits, p_min
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:

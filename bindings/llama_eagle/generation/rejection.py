@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_eagle.drafting.drafter import OwnDrafter
 from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.generation.sampling import Sampler
 from llama_eagle.native import calls
@@ -90,7 +91,7 @@ class Chain:
         calls.accept(self._sampler, token)
 
 
-class RejectionSampling:
+class RejectionSampling(OwnDrafter):
     """Drafter and sampler of one generation.
 
     The engine drafts the most likely tokens, one after the other. At each step the token drawn from the distribution is

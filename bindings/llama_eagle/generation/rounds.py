@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
-from llama_eagle.drafting.adaptive import AdaptiveDrafter, who_drafted
 from llama_eagle.drafting.draft_length import DraftLength, RoundCost
-from llama_eagle.drafting.drafter import Drafter, drafted, name_of
+from llama_eagle.drafting.drafter import NONE, OwnDrafter
 from llama_eagle.errors import EagleError, NativeError
 from llama_eagle.generation.rejection import RejectionSampling
 from llama_eagle.generation.stats import Statistics
@@ -42,7 +41,7 @@ class Plan:
     """Sampler, drafter and limits of one generation."""
 
     sampler: Any  # llama_sampler pointer
-    drafter: Drafter | None
+    drafter: OwnDrafter | None
     length: DraftLength
     rejection: RejectionSampling | None = None  # samples rows that a drafted token follows; it is also the drafter
     max_tokens: int | None = None
@@ -57,7 +56,7 @@ class Rounds:
     def __init__(self, text: TextMemory, plan: Plan) -> None:
         self.text = text
         self.plan = plan
-        self.statistics = Statistics(drafter=name_of(plan.drafter))
+        self.statistics = Statistics(drafter=NONE if plan.drafter is None else plan.drafter.name)
         self.n_delivered = 0
         self._round: _Round | None = None
         self._full = False
@@ -104,7 +103,7 @@ class Rounds:
         plan, current, self._round = self.plan, self._round, None
         if current is not None:
             self._end(plan, current, stopped=stopped)
-        if stopped and isinstance(plan.drafter, AdaptiveDrafter):
+        if stopped and plan.drafter is not None:
             plan.drafter.finish()
 
     def _end(self, plan: Plan, current: _Round, *, stopped: bool) -> None:
@@ -121,7 +120,8 @@ class Rounds:
         else:
             verify_ms = current.verify_ms + (time.perf_counter() - start) * 1e3
             plan.length.observe(RoundCost(n_draft, current.row, current.draft_ms, verify_ms))
-        self.statistics.add_round(n_draft, current.row, current.sampled, who_drafted(plan.drafter, n_draft))
+        source = plan.drafter.source_name if plan.drafter is not None and n_draft else NONE
+        self.statistics.add_round(n_draft, current.row, current.sampled, source)
 
     def _start(self, token: int) -> _Round | None:
         """Draft and verify the next round; return None if the context is full."""
@@ -130,7 +130,7 @@ class Rounds:
         more: list[int] = []
         if plan.drafter is not None:
             n_draft = plan.length.choose(min(session.n_draft_room, self._n_useful()))
-            proposed = drafted(plan.drafter, token, n_draft) if n_draft > 0 else []
+            proposed = plan.drafter.draft(token, n_draft) if n_draft > 0 else []
             more = self._usable(proposed) if len(proposed) >= plan.n_draft_min else []
         drafted_at = time.perf_counter()
         with self._undone_if_interrupted():

@@ -107,11 +107,11 @@ struct block_iq4_xs_wide {
     wide_codes<64, 4> codes;
 };
 
-// Returns true if the layout supports this type and shape.
-bool takes_wide(const struct ggml_tensor * w);
-
 // Convert from the plain layout and back; ne[1] must be a multiple of WIDE.
 void to_wide(const struct ggml_tensor * w, const void * plain, void * wide);
 void from_wide(const struct ggml_tensor * w, const void * wide, void * plain);
 
 }  // namespace eagle
+
+// Returns the buffer type of this layout.
+extern "C" struct ggml_backend_buffer_type * eagle_wide_buffer_type(void);

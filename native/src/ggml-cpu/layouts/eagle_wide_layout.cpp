@@ -2,7 +2,6 @@
 #define GGML_COMMON_DECL_CPP
 #include <cstring>
 
-#include "eagle_kernels.h"
 #include "eagle_wide.h"
 #include "ggml-common.h"
 
@@ -378,11 +377,6 @@ void turn_blocks(const ggml_tensor * t, void * plain, void * wide, Turn turn) {
 }
 
 }  // namespace
-
-bool takes_wide(const ggml_tensor * w) {
-    const kernel * k = find_kernel(w->type, layout::wide);
-    return k != nullptr && w->ne[1] % WIDE == 0 && w->ne[0] % k->pack_block == 0 && ggml_is_contiguous(w);
-}
 
 void to_wide(const ggml_tensor * w, const void * plain, void * wide) {
     turn_blocks(w, const_cast<void *>(plain), wide, join());

@@ -1,8 +1,8 @@
 #include "eagle_mul_mat.h"
 
-#include "eagle_cpu.h"
 #include "eagle_shares.h"
 #include "eagle_tuning.h"
+#include "eagle_wide.h"
 #include "ggml-backend-impl.h"
 #include "ggml-cpu-impl.h"
 #ifdef GGML_USE_CPU_REPACK
@@ -34,6 +34,11 @@ static const kernel * kernel_for_weights(const ggml_tensor * w) {
     const kernel * k = find_kernel(w->type, layout_of(w));
     return k != nullptr && w->ne[1] % k->group == 0 && (k->pack_block == 0 || w->ne[0] % k->pack_block == 0) ? k
                                                                                                              : nullptr;
+}
+
+bool takes_wide(const ggml_tensor * w) {
+    const kernel * k = find_kernel(w->type, layout::wide);
+    return k != nullptr && w->ne[1] % WIDE == 0 && w->ne[0] % k->pack_block == 0 && ggml_is_contiguous(w);
 }
 
 const kernel * kernel_for(const ggml_tensor * node) {

@@ -16,6 +16,9 @@ const kernel * kernel_for(const struct ggml_tensor * node);
 // layout.
 bool exact_weights(const struct ggml_tensor * w);
 
+// Returns true if the matrix can have our repacked layout.
+bool takes_wide(const struct ggml_tensor * w);
+
 // Both have two phases: the rows of src1 are packed, then multiplied.
 constexpr int MUL_MAT_PHASES = 2;
 
