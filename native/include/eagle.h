@@ -65,10 +65,10 @@ struct eagle_session_params {
     // path_dft null: the draft was loaded from the target's file.
     const char * path_tgt;
     const char * path_dft;
-    // Number of vocabulary rows that an MTP head evaluates for each drafted token. 0 (default), or at least the size of
-    // the vocabulary: the model's own head. Otherwise the session copies that many rows (rounded up to a multiple of
-    // 16), for the tokens of base_ids and for those that the text uses. Tokens without a row are never drafted, which
-    // lowers the acceptance rate but never changes the text. EAGLE_ERR_ARGUMENT for drafts with their own vocabulary.
+    // Number of vocabulary rows that a draft's head evaluates for each drafted token. 0 (default), or at least the size
+    // of the draft's vocabulary: the draft's own head. Otherwise the session copies that many rows (rounded up to a
+    // multiple of 16), for the tokens of base_ids and for those that the text uses. Tokens without a row are never
+    // drafted, which lowers the acceptance rate but never changes the text.
     int32_t n_vocab_draft;
     // Most frequent tokens first, for such a head; read by eagle_session_new. The head's rows are, in this order: end
     // and control tokens, base_ids, then the lowest ids (a BPE tokenizer numbers frequent tokens first). One row in

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from fixtures.native import NativeTarget
 from fixtures.targets import make_target
+from fixtures.tiny_gguf import END, write_draft, write_target
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import IncompatibleModels, NativeError
 from llama_eagle.native.calls import library
 from llama_eagle.quantize.quantize import QuantizeOptions, quantize
+from llama_eagle.sessions.models import Model
 from parity.mtp_reference import MTPReference
-from parity.native_mtp import N_TOKENS, MtpTarget, NativeMtp, Rounds
+from parity.native_mtp import N_TOKENS, LoadedHead, MtpTarget, NativeMtp, Rounds
 
 pytestmark = pytest.mark.native
 
@@ -188,3 +190,24 @@ class TestVocabulary:
             for options in ({"n_vocab_draft": -1}, {"n_vocab_draft": N_ROWS, "base_ids": [context.n_vocab]}):
                 with pytest.raises(NativeError):
                     NativeMtp(context, **options)
+
+
+def test_an_eagle3_draft_keeps_tokens_of_its_own_vocabulary(tmp_path: Path) -> None:
+    target, path = write_target(tmp_path / "t.gguf"), write_draft(tmp_path / "d.gguf")
+    text = [*b"a.xyz.uvw"]  # "." is not in the draft's vocabulary, and the last letters have no rows at first
+    found = []
+    with NativeTarget(target, n_ctx=512, n_rs_seq=5) as context, Model(path) as model:
+        for n_rows in (0, 48):
+            draft = NativeMtp(context, head=LoadedHead(model.handle, path), n_vocab_draft=n_rows)
+            before = draft.session.draft_ids.tolist()
+            draft.eval(text)
+            drafted = draft.draft(3)[0]
+            found.append((before, draft.session.draft_ids, draft.session.draft_logits(0), drafted))
+            draft.session.reset()
+            draft.close()
+    (_, all_ids, logits, drafted), (before, ids, rows, again) = found
+    assert len(all_ids) == 54 and len(set(ids.tolist())) == 48 and set(ids.tolist()) < set(all_ids.tolist())
+    assert not set(before) & set(b"xyzuvw") and set(ids.tolist()) >= {*b"xyzuvw", END}
+    place = {token: i for i, token in enumerate(all_ids.tolist())}
+    assert np.allclose(logits[[place[token] for token in ids.tolist()]], rows, rtol=0, atol=2e-3 * abs(logits).max())
+    assert drafted == again

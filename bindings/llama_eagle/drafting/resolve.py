@@ -99,26 +99,20 @@ def session_options(draft: Header | None, options: DraftingOptions) -> SessionOp
     """Build the options of the session that verifies the drafts of resolved `options`.
 
     draft: header of the draft model's file, or the target's for its own head; None without a draft model. Raises
-    `UsageError` for a `draft_vocab` if the draft has its own vocabulary.
+    `UsageError` for a `draft_vocab` without a head to trim.
     """
-    if draft is None or not _is_trimmed(draft):
+    if draft is None or "markov_w1.weight" in draft.tensors:
         if options.draft_vocab is not None:
             raise UsageError(
-                "draft_vocab trims the head of an MTP draft, of a small model, or of a DFlash draft without its own "
-                "vocabulary or Markov head; no such draft is used. Leave it out."
+                "draft_vocab trims the head of a draft model; there is none, or one with a Markov head. Leave it out."
             )
         return SessionOptions(options.longest, options.draft_n_ctx)
-    wanted = DRAFT_VOCAB if options.draft_vocab is None else options.draft_vocab
-    n_rows = wanted if isinstance(wanted, int) and wanted < draft.n_vocab else 0
+    d2t = draft.tensors.get("d2t")
+    default = None if d2t or draft.architecture == "eagle3" else DRAFT_VOCAB  # its maker has trimmed that vocabulary
+    wanted = default if options.draft_vocab is None else options.draft_vocab
+    n_rows = wanted if isinstance(wanted, int) and wanted < (d2t.n_elements if d2t else draft.n_vocab) else 0
     base = mtp.base_ids(draft) if n_rows else []
     return SessionOptions(options.longest, options.draft_n_ctx, n_vocab_draft=n_rows, base_ids=base)
-
-
-def _is_trimmed(draft: Header) -> bool:
-    """Return True for drafts that take rows from a head over the whole vocabulary."""
-    if draft.architecture == "dflash":
-        return not {"d2t", "markov_w1.weight"} & draft.tensors.keys()
-    return draft.architecture != "eagle3"
 
 
 def _found(target: Source, options: Options) -> Choice[Options]:

@@ -12,7 +12,7 @@ namespace eagle {
 
 namespace {
 
-constexpr int64_t GROUP = 16;    // repacked layouts need a multiple of this number of rows
+constexpr int64_t GROUP = 16;    // rows of a group in repacked layouts
 constexpr int64_t RESERVED = 8;  // one of this many rows is reserved for tokens of the text
 
 int64_t round_up(int64_t n, int64_t step) {
@@ -49,13 +49,25 @@ std::vector<llama_token> control_tokens(const llama_vocab & vocab, size_t n_most
 
 }  // namespace
 
+int64_t FollowingHead::rounded(int64_t n_rows) {
+    return round_up(n_rows, GROUP);
+}
+
 FollowingHead::FollowingHead(DraftModel & model, WeightRows whole, const llama_vocab & vocab, ggml_backend_t backend,
                              const FollowingParams & params)
     : model_(model), whole_(std::move(whole)) {
-    const int64_t n_rows = std::min(round_up(params.n_rows, GROUP), model.n_vocab);
+    const int64_t n_rows = rounded(params.n_rows);
+    read_whole_rows();
     choose_rows(vocab, n_rows, params.base);
     model_.n_vocab_draft = n_rows;
     make_head(backend);
+}
+
+void FollowingHead::read_whole_rows() {
+    whole_row_of_.assign(model_.n_vocab, -1);
+    for (int64_t row = 0; row < model_.n_vocab_draft; row++) {
+        whole_row_of_[model_.target_id((int32_t) row)] = (int32_t) row;
+    }
 }
 
 // Fills the rows in order of priority. The last rows are reserved: they start with the least frequent tokens, and the
@@ -66,7 +78,7 @@ void FollowingHead::choose_rows(const llama_vocab & vocab, int64_t n_rows, const
     ids.clear();
     row_of_.assign(model_.n_vocab, -1);
     auto add = [&](llama_token id) {
-        if (row_of_[id] < 0 && (int64_t) ids.size() < n_rows) {
+        if (whole_row_of_[id] >= 0 && row_of_[id] < 0 && (int64_t) ids.size() < n_rows) {
             row_of_[id] = (int32_t) ids.size();
             ids.push_back(id);
         }
@@ -111,7 +123,7 @@ void FollowingHead::make_head(ggml_backend_t backend) {
     std::sort(rows.begin(), rows.end(), [&](int32_t a, int32_t b) { return model_.d2t_id[a] < model_.d2t_id[b]; });
     std::vector<char> data(ggml_nbytes(head));
     for (int32_t row : rows) {
-        whole_.read(model_.d2t_id[row], data.data() + row * head->nb[1]);
+        read_row(row, data.data() + row * head->nb[1]);
     }
     ggml_backend_tensor_set(head, data.data(), 0, data.size());
 }
@@ -125,6 +137,9 @@ void FollowingHead::mark_used(int32_t row) {
 std::vector<int32_t> FollowingHead::note_used_tokens(const llama_token * ids, int32_t n) {
     std::vector<int32_t> changed;
     for (int32_t i = 0; i < n; i++) {
+        if (whole_row_of_[ids[i]] < 0) {
+            continue;
+        }
         int32_t & row = row_of_[ids[i]];
         if (row < 0) {
             row = reserved_.front();
@@ -140,6 +155,10 @@ std::vector<int32_t> FollowingHead::note_used_tokens(const llama_token * ids, in
     return changed;
 }
 
+void FollowingHead::read_row(int32_t row, char * to) {
+    whole_.read(whole_row_of_[model_.d2t_id[row]], to);
+}
+
 // Writes ascending rows, and those of one group at once.
 void FollowingHead::write_rows(const std::vector<int32_t> & rows) {
     ggml_tensor * head = model_.output;
@@ -151,7 +170,7 @@ void FollowingHead::write_rows(const std::vector<int32_t> & rows) {
             ggml_backend_tensor_get(head, group.data(), first * head->nb[1], group.size());
         }
         for (; i < rows.size() && rows[i] < first + n_together; i++) {
-            whole_.read(model_.d2t_id[rows[i]], group.data() + (rows[i] - first) * head->nb[1]);
+            read_row(rows[i], group.data() + (rows[i] - first) * head->nb[1]);
         }
         ggml_backend_tensor_set(head, group.data(), first * head->nb[1], group.size());
     }

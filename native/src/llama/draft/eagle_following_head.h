@@ -16,13 +16,17 @@
 namespace eagle {
 
 struct FollowingParams {
-    int64_t n_rows;                 // rounded up to a multiple of 16
+    int64_t n_rows;                 // see rounded()
     std::vector<llama_token> base;  // most frequent tokens first; the other tokens follow in order of their ids
 };
 
 class FollowingHead {
   public:
-    // Replaces the head and the vocabulary of `model`; `whole` reads the rows of the original head.
+    // Number of rows of a head that is to have at least `n_rows`: repacked layouts need a multiple of 16.
+    static int64_t rounded(int64_t n_rows);
+
+    // Replaces the head and the vocabulary of `model`; `whole` reads the rows of the original head. A model with its own
+    // vocabulary keeps some of that: other tokens never get a row.
     FollowingHead(DraftModel & model, WeightRows whole, const llama_vocab & vocab, ggml_backend_t backend,
                   const FollowingParams & params);
 
@@ -32,6 +36,7 @@ class FollowingHead {
   private:
     DraftModel & model_;
     WeightRows whole_;
+    std::vector<int32_t> whole_row_of_;  // by token of the whole vocabulary: row of the original head; -1: none
     ggml_context_ptr ctx_;
     ggml_backend_buffer_ptr buffer_;
     std::vector<int32_t> row_of_;                      // by token of the whole vocabulary; -1: no row
@@ -39,11 +44,13 @@ class FollowingHead {
     std::vector<std::list<int32_t>::iterator> place_;  // position of each reserved row in that list
     int32_t first_reserved_;
 
+    void read_whole_rows();
     void choose_rows(const llama_vocab & vocab, int64_t n_rows, const std::vector<llama_token> & base);
     void make_head(ggml_backend_t backend);
     ggml_tensor * allocate(ggml_backend_buffer_type_t type);
     void mark_used(int32_t row);
     void write_rows(const std::vector<int32_t> & rows);
+    void read_row(int32_t row, char * to);
 };
 
 }  // namespace eagle

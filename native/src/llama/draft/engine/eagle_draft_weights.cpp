@@ -62,15 +62,7 @@ void DraftWeights::copy_to_device(ggml_tensor *& weight) {
 }
 
 void DraftWeights::trim_head() {
-    if (!model_.can_trim || params_.n_vocab_draft == 0) {
-        return;
-    }
-    if (!model_.d2t_id.empty()) {
-        throw Error(EAGLE_ERR_ARGUMENT,
-                    format("n_vocab_draft is %lld, but this %s draft has its own vocabulary of %lld tokens: leave it 0",
-                           (long long) params_.n_vocab_draft, model_.kind, (long long) model_.n_vocab_draft));
-    }
-    if (params_.n_vocab_draft >= model_.n_vocab_draft) {
+    if (!model_.can_trim || params_.n_vocab_draft == 0 || FollowingHead::rounded(params_.n_vocab_draft) >= model_.n_vocab_draft) {
         return;
     }
     trimmed_head_ = std::make_unique<FollowingHead>(model_, open(*model_.output), draft_.vocab, device_.backend(),
