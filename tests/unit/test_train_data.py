@@ -78,6 +78,11 @@ SEEN = {"role": "assistant", "content": "a fox"}
         ({"messages": [SEE, SEEN], "images": [{"bytes": "x"}]}, "images must be a list of file names"),
         ({"messages": [SEE, SEEN], "videos": ["a.mp4"]}, "videos is not supported in training data"),
         ({"text": "a fox", "images": ["a.png"]}, "images is not supported in training data"),
+        ({"messages": [{**SEE, "images": ["a.png"]}, SEEN]}, "images is not supported in training data"),
+        ({"messages": [SEE, SEEN], "image": "a.png", "images": ["b.png"]}, "both image and images"),
+        ({"messages": [SEE, {**SEEN, "weight": 0}]}, "no assistant message"),
+        ({"messages": [SEE, {**SEEN, "weight": 0.5}]}, "weight is 0.5, expected 0 or 1"),
+        ({"conversations": [{"from": "function_call", "value": "f()"}]}, "a message from 'function_call', expected"),
         ({"messages": [SEE, SEEN], "tools": "[{"}, "tools must be a list of objects"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}, SEEN]}, "0 files in images, but 1 places"),
     ],
@@ -103,10 +108,14 @@ def test_images_tools_and_a_system_message_next_to_the_messages(tmp_path: Path) 
     texts = [part.get("text", part.get("image")) for part in first["content"]]
     assert texts == ["what is ", "a.png", " and ", "b.png", "?"]
     assert [part.get("text", part.get("image")) for part in second["content"]] == ["c.png", "now ", "d.png"]
-    address = {"type": "image_url", "image_url": {"url": "e.png"}}
-    record = {"messages": [{"role": "user", "content": [address]}, SEEN]}
+    for name in ({"image_url": {"url": "e.png"}}, {"path": "e.png"}, {"url": "e.png"}):
+        part = {"type": "image_url" if "image_url" in name else "image", **name}
+        record = {"messages": [{"role": "user", "content": [part]}, SEEN], "images": []}
+        (document,) = read_documents([write_jsonl(tmp_path / "c.jsonl", record)])
+        assert document.messages[0]["content"] == [{"type": "image", "image": "e.png"}]
+    record = {"messages": [{"role": "user", "content": "<image>"}, SEEN], "images": [], "image": "f.png"}
     (document,) = read_documents([write_jsonl(tmp_path / "c.jsonl", record)])
-    assert document.messages[0]["content"] == [{"type": "image", "image": "e.png"}]
+    assert document.messages[0]["content"] == [{"type": "image", "image": "f.png"}]
 
 
 def test_an_answer_may_be_reasoning_alone(tmp_path: Path) -> None:
@@ -173,6 +182,13 @@ def test_only_the_assistant_is_learned(tokenizer: Any, tmp_path: Path) -> None:
     (sample,) = SampleMaker(tokenizer, 200).make(read_documents([data]))
     assert learned(tokenizer, sample) == "me, a fox<|im_end|>\nthe dog<|im_end|>\n"
     assert tokenizer.decode(sample.tokens).startswith("<|im_start|>user\nwho<|im_end|>\n<|im_start|>assistant\nme,")
+
+
+def test_answers_of_weight_0_are_not_learned(tokenizer: Any, tmp_path: Path) -> None:
+    record = chat("who", "me, a fox", "and", "the dog")
+    record["messages"][1]["weight"] = 0
+    (sample,) = SampleMaker(tokenizer, 200).make(read_documents([write_jsonl(tmp_path / "c.jsonl", record)]))
+    assert learned(tokenizer, sample) == "the dog<|im_end|>\n"
 
 
 def test_a_template_that_drops_reasoning_from_history(tmp_path: Path) -> None:

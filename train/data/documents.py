@@ -17,7 +17,10 @@ MAX_NAMED = 20  # faulty lines in an error
 IMAGE_MARK = "<image>"  # place of a picture in a text, if the files are listed next to the messages
 PART_NAMES = ("text", "image", "image_url")
 UNREAD = ("video", "videos", "audio", "audios", "chat_template_kwargs")  # keys next to the messages
-ROLES = {"human": "user", "gpt": "assistant"}  # of ShareGPT
+UNREAD_IN_MESSAGES = ("image", "images", "video", "videos", "audio", "audios")
+FILE_NAMES = ("image", "path", "url")  # keys of an image part's file
+ROLES = {"human": "user", "gpt": "assistant", "observation": "tool"}  # of ShareGPT
+ROLES_OF_SHAREGPT = (*ROLES, "system", "user", "assistant", "tool")
 
 Message = dict[str, Any]
 
@@ -129,9 +132,11 @@ def _record(path: Path, number: int, line: bytes) -> Document | None:
     messages = [_message(message, source) for message in messages]
     if isinstance(system := record.get("system"), str) and system and messages[0]["role"] != "system":
         messages.insert(0, {"role": "system", "content": system})
-    if not any(message["role"] == "assistant" for message in messages):
+    if not any(map(is_learned, messages)):
         raise InputError(f"{source}: no assistant message; there is nothing to learn from it.")
-    messages = _with_images(messages, record.get("images", record.get("image")), source)
+    if record.get("image") and record.get("images"):
+        raise InputError(f"{source}: both image and images. Name all files in images.")
+    messages = _with_images(messages, record.get("images") or record.get("image"), source)
     return Document(source, folder, messages=tuple(messages), tools=_tools(record.get("tools"), source))
 
 
@@ -184,6 +189,11 @@ def _split_marks(message: Message) -> Message:
     return {**message, "content": parts} if any(part["type"] == "image" for part in parts) else message
 
 
+def is_learned(message: Message) -> bool:
+    """Return True for an answer to learn. OpenAI's files for fine-tuning give others the weight 0."""
+    return bool(message["role"] == "assistant" and message.get("weight", 1))
+
+
 def image_parts(message: Message) -> list[Message]:
     """Return the parts of a message that are pictures."""
     content = message["content"]
@@ -199,10 +209,18 @@ def _has_failed(record: Message, messages: Any) -> bool:
 
 def _message(message: Any, source: str) -> Message:
     """Return a message with the keys role and content; ShareGPT's from and value are renamed."""
-    if isinstance(message, dict) and "from" in message:
-        message = {"role": message["from"], "content": message.get("value")}
+    if isinstance(message, dict):
+        _refuse_unread(message, source, UNREAD_IN_MESSAGES)
+        if "from" in message:
+            if message["from"] not in ROLES_OF_SHAREGPT:
+                raise InputError(
+                    f"{source}: a message from {message['from']!r}, expected {', '.join(ROLES_OF_SHAREGPT)}."
+                )
+            message = {"role": message["from"], "content": message.get("value")}
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise InputError(f"{source}: a message without a role.")
+    if message.get("weight", 1) not in (0, 1):
+        raise InputError(f"{source}: weight is {message['weight']!r}, expected 0 or 1.")
     content = message.get("content")
     if content is None and message.get("reasoning_content") and not message.get("tool_calls"):
         content = ""
@@ -219,6 +237,8 @@ def _part(part: Any, source: str) -> Message:
     if kind not in PART_NAMES:
         raise InputError(f"{source}: content has a part of type {kind!r}. Only text and image parts are supported.")
     value = part.get(kind)
+    if kind == "image":
+        value = next((part[key] for key in FILE_NAMES if part.get(key) is not None), None)
     if kind == "image_url":
         kind, value = "image", value.get("url") if isinstance(value, dict) else value
     if not isinstance(value, str) and not (kind == "image" and value is None and "image_url" not in part):

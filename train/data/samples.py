@@ -13,7 +13,7 @@ import numpy as np
 from llama_eagle.errors import ConfigError, EagleError, InputError
 from llama_eagle.sessions.chats.abilities import REASONING
 from llama_eagle.sessions.chats.messages import text_of
-from llama_eagle.train.data.documents import MAX_NAMED, Document, Message, image_parts
+from llama_eagle.train.data.documents import MAX_NAMED, Document, Message, image_parts, is_learned
 from llama_eagle.train.targets.pictures import DATA_URL, ImageSource, find_image, read_image
 from numpy.typing import NDArray
 
@@ -179,7 +179,7 @@ class SampleMaker:
         One list suffices if each turn is rendered alike as the last turn and as history. Templates such as Qwen3's drop
         the reasoning of earlier turns.
         """
-        turns = [self._turn(chat, i) for i, message in enumerate(chat.messages) if message["role"] == "assistant"]
+        turns = [self._turn(chat, i) for i, message in enumerate(chat.messages) if is_learned(message)]
         whole = turns[-1].text
         if all(whole.startswith(turn.text) for turn in turns):
             return [_cut(whole, [(turn.start, len(turn.text)) for turn in turns])]
