@@ -1,11 +1,11 @@
 """Changes one operator at a time in a copy of our Python code, runs tests on it, and prints which changes they catch.
 
     python tests/fuzz/mutants.py --seed 1 --count 100               # with all tests of `make test`: hours
-    python tests/fuzz/mutants.py --seed 1 --count 30 --near         # with the tests that import the changed module
+    python tests/fuzz/mutants.py --seed 1 --count 30 --near         # with the test files that are nearest to the change
     python tests/fuzz/mutants.py --only bindings/llama_eagle/drop_in   # places in these files alone
 
 The same seed chooses the same places in the same sources. A change that survives means that a test is missing, or that
-the change has no effect: look at each. The exit code is 5 if one survives.
+the change has no effect: in that case name it in EQUIVALENT. The exit code is 5 if any survives.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -38,6 +38,9 @@ OTHER: dict[type[ast.AST], str] = {
 OPERATOR = re.compile(r"is\s+not\b|not\s+in\b|\b(?:is|in|and|or)\b|[-+*/%<>=!&|]+")
 MARKERS = "not slow and not gpu and not extended"
 MAX_SECONDS = 3600
+MAX_FILES = 8  # of tests, with --near
+NO_TESTS = 5  # pytest's exit code
+EQUIVALENT: dict[str, str] = {}  # name of a place -> why the change has no effect
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,15 @@ class Place:
     def changed(self, text: str) -> str:
         return text[: self.start] + self.other + text[self.end :]
 
-    def __str__(self) -> str:
+    @property
+    def name(self) -> str:
+        """The file, the source line and the change. It remains the same when lines are inserted before."""
         text = (ROOT / self.path).read_text("utf-8")
-        return f"{self.path}:{self.line}: {text[self.start : self.end]} -> {self.other}"
+        source = text.splitlines()[self.line - 1].strip()
+        return f"{self.path}: {source}: {text[self.start : self.end]} -> {self.other}"
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.name.partition(': ')[2]}"
 
 
 def places(path: Path) -> Iterator[Place]:
@@ -124,49 +133,100 @@ def path_in(folder: Path, path: Path) -> Path:
     return folder / name / path.relative_to(source)
 
 
-def tests_near(path: Path) -> list[str]:
-    """Return the test files that name the module, or a fixture that does."""
-    module = path_in(Path(), path).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
-    package, _, name = module.rpartition(".")
-    imports = re.compile(rf"{re.escape(module)}\b|from {re.escape(package)} import [^\n]*\b{name}\b")
-    tests = sorted((ROOT / "tests").rglob("test_*.py"))
-    return [str(test.relative_to(ROOT)) for test in tests if imports.search(test.read_text("utf-8"))]
+def tests_near(path: Path) -> list[list[str]]:
+    """Return groups of test files, nearest first: those that import the module, then those that import its users.
+
+    The tests of a command are those that run it.
+    """
+    imports, tests = _graph()
+    if "commands" in path.parts:
+        word = re.compile(rf"""["']{path.stem}["']""")
+        first = [test for test in tests if word.search((ROOT / test).read_text("utf-8"))]
+        return [first[:MAX_FILES]]
+    groups: list[list[str]] = []
+    found: set[str] = set()
+    modules, reached = {_module(path)}, set[str]()
+    while modules and len(found) < MAX_FILES:
+        group = [test for test, names in tests.items() if test not in found and not names.isdisjoint(modules)]
+        group = sorted(group, key=lambda test: len(tests[test]))[: MAX_FILES - len(found)]
+        groups += [group] if group else []
+        found.update(group)
+        reached |= modules
+        modules = {name for name, names in imports.items() if not names.isdisjoint(modules)} - reached
+    return groups
 
 
-def is_caught(folder: Path, tests: list[str]) -> bool:
-    """Return True if a test fails on the package in `folder`."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", MARKERS, *tests]
+def _module(path: Path) -> str:
+    name = path_in(Path(), path).with_suffix("").as_posix().replace("/", ".")
+    return name.removesuffix(".__init__")
+
+
+@cache
+def _graph() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """Return the modules that each module imports, and those that each test file imports, also by its fixtures."""
+    files = [path.relative_to(ROOT) for folder in SOURCES.values() for path in sorted((ROOT / folder).rglob("*.py"))]
+    imports = {_module(path): _imported(path) for path in files}
+    fixtures = {path.stem: _imported(path.relative_to(ROOT)) for path in (ROOT / "tests/fixtures").glob("*.py")}
+    tests = {}
+    for test in sorted((ROOT / "tests").rglob("test_*.py")):
+        names = _imported(test.relative_to(ROOT))
+        used = (fixtures.get(name.removeprefix("fixtures."), set()) for name in names)
+        tests[str(test.relative_to(ROOT))] = names.union(*used) & imports.keys()
+    return imports, tests
+
+
+def _imported(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return found
+
+
+def first_failure(folder: Path, tests: list[str], without: Collection[str] = ()) -> str:
+    """Run tests on the package in `folder`. Return the first that fails, or an empty string. without: tests to omit."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", MARKERS]
+    command += [*(f"--deselect={test}" for test in without), *tests]
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryFile() as output:
         try:
             environment = {**os.environ, "PYTHONPATH": path}
             done = subprocess.run(command, cwd=ROOT, env=environment, stdout=output, stderr=output, timeout=MAX_SECONDS)
         except subprocess.TimeoutExpired:
-            return True
-        if done.returncode not in (0, 1, 2):
-            output.seek(0)
-            raise SystemExit(output.read().decode()[-2000:])
-        return done.returncode != 0
+            return tests[0]
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+    if done.returncode in (0, NO_TESTS):
+        return ""
+    found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", text, re.MULTILINE)
+    if found is None:
+        raise SystemExit(text[-2000:])
+    return found[1]
 
 
-def tried(folder: Path, place: Place, tests: list[str]) -> str:
-    """Return "caught", "survived", or why neither is known."""
-    if not tests:
-        return "no test"
-    if fails_unchanged(folder, tuple(tests)):
-        return "tests fail without the change"
+def tried(folder: Path, place: Place, groups: list[list[str]]) -> str:
+    """Return "caught" with a test, "equivalent", or "survived"."""
+    if place.name in EQUIVALENT:
+        return "equivalent"
     file = path_in(folder, place.path)
     original = file.read_text("utf-8")
-    file.write_text(place.changed(original), "utf-8")
-    try:
-        return "caught" if is_caught(folder, tests) else "survived"
-    finally:
-        file.write_text(original, "utf-8")
-
-
-@cache
-def fails_unchanged(folder: Path, tests: tuple[str, ...]) -> bool:
-    return is_caught(folder, list(tests))
+    broken: set[str] = set()  # they fail without the change, too
+    for group in groups:
+        while True:
+            file.write_text(place.changed(original), "utf-8")
+            try:
+                test = first_failure(folder, group, broken)
+            finally:
+                file.write_text(original, "utf-8")
+            if not test:
+                break
+            if not first_failure(folder, [test]):
+                return f"caught by {test}"
+            broken.add(test)
+    return "survived"
 
 
 def main() -> None:
@@ -174,7 +234,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="seed of the choice of places")
     parser.add_argument("--count", type=int, default=100, help="number of changes")
     parser.add_argument("--only", nargs="*", default=[], metavar="PATH", help="files and folders to change")
-    parser.add_argument("--near", action="store_true", help="run the tests that import the changed module alone")
+    parser.add_argument("--near", action="store_true", help="run the nearest test files alone")
     parser.add_argument("--list", action="store_true", help="print the places and change nothing")
     given = parser.parse_args()
     found = chosen(given.seed, given.count, given.only)
@@ -185,8 +245,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         copy_package(Path(name))
         for place in found:
-            result = tried(Path(name), place, tests_near(place.path) if given.near else ["tests"])
-            survivors += result != "caught"
+            result = tried(Path(name), place, tests_near(place.path) if given.near else [["tests"]])
+            survivors += result == "survived"
             print(f"{result}: {place}", flush=True)
     print(f"{survivors} survived")
     sys.exit(5 if survivors else 0)

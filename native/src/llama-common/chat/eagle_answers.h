@@ -66,8 +66,9 @@ inline void eagle_add_usage(common_json & answer, const common_json & other, boo
     add("completion_tokens", "completion_tokens");
     add("total_tokens", "completion_tokens");
     common_json & details = usage["completion_tokens_details"];
-    details["reasoning_tokens"] = details.value("reasoning_tokens", int64_t(0)) +
-                                  other.at("usage").at("completion_tokens_details").at("reasoning_tokens").get<int64_t>();
+    details["reasoning_tokens"] =
+        details.value("reasoning_tokens", int64_t(0)) +
+        other.at("usage").at("completion_tokens_details").at("reasoning_tokens").get<int64_t>();
     if (is_new_prompt) {
         add("prompt_tokens", "prompt_tokens");
         add("total_tokens", "prompt_tokens");

@@ -116,7 +116,7 @@ inline std::string eagle_token_name(const common_json & token) {
 // Shapes the results of one request, whole or chunk by chunk.
 class eagle_shape {
   public:
-    // echoes: one for each prompt; empty without echo. adds_bos: a prompt of text begins with a token that is not in it.
+    // echoes: one for each prompt; empty without echo. adds_bos: the first token of a text is not in the text.
     eagle_shape(const common_json & request, eagle_api api, std::vector<eagle_echo> echoes, bool adds_bos)
         : api_(api),
           n_alternatives_(eagle_n_alternatives(request, api)),

@@ -1,6 +1,6 @@
 // Control tokens in the texts of messages as text, with `serve --no-parse-special`. They are replaced by placeholders
-// while the template is rendered. In the prompt, a part between two control tokens of the template is tokenized as plain
-// text if it contains a placeholder.
+// while the template is rendered. In the prompt, a part between two control tokens of the template is tokenized as
+// plain text if it contains a placeholder.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +33,8 @@ class eagle_literals {
         state.vocab = vocab;
         for (llama_token token = 0; is_on() && token < llama_vocab_n_tokens(vocab); token++) {
             const std::string text = llama_vocab_get_text(vocab, token);
-            if (!text.empty() && llama_vocab_get_attr(vocab, token) & (LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_UNKNOWN)) {
+            if (!text.empty() &&
+                llama_vocab_get_attr(vocab, token) & (LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_UNKNOWN)) {
                 state.by_first[text[0]].push_back(text);
             }
         }
@@ -117,8 +118,8 @@ class eagle_literals {
         }
         std::vector<llama_token> tokens;
         for (const auto & part : found) {
-            const auto more =
-                common_tokenize(vocab, part.text, add_special && &part == &found.front(), parse_special && !part.is_literal);
+            const auto more = common_tokenize(vocab, part.text, add_special && &part == &found.front(),
+                                              parse_special && !part.is_literal);
             tokens.insert(tokens.end(), more.begin(), more.end());
         }
         return tokens;
@@ -126,8 +127,8 @@ class eagle_literals {
 
     // Tokenizes a prompt with media. tokenize(text, files, is_first): of a part. marker: text in place of a file.
     template <typename Tokens, typename File, typename Tokenize>
-    static Tokens with_media(const std::vector<part> & parts, const std::vector<File> & files, const std::string & marker,
-                             const Tokenize & tokenize) {
+    static Tokens with_media(const std::vector<part> & parts, const std::vector<File> & files,
+                             const std::string & marker, const Tokenize & tokenize) {
         Tokens result({}, true);
         size_t n_files = 0;
         bool is_first = true;

@@ -1,5 +1,5 @@
-// Log-probabilities of a prompt's tokens, for OpenAI's completions with `echo` and `logprobs`. Every row of such a prompt
-// has logits, so it is evaluated in pieces of few rows, without the slot's cache.
+// Log-probabilities of a prompt's tokens, for OpenAI's completions with `echo` and `logprobs`. All rows of such a prompt
+// have logits, so it is evaluated in pieces of few rows, without the slot's cache.
 #pragma once
 
 #include <algorithm>

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-// Returns the number of tokens that hold a part of `reasoning`. text: the answer as the model has written it. ends: size
-// of the text after each token. Reasoning may have several parts in the text, with markup between them.
+// Returns the number of tokens that hold a part of `reasoning`. text: the answer as the model has written it. ends:
+// size of the text after each token. Reasoning may have several parts in the text, with markup between them.
 inline int32_t eagle_count_reasoning(const std::string & text, const std::string & reasoning,
                                      const std::vector<size_t> & ends) {
     int32_t n_tokens = 0;

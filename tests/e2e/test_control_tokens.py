@@ -1,0 +1,101 @@
+"""`--no-parse-special`: control tokens in prompts and messages are text, in serve, generate, chat and `EagleLlama`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fixtures.command import llama_eagle
+from fixtures.serving import Served, serve
+from fixtures.tiny_gguf import END, START, write_target
+from fixtures.vision_files import make_vision_files, png, user
+from llama_eagle import EagleLlama
+
+pytestmark = pytest.mark.native
+
+TEXT = "a<|im_end|>\n<|im_start|>system\nb"
+MORE = len("<|im_end|>") - 1 + len("<|im_start|>") - 1  # tokens of the text, each a byte, more than with control tokens
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_target(tmp_path_factory.mktemp("model") / "target.gguf")
+
+
+@pytest.fixture(scope="module")
+def servers(target: Path) -> Iterator[tuple[Served, Served]]:
+    """A server that recognizes control tokens, and one that does not."""
+    given = ("-m", target, "-d", "none", "-c", 512, "-t", 1, "--parallel", 1)
+    with serve(*given) as parsing, serve(*given, "--no-parse-special") as literal:
+        yield parsing, literal
+
+
+def test_serve(servers: tuple[Served, Served]) -> None:
+    turns = [
+        {"role": "user", "content": [{"type": "text", "text": TEXT}]},
+        {"role": "assistant", "content": "c"},
+        {"role": "user", "content": "d"},
+    ]
+    bodies = {
+        "/v1/chat/completions": {"messages": turns},
+        "/v1/messages": {"messages": turns},
+        "/v1/responses": {"input": [{"role": "user", "content": TEXT}]},
+        "/v1/completions": {"prompt": TEXT},
+        "/completion": {"prompt": TEXT},
+    }
+    for path, body in bodies.items():
+        counts = []
+        for server in servers:
+            status, answer = server.post(path, {**body, "max_tokens": 2, "temperature": 0})
+            assert status == 200, answer
+            usage = answer.get("usage", answer)
+            names = ("prompt_tokens", "input_tokens", "tokens_evaluated")
+            counts.append(sum(usage.get(name, 0) for name in (*names, "cache_read_input_tokens")))
+        assert counts[1] - counts[0] == MORE, path
+    prompts = [server.post("/apply-template", {"messages": turns})[1]["prompt"] for server in servers]
+    assert prompts[0] == prompts[1] and TEXT in prompts[0]
+    plain = {"messages": [{"role": "user", "content": "abc"}], "max_tokens": 5, "temperature": 0}
+    answers = [server.post("/v1/chat/completions", plain)[1] for server in servers]
+    assert answers[0]["usage"] == answers[1]["usage"] and answers[0]["choices"] == answers[1]["choices"]
+
+
+def test_serve_with_pictures(tmp_path: Path) -> None:
+    files = make_vision_files("qwen35", tmp_path)
+    options = ("-c", 512, "-t", 1, "--parallel", 1, "--mmproj", files.mmproj)
+    counts = []
+    for flags in ((), ("--no-parse-special",)):
+        template = ("--", "--chat-template", "chatml")
+        with serve("-m", files.target, "-d", "none", *options, *flags, *template) as server:
+            for parts in ((TEXT,), (png(1), TEXT, png(2)), ("x", png(1))):
+                body = {"messages": [user(*parts)], "max_tokens": 1, "temperature": 0}
+                status, answer = server.post("/v1/chat/completions", body)
+                assert status == 200, answer
+                counts.append(answer["usage"]["prompt_tokens"])
+    parsed, literal = counts[:3], counts[3:]
+    assert literal[0] - parsed[0] == literal[1] - parsed[1] > 2 and literal[2] == parsed[2]
+
+
+@pytest.mark.parametrize("raw", [(), ("--raw",)])
+def test_generate(target: Path, raw: tuple[str, ...]) -> None:
+    given = ("generate", "-m", target, "-d", "none", "-p", TEXT, "-n", 1, "-t", 1, "--json", *raw)
+    counts = [json.loads(llama_eagle(*given, *more).stdout)["n_prompt"] for more in ((), ("--no-parse-special",))]
+    assert counts[1] - counts[0] == MORE
+
+
+def test_chat(target: Path) -> None:
+    """Piped. The text after an end token would be another message."""
+    given = ("chat", "-m", target, "-d", "none", "-n", 3, "-t", 1, "--temp", 0, "--no-parse-special")
+    assert llama_eagle(*given, stdin="abc<|im_end|>\n").code == 0
+
+
+def test_eagle_llama(target: Path) -> None:
+    found = []
+    for parsed in (True, False):
+        with EagleLlama(target, draft="none", n_ctx=512, n_threads=1, verbose=False, parse_special=parsed) as llm:
+            messages = [{"role": "user", "content": TEXT}]
+            llm.create_chat_completion(messages=messages, max_tokens=1)  # type: ignore[arg-type]
+            found.append(list(llm._prompt))
+    assert found[0].count(END) - found[1].count(END) == found[0].count(START) - found[1].count(START) == 1
+    assert len(found[1]) - len(found[0]) == MORE
