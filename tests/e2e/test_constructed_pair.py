@@ -12,6 +12,7 @@ from llama_eagle.sessions.models import ModelPair
 from llama_eagle.sessions.options import PairOptions
 from llama_eagle.sessions.text import Tokenizer
 from llama_eagle.synthetic import ggufs
+from llama_eagle.synthetic.blocks import BlockCycle
 from llama_eagle.synthetic.ggufs import PairFiles, PairFolder
 
 pytestmark = pytest.mark.native
@@ -74,3 +75,15 @@ def test_plain_text_is_as_constructed(files: PairFiles) -> None:
         prompt = Tokenizer(pair.target).encode(PROMPT)
         result = decode(pair, prompt, Run(N, threads=1))
     assert result.text == files.cycle.expected_text(prompt[-1], N)
+
+
+def test_blocks_are_right_as_often_as_constructed(folder: PairFolder) -> None:
+    files = folder.blocks(0.9, "q8_0")
+    assert isinstance(files.cycle, BlockCycle)
+    with ModelPair(PairOptions(files.target, files.draft)) as pair:
+        prompt = Tokenizer(pair.target).encode(files.cycle.counting(40))
+        result = decode(pair, prompt, Run(N, threads=1), DraftingOptions(files.draft, 8, lookup=False))
+    assert result.tokens == files.cycle.expected_tokens(prompt[-1], N)
+    assert result.speculative is not None
+    assert result.speculative.accepted_per_position == pytest.approx(list(files.cycle.profile[:8]), abs=0.08)
+    assert result.speculative.mean_emitted == pytest.approx(files.cycle.expected_emitted(8), rel=0.08)

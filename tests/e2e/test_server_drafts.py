@@ -38,7 +38,14 @@ def mtp(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
     return ["-m", folder / "target.gguf", "-d", "mtp"]
 
 
-@pytest.fixture(params=["eagle3", "mtp"])
+@pytest.fixture(scope="module")
+def dflash(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
+    """A synthetic pair: the draft proposes a block, of which most tokens are right."""
+    files = PairFolder(tmp_path_factory.mktemp("blocks") / "tiny", "tiny").blocks(0.9, "q8_0")
+    return ["-m", files.target, "-d", files.draft]
+
+
+@pytest.fixture(params=["eagle3", "mtp", "dflash"])
 def pair(request: pytest.FixtureRequest) -> list[object]:
     return list(request.getfixturevalue(request.param))
 

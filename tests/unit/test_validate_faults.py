@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fixtures.dflash import CASES as BLOCK_CASES
+from fixtures.dflash import make_dflash
 from fixtures.eagle3_checkpoints import CASES, make_draft, make_target_gguf
 from fixtures.tiny_gguf import write_draft, write_target
 from fuzz.gguf_file import MUTATIONS, File, Tensor, mutated, read, resized, text
@@ -139,6 +141,35 @@ TARGETS: dict[str, tuple[Callable[[File], None], str]] = {
     "a tokenizer that is none": (key("tokenizer.ggml.model", b"none", STRING), "no tokenizer"),
     "a block of another kind": (key("full_attention_interval", 2), "is missing"),
 }
+
+# Of converted block drafts: the case, the change, the message.
+BLOCKS: dict[str, tuple[str, Callable[[File], None], str]] = {
+    "no boundaries": ("dflash", key("target_layers", 3), "target_layers is not an array"),
+    "a block of one row": ("dflash", key("block_size", 1), "block_size is 1"),
+    "a mask that is no token": ("dflash", key("tokenizer.ggml.mask_token_id", 9999), "mask_token_id"),
+    "I8 matrix": ("dflash", tensor("fc.weight", type_id=24), "fc.weight is I8"),
+    "F16 norm of heads": ("dflash", tensor("blk.1.attn_q_norm.weight", type_id=1), "attn_q_norm.weight is F16"),
+    "heads that do not divide": ("dflash", key("attention.head_count_kv", 3), "do not divide"),
+    "wide sections of the rotation": ("dflash", sections(100), "rotary sections of [100, 0, 0, 0]"),
+    "a foreign tensor": ("dflash", added("blk.0.attn_post_norm.weight", [64], 0), "do not belong to a draft"),
+    "a short Markov head": ("dspark", tensor("markov_w2.weight", dims=[16, 100]), "markov_w2.weight has shape"),
+    "groups that do not divide": ("dflash2", key("conv_group_size", 7), "groups of 7"),
+    "many candidates": ("dflash2", key("selector_top_k", 60), "60 candidates"),
+    "a flat kernel": ("dflash2", tensor("blk.0.attn_conv_base", dims=[64, 4, 1]), "attn_conv_base has shape"),
+}
+
+
+@pytest.mark.parametrize("fault", BLOCKS)
+def test_block_drafts(fault: str, tmp_path: Path) -> None:
+    case, change, message = BLOCKS[fault]
+    target = make_target_gguf(tmp_path / "target.gguf")
+    convert_draft(make_dflash(tmp_path / "draft", BLOCK_CASES[case]), target, tmp_path / "bad.gguf")
+    require_models(target, tmp_path / "bad.gguf")
+    file = read(tmp_path / "bad.gguf")
+    change(file)
+    (tmp_path / "bad.gguf").write_bytes(file.encode())
+    with pytest.raises(InputError, match=re.escape(message)):
+        require_models(target, tmp_path / "bad.gguf")
 
 
 @pytest.fixture(scope="module")

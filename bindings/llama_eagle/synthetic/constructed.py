@@ -20,7 +20,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,14 +66,19 @@ def write_pair(folder: Path, shape: str | Shape = "tiny", accept: float = 0.7, s
     return Pair(target, draft, cycle)
 
 
-def write_target(folder: Path, shape: Shape, cycle: Cycle, seed: int) -> None:
-    """Write the target's checkpoint and tokenizer. It depends on the acceptance rate only if it has an MTP head."""
+def write_target(
+    folder: Path, shape: Shape, cycle: Cycle, seed: int, maker: Callable[[Shape, Any, int], Maker] | None = None
+) -> None:
+    """Write the target's checkpoint and tokenizer. It depends on the acceptance rate only if it has an MTP head.
+
+    maker: of other tensors (blocks.py).
+    """
     folder.mkdir(parents=True, exist_ok=True)
     generation = {"do_sample": False, "eos_token_id": cycle.special_ids[SPECIALS[2]]}
     (folder / "config.json").write_text(json.dumps(target_config(shape, cycle), indent=2))
     (folder / "generation_config.json").write_text(json.dumps(generation, indent=2))
     write_tokenizer(folder, cycle)
-    write_checkpoint(folder, Maker(shape, cycle, seed).target())
+    write_checkpoint(folder, (maker or Maker)(shape, cycle, seed).target())
 
 
 def write_draft(folder: Path, shape: Shape, cycle: Cycle, seed: int) -> None:

@@ -111,6 +111,10 @@ class Cycle:
     def expected_text(self, last: int, n: int) -> str:
         return "".join(" " + word(int(self.position[token])) for token in self.expected_tokens(last, n))
 
+    def counting(self, n: int) -> str:
+        """Return the text of the first n words, as a prompt."""
+        return "".join(f" {word(rank)}" for rank in range(n))
+
     def expected_accept_rate(self, n_draft: int) -> float:
         """Return sum accepted / sum drafted over a long text. Each drafted token is right with probability `accept`."""
         return sum(self.accept**k for k in range(1, n_draft + 1)) / n_draft

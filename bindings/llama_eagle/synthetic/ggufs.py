@@ -14,12 +14,14 @@ import llama_eagle.convert
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import EnvironmentFailure
+from llama_eagle.synthetic.blocks import BlockCycle, write_block_draft, write_block_target
 from llama_eagle.synthetic.constructed import write_draft, write_target
 from llama_eagle.synthetic.cycle import Cycle
 from llama_eagle.synthetic.shapes import SHAPES, Shape
 
 Log = Callable[[str], None]
 
+MAKERS = ("blocks", "constructed", "cycle", "ggufs", "shapes", "tokenizer", "weights")  # modules that define the files
 MTP_WORDS = 6800  # words in the text of an MTP head: the fixed rows of a head trimmed to 8192 rows include all of them
 
 
@@ -83,6 +85,23 @@ class PairFolder:
         with self._open():
             self._make_target(name, shape, cycle, target, outtype)
         return MTPFile(target, cycle)
+
+    def blocks(self, accept: float, outtype: str, draft_type: str | None = None) -> PairFiles:
+        """Return a target and its DFlash draft; `accept` is the rate of the first place of a block."""
+        shape = SHAPES[self.shape]
+        cycle = BlockCycle(shape, min(shape.n_draft_vocab, MTP_WORDS), accept, self.seed)
+        draft_type = draft_type or outtype
+        target = self.path / f"blocks-{outtype}.gguf"
+        draft = self.path / f"dflash-{accept:g}-{draft_type}.gguf"
+        with self._open():
+            if not target.is_file():
+                write = lambda hf: write_block_target(hf, shape, cycle, self.seed)  # noqa: E731
+                self._make(write, "blocks", _convert_target, target, outtype)
+            if not draft.is_file():
+                convert = lambda hf, out, kind: _convert_draft(hf, target, out, kind)  # noqa: E731
+                name = f"dflash-{accept:g}"
+                self._make(lambda hf: write_block_draft(hf, shape, cycle, self.seed), name, convert, draft, draft_type)
+        return PairFiles(target, draft, cycle)
 
     @contextmanager
     def _open(self) -> Iterator[None]:
@@ -152,7 +171,7 @@ def _source_hash(converter: bool) -> str:
     """Return a hash of the code that makes the files, because they must not outlive a change of it."""
     digest = hashlib.sha256()
     here = Path(__file__).parent
-    makers = [here / f"{name}.py" for name in ("constructed", "cycle", "ggufs", "shapes", "tokenizer", "weights")]
+    makers = [here / f"{name}.py" for name in MAKERS]
     for path in (*makers, *(sorted(Path(llama_eagle.convert.__path__[0]).rglob("*.py")) if converter else ())):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

@@ -7,6 +7,8 @@ from typing import Any
 
 from llama_eagle.synthetic.cycle import SPECIALS, Cycle
 
+BLOCK_ROPE = 100.0  # RoPE base of a DFlash draft whose heads select a distance
+
 
 @dataclasses.dataclass(frozen=True)
 class Experts:
@@ -56,6 +58,11 @@ class Shape:
     def aux_layer_ids(self) -> list[int]:
         """Boundaries (residual entering block i) that the draft reads."""
         return [2, self.layers // 2, self.layers - 3]
+
+    @property
+    def block_layer_ids(self) -> list[int]:
+        """Boundaries that a DFlash draft reads."""
+        return [2 + i * (self.layers - 5) // 4 for i in range(5)] if self.layers > 8 else self.aux_layer_ids
 
 
 SHAPES = {
@@ -160,4 +167,32 @@ def draft_config(shape: Shape, cycle: Cycle) -> dict[str, Any]:
         },
         "eos_token_id": cycle.special_ids[SPECIALS[2]],
         "pad_token_id": cycle.special_ids[SPECIALS[0]],
+    }
+
+
+def block_config(shape: Shape, mask: int, n_layer: int, block_size: int) -> dict[str, Any]:
+    """Return config.json as z-lab writes it for a DFlash draft. `mask`: id of the mask token."""
+    return {
+        "architectures": ["DFlashDraftModel"],
+        "model_type": "qwen3",
+        "dtype": "bfloat16",
+        "vocab_size": shape.n_vocab,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.ffn,
+        "num_hidden_layers": n_layer,
+        "layer_types": ["full_attention"] * n_layer,
+        "num_attention_heads": shape.draft_heads,
+        "num_key_value_heads": shape.draft_kv_heads,
+        "head_dim": shape.draft_head_dim,
+        "attention_bias": False,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": shape.context,
+        "rope_theta": BLOCK_ROPE,
+        "tie_word_embeddings": False,
+        "block_size": block_size,
+        "dflash_config": {
+            "mask_token_id": mask,
+            "target_layer_ids": [boundary - 1 for boundary in shape.block_layer_ids],
+        },
     }

@@ -2,6 +2,7 @@
 // common/speculative.cpp after the interface, which has no header of its own.
 #pragma once
 
+#include <cstring>
 #include <memory>
 #include <stdexcept>
 
@@ -24,6 +25,13 @@ static std::vector<llama_token> eagle_base_ids(const char * path) {
     return {ids, ids + gguf_get_arr_n(file.get(), key)};
 }
 
+// Returns true for a draft model that reads its weights once for all tokens of a round.
+static bool eagle_drafts_blocks(const llama_model * model) {
+    char architecture[8] = {};
+    llama_model_meta_val_str(model, "general.architecture", architecture, sizeof architecture);
+    return std::strcmp(architecture, "dflash") == 0;
+}
+
 // Rounds of all slots: chooses the drafter and draft length of each slot, and measures the times.
 struct eagle_rounds {
     eagle_rounds(int n_seq, const common_params_speculative_draft & params, bool has_model)
@@ -33,6 +41,10 @@ struct eagle_rounds {
         p.n_draft_max = n_max_;
         p.n_draft = params.eagle_length == "auto" ? 0 : n_max_;
         p.has_model = has_model;
+        if (params.eagle_model && eagle_drafts_blocks(params.eagle_model)) {
+            p.draft_cost = 0.15f;  // of a plain decode, until it is measured
+            p.token_cost = 0.01f;
+        }
         eagle_policy * made = nullptr;
         if (eagle_policy_new(&p, &made) != EAGLE_OK) {
             throw std::runtime_error(eagle_last_error());

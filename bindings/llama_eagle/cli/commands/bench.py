@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from llama_eagle.bench.run import Plan
 
 EAGLE3 = "eagle3"
+DFLASH = "dflash"  # a word for --draft with --synthetic
 SYNTHETIC_PROMPT = " A B C"
+WORDS_OF_PROMPT = 40  # for a DFlash draft, which reads the words of a block before
 PROMPT = "Explain in simple words how a sailing boat can sail against the wind."
 
 
@@ -87,8 +89,9 @@ class Pair:
 
     @property
     def drafter(self) -> str:
-        """The kind of drafter: eagle3 (a file), mtp or lookup."""
-        return self.draft if self.draft in (MTP, LOOKUP) else EAGLE3
+        """The kind of drafter: eagle3 (a file), mtp, lookup, or dflash (a synthetic file)."""
+        is_word = self.draft in (MTP, LOOKUP) or (self.draft == DFLASH and self.synthetic is not None)
+        return str(self.draft) if is_word else EAGLE3
 
     @property
     def n_rows(self) -> int | None:
@@ -207,9 +210,9 @@ def bench(
 ) -> None:
     """Measure decoding speed without drafts and by draft length.
 
-    Give --synthetic, which generates a target and an EAGLE-3 draft (with --draft mtp, an MTP head), or --model. Without
-    a draft model, prompt look-up is the drafter; with one, look-up alone is measured too. With --peers upstream,
-    llama.cpp's own drafters run on the same files, alternating with ours.
+    Give --synthetic, which generates a target and an EAGLE-3 draft (with --draft mtp, an MTP head; with --draft dflash,
+    a DFlash draft), or --model. Without a draft model, prompt look-up is the drafter; with one, look-up alone is
+    measured too. With --peers upstream, llama.cpp's own drafters run on the same files, alternating with ours.
     """
     from llama_eagle.bench import report
 
@@ -245,7 +248,7 @@ def _refuse_conflicts(pair: Pair, runs: Runs) -> None:
         raise UsageError("give either --synthetic SHAPE or -m TARGET.gguf.")
     if pair.draft == NONE:
         raise UsageError("--draft none: decoding without drafts is always measured. Name a drafter, or leave it out.")
-    if pair.synthetic is not None and pair.draft not in (None, MTP, LOOKUP):
+    if pair.synthetic is not None and pair.draft not in (None, MTP, LOOKUP, DFLASH):
         raise UsageError(f"--synthetic generates its draft, so --draft {pair.draft} does not apply. Leave one out.")
 
 
@@ -253,7 +256,7 @@ def _refuse_unused(pair: Pair) -> None:
     """Raise `UsageError` for an option that would be ignored with this target and drafter."""
     unused = {
         "accept": pair.synthetic is None, "outtype": pair.synthetic is None,
-        "draft_type": pair.drafter != EAGLE3, "draft_vocab": pair.drafter != MTP,
+        "draft_type": pair.drafter not in (EAGLE3, DFLASH), "draft_vocab": pair.drafter != MTP,
     }  # fmt: skip
     for option in fields(pair):
         if unused.get(option.name) and getattr(pair, option.name) != option.default:
@@ -328,6 +331,9 @@ def _synthetic_job(pair: Pair, runs: Runs, accept: float) -> Job:
         raise UsageError(f"--synthetic {shape!r}: shapes are {', '.join(SHAPES)}.")
     folder = PairFolder(cache_dir() / "synthetic" / shape, shape, fresh=False, log=console.note)
     outtype, prompt = pair.outtype.lower(), pair.prompt or SYNTHETIC_PROMPT
+    if pair.drafter == DFLASH:
+        blocks = folder.blocks(accept, outtype, pair.draft_type and pair.draft_type.lower())
+        return runs.job(pair, blocks.target, blocks.draft, pair.prompt or blocks.cycle.counting(WORDS_OF_PROMPT))
     if pair.drafter == MTP:
         return runs.job(pair, folder.mtp(accept, outtype).target, None, prompt)
     files = folder.files(accept, outtype, pair.draft_type and pair.draft_type.lower())

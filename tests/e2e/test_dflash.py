@@ -1,0 +1,74 @@
+"""Block drafts from the command line, in EagleLlama and in the server: the text of plain decoding."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.command import llama_eagle
+from fixtures.dflash import CASES, DFlashSpec, make_dflash
+from fixtures.targets import make_target
+from llama_eagle.convert.drafts import DraftOptions, convert_draft
+from llama_eagle.convert.targets import TargetOptions, convert_target
+
+pytestmark = pytest.mark.native
+KINDS = {"dflash": CASES["dflash"], "dflash2": CASES["dflash2"], "dspark": CASES["dspark-no-confidence"]}
+
+
+@pytest.fixture(scope="module", params=["qwen3", "qwen35"])
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A target without a recurrent state, and one with it and with M-RoPE positions."""
+    folder = tmp_path_factory.mktemp(request.param)
+    checkpoint = make_target(request.param, folder / "checkpoint", seed=3)
+    convert_target(checkpoint, folder / "target.gguf", TargetOptions(outtype="q8_0"))
+    return folder / "target.gguf"
+
+
+def draft_of(target: Path, spec: DFlashSpec, name: str) -> Path:
+    path = target.with_name(f"{name}.gguf")
+    if not path.is_file():
+        convert_draft(make_dflash(target.with_name(name), spec), target, path, DraftOptions(outtype="f16"))
+    return path
+
+
+def texts(llm: Any) -> list[str]:
+    options: list[dict[str, Any]] = [{"temperature": 0}, {"seed": 1, "temperature": 1.5}, {"seed": 2, "top_k": 5}]
+    return [llm.create_completion("a b c", max_tokens=40, **each)["choices"][0]["text"] for each in options]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_text_is_that_of_plain_decoding(kind: str, target: Path) -> None:
+    from llama_eagle import EagleLlama
+
+    settings: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "verbose": False}
+    with EagleLlama(str(target), draft="none", **settings) as plain:
+        expected = texts(plain)
+    for n_draft in (3, 8, "auto"):
+        with EagleLlama(
+            str(target), draft=str(draft_of(target, KINDS[kind], kind)), n_draft=n_draft, lookup=False, **settings
+        ) as llm:
+            assert texts(llm) == expected
+            assert llm.speculative_totals.n_drafted > 0
+            state = llm.save_state()
+            after = texts(llm)[0]
+            llm.load_state(state)
+            assert texts(llm)[0] == after
+
+
+def test_generate_names_the_drafter(target: Path) -> None:
+    draft = draft_of(target, KINDS["dflash"], "dflash")
+    arguments = ["generate", "-m", str(target), "--raw", "-p", "a b c", "-n", "24", "--temp", "0", "--json"]
+    plain = json.loads(llama_eagle(*arguments, "-d", "none").stdout)
+    drafted = json.loads(llama_eagle(*arguments, "-d", str(draft), "--n-draft", "4").stdout)
+    assert drafted["text"] == plain["text"]
+    assert drafted["stats"]["drafter"] == "DFlash"
+
+
+def test_a_draft_next_to_its_target_is_found(tmp_path: Path) -> None:
+    checkpoint = make_target("qwen3", tmp_path / "checkpoint", seed=3)
+    convert_target(checkpoint, tmp_path / "tiny.gguf", TargetOptions(outtype="q8_0"))
+    draft_of(tmp_path / "tiny.gguf", KINDS["dflash"], "dflash-tiny")
+    outcome = llama_eagle("generate", "-m", str(tmp_path / "tiny.gguf"), "--raw", "-p", "a", "-n", "4", "-v")
+    assert "the DFlash draft dflash-tiny.gguf drafts" in outcome.stderr
