@@ -69,6 +69,7 @@ void eagle_rpc_link::opened(const std::string & server, bool worked) {
 }
 
 void eagle_rpc_link::answered(bool worked, void * output, size_t size) {
+    n_expected_ -= output != nullptr;
     if (worked) {
         return;
     }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "eagle_rpc_link.h"
 #include "ggml-impl.h"
 
 namespace {
@@ -28,6 +29,20 @@ ggml_backend_buffer_type_t * extra_types(ggml_backend_dev_t device) {
     return get != nullptr ? get(device) : nullptr;
 }
 
+// Returns a function of eagle_cpu_proc_address(), null for a backend other than our CPU's.
+template <typename Function>
+Function * cpu_function(ggml_backend_t backend, const char * name) {
+    const ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(ggml_backend_get_device(backend));
+    return (Function *) ggml_backend_reg_get_proc_address(reg, name);
+}
+
+// True for a CPU backend of our build whose layouts all have exact kernels.
+bool is_exact(ggml_backend_t backend) {
+    auto * mode = cpu_function<int(void)>(backend, "eagle_cpu_exact_mode");
+    auto * allows_foreign = cpu_function<bool(void)>(backend, "eagle_allows_foreign_layouts");
+    return mode != nullptr && allows_foreign != nullptr && mode() != 0 && !allows_foreign();
+}
+
 // Calls f(offset, size) for pieces of whole groups that together contain the bytes.
 template <typename F>
 void in_pieces(const ggml_tensor & w, size_t offset, size_t size, F && f) {
@@ -39,6 +54,16 @@ void in_pieces(const ggml_tensor & w, size_t offset, size_t size, F && f) {
 }
 
 }  // namespace
+
+uint8_t eagle_rpc_greeting(const std::vector<ggml_backend_t> & backends) {
+    return std::all_of(backends.begin(), backends.end(), is_exact) ? eagle_rpc_link::EXACT : 0;
+}
+
+void eagle_rpc_weights::allocated(ggml_backend_t backend, ggml_backend_buffer_t buffer) {
+    if (auto * request = cpu_function<void(void *, size_t)>(backend, "eagle_request_huge_pages")) {
+        request(ggml_backend_buffer_get_base(buffer), ggml_backend_buffer_get_size(buffer));
+    }
+}
 
 // A buffer of no use but its functions, which work on the tensor's own address.
 ggml_backend_buffer_t eagle_rpc_weights::layout_of(ggml_backend_buffer_type_t type) {
@@ -135,6 +160,13 @@ void eagle_rpc_weights::prepare(ggml_backend_t backend, ggml_cgraph * graph) {
             w->extra = now.extra;
         }
     }
+    prepared_.insert(graph);
+}
+
+void eagle_rpc_weights::prepare_again(ggml_backend_t backend, ggml_cgraph * graph) {
+    if (prepared_.count(graph) == 0) {
+        prepare(backend, graph);
+    }
 }
 
 bool eagle_rpc_weights::read(const ggml_tensor * tensor, void * data, size_t offset, size_t size) {
@@ -170,10 +202,12 @@ void eagle_rpc_weights::release(const void * data, size_t size) {
             std::memcpy((char *) found.plain.data + offset, sent.data(), n);
         });
         found.layout = nullptr;
+        prepared_.clear();
     }
 }
 
 void eagle_rpc_weights::forget(ggml_backend_buffer_t buffer) {
+    prepared_.clear();
     for (auto at = weights_.begin(); at != weights_.end();) {
         at = at->second.plain.buffer == buffer ? weights_.erase(at) : std::next(at);
     }

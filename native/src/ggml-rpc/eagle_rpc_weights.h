@@ -9,14 +9,26 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
+#include <vector>
 
 #include "ggml-backend-impl.h"
 #include "ggml-cpp.h"
 
+// Returns what a server with these backends adds to its HELLO: 1 if rows of a batch have the bits of single rows, 0
+// otherwise, as upstream's servers do.
+uint8_t eagle_rpc_greeting(const std::vector<ggml_backend_t> & backends);
+
 class eagle_rpc_weights {
   public:
-    // Call it before each computation of a graph: repacks its matrices, and marks the tensors that are.
+    // Call it with each new buffer, which may hold weights.
+    static void allocated(ggml_backend_t backend, ggml_backend_buffer_t buffer);
+
+    // Call it before a graph is computed for the first time: repacks its matrices, and marks the tensors that are.
     void prepare(ggml_backend_t backend, ggml_cgraph * graph);
+
+    // Call it before a graph is computed again.
+    void prepare_again(ggml_backend_t backend, ggml_cgraph * graph);
 
     // Reads `size` bytes of the file's layout; returns false for a tensor that is not repacked.
     bool read(const ggml_tensor * tensor, void * data, size_t offset, size_t size);
@@ -39,5 +51,6 @@ class eagle_rpc_weights {
     weights::iterator first_in(const void * data, size_t size);
 
     weights weights_;
+    std::set<const ggml_cgraph *> prepared_;  // graphs since whose preparation no weight has changed
     std::map<ggml_backend_buffer_type_t, ggml_backend_buffer_ptr> layouts_;
 };

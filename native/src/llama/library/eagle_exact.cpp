@@ -33,8 +33,13 @@ Function * cpu_function(const char * name) {
     return found;
 }
 
-// Returns the reason why a device other than the CPU does not count as exact. Today none does.
+// Returns the reason why a device other than the CPU does not count as exact; null for an RPC server that computes as
+// this CPU does.
 const char * why_inexact(ggml_backend_dev_t device) {
+    auto * is_exact = backend_function<bool(ggml_backend_dev_t)>(device, "eagle_rpc_is_exact");
+    if (is_exact && is_exact(device)) {
+        return nullptr;
+    }
     auto * enabled = backend_function<bool(void)>(device, "eagle_cuda_exact_get");
     return enabled == nullptr ? NO_KERNEL : enabled() ? UNVERIFIED : NOT_ENABLED;
 }
@@ -54,8 +59,12 @@ Findings inexact_weights(const llama_model * model) {
         ggml_backend_buffer_t buffer = tensor->buffer;
         ggml_backend_dev_t device =
             buffer ? ggml_backend_buft_get_device(ggml_backend_buffer_get_type(buffer)) : nullptr;
+        const char * why = why_inexact(device);
+        if (why == nullptr) {
+            continue;
+        }
         const char * where = buffer ? ggml_backend_buffer_name(buffer) : "no buffer";
-        ++found[{where, ggml_type_name(tensor->type), why_inexact(device)}];
+        ++found[{where, ggml_type_name(tensor->type), why}];
     }
     return found;
 }
@@ -86,7 +95,10 @@ std::string devices() {
     for (size_t i = 0; i < ggml_backend_dev_count(); i++) {
         ggml_backend_dev_t device = ggml_backend_dev_get(i);
         const bool cpu = ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU;
-        const char * why = !cpu ? why_inexact(device) : eagle_exact_get() == EAGLE_EXACT_OFF ? "switched off" : "";
+        const char * found = !cpu                                   ? why_inexact(device)
+                             : eagle_exact_get() == EAGLE_EXACT_OFF ? "switched off"
+                                                                    : nullptr;
+        const char * why = found ? found : "";
         text += eagle::format("%s{\"device\": \"%s\", \"exact\": %s, \"why\": \"%s\"}", text.empty() ? "" : ", ",
                               ggml_backend_dev_name(device), *why == 0 ? "true" : "false", why);
     }
