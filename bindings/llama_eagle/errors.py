@@ -56,6 +56,10 @@ class InputError(EagleError, ValueError):
     """A file or text cannot be used as input: missing, damaged, of the wrong kind, or too long."""
 
 
+class ContextFull(ValueError):
+    """A prompt exceeds the context. It has the message of llama-cpp-python, so it is no `EagleError`."""
+
+
 def refuse(problems: Mapping[str, bool]) -> None:
     """Raise `UsageError` with the first problem whose value is True."""
     for problem, found in problems.items():

@@ -40,6 +40,11 @@ ADAPTER = (
     "llama.cpp's convert_lora_to_gguf.py and load it as an adapter (lora_path of EagleLlama)."
 )
 
+
+class AdapterError(ConversionError):
+    """A folder holds a LoRA adapter instead of a model."""
+
+
 Opener = Callable[[Path], dict[str, StoredTensor]]
 
 
@@ -180,7 +185,7 @@ def _open_weights(folder: Path) -> dict[str, StoredTensor]:
         if files:
             return _merge({file: opener(file) for file in _all_parts(files)})
     if (folder / "adapter_config.json").exists():
-        raise ConversionError(f"{folder}: {ADAPTER}")
+        raise AdapterError(f"{folder}: {ADAPTER}")
     hint = (
         "; training_state.pt alone is not a model, export it first" if (folder / "training_state.pt").exists() else ""
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
+import pickle
 import stat
 import zipfile
 from collections.abc import Callable
@@ -263,7 +264,8 @@ def _load_archive(path: Path) -> dict[str, Any]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
-        reason = "it contains code or objects, not only tensors" if "nsupported" in str(error) else _one_line(error)
+        has_objects = isinstance(error, pickle.UnpicklingError)
+        reason = "it contains code or objects, not only tensors" if has_objects else _one_line(error)
         raise ConversionError(
             f"{path}: refused ({reason}); only archives of plain tensors are read, save the checkpoint as safetensors"
         ) from None

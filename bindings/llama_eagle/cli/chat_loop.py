@@ -17,7 +17,7 @@ from llama_eagle.cli.answer import View
 from llama_eagle.cli.commands.generate import MIN_COMPARED, comparison
 from llama_eagle.cli.conversation import Conversation, text_of
 from llama_eagle.cli.options import read_n_draft
-from llama_eagle.errors import EagleError, InputError, NativeError, UsageError
+from llama_eagle.errors import ContextFull, EagleError, InputError, NativeError, UsageError
 from llama_eagle.files import expand_home
 from llama_eagle.progress import Bar
 
@@ -152,7 +152,7 @@ class Chat:
             self._recover(error)
         except (EagleError, ValueError) as error:
             self.conversation.undo()
-            self._show_error(error, f": {FULL}." if _is_full(error) else "")
+            self._show_error(error, f": {FULL}." if isinstance(error, ContextFull) else "")
         else:
             self._note_end(reason)
 
@@ -172,8 +172,8 @@ class Chat:
         while True:
             try:
                 return self._stream_once(n_dropped)
-            except ValueError as error:
-                if not _is_full(error) or not self.conversation.drop_oldest():
+            except ContextFull:
+                if not self.conversation.drop_oldest():
                     raise
                 n_dropped += 1
 
@@ -334,11 +334,6 @@ COMMANDS: dict[str, Callable[[Chat, str], None]] = {
 
 def _exchanges(n: int) -> str:
     return "question and its answer" if n == 1 else f"{n} questions and their answers"
-
-
-def _is_full(error: Exception) -> bool:
-    """Return True if the prompt exceeds the context: `EagleLlama` raises a ValueError with its parent's message."""
-    return "exceed context window" in str(error)
 
 
 def _is_exit(text: str) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,10 +17,13 @@ library()  # before llama_cpp is imported: it must load our build
 
 import llama_cpp  # noqa: E402
 from llama_cpp import Llama  # noqa: E402
-from llama_cpp.llama_chat_format import guess_chat_format_from_gguf_metadata  # noqa: E402
+from llama_cpp.llama_chat_format import (  # noqa: E402
+    chat_formatter_to_chat_completion_handler,
+    guess_chat_format_from_gguf_metadata,
+)
 
 from llama_eagle.drop_in.options import EagleOptions  # noqa: E402
-from llama_eagle.drop_in.templates import KEY, handlers, is_template  # noqa: E402
+from llama_eagle.drop_in.templates import KEY, Formatter, formatters, is_template  # noqa: E402
 from llama_eagle.errors import UsageError  # noqa: E402
 from llama_eagle.generation.options import sampler_seed  # noqa: E402
 from llama_eagle.sessions.devices import set_devices  # noqa: E402
@@ -45,6 +49,20 @@ class _WhileOpen:
         setattr(instance, self._name, value)
 
 
+class _ContextParams(llama_cpp.llama_context_params):  # type: ignore[misc]
+    """Parameters whose fields that the parent does not know follow from those that it assigns."""
+
+    has_flash_attn = True  # the caller decides on flash attention, not llama.cpp
+    longest_draft: Callable[[int], int]  # by the number of tokens of the context
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "flash_attn_type" and not self.has_flash_attn:
+            value = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
+        super().__setattr__(name, value)
+        if name == "n_ctx":
+            self.n_rs_seq = self.longest_draft(value)
+
+
 class Attributes(Llama):
     """The base of `EagleLlama`. The constructor of llama_cpp.Llama sets these attributes and reads them again."""
 
@@ -54,6 +72,7 @@ class Attributes(Llama):
     _flash_attn_given = False
     _logits_all = False
     _hides_templates = True
+    _formatters: Mapping[str, Formatter] = MappingProxyType({})
     _parent_arguments: dict[str, Any]
 
     @property
@@ -67,28 +86,26 @@ class Attributes(Llama):
 
     @property
     def context_params(self) -> Any:
-        """The parent's parameters. Fields that it does not know are set at each access."""
-        params = self._context_params
-        params.n_rs_seq = self._n_draft_max
-        if not self._flash_attn_given:
-            params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
-        return params
+        """The parent's parameters, with those that it does not know."""
+        return self._context_params
 
     @context_params.setter
     def context_params(self, value: Any) -> None:
-        self._context_params = value
+        self._context_params = _ContextParams.from_buffer_copy(value)
+        self._context_params.has_flash_attn = self._flash_attn_given
+        self._context_params.longest_draft = self._longest_draft
 
     @property
     def model_params(self) -> Any:
-        """The parent's parameters, as `context_params`."""
-        if self._options.rpc_servers:
-            set_devices(self._model_params, LoadOptions(rpc_servers=self._options.rpc_servers))
-        self._model_params.load_mtp = self._options.model == MTP
-        self._model_params.progress_callback = self._on_load
+        """The parent's parameters, with those that it does not know."""
         return self._model_params
 
     @model_params.setter
     def model_params(self, value: Any) -> None:
+        if self._options.rpc_servers:
+            set_devices(value, LoadOptions(rpc_servers=self._options.rpc_servers))
+        value.load_mtp = self._options.model == MTP
+        value.progress_callback = self._on_load
         self._model_params = value
 
     @property
@@ -104,7 +121,9 @@ class Attributes(Llama):
     def _show_templates(self, chat_format: str | None) -> None:
         """Set the handlers of chat templates and the chat format, as the parent does. `chat_format`: the caller's."""
         self._hides_templates = False
-        self._chat_handlers.update(handlers(self, self._metadata))
+        self._formatters = dict(formatters(self, self._metadata))
+        for name, formatter in self._formatters.items():
+            self._chat_handlers[name] = chat_formatter_to_chat_completion_handler(formatter)
         if chat_format is None and self.chat_handler is None and KEY in self._metadata:
             self.chat_format = guess_chat_format_from_gguf_metadata(self._metadata) or "chat_template.default"
 
@@ -184,14 +203,21 @@ class Attributes(Llama):
     @property
     def _n_draft_max(self) -> int:
         """Maximum draft length that fits into the context; 0 without a drafter."""
+        return self._longest_draft(self._context_params.n_ctx)
+
+    def _longest_draft(self, n_ctx: int) -> int:
+        """Return the maximum draft length in a context of `n_ctx` tokens, 0: as the model was trained."""
         longest = self._options.longest
         if self._parent_arguments.get("draft_model") is not None:
             longest = longest or self._options.n_draft_max
-        return min(longest, max(int(self._context_params.n_ctx or 1 << 30) - 2, 1))
+        return min(longest, max((n_ctx or 1 << 30) - 2, 1))
+
+    def _has_model(self) -> bool:
+        return vars(self).get("_open_model") is not None
 
     def _mark_closed(self) -> None:
         self._is_closed = True
-        if model := vars(self).get("_open_model"):
+        if model := vars(self).pop("_open_model", None):
             model.tokenize = model.detokenize = _refuse  # the caller may have kept tokenizers
 
     def _require_open(self) -> None:

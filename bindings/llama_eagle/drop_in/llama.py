@@ -83,6 +83,9 @@ class EagleLlama(Completions, Closing):
     """
 
     def __init__(self, model_path: str | PathLike[str], **arguments: Any) -> None:
+        self._load(model_path, arguments)
+
+    def _load(self, model_path: str | PathLike[str], arguments: dict[str, Any]) -> None:
         self._stack = contextlib.ExitStack()  # from here on close() works, even if the constructor fails
         given, parent = split_arguments(arguments)
         self._choice = choose(fspath(model_path), given, parent)
@@ -96,7 +99,7 @@ class EagleLlama(Completions, Closing):
         self._session_options = session_options(self._choice.draft, self._options)
         if self._options.exact:
             exact_mode.set_mode("strict")
-        with callbacks.held(), with_llama_cpp_reason():
+        with callbacks.held(), with_llama_cpp_reason(self._has_model):
             super().__init__(fspath(model_path), **with_our_defaults(parent, given))
         try:
             self._show_templates(parent.get("chat_format"))
@@ -184,10 +187,10 @@ class EagleLlama(Completions, Closing):
         """Clear the memory. If an RPC server has died, load the models again; the server must be running."""
         if not self._is_closed and calls.lost_server(self._ctx.ctx):
             rpc.query(*self._options.rpc_servers or ())  # if it raises, nothing has changed: a later call may succeed
-            state, cache, n_draft = self.__getstate__(), self.cache, self._n_draft
+            arguments, cache, n_draft = self.__getstate__(), self.cache, self._n_draft
             self.close()
             self._is_closed = False
-            self.__init__(**state)  # type: ignore[misc]
+            self._load(arguments.pop("model_path"), arguments)
             self.set_cache(cache)
             self.set_n_draft(n_draft)
         elif self._memory is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,11 @@ class ModelView:
 
 
 @contextlib.contextmanager
-def with_llama_cpp_reason() -> Iterator[None]:
-    """Add llama.cpp's reason to the parent's ValueErrors about loading, as an `InputError`."""
+def with_llama_cpp_reason(has_model: Callable[[], bool]) -> Iterator[None]:
+    """Add llama.cpp's reason to the parent's ValueErrors about loading, as an `InputError`.
+
+    has_model: returns True if the model is loaded, so that its context failed.
+    """
     log.clear()
     try:
         yield
@@ -44,7 +47,7 @@ def with_llama_cpp_reason() -> Iterator[None]:
         if isinstance(error, EagleError) or not reason:
             raise
         rpc.require_servers_alive()
-        remedy = "Correct the arguments or use a smaller n_ctx" if "context" in str(error) else "Convert it again"
+        remedy = "Correct the arguments or use a smaller n_ctx" if has_model() else "Convert it again"
         raise InputError(f"{error}: {reason}. {remedy}.") from None
 
 

@@ -22,7 +22,7 @@ from llama_eagle.drop_in.answers.logprobs import LogProbs, TokenLogProbs, joined
 from llama_eagle.drop_in.answers.prompt import prompt_tokens
 from llama_eagle.drop_in.answers.speculative import Speculative
 from llama_eagle.drop_in.text import AnswerText
-from llama_eagle.errors import EagleError, UsageError
+from llama_eagle.errors import ContextFull, EagleError, UsageError
 from llama_eagle.sessions.text import StopText
 
 # Arguments of `generate` that have the same name in a completion.
@@ -135,7 +135,7 @@ class Completion:
             text = f'Detected duplicate leading "{bos}" in prompt, this will likely reduce response quality, '
             warnings.warn(f"{text}consider removing it...", RuntimeWarning, stacklevel=2)
         if len(prompt) >= llm._n_ctx:
-            raise ValueError(f"Requested tokens ({len(prompt)}) exceed context window of {llm._n_ctx}")
+            raise ContextFull(f"Requested tokens ({len(prompt)}) exceed context window of {llm._n_ctx}")
         if self._given["logprobs"] is not None and not llm._logits_all:
             raise ValueError("logprobs is not supported for models created with logits_all=False")
 
