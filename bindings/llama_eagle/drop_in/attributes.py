@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -17,13 +16,10 @@ library()  # before llama_cpp is imported: it must load our build
 
 import llama_cpp  # noqa: E402
 from llama_cpp import Llama  # noqa: E402
-from llama_cpp.llama_chat_format import (  # noqa: E402
-    chat_formatter_to_chat_completion_handler,
-    guess_chat_format_from_gguf_metadata,
-)
+from llama_cpp.llama_chat_format import guess_chat_format_from_gguf_metadata  # noqa: E402
 
 from llama_eagle.drop_in.options import EagleOptions  # noqa: E402
-from llama_eagle.drop_in.templates import KEY, Formatter, formatters, is_template  # noqa: E402
+from llama_eagle.drop_in.templates import KEY, handlers, is_template  # noqa: E402
 from llama_eagle.errors import UsageError  # noqa: E402
 from llama_eagle.generation.options import sampler_seed  # noqa: E402
 from llama_eagle.sessions.devices import set_devices  # noqa: E402
@@ -72,7 +68,6 @@ class Attributes(Llama):
     _flash_attn_given = False
     _logits_all = False
     _hides_templates = True
-    _formatters: Mapping[str, Formatter] = MappingProxyType({})
     _parent_arguments: dict[str, Any]
 
     @property
@@ -121,9 +116,7 @@ class Attributes(Llama):
     def _show_templates(self, chat_format: str | None) -> None:
         """Set the handlers of chat templates and the chat format, as the parent does. `chat_format`: the caller's."""
         self._hides_templates = False
-        self._formatters = dict(formatters(self, self._metadata))
-        for name, formatter in self._formatters.items():
-            self._chat_handlers[name] = chat_formatter_to_chat_completion_handler(formatter)
+        self._chat_handlers.update(handlers(self, self._metadata))
         if chat_format is None and self.chat_handler is None and KEY in self._metadata:
             self.chat_format = guess_chat_format_from_gguf_metadata(self._metadata) or "chat_template.default"
 
