@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -89,9 +91,9 @@ def test_no_import_points_upward() -> None:
     assert not upward
 
 
-def test_no_files_import_each_other() -> None:
-    """Take out the files that import none of those left, or that none imports, again and again: circles are left."""
-    left = imports_of_files()
+def circles(imports: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """Return the imports that are left when files that import none of the rest, or that none imports, are taken out."""
+    left = dict(imports)
     while ends := [
         name
         for name, others in left.items()
@@ -99,7 +101,51 @@ def test_no_files_import_each_other() -> None:
     ]:
         for name in ends:
             del left[name]
-    assert not left
+    return {name: others & left.keys() for name, others in left.items()}
+
+
+def test_no_files_import_each_other() -> None:
+    assert not circles(imports_of_files())
+
+
+# --- C++ ---------------------------------------------------------------------------------------------------------
+
+
+NATIVE = ROOT / "native"
+
+
+def target_of(path: Path) -> str:
+    """Return the folder of one of llama.cpp's targets, or "include"."""
+    parts = path.relative_to(NATIVE).parts
+    return parts[1] if parts[0] == "src" else parts[0]
+
+
+def includes() -> dict[Path, set[Path]]:
+    """Return our own files that each file includes, by name alone: from its target's folder, or from include/."""
+    files = [path for folder in ("src", "include") for path in sorted((NATIVE / folder).rglob("*.*"))]
+    by_name = {(target_of(path), path.name): path for path in files}
+    assert len(by_name) == len(files), "two files of a target have one name"
+    pattern = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+    found: dict[Path, set[Path]] = {}
+    for path in files:
+        names = pattern.findall(path.read_text("utf-8"))
+        places = ((folder, name) for name in names for folder in (target_of(path), "include"))
+        found[path] = {by_name[place] for place in places if place in by_name} - {path}
+    return found
+
+
+def native_room(path: Path) -> str:
+    """Return the folder of a target, or the one directly below it."""
+    return "/".join(path.relative_to(NATIVE).parent.parts[:3])
+
+
+def test_no_native_files_or_folders_include_each_other() -> None:
+    by_file = includes()
+    by_room = defaultdict[str, set[str]](set)
+    for path, others in by_file.items():
+        by_room[native_room(path)] |= {native_room(other) for other in others} - {native_room(path)}
+    assert not circles({str(path): set(map(str, others)) for path, others in by_file.items()})
+    assert not circles(by_room)
 
 
 @pytest.mark.parametrize("suffixes", [(".py",), (".cpp", ".h", ".cu", ".cuh")])
