@@ -58,8 +58,9 @@ struct DraftGraph {
 
     const DraftShape shape;
     // Layout of `positions`: all given rows, then for each step one row per part, or the parts' blocks. Layout of
-    // `slots`: for each part its given rows, then one for each step, or its block. Each group begins at a multiple of this number of elements, because devices
-    // require aligned data, and some ignore the offset of an unaligned view (ggml-vulkan's ROPE did).
+    // `slots`: for each part its given rows, then one for each step, or its block. Each group begins at a multiple of
+    // this number of elements, because devices require aligned data, and some ignore the offset of an unaligned view
+    // (ggml-vulkan's ROPE did).
     const int32_t alignment;
     const int32_t n_block;           // rows of a part's block; 0: a chain of steps
     const int32_t n_position_parts;  // 4 with M-RoPE: the parts of a group follow each other
@@ -68,7 +69,8 @@ struct DraftGraph {
     ggml_gallocr_ptr alloc;
     ggml_cgraph * gf = nullptr;
 
-    // Inputs. The rows of a part's mask are the given ones, then one for each step after the first, or those of its block.
+    // Inputs. The rows of a part's mask are the given ones, then one for each step after the first, or those of its
+    // block.
     std::vector<ggml_tensor *> state_lines;  // per part {A*n_in} I32: lines of its states in the FeatureStore's table
     ggml_tensor * embeddings;                // {H, n_in}
     ggml_tensor * block_embeddings;          // {H, parts * n_block}

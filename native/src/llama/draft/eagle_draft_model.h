@@ -63,7 +63,7 @@ struct DraftModel {
     int64_t n_ctx_train;  // nothing is drafted at positions from here on
     float norm_eps;
     float attention_scale = 0.0f;  // 0: 1 / sqrt(head)
-    bool norm_output;  // the next step reads norm(x) instead of x
+    bool norm_output;              // the next step reads norm(x) instead of x
     DraftBlock block;
 
     // A row of a windowed layer attends to the last n_window slots, its own included.
@@ -72,8 +72,8 @@ struct DraftModel {
 
     std::vector<int32_t> states;  // states of the target that it reads: ascending boundaries, or FINAL_NORM alone
 
-    // A row combines the states of a position with the token after it (a block draft reads no token). Its K and V have the position `lead` later, and
-    // a sequence starts with `lead` rows of zeros.
+    // A row combines the states of a position with the token after it (a block draft reads no token). Its K and V have
+    // the position `lead` later, and a sequence starts with `lead` rows of zeros.
     int32_t lead;
 
     ggml_backend_dev_t device;             // device that the layers were loaded to

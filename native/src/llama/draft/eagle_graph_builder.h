@@ -32,7 +32,8 @@ class GraphBuilder {
     virtual ggml_tensor * project(ggml_tensor * states) = 0;
 
     // Applies all layers to `rows`: stores their K and V, and returns the output of each part's last row, or null if
-    // `output` is false. A block draft stores K and V of `rows`, and returns the output of the blocks. embedding {H, rows}; hidden: from project(), or the output of the previous step.
+    // `output` is false. A block draft stores K and V of `rows`, and returns the output of the blocks. embedding {H,
+    // rows}; hidden: from project(), or the output of the previous step.
     virtual ggml_tensor * decode(ggml_tensor * embedding, ggml_tensor * hidden, Rows rows, bool output) = 0;
 
     ggml_tensor * norm(ggml_tensor * x, ggml_tensor * weight);
@@ -58,7 +59,7 @@ class GraphBuilder {
     // for several steps at once a multiple.
     void record(ggml_tensor * logits, ggml_tensor * id, ggml_tensor * prob, ggml_tensor * hidden);
 
-    ggml_tensor * best_of(ggml_tensor * x);                       // {k, n} -> {n} I32
+    ggml_tensor * best_of(ggml_tensor * x);                        // {k, n} -> {n} I32
     ggml_tensor * entry_of(ggml_tensor * x, ggml_tensor * index);  // {k, n}, {n} I32 -> {n}
     ggml_tensor * columns_of_step(ggml_tensor * x, int64_t i);
 

@@ -55,9 +55,10 @@ void DFlashModel::require_fit(const llama_model & draft, const llama_model & tar
     }
     for (int32_t id : draft.target_layer_ids) {
         if (id < 0 || id > (int32_t) target.hparams.n_layer()) {
-            incompatible(format("the draft reads boundary %d, but the target has %u blocks: use the draft of this "
-                                "target",
-                                id, target.hparams.n_layer()));
+            incompatible(
+                format("the draft reads boundary %d, but the target has %u blocks: use the draft of this "
+                       "target",
+                       id, target.hparams.n_layer()));
         }
     }
     const auto & l = draft.layers[0];
@@ -101,7 +102,8 @@ void DFlashModel::read_block(const llama_model & draft) {
         incompatible("the draft names no mask token (tokenizer.ggml.mask_token_id): convert it again");
     }
     if (block.n_max < 1) {
-        incompatible(format("the draft's blocks of %d rows propose no token (dflash.block_size): convert it again", size));
+        incompatible(
+            format("the draft's blocks of %d rows propose no token (dflash.block_size): convert it again", size));
     }
 }
 
@@ -118,8 +120,19 @@ void DFlashModel::read_tensors(const llama_model & draft, const llama_model & ta
     n_layer = (int64_t) draft.layers.size();
     weight_type = draft.layers[0].wq->type;
     for (const auto & l : draft.layers) {
-        layers.push_back({l.attn_norm, l.wq, l.wk, l.wv, l.wo, l.attn_q_norm, l.attn_k_norm, l.attn_sinks, l.ffn_norm,
-                          l.ffn_gate, l.ffn_up, l.ffn_down, {l.dflash_attn_conv_base, l.dflash_attn_conv_proj},
+        layers.push_back({l.attn_norm,
+                          l.wq,
+                          l.wk,
+                          l.wv,
+                          l.wo,
+                          l.attn_q_norm,
+                          l.attn_k_norm,
+                          l.attn_sinks,
+                          l.ffn_norm,
+                          l.ffn_gate,
+                          l.ffn_up,
+                          l.ffn_down,
+                          {l.dflash_attn_conv_base, l.dflash_attn_conv_proj},
                           {l.dflash_ffn_conv_base, l.dflash_ffn_conv_proj}});
     }
 }
@@ -141,9 +154,9 @@ std::vector<ggml_tensor **> DFlashModel::weights() {
     std::vector<ggml_tensor **> all = {&fc,           &hidden_norm, &output_norm,  &output,         &output_scale,
                                        &rope.factors, &markov.w2,   &markov.scale, &selector.hidden};
     for (DFlashLayer & l : layers) {
-        all.insert(all.end(), {&l.attn_norm, &l.wq, &l.wk, &l.wv, &l.wo, &l.q_norm, &l.k_norm, &l.sinks, &l.ffn_norm,
-                               &l.ffn_gate, &l.ffn_up, &l.ffn_down, &l.attn_conv.base, &l.attn_conv.proj,
-                               &l.ffn_conv.base, &l.ffn_conv.proj});
+        all.insert(all.end(),
+                   {&l.attn_norm, &l.wq, &l.wk, &l.wv, &l.wo, &l.q_norm, &l.k_norm, &l.sinks, &l.ffn_norm, &l.ffn_gate,
+                    &l.ffn_up, &l.ffn_down, &l.attn_conv.base, &l.attn_conv.proj, &l.ffn_conv.base, &l.ffn_conv.proj});
     }
     return all;
 }

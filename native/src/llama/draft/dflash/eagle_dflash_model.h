@@ -8,7 +8,7 @@ namespace eagle {
 // Local convolutions of DFlash2 over the rows of a block, before (side 0) and after (side 1) a part of a layer.
 struct DFlashConvolution {
     ggml_tensor * base = nullptr;  // {H, taps, 2}; null: none
-    ggml_tensor * proj = nullptr;  // {H, groups * taps * 2}: additional factors of each group of channels, from the input
+    ggml_tensor * proj = nullptr;  // {H, groups * taps * 2}: more factors of each group of channels, from the input
 };
 
 // Selector of DFlash2: chooses among the most probable tokens of a row by the token before.

@@ -62,7 +62,8 @@ void DraftWeights::copy_to_device(ggml_tensor *& weight) {
 }
 
 void DraftWeights::trim_head() {
-    if (!model_.can_trim || params_.n_vocab_draft == 0 || FollowingHead::rounded(params_.n_vocab_draft) >= model_.n_vocab_draft) {
+    if (!model_.can_trim || params_.n_vocab_draft == 0 ||
+        FollowingHead::rounded(params_.n_vocab_draft) >= model_.n_vocab_draft) {
         return;
     }
     trimmed_head_ = std::make_unique<FollowingHead>(model_, open(*model_.output), draft_.vocab, device_.backend(),
