@@ -91,7 +91,9 @@ LLAMA_API struct eagle_session_params eagle_session_default_params(void);
 //   - the target's own llama_model, loaded with llama_model_params.load_mtp: the MTP head in the target's file. The
 //     session uses the model's weights without a copy, except for a head that n_vocab_draft trims;
 //   - another llama_model of the target's architecture, loaded with load_mtp from a file with an MTP head (mtp-*.gguf;
-//     other blocks are optional): it drafts with the embeddings and the output head of that file.
+//     other blocks are optional): it drafts with the embeddings and the output head of that file;
+//   - any other generating model with the target's vocabulary: a small model, which reads the text alone. It gets a
+//     context of its own, and leaves out the rows of images.
 // MTP heads of qwen35, qwen35moe and qwen3next are supported. EAGLE_ERR_INCOMPATIBLE if the file has no such head, or
 // if the head's width or vocabulary differs from the target's. All functions below work the same for every kind of
 // draft. Without a draft, "both memories" is the target's, and eagle_draft, eagle_draft_step and eagle_draft_ids return
@@ -100,7 +102,7 @@ LLAMA_API int32_t eagle_session_new(struct llama_context * ctx_tgt, const struct
                                     const struct eagle_session_params * params, eagle_session ** out);
 LLAMA_API void eagle_session_free(eagle_session * session);
 
-// "EAGLE-3", "MTP", "DFlash", or "" without a draft; static storage.
+// "EAGLE-3", "MTP", "DFlash", "small model", or "" without a draft; static storage.
 LLAMA_API const char * eagle_draft_kind(const eagle_session * session);
 
 // Name of the device that the draft runs on, "" without a draft. Valid as long as the session.

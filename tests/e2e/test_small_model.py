@@ -6,12 +6,14 @@ import itertools
 import operator
 import random
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fixtures.llama_pairs import SOFT, complete, load
 from fixtures.native import NativeTarget, draft_with_probs, load_model
+from fixtures.serving import serve
 from fixtures.tiny_gguf import N_VOCAB, Variant, write_sliding_window_target, write_target
 from llama_eagle.errors import IncompatibleModels
 from llama_eagle.sessions.options import SessionOptions
@@ -145,3 +147,27 @@ def test_a_context_smaller_than_the_text(open_session: Callable[..., EagleSessio
         assert len(drafted) == N_STEPS
         session.verify([i, *drafted])
         session.commit(3)
+
+
+def test_clients_of_a_server_read_the_text_of_plain_decoding(files: dict[str, Path]) -> None:
+    """Four slots at once, each with prompts and drafts of its own length; the small model drafts for all together."""
+    rng = random.Random(2)
+    asked = [
+        {
+            "prompt": rng.choices(range(256), k=rng.randint(1, 90)),
+            "n": rng.randint(1, 30),
+            "temperature": i % 2,
+            "seed": i,
+        }
+        for i in range(16)
+    ]
+    options = ("-m", files["target"], "-c", 512, "-t", 1)
+    found = []
+    for drafting in (("-d", "none"), ("-d", files["hybrid"], "--n-draft", 4), ("-d", files["window"], "--no-lookup")):
+        with serve(*options, *drafting) as server, ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(lambda each: server.complete(**each, ignore_eos=True), asked))
+        found.append([answer["tokens"] for answer in answers])
+        if "--n-draft" in drafting:
+            assert sum(answer["timings"].get("draft_n_accepted", 0) for answer in answers) > 20
+            assert {answer["timings"].get("drafter") for answer in answers} <= {"draft-simple", None, "none"}
+    assert found[0] == found[1] == found[2]

@@ -111,7 +111,7 @@ class EagleSession(Closing):
 
     @property
     def draft_kind(self) -> str:
-        """ "EAGLE-3", "MTP" or "DFlash"; "" without a draft."""
+        """ "EAGLE-3", "MTP", "DFlash" or "small model"; "" without a draft."""
         return str(self._lib.eagle_draft_kind(self._handle).decode())
 
     @property
