@@ -119,7 +119,7 @@ def test_the_alternatives_are_as_many_as_wanted(model: Model) -> None:
 
 
 def test_offsets_count_characters(tmp_path: Path) -> None:
-    """Of tokens that hold a part of a character, too. The answer after it is that without probabilities."""
+    """Tokens may hold a part of a character. The answer is the same as without probabilities."""
     pair = ("-m", write_target(tmp_path / "target.gguf"), "-d", write_draft(tmp_path / "draft.gguf"))
     with serve(*pair, "-c", 512, "-t", 1) as server:
         body = {"prompt": "aé€b", "echo": True, "logprobs": 0, "max_tokens": 3, "temperature": 0}

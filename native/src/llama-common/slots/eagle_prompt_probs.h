@@ -1,4 +1,4 @@
-// Log-probabilities of a prompt's tokens, for OpenAI's completions with `echo` and `logprobs`. All rows of such a prompt
+// Log-probabilities of a prompt's tokens, for OpenAI's completions with `echo` and `logprobs`. All rows of the prompt
 // have logits, so it is evaluated in pieces of few rows, without the slot's cache.
 #pragma once
 
