@@ -102,7 +102,7 @@ LLAMA_API int32_t eagle_session_new(struct llama_context * ctx_tgt, const struct
                                     const struct eagle_session_params * params, eagle_session ** out);
 LLAMA_API void eagle_session_free(eagle_session * session);
 
-// "EAGLE-3", "MTP", "DFlash", "small model", or "" without a draft; static storage.
+// "EAGLE-3", "MTP", "DFlash", "DFlash2", "DSpark", "small model", or "" without a draft; static storage.
 LLAMA_API const char * eagle_draft_kind(const eagle_session * session);
 
 // Name of the device that the draft runs on, "" without a draft. Valid as long as the session.

@@ -18,7 +18,7 @@ extern "C" {
 
 typedef struct eagle_drafts eagle_drafts;
 
-// Returns true if the model is a supported draft: an EAGLE-3 draft, or an architecture with a supported MTP head.
+// Returns true if the model is a supported draft: an EAGLE-3 or block draft, or an architecture with a supported MTP head.
 LLAMA_API bool eagle_drafts_supports(const struct llama_model * model);
 
 // Creates drafts for the sequences 0 .. n_seq - 1. model_dft and params as in eagle_session_new; n_draft_max must be
@@ -27,7 +27,7 @@ LLAMA_API int32_t eagle_drafts_new(struct llama_context * ctx_tgt, const struct 
                                    const struct eagle_session_params * params, int32_t n_seq, eagle_drafts ** out);
 LLAMA_API void eagle_drafts_free(eagle_drafts * drafts);
 
-// "EAGLE-3" or "MTP"; static storage.
+// As eagle_draft_kind.
 LLAMA_API const char * eagle_drafts_kind(const eagle_drafts * drafts);
 
 // Reports that the sequence's memory now holds tokens[n], with images between them. The draft reuses its memory of this

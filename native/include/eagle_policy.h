@@ -3,7 +3,8 @@
 // One policy serves all sequences of a context; those of a round are decoded together. There are two sources of drafts:
 //   - the offer: tokens that are known before the choice, from the prompt look-up (eagle_lookup.h) or from a drafter of
 //     the caller's own. The policy compares every offer with the text that follows, whether it was verified or not.
-//   - the model: an EAGLE-3 draft, an MTP head. It is called after the choice, and its time grows with the length.
+//   - the model: an EAGLE-3 draft, an MTP head, a block draft. It is called after the choice, and its time grows with
+//     the length, that of a block draft hardly.
 //
 // One round
 //   eagle_policy_offer(seq, ids)             if eagle_policy_wants_offer(); for each sequence
