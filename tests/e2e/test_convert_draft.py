@@ -31,9 +31,9 @@ def test_convert_and_check(tmp_path: Path, target: Path) -> None:
 
 def test_dry_run_prints_the_table(tmp_path: Path, target: Path) -> None:
     folder, out = make_draft(tmp_path / "draft", DraftSpec()), tmp_path / "draft.gguf"
-    for options, kind in ((), "q8_0"), (("--outtype", "auto"), "bf16"):
+    for options, kind, later in ((), "bf16", "as q4_k_m."), (("--outtype", "q8_0"), "q8_0", ""):
         done = llama_eagle("convert", folder, "--target", target, "-o", out, "--dry-run", *options)
-        assert done.code == 0, done.stderr
+        assert done.code == 0 and done.stderr.rstrip().endswith(later), done.stderr
         assert f"blk.0.attn_q.weight {kind}" in done.stdout
         assert "only checks d2t" in done.stdout
     assert not out.exists()
