@@ -41,7 +41,7 @@ def test_drafts_that_are_not_quantized_are_named(
     assert cost_of(target, draft) is None  # it stays in a cache
     monkeypatch.setattr(reading, "MIN_BYTES", 0)
     remark = cost_of(target, draft)
-    assert remark is not None and "llama-eagle quantize draft.gguf OUT.gguf q8_0" in remark
+    assert remark is not None and "llama-eagle quantize draft.gguf OUT.gguf q4_k_m" in remark
     assert cost_of(target, [quantized(draft[0])]) is None
     monkeypatch.setattr(reading, "MAX_SHARE", 1e9)
     assert cost_of(target, draft) is None
