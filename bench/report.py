@@ -11,6 +11,8 @@ from llama_eagle.drafting.options import LOOKUP
 from llama_eagle.errors import EnvironmentFailure, UsageError
 from llama_eagle.files import check_output
 
+AT_MEMORY = 0.75  # share of the bandwidth from which memory limits a decode
+
 
 def tables(result: dict[str, Any]) -> list[Any]:
     """Build the tables: speed, costs of steps, and prompts if measured."""
@@ -85,10 +87,12 @@ def summary(result: dict[str, Any]) -> str:
 
 
 def _memory_line(memory: dict[str, Any], decode_ms: float) -> str:
-    """Compare the bandwidth of a decode with the machine's read bandwidth."""
-    size, best = memory["decode_bytes"] / 1e6, memory["read_rate"] / 1e9
-    reached = memory["decode_bytes"] / decode_ms / 1e6
-    return f"a decode reads           {size:.0f} MB at {reached:.1f} GB/s; this machine reads {best:.1f} GB/s"
+    """Compare the bandwidth of a decode with the machine's."""
+    size, best, one = (memory[key] / 1e9 for key in ("decode_bytes", "read_rate", "read_rate_of_one"))
+    reached = size / decode_ms * 1e3
+    limit = "memory" if reached > AT_MEMORY * best else "computation"
+    rates = f"all threads read {best:.1f} GB/s, one {one:.1f}"
+    return f"a decode reads           {size * 1e3:.0f} MB at {reached:.1f} GB/s; {rates}: {limit} limits it"
 
 
 def require_plotting(path: Path) -> None:

@@ -61,7 +61,9 @@ class Results:
     lookup: Measurement | None  # look-up alone with the automatic length; None: the job is look-up alone
     upstream_lookup: dict[Length, Measurement]  # by the name of llama.cpp's drafter
     upstream_failures: dict[str, str]  # by kind of run: why llama.cpp's tools could not do it
-    memory: dict[str, float]  # decode_bytes: bytes that a decode reads; read_rate: the machine's bytes/s
+    memory: dict[
+        str, float
+    ]  # decode_bytes: bytes that a decode reads; read_rate, read_rate_of_one: bytes/s of all threads, of one
 
     @property
     def best_over_plain(self) -> float:
@@ -119,8 +121,8 @@ def run(job: Any, plan: Plan) -> Results:
     from llama_eagle.bench.chat import stream_chat
     from llama_eagle.bench.costs import decode_bytes, step_costs
     from llama_eagle.bench.ours import loaded
-    from llama_eagle.bench.surroundings import read_rate
     from llama_eagle.gguf.header import read_model
+    from llama_eagle.native.processor.bandwidth import read_rates
 
     plain: list[Measurement] = []
     runs: dict[tuple[str, Length], list[Measurement]] = {}
@@ -152,7 +154,9 @@ def run(job: Any, plan: Plan) -> Results:
         sampled = _sampled(ours, fastest, plan.repetitions)
         steps = list(step_costs(ours, plan.depths, plan.repetitions))
         prompts = list(_prompts(ours, plan, peers, peer_job)) if plan.prompts else []
-        memory = {"decode_bytes": decode_bytes(read_model(job.target)[1]), "read_rate": read_rate(job.threads)}
+        rate, rate_of_one = read_rates((job.threads, 1))
+        n_bytes = decode_bytes(read_model(job.target)[1])
+        memory = {"decode_bytes": n_bytes, "read_rate": rate, "read_rate_of_one": rate_of_one}
     chat = [stream_chat(job, plan.n_chat, fastest) for _ in range(plan.repetitions if plan.n_chat else 0)]
     return Results(
         n_generated=n_generated,

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from llama_eagle.diagnosis import examine
 from llama_eagle.native.build import build_info
-
-ARRAY_BYTES = 1 << 29  # larger than every cache
-N_PASSES = 6
 
 
 def surroundings() -> dict[str, Any]:
@@ -45,16 +39,3 @@ def _cpu_name() -> str:
         else []
     )
     return names[0] if names else platform.processor() or platform.machine()
-
-
-def read_rate(n_threads: int) -> float:
-    """Return the bytes/s that `n_threads` read from memory together (best of N_PASSES)."""
-    parts = np.array_split(np.ones(ARRAY_BYTES // 8, np.int64), n_threads)
-    with ThreadPoolExecutor(n_threads) as pool:
-        return ARRAY_BYTES / min(_seconds(pool, parts) for _ in range(N_PASSES))
-
-
-def _seconds(pool: ThreadPoolExecutor, parts: list[np.ndarray]) -> float:
-    start = time.perf_counter()
-    list(pool.map(np.max, parts))
-    return time.perf_counter() - start

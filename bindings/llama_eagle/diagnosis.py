@@ -15,6 +15,7 @@ from llama_eagle.gguf.size import available_bytes, total_bytes
 from llama_eagle.native import rpc
 from llama_eagle.native.build import library_folder
 from llama_eagle.native.calls import backend_function, library
+from llama_eagle.native.processor.bandwidth import read_rates
 from llama_eagle.native.processor.detect import read_cores
 from llama_eagle.sessions import exact
 from llama_eagle.sessions.devices import DEVICES, GPUS, devices_of_kind, placement, summary
@@ -22,6 +23,9 @@ from llama_eagle.sessions.models import Model
 from llama_eagle.sessions.options import LoadOptions
 
 NAME = 20  # columns of the first field of a line
+# Bytes per second of 8-bit weights that a core multiplies by one row (Zen 3 and 4): orders of magnitude, for a remark.
+ROW_RATES = {"AVX512": 120e9, "AVX2": 55e9}
+FEW_ROWS = 4
 PACKAGES = ("llama-eagle", "llama-cpp-python", "gguf", "numpy", "safetensors", "huggingface_hub")
 
 
@@ -49,11 +53,13 @@ BACKENDS = {  # by the name of ggml's registry
 }
 
 
-def examine(load: LoadOptions = LoadOptions(), model: Path | None = None) -> dict[str, Any]:
+def examine(
+    load: LoadOptions = LoadOptions(), model: Path | None = None, measures_memory: bool = False
+) -> dict[str, Any]:
     """Collect the facts for a report of a problem.
 
     `problems` is empty if the library loads and the RPC servers answer. model: file whose layers `placement` assigns to
-    devices, without loading weights.
+    devices, without loading weights. measures_memory: also measure the memory bandwidth, for two seconds.
     """
     report: dict[str, Any] = {
         "versions": _versions(),
@@ -66,6 +72,7 @@ def examine(load: LoadOptions = LoadOptions(), model: Path | None = None) -> dic
         "backends": [],
         "exact": [],
         "processor": processor(),
+        "memory_bandwidth": None,
         "rpc_servers": [],
         "placement": [],
         "problems": [],
@@ -82,6 +89,7 @@ def examine(load: LoadOptions = LoadOptions(), model: Path | None = None) -> dic
         report["exact"] = exact.devices()
         report["rpc_servers"] = [_remote(device) for device in rpc.query(*load.rpc_servers)]
         report["placement"] = _placement(model, load) if model else []
+        report["memory_bandwidth"] = memory_bandwidth(report["cpu_features"]) if measures_memory else None
     except EagleError as error:
         report["problems"].append(str(error))
     return report
@@ -110,6 +118,8 @@ def render(report: dict[str, Any]) -> str:
         for device in report["rpc_servers"]
     ]
     lines += _processor_lines(report["processor"])
+    if report["memory_bandwidth"]:
+        lines += _bandwidth_lines(report["memory_bandwidth"])
     if report["placement"]:
         lines.append(f"{'layers':<{NAME}} {summary(report['placement'])}")
     lines += [f"{'exact':<{NAME}} {entry['device']}: {entry['why'] or 'yes'}" for entry in report["exact"]]
@@ -135,6 +145,30 @@ def _processor_lines(found: dict[str, Any]) -> list[str]:
         f"{'threads':<{NAME}} {found['default_threads']} by default",
         f"{'memory':<{NAME}} {available} of {total} MiB available",
     ]
+
+
+def memory_bandwidth(cpu_features: list[str]) -> dict[str, Any]:
+    """Measure the bytes/s that all threads and one read, and estimate the rows that cost no more than one.
+
+    rows: a pass computes this number of rows while it reads the weights; None for unknown processors.
+    """
+    n = int(read_cores().as_dict()["default_threads"])
+    rate, rate_of_one = read_rates((n, 1))
+    row_rate = next((ROW_RATES[name] for name in ROW_RATES if name in cpu_features), None)
+    rows = None if row_rate is None else max(1, round(row_rate * n / rate))
+    return {"threads": n, "read_rate": rate, "read_rate_of_one": rate_of_one, "rows": rows}
+
+
+def _bandwidth_lines(found: dict[str, Any]) -> list[str]:
+    rates = f"{found['read_rate'] / 1e9:.1f} GB/s with {found['threads']} threads"
+    lines = [f"{'memory bandwidth':<{NAME}} {rates}, {found['read_rate_of_one'] / 1e9:.1f} with one"]
+    if found["rows"] is None:
+        return lines
+    if found["rows"] >= FEW_ROWS:
+        what = f"memory limits decoding: about {found['rows']} rows cost as much as one, so drafts gain most"
+    else:
+        what = "computation limits decoding: each row of a draft costs time, so drafts gain less"
+    return [*lines, f"{'drafts':<{NAME}} {what}"]
 
 
 def _remote(device: rpc.RemoteDevice) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import warnings
 from pathlib import Path
 
@@ -79,7 +80,9 @@ def test_doctor() -> None:
     assert report["allowed_cores"] == len(os.sched_getaffinity(0))
     assert 1 <= report["physical_cores"] <= report["logical_cores"]
     assert report["total_mib"] > 0
-    text = llama_eagle("doctor").stdout
+    text = llama_eagle("doctor", "--memory").stdout
+    assert re.search(r"^memory bandwidth +[\d.]+ GB/s with \d+ threads, [\d.]+ with one$", text, re.M)
+    assert re.search(r"^drafts +(memory|computation) limits decoding", text, re.M)
     for part in (f"{report['physical_cores']} physical", f"{report['default_threads']} by default", "quota: "):
         assert part in text
 

@@ -21,7 +21,7 @@ def test_the_table_of_the_documentation() -> None:
 def test_doctor_prints_the_row_of_each_device() -> None:
     gpu = {"name": "Vulkan0", "backend": "Vulkan", "description": "llvmpipe", "free_mib": 1, "total_mib": 2}
     report = {
-        **dict.fromkeys(("upstream_commit", "patch_hash", "library_path", "cpu_library")),
+        **dict.fromkeys(("upstream_commit", "patch_hash", "library_path", "cpu_library", "memory_bandwidth")),
         **{"versions": {}, "cpu_features": [], "exact": [], "rpc_servers": [], "placement": [], "problems": []},
         "gpu_backends": [gpu],
         "processor": processor(),

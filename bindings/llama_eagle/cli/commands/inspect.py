@@ -41,6 +41,12 @@ def doctor(
             help="Show on which device each layer of this model would be placed.",
         ),
     ] = None,
+    memory: Annotated[
+        bool,
+        typer.Option(
+            "--memory", help="Measure the memory bandwidth for two seconds, and show what it means for drafts."
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show versions, CPU cores and devices.
@@ -49,7 +55,7 @@ def doctor(
     """
     from llama_eagle.diagnosis import NAME, examine, render
 
-    report = examine(devices.load(), model)
+    report = examine(devices.load(), model, memory)
     if json:
         console.result(report)
     else:
