@@ -327,29 +327,13 @@ def estimate(target: Path, n_ctx: int, types: tuple[int, int]) -> dict[str, Any]
     """
     from llama_eagle.gguf.header import read_model
     from llama_eagle.gguf.size import kv_bytes
+    from llama_eagle.native.processor.bandwidth import read_rates
+    from llama_eagle.native.processor.threads import default_threads
 
     first, files = read_model(target)
     weights = sum(file.file_size for file in files)
+    (rate,) = read_rates([default_threads()], n_bytes=1 << 28)
     return {
         "n_bytes": weights + kv_bytes(first, n_ctx, *types),
-        "tokens_per_second": _bytes_per_second() / weights,
+        "tokens_per_second": rate / weights,
     }
-
-
-def _bytes_per_second(n_bytes: int = 1 << 28) -> float:
-    """Measure the memory bandwidth of all cores together, the best of three."""
-    import os
-    import time
-    from concurrent.futures import ThreadPoolExecutor
-
-    import numpy as np
-
-    n = os.cpu_count() or 1
-    parts = np.array_split(np.ones(n_bytes // 4, np.float32), n)
-    times = []
-    with ThreadPoolExecutor(n) as pool:
-        for _ in range(3):
-            start = time.perf_counter()
-            list(pool.map(np.max, parts))
-            times.append(time.perf_counter() - start)
-    return n_bytes / min(times)
