@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from llama_eagle import console
 from llama_eagle.errors import IncompatibleModels, InputError
 from llama_eagle.gguf import mtp
 from llama_eagle.gguf.finding import Finding
@@ -75,7 +76,7 @@ def require_draft(files: list[Header]) -> None:
 
 
 def require_models(target: Source, draft: Source | None = None) -> tuple[Header, Header | None]:
-    """Return the headers of target and draft, if both are valid and fit.
+    """Return the headers of target and draft, if both are valid and fit. Warns about a draft as slow as its target.
 
     Raises `InputError` for an invalid file, `IncompatibleModels` for a pair, each with the first reason, and
     `EnvironmentFailure` if the process's limit of address space is too low for both.
@@ -87,6 +88,9 @@ def require_models(target: Source, draft: Source | None = None) -> tuple[Header,
         if finding.level == "error":
             assert draft_files is not None
             raise IncompatibleModels(f"{draft_files[0].path} does not fit {target_files[0].path}: {finding.message}")
+    if draft_files and small.is_small(target_files[0], draft_files):
+        for warning in small.warnings(target_files, draft_files):
+            console.warn(f"{draft_files[0].path}: {warning}")
     require_addresses({file.path: file for file in (*target_files, *(draft_files or ()))}.values())
     return target_files[0], draft_files[0] if draft_files else None
 
@@ -228,7 +232,7 @@ def _ownership_problems(stored: set[str], draft: Header) -> Iterator[str]:
 def _warnings(target: Header, draft: Header) -> Iterator[str]:
     n_ctx, n_ctx_target = (header.arch_key("context_length") or 0 for header in (draft, target))
     if n_ctx < n_ctx_target:
-        yield f"it was trained for {n_ctx} tokens, the target for {n_ctx_target}: fewer tokens are accepted beyond that"
+        yield f"its context is {n_ctx} tokens, the target's {n_ctx_target}: longer texts are drafted from their end"
     for name in ("model", "pre"):
         key = f"tokenizer.ggml.{name}"
         if target.value(key) != draft.value(key):
