@@ -10,8 +10,10 @@ for its bytes. The ratios of speeds are then those of the larger computer if loa
 more threads cost nothing, and no cache keeps weights between passes.
 
 A cell is one bandwidth, model, drafter and side. FOLDER keeps the builds, synthetic models and each measurement;
-a call measures what is missing and prints what is there. --seconds N starts no measurement that would end later, so
-that short calls, each on an idle machine, add up.
+a call measures what is missing and prints what is there; with --again it measures all of it and keeps the faster results.
+--seconds N starts no measurement that would end later, so that short calls, each on an idle machine, add up.
+
+The machine must read faster than the limit, also next to its other programs: `llama-eagle doctor --memory`.
 """
 
 from __future__ import annotations
@@ -73,9 +75,13 @@ class Cell:
         return [AUTO, *map(str, LENGTHS), STEPS] if self.drafter != LOOKUP else [AUTO]
 
     @property
+    def title(self) -> str:
+        return self.model if self.outtype else Path(self.model).stem
+
+    @property
     def name(self) -> str:
         side = "llama.cpp" if self.is_upstream else "ours"
-        parts = (self.limit or "none", Path(self.model).stem, self.outtype, self.drafter, self.draft_type, side)
+        parts = (self.limit or "none", self.title, self.outtype, self.drafter, self.draft_type, side)
         return "-".join(str(part) for part in parts if part != "")
 
 
@@ -92,7 +98,11 @@ class Store:
         return found.get("measured", {}) if found.get("cell") == dataclasses.asdict(cell) else {}
 
     def add(self, cell: Cell, key: str, value: dict[str, Any]) -> None:
-        measured = {**self.read(cell), key: value}
+        """Keep the faster one of two measurements: other programs only make them slower."""
+        found = self.read(cell)
+        if key in found and (found[key].get("tps") or 0) > (value.get("tps") or 0):
+            return
+        measured = {**found, key: value}
         content = {"cell": dataclasses.asdict(cell), "measured": measured}
         (self.folder / f"{cell.name}.json").write_text(json.dumps(content, indent=1))
 
@@ -170,9 +180,9 @@ def work(given: dict[str, Any]) -> None:
 # --- all cells -----------------------------------------------------------------------------------------------------
 
 
-def measure(cell: Cell, store: Store, paced: Paced, pairs: Path, end: float) -> None:
-    """Measure what the store lacks of a cell, as long as there is time for one more like the last."""
-    missing = [key for key in cell.keys if key not in store.read(cell)]
+def measure(cell: Cell, store: Store, paced: Paced, pairs: Path, end: float, again: bool) -> None:
+    """Measure what the store lacks of a cell, or all of it, as long as there is time for one more like the last."""
+    missing = [key for key in cell.keys if again or key not in store.read(cell)]
     if not missing or time.monotonic() > end:
         return
     given = {"cell": dataclasses.asdict(cell), "keys": missing, "pairs": str(pairs), "peer": str(paced.peer.folder)}
@@ -219,7 +229,7 @@ def summary(cells: list[Cell], store: Store) -> list[dict[str, Any]]:
             plain[(*at, cell.is_upstream)] = speeds.get(PLAIN, 0.0)
             continue
         row = rows.setdefault((*at, cell.drafter, cell.draft_type), {
-            "limit": cell.limit, "model": Path(cell.model).stem, "type": cell.outtype, "drafter": cell.drafter,
+            "limit": cell.limit, "model": cell.title, "type": cell.outtype, "drafter": cell.drafter,
             "draft_type": cell.draft_type, "plain": plain.get((*at, False)), "upstream_plain": plain.get((*at, True)),
         })  # fmt: skip
         fixed = {key: tps for key, tps in speeds.items() if key != AUTO}
@@ -274,6 +284,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="time of this call (default: no limit)")
     parser.add_argument("--pairs", type=Path, default=cache_dir() / "synthetic", help="folder of synthetic models")
+    parser.add_argument("--again", action="store_true", help="measure everything again; the faster result stays")
     parser.add_argument("--report", action="store_true", help="measure nothing")
     parser.add_argument("--json", action="store_true", help="print one JSON object with all measurements")
     return parser.parse_args()
@@ -288,7 +299,8 @@ def main() -> None:
     if not args.report:
         paced = build(args.folder, args.isa)
         for cell in cells:
-            measure(cell, store, paced, args.pairs / cell.model if cell.outtype else args.pairs, end)
+            pairs = args.pairs / cell.model if cell.outtype else args.pairs
+            measure(cell, store, paced, pairs, end, args.again)
     rows = summary(cells, store)
     if args.json:
         measured = [{**dataclasses.asdict(cell), "measured": store.read(cell)} for cell in cells]
