@@ -10,8 +10,8 @@ for its bytes. The ratios of speeds are then those of the larger computer if loa
 more threads cost nothing, and no cache keeps weights between passes.
 
 A cell is one bandwidth, model, drafter and side. FOLDER keeps the builds, synthetic models and each measurement;
-a call measures what is missing and prints what is there; with --again it measures all of it and keeps the faster results.
---seconds N starts no measurement that would end later, so that short calls, each on an idle machine, add up.
+a call measures what is missing and prints what is there. With --again it measures everything and keeps the faster
+results. --seconds N starts no measurement that would end later, so that short calls, each on an idle machine, add up.
 
 The machine must read faster than the limit, also next to its other programs: `llama-eagle doctor --memory`.
 """
