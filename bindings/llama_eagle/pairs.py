@@ -1,4 +1,4 @@
-"""Published EAGLE-3 drafts and their targets, as ids on the Hugging Face hub.
+"""Published drafts and their targets, as ids on the Hugging Face hub.
 
 docs/pairs.md has the same list; a test compares them.
 """
@@ -13,54 +13,117 @@ from pathlib import Path
 
 from llama_eagle.files import cache_dir
 
+EAGLE3, DFLASH, DFLASH2 = "EAGLE-3", "DFlash", "DFlash2"
+TOKENS_PER_ROUND = 3  # a chain is read once for each of them, a block once for all
+USUAL_SIZE = 0.5  # of a draft with one layer and a small vocabulary
+
 
 @dataclass(frozen=True)
 class KnownPair:
     """A published draft and its target.
 
     draft: hub id, followed by the subfolder in its repository if there is one. maker: project whose format the draft
-    has; tests convert a fixture of that format and compare it with torch. "unknown": its page was not checked. licence:
-    of the target. The draft's licence is on its page.
+    has; tests convert a fixture of that format and compare it with torch. "unknown": its page was not checked. size:
+    billions of parameters that its page shows, None if unknown. licence: of the target. The draft's licence is on its
+    page.
     """
 
     target: str
     draft: str
     maker: str
+    size: float | None = None
+    kind: str = EAGLE3
     licence: str = "Apache-2.0"
+
+    @property
+    def cost(self) -> float:
+        """Billions of parameters that a round of TOKENS_PER_ROUND drafted tokens reads."""
+        return (self.size or USUAL_SIZE) * (TOKENS_PER_ROUND if self.kind == EAGLE3 else 1)
 
 
 LLAMA_31, LLAMA_33 = (f"Llama {version} Community License" for version in ("3.1", "3.3"))
+QWEN_30B, QWEN_30B_2507 = "Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-30B-A3B-Instruct-2507"
+QWEN_CODER = "Qwen/Qwen3-Coder-30B-A3B-Instruct"
+QWEN_NEXT, CODER_NEXT = "Qwen/Qwen3-Next-80B-A3B-Instruct", "Qwen/Qwen3-Coder-Next"
+LLAMA_8B, LLAMA_70B = "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.3-70B-Instruct"
+R1_LLAMA = "deepseek-ai/DeepSeek-R1-Distill-Llama-8B"
+GPT_20B, GPT_120B = "openai/gpt-oss-20b", "openai/gpt-oss-120b"
+GEMMA_26B, GEMMA_31B = "google/gemma-4-26B-A4B-it", "google/gemma-4-31B-it"
 
 PAIRS = (
     KnownPair("Qwen/Qwen3-1.7B", "AngelSlim/Qwen3-1.7B_eagle3", "AngelSlim"),
     KnownPair("Qwen/Qwen3-4B", "AngelSlim/Qwen3-4B_eagle3", "AngelSlim"),
+    KnownPair("Qwen/Qwen3-4B", "deepseek-ai/eagle3_qwen3_4b_ttt7", "DeepSpec"),
+    KnownPair("Qwen/Qwen3-4B", "z-lab/Qwen3-4B-DFlash-b16", "z-lab", 0.5, DFLASH),
     KnownPair("Qwen/Qwen3-8B", "AngelSlim/Qwen3-8B_eagle3", "AngelSlim"),
     KnownPair("Qwen/Qwen3-8B", "RedHatAI/Qwen3-8B-speculator.eagle3", "speculators"),
     KnownPair("Qwen/Qwen3-8B", "Tengyunw/qwen3_8b_eagle3", "SafeAILab"),
+    KnownPair("Qwen/Qwen3-8B", "deepseek-ai/eagle3_qwen3_8b_ttt7", "DeepSpec"),
+    KnownPair("Qwen/Qwen3-8B", "z-lab/Qwen3-8B-DFlash-b16", "z-lab", 1.0, DFLASH),
     KnownPair("Qwen/Qwen3-14B", "AngelSlim/Qwen3-14B_eagle3", "AngelSlim"),
+    KnownPair("Qwen/Qwen3-14B", "RedHatAI/Qwen3-14B-speculator.eagle3", "speculators"),
+    KnownPair("Qwen/Qwen3-14B", "deepseek-ai/eagle3_qwen3_14b_ttt7", "DeepSpec", 2.0),
     KnownPair("Qwen/Qwen3-32B", "AngelSlim/Qwen3-32B_eagle3", "AngelSlim"),
     KnownPair("Qwen/Qwen3-32B", "RedHatAI/Qwen3-32B-speculator.eagle3", "speculators"),
-    KnownPair("Qwen/Qwen3-30B-A3B", "AngelSlim/Qwen3-a3B_eagle3", "AngelSlim"),
-    KnownPair("Qwen/Qwen3-30B-A3B", "Tengyunw/qwen3_30b_moe_eagle3", "SafeAILab"),
-    KnownPair("meta-llama/Llama-3.1-8B-Instruct", "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", "SafeAILab", LLAMA_31),
-    KnownPair("meta-llama/Llama-3.3-70B-Instruct", "yuhuili/EAGLE3-LLaMA3.3-Instruct-70B", "SafeAILab", LLAMA_33),
+    KnownPair(QWEN_30B, "AngelSlim/Qwen3-a3B_eagle3", "AngelSlim"),
+    KnownPair(QWEN_30B, "Tengyunw/qwen3_30b_moe_eagle3", "SafeAILab"),
+    KnownPair(QWEN_30B_2507, "RedHatAI/Qwen3-30B-A3B-Instruct-2507-speculator.eagle3", "speculators", 0.5),
+    KnownPair(QWEN_30B_2507, "lmsys/SGLang-EAGLE3-Qwen3-30B-A3B-Instruct-2507-SpecForge-Nex", "SpecForge", 0.2),
+    KnownPair(QWEN_CODER, "lmsys/SGLang-EAGLE3-Qwen3-Coder-30B-A3B-Instruct-SpecForge", "SpecForge"),
+    KnownPair(QWEN_CODER, "z-lab/Qwen3-Coder-30B-A3B-DFlash", "z-lab", 0.5, DFLASH),
+    KnownPair(LLAMA_8B, "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", "SafeAILab", licence=LLAMA_31),
+    KnownPair(LLAMA_8B, "RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3", "speculators", licence=LLAMA_31),
+    KnownPair(LLAMA_8B, "lmsys/SGLang-EAGLE3-Llama-3.1-8B-Instruct-SpecForge", "SpecForge", 0.4, licence=LLAMA_31),
+    KnownPair(LLAMA_8B, "z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat", "z-lab", 1.0, DFLASH, licence=LLAMA_31),
+    KnownPair(LLAMA_70B, "yuhuili/EAGLE3-LLaMA3.3-Instruct-70B", "SafeAILab", licence=LLAMA_33),
+    KnownPair(LLAMA_70B, "RedHatAI/Llama-3.3-70B-Instruct-speculator.eagle3", "speculators", licence=LLAMA_33),
+    KnownPair(LLAMA_70B, "lmsys/SGLang-EAGLE3-Llama-3.3-70B-Instruct-SpecForge", "SpecForge", 1.0, licence=LLAMA_33),
+    KnownPair(R1_LLAMA, "yuhuili/EAGLE3-DeepSeek-R1-Distill-LLaMA-8B", "SafeAILab", licence="MIT"),
+    KnownPair(GPT_20B, "RedHatAI/gpt-oss-20b-speculator.eagle3", "speculators"),
+    KnownPair(GPT_20B, "zhuyksir/EAGLE3-gpt-oss-20b-bf16", "SpecForge"),
+    KnownPair(GPT_20B, "Dogacel/specdrift-gpt-oss-20b-eagle3", "SpecForge"),
+    KnownPair(GPT_20B, "nebius/EAGLE3-gpt-oss-20b", "unknown", 0.4),
+    KnownPair(GPT_20B, "z-lab/gpt-oss-20b-DFlash", "z-lab", 0.8, DFLASH),
+    KnownPair(GPT_120B, "RedHatAI/gpt-oss-120b-speculator.eagle3", "speculators"),
+    KnownPair(GPT_120B, "z-lab/gpt-oss-120b-DFlash", "z-lab", 0.8, DFLASH),
+    KnownPair(GEMMA_26B, "RedHatAI/gemma-4-26B-A4B-it-speculator.eagle3", "speculators", licence="see its page"),
+    KnownPair(GEMMA_31B, "RedHatAI/gemma-4-31B-it-speculator.eagle3", "speculators", 2.0, licence="see its page"),
+    KnownPair(GEMMA_31B, "z-lab/gemma-4-31B-it-DFlash", "z-lab", 2.0, DFLASH, licence="see its page"),
+    KnownPair("Qwen/Qwen3.5-4B", "z-lab/Qwen3.5-4B-DFlash", "z-lab", 0.5, DFLASH),
     KnownPair("Qwen/Qwen3.5-9B", "BLR2/Qwen3.5-9B-Eagle3-ShareGPT", "unknown"),
+    KnownPair("Qwen/Qwen3.5-9B", "z-lab/Qwen3.5-9B-DFlash", "z-lab", 1.0, DFLASH),
     KnownPair("Qwen/Qwen3.5-27B", "VirVen/Qwen3.5-27B-EAGLE3-v2/compressed", "unknown"),
-    KnownPair("Qwen/Qwen3.6-27B", "Ex0bit/Qwen3.6-27B-PRISM-EAGLE3/full", "unknown", "see its page"),
+    KnownPair("Qwen/Qwen3.5-27B", "z-lab/Qwen3.5-27B-DFlash", "z-lab", 2.0, DFLASH),
+    KnownPair("Qwen/Qwen3.5-35B-A3B", "z-lab/Qwen3.5-35B-A3B-DFlash", "z-lab", 0.5, DFLASH),
     KnownPair("Qwen/Qwen3.5-397B-A17B", "AQ-MedAI/Qwen3.5-397B-A17B-eagle3", "unknown"),
-    KnownPair("Qwen/Qwen3-Coder-Next", "thoughtworks/Qwen3-Coder-Next-Eagle3", "unknown"),
+    KnownPair("Qwen/Qwen3.5-397B-A17B", "z-lab/Qwen3.5-397B-A17B-DFlash", "z-lab", kind=DFLASH),
+    KnownPair("Qwen/Qwen3.6-27B", "Ex0bit/Qwen3.6-27B-PRISM-EAGLE3/compressed", "unknown", 0.6, licence="see its page"),
+    KnownPair("Qwen/Qwen3.6-27B", "Ex0bit/Qwen3.6-27B-PRISM-EAGLE3/full", "unknown", 1.6, licence="see its page"),
+    KnownPair("Qwen/Qwen3.6-27B", "z-lab/Qwen3.6-27B-DFlash", "z-lab", 2.0, DFLASH, licence="see its page"),
+    KnownPair("Qwen/Qwen3.6-35B-A3B", "z-lab/Qwen3.6-35B-A3B-DFlash", "z-lab", 0.4, DFLASH, licence="see its page"),
+    KnownPair("Qwen/Qwen3.8-27B", "z-lab/Qwen3.8-27B-DFlash2", "z-lab", 2.0, DFLASH2, licence="see its page"),
+    KnownPair(QWEN_NEXT, "lmsys/SGLang-EAGLE3-Qwen3-Next-80B-A3B-Instruct-FP8-perfect-blend-regenerated", "SpecForge"),
+    KnownPair(CODER_NEXT, "thoughtworks/Qwen3-Coder-Next-Eagle3", "unknown"),
+    KnownPair(CODER_NEXT, "z-lab/Qwen3-Coder-Next-DFlash", "z-lab", 0.5, DFLASH),
 )
 
 
-def find_pair(names: Iterable[str]) -> KnownPair | None:
-    """Return the first pair whose target has one of these names: hub ids, or names of models or folders."""
+def find_pairs(names: Iterable[str]) -> list[KnownPair]:
+    """Return the pairs whose target has one of these names: hub ids, or names of models or folders.
+
+    They are in the order of their costs: what `check` compares for converted files.
+    """
     for name in names:
         wanted = _bare(name)
-        for pair in PAIRS:
-            owner, _, model = pair.target.lower().partition("/")
-            if wanted in (f"{owner}/{model}", model, f"{owner}_{model}", f"meta-{model}"):
-                return pair
-    return None
+        found = [pair for pair in PAIRS if wanted in _names(pair)]
+        if found:
+            return sorted(found, key=lambda pair: pair.cost)
+    return []
+
+
+def _names(pair: KnownPair) -> tuple[str, ...]:
+    owner, _, model = pair.target.lower().partition("/")
+    return f"{owner}/{model}", model, f"{owner}_{model}", f"meta-{model}"
 
 
 def _bare(name: str) -> str:

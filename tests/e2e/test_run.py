@@ -71,8 +71,11 @@ def test_what_is_no_model(tmp_path: Path) -> None:
 
 
 def test_pairs_are_those_of_the_documentation() -> None:
-    table = [line.strip("| \n").split(" | ") for line in (ROOT / "docs/pairs.md").open() if line.startswith("| ")][1:]
-    assert table == [[pair.target, pair.licence, pair.draft, pair.maker] for pair in PAIRS]
+    table = [line[2:-3].split(" | ") for line in (ROOT / "docs/pairs.md").open() if line.startswith("| ")][1:]
+    assert table == [
+        [pair.target, pair.licence, pair.draft, pair.kind, pair.maker, "" if pair.size is None else f"{pair.size:g}"]
+        for pair in PAIRS
+    ]
     assert llama_eagle("pairs").stdout.count("\n") == len(PAIRS) + 1  # a title
     assert llama_eagle("pairs", "--json").json["pairs"][0]["target"] == "Qwen/Qwen3-1.7B"
 

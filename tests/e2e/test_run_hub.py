@@ -112,7 +112,7 @@ def test_a_sidecar_of_the_repository_drafts(hub: Hub) -> None:
     ("family", "target", "draft", "case"),
     [
         ("qwen3", "Qwen/Qwen3-1.7B", "AngelSlim/Qwen3-1.7B_eagle3", "angelslim"),
-        ("qwen35", "Qwen/Qwen3.6-27B", "Ex0bit/Qwen3.6-27B-PRISM-EAGLE3/full", "specforge"),
+        ("qwen35", "Qwen/Qwen3.6-27B", "Ex0bit/Qwen3.6-27B-PRISM-EAGLE3/compressed", "specforge"),
     ],
 )
 def test_a_published_draft_is_fetched_and_kept(hub: Hub, family: str, target: str, draft: str, case: str) -> None:
@@ -123,10 +123,11 @@ def test_a_published_draft_is_fetched_and_kept(hub: Hub, family: str, target: st
     outcome = llama_eagle(*arguments, **hub.environment())
     assert outcome.code == 0, outcome
     assert "warning" not in outcome.stderr
+    assert (f"{draft} drafts: of 3 published drafts" in outcome.stderr) == (family == "qwen35")
     assert len(hub.kept()) == 2
     listed = llama_eagle("run", "--list", **hub.environment()).stdout
     assert f"{draft} q8_0: " in listed and f"{target} f32: " in listed
-    hub.faults[draft.removesuffix("/full")] = Fault(500)
+    hub.faults[draft.removesuffix("/compressed")] = Fault(500)
     (found,) = hub.prepare((target, "f32"))
     assert draft.split("/")[1] in found["why"], "it is converted once"
 

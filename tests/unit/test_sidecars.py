@@ -17,7 +17,7 @@ from llama_eagle.drafting.resolve import resolve, without_lookup
 from llama_eagle.errors import InputError, UsageError
 from llama_eagle.gguf import mtp, names, recurrent
 from llama_eagle.gguf.names import FileName, read_name
-from llama_eagle.pairs import find_pair, kept_draft
+from llama_eagle.pairs import DFLASH, DFLASH2, EAGLE3, PAIRS, find_pairs, kept_draft
 from llama_eagle.sessions.options import MTP
 
 
@@ -130,8 +130,7 @@ def test_the_list_of_recurrent_architectures_is_llama_cpp_s() -> None:
 
 
 def test_published_drafts_that_run_has_kept(chosen: Callable[..., str]) -> None:
-    pair = find_pair(["Qwen/Qwen3-8B"])
-    assert pair is not None
+    pair = find_pairs(["Qwen/Qwen3-8B"])[0]
     assert f"{pair.draft} is published for Qwen/Qwen3-8B: llama-eagle run" in chosen("Qwen3-8B-Q4_K_M.gguf")
     kept_draft(pair).parent.mkdir(parents=True)
     write_draft(kept_draft(pair))
@@ -145,9 +144,24 @@ def test_published_drafts_that_run_has_kept(chosen: Callable[..., str]) -> None:
 
 @pytest.mark.parametrize("name", ["qwen/qwen3-8b", "unsloth/Qwen3-8B-GGUF", "x/Qwen_Qwen3-8B-i1-GGUF", "Qwen3 8B"])
 def test_names_of_a_published_target(name: str) -> None:
-    pair = find_pair(["something/else", name])
-    assert pair is not None
-    assert pair.target == "Qwen/Qwen3-8B"
+    assert {pair.target for pair in find_pairs(["something/else", name])} == {"Qwen/Qwen3-8B"}
+
+
+def test_published_pairs_have_the_form_of_hub_ids() -> None:
+    assert len({pair.draft for pair in PAIRS}) == len(PAIRS)
+    for pair in PAIRS:
+        assert re.fullmatch(r"[\w.-]+/[\w.-]+", pair.target), pair
+        assert re.fullmatch(r"[\w.-]+/[\w.-]+(/[\w.-]+)?", pair.draft), pair
+        assert pair.kind in (EAGLE3, DFLASH, DFLASH2) and pair.maker and pair.licence, pair
+        assert pair.size is None or 0.05 <= pair.size <= 4, pair
+        assert ("dflash" in pair.draft.lower()) == (pair.kind != EAGLE3), pair
+
+
+def test_of_several_published_drafts_the_one_that_reads_least() -> None:
+    costs = [pair.cost for pair in find_pairs(["Qwen/Qwen3-8B"])]
+    assert len(costs) > 2 and costs == sorted(costs)
+    chains = [pair for pair in find_pairs(["Qwen/Qwen3-14B"]) if pair.kind == EAGLE3]
+    assert chains[-1].draft.startswith("deepseek-ai/")  # whole vocabulary
 
 
 def test_names_of_files() -> None:
@@ -187,5 +201,4 @@ NAMES = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_of_targets_with_a_published_draft(name: str) -> None:
-    pair = find_pair(["unknown", name])
-    assert (pair and pair.target) == NAMES[name]
+    assert {pair.target for pair in find_pairs(["unknown", name])} == ({NAMES[name]} if NAMES[name] else set())

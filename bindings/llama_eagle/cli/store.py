@@ -17,7 +17,7 @@ from llama_eagle.errors import EagleError, EnvironmentFailure, InputError, Usage
 from llama_eagle.files import cache_dir, expand_home, home, read_json_or_yaml, typed, write_error
 from llama_eagle.gguf import names
 from llama_eagle.hub import download_files, file_sizes, revision_of
-from llama_eagle.pairs import KnownPair, find_pair, kept_draft, model_folder, models_dir
+from llama_eagle.pairs import KnownPair, find_pairs, kept_draft, model_folder, models_dir
 from llama_eagle.progress import progress
 
 if TYPE_CHECKING:
@@ -292,16 +292,23 @@ def _fetch_draft(model: str, target: Path) -> None:
     from llama_eagle.gguf.sidecars import find_sidecar
 
     files = read_model(target)[1]
-    pair = find_pair([model.partition(":")[0], *names.names_of(files[0])])
-    if pair is None or mtp.has_head(files) or kept_draft(pair).is_file():
+    pairs = find_pairs([model.partition(":")[0], *names.names_of(files[0])])
+    if not pairs or mtp.has_head(files) or any(kept_draft(pair).is_file() for pair in pairs):
         return
     sidecar = find_sidecar(files)
     if sidecar is not None and sidecar.files is not None:
         return
-    try:
-        _convert_draft(pair, target)
-    except EagleError as error:
-        console.warn(f"{pair.draft}, the draft of {pair.target}, cannot be used: {error}")
+    for pair in pairs:
+        try:
+            _convert_draft(pair, target)
+        except EagleError as error:
+            console.warn(f"{pair.draft}, the draft of {pair.target}, cannot be used: {error}")
+            if isinstance(error, EnvironmentFailure):
+                return
+            continue
+        if len(pairs) > 1:
+            console.log(f"{pair.draft} drafts: of {len(pairs)} published drafts, its rounds read least")
+        return
 
 
 def _convert_draft(pair: KnownPair, target: Path) -> None:

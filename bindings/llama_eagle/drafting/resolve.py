@@ -13,7 +13,7 @@ from llama_eagle.gguf.names import names_of
 from llama_eagle.gguf.pairing import DRAFT_KINDS
 from llama_eagle.gguf.recurrent import copies_state
 from llama_eagle.gguf.sidecars import Sidecar, find_sidecar, fitting
-from llama_eagle.pairs import find_pair, kept_draft
+from llama_eagle.pairs import find_pairs, kept_draft
 from llama_eagle.sessions.options import MTP, SessionOptions
 
 REMEDY = "(draft=none turns it off)"
@@ -169,9 +169,10 @@ def without_lookup(choice: Choice[Options], given: DraftingOptions, reason: str)
 
 def _kept(target: list[Header]) -> Sidecar | None:
     """Find the published draft for this model or its base model, if `llama-eagle run` has converted it."""
-    pair = find_pair(names_of(target[0]))
-    if pair is None:
+    pairs = find_pairs(names_of(target[0]))
+    if not pairs:
         return None
+    pair = next((pair for pair in pairs if kept_draft(pair).is_file()), pairs[0])
     path = kept_draft(pair)
     if not path.is_file():
         problem = f"{NOT_FOUND}. {pair.draft} is published for {pair.target}: llama-eagle run fetches it"

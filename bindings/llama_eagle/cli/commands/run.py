@@ -108,7 +108,7 @@ def _show_estimate(target: Path, n_ctx: int) -> None:
 
 
 def pairs(json: Json = False) -> None:
-    """List published EAGLE-3 drafts with their targets."""
+    """List published drafts with their targets, kinds and sizes."""
     from dataclasses import asdict
 
     from llama_eagle.pairs import PAIRS
@@ -117,7 +117,8 @@ def pairs(json: Json = False) -> None:
         console.result({"pairs": [asdict(pair) for pair in PAIRS]})
         return
     width = max(len(pair.target) for pair in PAIRS)
-    console.data(f"{'target':<{width}}  draft")
+    console.data(f"{'target':<{width}}  {'kind':<8} {'B':>3}  draft")
     for pair in PAIRS:
-        console.data(f"{pair.target:<{width}}  {pair.draft}")
+        size = "" if pair.size is None else f"{pair.size:g}"
+        console.data(f"{pair.target:<{width}}  {pair.kind:<8} {size:>3}  {pair.draft}")
     console.note(f"Next: llama-eagle run {PAIRS[0].target}")
