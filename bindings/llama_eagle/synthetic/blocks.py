@@ -159,7 +159,8 @@ class BlockMaker(Maker):
 
     def angles(self) -> NDArray[np.float32]:
         """Angle of each of a head's selecting pairs for a distance of 1."""
-        return np.float32(BLOCK_ROPE) ** (-2 * np.arange(N_PAIRS, dtype=np.float32) / self.shape.draft_head_dim)
+        angles = BLOCK_ROPE ** (-2 * np.arange(N_PAIRS) / self.shape.draft_head_dim)
+        return angles.astype(np.float32)
 
     def queries(self) -> NDArray[np.float32]:
         s, half = self.shape, self.shape.draft_head_dim // 2
