@@ -1,6 +1,5 @@
 // Earlier answers in the form that a template shows: the arguments of calls, the content next to them, and the key of
 // reasoning. Forms are found by rendering trials, once for each template, and follow transformers' apply_chat_template.
-// bindings/llama_eagle/sessions/chats/abilities.py has the same for Python.
 #pragma once
 
 #include <map>
@@ -84,7 +83,9 @@ bool eagle_shows_reasoning(const Render & render, const common_json & answer) {
     plain.push_back(last);
     const std::string prompts =
         eagle_trial(render, eagle_called(common_json{{"arg", "value"}}, called), 3) + eagle_trial(render, plain, 2);
-    return prompts.find(EAGLE_MARK) != std::string::npos;
+    const bool is_printed_list =
+        prompts.find("'thinking'") != std::string::npos || prompts.find("\"thinking\"") != std::string::npos;
+    return prompts.find(EAGLE_MARK) != std::string::npos && !(answer.at("content").is_array() && is_printed_list);
 }
 
 template <typename Render>
@@ -123,13 +124,31 @@ eagle_answer_form eagle_find_form(const Render & render) {
     return form;
 }
 
+// Returns what make() finds out about a template, once for each of the last templates. It may be called twice if two
+// threads begin with a template at once: rendering takes time, so no lock is held.
+template <typename Value, typename Make>
+Value eagle_once_for(const std::string & chat_template, const Make & make) {
+    constexpr size_t MAX_TEMPLATES = 64;
+    static std::mutex mutex;
+    static std::map<std::string, Value> known;
+    {
+        const std::lock_guard<std::mutex> lock(mutex);
+        const auto found = known.find(chat_template);
+        if (found != known.end()) {
+            return found->second;
+        }
+    }
+    const Value value = make();
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (known.size() >= MAX_TEMPLATES) {
+        known.clear();
+    }
+    return known.emplace(chat_template, value).first->second;
+}
+
 template <typename Render>
 eagle_answer_form eagle_form_of(const std::string & chat_template, const Render & render) {
-    static std::mutex mutex;
-    static std::map<std::string, eagle_answer_form> known;
-    const std::lock_guard<std::mutex> lock(mutex);
-    const auto found = known.find(chat_template);
-    return found != known.end() ? found->second : known.emplace(chat_template, eagle_find_form(render)).first->second;
+    return eagle_once_for<eagle_answer_form>(chat_template, [&] { return eagle_find_form(render); });
 }
 
 // Gives answers the form that the template shows. Returns true if the arguments of calls are text. render(messages,

@@ -2,13 +2,26 @@
 #pragma once
 
 #include <cctype>
+#include <memory>
 #include <string>
 
+#include "chat-auto-parser.h"
 #include "chat.h"
 #include "eagle_answer_form.h"
 #include "eagle_chat.h"
 #include "json-schema-to-grammar.h"
 #include "peg-parser.h"
+
+// Returns llama.cpp's analysis of a template, which renders many trials.
+inline std::shared_ptr<const autoparser::autoparser> eagle_analyzed(const common_chat_template & chat_template) {
+    using Analysis = std::shared_ptr<const autoparser::autoparser>;
+    return eagle_once_for<Analysis>(chat_template.source() + chat_template.bos_token() + chat_template.eos_token(),
+                                    [&] {
+                                        auto analysis = std::make_shared<autoparser::autoparser>();
+                                        analysis->analyze_template(chat_template);
+                                        return Analysis(analysis);
+                                    });
+}
 
 // Returns a grammar with a prefix before the name of each rule. Texts, character classes, tokens, repetition counts and
 // comments are kept.
