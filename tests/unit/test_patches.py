@@ -23,6 +23,11 @@ READY_FIELDS = ("Subject", "Purpose", "Measurement", "Risk", "Threads", "Series"
 TEXTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *PATCHES.rglob("*.md")]
 
 
+# Size of the series: hunks, upstream files, added and removed lines. These numbers only get smaller (goal: 200 hunks,
+# 60 files), because each hunk is work at every update of llama.cpp.
+LARGEST = (362, 94, 1391)
+
+
 def header(patch: Path) -> str:
     return patch.read_text(encoding="utf-8").split("\n--- ")[0]
 
@@ -73,6 +78,17 @@ def pristine(upstream: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> 
 def test_the_series_names_every_patch_in_order() -> None:
     assert sorted(path.name for path in PATCHES.glob("*.patch")) == SERIES
     assert len(SERIES) <= 30  # one that joins a concern of another joins its file
+
+
+def test_the_series_does_not_grow() -> None:
+    hunks, files, lines = 0, set[str](), 0
+    for name in SERIES:
+        text = (PATCHES / name).read_text("utf-8").split("\n--- ", 1)[1]
+        hunks += len(re.findall(r"^@@ ", text, re.MULTILINE))
+        files |= touched(PATCHES / name)
+        lines += len(re.findall(r"^(?:\+(?!\+\+ b/)|-(?!-- a/))", text, re.MULTILINE))
+    size = (hunks, len(files), lines)
+    assert all(n <= most for n, most in zip(size, LARGEST, strict=True)), f"{size} exceeds {LARGEST}"
 
 
 @pytest.mark.parametrize("name", SERIES)

@@ -33,7 +33,7 @@ class Loader {
     const int optional;
 
     // Stores the pattern in the model's string metadata, which has no arrays. It cannot be in hparams, because
-    // llama.cpp aborts on a sliding window of this architecture before it calls require_stock_draft.
+    // llama.cpp aborts on a sliding window of this architecture.
     void load_window() {
         std::array<uint32_t, LLAMA_MAX_LAYERS> windowed = {};
         if (m.ml->get_arr(LLM_KV_ATTENTION_SLIDING_WINDOW_PATTERN, windowed, false)) {
@@ -122,13 +122,10 @@ int64_t load_head_rows(llama_model_base & model, bool mtp_only) {
     return map->ne[0];
 }
 
-void require_stock_head(const llama_model & model) {
-    if (model.d2t) {
+void require_stock_graph(const llama_model & model, bool is_mtp) {
+    if (is_mtp && model.d2t) {
         throw std::runtime_error("this MTP head has its own vocabulary: only the eagle_session interface runs it");
     }
-}
-
-void require_stock_draft(const llama_model & model) {
     if (model.get_tensor(MARKER)) {
         throw std::runtime_error(
             "this EAGLE-3 draft has the extended layout: only the eagle_session interface runs it");

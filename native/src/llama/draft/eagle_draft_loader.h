@@ -21,15 +21,13 @@ bool draft_is_extended(const llama_model_loader & loader);
 
 void load_extended_draft(llama_model_base & model);
 
-// Throws for an extended draft: llama.cpp's own graph would silently ignore the tensors that it does not know.
-void require_stock_draft(const llama_model & model);
-
 // Returns the number of rows of the head. If the file holds only an MTP head with the vocabulary map d2t (FastMTP-32K),
 // loads the map; otherwise the head has a row for every token.
 int64_t load_head_rows(llama_model_base & model, bool mtp_only);
 
-// Throws for an MTP head with a vocabulary map, which llama.cpp's own graph does not support.
-void require_stock_head(const llama_model & model);
+// Throws for a model that llama.cpp's own graphs cannot compute: an extended draft, whose further tensors they would
+// silently ignore, and an MTP head with a vocabulary map.
+void require_stock_graph(const llama_model & model, bool is_mtp);
 
 std::string join(const std::vector<int32_t> & ids);
 
