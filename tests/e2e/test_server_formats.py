@@ -21,7 +21,7 @@ FAMILIES = (
     "inclusionai-ling-3.0-flash", "Qwen3.5-4B", "Qwen3-Coder", "Qwen-Qwen2.5-7B-Instruct",
     "meta-llama-Llama-3.1-8B-Instruct", "deepseek-ai-DeepSeek-V3.2", "google-gemma-4-31B-it",
     "LFM2-8B-A1B", "MiniMax-M3", "mistralai-Ministral-3-14B-Reasoning-2512", "Cohere2MoE", "openbmb-MiniCPM5-1B",
-    "muse-glimmer", "StepFun3.5-Flash",
+    "muse-glimmer", "StepFun3.5-Flash", "openai-gpt-oss-120b",
 )  # fmt: skip
 SCHEMA = {
     "type": "object",
@@ -37,12 +37,10 @@ OPTIONS = (
     "--chat-template-kwargs", '{"enable_thinking": false}', "--override-kv", "qwen35.context_length=int:8192",
 )  # fmt: skip
 END = "<|end_of_msg|>"  # Kimi-K3's last token, which is text in this vocabulary
-WANDERING = ("openai-gpt-oss-120b",)  # llama.cpp's grammar has free text between "final" and its message
 
 
 def names() -> list[str]:
-    found = sorted(path.stem for path in (source_folder() / "models/templates").glob("*.jinja"))
-    return [name for name in found if name not in WANDERING]
+    return sorted(path.stem for path in (source_folder() / "models/templates").glob("*.jinja"))
 
 
 def streamed(server: Served, body: dict[str, Any]) -> dict[str, Any]:
