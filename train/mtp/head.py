@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.errors import ConfigError, InputError
+from llama_eagle.gguf.header import read_model
 from llama_eagle.train.model import Memory, Mlp, RMSNorm, attend, rotate
 from llama_eagle.train.mtp import gguf_head
-from llama_eagle.train.targets.checkpoint import Frozen, TargetInfo
-from llama_eagle.train.targets.engine import EngineTargetInfo
+from llama_eagle.train.targets.checkpoint import Frozen, TargetInfo, read_target
+from llama_eagle.train.targets.engine import EngineTargetInfo, configuration
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
@@ -155,13 +156,31 @@ def require_head_target(info: TargetInfo) -> None:
 
 
 def require_earlier_head(info: TargetInfo, earlier: Path) -> None:
-    """Raise ConfigError if `earlier` has a head of other shapes, InputError if it has none."""
+    """Raise ConfigError if `earlier` has a head that computes unlike the target's, InputError if it has none."""
     with torch.device("meta"):
-        head = MTPHead(_geometry(info), torch.empty(0))
+        own = dict(MTPHead(_geometry(info.text), torch.empty(0)).named_parameters())
     found = _earlier_head(earlier)
-    for name, parameter in head.named_parameters():
-        if name in found:
+    reasons = [
+        *(f"no mtp.{name}" for name in sorted(own.keys() - found.keys())),
+        *(f"mtp.{name}, which the trainer does not support" for name in sorted(found.keys() - own.keys())),
+    ]
+    if not reasons:
+        for name, parameter in own.items():
             _fitting(name, found[name], parameter)
+        reasons = _differences(_earlier_text(earlier), info.text)
+    if reasons:
+        raise ConfigError(f"--init {earlier}: its head has {reasons[0]}. Start from another head, or from none.")
+
+
+def _earlier_text(path: Path) -> Any:
+    """Return the configuration of the blocks of a file or folder, by transformers' names."""
+    return configuration(read_model(path)[0]) if path.suffix == ".gguf" else read_target(path, ()).text
+
+
+def _differences(earlier: Any, target: Any) -> list[str]:
+    """Return the settings that shapes do not show, with both values."""
+    found, own = vars(_geometry(earlier)), vars(_geometry(target))
+    return [f"{name} {found[name]}, the target has {own[name]}" for name in own if found[name] != own[name]]
 
 
 def make_head(info: TargetInfo, frozen: Frozen, draft_ids: Tensor, seed: int, earlier: Path | None = None) -> MTPHead:
@@ -172,7 +191,7 @@ def make_head(info: TargetInfo, frozen: Frozen, draft_ids: Tensor, seed: int, ea
     """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        head = MTPHead(_geometry(info), frozen.head[draft_ids.to(frozen.head.device)].float())
+        head = MTPHead(_geometry(info.text), frozen.head[draft_ids.to(frozen.head.device)].float())
     stored = _stored_head(info) if earlier is None else _earlier_head(earlier)
     start = stored or _last_block(info)
     with torch.no_grad():
@@ -226,8 +245,7 @@ def _tensors(folder: Path, mark: str) -> dict[str, Tensor]:
     return {name.partition(mark)[2]: torch.tensor(checkpoint.read_f32(name)) + _offset(name) for name in names}
 
 
-def _geometry(info: TargetInfo) -> MTPGeometry:
-    text = info.text
+def _geometry(text: Any) -> MTPGeometry:
     rope = text.rope_parameters or {}
     return MTPGeometry(
         hidden_size=text.hidden_size,

@@ -73,7 +73,7 @@ def read_engine_target(source: str, aux_layers: Sequence[int] | None = None) -> 
             f"{source}: {header.architecture} is not a target drafts can be trained for; {', '.join(ARCHITECTURES)} "
             "are."
         )
-    text = _configuration(header)
+    text = configuration(header)
     ends = tuple(
         int(header.keys[key])
         for name in ("eos", "eot", "eom")
@@ -83,7 +83,9 @@ def read_engine_target(source: str, aux_layers: Sequence[int] | None = None) -> 
     return EngineTargetInfo(header.path, architecture, text, found, ends, tuple(read_model(source)[1]))
 
 
-def _configuration(header: Header) -> Any:
+def configuration(header: Header) -> Any:
+    """Return the configuration of a model's blocks by transformers' names, as far as training reads it."""
+
     def key(name: str, default: Any = None) -> Any:
         value = header.arch_key(name, default)
         value = max(value) if isinstance(value, list) else value
