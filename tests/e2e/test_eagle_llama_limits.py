@@ -338,22 +338,19 @@ def test_defaults_beyond_the_parents(files: dict[str, Path]) -> None:
         assert llm.save_state().scores.size == 0
 
 
-def test_past_the_drafts_context_generation_goes_on(files: dict[str, Path]) -> None:
-    with contextlib.closing(load(files, "sharp", "sharp_draft", n_draft=2, draft_n_ctx=256)) as llm:
-        assert complete(llm, temperature=0, max_tokens=400)["text"] == (ALPHABET * 16)[3:403]
-        statistics = llm.speculative_stats
-        assert 200 < statistics.n_drafted <= 256 + 2
-        assert statistics.rounds > 400 - 256
-        assert complete(llm, temperature=0, max_tokens=10)["text"] == ALPHABET[3:13]  # a shorter text has drafts again
+@pytest.mark.parametrize("trained", [False, True])
+def test_past_the_drafts_context_its_memory_slides(trained: bool, files: dict[str, Path], tmp_path: Path) -> None:
+    """The one that is asked for, or the one that the draft was trained with."""
+    short = Path(shutil.copy(files["sharp_draft"], tmp_path / "short.gguf"))
+    if trained:
+        gguf.GGUFReader(short, "r+").fields["eagle3.context_length"].parts[-1][0] = 128
+    with load({**files, "short": short}, "sharp", "short", n_draft=2, draft_n_ctx=0 if trained else 128) as llm:
+        with pytest.warns(UserWarning, match="drafts from the last 128 tokens") as warned:
+            assert complete(llm, temperature=0, max_tokens=400)["text"] == (ALPHABET * 16)[3:403]
+        assert len(warned) == 1
+        assert llm.speculative_stats.rounds <= 200  # of 400 tokens
+        assert complete(llm, temperature=0, max_tokens=10)["text"] == ALPHABET[3:13]
         assert llm.speculative_stats.n_accepted > 3
-
-
-def test_past_what_the_draft_was_trained_for_generation_goes_on(files: dict[str, Path], tmp_path: Path) -> None:
-    short = shutil.copy(files["sharp_draft"], tmp_path / "short.gguf")
-    gguf.GGUFReader(short, "r+").fields["eagle3.context_length"].parts[-1][0] = 128
-    with load({**files, "short": short}, "sharp", "short", n_draft=2) as llm:
-        assert complete(llm, temperature=0, max_tokens=300)["text"] == (ALPHABET * 12)[3:303]
-        assert 100 < llm.speculative_stats.n_drafted <= 128 + 2
 
 
 def test_a_state_that_does_not_fit(files: dict[str, Path], plain: Any) -> None:

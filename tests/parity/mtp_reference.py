@@ -42,7 +42,12 @@ def load_tensors(folder: Path) -> dict[str, torch.Tensor]:
 
 
 class MTPReference:
-    """draft_ids: the target's ids in the order of a trimmed head's rows; None: the whole head."""
+    """draft_ids: the target's ids in the order of a trimmed head's rows; None: the whole head.
+
+    window: number of rows that a row attends to; 0: all. Positions begin at the first row that prefill() keeps.
+    """
+
+    window = 0
 
     def __init__(self, folder: str | Path, draft_ids: Sequence[int] | None = None) -> None:
         folder = Path(folder)
@@ -81,7 +86,8 @@ class MTPReference:
         """Rows of a sequence's first tokens [n] with the target's states [n - 1 or more, H] after each of them."""
         assert self.n_rows == 0
         before = torch.cat([torch.zeros(1, self.width), hidden])
-        return [self.row(token, before[i]) for i, token in enumerate(tokens)]
+        first = max(0, len(tokens) - self.window) if self.window else 0
+        return [self.row(tokens[i], before[i]) for i in range(first, len(tokens))]
 
     def chain(self, token: int, hidden: torch.Tensor, n_steps: int) -> list[Step]:
         """A greedy draft after `token`, with the target's state [H] before it. Its rows stay until they are trimmed."""
@@ -119,7 +125,8 @@ class MTPReference:
         self.keys.append(self._rotate(self._norm(key, at + "k_norm"), position))
         self.values.append(linear(x, self.w[at + "v_proj.weight"]).view(self.n_kv, self.head_dim))
         group = self.n_head // self.n_kv
-        keys, values = (torch.stack(rows).repeat_interleave(group, 1) for rows in (self.keys, self.values))
+        seen = (rows[-self.window :] for rows in (self.keys, self.values))
+        keys, values = (torch.stack(rows).repeat_interleave(group, 1) for rows in seen)
         scores = torch.einsum("hd,rhd->hr", query, keys) / self.head_dim**0.5
         out = torch.einsum("hr,rhd->hd", scores.softmax(-1), values)
         return linear((out * gate.sigmoid()).reshape(-1), self.w[at + "o_proj.weight"])

@@ -133,25 +133,26 @@ def test_every_position_up_to_the_end_of_the_context(target: MtpTarget) -> None:
         draft.close()
 
 
-def test_a_memory_shorter_than_the_context(target: MtpTarget) -> None:
-    """It takes no rows past its end and drafts there no more."""
-    with target.open(n_ctx=512) as context:
-        draft = NativeMtp(context, n_ctx_draft=256)
-        rounds = Rounds(target, draft, MTPReference(target.folder))
-        rounds.eval(249)
-        rounds.round(3)
-        assert draft.session.n_draft_room == 4  # slots 252..255
-        draft.n_steps = 4
-        rounds.round(2)
-        draft.eval([1] * 100)
-        assert draft.session.n_draft_room == 0
-        assert draft.session.draft(3, 4) == []
+def test_a_memory_that_slides(target: MtpTarget) -> None:
+    """Past its context the draft is that of a new head over the last rows."""
+    with target.open(n_ctx=2048) as context, target.open(n_ctx=2048) as other:
+        draft, restored = NativeMtp(context, n_ctx_draft=64), NativeMtp(other, n_ctx_draft=64)
+        reference = MTPReference(target.folder)
+        reference.window = 64
+        rounds = Rounds(target, draft, reference)
+        for n, slides in ((50, False), (20, True), (940, True), (400, True)):  # the memory is a ring of 1024 rows
+            rounds.eval(n)
+            rounds.round(3)
+            assert ("from the last 64 tokens" in draft.session.draft_notice) == slides
+            restored.session.load_state(draft.session.save_state(), draft.session.n_past)
+            assert_same(restored.chain(11), draft.chain(11))
+            rounds.round(0)
         draft.session.reset()
         rounds.text.clear()
-        draft.n_steps = N_STEPS
         rounds.eval(10)
         rounds.round(1)
         draft.close()
+        restored.close()
 
 
 def test_a_draft_ends_before_it_becomes_too_improbable(target: MtpTarget) -> None:

@@ -131,8 +131,8 @@ class DraftingOptions:
     draft_n_ctx: int = field(
         default=0,
         metadata=_about(
-            "Context size of the draft model in tokens (0: same as the target). A smaller one saves memory; beyond it, "
-            "decoding continues without drafts.",
+            "Context size of the draft model in tokens (0: same as the target, at most the size it was trained with). "
+            "A smaller one saves memory; longer texts are drafted from their last tokens.",
             "--draft-ctx-size",
             least=0,
             most=MAX_CONTEXT,

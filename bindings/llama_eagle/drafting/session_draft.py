@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 from llama_eagle.sessions.session import EagleSession
@@ -17,12 +18,17 @@ class SessionDraft(OwnDrafter):
         self._session = session
         self.p_min = p_min
         self.name = session.draft_kind
+        self._notice = session.draft_notice
 
     def begin(self, tokens: Sequence[int]) -> None:
         pass
 
     def draft(self, id_last: int, n_max: int) -> list[int]:
-        return self._session.draft(id_last, n_max, self.p_min)
+        drafted = self._session.draft(id_last, n_max, self.p_min)
+        if (notice := self._session.draft_notice) != self._notice:  # its memory has begun to slide
+            self._notice = notice
+            warnings.warn(f"{notice}.", stacklevel=2)
+        return drafted
 
     def accept(self, tokens: Sequence[int]) -> None:
         pass

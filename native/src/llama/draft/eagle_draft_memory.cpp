@@ -1,7 +1,5 @@
 #include "eagle_draft_memory.h"
 
-#include <algorithm>
-
 #include "ggml-backend.h"
 
 namespace eagle {
@@ -13,7 +11,7 @@ template <typename Use>
 void each_side(const DraftMemory & memory, int32_t first, int32_t end, Use use) {
     for (const auto * side : {&memory.k, &memory.v}) {
         for (ggml_tensor * t : *side) {
-            use(t, t->nb[1] * first, t->nb[1] * std::max(0, end - first));
+            memory.each_range(first, end, [&](int32_t at, int32_t n) { use(t, t->nb[1] * at, t->nb[1] * n); });
         }
     }
 }

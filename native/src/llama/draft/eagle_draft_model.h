@@ -60,7 +60,7 @@ struct DraftModel {
     int64_t n_vocab;        // V
     int64_t n_head, n_head_kv, n_head_dim;
     int64_t n_layer;
-    int64_t n_ctx_train;  // nothing is drafted at positions from here on
+    int64_t n_ctx_train;  // a row attends to at most this many
     float norm_eps;
     float attention_scale = 0.0f;  // 0: 1 / sqrt(head)
     bool norm_output;              // the next step reads norm(x) instead of x

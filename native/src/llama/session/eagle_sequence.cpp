@@ -75,12 +75,9 @@ void Sequence::append_image(const float * values, int64_t width, const std::vect
     features().pop_front(n_evaluated);
 }
 
-// Ignores rows that exceed the draft's memory: nothing is drafted there.
 void Sequence::evaluate(const DraftRows & rows) {
-    const int64_t n_slots = engine_->n_ctx() - slot_of(rows.row);
-    const DraftRows fitting = rows.take((int32_t) std::clamp<int64_t>(n_slots, 0, rows.n));
-    if (fitting.n > 0) {
-        engine_->append(fitting);
+    if (rows.n > 0) {
+        engine_->append(rows);
     }
 }
 
@@ -112,15 +109,12 @@ void Sequence::truncate(int32_t n_past) {
     pending_tokens_.resize(std::max(0, n_pending() - 1));
 }
 
-// The last of D drafted tokens is verified at n_past + D. In a chain the row at position n_past + D - 2 drafts it.
 int32_t Sequence::room() const {
     if (!engine_) {
         return INT32_MAX;
     }
-    const int32_t n_slots = (int32_t) std::min<int64_t>(engine_->n_ctx(), engine_->model().n_ctx_train);
-    const int32_t n_fitting = n_slots - slot_of(n_past_) - engine_->model().n_more_rows(0);
     const int32_t n_block = engine_->model().block.n_max;
-    return n_pending() > 0 ? std::clamp(n_fitting, 0, n_block > 0 ? n_block : INT32_MAX) : 0;
+    return n_pending() == 0 ? 0 : n_block > 0 ? n_block : INT32_MAX;
 }
 
 DraftRows Sequence::rows_to_draft(llama_token id_last) {
@@ -146,8 +140,9 @@ StateHeader Sequence::state_header() const {
     StateHeader header;
     header.n_past = n_past_;
     if (engine_) {
-        header.first_slot = draft().first_slot;
-        header.end_slot = (int32_t) std::min<int64_t>(slot_of(pending_row()), engine_->n_ctx());
+        header.end_slot = slot_of(pending_row());
+        header.first_slot = std::max(draft().first_held(), header.end_slot - draft().memory.n_window);
+        header.first_slot = std::min(header.first_slot, header.end_slot);
     }
     header.pos = pending_row();
     header.n = n_pending();
@@ -179,7 +174,7 @@ void Sequence::save_state(char * data) const {
 StateHeader Sequence::read_header(const char * data, int64_t size, int32_t n_past) const {
     StateHeader header;
     std::memcpy(&header, data, std::min<int64_t>(size, sizeof header));
-    const int64_t n_slots = engine_ ? engine_->n_ctx() : 0;
+    const int64_t n_slots = engine_ ? engine_->n_slots() : 0;
     const int32_t lead = engine_ ? engine_->model().lead : 0;
     if (size < (int64_t) sizeof header || !header.is_valid(n_past, width_, n_slots, lead) ||
         size != state_size(header)) {
@@ -216,6 +211,7 @@ void Sequence::load_state(const char * data, int64_t size, int32_t n_past) {
     if (engine_) {
         features().write(data, header.n);
         draft().first_slot = header.first_slot;
+        draft().end_slot = header.end_slot;
         draft().memory.load(header.first_slot, header.end_slot, data + header.feature_bytes());
     }
 }

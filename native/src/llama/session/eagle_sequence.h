@@ -38,8 +38,8 @@ struct StateHeader {
     bool is_valid(int32_t n_past_now, int64_t width_now, int64_t n_slots, int32_t lead) const {
         const int32_t slot = pos + lead, max_pending = width_now > 0 ? MAX_PENDING : 0;
         return magic == STATE_MAGIC && n_past == n_past_now && width == width_now && first_slot >= 0 &&
-               first_slot <= slot && end_slot >= 0 && end_slot <= n_slots && slot >= 0 && n >= 0 && n <= max_pending &&
-               pos == n_past - n && end_slot <= slot && n_tokens == std::max(0, n - 1) && n_positions >= 0;
+               first_slot <= end_slot && end_slot <= slot && end_slot - first_slot <= n_slots && slot >= 0 && n >= 0 &&
+               n <= max_pending && pos == n_past - n && n_tokens == std::max(0, n - 1) && n_positions >= 0;
     }
 };
 
@@ -74,7 +74,7 @@ class Sequence {
     // The draft attends to the rows from `first` on, and ignores those before.
     virtual void show_from(int32_t first) { draft().first_slot = first == 0 ? 0 : slot_of(first); }
 
-    // Longest draft that fits into the draft's memory; 0 if no row is pending. INT32_MAX without a draft model.
+    // Longest draft; 0 if no row is pending. INT32_MAX if there is no limit, as without a draft model.
     virtual int32_t room() const;
 
     // Returns the pending rows, which the draft starts from, with id_last as the last token. Valid until the sequence

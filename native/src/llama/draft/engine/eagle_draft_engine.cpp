@@ -23,10 +23,9 @@ int32_t round_up(int32_t n, int32_t step) {
 
 // ggml would abort in the first round if the device lacks an operation, or lacks it for a type or head size.
 DraftEngine::DraftEngine(const llama_model & draft, const llama_context & target, const DraftParams & params)
-    : draft_(draft),
-      params_(params),
-      n_ctx_(round_up((int32_t) params.n_ctx, KV_STEP)),
-      model_(read_draft_model(draft, target)) {
+    : draft_(draft), params_(params), model_(read_draft_model(draft, target)) {
+    const int64_t n_window = std::min<int64_t>(params.n_ctx, model_->n_ctx_train) + MAX_ROWS + KV_STEP;
+    params_.n_slots = round_up((int32_t) std::min<int64_t>(n_window, llama_n_ctx_seq(&target)), KV_STEP);
     place_on(model_->device);
     const ggml_tensor * node = first_unsupported_node();
     if (!node) {
@@ -63,7 +62,7 @@ void DraftEngine::place_on(ggml_backend_dev_t device) {
 
 int32_t DraftEngine::add_sequence() {
     const int32_t seq = (int32_t) sequences_.size();
-    auto added = std::make_unique<DraftSequence>(*model_, params_, n_ctx_, *device_);
+    auto added = std::make_unique<DraftSequence>(*model_, params_, *device_);
     tensors_.sequences.push_back({added->memory, added->features.table()});
     sequences_.push_back(std::move(added));
     clear(seq);
@@ -72,7 +71,7 @@ int32_t DraftEngine::add_sequence() {
 
 // Checks the graphs of a round and of a long prompt; null: the device computes all nodes.
 const ggml_tensor * DraftEngine::first_unsupported_node() const {
-    const DraftShape round = {{{0, 1}}, 2, KV_STEP}, prompt = {{{0, MAX_ROWS}}, 1, (int32_t) n_ctx()};
+    const DraftShape round = {{{0, 1}}, 2, KV_STEP}, prompt = {{{0, MAX_ROWS}}, 1, n_slots()};
     for (const DraftShape & shape : {round, prompt}) {
         const DraftGraph probe(*model_, tensors_, shape);
         for (int i = 0; i < ggml_graph_n_nodes(probe.gf); i++) {
@@ -95,22 +94,29 @@ double DraftEngine::bytes_read() const {
 
 void DraftEngine::clear(int32_t seq) {
     sequence(seq).features.fill_with_zeros(model_->lead);
-    sequence(seq).first_slot = 0;
+    sequence(seq).first_slot = sequence(seq).end_slot = 0;
 }
 
-// Throws EAGLE_ERR_CONTEXT_FULL if the rows and the drafted tokens do not fit into the draft's memory.
-DraftShape DraftEngine::shape_of(const std::vector<DraftRows> & parts, int32_t n_steps) const {
+// Also counts the slots that the graph writes.
+DraftShape DraftEngine::shape_of(const std::vector<DraftRows> & parts, int32_t n_steps) {
     DraftShape shape = {{}, n_steps, 0};
     for (const DraftRows & rows : parts) {
         const int32_t end = model_->slot_of(rows.row) + rows.n + (n_steps > 0 ? model_->n_more_rows(n_steps) : 0);
-        if (end > n_ctx()) {
-            throw Error(EAGLE_ERR_CONTEXT_FULL,
-                        format("position %d is past the draft's memory of %lld", end, (long long) n_ctx()));
-        }
+        sequence(rows.seq).end_slot = std::max(sequence(rows.seq).end_slot, end);
+        note_sliding(end);
         shape.parts.push_back({rows.seq, rows.n});
-        shape.n_kv = std::max(shape.n_kv, std::min(round_up(end, KV_STEP), (int32_t) n_ctx()));
+        shape.n_kv = std::max(shape.n_kv, std::min(round_up(end, KV_STEP), n_slots()));
     }
     return shape;
+}
+
+void DraftEngine::note_sliding(int32_t end_slot) {
+    const int32_t n_window = sequence(0).memory.n_window;
+    if (end_slot > n_window && !slides_) {
+        slides_ = true;
+        notice_ = format("the text is longer than the draft's context: it drafts from the last %d tokens", n_window);
+        LLAMA_LOG_WARN("%s\n", notice_.c_str());
+    }
 }
 
 // Appends whole graphs of rows until the rest, which is returned, fits into one.

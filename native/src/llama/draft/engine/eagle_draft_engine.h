@@ -30,7 +30,7 @@ class DraftEngine {
     DraftEngine(const DraftEngine &) = delete;  // its parts refer to each other
 
     const DraftModel & model() const { return *model_; }
-    int64_t n_ctx() const { return n_ctx_; }
+    int32_t n_slots() const { return params_.n_slots; }  // of each sequence's memory
     int64_t n_graphs() const { return graphs_->n_built(); }
     const char * device() const { return device_->name(); }
     // Reason for a fallback to the CPU; empty without one.
@@ -66,7 +66,6 @@ class DraftEngine {
   private:
     const llama_model & draft_;
     DraftParams params_;
-    int64_t n_ctx_;
     std::unique_ptr<DraftModel> model_;
     std::string notice_;
     std::unique_ptr<DraftDevice> device_;
@@ -77,10 +76,12 @@ class DraftEngine {
     std::unique_ptr<DraftInputs> inputs_;
     std::weak_ptr<const DraftGraph> last_drafted_;  // empty once the cache has dropped it
     int32_t n_drafted_ = 0;                         // steps of it that were computed
+    bool slides_ = false;
 
     void place_on(ggml_backend_dev_t device);
     const ggml_tensor * first_unsupported_node() const;
-    DraftShape shape_of(const std::vector<DraftRows> & parts, int32_t n_steps) const;
+    DraftShape shape_of(const std::vector<DraftRows> & parts, int32_t n_steps);
+    void note_sliding(int32_t end_slot);
     DraftRows append_all_but_last(DraftRows rows);
     void read_drafts(const DraftGraph & graph, const std::vector<DraftOut> & out) const;
 };

@@ -33,7 +33,7 @@ void DraftInputs::write(const DraftGraph & g, const std::vector<DraftRows> & par
         last_tokens.push_back(parts[p].tokens ? parts[p].tokens[parts[p].n - 1] : 0);
     }
     set_positions_and_slots(g, parts);
-    write_mask(g, g.mask, parts, g.shape.n_kv);
+    write_mask(g, g.mask, parts, INT32_MAX);
     write_mask(g, g.mask_window, parts, model_.n_window);
     write_input(g.embeddings, embeddings_.data());
     write_blocks(g, parts);
@@ -81,8 +81,8 @@ void DraftInputs::write_blocks(const DraftGraph & g, const std::vector<DraftRows
     write_input(g.block_embeddings, embeddings_.data());
 }
 
-// Row r of a part attends to the filled ones of the last n_window slots, its own included, and a row of a block also to
-// the rest of the block.
+// Row r of a part attends to the filled ones of the last n_window slots, at most the memory's, its own included, and a
+// row of a block also to the rest of the block.
 void DraftInputs::write_mask(const DraftGraph & g, ggml_tensor * mask, const std::vector<DraftRows> & parts,
                              int32_t n_window) {
     if (!mask->buffer) {  // no layer uses it
@@ -92,12 +92,15 @@ void DraftInputs::write_mask(const DraftGraph & g, ggml_tensor * mask, const std
     mask_.assign((size_t) mask->ne[1] * g.shape.n_kv, hidden);
     for (size_t p = 0; p < parts.size(); p++) {
         const int32_t slot = model_.slot_of(parts[p].row) + (g.n_block > 0 ? parts[p].n : 0);
-        const int32_t first = std::min(sequences_[parts[p].seq]->first_slot, slot);
+        const DraftSequence & sequence = *sequences_[parts[p].seq];
+        const int32_t first = std::min(sequence.first_held(), slot),
+                      window = std::min(n_window, sequence.memory.n_window);
         for (int32_t r = 0; r < g.n_mask_rows(p); r++) {
             const auto row = mask_.begin() + (size_t) (g.mask_row(p) + r) * g.shape.n_kv;
             const int32_t end = slot + r + 1;
             const int32_t seen = g.n_block > 0 && !model_.block.causal ? slot + g.n_block : end;
-            std::fill(row + std::max(first, end - n_window), row + seen, visible);
+            sequence.memory.each_range(std::max(first, end - window), seen,
+                                       [&](int32_t at, int32_t n) { std::fill_n(row + at, n, visible); });
         }
     }
     ggml_backend_tensor_set(mask, mask_.data(), 0, ggml_nbytes(mask));
@@ -126,19 +129,20 @@ void DraftInputs::set_positions_and_slots(const DraftGraph & g, const std::vecto
     int32_t given = 0;
     for (size_t p = 0; p < parts.size(); p++) {
         const DraftRows & rows = parts[p];
+        const int32_t slot = model_.slot_of(rows.row), n_slots = sequences_[rows.seq]->memory.n_ctx;
         for (int32_t i = 0; i < rows.n; i++) {
             set_position(g, rows, i, 0, given++, g.shape.n_in());
-            slots_[g.slot_of_part(p) + i] = model_.slot_of(rows.row) + i;
+            slots_[g.slot_of_part(p) + i] = (slot + i) % n_slots;
         }
         for (int32_t i = 0; i < g.n_block; i++) {
             set_position(g, rows, rows.n + i, g.position_of_block(), (int32_t) p * g.n_block + i,
                          g.shape.n_parts() * g.n_block);
-            slots_[g.slot_of_block(p) + i] = model_.slot_of(rows.row) + rows.n + i;
+            slots_[g.slot_of_block(p) + i] = (slot + rows.n + i) % n_slots;
         }
         for (int32_t step = 0; step < g.shape.n_steps && g.n_block == 0; step++) {
             const int32_t i = rows.n - 1 + step;
             set_position(g, rows, i, g.position_of_step(step), (int32_t) p, g.shape.n_parts());
-            slots_[g.slot_of_step(p, step)] = model_.slot_of(rows.row) + i;
+            slots_[g.slot_of_step(p, step)] = (slot + i) % n_slots;
         }
     }
 }

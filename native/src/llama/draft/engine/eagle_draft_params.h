@@ -10,7 +10,8 @@
 namespace eagle {
 
 struct DraftParams {
-    int64_t n_ctx;
+    int64_t n_ctx;    // number of tokens that a draft attends to, at most the number that it was trained with
+    int32_t n_slots;  // of its memory; set by the engine
     int32_t n_threads;
     ggml_type type_kv;
     int32_t n_rows_pending;  // capacity for features that the draft has not evaluated yet
