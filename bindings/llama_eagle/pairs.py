@@ -13,6 +13,7 @@ from pathlib import Path
 
 from llama_eagle.files import cache_dir
 
+DRAFT_TYPE = "q4_k_m"  # of converted drafts, unless the user chooses another: docs/quantization.md
 EAGLE3, DFLASH, DFLASH2 = "EAGLE-3", "DFlash", "DFlash2"
 TOKENS_PER_ROUND = 3  # a chain is read once for each of them, a block once for all
 USUAL_SIZE = 0.5  # of a draft with one layer and a small vocabulary
@@ -134,8 +135,11 @@ def _bare(name: str) -> str:
 
 
 def kept_draft(pair: KnownPair) -> Path:
-    """Return the file that holds the pair's converted draft."""
-    return model_folder(f"{pair.draft} for {pair.target}", "q8_0") / f"{pair.draft.replace('/', '_')}.gguf"
+    """Return the file of the pair's converted draft, also one in Q8_0, which earlier versions wrote."""
+    types = (DRAFT_TYPE, "q8_0")
+    name = f"{pair.draft.replace('/', '_')}.gguf"
+    files = [model_folder(f"{pair.draft} for {pair.target}", kind) / name for kind in types]
+    return next((file for file in files if file.is_file()), files[0])
 
 
 def models_dir() -> Path:

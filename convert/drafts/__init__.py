@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from llama_eagle.convert.drafts.convert import convert_draft, is_draft, is_draft_config
-from llama_eagle.convert.drafts.report import DRAFT_TYPE, DraftOptions, DraftReport, TensorRow
+from llama_eagle.convert.drafts.report import DraftOptions, DraftReport, TensorRow
 
-__all__ = ["DRAFT_TYPE", "DraftOptions", "DraftReport", "TensorRow", "convert_draft", "is_draft", "is_draft_config"]
+__all__ = ["DraftOptions", "DraftReport", "TensorRow", "convert_draft", "is_draft", "is_draft_config"]

@@ -12,9 +12,6 @@ EAGLE3_OPTIONS = (
     "aux_layers", "rope_base", "norm_before_residual", "norm_output", "absolute_d2t", "share_head", "force",
 )  # fmt: skip
 
-# Default of the commands: docs/quantization.md has acceptance rates by type.
-DRAFT_TYPE = "q4_k_m"
-
 
 @dataclass(frozen=True)
 class DraftOptions:

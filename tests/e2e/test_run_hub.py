@@ -126,7 +126,7 @@ def test_a_published_draft_is_fetched_and_kept(hub: Hub, family: str, target: st
     assert (f"{draft} drafts: of 3 published drafts" in outcome.stderr) == (family == "qwen35")
     assert len(hub.kept()) == 2
     listed = llama_eagle("run", "--list", **hub.environment()).stdout
-    assert f"{draft} q8_0: " in listed and f"{target} f32: " in listed
+    assert f"{draft} q4_k_m: " in listed and f"{target} f32: " in listed
     hub.faults[draft.removesuffix("/compressed")] = Fault(500)
     (found,) = hub.prepare((target, "f32"))
     assert draft.split("/")[1] in found["why"], "it is converted once"
@@ -198,7 +198,7 @@ def start(hub: Hub, *arguments: str) -> subprocess.Popen[str]:
     ("repo", "entry"),
     [
         ("Qwen/Qwen3-1.7B", ("Qwen/Qwen3-1.7B", "f32")),
-        ("AngelSlim/Qwen3-1.7B_eagle3", ("AngelSlim/Qwen3-1.7B_eagle3 for Qwen/Qwen3-1.7B", "q8_0")),
+        ("AngelSlim/Qwen3-1.7B_eagle3", ("AngelSlim/Qwen3-1.7B_eagle3 for Qwen/Qwen3-1.7B", "q4_k_m")),
     ],
 )
 def test_an_entry_is_locked_while_it_is_made(

@@ -17,7 +17,7 @@ from llama_eagle.errors import EagleError, EnvironmentFailure, InputError, Usage
 from llama_eagle.files import cache_dir, expand_home, home, read_json_or_yaml, typed, write_error
 from llama_eagle.gguf import names
 from llama_eagle.hub import download_files, file_sizes, revision_of
-from llama_eagle.pairs import KnownPair, find_pairs, kept_draft, model_folder, models_dir
+from llama_eagle.pairs import DRAFT_TYPE, KnownPair, find_pairs, kept_draft, model_folder, models_dir
 from llama_eagle.progress import progress
 
 if TYPE_CHECKING:
@@ -319,12 +319,12 @@ def _convert_draft(pair: KnownPair, target: Path) -> None:
     with _locked(draft, pair.draft) as is_missing, contextlib.ExitStack() as entry:
         if not is_missing:
             return
-        describe = entry.enter_context(_entry(draft.parent, pair.draft, "q8_0"))
+        describe = entry.enter_context(_entry(draft.parent, pair.draft, DRAFT_TYPE))
         checkpoint = open_checkpoint(pair.draft)
         describe(checkpoint.revision)
         with progress("converting the draft") as on_progress:
             meter = lambda done, total, _name: on_progress(done / max(total, 1))  # noqa: E731
-            convert_draft(checkpoint, target, draft, DraftOptions(outtype="q8_0"), meter)
+            convert_draft(checkpoint, target, draft, DraftOptions(outtype=DRAFT_TYPE), meter)
 
 
 def estimate(target: Path, n_ctx: int, types: tuple[int, int]) -> dict[str, Any]:

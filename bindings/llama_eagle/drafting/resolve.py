@@ -22,9 +22,9 @@ FOUND_NONE = "(draft=FILE names one, draft=none turns drafting off)"
 COPIES = "prompt look-up would need copies of the recurrent state (draft=lookup turns it on)"
 
 NAMED = {
-    NONE: "no drafter, as asked",
-    LOOKUP: "prompt look-up drafts, as asked",
-    MTP: "the target's MTP head drafts, as asked",
+    NONE: "no drafter, as requested",
+    LOOKUP: "prompt look-up is the drafter, as requested",
+    MTP: "the target's MTP head is the drafter, as requested",
 }
 
 Options = TypeVar("Options", bound=DraftingOptions)
@@ -68,7 +68,7 @@ def without_effect(options: DraftingOptions) -> str | None:
     if options.drafts or not isinstance(options.n_draft, int) or not options.n_draft:
         return None
     return (
-        f"there is no drafter, so a draft length of {options.n_draft} has no effect. Name a draft, or take the look-up"
+        f"there is no drafter, so a draft length of {options.n_draft} has no effect. Name a drafter, or set lookup"
     )
 
 
@@ -76,7 +76,7 @@ def _asked_for(target: Source, options: Options) -> Choice[Options]:
     if options.draft == MTP:
         target = _require_head(target)
     what = LOOKUP if options.draft == NONE and options.lookup else str(options.draft)
-    return Choice(options, NAMED.get(what, f"{what} drafts, as asked"), target)
+    return Choice(options, NAMED.get(what, f"{what} is the drafter, as requested"), target)
 
 
 def _require_head(target: Source) -> list[Header]:
@@ -132,7 +132,7 @@ def _found(target: Source, options: Options) -> Choice[Options]:
         return Choice(replace(options, draft=path), why, files, sidecar.files)
     problem = sidecar.problem if sidecar else NOT_FOUND
     if options.drafter is not None:
-        return Choice(options, "the given drafter drafts, as asked", files)
+        return Choice(options, "the given drafter is used", files)
     if options.lookup:
         return Choice(replace(options, draft=LOOKUP), NAMED[LOOKUP], files)
     return _without_model(files, options, str(problem))

@@ -5,16 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
-from llama_eagle.sessions.session import EagleSession
 from llama_eagle.drafting.drafter import OwnDrafter
+from llama_eagle.sessions.session import EagleSession
 
 
 class SessionDraft(OwnDrafter):
     """The session's own draft; it follows the target's memory without calls to `accept`."""
 
-    def __init__(self, session: EagleSession, p_min: float) -> None:
     is_model = True
 
+    def __init__(self, session: EagleSession, p_min: float) -> None:
         self._session = session
         self.p_min = p_min
         self.name = session.draft_kind

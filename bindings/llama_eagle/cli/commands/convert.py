@@ -14,6 +14,7 @@ from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import ADVANCED, Json, Overwrite, read_layers
 from llama_eagle.errors import UsageError
 from llama_eagle.native.limits import read_number
+from llama_eagle.pairs import DRAFT_TYPE
 from llama_eagle.progress import progress, progress_later
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ def convert(
     json: Json = False,
 ) -> None:
     """Convert a Hugging Face model, or an EAGLE-3 draft, to GGUF."""
-    from llama_eagle.convert.drafts import DRAFT_TYPE, is_draft
+    from llama_eagle.convert.drafts import is_draft
 
     if revision is not None and Path(source).is_dir():
         raise UsageError("--revision does not apply to a folder. Leave it out.")

@@ -18,8 +18,8 @@ from llama_eagle.gguf.finding import Finding
 from llama_eagle.gguf.header import Header, TensorInfo, read_model
 from llama_eagle.gguf.validate.dflash import check_dflash
 from llama_eagle.gguf.validate.eagle3 import check_draft
-from llama_eagle.gguf.validate.keys import COMMON, GENERAL, check_keys
 from llama_eagle.gguf.validate.families import FAMILIES
+from llama_eagle.gguf.validate.keys import COMMON, GENERAL, check_keys
 from llama_eagle.gguf.validate.targets import check_target, unknown_tensors
 from llama_eagle.gguf.validate.tokenizer import check_tokenizer
 
