@@ -80,8 +80,9 @@ def vectors(server: Served, given: list[str]) -> list[np.ndarray]:
     return [np.array(entry["embedding"]) for entry in answer["data"]]
 
 
-def test_a_document_in_a_list_has_the_score_that_it_has_alone(sliding: tuple[object, ...]) -> None:
-    with serve(*sliding, "--reranking") as server:
+def test_a_document_in_a_list_has_the_score_that_it_has_alone(tmp_path: Path) -> None:
+    target = write_sliding_window_target(tmp_path / "target.gguf", window=16)
+    with serve("-m", target, "-d", "none", "-c", 4096, "-t", 1, "--", "--reranking") as server:
         alone = [scores(server, [text])[0] for text in texts()]
         assert np.std(alone) > 1e-3
         for n in LENGTHS:
