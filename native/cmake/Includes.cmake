@@ -16,7 +16,7 @@ eagle_sees(ggml ggml/src/ggml-cpu/ggml-cpu.c eagle_cpu.h eagle_gdn_cpu.h eagle_g
 eagle_sees(ggml ggml/src/ggml-cpu/ggml-cpu.cpp eagle_cpu.h)
 eagle_sees(ggml ggml/src/ggml-cpu/ops.cpp eagle_gdn_cpu.h eagle_cpu.h)
 eagle_sees(ggml ggml/src/ggml-cpu/repack.cpp eagle_cpu.h)
-eagle_sees(llama src/llama-context.cpp eagle_attn_runs.h eagle_round_decode.h eagle_ubatch_listener.h eagle_lost_server.h)
+eagle_sees(llama src/llama-context.cpp eagle_attn_runs.h eagle_draft_loader.h eagle_round_decode.h eagle_ubatch_listener.h eagle_lost_server.h)
 eagle_sees(llama src/llama-grammar.cpp eagle_grammar.h)
 eagle_sees(llama src/llama-graph.cpp eagle_round_graph.h eagle_attn_runs.h)
 eagle_sees(llama src/llama-memory-hybrid.cpp eagle_round_decode.h)
