@@ -82,7 +82,7 @@ FILES: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "old torch": (saved(zip_format=False), ("pickle", "llama-eagle convert FOLDER")),
     "pickle": (pickle.dumps({"a": 1}, 4), ("pickle",)),
     "zip": (zipped("model.gguf"), ("a ZIP archive", "Unpack it")),
-    "gzip": (gzip.compress(MODEL), ("a gzip archive", "Unpack it")),
+    "gzip": (gzip.compress(MODEL, mtime=0), ("a gzip archive", "Unpack it")),
     "bzip2": (bz2.compress(MODEL), ("a bzip2 archive",)),
     "xz": (lzma.compress(MODEL), ("an xz archive",)),
     "tar": (tarred(), ("a tar archive", "Unpack it")),
@@ -142,7 +142,7 @@ def test_weights_of_a_checkpoint(name: str, tmp_path: Path) -> None:
         (save({"w": np.ones(3)}), ("Give the folder that contains it",)),
         (MODEL, ("needs no conversion", "llama-eagle quantize")),
         (b'{"model_type": "llama"}', ("Give the folder that contains it",)),
-        (gzip.compress(MODEL), ("Unpack it",)),
+        (gzip.compress(MODEL, mtime=0), ("Unpack it",)),
     ],
 )
 def test_a_file_in_place_of_a_checkpoint(content: bytes, parts: tuple[str, ...], tmp_path: Path) -> None:

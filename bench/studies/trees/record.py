@@ -99,8 +99,9 @@ def _ids(header: Header) -> torch.Tensor:
     return torch.tensor(np.array(stored))
 
 
-def _halves(weight: NDArray[np.float32], head_dim: int) -> NDArray[np.float32]:
+def _halves(weight: NDArray[np.float32] | None, head_dim: int) -> NDArray[np.float32]:
     """Undo llama.cpp's order of rotated rows: pairs side by side become two halves of a head."""
+    assert weight is not None
     n_in = weight.shape[1]
     return weight.reshape(-1, head_dim // 2, 2, n_in).swapaxes(1, 2).reshape(weight.shape)
 

@@ -150,8 +150,8 @@ def shapes(trace: Trace, order: NDArray[np.int64], costs: Costs) -> dict[str, li
         width = 4 if size <= WIDE else 8
         in_tree = np.cumprod(order <= size, axis=1)
         for depth in range(2, depth_max + 1):
-            cost = costs.round(size + 1, depth, width)
-            one = Shape(f"{size} nodes, depth {depth}", in_tree[:, :depth].sum(axis=1), np.full(n, cost))
+            cost = np.full(n, costs.round(size + 1, depth, width))
+            one = Shape(f"{size} nodes, depth {depth}", in_tree[:, :depth].sum(axis=1), cost)
             trees.append(one)
             sized.append((one, size, depth, width))
     lookups, first, joined = [], [], []

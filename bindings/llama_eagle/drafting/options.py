@@ -142,8 +142,8 @@ class DraftingOptions:
     draft_vocab: int | str | None = field(
         default=None,
         metadata=_about(
-            f"Number of tokens that a draft's head can propose, at least 16, or all (default: {DRAFT_VOCAB}, and all of a "
-            "draft that has a vocabulary of its own). Fewer make drafting cheaper but miss rare tokens.",
+            f"Number of tokens that a draft's head can propose, at least 16, or all (default: {DRAFT_VOCAB}, and all "
+            "of a draft that has a vocabulary of its own). Fewer make drafting cheaper but miss rare tokens.",
             "--draft-vocab",
             "N|all",
             kind=int | str,

@@ -67,9 +67,7 @@ def without_effect(options: DraftingOptions) -> str | None:
     """Return a warning about a draft length that has no effect without a drafter, or None."""
     if options.drafts or not isinstance(options.n_draft, int) or not options.n_draft:
         return None
-    return (
-        f"there is no drafter, so a draft length of {options.n_draft} has no effect. Name a drafter, or set lookup"
-    )
+    return f"there is no drafter, so a draft length of {options.n_draft} has no effect. Name a drafter, or set lookup"
 
 
 def _asked_for(target: Source, options: Options) -> Choice[Options]:

@@ -45,7 +45,7 @@ class _WhileOpen:
         setattr(instance, self._name, value)
 
 
-class _ContextParams(llama_cpp.llama_context_params):  # type: ignore[misc]
+class _ContextParams(llama_cpp.llama_context_params):
     """Parameters whose fields that the parent does not know follow from those that it assigns."""
 
     has_flash_attn = True  # the caller decides on flash attention, not llama.cpp

@@ -296,6 +296,8 @@ def from_config(path: Path, settings: Any, base: ServerOptions, kept: Collection
 def _given(entry: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries that are not null."""
     return {name: entry[name] for name in names if entry.get(name) is not None}
+
+
 def _imported(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return llama-cpp-python's {host, ..., models: [{model, ...}]} in our form, and warn of keys that are dropped."""
     models = typed(path, settings, {"models": list[dict[str, Any]]}, others=True)["models"]
@@ -305,8 +307,6 @@ def _imported(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     if dropped := found.keys() - {*_CONFIG, "models"}:
         console.warn(f"{path}: keys that have no effect here: {', '.join(sorted(map(str, dropped)))}.")
     return {key: each for key, each in found.items() if key in _CONFIG}
-
-
 
 
 def _configured(entry: Mapping[str, Any], base: ServerOptions) -> ServerOptions:

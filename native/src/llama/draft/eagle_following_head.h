@@ -25,8 +25,8 @@ class FollowingHead {
     // Number of rows of a head that is to have at least `n_rows`: repacked layouts need a multiple of 16.
     static int64_t rounded(int64_t n_rows);
 
-    // Replaces the head and the vocabulary of `model`; `whole` reads the rows of the original head. A model with its own
-    // vocabulary keeps some of that: other tokens never get a row.
+    // Replaces the head and the vocabulary of `model`; `whole` reads the rows of the original head. A model with its
+    // own vocabulary keeps some of that: other tokens never get a row.
     FollowingHead(DraftModel & model, WeightRows whole, const llama_vocab & vocab, ggml_backend_t backend,
                   const FollowingParams & params);
 
