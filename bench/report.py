@@ -92,7 +92,8 @@ def _memory_line(memory: dict[str, Any], decode_ms: float) -> str:
     reached = size / decode_ms * 1e3
     limit = "memory" if reached > AT_MEMORY * best else "computation"
     rates = f"all threads read {best:.1f} GB/s, one {one:.1f}"
-    return f"a decode reads           {size * 1e3:.0f} MB at {reached:.1f} GB/s; {rates}: {limit} limits it"
+    start = f"a decode reads           {size * 1e3:.0f} MB at {reached:.1f} GB/s: {limit} limits it"
+    return f"{start}\n                         {rates}"
 
 
 def require_plotting(path: Path) -> None:

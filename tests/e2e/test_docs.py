@@ -51,6 +51,7 @@ NOT_RUN = {
     "docs/server.md: pip install open-webui": "another program",
     "docs/server.md: export OPENAI": "another program",
     "docs/server.md: open-webui": "another program",
+    "docs/small-models.md: ": "tests/e2e/test_small_model.py makes such pairs",
     "docs/training.md: accelerate launch --multi_gpu": "needs GPUs",
     "docs/training.md: torchrun": "test_train_processes.py trains with it",
 }

@@ -86,7 +86,7 @@ def test_a_command_prints_one_object(name: str, files: dict[str, str], tmp_path:
 
 def test_every_study_with_json_is_run() -> None:
     with_json = {path.name for path in STUDIES.rglob("*.py") if '"--json"' in path.read_text("utf-8")}
-    assert with_json == set(ARGUMENTS)
+    assert with_json == set(ARGUMENTS) | {"memory_wall.py"}  # which builds both engines first
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)

@@ -241,8 +241,8 @@ def test_an_algorithm_in_a_file_of_modelopt_is_named(copy: Callable[..., Path]) 
     folder = copy("qwen3")
     name = "model.layers.0.mlp.up_proj.weight"
     edit_state(folder, lambda state: state.update({name: torch.zeros(96, 32, dtype=torch.uint8)}))
-    (folder / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "W4A16_AWQ"}}')
-    refuses(folder, "W4A16_AWQ")
+    (folder / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "NVFP4_SVD"}}')
+    refuses(folder, "NVFP4_SVD")
 
 
 CONFIGS = (
