@@ -153,4 +153,4 @@ def test_a_value_of_the_file_is_not_blamed_on_an_option(models: Path, tmp_path: 
 
 
 def test_pairs_has_titles() -> None:
-    assert llama_eagle("pairs").stdout.splitlines()[0].split() == ["target", "draft"]
+    assert llama_eagle("pairs").stdout.splitlines()[0].split() == ["target", "kind", "B", "draft"]

@@ -28,10 +28,10 @@ from llama_eagle.drop_in.attributes import Attributes  # noqa: E402
 from llama_eagle.drop_in.images import ImageReader  # noqa: E402
 from llama_eagle.drop_in.measures import Measures  # noqa: E402
 from llama_eagle.drop_in.replies import NamedCall, RequiredCall  # noqa: E402
-from llama_eagle.drop_in.text import LiteralTexts, control_tokens  # noqa: E402
 from llama_eagle.errors import UsageError  # noqa: E402
 from llama_eagle.generation.rounds import Rounds  # noqa: E402
 from llama_eagle.native.closing import OneThread  # noqa: E402
+from llama_eagle.sessions.chats.literal_texts import LiteralTexts, control_tokens  # noqa: E402
 from llama_eagle.sessions.chats.messages import as_texts, with_objects  # noqa: E402
 from llama_eagle.sessions.text import read_ids  # noqa: E402
 

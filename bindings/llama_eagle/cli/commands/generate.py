@@ -357,7 +357,7 @@ def _tokenize(
     given: str | list[int], prompt: Prompt, target: Model, pictures: PicturesInText | None, *, think: bool
 ) -> list[int]:
     """Return token ids unchanged; tokenize text, through the chat template unless there is none or `raw` is set."""
-    from llama_eagle.drop_in.text import LiteralTexts, control_tokens
+    from llama_eagle.sessions.chats.literal_texts import LiteralTexts, control_tokens
     from llama_eagle.sessions.text import Tokenizer, chat_text, has_chat_template
     from llama_eagle.vision.in_text import with_markers
 
