@@ -47,6 +47,8 @@ CASES: list[tuple[Any, str, Any]] = [
     ({"type": "array"}, "['a', True, None, \"it's\"]", ["a", True, None, "it's"]),
     ({"type": "object"}, "{'k': 'say \"hi\"', 'True': 'it\\'s'}", {"k": 'say "hi"', "True": "it's"}),
     ({"type": "object"}, '{"a": {"b": "True"}}', {"a": {"b": "True"}}), ({"items": STRING}, "[1]", [1]),
+    ({"type": "float"}, "2.5", 2.5), ({"type": "bool"}, "True", True), ({"type": ["str", "None"]}, "12", "12"),
+    ({"type": "dict"}, '{"x": 1}', {"x": 1}),
     ({}, "12", 12), ({}, "text", "text"), ({}, '"quoted"', '"quoted"'), (True, "12", 12), (None, "12", 12),
     ({"type": 5, "anyOf": "x", "enum": {}}, "x", "x"), ({"anyOf": []}, "12", 12),
 ]  # fmt: skip

@@ -28,7 +28,7 @@ from llama_eagle.drop_in.replies import (
     Schemas,
 )
 from llama_eagle.errors import UsageError
-from llama_eagle.generation.schema import gbnf, referring, unenforced, with_json_types
+from llama_eagle.sessions.chat import calls_grammar, schema_grammar
 
 Reader = ReplyReader | RequiredCall | NamedCall
 Request = dict[str, Any]  # the arguments of `create_chat_completion`
@@ -53,7 +53,7 @@ def prepared(arguments: Mapping[str, Any], called: Mapping[str, Any] | None = No
         if not is_own:
             return request | {"grammar": own, "tool_choice": "auto", "function_call": None, "response_format": None}
     if request["response_format"] is not None:
-        grammar = schema_grammar(request["response_format"])
+        grammar = format_grammar(request["response_format"])
         if grammar is not None:
             request |= {"grammar": grammar, "response_format": None}
     return request
@@ -123,28 +123,7 @@ def named_function(request: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def _grammar_of_calls(request: Request) -> LlamaGrammar:
     if not request["tools"] or request["grammar"] is not None:
         raise UsageError("tool_choice='required' needs tools and excludes a grammar. Give tools and no grammar.")
-    functions = functions_of(request["tools"])
-    places = [f"#/$defs/{i}" for i in range(len(functions))]
-    schema = {
-        "anyOf": [_schema_of_call(function["name"], place) for function, place in zip(functions, places, strict=True)],
-        "$defs": {
-            str(i): referring(function.get("parameters") or {"type": "object"}, places[i])
-            for i, function in enumerate(functions)
-        },
-    }
-    try:
-        return grammar_of_schema(json.dumps(schema))
-    except UsageError:
-        for function in functions:
-            parameters = json.dumps(function.get("parameters") or {"type": "object"})
-            grammar_of_schema(parameters, f"tool {function['name']!r}: ")
-        raise
-
-
-def _schema_of_call(name: str, parameters: str) -> dict[str, Any]:
-    """Return the schema of a call. parameters: reference to the schema of its arguments."""
-    properties = {"name": {"const": name}, "arguments": {"$ref": parameters}}
-    return {"type": "object", "properties": properties, "required": list(properties)}
+    return _grammar(*calls_grammar(functions_of(request["tools"])))
 
 
 def is_constrained(request: Request) -> bool:
@@ -180,7 +159,7 @@ def _has(answer: Any, key: str) -> bool:
     return bool(answer and answer.get("choices") and answer["choices"][0].get(key) is not None)
 
 
-def schema_grammar(response_format: Mapping[str, Any]) -> LlamaGrammar | None:
+def format_grammar(response_format: Mapping[str, Any]) -> LlamaGrammar | None:
     """Return the grammar of a response format with a schema; None for formats without one, which the parent handles.
 
     Raises `UsageError` for an unsupported format or schema.
@@ -195,25 +174,22 @@ def schema_grammar(response_format: Mapping[str, Any]) -> LlamaGrammar | None:
     return None if schema is None else grammar_of_schema(json.dumps(schema))
 
 
-def grammar_of_schema(schema: str, where: str = "") -> LlamaGrammar:
-    """Return the grammar of a JSON schema. Raises `UsageError` if it cannot be converted. where: for the message."""
-    try:
-        grammar, names = LlamaGrammar.from_string(gbnf(schema), verbose=False), unenforced(json.loads(schema))
-    except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise UsageError(
-            f"{where}the JSON schema cannot be turned into a grammar ({reason:.200}). Simplify it."
-        ) from None
-    if names:
-        warnings.warn(f"the grammar does not enforce {', '.join(sorted(names))}. Check the answer.", stacklevel=4)
-    return grammar
+def grammar_of_schema(schema: str) -> LlamaGrammar:
+    """Return the grammar of a JSON schema. Raises `UsageError` if it cannot be converted."""
+    return _grammar(*schema_grammar(schema))
+
+
+def _grammar(text: str, unenforced: Iterable[str]) -> LlamaGrammar:
+    if unenforced:
+        warnings.warn(f"the grammar does not enforce {', '.join(unenforced)}. Check the answer.", stacklevel=4)
+    return LlamaGrammar.from_string(text, verbose=False)
 
 
 def schemas(tools: Iterable[Mapping[str, Any]] | None, tool_choice: Any) -> Schemas:
     """Return the tools that a reply may call on its own; a forced call is handled by the parent."""
     if not tools or tool_choice == "none" or isinstance(tool_choice, Mapping):
         return {}
-    return {each["name"]: with_json_types(each.get("parameters") or {}) for each in functions_of(tools)}
+    return {each["name"]: each.get("parameters") or {} for each in functions_of(tools)}
 
 
 def split_answer(answer: dict[str, Any], reader: Reader) -> dict[str, Any]:

@@ -127,7 +127,6 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_sampler_apply": ([c_void_p, c_void_p], c_int32),
     "eagle_sampler_accept": ([c_void_p, c_int32], c_int32),
     "eagle_grammar_check": ([c_void_p, c_char_p, c_char_p], c_int32),
-    "eagle_pattern_rule": ([c_char_p, c_char_p, c_size_t], c_int32),
     "eagle_commit": ([c_void_p, c_int32], c_int32),
     "eagle_round_commit_at_once": ([c_void_p, c_int32], None),
     "eagle_state_size": ([c_void_p], c_int64),
@@ -293,16 +292,6 @@ def check_grammar(vocab: Any, text: str, root: str = "root") -> None:
     if library().eagle_grammar_check(vocab, text.encode(), root.encode()) != OK:
         reason = " ".join(last_error().split())  # it may quote lines of the grammar
         raise UsageError(f"{reason}. Correct it: llama.cpp's grammars/README.md describes the syntax.")
-
-
-def pattern_rule(pattern: str) -> str:
-    """Return a GBNF rule for JSON strings that match a schema's pattern. Raises `UsageError` for an unsupported one."""
-    if "\0" in pattern:
-        raise UsageError(f"the pattern {pattern!r:.200} contains a null character. Write \\x00.")
-    rule = ctypes.create_string_buffer(1 << 20)
-    if library().eagle_pattern_rule(pattern.encode("utf-8", "replace"), rule, len(rule)) != OK:
-        raise UsageError(f"{last_error()}. Change it.")
-    return rule.value.decode()
 
 
 def _llama_cpp() -> Any:

@@ -18,6 +18,11 @@ from llama_eagle.native.limits import read_number
 
 JsonTypes = frozenset[str]
 ALL: JsonTypes = frozenset(("null", "boolean", "number", "integer", "string", "array", "object"))
+# Names of Python types that clients use for JSON types.
+TYPES = {
+    "float": "number", "double": "number", "int": "integer", "bool": "boolean", "str": "string", "dict": "object",
+    "list": "array", "tuple": "array", "None": "null", "NoneType": "null",
+}  # fmt: skip
 PYTHON = {"True": "true", "False": "false", "None": "null"}
 # Strings in either kind of quotes, and Python's constants outside of them.
 TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"' + r"|'(?:[^'\\]|\\.)*'|\b(?:True|False|None)\b", re.DOTALL)
@@ -87,7 +92,8 @@ def _own_types(schema: Mapping[str, Any]) -> JsonTypes:
         return frozenset().union(*map(_type_of, schema["enum"]))
     given = schema.get("type")
     if given is not None:
-        named = frozenset(kind for kind in [given, *_list(schema, "type")] if isinstance(kind, str))
+        kinds = [given, *_list(schema, "type")]
+        named = frozenset(TYPES.get(kind, kind) for kind in kinds if isinstance(kind, str))
         return named | {"integer"} if "number" in named else named
     implied = [kind for kind, keys in KEYWORDS_OF.items() if any(key in schema for key in keys)]
     if not implied:

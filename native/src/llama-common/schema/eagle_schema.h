@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cstdint>
 #include <stdexcept>
@@ -58,23 +59,27 @@ inline void eagle_require_schema_name(const std::string & name) {
     }
 }
 
-// Reads minItems, maxItems, minLength or maxLength. A maximum above the limit becomes -1 (no maximum), since answers do
-// not reach it. A minimum above the limit is refused.
-inline int eagle_count(const std::string & key, int64_t count) {
-    if (count <= EAGLE_MAX_SCHEMA_COUNT) {
-        return (int) count;
+// Returns a part of a reference as the key that it names.
+inline std::string eagle_unescaped(const std::string & part) {
+    std::string key;
+    for (size_t i = 0; i < part.size(); i++) {
+        const bool is_escape = part[i] == '~' && i + 1 < part.size() && (part[i + 1] == '0' || part[i + 1] == '1');
+        key += !is_escape ? part[i] : part[i + 1] == '1' ? '/' : '~';
+        i += is_escape;
     }
-    if (key.compare(0, 3, "max") == 0) {
-        return -1;
-    }
-    throw std::invalid_argument(key + " " + std::to_string(count) + " is above " +
-                                std::to_string(EAGLE_MAX_SCHEMA_COUNT) + ", the most that a grammar counts");
+    return key;
 }
 
-inline void eagle_require_range(int64_t minimum, int64_t maximum) {
-    if (minimum > maximum) {
-        throw std::invalid_argument("no integer is from " + std::to_string(minimum) + " to " + std::to_string(maximum));
+// Returns the name of the rule of a reference: no two references share one.
+inline std::string eagle_reference_rule(const std::string & reference) {
+    std::string name = "ref";
+    for (const char c : reference) {
+        const bool is_plain = std::isalnum(static_cast<unsigned char>(c)) || c == '-';
+        name += is_plain   ? std::string(1, c)
+                : c == '/' ? "-"
+                           : "-x" + std::to_string(static_cast<unsigned char>(c)) + "-";
     }
+    return name;
 }
 
 // Returns the grammar rule of a pattern.

@@ -1,18 +1,13 @@
-// Rewrites schemas to what llama.cpp's converter follows: constraints next to $ref, oneOf or anyOf, required properties
-// without a schema, large bounds. Throws std::invalid_argument for constraints that cannot be combined.
-// bindings/llama_eagle/generation/schema.py has the same.
+// Merges the constraints of several JSON schemas for one value: those next to $ref, oneOf or anyOf, and the parts of
+// allOf. Throws std::invalid_argument for constraints that cannot be combined.
 #pragma once
 
 #include <algorithm>
-#include <cmath>
-#include <mutex>
-#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "json.h"
-#include "log.h"
 
 constexpr int EAGLE_MAX_REFERENCES = 100;  // that lead to each other with further constraints
 
@@ -155,76 +150,34 @@ common_json eagle_without_siblings(const common_json & given, const Resolve & re
     throw std::invalid_argument("a $ref with other keys refers to itself: write the keys into the definition");
 }
 
-// Logs once per process that a grammar does not enforce something.
-inline void eagle_note_unenforced(const std::string & what) {
-    static std::mutex mutex;
-    static std::set<std::string> noted;
-    const std::lock_guard<std::mutex> lock(mutex);
-    if (noted.insert(what).second) {
-        LOG_WRN("schema: the grammar does not enforce %s\n", what.c_str());
-    }
-}
-
-// Returns the bounds that a grammar cannot hold: beyond 2^62 the conversion and its sums would overflow.
-inline std::vector<std::string> eagle_bounds_beyond(const common_json & schema) {
-    std::vector<std::string> found;
-    for (const char * key : {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}) {
-        if (schema.contains(key) && schema.at(key).is_number() && !(std::abs(schema.at(key).get<double>()) <= 0x1p62)) {
-            found.push_back(key);
-        }
-    }
-    return found;
-}
-
-// Returns the required names of an object that are not among its properties.
-inline std::vector<std::string> eagle_undescribed(const common_json & schema) {
-    std::vector<std::string> found;
-    const bool is_object = schema.contains("type") ? schema.at("type") == "object" : schema.contains("properties");
-    if (!is_object || !schema.contains("required") || !schema.at("required").is_array()) {
-        return found;
-    }
-    for (const auto & name : schema.at("required")) {
-        const bool is_described = name.is_string() && schema.contains("properties") &&
-                                  schema.at("properties").contains(name.get<std::string>());
-        if (name.is_string() && !is_described) {
-            found.push_back(name.get<std::string>());
-        }
-    }
-    return found;
-}
-
-// Returns a schema that the converter follows completely, apart from the keys that it names in the log; null if `given`
-// is one. resolve(text) returns what a reference names.
+// Returns the schema with the parts of allOf merged if they constrain one value that is no object; null without such
+// parts. The converter itself merges objects.
 template <typename Resolve>
-common_json eagle_followed(const common_json & given, const Resolve & resolve) {
-    common_json merged = eagle_without_siblings(given, resolve);
-    const common_json & schema = merged.is_null() ? given : merged;
-    if (!schema.is_object()) {
-        return merged;
-    }
-    for (const char * key : {"not", "patternProperties", "propertyNames", "minProperties", "maxProperties",
-                             "uniqueItems", "contains", "dependentRequired", "dependentSchemas", "if"}) {
-        if (schema.contains(key) && schema.at(key) != false) {
-            eagle_note_unenforced(key);
+common_json eagle_without_all_of(const common_json & given, const Resolve & resolve) {
+    common_json schema = given;
+    bool is_merged = false;
+    while (schema.is_object() && schema.contains("allOf") && schema.at("allOf").is_array()) {
+        common_json parts = common_json::array();
+        common_json rest = schema;
+        rest.erase("allOf");
+        parts.push_back(rest);
+        for (const auto & part : schema.at("allOf")) {
+            const bool is_reference = part.is_object() && part.size() == 1 && part.contains("$ref");
+            parts.push_back(is_reference ? resolve(part.at("$ref").template get<std::string>()) : part);
         }
-    }
-    const std::vector<std::string> bounds = eagle_bounds_beyond(schema);
-    const std::vector<std::string> names = eagle_undescribed(schema);
-    if (bounds.empty() && names.empty()) {
-        return merged;
-    }
-    common_json followed = schema;
-    for (const std::string & key : bounds) {
-        eagle_note_unenforced(key + " " + schema.at(key).dump());
-        followed.erase(key);
-    }
-    const common_json others =
-        schema.contains("additionalProperties") ? schema.at("additionalProperties") : common_json(true);
-    for (const std::string & name : names) {
-        if (others == false) {
-            throw std::invalid_argument("required names '" + name + "', which is no property: add it to properties");
+        for (const auto & part : parts) {
+            for (const char * key : {"properties", "additionalProperties", "anyOf", "oneOf", "$ref", "not"}) {
+                if (!part.is_object() || part.contains(key)) {
+                    return is_merged ? schema : common_json();
+                }
+            }
         }
-        followed["properties"][name] = others.is_object() ? others : common_json::object();
+        common_json merged = common_json::object();
+        for (const auto & part : parts) {
+            merged = eagle_merged(merged, part);
+        }
+        schema = merged;
+        is_merged = true;
     }
-    return followed;
+    return is_merged ? schema : common_json();
 }

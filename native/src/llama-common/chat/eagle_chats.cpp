@@ -1,0 +1,121 @@
+// The C interface of chats (eagle_chats.h).
+#include "eagle_chats.h"
+
+#include <new>
+#include <string>
+#include <vector>
+
+#include "eagle_schema_follow.h"
+#include "json-schema-to-grammar.h"
+#include "log.h"
+
+namespace {
+
+std::string & last_result() {
+    static thread_local std::string text;
+    return text;
+}
+
+// Runs the body of a C function, which returns its result.
+template <typename Body>
+int32_t answered(const char ** result, const Body & body) {
+    int32_t status = EAGLE_OK;
+    std::string & text = last_result();
+    common_log_set_verbosity_thold(-1);  // the reasons are in the results
+    try {
+        text = body();
+    } catch (const std::bad_alloc &) {
+        status = EAGLE_ERR_MEMORY;
+        text = "out of memory";
+    } catch (const std::exception & error) {
+        status = EAGLE_ERR_ARGUMENT;
+        text = error.what();
+    }
+    *result = text.c_str();
+    return status;
+}
+
+std::string grammar_of(const common_json & schema, const std::string & where = "") {
+    try {
+        return json_schema_to_grammar(schema, true);
+    } catch (const std::bad_alloc &) {
+        throw;
+    } catch (const std::exception & error) {
+        throw std::invalid_argument(where + "the JSON schema cannot be turned into a grammar (" + error.what() + ")");
+    }
+}
+
+common_json parameters_of(const common_json & function) {
+    const bool has_some =
+        function.contains("parameters") && function.at("parameters").is_object() && !function.at("parameters").empty();
+    return has_some ? function.at("parameters") : common_json{{"type", "object"}};
+}
+
+// Lets the references of a schema to itself ("#/...") be valid at `place` in a larger schema.
+void move_references(common_json & schema, const std::string & place) {
+    for (size_t i = 0; schema.is_array() && i < schema.size(); i++) {
+        move_references(schema.at(i), place);
+    }
+    if (!schema.is_object()) {
+        return;
+    }
+    std::vector<std::string> keys;
+    for (const auto & item : schema.items()) {
+        keys.push_back(item.key());
+    }
+    for (const std::string & key : keys) {
+        common_json & value = schema.at(key);
+        if (key == "$ref" && value.is_string() && value.get<std::string>().compare(0, 1, "#") == 0) {
+            value = common_json(place + value.get<std::string>().substr(1));
+        } else {
+            move_references(value, place);
+        }
+    }
+}
+
+std::string grammar_of_calls(const common_json & functions) {
+    common_json calls = common_json::array(), definitions = common_json::object();
+    for (const auto & function : functions) {
+        const std::string key = std::to_string(calls.size()), place = "#/$defs/" + key;
+        common_json parameters = parameters_of(function);
+        move_references(parameters, place);
+        definitions[key] = parameters;
+        common_json call = common_json::parse(R"({"type": "object", "properties": {"name": {}, "arguments": {}},
+                                   "required": ["name", "arguments"]})");
+        call["properties"]["name"]["const"] = function.at("name");
+        call["properties"]["arguments"]["$ref"] = place;
+        calls.push_back(call);
+    }
+    common_json schema = common_json::object();
+    schema["anyOf"] = calls;
+    schema["$defs"] = definitions;
+    try {
+        return grammar_of(schema);
+    } catch (const std::invalid_argument &) {
+        for (const auto & function : functions) {
+            grammar_of(parameters_of(function), "tool '" + function.at("name").get<std::string>() + "': ");
+        }
+        throw;
+    }
+}
+
+template <typename Make>
+int32_t converted(const char * given, const char ** result, const Make & make) {
+    return answered(result, [&] {
+        const eagle_unenforced_keys unenforced;
+        common_json found = common_json::object();
+        found["grammar"] = make(common_json::parse(given));
+        found["unenforced"] = unenforced.names();
+        return found.dump();
+    });
+}
+
+}  // namespace
+
+int32_t eagle_schema_grammar(const char * schema, const char ** result) {
+    return converted(schema, result, [](const common_json & given) { return grammar_of(given); });
+}
+
+int32_t eagle_calls_grammar(const char * functions, const char ** result) {
+    return converted(functions, result, grammar_of_calls);
+}
